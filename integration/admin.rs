@@ -214,7 +214,7 @@ fn an_address_that_others_reach_is_taken_with_an_authority_and_files_that_are_no
             "it holds no certificate in PEM",
         ),
         ("CERTIFICATE_KEY", "service.crt", "cannot be used"),
-        ("CERTIFICATE_KEY", "stranger.key", "make no pair"),
+        ("CERTIFICATE_KEY", "stranger.key", "do not belong together"),
         ("CLIENT_CA", "openssl.cnf", "it holds no certificate in PEM"),
     ] {
         let (name, path) = (format!("POSTDATE_ADMIN__{key}"), papers.path(file));

@@ -1,46 +1,51 @@
 //! # Start here
 //!
-//! Postdate adds delayed delivery to Kafka. A producer sets a header (`postdate-after: 30m`); the message waits in Redis; at its due time it
-//! arrives on its target topic.
+//! Postdate delivers messages of Kafka and NATS later. A producer sends a record to a source topic with a
+//! header such as `postdate-after: 30m`. The message waits in the store, which is Redis or a local folder.
+//! At its due time it is sent to its target topic.
 //!
 //! ## The life of a message
 //! ```text
-//!   source topic                                                                  target topic
-//!        |  broker/kafka/source                                 broker/kafka/target  ^
-//!        v                                                                           |
-//!   +- ingress ---------------------------+      +- timer -----------------------------------------+
-//!   | admit    header -> due, or a reason |      | claimer     leases shards                       |
-//!   | batch    messages -> runs, a slice  |      | loader      runs -> memory, ahead of need       |
-//!   |          each; what is thin is far  |      | rewriter    thin runs -> few, huge hours split  |
-//!   |                                     |      | schedule    what is due next, as a pair (C, W)  |
-//!   | writer   compare-and-append (I2)    |      | dispatcher  claim -> hand over -> delivered     |
-//!   | commit   only what is stored (I1)   |      | retrier     back through the source, or dead    |
-//!   +------------------|------------------+      +-----------------^-------------------------------+
-//!                      |             store/redis, lua/             |
-//!                      +----------------> runs, W, (C, W) ---------+
+//!   source: Kafka topic, or NATS stream                    target: Kafka topic, or NATS subject
+//!        |  broker/{kafka,nats}                                  broker/{kafka,nats}  ^
+//!        v                                                                            |
+//!   +- ingress ----------------------------+    +- timer ---------------------------------------------+
+//!   | parse     headers -> due time, or a  |    | lease       which shards this worker delivers       |
+//!   |           rejection with its reason  |    | load        runs -> memory, ahead of their due time |
+//!   | batch     messages -> runs by slice  |    | compactor   merges small runs, splits large hours   |
+//!   | appender  compare-and-append (I2)    |    | schedule    the next messages, as a pair (C, W)     |
+//!   | commit    stored offsets only (I1)   |    | dispatcher  claim -> wait until due -> send ->      |
+//!   |                                      |    |             delivered (I4); or retry, dead letter   |
+//!   +------------------|-------------------+    +---------------------^-------------------------------+
+//!                      |     store/redis with lua/, store/embedded    |
+//!                      +-----------> runs, W, claimed, delivered -----+
 //! ```
-//! A *shard* is one source partition of one route. Its state lies in one hash slot of Redis: the *watermark* W (next source offset to store),
-//! *runs* of messages by *slice* (far, day, hour, minute: the outer levels of one timing wheel), and two pairs (C, W): *claimed*, written
-//! before messages are handed over, and *delivered*, written after. **A message is done if and only if its offset lies before W and its (due, offset)
-//! is not past C, of the delivered pair.** The log is the
-//! truth: whatever the store forgets is read again from the source.
+//! A *shard* is the set of waiting messages of one source partition. Its state is in one Redis hash slot: the
+//! *watermark* W (next source offset that the store accepts), *runs* of messages by *slice* (period of due
+//! times), and two pairs of *cursor* and watermark, (C, W): *claimed* is written before messages are sent,
+//! *delivered* after. **A message is done if and only if its offset is below W and its (due, offset) is at most
+//! C, both of the delivered pair.** The source log is the truth: a store that lost data is filled from it again.
 //!
-//! Any number of processes share the shards: by leases, of which `timer/placement` says whose they are to be.
+//! Any number of workers share the shards by leases. An exactly-once route writes the delivered pair inside the
+//! transaction of the broker, so its store only saves work.
 //!
-//! Where a route delivers exactly once, what is handed over goes in transactions of the broker, along with the pair that says so: `timer/exactly`
-//! over the port `broker/transact`. What the store knows of it then only saves work.
+//! `docs/internals/protocol.md` explains the protocol, and `docs/internals/glossary.md` the words.
 //!
 //! ## Invariants, cited by number
 //! - **I1** A source offset is committed only after the watermark covers it.
-//! - **I2** The watermark moves only by compare-and-append, together with the runs it covers.
-//! - **I3** A run is immutable and sorted by (due, offset); its name is never used twice.
-//! - **I4** The delivered pair covers a message only after its target's acknowledgement, its dead letter, its way back through the source, or
-//!   its cancel.
-//! - **I5** A claim with an old lease token changes nothing, and claimed never moves back.
-//! - **I6** Every buffer has a bound in `limit.rs`.
+//! - **I2** The watermark moves only by compare-and-append, in one step with the runs that it covers.
+//! - **I3** A run is immutable and sorted by (due, offset). Its name is never used twice.
+//! - **I4** The delivered pair covers a message only after its acknowledgement, dead letter, retry or cancel.
+//! - **I5** A call with an old lease token changes nothing. The claimed pair never moves back.
+//! - **I6** Every buffer has a bound in `limit`.
 //!
-//! And what is absent: ingress never produces to a broker; no role knows Redis or Kafka; nothing but `TaskGroup` starts a thread; nothing but
-//! `clock.rs` reads the time of day; no message has a task, a lock, a log line or a Redis call of its own.
+//! The promises G1-G7 to users are in the protocol page. Some things are absent on purpose: the ingress never
+//! sends to a broker, and no role names a concrete store or broker. No message has a task, a lock, a log line or
+//! a store call of its own. Only `clock` reads the time of day.
+//!
+//! ## Threads
+//! `TaskGroup` starts every loop of the service on a thread of its own: see the table in `role/mod.rs`. Broker
+//! clients and the embedded store start further threads in their adapters. Channels between threads are bounded.
 //!
 //! ## Layers: a file imports its own folder and lower rows
 //! | row | modules |
@@ -53,9 +58,15 @@
 //! | domain | `model` `limit` |
 //!
 //! ## Reading path
-//! `role/mod.rs` (the wiring) -> `ingress/mod.rs`, `ingress/intake.rs` -> `store/mod.rs` with `lua/append.lua` -> `schedule/mod.rs` ->
-//! `timer/dispatcher.rs` with `lua/advance.lua`. A new broker is a folder beside `broker/kafka` and lines in `role/` and `config/`; the
-//! conformance suite in `testing/broker/contract` says when it is done.
+//! 1. `role/mod.rs`: the threads, and what they are built from.
+//! 2. `ingress/mod.rs`, `ingress/read_loop.rs`, `model/parsing/parse_record.rs`: from a record to an append.
+//! 3. `store/mod.rs` and `lua/append.lua`: the store port, and its most important script.
+//! 4. `schedule/mod.rs`: which messages come next.
+//! 5. `timer/dispatcher.rs` and `lua/advance.lua`: from a claim to a delivery.
+//!
+//! A new broker is a folder beside `broker/kafka`, a file in `role/brokers` and a table in `config`. A new store is
+//! a folder beside `store/redis` and lines in `role/store_factory.rs`. The contract suites in `testing` tell when
+//! it is complete. CONTRIBUTING.md has the lists of files.
 
 #[macro_use]
 mod testing;
@@ -90,47 +101,47 @@ pub use command::{Outcome, Refused};
 pub use config::{Config, Error as ConfigError};
 pub use telemetry::Telemetry;
 
-/// Runs the service until it is told to stop.
+/// Runs the service until it is stopped by a signal.
 pub fn run(config: &Config, telemetry: &Telemetry) -> anyhow::Result<()> {
     role::serve(config, telemetry)
 }
 
-/// Shows the service at work.
+/// Runs a demonstration.
 pub fn demo(demo: &DemoArgs) -> anyhow::Result<()> {
     command::demo(demo)
 }
 
-/// Erases what the store keeps of a source topic that was recreated.
+/// Deletes the stored state of a source topic that was recreated.
 pub fn reset(config: &Config, reset: &ResetArgs) -> anyhow::Result<()> {
     command::reset(config, reset)
 }
 
-/// Tells what waits, or where one message does.
+/// Prints counts of waiting messages, or finds one message by its id.
 pub fn pending(config: &Config, pending: &PendingArgs) -> anyhow::Result<Outcome> {
     command::pending(config, pending)
 }
 
-/// Tells what became of what was accepted, and whether it adds up.
+/// Prints counts of accepted and finished messages, and checks their sum.
 pub fn ledger(config: &Config, ledger: &LedgerArgs) -> anyhow::Result<Outcome> {
     command::ledger(config, ledger)
 }
 
-/// Sends one delayed message, or cancels one.
+/// Sends or cancels one message.
 pub fn send(config: &Config, send: &SendArgs) -> anyhow::Result<Outcome> {
     command::send(config, send)
 }
 
-/// Tells what would work, and what would not.
+/// Checks the configuration against the brokers and the store.
 pub fn check(config: &Config, check: &CheckArgs) -> anyhow::Result<Outcome> {
     command::check(config, check)
 }
 
-/// Prints the completion script of a shell.
+/// Prints the completion script for a shell.
 pub fn complete(completion: &CompletionArgs) -> anyhow::Result<Outcome> {
     command::complete(completion)
 }
 
-/// Conformance suites for the integration tests, which have the servers.
+/// Contract suites for the integration tests, which run them on real servers.
 #[cfg(feature = "test-support")]
 pub mod test_support {
     pub use crate::broker::kafka::{kafka_contract, kafka_outage_contract};

@@ -1,5 +1,5 @@
-//! Who is let in: with a token, who brings it (`Authorization: Bearer ...`); where certificates are asked for, who has shown one; with neither,
-//! everybody who reaches the address. The probes pass by it.
+//! Authentication of requests: by a token (`Authorization: Bearer ...`), by a client certificate, or both.
+//! Without either, every request is answered. The probes are always answered.
 
 use super::tls::ClientInfo;
 use axum::Router;
@@ -12,7 +12,7 @@ use serde_json::json;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
-/// What a request has to bring; never printed.
+/// The required credentials. Never printed.
 #[derive(Clone)]
 pub(crate) struct Auth {
     token: Option<Arc<str>>,
@@ -20,7 +20,7 @@ pub(crate) struct Auth {
 }
 
 impl Auth {
-    /// Of the two, each that is set is asked for.
+    /// Requires each credential that is set.
     pub(crate) fn new(token: Option<&str>, by_certificate: bool) -> Self {
         Self {
             token: token.map(Arc::from),
@@ -28,16 +28,17 @@ impl Auth {
         }
     }
 
-    /// Puts itself before all that `router` answers, what it does not know included: a stranger does not learn which paths there are.
+    /// Checks requests before all routes of `router`, unknown paths included, so that an unauthenticated client
+    /// does not learn which paths exist.
     pub(super) fn protect(self, router: Router) -> Router {
         if self.token.is_none() && !self.by_certificate {
             return router;
         }
         let check = move |request: Request, next: Next| {
-            let refusal = self.reject(&request);
+            let rejection = self.reject(&request);
             async move {
-                match refusal {
-                    Some(refusal) => refusal,
+                match rejection {
+                    Some(rejection) => rejection,
                     None => next.run(request).await,
                 }
             }
@@ -56,18 +57,18 @@ impl Auth {
     }
 }
 
-/// Takes as long for a token that differs in its first byte as for one that differs in its last: time tells a stranger only the length.
+/// Compares in constant time, so that the response time reveals only the length of the token.
 fn has_token(headers: &HeaderMap, token: &str) -> bool {
-    let brought = headers.get(AUTHORIZATION).and_then(|value| {
-        let (scheme, brought) = value.as_bytes().split_at_checked("Bearer ".len())?;
-        scheme.eq_ignore_ascii_case(b"Bearer ").then_some(brought)
+    let sent = headers.get(AUTHORIZATION).and_then(|value| {
+        let (scheme, sent) = value.as_bytes().split_at_checked("Bearer ".len())?;
+        scheme.eq_ignore_ascii_case(b"Bearer ").then_some(sent)
     });
-    brought.is_some_and(|brought| brought.ct_eq(token.as_bytes()).into())
+    sent.is_some_and(|sent| sent.ct_eq(token.as_bytes()).into())
 }
 
 fn unauthorized() -> Response {
     let error =
-        "it asks for the token of admin.token: send the header `Authorization: Bearer <token>`";
+        "the token of admin.token is required: send the header `Authorization: Bearer <token>`";
     let headers = [
         (CONTENT_TYPE, "application/json"),
         (WWW_AUTHENTICATE, "Bearer"),
@@ -81,7 +82,7 @@ fn unauthorized() -> Response {
 }
 
 fn certificate_required() -> Response {
-    let error = "it asks for a client certificate that an authority of admin.client_ca has signed";
+    let error = "a client certificate is required, signed by an authority of admin.client_ca";
     (
         StatusCode::FORBIDDEN,
         [(CONTENT_TYPE, "application/json")],
@@ -95,13 +96,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_whole_token_is_let_in() {
+    fn only_the_whole_token_is_accepted() {
         let with =
             |value: &'static str| HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]);
-        let is_let_in = |headers| has_token(&headers, "0123456789abcdef");
+        let is_accepted = |headers| has_token(&headers, "0123456789abcdef");
         assert!(
-            is_let_in(with("Bearer 0123456789abcdef"))
-                && is_let_in(with("bearer 0123456789abcdef"))
+            is_accepted(with("Bearer 0123456789abcdef"))
+                && is_accepted(with("bearer 0123456789abcdef"))
         );
         for value in [
             "",
@@ -112,8 +113,8 @@ mod tests {
             "Bearer 0123456789abcde",
             "Bearer 0123456789abcdeX",
         ] {
-            assert!(!is_let_in(with(value)), "{value:?}");
+            assert!(!is_accepted(with(value)), "{value:?}");
         }
-        assert!(!is_let_in(with("Bearer 0123456789abcdef0")) && !is_let_in(HeaderMap::new()));
+        assert!(!is_accepted(with("Bearer 0123456789abcdef0")) && !is_accepted(HeaderMap::new()));
     }
 }

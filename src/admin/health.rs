@@ -1,4 +1,4 @@
-//! `/healthz` and `/readyz`: what the process' parts say of themselves, as a status and a JSON body. Judges nothing itself.
+//! `/healthz` and `/readyz`: the health parts of the process, as a status and a JSON body.
 
 use crate::health::{Health, HealthProblem};
 use axum::Router;
@@ -21,7 +21,7 @@ pub(super) fn router(health: Health) -> Router {
         )
 }
 
-/// `degraded` is there only if anything is: it changes nothing about the answer.
+/// `degraded` is added only if it is not empty. It does not change the status.
 fn answer(word: &str, complaints: &[HealthProblem], degraded: &[HealthProblem]) -> Response {
     let status = if complaints.is_empty() {
         StatusCode::OK

@@ -1,5 +1,5 @@
-//! The admin endpoint: `/healthz`, `/readyz`, `/metrics`, `/pending` and `/ledger` over HTTP, for probes, scrapers and commands. Reads only.
-//! With a token or with certificates, all but the two probes ask for them.
+//! The admin endpoint: `/healthz`, `/readyz`, `/metrics`, `/pending` and `/ledger` over HTTP, for probes, scrapers and
+//! commands. Read-only. With a token or client certificates configured, only the two probes need no credentials.
 
 mod auth;
 mod health;
@@ -22,10 +22,10 @@ use tls::ClientInfo;
 pub(crate) use tls::Tls;
 use tokio::sync::mpsc;
 
-/// Answers under way when the endpoint is told to end have so long; after it they are cut, for a scraper must not hold a process back.
-const DRAIN: Duration = Duration::from_secs(1);
+/// A stopping endpoint waits this long for its responses, then closes the connections.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Gives the metrics as Prometheus reads them.
+/// Renders the metrics in the Prometheus text format.
 pub(crate) type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
@@ -42,33 +42,34 @@ pub(crate) enum Error {
 fn bind_error(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::AddrInUse => {
-            "another process has the port; end it, or choose another address".to_owned()
+            "another process uses the port; stop it, or choose another address".to_owned()
         }
         std::io::ErrorKind::AddrNotAvailable => {
-            "this machine has no such address; 0.0.0.0 means all it has".to_owned()
+            "this machine does not have the address; 0.0.0.0 stands for all of its addresses"
+                .to_owned()
         }
         std::io::ErrorKind::PermissionDenied => {
-            "this user may not; take a port from 1024 up".to_owned()
+            "the user lacks the permission; choose a port of 1024 or above".to_owned()
         }
         _ => error.to_string(),
     }
 }
 
-/// Takes the port. Apart from [`serve`], so that a process that cannot have it ends before it has begun.
+/// Binds the port. Separate from [`serve`], so that a process fails at its start if the port is taken.
 pub(crate) fn bind(listen: SocketAddr) -> Result<TcpListener, Error> {
     let listener = TcpListener::bind(listen)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
     listener.map_err(|cause| Error::Listen { listen, cause })
 }
 
-/// What the endpoint answers from, and whom.
+/// Everything that the endpoint works with.
 pub(crate) struct Endpoint {
     pub(crate) auth: Auth,
-    /// `None`: in plain text.
+    /// `None` for plain HTTP.
     pub(crate) tls: Option<Tls>,
     pub(crate) health: Health,
     pub(crate) render_metrics: RenderMetrics,
-    /// What waits is asked of whoever takes these.
+    /// The queue of the thread that answers queries.
     pub(crate) queries: mpsc::Sender<QueryCall>,
 }
 
@@ -90,20 +91,20 @@ impl Endpoint {
     }
 }
 
-/// Answers until `token` is cancelled.
+/// Serves requests until `stop` is cancelled.
 pub(crate) async fn serve(
     listener: TcpListener,
-    mut desk: Endpoint,
-    token: StopToken,
+    mut endpoint: Endpoint,
+    stop: StopToken,
 ) -> Result<(), Error> {
     let listener = tokio::net::TcpListener::from_std(listener).map_err(Error::Serve)?;
     if let Ok(address) = listener.local_addr() {
-        tracing::info!(%address, tls = desk.tls.is_some(), "admin endpoint listens");
+        tracing::info!(%address, tls = endpoint.tls.is_some(), "admin endpoint listens");
     }
-    let until = token.clone();
-    let stopped = async move { until.cancelled().await };
-    let tls = desk.tls.take();
-    let router = desk.router();
+    let stop_requested = stop.clone();
+    let stopped = async move { stop_requested.cancelled().await };
+    let tls = endpoint.tls.take();
+    let router = endpoint.router();
     let served: Pin<Box<dyn Future<Output = std::io::Result<()>>>> = match tls {
         None => Box::pin(
             axum::serve(listener, router)
@@ -113,17 +114,17 @@ pub(crate) async fn serve(
         Some(tls) => {
             let router = router.into_make_service_with_connect_info::<ClientInfo>();
             Box::pin(
-                axum::serve(tls.listener(listener), router)
+                axum::serve(tls.accept_on(listener), router)
                     .with_graceful_shutdown(stopped)
                     .into_future(),
             )
         }
     };
     let overdue = async {
-        token.cancelled().await;
-        tokio::time::sleep(DRAIN).await;
+        stop.cancelled().await;
+        tokio::time::sleep(DRAIN_TIMEOUT).await;
     };
-    // Dropping either is the end of the endpoint, and wanted.
+    // Safe to drop: the endpoint ends with either arm.
     tokio::select! {
         biased;
         result = served => result.map_err(Error::Serve),
@@ -137,7 +138,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
-    /// Serves on a free port while `test` runs, then ends the endpoint.
+    /// Serves on a free port while `test` runs, then stops it.
     fn with_endpoint<F: Future<Output = ()>>(health: &Health, test: impl FnOnce(SocketAddr) -> F) {
         with_guarded_endpoint(None, health, test);
     }
@@ -154,26 +155,26 @@ mod tests {
         runtime.block_on(async {
             let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
             let address = listener.local_addr().unwrap();
-            let token = StopToken::new();
+            let stop = StopToken::new();
             let render: RenderMetrics = Arc::new(|| "postdate_up 1\n".to_owned());
             let test = async {
                 test(address).await;
-                token.cancel();
+                stop.cancel();
             };
-            let (questions, _never_answered) = queries::channel();
-            let desk = Endpoint {
+            let (queries, _unanswered) = queries::channel();
+            let endpoint = Endpoint {
                 auth: Auth::new(guard, false),
                 tls: None,
                 health: health.clone(),
                 render_metrics: render,
-                queries: questions,
+                queries,
             };
-            let (served, ()) = tokio::join!(serve(listener, desk, token.clone()), test);
+            let (served, ()) = tokio::join!(serve(listener, endpoint, stop.clone()), test);
             served.unwrap();
         });
     }
 
-    /// The status line's rest and the body.
+    /// The status and the body.
     async fn get(address: SocketAddr, path: &str) -> (String, String) {
         get_with(address, path, "").await
     }
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn readiness_says_which_part_and_why_not() {
+    fn readiness_names_the_parts_that_are_not_ready_and_why() {
         let health = Health::new();
         let (store, timer) = (health.register("store"), health.register("timer"));
         with_endpoint(&health, async |address| {
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_ready_is_alive_all_the_same() {
+    fn a_process_that_is_not_ready_is_alive() {
         with_endpoint(&Health::new(), async |address| {
             assert_eq!(
                 get(address, "/healthz").await,
@@ -248,13 +249,13 @@ mod tests {
     }
 
     #[test]
-    fn with_a_token_all_but_the_probes_ask_for_it() {
+    fn a_token_protects_all_paths_except_the_probes() {
         with_guarded_endpoint(Some("0123456789abcdef"), &Health::new(), async |address| {
             assert_eq!(get(address, "/healthz").await.0, "200 OK");
             assert_eq!(
                 get(address, "/readyz").await.0,
                 "503 Service Unavailable",
-                "it answers: nothing has begun"
+                "answered without a token"
             );
             for path in [
                 "/metrics",
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_survey_that_does_not_answer_holds_no_probe_back_and_is_not_asked_without_end() {
+    fn a_slow_query_does_not_delay_probes_and_the_queue_is_bounded() {
         with_endpoint(&Health::new(), async |address| {
             let mut asked = Vec::new();
             for _ in 0..crate::limit::ADMIN_QUERIES_MAX {
@@ -321,7 +322,7 @@ mod tests {
             assert_eq!(get(address, "/healthz").await.0, "200 OK");
             let (status, body) = get(address, "/pending").await;
             assert_eq!(
-                (status.as_str(), body.contains("ask again")),
+                (status.as_str(), body.contains("try again")),
                 ("503 Service Unavailable", true),
                 "{body}"
             );
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_connection_does_not_hold_the_end_back() {
+    fn an_idle_connection_does_not_delay_the_stop() {
         with_endpoint(&Health::new(), async |address| {
             let mut stream = TcpStream::connect(address).await.unwrap();
             stream
@@ -348,7 +349,7 @@ mod tests {
             assert_eq!(
                 text,
                 format!(
-                    "cannot listen on {address} (admin.listen): another process has the port; end it, or choose another address"
+                    "cannot listen on {address} (admin.listen): another process uses the port; stop it, or choose another address"
                 )
             );
         });

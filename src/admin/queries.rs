@@ -1,5 +1,6 @@
-//! `/pending` and `/ledger`: what waits, and what became of the rest, for the commands beside a service that has the store to itself. The questions are put to a loop of its own, so
-//! that a slow survey holds no probe back; few may be under way, and each has its time.
+//! `/pending` and `/ledger`: counts of waiting and finished messages, for commands beside a service that owns its
+//! store. A thread of its own answers, so that a slow query delays no probe. The queue is bounded, and each query
+//! has a timeout.
 
 use crate::clock::Clock;
 use crate::limit::{ADMIN_QUERIES_MAX, ADMIN_QUERY_TIMEOUT};
@@ -16,46 +17,47 @@ use serde_json::json;
 use std::rc::Rc;
 use tokio::sync::{mpsc, oneshot};
 
-/// One question, and where its answer goes.
+/// A query, and where its answer goes.
 pub(crate) struct QueryCall {
     query: Query,
     reply: oneshot::Sender<Result<String, Error>>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Query {
-    /// For the ledgers, not for what waits.
-    is_of_ledger: bool,
-    id: Option<String>,
-    route: Option<String>,
+/// What is asked. `route: None` stands for all routes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Query {
+    /// Counts of waiting messages.
+    Pending { route: Option<String> },
+    /// The waiting message of an id.
+    Message { id: String, route: Option<String> },
+    /// Counts of accepted and finished messages.
+    Ledger { route: Option<String> },
 }
 
-/// The way from the endpoint to [`serve`].
+/// The bounded queue from the endpoint to [`serve`].
 pub(crate) fn channel() -> (mpsc::Sender<QueryCall>, mpsc::Receiver<QueryCall>) {
     mpsc::channel(ADMIN_QUERIES_MAX)
 }
 
-/// Answers one question after the other, each by a survey that `connect` makes for it, until `token` is cancelled.
+/// Answers one query after the other until `stop` is cancelled. Each uses a new connection.
 pub(crate) async fn serve(
-    mut questions: mpsc::Receiver<QueryCall>,
-    known: QueryContext,
+    mut calls: mpsc::Receiver<QueryCall>,
+    context: QueryContext,
     clock: impl Clock,
     connect: impl AsyncFn() -> Result<Rc<dyn StoreQuery>, Error>,
-    token: StopToken,
+    stop: StopToken,
 ) {
-    while let Some(Some(QueryCall {
-        query: ask,
-        mut reply,
-    })) = token.run_until_cancelled(questions.recv()).await
+    while let Some(Some(QueryCall { query, mut reply })) =
+        stop.run_until_cancelled(calls.recv()).await
     {
         let answer = async {
-            let survey = connect().await?;
-            answer(&*survey, &known, &ask, &clock).await
+            let store = connect().await?;
+            answer(&*store, &context, &query, &clock).await
         };
-        // Reads only: all three are safe to drop.
+        // Safe to drop: a query only reads.
         tokio::select! {
             biased;
-            () = token.cancelled() => return,
+            () = stop.cancelled() => return,
             () = reply.closed() => {}
             outcome = answer => drop(reply.send(outcome)),
         }
@@ -63,53 +65,77 @@ pub(crate) async fn serve(
 }
 
 async fn answer(
-    survey: &dyn StoreQuery,
-    known: &QueryContext,
-    ask: &Query,
+    store: &dyn StoreQuery,
+    context: &QueryContext,
+    query: &Query,
     clock: &impl Clock,
 ) -> Result<String, Error> {
-    let route = ask.route.as_deref();
-    let document = match &ask.id {
-        _ if ask.is_of_ledger => {
-            serde_json::to_string(&ledger_report(survey, known, route, clock.now()).await?)
+    let now = clock.now();
+    let document = match query {
+        Query::Pending { route } => {
+            serde_json::to_string(&pending_report(store, context, route.as_deref(), now).await?)
         }
-        Some(id) => serde_json::to_string(&find_id(survey, known, (id, route), clock.now()).await?),
-        None => serde_json::to_string(&pending_report(survey, known, route, clock.now()).await?),
+        Query::Message { id, route } => {
+            let wanted = (id.as_str(), route.as_deref());
+            serde_json::to_string(&find_id(store, context, wanted, now).await?)
+        }
+        Query::Ledger { route } => {
+            serde_json::to_string(&ledger_report(store, context, route.as_deref(), now).await?)
+        }
     };
-    Ok(document.expect("numbers, texts and lists of them"))
+    Ok(document.expect("reports contain only numbers, texts and lists"))
 }
 
-pub(super) fn router(questions: mpsc::Sender<QueryCall>) -> Router {
-    let handle = move |is_of_ledger| {
-        let questions = questions.clone();
+pub(super) fn router(calls: mpsc::Sender<QueryCall>) -> Router {
+    let handle = move |parse: fn(&str) -> Option<Query>| {
+        let calls = calls.clone();
         move |RawQuery(query): RawQuery| {
-            let questions = questions.clone();
-            async move {
-                respond(
-                    &questions,
-                    Query::parse(query.as_deref().unwrap_or_default(), is_of_ledger),
-                )
-                .await
-            }
+            let calls = calls.clone();
+            async move { respond(&calls, parse(query.as_deref().unwrap_or_default())).await }
         }
     };
     Router::new()
-        .route("/pending", get(handle(false)))
-        .route("/ledger", get(handle(true)))
+        .route("/pending", get(handle(parse_pending)))
+        .route("/ledger", get(handle(parse_ledger)))
 }
 
-async fn respond(questions: &mpsc::Sender<QueryCall>, ask: Option<Query>) -> Response {
-    let Some(ask) = ask else {
+fn parse_pending(query: &str) -> Option<Query> {
+    let [id, route] = parameters(query, ["id", "route"])?;
+    Some(match id {
+        Some(id) => Query::Message { id, route },
+        None => Query::Pending { route },
+    })
+}
+
+fn parse_ledger(query: &str) -> Option<Query> {
+    let [route] = parameters(query, ["route"])?;
+    Some(Query::Ledger { route })
+}
+
+/// The values of the named parameters. `None` if there is another one, or one occurs twice.
+fn parameters<const N: usize>(query: &str, names: [&str; N]) -> Option<[Option<String>; N]> {
+    let mut values = [const { None }; N];
+    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+        let index = names.iter().position(|known| *known == name)?;
+        if values[index].replace(value.into_owned()).is_some() {
+            return None;
+        }
+    }
+    Some(values)
+}
+
+async fn respond(calls: &mpsc::Sender<QueryCall>, query: Option<Query>) -> Response {
+    let Some(query) = query else {
         return error_response(
             StatusCode::BAD_REQUEST,
-            "it takes route=ROUTE, /pending also id=ID, each at most once, and nothing else",
+            "unknown or repeated parameter: /pending takes route=ROUTE and id=ID, /ledger route=ROUTE",
         );
     };
     let (reply, answer) = oneshot::channel();
-    if questions.try_send(QueryCall { query: ask, reply }).is_err() {
+    if calls.try_send(QueryCall { query, reply }).is_err() {
         return error_response(
             StatusCode::SERVICE_UNAVAILABLE,
-            "other questions about what waits are under way: ask again",
+            "too many queries at once: try again",
         );
     }
     match tokio::time::timeout(ADMIN_QUERY_TIMEOUT, answer).await {
@@ -120,14 +146,14 @@ async fn respond(questions: &mpsc::Sender<QueryCall>, ask: Option<Query>) -> Res
         )
             .into_response(),
         Ok(Ok(Err(error))) => error_response(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
-        Ok(Err(_)) => error_response(StatusCode::SERVICE_UNAVAILABLE, "the service is ending"),
-        Err(_) => error_response(
-            StatusCode::GATEWAY_TIMEOUT,
-            &format!(
-                "the store has not answered for {} s",
+        Ok(Err(_)) => error_response(StatusCode::SERVICE_UNAVAILABLE, "the service is stopping"),
+        Err(_) => {
+            let error = format!(
+                "no answer from the store within {} s",
                 ADMIN_QUERY_TIMEOUT.as_secs()
-            ),
-        ),
+            );
+            error_response(StatusCode::GATEWAY_TIMEOUT, &error)
+        }
     }
 }
 
@@ -140,54 +166,35 @@ fn error_response(status: StatusCode, error: &str) -> Response {
         .into_response()
 }
 
-impl Query {
-    fn parse(query: &str, is_of_ledger: bool) -> Option<Self> {
-        let mut ask = Self {
-            is_of_ledger,
-            ..Self::default()
-        };
-        for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-            let place = match &*name {
-                "id" if !is_of_ledger => &mut ask.id,
-                "route" => &mut ask.route,
-                _ => return None,
-            };
-            if place.replace(value.into_owned()).is_some() {
-                return None;
-            }
-        }
-        Some(ask)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_an_id_or_a_route_or_nothing() {
-        let ask = |id: Option<&str>, route: Option<&str>| {
-            Some(Query {
-                is_of_ledger: false,
-                id: id.map(str::to_owned),
-                route: route.map(str::to_owned),
+    fn a_pending_query_takes_an_id_and_a_route() {
+        let text = |text: &str| Some(text.to_owned());
+        let message = |id: &str, route| {
+            Some(Query::Message {
+                id: id.to_owned(),
+                route,
             })
         };
         for (query, expected) in [
-            ("", ask(None, None)),
-            ("id=a%3Ab", ask(Some("a:b"), None)),
-            ("route=orders&id=x", ask(Some("x"), Some("orders"))),
+            ("", Some(Query::Pending { route: None })),
+            ("route=a", Some(Query::Pending { route: text("a") })),
+            ("id=a%3Ab", message("a:b", None)),
+            ("route=orders&id=x", message("x", text("orders"))),
             ("id=a&id=b", None),
             ("ids=a", None),
         ] {
-            assert_eq!(Query::parse(query, false), expected, "{query}");
+            assert_eq!(parse_pending(query), expected, "{query}");
         }
-        assert_eq!(
-            (
-                Query::parse("id=a", true),
-                Query::parse("route=a", true).is_some()
-            ),
-            (None, true)
-        );
+    }
+
+    #[test]
+    fn a_ledger_query_takes_a_route_only() {
+        assert_eq!(parse_ledger("id=a"), None);
+        let route = Some("a".to_owned());
+        assert_eq!(parse_ledger("route=a"), Some(Query::Ledger { route }));
     }
 }

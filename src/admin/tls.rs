@@ -1,5 +1,5 @@
-//! The endpoint by TLS. Who connects may bring a certificate: one that is not of the operator's authority ends the connection, and what is
-//! answered without any is the guard's affair, for probes have none.
+//! The admin endpoint over TLS. A client certificate is optional in the handshake, because probes have none; one
+//! that the configured authority did not sign ends the connection. `auth` decides which requests need it.
 
 use crate::limit::{ADMIN_HANDSHAKE_TIMEOUT, ADMIN_HANDSHAKES_MAX};
 use axum::extract::connect_info::Connected;
@@ -20,11 +20,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
-/// What the endpoint shows of itself, and whom it believes.
+/// The server's certificate, and the authorities of client certificates.
 #[derive(Clone)]
 pub(crate) struct Tls(TlsAcceptor);
 
-/// Which option is wrong, and why.
+/// A wrong option, and the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("admin.{key}: {what}")]
 pub(crate) struct TlsError {
@@ -33,7 +33,7 @@ pub(crate) struct TlsError {
 }
 
 impl Tls {
-    /// Of PEM files; `client_ca` are the authorities that sign callers' certificates.
+    /// Reads PEM files. `client_ca` holds the authorities that sign client certificates.
     pub(crate) fn new(
         certificate: &Path,
         certificate_key: &Path,
@@ -50,20 +50,20 @@ impl Tls {
         let config = ServerConfig::builder()
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key);
-        let unfit = |error| TlsError {
+        let mismatch = |error| TlsError {
             key: "certificate_key",
-            what: format!("certificate and certificate_key make no pair: {error}"),
+            what: format!("certificate and certificate_key do not belong together: {error}"),
         };
-        let mut config = config.map_err(unfit)?;
+        let mut config = config.map_err(mismatch)?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
-    pub(super) fn listener(self, listener: TcpListener) -> TlsListener {
+    pub(super) fn accept_on(self, listener: TcpListener) -> TlsListener {
         TlsListener {
             listener,
             acceptor: self.0,
-            arriving: FuturesUnordered::new(),
+            handshakes: FuturesUnordered::new(),
         }
     }
 }
@@ -73,7 +73,7 @@ fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'st
         CertificateDer::pem_file_iter(path).and_then(|found| found.collect::<Result<Vec<_>, _>>());
     let certificates = read.map_err(|error| unusable_file(key, path, &error))?;
     if certificates.is_empty() {
-        Err(unusable_file(key, path, &"it holds no certificate in PEM"))
+        Err(unusable_file(key, path, &"it contains no PEM certificate"))
     } else {
         Ok(certificates)
     }
@@ -102,11 +102,12 @@ fn unusable_file(key: &'static str, path: &Path, error: &dyn Display) -> TlsErro
 type PendingHandshake =
     Pin<Box<dyn Future<Output = Option<(TlsStream<TcpStream>, SocketAddr)>> + Send>>;
 
-/// Lets connections in whose handshake is done. One that takes its time holds no other up, and few may be under way.
+/// Accepts connections whose TLS handshake is complete. A slow handshake delays no other connection, and their
+/// number is bounded.
 pub(super) struct TlsListener {
     listener: TcpListener,
     acceptor: TlsAcceptor,
-    arriving: FuturesUnordered<PendingHandshake>,
+    handshakes: FuturesUnordered<PendingHandshake>,
 }
 
 impl Listener for TlsListener {
@@ -115,17 +116,17 @@ impl Listener for TlsListener {
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         loop {
-            let has_room = self.arriving.len() < ADMIN_HANDSHAKES_MAX;
-            // What is not handed out stays with the listener, or among those that arrive.
+            let has_room = self.handshakes.len() < ADMIN_HANDSHAKES_MAX;
+            // Safe to drop: pending connections stay in the listener or in `handshakes`.
             tokio::select! {
                 biased;
-                Some(arrived) = self.arriving.next(), if !self.arriving.is_empty() => {
-                    if let Some(arrived) = arrived {
-                        return arrived;
+                Some(connection) = self.handshakes.next(), if !self.handshakes.is_empty() => {
+                    if let Some(connection) = connection {
+                        return connection;
                     }
                 }
                 (stream, address) = Listener::accept(&mut self.listener), if has_room => {
-                    self.arriving.push(Box::pin(finish_handshake(self.acceptor.accept(stream), address)));
+                    self.handshakes.push(Box::pin(finish_handshake(self.acceptor.accept(stream), address)));
                 }
             }
         }
@@ -136,7 +137,8 @@ impl Listener for TlsListener {
     }
 }
 
-/// `None`: it is no TLS, its certificate is nobody's that is known, or it takes too long. No log line: strangers could fill the log.
+/// `None` if it is not TLS, the certificate is not accepted, or the handshake takes too long. Logs nothing,
+/// because any client could fill the log.
 async fn finish_handshake(
     handshake: Accept<TcpStream>,
     address: SocketAddr,
@@ -147,7 +149,7 @@ async fn finish_handshake(
     Some((done.ok()?, address))
 }
 
-/// Who is at the other end of a connection.
+/// The client of a connection.
 #[derive(Clone, Copy)]
 pub(super) struct ClientInfo {
     pub(super) has_certificate: bool,
@@ -155,7 +157,7 @@ pub(super) struct ClientInfo {
 
 impl Connected<IncomingStream<'_, TlsListener>> for ClientInfo {
     fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Self {
-        // The handshake would have failed with one that does not hold.
+        // The handshake fails with an invalid certificate, so a present one is valid.
         Self {
             has_certificate: stream.io().get_ref().1.peer_certificates().is_some(),
         }

@@ -460,9 +460,8 @@ fn text(receipt: &Receipt, (now, warning): (Timestamp, Option<Warning>), page: &
 mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
-    use crate::model::{AllowList, Dialects, Naming, WithoutDelay};
+    use crate::model::{Dialects, Naming, TargetRules, WithoutDelay};
     use clap::Parser;
-    use std::collections::BTreeSet;
     use std::time::Duration;
 
     const NOW: i64 = 1_795_302_005_000;
@@ -479,10 +478,12 @@ mod tests {
 
     fn drafted(line: &[&str]) -> std::result::Result<Draft, String> {
         let rules = RoutingRules {
-            target_naming: Naming::Topic,
-            default_target: Some("orders".into()),
-            allowed_targets: AllowList::new(["billing.*"]),
-            sources: BTreeSet::from(["orders.delayed".to_owned()]),
+            targets: TargetRules::new(
+                Naming::Topic,
+                Some("orders"),
+                ["billing.*"],
+                ["orders.delayed"],
+            ),
             max_delay: Duration::from_secs(3_600),
             max_retry_wait: Duration::from_secs(60),
             without_delay: WithoutDelay::Relay,

@@ -101,18 +101,19 @@ mod tests {
     use super::*;
     use crate::model::header::push_header;
     use crate::model::{
-        AllowList, Dialects, Disposition, Naming, Offset, Partition, ShardId, WithoutDelay,
+        Dialects, Disposition, Naming, Offset, Partition, ShardId, TargetRules, WithoutDelay,
     };
     use crate::run::{FarTarget, RunBuilder, RunDecoder, ThinHours};
-    use std::collections::BTreeSet;
     use tokio::time::Instant;
 
     fn rules() -> RoutingRules {
         RoutingRules {
-            target_naming: Naming::Topic,
-            default_target: Some("orders".into()),
-            allowed_targets: AllowList::new(Vec::<String>::new()),
-            sources: BTreeSet::from(["orders.delayed".to_owned()]),
+            targets: TargetRules::new(
+                Naming::Topic,
+                Some("orders"),
+                Vec::<String>::new(),
+                ["orders.delayed"],
+            ),
             max_delay: Duration::from_secs(3_600),
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `read_loop` | [`Ingress`]: source events, appends, commits, shutdown |
 //! | `partition` | the state of one assigned partition |
+//! | `partitions` | all assigned partitions, and what they need next |
 //! | `admit_record` | one record becomes a message, a change of an id, or nothing |
 //! | `batch` | messages that are not in a run yet |
 //! | `appender` | the loop that calls the store |
@@ -21,6 +22,7 @@ mod appender;
 mod batch;
 mod open_shards;
 mod partition;
+mod partitions;
 mod read_loop;
 mod shard_init;
 mod store_check;

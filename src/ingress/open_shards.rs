@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::metric;
 use crate::model::{CommitMetadata, Partition, Progress, ShardId, SourceIdentity, Watermark};
 use crate::store::{self, Append, AppendEpoch, NewShard, Opened, Store};
+use std::ops::Range;
 use tokio_util::sync::CancellationToken;
 
 /// The parts of an ingress that open shards.
@@ -23,7 +24,7 @@ pub(super) struct ShardOpener<'a> {
 
 /// A shard that the store has now, and how its reading starts.
 pub(super) struct OpenedShard {
-    pub(super) shard: ShardId,
+    pub(super) id: ShardId,
     pub(super) identity: Option<SourceIdentity>,
     /// The shard was created by this call, and some of its messages may be delivered.
     pub(super) rebuild: Option<Rebuild>,
@@ -85,7 +86,7 @@ impl ShardOpener<'_> {
                 OpenedShard {
                     decision: decide_start(&shard, &info, &opened),
                     identity: info.identity,
-                    shard,
+                    id: shard,
                     rebuild,
                 }
             })
@@ -114,11 +115,34 @@ impl ShardOpener<'_> {
         Ok(opened.collect())
     }
 
+    /// Moves over the gaps of opened shards. Returns how the readings start, in the order of the shards.
+    pub(super) async fn skip_gaps(
+        &mut self,
+        opened: Vec<OpenedShard>,
+        mut next_epoch: impl FnMut() -> AppendEpoch,
+    ) -> Result<Vec<StartDecision>, OpenError> {
+        let mut decisions = Vec::new();
+        for shard in opened {
+            decisions.push(match shard.decision {
+                StartDecision::Gap {
+                    from,
+                    to,
+                    delivered,
+                } => {
+                    let epoch = next_epoch();
+                    self.skip_gap(&shard.id, from..to, epoch, delivered).await?
+                }
+                decision => decision,
+            });
+        }
+        Ok(decisions)
+    }
+
     /// Reports a gap of the source. Moves the stored watermark over it, unless the route stops at gaps.
-    pub(super) async fn skip_gap(
+    async fn skip_gap(
         &mut self,
         shard: &ShardId,
-        gap: std::ops::Range<Watermark>,
+        gap: Range<Watermark>,
         epoch: AppendEpoch,
         delivered: Progress,
     ) -> Result<StartDecision, OpenError> {

@@ -6,17 +6,16 @@ use super::batch::AppendBatch;
 use crate::broker::OffsetCommit;
 use crate::limit::{
     APPEND_LINGER_DIVISOR, APPEND_LINGER_MAX, APPEND_LINGER_MIN, DUE_SOON_WITHIN,
-    FULL_STATE_INTERVAL, INGRESS_BUFFER_BYTES_MAX, SHARD_APPENDS_IN_FLIGHT_MAX,
+    FULL_STATE_INTERVAL, SHARD_APPENDS_IN_FLIGHT_MAX,
 };
 use crate::metric;
 use crate::model::{
-    Body, CommitMetadata, Cursor, Headers, Offset, OriginFormat, Partition, Progress, ShardId,
-    Slice, SourceIdentity, Timestamp, Watermark,
+    Body, CommitMetadata, Cursor, Headers, Offset, OriginFormat, Progress, ShardId, Slice,
+    SourceIdentity, Timestamp, Watermark,
 };
 use crate::run::{FarTarget, RunBuilder};
 use crate::store::{Append, AppendEpoch, Appended, Balance, IdChange, StoredShard};
 use crate::trace::{BatchLinks, Tracer};
-use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -271,11 +270,6 @@ impl AssignedPartition {
         self.appends_in_flight == 0 && self.read_to == self.append_from
     }
 
-    /// Returns `true` while the partition is read and has records that no append covers yet.
-    pub(super) fn has_unsent(&self) -> bool {
-        self.is_reading() && self.batch_started_at.is_some()
-    }
-
     /// Returns `true` while an append result is outstanding.
     pub(super) fn awaits_appender(&self) -> bool {
         self.is_reading() && self.appends_in_flight > 0
@@ -294,6 +288,25 @@ impl AssignedPartition {
             return Some(started_at);
         }
         (self.appends_in_flight == 0).then_some(started_at + self.linger)
+    }
+
+    pub(super) fn is_flush_due(&self, now: Instant) -> bool {
+        self.flush_at().is_some_and(|at| at <= now)
+    }
+
+    /// Returns `true` if records were read that no append covers yet.
+    pub(super) fn has_batch(&self) -> bool {
+        self.batch_started_at.is_some()
+    }
+
+    /// Bytes of memory that the batch holds.
+    pub(super) fn allocated_bytes(&self) -> usize {
+        self.batch.allocated_bytes()
+    }
+
+    /// Frees the memory of the batch if it is empty.
+    pub(super) fn free_empty_batch(&mut self) {
+        self.batch.free_if_empty();
     }
 
     /// Empties the batch into an append.
@@ -409,35 +422,10 @@ fn commit_text(commit: &OffsetCommit) -> String {
     format!("{} {}", commit.offset, commit.metadata)
 }
 
-/// Returns `true` if there is buffer memory to read more. If there is not, frees the buffers of empty
-/// batches. If that is not enough, makes all other batches flush at once and returns `false`.
-pub(super) fn has_buffer_room(partitions: &mut BTreeMap<Partition, AssignedPartition>) -> bool {
-    if allocated_bytes(partitions) < INGRESS_BUFFER_BYTES_MAX {
-        return true;
-    }
-    for partition in partitions.values_mut() {
-        partition.batch.free_if_empty();
-    }
-    if allocated_bytes(partitions) < INGRESS_BUFFER_BYTES_MAX {
-        return true;
-    }
-    for partition in partitions.values_mut() {
-        if partition.batch_started_at.is_some() {
-            partition.flush_within(Duration::ZERO);
-        }
-    }
-    false
-}
-
-fn allocated_bytes(partitions: &BTreeMap<Partition, AssignedPartition>) -> usize {
-    let batches = partitions.values().map(|partition| &partition.batch);
-    batches.map(AppendBatch::allocated_bytes).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::BATCH_BYTES_MAX;
+    use crate::model::Partition;
     use crate::run::ThinHours;
 
     fn reading(from: u64) -> AssignedPartition {
@@ -584,51 +572,6 @@ mod tests {
         assert_eq!(
             partition.on_append_result(Watermark(20), Appended::Unknown),
             AfterAppend::Reopen
-        );
-    }
-
-    /// Partitions with one batch each, of the given size.
-    fn partitions_with_batches(
-        count: i32,
-        bytes: usize,
-        now: Instant,
-    ) -> BTreeMap<Partition, AssignedPartition> {
-        let (payload, due) = (vec![0; bytes], Timestamp::MAX);
-        let read = |index| {
-            let id = Partition::new("t", index);
-            let mut partition = AssignedPartition::new("prod", ShardId::new("r", id.clone()), now);
-            partition.start_reading(Watermark(0), 1);
-            partition.record_read(Offset(0), now);
-            let body = Body {
-                payload: Some(&payload),
-                ..Body::default()
-            };
-            let position = Cursor::new(due, Offset(0));
-            partition.add_message(Slice::of(due, due), position, &body);
-            (id, partition)
-        };
-        (0..count).map(read).collect()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn buffers_of_empty_batches_are_freed_before_reading_stops() {
-        let now = Instant::now();
-        let mut partitions = partitions_with_batches(40, BATCH_BYTES_MAX / 2, now);
-        assert!(!has_buffer_room(&mut partitions), "all buffers are in use");
-        assert!(
-            partitions
-                .values()
-                .all(|partition| partition.flush_at() == Some(now + APPEND_LINGER_MIN)),
-            "all batches flush at once"
-        );
-        let far = FarTarget::at(Timestamp::from_millis(0), ThinHours::DEFAULT);
-        partitions
-            .values_mut()
-            .for_each(|partition| drop(partition.build_append(&mut RunBuilder::new(1), far)));
-        assert!(allocated_bytes(&partitions) > INGRESS_BUFFER_BYTES_MAX);
-        assert!(
-            has_buffer_room(&mut partitions)
-                && allocated_bytes(&partitions) < INGRESS_BUFFER_BYTES_MAX
         );
     }
 }

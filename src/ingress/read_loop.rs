@@ -2,8 +2,9 @@
 
 use super::admit_record::admit_record;
 use super::appender::{AppendJob, AppendResult};
-use super::open_shards::{OpenError, OpenedShard, ShardOpener};
-use super::partition::{AfterAppend, AfterCheck, AssignedPartition, Phase, has_buffer_room};
+use super::open_shards::{OpenError, ShardOpener};
+use super::partition::{AfterAppend, AfterCheck, AssignedPartition, Phase};
+use super::partitions::Partitions;
 use super::shard_init::StartDecision;
 use super::store_check::StoreCheck;
 use super::{Error, Options, Ports, unless_stopped};
@@ -15,7 +16,6 @@ use crate::model::{Offset, Partition, ShardId, Watermark};
 use crate::run::{FarTarget, RunBuilder};
 use crate::store::{self, AppendEpoch, Appended};
 use crate::trace::{Span, SpanOperation};
-use std::collections::{BTreeMap, BTreeSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct Ingress {
     options: Options,
     ports: Ports,
-    partitions: BTreeMap<Partition, AssignedPartition>,
+    partitions: Partitions,
     runs: RunBuilder,
     /// Number of the last reading that was started, of any partition.
     last_epoch: u64,
@@ -39,7 +39,7 @@ impl Ingress {
         Self {
             options,
             ports,
-            partitions: BTreeMap::new(),
+            partitions: Partitions::default(),
             runs: RunBuilder::new(process),
             last_epoch: 0,
             store_check: StoreCheck::new(Instant::now()),
@@ -48,15 +48,15 @@ impl Ingress {
         }
     }
 
-    /// Runs until `stop` is cancelled. Then stores what was read, commits, and leaves the consumer group.
+    /// Runs until `stop` is cancelled. Then stores all records that were read, commits, and leaves the consumer group.
     /// The appender must outlive it.
     pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
         self.stop = stop.clone();
         while !stop.is_cancelled() {
             self.ports.health.source.heartbeat();
             let wake_at = self.next_wake();
-            let has_room = has_buffer_room(&mut self.partitions);
-            // Each arm is safe to drop: `recv` and `next_event` keep what they did not return.
+            let has_room = self.partitions.has_buffer_room();
+            // Each arm is safe to drop: `recv` and `next_event` keep everything that they have not returned.
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -81,11 +81,8 @@ impl Ingress {
     fn next_wake(&self) -> Instant {
         let appender_has_room = self.ports.appender.jobs.capacity() > 0;
         let next_check = self.store_check.next_at();
-        let flushes_or_opens = self.partitions.values().filter_map(|partition| {
-            let flush_at = partition.flush_at().filter(|_| appender_has_room);
-            partition.open_at().or(flush_at)
-        });
-        flushes_or_opens.min().unwrap_or(next_check).min(next_check)
+        let next_wake = self.partitions.next_wake(appender_has_room);
+        next_wake.unwrap_or(next_check).min(next_check)
     }
 
     async fn on_source_event(&mut self, event: Result<Event, broker::Error>) -> Result<(), Error> {
@@ -99,7 +96,7 @@ impl Ingress {
                 epoch,
                 at,
             }) => {
-                if let Some(partition) = self.reading(&partition, epoch) {
+                if let Some(partition) = self.partitions.reading(&partition, epoch) {
                     partition.reached_end(at, now);
                 }
             }
@@ -110,7 +107,7 @@ impl Ingress {
                 count,
             }) => self.on_records_removed(&partition, epoch, from, count),
             Ok(Event::OutOfRange { partition, epoch }) => {
-                if let Some(partition) = self.reading(&partition, epoch) {
+                if let Some(partition) = self.partitions.reading(&partition, epoch) {
                     partition.stop_reading(Phase::Opening { not_before: now });
                 }
             }
@@ -124,13 +121,6 @@ impl Ingress {
         Ok(())
     }
 
-    /// The partition, if its current reading has this epoch.
-    fn reading(&mut self, partition: &Partition, epoch: u64) -> Option<&mut AssignedPartition> {
-        self.partitions
-            .get_mut(partition)
-            .filter(|partition| partition.is_reading_epoch(epoch))
-    }
-
     /// An empty assignment means that the group has no partition for this process, which is then ready.
     /// It does not clear an earlier rejection of a topic.
     fn on_assigned(&mut self, partitions: Vec<Partition>, now: Instant) {
@@ -139,7 +129,7 @@ impl Ingress {
             tracing::info!(route = %self.options.route, %partition, "partition assigned");
             let shard = ShardId::new(self.options.route.clone(), partition.clone());
             let assigned = AssignedPartition::new(&self.options.deployment, shard, now);
-            self.partitions.insert(partition, assigned);
+            self.partitions.assign(partition, assigned);
         }
         if !self.source_rejected {
             self.ports.health.source.set_ready();
@@ -150,7 +140,7 @@ impl Ingress {
         for partition in partitions {
             tracing::info!(route = %self.options.route, %partition, "partition revoked");
             self.ports.source.stop(&partition);
-            self.partitions.remove(&partition);
+            self.partitions.revoke(&partition);
         }
         if self.partitions.is_empty() && !self.source_rejected {
             self.ports.health.source.set_not_ready(
@@ -161,11 +151,7 @@ impl Ingress {
 
     fn on_records(&mut self, batch: &RecordBatch, now: Instant) {
         let wall = self.ports.clock.now();
-        let Some(partition) = self
-            .partitions
-            .get_mut(&batch.partition)
-            .filter(|partition| partition.is_reading_epoch(batch.epoch))
-        else {
+        let Some(partition) = self.partitions.reading(&batch.partition, batch.epoch) else {
             return;
         };
         let mut accepted = 0;
@@ -188,7 +174,7 @@ impl Ingress {
     /// Reports records that the source removed before they were read. A route that stops at gaps continues
     /// too: the records behind the gap were read before the gap was known.
     fn on_records_removed(&mut self, partition: &Partition, epoch: u64, from: Offset, count: u64) {
-        let Some(partition) = self.reading(partition, epoch) else {
+        let Some(partition) = self.partitions.reading(partition, epoch) else {
             return;
         };
         tracing::error!(
@@ -201,13 +187,7 @@ impl Ingress {
 
     /// Opens the shards whose time has come, and starts or stops the reading of their partitions.
     async fn open_due_shards(&mut self) -> Result<(), Error> {
-        let now = Instant::now();
-        let due: Vec<Partition> = self
-            .partitions
-            .iter()
-            .filter(|(_, partition)| partition.open_at().is_some_and(|at| at <= now))
-            .map(|(id, _)| id.clone())
-            .collect();
+        let due = self.partitions.due_to_open(Instant::now());
         if due.is_empty() {
             return Ok(());
         }
@@ -250,43 +230,24 @@ impl Ingress {
             stop: &self.stop,
         };
         let opened = opener.open(partitions).await?;
-        for OpenedShard {
-            shard,
-            identity,
-            rebuild,
-            ..
-        } in &opened
-        {
-            if let Some(partition) = self.partitions.get_mut(&shard.partition) {
-                partition.on_opened(identity.clone(), *rebuild);
+        for shard in &opened {
+            if let Some(partition) = self.partitions.get_mut(&shard.id.partition) {
+                partition.on_opened(shard.identity.clone(), shard.rebuild);
             }
         }
-        let mut decisions = Vec::new();
-        for OpenedShard {
-            shard, decision, ..
-        } in opened
-        {
-            let StartDecision::Gap {
-                from,
-                to,
-                delivered,
-            } = decision
-            else {
-                decisions.push(decision);
-                continue;
-            };
+        let process = self.runs.writer();
+        let next_epoch = || {
             self.last_epoch += 1;
-            let epoch = AppendEpoch {
-                process: self.runs.writer(),
+            AppendEpoch {
+                process,
                 number: self.last_epoch,
-            };
-            decisions.push(opener.skip_gap(&shard, from..to, epoch, delivered).await?);
-        }
-        Ok(decisions)
+            }
+        };
+        opener.skip_gaps(opened, next_epoch).await
     }
 
     fn start_or_stop(&mut self, id: &Partition, decision: StartDecision) {
-        let stop_reasons = self.stop_reasons();
+        let stop_reasons = self.partitions.stop_reasons();
         let is_known =
             matches!(&decision, StartDecision::Stop(reason) if stop_reasons.contains(&**reason));
         let Some(partition) = self.partitions.get_mut(id) else {
@@ -315,16 +276,8 @@ impl Ingress {
         }
     }
 
-    /// Why partitions are stopped, each reason once.
-    fn stop_reasons(&self) -> BTreeSet<&str> {
-        let partitions = self.partitions.values();
-        partitions
-            .filter_map(|partition| partition.stop_reason())
-            .collect()
-    }
-
     fn report_stopped(&self) {
-        let reasons: Vec<_> = self.stop_reasons().into_iter().collect();
+        let reasons: Vec<_> = self.partitions.stop_reasons().into_iter().collect();
         if reasons.is_empty() {
             self.ports.health.shards.set_ready();
         } else {
@@ -365,20 +318,13 @@ impl Ingress {
     /// Sends the batches that are due to the appender, as far as its queue has room.
     fn send_appends(&mut self) {
         let now = Instant::now();
-        let is_due_by = |partition: &AssignedPartition, at: Instant| {
-            partition.flush_at().is_some_and(|flush_at| flush_at <= at)
-        };
-        if !self
-            .partitions
-            .values()
-            .any(|partition| is_due_by(partition, now))
-        {
+        if !self.partitions.any_flush_due(now) {
             return;
         }
         let far = self.far_target();
         // Batches that are due soon go along, because one store call takes all of them.
         for partition in self.partitions.values_mut() {
-            while is_due_by(partition, now + APPEND_LINGER_MAX / 2) {
+            while partition.is_flush_due(now + APPEND_LINGER_MAX / 2) {
                 let Ok(room) = self.ports.appender.jobs.try_reserve() else {
                     return;
                 };
@@ -392,7 +338,7 @@ impl Ingress {
     }
 
     fn on_append_result(&mut self, result: AppendResult) {
-        let Some(partition) = self.reading(&result.partition, result.epoch) else {
+        let Some(partition) = self.partitions.reading(&result.partition, result.epoch) else {
             return;
         };
         let next = partition.on_append_result(result.to, result.outcome);
@@ -428,7 +374,7 @@ impl Ingress {
     /// Compares all partitions with the store and commits the positions that it has (I1).
     async fn check_store(&mut self) -> Result<(), Error> {
         self.store_check.start(Instant::now());
-        for (id, partition) in &self.partitions {
+        for (id, partition) in self.partitions.iter() {
             partition.report_lag(self.ports.source.known_end(id));
         }
         let states = self
@@ -512,7 +458,7 @@ impl Ingress {
             }
             tracing::info!(%route, "ingress drained");
         } else {
-            // Nothing is lost: the next process reads the records again from the store's watermark.
+            // The next process reads the records again from the store's watermark.
             tracing::warn!(%route, "stopped before all records were stored: the store does not answer");
         }
         self.ports.source.close().await;
@@ -522,7 +468,7 @@ impl Ingress {
     async fn send_remaining_appends(&mut self) {
         let far = self.far_target();
         for partition in self.partitions.values_mut() {
-            if partition.has_unsent() {
+            if partition.is_reading() && partition.has_batch() {
                 let job: AppendJob = partition.build_append(&mut self.runs, far);
                 if self.ports.appender.jobs.send(job).await.is_err() {
                     break;
@@ -533,11 +479,7 @@ impl Ingress {
 
     /// Returns whether all outstanding results arrived.
     async fn await_append_results(&mut self) -> bool {
-        while self
-            .partitions
-            .values()
-            .any(AssignedPartition::awaits_appender)
-        {
+        while self.partitions.await_appender() {
             match self.ports.appender.results.recv().await {
                 Some(result) => self.on_append_result(result),
                 None => return false,

@@ -1,11 +1,11 @@
 //! Reads the stored state of all shards at an interval. This finds a store that lost data although
 //! nothing is appended, and gives the positions to commit.
 
-use super::partition::AssignedPartition;
+use super::partitions::Partitions;
 use crate::limit::{IDLE_OFFSET_COMMIT_INTERVAL, OFFSET_COMMIT_INTERVAL};
 use crate::model::{Partition, ShardId};
 use crate::store::{self, ShardPosition, Store, StoredShard};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 /// When the next check is due, and when it also commits unchanged positions.
@@ -30,7 +30,7 @@ impl StoreCheck {
         self.next_at = now + OFFSET_COMMIT_INTERVAL;
     }
 
-    /// Whether unchanged positions are committed again, so that the broker does not expire them.
+    /// Returns `true` if unchanged positions are committed again, so that the broker does not expire them.
     pub(super) fn commits_unchanged(&self, now: Instant) -> bool {
         now >= self.commit_unchanged_at
     }
@@ -47,7 +47,7 @@ impl StoreCheck {
     pub(super) async fn read_states(
         &self,
         store: &dyn Store,
-        partitions: &BTreeMap<Partition, AssignedPartition>,
+        partitions: &Partitions,
     ) -> Result<Vec<(Partition, Option<StoredShard>)>, store::Error> {
         let unchanged = self.unchanged_partitions(store, partitions).await?;
         let (ids, shards): (Vec<Partition>, Vec<ShardId>) = partitions
@@ -66,7 +66,7 @@ impl StoreCheck {
     async fn unchanged_partitions<'p>(
         &self,
         store: &dyn Store,
-        partitions: &'p BTreeMap<Partition, AssignedPartition>,
+        partitions: &'p Partitions,
     ) -> Result<BTreeSet<&'p Partition>, store::Error> {
         let now = Instant::now();
         if self.commits_unchanged(now) {

@@ -1,5 +1,5 @@
-//! The message: a record and what Postdate knows of it. All of it is borrowed from one decoded buffer: a message is a view, never an
-//! allocation.
+//! A message: a record, and what Postdate knows about it. All parts are borrowed from one decoded buffer,
+//! so a message needs no allocation.
 
 use crate::model::dialect::Dialect;
 use crate::model::headers::header::Headers;
@@ -8,11 +8,11 @@ use crate::model::protocol::progress::Cursor;
 use crate::model::shard::Offset;
 use crate::model::time::Timestamp;
 
-/// A record as a source hands it over.
+/// A record as a source returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record<'a> {
     pub(crate) offset: Offset,
-    /// The record's own timestamp; `None` if the broker knows none.
+    /// The record's own timestamp. `None` if the broker has none.
     pub(crate) timestamp: Option<Timestamp>,
     /// Null is not the empty key.
     pub(crate) key: Option<&'a [u8]>,
@@ -21,51 +21,53 @@ pub(crate) struct Record<'a> {
     pub(crate) headers: Headers<'a>,
 }
 
-/// What waits in a shard: where it goes in order, and its body.
+/// A message that waits in a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Message<'a> {
     pub(crate) position: Cursor,
     pub(crate) body: Body<'a>,
 }
 
-/// All of a message but its place. Key and headers are the record's own, control headers included: what of them the target does not get is
-/// decided at delivery, so that a dead letter still shows them.
+/// A message without its position. Key and headers are those of the record, control headers included. The
+/// headers that the target does not get are removed at delivery, so a dead letter still has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Body<'a> {
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) payload: Option<&'a [u8]>,
     pub(crate) headers: Headers<'a>,
-    /// The caller's id, for cancel and replace.
+    /// The producer's id for cancel and replace.
     pub(crate) id: Option<&'a str>,
-    /// What the message named itself; `None`: the route's default, resolved at delivery.
+    /// The target that the message names. `None`: the route's default, resolved at delivery.
     pub(crate) target: Option<&'a str>,
-    /// The other system in whose headers the message said when it is due: they are taken off at delivery, and may name another key.
+    /// The other system whose headers give the due time. They are removed at delivery, and may give
+    /// another key.
     pub(crate) dialect: Option<Dialect>,
     pub(crate) disposition: Disposition<'a>,
 }
 
-/// What is to happen with a message at its due time.
+/// The action at the due time of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Disposition<'a> {
     /// Delivered to its target.
     #[default]
     Deliver,
-    /// Delivered at once, for it carried no delay. `timestamp` is the record's own: it stands for the due time in `postdate-due`.
+    /// Delivered at once, because it has no delay. `timestamp` is the record's own, and is sent as
+    /// `postdate-due`.
     Relay { timestamp: Timestamp },
-    /// Refused on reading; goes to the dead letters.
+    /// Rejected by the ingress; sent to the dead-letter topic.
     DeadLetter { reason: Reason, detail: &'a str },
-    /// Came back through the source after a delivery that failed for now.
+    /// Came back through the source after a failed delivery.
     Retry(RetryState<'a>),
 }
 
-/// What the `postdate-retry` header says.
+/// The content of the `postdate-retry` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RetryState<'a> {
-    /// How often delivery failed so far, from 1.
+    /// Number of failed deliveries, from 1.
     pub(crate) attempt: u32,
     /// The first record's `postdate-origin`.
     pub(crate) origin: &'a str,
-    /// The first record's due time; the entry itself is due at the next attempt.
+    /// The first record's due time. The message itself is due at the next attempt.
     pub(crate) due: Timestamp,
     /// Why the last attempt failed.
     pub(crate) error: Reason,

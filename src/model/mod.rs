@@ -38,12 +38,11 @@ pub(crate) use protocol::lease::{Lease, LeaseToken};
 pub(crate) use protocol::outcome_counts::OutcomeCounts;
 pub(crate) use protocol::progress::{Cursor, Progress};
 pub(crate) use protocol::worker::WorkerId;
-pub(crate) use routing::routing_rules::{
-    AllowList, Naming, RoutingRules, TemplateInput, WithoutDelay,
-};
+pub(crate) use routing::routing_rules::{RoutingRules, WithoutDelay};
 pub(crate) use routing::subject::{
     filter_covers, filter_matches, filters_overlap, is_filter, is_subject, is_template,
     source_topic, split_source_topic, template_error,
 };
+pub(crate) use routing::target_rules::{Naming, TargetRules, TemplateInput};
 pub(crate) use shard::{Hint, Offset, Partition, ShardId, SourceIdentity, Watermark};
 pub(crate) use time::{Level, Slice, Timestamp};

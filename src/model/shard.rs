@@ -1,4 +1,4 @@
-//! The shard - the pending messages of one source partition - and the positions that its protocol is written in.
+//! The shard, which holds the waiting messages of one source partition, and positions in that partition.
 
 use super::Timestamp;
 use std::fmt;
@@ -22,8 +22,8 @@ impl fmt::Display for Offset {
     }
 }
 
-/// The next source offset that the store will accept for a shard: everything before it is stored. (Kafka's high-watermark sense,
-/// not a stream processor's event time.)
+/// The next source offset that the store accepts for a shard: all offsets below it are stored. This is no
+/// watermark of event time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Watermark(pub(crate) u64);
 
@@ -32,7 +32,7 @@ impl Watermark {
         offset.0 < self.0
     }
 
-    /// The first offset that is not covered.
+    /// The first offset that the watermark does not cover.
     pub(crate) fn offset(self) -> Offset {
         Offset(self.0)
     }
@@ -44,7 +44,7 @@ impl fmt::Display for Watermark {
     }
 }
 
-/// One partition of a source, in the broker's words.
+/// One partition of a source, by the names of the broker.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Partition {
     pub(crate) topic: Arc<str>,
@@ -66,7 +66,7 @@ impl fmt::Display for Partition {
     }
 }
 
-/// The pending messages of one source partition of one route: the unit of order and of ownership. Cheap to clone.
+/// Names a shard: the waiting messages of one source partition of one route. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ShardId {
     pub(crate) route: Arc<str>,
@@ -89,14 +89,15 @@ impl fmt::Display for ShardId {
     }
 }
 
-/// Messages were appended to a shard, the first of them due then.
+/// A notification that messages were appended to a shard, the first of them due at `least_due`.
 #[derive(Clone, Debug)]
 pub(crate) struct Hint {
     pub(crate) shard: ShardId,
     pub(crate) least_due: Timestamp,
 }
 
-/// What tells one incarnation of a source partition from the next of the same name (Kafka: the topic id).
+/// Identifies one incarnation of a source partition, such as the topic id of Kafka. A topic that was deleted
+/// and created again has another identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SourceIdentity(pub(crate) Arc<str>);
 

@@ -1,4 +1,5 @@
-//! Instants and the slices of time that a shard's pending messages are kept in. Pure arithmetic: nothing here asks for the time.
+//! Instants, and the slices of time in which a shard keeps its messages. Pure arithmetic: nothing here
+//! reads a clock.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,11 +10,12 @@ use time::OffsetDateTime;
 pub(crate) struct Timestamp(i64);
 
 impl Timestamp {
-    /// The due time of what need not wait (a relay, a refused record on its way to the dead letters). It sorts before every real
-    /// instant and lies behind every cursor, so such entries are always taken in offset order.
+    /// The due time of messages that do not wait: relays and dead letters. It is before every real instant and
+    /// behind every cursor, so these messages are always delivered in offset order.
     pub(crate) const AT_ONCE: Self = Self(i64::MIN);
     pub(crate) const MAX: Self = Self(i64::MAX);
-    /// 2000-01-01T00:00:00Z. Anything before it was not meant: a record without a timestamp, or seconds sent as milliseconds.
+    /// 2000-01-01T00:00:00Z. An earlier time is a mistake: a record without a timestamp, or seconds sent as
+    /// milliseconds.
     pub(crate) const YEAR_2000: Self = Self(946_684_800_000);
 
     pub(crate) const fn from_millis(millis: i64) -> Self {
@@ -28,7 +30,7 @@ impl Timestamp {
         self.0 == i64::MIN
     }
 
-    /// RFC 3339 in UTC, to the second or, where there are any, milliseconds; what has no such date stays a number.
+    /// RFC 3339 in UTC, with milliseconds if they are not zero. An instant outside of its years stays a number.
     pub(crate) fn to_rfc3339(self) -> String {
         let Ok(date) = OffsetDateTime::from_unix_timestamp(self.0.div_euclid(1_000)) else {
             return self.to_string();
@@ -68,7 +70,7 @@ impl Timestamp {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// Sixteen hex digits whose order as strings is the order of the instants (the sign bit is flipped).
+    /// The instant as an unsigned number of the same order: the sign bit is flipped.
     pub(crate) fn to_ordered_bits(self) -> u64 {
         (self.0 as u64) ^ (1 << 63)
     }
@@ -88,15 +90,15 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// What a slice groups by, and what its `start` counts.
+/// The period that a slice covers, and the unit of its `start`.
 ///
 /// | level | letter | start | holds |
 /// |---|---|---|---|
-/// | now | `n` | hour of storing | what was due when it was stored |
-/// | far | `f` | day of storing | what is thin over many hours to come |
-/// | day | `d` | day of the dues | what was far, gathered by its day: two small steps instead of one into hundreds of hours |
-/// | hour | `h` | hour of the dues | the unit of a shard's future |
-/// | minute | `m` | minute of the dues | a part of an hour that is too much to load at once |
+/// | now | `n` | hour of storing | messages that were due when they were stored |
+/// | far | `f` | day of storing | messages whose hours have too few messages for a run |
+/// | day | `d` | day of the due times | far messages, gathered by day before they move to their hours |
+/// | hour | `h` | hour of the due times | most messages |
+/// | minute | `m` | minute of the due times | a part of an hour that is too large to load at once |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Level {
     Now,
@@ -119,12 +121,12 @@ impl Level {
         }
     }
 
-    /// `None`: not a level that this version knows.
+    /// `None` if this version does not know the level.
     pub(crate) fn from_letter(letter: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|level| level.letter() == letter)
     }
 
-    /// What a slice's start counts, in milliseconds.
+    /// The unit of a slice's start, in milliseconds.
     const fn unit(self) -> i64 {
         match self {
             Self::Now | Self::Hour => 60 * MINUTE_MS,
@@ -136,8 +138,8 @@ impl Level {
 
 const MINUTE_MS: i64 = 60_000;
 
-/// The part of a shard whose dues fall in one day, hour or minute, or that was stored in one hour or day. Written `h482913`: the level's letter
-/// and the start.
+/// A part of a shard: the messages that are due, or were stored, in one period. Written as the level's
+/// letter and the start, such as `h482913`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Slice {
     pub(crate) level: Level,
@@ -146,7 +148,7 @@ pub(crate) struct Slice {
 }
 
 impl Slice {
-    /// Where a message due at `due` belongs if it is stored at `now`.
+    /// The slice of a message that is due at `due` and stored at `now`.
     pub(crate) fn of(due: Timestamp, now: Timestamp) -> Self {
         if due <= now {
             Self::at(Level::Now, now)
@@ -155,7 +157,7 @@ impl Slice {
         }
     }
 
-    /// The slice of a level that an instant falls in: of the dues, or of storing, as the level counts.
+    /// The slice of a level that contains an instant.
     pub(crate) fn at(level: Level, instant: Timestamp) -> Self {
         Self {
             level,
@@ -163,18 +165,18 @@ impl Slice {
         }
     }
 
-    /// The least due that the slice can hold: a timer that has loaded up to an earlier instant need not look into it.
+    /// The least due time that the slice can hold. A timer with an earlier horizon need not load it.
     pub(crate) fn least_due(self) -> Timestamp {
         match self.level {
             Level::Now => Timestamp::AT_ONCE,
-            // What was due when it was stored is in no far slice.
+            // Messages that were due when they were stored are never in a far slice.
             Level::Far | Level::Day | Level::Hour | Level::Minute => {
                 Timestamp(self.start.saturating_mul(self.level.unit()))
             }
         }
     }
 
-    /// The first due that is too late for the slice; `None`: there is none.
+    /// The first due time after the slice. `None` if the slice has no end.
     pub(crate) fn end(self) -> Option<Timestamp> {
         match self.level {
             Level::Now | Level::Far => None,
@@ -186,7 +188,7 @@ impl Slice {
         }
     }
 
-    /// `None`: not a slice that this version knows.
+    /// `None` if this version does not know the slice.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let level = Level::from_letter(*text.as_bytes().first()?)?;
         Some(Self {

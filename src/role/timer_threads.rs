@@ -14,8 +14,9 @@ use crate::model::Hint;
 use crate::store::Store;
 use crate::task::{self, TaskGroup};
 use crate::timer::{
-    self, ClusterProducers, CompactionPolicy, Compactor, DeliveryAlerts, Dispatcher, LeaseEvent,
-    LeaseKeeper, Loader, Producers, ReleaseResult, RetryPolicy, RouteCatalog, RouteOptions,
+    self, ClusterProducers, CompactionPolicy, CompactionReply, CompactionTask, Compactor,
+    DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper, LoadReply, LoadRequest, Loader, Producers,
+    ReleaseResult, RetryPolicy, RouteCatalog, RouteOptions,
 };
 use anyhow::{Context, Result};
 use rand::rngs::StdRng;
@@ -78,26 +79,45 @@ pub(super) fn start(
         );
         Ok(timer::serve(leases, dispatcher, signals).await?)
     })?;
+    start_loader(group, wiring, requests_in, replies_out)?;
+    start_compactor(group, wiring, jobs_in, results_out, run_writer)
+}
+
+fn start_loader(
+    group: &mut TaskGroup,
+    wiring: &Arc<Wiring>,
+    requests: mpsc::Receiver<Vec<LoadRequest>>,
+    replies: mpsc::Sender<LoadReply>,
+) -> Result<()> {
     wiring.spawn_with_store(group, "loader", async move |thread: StoreThread| {
         let wiring = &thread.wiring;
         let loader = Loader {
             store: thread.store,
-            requests: requests_in,
-            replies: replies_out,
+            requests,
+            replies,
             health: wiring.ready_part("loader"),
         };
         thread.startup.finish();
         // Not `stop`: a stopping timer still loads for its handovers, and closes the channel at its end.
         Ok(loader.serve(wiring.give_up.clone()).await?)
-    })?;
+    })
+}
+
+fn start_compactor(
+    group: &mut TaskGroup,
+    wiring: &Arc<Wiring>,
+    tasks: mpsc::Receiver<CompactionTask>,
+    replies: mpsc::Sender<CompactionReply>,
+    writer: u64,
+) -> Result<()> {
     wiring.spawn_with_store(group, "compactor", async move |thread: StoreThread| {
         task::lower_thread_priority();
         let compactor = Compactor {
             store: thread.store,
-            tasks: jobs_in,
-            replies: results_out,
+            tasks,
+            replies,
             policy: CompactionPolicy::DEFAULT,
-            writer: run_writer,
+            writer,
         };
         thread.startup.finish();
         Ok(compactor.serve(thread.stop).await?)

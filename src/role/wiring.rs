@@ -6,7 +6,7 @@ use crate::broker::Catalog;
 use crate::config::{self, Config};
 use crate::health::{Health, HealthPart};
 use crate::limit::{RETRY_CLOCK_SKEW_MAX, STORE_RETRY_DELAY_MAX};
-use crate::model::{AllowList, RoutingRules, WithoutDelay};
+use crate::model::{RoutingRules, TargetRules, WithoutDelay};
 use crate::store::Store;
 use crate::task::{StopToken, TaskGroup};
 use crate::trace::Tracer;
@@ -25,7 +25,7 @@ pub(super) struct Wiring {
     pub(super) timers_done: StopToken,
 }
 
-/// What the body of a thread with a store connection works with.
+/// Everything that the body of a thread with a store connection works with.
 pub(super) struct StoreThread {
     pub(super) wiring: Arc<Wiring>,
     pub(super) store: Rc<dyn Store>,
@@ -34,7 +34,7 @@ pub(super) struct StoreThread {
 }
 
 /// Keeps the process unready until the thread has registered its own health parts. It is registered before
-/// the thread starts, so the process is never ready while some threads have not begun.
+/// the thread starts, so the process is never ready while some threads have not started.
 pub(super) struct Startup(HealthPart);
 
 impl Startup {
@@ -129,13 +129,12 @@ pub(crate) fn catalog(
 pub(crate) fn routing_rules(config: &Config, name: &str) -> RoutingRules {
     let route = &config.routes[name];
     RoutingRules {
-        target_naming: adapter(route.target_kind()).naming(),
-        default_target: route
-            .target
-            .as_ref()
-            .map(|target| target.name.as_str().into()),
-        allowed_targets: AllowList::new(route.allow.clone().unwrap_or_default()),
-        sources: config.source_topics_of(route.target_cluster()),
+        targets: TargetRules::new(
+            adapter(route.target_kind()).naming(),
+            route.target.as_ref().map(|target| target.name.as_str()),
+            route.allow.clone().unwrap_or_default(),
+            config.source_topics_of(route.target_cluster()),
+        ),
         max_delay: route.max_delay,
         max_retry_wait: route.retry.backoff_max + RETRY_CLOCK_SKEW_MAX,
         without_delay: match route.without_delay {

@@ -237,10 +237,10 @@ pub(super) fn trace_delivery(
     } = tally;
     let target = route
         .rules
-        .default_target
-        .as_ref()
+        .targets
+        .default_name()
         .filter(|_| !aloft.names_target)
-        .map(|default| default.name().into());
+        .map(Into::into);
     route
         .tracer
         .finish_batch(std::mem::take(&mut aloft.trace_links), |start, links| {

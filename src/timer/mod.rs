@@ -42,10 +42,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use compactor::{CompactionPolicy, Compactor};
+pub(crate) use compactor::{CompactionPolicy, CompactionReply, CompactionTask, Compactor};
 pub(crate) use dispatcher::{Dispatcher, Ports};
 pub(crate) use lease::{LeaseEvent, LeaseKeeper, ReleaseResult, RouteCatalog, ShutdownSignals};
-pub(crate) use load::Loader;
+pub(crate) use load::{LoadReply, LoadRequest, Loader};
 pub(crate) use outcry::DeliveryAlerts;
 pub(crate) use outlet::{ClusterProducers, Producers};
 pub(crate) use retrier::RetryPolicy;

@@ -2,13 +2,12 @@
 //!
 //! | header | there | here |
 //! |---|---|---|
-//! | `AMQ_SCHEDULED_DELAY` | long, "the time in milliseconds that a message will wait" | the delay: whole milliseconds; negative ones, which the broker refuses, go at once |
-//! | `AMQ_SCHEDULED_PERIOD` | long, milliseconds between repetitions | refused, but for `0` |
-//! | `AMQ_SCHEDULED_REPEAT` | int, "the number of times to repeat" | refused, but for `0` |
-//! | `AMQ_SCHEDULED_CRON` | String, a Cron entry | refused |
+//! | `AMQ_SCHEDULED_DELAY` | long, "the time in milliseconds that a message will wait" | the delay in whole milliseconds; a negative one, which ActiveMQ rejects, is delivered at once |
+//! | `AMQ_SCHEDULED_PERIOD` | long, milliseconds between repetitions | rejected, except `0` |
+//! | `AMQ_SCHEDULED_REPEAT` | int, "the number of times to repeat" | rejected, except `0` |
+//! | `AMQ_SCHEDULED_CRON` | String, a Cron entry | rejected |
 //!
-//! A message that is to come many times is refused and not delivered once: its sender waits for the other times, and nothing would say that
-//! they never come.
+//! A repeating message is rejected, not delivered once: otherwise its producer would wait for the repetitions.
 
 use super::{MILLIS_AFTER, ScheduleRequest, reject_header, reject_unless_zero};
 use crate::model::headers::header_lookup::HeaderLookup;
@@ -25,15 +24,15 @@ const PERIOD: usize = 1;
 const REPEAT: usize = 2;
 const CRON: usize = 3;
 
-const ONCE: &str = "a message is delivered once here; send one for each time";
+const ONCE: &str = "a message is delivered once; send one message for each time";
 
 pub(super) fn read<'a>(
-    picked: &HeaderLookup<'a>,
+    headers: &HeaderLookup<'a>,
 ) -> Result<Option<ScheduleRequest<'a>>, Rejection> {
-    reject_header(picked, CRON, ONCE)?;
-    reject_unless_zero(picked, PERIOD, ONCE)?;
-    reject_unless_zero(picked, REPEAT, ONCE)?;
-    MILLIS_AFTER.read(picked, DELAY)
+    reject_header(headers, CRON, ONCE)?;
+    reject_unless_zero(headers, PERIOD, ONCE)?;
+    reject_unless_zero(headers, REPEAT, ONCE)?;
+    MILLIS_AFTER.read(headers, DELAY)
 }
 
 #[cfg(test)]
@@ -44,7 +43,7 @@ mod tests {
     /// The four examples of the page, and the properties one by one.
     #[test]
     #[rustfmt::skip]
-    fn the_properties_of_the_documentation_are_taken_or_refused() {
+    fn the_documented_properties_are_accepted_or_rejected() {
         let (delay, period, repeat) = ("AMQ_SCHEDULED_DELAY: 30000", "AMQ_SCHEDULED_PERIOD: 10000", "AMQ_SCHEDULED_REPEAT: 9");
         let cron = "AMQ_SCHEDULED_CRON: 0 * * * *";
         check(Dialect::ActiveMq, &[

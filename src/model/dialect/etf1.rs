@@ -6,10 +6,10 @@
 //! | `scheduler-target-topic` | "the topic to send the message to" | as `postdate-to`; without it, the route's default |
 //! | `scheduler-target-key` | "the key to use when sending the triggered schedule" | the key at the target, of any bytes, null and empty included; without it the record's own |
 //!
-//! **The record's key is the schedule's id** there: a later schedule with the same key replaces the one that waits, and "a tombstone message
-//! (nil payload)" deletes it. So here: a record with a null payload and one of these headers, or with neither these nor any other header
-//! of a dialect or of ours, cancels what waits under its key. The scheduler's own tombstones are of the first kind, those of
-//! `clientlib.DeleteSchedule` of the second.
+//! **The record's key is the schedule's id**: a later schedule with the same key replaces the waiting one, and "a
+//! tombstone message (nil payload)" deletes it. Here, a record with a null payload cancels the waiting message of its
+//! key if it has one of these headers, or no header of a dialect or of Postdate. The scheduler writes tombstones of
+//! the first kind, `clientlib.DeleteSchedule` those of the second.
 
 use super::{DialectRequest, SECONDS_AT, ScheduleRequest, missing_due};
 use crate::model::headers::header::Headers;
@@ -29,24 +29,24 @@ const KEY: usize = 2;
 const TOMBSTONE: DialectRequest<'_> = DialectRequest::Cancel("a null payload with etf1's headers");
 
 pub(super) fn read<'a>(
-    picked: &HeaderLookup<'a>,
+    headers: &HeaderLookup<'a>,
     record: &Record<'a>,
 ) -> Result<DialectRequest<'a>, Rejection> {
     if record.payload.is_none() {
         return Ok(TOMBSTONE);
     }
-    picked.bytes(KEY)?;
+    headers.bytes(KEY)?;
     let delivery = SECONDS_AT
-        .read(picked, EPOCH)?
-        .ok_or_else(|| missing_due(picked, EPOCH))?;
+        .read(headers, EPOCH)?
+        .ok_or_else(|| missing_due(headers, EPOCH))?;
     Ok(DialectRequest::Schedule(ScheduleRequest {
-        target: picked.text(TOPIC)?,
+        target: headers.text(TOPIC)?,
         key_is_id: true,
         ..delivery
     }))
 }
 
-/// A tombstone without headers. One without key deletes nothing, and is a record like any other.
+/// A tombstone without headers. Without a key it is an ordinary record.
 pub(super) fn read_without_headers<'a>(record: &Record<'a>) -> Option<DialectRequest<'a>> {
     let is_tombstone = record.payload.is_none() && record.key.is_some_and(|key| !key.is_empty());
     is_tombstone.then_some(TOMBSTONE)
@@ -71,7 +71,7 @@ mod tests {
     /// The README's example first.
     #[test]
     #[rustfmt::skip]
-    fn a_schedule_is_due_in_seconds_and_known_by_its_key() {
+    fn a_schedule_is_in_seconds_and_its_key_is_its_id() {
         let epoch = format!("scheduler-epoch: {}", NOW / 1_000 + 60);
         let (epoch, due) = (epoch.as_str(), NOW + 60_000);
         check(Dialect::Etf1, &[
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     #[rustfmt::skip]
-    fn a_tombstone_cancels_what_waits_under_its_key() {
+    fn a_tombstone_cancels_the_waiting_message_of_its_key() {
         const EPOCH: &str = "scheduler-epoch: 1893456000";
         let dead = |lines: &'static [&'static str], key: Option<&'static [u8]>| (lines, Record { key, payload: None, ..record(Some(NOW), &[]) });
         check_records(Dialect::Etf1, &[
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     #[rustfmt::skip]
-    fn a_key_that_cannot_be_an_id_is_refused_and_none_at_all_is_no_id() {
+    fn a_key_that_is_not_a_valid_id_is_rejected() {
         let lines: &[&str] = &["scheduler-epoch: 1700000060", TOPIC];
         let keyed = |key: Option<&'static [u8]>| (lines, Record { key, ..record(Some(NOW), &[]) });
         let other: &[&str] = &["scheduler-epoch: 1700000060", TOPIC, "postdate-id: own"];
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_at_the_target_is_the_one_that_the_schedule_names() {
+    fn the_delivered_key_is_the_target_key_of_the_schedule() {
         let key = |lines: &[&str]| delivered_key(Dialect::Etf1, lines);
         assert_eq!(key(&[TOPIC, KEY]), Some(b"vid1".to_vec()));
         assert_eq!(key(&["scheduler-target-key: "]), Some(Vec::new()));

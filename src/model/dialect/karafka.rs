@@ -6,14 +6,14 @@
 //! | `schedule_target_epoch` | "Unix time in seconds" | whole seconds since 1970 |
 //! | `schedule_target_topic` | the topic it is dispatched to, required | as `postdate-to`; without it, the route's default |
 //! | `schedule_target_key` | the key it is dispatched with | the key at the target, of any bytes |
-//! | `schedule_source_type` | `schedule`, `cancel`, or `tombstone` for what was dispatched | as there; the latter two cancel what waits under the record's key |
-//! | `schedule_schema_version` | `1.0.0`; a scheduler stops at a newer one | `1.0.0`; any other is refused |
-//! | `schedule_target_partition` | the partition it is dispatched to | refused |
-//! | `schedule_target_partition_key` | what its partition is found by | refused |
+//! | `schedule_source_type` | `schedule`, `cancel`, or `tombstone` after the dispatch | the latter two cancel the waiting message of the record's key |
+//! | `schedule_schema_version` | `1.0.0`; a scheduler stops at a newer one | `1.0.0`; any other is rejected |
+//! | `schedule_target_partition` | the partition it is dispatched to | rejected |
+//! | `schedule_target_partition_key` | the key that selects its partition | rejected |
 //!
-//! **The envelope.** A record with a `schedule_source_type` is Karafka's envelope: its key is the schedule's unique id, and not the
-//! message's. So it can be replaced and cancelled by that key, and reaches its target with `schedule_target_key`, or with a null key if
-//! that is not there. A record without a `schedule_source_type` was written by somebody else, and its key is its key, unless it has a
+//! **The envelope.** A record with a `schedule_source_type` is Karafka's envelope. Its key is the unique id of the
+//! schedule, by which it can be replaced and cancelled. It is delivered with `schedule_target_key`, or with a null
+//! key. A record without a `schedule_source_type` is not from Karafka: its key is its own, unless it has a
 //! `schedule_target_key`.
 
 use super::{DialectRequest, SECONDS_AT, ScheduleRequest, missing_due, reject_header, unsupported};
@@ -38,17 +38,17 @@ const VERSION: usize = 4;
 const PARTITION: usize = 5;
 const PARTITION_KEY: usize = 6;
 
-pub(super) fn read<'a>(picked: &HeaderLookup<'a>) -> Result<DialectRequest<'a>, Rejection> {
-    if let Some(version) = picked.text(VERSION)?
+pub(super) fn read<'a>(headers: &HeaderLookup<'a>) -> Result<DialectRequest<'a>, Rejection> {
+    if let Some(version) = headers.text(VERSION)?
         && version != "1.0.0"
     {
         return Err(unsupported(
             HEADERS[VERSION],
             version,
-            "envelopes of version 1.0.0 are understood",
+            "only version 1.0.0 is supported",
         ));
     }
-    let kind = picked.text(TYPE)?;
+    let kind = headers.text(TYPE)?;
     match kind {
         None | Some("schedule") => {}
         Some("cancel" | "tombstone") => {
@@ -60,23 +60,23 @@ pub(super) fn read<'a>(picked: &HeaderLookup<'a>) -> Result<DialectRequest<'a>, 
             return Err(unsupported(
                 HEADERS[TYPE],
                 other,
-                "schedule, cancel and tombstone are understood",
+                "only schedule, cancel and tombstone are supported",
             ));
         }
     }
     for index in [PARTITION, PARTITION_KEY] {
         reject_header(
-            picked,
+            headers,
             index,
-            "the key alone decides on the partition at the target",
+            "only the key selects the partition of the target",
         )?;
     }
-    picked.bytes(KEY)?;
+    headers.bytes(KEY)?;
     let delivery = SECONDS_AT
-        .read(picked, EPOCH)?
-        .ok_or_else(|| missing_due(picked, EPOCH))?;
+        .read(headers, EPOCH)?
+        .ok_or_else(|| missing_due(headers, EPOCH))?;
     Ok(DialectRequest::Schedule(ScheduleRequest {
-        target: picked.text(TOPIC)?,
+        target: headers.text(TOPIC)?,
         key_is_id: kind.is_some(),
         ..delivery
     }))
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     #[rustfmt::skip]
-    fn an_envelope_is_taken_apart_as_karafka_does() {
+    fn an_envelope_is_unpacked_as_karafka_does() {
         let epoch = format!("schedule_target_epoch: {}", NOW / 1_000 + 60);
         let (epoch, due) = (epoch.as_str(), NOW + 60_000);
         check(Dialect::Karafka, &[
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     #[rustfmt::skip]
-    fn what_cannot_be_kept_of_an_envelope_is_refused() {
+    fn unsupported_parts_of_an_envelope_are_rejected() {
         let epoch = format!("schedule_target_epoch: {}", NOW / 1_000 + 60);
         let epoch = epoch.as_str();
         check(Dialect::Karafka, &[
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_at_the_target_is_the_messages_own_and_not_the_envelopes() {
+    fn the_delivered_key_is_that_of_the_message_and_not_of_the_envelope() {
         let key = |lines: &[&str]| delivered_key(Dialect::Karafka, lines);
         assert_eq!(
             key(&[SCHEDULE, "schedule_target_key: k"]),

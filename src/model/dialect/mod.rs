@@ -1,12 +1,13 @@
-//! Dialects: the delay headers of other systems, which a route may understand besides the control headers. Each has a file here that says
-//! what its system documents, what of it is taken, and what is refused because it cannot be kept.
+//! Dialects: delay headers of other systems that a route can understand besides the control headers. Each has a
+//! file here, which lists the documented, the accepted and the rejected headers.
 //!
-//! - A dialect is spoken by a record that has one of its headers, on a route that lists it. On any other route its headers mean nothing.
-//! - Control headers win. A record with a `postdate-at` or `postdate-after` speaks no dialect; `postdate-to` and `postdate-id` are taken
-//!   in the place of what the dialect says of target and id.
-//! - Two dialects on one record are refused: whichever was meant, the other one would be lost.
-//! - What a dialect says of time, target and id is held against the same rules as the control header for it.
-//! - All headers of the dialect that was spoken are taken off at the target. They stay on dead letters and retries.
+//! - A record speaks a dialect if it has one of its headers and its route lists the dialect. On any other route
+//!   these headers have no meaning.
+//! - Control headers have precedence. A record with `postdate-at` or `postdate-after` speaks no dialect;
+//!   `postdate-to` and `postdate-id` replace the dialect's target and id.
+//! - A record with headers of two dialects is rejected.
+//! - The rules for time, target and id are the same as for the control headers.
+//! - All headers of the spoken dialect are removed at delivery. They stay on dead letters and retries.
 
 mod activemq;
 mod etf1;
@@ -27,7 +28,7 @@ use crate::model::parsing::dead_letter_reason::Reason;
 use crate::model::parsing::rejection::{Quoted, Rejection};
 use crate::model::parsing::time_grammar::{self, DueSpec};
 
-/// A system whose headers can be understood. The number stands for it in stored messages and is never used again.
+/// A system whose headers Postdate understands. The number is part of stored messages and is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Dialect {
@@ -53,7 +54,7 @@ impl Dialect {
         Self::Etf1,
     ];
 
-    /// As it is written in the configuration and in `postdate-retry`.
+    /// The name in the configuration and in `postdate-retry`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::RabbitMq => "rabbitmq",
@@ -79,7 +80,7 @@ impl Dialect {
         Self::ALL.into_iter().find(|dialect| dialect.code() == code)
     }
 
-    /// The headers by which a record speaks this dialect, taken or refused.
+    /// All headers of the dialect, accepted or rejected.
     const fn headers(self) -> &'static [&'static str] {
         match self {
             Self::RabbitMq => &rabbitmq::HEADERS,
@@ -93,7 +94,7 @@ impl Dialect {
         }
     }
 
-    /// Whether it is one of the headers by which a record speaks this dialect.
+    /// Returns `true` for a header of the dialect.
     pub(crate) fn has_header(self, name: &[u8]) -> bool {
         self.header_index(name).is_some()
     }
@@ -106,23 +107,23 @@ impl Dialect {
 
     fn read<'a>(
         self,
-        picked: &HeaderLookup<'a>,
+        headers: &HeaderLookup<'a>,
         record: &Record<'a>,
     ) -> Result<Option<DialectRequest<'a>>, Rejection> {
         let delivery = match self {
-            Self::RabbitMq => rabbitmq::read(picked)?,
-            Self::ActiveMq => activemq::read(picked)?,
-            Self::RocketMq => rocketmq::read(picked)?,
-            Self::Pulsar => pulsar::read(picked)?,
-            Self::Nats => nats::read(picked)?,
-            Self::QStash => qstash::read(picked)?,
-            Self::Karafka => return karafka::read(picked).map(Some),
-            Self::Etf1 => return etf1::read(picked, record).map(Some),
+            Self::RabbitMq => rabbitmq::read(headers)?,
+            Self::ActiveMq => activemq::read(headers)?,
+            Self::RocketMq => rocketmq::read(headers)?,
+            Self::Pulsar => pulsar::read(headers)?,
+            Self::Nats => nats::read(headers)?,
+            Self::QStash => qstash::read(headers)?,
+            Self::Karafka => return karafka::read(headers).map(Some),
+            Self::Etf1 => return etf1::read(headers, record).map(Some),
         };
         Ok(delivery.map(DialectRequest::Schedule))
     }
 
-    /// The key at the target of a message that spoke this dialect.
+    /// The key with which a message of this dialect is delivered.
     pub(crate) fn key_on_delivery<'a>(
         self,
         key: Option<&'a [u8]>,
@@ -135,8 +136,8 @@ impl Dialect {
         }
     }
 
-    /// Whether a header of a record that spoke this dialect is still on it at its target. A function a dialect, for one that knows which
-    /// would have to be allocated a message.
+    /// The filter for headers that stay on a delivered message of this dialect. There is one function per dialect,
+    /// because a closure that captures the dialect would need an allocation per message.
     pub(crate) fn stays_on_delivery(self) -> fn(&[u8]) -> bool {
         fn stays(dialect: Dialect, name: &[u8]) -> bool {
             stays_on_delivery(name) && dialect.header_index(name).is_none()
@@ -177,7 +178,7 @@ impl Dialects {
             .filter(move |dialect| self.has(*dialect))
     }
 
-    /// The dialect that has a header of this name, and the name's place in it. No name is in two.
+    /// The dialect that has a header of this name, and the header's index. No name is in two dialects.
     fn find_header(self, name: &[u8]) -> Option<(Dialect, usize)> {
         self.iter()
             .find_map(|dialect| Some((dialect, dialect.header_index(name)?)))
@@ -190,26 +191,26 @@ impl FromIterator<Dialect> for Dialects {
     }
 }
 
-/// What a record asks for in a dialect.
+/// The request of a record in a dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DialectRequest<'a> {
     Schedule(ScheduleRequest<'a>),
-    /// Cancels what waits under its key; the text says by what it asks for that.
+    /// Cancels the waiting message of the record's key. The text names the header that asks for it.
     Cancel(&'static str),
 }
 
-/// A delivery, as a dialect asks for it.
+/// A delivery that a dialect requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ScheduleRequest<'a> {
-    /// The header that says when.
+    /// The header that gives the due time.
     pub(super) header: &'static str,
     pub(super) due: DueSpec,
     pub(super) target: Option<&'a str>,
-    /// Whether the record's key is the schedule's id: what waits under it is replaced.
+    /// The record's key is the schedule's id: the waiting message of that id is replaced.
     pub(super) key_is_id: bool,
 }
 
-/// The dialect that a record speaks and what it asks for; `None`: nothing, in any of them.
+/// The dialect that a record speaks, and its request. `None` if it speaks none.
 pub(super) fn read<'a>(
     record: &Record<'a>,
     dialects: Dialects,
@@ -220,28 +221,30 @@ pub(super) fn read<'a>(
         let Some((dialect, index)) = dialects.find_header(name) else {
             continue;
         };
-        let (first, picked) =
+        let (first, headers) =
             spoken.get_or_insert_with(|| (dialect, HeaderLookup::new(dialect.headers())));
         all = all.with(dialect);
         if *first == dialect {
-            picked.record(index, value);
+            headers.record(index, value);
         }
     }
-    let Some((dialect, picked)) = spoken else {
+    let Some((dialect, headers)) = spoken else {
         return Ok(None);
     };
     let names: Vec<_> = all.iter().map(Dialect::name).collect();
     if names.len() > 1 {
         let detail = format!(
-            "the record has headers of {}; one of them can be meant",
+            "the record has headers of {}; use one of them",
             names.join(" and ")
         );
         return Err(Rejection::new(Reason::DialectConflict, detail));
     }
-    Ok(dialect.read(&picked, record)?.map(|asked| (dialect, asked)))
+    Ok(dialect
+        .read(&headers, record)?
+        .map(|asked| (dialect, asked)))
 }
 
-/// As [`read`], of a record that has neither a control header nor one of any dialect.
+/// As [`read`], for a record that has neither a control header nor a dialect's.
 pub(super) fn read_without_headers<'a>(
     record: &Record<'a>,
     dialects: Dialects,
@@ -254,7 +257,7 @@ pub(super) fn read_without_headers<'a>(
     Some((Dialect::Etf1, asked))
 }
 
-/// How a header says when a message is due.
+/// The format of a header that gives a due time.
 struct DueHeader {
     parse: fn(&str) -> Option<DueSpec>,
     reason: Reason,
@@ -283,16 +286,16 @@ const SECONDS_AT: DueHeader = DueHeader {
 };
 
 impl DueHeader {
-    /// A delivery at the time that the header says, to the default target; `None`: the record does not have the header.
+    /// A delivery at the time of the header, to the default target. `None` if the record does not have the header.
     fn read<'a>(
         &self,
-        picked: &HeaderLookup<'a>,
+        headers: &HeaderLookup<'a>,
         index: usize,
     ) -> Result<Option<ScheduleRequest<'a>>, Rejection> {
-        let Some(text) = picked.text(index)? else {
+        let Some(text) = headers.text(index)? else {
             return Ok(None);
         };
-        let header = picked.name(index);
+        let header = headers.name(index);
         let Some(when) = (self.parse)(text) else {
             let detail = format!(
                 "{header} is {}; it takes {}",
@@ -310,20 +313,24 @@ impl DueHeader {
     }
 }
 
-/// A header that asks for what is not done here: whoever wrote it would wait in vain for the rest.
-fn reject_header(picked: &HeaderLookup<'_>, index: usize, why: &str) -> Result<(), Rejection> {
-    let Some(text) = picked.text(index)? else {
+/// Rejects a record that has the header, because Postdate does not support it.
+fn reject_header(headers: &HeaderLookup<'_>, index: usize, why: &str) -> Result<(), Rejection> {
+    let Some(text) = headers.text(index)? else {
         return Ok(());
     };
-    Err(unsupported(picked.name(index), text, why))
+    Err(unsupported(headers.name(index), text, why))
 }
 
-/// As [`refuse`], but zero asks for nothing.
-fn reject_unless_zero(picked: &HeaderLookup<'_>, index: usize, why: &str) -> Result<(), Rejection> {
-    if picked.text(index)? == Some("0") {
+/// As [`reject_header`], but accepts `0`, which requests nothing.
+fn reject_unless_zero(
+    headers: &HeaderLookup<'_>,
+    index: usize,
+    why: &str,
+) -> Result<(), Rejection> {
+    if headers.text(index)? == Some("0") {
         Ok(())
     } else {
-        reject_header(picked, index, why)
+        reject_header(headers, index, why)
     }
 }
 
@@ -334,13 +341,13 @@ fn unsupported(header: &str, text: &str, why: &str) -> Rejection {
     )
 }
 
-/// A record that has headers of the dialect, but not the one that says when.
-fn missing_due(picked: &HeaderLookup<'_>, index: usize) -> Rejection {
+/// Rejects a record that has headers of the dialect, but not the one that gives the due time.
+fn missing_due(headers: &HeaderLookup<'_>, index: usize) -> Rejection {
     Rejection::new(
         Reason::MissingDue,
         format!(
-            "the record has headers beside {}, but not that one",
-            picked.name(index)
+            "the record has other headers of {}'s system, but not that one",
+            headers.name(index)
         ),
     )
 }

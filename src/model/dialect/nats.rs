@@ -2,15 +2,15 @@
 //!
 //! | header | there | here |
 //! |---|---|---|
-//! | `Nats-Schedule` | `@at <RFC 3339>`, `@every <duration>`, `@hourly` and the like, or six fields of cron | `@at`, one space, RFC 3339 as in `postdate-at`; anything else is refused |
+//! | `Nats-Schedule` | `@at <RFC 3339>`, `@every <duration>`, `@hourly` and the like, or six fields of cron | `@at`, one space, RFC 3339 as in `postdate-at`; anything else is rejected |
 //! | `Nats-Schedule-Target` | the subject it is delivered to, required | as `postdate-to`; without it, the route's default |
-//! | `Nats-Schedule-Source` | delivers the last message of that subject instead | refused |
-//! | `Nats-Schedule-TTL` | a time to live on what is delivered | refused |
-//! | `Nats-Schedule-Rollup` | replaces what the target subject holds | refused |
-//! | `Nats-Schedule-Time-Zone` | of cron; the server refuses it beside `@at` | refused |
+//! | `Nats-Schedule-Source` | delivers the last message of that subject instead | rejected |
+//! | `Nats-Schedule-TTL` | a time to live of the delivered message | rejected |
+//! | `Nats-Schedule-Rollup` | replaces the messages of the target subject | rejected |
+//! | `Nats-Schedule-Time-Zone` | for cron; the server rejects it with `@at` | rejected |
 //!
-//! A schedule that repeats is refused and not delivered once; so is one whose delivery was to have a property that it cannot be given.
-//! In NATS a later schedule on the same subject replaces the one that waits; here only one with the same `postdate-id` does.
+//! A repeating schedule is rejected, and so is a delivery with a property that Postdate cannot set. In NATS a
+//! later schedule on the same subject replaces the waiting one; here only one with the same `postdate-id` does.
 
 use super::{DueHeader, ScheduleRequest, missing_due, reject_header, unsupported};
 use crate::model::headers::header_lookup::HeaderLookup;
@@ -36,29 +36,29 @@ const AT: DueHeader = DueHeader {
 };
 
 pub(super) fn read<'a>(
-    picked: &HeaderLookup<'a>,
+    headers: &HeaderLookup<'a>,
 ) -> Result<Option<ScheduleRequest<'a>>, Rejection> {
-    if let Some(schedule) = picked.text(SCHEDULE)?
+    if let Some(schedule) = headers.text(SCHEDULE)?
         && !schedule.starts_with("@at")
     {
         return Err(unsupported(
             HEADERS[SCHEDULE],
             schedule,
-            "of the schedules, @at is kept here; a message is delivered once",
+            "only @at is supported; a message is delivered once",
         ));
     }
     for index in TARGET + 1..HEADERS.len() {
         reject_header(
-            picked,
+            headers,
             index,
-            "a schedule is kept here if Nats-Schedule and Nats-Schedule-Target say all of it",
+            "only Nats-Schedule and Nats-Schedule-Target are supported",
         )?;
     }
     let delivery = AT
-        .read(picked, SCHEDULE)?
-        .ok_or_else(|| missing_due(picked, SCHEDULE))?;
+        .read(headers, SCHEDULE)?
+        .ok_or_else(|| missing_due(headers, SCHEDULE))?;
     Ok(Some(ScheduleRequest {
-        target: picked.text(TARGET)?,
+        target: headers.text(TARGET)?,
         ..delivery
     }))
 }
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     #[rustfmt::skip]
-    fn a_single_scheduled_message_is_taken() {
+    fn a_single_schedule_is_accepted() {
         check(Dialect::Nats, &[
             Row(&["Nats-Schedule: @at 2009-11-10T23:00:00Z", "Nats-Schedule-Target: audit"], Is::AtTo(1_257_894_000_000, "audit")),
             Row(&[AT, "Nats-Schedule-Target: billing.eu"], Is::AtTo(NOW + 3_600_000, "billing.eu")),
@@ -98,7 +98,7 @@ mod tests {
     /// Every other schedule and header that the ADR lists.
     #[test]
     #[rustfmt::skip]
-    fn what_repeats_or_asks_for_more_is_refused() {
+    fn repeating_schedules_and_other_headers_are_rejected() {
         check(Dialect::Nats, &[
             Row(&["Nats-Schedule: @hourly"], Is::DeadLetter(Reason::DialectUnsupported)),
             Row(&["Nats-Schedule: @midnight"], Is::DeadLetter(Reason::DialectUnsupported)),

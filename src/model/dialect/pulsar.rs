@@ -1,12 +1,12 @@
-//! Pulsar's delayed delivery: pulsar.apache.org/docs/concepts-messaging, "Delayed message delivery". On Pulsar's wire there is no header for
-//! it; the names are those of its clients' message builders, and a producer that moves here sets headers called so.
+//! Pulsar's delayed delivery: pulsar.apache.org/docs/concepts-messaging, "Delayed message delivery". Pulsar's wire
+//! format has no header for it. The names are those of the clients' message builders.
 //!
 //! | header | there | here |
 //! |---|---|---|
 //! | `deliverAt` | `TypedMessageBuilder.deliverAt`: "the timestamp is milliseconds and based on UTC" | whole milliseconds since 1970 |
-//! | `deliverAfter` | `deliverAfter(delay, unit)`; milliseconds where a client takes a bare number, as that for Node.js | whole milliseconds |
+//! | `deliverAfter` | `deliverAfter(delay, unit)`; milliseconds in clients without units, such as Node.js | whole milliseconds |
 //!
-//! Both on one record are refused, as both `postdate-at` and `postdate-after` are: Pulsar's clients do not agree on which counts.
+//! A record with both is rejected, because Pulsar's clients do not agree on which one counts.
 
 use super::{MILLIS_AFTER, MILLIS_AT, ScheduleRequest};
 use crate::model::headers::header_lookup::HeaderLookup;
@@ -18,11 +18,11 @@ const AT: usize = 0;
 const AFTER: usize = 1;
 
 pub(super) fn read<'a>(
-    picked: &HeaderLookup<'a>,
+    headers: &HeaderLookup<'a>,
 ) -> Result<Option<ScheduleRequest<'a>>, Rejection> {
     match (
-        MILLIS_AT.read(picked, AT)?,
-        MILLIS_AFTER.read(picked, AFTER)?,
+        MILLIS_AT.read(headers, AT)?,
+        MILLIS_AFTER.read(headers, AFTER)?,
     ) {
         (Some(_), Some(_)) => Err(Rejection::new(
             Reason::AtAndAfter,
@@ -40,7 +40,7 @@ mod tests {
     /// `deliverAfter(3L, TimeUnit.MINUTES)` is the documentation's example.
     #[test]
     #[rustfmt::skip]
-    fn the_builders_names_take_milliseconds() {
+    fn both_headers_are_in_milliseconds() {
         let at = format!("deliverAt: {}", NOW + 180_000);
         check(Dialect::Pulsar, &[
             Row(&["deliverAfter: 180000"], Is::After(180_000)),

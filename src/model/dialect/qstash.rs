@@ -3,11 +3,11 @@
 //! | header | there | here |
 //! |---|---|---|
 //! | `Upstash-Not-Before` | "a unix timestamp in seconds" | whole seconds since 1970 |
-//! | `Upstash-Delay` | `<value><unit>` of `s m h d`: `50s`, `1d10h30m`, `10h`, `1d` | `([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?`, at least one of them |
-//! | `Upstash-Cron` | makes a schedule that repeats | refused |
+//! | `Upstash-Delay` | `<value><unit>` of `s m h d`: `50s`, `1d10h30m`, `10h`, `1d` | `([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?`, at least one unit |
+//! | `Upstash-Cron` | makes a repeating schedule | rejected |
 //!
-//! "When both headers are provided, `Upstash-Not-Before` will take precedence": `Upstash-Delay` is not read then. A delay without a unit is
-//! not in the documentation and is refused.
+//! "When both headers are provided, `Upstash-Not-Before` will take precedence": `Upstash-Delay` is then ignored.
+//! A delay without a unit is not documented, and is rejected.
 
 use super::{DueHeader, SECONDS_AT, ScheduleRequest, reject_header};
 use crate::model::headers::header_lookup::HeaderLookup;
@@ -27,15 +27,15 @@ const UNITS_AFTER: DueHeader = DueHeader {
 };
 
 pub(super) fn read<'a>(
-    picked: &HeaderLookup<'a>,
+    headers: &HeaderLookup<'a>,
 ) -> Result<Option<ScheduleRequest<'a>>, Rejection> {
     reject_header(
-        picked,
+        headers,
         CRON,
-        "a message is delivered once here; send one for each time",
+        "a message is delivered once; send one message for each time",
     )?;
-    match SECONDS_AT.read(picked, NOT_BEFORE)? {
-        None => UNITS_AFTER.read(picked, DELAY),
+    match SECONDS_AT.read(headers, NOT_BEFORE)? {
+        None => UNITS_AFTER.read(headers, DELAY),
         not_before => Ok(not_before),
     }
 }

@@ -1,13 +1,12 @@
-//! RabbitMQ's delayed message exchange, a community plugin. Its README ("Usage", "Performance Impact"): "publish messages with the custom
-//! header `x-delay` expressing in milliseconds a delay time for the message"; the delay is to be "within range, ie: `Delay > 0,
-//! Delay =< ?ERL_MAX_T`", which is 2^32 - 1. What is out of that range RabbitMQ routes at once.
+//! RabbitMQ's delayed message exchange, a community plugin. Its README: "publish messages with the custom header
+//! `x-delay` expressing in milliseconds a delay time for the message". The delay must be above 0 and at most
+//! 2^32 - 1; RabbitMQ routes all other messages at once.
 //!
 //! | header | value |
 //! |---|---|
-//! | `x-delay` | the delay: whole milliseconds. Zero and less go at once, as there |
+//! | `x-delay` | the delay in whole milliseconds; zero or less is delivered at once, as in RabbitMQ |
 //!
-//! Another end of the range: a delay of 2^32 ms (49.7 days) and more is kept, or refused where it is above the route's `max_delay`, but
-//! never delivered at once.
+//! A delay of 2^32 ms (49.7 days) or more is kept here, or rejected if it is above the route's `max_delay`.
 
 use super::{MILLIS_AFTER, ScheduleRequest};
 use crate::model::headers::header_lookup::HeaderLookup;
@@ -16,9 +15,9 @@ use crate::model::parsing::rejection::Rejection;
 pub(super) const HEADERS: [&str; 1] = ["x-delay"];
 
 pub(super) fn read<'a>(
-    picked: &HeaderLookup<'a>,
+    headers: &HeaderLookup<'a>,
 ) -> Result<Option<ScheduleRequest<'a>>, Rejection> {
-    MILLIS_AFTER.read(picked, 0)
+    MILLIS_AFTER.read(headers, 0)
 }
 
 #[cfg(test)]
@@ -29,7 +28,7 @@ mod tests {
     /// The values of the README's examples, the ends of the plugin's range, and what its code makes of texts that are no integers.
     #[test]
     #[rustfmt::skip]
-    fn the_plugins_values_mean_what_its_readme_says_but_for_the_upper_end() {
+    fn the_values_mean_the_same_as_in_the_plugin_except_above_its_maximum() {
         check(Dialect::RabbitMq, &[
             Row(&["x-delay: 5000"], Is::After(5_000)),
             Row(&["x-delay: 1000"], Is::After(1_000)),

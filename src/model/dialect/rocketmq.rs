@@ -1,6 +1,6 @@
-//! RocketMQ's timer messages: `Message.setDeliverTimeMs`, `setDelayTimeMs` and `setDelayTimeSec` of its client, which are the properties
-//! `TIMER_DELIVER_MS`, `TIMER_DELAY_MS` and `TIMER_DELAY_SEC`; rocketmq.apache.org/docs/featureBehavior/02delaymessage. The clouds that
-//! offer RocketMQ take `__STARTDELIVERTIME`, "a millisecond-precision Unix timestamp" (`msg.setStartDeliverTime`).
+//! RocketMQ's timer messages: `setDeliverTimeMs`, `setDelayTimeMs` and `setDelayTimeSec` of the client set the
+//! properties below; rocketmq.apache.org/docs/featureBehavior/02delaymessage. Cloud offerings use
+//! `__STARTDELIVERTIME`, "a millisecond-precision Unix timestamp" (`msg.setStartDeliverTime`).
 //!
 //! | header | there | here |
 //! |---|---|---|
@@ -8,14 +8,14 @@
 //! | `TIMER_DELAY_MS` | the delay in milliseconds | whole milliseconds |
 //! | `TIMER_DELIVER_MS` | the due time in milliseconds | whole milliseconds since 1970 |
 //! | `__STARTDELIVERTIME` | the due time in milliseconds | whole milliseconds since 1970 |
-//! | `DELAY` | one of the broker's 18 delay levels, which win over the timer | refused, but for `0` |
-//! | `TIMER_DEL_UNIQKEY` | takes a waiting message back | refused |
+//! | `DELAY` | one of the broker's 18 delay levels, which override the timer | rejected, except `0` |
+//! | `TIMER_DEL_UNIQKEY` | cancels a waiting message | rejected |
 //!
-//! If there is more than one, the first of this table counts and the others are not read: the order of the broker's own
-//! `HookUtils.transformTimerMessage`, which does not know the clouds' property.
+//! The first header of this table counts, and the others are ignored. This is the order of the broker's
+//! `HookUtils.transformTimerMessage`, which does not know the property of the clouds.
 //!
-//! Levels stand for the delays that the broker's `messageDelayLevel` lists, which is not known here. RocketMQ lets nobody set `DELAY` or
-//! `TIMER_DEL_UNIQKEY` as a property of their own, so neither can be meant otherwise.
+//! The delays of the levels are in the broker's `messageDelayLevel`, which Postdate does not know. RocketMQ
+//! reserves `DELAY` and `TIMER_DEL_UNIQKEY`, so they have no other meaning.
 
 use super::{
     MILLIS_AFTER, MILLIS_AT, SECONDS_AFTER, ScheduleRequest, reject_header, reject_unless_zero,
@@ -32,26 +32,26 @@ pub(super) const HEADERS: [&str; 6] = [
     "TIMER_DEL_UNIQKEY",
 ];
 const LEVEL: usize = 4;
-const TAKE_BACK: usize = 5;
+const CANCEL: usize = 5;
 
 pub(super) fn read<'a>(
-    picked: &HeaderLookup<'a>,
+    headers: &HeaderLookup<'a>,
 ) -> Result<Option<ScheduleRequest<'a>>, Rejection> {
     reject_header(
-        picked,
-        TAKE_BACK,
-        "what waits is taken back by postdate-op: cancel with its postdate-id",
+        headers,
+        CANCEL,
+        "cancel a message with postdate-op: cancel and its postdate-id",
     )?;
     reject_unless_zero(
-        picked,
+        headers,
         LEVEL,
-        "delay levels are not known here; say the delay in TIMER_DELAY_SEC or TIMER_DELAY_MS",
+        "delay levels are not supported; give the delay in TIMER_DELAY_SEC or TIMER_DELAY_MS",
     )?;
     for (index, grammar) in [SECONDS_AFTER, MILLIS_AFTER, MILLIS_AT, MILLIS_AT]
         .iter()
         .enumerate()
     {
-        if let Some(delivery) = grammar.read(picked, index)? {
+        if let Some(delivery) = grammar.read(headers, index)? {
             return Ok(Some(delivery));
         }
     }
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     #[rustfmt::skip]
-    fn the_timers_properties_are_read_in_the_brokers_order() {
+    fn the_timer_properties_are_read_in_the_order_of_the_broker() {
         let at = |name: &str, due: i64| format!("{name}: {due}");
         let (deliver, start) = (at("TIMER_DELIVER_MS", NOW + HOUR), at("__STARTDELIVERTIME", NOW + 2 * HOUR));
         let (deliver, start) = (deliver.as_str(), start.as_str());
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     #[rustfmt::skip]
-    fn levels_and_taking_back_are_refused_and_never_delivered_at_once() {
+    fn levels_and_cancels_are_rejected_and_never_delivered_at_once() {
         check(Dialect::RocketMq, &[
             Row(&["DELAY: 3"], Is::DeadLetter(Reason::DialectUnsupported)),
             Row(&["DELAY: 3", "TIMER_DELAY_MS: 10"], Is::DeadLetter(Reason::DialectUnsupported)),

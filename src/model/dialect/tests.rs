@@ -1,4 +1,4 @@
-//! What the tests of the dialects share, and what is true of all of them.
+//! Fixtures of the dialect tests, and tests of properties that all dialects have.
 
 use super::*;
 use crate::model::headers::header::push_header;
@@ -6,9 +6,8 @@ use crate::model::headers::header_name::{ControlHeader, stays_on_delivery};
 use crate::model::headers::origin::OriginFormat;
 use crate::model::message::Disposition;
 use crate::model::parsing::parse_record::{ParsedRecord, parse_record};
-use crate::model::routing::routing_rules::{
-    AllowList, Naming, RoutingRules, TemplateInput, WithoutDelay,
-};
+use crate::model::routing::routing_rules::{RoutingRules, WithoutDelay};
+use crate::model::routing::target_rules::{Naming, TargetRules, TemplateInput};
 use crate::model::shard::{Offset, Partition, ShardId};
 use crate::model::time::Timestamp;
 use proptest::prelude::*;
@@ -19,14 +18,14 @@ use time::OffsetDateTime;
 
 pub(super) const NOW: i64 = 1_700_000_000_000;
 
-/// Headers, as `name: value` or `name` alone for a null value, and what a record with them comes to.
+/// Headers, as `name: value` or `name` alone for a null value, and the expected result.
 pub(super) struct Row<'a>(pub(super) &'a [&'a str], pub(super) Is<'a>);
 
-/// What a record comes to, in short. Times are in milliseconds.
+/// The expected result for a record. Times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Is<'a> {
     At(i64),
-    /// The record's timestamp being [`NOW`].
+    /// A delay, counted from [`NOW`].
     After(i64),
     AtTo(i64, &'a str),
     /// As `AtTo`, with an id.
@@ -37,10 +36,10 @@ pub(super) enum Is<'a> {
 }
 
 impl<'a> Is<'a> {
-    fn of(admission: &ParsedRecord<'a>) -> Self {
-        match admission {
+    fn of(parsed: &ParsedRecord<'a>) -> Self {
+        match parsed {
             ParsedRecord::Cancel { id } => Self::Cancelled(id),
-            ParsedRecord::Rejected(refusal) => Self::DeadLetter(refusal.reason),
+            ParsedRecord::Rejected(rejection) => Self::DeadLetter(rejection.reason),
             ParsedRecord::Message { body, .. }
                 if matches!(body.disposition, Disposition::Relay { .. }) =>
             {
@@ -67,10 +66,12 @@ impl<'a> Is<'a> {
 
 fn rules(dialects: &[Dialect]) -> RoutingRules {
     RoutingRules {
-        target_naming: Naming::Topic,
-        default_target: Some("orders".into()),
-        allowed_targets: AllowList::new(["billing.*", "audit", "orders.delayed", "..", "$*"]),
-        sources: BTreeSet::from(["orders.delayed".to_owned()]),
+        targets: TargetRules::new(
+            Naming::Topic,
+            Some("orders"),
+            ["billing.*", "audit", "orders.delayed", "..", "$*"],
+            ["orders.delayed"],
+        ),
         max_delay: Duration::from_secs(30 * 86_400),
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
@@ -106,14 +107,14 @@ fn block<L: AsRef<[u8]>>(lines: &[L]) -> Vec<u8> {
     block
 }
 
-/// Holds each row against a route that understands the one dialect.
+/// Checks each row on a route that understands only this dialect.
 pub(super) fn check(dialect: Dialect, rows: &[Row<'_>]) {
     for Row(lines, expected) in rows {
         check_record(&[dialect], lines, record(Some(NOW), &[]), *expected);
     }
 }
 
-/// As [`check`], of records with headers of their own.
+/// As [`check`], with complete records.
 pub(super) fn check_records(dialect: Dialect, rows: &[((&[&str], Record<'_>), Is<'_>)]) {
     for ((lines, record), expected) in rows {
         check_record(&[dialect], lines, *record, *expected);
@@ -128,24 +129,24 @@ fn check_record(dialects: &[Dialect], lines: &[&str], record: Record<'_>, expect
             ..record
         };
         let (origins, rules) = (origins(), rules(dialects));
-        let admission = parse_record(&record, &origins, &rules);
+        let parsed = parse_record(&record, &origins, &rules);
         assert_eq!(
-            Is::of(&admission),
+            Is::of(&parsed),
             expected.absolute(),
-            "{lines:?} gave {admission:?}"
+            "{lines:?} gave {parsed:?}"
         );
     }
 }
 
-/// The key, which is `key` at the source, at the target.
+/// The delivered key of a record with the key `key`.
 pub(super) fn delivered_key(dialect: Dialect, lines: &[&str]) -> Option<Vec<u8>> {
     dialect
         .key_on_delivery(Some(b"key"), Headers::from_block(&block(lines)))
         .map(<[u8]>::to_vec)
 }
 
-/// The header of each dialect that says when, a control header of the same meaning, and how both say so many seconds; milliseconds where
-/// the dialect has them.
+/// The due-time header of each dialect, a control header of the same meaning, and how both express the same
+/// number of seconds, or of milliseconds where the dialect has them.
 #[derive(Clone, Copy, Debug)]
 struct Time {
     dialect: Dialect,
@@ -225,7 +226,7 @@ fn seconds(number: i64) -> [String; 2] {
     [number.to_string(), format!("{number}000")]
 }
 
-/// Some instant of the years 0 to 9999.
+/// An instant of the years 0 to 9999.
 fn rfc3339(number: i64) -> String {
     let (start, span) = (-62_167_219_200_000, 315_569_520_000_000);
     let at = start + number.rem_euclid(span);
@@ -248,7 +249,7 @@ fn short<'a>(
     block: &'a mut Vec<u8>,
 ) -> Is<'a> {
     *block = self::block(lines);
-    let admission = parse_record(
+    let parsed = parse_record(
         &Record {
             headers: Headers::from_block(block),
             ..record
@@ -256,11 +257,11 @@ fn short<'a>(
         &origins(),
         rules,
     );
-    Is::of(&admission)
+    Is::of(&parsed)
 }
 
 #[test]
-fn no_header_is_in_two_dialects_and_none_is_ours() {
+fn no_header_is_in_two_dialects_or_a_control_header() {
     let all: Vec<_> = Dialect::ALL
         .into_iter()
         .flat_map(Dialect::headers)
@@ -274,7 +275,7 @@ fn no_header_is_in_two_dialects_and_none_is_ours() {
 }
 
 #[test]
-fn a_dialect_is_known_again_by_its_name_and_its_number() {
+fn a_dialect_reads_back_from_its_name_and_its_number() {
     for dialect in Dialect::ALL {
         assert_eq!(
             (
@@ -303,15 +304,15 @@ fn a_dialect_is_known_again_by_its_name_and_its_number() {
 
 #[test]
 #[rustfmt::skip]
-fn bad_values_get_what_bad_control_headers_get() {
+fn bad_values_are_rejected_as_bad_control_headers_are() {
     for Time { dialect, header, .. } in TIMES {
         let bad = |value: Option<&[u8]>, times: usize| {
             let mut block = Vec::new();
             (0..times).for_each(|_| push_header(&mut block, header.as_bytes(), value));
             let record = record(Some(NOW), &block);
-            let ParsedRecord::Rejected(refusal) = parse_record(&record, &origins(), &rules(&[dialect])) else { panic!("{header}: {value:?}") };
-            assert!(refusal.detail.contains(header) || refusal.reason == Reason::DelayAboveMax, "{}", refusal.detail);
-            refusal.reason
+            let ParsedRecord::Rejected(rejection) = parse_record(&record, &origins(), &rules(&[dialect])) else { panic!("{header}: {value:?}") };
+            assert!(rejection.detail.contains(header) || rejection.reason == Reason::DelayAboveMax, "{}", rejection.detail);
+            rejection.reason
         };
         assert_eq!(bad(None, 1), Reason::EmptyValue, "{header}");
         assert_eq!(bad(Some(b""), 1), Reason::EmptyValue, "{header}");
@@ -327,10 +328,10 @@ fn bad_values_get_what_bad_control_headers_get() {
 }
 
 #[test]
-fn two_dialects_on_one_record_are_refused_if_the_route_understands_both() {
+fn two_dialects_on_one_record_are_rejected_if_the_route_understands_both() {
     for (index, one) in TIMES.iter().enumerate() {
         for other in &TIMES[index + 1..] {
-            // Whatever their values are worth.
+            // The values need not be valid.
             let lines = [format!("{}: 1", one.header), format!("{}: x", other.header)];
             let lines = lines.each_ref().map(String::as_str);
             if one.dialect == other.dialect {
@@ -345,27 +346,27 @@ fn two_dialects_on_one_record_are_refused_if_the_route_understands_both() {
             let (block, origins, rules) = (block(&lines), origins(), rules(&[one.dialect]));
             let alone = parse_record(&record(Some(NOW), &block), &origins, &rules);
             assert!(
-                !matches!(alone, ParsedRecord::Rejected(refusal) if refusal.reason == Reason::DialectConflict)
+                !matches!(alone, ParsedRecord::Rejected(rejection) if rejection.reason == Reason::DialectConflict)
             );
         }
     }
     let lines = block(&["deliverAt: 1", "own: 1", "x-delay: 1"]);
-    let ParsedRecord::Rejected(refusal) = parse_record(
+    let ParsedRecord::Rejected(rejection) = parse_record(
         &record(Some(NOW), &lines),
         &origins(),
         &rules(&Dialect::ALL),
     ) else {
-        panic!("not refused")
+        panic!("not rejected")
     };
     assert_eq!(
-        refusal.detail,
-        "the record has headers of rabbitmq and pulsar; one of them can be meant"
+        rejection.detail,
+        "the record has headers of rabbitmq and pulsar; use one of them"
     );
 }
 
 #[test]
 #[rustfmt::skip]
-fn control_headers_win() {
+fn control_headers_have_precedence() {
     let rows: &[(&[&str], Is<'_>)] = &[
         (&["postdate-after: 5", "x-delay: 60000"], Is::After(5)),
         (&["postdate-at: 1600000000000", "x-delay: abc"], Is::At(1_600_000_000_000)),
@@ -387,7 +388,7 @@ fn control_headers_win() {
 }
 
 #[test]
-fn a_header_that_a_control_header_overruled_is_not_used_up() {
+fn a_dialect_header_stays_if_a_control_header_has_precedence() {
     let lines = block(&["postdate-after: 5", "x-delay: 60000"]);
     let (origins, rules) = (origins(), rules(&[Dialect::RabbitMq]));
     let dialect = |block: &[u8]| match parse_record(&record(Some(NOW), block), &origins, &rules) {
@@ -403,7 +404,7 @@ fn a_header_that_a_control_header_overruled_is_not_used_up() {
 }
 
 #[test]
-fn a_delay_needs_a_timestamp_that_it_can_count_from() {
+fn a_delay_needs_a_valid_timestamp() {
     for Time {
         dialect,
         header,
@@ -412,24 +413,24 @@ fn a_delay_needs_a_timestamp_that_it_can_count_from() {
     } in TIMES
     {
         let lines = block(&[format!("{header}: 5")]);
-        let ParsedRecord::Rejected(refusal) =
+        let ParsedRecord::Rejected(rejection) =
             parse_record(&record(None, &lines), &origins(), &rules(&[dialect]))
         else {
             continue;
         };
         if control == "postdate-after" {
-            assert_eq!(refusal.reason, Reason::InvalidTimestamp);
+            assert_eq!(rejection.reason, Reason::InvalidTimestamp);
             assert_eq!(
-                refusal.detail,
+                rejection.detail,
                 format!("{header} cannot be counted from a record without a timestamp")
             );
         }
     }
 }
 
-/// The pages for those who come from each system name all of its headers.
+/// The migration page of each system names all of its headers.
 #[test]
-fn every_header_is_on_its_systems_page() {
+fn every_header_is_on_the_page_of_its_system() {
     let pages = [
         include_str!("../../../docs/migrate/rabbitmq.md"),
         include_str!("../../../docs/migrate/activemq.md"),
@@ -459,7 +460,7 @@ fn every_header_is_on_its_systems_page() {
     }
 }
 
-/// Headers of all dialects with values that mean something there, and some others.
+/// Headers of all dialects with meaningful values, and some others.
 fn lines() -> impl Strategy<Value = Vec<String>> {
     let value = prop_oneof![
         4 => (-5..100_000i64).prop_map(|n| n.to_string()),
@@ -480,7 +481,7 @@ fn lines() -> impl Strategy<Value = Vec<String>> {
     )
 }
 
-/// A record but for its headers.
+/// A record without its headers.
 fn parts() -> impl Strategy<Value = (Option<i64>, Option<&'static [u8]>, Option<&'static [u8]>)> {
     let bytes = || {
         select(vec![
@@ -497,7 +498,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn a_route_without_dialects_takes_their_headers_for_any_others(lines in lines(), (timestamp, key, payload) in parts()) {
+    fn a_route_without_dialects_ignores_their_headers(lines in lines(), (timestamp, key, payload) in parts()) {
         let record = Record { key, payload, ..record(timestamp, &[]) };
         let is_own = |line: &String| Dialects::from_iter(Dialect::ALL).find_header(line.split(": ").next().unwrap().as_bytes()).is_none();
         let own: Vec<_> = lines.iter().filter(|line| is_own(line)).cloned().collect();
@@ -511,7 +512,7 @@ proptest! {
     }
 
     #[test]
-    fn a_dialects_header_means_what_the_control_header_for_it_means(
+    fn a_dialect_header_means_the_same_as_its_control_header(
         time in select(&TIMES), number in prop_oneof![-100_000..100_000i64, NOW / 1_000..NOW / 1_000 + 3_000_000, NOW..NOW + 3_000_000_000, any::<i64>()],
         (timestamp, _, _) in parts(), to in prop::option::of(select(vec!["audit", "other", ".."])),
     ) {
@@ -535,13 +536,13 @@ proptest! {
         lines.reverse();
         prop_assert_eq!(short(&lines, &rules, record, &mut other), meant);
         if let Is::AtTo(_, target) | Is::Keyed(_, target, _) = meant {
-            let came_by = TemplateInput { topic: "orders.delayed", headers: Headers::from_block(&[]) };
-            prop_assert!(target.is_empty() || rules.resolve_target(Some(target), came_by).is_ok());
+            let input = TemplateInput { topic: "orders.delayed", headers: Headers::from_block(&[]) };
+            prop_assert!(target.is_empty() || rules.resolve_target(Some(target), input).is_ok());
         }
     }
 
     #[test]
-    fn of_a_message_that_spoke_a_dialect_only_that_dialects_headers_are_taken_off(lines in lines(), dialect in select(&Dialect::ALL)) {
+    fn only_the_headers_of_the_spoken_dialect_are_removed(lines in lines(), dialect in select(&Dialect::ALL)) {
         let stays = dialect.stays_on_delivery();
         for line in lines {
             let name = line.split(": ").next().unwrap();

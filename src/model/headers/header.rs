@@ -1,5 +1,5 @@
-//! Headers as one flat block of bytes, so that a record's headers travel from broker to store to broker without being parsed into
-//! objects: order, duplicates, null values and names that are not UTF-8 included.
+//! Headers as one flat block of bytes. A record's headers travel from broker to store to broker without being
+//! parsed into objects. Order, duplicates, null values and names that are not UTF-8 are kept.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -8,16 +8,16 @@
 //! | varint | 0: null value; else 1 + length of the value |
 //! | .. | value |
 //!
-//! repeated until the block ends. Varints are LEB128.
+//! The fields repeat until the block ends. Varints are LEB128.
 
 use integer_encoding::VarInt;
 
-/// A borrowed block of headers. Reading never panics: a block that is not well formed ends at its first bad byte (the checksum of the run
-/// around it is what vouches for it).
+/// A borrowed block of headers. Reading never panics: a malformed block ends at its first bad byte. The
+/// checksum of the surrounding run detects damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Headers<'a>(&'a [u8]);
 
-/// Name and value; `None` is a null value, which is not an empty one.
+/// Name and value. `None` is a null value, which is not the same as an empty one.
 pub(crate) type Header<'a> = (&'a [u8], Option<&'a [u8]>);
 
 impl<'a> Headers<'a> {

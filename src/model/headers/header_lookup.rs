@@ -1,12 +1,12 @@
-//! The headers of one record that are looked for, each by its place in a list of names. What their values mean is not decided here.
+//! Finds the headers of a list of names on a record. Does not interpret their values.
 
 use crate::model::parsing::dead_letter_reason::Reason;
 use crate::model::parsing::rejection::{Quoted, Rejection};
 
-/// The longest list of names that is looked for at once.
+/// The longest list of names.
 const NAMES_MAX: usize = 8;
 
-/// What a record has of a list of names.
+/// The headers of a record that are in a list of names.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::model) struct HeaderLookup<'a> {
     names: &'static [&'static str],
@@ -24,7 +24,7 @@ impl<'a> HeaderLookup<'a> {
     pub(in crate::model) fn new(names: &'static [&'static str]) -> Self {
         assert!(
             names.len() <= NAMES_MAX,
-            "a list of names is written in the code, and shorter than that"
+            "a list has at most NAMES_MAX names"
         );
         Self {
             names,
@@ -32,7 +32,7 @@ impl<'a> HeaderLookup<'a> {
         }
     }
 
-    /// The record has the header at this place of the list.
+    /// Notes that the record has the header with this index in the list.
     pub(in crate::model) fn record(&mut self, index: usize, value: Option<&'a [u8]>) {
         let found = &mut self.found[index];
         *found = if matches!(found, Found::Absent) {
@@ -52,7 +52,7 @@ impl<'a> HeaderLookup<'a> {
         self.names[index]
     }
 
-    /// The header's value, which may be null; the outer `None`: the record does not have it.
+    /// The header's value, which may be null. The outer `None` means that the record does not have the header.
     pub(in crate::model) fn bytes(
         &self,
         index: usize,
@@ -62,12 +62,12 @@ impl<'a> HeaderLookup<'a> {
             Found::Once(value) => Ok(Some(value)),
             Found::Repeated => Err(Rejection::new(
                 Reason::DuplicateHeader,
-                format!("{} stands on the record more than once", self.name(index)),
+                format!("the record has {} more than once", self.name(index)),
             )),
         }
     }
 
-    /// The header's value, which is text and not empty; `None`: the record does not have it.
+    /// The header's value as text that is not empty. `None` if the record does not have the header.
     pub(in crate::model) fn text(&self, index: usize) -> Result<Option<&'a str>, Rejection> {
         let Some(value) = self.bytes(index)? else {
             return Ok(None);

@@ -1,20 +1,22 @@
-//! The names of the message contract's headers, and which headers of a record stay on it on each way out. Names are compared byte for
-//! byte, case included, on every broker; any other header is none of our business.
+//! The names of Postdate's headers, and which headers stay on a record when it is sent. Names are compared
+//! byte for byte, case included, on every broker. Other headers have no meaning to Postdate.
+//!
+//! How to add a control header: see CONTRIBUTING.md.
 
-/// A header by which a producer (or, for `Retry`, Postdate itself) says what is to become of a record.
+/// A header that controls what happens to a record. Producers write them; only Postdate writes `Retry`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ControlHeader {
     /// The due time.
     At,
-    /// The delay from the record's own timestamp.
+    /// The delay, counted from the record's own timestamp.
     After,
     /// The target.
     To,
-    /// The caller's id.
+    /// The producer's id of the message.
     Id,
     /// `schedule` or `cancel`.
     Op,
-    /// Written by Postdate alone, on a record that it sends back through the source.
+    /// Written by Postdate, on a record that it sends back through the source.
     Retry,
 }
 
@@ -27,7 +29,7 @@ impl ControlHeader {
         Self::Op,
         Self::Retry,
     ];
-    /// By `Control as usize`.
+    /// The names, in the order of [`Self::ALL`].
     pub(crate) const NAMES: [&'static str; 6] = [
         "postdate-at",
         "postdate-after",
@@ -48,16 +50,16 @@ impl ControlHeader {
     }
 }
 
-/// On every record handed on: the due time in epoch milliseconds.
+/// On every delivered record: the due time in epoch milliseconds.
 pub(crate) const DUE: &str = "postdate-due";
-/// On every record handed on: where it came from, see [`super::OriginFormat`].
+/// On every delivered record: its origin, see [`crate::model::OriginFormat`].
 pub(crate) const ORIGIN: &str = "postdate-origin";
-/// On a dead letter: the code of a [`super::Reason`].
+/// On a dead letter: the code of a [`crate::model::Reason`].
 pub(crate) const ERROR: &str = "postdate-error";
-/// On a dead letter: what was found, for a person.
+/// On a dead letter: the explanation for a person.
 pub(crate) const ERROR_DETAIL: &str = "postdate-error-detail";
 
-/// On a record that was read from a NATS stream: the subject it came by. One that it brought along is replaced.
+/// On a record from a NATS stream: its source subject. Replaces a header of this name on the record.
 pub(crate) const SUBJECT: &str = "postdate-subject";
 
 const OUTPUT: [&str; 4] = [DUE, ORIGIN, ERROR, ERROR_DETAIL];
@@ -66,24 +68,25 @@ pub(crate) fn is_control(name: &[u8]) -> bool {
     ControlHeader::from_name(name).is_some()
 }
 
-/// Whether Postdate writes this header on what it hands on. One that a record brought along is forged or left over: it is replaced.
+/// Returns `true` for headers that Postdate writes on delivered records. A value on the source record is
+/// forged or left over, so it is replaced.
 pub(crate) fn is_written_by_postdate(name: &[u8]) -> bool {
     OUTPUT.iter().any(|output| output.as_bytes() == name)
 }
 
-/// Whether a record's header is still on it at its target, if it spoke no [`super::Dialect`]. The control headers are used up, and one that
-/// stayed would work again if the target's reader sent the record on through a source.
+/// Returns `true` for headers that stay on a delivered record that speaks no [`crate::model::Dialect`]. Control headers are
+/// removed: they would act again if the consumer sent the record to a source.
 pub(crate) fn stays_on_delivery(name: &[u8]) -> bool {
     !is_control(name) && !is_written_by_postdate(name)
 }
 
-/// Whether a record's header is still on it among the dead letters: what the producer wrote is there to be read, and to be sent again.
-/// `postdate-retry` is not the producer's.
+/// Returns `true` for headers that stay on a dead letter: everything that the producer wrote, so that the record
+/// can be inspected and sent again. `postdate-retry` is not the producer's.
 pub(crate) fn stays_on_dead_letter(name: &[u8]) -> bool {
     !is_written_by_postdate(name) && stays_on_retry(name)
 }
 
-/// Whether a record's header is still on it when it goes back through the source: all but an older `postdate-retry`.
+/// Returns `true` for headers that stay on a retry: all except an older `postdate-retry`.
 pub(crate) fn stays_on_retry(name: &[u8]) -> bool {
     ControlHeader::from_name(name) != Some(ControlHeader::Retry)
 }
@@ -92,7 +95,7 @@ pub(crate) fn stays_on_retry(name: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Name, and whether it stays on delivery, on a dead letter, on a retry.
+    /// Name; stays on a delivered record, on a dead letter, on a retry.
     const WAYS_OUT: &[(&str, [bool; 3])] = &[
         ("postdate-at", [false, true, true]),
         ("postdate-after", [false, true, true]),

@@ -1,16 +1,16 @@
-//! The origin of a message, as `postdate-origin` carries it: stable across redelivery and retries, unique until the source is recreated,
-//! and so the consumer's idempotency key.
+//! The origin of a message, as `postdate-origin` carries it. It is the same for all redeliveries and retries,
+//! and unique until the source is recreated, so consumers can use it as an idempotency key.
 
 use crate::model::routing::subject::split_source_topic;
 use crate::model::shard::{Offset, ShardId};
 use std::sync::Arc;
 
-/// The origins of one shard's records: `<deployment>/<route>/<source topic>/<partition>/<offset>`. None of the parts can hold a `/`:
-/// deployments and routes are `[a-z0-9_]+`, Kafka topics know no slash, and of NATS a source's stream and filter
-/// may not have one.
+/// Writes and parses the origins of one shard's records:
+/// `<deployment>/<route>/<source topic>/<partition>/<offset>`. No part can contain a `/`: deployments and
+/// routes are `[a-z0-9_]+`, Kafka topics have no slash, and NATS sources are rejected if they have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OriginFormat {
-    /// All but the offset.
+    /// Everything before the offset.
     prefix: String,
     topic: Arc<str>,
 }
@@ -28,14 +28,14 @@ impl OriginFormat {
         &self.topic
     }
 
-    /// Appends the origin of the record at `offset`.
+    /// Appends the origin of the record at `offset` to `text`.
     pub(crate) fn append_origin(&self, offset: Offset, text: &mut String) {
         text.push_str(&self.prefix);
         text.push_str(itoa::Buffer::new().format(offset.0));
     }
 
-    /// The offset in an origin of this very shard, written just as [`Origins::write`] does: another spelling would be another
-    /// idempotency key.
+    /// The offset in an origin of this shard. Accepts only the exact spelling that
+    /// [`OriginFormat::append_origin`] writes: another spelling would be another idempotency key.
     pub(crate) fn parse_offset(&self, text: &str) -> Option<Offset> {
         let digits = text.strip_prefix(self.prefix.as_str())?;
         let offset = Offset(digits.parse().ok()?);
@@ -43,7 +43,7 @@ impl OriginFormat {
     }
 }
 
-/// Whether the record of this origin came by a subject. A topic of Kafka has no colon, and no stream and filter are without.
+/// Returns `true` if the origin is of a NATS source: its topic has a colon, which Kafka topics cannot have.
 pub(crate) fn is_from_subject(origin: &str) -> bool {
     origin
         .split('/')
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_tells_whether_its_record_came_by_a_subject() {
+    fn an_origin_of_a_nats_source_is_recognised_by_its_topic() {
         for (topic, is) in [
             ("orders.delayed", false),
             ("ORDERS:delayed.orders.*", true),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_of_another_shard_or_spelling_is_refused() {
+    fn an_origin_of_another_shard_or_spelling_is_rejected() {
         for text in [
             "",
             "42",

@@ -1,4 +1,5 @@
-//! The value of `postdate-retry`: what the timer writes on a record that it sends back through the source, and what ingress reads there.
+//! The value of `postdate-retry`. The timer writes it on a record that it sends back through the source, and
+//! the ingress parses it there.
 //! One line of ASCII text, each field at most once, in this order, one space between two:
 //!
 //! ```text
@@ -7,15 +8,15 @@
 //!
 //! | field | what |
 //! |---|---|
-//! | `attempt` | how often delivery has failed so far, from 1 to [`ATTEMPT_MAX`] |
+//! | `attempt` | number of failed deliveries, from 1 to [`ATTEMPT_MAX`] |
 //! | `origin` | the first record's `postdate-origin` |
 //! | `due` | the first record's `postdate-due`, epoch milliseconds |
-//! | `target` | what the message named; empty: it left the target to the route |
+//! | `target` | the target that the message names; empty for the route's default |
 //! | `error` | the [`Reason`]'s code of the last failure |
-//! | `at` | when the next attempt is due, epoch milliseconds |
-//! | `dialect` | the dialect that the message spoke, by its name; left out, space and all, if it spoke none |
+//! | `at` | due time of the next attempt, epoch milliseconds |
+//! | `dialect` | name of the dialect that the message speaks; the field is absent if it speaks none |
 //!
-//! Whether a value may be believed is not decided here, for that takes the record around it.
+//! This module only parses the value. `parsing::parse_record` decides if it is genuine, by the record around it.
 
 use crate::model::dialect::Dialect;
 use crate::model::message::RetryState;
@@ -23,10 +24,10 @@ use crate::model::parsing::dead_letter_reason::Reason;
 use crate::model::time::Timestamp;
 use std::fmt;
 
-/// More than any sensible `max_attempts`: a count beyond it was not written by Postdate.
+/// The greatest `max_attempts` of the configuration is lower, so Postdate never writes a higher count.
 pub(crate) const ATTEMPT_MAX: u32 = 10_000;
 
-/// See the module's own page. `Display` writes the line.
+/// The parsed value. `Display` writes the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RetryHeader<'a> {
     pub(crate) retry: RetryState<'a>,
@@ -36,7 +37,7 @@ pub(crate) struct RetryHeader<'a> {
 }
 
 impl<'a> RetryHeader<'a> {
-    /// Takes exactly what `Display` writes: the line must come out again as it went in, so that no second spelling exists.
+    /// Accepts only lines that `Display` writes, so that each value has one spelling.
     pub(crate) fn parse(line: &'a str) -> Option<Self> {
         let mut fields = line.split(' ');
         let mut field = |name| fields.next()?.strip_prefix(name);
@@ -68,7 +69,7 @@ impl<'a> RetryHeader<'a> {
     }
 }
 
-/// [`Timestamp::AT_ONCE`] is Postdate's own and never stands in a header.
+/// [`Timestamp::AT_ONCE`] is internal, so it is not accepted in a header.
 fn parse_instant(text: &str) -> Option<Timestamp> {
     text.parse()
         .ok()
@@ -144,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(
+        fn a_written_value_reads_back(
             attempt in 1..=ATTEMPT_MAX,
             origin in "[a-z0-9/._-]{1,30}",
             (due, at) in (i64::MIN + 1.., i64::MIN + 1..),
@@ -159,7 +160,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_has_one_spelling_and_foreign_text_never_panics(at in 0..LINE.len(), with in "[ =+0-9a-z-]{0,2}", cut in 0..4usize) {
+        fn a_value_has_one_spelling_and_foreign_text_never_panics(at in 0..LINE.len(), with in "[ =+0-9a-z-]{0,2}", cut in 0..4usize) {
             let text = format!("{}{with}{}", &LINE[..at], &LINE[(at + cut).min(LINE.len())..]);
             if let Some(value) = RetryHeader::parse(&text) {
                 prop_assert_eq!(value.to_string(), text);
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_line_is_refused() {
+    fn any_other_line_is_rejected() {
         let changes: &[(&str, &str)] = &[
             (LINE, ""),
             ("attempt=2 ", ""),

@@ -1,10 +1,10 @@
-//! Why a message was set aside: the closed list of dead-letter codes, as `postdate-error` carries them.
+//! The closed list of dead-letter codes, as `postdate-error` carries them.
 
 use std::fmt;
 
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $name:ident = $code:literal,)+) => {
-        /// The code of a dead letter. The list is closed: a code is never renamed, and new ones are announced in the docs.
+        /// The code of a dead letter. A code is never renamed. New codes are announced in the docs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub(crate) enum Reason {
             $($(#[doc = $doc])+ $name,)+
@@ -22,7 +22,7 @@ macro_rules! reasons {
                 match code { $($code => Some(Self::$name),)+ _ => None }
             }
 
-            /// One line for the docs and for `postdate-error-detail` where nothing better is known.
+            /// One line for the docs.
             #[cfg(test)]
             pub(crate) fn meaning(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc),+).trim_ascii(),)+ }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_is_its_own_and_reads_back() {
+    fn every_code_is_unique_and_reads_back() {
         let codes: std::collections::BTreeSet<_> = Reason::ALL.iter().map(|r| r.code()).collect();
         assert_eq!(codes.len(), Reason::ALL.len());
         assert!(

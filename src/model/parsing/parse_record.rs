@@ -1,35 +1,35 @@
-//! What a record asks for, by its headers: the one place that reads them. Depends on the record, the route's rules and the shard alone,
-//! never on the time: a record read twice means the same twice.
+//! Parses a record's headers: the only place that interprets them. The result depends only on the record, the
+//! route's rules and the shard, never on the time, so a record that is read twice means the same twice.
 //!
-//! The first thing wrong, in this order, is the reason of a refusal:
+//! If several things are wrong, the first one in this order is the reason of the rejection:
 //!
-//! | looked at | refused as |
+//! | checked | rejected as |
 //! |---|---|
 //! | number and bytes of all headers | `too_many_headers` |
-//! | `postdate-retry`: if it is there, no other control header is read | `invalid_retry`, or as the target |
+//! | `postdate-retry`; a record that has it is parsed by it alone | `invalid_retry`, or as the target |
 //! | `postdate-op`: `schedule` or `cancel`, exactly | `invalid_op` |
 //! | `postdate-id`: 1-128 of `A-Z a-z 0-9 . _ : -` | `invalid_id`, `cancel_without_id` |
-//! | (on a cancel, nothing else) | |
-//! | `postdate-at` and `postdate-after`: not both, by the grammars of `due.rs` | `at_and_after`, `invalid_at`, `invalid_after` |
-//! | neither of them, on a route with dialects: what `dialect` reads | `dialect_conflict`, `dialect_unsupported`, or as the control header |
+//! | (a cancel ends here) | |
+//! | `postdate-at` and `postdate-after`: not both; see `time_grammar` | `at_and_after`, `invalid_at`, `invalid_after` |
+//! | without both, on a route with dialects: see `dialect` | `dialect_conflict`, `dialect_unsupported`, or as the control header |
 //! | the delay | `delay_above_max`, `invalid_timestamp` |
-//! | none of them on a `postdate-op: schedule`, or on a route that wants a delay | `missing_due` |
-//! | `postdate-to`, or else the dialect's target, or else the route's default | as [`Rules::target`] says |
-//! | a key that is an id by the record's dialect, if there is no `postdate-id` | `invalid_id` |
+//! | no delay with `postdate-op: schedule`, or on a route that requires one | `missing_due` |
+//! | `postdate-to`, or the dialect's target, or the route's default | see [`RoutingRules::resolve_target`] |
+//! | the key, if the dialect uses it as the id and there is no `postdate-id` | `invalid_id` |
 //!
-//! A control header, or a dialect's, that stands there twice, with equal values too, is `duplicate_header`; null or empty, `empty_value`;
-//! not UTF-8, `not_utf8`: each when its turn comes.
+//! A control header, or a dialect's, that the record has twice is `duplicate_header`, even with equal values.
+//! A null or empty one is `empty_value`, and one that is not UTF-8 is `not_utf8`.
 //!
-//! **A cancel** is its op and its id. Whatever else it carries is ignored: refusing it for a stray header would let the message go that its
-//! sender wants stopped.
+//! **A cancel** is an op and an id. Its other headers are ignored: if a stray header rejected the cancel, the
+//! message that the producer wants to stop would be delivered.
 //!
-//! **Delays** are measured from the record's own timestamp, or from the start of the year 2000 if it has none or an earlier one: without a
-//! sensible timestamp, a due time reaches the future only on a route whose `max_delay` reaches there from 2000. A delay counts from a real
-//! timestamp only. What is longer than `max_delay` is refused, never shortened. A due time in the past, by a negative delay too, is an
-//! ordinary message that goes at once. A timestamp ahead of every clock is taken at its word.
+//! **Delays** are measured from the record's own timestamp, or from the year 2000 if it has none or an
+//! earlier one. `postdate-after` needs a real timestamp. A longer delay than `max_delay` is rejected, never
+//! shortened. A due time in the past is valid: the message is delivered at once. A timestamp in the future
+//! is accepted.
 //!
-//! **A record without delay** is an entry due at once; a `postdate-to` holds for it, and a `postdate-id` makes it replace what waits
-//! under that id.
+//! **A record without delay** becomes a message that is due at once. Its `postdate-to` applies, and its
+//! `postdate-id` replaces the waiting message of that id.
 
 use crate::limit::{RECORD_HEADER_BYTES_MAX, RECORD_HEADERS_MAX};
 use crate::model::dialect::{self, Dialect, DialectRequest, ScheduleRequest};
@@ -42,36 +42,37 @@ use crate::model::message::{Body, Disposition, Record};
 use crate::model::parsing::dead_letter_reason::Reason;
 use crate::model::parsing::rejection::{Quoted, Rejection};
 use crate::model::parsing::time_grammar::{Delay, DueSpec, format_units, parse_after, parse_at};
-use crate::model::routing::routing_rules::{RoutingRules, TemplateInput, WithoutDelay};
+use crate::model::routing::routing_rules::{RoutingRules, WithoutDelay};
+use crate::model::routing::target_rules::TemplateInput;
 use crate::model::time::Timestamp;
 use std::time::Duration;
 
 const ID_BYTES_MAX: usize = 128;
 const ID_FORMAT: &str = "1-128 of A-Z a-z 0-9 . _ : -";
 
-/// What becomes of a record.
+/// The meaning of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ParsedRecord<'a> {
-    /// Waits until `due`; [`Timestamp::AT_ONCE`] for a relay, and only for it.
+    /// Waits until `due`, which is [`Timestamp::AT_ONCE`] for a relay and for nothing else.
     Message {
         due: Timestamp,
         body: Body<'a>,
         warning: Option<Warning>,
     },
-    /// Cancels what waits under the id; nothing of the record itself is kept.
+    /// Cancels the waiting message of the id. The record itself is not stored.
     Cancel { id: &'a str },
-    /// Waits, due at once, as [`Body::refused`].
+    /// Becomes a dead letter: see [`Body::rejected`].
     Rejected(Rejection),
 }
 
-/// Taken as it was written, but hardly meant so.
+/// A value that is accepted, but is probably a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Warning {
-    /// The due time lies before the year 2000: seconds sent for milliseconds, most likely.
+    /// The due time is before the year 2000: probably seconds instead of milliseconds.
     DueBefore2000,
 }
 
-/// Reads a record of the shard whose origins are given.
+/// Parses a record of the shard that `origins` belongs to.
 pub(crate) fn parse_record<'a>(
     record: &Record<'a>,
     origins: &OriginFormat,
@@ -81,13 +82,13 @@ pub(crate) fn parse_record<'a>(
 }
 
 impl<'a> Body<'a> {
-    /// The body of a refused record: all that it brought, on its way to the dead letters, due at once.
-    pub(crate) fn rejected(record: &Record<'a>, refusal: &'a Rejection) -> Self {
+    /// The body of a rejected record, with everything that the record has. Its message is due at once.
+    pub(crate) fn rejected(record: &Record<'a>, rejection: &'a Rejection) -> Self {
         let disposition = Disposition::DeadLetter {
-            reason: refusal.reason,
-            detail: &refusal.detail,
+            reason: rejection.reason,
+            detail: &rejection.detail,
         };
-        body(record, (None, None), disposition)
+        body(record, None, None, disposition)
     }
 }
 
@@ -114,7 +115,7 @@ fn parse<'a>(
             .ok_or_else(without_id);
     }
     let own = parse_due_header(&controls)?;
-    // What a control header says of the time leaves a dialect nothing to say.
+    // A control header with a due time has precedence over all dialects.
     let (dialect, asked) = if own.is_some() {
         None
     } else {
@@ -151,7 +152,7 @@ fn parse<'a>(
         due,
         Body {
             dialect,
-            ..body(record, (id, target), disposition)
+            ..body(record, id, target, disposition)
         },
     ))
 }
@@ -162,7 +163,7 @@ enum Op {
     Cancel,
 }
 
-/// `None`: not said, which is a schedule if the record has a delay.
+/// `None` without the header: then the record is a schedule if it has a delay.
 fn parse_op(controls: &ControlHeaders<'_>) -> Result<Option<Op>, Rejection> {
     match controls.text(ControlHeader::Op)? {
         None => Ok(None),
@@ -199,7 +200,7 @@ fn is_id(bytes: &[u8]) -> bool {
     (1..=ID_BYTES_MAX).contains(&bytes.len()) && bytes.iter().all(is_valid)
 }
 
-/// The time that a control header says, with that header's name.
+/// The due time of a control header, with the name of the header.
 fn parse_due_header(
     controls: &ControlHeaders<'_>,
 ) -> Result<Option<(&'static str, DueSpec)>, Rejection> {
@@ -232,7 +233,7 @@ fn parse_due_header(
     Ok(Some(when))
 }
 
-/// What the record asks for in a dialect of the route.
+/// The request of the record in a dialect of the route.
 fn parse_dialect<'a>(
     controls: &ControlHeaders<'a>,
     op: Option<Op>,
@@ -252,12 +253,13 @@ fn parse_dialect<'a>(
     Ok(spoken.filter(|(_, asked)| !is_overruled(asked)))
 }
 
-/// The key as an id, on a record whose dialect takes it for one. `None`: a record without key can be neither replaced nor cancelled.
+/// The key as the id, for a dialect that uses it so. `None` without a key: such a message cannot be replaced
+/// or cancelled.
 fn key_as_id<'a>(record: &Record<'a>) -> Result<Option<&'a str>, Rejection> {
     let Some(key) = record.key.filter(|key| !key.is_empty()) else {
         return Ok(None);
     };
-    let refused = || {
+    let rejected = || {
         let detail = format!(
             "the record's key, {}, is the schedule's id; an id is {ID_FORMAT}, and a postdate-id goes before the key",
             Quoted(key)
@@ -265,9 +267,9 @@ fn key_as_id<'a>(record: &Record<'a>) -> Result<Option<&'a str>, Rejection> {
         Rejection::new(Reason::InvalidId, detail)
     };
     if !is_id(key) {
-        return Err(refused());
+        return Err(rejected());
     }
-    std::str::from_utf8(key).map(Some).map_err(|_| refused())
+    std::str::from_utf8(key).map(Some).map_err(|_| rejected())
 }
 
 fn cancel_by_key<'a>(record: &Record<'a>, by: &str) -> Result<&'a str, Rejection> {
@@ -280,7 +282,7 @@ fn cancel_by_key<'a>(record: &Record<'a>, by: &str) -> Result<&'a str, Rejection
     key_as_id(record)?.ok_or_else(without_key)
 }
 
-/// When the record is due, by what the header of that name says.
+/// The due time of the record. `header` is the name of the header that gives it.
 fn resolve_due(
     header: &str,
     when: DueSpec,
@@ -324,7 +326,7 @@ fn add_delay(
     if delay.as_duration() > rules.max_delay {
         return Err(delay_above_max(delay.as_duration(), "its timestamp", rules));
     }
-    let refused = |found: String| {
+    let rejected = |found: String| {
         Rejection::new(
             Reason::InvalidTimestamp,
             format!("{header} cannot be counted from {found}"),
@@ -332,21 +334,21 @@ fn add_delay(
     };
     let timestamp = record
         .timestamp
-        .ok_or_else(|| refused("a record without a timestamp".to_owned()))?;
+        .ok_or_else(|| rejected("a record without a timestamp".to_owned()))?;
     if timestamp < Timestamp::YEAR_2000 {
-        return Err(refused(format!(
+        return Err(rejected(format!(
             "the record's timestamp {}, which is before the year 2000",
             timestamp.as_millis()
         )));
     }
     delay.added_to(timestamp).ok_or_else(|| {
-        refused(format!(
+        rejected(format!(
             "the record's timestamp {timestamp}: the sum has no room in 64 bits"
         ))
     })
 }
 
-/// Where delays are measured from.
+/// The time from which delays are measured.
 fn delay_base(record: &Record<'_>) -> Timestamp {
     record.timestamp.map_or(Timestamp::YEAR_2000, |timestamp| {
         timestamp.max(Timestamp::YEAR_2000)
@@ -361,7 +363,7 @@ fn delay_above_max(delay: Duration, from: &str, rules: &RoutingRules) -> Rejecti
     )
 }
 
-/// What a record without a due time comes to.
+/// The disposition of a record without a due time.
 fn without_due<'a>(
     op: Option<Op>,
     record: &Record<'a>,
@@ -370,7 +372,7 @@ fn without_due<'a>(
     let asks = match (op, rules.without_delay) {
         (Some(_), _) => "postdate-op: schedule",
         (None, WithoutDelay::DeadLetter) => "the route",
-        // -1 is Kafka's own word for a timestamp that is not there.
+        // Kafka uses -1 for a missing timestamp.
         (None, WithoutDelay::Relay) => {
             let timestamp = record.timestamp.filter(|timestamp| !timestamp.is_at_once());
             return Ok(Disposition::Relay {
@@ -384,15 +386,16 @@ fn without_due<'a>(
     ))
 }
 
-/// Believes only what Postdate could have written on this very record, so that a forged line gains nothing: the origin is an earlier
-/// record of the shard, the next attempt is no further ahead than a delay may be, and the target is one that the rules allow.
+/// Accepts only a line that Postdate could have written on this record, so that a forged line gains nothing:
+/// the origin is an earlier record of the shard, the next attempt is not further ahead than a delay may be,
+/// and the rules allow the target.
 fn parse_retry<'a>(
     line: &'a str,
     record: &Record<'a>,
     origins: &OriginFormat,
     rules: &RoutingRules,
 ) -> Result<ParsedRecord<'a>, Rejection> {
-    let refused = |why: &str| {
+    let rejected = |why: &str| {
         Rejection::new(
             Reason::InvalidRetry,
             format!("postdate-retry is {}: {why}", Quoted(line.as_bytes())),
@@ -403,17 +406,17 @@ fn parse_retry<'a>(
         target,
         dialect,
         at,
-    } = retry::RetryHeader::parse(line).ok_or_else(|| refused("not as Postdate writes it"))?;
+    } = retry::RetryHeader::parse(line).ok_or_else(|| rejected("not as Postdate writes it"))?;
     if origins
         .parse_offset(retry.origin)
         .is_none_or(|offset| offset >= record.offset)
     {
-        return Err(refused(
+        return Err(rejected(
             "its origin is not an earlier record of this partition",
         ));
     }
     if at.since(delay_base(record)) > rules.max_delay.max(rules.max_retry_wait) {
-        return Err(refused(
+        return Err(rejected(
             "its next attempt is further ahead than any that the route makes",
         ));
     }
@@ -425,7 +428,7 @@ fn parse_retry<'a>(
         at,
         Body {
             dialect,
-            ..body(record, (None, target), Disposition::Retry(retry))
+            ..body(record, None, target, Disposition::Retry(retry))
         },
     ))
 }
@@ -448,7 +451,8 @@ fn message(due: Timestamp, body: Body<'_>) -> ParsedRecord<'_> {
 
 fn body<'a>(
     record: &Record<'a>,
-    (id, target): (Option<&'a str>, Option<&'a str>),
+    id: Option<&'a str>,
+    target: Option<&'a str>,
     disposition: Disposition<'a>,
 ) -> Body<'a> {
     Body {
@@ -477,8 +481,8 @@ fn invalid_value(reason: Reason, control: ControlHeader, value: &str, asks: &str
 struct ControlHeaders<'a>(HeaderLookup<'a>);
 
 impl<'a> ControlHeaders<'a> {
-    /// One pass over the headers. A block within its bound is walked to the end even after a duplicate: what is wrong with a record must
-    /// not depend on the order of its headers.
+    /// Reads all headers in one pass. A duplicate does not end the pass, because the reason of a rejection must
+    /// not depend on the order of the headers.
     fn read(headers: Headers<'a>) -> Result<Self, Rejection> {
         let bytes = headers.as_block().len();
         if bytes > RECORD_HEADER_BYTES_MAX {
@@ -487,7 +491,7 @@ impl<'a> ControlHeaders<'a> {
             );
             return Err(Rejection::new(Reason::TooManyHeaders, detail));
         }
-        let mut picked = HeaderLookup::new(&ControlHeader::NAMES);
+        let mut lookup = HeaderLookup::new(&ControlHeader::NAMES);
         for (index, (name, value)) in headers.iter().enumerate() {
             if index == RECORD_HEADERS_MAX {
                 return Err(Rejection::new(
@@ -496,10 +500,10 @@ impl<'a> ControlHeaders<'a> {
                 ));
             }
             if let Some(control) = ControlHeader::from_name(name) {
-                picked.record(control as usize, value);
+                lookup.record(control as usize, value);
             }
         }
-        Ok(Self(picked))
+        Ok(Self(lookup))
     }
 
     fn text(&self, control: ControlHeader) -> Result<Option<&'a str>, Rejection> {
@@ -513,10 +517,9 @@ mod tests {
     use crate::model::dialect::Dialects;
     use crate::model::headers::header::push_header;
     use crate::model::message::RetryState;
-    use crate::model::routing::routing_rules::{AllowList, Naming};
+    use crate::model::routing::target_rules::{Naming, TargetRules};
     use crate::model::shard::{Offset, Partition, ShardId};
     use proptest::prelude::*;
-    use std::collections::BTreeSet;
 
     const OFFSET: Offset = Offset(43);
     const NOW: i64 = 1_700_000_000_000;
@@ -531,20 +534,22 @@ mod tests {
         )
     }
 
+    fn targets(default: Option<&str>) -> TargetRules {
+        let allowed = [
+            "billing.*",
+            "audit",
+            "orders.delayed",
+            "$*",
+            "__*",
+            "..",
+            "* *",
+        ];
+        TargetRules::new(Naming::Topic, default, allowed, ["orders.delayed"])
+    }
+
     fn rules() -> RoutingRules {
         RoutingRules {
-            target_naming: Naming::Topic,
-            default_target: Some("orders".into()),
-            allowed_targets: AllowList::new([
-                "billing.*",
-                "audit",
-                "orders.delayed",
-                "$*",
-                "__*",
-                "..",
-                "* *",
-            ]),
-            sources: BTreeSet::from(["orders.delayed".to_owned()]),
+            targets: targets(Some("orders")),
             max_delay: Duration::from_secs(30 * 86_400),
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,
@@ -574,7 +579,7 @@ mod tests {
         }
     }
 
-    /// What a row expects, in short.
+    /// The expected result of a row, in short.
     #[derive(Debug, PartialEq, Eq)]
     enum Is {
         Due(i64),
@@ -585,10 +590,10 @@ mod tests {
         DeadLetter(Reason),
     }
 
-    fn short(admission: &ParsedRecord<'_>) -> Is {
-        match admission {
+    fn short(parsed: &ParsedRecord<'_>) -> Is {
+        match parsed {
             ParsedRecord::Cancel { .. } => Is::Cancelled,
-            ParsedRecord::Rejected(refusal) => Is::DeadLetter(refusal.reason),
+            ParsedRecord::Rejected(rejection) => Is::DeadLetter(rejection.reason),
             ParsedRecord::Message { due, body, warning } => match body.disposition {
                 Disposition::Relay { .. } => Is::Relayed,
                 Disposition::Retry(_) => Is::Retried(due.as_millis()),
@@ -603,11 +608,11 @@ mod tests {
     fn check(rows: &[Row<'_>]) {
         for (meaning, rules, timestamp, lines, expected) in rows {
             let block = block(lines);
-            let admission = parse_record(&record(*timestamp, &block), &origins(), rules);
+            let parsed = parse_record(&record(*timestamp, &block), &origins(), rules);
             assert_eq!(
-                short(&admission),
+                short(&parsed),
                 *expected,
-                "{meaning}: {} gave {admission:?}",
+                "{meaning}: {} gave {parsed:?}",
                 lines.join(&b", "[..]).escape_ascii()
             );
         }
@@ -708,7 +713,7 @@ mod tests {
         use Reason::{CancelWithoutId, DuplicateHeader, EmptyValue, InvalidId, InvalidOp, NotUtf8};
         use Reason::{InvalidTarget, NoTarget, TargetIsSource, TargetNotAllowed};
         let r = &rules();
-        let no_default = &RoutingRules { default_target: None, ..rules() };
+        let no_default = &RoutingRules { targets: targets(None), ..rules() };
         let (now, after) = (Some(NOW), b"postdate-after: 5".as_slice());
         let longest_id = format!("postdate-id: {}", "x".repeat(128));
         let too_long_id = format!("postdate-id: {}", "x".repeat(129));
@@ -764,7 +769,7 @@ mod tests {
         use Is::{DeadLetter, Retried};
         use Reason::{DuplicateHeader, EmptyValue, InvalidRetry, InvalidTarget, NoTarget, NotUtf8, TargetIsSource, TargetNotAllowed};
         let r = &rules();
-        let no_default = &RoutingRules { default_target: None, ..rules() };
+        let no_default = &RoutingRules { targets: targets(None), ..rules() };
         let retry = RETRY.as_bytes();
         let with = |from: &str, to: &str| RETRY.replacen(from, to, 1).into_bytes();
         check(&[
@@ -796,7 +801,7 @@ mod tests {
     }
 
     #[test]
-    fn more_headers_than_the_bound_are_refused_and_the_bound_itself_is_taken() {
+    fn more_headers_than_the_bound_are_rejected_and_the_bound_itself_is_accepted() {
         let count = |headers: usize| {
             let mut lines = vec!["h: 1"; headers - 1];
             lines.push("postdate-after: 5");
@@ -910,7 +915,7 @@ mod tests {
                 timestamp: Timestamp::from_millis(kept),
             };
             let record = record(timestamp, &named);
-            let body = body(&record, (Some("x"), Some("audit")), disposition);
+            let body = body(&record, Some("x"), Some("audit"), disposition);
             let expected = ParsedRecord::Message {
                 due: Timestamp::AT_ONCE,
                 body,
@@ -930,7 +935,7 @@ mod tests {
             due: Timestamp::from_millis(1_600_000_000_000),
             error: Reason::UnknownTarget,
         };
-        let body = body(&record, (None, Some("audit")), Disposition::Retry(retry));
+        let body = body(&record, None, Some("audit"), Disposition::Retry(retry));
         let expected = ParsedRecord::Message {
             due: Timestamp::from_millis(NOW + 60_000),
             body,
@@ -953,8 +958,8 @@ mod tests {
                 panic!("not a message")
             };
             assert_eq!((body.key, body.payload), (bytes, bytes));
-            let refusal = Rejection::new(Reason::InvalidAt, "why");
-            let body = Body::rejected(&record, &refusal);
+            let rejection = Rejection::new(Reason::InvalidAt, "why");
+            let body = Body::rejected(&record, &rejection);
             assert_eq!(
                 (body.key, body.payload, body.headers),
                 (bytes, bytes, record.headers)
@@ -970,7 +975,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_was_found_and_what_is_taken() {
+    fn a_rejection_names_the_found_and_the_accepted_values() {
         let table: &[(&[u8], &str)] = &[
             (
                 b"postdate-after: 1h 30m",
@@ -994,22 +999,22 @@ mod tests {
             ),
         ];
         for (line, expected) in table {
-            let ParsedRecord::Rejected(refusal) =
+            let ParsedRecord::Rejected(rejection) =
                 parse_record(&record(Some(NOW), &block(&[line])), &origins(), &rules())
             else {
-                panic!("not refused")
+                panic!("not rejected")
             };
-            assert_eq!(refusal.detail, *expected);
+            assert_eq!(rejection.detail, *expected);
         }
         let elsewhere = RETRY.replace("=audit", "=other");
-        let ParsedRecord::Rejected(refusal) = parse_record(
+        let ParsedRecord::Rejected(rejection) = parse_record(
             &record(Some(NOW), &block(&[elsewhere])),
             &origins(),
             &rules(),
         ) else {
-            panic!("not refused")
+            panic!("not rejected")
         };
-        assert!(refusal.detail.starts_with(
+        assert!(rejection.detail.starts_with(
             r#"retry of prod/orders/orders.delayed/0/42: the target "other" is not allowed"#
         ));
     }
@@ -1064,8 +1069,7 @@ mod tests {
     fn any_rules() -> impl Strategy<Value = RoutingRules> {
         (any::<bool>(), any::<bool>(), any::<u64>()).prop_map(|(relay, default, max_delay)| {
             RoutingRules {
-                target_naming: Naming::Topic,
-                default_target: default.then(|| "orders".into()),
+                targets: targets(default.then_some("orders")),
                 without_delay: if relay {
                     WithoutDelay::Relay
                 } else {
@@ -1087,12 +1091,12 @@ mod tests {
         ) {
             let first = block(&lines);
             let record = record(timestamp, &first);
-            let admission = parse_record(&record, &origins(), &rules);
-            prop_assert_eq!(&parse_record(&record, &origins(), &rules), &admission);
+            let parsed = parse_record(&record, &origins(), &rules);
+            prop_assert_eq!(&parse_record(&record, &origins(), &rules), &parsed);
             lines.reverse();
             let reversed = block(&lines);
             let other = Record { headers: Headers::from_block(&reversed), ..record };
-            prop_assert_eq!(short(&parse_record(&other, &origins(), &rules)), short(&admission));
+            prop_assert_eq!(short(&parse_record(&other, &origins(), &rules)), short(&parsed));
         }
 
         #[test]

@@ -1,18 +1,18 @@
-//! A refusal: why a record, or what it asks for, is not taken, in a code for programs and a sentence for a person.
+//! A rejection: why a record is not accepted, as a code for programs and a sentence for people.
 
 use crate::model::parsing::dead_letter_reason::Reason;
 use std::fmt;
 
-/// A detail is stored with the refused message and travels as a header: long enough for a sentence, never a way to swell a record.
+/// The detail is stored with the message and sent as a header: room for a sentence, but not for a large value.
 pub(crate) const DETAIL_BYTES_MAX: usize = 512;
 
-/// Bytes of a refused value that its detail shows: enough to find the producer that wrote it.
+/// A detail shows this many bytes of a rejected value, which is enough to find its producer.
 const QUOTED_BYTES_MAX: usize = 64;
 
 const CUT: &str = "...";
 
-/// Why something was refused. The detail says what was found and what is taken, in at most [`DETAIL_BYTES_MAX`] bytes; foreign bytes stand
-/// in it only as [`Quoted`], and the payload never does.
+/// Why a record is not accepted. The detail names the found and the accepted values in at most
+/// [`DETAIL_BYTES_MAX`] bytes. It contains foreign bytes only as [`Quoted`], and never the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rejection {
     pub(crate) reason: Reason,
@@ -30,7 +30,8 @@ impl Rejection {
     }
 }
 
-/// Foreign bytes in a text for people: in quotes, printable ASCII only, the rest escaped, and cut. What is shown can end up in a terminal.
+/// Foreign bytes in a text for people: quoted, cut, and escaped to printable ASCII, because the text may be
+/// shown in a terminal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quoted<'a>(pub(crate) &'a [u8]);
 
@@ -55,10 +56,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_detail_is_bounded_whatever_is_in_it(detail in "\\PC{0,400}") {
-            let refusal = Rejection::new(Reason::InvalidAt, detail.clone());
-            prop_assert!(refusal.detail.len() <= DETAIL_BYTES_MAX);
-            prop_assert!(refusal.detail == detail || refusal.detail.ends_with(CUT));
+        fn a_detail_is_bounded_for_any_text(detail in "\\PC{0,400}") {
+            let rejection = Rejection::new(Reason::InvalidAt, detail.clone());
+            prop_assert!(rejection.detail.len() <= DETAIL_BYTES_MAX);
+            prop_assert!(rejection.detail == detail || rejection.detail.ends_with(CUT));
         }
 
         #[test]

@@ -1,5 +1,5 @@
-//! The grammars of `postdate-at` and `postdate-after`. Strict on purpose: what is not written down here is refused, never guessed at, and
-//! nothing is trimmed. The dialects read their own headers with the parts of these, and with their counterparts in seconds.
+//! The grammars of `postdate-at` and `postdate-after`. They are strict: other text is rejected, and nothing is
+//! trimmed. Dialects parse their headers with parts of these grammars, and with variants in seconds.
 //!
 //! **`postdate-at`**, the due time, is one of
 //!
@@ -9,8 +9,8 @@
 //! | RFC 3339 | `2027-01-31T09:00:00Z`, `2027-01-31T10:00:00.250+01:00` | that instant |
 //!
 //! An RFC 3339 time is `YYYY-MM-DD`, `T` or `t`, `hh:mm:ss`, optionally `.` and one or more digits, then the offset: `Z`, `z`, `+hh:mm` or
-//! `-hh:mm`. The offset is never left out and never a name. Fractions of a millisecond are cut off. Second 60 is refused: epoch
-//! milliseconds have no room for a leap second, and either of its neighbours would be a guess.
+//! `-hh:mm`. The offset is required and never a name. Fractions of a millisecond are cut off. Second 60 is rejected: epoch
+//! milliseconds cannot express a leap second.
 //!
 //! **`postdate-after`**, the delay counted from the record's own timestamp, is one of
 //!
@@ -19,7 +19,7 @@
 //! | `-?[0-9]+` | `1800000` | milliseconds, from -2^63 to 2^63 - 1; leading zeros are allowed |
 //! | `([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?` | `1h30m`, `250ms`, `7d` | the sum, up to 2^63 - 1 milliseconds |
 //!
-//! The units are days of 24 hours, hours, minutes, seconds and milliseconds: in that order, in lower case, each at most once, and at least
+//! The units are days of 24 hours, hours, minutes, seconds and milliseconds: in this order, in lower case, each at most once, and at least
 //! one. A count may exceed its unit (`90m`). No sign, space, decimal point or exponent in this form.
 
 use crate::model::time::Timestamp;
@@ -27,7 +27,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Units of the second form of `postdate-after` in the order they must stand in, with their milliseconds.
+/// Units of the second form of `postdate-after` in their required order, with their milliseconds.
 const UNITS: [(&str, i64); 5] = [
     ("d", 86_400_000),
     ("h", 3_600_000),
@@ -36,7 +36,7 @@ const UNITS: [(&str, i64); 5] = [
     ("ms", 1),
 ];
 
-/// A length of time in the second form of `postdate-after`.
+/// Formats a duration in the second form of `postdate-after`.
 pub(in crate::model) fn format_units(length: Duration) -> String {
     let (mut millis, mut text) = (length.as_millis(), String::new());
     for (unit, of_unit) in UNITS {
@@ -53,7 +53,7 @@ pub(in crate::model) fn format_units(length: Duration) -> String {
     }
 }
 
-/// When a message is due, as a header says it.
+/// The due time of a message, as a header gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::model) enum DueSpec {
     At(Timestamp),
@@ -71,7 +71,7 @@ impl Delay {
         Duration::from_millis(u64::try_from(self.0).unwrap_or(0))
     }
 
-    /// `timestamp` and the delay; `None` if that cannot be expressed.
+    /// The sum of `timestamp` and the delay. `None` if it overflows.
     pub(crate) fn added_to(self, timestamp: Timestamp) -> Option<Timestamp> {
         timestamp
             .as_millis()
@@ -80,7 +80,7 @@ impl Delay {
     }
 }
 
-/// Reads a value of `postdate-at`; `None`: not of the grammar. Never [`Timestamp::AT_ONCE`].
+/// Parses a value of `postdate-at`. Never returns [`Timestamp::AT_ONCE`].
 pub(crate) fn parse_at(text: &str) -> Option<Timestamp> {
     if is_integer(text) {
         parse_millis_at(text)
@@ -89,7 +89,7 @@ pub(crate) fn parse_at(text: &str) -> Option<Timestamp> {
     }
 }
 
-/// Reads a value of `postdate-after`; `None`: not of the grammar.
+/// Parses a value of `postdate-after`.
 pub(crate) fn parse_after(text: &str) -> Option<Delay> {
     if is_integer(text) {
         parse_millis_after(text)
@@ -119,7 +119,7 @@ pub(in crate::model) fn parse_units_after(text: &str) -> Option<Delay> {
     parse_units(text, &UNITS[..UNITS.len() - 1])
 }
 
-/// An instant that a user may ask for: every one but the least, which stands for "at once".
+/// An instant that a header may give: all but the least, which means "at once".
 fn allowed_instant(millis: i64) -> Option<Timestamp> {
     Some(Timestamp::from_millis(millis)).filter(|instant| !instant.is_at_once())
 }
@@ -135,7 +135,7 @@ fn parse_integer(text: &str) -> Option<i64> {
 }
 
 pub(crate) fn parse_rfc3339(text: &str) -> Option<Timestamp> {
-    // The parser demands the offset, but takes any character for the T, and a leap second for the instant before it.
+    // The parser requires the offset. It accepts any character for the T, and rounds a leap second down.
     let bytes = text.as_bytes();
     if !matches!(bytes.get(10), Some(b'T' | b't')) || bytes.get(17..19) == Some(b"60") {
         return None;
@@ -143,12 +143,12 @@ pub(crate) fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     let nanos = OffsetDateTime::parse(text, &Rfc3339)
         .ok()?
         .unix_timestamp_nanos();
-    // Rounds down before 1970 too, so that cutting digits off means the same everywhere.
+    // Rounds down before 1970 too, so that cutting digits always has the same effect.
     allowed_instant(i64::try_from(nanos.div_euclid(1_000_000)).ok()?)
 }
 
 fn parse_units(text: &str, units: &[(&str, i64)]) -> Option<Delay> {
-    // One walk through the units for the whole text: that keeps them in order, each at most once.
+    // One iterator for the whole text keeps the units in order, each at most once.
     let mut units = units.iter();
     let mut total: i64 = 0;
     let mut rest = text;
@@ -172,7 +172,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn at_takes_epoch_milliseconds_and_rfc3339() {
+    fn at_accepts_epoch_milliseconds_and_rfc3339() {
         let table: &[(&str, i64)] = &[
             ("0", 0),
             ("-0", 0),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn at_refuses_everything_else() {
+    fn at_rejects_everything_else() {
         let table = [
             "",
             " ",
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn after_takes_milliseconds_and_units() {
+    fn after_accepts_milliseconds_and_units() {
         let table: &[(&str, i64)] = &[
             ("0", 0),
             ("-0", 0),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn after_refuses_everything_else() {
+    fn after_rejects_everything_else() {
         let table = [
             "",
             " ",
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_that_leads_out_of_time_is_no_instant() {
+    fn a_delay_that_overflows_is_no_instant() {
         assert_eq!(
             Delay(5).added_to(Timestamp::from_millis(7)),
             Some(Timestamp::from_millis(12))
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(
             Delay(i64::MIN).added_to(Timestamp::from_millis(0)),
             None,
-            "at once is nobody's due time"
+            "no header gives the due time at once"
         );
     }
 
@@ -423,7 +423,7 @@ mod tests {
         }
 
         #[test]
-        fn rfc3339_is_taken_only_with_its_offset(second in 0..59u32, nanos in 0..1_000_000_000u32) {
+        fn rfc3339_is_accepted_only_with_its_offset(second in 0..59u32, nanos in 0..1_000_000_000u32) {
             let text = format!("2027-01-31T09:00:{second:02}.{nanos:09}");
             let millis = 1_801_386_000_000 + i64::from(second) * 1_000 + i64::from(nanos / 1_000_000);
             prop_assert_eq!(parse_at(&text), None);

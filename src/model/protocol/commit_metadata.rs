@@ -1,4 +1,4 @@
-//! What is committed to the broker beside an offset, so that a store that lost everything can be filled again from the log.
+//! The metadata that is committed with a source offset. It allows to rebuild a lost store from the log.
 
 use crate::model::protocol::progress::Progress;
 use crate::model::shard::{Offset, SourceIdentity};
@@ -7,15 +7,15 @@ use std::fmt;
 /// The metadata of a committed offset, as one line of text: `v1 low=17 done=<48 hex digits> id=<identity or ->`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CommitMetadata {
-    /// No message below it is pending; may be too low, never too high.
+    /// No message below this offset is pending. It may be too low, never too high.
     pub(crate) lowest_pending: Offset,
     pub(crate) delivered: Progress,
-    /// The incarnation of the partition that the rest speaks of; `None`: the broker has no identities.
+    /// The incarnation of the partition that was read. `None` if the broker has no identities.
     pub(crate) identity: Option<SourceIdentity>,
 }
 
 impl CommitMetadata {
-    /// `None`: not written by a version that this one knows.
+    /// `None` if the text was not written by a known version.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let (version, low, done, id) = (words.next()?, words.next()?, words.next()?, words.next()?);
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_metadata_is_not_guessed_at() {
+    fn foreign_metadata_is_ignored() {
         for text in ["", "v2 low=1 done=0 id=-", "hello", "v1 low=1 done=zz id=-"] {
             assert_eq!(CommitMetadata::parse(text), None, "{text:?}");
         }

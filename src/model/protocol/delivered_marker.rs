@@ -1,24 +1,24 @@
-//! What is committed along with what was delivered exactly once, so that whoever takes a shard over knows it to the message.
+//! The marker: the delivered pair inside a transaction, as the metadata of an offset commit.
 
 use crate::model::protocol::outcome_counts::OutcomeCounts;
 use crate::model::protocol::progress::Progress;
 use crate::model::shard::SourceIdentity;
 use std::fmt;
 
-/// The delivered pair, and what the store's ledger has not been told yet, as one line of text: `v1 done=<48 hex digits> id=<identity>
-/// since=<48 hex digits> tally=<delivered>,<cancelled>,<dead-lettered>,<sent back>`.
+/// The delivered pair, and the outcomes that the store's ledger does not count yet. One line of text: `v1
+/// done=<48 hex digits> id=<identity> since=<48 hex digits> tally=<delivered>,<cancelled>,<dead-lettered>,<retried>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeliveredMarker {
     pub(crate) delivered: Progress,
-    /// The incarnation of the partition that the pair speaks of, as the store names it.
+    /// The incarnation of the partition that the pair is about, as the store names it.
     pub(crate) identity: SourceIdentity,
-    /// The pair that the store was told last, and what was settled since.
+    /// The delivered pair that the store knows. `uncounted` counts the outcomes since then.
     pub(crate) ledger_pair: Progress,
     pub(crate) uncounted: OutcomeCounts,
 }
 
 impl DeliveredMarker {
-    /// `None`: not written by a version that this one knows.
+    /// `None` if the text was not written by a known version.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         if words.next()? != "v1" {

@@ -1,9 +1,10 @@
-//! The right of one timer worker to a shard, for a while.
+//! A lease: the right of one worker to deliver a shard, for a limited time.
 
 use crate::model::shard::ShardId;
 use std::fmt;
 
-/// What shuts out an old holder. Random, never a counter: a store that went back would hand the same number out again.
+/// Fences earlier holders of the lease. It is random, because a store that lost writes would issue the same
+/// number of a counter twice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseToken(pub(crate) u128);
 
@@ -19,7 +20,7 @@ impl fmt::Debug for LeaseToken {
     }
 }
 
-/// A shard, and the token that its holder proves itself with.
+/// A shard, and the token that proves the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lease {
     pub(crate) shard: ShardId,

@@ -1,14 +1,14 @@
-//! What became of messages, as numbers.
+//! Counts of finished messages by outcome.
 
-/// What messages came to, as a timer counts them.
+/// Counts of finished messages, as a timer counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OutcomeCounts {
-    /// Their target has acknowledged them.
+    /// The target acknowledged them.
     pub(crate) delivered: u64,
-    /// Cancelled or replaced in time: passed over when they were due.
+    /// Cancelled or replaced in time, and skipped at their due time.
     pub(crate) cancelled: u64,
     pub(crate) dead_lettered: u64,
-    /// Back on their source topic, to be tried again: there each of them is a message of its own.
+    /// Sent back through the source for another attempt. There each of them is a new message.
     pub(crate) retried: u64,
 }
 

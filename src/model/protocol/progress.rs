@@ -1,9 +1,10 @@
-//! Cursor and claim: the pair (C, W) that says, for millions of messages at once, which of them are taken or done.
+//! The cursor and the pair (C, W). One pair tells for millions of messages which of them were taken,
+//! or are done.
 
 use crate::model::shard::{Offset, Watermark};
 use crate::model::time::Timestamp;
 
-/// A place in delivery order: messages go by due, then by offset.
+/// A position in delivery order: messages are delivered by due time, then by offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Cursor {
     pub(crate) due: Timestamp,
@@ -11,7 +12,8 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// Before every message that waits, and not before what is due at once: that is late from the start, so it goes in offset order.
+    /// Before every waiting message, but not before messages that are due at once. They are late from the
+    /// start, so they are delivered in offset order.
     pub(crate) const START: Self = Self {
         due: Timestamp::AT_ONCE,
         offset: Offset::MAX,
@@ -21,7 +23,8 @@ impl Cursor {
         Self { due, offset }
     }
 
-    /// 32 hex digits whose order as strings is the cursors' order, so that scripts can compare what their numbers could not hold.
+    /// 32 hex digits. Their order as strings is the order of the cursors, so that Lua scripts can compare
+    /// them: Lua numbers cannot hold 64 bits.
     pub(crate) fn to_hex(self) -> String {
         format!("{:016x}{:016x}", self.due.to_ordered_bits(), self.offset.0)
     }
@@ -38,7 +41,7 @@ impl Cursor {
     }
 }
 
-/// The pair (C, W). It covers a message if and only if its offset lies before W and its place is not past C.
+/// The pair (C, W). It covers a message if and only if the offset is below W and the position is not past C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Progress {
     pub(crate) cursor: Cursor,
@@ -55,22 +58,22 @@ impl Progress {
         Self { cursor, watermark }
     }
 
-    pub(crate) fn covers(self, place: Cursor) -> bool {
-        self.watermark.covers(place.offset) && place <= self.cursor
+    pub(crate) fn covers(self, position: Cursor) -> bool {
+        self.watermark.covers(position.offset) && position <= self.cursor
     }
 
-    /// Whether everything that `other` covers is covered by this pair too.
+    /// Returns `true` if this pair covers everything that `other` covers.
     pub(crate) fn includes(self, other: Self) -> bool {
         self.cursor >= other.cursor && self.watermark >= other.watermark
     }
 
-    /// The greater of two pairs that were both true. Never a maximum per component: that would cover messages that neither covers.
-    /// Of two pairs of which neither includes the other the first is kept.
+    /// The greater of two pairs that were both true; `self` if neither includes the other. A maximum per
+    /// component would be wrong: it covers messages that neither pair covers.
     pub(crate) fn greatest(self, other: Self) -> Self {
         if other.includes(self) { other } else { self }
     }
 
-    /// 48 hex digits: the cursor's 32, the watermark's 16.
+    /// 48 hex digits: 32 for the cursor, 16 for the watermark.
     pub(crate) fn to_hex(self) -> String {
         format!("{}{:016x}", self.cursor.to_hex(), self.watermark.0)
     }
@@ -102,8 +105,8 @@ mod tests {
         fn hex_keeps_the_order_and_reads_back(a in cursor(), b in cursor(), w: u64) {
             prop_assert_eq!(a.cmp(&b), a.to_hex().cmp(&b.to_hex()));
             prop_assert_eq!(Cursor::from_hex(&a.to_hex()), Some(a));
-            let claim = Progress::new(a, Watermark(w));
-            prop_assert_eq!(Progress::from_hex(&claim.to_hex()), Some(claim));
+            let pair = Progress::new(a, Watermark(w));
+            prop_assert_eq!(Progress::from_hex(&pair.to_hex()), Some(pair));
         }
 
         #[test]
@@ -123,13 +126,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_at_once_lies_behind_every_cursor() {
+    fn messages_that_are_due_at_once_are_behind_every_cursor() {
         assert!(Cursor::new(Timestamp::AT_ONCE, Offset(7)) <= Cursor::START);
         assert!(Cursor::new(Timestamp::from_millis(i64::MIN + 1), Offset(0)) > Cursor::START);
     }
 
     #[test]
-    fn text_of_another_length_is_not_a_claim() {
+    fn text_of_another_length_is_not_a_pair() {
         assert_eq!(Progress::from_hex(""), None);
         assert_eq!(Progress::from_hex(&"0".repeat(49)), None);
         assert_eq!(Cursor::from_hex(&"g".repeat(32)), None);

@@ -1,13 +1,13 @@
-//! The name of one timer process among those of a deployment.
+//! The id of one worker in its deployment.
 
 use std::fmt;
 
-/// Random, and another one after a restart: what a process held before it ended is no longer its own.
+/// Random, and new after each restart: a restarted process does not own the leases of its predecessor.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WorkerId(pub(crate) u128);
 
 impl WorkerId {
-    /// Reads what `Display` writes.
+    /// Parses the text that `Display` writes.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_ours = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         is_ours
@@ -35,7 +35,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_worker_comes_back_from_its_text_and_foreign_text_does_not_pass(id: u128, text: String) {
+        fn a_worker_id_reads_back_from_its_text_and_foreign_text_is_rejected(id: u128, text: String) {
             prop_assert_eq!(WorkerId::parse(&WorkerId(id).to_string()), Some(WorkerId(id)));
             prop_assert!(WorkerId::parse(&text).is_none_or(|worker| worker.to_string().eq_ignore_ascii_case(&text)));
         }

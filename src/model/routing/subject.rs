@@ -1,27 +1,29 @@
-//! NATS subjects: which can be sent to, what a filter lets through, and a target that is made of the subject a message came by.
+//! NATS subjects: which subjects a message can be sent to, which subjects a filter matches, and target subjects
+//! that are filled from a source subject.
 //!
-//! A subject is tokens with dots between them. In a filter `*` stands for one token, and `>` at the end for one or more.
+//! A subject is a list of tokens, separated by dots. In a filter `*` matches one token, and `>` at the end one or
+//! more.
 
-/// What is kept of the server's own and clients' bounds: a subject is part of Redis keys and of metrics.
+/// Stricter than the bounds of NATS, because subjects are part of Redis keys and metrics.
 const SUBJECT_BYTES_MAX: usize = 249;
 
-/// Between stream and filter subject in the topic of a partition; neither can have it.
+/// Separates stream and filter in the topic of a partition. Neither can contain it.
 const BETWEEN: char = ':';
 
-/// The topic of what a filter subject lets through of a stream: each such pair is a partition.
+/// The topic of a stream and a filter subject: each such pair is a partition.
 pub(crate) fn source_topic(stream: &str, filter: &str) -> String {
     format!("{stream}{BETWEEN}{filter}")
 }
 
-/// Stream and filter subject of a partition's topic; `None`: it is not of NATS.
+/// Stream and filter subject of a partition's topic. `None` if the topic is not of NATS.
 pub(crate) fn split_source_topic(topic: &str) -> Option<(&str, &str)> {
     topic
         .split_once(BETWEEN)
         .filter(|(stream, filter)| !stream.is_empty() && is_filter(filter))
 }
 
-/// Whether a message can be sent there: 1-249 bytes of printable ASCII without wildcards, no empty token, and none of the server's or the
-/// clients' own (`$`, `_INBOX`).
+/// Checks a subject to send to: 1-249 bytes of printable ASCII, no wildcards, no empty token, and not reserved
+/// by the server (`$`) or the clients (`_INBOX`).
 pub(crate) fn is_subject(subject: &str) -> bool {
     (1..=SUBJECT_BYTES_MAX).contains(&subject.len())
         && subject
@@ -32,7 +34,7 @@ pub(crate) fn is_subject(subject: &str) -> bool {
         && subject.split('.').next() != Some("_INBOX")
 }
 
-/// Whether it can be what a source reads, or an entry of an allow-list: tokens of `A-Z a-z 0-9 - _`, `*`, and `>` at the end.
+/// Checks a filter of a source or an allow-list: tokens of `A-Z a-z 0-9 - _`, `*`, and `>` at the end.
 pub(crate) fn is_filter(filter: &str) -> bool {
     let count = filter.split('.').count();
     let is_token = |token: &str| {
@@ -47,12 +49,12 @@ pub(crate) fn is_filter(filter: &str) -> bool {
     filter.len() <= SUBJECT_BYTES_MAX && filter.split('.').enumerate().all(fits)
 }
 
-/// Whether a filter lets a subject through.
+/// Returns `true` if the filter matches the subject.
 pub(crate) fn filter_matches(filter: &str, subject: &str) -> bool {
     wildcard_values(filter, subject).is_some()
 }
 
-/// Whether a filter lets through all that another does.
+/// Returns `true` if the filter matches every subject that `other` matches.
 pub(crate) fn filter_covers(filter: &str, other: &str) -> bool {
     let (mut filter, mut other) = (filter.split('.'), other.split('.'));
     loop {
@@ -65,7 +67,7 @@ pub(crate) fn filter_covers(filter: &str, other: &str) -> bool {
     }
 }
 
-/// Whether some subject is let through by both.
+/// Returns `true` if some subject matches both filters.
 pub(crate) fn filters_overlap(one: &str, other: &str) -> bool {
     let (mut one, mut other) = (one.split('.'), other.split('.'));
     loop {
@@ -78,7 +80,8 @@ pub(crate) fn filters_overlap(one: &str, other: &str) -> bool {
     }
 }
 
-/// What the wildcards of a filter stand for in a subject, in their order; `None`: it does not let it through.
+/// The parts of a subject that the wildcards of a filter match, in their order. `None` if the filter does not
+/// match.
 fn wildcard_values<'s>(filter: &str, subject: &'s str) -> Option<Vec<&'s str>> {
     let (mut found, mut rest) = (Vec::new(), Some(subject));
     for token in filter.split('.') {
@@ -100,7 +103,7 @@ fn wildcard_values<'s>(filter: &str, subject: &'s str) -> Option<Vec<&'s str>> {
     rest.is_none().then_some(found)
 }
 
-/// What is wrong with a template for messages that such a filter lets through.
+/// Why the template cannot be filled from subjects that the filter matches.
 pub(crate) fn template_error(template: &str, filter: &str) -> Option<String> {
     let count = filter
         .split('.')
@@ -131,7 +134,8 @@ pub(crate) fn is_template(target: &str) -> bool {
     target.split('.').any(|token| token.starts_with('$'))
 }
 
-/// A template with each `$n` replaced by what the n-th wildcard of the filter stands for in the subject. `None`: there is none.
+/// Replaces each `$n` of a template by the part of the subject that the n-th wildcard of the filter matches.
+/// `None` if the filter does not match the subject.
 pub(crate) fn fill_template(template: &str, filter: &str, subject: &str) -> Option<String> {
     let found = wildcard_values(filter, subject)?;
     let mut target = String::with_capacity(template.len() + subject.len());
@@ -154,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_sent_to_has_no_wildcard_space_or_reserved_start() {
+    fn a_subject_to_send_to_has_no_wildcard_space_or_reserved_start() {
         for subject in [
             "orders",
             "a.b.c",
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_lets_through_what_nats_says() {
+    fn a_filter_matches_as_nats_documents() {
         for (filter, subject, lets) in [
             ("a.b", "a.b", true),
             ("a.b", "a.c", false),
@@ -223,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_covers_another_if_nothing_passes_that_alone() {
+    fn a_filter_covers_another_if_it_matches_all_of_its_subjects() {
         for (filter, other, is) in [
             ("a.b", "a.b", true),
             ("a.*", "a.b", true),
@@ -242,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_overlap_if_one_subject_passes_both() {
+    fn filters_overlap_if_one_subject_matches_both() {
         for (one, other, is) in [
             ("a.b", "a.b", true),
             ("a.*", "*.b", true),
@@ -260,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_made_of_what_the_wildcards_stand_for() {
+    fn a_template_is_filled_from_the_wildcards() {
         assert_eq!(
             fill_template("orders.$1", "delayed.orders.*", "delayed.orders.eu").as_deref(),
             Some("orders.eu")

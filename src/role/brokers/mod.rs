@@ -56,7 +56,7 @@ pub(crate) trait BrokerAdapter {
     }
 }
 
-/// What a source reads, and as which member of which group.
+/// The topics of a source, and its member name in a consumer group.
 pub(crate) struct SourceOptions {
     pub(crate) group: String,
     /// A name that no other process has.
@@ -65,7 +65,7 @@ pub(crate) struct SourceOptions {
     pub(crate) dialects: Dialects,
 }
 
-/// What a target is used for.
+/// The purpose and bounds of a target.
 pub(crate) struct TargetOptions {
     pub(crate) purpose: TargetPurpose,
     pub(crate) in_flight_max: usize,

@@ -9,7 +9,7 @@ use crate::limit::{
     LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX, LOADER_REPLIES_MAX,
 };
 use crate::metric;
-use crate::model::{AllowList, Dialects, Naming, RoutingRules, WithoutDelay};
+use crate::model::{Dialects, Naming, RoutingRules, TargetRules, WithoutDelay};
 use crate::run::ThinHours;
 use crate::store::Store;
 use crate::testing::sim::faults::network::OverNetwork;
@@ -25,7 +25,7 @@ use crate::timer::{
 use crate::trace::Tracer;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
@@ -269,10 +269,7 @@ impl Process {
 
 fn rules() -> RoutingRules {
     RoutingRules {
-        target_naming: Naming::Topic,
-        default_target: Some(TARGET.into()),
-        allowed_targets: AllowList::new(Vec::<String>::new()),
-        sources: BTreeSet::from([SOURCE.to_owned()]),
+        targets: TargetRules::new(Naming::Topic, Some(TARGET), Vec::<String>::new(), [SOURCE]),
         max_delay: Duration::from_secs(7 * 24 * 3_600),
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
