@@ -1,11 +1,12 @@
-//! Which messages go into which run: one run a slice, and what is thin over many hours together into a run of the far level. Pure.
+//! Groups messages into runs: one run per slice, and one far run for all slices with few messages.
+//! Pure.
 
 use super::{Run, RunEncoder, RunNamer};
 use crate::limit::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, HOUR_RUN_HORIZON, HOUR_RUN_MESSAGES_MIN};
 use crate::model::{Cursor, Level, Slice, Timestamp};
 use std::time::Duration;
 
-/// A message on its way into a run.
+/// A message to store in a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EncodedMessage<'a> {
     pub(crate) slice: Slice,
@@ -13,12 +14,12 @@ pub(crate) struct EncodedMessage<'a> {
     pub(crate) record: &'a [u8],
 }
 
-/// Which hours are too thin for runs of their own.
+/// Decides which hours have too few messages for a run of their own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThinHours {
-    /// Hours that end sooner are never far: they are to be loaded before long.
+    /// An hour that ends sooner has its own run, because it is loaded soon.
     pub(crate) ends_after: Duration,
-    /// Messages of an hour from which on it has a run.
+    /// An hour with this many messages has its own run.
     pub(crate) messages_min: usize,
 }
 
@@ -29,18 +30,18 @@ impl ThinHours {
     };
 }
 
-/// Where thin hours go.
+/// The slice for hours and days with few messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FarTarget {
     pub(crate) slice: Slice,
-    /// Of hours that end later than this,
+    /// Only hours and days that end after this time are moved there.
     pub(crate) ends_after: Timestamp,
-    /// those that have fewer messages.
+    /// Only hours and days with fewer messages are moved there.
     pub(crate) messages_min: usize,
 }
 
 impl FarTarget {
-    /// Of what is stored at `now`.
+    /// The far slice for messages that are stored at `now`.
     pub(crate) fn at(now: Timestamp, thin: ThinHours) -> Self {
         Self {
             slice: Slice::at(Level::Far, now),
@@ -50,14 +51,14 @@ impl FarTarget {
     }
 }
 
-/// Makes runs of messages.
+/// Builds runs from messages.
 pub(crate) struct RunBuilder {
     encoder: RunEncoder,
     namer: RunNamer,
 }
 
 impl RunBuilder {
-    /// `writer` is drawn anew by each process.
+    /// `writer` must be a new random id for each process.
     pub(crate) fn new(writer: u64) -> Self {
         Self {
             encoder: RunEncoder::new(),
@@ -65,12 +66,13 @@ impl RunBuilder {
         }
     }
 
-    /// The random id that it was made with.
+    /// The random id of this builder.
     pub(crate) fn writer(&self) -> u64 {
         self.namer.writer()
     }
 
-    /// The runs of these messages, each sorted by (due, offset) (I3) and no larger than a batch. Equal places must not come twice.
+    /// Builds the runs of these messages, each sorted by (due, offset) (I3) and at most as large as
+    /// a batch. No place may occur twice.
     pub(crate) fn build(
         &mut self,
         messages: &mut [EncodedMessage<'_>],
@@ -108,7 +110,8 @@ fn same_slice(a: &EncodedMessage<'_>, b: &EncodedMessage<'_>) -> bool {
     a.slice == b.slice
 }
 
-/// Puts thin hours and days into the far slice, if there is more than one. Answers whether it did.
+/// Moves hours and days with few messages to the far slice, if there are at least two of them.
+/// Returns whether it moved any.
 fn move_thin_to_far(messages: &mut [EncodedMessage<'_>], far: FarTarget) -> bool {
     let is_thin = |group: &[EncodedMessage<'_>]| {
         let slice = group[0].slice;
@@ -116,26 +119,21 @@ fn move_thin_to_far(messages: &mut [EncodedMessage<'_>], far: FarTarget) -> bool
             && slice.end().is_some_and(|end| end > far.ends_after)
             && group.len() < far.messages_min
     };
-    if messages
-        .chunk_by(same_slice)
-        .filter(|group| is_thin(group))
-        .count()
-        < 2
-    {
+    let groups = messages.chunk_by(same_slice);
+    if groups.filter(|group| is_thin(group)).count() < 2 {
         return false;
     }
-    for group in messages
-        .chunk_by_mut(same_slice)
-        .filter(|group| is_thin(group))
-    {
-        group
-            .iter_mut()
-            .for_each(|message| message.slice = far.slice);
+    for group in messages.chunk_by_mut(same_slice) {
+        if is_thin(group) {
+            for message in group {
+                message.slice = far.slice;
+            }
+        }
     }
     true
 }
 
-/// How many of these messages make one run: as many as a batch may hold.
+/// The number of messages for the next run: as many as a batch may hold.
 fn run_length(messages: &[EncodedMessage<'_>]) -> usize {
     let mut bytes = 0;
     let fits = messages
@@ -181,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn thin_hours_far_ahead_share_a_run_and_all_others_have_their_own() {
+    fn distant_hours_with_few_messages_share_a_run_and_all_others_have_their_own() {
         let places = [(1, 2), (5, 3), (6, 1), (7, 2)]
             .into_iter()
             .flat_map(|(hour, count)| (0..count).map(move |n| (hour, n)));
@@ -211,7 +209,7 @@ mod tests {
                 ..far
             })),
             of(&[("h1", 2), ("h5", 3), ("h6", 1), ("h7", 2)]),
-            "one alone stays"
+            "a single thin hour keeps its run"
         );
         assert_eq!(
             seal(None),
@@ -225,19 +223,32 @@ mod tests {
             dues in prop::collection::btree_set((0..12i64, 0..50i64), 1..60),
             after in 0..12i64,
             below in 0..6usize,
-            sizes in prop::collection::vec(prop_oneof![9 => Just(3usize), 1 => Just(BATCH_BYTES_MAX / 2)], 60),
+            sizes in prop::collection::vec(
+                prop_oneof![9 => Just(3usize), 1 => Just(BATCH_BYTES_MAX / 2)],
+                60,
+            ),
         ) {
-            let record = |(offset, (hour, millis)): (usize, &(i64, i64))| (at(*hour, *millis, offset as u64), vec![7; sizes[offset]]);
+            let record = |(offset, (hour, millis)): (usize, &(i64, i64))| {
+                (at(*hour, *millis, offset as u64), vec![7; sizes[offset]])
+            };
             let messages: BTreeMap<_, _> = dues.iter().enumerate().map(record).collect();
-            let far = FarTarget { slice: Slice { level: Level::Far, start: 0 }, ends_after: Timestamp::from_millis(after * HOUR), messages_min: below };
+            let far = FarTarget {
+                slice: Slice { level: Level::Far, start: 0 },
+                ends_after: Timestamp::from_millis(after * HOUR),
+                messages_min: below,
+            };
             let runs = RunBuilder::new(1).build(&mut placed(&messages), Some(far));
             let mut found = BTreeMap::new();
             for run in &runs {
-                let loaded = RunDecoder::new().decode(run.name.clone(), run.slice, &run.bytes).unwrap();
+                let loaded = RunDecoder::new()
+                    .decode(run.name.clone(), run.slice, &run.bytes)
+                    .unwrap();
                 for index in 0..loaded.len() {
                     let place = loaded.place(index);
-                    prop_assert!(run.slice.least_due() <= place.due && run.slice.end().is_none_or(|end| place.due < end));
-                    prop_assert!(found.insert(place, loaded.record(index).to_vec()).is_none(), "{:?} is there twice", place);
+                    prop_assert!(run.slice.least_due() <= place.due);
+                    prop_assert!(run.slice.end().is_none_or(|end| place.due < end));
+                    let earlier = found.insert(place, loaded.record(index).to_vec());
+                    prop_assert_eq!(earlier, None, "{:?} is in two runs", place);
                 }
             }
             prop_assert_eq!(found, messages);

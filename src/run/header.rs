@@ -1,32 +1,35 @@
-//! A run's bytes: header, checksum and codec. What lies in the content is laid out here too, but written by `writer` and read by `reader`.
+//! The byte layout of a run: header, checksum and codec. `writer` writes the content, `reader`
+//! reads it.
 //!
 //! | at | bytes | what |
 //! |---|---|---|
 //! | 0 | 4 | magic, `PDRN` |
 //! | 4 | 1 | format version, 1 |
 //! | 5 | 8 | xxh3-64 of every byte after this field |
-//! | 13 | 1 | codec: 0 none, 1 zstd; 2 is kept for lz4 |
+//! | 13 | 1 | codec: 0 none, 1 zstd; 2 is reserved for lz4 |
 //! | 14 | 4 | count of messages, at least 1 |
-//! | 18 | 4 | raw size: bytes of the content once unpacked |
-//! | 22 | 4 | records size: bytes of it that are records |
+//! | 18 | 4 | raw size: bytes of the decompressed content |
+//! | 22 | 4 | records size: bytes of the records in the content |
 //! | 26 | 16 | place of the first message: due, offset |
 //! | 42 | 16 | place of the last message: due, offset |
 //! | 58 | 8 | least offset |
 //! | 66 | 8 | greatest offset |
 //! | 74 | .. | content |
 //!
-//! Numbers are little-endian, dues signed. The checksum stands before what it covers, so that one pass over one piece of memory checks it;
-//! magic and version need none, as each has but one right value.
+//! Numbers are little-endian; due times are signed. The checksum precedes the bytes that it covers,
+//! so that one pass over contiguous memory verifies it. Magic and version need no checksum, because
+//! each has only one valid value.
 //!
-//! | content, unpacked | what |
+//! | decompressed content | what |
 //! |---|---|
 //! | records size | records, as `record` lays them out |
-//! | count varints | dues: how much later than the one before (the first: than the header's) |
-//! | count varints | offsets: the difference from the one before, modulo 2^64, zig-zag |
+//! | count varints | due times: difference from the previous one (the first: from the header's) |
+//! | count varints | offsets: difference from the previous one, modulo 2^64, zig-zag |
 //! | count varints | lengths of the records |
 //!
-//! all in order of (due, offset). The columns stand apart from the records because like beside like compresses better, and because places
-//! are needed long before bodies are; they come last so that a reader drops them, or the messages beyond its horizon, by cutting the end off.
+//! Everything is in order of (due, offset). The columns are separate from the records, because
+//! equal kinds of data compress better together, and because places are needed long before bodies.
+//! They come last, so that a reader drops them, or the messages beyond its horizon, by truncation.
 
 use super::RunSummary;
 use crate::limit;
@@ -40,7 +43,7 @@ const CHECKSUM_AT: usize = 5;
 const CODEC_AT: usize = 13;
 const HEADER_LENGTH: usize = 74;
 
-/// The least that a message takes of the columns: one byte in each.
+/// The least size of a message in the columns: one byte in each.
 const COLUMN_BYTES_MIN: u32 = 3;
 
 const _: () = assert!(
@@ -48,43 +51,43 @@ const _: () = assert!(
     "raw size and record ends are 32 bits wide"
 );
 
-/// Why the bytes are not a run that this version can read. None of it passes by waiting: the run is for quarantine.
+/// The reason why a run is unreadable. Such a run goes to quarantine, because no retry can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CorruptRun {
-    #[error("not a run: it does not begin as one")]
+    #[error("not a run: the magic number is missing")]
     BadMagic,
-    #[error("run of format version {0}, which this version of postdate does not read")]
+    #[error("unsupported run format version {0}")]
     UnknownVersion(u8),
-    #[error("run ends after {0} bytes, within its header")]
+    #[error("run is truncated within its header, after {0} bytes")]
     Truncated(usize),
-    #[error("run's checksum does not match its bytes")]
+    #[error("checksum of the run does not match")]
     Checksum,
-    #[error("run of codec {0}, which this version of postdate does not read")]
+    #[error("unsupported run codec {0}")]
     UnknownCodec(u8),
-    #[error("run says that it unpacks to {0} bytes, which is more than a run may have")]
+    #[error("decompressed size of the run is over the limit: {0} bytes")]
     TooLarge(u32),
-    #[error("run says that it holds {0} messages, which its columns have no room for, or none")]
+    #[error("message count of the run is invalid: {0}")]
     Count(u32),
-    #[error("run's content does not unpack to the size that its header gives")]
+    #[error("content of the run does not decompress to the size in its header")]
     Decompress,
-    #[error("run's columns of places are malformed")]
+    #[error("columns of the run are malformed")]
     Columns,
-    #[error("run's messages are not in order of due and offset")]
+    #[error("messages of the run are not sorted by due time and offset")]
     Unsorted,
-    #[error("run's messages are not where its header says")]
+    #[error("messages of the run do not match the places in its header")]
     Range,
-    #[error("run's records are not as long together as its header says")]
+    #[error("records of the run do not match the size in its header")]
     Records,
 }
 
-/// How the content is packed.
+/// The compression of the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Codec {
     None = 0,
     Zstd = 1,
 }
 
-/// What stands before the content.
+/// The header of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunHeader {
     pub(crate) codec: Codec,
@@ -93,7 +96,7 @@ pub(crate) struct RunHeader {
     pub(crate) records_size: u32,
 }
 
-/// Header and content as one run.
+/// Writes a header and its content as one run.
 pub(crate) fn write(header: &RunHeader, content: &[u8]) -> Vec<u8> {
     let RunSummary {
         count,
@@ -123,8 +126,8 @@ pub(crate) fn write(header: &RunHeader, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Header and packed content of a run, its checksum verified. Never panics. Bounds what is allocated for the content: its size and its
-/// count of messages are such as a run may have.
+/// Verifies the checksum and the limits of a run. Returns its header and its compressed content.
+/// Never panics.
 pub(crate) fn parse(bytes: &[u8]) -> Result<(RunHeader, &[u8]), CorruptRun> {
     let truncated = CorruptRun::Truncated(bytes.len());
     if !bytes.starts_with(&MAGIC) {
@@ -149,7 +152,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(RunHeader, &[u8]), CorruptRun> {
     Ok((header, content))
 }
 
-/// Count of messages and raw size, of bytes that look like a run of a size that it may have; its checksum is not looked at.
+/// The message count and the raw size of a run, without a check of its checksum.
 pub(crate) fn peek_sizes(bytes: &[u8]) -> Option<(usize, usize)> {
     let is_run = bytes.starts_with(&MAGIC) && bytes.get(VERSION_AT) == Some(&VERSION);
     let fields = bytes.get(CODEC_AT..HEADER_LENGTH).filter(|_| is_run)?;
@@ -177,7 +180,7 @@ fn check_sizes(header: &RunHeader) -> Result<(), CorruptRun> {
     Ok(())
 }
 
-/// What is left of the fields of a header whose length was looked at.
+/// The unread fields of a header of full length.
 struct HeaderFields<'a>(&'a [u8]);
 
 impl HeaderFields<'_> {
@@ -188,21 +191,18 @@ impl HeaderFields<'_> {
             [other] => return Err(CorruptRun::UnknownCodec(other)),
         };
         let count = u32::from_le_bytes(self.take());
-        let (raw_size, records_size) = (
-            u32::from_le_bytes(self.take()),
-            u32::from_le_bytes(self.take()),
-        );
-        let (first, last) = (self.place(), self.place());
-        let (least_offset, greatest_offset) = (Offset(self.u64()), Offset(self.u64()));
+        let raw_size = u32::from_le_bytes(self.take());
+        let records_size = u32::from_le_bytes(self.take());
+        let summary = RunSummary {
+            count,
+            first: self.place(),
+            last: self.place(),
+            least_offset: Offset(self.u64()),
+            greatest_offset: Offset(self.u64()),
+        };
         Ok(RunHeader {
             codec,
-            summary: RunSummary {
-                count,
-                first,
-                last,
-                least_offset,
-                greatest_offset,
-            },
+            summary,
             raw_size,
             records_size,
         })
@@ -221,7 +221,7 @@ impl HeaderFields<'_> {
         let (field, rest) = self
             .0
             .split_first_chunk()
-            .expect("the fields are as long as a header");
+            .expect("the header has its full length");
         self.0 = rest;
         *field
     }
@@ -235,8 +235,8 @@ mod tests {
     use crate::model::{Dialect, Level, Message, Reason, Slice};
     use std::collections::BTreeMap;
 
-    /// Version 1, left as it is: magic and version, checksum, codec, count, raw size, records size, first, last, least and greatest offset;
-    /// four records; three columns.
+    /// A run of version 1 without compression, which must never change. The header is followed by
+    /// four records and three columns.
     const PLAIN: &[&str] = &[
         "5044524e01 1098b3ba1fd3d315 00 04000000 6d000000 57000000",
         "0000000000000080 e803000000000000 fa505c18a3010000 ea03000000000000 e603000000000000 ea03000000000000",
@@ -249,7 +249,7 @@ mod tests {
         "11 12 17 1d",
     ];
 
-    /// Version 1, zstd.
+    /// A run of version 1, compressed with zstd.
     const PACKED: &[&str] = &[
         "5044524e01 9c80319f970bb4b7 01 28000000 1d050000 7e040000",
         "00505c18a3010000 4600000000000000 58e85c18a3010000 1f00000000000000 1f00000000000000 4600000000000000",
@@ -292,18 +292,18 @@ mod tests {
     }
 
     #[test]
-    fn version_1_is_written_byte_for_byte_as_ever() {
+    fn the_bytes_of_version_1_never_change() {
         assert_eq!(encode_run(&of_every_kind()).1, bytes(PLAIN));
     }
 
     #[test]
-    fn version_1_is_read_as_ever() {
+    fn version_1_is_readable() {
         assert_reads(&bytes(PLAIN), &of_every_kind());
     }
 
-    /// Written is not compared: another zstd may pack the same content into other bytes.
+    /// Compares no compressed bytes: another version of zstd may produce others.
     #[test]
-    fn version_1_packed_is_read_as_ever() {
+    fn compressed_version_1_is_readable() {
         assert_reads(&bytes(PACKED), &much_alike());
         assert_eq!(
             parse(&encode_run(&much_alike()).1).unwrap().0,
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_and_every_cut_is_noticed() {
+    fn every_flipped_bit_and_every_truncation_is_detected() {
         for run in [bytes(PLAIN), bytes(PACKED)] {
             for at in 0..run.len() {
                 assert!(parse(&run[..at]).is_err(), "cut to {at}");

@@ -1,8 +1,10 @@
-//! The run: a sorted, compressed batch of one slice's messages, and the unit of storage. A run is immutable and sorted by (due, offset)
-//! (I3), and its name is never used twice, even by a store that went back.
+//! A run: a sorted, compressed batch of messages of one slice. It is the unit of storage.
 //!
-//! `frame` is the byte layout, `record` one message's body in it; `Sealer` decides which messages make a run, `Encoder` and
-//! `Namer` make it, `Decoder` reads it into `Loaded`.
+//! A run is immutable and sorted by (due, offset), and its name is never used twice, even after a
+//! rollback of the store (I3).
+//!
+//! `header` documents the byte layout, and `record` the bytes of one message. `RunBuilder` groups
+//! messages into runs, `RunEncoder` and `RunNamer` write them, and `RunDecoder` reads them.
 
 mod builder;
 mod header;
@@ -22,9 +24,11 @@ use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
 
-/// A run's name: `<writer>-<counter>-<count>-<least offset>`, each in lower-case hex. Writer is random and the counter its own, so a name is
-/// never used twice. Count and least offset are in it for a run whose bytes turn out unreadable, and so that a store can keep count of what
-/// it deletes by name.
+/// The name of a run: `<writer>-<counter>-<count>-<least offset>`, each in lower-case hex.
+///
+/// The writer is a random id and counts its own runs, so a name is never used twice. Count and
+/// least offset serve for unreadable runs, and let a store count the messages of the runs that it
+/// deletes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RunName(Arc<str>);
 
@@ -37,14 +41,15 @@ impl RunName {
         &self.0
     }
 
-    /// Messages in the run; 0 for a name that Postdate did not write.
+    /// The number of messages in the run; 0 for a name that Postdate did not write.
     pub(crate) fn count(&self) -> u32 {
         self.part(2)
             .and_then(|part| u32::from_str_radix(part, 16).ok())
             .unwrap_or(0)
     }
 
-    /// The least offset in the run; 0, which is never too high, for a name that Postdate did not write.
+    /// The least offset in the run. For a name that Postdate did not write it is 0, which is never
+    /// too high.
     pub(crate) fn least_offset(&self) -> Offset {
         Offset(
             self.part(3)
@@ -64,13 +69,13 @@ impl fmt::Display for RunName {
     }
 }
 
-/// What a run's header says of it.
+/// The summary of a run in its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunSummary {
     pub(crate) count: u32,
-    /// Place of the first message; its due is the run's least.
+    /// Place of the first message. Its due time is the least of the run.
     pub(crate) first: Cursor,
-    /// Place of the last message: the run is wholly behind a cursor that has reached it.
+    /// Place of the last message. A cursor that has reached it has passed the whole run.
     pub(crate) last: Cursor,
     pub(crate) least_offset: Offset,
     pub(crate) greatest_offset: Offset,
@@ -82,7 +87,7 @@ impl RunSummary {
     }
 }
 
-/// A run as it is stored.
+/// A run in the form in which it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) name: RunName,

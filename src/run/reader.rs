@@ -1,5 +1,7 @@
-//! Reads runs: bytes to messages that are views of one buffer. Nothing found in the bytes makes it panic, or allocate more than a run may
-//! have. What becomes of a run that cannot be read is the caller's affair.
+//! Reads runs: turns bytes into messages that are views of one buffer.
+//!
+//! No input makes it panic, or allocate more than the largest run. The caller handles unreadable
+//! runs.
 
 use super::header::{self, Codec, CorruptRun, RunHeader};
 use super::record::{self, RecordFlags};
@@ -8,10 +10,11 @@ use crate::model::{Cursor, Message, Offset, Slice, Timestamp};
 use integer_encoding::VarInt;
 use zstd::bulk::Decompressor;
 
-/// Of the names that are written: four numbers in hex.
+/// The maximum length of a name that Postdate writes: four numbers in hex.
 const NAME_BYTES_MAX: usize = 60;
 
-/// Decodes runs. Owns the decompressor's context, which costs more to make than a small run to read.
+/// Decodes runs. It reuses the decompressor, because creating one costs more than reading a small
+/// run.
 pub(crate) struct RunDecoder {
     decompressor: Decompressor<'static>,
 }
@@ -19,12 +22,12 @@ pub(crate) struct RunDecoder {
 impl RunDecoder {
     pub(crate) fn new() -> Self {
         Self {
-            decompressor: Decompressor::new().expect("no dictionary is set that could be refused"),
+            decompressor: Decompressor::new().expect("creation without a dictionary cannot fail"),
         }
     }
 
-    /// The run of that name, checked as a whole: its checksum, its columns against its header, the order of its places (I3). Bodies are not
-    /// looked at before they are asked for.
+    /// Decodes a run. Verifies its checksum, its columns against its header, and the order of its
+    /// places (I3). The bodies of messages are decoded later, by [`LoadedRun::message`].
     pub(crate) fn decode(
         &mut self,
         name: RunName,
@@ -51,7 +54,7 @@ impl RunDecoder {
         })
     }
 
-    /// Never takes more memory than the header's raw size, whatever the content would unpack to.
+    /// Never allocates more than the raw size in the header.
     fn decompress(&mut self, header: &RunHeader, packed: &[u8]) -> Result<Vec<u8>, CorruptRun> {
         let size = header.raw_size as usize;
         let content = match header.codec {
@@ -69,8 +72,8 @@ impl RunDecoder {
     }
 }
 
-/// What a run takes in memory once it is decoded, or a little less than this: told by its header, so that it can be known before. 0 where the
-/// bytes are none of a run.
+/// The memory that a run needs once it is decoded, or slightly more. It is computed from the header
+/// alone, and is 0 if the bytes are not a run.
 pub(crate) fn decoded_size(bytes: &[u8]) -> usize {
     let Some((count, raw_size)) = header::peek_sizes(bytes) else {
         return 0;
@@ -82,17 +85,19 @@ pub(crate) fn decoded_size(bytes: &[u8]) -> usize {
         + (count + 1) * size_of::<u32>()
 }
 
-/// A run in memory, whole or up to a horizon. Its messages go by index, from 0, in order of (due, offset).
+/// A run in memory, whole or up to a horizon. Messages have indices from 0, in order of (due,
+/// offset).
 #[derive(Debug)]
 pub(crate) struct LoadedRun {
     name: RunName,
     slice: Slice,
     summary: RunSummary,
     records: Vec<u8>,
-    /// Of all records that were read: who asks for one of a run in which none has a trait need not look at it, which lies somewhere in memory.
+    /// The union of the flags of all records. If no record has a flag, callers need not read the
+    /// record.
     flags: RecordFlags,
     places: Vec<Cursor>,
-    /// Where each record ends, after a 0 so that each begins where the element before it says.
+    /// The end of each record, after a leading 0. A record starts at the element before its own.
     ends: Vec<u32>,
     first_dropped_due: Option<Timestamp>,
 }
@@ -106,26 +111,27 @@ impl LoadedRun {
         self.slice
     }
 
-    /// Of the run as it is stored, whatever was dropped from memory.
+    /// The summary of the stored run, including messages that were dropped from memory.
     pub(crate) fn summary(&self) -> &RunSummary {
         &self.summary
     }
 
-    /// Messages in memory.
+    /// The number of messages in memory.
     pub(crate) fn len(&self) -> usize {
         self.places.len()
     }
 
     /// # Panics
-    /// If `index` is not below [`Loaded::len`].
+    /// If `index` is not below [`LoadedRun::len`].
     pub(crate) fn place(&self, index: usize) -> Cursor {
         self.places[index]
     }
 
-    /// `None`: its body is malformed, or a newer version wrote it; its place stands nevertheless.
+    /// Decodes a message. Returns `None` if its body is malformed or of a newer version; its place
+    /// is valid nevertheless.
     ///
     /// # Panics
-    /// If `index` is not below [`Loaded::len`].
+    /// If `index` is not below [`LoadedRun::len`].
     pub(crate) fn message(&self, index: usize) -> Option<Message<'_>> {
         let place = self.places[index];
         let body = record::decode(self.record(index))?;
@@ -135,38 +141,39 @@ impl LoadedRun {
         })
     }
 
-    /// Whether the message has an id; cheap beside [`Loaded::message`].
+    /// Returns whether the message has an id. Much cheaper than [`LoadedRun::message`].
     ///
     /// # Panics
-    /// If `index` is not below [`Loaded::len`].
+    /// If `index` is not below [`LoadedRun::len`].
     pub(crate) fn has_id(&self, index: usize) -> bool {
         self.flags.has_id() && RecordFlags::of(self.record(index)).has_id()
     }
 
-    /// Whether the message is simply to be delivered; as cheap.
+    /// Returns whether the message is delivered as usual, to its target. As cheap.
     ///
     /// # Panics
-    /// If `index` is not below [`Loaded::len`].
+    /// If `index` is not below [`LoadedRun::len`].
     pub(crate) fn is_plain_delivery(&self, index: usize) -> bool {
         self.flags.is_plain_delivery() || RecordFlags::of(self.record(index)).is_plain_delivery()
     }
 
-    /// A message's body as it is stored.
+    /// The encoded body of a message.
     ///
     /// # Panics
-    /// If `index` is not below [`Loaded::len`].
+    /// If `index` is not below [`LoadedRun::len`].
     pub(crate) fn record(&self, index: usize) -> &[u8] {
         &self.records[self.ends[index] as usize..self.ends[index + 1] as usize]
     }
 
-    /// Memory that the run takes, for the loader's budget.
+    /// The memory that the run uses, in bytes.
     pub(crate) fn memory_size(&self) -> usize {
         let columns =
             self.places.capacity() * size_of::<Cursor>() + self.ends.capacity() * size_of::<u32>();
         size_of::<Self>() + self.name.as_str().len() + self.records.capacity() + columns
     }
 
-    /// Drops those messages at the head that are done, up to the first that is not, and gives their memory back. Indices begin anew.
+    /// Drops the leading messages that are done, and frees their memory. The first remaining
+    /// message then has index 0.
     pub(crate) fn drop_leading(&mut self, is_done: impl Fn(Cursor) -> bool) {
         let done = self
             .places
@@ -186,7 +193,7 @@ impl LoadedRun {
         self.ends.shrink_to_fit();
     }
 
-    /// Drops the messages that are due later than `horizon`, and gives their memory back.
+    /// Drops the messages that are due after `horizon`, and frees their memory.
     pub(crate) fn drop_after(&mut self, horizon: Timestamp) {
         let kept = self.places.partition_point(|place| place.due <= horizon);
         let Some(dropped) = self.places.get(kept) else {
@@ -201,13 +208,15 @@ impl LoadedRun {
         self.ends.shrink_to_fit();
     }
 
-    /// The due of the first message that was dropped: by then the run is to be read again. `None`: all of it is here.
+    /// The due time of the first message that [`LoadedRun::drop_after`] dropped. By then, the run
+    /// must be read again.
     pub(crate) fn first_dropped_due(&self) -> Option<Timestamp> {
         self.first_dropped_due
     }
 }
 
-/// Places, and ends of records. `frame::parse` saw to it that the content has room for as many as its header says.
+/// Reads the places and the ends of the records. `header::parse` has checked that the content has
+/// room for them.
 fn read_columns(header: &RunHeader, content: &[u8]) -> Result<(Vec<Cursor>, Vec<u32>), CorruptRun> {
     let summary = &header.summary;
     let mut column = Column(&content[header.records_size as usize..]);
@@ -247,10 +256,12 @@ fn read_offsets(
     places: &mut [Cursor],
 ) -> Result<(), CorruptRun> {
     let mut offset = summary.first.offset.0;
-    let (mut least, mut greatest) = (u64::MAX, 0);
+    let mut least = u64::MAX;
+    let mut greatest = 0;
     for place in places {
         offset = offset.wrapping_add_signed(column.next()?);
-        (least, greatest) = (least.min(offset), greatest.max(offset));
+        least = least.min(offset);
+        greatest = greatest.max(offset);
         place.offset = Offset(offset);
     }
     if (Offset(least), Offset(greatest)) == (summary.least_offset, summary.greatest_offset) {
@@ -271,7 +282,7 @@ fn read_ends(summary: &RunSummary, column: &mut Column<'_>) -> Result<Vec<u32>, 
     Ok(ends)
 }
 
-/// What is left of the columns.
+/// The unread part of the columns.
 struct Column<'a>(&'a [u8]);
 
 impl Column<'_> {
@@ -330,35 +341,51 @@ mod tests {
             assert_holds(&loaded, &messages);
             prop_assert_eq!(*loaded.summary(), summary);
             prop_assert_eq!(loaded.first_dropped_due(), None);
-            prop_assert!((loaded.memory_size()..loaded.memory_size() + 100).contains(&decoded_size(&bytes)));
+            let size = loaded.memory_size();
+            prop_assert!((size..size + 100).contains(&decoded_size(&bytes)));
         }
 
         #[test]
-        fn what_was_decoded_before_leaves_no_trace(messages in messages_by_place(6), before in messages_by_place(6), damage: u8) {
+        fn a_decoder_keeps_nothing_of_earlier_runs(
+            messages in messages_by_place(6),
+            before in messages_by_place(6),
+            damage: u8,
+        ) {
             let (mut decoder, slice) = (RunDecoder::new(), Slice { level: Level::Now, start: -1 });
             let mut damaged = encode_run(&before).1.to_vec();
             *damaged.last_mut().unwrap() ^= damage;
             let _ = decoder.decode(RunName::new("1-1-1-1"), slice, &damaged);
-            let loaded = decoder.decode(RunName::new("1-2-1-1"), slice, &encode_run(&messages).1).unwrap();
+            let loaded = decoder
+                .decode(RunName::new("1-2-1-1"), slice, &encode_run(&messages).1)
+                .unwrap();
             assert_holds(&loaded, &messages);
         }
 
         #[test]
-        fn a_horizon_keeps_what_is_due_by_it_and_nothing_else(messages in messages_by_place(20), horizons in horizons()) {
+        fn a_horizon_keeps_only_the_messages_due_by_it(
+            messages in messages_by_place(20),
+            horizons in horizons(),
+        ) {
             let mut loaded = decode(&encode_run(&messages).1).unwrap();
             let mut least = i64::MAX;
             for horizon in horizons {
                 loaded.drop_after(Timestamp::from_millis(horizon));
                 least = least.min(horizon);
-                let (kept, dropped): (BTreeMap<_, _>, BTreeMap<_, _>) =
-                    messages.clone().into_iter().partition(|(place, _)| place.due.as_millis() <= least);
+                let (kept, dropped): (BTreeMap<_, _>, BTreeMap<_, _>) = messages
+                    .clone()
+                    .into_iter()
+                    .partition(|(place, _)| place.due.as_millis() <= least);
                 assert_holds(&loaded, &kept);
-                prop_assert_eq!(loaded.first_dropped_due(), dropped.keys().next().map(|place| place.due));
+                let first_dropped_due = dropped.keys().next().map(|place| place.due);
+                prop_assert_eq!(loaded.first_dropped_due(), first_dropped_due);
             }
         }
 
         #[test]
-        fn what_is_done_at_the_head_is_dropped_and_nothing_else(messages in messages_by_place(20), watermarks in prop::collection::vec(0..60u64, 1..4)) {
+        fn only_leading_messages_that_are_done_are_dropped(
+            messages in messages_by_place(20),
+            watermarks in prop::collection::vec(0..60u64, 1..4),
+        ) {
             let mut loaded = decode(&encode_run(&messages).1).unwrap();
             let whole = loaded.memory_size();
             let mut kept = messages;
@@ -367,12 +394,16 @@ mod tests {
                 loaded.drop_leading(is_done);
                 kept = kept.into_iter().skip_while(|(place, _)| is_done(*place)).collect();
                 assert_holds(&loaded, &kept);
-                prop_assert!(loaded.memory_size() <= whole, "its memory is given back");
+                prop_assert!(loaded.memory_size() <= whole, "memory is freed");
             }
         }
 
         #[test]
-        fn a_changed_byte_is_noticed_wherever_it_is(messages in messages_by_place(6), places: [prop::sample::Index; 8], change in 1u8..) {
+        fn every_changed_byte_is_detected(
+            messages in messages_by_place(6),
+            places: [prop::sample::Index; 8],
+            change in 1u8..,
+        ) {
             let bytes = encode_run(&messages).1;
             for at in places.map(|place| place.index(bytes.len())) {
                 let mut changed = bytes.to_vec();
@@ -382,18 +413,26 @@ mod tests {
         }
 
         #[test]
-        fn bytes_missing_or_added_are_noticed(messages in messages_by_place(6), places: [prop::sample::Index; 8], extra in prop::collection::vec(any::<u8>(), 1..9)) {
+        fn missing_or_added_bytes_are_detected(
+            messages in messages_by_place(6),
+            places: [prop::sample::Index; 8],
+            extra in prop::collection::vec(any::<u8>(), 1..9),
+        ) {
             let bytes = encode_run(&messages).1;
             for at in places.map(|place| place.index(bytes.len())) {
-                prop_assert!(decode(&bytes[..at]).is_err(), "cut to {at}");
-                prop_assert!(decode(&bytes[at + 1..]).is_err(), "begun after {at}");
-                prop_assert!(decode(&[&bytes[..at], &extra, &bytes[at..]].concat()).is_err(), "more at {at}");
+                prop_assert!(decode(&bytes[..at]).is_err(), "truncated to {at}");
+                prop_assert!(decode(&bytes[at + 1..]).is_err(), "without the first {at}");
+                let longer = [&bytes[..at], &extra, &bytes[at..]].concat();
+                prop_assert!(decode(&longer).is_err(), "inserted at {at}");
             }
             prop_assert!(decode(&[&bytes[..], &extra].concat()).is_err());
         }
 
         #[test]
-        fn a_change_under_a_checksum_that_fits_never_panics(messages in messages_by_place(6), changes: Vec<(prop::sample::Index, u8)>) {
+        fn a_change_with_a_matching_checksum_never_panics(
+            messages in messages_by_place(6),
+            changes: Vec<(prop::sample::Index, u8)>,
+        ) {
             let mut bytes = encode_run(&messages).1.to_vec();
             for (at, to) in changes {
                 let at = 13 + at.index(bytes.len() - 13);
@@ -403,21 +442,27 @@ mod tests {
         }
 
         #[test]
-        fn content_of_any_kind_never_panics(header in header(), content: Vec<u8>) {
+        fn random_content_never_panics(header in header(), content: Vec<u8>) {
             read_all(&write(&header, &content));
             let size = content.len() as u32;
-            read_all(&write(&RunHeader { raw_size: size, records_size: header.records_size.min(size), ..header }, &content));
+            let records_size = header.records_size.min(size);
+            read_all(&write(&RunHeader { raw_size: size, records_size, ..header }, &content));
         }
 
         #[test]
-        fn foreign_bytes_never_panic(bytes: Vec<u8>) {
+        fn random_bytes_never_panic(bytes: Vec<u8>) {
             read_all(&bytes);
         }
     }
 
     fn horizons() -> impl Strategy<Value = Vec<i64>> {
         prop::collection::vec(
-            prop_oneof![6 => -1..52i64, 1 => any::<i64>(), 1 => Just(i64::MAX), 1 => Just(i64::MIN)],
+            prop_oneof![
+                6 => -1..52i64,
+                1 => any::<i64>(),
+                1 => Just(i64::MAX),
+                1 => Just(i64::MIN),
+            ],
             1..4,
         )
     }
@@ -447,7 +492,7 @@ mod tests {
         )
     }
 
-    /// As it stands, under a checksum that fits.
+    /// The same bytes with a matching checksum.
     fn signed(mut bytes: Vec<u8>) -> Vec<u8> {
         let checksum = xxhash_rust::xxh3::xxh3_64(&bytes[13..]);
         bytes[5..13].copy_from_slice(&checksum.to_le_bytes());
@@ -464,7 +509,8 @@ mod tests {
         }
     }
 
-    /// A run of two messages, due at 10 and 20 with offsets 7 and 5, and records `a` and `bc`; `change` makes something of it.
+    /// The error of a run of two messages after `change`. The messages are due at 10 and 20, with
+    /// offsets 7 and 5, and records `a` and `bc`.
     fn forged(change: impl FnOnce(&mut RunHeader, &mut Vec<u8>)) -> Option<CorruptRun> {
         let summary = RunSummary {
             count: 2,
@@ -485,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_run_is_told_apart() {
+    fn each_kind_of_damage_has_its_own_error() {
         assert_eq!(forged(|_, _| {}), None);
         assert_eq!(
             forged(|header, _| header.summary.count = 0),
@@ -573,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_writers_version_or_codec_is_told_apart_from_damage() {
+    fn a_newer_version_or_codec_differs_from_damage() {
         let mut bytes = encode_run(&BTreeMap::from([(at(1, 1), TestMessage::default())]))
             .1
             .to_vec();
@@ -591,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn content_that_unpacks_to_more_than_it_says_is_refused() {
+    fn content_larger_than_its_header_says_is_refused() {
         let packed = zstd::bulk::compress(&[0; 1 << 20], 1).unwrap();
         let corrupt = forged(|header, content| {
             header.codec = Codec::Zstd;
@@ -617,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_horizon_drops_gives_its_memory_back() {
+    fn messages_beyond_a_horizon_free_their_memory() {
         let payload = Some(vec![7; 100]);
         let messages = (0..1000)
             .map(|n| {

@@ -1,16 +1,17 @@
-//! One message's body in a run, as bytes: written once, then read as a view. Places are none of its business (they are the run's columns),
-//! nor is what a message means.
+//! The bytes of one message's body in a run. A body is written once, and then read as a view.
 //!
-//! | bytes | what | there if |
+//! The place of the message is not part of its body: it is in the columns of the run.
+//!
+//! | bytes | what | present if |
 //! |---|---|---|
 //! | 1 | flags | always |
 //! | varint, .. | length and bytes of the key | not `NULL_KEY` |
-//! | varint, .. | length and block of the headers (as `model::header` lays it out) | always |
+//! | varint, .. | length and block of the headers (see `model::header`) | always |
 //! | varint, .. | length and bytes of the payload | not `NULL_PAYLOAD` |
 //! | varint, .. | length and text of the id | `HAS_ID` |
 //! | varint, .. | length and text of the target | `HAS_TARGET` |
-//! | 1 | number of the dialect that the record spoke (as `model::dialect` has it) | `HAS_DIALECT` |
-//! | 1, .. | disposition and its fields | `HAS_DISPOSITION`; without it the message is to be delivered |
+//! | 1 | code of the source record's dialect (see `model::dialect`) | `HAS_DIALECT` |
+//! | 1, .. | disposition and its fields | `HAS_DISPOSITION`; otherwise delivered as usual |
 //!
 //! | disposition | fields |
 //! |---|---|
@@ -18,8 +19,9 @@
 //! | 2 dead letter | reason's code, detail |
 //! | 3 retry | attempt, origin, due, error's code |
 //!
-//! Texts are UTF-8 behind their length. Numbers and lengths are LEB128 varints, instants zig-zag before that. A record ends with its last
-//! field. Flags, dialects and dispositions that are not listed belong to a newer writer: such a record is not guessed at.
+//! Texts are UTF-8, preceded by their length. Numbers and lengths are LEB128 varints; instants are
+//! zig-zag encoded first. A record ends with its last field. Other flags, dialects and dispositions
+//! belong to a newer version: such a record is malformed for this version.
 
 use crate::model::header::push_varint;
 use crate::model::{Body, Dialect, Disposition, Headers, Reason, RetryState, Timestamp};
@@ -37,11 +39,11 @@ const RELAY: u8 = 1;
 const DEAD_LETTER: u8 = 2;
 const RETRY: u8 = 3;
 
-/// Appends `body` to `out`, without anything that says how long it is: the run's column does.
+/// Appends `body` to `out`, without its length, which is in a column of the run.
 pub(crate) fn encode(body: &Body<'_>, out: &mut Vec<u8>) {
     debug_assert!(
         is_complete(body.headers),
-        "a block of headers that ends in the middle could not be read back"
+        "an incomplete header block could not be read back"
     );
     out.push(flags(body));
     let parts = [
@@ -58,10 +60,10 @@ pub(crate) fn encode(body: &Body<'_>, out: &mut Vec<u8>) {
     push_disposition(out, &body.disposition);
 }
 
-/// `None`: malformed, or written by a newer version. Never panics and never reads past the end.
+/// Decodes a body. Returns `None` if it is malformed or of a newer version. Never panics.
 pub(crate) fn decode(bytes: &[u8]) -> Option<Body<'_>> {
-    let mut rest = RecordReader(bytes);
-    let flags = rest.byte()?;
+    let mut reader = RecordReader(bytes);
+    let flags = reader.byte()?;
     if flags & !KNOWN != 0 {
         return None;
     }
@@ -70,45 +72,45 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Body<'_>> {
         key: if has(NULL_KEY) {
             None
         } else {
-            Some(rest.bytes()?)
+            Some(reader.bytes()?)
         },
-        headers: Headers::from_block(rest.bytes()?),
+        headers: Headers::from_block(reader.bytes()?),
         payload: if has(NULL_PAYLOAD) {
             None
         } else {
-            Some(rest.bytes()?)
+            Some(reader.bytes()?)
         },
         id: if has(HAS_ID) {
-            Some(rest.text()?)
+            Some(reader.text()?)
         } else {
             None
         },
         target: if has(HAS_TARGET) {
-            Some(rest.text()?)
+            Some(reader.text()?)
         } else {
             None
         },
         dialect: if has(HAS_DIALECT) {
-            Some(Dialect::from_code(rest.byte()?)?)
+            Some(Dialect::from_code(reader.byte()?)?)
         } else {
             None
         },
         disposition: if has(HAS_DISPOSITION) {
-            rest.disposition()?
+            reader.disposition()?
         } else {
             Disposition::Deliver
         },
     };
-    (rest.0.is_empty() && is_complete(body.headers)).then_some(body)
+    (reader.0.is_empty() && is_complete(body.headers)).then_some(body)
 }
 
-/// What a record's first byte tells, at a fraction of what decoding costs; or those of several records, each taken for what it may be.
+/// The first byte of a record, or the union of several. Reading it is much cheaper than decoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RecordFlags(u8);
 
 impl RecordFlags {
     pub(super) fn of(record: &[u8]) -> Self {
-        // One without a first byte is none that could be delivered.
+        // An empty record is malformed, so it cannot be delivered as usual.
         Self(record.first().map_or(HAS_DISPOSITION, |flags| *flags))
     }
 
@@ -116,12 +118,12 @@ impl RecordFlags {
         Self(self.0 | other.0)
     }
 
-    /// Whether the message has an id.
+    /// Returns whether the message has an id.
     pub(super) fn has_id(self) -> bool {
         self.0 & HAS_ID != 0
     }
 
-    /// Whether the message is simply to be delivered.
+    /// Returns whether the message is delivered as usual.
     pub(super) fn is_plain_delivery(self) -> bool {
         self.0 & HAS_DISPOSITION == 0
     }
@@ -179,14 +181,15 @@ fn push_instant(out: &mut Vec<u8>, instant: Timestamp) {
     push_signed(out, instant.as_millis());
 }
 
-/// A zig-zag varint: short for numbers near zero, whatever their sign.
+/// Appends a zig-zag varint, which is short for numbers near zero of either sign.
 pub(super) fn push_signed(out: &mut Vec<u8>, value: i64) {
     let mut bytes = [0; 10];
     let length = value.encode_var(&mut bytes);
     out.extend_from_slice(&bytes[..length]);
 }
 
-/// Reading a block of headers ends silently at its first bad byte; here that would deliver a message with some of its headers missing.
+/// Returns whether the whole block is readable. Its iterator ends silently at the first bad byte,
+/// and the message would be delivered without some of its headers.
 fn is_complete(headers: Headers<'_>) -> bool {
     let spaces = headers.iter().map(|(name, value)| {
         let value_space = value.map_or(1, |value| (value.len() + 1).required_space() + value.len());
@@ -195,7 +198,7 @@ fn is_complete(headers: Headers<'_>) -> bool {
     spaces.sum::<usize>() == headers.as_block().len()
 }
 
-/// What is left of a record.
+/// The unread part of a record.
 struct RecordReader<'a>(&'a [u8]);
 
 impl<'a> RecordReader<'a> {
@@ -272,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_body_reads_back_as_it_was(samples in any_messages(8)) {
+        fn every_body_is_read_back_unchanged(samples in any_messages(8)) {
             for sample in &samples {
                 let bytes = sample.record();
                 prop_assert_eq!(decode(&bytes), Some(sample.body()));
@@ -280,7 +283,10 @@ mod tests {
         }
 
         #[test]
-        fn a_body_with_a_byte_too_many_or_too_few_is_malformed(samples in any_messages(2), extra: u8) {
+        fn a_body_with_an_extra_or_missing_byte_is_malformed(
+            samples in any_messages(2),
+            extra: u8,
+        ) {
             for sample in &samples {
                 let mut bytes = sample.record();
                 for end in 0..bytes.len() {
@@ -292,13 +298,17 @@ mod tests {
         }
 
         #[test]
-        fn foreign_bytes_never_panic(bytes: Vec<u8>, flags in 0u8..64) {
+        fn random_bytes_never_panic(bytes: Vec<u8>, flags in 0u8..64) {
             let _ = decode(&bytes);
             let _ = decode(&[&[flags][..], &bytes].concat());
         }
 
         #[test]
-        fn a_changed_byte_never_panics(samples in any_messages(2), at: prop::sample::Index, to: u8) {
+        fn a_changed_byte_never_panics(
+            samples in any_messages(2),
+            at: prop::sample::Index,
+            to: u8,
+        ) {
             let mut bytes = samples[0].record();
             let at = at.index(bytes.len());
             bytes[at] = to;
@@ -308,18 +318,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_the_first_byte_tells_is_what_the_body_says(samples in any_messages(8)) {
+        fn the_flags_match_the_body(samples in any_messages(8)) {
             for sample in &samples {
                 let (bytes, body) = (sample.record(), sample.body());
-                let traits = RecordFlags::of(&bytes);
-                prop_assert_eq!(traits.has_id(), body.id.is_some());
-                prop_assert_eq!(traits.is_plain_delivery(), body.disposition == Disposition::Deliver);
+                let flags = RecordFlags::of(&bytes);
+                prop_assert_eq!(flags.has_id(), body.id.is_some());
+                let is_plain = body.disposition == Disposition::Deliver;
+                prop_assert_eq!(flags.is_plain_delivery(), is_plain);
             }
         }
     }
 
     #[test]
-    fn null_and_empty_stay_apart() {
+    fn null_and_empty_are_different() {
         for key in [None, Some(Vec::new())] {
             for payload in [None, Some(Vec::new())] {
                 let sample = TestMessage {
@@ -333,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_writers_flag_dialect_or_disposition_is_not_guessed_at() {
+    fn an_unknown_flag_dialect_or_disposition_is_malformed() {
         let bytes = plain().record();
         for flag in [1 << 6, 1 << 7] {
             assert_eq!(decode(&[&[bytes[0] | flag], &bytes[1..]].concat()), None);
@@ -371,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_end_in_the_middle_are_malformed_not_cut_short() {
+    fn incomplete_headers_are_malformed() {
         let mut sample = plain();
         sample.headers = b"\x01a\x02b".to_vec();
         let bytes = sample.record();
@@ -383,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_is_the_one_of_the_table() {
+    fn the_layout_matches_the_table() {
         let body = Body {
             key: None,
             payload: Some(b"pay"),

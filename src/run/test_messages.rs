@@ -1,4 +1,4 @@
-//! Messages of every kind for the tests of this folder. Nothing here is about the bytes.
+//! Random messages of every kind, for the tests of this folder.
 
 use super::{RunEncoder, RunSummary, record};
 use crate::model::header::push_header;
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// A message that owns its parts.
+/// A message with owned fields.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TestMessage {
     pub(crate) key: Option<Vec<u8>>,
@@ -21,7 +21,7 @@ pub(crate) struct TestMessage {
     pub(crate) disposition: TestDisposition,
 }
 
-/// A disposition that owns its texts.
+/// A disposition with owned texts.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum TestDisposition {
     #[default]
@@ -68,7 +68,7 @@ impl TestMessage {
     }
 }
 
-/// The run of those messages.
+/// Encodes the run of these messages.
 pub(crate) fn encode_run(messages: &BTreeMap<Cursor, TestMessage>) -> (RunSummary, Bytes) {
     let records: Vec<_> = messages
         .iter()
@@ -77,19 +77,19 @@ pub(crate) fn encode_run(messages: &BTreeMap<Cursor, TestMessage>) -> (RunSummar
     RunEncoder::new().encode(records.iter().map(|(place, record)| (*place, &record[..])))
 }
 
-/// From one to `count_max` messages without places.
+/// Generates one to `count_max` messages without places.
 pub(crate) fn any_messages(count_max: usize) -> impl Strategy<Value = Vec<TestMessage>> {
     prop::collection::vec(sample(), 1..=count_max)
 }
 
-/// From one to `count_max` messages by place, extremes of due and offset among them.
+/// Generates one to `count_max` messages by place, including extreme due times and offsets.
 pub(crate) fn messages_by_place(
     count_max: usize,
 ) -> impl Strategy<Value = BTreeMap<Cursor, TestMessage>> {
     prop::collection::btree_map(place(), sample(), 1..=count_max)
 }
 
-/// A place by its numbers.
+/// A place from its numbers.
 pub(crate) fn at(due: i64, offset: u64) -> Cursor {
     Cursor::new(Timestamp::from_millis(due), Offset(offset))
 }

@@ -1,5 +1,4 @@
-//! Makes runs: their names, and their bytes from messages that are encoded and sorted already. Which messages belong together is the
-//! caller's choice.
+//! Writes runs: their names, and their bytes from messages that are encoded and sorted.
 
 use super::header::{self, Codec, RunHeader};
 use super::record::push_signed;
@@ -10,14 +9,15 @@ use crate::model::{Cursor, Offset};
 use bytes::Bytes;
 use zstd::bulk::Compressor;
 
-/// Level 3 measured worse on every axis: slower by more than it is smaller, and no faster to read.
+/// Level 3 was measured: its output is not enough smaller for its time, and no faster to read.
 const ZSTD_LEVEL: i32 = 1;
 
-/// Content below this stays as it is: there is little in it to repeat, and the call alone costs more than all the rest.
+/// Smaller content is not compressed: it has few repetitions, and the call costs more than the
+/// rest.
 const COMPRESS_BYTES_MIN: usize = 256;
 
-/// Gives out run names. The writer's id is random and drawn anew by each process, so no name comes twice: not after a restart, and not from
-/// a store that went back.
+/// Creates run names. The writer's id is a new random number for each process. So no name is used
+/// twice, even after a restart or a rollback of the store (I3).
 #[derive(Debug)]
 pub(crate) struct RunNamer {
     writer: u64,
@@ -48,7 +48,7 @@ impl RunNamer {
     }
 }
 
-/// Encodes runs. Owns what is worth using again: the compressor's context and the buffers.
+/// Encodes runs. It reuses the compressor and the buffers.
 pub(crate) struct RunEncoder {
     compressor: Compressor<'static>,
     raw: Vec<u8>,
@@ -57,8 +57,7 @@ pub(crate) struct RunEncoder {
 
 impl RunEncoder {
     pub(crate) fn new() -> Self {
-        let compressor =
-            Compressor::new(ZSTD_LEVEL).expect("zstd takes the level, and no dictionary is set");
+        let compressor = Compressor::new(ZSTD_LEVEL).expect("zstd supports this level");
         Self {
             compressor,
             raw: Vec::new(),
@@ -66,9 +65,12 @@ impl RunEncoder {
         }
     }
 
-    /// The run of `records`: places in strictly ascending order (I3), each with its body as [`super::record::encode`] left it. Their number
-    /// and bytes are the caller's to bound (I6). A run that no reader would take is a broken invariant and ends the process before it is
-    /// stored: one without messages, out of order, or larger than [`limit::RUN_BYTES_MAX`] with its columns.
+    /// Encodes the run of `records`: places in strictly ascending order (I3), with bodies that
+    /// [`super::record::encode`] wrote. The caller bounds their number and size (I6).
+    ///
+    /// # Panics
+    /// If no reader would accept the run: it has no messages, is not sorted, or is larger than
+    /// [`limit::RUN_BYTES_MAX`].
     pub(crate) fn encode<'a, R>(&mut self, records: R) -> (RunSummary, Bytes)
     where
         R: ExactSizeIterator<Item = (Cursor, &'a [u8])> + Clone,
@@ -101,22 +103,22 @@ impl RunEncoder {
         self.raw.len() as u32
     }
 
-    /// The raw content as it is stored: compressed where that makes it smaller.
+    /// Compresses the raw content if that makes it smaller.
     fn compress(&mut self) -> (Codec, &[u8]) {
         if self.raw.len() >= COMPRESS_BYTES_MIN {
             self.compressed
                 .reserve(zstd::compress_bound(self.raw.len()));
-            let packed = self
+            let size = self
                 .compressor
                 .compress_to_buffer(&self.raw, &mut self.compressed);
-            if packed.expect("the buffer is as large as zstd asks for") < self.raw.len() {
+            if size.expect("the buffer has the size that zstd requires") < self.raw.len() {
                 return (Codec::Zstd, &self.compressed);
             }
         }
         (Codec::None, &self.raw)
     }
 
-    /// One giant record must not keep its memory for as long as the process lives.
+    /// Clears the buffers. Shrinks them, so that one large record does not occupy memory for ever.
     fn reset(&mut self) {
         for buffer in [&mut self.raw, &mut self.compressed] {
             buffer.clear();
@@ -126,16 +128,16 @@ impl RunEncoder {
 }
 
 fn summarize(mut places: impl ExactSizeIterator<Item = Cursor>) -> RunSummary {
-    let count = u32::try_from(places.len()).expect("a batch is bounded far below 2^32 messages");
+    let count = u32::try_from(places.len()).expect("a batch has fewer than 2^32 messages");
     let first = places.next().expect("a run holds at least one message");
-    let alone = RunSummary {
+    let single = RunSummary {
         count,
         first,
         last: first,
         least_offset: first.offset,
         greatest_offset: first.offset,
     };
-    places.fold(alone, |so_far, place| {
+    places.fold(single, |so_far, place| {
         assert!(
             so_far.last < place,
             "{place:?} after {:?}: a run's messages are sorted by due and offset (I3)",
@@ -158,7 +160,7 @@ fn push_columns<'a>(
     let mut before = first.due.as_millis();
     for (place, _) in records.clone() {
         let due = place.due.as_millis();
-        // The difference of any two instants fits 64 bits without a sign, and the later one comes second.
+        // Dues ascend, so their difference fits into 64 bits without a sign.
         push_varint(raw, due.wrapping_sub(before) as u64);
         before = due;
     }
@@ -182,7 +184,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_summary_is_that_of_the_messages(messages in messages_by_place(12)) {
+        fn the_summary_matches_the_messages(messages in messages_by_place(12)) {
             let (summary, _) = encode_run(&messages);
             let offsets: BTreeSet<_> = messages.keys().map(|place| place.offset).collect();
             let expected = RunSummary {
@@ -196,12 +198,18 @@ mod tests {
         }
 
         #[test]
-        fn a_run_is_the_same_bytes_whatever_was_encoded_before(messages in messages_by_place(12), before in messages_by_place(4)) {
+        fn the_bytes_of_a_run_do_not_depend_on_earlier_runs(
+            messages in messages_by_place(12),
+            before in messages_by_place(4),
+        ) {
             let mut used = RunEncoder::new();
             let runs: Vec<_> = [&messages, &before, &messages]
                 .into_iter()
                 .map(|messages| {
-                    let records: Vec<_> = messages.iter().map(|(place, sample)| (*place, sample.record())).collect();
+                    let records: Vec<_> = messages
+                        .iter()
+                        .map(|(place, sample)| (*place, sample.record()))
+                        .collect();
                     used.encode(records.iter().map(|(place, record)| (*place, &record[..])))
                 })
                 .collect();
@@ -210,14 +218,14 @@ mod tests {
         }
 
         #[test]
-        fn a_name_tells_count_and_least_offset(writer: u64, count: u32, least: u64) {
+        fn a_name_contains_count_and_least_offset(writer: u64, count: u32, least: u64) {
             let name = RunNamer::new(writer).next_name(count, Offset(least));
             prop_assert_eq!((name.count(), name.least_offset()), (count, Offset(least)));
         }
     }
 
     #[test]
-    fn a_name_never_comes_twice() {
+    fn a_name_is_never_used_twice() {
         let mut namers = [RunNamer::new(7), RunNamer::new(8)];
         let names: BTreeSet<_> = (0..200)
             .map(|turn| namers[turn % 2].next_name(5, Offset(9)))
@@ -227,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_planted_fault_gives_the_same_name_to_runs_of_as_many_messages() {
+    fn the_injected_fault_reuses_names() {
         let names = fault_injection::with(Some(InjectedFault::ReuseRunNames), || {
             [7, 8].map(|writer| RunNamer::new(writer).next_name(5, Offset(writer)))
         });
@@ -235,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_is_packed_and_what_does_not_is_left_as_it_is() {
+    fn only_content_that_becomes_smaller_is_compressed() {
         let alike = [b'a'; 4000];
         let unlike: Vec<u8> = (0..1000u64)
             .flat_map(|n| {
@@ -250,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_giant_record_does_not_keep_its_memory() {
+    fn a_large_record_does_not_occupy_memory_for_ever() {
         let (giant, bound) = (
             vec![0; 3 * limit::BATCH_BYTES_MAX],
             2 * limit::BATCH_BYTES_MAX,
@@ -262,19 +270,19 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "I3")]
-    fn a_run_out_of_order_is_never_made() {
+    fn an_unsorted_run_is_never_written() {
         RunEncoder::new().encode([(at(2, 1), &b"a"[..]), (at(1, 2), b"b")].into_iter());
     }
 
     #[test]
     #[should_panic(expected = "I3")]
-    fn a_run_with_one_place_twice_is_never_made() {
+    fn a_run_with_equal_places_is_never_written() {
         RunEncoder::new().encode([(at(1, 1), &b"a"[..]), (at(1, 1), b"b")].into_iter());
     }
 
     #[test]
     #[should_panic(expected = "at least one")]
-    fn a_run_without_messages_is_never_made() {
+    fn an_empty_run_is_never_written() {
         RunEncoder::new().encode([].into_iter());
     }
 }

@@ -1,11 +1,11 @@
-//! The claims in flight. Several claims may be open at once; they count as delivered in order, so that
-//! one pair describes everything that is delivered.
+//! The claims in flight. Several claims may be open at once; they count as delivered in order, so
+//! that one pair describes everything that is delivered.
 
 use crate::model::Progress;
 use std::collections::VecDeque;
 
-/// The claims of one shard that are not fully delivered, in order. `T` is the caller's batch for each
-/// claim. Claims are numbered in sequence from 0; the numbers wrap around.
+/// The claims of one shard that are not fully delivered, in order. `T` is the caller's batch for
+/// each claim. Claims are numbered in sequence from 0; the numbers wrap around.
 pub(crate) struct InFlightClaims<T> {
     queue: VecDeque<InFlightClaim<T>>,
     /// The number of the first claim in the queue.
@@ -97,8 +97,8 @@ impl<T> InFlightClaims<T> {
         self.queue.get_mut(number.wrapping_sub(self.first) as usize)
     }
 
-    /// Records that `count` messages of a claim are complete: acknowledged, dead-lettered, sent back to
-    /// the source, or cancelled (I4).
+    /// Records that `count` messages of a claim are complete: acknowledged, dead-lettered, sent
+    /// back to the source, or cancelled (I4).
     pub(crate) fn complete(&mut self, number: u32, count: usize) {
         if let Some(in_flight) = self.claim_mut(number) {
             in_flight.open = in_flight

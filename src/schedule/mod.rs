@@ -1,15 +1,16 @@
-//! The protocol of one shard: which messages to take next, and which pair (C, W) describes them. Pure.
+//! The protocol of one shard: which messages to take next, and which pair (C, W) describes them.
+//! Pure.
 //!
-//! The schedule holds runs, not messages. A run is queued by the due time of its next message: in the
-//! timing wheel if that is in the future, otherwise in the heap of ready runs.
+//! The schedule holds runs, not messages. A run is queued by the due time of its next message: in
+//! the timing wheel if that is in the future, otherwise in the heap of ready runs.
 //!
 //! Relative to the pair (C, W) that was taken last, a message has one of three states:
 //!
 //! | a message at (due, offset) | is | is taken |
 //! |---|---|---|
 //! | at or before C, offset below W | done | never |
-//! | at or before C, offset W or above | *late*: stored behind the cursor | in offset order; W moves over it |
-//! | after C | fresh | in (due, offset) order; C moves to it |
+//! | at or before C, offset W or above | *late*: stored behind the cursor | by offset; W moves over it |
+//! | after C | fresh | by (due, offset); C moves to it |
 //!
 //! The schedule does not read, decode, claim or deliver. It has no clock: `now` is an argument. If
 //! `now` steps back, fewer messages are taken, and none is taken twice.
@@ -37,10 +38,12 @@ pub(crate) trait Places {
 pub(crate) struct Schedule<R> {
     /// The pair that was taken last.
     taken: Progress,
-    /// All messages stored before `seen` and placed before `loaded` are in the schedule, or were taken.
+    /// All messages stored before `seen` and placed before `loaded` are in the schedule, or were
+    /// taken.
     seen: Watermark,
     loaded: Cursor,
-    /// While `loaded` is not past the cursor: all late messages below this offset are in the schedule.
+    /// While `loaded` is not past the cursor: all late messages below this offset are in the
+    /// schedule.
     late_loaded: Offset,
     wheel: Wheel,
     ready: BinaryHeap<Reverse<ReadyEntry>>,
@@ -55,8 +58,8 @@ pub(crate) struct Schedule<R> {
 /// The place of a run's next message, and the run's handle.
 type ReadyEntry = (Cursor, u32);
 
-/// A run whose messages `next..end` were not taken yet. Trimming may have left fewer, or none. A handle
-/// without messages is free again only after the wheel or the heap has returned it.
+/// A run whose messages `next..end` were not taken yet. Trimming may have left fewer, or none. A
+/// handle without messages is free again only after the wheel or the heap has returned it.
 struct QueuedRun<R> {
     run: Rc<R>,
     next: u32,
@@ -140,8 +143,8 @@ impl<R: Places> Schedule<R> {
         self.loaded
     }
 
-    /// Returns whether a store with this watermark was rolled back. If so, the caller must start a new schedule
-    /// after the taken pair, and load everything again.
+    /// Returns whether a store with this watermark was rolled back. If so, the caller must start a
+    /// new schedule after the taken pair, and load everything again.
     pub(crate) fn is_rolled_back(&self, watermark: Watermark) -> bool {
         watermark < self.seen && !fault!(IgnoreRollback)
     }
@@ -156,8 +159,8 @@ impl<R: Places> Schedule<R> {
         self.loaded = loaded;
     }
 
-    /// Records that all late messages below `bound` were added, although the schedule is not loaded up
-    /// to the cursor. They can be taken already, so a backlog of late messages need not fit into
+    /// Records that all late messages below `bound` were added, although the schedule is not loaded
+    /// up to the cursor. They can be taken already, so a backlog of late messages need not fit into
     /// memory.
     pub(crate) fn advance_late_loaded(&mut self, bound: Offset) {
         self.late_loaded = self.late_loaded.max(bound);
@@ -214,8 +217,8 @@ impl<R: Places> Schedule<R> {
         has_late || self.is_cursor_loaded() && (has_ready || has_future)
     }
 
-    /// Adds a run. The same message may be added several times, also by runs of different names: equal
-    /// places are one message.
+    /// Adds a run. The same message may be added several times, also by runs of different names:
+    /// equal places are one message.
     pub(crate) fn add_run(&mut self, run: Rc<R>) {
         let mut next = 0;
         while next < run.len() && run.place(next) <= self.taken.cursor {
@@ -266,7 +269,8 @@ impl<R: Places> Schedule<R> {
         }
     }
 
-    /// Shortens each run that is not shared with `trim`, which may cut messages at or after `loaded`.
+    /// Shortens each run that is not shared with `trim`, which may cut messages at or after
+    /// `loaded`.
     pub(crate) fn trim(&mut self, loaded: Cursor, mut trim: impl FnMut(&mut R)) {
         self.lower_loaded(loaded);
         for slot in &mut self.runs {
@@ -276,16 +280,18 @@ impl<R: Places> Schedule<R> {
             {
                 trim(run);
             }
-            // An empty run is dropped at once: a shard may have too many runs even if all are empty.
+            // An empty run is dropped at once: a shard may have too many runs even if all are
+            // empty.
             slot.take_if(|queued| queued.next_place().is_none());
         }
     }
 
-    /// Takes at most `limit` messages that are due at `now`, and moves the pair over them. Late messages
-    /// come first, and are at most half of the limit. Returns `None` if there is nothing to take.
+    /// Takes at most `limit` messages that are due at `now`, and moves the pair over them. Late
+    /// messages come first, and are at most half of the limit. Returns `None` if there is nothing
+    /// to take.
     ///
-    /// Takes nothing while the store is behind the watermark of the pair, and no fresh message before
-    /// everything up to the cursor is loaded.
+    /// Takes nothing while the store is behind the watermark of the pair, and no fresh message
+    /// before everything up to the cursor is loaded.
     pub(crate) fn take(&mut self, now: Timestamp, limit: usize) -> Option<TakenBatch<R>> {
         if self.late_end() < self.taken.watermark && !fault!(ClaimWhileStoreIsBehind) {
             return None;
@@ -341,8 +347,8 @@ impl<R: Places> Schedule<R> {
         end
     }
 
-    /// Takes fresh messages. Returns the new C. A message at or after the new W must wait until W has
-    /// passed it. The cursor may pass it meanwhile; then it is late.
+    /// Takes fresh messages. Returns the new C. A message at or after the new W must wait until W
+    /// has passed it. The cursor may pass it meanwhile; then it is late.
     fn take_fresh(
         &mut self,
         now: Timestamp,
@@ -382,8 +388,8 @@ impl<R: Places> Schedule<R> {
         cursor
     }
 
-    /// The least due time of the messages that are due at `now`, except messages that are due at once.
-    /// Only the first late message is considered.
+    /// The least due time of the messages that are due at `now`, except messages that are due at
+    /// once. Only the first late message is considered.
     pub(crate) fn earliest_due(&mut self, now: Timestamp) -> Option<Timestamp> {
         self.promote_due(now);
         let ready = self.ready.peek().map(|Reverse((place, _))| place.due);
@@ -443,8 +449,8 @@ impl<R: Places> Schedule<R> {
         }
     }
 
-    /// When to call [`Schedule::take`] again, if it took nothing at `now` and no run is added. Never too
-    /// late; may be too early.
+    /// When to call [`Schedule::take`] again, if it took nothing at `now` and no run is added.
+    /// Never too late; may be too early.
     pub(crate) fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
         let ready = self.ready.peek().map(|Reverse((place, _))| place.due);
         let late = self.late.peek().map(|late| late.place.due);
@@ -559,7 +565,8 @@ mod tests {
             self.schedule.add_run(Rc::new(run));
         }
 
-        /// Adds everything that is due before `until` again, as the loader does, and raises the bound.
+        /// Adds everything that is due before `until` again, as the loader does, and raises the
+        /// bound.
         fn load(&mut self, until: Timestamp) {
             let bound = Cursor::new(until, Offset(0));
             if bound > self.schedule.loaded() {

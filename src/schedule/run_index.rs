@@ -74,8 +74,8 @@ impl RunIndex {
         }
     }
 
-    /// Handles a run that is missing in the store. Removes it and returns `true` if it was replaced;
-    /// otherwise the store lost it.
+    /// Handles a run that is missing in the store. Removes it and returns `true` if it was
+    /// replaced; otherwise the store lost it.
     pub(crate) fn remove_if_replaced(&mut self, name: &RunName) -> bool {
         let is_replaced = self.known.get(name).is_some_and(|known| known.is_replaced);
         if is_replaced {
@@ -96,7 +96,8 @@ impl RunIndex {
         None
     }
 
-    /// A run to read again, because a message due by `until` is not in memory. Each is returned once.
+    /// A run to read again, because a message due by `until` is not in memory. Each is returned
+    /// once.
     pub(crate) fn pop_partial(&mut self, until: Timestamp) -> Option<(Timestamp, Slice, RunName)> {
         self.first_unloaded_due().filter(|due| *due <= until)?;
         let Reverse((due, name)) = self.partial.pop()?;

@@ -1,8 +1,8 @@
 //! One level of the timing wheel: 64 slots, and a bitmap of the slots that are occupied.
 //!
 //! An instant is an unsigned 64-bit number, read as groups of six bits from the right. Its digit at
-//! level L is bits `6L..6L+6`, and that digit is its slot. A due time later than now is stored at the
-//! level of the highest digit in which the two differ:
+//! level L is bits `6L..6L+6`, and that digit is its slot. A due time later than now is stored at
+//! the level of the highest digit in which the two differ:
 //!
 //! | level | bits | a slot spans | the level spans |
 //! |---|---|---|---|
@@ -78,8 +78,8 @@ impl Level {
         Some(self.heads[slot])
     }
 
-    /// Returns whether `a` and `b` agree in all digits above this level. If so, the time between them passes
-    /// no slot of a higher level.
+    /// Returns whether `a` and `b` agree in all digits above this level. If so, the time between
+    /// them passes no slot of a higher level.
     pub(super) fn shares_upper_digits(&self, a: u64, b: u64) -> bool {
         (a ^ b) & !self.span_mask() == 0
     }

@@ -6,8 +6,8 @@ use crate::model::{Cursor, Level, Slice, Timestamp};
 use crate::run::{EncodedMessage, FarTarget, LoadedRun, Run, RunBuilder};
 use std::time::Duration;
 
-/// Builds the runs that replace `inputs`, without delivered messages. Returns `None` if a message that
-/// is not delivered is frozen.
+/// Builds the runs that replace `inputs`, without delivered messages. Returns `None` if a message
+/// that is not delivered is frozen.
 pub(super) fn merge_runs(
     inputs: &[LoadedRun],
     kind: JobKind,
@@ -48,8 +48,8 @@ pub(super) fn merge_runs(
     Some(builder.build(&mut messages, far))
 }
 
-/// The slice of a message in the new runs. An hour that ends by `own_hours_until` has its own slice in
-/// any case.
+/// The slice of a message in the new runs. An hour that ends by `own_hours_until` has its own slice
+/// in any case.
 fn new_slice(kind: JobKind, old: Slice, due: Timestamp, own_hours_until: Timestamp) -> Slice {
     let hour = Slice::at(Level::Hour, due);
     match kind {
@@ -86,8 +86,8 @@ fn remaining_messages(
     messages
 }
 
-/// The number of messages from which an hour or a day gets its own run. A large job uses a low number,
-/// because waiting for more messages gains nothing: only very small hours stay together.
+/// The number of messages from which an hour or a day gets its own run. A large job uses a low
+/// number, because waiting for more messages gains nothing: only very small hours stay together.
 fn own_run_min(messages: usize, policy: &CompactionPolicy) -> usize {
     let is_large = messages as u64 >= policy.job_messages_max / 2;
     if is_large {
@@ -150,8 +150,8 @@ mod tests {
             .unwrap()
     }
 
-    /// The records of all messages. Checks that each message is in one run only, of a slice that may
-    /// hold it.
+    /// The records of all messages. Checks that each message is in one run only, of a slice that
+    /// may hold it.
     fn read(runs: &[Run]) -> BTreeMap<Cursor, Vec<u8>> {
         let mut found = BTreeMap::new();
         for run in runs {

@@ -2,8 +2,8 @@
 //!
 //! `plan` chooses the runs of a shard, `merge` builds the new runs. Runs that are due soon are left
 //! alone. The compactor writes nothing: it passes the new runs to the dispatcher, which knows which
-//! messages are loaded, and replaces the old runs if that is still safe. A slow or stopped compactor costs memory
-//! of the store, and never a message.
+//! messages are loaded, and replaces the old runs if that is still safe. A slow or stopped
+//! compactor costs memory of the store, and never a message.
 
 mod merge;
 mod plan;
@@ -105,9 +105,9 @@ impl Bounds {
 }
 
 impl Compactor {
-    /// Serves until the task channel is closed or `stop` is cancelled. If the store is unavailable, the
-    /// next task tries again. After each task, the loop rests in proportion to the work, because
-    /// delivery needs the store and the processor more urgently.
+    /// Serves until the task channel is closed or `stop` is cancelled. If the store is unavailable,
+    /// the next task tries again. After each task, the loop rests in proportion to the work,
+    /// because delivery needs the store and the processor more urgently.
     pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
         let mut state = CompactorState::new(self.writer);
         loop {
@@ -272,7 +272,8 @@ impl CompactorState {
         }
     }
 
-    /// The rest after a task that began at `started_at`. It is shorter while any shard has urgent work.
+    /// The rest after a task that began at `started_at`. It is shorter while any shard has urgent
+    /// work.
     fn pause(&self, started_at: Instant, now: Instant) -> Duration {
         let is_urgent = self
             .last_urgent

@@ -1,7 +1,8 @@
 //! Chooses the runs of a shard to compact next. Pure.
 //!
-//! Runs are merged by size, as in a log-structured merge tree: a few runs of about the same size become
-//! one larger run. So a message is rewritten only a few times, however small its first run was.
+//! Runs are merged by size, as in a log-structured merge tree: a few runs of about the same size
+//! become one larger run. So a message is rewritten only a few times, however small its first run
+//! was.
 
 use crate::limit;
 use crate::model::{Level, Slice, Timestamp};
@@ -18,8 +19,8 @@ pub(crate) struct CompactionPolicy {
     pub(crate) merge_count: usize,
     /// A run with this many messages is large enough.
     pub(crate) full_messages: u64,
-    /// Runs of days and far runs that begin within this time are split. Otherwise they would be read
-    /// again for every message that becomes due.
+    /// Runs of days and far runs that begin within this time are split. Otherwise they would be
+    /// read again for every message that becomes due.
     pub(crate) split_lead: Duration,
     /// After a split, an hour that ends within this time has its own run.
     pub(crate) own_hour_within: Duration,
@@ -57,7 +58,8 @@ pub(crate) struct Job {
 pub(crate) enum JobKind {
     /// Merges the runs of one slice into fewer.
     MergeSlice,
-    /// Splits far runs by day, and by hour where the hour comes soon. Thin days become a far run again.
+    /// Splits far runs by day, and by hour where the hour comes soon. Thin days become a far run
+    /// again.
     SplitFar,
     /// Splits the runs of a day by hour. Thin hours that come later become a run of the day again.
     SplitDay,
@@ -71,15 +73,15 @@ impl CompactionPolicy {
         loaded.plus(self.margin)
     }
 
-    /// New runs whose first message is due at `least_due` may replace the old ones while the shard is
-    /// not loaded up to the returned time. One half of the margin is for building the runs, the other
-    /// half is for a store call without an answer.
+    /// New runs whose first message is due at `least_due` may replace the old ones while the shard
+    /// is not loaded up to the returned time. One half of the margin is for building the runs, the
+    /// other half is for a store call without an answer.
     pub(super) fn replacement_valid_until(&self, least_due: Timestamp) -> Timestamp {
         least_due.minus(self.margin / 2)
     }
 
-    /// Returns until when to skip the inputs, if the outputs are no improvement. Runs that are full by
-    /// bytes may not become fewer.
+    /// Returns until when to skip the inputs, if the outputs are no improvement. Runs that are full
+    /// by bytes may not become fewer.
     pub(super) fn no_gain_until(
         &self,
         inputs: &[LoadedRun],
@@ -104,9 +106,9 @@ impl CompactionPolicy {
         (unsplit >= inputs.len() && !begins_soon).then(|| least_due.minus(self.split_lead))
     }
 
-    /// The next job among the `listed` runs. Runs of hours and minutes that begin by `frozen_until` are
-    /// being loaded, and are left alone. `hour_messages_max` is the number of messages of one hour
-    /// that can be loaded together.
+    /// The next job among the `listed` runs. Runs of hours and minutes that begin by `frozen_until`
+    /// are being loaded, and are left alone. `hour_messages_max` is the number of messages of one
+    /// hour that can be loaded together.
     pub(crate) fn plan(
         &self,
         listed: &[RunEntry],

@@ -1,8 +1,8 @@
 //! Decides when a worker tries to acquire which shards. Pure.
 //!
-//! After a membership change, a worker retries its contested shards quickly for a while: the previous
-//! owner is handing them over, or has crashed. It rarely tries the shards of other workers, in case
-//! their worker is alive and does not acquire them.
+//! After a membership change, a worker retries its contested shards quickly for a while: the
+//! previous owner is handing them over, or has crashed. It rarely tries the shards of other
+//! workers, in case their worker is alive and does not acquire them.
 
 use crate::limit::{
     ACQUIRES_PER_TURN_MAX, HANDOVER_ACQUIRE_DURATION, HANDOVER_ACQUIRE_INTERVAL,

@@ -1,12 +1,13 @@
-//! Assigns shards to workers. Pure: workers that know the same workers and shards agree on the result.
+//! Assigns shards to workers. Pure: workers that know the same workers and shards agree on the
+//! result.
 //!
-//! Each pair of a shard and a worker has a weight, a hash of both (rendezvous hashing). The heaviest
-//! pairs are assigned first, and a worker takes an equal part of the shards at most. So the
-//! workers' counts differ by one at most.
+//! Each pair of a shard and a worker has a weight, a hash of both (rendezvous hashing). The
+//! heaviest pairs are assigned first, and a worker takes an equal part of the shards at most. So
+//! the workers' counts differ by one at most.
 //!
-//! Without that bound, only shards of a joining or leaving worker would move, but 32 shards on three
-//! workers would commonly split as 14, 10 and 8. The bound moves some shards between the remaining
-//! workers: one or two of 32, beside the eight that must move.
+//! Without that bound, only shards of a joining or leaving worker would move, but 32 shards on
+//! three workers would commonly split as 14, 10 and 8. The bound moves some shards between the
+//! remaining workers: one or two of 32, beside the eight that must move.
 
 use crate::model::{ShardId, WorkerId};
 use std::collections::BTreeMap;

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 pub(crate) struct LeaseDeadline(Rc<Cell<Instant>>);
 
 impl LeaseDeadline {
-    /// `asked` is the time at which the call was sent. The store starts the lease when it handles the
-    /// call, which is never earlier.
+    /// `asked` is the time at which the call was sent. The store starts the lease when it handles
+    /// the call, which is never earlier.
     pub(crate) fn new(asked: Instant, length: Duration) -> Self {
         Self(Rc::new(Cell::new(asked + length)))
     }

@@ -102,8 +102,8 @@ pub(super) async fn read_committed(
     found
 }
 
-/// The greatest delivered pair of three: the store's, the last commit's, and this process's own. Pairs
-/// of another incarnation of the source are ignored.
+/// The greatest delivered pair of three: the store's, the last commit's, and this process's own.
+/// Pairs of another incarnation of the source are ignored.
 pub(super) fn start_position(
     state: &StoredShard,
     committed: Option<&CommitMetadata>,

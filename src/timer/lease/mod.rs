@@ -1,25 +1,28 @@
 //! Acquires, renews and releases the leases of this worker's shards.
 //!
 //! `LeaseKeeper` also reports that this worker is alive, and tells the dispatcher which shards it
-//! owns. It never touches messages. `table` decides what to do next, from `membership` (which workers
-//! are alive), `assignment` (which worker gets which shard) and `acquire_schedule` (when to try).
-//! `discovery` asks the brokers which shards exist.
+//! owns. It never touches messages. `table` decides what to do next, from `membership` (which
+//! workers are alive), `assignment` (which worker gets which shard) and `acquire_schedule` (when to
+//! try). `discovery` asks the brokers which shards exist.
 
 mod acquire_schedule;
 mod assignment;
 mod deadline;
 mod discovery;
+mod events;
 mod membership;
 mod table;
+mod timetable;
 
 pub(crate) use deadline::LeaseDeadline;
 pub(crate) use discovery::RouteCatalog;
+pub(crate) use events::{Grant, LeaseEvent, ReleaseResult, ShutdownSignals};
 
 use crate::clock::Clock;
 use crate::health::HealthPart;
 use crate::limit::{
-    FINAL_STORE_CALL_TIMEOUT, FIRST_DISCOVERY_TIMEOUT, MEMBERSHIP_INTERVAL,
-    PARTITION_DISCOVERY_INTERVAL, SHUTDOWN_ANNOUNCE_MARGIN, SHUTDOWN_HANDOVER_TIMEOUT,
+    FINAL_STORE_CALL_TIMEOUT, MEMBERSHIP_INTERVAL, PARTITION_DISCOVERY_INTERVAL,
+    SHUTDOWN_ANNOUNCE_MARGIN, SHUTDOWN_HANDOVER_TIMEOUT,
 };
 use crate::metric;
 use crate::model::{Lease, LeaseToken, Progress, ShardId, Timestamp, WorkerId};
@@ -27,74 +30,12 @@ use crate::store::{Acquired, Error, LiveWorker, Renewed, Store, StoredShard};
 use futures_util::future::{join, join_all};
 use rand::RngExt;
 use rand::rngs::StdRng;
-use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 use table::LeaseTable;
+use timetable::Timetable;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
-use tokio_util::sync::CancellationToken;
-
-/// A message to the dispatcher.
-#[derive(Debug)]
-pub(crate) enum LeaseEvent {
-    /// The number of shards of each route, whichever worker owns them.
-    ShardsCounted(BTreeMap<Arc<str>, usize>),
-    Granted(Box<Grant>),
-    /// These shards are assigned to this worker, but another worker still holds them.
-    Contested(Vec<ShardId>),
-    /// The shard is assigned to another worker: finish the claimed messages.
-    HandOver(ShardId),
-    /// Another worker holds the lease, or the store lost it: stop the shard at once.
-    Lost(ShardId),
-}
-
-/// A new lease, and the position at which delivery starts.
-#[derive(Debug)]
-pub(crate) struct Grant {
-    pub(crate) lease: Lease,
-    pub(crate) deadline: LeaseDeadline,
-    pub(crate) state: StoredShard,
-    /// The greatest pair that is known to be delivered.
-    pub(crate) start: Progress,
-}
-
-/// The dispatcher's reply for a shard that it had to hand over or stop.
-#[derive(Debug)]
-pub(crate) enum ReleaseResult {
-    /// The shard has stopped, with this pair delivered.
-    Ended { shard: ShardId, delivered: Progress },
-    /// In-flight messages were not acknowledged in time. The shard stays on this worker for now.
-    Postponed(ShardId),
-}
-
-/// The tokens that end a timer, and the tokens with which it reports its progress in ending.
-#[derive(Clone, Debug)]
-pub(crate) struct ShutdownSignals {
-    stop: CancellationToken,
-    pub(super) give_up: CancellationToken,
-    /// Reports that this timer has delivered its last message. Cancelled early if other workers
-    /// continue the delivery.
-    timers_done: CancellationToken,
-    /// Tells the dispatcher to finish: every shard that could be handed over was handed over.
-    pub(super) finish: CancellationToken,
-}
-
-impl ShutdownSignals {
-    pub(crate) fn new(
-        stop: CancellationToken,
-        give_up: CancellationToken,
-        timers_done: CancellationToken,
-    ) -> Self {
-        Self {
-            stop,
-            give_up,
-            timers_done,
-            finish: CancellationToken::new(),
-        }
-    }
-}
 
 /// The lease loop of one timer.
 pub(crate) struct LeaseKeeper {
@@ -113,43 +54,9 @@ pub(crate) struct LeaseKeeper {
     pub(crate) release_results: mpsc::Receiver<ReleaseResult>,
 }
 
-/// The times of the periodic duties.
-struct Timetable {
-    discover_at: Instant,
-    heartbeat_at: Instant,
-    renew_at: Instant,
-    /// Until then, this worker waits for its sources before it sends the first heartbeat.
-    await_sources_until: Option<Instant>,
-    /// Set during a shutdown: the time at which handovers end.
-    depart_until: Option<Instant>,
-}
-
-impl Timetable {
-    fn new(now: Instant) -> Self {
-        Self {
-            discover_at: now,
-            heartbeat_at: now,
-            renew_at: now,
-            await_sources_until: Some(now + FIRST_DISCOVERY_TIMEOUT),
-            depart_until: None,
-        }
-    }
-
-    fn is_departing(&self) -> bool {
-        self.depart_until.is_some()
-    }
-
-    fn next(&self) -> Instant {
-        // A departing worker neither discovers shards nor sends heartbeats.
-        self.depart_until
-            .unwrap_or_else(|| self.discover_at.min(self.heartbeat_at))
-            .min(self.renew_at)
-    }
-}
-
 impl LeaseKeeper {
-    /// Serves until the dispatcher ends or `give_up` is cancelled, and then releases all leases. After
-    /// `stop`, it first hands its shards over if other workers are alive.
+    /// Serves until the dispatcher ends or `give_up` is cancelled, and then releases all leases.
+    /// After `stop`, it first hands its shards over if other workers are alive.
     pub(crate) async fn serve(mut self, signals: ShutdownSignals) -> Result<(), Error> {
         // The dispatcher must not outlive this loop.
         let _finish = signals.finish.clone().drop_guard();
@@ -239,8 +146,8 @@ impl LeaseKeeper {
         Ok(has_renewed || has_acquired)
     }
 
-    /// Asks the brokers which shards exist. A shard that no longer exists stays in the table, because
-    /// it may still have stored messages.
+    /// Asks the brokers which shards exist. A shard that no longer exists stays in the table,
+    /// because it may still have stored messages.
     async fn discover_shards(&mut self, table: &mut LeaseTable, times: &mut Timetable) {
         let (shards, is_complete) =
             discovery::list_shards(&mut self.routes, self.lease_length / 5).await;
@@ -260,8 +167,8 @@ impl LeaseKeeper {
         times.discover_at = now + interval;
     }
 
-    /// Sends the heartbeat and renews the leases, each when it is due, at the same time if both are.
-    /// Returns whether the store was called.
+    /// Sends the heartbeat and renews the leases, each when it is due, at the same time if both
+    /// are. Returns whether the store was called.
     async fn heartbeat_and_renew(
         &mut self,
         table: &mut LeaseTable,
@@ -314,8 +221,8 @@ impl LeaseKeeper {
         MEMBERSHIP_INTERVAL.min(self.lease_length / 5)
     }
 
-    /// Records which workers are alive. Returns the time of the next heartbeat: at the latest when the
-    /// entry of another worker expires.
+    /// Records which workers are alive. Returns the time of the next heartbeat: at the latest when
+    /// the entry of another worker expires.
     fn update_membership(
         &mut self,
         table: &mut LeaseTable,
@@ -441,8 +348,8 @@ impl LeaseKeeper {
         }
     }
 
-    /// Handles all replies that have arrived, and releases the leases of the shards that were handed
-    /// over. Other workers can acquire them from then on.
+    /// Handles all replies that have arrived, and releases the leases of the shards that were
+    /// handed over. Other workers can acquire them from then on.
     async fn on_release_results(
         &mut self,
         table: &mut LeaseTable,
@@ -566,10 +473,10 @@ impl LeaseKeeper {
             return;
         }
         let direction = if skew_ms > 0 { "ahead of" } else { "behind" };
-        self.clock_health.set_not_ready(format!(
-            "this machine's clock is {} ms {direction} the store's: check the clock synchronisation",
-            skew_ms.unsigned_abs()
-        ));
+        let skew_ms = skew_ms.unsigned_abs();
+        let reason = format!("this machine's clock is {skew_ms} ms {direction} the store's");
+        self.clock_health
+            .set_not_ready(format!("{reason}: check the clock synchronisation"));
     }
 
     async fn send(&self, event: LeaseEvent) {

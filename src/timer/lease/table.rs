@@ -1,5 +1,5 @@
-//! The table of all shards and of this worker's leases. It decides which shards to acquire and which
-//! to hand over; the lease keeper acts on it.
+//! The table of all shards and of this worker's leases. It decides which shards to acquire and
+//! which to hand over; the lease keeper acts on it.
 
 use super::acquire_schedule::AcquireSchedule;
 use super::deadline::LeaseDeadline;
@@ -24,8 +24,8 @@ pub(super) struct HeldLease {
     pub(super) handover_since: Option<Instant>,
     /// A postponed handover is not tried again before this time.
     handover_not_before: Option<Instant>,
-    /// The shard is assigned to a live worker that did not acquire it. This worker keeps it until the
-    /// membership changes.
+    /// The shard is assigned to a live worker that did not acquire it. This worker keeps it until
+    /// the membership changes.
     is_adopted: bool,
     /// Resets its gauge when it is dropped.
     _metric: metric::LeaseHeld,
@@ -36,8 +36,8 @@ pub(super) struct LeaseTable {
     /// Sorted.
     pub(super) shards: Vec<ShardId>,
     pub(super) held: BTreeMap<ShardId, HeldLease>,
-    /// The last delivered pair of each shard that this process owned. After a rollback it may be ahead
-    /// of the store's pair. It is valid only for one incarnation of the source.
+    /// The last delivered pair of each shard that this process owned. After a rollback it may be
+    /// ahead of the store's pair. It is valid only for one incarnation of the source.
     pub(super) last_delivered: BTreeMap<ShardId, (SourceIdentity, Progress)>,
     /// Shards whose lease was lost and whose work has not stopped yet.
     pub(super) stopping: BTreeSet<ShardId>,

@@ -1,7 +1,7 @@
 //! Reads runs from the store for the dispatcher, and decodes them.
 //!
-//! The loader has its own thread and store connection, so that a large run never delays messages that
-//! are due. It keeps no state. It sends each reply before the next store call, so it holds the
+//! The loader has its own thread and store connection, so that a large run never delays messages
+//! that are due. It keeps no state. It sends each reply before the next store call, so it holds the
 //! result of one call at most.
 
 use crate::health::HealthPart;
@@ -69,7 +69,8 @@ pub(crate) enum LoadResult {
         history: Lineage,
         runs: Vec<ReadOutcome>,
     },
-    /// The tail does not reach back to `after`, or the store was rolled back: load everything again.
+    /// The tail does not reach back to `after`, or the store was rolled back: load everything
+    /// again.
     TailGap {
         watermark: Watermark,
     },
@@ -199,8 +200,8 @@ impl<'a> FetchCall<'a> {
 }
 
 impl Loader {
-    /// Serves until the request channel is closed or `give_up` is cancelled. A timer that is handing
-    /// its shards over still needs its loader.
+    /// Serves until the request channel is closed or `give_up` is cancelled. A timer that is
+    /// handing its shards over still needs its loader.
     pub(crate) async fn serve(mut self, give_up: CancellationToken) -> Result<(), Error> {
         let mut decoder = RunDecoder::new();
         loop {
@@ -228,8 +229,8 @@ impl Loader {
         }
     }
 
-    /// Serves tails before lists. A run that is appended in between is then in the list, or after the
-    /// tail's end.
+    /// Serves tails before lists. A run that is appended in between is then in the list, or after
+    /// the tail's end.
     async fn serve_batch(
         &self,
         batch: &[LoadRequest],

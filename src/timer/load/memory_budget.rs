@@ -1,12 +1,12 @@
 //! The byte budget of a timer's loaded messages.
 //!
 //! Each run in memory is charged until it is dropped, and memory for runs that are being fetched is
-//! reserved. The shards share the budget: half of it is guaranteed to them in equal parts, so that a
-//! shard with a long backlog leaves room for the others.
+//! reserved. The shards share the budget: half of it is guaranteed to them in equal parts, so that
+//! a shard with a long backlog leaves room for the others.
 //!
-//! Used and reserved memory exceed the budget by one run at most. A shard that holds nothing must be
-//! able to load its next run, however small its part is. Only messages that are due at the same time
-//! and are spread over several runs must be in memory together.
+//! Used and reserved memory exceed the budget by one run at most. A shard that holds nothing must
+//! be able to load its next run, however small its part is. Only messages that are due at the same
+//! time and are spread over several runs must be in memory together.
 
 use crate::limit::{FETCH_BYTES_MAX, TAIL_REPLY_RUNS_MAX, USUAL_RUN_MEMORY_BYTES};
 use crate::model::{Cursor, Timestamp};
@@ -24,7 +24,8 @@ pub(crate) struct MemoryBudget {
     accounts: RefCell<Vec<Weak<MemoryAccount>>>,
 }
 
-/// The memory of one shard, in bytes. It exists while the shard is served or one of its runs is held.
+/// The memory of one shard, in bytes. It exists while the shard is served or one of its runs is
+/// held.
 #[derive(Debug)]
 pub(crate) struct MemoryAccount {
     used: Cell<usize>,
@@ -115,8 +116,8 @@ impl MemoryAccount {
         }
     }
 
-    /// The number of appended runs to request, and their estimated size. At least one run, even without
-    /// available memory.
+    /// The number of appended runs to request, and their estimated size. At least one run, even
+    /// without available memory.
     pub(crate) fn tail_limits(&self) -> (usize, usize) {
         let run = if self.usual_run.get() == 0 {
             USUAL_RUN_MEMORY_BYTES
@@ -127,7 +128,8 @@ impl MemoryAccount {
         (runs, runs * run)
     }
 
-    /// The number of messages of this shard's mean size that fit into `1/parts` of the whole budget.
+    /// The number of messages of this shard's mean size that fit into `1/parts` of the whole
+    /// budget.
     pub(crate) fn messages_per_part(&self, parts: usize) -> u64 {
         (self.budget.limit / parts)
             .checked_div(self.mean_message.get())
@@ -144,8 +146,8 @@ impl MemoryAccount {
         self.budget.unallocated().0 < 0
     }
 
-    /// Returns whether less than half of the whole budget is used. If so, runs are kept whole, including
-    /// messages that are not needed soon.
+    /// Returns whether less than half of the whole budget is used. If so, runs are kept whole,
+    /// including messages that are not needed soon.
     pub(crate) fn is_half_free(&self) -> bool {
         self.budget.used.get() < self.budget.limit / 2
     }
@@ -211,8 +213,8 @@ impl ResidentRun {
         }
     }
 
-    /// Drops the messages that are due after `horizon`, and their charge. Returns the due time of the
-    /// first message that this call dropped.
+    /// Drops the messages that are due after `horizon`, and their charge. Returns the due time of
+    /// the first message that this call dropped.
     pub(crate) fn keep_until(&mut self, horizon: Timestamp) -> Option<Timestamp> {
         let before = self.run.len();
         self.account.discharge(self.charged, before);
