@@ -68,7 +68,7 @@ fn an_address_that_others_reach_is_refused_without_a_token_and_taken_with_one() 
     let said = open.logs();
     assert!(
         said.contains("key:  admin.listen")
-            && said.contains("can be reached from other machines")
+            && said.contains("other machines can reach")
             && said.contains("token_file"),
         "{said}"
     );

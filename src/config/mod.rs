@@ -1,57 +1,44 @@
-//! What the operator decided: the checked configuration, its defaults, and how it is loaded. Defaults lie under the file, the file under
-//! the environment; nothing reads the environment later. Says nothing of how the parts use their options.
+//! The checked configuration, its defaults, and how it is loaded.
+//!
+//! The environment overrides the file. `decode` reads both with serde, each section checks its
+//! values, and `cross_checks` compares sections. No later code reads the environment.
 
 mod admin;
-mod field;
-mod file;
+mod cross_checks;
+mod decode;
+mod error;
 mod kafka;
-mod key;
 mod name;
 mod nats;
-mod problem;
-mod read;
-mod redis;
-mod relation;
 mod route;
 mod secret;
-mod shape;
 mod store;
 mod traces;
-mod unit;
-mod unsupported;
 
-pub use problem::Error;
-#[allow(
-    unused_imports,
-    reason = "the options' types, for those who read the configuration"
-)]
+pub use error::Error;
 pub(crate) use {
-    admin::{Admin, TlsFiles},
+    admin::Admin,
     kafka::Kafka,
     nats::{Login, Nats},
-    redis::Redis,
-    route::{
-        BrokerKind, Delivery, Destination, OnSourceGap, Overdue, Retry, Route, Source, WithoutDelay,
-    },
+    route::{BrokerKind, Delivery, OnSourceGap, Overdue, Route, Source, WithoutDelay},
     secret::Secret,
-    store::{Embedded, Store},
-    traces::Traces,
+    store::{Embedded, Redis, Store},
 };
 
 use crate::limit;
-use file::Layers;
-use problem::{Place, Problem};
-use read::{Range, Reader, Table};
+use decode::{At, Range, Report, Size, Sources, Span, Table, choice};
+use figment::value::Value;
+use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
-use unit::Size;
+use traces::Traces;
 
-/// Everything an operator can decide, checked: each value is possible, and they go together.
+/// All options, checked: each value is possible, and the values fit together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Prefixes the store's keys and consumer groups.
+    /// Prefix of the store's keys and of consumer groups.
     pub(crate) deployment: String,
     pub(crate) roles: Roles,
     pub(crate) store: Store,
@@ -65,7 +52,7 @@ pub struct Config {
 }
 
 /// What this process does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Roles {
     pub(crate) ingress: bool,
     pub(crate) timer: bool,
@@ -73,7 +60,7 @@ pub(crate) struct Roles {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timer {
-    /// Bytes that loaded messages may take.
+    /// Bytes of memory for loaded messages.
     pub(crate) memory: u64,
     pub(crate) lease: Duration,
     pub(crate) max_clock_skew: Duration,
@@ -82,64 +69,82 @@ pub(crate) struct Timer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Log {
     pub(crate) format: LogFormat,
-    /// Directives such as `info,rdkafka=warn`, each of them well formed.
+    /// Well-formed directives such as `info,rdkafka=warn`.
     pub(crate) level: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum LogFormat {
     /// Text on a terminal, JSON elsewhere.
+    #[default]
     Auto,
     Text,
     Json,
 }
 
-/// Below a few whole batches the loader could not go on.
+/// With less than a few whole batches the loader could not continue.
 const MEMORY: Range<Size> = Range {
     default: Size(256 << 20),
     least: Size(4 * limit::BATCH_BYTES_MAX as u64),
     greatest: Size(1 << 40),
 };
-/// Less than a second and a pause of the process loses its shards; more than some minutes and a lost process holds them up.
-const LEASE: Range<Duration> = Range {
-    default: Duration::from_secs(5),
-    least: Duration::from_secs(1),
-    greatest: Duration::from_secs(300),
+/// Below a second, a pause of the process loses its shards. Above some minutes, a lost process
+/// delays them.
+const LEASE: Range<Span> = Range {
+    default: Span::from_secs(5),
+    least: Span::from_secs(1),
+    greatest: Span::from_secs(300),
 };
-const SKEW: Range<Duration> = Range {
-    default: limit::CLOCK_SKEW_MAX,
-    least: Duration::from_millis(50),
-    greatest: Duration::from_secs(60),
+const MAX_CLOCK_SKEW: Range<Span> = Range {
+    default: Span(limit::CLOCK_SKEW_MAX),
+    least: Span::from_millis(50),
+    greatest: Span::from_secs(60),
 };
-const LEVEL: &str = "info";
+const DEFAULT_LEVEL: &str = "info";
+
+/// The configuration as it is written. All keys are optional here; the checks report missing ones.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct RootTable {
+    deployment: Option<String>,
+    roles: Option<Vec<String>>,
+    store: Table<store::StoreTable>,
+    kafka: BTreeMap<String, Table<kafka::KafkaTable>>,
+    nats: BTreeMap<String, Table<nats::NatsTable>>,
+    route: BTreeMap<String, Table<route::RouteTable>>,
+    timer: Table<TimerTable>,
+    admin: Table<admin::AdminTable>,
+    log: Table<LogTable>,
+    traces: Table<traces::TracesTable>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct TimerTable {
+    memory: Option<Size>,
+    lease: Option<Span>,
+    max_clock_skew: Option<Span>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct LogTable {
+    #[serde(deserialize_with = "choice")]
+    format: LogFormat,
+    level: Option<String>,
+}
 
 impl Config {
-    /// Loads the file and what the environment lays over it. The error names everything that is wrong.
+    /// Loads the file and the environment. The error lists all problems.
     pub fn load(file: &Path) -> Result<Self, Error> {
-        let text = file::read(file).map_err(|problem| Error::new(vec![problem]))?;
+        let text = decode::read_file(file).map_err(|problem| Error::new(vec![problem]))?;
         Self::parse(file, &text, std::env::vars_os())
     }
 
-    /// Reads what Postdate wrote itself; the environment lies over nothing of it.
+    /// Parses a text that Postdate wrote itself. The environment does not override it.
     pub(crate) fn parse_builtin(text: &str) -> Result<Self, Error> {
         Self::parse(Path::new("built in"), text, [])
-    }
-
-    /// The route of that name, or the only one, as a command said.
-    pub(crate) fn route_named_or_only(&self, name: Option<&str>) -> Result<&str, Error> {
-        let known: Vec<&str> = self.routes.keys().map(String::as_str).collect();
-        let found = match name {
-            Some(name) => known.iter().find(|known| **known == name),
-            None => known.first().filter(|_| known.len() == 1),
-        };
-        found.copied().ok_or_else(|| {
-            let what = name.map_or_else(
-                || "there are several routes".to_owned(),
-                |name| format!("there is no route {name:?}"),
-            );
-            let fix = format!("choose from: {}", known.join(", "));
-            Error::for_option("--route", what, fix)
-        })
     }
 
     fn parse(
@@ -147,12 +152,10 @@ impl Config {
         text: &str,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, Error> {
-        let reader = Reader::new(Layers::new(file, text, environment).map_err(Error::new)?);
-        let root = reader.root();
-        shape::check(&root);
-        let config = Self::read(&root);
-        relation::check(&config, &reader);
-        let problems = reader.into_problems();
+        let report = Report::new(Sources::new(file, text, environment).map_err(Error::new)?);
+        let config = Self::check(&report.root(), report.decode());
+        cross_checks::check(&config, &report);
+        let problems = report.into_problems();
         if problems.is_empty() {
             Ok(config)
         } else {
@@ -160,149 +163,153 @@ impl Config {
         }
     }
 
-    /// Logs errors only: for commands that end by themselves, and whose answer says the rest.
+    /// Checks the sections. A missing or invalid value is replaced by some other, and reported.
+    fn check(at: &At<'_>, root: RootTable) -> Self {
+        let routes = at.key("route");
+        let is_empty = |value: &Value| value.as_dict().is_some_and(BTreeMap::is_empty);
+        if routes.value().is_none_or(is_empty) {
+            routes.refuse(
+                "missing",
+                "add a [route.<name>] with source, target and dead_letter: see config/kafka.toml",
+            );
+        }
+        Self {
+            deployment: check_deployment(&at.key("deployment"), root.deployment),
+            roles: check_roles(&at.key("roles"), root.roles),
+            store: store::check(&at.key("store"), root.store.0),
+            kafka: check_named(&at.key("kafka"), root.kafka, kafka::check),
+            nats: check_named(&at.key("nats"), root.nats, nats::check),
+            routes: check_named(&routes, root.route, route::check),
+            timer: check_timer(&at.key("timer"), root.timer.0),
+            admin: admin::check(&at.key("admin"), root.admin.0),
+            log: check_log(&at.key("log"), root.log.0),
+            traces: traces::check(&at.key("traces"), root.traces.0),
+        }
+    }
+
+    /// Logs only errors: for commands whose output says everything else.
     #[must_use]
     pub fn log_errors_only(mut self) -> Self {
         "error".clone_into(&mut self.log.level);
         self
     }
 
-    /// Whether `topic` is read by `route`, as a command said.
+    /// The route that `--route` names, or the only route.
+    pub(crate) fn route_named_or_only(&self, name: Option<&str>) -> Result<&str, Error> {
+        let known: Vec<&str> = self.routes.keys().map(String::as_str).collect();
+        let found = match name {
+            Some(name) => known.iter().find(|known| **known == name),
+            None => known.first().filter(|_| known.len() == 1),
+        };
+        let what = match name {
+            Some(name) => format!("there is no route {name:?}"),
+            None => "there are several routes".to_owned(),
+        };
+        let fix = format!("choose from: {}", known.join(", "));
+        found
+            .copied()
+            .ok_or_else(|| Error::for_option("--route", what, fix))
+    }
+
+    /// Checks that the route that `--route` names reads the topic that `--topic` names.
     pub fn check_source(&self, route: &str, topic: &str) -> Result<(), Error> {
-        let fault = |option, what, known: Vec<&str>| {
-            let fix = format!("choose from: {}", known.join(", "));
-            Err(Error::new(vec![Problem {
-                place: Place::Option(option),
-                key: None,
-                what,
-                fix,
-            }]))
-        };
-        match self.routes.get(route).map(|route| &route.source.topics) {
-            None => fault(
-                "--route",
-                format!("there is no route {route:?}"),
-                self.routes.keys().map(String::as_str).collect(),
-            ),
-            Some(topics) if topics.iter().all(|read| read != topic) => fault(
-                "--topic",
-                format!("route {route} does not read a topic {topic:?}"),
-                topics.iter().map(String::as_str).collect(),
-            ),
-            Some(_) => Ok(()),
+        let route = self.route_named_or_only(Some(route))?;
+        let topics = &self.routes[route].source.topics;
+        if topics.iter().any(|read| read == topic) {
+            return Ok(());
         }
-    }
-
-    /// Reads all there is; where a value is missing or impossible, something stands in its place and the problem is on the list.
-    fn read(root: &Table<'_>) -> Self {
-        let (kafka, nats, routes) = (root.table("kafka"), root.table("nats"), root.table("route"));
-        if routes.tables().is_empty() {
-            root.missing(
-                "route",
-                "add a [route.<name>] with source, target and dead_letter: see config/kafka.toml",
-            );
-        }
-        Self {
-            deployment: deployment(root),
-            roles: roles(root),
-            store: store::read(&root.table("store")),
-            kafka: kafka
-                .tables()
-                .into_iter()
-                .map(|(name, table)| (name.to_owned(), kafka::read(&table)))
-                .collect(),
-            nats: nats
-                .tables()
-                .into_iter()
-                .map(|(name, table)| (name.to_owned(), nats::read(&table)))
-                .collect(),
-            routes: routes
-                .tables()
-                .into_iter()
-                .map(|(name, table)| (name.to_owned(), route::read(&table)))
-                .collect(),
-            timer: timer(&root.table("timer")),
-            admin: admin::read(&root.table("admin")),
-            log: log(&root.table("log")),
-            traces: traces::read(&root.table("traces")),
-        }
+        Err(Error::for_option(
+            "--topic",
+            format!("route {route} does not read a topic {topic:?}"),
+            format!("choose from: {}", topics.join(", ")),
+        ))
     }
 }
 
-fn deployment(root: &Table<'_>) -> String {
-    let field = root.required("deployment", "add deployment = \"prod\": it sets this installation's Redis keys and consumer groups apart");
-    let name = field.and_then(|field| {
-        let name = field.text()?;
-        if !name::is_deployment(name) {
-            field.refuse(
-                format!("{:?} is not a possible name", field.shown()),
-                name::DEPLOYMENT,
-            );
+/// Checks tables whose names the user chooses.
+fn check_named<'a, T, C>(
+    at: &At<'a>,
+    tables: BTreeMap<String, Table<T>>,
+    check: impl Fn(&At<'a>, T) -> C,
+) -> BTreeMap<String, C> {
+    let check_one = |(name, Table(table)): (String, Table<T>)| {
+        let at = at.key(&name);
+        if !name::is_name(&name) {
+            at.refuse("invalid name", name::NAME);
         }
-        Some(name)
-    });
-    name.unwrap_or_default().to_owned()
+        let checked = check(&at, table);
+        (name, checked)
+    };
+    tables.into_iter().map(check_one).collect()
 }
 
-fn roles(root: &Table<'_>) -> Roles {
-    let Some(field) = root.field("roles") else {
-        return Roles {
-            ingress: true,
-            timer: true,
-        };
-    };
-    let mut roles = Roles {
-        ingress: false,
-        timer: false,
-    };
-    for (entry, _) in field.texts("[\"ingress\", \"timer\"]") {
-        match entry.choice(&[("ingress", true), ("timer", false)]) {
-            Some(true) => roles.ingress = true,
-            Some(false) => roles.timer = true,
+fn check_deployment(at: &At<'_>, deployment: Option<String>) -> String {
+    at.missing("add deployment = \"prod\": the prefix of this installation's Redis keys and consumer groups");
+    if deployment
+        .as_deref()
+        .is_some_and(|name| !name::is_deployment(name))
+    {
+        at.refuse(
+            format!("{:?} is an invalid name", at.shown()),
+            name::DEPLOYMENT,
+        );
+    }
+    deployment.unwrap_or_default()
+}
+
+fn check_roles(at: &At<'_>, roles: Option<Vec<String>>) -> Roles {
+    if roles.is_none() {
+        return Roles::BOTH;
+    }
+    let mut checked = Roles::default();
+    for (at, word) in at.entries(roles) {
+        match at.choose(&word, &[("ingress", true), ("timer", false)]) {
+            Some(true) => checked.ingress = true,
+            Some(false) => checked.timer = true,
             None => {}
         }
     }
-    roles
+    checked
 }
 
-fn timer(table: &Table<'_>) -> Timer {
+impl Roles {
+    const BOTH: Self = Self {
+        ingress: true,
+        timer: true,
+    };
+}
+
+fn check_timer(at: &At<'_>, timer: TimerTable) -> Timer {
+    let max_clock_skew = at.key("max_clock_skew");
     Timer {
-        memory: table.quantity("memory", &MEMORY).0,
-        lease: table.quantity("lease", &LEASE),
-        max_clock_skew: table.quantity("max_clock_skew", &SKEW),
+        memory: at.key("memory").in_range(timer.memory, &MEMORY).0,
+        lease: at.key("lease").in_range(timer.lease, &LEASE).0,
+        max_clock_skew: max_clock_skew
+            .in_range(timer.max_clock_skew, &MAX_CLOCK_SKEW)
+            .0,
     }
 }
 
-fn log(table: &Table<'_>) -> Log {
-    let formats = [
-        ("auto", LogFormat::Auto),
-        ("text", LogFormat::Text),
-        ("json", LogFormat::Json),
-    ];
-    let level = table
-        .field("level")
-        .and_then(|field| field.text().map(|text| (field.clone(), text)));
-    if let Some((field, text)) = &level
-        && !is_filter(text)
-    {
-        let fix = "write a level (off error warn info debug trace), or levels by module: \"info,postdate::timer=debug,rdkafka=warn\"";
-        field.refuse(format!("{:?} is not a filter", field.shown()), fix);
+fn check_log(at: &At<'_>, log: LogTable) -> Log {
+    let level = log.level.unwrap_or_else(|| DEFAULT_LEVEL.to_owned());
+    if !is_log_filter(&level) {
+        let at = at.key("level");
+        at.refuse(
+            format!("{:?} is not a filter", at.shown()),
+            "write a level (off error warn info debug trace), or levels by module: \"info,postdate::timer=debug,rdkafka=warn\"",
+        );
     }
     Log {
-        format: table.choice("format", &formats),
-        level: level.map_or(LEVEL, |(_, text)| text).to_owned(),
+        format: log.format,
+        level,
     }
 }
 
-/// Stricter than what reads it later: there, a misspelt level is the name of a module, and all logs but that module's go silent.
-fn is_filter(text: &str) -> bool {
+/// Stricter than `tracing`, which reads a misspelt level as the name of a module and logs nothing else.
+fn is_log_filter(text: &str) -> bool {
     let is_level = |word: &str| ["off", "error", "warn", "info", "debug", "trace"].contains(&word);
-    let is_module = |word: &str| {
-        !word.is_empty()
-            && word
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-'))
-    };
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-');
+    let is_module = |word: &str| !word.is_empty() && word.chars().all(is_allowed);
     text.split(',')
         .all(|directive| match directive.split_once('=') {
             None => is_level(directive),
@@ -311,6 +318,6 @@ fn is_filter(text: &str) -> bool {
 }
 
 #[cfg(test)]
-mod broken;
+mod error_texts_test;
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,10 @@
-//! What names may look like: deployments, routes and clusters, Kafka topics, streams, brokers.
+//! Checks names: of deployments, routes and clusters, Kafka topics, NATS streams, and broker addresses.
 
 use std::net::Ipv6Addr;
 
-/// Names stand in Redis keys, consumer groups and metrics, each of which is shown whole in logs.
+/// Characters of a name. Names are part of Redis keys, consumer groups and metrics.
 const NAME_LENGTH_MAX: usize = 64;
-/// Kafka's own bound.
+/// Characters of a topic; Kafka's own limit.
 const TOPIC_LENGTH_MAX: usize = 249;
 
 pub(super) const NAME: &str = "use 1 to 64 of a-z 0-9 _";
@@ -14,47 +14,41 @@ pub(super) const PATTERN: &str = "use 1 to 249 of A-Z a-z 0-9 . _ - and * for an
 pub(super) const STREAM: &str = "use 1 to 64 of A-Z a-z 0-9 _ -";
 pub(super) const SUBJECT: &str = "use printable ASCII: tokens with dots between them, no wildcards, and none that begins with $ or _INBOX";
 pub(super) const FILTER: &str = "use tokens of A-Z a-z 0-9 _ - with dots between them; * for any one token, > at the end for one or more";
-pub(super) const BROKER: &str = "write host:port, such as \"kafka-0.example.com:9092\"; the protocol is set by \"security.protocol\" in properties";
+pub(super) const BROKER: &str = "write host:port, such as \"kafka-0.example.com:9092\"; \"security.protocol\" in properties sets the protocol";
 
-/// Of a route or a cluster.
-pub(super) fn fault_of_name(name: &str) -> Option<&'static str> {
-    let fits = name
-        .chars()
-        .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-    (!fits || name.is_empty() || name.len() > NAME_LENGTH_MAX)
-        .then_some("this is not a possible name")
+/// Whether a route or a cluster may have this name.
+pub(super) fn is_name(name: &str) -> bool {
+    has_length(name, NAME_LENGTH_MAX)
+        && name
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
 }
 
 pub(super) fn is_stream(name: &str) -> bool {
-    name.len() <= NAME_LENGTH_MAX
-        && !name.is_empty()
+    has_length(name, NAME_LENGTH_MAX)
         && name
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
 }
 
 pub(super) fn is_deployment(name: &str) -> bool {
-    !name.starts_with(['_', '-']) && fault_of_name(&name.replace('-', "_")).is_none()
+    !name.starts_with(['_', '-']) && is_name(&name.replace('-', "_"))
 }
 
-/// Of a topic that is read, or that a route itself names.
-pub(super) fn fault_of_topic(name: &str) -> Option<&'static str> {
-    let fits = name
-        .chars()
-        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'));
-    if !fits || name.is_empty() || name.len() > TOPIC_LENGTH_MAX || name == "." || name == ".." {
+/// Why a route may not read or write a topic of this name.
+pub(super) fn topic_error(name: &str) -> Option<&'static str> {
+    if !has_length(name, TOPIC_LENGTH_MAX) || !is_hostname(name) || name == "." || name == ".." {
         Some("Kafka allows no such topic name")
     } else if name.starts_with("__") {
-        Some("topics that begin with __ are Kafka's own")
+        Some("topics that begin with __ belong to Kafka")
     } else {
         None
     }
 }
 
-/// Of an entry of an allow-list.
+/// Whether an entry of an allow-list can match a topic.
 pub(super) fn is_pattern(pattern: &str) -> bool {
-    let topic = pattern.replace('*', "x");
-    !topic.starts_with("__") && fault_of_topic(&topic).is_none()
+    topic_error(&pattern.replace('*', "x")).is_none()
 }
 
 pub(super) fn is_broker(broker: &str) -> bool {
@@ -63,14 +57,23 @@ pub(super) fn is_broker(broker: &str) -> bool {
     };
     let is_port =
         port.chars().all(|c| c.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0);
-    let is_name = !host.is_empty()
-        && host
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'));
     let in_brackets = host
         .strip_prefix('[')
         .and_then(|host| host.strip_suffix(']'));
-    is_port && (is_name || in_brackets.is_some_and(|host| host.parse::<Ipv6Addr>().is_ok()))
+    let is_host = match in_brackets {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && is_hostname(host),
+    };
+    is_port && is_host
+}
+
+fn has_length(name: &str, max: usize) -> bool {
+    (1..=max).contains(&name.len())
+}
+
+fn is_hostname(name: &str) -> bool {
+    name.chars()
+        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
 }
 
 #[cfg(test)]
@@ -78,12 +81,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_lower_case_and_bounded() {
+    fn names_are_lower_case_and_short() {
         for name in ["orders", "a", "a_1", "_", &"x".repeat(64)] {
-            assert_eq!(fault_of_name(name), None, "{name}");
+            assert_eq!(is_name(name), true, "{name}");
         }
         for name in ["", "Orders", "a-b", "a.b", "a b", "ä", &"x".repeat(65)] {
-            assert!(fault_of_name(name).is_some(), "{name}");
+            assert!(!is_name(name), "{name}");
         }
         assert!(
             is_deployment("prod-eu_1")
@@ -94,9 +97,9 @@ mod tests {
     }
 
     #[test]
-    fn topics_are_what_kafka_allows_and_not_its_own() {
+    fn kafka_limits_topic_names_and_keeps_some_for_itself() {
         for topic in ["orders", "Orders.v1_x-y", "_schemas", &"x".repeat(249)] {
-            assert_eq!(fault_of_topic(topic), None, "{topic}");
+            assert_eq!(topic_error(topic), None, "{topic}");
         }
         for topic in [
             "",
@@ -110,7 +113,7 @@ mod tests {
             "ä",
             &"x".repeat(250),
         ] {
-            assert!(fault_of_topic(topic).is_some(), "{topic}");
+            assert!(topic_error(topic).is_some(), "{topic}");
         }
         assert!(
             is_pattern("*")

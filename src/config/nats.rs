@@ -1,29 +1,29 @@
-//! `[nats.<name>]`: a cluster's servers, how to log in and whom to trust. Speaks no NATS; only the addresses are looked at.
+//! Decodes `[nats.<name>]`: the servers of a NATS cluster, the login, and the trusted certificates.
 
-use super::field::Field;
-use super::read::Table;
+use super::decode::At;
 use super::secret::Secret;
+use percent_encoding::percent_decode_str;
+use serde::Deserialize;
 use std::path::PathBuf;
 use url::Url;
 
 /// One NATS cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Nats {
-    /// Of some servers, with commas between them; the others are learned from them. Secret, for it may hold a login.
+    /// Addresses of some servers, separated by commas. Secret, because they may contain a login.
     pub(crate) url: Secret,
-    /// The JetStream domain, where it is another than that of the servers connected to.
+    /// The JetStream domain, if it is not the domain of these servers.
     pub(crate) domain: Option<String>,
     pub(crate) login: Login,
-    /// Certificates to trust besides the system's own.
+    /// Certificates that are trusted besides the system's.
     pub(crate) ca: Option<PathBuf>,
-    /// The client's own certificate and its key.
+    /// The client's certificate and its key.
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
 }
 
-/// How a client says who it is.
+/// How a client logs in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Login {
-    /// Not at all, or as the address says.
     #[default]
     Anonymous,
     User {
@@ -35,102 +35,106 @@ pub(crate) enum Login {
     Credentials(Secret),
 }
 
-const FORM: &str = "write nats://host:port or tls://host:port, several with commas between them";
+const URL_FORM: &str =
+    "write nats://host:port or tls://host:port, several with commas between them";
+
+/// `[nats.<name>]` as it is written.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct NatsTable {
+    url: Option<Secret>,
+    url_file: Option<String>,
+    domain: Option<String>,
+    username: Option<String>,
+    password: Option<Secret>,
+    password_file: Option<String>,
+    token: Option<Secret>,
+    token_file: Option<String>,
+    nkey: Option<Secret>,
+    nkey_file: Option<String>,
+    credentials: Option<Secret>,
+    credentials_file: Option<String>,
+    ca: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    certificate_key: Option<PathBuf>,
+}
 
 impl Nats {
-    /// The addresses of its servers, one by one, without a login.
+    /// The addresses of the servers without a login.
     pub(crate) fn urls(&self) -> impl Iterator<Item = String> {
-        self.addresses()
-            .map(|url| format!("{}://{}", url.scheme(), server(&url)))
+        addresses(&self.url).map(|url| format!("{}://{}", url.scheme(), host_port(&url)))
     }
 
-    /// Host and port of its servers, which are no secret.
+    /// Host and port of the servers, which are no secret.
     pub(crate) fn host_ports(&self) -> impl Iterator<Item = String> {
-        self.addresses().map(|url| server(&url))
-    }
-
-    fn addresses(&self) -> impl Iterator<Item = Url> {
-        addresses(&self.url)
+        addresses(&self.url).map(|url| host_port(&url))
     }
 }
 
 fn addresses(url: &Secret) -> impl Iterator<Item = Url> {
-    url.expose()
-        .split(',')
-        .filter_map(|url| Url::parse(url.trim()).ok())
+    let urls = url.expose().split(',');
+    urls.filter_map(|url| Url::parse(url.trim()).ok())
 }
 
-fn server(url: &Url) -> String {
-    format!(
-        "{}:{}",
-        url.host_str().unwrap_or_default(),
-        url.port().unwrap_or(4222)
-    )
+fn host_port(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    format!("{host}:{}", url.port().unwrap_or(4222))
 }
 
-pub(super) fn read(table: &Table<'_>) -> Nats {
-    let url = table.secret("url");
-    match &url {
-        Some((field, url)) => url
-            .expose()
-            .split(',')
-            .for_each(|url| check_url(field, url.trim())),
-        None if table
-            .field("url")
-            .or_else(|| table.field("url_file"))
-            .is_none() =>
-        {
-            table.missing("url", "add url = \"nats://127.0.0.1:4222\", or url_file with the path of a file that holds it");
+pub(super) fn check(at: &At<'_>, mut table: NatsTable) -> Nats {
+    let url = at
+        .key("url")
+        .secret(table.url.take(), table.url_file.take());
+    if let Some((at, url)) = &url {
+        for url in url.expose().split(',') {
+            check_url(at, url.trim());
         }
-        None => {}
+    } else if !at.key("url_file").is_set() {
+        at.key("url")
+            .missing("add url = \"nats://127.0.0.1:4222\", or url_file with the path of a file that contains it");
     }
-    let path = |key: &str| {
-        table
-            .field(key)
-            .and_then(|field| field.text().map(PathBuf::from))
-    };
-    let certificate = match (path("certificate"), path("certificate_key")) {
+    let certificate = match (table.certificate.take(), table.certificate_key.take()) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
         (Some(_), None) => {
-            table.missing("certificate_key", "add the path of the certificate's key");
+            at.key("certificate_key")
+                .missing("add the path of the certificate's key");
             None
         }
         (None, Some(_)) => {
-            table.missing("certificate", "add the path of the key's certificate");
+            at.key("certificate")
+                .missing("add the path of the key's certificate");
             None
         }
     };
-    let domain = table.field("domain").and_then(|field| {
-        let domain = field.text().map(str::to_owned);
-        if domain.as_deref().is_some_and(|domain| !is_domain(domain)) {
-            field.refuse(
-                "this is no name of a domain",
-                "write what the server has as jetstream.domain: 1 or more of A-Z a-z 0-9 _ -",
-            );
-        }
-        domain
-    });
-    let login = login(table, url.as_ref());
+    if table
+        .domain
+        .as_deref()
+        .is_some_and(|domain| !is_domain(domain))
+    {
+        at.key("domain").refuse(
+            "no domain has this name",
+            "write the server's jetstream.domain: 1 or more of A-Z a-z 0-9 _ -",
+        );
+    }
     Nats {
-        url: url.map(|(_, url)| url).unwrap_or_default(),
-        domain,
-        login,
-        ca: path("ca"),
+        domain: table.domain.take(),
+        ca: table.ca.take(),
         certificate,
+        login: check_login(at, url.as_ref(), table),
+        url: url.map(|(_, url)| url).unwrap_or_default(),
     }
 }
 
-/// What is one token of a subject and cannot be taken for more.
+/// Whether the domain is exactly one token of a subject.
 fn is_domain(name: &str) -> bool {
-    !name.is_empty()
-        && name
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    !name.is_empty() && name.bytes().all(is_allowed)
 }
 
-/// The login in the first address that has one: a user with a password, or a token.
+/// The login of the first address that has one: a user with a password, or a token.
 fn login_of(url: &Secret) -> Option<Login> {
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
     let url = addresses(url).find(|url| !url.username().is_empty())?;
     let name = decoded(url.username());
     Some(match url.password() {
@@ -142,51 +146,30 @@ fn login_of(url: &Secret) -> Option<Login> {
     })
 }
 
-/// With `%` and two hex digits read as the byte they stand for.
-fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let digits = after
-            .get(..2)
-            .and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok())
-            .filter(|_| *first == b'%')
-        {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
+fn check_login(at: &At<'_>, url: Option<&(At<'_>, Secret)>, table: NatsTable) -> Login {
+    let trimmed = |secret: Secret| Secret::new(secret.expose().trim());
+    let in_url = url.and_then(|(at, url)| Some((at.clone(), login_of(url)?)));
+    let password = at
+        .key("password")
+        .secret(table.password, table.password_file);
+    let token = at.key("token").secret(table.token, table.token_file);
+    let nkey = at.key("nkey").secret(table.nkey, table.nkey_file);
+    let credentials = at
+        .key("credentials")
+        .secret(table.credentials, table.credentials_file);
+    let user = match (table.username, password) {
+        (Some(name), Some((_, password))) => {
+            Some((at.key("username"), Login::User { name, password }))
         }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-fn login(table: &Table<'_>, url: Option<&(Field<'_>, Secret)>) -> Login {
-    let of_url = url.and_then(|(field, url)| Some((field.clone(), login_of(url)?)));
-    let username = table
-        .field("username")
-        .and_then(|field| field.text().map(|name| (field.clone(), name.to_owned())));
-    let password = table.secret("password");
-    let token = table.secret("token");
-    let nkey = table.secret("nkey");
-    let credentials = table.secret("credentials");
-    let user = match (username, password) {
-        (Some((field, name)), Some((_, password))) => Some((field, Login::User { name, password })),
-        (Some((field, _)), None) => {
-            field.refuse(
+        (Some(_), None) => {
+            at.key("username").refuse(
                 "a username without a password",
                 "add password or password_file, or remove the username",
             );
             None
         }
-        (None, Some((field, _))) => {
-            field.refuse(
+        (None, Some((at, _))) => {
+            at.refuse(
                 "a password without a username",
                 "add username, or remove the password",
             );
@@ -194,18 +177,17 @@ fn login(table: &Table<'_>, url: Option<&(Field<'_>, Secret)>) -> Login {
         }
         (None, None) => None,
     };
-    let trimmed = |secret: Secret| Secret::new(secret.expose().trim().to_owned());
-    let ways = [
-        of_url,
+    let logins = [
+        in_url,
         user,
-        token.map(|(field, token)| (field, Login::Token(trimmed(token)))),
-        nkey.map(|(field, seed)| (field, Login::Nkey(trimmed(seed)))),
-        credentials.map(|(field, text)| (field, Login::Credentials(text))),
+        token.map(|(at, token)| (at, Login::Token(trimmed(token)))),
+        nkey.map(|(at, seed)| (at, Login::Nkey(trimmed(seed)))),
+        credentials.map(|(at, text)| (at, Login::Credentials(text))),
     ];
-    let mut ways = ways.into_iter().flatten();
-    let first = ways.next();
-    if let Some((field, _)) = ways.next() {
-        field.refuse(
+    let mut logins = logins.into_iter().flatten();
+    let first = logins.next();
+    if let Some((at, _)) = logins.next() {
+        at.refuse(
             "there are two ways to log in",
             "keep one: in the address, username and password, token, nkey or credentials",
         );
@@ -213,14 +195,17 @@ fn login(table: &Table<'_>, url: Option<&(Field<'_>, Secret)>) -> Login {
     first.map(|(_, login)| login).unwrap_or_default()
 }
 
-fn check_url(field: &Field<'_>, url: &str) {
+fn check_url(at: &At<'_>, url: &str) {
     let Ok(url) = Url::parse(url) else {
-        return field.refuse("an address is not understood", FORM);
+        return at.refuse("an address is not understood", URL_FORM);
     };
     if !["nats", "tls"].contains(&url.scheme()) {
-        field.refuse("an address begins with neither nats:// nor tls://", FORM);
+        at.refuse(
+            "an address begins with neither nats:// nor tls://",
+            URL_FORM,
+        );
     } else if url.host_str().is_none_or(str::is_empty) {
-        field.refuse("an address names no host", FORM);
+        at.refuse("an address names no host", URL_FORM);
     }
 }
 
@@ -229,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_login_in_an_address_is_read_and_taken_off() {
+    fn a_login_in_an_address_is_decoded_and_removed() {
         let secret = |text: &str| Secret::new(text);
         let user = Login::User {
             name: "a@b".to_owned(),

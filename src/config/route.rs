@@ -1,19 +1,19 @@
-//! `[route.<name>]`: where messages come from, where they go, and by which rules. What a target's name means is not decided here; how the
-//! options of several routes go together is checked in `relation`.
+//! Decodes `[route.<name>]`: the source, the destinations, and the rules between them.
+//! `cross_checks` checks how options of several tables fit together.
 
-use super::field::Field;
+use super::decode::{At, Range, Span, Table, choice};
 use super::name;
-use super::read::{Range, Table};
 use crate::model::{Dialect, Dialects, filters_overlap, is_filter, is_subject, source_topic};
+use serde::Deserialize;
 use std::time::Duration;
 
 /// One route, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     pub(crate) source: Source,
-    /// The default target; without it each message names its own.
+    /// The default target. Without it every message names its own.
     pub(crate) target: Option<Destination>,
-    /// What `postdate-to` may name, `*` for any characters; `None`: only the default target.
+    /// Patterns of the targets that `postdate-to` may name; `None` allows the default target only.
     pub(crate) allow: Option<Vec<String>>,
     pub(crate) dead_letter: Destination,
     pub(crate) delivery: Delivery,
@@ -22,30 +22,27 @@ pub(crate) struct Route {
     pub(crate) dialects: Dialects,
     pub(crate) on_source_gap: OnSourceGap,
     pub(crate) overdue: Overdue,
-    /// From so long after its due on a message is overdue.
+    /// Lateness from which on a message is overdue.
     pub(crate) overdue_after: Option<Duration>,
-    /// Messages a second, of those that are behind.
+    /// Late messages that are delivered in a second.
     pub(crate) catch_up_rate: Option<u32>,
     pub(crate) retry: Retry,
 }
 
 impl Route {
-    /// The cluster that a topic named by `postdate-to` is on.
+    /// The cluster of the topics that `postdate-to` names.
     pub(crate) fn target_cluster(&self) -> &str {
-        self.target
-            .as_ref()
-            .map_or(&self.source.cluster, |target| &target.cluster)
+        let target = self.target.as_ref();
+        target.map_or(&self.source.cluster, |target| &target.cluster)
     }
 
-    /// What that cluster is.
     pub(crate) fn target_kind(&self) -> BrokerKind {
-        self.target
-            .as_ref()
-            .map_or(self.source.kind, |target| target.kind)
+        let target = self.target.as_ref();
+        target.map_or(self.source.kind, |target| target.kind)
     }
 }
 
-/// What a cluster is. No two clusters have one name, whatever they are.
+/// The kind of a cluster. Two clusters never have the same name, even if their kinds differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum BrokerKind {
     #[default]
@@ -54,7 +51,7 @@ pub(crate) enum BrokerKind {
 }
 
 impl BrokerKind {
-    /// The key that names a cluster of the kind.
+    /// The key that names a cluster of this kind.
     pub(crate) const fn key(self) -> &'static str {
         match self {
             Self::Kafka => "kafka",
@@ -62,7 +59,7 @@ impl BrokerKind {
         }
     }
 
-    /// The key of what is written to, in a table of a target.
+    /// The key that names a destination on such a cluster.
     pub(super) const fn name_key(self) -> &'static str {
         match self {
             Self::Kafka => "topic",
@@ -71,7 +68,7 @@ impl BrokerKind {
     }
 }
 
-/// Topics of one cluster that are read; of NATS, as [`source_topic`] writes them.
+/// The topics of one cluster that a route reads. [`source_topic`] writes those of NATS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) kind: BrokerKind,
@@ -79,7 +76,7 @@ pub(crate) struct Source {
     pub(crate) topics: Vec<String>,
 }
 
-/// A topic, or a subject, that is written to. A subject may be a template of the one that a message came by.
+/// A topic or a subject that a route writes to. A target's subject may be a template.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Destination {
     pub(crate) kind: BrokerKind,
@@ -87,57 +84,65 @@ pub(crate) struct Destination {
     pub(crate) name: String,
 }
 
-/// What consumers may count on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The delivery guarantee.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Delivery {
+    #[default]
     AtLeastOnce,
-    /// In transactions, for consumers that read what is committed.
+    /// Delivers in transactions, for consumers that read committed messages.
     ExactlyOnce,
 }
 
-/// What becomes of a record without a delay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What happens to a record without a delay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum WithoutDelay {
+    #[default]
     Relay,
     DeadLetter,
 }
 
-/// What to do if the source no longer has messages that were never stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What happens if the source deleted messages before they were stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum OnSourceGap {
+    #[default]
     Continue,
     Stop,
 }
 
-/// What becomes of a message that is overdue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What happens to an overdue message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Overdue {
+    #[default]
     Deliver,
     DeadLetter,
 }
 
-/// How often and when a delivery that failed for now is tried again.
+/// Retries of a delivery with a transient failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Retry {
     pub(crate) max_attempts: u32,
-    /// Before the second attempt; each further wait is twice the one before it.
+    /// Wait before the second attempt. Each further wait is twice as long.
     pub(crate) backoff: Duration,
     pub(crate) backoff_max: Duration,
 }
 
-const DAY: Duration = Duration::from_secs(24 * 3600);
+const DAY: u64 = 24 * 3600;
 
-/// Ten years: a due time beyond it is a mistake in the producer, such as microseconds sent as milliseconds.
-const MAX_DELAY: Range<Duration> = Range {
-    default: DAY.saturating_mul(30),
-    least: Duration::from_millis(1),
-    greatest: DAY.saturating_mul(3650),
+/// A due time after ten years is a mistake of the producer, such as microseconds for milliseconds.
+const MAX_DELAY: Range<Span> = Range {
+    default: Span::from_secs(30 * DAY),
+    least: Span::from_millis(1),
+    greatest: Span::from_secs(3650 * DAY),
 };
-/// Shorter than a takeover or a restart takes, it would set aside what nobody did wrong.
-const OVERDUE_AFTER: Range<Duration> = Range {
-    default: Duration::from_secs(3600),
-    least: Duration::from_secs(1),
-    greatest: DAY.saturating_mul(3650),
+/// A time below a takeover or a restart would make dead letters of messages without a fault.
+const OVERDUE_AFTER: Range<Span> = Range {
+    default: Span::from_secs(3600),
+    least: Span::from_secs(1),
+    greatest: Span::from_secs(3650 * DAY),
 };
 const CATCH_UP_RATE: Range<u32> = Range {
     default: 5_000,
@@ -149,248 +154,265 @@ const MAX_ATTEMPTS: Range<u32> = Range {
     least: 1,
     greatest: 1000,
 };
-pub(super) const BACKOFF: Range<Duration> = Range {
-    default: Duration::from_secs(1),
-    least: Duration::from_millis(100),
-    greatest: DAY,
+pub(super) const BACKOFF: Range<Span> = Range {
+    default: Span::from_secs(1),
+    least: Span::from_millis(100),
+    greatest: Span::from_secs(DAY),
 };
-pub(super) const BACKOFF_MAX: Range<Duration> = Range {
-    default: Duration::from_secs(300),
-    least: Duration::from_millis(100),
-    greatest: DAY,
+pub(super) const BACKOFF_MAX: Range<Span> = Range {
+    default: Span::from_secs(300),
+    least: Span::from_millis(100),
+    greatest: Span::from_secs(DAY),
 };
 
-pub(super) fn read(table: &Table<'_>) -> Route {
-    let (source, target) = (source(table), topic(table, "target"));
-    let kind = target.as_ref().map_or(source.kind, |target| target.kind);
+/// `[route.<name>]` as it is written.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RouteTable {
+    source: Option<Table<SourceTable>>,
+    target: Option<Table<DestinationTable>>,
+    allow: Option<Vec<String>>,
+    dead_letter: Option<Table<DestinationTable>>,
+    #[serde(deserialize_with = "choice")]
+    delivery: Delivery,
+    max_delay: Option<Span>,
+    #[serde(deserialize_with = "choice")]
+    without_delay: WithoutDelay,
+    dialects: Option<Vec<String>>,
+    #[serde(deserialize_with = "choice")]
+    on_source_gap: OnSourceGap,
+    #[serde(deserialize_with = "choice")]
+    overdue: Overdue,
+    overdue_after: Option<Span>,
+    catch_up_rate: Option<i64>,
+    retry: Table<RetryTable>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct SourceTable {
+    kafka: Option<String>,
+    topics: Option<Vec<String>>,
+    nats: Option<String>,
+    stream: Option<String>,
+    subjects: Option<Vec<String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct DestinationTable {
+    kafka: Option<String>,
+    topic: Option<String>,
+    nats: Option<String>,
+    subject: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RetryTable {
+    max_attempts: Option<i64>,
+    backoff: Option<Span>,
+    backoff_max: Option<Span>,
+}
+
+pub(super) fn check(at: &At<'_>, table: RouteTable) -> Route {
+    let source = check_source(&at.key("source"), table.source);
+    let target = check_destination(&at.key("target"), table.target);
+    let dead_letter = at.key("dead_letter");
+    dead_letter.missing("name the destination of rejected messages: dead_letter = { kafka = \"main\", topic = \"orders.dead\" }");
+    let target_kind = target.as_ref().map_or(source.kind, |target| target.kind);
+    let overdue_after = table.overdue_after;
+    let retry = table.retry.0;
+    let retry_at = at.key("retry");
     Route {
-        delivery: table.choice("delivery", &[("at-least-once", Delivery::AtLeastOnce), ("exactly-once", Delivery::ExactlyOnce)]),
+        allow: check_allow(&at.key("allow"), table.allow, target_kind),
         source,
         target,
-        allow: table.field("allow").and_then(|field| allow(&field, kind)),
-        dead_letter: topic(table, "dead_letter").unwrap_or_else(|| {
-            table.missing("dead_letter", "say where refused messages go: dead_letter = { kafka = \"main\", topic = \"orders.dead\" }");
-            Destination::default()
+        dead_letter: check_destination(&dead_letter, table.dead_letter).unwrap_or_default(),
+        delivery: table.delivery,
+        max_delay: at.key("max_delay").in_range(table.max_delay, &MAX_DELAY).0,
+        without_delay: table.without_delay,
+        dialects: check_dialects(&at.key("dialects"), table.dialects),
+        on_source_gap: table.on_source_gap,
+        overdue: table.overdue,
+        overdue_after: overdue_after.map(|_| {
+            at.key("overdue_after")
+                .in_range(overdue_after, &OVERDUE_AFTER)
+                .0
         }),
-        max_delay: table.quantity("max_delay", &MAX_DELAY),
-        without_delay: table.choice("without_delay", &[("relay", WithoutDelay::Relay), ("dead-letter", WithoutDelay::DeadLetter)]),
-        dialects: table.field("dialects").map(|field| dialects(&field)).unwrap_or_default(),
-        on_source_gap: table.choice("on_source_gap", &[("continue", OnSourceGap::Continue), ("stop", OnSourceGap::Stop)]),
-        overdue: table.choice("overdue", &[("deliver", Overdue::Deliver), ("dead-letter", Overdue::DeadLetter)]),
-        overdue_after: table.field("overdue_after").and_then(|field| field.quantity(&OVERDUE_AFTER)),
-        catch_up_rate: table.field("catch_up_rate").and_then(|field| field.integer(&CATCH_UP_RATE)),
-        retry: retry(&table.table("retry")),
+        catch_up_rate: at
+            .key("catch_up_rate")
+            .number_in_range(table.catch_up_rate, &CATCH_UP_RATE),
+        retry: Retry {
+            max_attempts: retry_at
+                .key("max_attempts")
+                .number_in_range(retry.max_attempts, &MAX_ATTEMPTS)
+                .unwrap_or(MAX_ATTEMPTS.default),
+            backoff: retry_at.key("backoff").in_range(retry.backoff, &BACKOFF).0,
+            backoff_max: retry_at
+                .key("backoff_max")
+                .in_range(retry.backoff_max, &BACKOFF_MAX)
+                .0,
+        },
     }
 }
 
-fn source(route: &Table<'_>) -> Source {
-    let table = route.table("source");
-    if !table.is_there() {
-        route.missing(
-            "source",
+fn check_source(at: &At<'_>, table: Option<Table<SourceTable>>) -> Source {
+    let Some(Table(table)) = table else {
+        at.missing(
             "say what is read: source = { kafka = \"main\", topics = [\"orders.delayed\"] }",
         );
         return Source::default();
-    }
-    let kind = kind(&table, &["topics"], &["stream", "subjects"]);
+    };
+    let kind = check_kind(at, &["topics"], &["stream", "subjects"]);
     let topics = match kind {
         BrokerKind::Kafka => {
-            let topics = table.required("topics", "add topics = [\"orders.delayed\"]");
-            let topics = topics
-                .map(|field| field.texts("[\"orders.delayed\"]"))
-                .unwrap_or_default();
-            topics
-                .iter()
-                .for_each(|(field, name)| check_topic(field, name));
-            topics
-                .into_iter()
-                .map(|(_, name)| name.to_owned())
-                .collect()
+            let topics = at.key("topics");
+            topics.missing("add topics = [\"orders.delayed\"]");
+            let topics = topics.entries(table.topics);
+            for (at, topic) in &topics {
+                check_topic(at, topic);
+            }
+            topics.into_iter().map(|(_, topic)| topic).collect()
         }
-        BrokerKind::Nats => filters(&table),
+        BrokerKind::Nats => check_filters(at, table.stream.as_deref(), table.subjects),
     };
     Source {
         kind,
-        cluster: cluster(&table, kind),
+        cluster: check_cluster(at, kind, table.kafka, table.nats),
         topics,
     }
 }
 
-/// What is read of a stream, each filter subject a partition.
-fn filters(table: &Table<'_>) -> Vec<String> {
-    let example = "[\"delayed.orders.>\"]";
-    let stream = table.required("stream", "add stream = \"DELAYED\"");
-    let name = stream.as_ref().and_then(Field::text).unwrap_or_default();
-    if let Some(field) = stream.filter(|_| !name.is_empty() && !name::is_stream(name)) {
-        field.refuse(
-            format!("{:?} is not the name of a stream", field.shown()),
-            name::STREAM,
-        );
+/// Checks the filter subjects of a stream. Each of them is a partition.
+fn check_filters(at: &At<'_>, stream: Option<&str>, subjects: Option<Vec<String>>) -> Vec<String> {
+    let stream_at = at.key("stream");
+    stream_at.missing("add stream = \"DELAYED\"");
+    let stream = stream.unwrap_or_default();
+    if !stream.is_empty() && !name::is_stream(stream) {
+        let what = format!("{:?} is not the name of a stream", stream_at.shown());
+        stream_at.refuse(what, name::STREAM);
     }
-    let subjects = table.required(
-        "subjects",
-        "add subjects = [\"delayed.orders.>\"], with what is to be read of the stream",
-    );
-    let subjects = subjects
-        .map(|field| field.texts(example))
-        .unwrap_or_default();
-    for (place, (field, filter)) in subjects.iter().enumerate() {
+    let subjects_at = at.key("subjects");
+    subjects_at
+        .missing("add the subjects of the stream that are read: subjects = [\"delayed.orders.>\"]");
+    let subjects = subjects_at.entries(subjects);
+    for (position, (at, filter)) in subjects.iter().enumerate() {
+        let mut before = subjects[..position].iter();
         if !is_filter(filter) {
-            field.refuse(
-                format!("{:?} is not a subject that can be read", field.shown()),
-                name::FILTER,
+            let what = format!("{:?} is not a subject that can be read", at.shown());
+            at.refuse(what, name::FILTER);
+        } else if let Some((_, other)) = before.find(|(_, other)| filters_overlap(other, filter)) {
+            at.refuse(
+                format!(
+                    "{other} matches some of the same messages, which would be delivered twice"
+                ),
+                "write subjects that match each message once",
             );
-        } else if let Some((_, other)) = subjects[..place]
-            .iter()
-            .find(|(_, other)| filters_overlap(other, filter))
-        {
-            let what =
-                format!("{other} lets through what this does, which would be delivered twice");
-            field.refuse(what, "name subjects of which each message has one");
         }
     }
     subjects
-        .into_iter()
-        .map(|(_, filter)| source_topic(name, filter))
+        .iter()
+        .map(|(_, filter)| source_topic(stream, filter))
         .collect()
 }
 
-/// What the cluster is that a table names, by the key that names it; what belongs to the other kind is refused.
-fn kind(table: &Table<'_>, of_kafka: &[&str], of_nats: &[&str]) -> BrokerKind {
-    let kind = if table.field("nats").is_some() && table.field("kafka").is_none() {
-        BrokerKind::Nats
+/// The kind of the cluster that a table names. Keys of the other kind are reported.
+fn check_kind(at: &At<'_>, of_kafka: &[&str], of_nats: &[&str]) -> BrokerKind {
+    let nats = at.key("nats");
+    let (kind, foreign) = if nats.is_set() && !at.key("kafka").is_set() {
+        (BrokerKind::Nats, of_kafka)
     } else {
-        BrokerKind::Kafka
+        (BrokerKind::Kafka, of_nats)
     };
-    let strange = match kind {
-        BrokerKind::Kafka => of_nats,
-        BrokerKind::Nats => of_kafka,
-    };
-    let both = table.field("nats").filter(|_| kind == BrokerKind::Kafka);
-    if let Some(field) = both {
-        field.refuse("kafka and nats stand in one table", "keep one of the two");
+    if nats.is_set() && kind == BrokerKind::Kafka {
+        nats.refuse("kafka and nats are both set", "keep one of the two");
     }
-    for field in strange.iter().filter_map(|key| table.field(key)) {
-        field.refuse(
-            format!(
-                "this is no key of a table that names a cluster by `{}`",
-                kind.key()
-            ),
+    for at in foreign.iter().map(|key| at.key(key)).filter(At::is_set) {
+        at.refuse(
+            format!("a table with `{}` has no such key", kind.key()),
             "remove it, or name the other cluster",
         );
     }
     kind
 }
 
-fn topic(route: &Table<'_>, key: &str) -> Option<Destination> {
-    let table = route.table(key);
-    if !table.is_there() {
-        return None;
+fn check_destination(at: &At<'_>, table: Option<Table<DestinationTable>>) -> Option<Destination> {
+    let Table(table) = table?;
+    let kind = check_kind(at, &["topic"], &["subject"]);
+    let name_at = at.key(kind.name_key());
+    name_at.missing(format!("add {} = \"<name>\"", kind.name_key()));
+    let name = match kind {
+        BrokerKind::Kafka => table.topic,
+        BrokerKind::Nats => table.subject,
+    };
+    match (kind, &name) {
+        (BrokerKind::Kafka, Some(name)) => check_topic(&name_at, name),
+        (BrokerKind::Nats, Some(name)) => check_subject(&name_at, name, at.name() == "target"),
+        (_, None) => {}
     }
-    let kind = kind(&table, &["topic"], &["subject"]);
-    let field = table.required(
-        kind.name_key(),
-        &format!("add {} = \"<name>\"", kind.name_key()),
-    );
-    let name = field.and_then(|field| {
-        field.text().inspect(|name| match kind {
-            BrokerKind::Kafka => check_topic(&field, name),
-            BrokerKind::Nats => check_subject(&field, name, key == "target"),
-        })
-    });
     Some(Destination {
         kind,
-        cluster: cluster(&table, kind),
-        name: name.unwrap_or_default().to_owned(),
+        cluster: check_cluster(at, kind, table.kafka, table.nats),
+        name: name.unwrap_or_default(),
     })
 }
 
-fn cluster(table: &Table<'_>, kind: BrokerKind) -> String {
-    let key = kind.key();
-    let fix = match kind {
-        BrokerKind::Kafka => {
-            "add kafka = \"<name>\" with the name of a [kafka.<name>], or nats = \"<name>\" with that of a [nats.<name>]"
-        }
-        BrokerKind::Nats => "add nats = \"<name>\" with the name of a [nats.<name>]",
+fn check_cluster(
+    at: &At<'_>,
+    kind: BrokerKind,
+    kafka: Option<String>,
+    nats: Option<String>,
+) -> String {
+    at.key(kind.key()).missing(
+        "add kafka = \"<name>\" with the name of a [kafka.<name>], or nats = \"<name>\" with the name of a [nats.<name>]",
+    );
+    let cluster = match kind {
+        BrokerKind::Kafka => kafka,
+        BrokerKind::Nats => nats,
     };
-    table
-        .required(key, fix)
-        .and_then(|field| field.text())
-        .unwrap_or_default()
-        .to_owned()
+    cluster.unwrap_or_default()
 }
 
-/// Of a template the tokens with a `$` stand for others; whether the source has them is checked in `relation`.
-fn check_subject(field: &Field<'_>, subject: &str, may_be_template: bool) {
-    let filled = if may_be_template {
-        subject.replace('$', "x")
-    } else {
-        subject.to_owned()
-    };
+/// In a template, tokens with a `$` stand for others. `cross_checks` compares them with the source.
+fn check_subject(at: &At<'_>, subject: &str, may_be_template: bool) {
+    let filled = subject.replace('$', if may_be_template { "x" } else { "$" });
     if !is_subject(&filled) {
-        field.refuse(
-            format!("{:?} is not a subject that can be sent to", field.shown()),
-            name::SUBJECT,
-        );
+        let what = format!("{:?} is not a subject that can be sent to", at.shown());
+        at.refuse(what, name::SUBJECT);
     }
 }
 
-fn check_topic(field: &Field<'_>, topic: &str) {
-    if let Some(fault) = name::fault_of_topic(topic) {
-        field.refuse(format!("{:?}: {fault}", field.shown()), name::TOPIC);
+fn check_topic(at: &At<'_>, topic: &str) {
+    if let Some(cause) = name::topic_error(topic) {
+        at.refuse(format!("{:?}: {cause}", at.shown()), name::TOPIC);
     }
 }
 
-fn allow(field: &Field<'_>, kind: BrokerKind) -> Option<Vec<String>> {
-    let entries = field.list("[\"orders\", \"billing.*\"]")?;
-    let checked = entries.iter().filter_map(|entry| {
-        let pattern = entry.text()?;
+fn check_allow(at: &At<'_>, allow: Option<Vec<String>>, kind: BrokerKind) -> Option<Vec<String>> {
+    allow.as_ref()?;
+    let entries = at.any_entries(allow);
+    for (at, pattern) in &entries {
         match kind {
             BrokerKind::Kafka if !name::is_pattern(pattern) => {
-                entry.refuse(
-                    format!(
-                        "{:?} matches no topic that could be a target",
-                        entry.shown()
-                    ),
-                    name::PATTERN,
-                );
+                let what = format!("{:?} matches no topic that could be a target", at.shown());
+                at.refuse(what, name::PATTERN);
             }
             BrokerKind::Nats if !is_filter(pattern) => {
-                entry.refuse(
-                    format!(
-                        "{:?} matches no subject that could be a target",
-                        entry.shown()
-                    ),
-                    name::FILTER,
-                );
+                let what = format!("{:?} matches no subject that could be a target", at.shown());
+                at.refuse(what, name::FILTER);
             }
             _ => {}
         }
-        Some(pattern.to_owned())
-    });
-    Some(checked.collect())
+    }
+    Some(entries.into_iter().map(|(_, pattern)| pattern).collect())
 }
 
-fn dialects(field: &Field<'_>) -> Dialects {
+fn check_dialects(at: &At<'_>, dialects: Option<Vec<String>>) -> Dialects {
     let known = Dialect::ALL.map(|dialect| (dialect.name(), dialect));
-    let example = "[\"rabbitmq\"]";
-    if field.list(example).is_none_or(|entries| entries.is_empty()) {
-        return Dialects::default();
-    }
-    field
-        .texts(example)
+    let dialects = at.entries(dialects.filter(|dialects| !dialects.is_empty()));
+    dialects
         .iter()
-        .filter_map(|(entry, _)| entry.choice(&known))
+        .filter_map(|(at, word)| at.choose(word, &known))
         .collect()
-}
-
-fn retry(table: &Table<'_>) -> Retry {
-    let max_attempts = table
-        .field("max_attempts")
-        .and_then(|field| field.integer(&MAX_ATTEMPTS));
-    Retry {
-        max_attempts: max_attempts.unwrap_or(MAX_ATTEMPTS.default),
-        backoff: table.quantity("backoff", &BACKOFF),
-        backoff_max: table.quantity("backoff_max", &BACKOFF_MAX),
-    }
 }

@@ -1,16 +1,17 @@
-//! `[traces]`: whether, where to and how many. Without an endpoint there are none.
+//! Decodes `[traces]`: the collector, and the share of traces. Without an endpoint there are none.
 
-use super::field::Field;
-use super::read::{Range, Table};
+use super::decode::{At, Range};
 use super::secret::Secret;
+use serde::Deserialize;
 use url::Url;
 
 /// Where traces go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Traces {
     pub(crate) endpoint: Option<Url>,
-    /// The whole value of the header.
+    /// The whole value of the `Authorization` header.
     pub(crate) authorization: Option<Secret>,
+    /// One in this many sampled traces is exported.
     pub(crate) one_in: u32,
 }
 
@@ -20,62 +21,67 @@ const ONE_IN: Range<u32> = Range {
     greatest: 1_000_000,
 };
 
-const FORM: &str = "write the collector's address for OTLP over HTTP, such as \"http://127.0.0.1:4318\", without /v1/traces";
+const URL_FORM: &str = "write the collector's address for OTLP over HTTP, such as \"http://127.0.0.1:4318\", without /v1/traces";
 
-pub(super) fn read(table: &Table<'_>) -> Traces {
-    let endpoint = table.field("endpoint");
-    let authorization = table.secret("authorization");
-    if let (None, Some((field, _))) = (&endpoint, &authorization) {
-        field.refuse(
-            "a login without traces.endpoint",
-            "add the endpoint, or remove the login",
-        );
+/// `[traces]` as it is written.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct TracesTable {
+    endpoint: Option<String>,
+    authorization: Option<Secret>,
+    authorization_file: Option<String>,
+    one_in: Option<i64>,
+}
+
+pub(super) fn check(at: &At<'_>, table: TracesTable) -> Traces {
+    let authorization = at
+        .key("authorization")
+        .secret(table.authorization, table.authorization_file);
+    let endpoint = at.key("endpoint");
+    if let Some((at, value)) = &authorization {
+        if !endpoint.is_set() {
+            at.refuse(
+                "a login without traces.endpoint",
+                "add the endpoint, or remove the login",
+            );
+        }
+        if !value
+            .expose()
+            .bytes()
+            .all(|byte| byte == b' ' || byte.is_ascii_graphic())
+        {
+            at.refuse(
+                "the value has characters that a header may not have",
+                "write the header's value in one line of ASCII: Bearer <token>",
+            );
+        }
     }
-    let one_in = table
-        .field("one_in")
-        .and_then(|field| field.integer(&ONE_IN))
-        .unwrap_or(ONE_IN.default);
+    let one_in = at.key("one_in").number_in_range(table.one_in, &ONE_IN);
     Traces {
-        endpoint: endpoint.and_then(|field| url(&field)),
-        authorization: authorization.and_then(|(field, value)| header(&field, value)),
-        one_in,
+        endpoint: table.endpoint.and_then(|text| check_url(&endpoint, &text)),
+        authorization: authorization.map(|(_, value)| value),
+        one_in: one_in.unwrap_or(ONE_IN.default),
     }
 }
 
-fn url(field: &Field<'_>) -> Option<Url> {
-    let text = field.text()?;
+fn check_url(at: &At<'_>, text: &str) -> Option<Url> {
     let what = match Url::parse(text) {
-        Err(_) => "this is no address",
+        Err(_) => "the address is not understood",
         Ok(url) if !["http", "https"].contains(&url.scheme()) => {
             "the address begins with neither http:// nor https://"
         }
         Ok(url) if url.host_str().is_none_or(str::is_empty) => "the address names no host",
         Ok(url) if !url.username().is_empty() || url.password().is_some() => {
-            "the address holds a login, which would be logged: it belongs into authorization"
+            "the address contains a login, which would be logged: set authorization instead"
         }
         Ok(url) if url.query().is_some() || url.fragment().is_some() => {
-            "the address has a part behind ? or #"
+            "the address has a part after ? or #"
         }
         Ok(url) if url.path().ends_with("/v1/traces") => {
-            "the address ends with /v1/traces, which is added to it"
+            "the address ends with /v1/traces, which Postdate appends"
         }
         Ok(url) => return Some(url),
     };
-    field.refuse(what, FORM);
-    None
-}
-
-fn header(field: &Field<'_>, value: Secret) -> Option<Secret> {
-    if value
-        .expose()
-        .bytes()
-        .all(|byte| byte == b' ' || byte.is_ascii_graphic())
-    {
-        return Some(value);
-    }
-    field.refuse(
-        "the value has characters that no header may have",
-        "write the header's value in one line of ASCII: Bearer <token>",
-    );
+    at.refuse(what, URL_FORM);
     None
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use toml_edit::{ImDocument, Item, TableLike};
 
-use super::problem::{Error, Place, Problem};
-use super::unit::{Quantity, Size};
+use super::error::{Error, Place, Problem};
+use super::quantity::{Quantity, Size, Span};
 use super::{
     COUNT_MAX, Deep, Delay, HEADER_BYTES_MAX, HEADERS_MAX, KEY_MAX, KEY_MIN, Message, PAYLOAD_MIN,
     RECORD_BYTES_MAX, WAITING, Workload,
@@ -111,7 +111,7 @@ impl Reader {
         self.refuse_giant(&message);
         load.delay = self.delay("delay", DELAY_MAX, load.delay);
         load.steady.rates = self.rates(std::mem::take(&mut load.steady.rates));
-        load.steady.lasts = self.quantity("steady.lasts", SECOND..=STEADY_MAX, load.steady.lasts);
+        load.steady.lasts = self.duration("steady.lasts", SECOND..=STEADY_MAX, load.steady.lasts);
         load.steady.delay = self.delay("steady.delay", STEADY_DELAY_MAX, load.steady.delay);
         load.deep = self.deep(load.deep);
         let most = load.steady.rates.iter().max().map_or(0, |rate| {
@@ -130,7 +130,7 @@ impl Reader {
     fn deep(&mut self, usual: Deep) -> Deep {
         let waiting = self.whole("deep.waiting", WAITING, usual.waiting);
         let rate = self.whole("deep.rate", 10..=1_000_000, usual.rate);
-        let lasts = self.quantity("deep.lasts", SECOND..=STEADY_MAX, usual.lasts);
+        let lasts = self.duration("deep.lasts", SECOND..=STEADY_MAX, usual.lasts);
         let delay = self.delay("deep.delay", DELAY_MAX, usual.delay);
         // It comes twice, and half of the numbers is for what waits.
         if rate.saturating_mul(lasts.as_secs() as usize) > COUNT_MAX / 4 {
@@ -246,13 +246,18 @@ impl Reader {
             .as_str()
             .and_then(T::parse)
             .filter(|value| range.contains(value));
-        let fix = format!(
-            "{}; from {} to {}",
-            T::GRAMMAR,
-            range.start().write(),
-            range.end().write()
-        );
+        let fix = format!("{}; from {} to {}", T::GRAMMAR, range.start(), range.end());
         self.checked(key, value, fix, usual)
+    }
+
+    fn duration(
+        &mut self,
+        key: &str,
+        range: RangeInclusive<Duration>,
+        usual: Duration,
+    ) -> Duration {
+        let range = Span(*range.start())..=Span(*range.end());
+        self.quantity(key, range, Span(usual)).0
     }
 
     fn delay(&mut self, table: &str, greatest: Duration, usual: Delay) -> Delay {
@@ -275,13 +280,13 @@ impl Reader {
                 false,
             ),
         };
-        let least = self.quantity(&min, SECOND..=greatest, SECOND);
-        let most = self.quantity(&max, SECOND..=greatest, greatest.min(usual.max()));
+        let least = self.duration(&min, SECOND..=greatest, SECOND);
+        let most = self.duration(&max, SECOND..=greatest, greatest.min(usual.max()));
         if least > most {
             self.refuse(
                 &min,
                 "it is beyond max".to_owned(),
-                format!("at most {}", most.write()),
+                format!("at most {}", Span(most)),
             );
         }
         if !exponential {
@@ -304,7 +309,7 @@ impl Reader {
                 format!("give the mean of the distribution, such as {mean} = \"1h\""),
             );
         }
-        let middle = self.quantity(&mean, least..=most.max(least), least);
+        let middle = self.duration(&mean, least..=most.max(least), least);
         Delay::Exponential {
             min: least.min(most),
             mean: middle,

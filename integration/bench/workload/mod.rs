@@ -2,21 +2,21 @@
 //! number by the payload; sends nothing.
 
 mod delay;
-mod file;
 #[allow(
     dead_code,
     unreachable_pub,
     reason = "the service's own words for what is wrong with a file; it has more of them"
 )]
-#[path = "../../../src/config/problem.rs"]
-mod problem;
+#[path = "../../../src/config/error.rs"]
+mod error;
+mod file;
 #[allow(
     dead_code,
     unused_imports,
     reason = "the service's own grammar of durations and sizes, whole"
 )]
-#[path = "../../../src/config/unit.rs"]
-mod unit;
+#[path = "../../../src/config/decode/quantity.rs"]
+mod quantity;
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

@@ -1,10 +1,11 @@
-//! What is wrong with a configuration, in words for the person who must put it right. Our own words throughout: a parser's would quote
-//! the value, and the value may be a password.
+//! Reports what is wrong with a configuration: each problem with its key, its place, its cause and its fix.
+//!
+//! The texts are our own, because a parser would quote the value, and the value may be a password.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a value was written. The order is the one in which problems are listed: down the file, then the environment.
+/// Where a value was written. Problems are listed in this order: by line of the file, then by variable.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
     File { path: PathBuf, line: Option<usize> },
@@ -26,14 +27,30 @@ impl fmt::Display for Place {
     }
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Problem {
     pub(super) place: Place,
-    /// The key's path; `None`: the file as a whole.
+    /// The path of the key; `None` if the problem concerns the whole file.
     pub(super) key: Option<String>,
     pub(super) what: String,
     pub(super) fix: String,
+}
+
+impl Problem {
+    /// A problem that no key has.
+    pub(super) fn without_key(
+        place: Place,
+        what: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            place,
+            key: None,
+            what: what.into(),
+            fix: fix.into(),
+        }
+    }
 }
 
 impl fmt::Display for Problem {
@@ -47,7 +64,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a configuration, each thing once.
+/// All problems of a configuration, each of them once.
 #[derive(Debug)]
 pub struct Error(Vec<Problem>);
 
@@ -58,14 +75,9 @@ impl Error {
         Self(problems)
     }
 
-    /// An option of the command line that does not go with the configuration.
+    /// A command-line option that does not fit the configuration.
     pub(crate) fn for_option(option: &'static str, what: String, fix: impl Into<String>) -> Self {
-        Self(vec![Problem {
-            place: Place::Option(option),
-            key: None,
-            what,
-            fix: fix.into(),
-        }])
+        Self(vec![Problem::without_key(Place::Option(option), what, fix)])
     }
 }
 

@@ -1,8 +1,11 @@
-//! Durations and sizes as people write them: `1h30m`, `64MiB`. One strict grammar, so that no text means two things.
+//! Durations and sizes as people write them: `1h30m`, `64MiB`. The grammar is strict, so that no text has two meanings.
 
+use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
+use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
-/// From the longest to the shortest: the order in which they may follow one another.
+/// Units of a duration with their milliseconds, in the order in which they may follow one another.
 const DURATIONS: [(&str, u64); 5] = [
     ("d", 86_400_000),
     ("h", 3_600_000),
@@ -18,17 +21,30 @@ const SIZES: [(&str, u64); 5] = [
     ("B", 1),
 ];
 
-/// A quantity that an option can have: how it is read and written.
-pub(super) trait Quantity: Copy + PartialOrd {
-    /// How it is written, for the text of an error.
+/// A number with a unit. `Display` writes it as `parse` reads it.
+pub(in crate::config) trait Quantity: Copy + PartialOrd + fmt::Display {
+    /// Describes the grammar in errors.
     const GRAMMAR: &str;
 
-    /// `None`: not written as the grammar has it, or beyond what can be counted.
+    /// Returns `None` if the text breaks the grammar or the number is too large.
     fn parse(text: &str) -> Option<Self>;
-    fn write(self) -> String;
 }
 
-impl Quantity for Duration {
+/// A duration.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub(in crate::config) struct Span(pub(in crate::config) Duration);
+
+impl Span {
+    pub(in crate::config) const fn from_secs(seconds: u64) -> Self {
+        Self(Duration::from_secs(seconds))
+    }
+
+    pub(in crate::config) const fn from_millis(milliseconds: u64) -> Self {
+        Self(Duration::from_millis(milliseconds))
+    }
+}
+
+impl Quantity for Span {
     const GRAMMAR: &str = "a whole number with a unit (ms s m h d), such as \"30d\" or \"1h30m\"";
 
     fn parse(text: &str) -> Option<Self> {
@@ -47,27 +63,27 @@ impl Quantity for Duration {
         }
         (!text.is_empty()).then(|| Self::from_millis(total))
     }
+}
 
-    fn write(self) -> String {
-        let mut millis = u64::try_from(self.as_millis()).unwrap_or(u64::MAX);
-        let mut text = String::new();
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut millis = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
+        if millis == 0 {
+            return f.write_str("0ms");
+        }
         for (unit, length) in DURATIONS {
             if millis >= length {
-                text += &format!("{}{unit}", millis / length);
+                write!(f, "{}{unit}", millis / length)?;
                 millis %= length;
             }
         }
-        if text.is_empty() {
-            "0ms".to_owned()
-        } else {
-            text
-        }
+        Ok(())
     }
 }
 
 /// Bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Size(pub(super) u64);
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub(in crate::config) struct Size(pub(in crate::config) u64);
 
 impl Quantity for Size {
     const GRAMMAR: &str =
@@ -78,13 +94,15 @@ impl Quantity for Size {
         let (_, bytes) = SIZES.iter().find(|(name, _)| *name == unit)?;
         number.checked_mul(*bytes).map(Self)
     }
+}
 
-    fn write(self) -> String {
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, bytes) = SIZES
             .iter()
             .find(|(_, bytes)| self.0 >= *bytes && self.0.is_multiple_of(*bytes))
             .unwrap_or(&SIZES[4]);
-        format!("{}{unit}", self.0 / bytes)
+        write!(f, "{}{unit}", self.0 / bytes)
     }
 }
 
@@ -96,14 +114,40 @@ fn split_number(text: &str) -> Option<(u64, &str)> {
     Some((digits.parse().ok()?, rest))
 }
 
+struct QuantityVisitor<T>(PhantomData<T>);
+
+impl<T: Quantity> Visitor<'_> for QuantityVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(T::GRAMMAR)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        T::parse(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(QuantityVisitor(PhantomData))
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(QuantityVisitor(PhantomData))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     #[test]
-    fn durations_are_sums_of_falling_units() {
-        let millis = |text: &str| <Duration as Quantity>::parse(text).map(|d| d.as_millis());
+    fn durations_have_falling_units() {
+        let millis = |text: &str| Span::parse(text).map(|span| span.0.as_millis());
         for (text, expected) in [
             ("30d", 2_592_000_000),
             ("1h30m", 5_400_000),
@@ -167,10 +211,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(millis in 0u64..1_000_000_000_000, bytes: u64) {
-            let duration = Duration::from_millis(millis);
-            prop_assert_eq!(<Duration as Quantity>::parse(&duration.write()), Some(duration));
-            prop_assert_eq!(Size::parse(&Size(bytes).write()), Some(Size(bytes)));
+        fn a_written_quantity_parses_to_itself(millis in 0u64..1_000_000_000_000, bytes: u64) {
+            let span = Span::from_millis(millis);
+            prop_assert_eq!(Span::parse(&span.to_string()), Some(span));
+            prop_assert_eq!(Size::parse(&Size(bytes).to_string()), Some(Size(bytes)));
         }
     }
 }

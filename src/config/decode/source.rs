@@ -1,8 +1,7 @@
-//! The layers of a configuration: the file, and over it the environment. Knows where each value was written; what a value means is
-//! not its concern.
+//! Reads the configuration file, puts the environment over it, and knows where each value was written.
 
-use super::key::{PREFIX, Path, Segment};
-use super::problem::{Place, Problem};
+use super::path::{PREFIX, Path, Segment};
+use crate::config::error::{Place, Problem};
 use figment::providers::{Format, Toml};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
@@ -11,75 +10,76 @@ use std::ffi::OsString;
 use std::path::{Path as FilePath, PathBuf};
 use toml_edit::{ImDocument, Item};
 
-/// A file and an environment, one over the other.
-pub(super) struct Layers {
-    root: Dict,
-    sources: Figment,
+/// The values of a file with those of the environment over them.
+pub(in crate::config) struct Sources {
+    root: Value,
+    figment: Figment,
     document: ImDocument<String>,
     file: PathBuf,
-    /// What each variable held, before it was read as a typed value.
+    /// The text of each environment variable, before it was read as a typed value.
     raw: BTreeMap<String, String>,
 }
 
-impl Layers {
-    /// Lays `environment` over the file's text.
-    pub(super) fn new(
+impl Sources {
+    pub(in crate::config) fn new(
         file: &FilePath,
         text: &str,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, Vec<Problem>> {
         let document = ImDocument::parse(text.to_owned())
-            .map_err(|error| vec![not_toml(file, text, &error)])?;
+            .map_err(|error| vec![invalid_toml(file, text, &error)])?;
         let variables = variables(environment)?;
         let raw = variables
             .iter()
             .map(|variable| (variable.name.clone(), variable.raw.clone()))
             .collect();
-        let sources = variables
+        let figment = variables
             .into_iter()
             .fold(Figment::from(Toml::string(text)), Figment::merge);
-        let root = sources
-            .data()
-            .unwrap_or_default()
-            .remove(&Profile::Default)
-            .unwrap_or_default();
+        let mut profiles = figment.data().unwrap_or_default();
+        let root = profiles.remove(&Profile::Default).unwrap_or_default();
         Ok(Self {
-            root,
-            sources,
+            root: root.into(),
+            figment,
             document,
             file: file.to_owned(),
             raw,
         })
     }
 
-    pub(super) fn root(&self) -> &Dict {
+    pub(super) fn root(&self) -> &Value {
         &self.root
     }
 
-    /// Where the value at `path` was written.
-    pub(super) fn place(&self, path: &Path, value: &Value) -> Place {
-        match self.variable(value) {
+    pub(super) fn value(&self, path: &Path) -> Option<&Value> {
+        path.segments()
+            .iter()
+            .try_fold(&self.root, |value, segment| match segment {
+                Segment::Key(key) => value.as_dict()?.get(key),
+                Segment::Index(index) => value.as_array()?.get(*index),
+            })
+    }
+
+    /// Where the value at `path` was written; for a missing value the innermost table around it.
+    pub(super) fn place(&self, path: &Path) -> Place {
+        match self.variable(path) {
             Some(name) => Place::Variable(name),
-            None => self.place_in_file(path),
+            None => Place::File {
+                path: self.file.clone(),
+                line: self.line(path),
+            },
         }
     }
 
-    /// The line of `path` in the file, or of the innermost table around it that stands there.
-    pub(super) fn place_in_file(&self, path: &Path) -> Place {
-        Place::File {
-            path: self.file.clone(),
-            line: self.line(path),
-        }
-    }
-
-    /// The text of the environment variable that `value` came from.
-    pub(super) fn raw(&self, value: &Value) -> Option<&str> {
-        self.raw.get(&self.variable(value)?).map(String::as_str)
-    }
-
-    fn variable(&self, value: &Value) -> Option<String> {
-        let name = &self.sources.get_metadata(value.tag())?.name;
+    /// The environment variable that set the value at `path`.
+    pub(super) fn variable(&self, path: &Path) -> Option<String> {
+        let name = &self.figment.get_metadata(self.value(path)?.tag())?.name;
         name.starts_with(PREFIX).then(|| name.clone().into_owned())
+    }
+
+    /// The text of that variable.
+    pub(super) fn raw(&self, path: &Path) -> Option<&str> {
+        self.raw.get(&self.variable(path)?).map(String::as_str)
     }
 
     fn line(&self, path: &Path) -> Option<usize> {
@@ -88,9 +88,8 @@ impl Layers {
         for segment in path.segments() {
             let span = match segment {
                 Segment::Key(name) => {
-                    let Some((key, below)) = item
-                        .as_table_like()
-                        .and_then(|table| table.get_key_value(name))
+                    let table = item.as_table_like();
+                    let Some((key, below)) = table.and_then(|table| table.get_key_value(name))
                     else {
                         break;
                     };
@@ -111,35 +110,33 @@ impl Layers {
     }
 }
 
-fn line_of(text: &str, at: usize) -> usize {
-    1 + text
-        .as_bytes()
-        .iter()
-        .take(at)
-        .filter(|byte| **byte == b'\n')
-        .count()
+fn line_of(text: &str, offset: usize) -> usize {
+    let before = text.as_bytes().iter().take(offset);
+    1 + before.filter(|byte| **byte == b'\n').count()
 }
 
-fn not_toml(file: &FilePath, text: &str, error: &toml_edit::TomlError) -> Problem {
-    Problem {
-        place: Place::File { path: file.to_owned(), line: error.span().map(|span| line_of(text, span.start)) },
-        key: None,
-        what: format!("this is not TOML: {}", error.message().trim().replace('\n', ", ")),
-        fix: "text stands in \"quotes\", a list in [brackets], a table in {braces} on one line; each key is written once".to_owned(),
-    }
+fn invalid_toml(file: &FilePath, text: &str, error: &toml_edit::TomlError) -> Problem {
+    let place = Place::File {
+        path: file.to_owned(),
+        line: error.span().map(|span| line_of(text, span.start)),
+    };
+    let cause = error.message().trim().replace('\n', ", ");
+    Problem::without_key(
+        place,
+        format!("invalid TOML: {cause}"),
+        "write text in \"quotes\", a list in [brackets], a table in {braces} on one line, and each key once",
+    )
 }
 
-/// The text of the configuration file. A missing file is an error: a service that starts with nothing but defaults is not the one that was
-/// asked for.
-pub(super) fn read(file: &FilePath) -> Result<String, Problem> {
-    let problem = |what: String, fix: &str| Problem {
-        place: Place::File {
+/// Reads the text of the configuration file. A missing file is an error: a service that runs on
+/// defaults alone is not the one that was asked for.
+pub(in crate::config) fn read_file(file: &FilePath) -> Result<String, Problem> {
+    let problem = |what: String, fix: &str| {
+        let place = Place::File {
             path: file.to_owned(),
             line: None,
-        },
-        key: None,
-        what,
-        fix: fix.to_owned(),
+        };
+        Problem::without_key(place, what, fix)
     };
     let bytes = std::fs::read(file).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => problem(
@@ -152,10 +149,8 @@ pub(super) fn read(file: &FilePath) -> Result<String, Problem> {
         ),
     })?;
     String::from_utf8(bytes).map_err(|error| {
-        let line = line_of(
-            &String::from_utf8_lossy(error.as_bytes()),
-            error.utf8_error().valid_up_to(),
-        );
+        let text = String::from_utf8_lossy(error.as_bytes());
+        let line = line_of(&text, error.utf8_error().valid_up_to());
         problem(
             format!("line {line} is not UTF-8"),
             "save the file as UTF-8",
@@ -163,37 +158,39 @@ pub(super) fn read(file: &FilePath) -> Result<String, Problem> {
     })
 }
 
-/// Variables with our prefix that are meant for what is run around the service: the program to test, and where test servers are kept.
-const OF_THE_TOOLS: [&str; 2] = ["BIN", "SERVERS"];
+/// Variables with our prefix that belong to the tools around the service: the tested program, and
+/// the folder of test servers.
+const TOOL_VARIABLES: [&str; 2] = ["BIN", "SERVERS"];
 
-/// One environment variable that reaches a key.
+/// One environment variable that sets a key.
 struct Variable {
     name: String,
     keys: Vec<String>,
     raw: String,
 }
 
-/// In the order of their names, so that the outcome does not hang on the order in which the system lists them.
+/// Returns the variables sorted by name, so that the order of the environment does not matter.
 fn variables(
     environment: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Vec<Variable>, Vec<Problem>> {
-    let (mut variables, mut problems) = (Vec::new(), Vec::new());
+    let mut variables = Vec::new();
+    let mut problems = Vec::new();
     for (name, value) in environment {
         let name = name.to_string_lossy().into_owned();
         let Some(rest) = name.strip_prefix(PREFIX) else {
             continue;
         };
-        if OF_THE_TOOLS.contains(&rest) || is_of_kubernetes(rest, &value.to_string_lossy()) {
+        if TOOL_VARIABLES.contains(&rest) || is_from_kubernetes(rest, &value.to_string_lossy()) {
             continue;
         }
         let keys: Vec<_> = rest.split("__").map(str::to_lowercase).collect();
-        let fault = match value.into_string() {
+        let (what, fix) = match value.into_string() {
             Ok(raw) if keys.iter().all(|key| !key.is_empty()) => {
                 variables.push(Variable { name, keys, raw });
                 continue;
             }
             Ok(_) => (
-                "its name reaches no key",
+                "its name sets no key",
                 "write POSTDATE_ and the key's path in upper case, with __ for each dot; or unset it",
             ),
             Err(_) => (
@@ -201,12 +198,7 @@ fn variables(
                 "set it to UTF-8 text, or unset it",
             ),
         };
-        problems.push(Problem {
-            place: Place::Variable(name),
-            key: None,
-            what: fault.0.to_owned(),
-            fix: fault.1.to_owned(),
-        });
+        problems.push(Problem::without_key(Place::Variable(name), what, fix));
     }
     variables.sort_by(|a, b| a.name.cmp(&b.name));
     if problems.is_empty() {
@@ -216,20 +208,20 @@ fn variables(
     }
 }
 
-/// Kubernetes sets such variables in every pod beside a Service called `postdate` or `postdate-<something>`. None can be meant for us: a
-/// key below a table needs `__`, and no key at the top is called so.
-fn is_of_kubernetes(rest: &str, value: &str) -> bool {
+/// Whether Kubernetes sets this variable in the pods beside a Service called `postdate` or
+/// `postdate-<something>`. No key has such a name: keys below a table need `__`.
+fn is_from_kubernetes(rest: &str, value: &str) -> bool {
     if rest == "PORT" || rest.starts_with("PORT_") || rest.starts_with("SERVICE_") {
         return true;
     }
-    let protocol = ["_TCP", "_UDP", "_SCTP"]
+    let names_protocol = ["_TCP", "_UDP", "_SCTP"]
         .iter()
         .any(|protocol| rest.contains(protocol));
     !rest.contains("__")
         && (rest.ends_with("_SERVICE_HOST")
             || rest.contains("_SERVICE_PORT")
             || (rest.ends_with("_PORT") && value.contains("://"))
-            || (rest.contains("_PORT_") && protocol))
+            || (rest.contains("_PORT_") && names_protocol))
 }
 
 impl Provider for Variable {
@@ -242,16 +234,14 @@ impl Provider for Variable {
         for key in self.keys.iter().skip(1).rev() {
             value = Dict::from([(key.clone(), value)]).into();
         }
-        Ok(Map::from([(
-            Profile::Default,
-            Dict::from([(self.keys[0].clone(), value)]),
-        )]))
+        let root = Dict::from([(self.keys[0].clone(), value)]);
+        Ok(Map::from([(Profile::Default, root)]))
     }
 }
 
-/// Figment's own reading of a variable: a typed value where the text looks like one, else the text.
+/// Reads a variable as figment does: as a typed value if the text looks like one, else as text.
 fn typed(raw: &str) -> Value {
-    // Figment 0.10 counts characters where it cuts bytes: of "é\\n" in quotes it makes something else, or panics.
+    // Figment 0.10 cuts bytes where it counts characters, so "é\\n" in quotes is read wrongly or panics.
     if !raw.is_ascii() && raw.contains('\\') {
         let read = Toml::string(&format!("value = {raw}")).data().ok();
         return read
@@ -266,18 +256,18 @@ fn typed(raw: &str) -> Value {
 mod tests {
     use super::*;
 
-    fn layers(text: &str, environment: &[(&str, &str)]) -> Layers {
+    fn sources(text: &str, environment: &[(&str, &str)]) -> Sources {
         let environment = environment
             .iter()
             .map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        Layers::new(FilePath::new("postdate.toml"), text, environment)
+        Sources::new(FilePath::new("postdate.toml"), text, environment)
             .unwrap_or_else(|problems| panic!("{problems:?}"))
     }
 
     #[test]
-    fn the_environment_lies_over_the_file() {
+    fn the_environment_overrides_the_file() {
         let text = "deployment = \"a\"\nroles = [\"x\", \"y\"]\n[admin]\nlisten = \"b\"\n";
-        let layers = layers(
+        let sources = sources(
             text,
             &[
                 ("POSTDATE_DEPLOYMENT", "c"),
@@ -292,11 +282,11 @@ mod tests {
             .unwrap()
             .remove(&Profile::Default)
             .unwrap();
-        assert_eq!(layers.root(), &expected);
+        assert_eq!(sources.root(), &Value::from(expected));
     }
 
     #[test]
-    fn a_variable_of_any_letters_is_read_as_it_is_written() {
+    fn a_variable_may_hold_any_characters() {
         for (raw, value) in [
             ("\"éé\\n\"", "éé\n"),
             ("\"é\\\"x\"", "é\"x"),
@@ -313,29 +303,26 @@ mod tests {
     #[test]
     fn every_value_knows_where_it_was_written() {
         let text = "\n[route.orders]\nsource = { kafka = \"main\", topics = [\"a\",\n \"b\"] }\n[admin]\nlisten = \"b\"\n";
-        let layers = layers(text, &[("POSTDATE_ADMIN__LISTEN", "c")]);
-        let line = |keys: &[&str]| layers.line(&Path::of(keys));
+        let sources = sources(text, &[("POSTDATE_ADMIN__LISTEN", "c")]);
+        let line = |keys: &[&str]| sources.line(&Path::of(keys));
         assert_eq!(line(&["route", "orders"]), Some(2));
         assert_eq!(line(&["route", "orders", "source", "kafka"]), Some(3));
         assert_eq!(
             line(&["route", "orders", "dead_letter"]),
             Some(2),
-            "a missing key is looked for in its table"
+            "a missing key has the line of its table"
         );
         assert_eq!(line(&["store"]), None);
         let second = Path::of(&["route", "orders", "source", "topics"]).index(1);
-        assert_eq!(layers.line(&second), Some(4));
+        assert_eq!(sources.line(&second), Some(4));
         let listen = Path::of(&["admin", "listen"]);
-        let value = layers.root()["admin"].as_dict().unwrap()["listen"].clone();
-        assert_eq!(
-            layers.place(&listen, &value),
-            Place::Variable("POSTDATE_ADMIN__LISTEN".to_owned())
-        );
-        assert_eq!(layers.raw(&value), Some("c"));
+        let place = Place::Variable("POSTDATE_ADMIN__LISTEN".to_owned());
+        assert_eq!(sources.place(&listen), place);
+        assert_eq!(sources.raw(&listen), Some("c"));
     }
 
     #[test]
-    fn variables_that_kubernetes_invents_are_ignored() {
+    fn variables_from_kubernetes_are_ignored() {
         for name in [
             "SERVICE_HOST",
             "SERVICE_PORT",
@@ -344,16 +331,14 @@ mod tests {
             "PORT_8088_TCP",
             "PORT_8088_TCP_ADDR",
         ] {
-            assert!(is_of_kubernetes(name, "tcp://10.0.0.1:8088"), "{name}");
-            assert!(
-                is_of_kubernetes(&format!("METRICS_{name}"), "tcp://10.0.0.1:8088"),
-                "METRICS_{name}"
-            );
+            for name in [name.to_owned(), format!("METRICS_{name}")] {
+                assert!(is_from_kubernetes(&name, "tcp://10.0.0.1:8088"), "{name}");
+            }
         }
         assert!(
-            !is_of_kubernetes("ADMIN_PORT", "8088"),
-            "somebody meant this"
+            !is_from_kubernetes("ADMIN_PORT", "8088"),
+            "an operator's mistake, not a variable of Kubernetes"
         );
-        assert!(!is_of_kubernetes("ROUTE__A__SERVICE_HOST", "x"));
+        assert!(!is_from_kubernetes("ROUTE__A__SERVICE_HOST", "x"));
     }
 }

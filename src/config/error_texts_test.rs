@@ -1,11 +1,12 @@
-//! Broken configurations, each with the exact text that its author gets to read: `broken.txt`. A case there is its name, what is changed in
-//! [`BASE`] or in the environment, and behind `--` what is said of it.
+//! Compares the error texts of invalid configurations with `error_texts.txt`.
+//!
+//! A case there has a name, changes of [`BASE`] or of the environment, and after `--` the expected text.
 //!
 //! | line | change |
 //! |---|---|
-//! | `+ text` | a line more at the end |
-//! | `- old ==> new` | the one text in place of the other, everywhere; `\n` ends a line |
-//! | `$ NAME=value` | a variable |
+//! | `+ text` | appends a line |
+//! | `- old ==> new` | replaces every `old`; `\n` ends a line |
+//! | `$ NAME=value` | sets a variable |
 
 use super::tests::parse;
 
@@ -23,8 +24,8 @@ target = { kafka = "main", topic = "orders" }
 dead_letter = { kafka = "main", topic = "orders.dead" }
 "#;
 
-/// The configuration's text and the environment that a case makes.
-fn broken<'a>(name: &str, changes: &'a str) -> (String, Vec<(&'a str, &'a str)>) {
+/// Returns the text and the environment of a case.
+fn apply<'a>(name: &str, changes: &'a str) -> (String, Vec<(&'a str, &'a str)>) {
     let (mut text, mut environment) = (BASE.to_owned(), Vec::new());
     for change in changes.lines() {
         let (kind, change) = change.split_at(2);
@@ -49,20 +50,23 @@ fn broken<'a>(name: &str, changes: &'a str) -> (String, Vec<(&'a str, &'a str)>)
 }
 
 #[test]
-fn every_mistake_is_named_with_its_place_and_its_fix() {
-    let cases = include_str!("broken.txt");
-    let mut said = String::new();
+fn every_problem_has_its_key_place_cause_and_fix() {
+    let cases = include_str!("error_texts.txt");
+    let mut actual = String::new();
     for case in format!("\n{cases}").split("\n== ").skip(1) {
         let (head, _) = case.split_once("\n--").unwrap();
         let (name, changes) = head.split_once('\n').unwrap();
-        let (text, environment) = broken(name, changes);
-        let says = parse(&text, &environment).map_or_else(
+        let (text, environment) = apply(name, changes);
+        let error = parse(&text, &environment).map_or_else(
             |error| error.to_string(),
-            |_| panic!("{name}: nothing is wrong"),
+            |_| panic!("{name}: the configuration is valid"),
         );
-        assert!(!says.contains("hunter"), "{name}: a secret is printed");
-        said += &format!("== {head}\n--\n{says}\n");
+        assert!(!error.contains("hunter"), "{name}: a secret is printed");
+        actual += &format!("== {head}\n--\n{error}\n");
     }
-    // On a difference the whole file is shown as it should be, to be read and put in its place.
-    assert!(said.trim() == cases.trim(), "broken.txt should be:\n{said}");
+    // A failure prints the whole expected file, to be reviewed and saved.
+    assert!(
+        actual.trim() == cases.trim(),
+        "error_texts.txt should be:\n{actual}"
+    );
 }
