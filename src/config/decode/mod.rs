@@ -310,14 +310,12 @@ impl<'a> At<'a> {
                 self.list_example().or(example).unwrap_or_default(),
             ),
             "i64" => {
-                let digits = self
-                    .shown()
-                    .chars()
-                    .filter(char::is_ascii_digit)
-                    .collect::<String>();
+                let text = self.shown();
+                let is_whole = !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+                let example = self.example(if is_whole { &text } else { "1" });
                 (
                     "a whole number",
-                    self.example(if digits.is_empty() { "1" } else { &digits }),
+                    format!("a whole number, such as {example}"),
                 )
             }
             "a string" | "path string" => return self.explain_text(true),

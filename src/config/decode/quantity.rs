@@ -22,7 +22,7 @@ const SIZES: [(&str, u64); 5] = [
 ];
 
 /// A number with a unit. `Display` writes it as `parse` reads it.
-pub(in crate::config) trait Quantity: Copy + PartialOrd + fmt::Display {
+pub(crate) trait Quantity: Copy + PartialOrd + fmt::Display {
     /// Describes the grammar in errors.
     const GRAMMAR: &str;
 
@@ -32,14 +32,14 @@ pub(in crate::config) trait Quantity: Copy + PartialOrd + fmt::Display {
 
 /// A duration.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub(in crate::config) struct Span(pub(in crate::config) Duration);
+pub(crate) struct Span(pub(crate) Duration);
 
 impl Span {
-    pub(in crate::config) const fn from_secs(seconds: u64) -> Self {
+    pub(crate) const fn from_secs(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
     }
 
-    pub(in crate::config) const fn from_millis(milliseconds: u64) -> Self {
+    pub(crate) const fn from_millis(milliseconds: u64) -> Self {
         Self(Duration::from_millis(milliseconds))
     }
 }
@@ -83,7 +83,7 @@ impl fmt::Display for Span {
 
 /// Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub(in crate::config) struct Size(pub(in crate::config) u64);
+pub(crate) struct Size(pub(crate) u64);
 
 impl Quantity for Size {
     const GRAMMAR: &str =
