@@ -1,51 +1,55 @@
 //! # Start here
 //!
-//! Postdate delivers messages of Kafka and NATS later. A producer sends a record to a source topic with a
-//! header such as `postdate-after: 30m`. The message waits in the store, which is Redis or a local folder.
-//! At its due time it is sent to its target topic.
+//! Postdate delivers messages of Kafka and NATS later. A producer sends a record to a source topic
+//! with a header such as `postdate-after: 30m`. The message waits in the store, which is Redis or a
+//! local folder. At its due time it is sent to its target topic.
 //!
 //! ## The life of a message
 //! ```text
-//!   source: Kafka topic, or NATS stream                    target: Kafka topic, or NATS subject
-//!        |  broker/{kafka,nats}                                  broker/{kafka,nats}  ^
-//!        v                                                                            |
-//!   +- ingress ----------------------------+    +- timer ---------------------------------------------+
-//!   | parse     headers -> due time, or a  |    | lease       which shards this worker delivers       |
-//!   |           rejection with its reason  |    | load        runs -> memory, ahead of their due time |
-//!   | batch     messages -> runs by slice  |    | compactor   merges small runs, splits large hours   |
-//!   | appender  compare-and-append (I2)    |    | schedule    the next messages, as a pair (C, W)     |
-//!   | commit    stored offsets only (I1)   |    | dispatcher  claim -> wait until due -> send ->      |
-//!   |                                      |    |             delivered (I4); or retry, dead letter   |
-//!   +------------------|-------------------+    +---------------------^-------------------------------+
-//!                      |     store/redis with lua/, store/embedded    |
-//!                      +-----------> runs, W, claimed, delivered -----+
+//!  source: Kafka topic or NATS stream                   target: Kafka topic or NATS subject
+//!       |  broker/{kafka,nats}                                 broker/{kafka,nats}  ^
+//!       v                                                                           |
+//!  +- ingress --------------------------+   +- timer ------------------------------------------+
+//!  | parse     headers -> due time, or  |   | lease       the shards that this worker delivers |
+//!  |           a rejection with reason  |   | load        runs -> memory, before their time    |
+//!  | batch     messages -> runs         |   | compactor   merges small runs, splits large ones |
+//!  | appender  compare-and-append (I2)  |   | schedule    the next messages, as a pair (C, W)  |
+//!  | commit    stored offsets only (I1) |   | dispatcher  claim -> wait until due -> send ->   |
+//!  |                                    |   |             delivered (I4), retry or dead letter |
+//!  +-----------------|------------------+   +--------------------^-----------------------------+
+//!                    |   store/redis with lua/, store/embedded   |
+//!                    +--------> runs, W, claimed, delivered -----+
 //! ```
-//! A *shard* is the set of waiting messages of one source partition. Its state is in one Redis hash slot: the
-//! *watermark* W (next source offset that the store accepts), *runs* of messages by *slice* (period of due
-//! times), and two pairs of *cursor* and watermark, (C, W): *claimed* is written before messages are sent,
-//! *delivered* after. **A message is done if and only if its offset is below W and its (due, offset) is at most
-//! C, both of the delivered pair.** The source log is the truth: a store that lost data is filled from it again.
+//! A *shard* is the set of waiting messages of one source partition. Its state is in one Redis hash
+//! slot: the *watermark* W (next source offset that the store accepts), *runs* of messages by
+//! *slice* (period of due times), and two pairs of *cursor* and watermark, (C, W): *claimed* is
+//! written before messages are sent, *delivered* after. **A message is done if and only if its
+//! offset is below W and its (due, offset) is at most C, both of the delivered pair.** The source
+//! log is the truth: a store that lost data is filled from it again.
 //!
-//! Any number of workers share the shards by leases. An exactly-once route writes the delivered pair inside the
-//! transaction of the broker, so its store only saves work.
+//! Any number of workers share the shards by leases. An exactly-once route writes the delivered
+//! pair inside the transaction of the broker, so its store only saves work.
 //!
 //! `docs/internals/protocol.md` explains the protocol, and `docs/internals/glossary.md` the words.
 //!
 //! ## Invariants, cited by number
 //! - **I1** A source offset is committed only after the watermark covers it.
-//! - **I2** The watermark moves only by compare-and-append, in one step with the runs that it covers.
+//! - **I2** The watermark moves only by compare-and-append, in one step with the runs that it
+//!   covers.
 //! - **I3** A run is immutable and sorted by (due, offset). Its name is never used twice.
-//! - **I4** The delivered pair covers a message only after its acknowledgement, dead letter, retry or cancel.
+//! - **I4** The delivered pair covers a message only after its acknowledgement, dead letter, retry
+//!   or cancel.
 //! - **I5** A call with an old lease token changes nothing. The claimed pair never moves back.
 //! - **I6** Every buffer has a bound in `limit`.
 //!
-//! The promises G1-G7 to users are in the protocol page. Some things are absent on purpose: the ingress never
-//! sends to a broker, and no role names a concrete store or broker. No message has a task, a lock, a log line or
-//! a store call of its own. Only `clock` reads the time of day.
+//! The promises G1-G7 to users are in the protocol page. Some things are absent on purpose: the
+//! ingress never sends to a broker, and no role names a concrete store or broker. No message has a
+//! task, a lock, a log line or a store call of its own. Only `clock` reads the time of day.
 //!
 //! ## Threads
-//! `TaskGroup` starts every loop of the service on a thread of its own: see the table in `role/mod.rs`. Broker
-//! clients and the embedded store start further threads in their adapters. Channels between threads are bounded.
+//! `TaskGroup` starts every loop of the service on a thread of its own: see the table in
+//! `role/mod.rs`. Broker clients and the embedded store start further threads in their adapters.
+//! Channels between threads are bounded.
 //!
 //! ## Layers: a file imports its own folder and lower rows
 //! | row | modules |
@@ -58,15 +62,16 @@
 //! | domain | `model` `limit` |
 //!
 //! ## Reading path
-//! 1. `role/mod.rs`: the threads, and what they are built from.
-//! 2. `ingress/mod.rs`, `ingress/read_loop.rs`, `model/parsing/parse_record.rs`: from a record to an append.
+//! 1. `role/mod.rs`: the threads and their parts.
+//! 2. `ingress/mod.rs`, `ingress/read_loop.rs`, `model/parsing/parse_record.rs`: from a record to
+//!    an append.
 //! 3. `store/mod.rs` and `lua/append.lua`: the store port, and its most important script.
 //! 4. `schedule/mod.rs`: which messages come next.
 //! 5. `timer/dispatcher.rs` and `lua/advance.lua`: from a claim to a delivery.
 //!
-//! A new broker is a folder beside `broker/kafka`, a file in `role/brokers` and a table in `config`. A new store is
-//! a folder beside `store/redis` and lines in `role/store_factory.rs`. The contract suites in `testing` tell when
-//! it is complete. CONTRIBUTING.md has the lists of files.
+//! A new broker is a folder beside `broker/kafka`, a file in `role/brokers` and a table in
+//! `config`. A new store is a folder beside `store/redis` and lines in `role/store_factory.rs`. The
+//! contract suites in `testing` tell when it is complete. CONTRIBUTING.md has the lists of files.
 
 #[macro_use]
 mod testing;

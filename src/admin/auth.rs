@@ -1,5 +1,5 @@
-//! Authentication of requests: by a token (`Authorization: Bearer ...`), by a client certificate, or both.
-//! Without either, every request is answered. The probes are always answered.
+//! Authentication of requests: by a token (`Authorization: Bearer ...`), by a client certificate,
+//! or both. Without either, every request is answered. The probes are always answered.
 
 use super::tls::ClientInfo;
 use axum::Router;
@@ -28,8 +28,8 @@ impl Auth {
         }
     }
 
-    /// Checks requests before all routes of `router`, unknown paths included, so that an unauthenticated client
-    /// does not learn which paths exist.
+    /// Checks requests before all routes of `router`, unknown paths included, so that an
+    /// unauthenticated client does not learn which paths exist.
     pub(super) fn protect(self, router: Router) -> Router {
         if self.token.is_none() && !self.by_certificate {
             return router;

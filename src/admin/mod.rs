@@ -1,5 +1,6 @@
-//! The admin endpoint: `/healthz`, `/readyz`, `/metrics`, `/pending` and `/ledger` over HTTP, for probes, scrapers and
-//! commands. Read-only. With a token or client certificates configured, only the two probes need no credentials.
+//! The admin endpoint: `/healthz`, `/readyz`, `/metrics`, `/pending` and `/ledger` over HTTP, for
+//! probes, scrapers and commands. Read-only. With a token or client certificates configured, only
+//! the two probes need no credentials.
 
 mod auth;
 mod health;
@@ -55,7 +56,8 @@ fn bind_error(error: &std::io::Error) -> String {
     }
 }
 
-/// Binds the port. Separate from [`serve`], so that a process fails at its start if the port is taken.
+/// Binds the port. Separate from [`serve`], so that a process fails at its start if the port is
+/// taken.
 pub(crate) fn bind(listen: SocketAddr) -> Result<TcpListener, Error> {
     let listener = TcpListener::bind(listen)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));

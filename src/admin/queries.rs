@@ -1,6 +1,6 @@
-//! `/pending` and `/ledger`: counts of waiting and finished messages, for commands beside a service that owns its
-//! store. A thread of its own answers, so that a slow query delays no probe. The queue is bounded, and each query
-//! has a timeout.
+//! `/pending` and `/ledger`: counts of waiting and finished messages, for commands beside a service
+//! that owns its store. A thread of its own answers, so that a slow query delays no probe. The
+//! queue is bounded, and each query has a timeout.
 
 use crate::clock::Clock;
 use crate::limit::{ADMIN_QUERIES_MAX, ADMIN_QUERY_TIMEOUT};
@@ -23,7 +23,7 @@ pub(crate) struct QueryCall {
     reply: oneshot::Sender<Result<String, Error>>,
 }
 
-/// What is asked. `route: None` stands for all routes.
+/// The questions that the endpoint answers. `route: None` means all routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Query {
     /// Counts of waiting messages.

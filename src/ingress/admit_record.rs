@@ -10,8 +10,9 @@ use crate::model::{
 use crate::store::{IdChange, IdChangeKind};
 use std::time::Duration;
 
-/// Adds a record to the batch of its partition. Adds no message for a cancel, nor for a message that was
-/// delivered before the store was lost. A rejected record becomes a dead letter that is due at once.
+/// Adds a record to the batch of its partition. Adds no message for a cancel, nor for a message
+/// that was delivered before the store was lost. A rejected record becomes a dead letter that is
+/// due at once.
 pub(super) fn admit_record(
     rules: &RoutingRules,
     metric: &metric::RouteMetrics,
@@ -77,8 +78,8 @@ fn record_bytes(record: &Record<'_>) -> usize {
     key + payload + record.headers.as_block().len()
 }
 
-/// Rejects a record that is larger than a run can hold. The dead letter keeps the key, unless the key
-/// itself is too large.
+/// Rejects a record that is larger than a run can hold. The dead letter keeps the key, unless the
+/// key itself is too large.
 fn reject_too_large<'a>(record: &Record<'a>) -> (Record<'a>, Rejection) {
     let [key, payload] = [record.key, record.payload].map(|part| part.map_or(0, <[u8]>::len));
     let detail = format!(

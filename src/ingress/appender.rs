@@ -58,15 +58,15 @@ pub(crate) fn appender_channels() -> (AppenderHandle, AppenderInbox) {
 pub(crate) struct Appender {
     pub(crate) store: Rc<dyn Store>,
     pub(crate) inbox: AppenderInbox,
-    /// Receivers of hints: the timer of this process, and other processes. A hint for a full queue is
-    /// dropped; the timer then finds the messages with its next regular poll.
+    /// Receivers of hints: the timer of this process, and other processes. A hint for a full queue
+    /// is dropped; the timer then finds the messages with its next regular poll.
     pub(crate) hints: Vec<mpsc::Sender<Hint>>,
     pub(crate) health: HealthPart,
 }
 
 impl Appender {
-    /// Stores appends until the ingress closes its channel or `give_up` is cancelled. Retries until the
-    /// store answers; a repeated append is recognised by its watermark (I2).
+    /// Stores appends until the ingress closes its channel or `give_up` is cancelled. Retries until
+    /// the store answers; a repeated append is recognised by its watermark (I2).
     pub(crate) async fn serve(mut self, give_up: CancellationToken) -> Result<(), Error> {
         while let Some(first) = self.inbox.jobs.recv().await {
             let mut jobs = vec![first];

@@ -1,15 +1,17 @@
-//! The ingress role: reads the source of one route, parses every record into a message of its shard,
-//! stores batches by compare-and-append (I2), and commits offsets only after they are stored (I1).
-//! It never sends to a broker: a rejected record is stored as a message too, and the timer dead-letters it.
+//! The ingress role: reads the source of one route, parses every record into a message of its
+//! shard, stores batches by compare-and-append (I2), and commits offsets only after they are stored
+//! (I1). It never sends to a broker: a rejected record is stored as a message too, and the timer
+//! dead-letters it.
 //!
-//! An ingress has two loops. [`Ingress`] owns the source, the batches and the run encoder; [`Appender`]
-//! owns a store connection. The channels between them are bounded, so a slow store slows the reading.
+//! An ingress has two loops. [`Ingress`] owns the source, the batches and the run encoder;
+//! [`Appender`] owns a store connection. The channels between them are bounded, so a slow store
+//! slows the reading.
 //!
 //! | file | duty |
 //! |---|---|
 //! | `read_loop` | [`Ingress`]: source events, appends, commits, shutdown |
 //! | `partition` | the state of one assigned partition |
-//! | `partitions` | all assigned partitions, and what they need next |
+//! | `partitions` | all assigned partitions, and their next opening or flush |
 //! | `admit_record` | one record becomes a message, a change of an id, or nothing |
 //! | `batch` | messages that are not in a run yet |
 //! | `appender` | the loop that calls the store |
@@ -49,7 +51,8 @@ pub(crate) struct Options {
     pub(crate) deployment: Arc<str>,
     pub(crate) route: Arc<str>,
     pub(crate) rules: RoutingRules,
-    /// Stop a partition when the source dropped records that were never stored. Otherwise skip the gap.
+    /// Stop a partition when the source dropped records that were never stored. Otherwise skip the
+    /// gap.
     pub(crate) stops_at_gap: bool,
     pub(crate) thin: ThinHours,
 }
@@ -58,17 +61,27 @@ pub(crate) struct Options {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("ingress of route {route}")]
-    Broker {
-        route: Arc<str>,
-        source: broker::Error,
-    },
-    #[error("ingress of route {route}")]
-    Store {
-        route: Arc<str>,
-        source: store::Error,
-    },
+    Call { route: Arc<str>, source: CallError },
     #[error("ingress of route {0}: its appender ended")]
     AppenderEnded(Arc<str>),
+}
+
+/// Why a call to the broker or the store failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    #[error(transparent)]
+    Broker(#[from] broker::Error),
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+impl CallError {
+    fn is_transient(&self) -> bool {
+        match self {
+            Self::Broker(error) => error.is_transient(),
+            Self::Store(error) => error.is_transient(),
+        }
+    }
 }
 
 /// The health parts of an ingress.
@@ -105,13 +118,13 @@ pub(crate) struct Ports {
     pub(crate) metric: metric::RouteMetrics,
     pub(crate) tracer: Tracer,
     pub(crate) appender: AppenderHandle,
-    /// Cancelled when the timer of this process has stored its last delivered pairs, or has run out of
-    /// time. The final commit waits for it, so that a rebuild from that commit repeats nothing.
+    /// Cancelled when the timer of this process has stored its last delivered pairs, or has run out
+    /// of time. The final commit waits for it, so that a rebuild from that commit repeats nothing.
     pub(crate) timers_done: CancellationToken,
 }
 
-/// Waits for the answer of a broker, but only for a short time once the process is stopping. All calls
-/// of the [`Source`] port are safe to drop.
+/// Waits for the answer of a broker, but only for a short time once the process is stopping. All
+/// calls of the [`Source`] port are safe to drop.
 async fn unless_stopped<T>(stop: &CancellationToken, answer: impl Future<Output = T>) -> Option<T> {
     let timeout = async {
         stop.cancelled().await;

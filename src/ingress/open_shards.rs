@@ -1,9 +1,9 @@
-//! Opens the shards of assigned partitions: asks the broker and the store about them, creates the shards
-//! that the store does not have, and moves over gaps of the source.
+//! Opens the shards of assigned partitions: asks the broker and the store about them, creates the
+//! shards that the store does not have, and moves over gaps of the source.
 
 use super::partition::Rebuild;
 use super::shard_init::{StartDecision, decide_start, new_shard};
-use super::{Options, unless_stopped};
+use super::{CallError, Options, unless_stopped};
 use crate::broker::{self, Source};
 use crate::clock::Clock;
 use crate::metric;
@@ -31,30 +31,13 @@ pub(super) struct OpenedShard {
     pub(super) decision: StartDecision,
 }
 
-/// Why shards could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum OpenError {
-    #[error(transparent)]
-    Broker(#[from] broker::Error),
-    #[error(transparent)]
-    Store(#[from] store::Error),
-}
-
-impl OpenError {
-    pub(super) fn is_transient(&self) -> bool {
-        match self {
-            Self::Broker(error) => error.is_transient(),
-            Self::Store(error) => error.is_transient(),
-        }
-    }
-}
-
 impl ShardOpener<'_> {
-    /// Opens the shards of these partitions. Returns them in the order of the partitions. Safe to repeat.
+    /// Opens the shards of these partitions. Returns them in the order of the partitions. Safe to
+    /// repeat.
     pub(super) async fn open(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<OpenedShard>, OpenError> {
+    ) -> Result<Vec<OpenedShard>, CallError> {
         let stopping = || broker::Error::Unavailable("the process is stopping".to_owned());
         let infos = unless_stopped(self.stop, self.source.describe(partitions))
             .await
@@ -93,8 +76,8 @@ impl ShardOpener<'_> {
             .collect())
     }
 
-    /// Reads the state of existing shards, and creates the others. Only creating needs free memory: while
-    /// the store is full, existing shards are still read.
+    /// Reads the state of existing shards, and creates the others. Only creating needs free memory:
+    /// while the store is full, existing shards are still read.
     async fn find_or_create(
         &self,
         shards: &[ShardId],
@@ -115,12 +98,13 @@ impl ShardOpener<'_> {
         Ok(opened.collect())
     }
 
-    /// Moves over the gaps of opened shards. Returns how the readings start, in the order of the shards.
+    /// Moves over the gaps of opened shards. Returns how the readings start, in the order of the
+    /// shards.
     pub(super) async fn skip_gaps(
         &mut self,
         opened: Vec<OpenedShard>,
         mut next_epoch: impl FnMut() -> AppendEpoch,
-    ) -> Result<Vec<StartDecision>, OpenError> {
+    ) -> Result<Vec<StartDecision>, CallError> {
         let mut decisions = Vec::new();
         for shard in opened {
             decisions.push(match shard.decision {
@@ -138,14 +122,15 @@ impl ShardOpener<'_> {
         Ok(decisions)
     }
 
-    /// Reports a gap of the source. Moves the stored watermark over it, unless the route stops at gaps.
+    /// Reports a gap of the source. Moves the stored watermark over it, unless the route stops at
+    /// gaps.
     async fn skip_gap(
         &mut self,
         shard: &ShardId,
         gap: Range<Watermark>,
         epoch: AppendEpoch,
         delivered: Progress,
-    ) -> Result<StartDecision, OpenError> {
+    ) -> Result<StartDecision, CallError> {
         let (from, to) = (gap.start, gap.end);
         let missing = to.0 - from.0;
         let reason = format!(

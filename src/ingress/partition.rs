@@ -171,7 +171,8 @@ impl AssignedPartition {
         }
     }
 
-    /// Starts to read at `from`. Records that were read and not stored are dropped: they are read again.
+    /// Starts to read at `from`. Records that were read and not stored are dropped: they are read
+    /// again.
     pub(super) fn start_reading(&mut self, from: Watermark, epoch: u64) {
         self.phase = Phase::Reading;
         self.epoch = epoch;
@@ -249,7 +250,8 @@ impl AssignedPartition {
             .min((spare / APPEND_LINGER_DIVISOR).max(APPEND_LINGER_MIN));
     }
 
-    /// Notes that no record exists below `end`: the reader is at the end of the partition or behind a gap.
+    /// Notes that no record exists below `end`: the reader is at the end of the partition or behind
+    /// a gap.
     pub(super) fn reached_end(&mut self, end: Offset, now: Instant) {
         if end.0 > self.read_to.0 {
             self.read_to = Watermark(end.0);
@@ -257,7 +259,8 @@ impl AssignedPartition {
         }
     }
 
-    /// Sets the gauge of the offsets between the reader and the partition's end, if the end is known.
+    /// Sets the gauge of the offsets between the reader and the partition's end, if the end is
+    /// known.
     pub(super) fn report_lag(&self, end: Option<Offset>) {
         if let Some(end) = end.filter(|_| self.is_reading()) {
             self.metrics
@@ -275,10 +278,11 @@ impl AssignedPartition {
         self.is_reading() && self.appends_in_flight > 0
     }
 
-    /// When to send the batch to the appender. `None` if it is empty, or must wait for an append result.
+    /// When to send the batch to the appender. `None` if it is empty, or must wait for an append
+    /// result.
     ///
-    /// A full batch goes at once, and several may be in flight. A smaller batch waits until no append
-    /// is in flight and collects records meanwhile, so that batches grow with the load.
+    /// A full batch goes at once, and several may be in flight. A smaller batch waits until no
+    /// append is in flight and collects records meanwhile, so that batches grow with the load.
     pub(super) fn flush_at(&self) -> Option<Instant> {
         let started_at = self.batch_started_at?;
         if !self.is_reading() || self.appends_in_flight >= SHARD_APPENDS_IN_FLIGHT_MAX {
@@ -347,7 +351,8 @@ impl AssignedPartition {
         }
     }
 
-    /// The positions of an idle shard. While the store still has them, its full state need not be read.
+    /// The positions of an idle shard. While the store still has them, its full state need not be
+    /// read.
     pub(super) fn idle_positions(&self, now: Instant) -> Option<(Watermark, Progress)> {
         let idle = self.idle_at?;
         let is_recent = now < idle.since + FULL_STATE_INTERVAL;

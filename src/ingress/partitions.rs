@@ -1,4 +1,4 @@
-//! All assigned partitions of one ingress, and what they need next.
+//! All assigned partitions of one ingress, and their next opening or flush.
 
 use super::partition::AssignedPartition;
 use crate::limit::INGRESS_BUFFER_BYTES_MAX;
@@ -53,7 +53,8 @@ impl Partitions {
         due.map(|(id, _)| id.clone()).collect()
     }
 
-    /// When the first partition must be opened or flushed. Ignores flushes while the appender has no room.
+    /// When the first partition must be opened or flushed. Ignores flushes while the appender has
+    /// no room.
     pub(super) fn next_wake(&self, appender_has_room: bool) -> Option<Instant> {
         let times = self.0.values().filter_map(|partition| {
             let flush_at = partition.flush_at().filter(|_| appender_has_room);
@@ -79,8 +80,9 @@ impl Partitions {
             .collect()
     }
 
-    /// Returns `true` if there is buffer memory to read more. If there is not, frees the buffers of empty
-    /// batches. If that is not enough, makes all other batches flush at once and returns `false`.
+    /// Returns `true` if there is buffer memory to read more. If there is not, frees the buffers of
+    /// empty batches. If that is not enough, makes all other batches flush at once and returns
+    /// `false`.
     pub(super) fn has_buffer_room(&mut self) -> bool {
         if self.allocated_bytes() < INGRESS_BUFFER_BYTES_MAX {
             return true;

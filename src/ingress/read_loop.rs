@@ -1,20 +1,21 @@
-//! The ingress loop: handles source events, sends batches to the appender, and commits stored offsets.
+//! The ingress loop: handles source events, sends batches to the appender, and commits stored
+//! offsets.
 
 use super::admit_record::admit_record;
 use super::appender::{AppendJob, AppendResult};
-use super::open_shards::{OpenError, ShardOpener};
+use super::open_shards::ShardOpener;
 use super::partition::{AfterAppend, AfterCheck, AssignedPartition, Phase};
 use super::partitions::Partitions;
 use super::shard_init::StartDecision;
 use super::store_check::StoreCheck;
-use super::{Error, Options, Ports, unless_stopped};
+use super::{CallError, Error, Options, Ports, unless_stopped};
 use crate::broker::{self, Event, OffsetCommit, RecordBatch};
 use crate::limit::{
     APPEND_LINGER_MAX, FINAL_STORE_CALL_TIMEOUT, SHARD_OPEN_RETRY_DELAY, STOPPED_SHARD_RETRY_DELAY,
 };
 use crate::model::{Offset, Partition, ShardId, Watermark};
 use crate::run::{FarTarget, RunBuilder};
-use crate::store::{self, AppendEpoch, Appended};
+use crate::store::{AppendEpoch, Appended};
 use crate::trace::{Span, SpanOperation};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -48,15 +49,16 @@ impl Ingress {
         }
     }
 
-    /// Runs until `stop` is cancelled. Then stores all records that were read, commits, and leaves the consumer group.
-    /// The appender must outlive it.
+    /// Runs until `stop` is cancelled. Then stores all records that were read, commits, and leaves
+    /// the consumer group. The appender must outlive it.
     pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
         self.stop = stop.clone();
         while !stop.is_cancelled() {
             self.ports.health.source.heartbeat();
             let wake_at = self.next_wake();
             let has_room = self.partitions.has_buffer_room();
-            // Each arm is safe to drop: `recv` and `next_event` keep everything that they have not returned.
+            // Each arm is safe to drop: `recv` and `next_event` keep everything that they have not
+            // returned.
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -116,13 +118,13 @@ impl Ingress {
                 self.ports.health.source.set_not_ready(error.to_string());
                 tokio::time::sleep(SHARD_OPEN_RETRY_DELAY).await;
             }
-            Err(error) => return Err(self.broker_error(error)),
+            Err(error) => return Err(self.fatal(error)),
         }
         Ok(())
     }
 
-    /// An empty assignment means that the group has no partition for this process, which is then ready.
-    /// It does not clear an earlier rejection of a topic.
+    /// An empty assignment means that the group has no partition for this process, which is then
+    /// ready. It does not clear an earlier rejection of a topic.
     fn on_assigned(&mut self, partitions: Vec<Partition>, now: Instant) {
         self.source_rejected &= partitions.is_empty();
         for partition in partitions {
@@ -171,8 +173,8 @@ impl Ingress {
         self.ports.metric.accepted.increment(accepted);
     }
 
-    /// Reports records that the source removed before they were read. A route that stops at gaps continues
-    /// too: the records behind the gap were read before the gap was known.
+    /// Reports records that the source removed before they were read. A route that stops at gaps
+    /// continues too: the records behind the gap were read before the gap was known.
     fn on_records_removed(&mut self, partition: &Partition, epoch: u64, from: Offset, count: u64) {
         let Some(partition) = self.partitions.reading(partition, epoch) else {
             return;
@@ -211,8 +213,7 @@ impl Ingress {
                     }
                 }
             }
-            Err(OpenError::Broker(error)) => return Err(self.broker_error(error)),
-            Err(OpenError::Store(error)) => return Err(self.store_error(error)),
+            Err(error) => return Err(self.fatal(error)),
         }
         Ok(())
     }
@@ -220,7 +221,7 @@ impl Ingress {
     async fn open_shards(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<StartDecision>, OpenError> {
+    ) -> Result<Vec<StartDecision>, CallError> {
         let mut opener = ShardOpener {
             options: &self.options,
             source: &mut *self.ports.source,
@@ -413,7 +414,7 @@ impl Ingress {
                 watermarks.set_not_ready(error.to_string());
                 Ok(())
             }
-            Err(error) => Err(self.store_error(error)),
+            Err(error) => Err(self.fatal(error)),
         }
     }
 
@@ -442,8 +443,8 @@ impl Ingress {
         }
     }
 
-    /// Shutdown: stores everything that was read and commits everything that is stored, as far as the store
-    /// and the broker answer.
+    /// Shutdown: stores everything that was read and commits everything that is stored, as far as
+    /// the store and the broker answer.
     async fn drain(mut self) -> Result<(), Error> {
         self.send_remaining_appends().await;
         let is_stored = self.await_append_results().await;
@@ -488,17 +489,10 @@ impl Ingress {
         true
     }
 
-    fn broker_error(&self, source: broker::Error) -> Error {
-        Error::Broker {
+    fn fatal(&self, error: impl Into<CallError>) -> Error {
+        Error::Call {
             route: self.options.route.clone(),
-            source,
-        }
-    }
-
-    fn store_error(&self, source: store::Error) -> Error {
-        Error::Store {
-            route: self.options.route.clone(),
-            source,
+            source: error.into(),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Decides how the reading of an assigned partition starts, from what the broker and the store know of
-//! it. Pure.
+//! Decides how the reading of an assigned partition starts, from what the broker and the store know
+//! of it. Pure.
 
 use crate::broker::PartitionInfo;
 use crate::model::{CommitMetadata, Progress, ShardId, SourceIdentity, Watermark};
@@ -22,8 +22,9 @@ pub(super) enum StartDecision {
     Stop(String),
 }
 
-/// The state to write if the store does not have the shard. W is the committed lowest pending offset,
-/// if the commit is for this incarnation of the partition; otherwise the first retained offset.
+/// The state to write if the store does not have the shard. W is the committed lowest pending
+/// offset, if the commit is for this incarnation of the partition; otherwise the first retained
+/// offset.
 pub(super) fn new_shard(
     shard: &ShardId,
     info: &PartitionInfo,

@@ -30,7 +30,8 @@ impl StoreCheck {
         self.next_at = now + OFFSET_COMMIT_INTERVAL;
     }
 
-    /// Returns `true` if unchanged positions are committed again, so that the broker does not expire them.
+    /// Returns `true` if unchanged positions are committed again, so that the broker does not
+    /// expire them.
     pub(super) fn commits_unchanged(&self, now: Instant) -> bool {
         now >= self.commit_unchanged_at
     }
@@ -42,8 +43,8 @@ impl StoreCheck {
         }
     }
 
-    /// Reads the state of all partitions that are read, except idle ones whose positions are unchanged.
-    /// `None` for a shard that the store does not know.
+    /// Reads the state of all partitions that are read, except idle ones whose positions are
+    /// unchanged. `None` for a shard that the store does not know.
     pub(super) async fn read_states(
         &self,
         store: &dyn Store,

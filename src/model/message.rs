@@ -1,5 +1,5 @@
-//! A message: a record, and what Postdate knows about it. All parts are borrowed from one decoded buffer,
-//! so a message needs no allocation.
+//! A message: a record, and what Postdate knows about it. All parts are borrowed from one decoded
+//! buffer, so a message needs no allocation.
 
 use crate::model::dialect::Dialect;
 use crate::model::headers::header::Headers;
@@ -28,8 +28,9 @@ pub(crate) struct Message<'a> {
     pub(crate) body: Body<'a>,
 }
 
-/// A message without its position. Key and headers are those of the record, control headers included. The
-/// headers that the target does not get are removed at delivery, so a dead letter still has them.
+/// A message without its position. Key and headers are those of the record, control headers
+/// included. The headers that the target does not get are removed at delivery, so a dead letter
+/// still has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Body<'a> {
     pub(crate) key: Option<&'a [u8]>,

@@ -1,5 +1,5 @@
-//! The domain: what a message, a shard, a lease and a due time are. No I/O, no clock, no randomness;
-//! nothing here knows a broker or a store.
+//! The domain: what a message, a shard, a lease and a due time are. No I/O, no clock, no
+//! randomness; nothing here knows a broker or a store.
 //!
 //! A *record* read from a source is parsed into a *message* with a due time, or rejected with a
 //! [`Reason`]. The waiting messages of one source partition are a *shard*. A pair (C, W), the type

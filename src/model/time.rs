@@ -1,5 +1,5 @@
-//! Instants, and the slices of time in which a shard keeps its messages. Pure arithmetic: nothing here
-//! reads a clock.
+//! Instants, and the slices of time in which a shard keeps its messages. Pure arithmetic: nothing
+//! here reads a clock.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use time::OffsetDateTime;
 pub(crate) struct Timestamp(i64);
 
 impl Timestamp {
-    /// The due time of messages that do not wait: relays and dead letters. It is before every real instant and
-    /// behind every cursor, so these messages are always delivered in offset order.
+    /// The due time of messages that do not wait: relays and dead letters. It is before every real
+    /// instant and behind every cursor, so these messages are always delivered in offset order.
     pub(crate) const AT_ONCE: Self = Self(i64::MIN);
     pub(crate) const MAX: Self = Self(i64::MAX);
-    /// 2000-01-01T00:00:00Z. An earlier time is a mistake: a record without a timestamp, or seconds sent as
-    /// milliseconds.
+    /// 2000-01-01T00:00:00Z. An earlier time is a mistake: a record without a timestamp, or seconds
+    /// sent as milliseconds.
     pub(crate) const YEAR_2000: Self = Self(946_684_800_000);
 
     pub(crate) const fn from_millis(millis: i64) -> Self {
@@ -30,7 +30,8 @@ impl Timestamp {
         self.0 == i64::MIN
     }
 
-    /// RFC 3339 in UTC, with milliseconds if they are not zero. An instant outside of its years stays a number.
+    /// RFC 3339 in UTC, with milliseconds if they are not zero. An instant outside of its years
+    /// stays a number.
     pub(crate) fn to_rfc3339(self) -> String {
         let Ok(date) = OffsetDateTime::from_unix_timestamp(self.0.div_euclid(1_000)) else {
             return self.to_string();
@@ -138,8 +139,8 @@ impl Level {
 
 const MINUTE_MS: i64 = 60_000;
 
-/// A part of a shard: the messages that are due, or were stored, in one period. Written as the level's
-/// letter and the start, such as `h482913`.
+/// A part of a shard: the messages that are due, or were stored, in one period. Written as the
+/// level's letter and the start, such as `h482913`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Slice {
     pub(crate) level: Level,
@@ -165,7 +166,8 @@ impl Slice {
         }
     }
 
-    /// The least due time that the slice can hold. A timer with an earlier horizon need not load it.
+    /// The least due time that the slice can hold. A timer with an earlier horizon need not load
+    /// it.
     pub(crate) fn least_due(self) -> Timestamp {
         match self.level {
             Level::Now => Timestamp::AT_ONCE,

@@ -38,7 +38,8 @@ pub(super) fn start(
         let context = survey_scope(&wiring.config);
         let connect = async || wiring.store.survey().await;
         admin::queries::serve(queries_in, context, WallClock, connect, stop.clone()).await;
-        // The admin thread may end first and close the channel. A thread must not end before the stop.
+        // The admin thread may end first and close the channel. A thread must not end before the
+        // stop.
         stop.cancelled().await;
         anyhow::Ok(())
     })?;

@@ -1,5 +1,5 @@
-//! Sends hints to the other processes of the deployment and receives theirs. A hint only makes a timer poll
-//! earlier, so this loop blocks nothing and logs each failure once.
+//! Sends hints to the other processes of the deployment and receives theirs. A hint only makes a
+//! timer poll earlier, so this loop blocks nothing and logs each failure once.
 
 use super::wiring::Wiring;
 use crate::clock::{Clock, WallClock};
@@ -30,7 +30,8 @@ pub(super) fn start(
     Ok(Some(hints))
 }
 
-/// Publishes hints from `own`, and passes hints of other processes to `timer`, until `stop` is cancelled.
+/// Publishes hints from `own`, and passes hints of other processes to `timer`, until `stop` is
+/// cancelled.
 async fn serve(
     notifier: Box<dyn Notifier + Send>,
     own: mpsc::Receiver<Hint>,
@@ -78,7 +79,8 @@ async fn receive(notifier: &dyn Notifier, timer: Option<mpsc::Sender<Hint>>) {
     }
 }
 
-/// The reason that was logged last. A store that does not answer is reported by the loops that need it.
+/// The reason that was logged last. A store that does not answer is reported by the loops that need
+/// it.
 #[derive(Default)]
 struct FailureLog(String);
 

@@ -1,5 +1,6 @@
-//! The wiring: builds stores and broker clients from the configuration and starts the roles, each loop on
-//! a thread of its own. Besides the commands, only this folder knows concrete stores and brokers.
+//! The wiring: builds stores and broker clients from the configuration and starts the roles, each
+//! loop on a thread of its own. Besides the commands, only this folder knows concrete stores and
+//! brokers.
 //!
 //! | file | threads that it starts |
 //! |---|---|
@@ -111,8 +112,8 @@ impl Service {
         &mut self.group
     }
 
-    /// Waits until `stop` is ready or a thread fails, then drains all roles. After [`DRAIN_TIMEOUT`] the
-    /// roles give up their outstanding work.
+    /// Waits until `stop` is ready or a thread fails, then drains all roles. After
+    /// [`DRAIN_TIMEOUT`] the roles give up their outstanding work.
     pub(crate) fn run_until(self, stop: impl Future<Output = ()>) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -41,7 +41,8 @@ impl StoreFactory {
         })
     }
 
-    /// The notifier of a store that several processes share. `process` is the random id of this one.
+    /// The notifier of a store that several processes share. `process` is the random id of this
+    /// one.
     pub(crate) fn notifier(&self, process: u64) -> Result<Option<Box<dyn Notifier + Send>>> {
         Ok(match self {
             Self::Redis(options) => {

@@ -26,7 +26,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// `hints` is the queue of hints; the timer keeps a sender, so that it stays open without an ingress.
+/// `hints` is the queue of hints; the timer keeps a sender, so that it stays open without an
+/// ingress.
 pub(super) fn start(
     group: &mut TaskGroup,
     wiring: &Arc<Wiring>,
@@ -98,7 +99,8 @@ fn start_loader(
             health: wiring.ready_part("loader"),
         };
         thread.startup.finish();
-        // Not `stop`: a stopping timer still loads for its handovers, and closes the channel at its end.
+        // Not `stop`: a stopping timer still loads for its handovers, and closes the channel at its
+        // end.
         Ok(loader.serve(wiring.give_up.clone()).await?)
     })
 }
@@ -196,8 +198,8 @@ fn route_options(wiring: &Wiring, name: &str, route: &config::Route) -> RouteOpt
     }
 }
 
-/// The topics to which the route can send, as far as the configuration names them: default target, dead
-/// letters, and the allow-list without patterns.
+/// The topics to which the route can send, as far as the configuration names them: default target,
+/// dead letters, and the allow-list without patterns.
 fn known_topics(route: &config::Route) -> BTreeSet<String> {
     let allowed = route.allow.iter().flatten();
     let allowed = allowed.filter(|entry| !entry.contains('*'));
@@ -209,8 +211,9 @@ fn known_topics(route: &config::Route) -> BTreeSet<String> {
         .collect()
 }
 
-/// Producers for every cluster to which messages go: targets, dead letters and, for retries, sources.
-/// Exactly-once routes send with transactional producers only. `worker` is a number that no other process has.
+/// Producers for every cluster to which messages go: targets, dead letters and, for retries,
+/// sources. Exactly-once routes send with transactional producers only. `worker` is a number that
+/// no other process has.
 fn producers(wiring: &Wiring, worker: u64) -> Result<Producers> {
     let mut clusters = BTreeSet::new();
     let mut exactly_once = BTreeMap::new();

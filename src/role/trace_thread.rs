@@ -36,7 +36,8 @@ pub(super) fn start(group: &mut TaskGroup, config: &Config, random: StdRng) -> R
             stop.cancelled().await;
             tokio::time::sleep(SPANS_FLUSH_TIMEOUT).await;
         };
-        // The exporter ends when the last tracer is dropped. Spans that are not sent by the timeout are lost.
+        // The exporter ends when the last tracer is dropped. Spans that are not sent by the timeout
+        // are lost.
         tokio::select! {
             biased;
             () = exporter.serve(spans) => {}

@@ -19,7 +19,8 @@ pub(super) struct Wiring {
     pub(super) store: StoreFactory,
     pub(super) health: Health,
     pub(super) tracer: Tracer,
-    /// Cancelled when a stopping process has drained for [`DRAIN_TIMEOUT`](crate::limit::DRAIN_TIMEOUT).
+    /// Cancelled when a stopping process has drained for
+    /// [`DRAIN_TIMEOUT`](crate::limit::DRAIN_TIMEOUT).
     pub(super) give_up: StopToken,
     /// Cancelled with `give_up`, and when the timer has stored its last delivered pairs.
     pub(super) timers_done: StopToken,
@@ -33,8 +34,8 @@ pub(super) struct StoreThread {
     pub(super) startup: Startup,
 }
 
-/// Keeps the process unready until the thread has registered its own health parts. It is registered before
-/// the thread starts, so the process is never ready while some threads have not started.
+/// Keeps the process unready until the thread has registered its own health parts. It is registered
+/// before the thread starts, so the process is never ready while some threads have not started.
 pub(super) struct Startup(HealthPart);
 
 impl Startup {
@@ -45,7 +46,8 @@ impl Startup {
 }
 
 impl Wiring {
-    /// Starts a thread that has a store connection of its own. Runs `body` once the store has answered.
+    /// Starts a thread that has a store connection of its own. Runs `body` once the store has
+    /// answered.
     pub(super) fn spawn_with_store<B>(
         self: &Arc<Self>,
         group: &mut TaskGroup,
@@ -72,7 +74,8 @@ impl Wiring {
         Ok(())
     }
 
-    /// Connects to the store, and retries while it does not answer. `None` if the process stops first.
+    /// Connects to the store, and retries while it does not answer. `None` if the process stops
+    /// first.
     async fn connect_store(
         &self,
         startup: &Startup,

@@ -1,4 +1,5 @@
-//! ActiveMQ Classic's scheduler: activemq.apache.org/delay-and-schedule-message-delivery, which lists four message properties.
+//! ActiveMQ Classic's scheduler: activemq.apache.org/delay-and-schedule-message-delivery, which
+//! lists four message properties.
 //!
 //! | header | there | here |
 //! |---|---|---|
@@ -7,7 +8,8 @@
 //! | `AMQ_SCHEDULED_REPEAT` | int, "the number of times to repeat" | rejected, except `0` |
 //! | `AMQ_SCHEDULED_CRON` | String, a Cron entry | rejected |
 //!
-//! A repeating message is rejected, not delivered once: otherwise its producer would wait for the repetitions.
+//! A repeating message is rejected, not delivered once: otherwise its producer would wait for the
+//! repetitions.
 
 use super::{MILLIS_AFTER, ScheduleRequest, reject_header, reject_unless_zero};
 use crate::model::headers::header_lookup::HeaderLookup;

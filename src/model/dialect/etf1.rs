@@ -6,10 +6,11 @@
 //! | `scheduler-target-topic` | "the topic to send the message to" | as `postdate-to`; without it, the route's default |
 //! | `scheduler-target-key` | "the key to use when sending the triggered schedule" | the key at the target, of any bytes, null and empty included; without it the record's own |
 //!
-//! **The record's key is the schedule's id**: a later schedule with the same key replaces the waiting one, and "a
-//! tombstone message (nil payload)" deletes it. Here, a record with a null payload cancels the waiting message of its
-//! key if it has one of these headers, or no header of a dialect or of Postdate. The scheduler writes tombstones of
-//! the first kind, `clientlib.DeleteSchedule` those of the second.
+//! **The record's key is the schedule's id**: a later schedule with the same key replaces the
+//! waiting one, and "a tombstone message (nil payload)" deletes it. Here, a record with a null
+//! payload cancels the waiting message of its key if it has one of these headers, or no header of a
+//! dialect or of Postdate. The scheduler writes tombstones of the first kind,
+//! `clientlib.DeleteSchedule` those of the second.
 
 use super::{DialectRequest, SECONDS_AT, ScheduleRequest, missing_due};
 use crate::model::headers::header::Headers;

@@ -1,5 +1,5 @@
-//! Karafka Pro's scheduled messages: karafka.io/docs/Pro-Scheduled-Messages, and the envelope that `Karafka::Pro::ScheduledMessages::Proxy`
-//! writes around a message.
+//! Karafka Pro's scheduled messages: karafka.io/docs/Pro-Scheduled-Messages, and the envelope that
+//! `Karafka::Pro::ScheduledMessages::Proxy` writes around a message.
 //!
 //! | header | there | here |
 //! |---|---|---|
@@ -11,10 +11,10 @@
 //! | `schedule_target_partition` | the partition it is dispatched to | rejected |
 //! | `schedule_target_partition_key` | the key that selects its partition | rejected |
 //!
-//! **The envelope.** A record with a `schedule_source_type` is Karafka's envelope. Its key is the unique id of the
-//! schedule, by which it can be replaced and cancelled. It is delivered with `schedule_target_key`, or with a null
-//! key. A record without a `schedule_source_type` is not from Karafka: its key is its own, unless it has a
-//! `schedule_target_key`.
+//! **The envelope.** A record with a `schedule_source_type` is Karafka's envelope. Its key is the
+//! unique id of the schedule, by which it can be replaced and cancelled. It is delivered with
+//! `schedule_target_key`, or with a null key. A record without a `schedule_source_type` is not from
+//! Karafka: its key is its own, unless it has a `schedule_target_key`.
 
 use super::{DialectRequest, SECONDS_AT, ScheduleRequest, missing_due, reject_header, unsupported};
 use crate::model::headers::header::Headers;

@@ -1,13 +1,15 @@
-//! Dialects: delay headers of other systems that a route can understand besides the control headers. Each has a
-//! file here, which lists the documented, the accepted and the rejected headers.
+//! Dialects: delay headers of other systems that a route can understand besides the control
+//! headers. Each has a file here, which lists the documented, the accepted and the rejected
+//! headers.
 //!
-//! - A record speaks a dialect if it has one of its headers and its route lists the dialect. On any other route
-//!   these headers have no meaning.
-//! - Control headers have precedence. A record with `postdate-at` or `postdate-after` speaks no dialect;
-//!   `postdate-to` and `postdate-id` replace the dialect's target and id.
+//! - A record speaks a dialect if it has one of its headers and its route lists the dialect. On any
+//!   other route these headers have no meaning.
+//! - Control headers have precedence. A record with `postdate-at` or `postdate-after` speaks no
+//!   dialect; `postdate-to` and `postdate-id` replace the dialect's target and id.
 //! - A record with headers of two dialects is rejected.
 //! - The rules for time, target and id are the same as for the control headers.
-//! - All headers of the spoken dialect are removed at delivery. They stay on dead letters and retries.
+//! - All headers of the spoken dialect are removed at delivery. They stay on dead letters and
+//!   retries.
 
 mod activemq;
 mod etf1;
@@ -28,7 +30,8 @@ use crate::model::parsing::dead_letter_reason::Reason;
 use crate::model::parsing::rejection::{Quoted, Rejection};
 use crate::model::parsing::time_grammar::{self, DueSpec};
 
-/// A system whose headers Postdate understands. The number is part of stored messages and is never reused.
+/// A system whose headers Postdate understands. The number is part of stored messages and is never
+/// reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Dialect {
@@ -136,8 +139,9 @@ impl Dialect {
         }
     }
 
-    /// The filter for headers that stay on a delivered message of this dialect. There is one function per dialect,
-    /// because a closure that captures the dialect would need an allocation per message.
+    /// The filter for headers that stay on a delivered message of this dialect. There is one
+    /// function per dialect, because a closure that captures the dialect would need an allocation
+    /// per message.
     pub(crate) fn stays_on_delivery(self) -> fn(&[u8]) -> bool {
         fn stays(dialect: Dialect, name: &[u8]) -> bool {
             stays_on_delivery(name) && dialect.header_index(name).is_none()
@@ -178,7 +182,8 @@ impl Dialects {
             .filter(move |dialect| self.has(*dialect))
     }
 
-    /// The dialect that has a header of this name, and the header's index. No name is in two dialects.
+    /// The dialect that has a header of this name, and the header's index. No name is in two
+    /// dialects.
     fn find_header(self, name: &[u8]) -> Option<(Dialect, usize)> {
         self.iter()
             .find_map(|dialect| Some((dialect, dialect.header_index(name)?)))
@@ -286,7 +291,8 @@ const SECONDS_AT: DueHeader = DueHeader {
 };
 
 impl DueHeader {
-    /// A delivery at the time of the header, to the default target. `None` if the record does not have the header.
+    /// A delivery at the time of the header, to the default target. `None` if the record does not
+    /// have the header.
     fn read<'a>(
         &self,
         headers: &HeaderLookup<'a>,

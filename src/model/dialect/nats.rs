@@ -9,8 +9,9 @@
 //! | `Nats-Schedule-Rollup` | replaces the messages of the target subject | rejected |
 //! | `Nats-Schedule-Time-Zone` | for cron; the server rejects it with `@at` | rejected |
 //!
-//! A repeating schedule is rejected, and so is a delivery with a property that Postdate cannot set. In NATS a
-//! later schedule on the same subject replaces the waiting one; here only one with the same `postdate-id` does.
+//! A repeating schedule is rejected, and so is a delivery with a property that Postdate cannot set.
+//! In NATS a later schedule on the same subject replaces the waiting one; here only one with the
+//! same `postdate-id` does.
 
 use super::{DueHeader, ScheduleRequest, missing_due, reject_header, unsupported};
 use crate::model::headers::header_lookup::HeaderLookup;

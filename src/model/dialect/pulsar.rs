@@ -1,5 +1,6 @@
-//! Pulsar's delayed delivery: pulsar.apache.org/docs/concepts-messaging, "Delayed message delivery". Pulsar's wire
-//! format has no header for it. The names are those of the clients' message builders.
+//! Pulsar's delayed delivery: pulsar.apache.org/docs/concepts-messaging, "Delayed message
+//! delivery". Pulsar's wire format has no header for it. The names are those of the clients'
+//! message builders.
 //!
 //! | header | there | here |
 //! |---|---|---|

@@ -1,4 +1,5 @@
-//! Upstash QStash's delay: upstash.com/docs/qstash/features/delay, and the headers of its "Publish a Message".
+//! Upstash QStash's delay: upstash.com/docs/qstash/features/delay, and the headers of its "Publish
+//! a Message".
 //!
 //! | header | there | here |
 //! |---|---|---|
@@ -6,8 +7,8 @@
 //! | `Upstash-Delay` | `<value><unit>` of `s m h d`: `50s`, `1d10h30m`, `10h`, `1d` | `([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?`, at least one unit |
 //! | `Upstash-Cron` | makes a repeating schedule | rejected |
 //!
-//! "When both headers are provided, `Upstash-Not-Before` will take precedence": `Upstash-Delay` is then ignored.
-//! A delay without a unit is not documented, and is rejected.
+//! "When both headers are provided, `Upstash-Not-Before` will take precedence": `Upstash-Delay` is
+//! then ignored. A delay without a unit is not documented, and is rejected.
 
 use super::{DueHeader, SECONDS_AT, ScheduleRequest, reject_header};
 use crate::model::headers::header_lookup::HeaderLookup;

@@ -1,12 +1,13 @@
-//! RabbitMQ's delayed message exchange, a community plugin. Its README: "publish messages with the custom header
-//! `x-delay` expressing in milliseconds a delay time for the message". The delay must be above 0 and at most
-//! 2^32 - 1; RabbitMQ routes all other messages at once.
+//! RabbitMQ's delayed message exchange, a community plugin. Its README: "publish messages with the
+//! custom header `x-delay` expressing in milliseconds a delay time for the message". The delay must
+//! be above 0 and at most 2^32 - 1; RabbitMQ routes all other messages at once.
 //!
 //! | header | value |
 //! |---|---|
 //! | `x-delay` | the delay in whole milliseconds; zero or less is delivered at once, as in RabbitMQ |
 //!
-//! A delay of 2^32 ms (49.7 days) or more is kept here, or rejected if it is above the route's `max_delay`.
+//! A delay of 2^32 ms (49.7 days) or more is kept here, or rejected if it is above the route's
+//! `max_delay`.
 
 use super::{MILLIS_AFTER, ScheduleRequest};
 use crate::model::headers::header_lookup::HeaderLookup;
@@ -25,7 +26,8 @@ mod tests {
     use super::super::tests::{Is, Row, check};
     use crate::model::{Dialect, Reason};
 
-    /// The values of the README's examples, the ends of the plugin's range, and what its code makes of texts that are no integers.
+    /// The values of the README's examples, the ends of the plugin's range, and what its code makes
+    /// of texts that are no integers.
     #[test]
     #[rustfmt::skip]
     fn the_values_mean_the_same_as_in_the_plugin_except_above_its_maximum() {

@@ -1,6 +1,7 @@
-//! RocketMQ's timer messages: `setDeliverTimeMs`, `setDelayTimeMs` and `setDelayTimeSec` of the client set the
-//! properties below; rocketmq.apache.org/docs/featureBehavior/02delaymessage. Cloud offerings use
-//! `__STARTDELIVERTIME`, "a millisecond-precision Unix timestamp" (`msg.setStartDeliverTime`).
+//! RocketMQ's timer messages: `setDeliverTimeMs`, `setDelayTimeMs` and `setDelayTimeSec` of the
+//! client set the properties below; rocketmq.apache.org/docs/featureBehavior/02delaymessage. Cloud
+//! offerings use `__STARTDELIVERTIME`, "a millisecond-precision Unix timestamp"
+//! (`msg.setStartDeliverTime`).
 //!
 //! | header | there | here |
 //! |---|---|---|
@@ -11,11 +12,11 @@
 //! | `DELAY` | one of the broker's 18 delay levels, which override the timer | rejected, except `0` |
 //! | `TIMER_DEL_UNIQKEY` | cancels a waiting message | rejected |
 //!
-//! The first header of this table counts, and the others are ignored. This is the order of the broker's
-//! `HookUtils.transformTimerMessage`, which does not know the property of the clouds.
+//! The first header of this table counts, and the others are ignored. This is the order of the
+//! broker's `HookUtils.transformTimerMessage`, which does not know the property of the clouds.
 //!
-//! The delays of the levels are in the broker's `messageDelayLevel`, which Postdate does not know. RocketMQ
-//! reserves `DELAY` and `TIMER_DEL_UNIQKEY`, so they have no other meaning.
+//! The delays of the levels are in the broker's `messageDelayLevel`, which Postdate does not know.
+//! RocketMQ reserves `DELAY` and `TIMER_DEL_UNIQKEY`, so they have no other meaning.
 
 use super::{
     MILLIS_AFTER, MILLIS_AT, SECONDS_AFTER, ScheduleRequest, reject_header, reject_unless_zero,

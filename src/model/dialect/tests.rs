@@ -145,8 +145,8 @@ pub(super) fn delivered_key(dialect: Dialect, lines: &[&str]) -> Option<Vec<u8>>
         .map(<[u8]>::to_vec)
 }
 
-/// The due-time header of each dialect, a control header of the same meaning, and how both express the same
-/// number of seconds, or of milliseconds where the dialect has them.
+/// The due-time header of each dialect, a control header of the same meaning, and how both express
+/// the same number of seconds, or of milliseconds where the dialect has them.
 #[derive(Clone, Copy, Debug)]
 struct Time {
     dialect: Dialect,

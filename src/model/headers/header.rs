@@ -1,5 +1,6 @@
-//! Headers as one flat block of bytes. A record's headers travel from broker to store to broker without being
-//! parsed into objects. Order, duplicates, null values and names that are not UTF-8 are kept.
+//! Headers as one flat block of bytes. A record's headers travel from broker to store to broker
+//! without being parsed into objects. Order, duplicates, null values and names that are not UTF-8
+//! are kept.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -12,8 +13,8 @@
 
 use integer_encoding::VarInt;
 
-/// A borrowed block of headers. Reading never panics: a malformed block ends at its first bad byte. The
-/// checksum of the surrounding run detects damage.
+/// A borrowed block of headers. Reading never panics: a malformed block ends at its first bad byte.
+/// The checksum of the surrounding run detects damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Headers<'a>(&'a [u8]);
 

@@ -52,7 +52,8 @@ impl<'a> HeaderLookup<'a> {
         self.names[index]
     }
 
-    /// The header's value, which may be null. The outer `None` means that the record does not have the header.
+    /// The header's value, which may be null. The outer `None` means that the record does not have
+    /// the header.
     pub(in crate::model) fn bytes(
         &self,
         index: usize,

@@ -1,9 +1,11 @@
-//! The names of Postdate's headers, and which headers stay on a record when it is sent. Names are compared
-//! byte for byte, case included, on every broker. Other headers have no meaning to Postdate.
+//! The names of Postdate's headers, and which headers stay on a record when it is sent. Names are
+//! compared byte for byte, case included, on every broker. Other headers have no meaning to
+//! Postdate.
 //!
 //! How to add a control header: see CONTRIBUTING.md.
 
-/// A header that controls what happens to a record. Producers write them; only Postdate writes `Retry`.
+/// A header that controls what happens to a record. Producers write them; only Postdate writes
+/// `Retry`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ControlHeader {
     /// The due time.
@@ -59,7 +61,8 @@ pub(crate) const ERROR: &str = "postdate-error";
 /// On a dead letter: the explanation for a person.
 pub(crate) const ERROR_DETAIL: &str = "postdate-error-detail";
 
-/// On a record from a NATS stream: its source subject. Replaces a header of this name on the record.
+/// On a record from a NATS stream: its source subject. Replaces a header of this name on the
+/// record.
 pub(crate) const SUBJECT: &str = "postdate-subject";
 
 const OUTPUT: [&str; 4] = [DUE, ORIGIN, ERROR, ERROR_DETAIL];
@@ -68,20 +71,21 @@ pub(crate) fn is_control(name: &[u8]) -> bool {
     ControlHeader::from_name(name).is_some()
 }
 
-/// Returns `true` for headers that Postdate writes on delivered records. A value on the source record is
-/// forged or left over, so it is replaced.
+/// Returns `true` for headers that Postdate writes on delivered records. A value on the source
+/// record is forged or left over, so it is replaced.
 pub(crate) fn is_written_by_postdate(name: &[u8]) -> bool {
     OUTPUT.iter().any(|output| output.as_bytes() == name)
 }
 
-/// Returns `true` for headers that stay on a delivered record that speaks no [`crate::model::Dialect`]. Control headers are
-/// removed: they would act again if the consumer sent the record to a source.
+/// Returns `true` for headers that stay on a delivered record that speaks no
+/// [`crate::model::Dialect`]. Control headers are removed: they would act again if the consumer
+/// sent the record to a source.
 pub(crate) fn stays_on_delivery(name: &[u8]) -> bool {
     !is_control(name) && !is_written_by_postdate(name)
 }
 
-/// Returns `true` for headers that stay on a dead letter: everything that the producer wrote, so that the record
-/// can be inspected and sent again. `postdate-retry` is not the producer's.
+/// Returns `true` for headers that stay on a dead letter: everything that the producer wrote, so
+/// that the record can be inspected and sent again. `postdate-retry` is not the producer's.
 pub(crate) fn stays_on_dead_letter(name: &[u8]) -> bool {
     !is_written_by_postdate(name) && stays_on_retry(name)
 }

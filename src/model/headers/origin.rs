@@ -1,13 +1,15 @@
-//! The origin of a message, as `postdate-origin` carries it. It is the same for all redeliveries and retries,
-//! and unique until the source is recreated, so consumers can use it as an idempotency key.
+//! The origin of a message, as `postdate-origin` carries it. It is the same for all redeliveries
+//! and retries, and unique until the source is recreated, so consumers can use it as an idempotency
+//! key.
 
 use crate::model::routing::subject::split_source_topic;
 use crate::model::shard::{Offset, ShardId};
 use std::sync::Arc;
 
 /// Writes and parses the origins of one shard's records:
-/// `<deployment>/<route>/<source topic>/<partition>/<offset>`. No part can contain a `/`: deployments and
-/// routes are `[a-z0-9_]+`, Kafka topics have no slash, and NATS sources are rejected if they have one.
+/// `<deployment>/<route>/<source topic>/<partition>/<offset>`. No part can contain a `/`:
+/// deployments and routes are `[a-z0-9_]+`, Kafka topics have no slash, and NATS sources are
+/// rejected if they have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OriginFormat {
     /// Everything before the offset.
@@ -43,7 +45,8 @@ impl OriginFormat {
     }
 }
 
-/// Returns `true` if the origin is of a NATS source: its topic has a colon, which Kafka topics cannot have.
+/// Returns `true` if the origin is of a NATS source: its topic has a colon, which Kafka topics
+/// cannot have.
 pub(crate) fn is_from_subject(origin: &str) -> bool {
     origin
         .split('/')

@@ -1,6 +1,6 @@
-//! The value of `postdate-retry`. The timer writes it on a record that it sends back through the source, and
-//! the ingress parses it there.
-//! One line of ASCII text, each field at most once, in this order, one space between two:
+//! The value of `postdate-retry`. The timer writes it on a record that it sends back through the
+//! source, and the ingress parses it there. One line of ASCII text, each field at most once, in
+//! this order, one space between two:
 //!
 //! ```text
 //! attempt=2 origin=prod/orders/orders.delayed/0/42 due=1700000000000 target=orders error=unknown_target at=1700000001000
@@ -16,7 +16,8 @@
 //! | `at` | due time of the next attempt, epoch milliseconds |
 //! | `dialect` | name of the dialect that the message speaks; the field is absent if it speaks none |
 //!
-//! This module only parses the value. `parsing::parse_record` decides if it is genuine, by the record around it.
+//! This module only parses the value. `parsing::parse_record` decides if it is genuine, by the
+//! record around it.
 
 use crate::model::dialect::Dialect;
 use crate::model::message::RetryState;
@@ -24,7 +25,8 @@ use crate::model::parsing::dead_letter_reason::Reason;
 use crate::model::time::Timestamp;
 use std::fmt;
 
-/// The greatest `max_attempts` of the configuration is lower, so Postdate never writes a higher count.
+/// The greatest `max_attempts` of the configuration is lower, so Postdate never writes a higher
+/// count.
 pub(crate) const ATTEMPT_MAX: u32 = 10_000;
 
 /// The parsed value. `Display` writes the line.

@@ -44,13 +44,15 @@ reasons! {
     InvalidAfter = "invalid_after",
     /// the due time lies further ahead of the record's timestamp than the route's max_delay
     DelayAboveMax = "delay_above_max",
-    /// the record has both a due time and a delay: `postdate-at` and `postdate-after`, or a dialect's
+    /// the record has both a due time and a delay: `postdate-at` and `postdate-after`, or a
+    /// dialect's
     AtAndAfter = "at_and_after",
     /// the same control header, or a dialect's, stands on the record twice
     DuplicateHeader = "duplicate_header",
     /// the record has more headers, or more bytes of headers, than is taken
     TooManyHeaders = "too_many_headers",
-    /// a delay on a record whose own timestamp is missing, before the year 2000, or too great to count from
+    /// a delay on a record whose own timestamp is missing, before the year 2000, or too great to
+    /// count from
     InvalidTimestamp = "invalid_timestamp",
     /// the record names no target and the route has no default
     NoTarget = "no_target",
@@ -70,7 +72,8 @@ reasons! {
     InvalidRetry = "invalid_retry",
     /// the record has headers of two dialects that the route understands
     DialectConflict = "dialect_conflict",
-    /// the record asks for something in a dialect that cannot be kept: to be delivered more than once, to a partition, ...
+    /// the record asks for something in a dialect that cannot be kept: to be delivered more than
+    /// once, to a partition, ...
     DialectUnsupported = "dialect_unsupported",
     /// the target refused the record as too large, or it is larger than can be stored (248 MiB)
     TooLarge = "too_large",
@@ -86,7 +89,8 @@ reasons! {
     UnknownTarget = "unknown_target",
     /// the target did not answer in time through all attempts
     TimedOut = "timed_out",
-    /// the message would have been delivered later after its due than the route's overdue_after allows
+    /// the message would have been delivered later after its due than the route's overdue_after
+    /// allows
     Overdue = "overdue",
 }
 

@@ -1,5 +1,6 @@
-//! Parses a record's headers: the only place that interprets them. The result depends only on the record, the
-//! route's rules and the shard, never on the time, so a record that is read twice means the same twice.
+//! Parses a record's headers: the only place that interprets them. The result depends only on the
+//! record, the route's rules and the shard, never on the time, so a record that is read twice means
+//! the same twice.
 //!
 //! If several things are wrong, the first one in this order is the reason of the rejection:
 //!
@@ -17,19 +18,19 @@
 //! | `postdate-to`, or the dialect's target, or the route's default | see [`RoutingRules::resolve_target`] |
 //! | the key, if the dialect uses it as the id and there is no `postdate-id` | `invalid_id` |
 //!
-//! A control header, or a dialect's, that the record has twice is `duplicate_header`, even with equal values.
-//! A null or empty one is `empty_value`, and one that is not UTF-8 is `not_utf8`.
+//! A control header, or a dialect's, that the record has twice is `duplicate_header`, even with
+//! equal values. A null or empty one is `empty_value`, and one that is not UTF-8 is `not_utf8`.
 //!
-//! **A cancel** is an op and an id. Its other headers are ignored: if a stray header rejected the cancel, the
-//! message that the producer wants to stop would be delivered.
+//! **A cancel** is an op and an id. Its other headers are ignored: if a stray header rejected the
+//! cancel, the message that the producer wants to stop would be delivered.
 //!
-//! **Delays** are measured from the record's own timestamp, or from the year 2000 if it has none or an
-//! earlier one. `postdate-after` needs a real timestamp. A longer delay than `max_delay` is rejected, never
-//! shortened. A due time in the past is valid: the message is delivered at once. A timestamp in the future
-//! is accepted.
+//! **Delays** are measured from the record's own timestamp, or from the year 2000 if it has none or
+//! an earlier one. `postdate-after` needs a real timestamp. A longer delay than `max_delay` is
+//! rejected, never shortened. A due time in the past is valid: the message is delivered at once. A
+//! timestamp in the future is accepted.
 //!
-//! **A record without delay** becomes a message that is due at once. Its `postdate-to` applies, and its
-//! `postdate-id` replaces the waiting message of that id.
+//! **A record without delay** becomes a message that is due at once. Its `postdate-to` applies, and
+//! its `postdate-id` replaces the waiting message of that id.
 
 use crate::limit::{RECORD_HEADER_BYTES_MAX, RECORD_HEADERS_MAX};
 use crate::model::dialect::{self, Dialect, DialectRequest, ScheduleRequest};
@@ -82,7 +83,8 @@ pub(crate) fn parse_record<'a>(
 }
 
 impl<'a> Body<'a> {
-    /// The body of a rejected record, with everything that the record has. Its message is due at once.
+    /// The body of a rejected record, with everything that the record has. Its message is due at
+    /// once.
     pub(crate) fn rejected(record: &Record<'a>, rejection: &'a Rejection) -> Self {
         let disposition = Disposition::DeadLetter {
             reason: rejection.reason,
@@ -253,8 +255,8 @@ fn parse_dialect<'a>(
     Ok(spoken.filter(|(_, asked)| !is_overruled(asked)))
 }
 
-/// The key as the id, for a dialect that uses it so. `None` without a key: such a message cannot be replaced
-/// or cancelled.
+/// The key as the id, for a dialect that uses it so. `None` without a key: such a message cannot be
+/// replaced or cancelled.
 fn key_as_id<'a>(record: &Record<'a>) -> Result<Option<&'a str>, Rejection> {
     let Some(key) = record.key.filter(|key| !key.is_empty()) else {
         return Ok(None);
@@ -386,9 +388,9 @@ fn without_due<'a>(
     ))
 }
 
-/// Accepts only a line that Postdate could have written on this record, so that a forged line gains nothing:
-/// the origin is an earlier record of the shard, the next attempt is not further ahead than a delay may be,
-/// and the rules allow the target.
+/// Accepts only a line that Postdate could have written on this record, so that a forged line gains
+/// nothing: the origin is an earlier record of the shard, the next attempt is not further ahead
+/// than a delay may be, and the rules allow the target.
 fn parse_retry<'a>(
     line: &'a str,
     record: &Record<'a>,
@@ -481,8 +483,8 @@ fn invalid_value(reason: Reason, control: ControlHeader, value: &str, asks: &str
 struct ControlHeaders<'a>(HeaderLookup<'a>);
 
 impl<'a> ControlHeaders<'a> {
-    /// Reads all headers in one pass. A duplicate does not end the pass, because the reason of a rejection must
-    /// not depend on the order of the headers.
+    /// Reads all headers in one pass. A duplicate does not end the pass, because the reason of a
+    /// rejection must not depend on the order of the headers.
     fn read(headers: Headers<'a>) -> Result<Self, Rejection> {
         let bytes = headers.as_block().len();
         if bytes > RECORD_HEADER_BYTES_MAX {
@@ -1019,7 +1021,8 @@ mod tests {
         ));
     }
 
-    /// Mostly control headers with values near the valid ones, so that the later checks are reached too.
+    /// Mostly control headers with values near the valid ones, so that the later checks are reached
+    /// too.
     fn lines() -> impl Strategy<Value = Vec<Vec<u8>>> {
         let plausible = proptest::sample::select(vec![
             "postdate-at: 1700000000000",

@@ -3,7 +3,8 @@
 use crate::model::parsing::dead_letter_reason::Reason;
 use std::fmt;
 
-/// The detail is stored with the message and sent as a header: room for a sentence, but not for a large value.
+/// The detail is stored with the message and sent as a header: room for a sentence, but not for a
+/// large value.
 pub(crate) const DETAIL_BYTES_MAX: usize = 512;
 
 /// A detail shows this many bytes of a rejected value, which is enough to find its producer.
@@ -30,8 +31,8 @@ impl Rejection {
     }
 }
 
-/// Foreign bytes in a text for people: quoted, cut, and escaped to printable ASCII, because the text may be
-/// shown in a terminal.
+/// Foreign bytes in a text for people: quoted, cut, and escaped to printable ASCII, because the
+/// text may be shown in a terminal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quoted<'a>(pub(crate) &'a [u8]);
 

@@ -1,5 +1,6 @@
-//! The grammars of `postdate-at` and `postdate-after`. They are strict: other text is rejected, and nothing is
-//! trimmed. Dialects parse their headers with parts of these grammars, and with variants in seconds.
+//! The grammars of `postdate-at` and `postdate-after`. They are strict: other text is rejected, and
+//! nothing is trimmed. Dialects parse their headers with parts of these grammars, and with variants
+//! in seconds.
 //!
 //! **`postdate-at`**, the due time, is one of
 //!
@@ -8,9 +9,10 @@
 //! | `-?[0-9]+` | `1801386000000` | milliseconds since the Unix epoch, from -2^63 + 1 to 2^63 - 1; leading zeros are allowed |
 //! | RFC 3339 | `2027-01-31T09:00:00Z`, `2027-01-31T10:00:00.250+01:00` | that instant |
 //!
-//! An RFC 3339 time is `YYYY-MM-DD`, `T` or `t`, `hh:mm:ss`, optionally `.` and one or more digits, then the offset: `Z`, `z`, `+hh:mm` or
-//! `-hh:mm`. The offset is required and never a name. Fractions of a millisecond are cut off. Second 60 is rejected: epoch
-//! milliseconds cannot express a leap second.
+//! An RFC 3339 time is `YYYY-MM-DD`, `T` or `t`, `hh:mm:ss`, optionally `.` and one or more digits,
+//! then the offset: `Z`, `z`, `+hh:mm` or `-hh:mm`. The offset is required and never a name.
+//! Fractions of a millisecond are cut off. Second 60 is rejected: epoch milliseconds cannot express
+//! a leap second.
 //!
 //! **`postdate-after`**, the delay counted from the record's own timestamp, is one of
 //!
@@ -19,8 +21,9 @@
 //! | `-?[0-9]+` | `1800000` | milliseconds, from -2^63 to 2^63 - 1; leading zeros are allowed |
 //! | `([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?` | `1h30m`, `250ms`, `7d` | the sum, up to 2^63 - 1 milliseconds |
 //!
-//! The units are days of 24 hours, hours, minutes, seconds and milliseconds: in this order, in lower case, each at most once, and at least
-//! one. A count may exceed its unit (`90m`). No sign, space, decimal point or exponent in this form.
+//! The units are days of 24 hours, hours, minutes, seconds and milliseconds: in this order, in
+//! lower case, each at most once, and at least one. A count may exceed its unit (`90m`). No sign,
+//! space, decimal point or exponent in this form.
 
 use crate::model::time::Timestamp;
 use std::time::Duration;
@@ -135,7 +138,8 @@ fn parse_integer(text: &str) -> Option<i64> {
 }
 
 pub(crate) fn parse_rfc3339(text: &str) -> Option<Timestamp> {
-    // The parser requires the offset. It accepts any character for the T, and rounds a leap second down.
+    // The parser requires the offset. It accepts any character for the T, and rounds a leap second
+    // down.
     let bytes = text.as_bytes();
     if !matches!(bytes.get(10), Some(b'T' | b't')) || bytes.get(17..19) == Some(b"60") {
         return None;

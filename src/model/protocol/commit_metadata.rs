@@ -1,10 +1,12 @@
-//! The metadata that is committed with a source offset. It allows to rebuild a lost store from the log.
+//! The metadata that is committed with a source offset. It allows to rebuild a lost store from the
+//! log.
 
 use crate::model::protocol::progress::Progress;
 use crate::model::shard::{Offset, SourceIdentity};
 use std::fmt;
 
-/// The metadata of a committed offset, as one line of text: `v1 low=17 done=<48 hex digits> id=<identity or ->`.
+/// The metadata of a committed offset, as one line of text:
+/// `v1 low=17 done=<48 hex digits> id=<identity or ->`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CommitMetadata {
     /// No message below this offset is pending. It may be too low, never too high.

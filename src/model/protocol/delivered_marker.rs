@@ -5,8 +5,9 @@ use crate::model::protocol::progress::Progress;
 use crate::model::shard::SourceIdentity;
 use std::fmt;
 
-/// The delivered pair, and the outcomes that the store's ledger does not count yet. One line of text: `v1
-/// done=<48 hex digits> id=<identity> since=<48 hex digits> tally=<delivered>,<cancelled>,<dead-lettered>,<retried>`.
+/// The delivered pair, and the outcomes that the store's ledger does not count yet. One line of
+/// text:
+/// `v1 done=<48 hex digits> id=<identity> since=<48 hex digits> tally=<delivered>,<cancelled>,<dead-lettered>,<retried>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeliveredMarker {
     pub(crate) delivered: Progress,

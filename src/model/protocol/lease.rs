@@ -3,8 +3,8 @@
 use crate::model::shard::ShardId;
 use std::fmt;
 
-/// Fences earlier holders of the lease. It is random, because a store that lost writes would issue the same
-/// number of a counter twice.
+/// Fences earlier holders of the lease. It is random, because a store that lost writes would issue
+/// the same number of a counter twice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseToken(pub(crate) u128);
 

@@ -1,5 +1,5 @@
-//! The cursor and the pair (C, W). One pair tells for millions of messages which of them were taken,
-//! or are done.
+//! The cursor and the pair (C, W). One pair tells for millions of messages which of them were
+//! taken, or are done.
 
 use crate::model::shard::{Offset, Watermark};
 use crate::model::time::Timestamp;
@@ -12,8 +12,8 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// Before every waiting message, but not before messages that are due at once. They are late from the
-    /// start, so they are delivered in offset order.
+    /// Before every waiting message, but not before messages that are due at once. They are late
+    /// from the start, so they are delivered in offset order.
     pub(crate) const START: Self = Self {
         due: Timestamp::AT_ONCE,
         offset: Offset::MAX,
@@ -23,8 +23,8 @@ impl Cursor {
         Self { due, offset }
     }
 
-    /// 32 hex digits. Their order as strings is the order of the cursors, so that Lua scripts can compare
-    /// them: Lua numbers cannot hold 64 bits.
+    /// 32 hex digits. Their order as strings is the order of the cursors, so that Lua scripts can
+    /// compare them: Lua numbers cannot hold 64 bits.
     pub(crate) fn to_hex(self) -> String {
         format!("{:016x}{:016x}", self.due.to_ordered_bits(), self.offset.0)
     }
@@ -41,7 +41,8 @@ impl Cursor {
     }
 }
 
-/// The pair (C, W). It covers a message if and only if the offset is below W and the position is not past C.
+/// The pair (C, W). It covers a message if and only if the offset is below W and the position is
+/// not past C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Progress {
     pub(crate) cursor: Cursor,
@@ -67,8 +68,8 @@ impl Progress {
         self.cursor >= other.cursor && self.watermark >= other.watermark
     }
 
-    /// The greater of two pairs that were both true; `self` if neither includes the other. A maximum per
-    /// component would be wrong: it covers messages that neither pair covers.
+    /// The greater of two pairs that were both true; `self` if neither includes the other. A
+    /// maximum per component would be wrong: it covers messages that neither pair covers.
     pub(crate) fn greatest(self, other: Self) -> Self {
         if other.includes(self) { other } else { self }
     }

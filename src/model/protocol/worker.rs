@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// Random, and new after each restart: a restarted process does not own the leases of its predecessor.
+/// Random, and new after each restart: a restarted process does not own the leases of its
+/// predecessor.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WorkerId(pub(crate) u128);
 

@@ -1,8 +1,8 @@
-//! NATS subjects: which subjects a message can be sent to, which subjects a filter matches, and target subjects
-//! that are filled from a source subject.
+//! NATS subjects: which subjects a message can be sent to, which subjects a filter matches, and
+//! target subjects that are filled from a source subject.
 //!
-//! A subject is a list of tokens, separated by dots. In a filter `*` matches one token, and `>` at the end one or
-//! more.
+//! A subject is a list of tokens, separated by dots. In a filter `*` matches one token, and `>` at
+//! the end one or more.
 
 /// Stricter than the bounds of NATS, because subjects are part of Redis keys and metrics.
 const SUBJECT_BYTES_MAX: usize = 249;
@@ -22,8 +22,8 @@ pub(crate) fn split_source_topic(topic: &str) -> Option<(&str, &str)> {
         .filter(|(stream, filter)| !stream.is_empty() && is_filter(filter))
 }
 
-/// Checks a subject to send to: 1-249 bytes of printable ASCII, no wildcards, no empty token, and not reserved
-/// by the server (`$`) or the clients (`_INBOX`).
+/// Checks a subject to send to: 1-249 bytes of printable ASCII, no wildcards, no empty token, and
+/// not reserved by the server (`$`) or the clients (`_INBOX`).
 pub(crate) fn is_subject(subject: &str) -> bool {
     (1..=SUBJECT_BYTES_MAX).contains(&subject.len())
         && subject
@@ -34,7 +34,8 @@ pub(crate) fn is_subject(subject: &str) -> bool {
         && subject.split('.').next() != Some("_INBOX")
 }
 
-/// Checks a filter of a source or an allow-list: tokens of `A-Z a-z 0-9 - _`, `*`, and `>` at the end.
+/// Checks a filter of a source or an allow-list: tokens of `A-Z a-z 0-9 - _`, `*`, and `>` at the
+/// end.
 pub(crate) fn is_filter(filter: &str) -> bool {
     let count = filter.split('.').count();
     let is_token = |token: &str| {
@@ -80,8 +81,8 @@ pub(crate) fn filters_overlap(one: &str, other: &str) -> bool {
     }
 }
 
-/// The parts of a subject that the wildcards of a filter match, in their order. `None` if the filter does not
-/// match.
+/// The parts of a subject that the wildcards of a filter match, in their order. `None` if the
+/// filter does not match.
 fn wildcard_values<'s>(filter: &str, subject: &'s str) -> Option<Vec<&'s str>> {
     let (mut found, mut rest) = (Vec::new(), Some(subject));
     for token in filter.split('.') {
@@ -134,8 +135,8 @@ pub(crate) fn is_template(target: &str) -> bool {
     target.split('.').any(|token| token.starts_with('$'))
 }
 
-/// Replaces each `$n` of a template by the part of the subject that the n-th wildcard of the filter matches.
-/// `None` if the filter does not match the subject.
+/// Replaces each `$n` of a template by the part of the subject that the n-th wildcard of the filter
+/// matches. `None` if the filter does not match the subject.
 pub(crate) fn fill_template(template: &str, filter: &str, subject: &str) -> Option<String> {
     let found = wildcard_values(filter, subject)?;
     let mut target = String::with_capacity(template.len() + subject.len());

@@ -19,16 +19,16 @@ const TOPIC_BYTES_MAX: usize = 249;
 /// A rejection lists this many allowed patterns, then says how many more there are.
 const PATTERNS_SHOWN_MAX: usize = 8;
 
-/// The targets of a route, all on one cluster. The default target is checked once, when the rules are made,
-/// because most messages go there.
+/// The targets of a route, all on one cluster. The default target is checked once, when the rules
+/// are made, because most messages go there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TargetRules {
     naming: Naming,
     default: Option<DefaultTarget>,
     /// Names, and patterns of names, that a message may name.
     allowed: Vec<String>,
-    /// Topics, or filter subjects, of the target's cluster that this deployment reads. A message that is
-    /// delivered to one would come back, and could circulate forever.
+    /// Topics, or filter subjects, of the target's cluster that this deployment reads. A message
+    /// that is delivered to one would come back, and could circulate forever.
     sources: BTreeSet<String>,
 }
 
@@ -123,11 +123,12 @@ impl TargetRules {
         self.default.as_ref().map(DefaultTarget::name)
     }
 
-    /// The target of a message that names `named`. If several things are wrong, the first one in this
-    /// order is the reason:
+    /// The target of a message that names `named`. If several things are wrong, the first one in
+    /// this order is the reason:
     ///
     /// 1. [`Reason::NoTarget`]: the message names no target, and the route has no default.
-    /// 2. [`Reason::InvalidTarget`]: not a name that [`Naming`] takes, even if it is on the allow-list.
+    /// 2. [`Reason::InvalidTarget`]: not a name that [`Naming`] takes, even if it is on the
+    ///    allow-list.
     /// 3. [`Reason::TargetIsSource`]: a source of this deployment, even if it is the default.
     /// 4. [`Reason::TargetNotAllowed`]: not on the allow-list. The default is always allowed.
     pub(crate) fn resolve<'a>(
@@ -251,8 +252,8 @@ impl TargetRules {
     }
 }
 
-/// Checks the name of a Kafka topic: 1-249 of `[a-zA-Z0-9._-]`, neither `.` nor `..`. Names that start with
-/// `__` are reserved by Kafka and its tools.
+/// Checks the name of a Kafka topic: 1-249 of `[a-zA-Z0-9._-]`, neither `.` nor `..`. Names that
+/// start with `__` are reserved by Kafka and its tools.
 fn is_topic(name: &str) -> bool {
     let is_valid_byte =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
@@ -263,8 +264,8 @@ fn is_topic(name: &str) -> bool {
         && !name.starts_with("__")
 }
 
-/// Matches each piece between two stars at its first position, which leaves the longest rest. So there is no
-/// backtracking, and the cost of a hostile name is linear.
+/// Matches each piece between two stars at its first position, which leaves the longest rest. So
+/// there is no backtracking, and the cost of a hostile name is linear.
 fn glob_matches(pattern: &str, name: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or_default();
