@@ -1,6 +1,6 @@
 //! Starts the admin server, and the thread that answers its queries.
 
-use super::survey_scope;
+use super::query_context;
 use super::wiring::Wiring;
 use crate::admin::{self, Auth, Endpoint, Tls};
 use crate::clock::{Clock, WallClock};
@@ -35,8 +35,8 @@ pub(super) fn start(
     })?;
     let wiring = wiring.clone();
     group.spawn_thread("queries", move |stop| async move {
-        let context = survey_scope(&wiring.config);
-        let connect = async || wiring.store.survey().await;
+        let context = query_context(&wiring.config);
+        let connect = async || wiring.store.connect_query().await;
         admin::queries::serve(queries_in, context, WallClock, connect, stop.clone()).await;
         // The admin thread may end first and close the channel. A thread must not end before the
         // stop.

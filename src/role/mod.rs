@@ -22,9 +22,9 @@ mod trace_thread;
 mod wiring;
 
 pub(crate) use brokers::{
-    TargetOptions, TargetPurpose, adapter, kafka_cluster as cluster, nats_cluster,
+    SourceOptions, TargetOptions, TargetPurpose, adapter, kafka_cluster, nats_cluster,
 };
-pub(crate) use store_factory::{StoreFactory, redis_options, survey_scope};
+pub(crate) use store_factory::{StoreFactory, query_context, redis_options};
 pub(crate) use wiring::{catalog, routing_rules};
 
 use crate::admin;

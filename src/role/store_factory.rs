@@ -53,7 +53,7 @@ impl StoreFactory {
         })
     }
 
-    pub(crate) async fn survey(&self) -> Result<Rc<dyn StoreQuery>, store::Error> {
+    pub(crate) async fn connect_query(&self) -> Result<Rc<dyn StoreQuery>, store::Error> {
         Ok(match self {
             Self::Redis(options) => Rc::new(Redis::connect(options).await?),
             Self::Embedded(embedded) => Rc::new(embedded.clone()),
@@ -75,7 +75,7 @@ pub(crate) fn redis_options(config: &Config, redis: &config::Redis) -> redis::Op
 }
 
 /// The parts of the configuration that queries need. Holds no secret.
-pub(crate) fn survey_scope(config: &Config) -> QueryContext {
+pub(crate) fn query_context(config: &Config) -> QueryContext {
     let store = match &config.store {
         config::Store::Redis(redis) => format!("redis {}", address(redis.url.expose())),
         config::Store::Embedded(config::Embedded { path }) => {

@@ -20,7 +20,7 @@ use crate::clock::WallClock;
 use crate::config::{self, Config};
 use crate::health::Health;
 use crate::limit::CHECK_TIMEOUT;
-use crate::role::{cluster, redis_options};
+use crate::role::{kafka_cluster, redis_options};
 use crate::store::embedded::{FolderDescription, FolderUse};
 use crate::store::redis::Redis;
 use crate::store::{self, query::PendingReport};
@@ -82,7 +82,7 @@ async fn look_at_cluster(config: &Config, name: &str) -> Vec<Item> {
         .into_iter()
         .collect();
     let found = match KafkaCatalog::new(
-        &cluster(config, name),
+        &kafka_cluster(config, name),
         None,
         Health::new().register("check"),
     ) {

@@ -1,67 +1,58 @@
-//! What the demo's own loops send and watch by, each on its thread: a client of the broker where it takes place.
+//! Builds the broker clients of the demo's own loops: one sends to the source, one watches the
+//! target.
 
 use super::venue::Venue;
-use crate::broker::kafka::{self, KafkaSource, KafkaTarget};
-use crate::broker::nats::{self, NatsSource, NatsTarget, SourceOptions};
-use crate::broker::{Error, Source, Target};
-use crate::config::BrokerKind;
+use crate::broker::{Source, Target};
+use crate::config::{BrokerKind, Config};
 use crate::health::HealthPart;
 use crate::limit::DEMO_IN_FLIGHT_MAX;
-use crate::role::{cluster, nats_cluster};
+use crate::model::Dialects;
+use crate::role::{SourceOptions, TargetOptions, TargetPurpose, adapter};
+use anyhow::Result;
 
-/// How clients are made.
+/// The configuration and clusters of the demo's clients.
 #[derive(Clone)]
-pub(super) enum Clients {
-    Kafka {
-        from: kafka::Cluster,
-        to: kafka::Cluster,
-    },
-    Nats(nats::Cluster),
+pub(super) struct Clients {
+    config: Config,
+    kind: BrokerKind,
+    source_cluster: String,
+    target_cluster: String,
 }
 
 impl Clients {
     pub(super) fn of(venue: &Venue) -> Self {
         let route = &venue.config.routes[&venue.route];
-        match venue.place.kind {
-            BrokerKind::Kafka => Self::Kafka {
-                from: cluster(&venue.config, &route.source.cluster),
-                to: cluster(&venue.config, route.target_cluster()),
-            },
-            BrokerKind::Nats => Self::Nats(nats_cluster(&venue.config, &route.source.cluster)),
+        Self {
+            config: venue.config.clone(),
+            kind: venue.place.kind,
+            source_cluster: route.source.cluster.clone(),
+            target_cluster: route.target_cluster().to_owned(),
         }
     }
 
-    /// Sends to the source; `run` is a name that no other demo has.
-    pub(super) fn target(&self, run: &str, part: HealthPart) -> Result<Box<dyn Target>, Error> {
-        Ok(match self {
-            Self::Kafka { from, .. } => Box::new(KafkaTarget::new(from, DEMO_IN_FLIGHT_MAX, part)?),
-            Self::Nats(cluster) => Box::new(NatsTarget::new(
-                cluster,
-                DEMO_IN_FLIGHT_MAX,
-                run.to_owned(),
-                part,
-            )?),
-        })
+    /// The client that sends to the source. `run` is a name that no other demo has.
+    pub(super) fn target(&self, run: &str, health: HealthPart) -> Result<Box<dyn Target>> {
+        let options = TargetOptions {
+            purpose: TargetPurpose::Fast,
+            in_flight_max: DEMO_IN_FLIGHT_MAX,
+            sender: run.to_owned(),
+        };
+        adapter(self.kind).target(&self.config, &self.source_cluster, options, health)
     }
 
-    /// Reads `topics`, as the only member of `group`.
+    /// The client that watches `topics` of the target, as the only member of `group`.
     pub(super) fn source(
         &self,
         group: String,
         topics: Vec<String>,
-        part: HealthPart,
-    ) -> Result<Box<dyn Source>, Error> {
-        Ok(match self {
-            Self::Kafka { to, .. } => Box::new(KafkaSource::new(to, group, &topics, part)?),
-            Self::Nats(cluster) => {
-                let reading = SourceOptions {
-                    member: "watcher".to_owned(),
-                    group,
-                    topics,
-                    reads_schedules: false,
-                };
-                Box::new(NatsSource::new(cluster, reading, part)?)
-            }
-        })
+        health: HealthPart,
+    ) -> Result<Box<dyn Source>> {
+        let options = SourceOptions {
+            group,
+            member: "watcher".to_owned(),
+            topics,
+            dialects: Dialects::default(),
+        };
+        adapter(self.kind).source(&self.config, &self.target_cluster, options, health)
     }
 }

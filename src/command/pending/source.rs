@@ -4,7 +4,7 @@ use crate::clock::{Clock, WallClock};
 use crate::config::{self, Admin, Config, Secret};
 use crate::limit::{ADMIN_QUERY_TIMEOUT, ADMIN_RESPONSE_BYTES_MAX};
 use crate::model::{Cursor, ShardId};
-use crate::role::{StoreFactory, survey_scope};
+use crate::role::{StoreFactory, query_context};
 use crate::store::embedded::{FolderDescription, FolderUse};
 use crate::store::query::{
     IdSearch, LedgerReport, PendingReport, QueryContext, StoreQuery, find_id, ledger_report,
@@ -34,7 +34,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(2);
 
 impl Source {
     pub(in crate::command) async fn open(config: &Config) -> Result<Self> {
-        let known = survey_scope(config);
+        let known = query_context(config);
         if let config::Store::Embedded(embedded) = &config.store {
             match FolderDescription::of(&embedded.path).used {
                 FolderUse::Absent => {
@@ -63,7 +63,7 @@ impl Source {
             }
         }
         let survey = StoreFactory::open(config)?
-            .survey()
+            .connect_query()
             .await
             .context("store.redis")?;
         Ok(Self::Store(survey, known))
