@@ -1,6 +1,6 @@
 //! # Start here
 //!
-//! Postdate delivers messages of Kafka and NATS later. A producer sends a record to a source topic
+//! Postdate adds delayed delivery to Kafka and NATS. A producer sends a record to a source topic
 //! with a header such as `postdate-after: 30m`. The message waits in the store, which is Redis or a
 //! local folder. At its due time it is sent to its target topic.
 //!
@@ -57,7 +57,7 @@
 //! | shell | `cli` `config` `role` `command` `telemetry` `testing` |
 //! | roles | `ingress` `timer` `admin` |
 //! | adapters | `store::redis` `store::embedded` `broker::kafka` `broker::nats` |
-//! | ports | `store` `broker` `task` `metric` `trace` `health` `clock` |
+//! | ports | `store` `broker` `task` `metric` `trace` `health` `clock` `retry` |
 //! | algorithms | `run` `wheel` `schedule` |
 //! | domain | `model` `limit` |
 //!
