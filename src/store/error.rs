@@ -18,7 +18,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// Whether the same call may succeed later without an operator.
+    /// True if the same call may succeed later without an operator.
     pub(crate) fn is_transient(&self) -> bool {
         !matches!(self, Self::Unusable(_))
     }

@@ -92,7 +92,7 @@ pub(crate) struct Advance {
 }
 
 impl Advance {
-    /// Whether the request acknowledges deliveries, which changes the ledger.
+    /// True if the request acknowledges deliveries, which changes the ledger.
     pub(super) fn reports_delivery(&self) -> bool {
         self.delivered.is_some() || !self.deletes.is_empty()
     }

@@ -1,67 +1,61 @@
-//! How places, slices, positions and counts are written in rows: numbers in big-endian order, of fixed width, so that the order of the bytes
-//! is the order of what they say. Which row holds what stands in `key`.
+//! The values of rows, encoded. Numbers are big-endian with a fixed width, so that encoded values sort
+//! like the values themselves. `key` lists the rows.
 
 use super::key::ShardNumber;
 use crate::model::{Cursor, Level, Offset, Progress, Slice, SourceIdentity, Timestamp, Watermark};
 use crate::store::rules::{RunTotals, ShardMeta};
 use crate::store::{Ledger, Lineage, OutcomeCounts};
 
-/// What a meta row holds.
+/// A meta row. It contains neither the ledger, which has its own row, nor the lineage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MetaRow {
     pub(super) number: ShardNumber,
     pub(super) meta: ShardMeta,
 }
 
-/// Number, W, claimed, delivered; behind them the identity's text.
+/// Number, watermark, claimed, delivered. The text of the identity follows.
 const META_LENGTH: usize = 4 + 8 + 24 + 24;
 
-pub(super) fn meta(meta: &MetaRow) -> Vec<u8> {
-    let ShardMeta {
-        identity,
-        watermark,
-        claimed,
-        delivered,
-        ..
-    } = &meta.meta;
-    let mut bytes = Vec::with_capacity(META_LENGTH + identity.0.len());
-    bytes.extend(meta.number.to_be_bytes());
-    bytes.extend(watermark.0.to_be_bytes());
-    bytes.extend(claim(*claimed));
-    bytes.extend(claim(*delivered));
-    bytes.extend(identity.0.as_bytes());
+pub(super) fn meta(row: &MetaRow) -> Vec<u8> {
+    let identity = row.meta.identity.0.as_bytes();
+    let mut bytes = Vec::with_capacity(META_LENGTH + identity.len());
+    bytes.extend(row.number.to_be_bytes());
+    bytes.extend(row.meta.watermark.0.to_be_bytes());
+    bytes.extend(pair(row.meta.claimed));
+    bytes.extend(pair(row.meta.delivered));
+    bytes.extend(identity);
     bytes
 }
 
-/// `None`: nothing that this version writes. The ledger has a row of its own. The history is not kept on disk: it tells of a store that went back,
-/// and a folder does so only between two processes. A folder that is opened anew begins another, and its timers load their shards again.
+/// `None`: unreadable. The lineage is not on disk, because it shows rollbacks, and a folder cannot roll
+/// back while its process runs. After a restart every timer loads its shards again.
 pub(super) fn to_meta(bytes: &[u8]) -> Option<MetaRow> {
     let (fixed, identity) = bytes.split_first_chunk::<META_LENGTH>()?;
     let (number, rest) = fixed.split_first_chunk::<4>()?;
     let (watermark, rest) = rest.split_first_chunk::<8>()?;
     let (claimed, delivered) = rest.split_at(24);
-    let positions = ShardMeta {
+    let meta = ShardMeta {
         identity: SourceIdentity(std::str::from_utf8(identity).ok()?.into()),
         watermark: Watermark(u64::from_be_bytes(*watermark)),
-        claimed: to_claim(claimed)?,
-        delivered: to_claim(delivered)?,
+        claimed: to_pair(claimed)?,
+        delivered: to_pair(delivered)?,
         ledger: Ledger::default(),
         lineage: Lineage::default(),
     };
     Some(MetaRow {
         number: ShardNumber::from_be_bytes(*number),
-        meta: positions,
+        meta,
     })
 }
 
-fn claim(claim: Progress) -> [u8; 24] {
+fn pair(pair: Progress) -> [u8; 24] {
     let mut bytes = [0; 24];
-    bytes[..16].copy_from_slice(&place(claim.cursor));
-    bytes[16..].copy_from_slice(&claim.watermark.0.to_be_bytes());
+    bytes[..16].copy_from_slice(&place(pair.cursor));
+    bytes[16..].copy_from_slice(&pair.watermark.0.to_be_bytes());
     bytes
 }
 
-fn to_claim(bytes: &[u8]) -> Option<Progress> {
+fn to_pair(bytes: &[u8]) -> Option<Progress> {
     let (cursor, watermark) = bytes.split_first_chunk::<16>()?;
     Some(Progress::new(
         to_place(cursor)?,
@@ -85,7 +79,7 @@ pub(super) fn to_place(bytes: &[u8]) -> Option<Cursor> {
     ))
 }
 
-/// Start, then the level's letter.
+/// Start, then the letter of the level.
 pub(super) fn slice(slice: Slice) -> [u8; 9] {
     let mut bytes = [0; 9];
     bytes[..8].copy_from_slice(
@@ -97,7 +91,7 @@ pub(super) fn slice(slice: Slice) -> [u8; 9] {
     bytes
 }
 
-/// `None`: of a level that this version does not know.
+/// `None`: this version does not know the level.
 pub(super) fn to_slice(bytes: &[u8]) -> Option<Slice> {
     let (start, level) = bytes.split_first_chunk::<8>()?;
     let [letter] = level else { return None };
@@ -108,18 +102,18 @@ pub(super) fn to_slice(bytes: &[u8]) -> Option<Slice> {
     })
 }
 
-pub(super) fn count(count: RunTotals) -> Vec<u8> {
+pub(super) fn totals(totals: RunTotals) -> Vec<u8> {
     [
-        count.runs,
-        count.messages,
-        count.bytes,
-        count.least_offset.0,
+        totals.runs,
+        totals.messages,
+        totals.bytes,
+        totals.least_offset.0,
     ]
     .map(u64::to_be_bytes)
     .concat()
 }
 
-pub(super) fn to_count(bytes: &[u8]) -> Option<RunTotals> {
+pub(super) fn to_totals(bytes: &[u8]) -> Option<RunTotals> {
     let (parts, []) = bytes.as_chunks::<8>() else {
         return None;
     };
@@ -134,78 +128,69 @@ pub(super) fn to_count(bytes: &[u8]) -> Option<RunTotals> {
     })
 }
 
-/// Accepted, delivered, cancelled, dead-lettered, sent back, gone, and 1 if it is unsure; behind them the W and the delivered pair that it
-/// belongs to.
-pub(super) fn ledger(positions: &ShardMeta) -> Vec<u8> {
+/// Accepted, delivered, cancelled, dead-lettered, retried, removed, and 1 if uncertain. The watermark and
+/// the delivered pair that the ledger belongs to follow.
+pub(super) fn ledger(meta: &ShardMeta) -> Vec<u8> {
     let Ledger {
         accepted,
-        outcomes: settled,
-        removed: gone,
-        is_uncertain: is_unsure,
-    } = positions.ledger;
-    let OutcomeCounts {
-        delivered,
-        cancelled,
-        dead_lettered,
-        retried: sent_back,
-    } = settled;
-    let mut bytes = [
+        outcomes,
+        removed,
+        is_uncertain,
+    } = meta.ledger;
+    let numbers = [
         accepted,
-        delivered,
-        cancelled,
-        dead_lettered,
-        sent_back,
-        gone,
-        u64::from(is_unsure),
-    ]
-    .map(u64::to_be_bytes)
-    .concat();
-    bytes.extend(positions.watermark.0.to_be_bytes());
-    bytes.extend(claim(positions.delivered));
+        outcomes.delivered,
+        outcomes.cancelled,
+        outcomes.dead_lettered,
+        outcomes.retried,
+        removed,
+        u64::from(is_uncertain),
+    ];
+    let mut bytes = numbers.map(u64::to_be_bytes).concat();
+    bytes.extend(ledger_positions(meta));
     bytes
 }
 
-/// `None`: not of these positions, so that a version without ledgers has been at work.
-pub(super) fn to_ledger(bytes: &[u8], positions: &ShardMeta) -> Option<Ledger> {
-    let (numbers, of) = bytes.split_at_checked(7 * 8)?;
-    if of
-        != [
-            &positions.watermark.0.to_be_bytes()[..],
-            &claim(positions.delivered),
-        ]
-        .concat()
-    {
+/// The positions that a ledger belongs to.
+fn ledger_positions(meta: &ShardMeta) -> Vec<u8> {
+    let mut bytes = meta.watermark.0.to_be_bytes().to_vec();
+    bytes.extend(pair(meta.delivered));
+    bytes
+}
+
+/// `None`: the ledger belongs to other positions, so a version without ledgers moved them.
+pub(super) fn to_ledger(bytes: &[u8], meta: &ShardMeta) -> Option<Ledger> {
+    let (numbers, positions) = bytes.split_at_checked(7 * 8)?;
+    if positions != ledger_positions(meta) {
         return None;
     }
-    let (parts, []) = numbers.as_chunks::<8>() else {
+    let (numbers, []) = numbers.as_chunks::<8>() else {
         return None;
     };
-    let parts = <[[u8; 8]; 7]>::try_from(parts)
-        .ok()?
-        .map(u64::from_be_bytes);
+    let numbers = <[[u8; 8]; 7]>::try_from(numbers).ok()?;
     let [
         accepted,
         delivered,
         cancelled,
         dead_lettered,
-        sent_back,
-        gone,
-        unsure,
-    ] = parts;
+        retried,
+        removed,
+        uncertain,
+    ] = numbers.map(u64::from_be_bytes);
     Some(Ledger {
         accepted,
         outcomes: OutcomeCounts {
             delivered,
             cancelled,
             dead_lettered,
-            retried: sent_back,
+            retried,
         },
-        removed: gone,
-        is_uncertain: unsure > 0,
+        removed,
+        is_uncertain: uncertain > 0,
     })
 }
 
-/// What a run row says: the least due, and how many bytes the run has.
+/// Least due, and number of bytes.
 pub(super) fn run(least_due: Timestamp, bytes: usize) -> Vec<u8> {
     [least_due.to_ordered_bits(), bytes as u64]
         .map(u64::to_be_bytes)

@@ -1,14 +1,14 @@
-//! The folder on disk: one process at a time, one format, and the database in it. What its rows mean stands in `key`.
+//! The folder on disk: its lock, its format version, and the database in it.
 //!
-//! | name | holds |
+//! | name | content |
 //! |---|---|
-//! | `lock` | the id of the process that uses the folder, which holds the lock on this file |
-//! | `format` | `postdate embedded store, format <version>`: written when the folder is made, read before anything else |
+//! | `lock` | id of the process that uses the folder and holds the lock on this file |
+//! | `format` | `postdate embedded store, format <version>` |
 //! | `data` | the database |
-//! | `torn` | a journal as it was found, if its last commit had to be left out |
+//! | `torn` | copy of a journal whose last commit was damaged and left out |
 //!
-//! A folder comes into being in this order: `data.new` whole, `format`, and then `data` by renaming. So a folder with a format is either
-//! complete or still empty, whenever the making of it was cut short.
+//! A new folder is created in this order: `data.new`, `format`, rename of `data.new` to `data`. A folder
+//! with a `format` is therefore complete or empty, even after a crash.
 
 use super::journal_repair;
 use crate::limit;
@@ -22,44 +22,45 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Version of keys and values; of another one nothing is touched.
+/// Version of keys and values. A folder with another version is left alone.
 pub(super) const FORMAT: u32 = 1;
 pub(super) const FORMAT_TEXT: &str = "postdate embedded store, format ";
 
-/// How long a commit waits for the next look at whether memory is being written to disk.
+/// How often a waiting commit checks whether memtables were flushed.
 const FLUSH_POLL: Duration = Duration::from_millis(2);
-/// Sealed memtables and tables of the first level of one keyspace, at which a commit waits before it adds to them: below the bounds at
-/// which fjall waits itself, without noticing that nobody will wake it.
+/// A commit waits at this number of sealed memtables, or of first-level tables, per keyspace. Both are
+/// below the limits at which fjall itself waits: that wait may never end.
 const SEALED_MAX: usize = 2;
 const FIRST_LEVEL_MAX: usize = 16;
-/// So many polls without a change, 2 minutes, and nobody writes any more.
+/// After 2 minutes of polls without progress, the flushing thread has failed.
 const FLUSH_POLLS_MAX: u32 = 60_000;
 
-/// What decides how often files are written and merged. A folder keeps to what it was made with.
+/// Sizes that decide how often files are written and merged. A folder keeps those it was created with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
+pub(super) struct FileSizes {
     pub(super) index_memory: u64,
     pub(super) pool_memory: u64,
     pub(super) blob_file: u64,
-    pub(super) apart: u32,
+    /// Runs of fewer bytes stay beside their keys.
+    pub(super) separate_min: u32,
 }
 
-impl Sizes {
+impl FileSizes {
     pub(super) const DEFAULT: Self = Self {
         index_memory: limit::EMBEDDED_INDEX_MEMTABLE_BYTES,
         pool_memory: limit::EMBEDDED_RUNS_MEMTABLE_BYTES,
         blob_file: limit::EMBEDDED_BLOB_FILE_BYTES,
-        apart: limit::EMBEDDED_SEPARATE_BLOB_BYTES_MIN,
+        separate_min: limit::EMBEDDED_SEPARATE_BLOB_BYTES_MIN,
     };
 }
 
-/// A folder that this process uses. Dropping it lets others in.
+/// A locked folder. Dropping it releases the lock.
 pub(super) struct DataDir {
     path: PathBuf,
     _lock: File,
 }
 
-/// Why a folder cannot be used. The text is for a person: what, where, and what to do.
+/// Why a folder cannot be used, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct DirError(String);
@@ -70,12 +71,13 @@ pub(super) struct Tables {
     pub(super) db: Database,
     /// Small rows.
     pub(super) index: Keyspace,
-    /// The runs' bytes, apart from their keys, so that they are written twice (journal, then blob file) and hardly ever moved.
+    /// The bytes of runs, stored apart from their keys. So they are written twice (journal, blob file)
+    /// and rarely moved.
     pub(super) pool: Keyspace,
 }
 
 impl DataDir {
-    /// Takes the folder, and makes it if there is none.
+    /// Locks the folder. Creates it if it is absent.
     pub(super) fn lock(path: &Path) -> Result<Self, DirError> {
         let refused = |error: io::Error| DirError(format!("{}: {error}", path.display()));
         std::fs::DirBuilder::new()
@@ -95,10 +97,10 @@ impl DataDir {
             Err(TryLockError::WouldBlock) => return Err(in_use(path, &mut lock)),
             Err(TryLockError::Error(error)) => return Err(refused(error)),
         }
-        let noted = lock
+        let written = lock
             .set_len(0)
             .and_then(|()| writeln!(lock, "{}", std::process::id()));
-        noted.map_err(refused)?;
+        written.map_err(refused)?;
         let folder = Self {
             path: path.to_owned(),
             _lock: lock,
@@ -113,9 +115,10 @@ impl DataDir {
             Ok(text) => match text.strip_prefix(FORMAT_TEXT).map(str::trim) {
                 Some(version) if version == FORMAT.to_string() => Ok(()),
                 version => Err(DirError(format!(
-                    "{path} has {}, and this version of Postdate reads and writes format {FORMAT}: let the version that wrote it deliver \
-                     what waits there, or set store.embedded.path to a new folder, which is filled again from the sources as far as they \
-                     retain what waits",
+                    "{path} has {}, and this version of Postdate reads and writes format {FORMAT}: \
+                     let the version that wrote it deliver the waiting messages, or set \
+                     store.embedded.path to a new folder, which is filled again from the sources, \
+                     as far as they retain the messages",
                     version.map_or_else(
                         || "an unknown format".to_owned(),
                         |version| format!("format {version}")
@@ -127,19 +130,19 @@ impl DataDir {
         }
     }
 
-    /// A folder without a format is to become one of ours, if nothing of anybody else lies in it.
+    /// A folder without a format is used only if it contains no foreign file.
     fn check_emptiness(&self) -> Result<(), DirError> {
         let path = self.path.display();
         let entries =
             std::fs::read_dir(&self.path).map_err(|error| DirError(format!("{path}: {error}")))?;
-        let stranger = entries
+        let foreign = entries
             .flatten()
             .map(|entry| entry.file_name())
             .find(|name| {
                 let ours = ["lock", "format.new", "data.new"];
                 ours.iter().all(|ours| name != ours)
             });
-        stranger.map_or(Ok(()), |name| {
+        foreign.map_or(Ok(()), |name| {
             Err(DirError(format!(
                 "{path} holds `{}` and no Postdate store: set store.embedded.path to a folder of its own, which need not exist",
                 name.display()
@@ -147,8 +150,8 @@ impl DataDir {
         })
     }
 
-    /// Opens the database, and makes it if there is none yet.
-    pub(super) fn open(&self, sizes: &Sizes) -> fjall::Result<Tables> {
+    /// Opens the database. Creates it if it is absent.
+    pub(super) fn open(&self, sizes: &FileSizes) -> fjall::Result<Tables> {
         let data = self.path.join("data");
         if !data.try_exists()? {
             self.create(sizes)?;
@@ -161,39 +164,44 @@ impl DataDir {
         }
     }
 
-    /// Leaves the last commit of the journal out, if it is the only one that is damaged; else leaves everything as it is.
+    /// Leaves out the last commit of the journal, if only this one is damaged. Otherwise changes nothing.
     fn open_without_torn_commit(
         &self,
-        sizes: &Sizes,
+        sizes: &FileSizes,
         error: fjall::Error,
     ) -> fjall::Result<Tables> {
         let data = self.path.join("data");
         let Some((journal, begin)) = journal_repair::last_commit(&data)? else {
             return Err(error);
         };
-        let torn = self.path.join("torn");
-        std::fs::copy(&journal, &torn)?;
+        let copy = self.path.join("torn");
+        std::fs::copy(&journal, &copy)?;
         let file = File::options().write(true).open(&journal)?;
         file.set_len(begin)?;
         file.sync_all()?;
         let opened = Tables::open(&data, sizes);
         if opened.is_ok() {
-            let kept = torn.display();
-            tracing::warn!(%kept, "the last write before the process ended was torn, as by a loss of power: it is left out, and read again");
+            let kept = copy.display();
+            tracing::warn!(
+                %kept,
+                "the last write before the process ended is damaged, as after a power loss: leaving it out; \
+                 its messages are read again from the source"
+            );
         } else {
-            std::fs::rename(&torn, &journal)?;
+            std::fs::rename(&copy, &journal)?;
         }
         opened
     }
 
-    fn create(&self, sizes: &Sizes) -> fjall::Result<()> {
-        let (new, format) = (self.path.join("data.new"), self.path.join("format.new"));
+    fn create(&self, sizes: &FileSizes) -> fjall::Result<()> {
+        let new = self.path.join("data.new");
+        let format = self.path.join("format.new");
         if new.try_exists()? {
             std::fs::remove_dir_all(&new)?;
         }
-        let rows = Tables::open(&new, sizes)?;
-        rows.db.persist(PersistMode::SyncAll)?;
-        drop(rows);
+        let tables = Tables::open(&new, sizes)?;
+        tables.db.persist(PersistMode::SyncAll)?;
+        drop(tables);
         let mut file = File::create(&format)?;
         writeln!(file, "{FORMAT_TEXT}{FORMAT}")?;
         file.sync_all()?;
@@ -204,7 +212,7 @@ impl DataDir {
         Ok(())
     }
 
-    /// Makes new names last.
+    /// Writes new names in the folder to disk.
     fn sync(&self) -> io::Result<()> {
         File::open(&self.path)?.sync_all()
     }
@@ -212,7 +220,7 @@ impl DataDir {
 
 fn in_use(path: &Path, lock: &mut File) -> DirError {
     let mut text = String::new();
-    // Of a process that has just begun the id may not stand there yet.
+    // A process that has just started may not have written its id yet.
     let _ = lock.take(20).read_to_string(&mut text);
     let id = text.trim();
     let process = if id.is_empty() {
@@ -228,7 +236,7 @@ fn in_use(path: &Path, lock: &mut File) -> DirError {
 }
 
 impl Tables {
-    fn open(path: &Path, sizes: &Sizes) -> fjall::Result<Self> {
+    fn open(path: &Path, sizes: &FileSizes) -> fjall::Result<Self> {
         let db = Database::builder(path)
             .cache_size(limit::EMBEDDED_CACHE_BYTES)
             .max_journaling_size(limit::EMBEDDED_JOURNAL_BYTES)
@@ -241,20 +249,20 @@ impl Tables {
                 .max_memtable_size(memory)
                 .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
         };
-        let apart = KvSeparationOptions::default()
+        let separation = KvSeparationOptions::default()
             .compression(CompressionType::None)
-            .separation_threshold(sizes.apart)
+            .separation_threshold(sizes.separate_min)
             .file_target_size(sizes.blob_file)
             .staleness_threshold(limit::EMBEDDED_STALE_FRACTION_MAX)
             .age_cutoff(1.0);
         let index = db.keyspace("index", || options(sizes.index_memory))?;
         let pool = db.keyspace("pool", || {
-            options(sizes.pool_memory).with_kv_separation(Some(apart))
+            options(sizes.pool_memory).with_kv_separation(Some(separation))
         })?;
         Ok(Self { db, index, pool })
     }
 
-    /// Waits while more is in memory than is being written to disk; fails if what writes it has failed.
+    /// Waits while too many memtables wait for their flush. Fails if the flushing thread has failed.
     pub(super) fn wait_until_flushed(&self) -> fjall::Result<()> {
         self.wait_while(|| {
             let is_behind = |keyspace: &Keyspace| {
@@ -265,7 +273,7 @@ impl Tables {
         })
     }
 
-    /// Puts what the pool has in memory into its files, and waits for it.
+    /// Flushes the memtable of the pool to its files, and waits for it.
     pub(super) fn flush_pool(&self) -> fjall::Result<()> {
         self.pool.rotate_memtable()?;
         self.wait_while(|| self.pool.sealed_memtable_count() > 0)
@@ -273,20 +281,20 @@ impl Tables {
 
     #[allow(
         clippy::disallowed_methods,
-        reason = "a blocking client's own wait, on the adapter's own thread"
+        reason = "a blocking wait on a thread of the adapter"
     )]
     fn wait_while(&self, is_behind: impl Fn() -> bool) -> fjall::Result<()> {
         for _ in 0..FLUSH_POLLS_MAX {
             if !is_behind() {
                 return Ok(());
             }
-            // Says so if a write in the background has failed.
+            // Fails if a background write has failed.
             self.db.persist(PersistMode::Buffer)?;
             std::thread::sleep(FLUSH_POLL);
         }
         Err(io::Error::new(
             io::ErrorKind::TimedOut,
-            "nothing is written to disk any more",
+            "the database does not write to disk any more",
         )
         .into())
     }

@@ -1,5 +1,5 @@
-//! What can be told of a folder without using it: whose it is, in which format, whether there is room and the right to write. Changes nothing,
-//! but for the moment in which it tries the lock.
+//! Describes a folder without opening the store: who uses it, its format, free space and permissions.
+//! Changes nothing, except that it tries the lock for a moment.
 
 use super::data_dir::{FORMAT, FORMAT_TEXT};
 use std::fs::{File, TryLockError};
@@ -7,35 +7,34 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// See the module's page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FolderDescription {
     pub(crate) path: PathBuf,
     pub(crate) used: FolderUse,
-    /// Why nothing can be written there.
+    /// Why the folder is not writable.
     pub(crate) unwritable: Option<String>,
-    /// What stands in the folder in the place of this version's format.
+    /// The format of the folder, if this version does not support it.
     pub(crate) foreign_format: Option<String>,
-    /// Bytes that its file system has left. `None`: it does not say.
+    /// Free bytes on the file system, if known.
     pub(crate) free: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FolderUse {
-    /// No store is there yet.
+    /// There is no store yet.
     Absent,
     Free,
-    /// By the process of this id, as far as it is known.
+    /// A process uses it. The id may be unknown.
     InUse(Option<u32>),
-    /// By nobody, but it belongs to this other user: files that we made in it would lock its own service out.
+    /// Free, but owned by another user. Files that we created would lock the service of that user out.
     OwnedByOther(u32),
-    /// Nobody can say: this user may not look into it.
+    /// This user has no permission to look into it.
     Unreadable(String),
 }
 
 impl FolderDescription {
     pub(crate) fn of(path: &Path) -> Self {
-        // The folder that has to be written to: if it is not there yet, the one that it will be made in.
+        // An absent folder will be created in its nearest existing parent.
         let existing = path
             .ancestors()
             .find(|folder| folder.exists())
@@ -101,7 +100,7 @@ mod tests {
     use crate::store::embedded::Embedded;
 
     #[test]
-    fn a_folder_is_absent_then_taken_then_free_and_looking_at_it_changes_nothing() {
+    fn a_folder_is_absent_then_in_use_then_free_and_describing_it_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b");
         let absent = FolderDescription::of(&path);

@@ -1,15 +1,15 @@
-//! Whether the disk has room for what is new: some is always left for what is needed to deliver what waits.
+//! Checks whether the disk has room for new data. A reserve stays free for deliveries.
 
 use crate::limit;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Watches over the file system that a folder lies on.
+/// The file system of a folder.
 #[derive(Clone)]
 pub(super) struct DiskSpace {
     path: PathBuf,
-    /// Bytes that are not given to births and appends.
+    /// Free bytes below which no new data is stored.
     reserve: Arc<AtomicU64>,
 }
 
@@ -21,7 +21,7 @@ impl DiskSpace {
         }
     }
 
-    /// A file system that does not answer is not full: the write itself will show what is wrong.
+    /// A file system that gives no answer counts as not full: the write itself reports the error.
     pub(super) fn is_full(&self) -> bool {
         let reserve = self.reserve.load(Ordering::Relaxed);
         rustix::fs::statvfs(&self.path)

@@ -1,14 +1,14 @@
-//! What the database's errors mean, in words for a person, and for a run that is read.
+//! Errors of the database: their text for people, and what they mean for a call.
 
 use crate::store::Error;
 use bytes::Bytes;
 
-/// Why a call on the registry did not answer.
+/// Why a call of the writer failed.
 #[derive(Debug)]
 pub(super) enum CallError {
-    /// There is no room for what is new. Nothing was changed.
+    /// No room for new data. The call changed nothing.
     Full,
-    /// What was changed in memory is not what is on disk any more.
+    /// The shards in memory may differ from the disk now.
     Disk(fjall::Error),
 }
 
@@ -18,7 +18,7 @@ impl From<fjall::Error> for CallError {
     }
 }
 
-/// An error of the running store. Whatever it was, the next call opens the folder anew.
+/// An error of the running store. The next call opens the folder again.
 pub(super) fn unavailable(error: &fjall::Error) -> Error {
     Error::Unavailable(format!("the embedded store's folder: {}", explain(error)))
 }
@@ -28,12 +28,12 @@ pub(super) fn explain(error: &fjall::Error) -> String {
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
             error.to_string()
         }
-        fjall::Error::Poisoned => "a write has failed; it is opened anew".to_owned(),
+        fjall::Error::Poisoned => "a write failed; the folder is opened again".to_owned(),
         other => format!("{other:?}"),
     }
 }
 
-/// Whether the disk itself could not be read or written, as against what is on it.
+/// True if the disk could not be read or written. Otherwise the data on it is damaged.
 pub(super) fn is_io_error(error: &fjall::Error) -> bool {
     matches!(
         error,
@@ -43,13 +43,13 @@ pub(super) fn is_io_error(error: &fjall::Error) -> bool {
     )
 }
 
-/// A run's bytes as they were read. Bytes that are damaged are none, and so unreadable: the run is set aside by whoever wanted it.
+/// Replaces damaged bytes of a run by empty ones, so that the timer quarantines the run.
 pub(super) fn empty_if_damaged(read: fjall::Result<Option<Bytes>>) -> fjall::Result<Option<Bytes>> {
     match read {
         Err(error) if !is_io_error(&error) => {
             tracing::error!(
                 error = explain(&error),
-                "bytes in the embedded store are not what was written"
+                "the embedded store holds damaged bytes: the run is quarantined"
             );
             Ok(Some(Bytes::new()))
         }

@@ -1,21 +1,24 @@
-//! A journal whose last commit was torn: a machine that lost its power may have written the end of it and not its middle. Every commit but
-//! the last one had been waited for, so nothing of a torn one was ever answered; yet the database refuses to open such a journal. This finds
-//! where the last commit begins, and changes nothing.
+//! Finds the last commit in a journal of the database, so that a damaged one can be left out. Changes
+//! nothing.
 //!
-//! | entry | bytes behind its tag |
+//! After a power loss the disk may hold the end of the last commit but not its middle. Every earlier
+//! commit was on disk before its callers got an answer, and no caller got one for the last commit. The
+//! database nevertheless refuses to open such a journal.
+//!
+//! | entry | bytes after its tag |
 //! |---|---|
-//! | 1 begin | number of items (4), sequence number (8) |
-//! | 2 item | type (1), compression (1), keyspace (8), length of key (2), of value (4), of value in the journal (4), key, value |
-//! | 3 end | checksum (8), `FJL` and the format's version (4) |
+//! | 1 start | number of items (4), sequence number (8) |
+//! | 2 item | type (1), compression (1), keyspace (8), key length (2), value length (4), stored value length (4), key, value |
+//! | 3 end | checksum (8), `FJL` and format version (4) |
 //! | 4 clear | keyspace (8) |
 //!
-//! Numbers are little-endian. Behind the last commit there are zeros.
+//! Numbers are little-endian. Zeros follow the last commit.
 
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-/// The journal that is written to, and where the last whole commit in it begins.
+/// The newest journal, and the position of its last complete commit.
 pub(super) fn last_commit(data: &Path) -> io::Result<Option<(PathBuf, u64)>> {
     let mut newest: Option<(u64, PathBuf)> = None;
     for entry in std::fs::read_dir(data)? {
@@ -29,12 +32,12 @@ pub(super) fn last_commit(data: &Path) -> io::Result<Option<(PathBuf, u64)>> {
     let Some((_, path)) = newest else {
         return Ok(None);
     };
-    let begin = Entries {
+    let start = Entries {
         reader: BufReader::new(File::open(&path)?),
         at: 0,
     }
     .last_commit()?;
-    Ok(begin.map(|begin| (path, begin)))
+    Ok(start.map(|start| (path, start)))
 }
 
 struct Entries {
@@ -44,12 +47,13 @@ struct Entries {
 
 impl Entries {
     fn last_commit(mut self) -> io::Result<Option<u64>> {
-        let (mut begin, mut last) = (None, None);
+        let mut start = None;
+        let mut last = None;
         loop {
             let at = self.at;
-            match self.tag() {
-                Ok(Some(1)) => begin = Some(at),
-                Ok(Some(3)) => last = begin.take().or(last),
+            match self.skip_entry() {
+                Ok(Some(1)) => start = Some(at),
+                Ok(Some(3)) => last = start.take().or(last),
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(last),
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(last),
@@ -58,8 +62,8 @@ impl Entries {
         }
     }
 
-    /// Reads over the next entry, and answers its tag; `None`: there is none.
-    fn tag(&mut self) -> io::Result<Option<u8>> {
+    /// Skips the next entry and returns its tag. `None`: no entry follows.
+    fn skip_entry(&mut self) -> io::Result<Option<u8>> {
         let [tag] = self.take()?;
         match tag {
             1 => _ = self.take::<12>()?,

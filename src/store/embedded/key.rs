@@ -1,34 +1,37 @@
-//! The rows of a folder: their keys, in the order in which they are read. What the values look like stands in `form`.
+//! The rows of the database: their tables, keys and values. `codec` encodes the values.
 //!
-//! A shard's rows lie under its *number*, given at birth and never used again; only `meta` knows the shard by name. So an erased shard is
-//! gone with its `meta`, and what is left of it can be deleted bit by bit.
+//! A shard has a *number*, given when it is created and never reused. Its rows contain the number; only
+//! `meta` maps the name of the shard to it. So deleting the `meta` row erases a shard at once, and its
+//! other rows can be deleted later.
 //!
-//! | row | keyspace | key behind the first letter | value |
+//! | row | table | key after its first letter | value |
 //! |---|---|---|---|
-//! | next | index | | the number that the next birth is given |
-//! | meta | index | deployment, route, topic (each with its length), partition | number, positions, identity |
-//! | garbage | index | number | nothing: rows of this number are still to be deleted |
-//! | ledger | index | number | accepted, delivered, cancelled, dead-lettered, sent back, gone, unsure; W and delivered; an older version writes none |
-//! | count | index | number, slice; no slice: the quarantine | runs, messages, bytes, least offset |
-//! | order | index | number, least due, least offset, name | slice: so runs are listed |
-//! | run | index | number, slice, name | least due, bytes: so runs are found by name |
-//! | id | index | number, id | place of the message that waits under it |
-//! | cancelled | index | number, place | nothing: not to be delivered |
-//! | bytes | pool | slice's start and level, number, name | the encoded run |
-//! | aside | pool | number, name | a run that could not be read |
-//! | sweep | pool | | nothing: see `sweep` |
+//! | next | index | | number of the next new shard |
+//! | meta | index | deployment, route, topic (each with its length), partition | number, watermark, claimed, delivered, identity |
+//! | garbage | index | number | empty; rows of this number must be deleted |
+//! | ledger | index | number | counts, watermark, delivered; a version without ledgers writes none |
+//! | count | index | number, slice; without slice: quarantine | runs, messages, bytes, least offset |
+//! | order | index | number, least due, least offset, name | slice; used to list runs |
+//! | run | index | number, slice, name | least due, size; used to find a run by name |
+//! | id | index | number, id | place of the message that waits under the id |
+//! | cancelled | index | number, place | empty; the message must not be delivered |
+//! | bytes | pool | slice, number, name | encoded run |
+//! | quarantined | pool | number, name | bytes of an unreadable run |
+//! | gc marker | pool | | empty; see `gc` |
 //!
-//! In the pool the hour comes first: what falls due together lies together on disk, and is freed together.
+//! In the pool the slice comes first. Runs that are due together are stored and freed together.
 
+use super::codec;
+use super::write_batch::Table;
 use crate::model::{Cursor, Partition, ShardId, Slice, Timestamp};
 use crate::run::RunName;
 use std::ops::RangeInclusive;
 use std::str::from_utf8;
 
-/// What stands for a shard in the keys of its rows.
+/// Identifies a shard in the keys of its rows.
 pub(super) type ShardNumber = u32;
 
-/// See the module's table.
+/// One row. See the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key<'a> {
     Next,
@@ -48,7 +51,7 @@ pub(super) enum Key<'a> {
     GcMarker,
 }
 
-/// First letters. Those of a shard's index rows are all that a garbage number can have left in the index.
+/// First letters of the keys.
 const NEXT: u8 = b'n';
 const META: u8 = b'm';
 const GARBAGE: u8 = b'g';
@@ -59,16 +62,18 @@ const RUN: u8 = b'r';
 const ID: u8 = b'i';
 const CANCELLED: u8 = b'x';
 const BYTES: u8 = b'p';
-const ASIDE: u8 = b'q';
-const SWEEP: u8 = b's';
+const QUARANTINED: u8 = b'q';
+const GC_MARKER: u8 = b's';
+/// Index rows of a shard that remain after its meta row was deleted. Run rows name the rows in the
+/// pool.
 const OF_A_SHARD: [u8; 6] = [LEDGER, COUNT, ORDER, RUN, ID, CANCELLED];
 
 impl Key<'_> {
-    pub(super) fn is_in_pool(self) -> bool {
-        matches!(
-            self,
-            Self::Bytes(..) | Self::Quarantined(..) | Self::GcMarker
-        )
+    pub(super) fn table(self) -> Table {
+        match self {
+            Self::Bytes(..) | Self::Quarantined(..) | Self::GcMarker => Table::Pool,
+            _ => Table::Index,
+        }
     }
 
     pub(super) fn to_bytes(self) -> Vec<u8> {
@@ -105,7 +110,7 @@ impl Key<'_> {
             }
             Self::Cancelled(number, place) => {
                 push_number(&mut key, CANCELLED, number);
-                key.extend(super::codec::place(place));
+                key.extend(codec::place(place));
             }
             Self::Bytes(number, slice, name) => {
                 key.push(BYTES);
@@ -114,10 +119,10 @@ impl Key<'_> {
                 key.extend(name.as_str().as_bytes());
             }
             Self::Quarantined(number, name) => {
-                push_number(&mut key, ASIDE, number);
+                push_number(&mut key, QUARANTINED, number);
                 key.extend(name.as_str().as_bytes());
             }
-            Self::GcMarker => key.push(SWEEP),
+            Self::GcMarker => key.push(GC_MARKER),
         }
         key
     }
@@ -128,9 +133,9 @@ fn push_number(key: &mut Vec<u8>, letter: u8, number: ShardNumber) {
     key.extend(number.to_be_bytes());
 }
 
-/// Start, then level: in the order of time.
+/// Start, then level: sorts by time.
 fn push_slice(key: &mut Vec<u8>, slice: Slice) {
-    key.extend(super::codec::slice(slice));
+    key.extend(codec::slice(slice));
 }
 
 fn push_text(key: &mut Vec<u8>, text: &str) {
@@ -138,7 +143,7 @@ fn push_text(key: &mut Vec<u8>, text: &str) {
     key.extend(text.as_bytes());
 }
 
-/// What the keys of a deployment's metas begin with.
+/// Prefix of the meta rows of a deployment.
 pub(super) fn all_metas(deployment: &str) -> Vec<u8> {
     let mut key = vec![META];
     push_text(&mut key, deployment);
@@ -157,15 +162,15 @@ pub(super) fn all_runs(number: ShardNumber) -> Vec<u8> {
     prefix(RUN, number)
 }
 
-pub(super) fn all_aside(number: ShardNumber) -> Vec<u8> {
-    prefix(ASIDE, number)
+pub(super) fn all_quarantined(number: ShardNumber) -> Vec<u8> {
+    prefix(QUARANTINED, number)
 }
 
 pub(super) fn all_cancelled(number: ShardNumber) -> Vec<u8> {
     prefix(CANCELLED, number)
 }
 
-/// What the index rows of a shard begin with. The runs come last: by them the bytes are found.
+/// Prefixes of the index rows of a shard, in the order in which they are deleted.
 pub(super) fn all_of_a_shard(number: ShardNumber) -> [Vec<u8>; 6] {
     OF_A_SHARD.map(|letter| prefix(letter, number))
 }
@@ -176,14 +181,14 @@ fn prefix(letter: u8, number: ShardNumber) -> Vec<u8> {
     key
 }
 
-/// The order rows of least dues in `from..=until`.
+/// The order rows with a least due in `from..=until`.
 pub(super) fn order_range(
     number: ShardNumber,
     from: Timestamp,
     until: Timestamp,
 ) -> RangeInclusive<Vec<u8>> {
     let mut last = order_from(number, until);
-    // Longer than the rest of any key.
+    // Sorts behind any rest of a key.
     last.extend([0xff; 9]);
     order_from(number, from)..=last
 }
@@ -194,7 +199,7 @@ fn order_from(number: ShardNumber, least_due: Timestamp) -> Vec<u8> {
     key
 }
 
-/// The cancelled rows of places in `from..=until`.
+/// The cancelled rows with a place in `from..=until`.
 pub(super) fn cancelled_range(
     number: ShardNumber,
     from: Cursor,
@@ -203,7 +208,7 @@ pub(super) fn cancelled_range(
     Key::Cancelled(number, from).to_bytes()..=Key::Cancelled(number, until).to_bytes()
 }
 
-/// The shard that a meta row is about; `None`: nothing that we wrote.
+/// The shard of a meta row. `None`: unreadable.
 pub(super) fn shard(key: &[u8]) -> Option<ShardId> {
     let (_deployment, rest) = split_text(key.get(1..)?)?;
     let (route, rest) = split_text(rest)?;
@@ -220,20 +225,20 @@ fn split_text(bytes: &[u8]) -> Option<(&str, &[u8])> {
     Some((from_utf8(text).ok()?, rest))
 }
 
-/// The number in a garbage row's key.
+/// The number of a garbage row.
 pub(super) fn garbage(key: &[u8]) -> Option<ShardNumber> {
     Some(ShardNumber::from_be_bytes(key.get(1..)?.try_into().ok()?))
 }
 
-/// The slice that a count row is about, `None` inside: the quarantine.
+/// The slice of a count row; `Some(None)` is the quarantine.
 pub(super) fn counted(key: &[u8]) -> Option<Option<Slice>> {
     match key.get(5..)? {
         [] => Some(None),
-        slice => super::codec::to_slice(slice).map(Some),
+        slice => codec::to_slice(slice).map(Some),
     }
 }
 
-/// Least due and name of the run that an order row is about.
+/// Least due and name of the run of an order row.
 pub(super) fn ordered(key: &[u8]) -> Option<(Timestamp, RunName)> {
     let (due, rest) = key.get(5..)?.split_first_chunk::<8>()?;
     let (_least_offset, name) = rest.split_first_chunk::<8>()?;
@@ -243,21 +248,18 @@ pub(super) fn ordered(key: &[u8]) -> Option<(Timestamp, RunName)> {
     ))
 }
 
-/// Slice and name of the run that a run row is about.
+/// Slice and name of the run of a run row.
 pub(super) fn named(key: &[u8]) -> Option<(Slice, RunName)> {
     let (slice, name) = key.get(5..)?.split_first_chunk::<9>()?;
-    Some((
-        super::codec::to_slice(slice)?,
-        RunName::new(from_utf8(name).ok()?),
-    ))
+    Some((codec::to_slice(slice)?, RunName::new(from_utf8(name).ok()?)))
 }
 
-/// The name of the run that an aside row holds.
-pub(super) fn aside(key: &[u8]) -> Option<RunName> {
+/// The name of the run of a quarantined row.
+pub(super) fn quarantined(key: &[u8]) -> Option<RunName> {
     Some(RunName::new(from_utf8(key.get(5..)?).ok()?))
 }
 
-/// The place that a cancelled row is about.
+/// The place of a cancelled row.
 pub(super) fn cancelled(key: &[u8]) -> Option<Cursor> {
-    super::codec::to_place(key.get(5..)?)
+    codec::to_place(key.get(5..)?)
 }

@@ -1,9 +1,9 @@
-//! The thread that reads runs and lists them, apart from the writes: a big fetch holds no commit up. Each call sees one moment of the
-//! database, and in it the watermark and all that was stored below.
+//! The reader thread: lists and fetches runs beside the writer, so that a large fetch delays no commit.
+//! Each call sees one moment of the database: a watermark, and everything stored below it.
 
 use super::codec::{self, MetaRow};
 use super::data_dir::Tables;
-use super::error::{empty_if_damaged, explain, unavailable};
+use super::error::{empty_if_damaged, unavailable};
 use super::key::{self, Key};
 use super::shared_tables::SharedTables;
 use crate::limit;
@@ -15,32 +15,29 @@ use fjall::{Readable as _, Snapshot};
 use std::sync::Arc;
 use tokio::sync::mpsc::Receiver;
 
-/// Reads, and tells the caller.
+/// Reads, and answers the caller.
 pub(super) type ReadCall = Box<dyn FnOnce(Result<&Tables, Error>) + Send>;
 
-/// Serves until nobody can call any more.
+/// Runs until all handles on the store are gone.
 pub(super) fn serve(mut calls: Receiver<ReadCall>, shared: &Arc<SharedTables>) {
+    let opening = || Error::Unavailable("the embedded store's folder is being opened".to_owned());
     while let Some(call) = calls.blocking_recv() {
-        shared.with_rows(|rows| {
-            call(rows.ok_or_else(|| {
-                Error::Unavailable("the embedded store's folder is being opened anew".to_owned())
-            }));
-        });
+        shared.with(|tables| call(tables.ok_or_else(opening)));
     }
 }
 
 /// One moment of the database.
 pub(super) struct ReadView<'a> {
-    rows: &'a Tables,
+    tables: &'a Tables,
     snapshot: Snapshot,
     deployment: &'a str,
 }
 
 impl<'a> ReadView<'a> {
-    pub(super) fn new(rows: &'a Tables, deployment: &'a str) -> Self {
+    pub(super) fn new(tables: &'a Tables, deployment: &'a str) -> Self {
         Self {
-            rows,
-            snapshot: rows.db.snapshot(),
+            tables,
+            snapshot: tables.db.snapshot(),
             deployment,
         }
     }
@@ -48,123 +45,112 @@ impl<'a> ReadView<'a> {
     pub(super) fn list(
         &self,
         requests: &[List],
-        histories: &[Lineage],
+        lineages: &[Lineage],
     ) -> Result<Vec<Listed>, Error> {
-        let list = |(request, history): (_, &Lineage)| {
-            self.list_one(request, *history)
-                .map_err(|error| unavailable(&error))
-        };
-        requests.iter().zip(histories).map(list).collect()
+        let listed = requests
+            .iter()
+            .zip(lineages)
+            .map(|(request, lineage)| self.list_shard(request, *lineage));
+        answered(listed)
     }
 
     pub(super) fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
-        requests
-            .iter()
-            .map(|request| self.fetch_one(request).map_err(|error| unavailable(&error)))
-            .collect()
+        answered(requests.iter().map(|request| self.fetch_shard(request)))
     }
 
-    pub(super) fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
-        ids.iter()
-            .map(|(shard, id)| self.place(shard, id).map_err(|error| unavailable(&error)))
-            .collect()
+    pub(super) fn find_ids(
+        &self,
+        ids: &[(ShardId, Box<str>)],
+    ) -> Result<Vec<Option<Cursor>>, Error> {
+        answered(ids.iter().map(|(shard, id)| self.find_id(shard, id)))
     }
 
-    fn place(&self, shard: &ShardId, id: &str) -> fjall::Result<Option<Cursor>> {
-        let Some(meta) = self.meta(shard)? else {
+    fn find_id(&self, shard: &ShardId, id: &str) -> fjall::Result<Option<Cursor>> {
+        let Some(row) = self.meta(shard)? else {
             return Ok(None);
         };
-        let found = self
-            .snapshot
-            .get(&self.rows.index, Key::Id(meta.number, id).to_bytes())?;
+        let key = Key::Id(row.number, id).to_bytes();
+        let found = self.snapshot.get(&self.tables.index, key)?;
         let place = found.and_then(|value| codec::to_place(&value));
-        // The id of a delivered message goes a little after it.
-        Ok(place.filter(|place| !meta.meta.delivered.covers(*place)))
+        // The id of a delivered message is removed some time after the delivery.
+        Ok(place.filter(|place| !row.meta.delivered.covers(*place)))
     }
 
-    /// `None`: unborn, or not what this version writes.
+    /// `None`: no shard that this version can read.
     fn meta(&self, shard: &ShardId) -> fjall::Result<Option<MetaRow>> {
         let key = Key::Meta {
             deployment: self.deployment,
             shard,
         };
-        Ok(self
-            .snapshot
-            .get(&self.rows.index, key.to_bytes())?
-            .and_then(|value| codec::to_meta(&value)))
+        let value = self.snapshot.get(&self.tables.index, key.to_bytes())?;
+        Ok(value.and_then(|value| codec::to_meta(&value)))
     }
 
-    fn list_one(&self, request: &List, history: Lineage) -> fjall::Result<Listed> {
-        let Some(meta) = self.meta(&request.shard)? else {
+    fn list_shard(&self, request: &List, lineage: Lineage) -> fjall::Result<Listed> {
+        let Some(row) = self.meta(&request.shard)? else {
             return Ok(Listed::Unknown);
         };
         let limit = request.limit.min(limit::REQUESTED_RUNS_MAX);
-        let range = key::order_range(meta.number, request.from, request.until);
+        let range = key::order_range(row.number, request.from, request.until);
         let mut runs = Vec::new();
         if !range.is_empty() {
-            for row in self.snapshot.range(&self.rows.index, range) {
+            for row in self.snapshot.range(&self.tables.index, range) {
                 let (key, value) = row.into_inner()?;
-                runs.extend(listing(&key, &value));
-                // One more tells that there are more; rows that cannot be named do not count.
+                runs.extend(run_entry(&key, &value));
+                // One run more than the limit shows that there are more.
                 if runs.len() > limit {
                     break;
                 }
             }
         }
-        let more = runs.len() > limit;
+        let has_more = runs.len() > limit;
         runs.truncate(limit);
         Ok(Listed::Runs {
-            watermark: meta.meta.watermark,
-            lineage: history,
+            watermark: row.meta.watermark,
+            lineage,
             runs,
-            has_more: more,
+            has_more,
         })
     }
 
-    fn fetch_one(&self, request: &Fetch) -> fjall::Result<Vec<Option<Bytes>>> {
-        let Some(meta) = self.meta(&request.shard)? else {
+    fn fetch_shard(&self, request: &Fetch) -> fjall::Result<Vec<Option<Bytes>>> {
+        let Some(row) = self.meta(&request.shard)? else {
             return Ok(vec![None; request.runs.len()]);
         };
-        request
-            .runs
-            .iter()
-            .map(|(slice, name)| self.bytes(&meta, *slice, name))
+        let runs = request.runs.iter();
+        runs.map(|(slice, name)| self.bytes(&row, *slice, name))
             .collect()
     }
 
-    fn bytes(&self, meta: &MetaRow, slice: Slice, name: &RunName) -> fjall::Result<Option<Bytes>> {
-        let key = Key::Bytes(meta.number, slice, name).to_bytes();
-        let read = empty_if_damaged(
-            self.snapshot
-                .get(&self.rows.pool, key)
-                .map(|found| found.map(Bytes::from)),
-        )?;
-        if read.is_some() {
-            return Ok(read);
+    fn bytes(&self, row: &MetaRow, slice: Slice, name: &RunName) -> fjall::Result<Option<Bytes>> {
+        let key = Key::Bytes(row.number, slice, name).to_bytes();
+        let read = self.snapshot.get(&self.tables.pool, key);
+        let bytes = empty_if_damaged(read.map(|found| found.map(Bytes::from)))?;
+        if bytes.is_some() {
+            return Ok(bytes);
         }
-        // Told from one that is gone: it is handed out empty, so that it is found unreadable and set aside.
-        let is_there = self.snapshot.contains_key(
-            &self.rows.index,
-            Key::Run(meta.number, slice, name).to_bytes(),
-        )?;
-        Ok(is_there.then(Bytes::new))
+        // A run that is listed without bytes is lost. Empty bytes make the timer quarantine it.
+        let key = Key::Run(row.number, slice, name).to_bytes();
+        let is_listed = self.snapshot.contains_key(&self.tables.index, key)?;
+        Ok(is_listed.then(Bytes::new))
     }
 }
 
-fn listing(key: &[u8], value: &[u8]) -> Option<RunEntry> {
-    let listing =
-        key::ordered(key)
-            .zip(codec::to_slice(value))
-            .map(|((least_due, name), slice)| RunEntry {
-                slice,
-                name,
-                least_due,
-            });
-    if listing.is_none() {
-        tracing::error!(
-            error = explain(&fjall::Error::Unrecoverable),
-            "the embedded store lists a run that cannot be named"
-        );
-    }
-    listing
+fn answered<T>(results: impl Iterator<Item = fjall::Result<T>>) -> Result<Vec<T>, Error> {
+    results
+        .map(|result| result.map_err(|error| unavailable(&error)))
+        .collect()
+}
+
+/// `None`: an unreadable row, which is skipped.
+fn run_entry(key: &[u8], value: &[u8]) -> Option<RunEntry> {
+    let Some(((least_due, name), slice)) = key::ordered(key).zip(codec::to_slice(value)) else {
+        tracing::error!("the embedded store lists a run with an unreadable name: skipping it");
+        return None;
+    };
+    Some(RunEntry {
+        slice,
+        name,
+        least_due,
+    })
 }

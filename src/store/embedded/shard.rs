@@ -1,33 +1,32 @@
-//! One shard of the embedded store: what is small is kept decoded here and written through, runs, ids and cancelled places lie in rows only.
-//! `store::shard` decides, and this says which rows change.
+//! One shard of the embedded store. Small data is kept decoded in memory and written through. Runs, ids
+//! and cancelled places are only in rows. `store::rules` decides what changes; this file changes rows.
 //!
-//! After an error of the disk the value is not to be used any more: it may be ahead of its rows.
+//! After a disk error a value must not be used again: it may be ahead of its rows.
 
 use super::codec::{self, MetaRow};
 use super::error::empty_if_damaged;
 use super::key::{self, Key, ShardNumber};
-use super::write_batch::WriteBatch;
+use super::write_batch::{Table, WriteBatch};
 use crate::limit;
 use crate::model::{Cursor, LeaseToken, Offset, ShardId, Slice, Timestamp};
 use crate::run::{Run, RunName};
-use crate::store::rules::{LeaseHolder, ShardCounts, ShardMeta, ShardTail};
+use crate::store::rules::{LeaseHolder, Ledger, ShardCounts, ShardMeta, ShardTail};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, IdChange, Ledger, NewShard, Quarantine, Renewed,
-    ReplaceRuns, Replaced, ShardContents, ShardPosition, StoredShard,
+    Acquired, Advance, Advanced, Append, Appended, IdChange, NewShard, Quarantine, Renewed,
+    ReplaceRuns, Replaced, ShardContents, StoredShard, Tail, Tailed,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// See the module's page.
 pub(super) struct Shard {
     number: ShardNumber,
     pub(super) meta: ShardMeta,
     counts: ShardCounts,
-    /// Not kept on disk: a new process loads everything anyway.
-    pub(super) tail: ShardTail,
-    /// Not kept on disk: its holder lives in this very process.
+    /// Not on disk: after a restart every timer loads the shard again.
+    tail: ShardTail,
+    /// Not on disk: the holder is in this process.
     pub(super) lease: LeaseHolder,
-    /// No cancelled place lies before it. So nobody looks through rows that were deleted.
+    /// No cancelled place is before this one. So an advance does not scan deleted rows.
     cancelled_from: Cursor,
 }
 
@@ -37,44 +36,41 @@ const LAST: Cursor = Cursor {
 };
 
 impl Shard {
-    pub(super) fn new(birth: &NewShard, number: ShardNumber) -> Self {
-        Self::at(ShardMeta::new(birth), number)
+    pub(super) fn new(new: &NewShard, number: ShardNumber) -> Self {
+        Self::at(ShardMeta::new(new), number)
     }
 
-    fn at(positions: ShardMeta, number: ShardNumber) -> Self {
-        let recent = ShardTail::new(positions.watermark);
+    fn at(meta: ShardMeta, number: ShardNumber) -> Self {
         Self {
             number,
-            meta: positions,
+            tail: ShardTail::new(meta.watermark),
+            meta,
             counts: ShardCounts::default(),
-            tail: recent,
             lease: LeaseHolder::default(),
             cancelled_from: LAST,
         }
     }
 
-    /// The shard of that meta row, with its counts. An error inside: they are not what this version writes.
+    /// Loads the shard of a meta row. The inner error names unreadable data.
     pub(super) fn load(
-        meta: MetaRow,
-        draft: &WriteBatch,
+        row: MetaRow,
+        batch: &WriteBatch,
     ) -> fjall::Result<Result<Self, &'static str>> {
-        let mut shard = Self::at(meta.meta, meta.number);
-        for (key, value) in draft.rows_with(&key::all_counts(meta.number))? {
-            let (Some(slice), Some(count)) = (key::counted(&key), codec::to_count(&value)) else {
+        let mut shard = Self::at(row.meta, row.number);
+        for (key, value) in batch.rows_with(&key::all_counts(row.number))? {
+            let (Some(slice), Some(totals)) = (key::counted(&key), codec::to_totals(&value)) else {
                 return Ok(Err("counts that cannot be read"));
             };
-            shard.counts.restore(slice, count);
+            shard.counts.restore(slice, totals);
         }
-        let ledger = draft
-            .get(Key::Ledger(meta.number))?
+        let ledger = batch
+            .get(Key::Ledger(row.number))?
             .and_then(|value| codec::to_ledger(&value, &shard.meta));
         shard.meta.ledger = ledger.unwrap_or_else(|| {
             Ledger::starting_with(shard.counts.pending() + shard.counts.quarantined())
         });
-        if let Some(first) = draft
-            .written(&key::all_cancelled(meta.number), false, 1)?
-            .first()
-        {
+        let prefix = key::all_cancelled(row.number);
+        if let Some(first) = batch.committed_keys(Table::Index, &prefix, 1)?.first() {
             let Some(place) = key::cancelled(first) else {
                 return Ok(Err("a cancelled place that cannot be read"));
             };
@@ -91,27 +87,29 @@ impl Shard {
         self.counts.state(&self.meta)
     }
 
-    pub(super) fn position(&self) -> ShardPosition {
-        self.meta.position()
-    }
-
     pub(super) fn contents(&self) -> ShardContents {
         self.counts.contents()
     }
 
-    /// Runs and bytes.
+    /// Number and bytes of all runs.
     pub(super) fn size(&self) -> (u64, u64) {
         self.counts.size()
     }
 
-    /// Writes where it stands: meta and ledger.
-    pub(super) fn write(&self, deployment: &str, shard: &ShardId, draft: &mut WriteBatch) {
-        let meta = MetaRow {
+    /// The runs come without bytes.
+    pub(super) fn read_tail(&self, request: &Tail) -> Tailed {
+        self.tail
+            .read(request, self.meta.watermark, self.meta.lineage)
+    }
+
+    /// Writes the rows for meta and ledger.
+    pub(super) fn write_meta(&self, deployment: &str, shard: &ShardId, batch: &mut WriteBatch) {
+        let row = MetaRow {
             number: self.number,
             meta: self.meta.clone(),
         };
-        draft.put(Key::Meta { deployment, shard }, codec::meta(&meta));
-        draft.put(Key::Ledger(self.number), codec::ledger(&self.meta));
+        batch.put(Key::Meta { deployment, shard }, codec::meta(&row));
+        batch.put(Key::Ledger(self.number), codec::ledger(&self.meta));
     }
 
     pub(super) fn acquire(
@@ -120,13 +118,12 @@ impl Shard {
         length: Duration,
         now: Timestamp,
     ) -> Acquired {
-        if self.lease.acquire(token, length, now) {
-            Acquired::Granted {
-                state: self.state(),
-                now,
-            }
-        } else {
-            Acquired::HeldByOther
+        if !self.lease.acquire(token, length, now) {
+            return Acquired::HeldByOther;
+        }
+        Acquired::Granted {
+            state: self.state(),
+            now,
         }
     }
 
@@ -138,182 +135,186 @@ impl Shard {
         }
     }
 
-    /// All but the meta row.
+    /// The caller writes the meta row.
     pub(super) fn append(
         &mut self,
         append: &Append,
-        draft: &mut WriteBatch,
+        batch: &mut WriteBatch,
     ) -> fjall::Result<Appended> {
         if !self.meta.accepts(append) {
             return Ok(Appended::WatermarkMismatch(self.meta.watermark));
         }
-        let (cancelled, missed) = self.change(&append.changes, draft)?;
-        append.runs.iter().for_each(|run| self.add(run, draft));
-        self.write_counts(append.runs.iter().map(|run| Some(run.slice)), draft);
+        let appended = self.apply_changes(&append.changes, batch)?;
+        for run in &append.runs {
+            self.add(run, batch);
+        }
+        self.write_counts(append.runs.iter().map(|run| Some(run.slice)), batch);
         self.tail.add(append.to, &append.runs);
         self.meta.appended(append);
-        Ok(Appended::Done { cancelled, missed })
+        Ok(appended)
     }
 
-    fn add(&mut self, run: &Run, draft: &mut WriteBatch) {
-        let (slice, name, least_due) = (run.slice, &run.name, run.summary.least_due());
-        draft.put(
-            Key::Order(self.number, least_due, name),
-            codec::slice(slice).to_vec(),
+    fn add(&mut self, run: &Run, batch: &mut WriteBatch) {
+        let least_due = run.summary.least_due();
+        batch.put(
+            Key::Order(self.number, least_due, &run.name),
+            codec::slice(run.slice).to_vec(),
         );
-        draft.put(
-            Key::Run(self.number, slice, name),
+        batch.put(
+            Key::Run(self.number, run.slice, &run.name),
             codec::run(least_due, run.bytes.len()),
         );
-        draft.put(Key::Bytes(self.number, slice, name), run.bytes.clone());
-        self.counts.add(slice, name, run.bytes.len());
+        batch.put(
+            Key::Bytes(self.number, run.slice, &run.name),
+            run.bytes.clone(),
+        );
+        self.counts.add(run.slice, &run.name, run.bytes.len());
     }
 
-    /// Applies changes to the ids that they name. Answers cancelled and missed.
-    fn change(
+    fn apply_changes(
         &mut self,
         changes: &[IdChange],
-        draft: &mut WriteBatch,
-    ) -> fjall::Result<(u32, u32)> {
+        batch: &mut WriteBatch,
+    ) -> fjall::Result<Appended> {
         let mut ids = BTreeMap::new();
         for change in changes {
-            if let Some(place) = self.place_of_id(&change.id, draft)? {
+            if let Some(place) = self.place_of_id(&change.id, batch)? {
                 ids.insert(change.id.clone(), place);
             }
         }
         let before = ids.clone();
-        let changed = self.meta.apply_changes(changes, &mut ids);
+        let outcome = self.meta.apply_changes(changes, &mut ids);
         for id in before.keys().filter(|id| !ids.contains_key(*id)) {
-            draft.remove(Key::Id(self.number, id));
+            batch.remove(Key::Id(self.number, id));
         }
-        for (id, place) in ids
-            .iter()
-            .filter(|(id, place)| before.get(*id) != Some(place))
-        {
-            draft.put(Key::Id(self.number, id), codec::place(*place).to_vec());
+        for (id, place) in &ids {
+            if before.get(id) != Some(place) {
+                batch.put(Key::Id(self.number, id), codec::place(*place).to_vec());
+            }
         }
-        for place in &changed.cancelled {
-            draft.put(Key::Cancelled(self.number, *place), Vec::new());
+        for place in &outcome.cancelled {
+            batch.put(Key::Cancelled(self.number, *place), Vec::new());
             self.cancelled_from = self.cancelled_from.min(*place);
         }
-        Ok((changed.cancelled.len() as u32, changed.missed))
+        Ok(Appended::Done {
+            cancelled: outcome.cancelled.len() as u32,
+            missed: outcome.missed,
+        })
     }
 
-    fn place_of_id(&self, id: &str, draft: &WriteBatch) -> fjall::Result<Option<Cursor>> {
-        Ok(draft
-            .get(Key::Id(self.number, id))?
-            .and_then(|value| codec::to_place(&value)))
+    fn place_of_id(&self, id: &str, batch: &WriteBatch) -> fjall::Result<Option<Cursor>> {
+        let value = batch.get(Key::Id(self.number, id))?;
+        Ok(value.and_then(|value| codec::to_place(&value)))
     }
 
-    fn write_counts(&self, slices: impl Iterator<Item = Option<Slice>>, draft: &mut WriteBatch) {
+    /// Writes the count rows of these slices, and of the quarantine for `None`.
+    fn write_counts(&self, slices: impl Iterator<Item = Option<Slice>>, batch: &mut WriteBatch) {
         for slice in slices.collect::<BTreeSet<_>>() {
             let key = Key::Count(self.number, slice);
             match self.counts.get(slice) {
-                Some(count) => draft.put(key, codec::count(count)),
-                None => draft.remove(key),
+                Some(totals) => batch.put(key, codec::totals(totals)),
+                None => batch.remove(key),
             }
         }
     }
 
-    /// All but the meta row.
+    /// The caller writes the meta row.
     pub(super) fn advance(
         &mut self,
         request: &Advance,
         now: Timestamp,
-        draft: &mut WriteBatch,
+        batch: &mut WriteBatch,
     ) -> fjall::Result<Advanced> {
         if !self.lease.is_held(request.lease.token) {
             return Ok(Advanced::Fenced);
         }
         self.meta.move_delivered(request);
-        let left = self.remove_all(&request.deletes, draft)?;
-        self.meta.runs_deleted(request, left, &self.counts);
-        self.write_counts(request.deletes.iter().map(|(slice, _)| Some(*slice)), draft);
+        let removed = self.remove_all(&request.deletes, batch)?;
+        self.meta.runs_deleted(request, removed, &self.counts);
+        self.write_counts(request.deletes.iter().map(|(slice, _)| Some(*slice)), batch);
         for (id, place) in &request.delivered_ids {
-            if self.place_of_id(id, draft)? == Some(*place) {
-                draft.remove(Key::Id(self.number, id));
+            if self.place_of_id(id, batch)? == Some(*place) {
+                batch.remove(Key::Id(self.number, id));
             }
         }
-        let told = self.split_cancelled(request, draft)?;
-        Ok(self.meta.move_claimed(request, now, told))
+        let cancelled = self.split_cancelled(request, batch)?;
+        Ok(self.meta.move_claimed(request, now, cancelled))
     }
 
-    /// The cancelled places inside the claim. Those that were delivered past are dropped.
+    /// The cancelled places inside the claim. Deletes those inside the delivered pair.
     fn split_cancelled(
         &mut self,
         request: &Advance,
-        draft: &mut WriteBatch,
+        batch: &mut WriteBatch,
     ) -> fjall::Result<Vec<Cursor>> {
         let last = self.meta.last_to_check(request.claim);
         if last < self.cancelled_from {
             return Ok(Vec::new());
         }
-        let keys = draft.keys(key::cancelled_range(self.number, self.cancelled_from, last))?;
+        let range = key::cancelled_range(self.number, self.cancelled_from, last);
+        let keys = batch.keys(range)?;
         let places: Vec<Cursor> = keys.iter().filter_map(|key| key::cancelled(key)).collect();
-        let mut sifted = self
+        let mut split = self
             .meta
             .split_cancelled(request.claim, places.iter().copied());
-        sifted
+        split
             .expired
             .truncate(limit::EMBEDDED_CANCELLED_REMOVALS_MAX);
-        for place in &sifted.expired {
-            draft.remove(Key::Cancelled(self.number, *place));
+        for place in &split.expired {
+            batch.remove(Key::Cancelled(self.number, *place));
         }
-        let is_done = |place: &&Cursor| sifted.expired.binary_search(place).is_ok();
-        self.cancelled_from = places
+        let first_left = places
             .iter()
-            .find(|place| !is_done(place))
-            .copied()
-            .unwrap_or(last);
-        Ok(sifted.in_claim)
+            .find(|place| split.expired.binary_search(place).is_err());
+        self.cancelled_from = first_left.copied().unwrap_or(last);
+        Ok(split.in_claim)
     }
 
-    /// Answers whether it was there.
+    /// Removes a run. Returns whether it was there.
     fn remove(
         &mut self,
         slice: Slice,
         name: &RunName,
-        draft: &mut WriteBatch,
+        batch: &mut WriteBatch,
     ) -> fjall::Result<bool> {
         let key = Key::Run(self.number, slice, name);
-        let Some((least_due, bytes)) = draft.get(key)?.and_then(|value| codec::to_run(&value))
+        let Some((least_due, bytes)) = batch.get(key)?.and_then(|value| codec::to_run(&value))
         else {
             return Ok(false);
         };
-        draft.remove(key);
-        draft.remove(Key::Order(self.number, least_due, name));
-        draft.remove(Key::Bytes(self.number, slice, name));
+        batch.remove(key);
+        batch.remove(Key::Order(self.number, least_due, name));
+        batch.remove(Key::Bytes(self.number, slice, name));
         self.counts.remove(slice, name, bytes);
         Ok(true)
     }
 
-    /// Answers how many messages left with them.
+    /// Removes runs. Returns the number of their messages.
     fn remove_all(
         &mut self,
         runs: &[(Slice, RunName)],
-        draft: &mut WriteBatch,
+        batch: &mut WriteBatch,
     ) -> fjall::Result<u64> {
-        let mut left = 0;
+        let mut messages = 0;
         for (slice, name) in runs {
-            left += if self.remove(*slice, name, draft)? {
-                u64::from(name.count())
-            } else {
-                0
-            };
+            if self.remove(*slice, name, batch)? {
+                messages += u64::from(name.count());
+            }
         }
-        Ok(left)
+        Ok(messages)
     }
 
+    /// The caller writes the meta row.
     pub(super) fn replace_runs(
         &mut self,
         request: &ReplaceRuns,
-        draft: &mut WriteBatch,
+        batch: &mut WriteBatch,
     ) -> fjall::Result<Replaced> {
         if !self.lease.is_held(request.lease.token) {
             return Ok(Replaced::Fenced);
         }
         if let Some(first) = request.outputs.first()
-            && self.has(first.slice, &first.name, draft)?
+            && self.has(first.slice, &first.name, batch)?
         {
             return Ok(Replaced::Done);
         }
@@ -321,50 +322,46 @@ impl Shard {
             return Ok(Replaced::Conflict);
         }
         for (slice, name) in &request.inputs {
-            if !self.has(*slice, name, draft)? {
+            if !self.has(*slice, name, batch)? {
                 return Ok(Replaced::Conflict);
             }
         }
-        let left = self.remove_all(&request.inputs, draft)?;
-        request.outputs.iter().for_each(|run| self.add(run, draft));
-        self.meta.runs_replaced(request, left);
+        let removed = self.remove_all(&request.inputs, batch)?;
+        for run in &request.outputs {
+            self.add(run, batch);
+        }
+        self.meta.runs_replaced(request, removed);
         let inputs = request.inputs.iter().map(|(slice, _)| Some(*slice));
-        self.write_counts(
-            inputs.chain(request.outputs.iter().map(|run| Some(run.slice))),
-            draft,
-        );
+        let outputs = request.outputs.iter().map(|run| Some(run.slice));
+        self.write_counts(inputs.chain(outputs), batch);
         Ok(Replaced::Done)
     }
 
-    fn has(&self, slice: Slice, name: &RunName, draft: &WriteBatch) -> fjall::Result<bool> {
-        Ok(draft.get(Key::Run(self.number, slice, name))?.is_some())
+    fn has(&self, slice: Slice, name: &RunName, batch: &WriteBatch) -> fjall::Result<bool> {
+        Ok(batch.get(Key::Run(self.number, slice, name))?.is_some())
     }
 
-    /// Answers how many were moved.
+    /// Returns the number of moved runs.
     pub(super) fn quarantine(
         &mut self,
         request: &Quarantine,
-        draft: &mut WriteBatch,
+        batch: &mut WriteBatch,
     ) -> fjall::Result<usize> {
         if !self.lease.is_held(request.lease.token) {
             return Ok(0);
         }
         let mut moved = 0;
         for (slice, name) in &request.runs {
-            let bytes = empty_if_damaged(draft.get(Key::Bytes(self.number, *slice, name)))?
-                .unwrap_or_default();
-            if self.remove(*slice, name, draft)? {
+            let read = batch.get(Key::Bytes(self.number, *slice, name));
+            let bytes = empty_if_damaged(read)?.unwrap_or_default();
+            if self.remove(*slice, name, batch)? {
                 self.counts.quarantine_run(name, bytes.len());
-                draft.put(Key::Quarantined(self.number, name), bytes);
+                batch.put(Key::Quarantined(self.number, name), bytes);
                 moved += 1;
             }
         }
-        let slices = request
-            .runs
-            .iter()
-            .map(|(slice, _)| Some(*slice))
-            .chain([None]);
-        self.write_counts(slices, draft);
+        let slices = request.runs.iter().map(|(slice, _)| Some(*slice));
+        self.write_counts(slices.chain([None]), batch);
         Ok(moved)
     }
 }

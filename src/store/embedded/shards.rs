@@ -1,5 +1,7 @@
-//! All shards of a deployment, and the calls that change them. What a call changes is in memory at once, on disk with the next commit, and
-//! told to nobody before; a commit that fails makes an end of the whole registry, and the next one begins from what is on disk.
+//! All shards of the deployment, and the calls that change them.
+//!
+//! A call changes the memory at once, and the disk with the next commit. No caller gets an answer
+//! before that. A commit that fails ends this value: the writer loads a new one from disk.
 
 use super::codec;
 use super::data_dir::Tables;
@@ -7,12 +9,11 @@ use super::disk_space::DiskSpace;
 use super::error::{CallError, explain, unavailable};
 use super::key::{self, Key, ShardNumber};
 use super::shard::Shard;
-use super::write_batch::WriteBatch;
+use super::write_batch::{Table, WriteBatch};
 use crate::clock::Clock;
 use crate::limit;
 use crate::model::{Lease, ShardId, WorkerId};
-use crate::store::rules::LeaseHolder;
-use crate::store::rules::LiveWorkers;
+use crate::store::rules::{LeaseHolder, LiveWorkers};
 use crate::store::{
     Acquired, Advance, Advanced, Append, Appended, Error, LiveWorker, NewShard, Opened, Quarantine,
     Renewed, ReplaceRuns, Replaced, ShardContents, ShardPosition, StoredShard, Tail, Tailed,
@@ -21,88 +22,87 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a registry needs besides the rows.
 #[derive(Clone)]
 pub(super) struct Context {
     pub(super) deployment: Arc<str>,
     pub(super) clock: Arc<dyn Clock + Send + Sync>,
-    pub(super) room: DiskSpace,
+    pub(super) disk: DiskSpace,
 }
 
-/// See the module's page.
 pub(super) struct Shards {
-    here: Context,
+    context: Context,
     shards: BTreeMap<ShardId, Entry>,
-    /// The number of the next birth.
+    /// Number of the next new shard.
     next: ShardNumber,
-    /// Numbers of erased shards, of which there may be rows.
+    /// Numbers of erased shards that may still have rows.
     garbage: Vec<ShardNumber>,
-    /// Not kept on disk, nor through an error of it: whoever lives says so again.
-    roll: LiveWorkers,
-    draft: WriteBatch,
+    /// Not on disk: every live worker sends its next heartbeat soon.
+    workers: LiveWorkers,
+    batch: WriteBatch,
+    /// The first disk error since the last commit. The commit returns it.
     failed: Option<Error>,
 }
 
 enum Entry {
     Loaded(Box<Shard>),
-    /// Says what was found in its place.
+    /// The text says what was found instead.
     Incompatible(String),
 }
 
 impl Shards {
-    /// Reads what the folder knows of the deployment. The leases are those of the registry before it, in this same process.
+    /// Reads the shards of the deployment. `leases` are the leases of the value before this one.
     pub(super) fn load(
-        rows: Tables,
-        here: Context,
-        holders: &BTreeMap<ShardId, LeaseHolder>,
+        tables: Tables,
+        context: Context,
+        leases: &BTreeMap<ShardId, LeaseHolder>,
     ) -> fjall::Result<Self> {
-        let draft = WriteBatch::new(rows);
-        let next = draft
+        let batch = WriteBatch::new(tables);
+        let next = batch
             .get(Key::Next)?
             .and_then(|value| Some(ShardNumber::from_be_bytes(value[..].try_into().ok()?)));
-        let garbage = draft
+        let garbage = batch
             .rows_with(&key::all_garbage())?
             .iter()
             .filter_map(|(key, _)| key::garbage(key))
             .collect();
         let mut shards = BTreeMap::new();
-        for (key, value) in draft.rows_with(&key::all_metas(&here.deployment))? {
-            let Some(shard) = key::shard(&key) else {
+        for (key, value) in batch.rows_with(&key::all_metas(&context.deployment))? {
+            let Some(id) = key::shard(&key) else {
                 tracing::error!(
-                    "the embedded store holds a shard whose name cannot be read; it is left alone"
+                    "the embedded store holds a shard with an unreadable name: ignoring it"
                 );
                 continue;
             };
             let loaded = match codec::to_meta(&value) {
-                Some(meta) => Shard::load(meta, &draft)?,
+                Some(row) => Shard::load(row, &batch)?,
                 None => Err("positions that cannot be read"),
             };
             let entry = match loaded {
-                Ok(mut kept) => {
-                    kept.lease = holders.get(&shard).copied().unwrap_or_default();
-                    Entry::Loaded(Box::new(kept))
+                Ok(mut shard) => {
+                    shard.lease = leases.get(&id).copied().unwrap_or_default();
+                    Entry::Loaded(Box::new(shard))
                 }
-                Err(what) => Entry::Incompatible(foreign(&shard, what)),
+                Err(found) => Entry::Incompatible(incompatible(&id, found)),
             };
-            shards.insert(shard, entry);
+            shards.insert(id, entry);
         }
         Ok(Self {
-            here,
+            context,
             shards,
             next: next.unwrap_or(1),
             garbage,
-            roll: LiveWorkers::default(),
-            draft,
+            workers: LiveWorkers::default(),
+            batch,
             failed: None,
         })
     }
 
-    /// Does a call. The answer counts only after a commit that succeeded.
+    /// Runs a call. Its result is valid only after a successful commit.
     pub(super) fn attempt<A>(
         &mut self,
         call: impl FnOnce(&mut Self) -> Result<A, CallError>,
     ) -> Result<A, Error> {
-        call(self).map_err(|fault| match fault {
+        call(self).map_err(|error| match error {
             CallError::Full => Error::Full,
             CallError::Disk(error) => self
                 .failed
@@ -111,59 +111,49 @@ impl Shards {
         })
     }
 
-    /// Whether another call can go into the same commit.
+    /// True if another call fits into the same commit.
     pub(super) fn has_room(&self) -> bool {
-        self.failed.is_none() && self.draft.size() < limit::EMBEDDED_COMMIT_BYTES_MAX
+        self.failed.is_none() && self.batch.size() < limit::EMBEDDED_COMMIT_BYTES_MAX
     }
 
-    /// Writes all changes in one step, and returns when they are on disk. After an error the registry is not to be used again.
+    /// Writes all changes in one step and waits until they are on disk. After an error this value
+    /// must not be used again.
     pub(super) fn commit(&mut self) -> Result<(), Error> {
-        match self.failed.take() {
-            Some(failed) => Err(failed),
-            None => self.draft.commit().map_err(|error| {
-                tracing::error!(
-                    error = explain(&error),
-                    "the embedded store could not write: it is opened anew"
-                );
-                unavailable(&error)
-            }),
+        if let Some(failed) = self.failed.take() {
+            return Err(failed);
         }
+        self.batch.commit().map_err(|error| {
+            tracing::error!(
+                error = explain(&error),
+                "the embedded store cannot write: opening the folder again"
+            );
+            unavailable(&error)
+        })
     }
 
-    pub(super) fn holders(&self) -> BTreeMap<ShardId, LeaseHolder> {
-        self.kept()
+    pub(super) fn leases(&self) -> BTreeMap<ShardId, LeaseHolder> {
+        self.loaded()
             .map(|(id, shard)| (id.clone(), shard.lease))
             .collect()
     }
 
-    fn kept(&self) -> impl Iterator<Item = (&ShardId, &Shard)> {
+    fn loaded(&self) -> impl Iterator<Item = (&ShardId, &Shard)> {
         self.shards.iter().filter_map(|(id, entry)| match entry {
             Entry::Loaded(shard) => Some((id, &**shard)),
             Entry::Incompatible(_) => None,
         })
     }
 
-    /// Runs and bytes of all shards.
+    /// Number and bytes of all runs.
     pub(super) fn size(&self) -> (u64, u64) {
-        self.kept()
+        self.loaded()
             .map(|(_, shard)| shard.size())
             .fold((0, 0), |sum, size| (sum.0 + size.0, sum.1 + size.1))
     }
 
-    /// All that is there, readable or not.
+    /// All shards, readable or not.
     pub(super) fn names(&self) -> Vec<ShardId> {
         self.shards.keys().cloned().collect()
-    }
-
-    pub(super) fn contents(&mut self, shards: &[ShardId]) -> Vec<ShardContents> {
-        shards
-            .iter()
-            .map(|id| {
-                self.shard(id)
-                    .map(|shard| shard.contents())
-                    .unwrap_or_default()
-            })
-            .collect()
     }
 
     fn shard(&mut self, id: &ShardId) -> Option<&mut Shard> {
@@ -173,113 +163,173 @@ impl Shards {
         }
     }
 
-    /// Looks for room if the call needs any.
-    fn check_room(&self, is_needed: bool) -> Result<(), CallError> {
-        if is_needed && self.here.room.is_full() {
+    /// Reads one value of each shard. `None`: unknown shard.
+    fn read_each<A>(&mut self, ids: &[ShardId], read: impl Fn(&Shard) -> A) -> Vec<Option<A>> {
+        ids.iter()
+            .map(|id| self.shard(id).map(|shard| read(shard)))
+            .collect()
+    }
+
+    /// Changes the shard of each request, and writes its meta row if it changed.
+    fn change_each<R, A>(
+        &mut self,
+        requests: &[R],
+        id: impl Fn(&R) -> &ShardId,
+        unknown: impl Fn() -> A,
+        change: impl Fn(&mut Shard, &R, &mut WriteBatch) -> fjall::Result<A>,
+    ) -> Result<Vec<A>, CallError> {
+        let mut outcomes = Vec::with_capacity(requests.len());
+        for request in requests {
+            let id = id(request);
+            let Some(Entry::Loaded(shard)) = self.shards.get_mut(id) else {
+                outcomes.push(unknown());
+                continue;
+            };
+            let before = shard.meta.clone();
+            outcomes.push(change(shard, request, &mut self.batch)?);
+            if shard.meta != before {
+                shard.write_meta(&self.context.deployment, id, &mut self.batch);
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Fails if the call adds data and the disk is full.
+    fn check_space(&self, adds_data: bool) -> Result<(), CallError> {
+        if adds_data && self.context.disk.is_full() {
             Err(CallError::Full)
         } else {
             Ok(())
         }
     }
 
-    pub(super) fn open(&mut self, births: &[NewShard]) -> Result<Vec<Opened>, CallError> {
-        self.check_room(
-            births
-                .iter()
-                .any(|birth| !self.shards.contains_key(&birth.shard)),
-        )?;
-        let opened = births
-            .iter()
-            .map(|birth| match self.shards.get(&birth.shard) {
-                Some(Entry::Loaded(shard)) => Opened::Existing(shard.state()),
-                Some(Entry::Incompatible(what)) => Opened::Incompatible(what.clone()),
-                None => Opened::Created(self.create(birth)),
-            });
+    pub(super) fn open(&mut self, new: &[NewShard]) -> Result<Vec<Opened>, CallError> {
+        let creates = new.iter().any(|new| !self.shards.contains_key(&new.shard));
+        self.check_space(creates)?;
+        let opened = new.iter().map(|new| match self.shards.get(&new.shard) {
+            Some(Entry::Loaded(shard)) => Opened::Existing(shard.state()),
+            Some(Entry::Incompatible(found)) => Opened::Incompatible(found.clone()),
+            None => Opened::Created(self.create(new)),
+        });
         Ok(opened.collect())
     }
 
-    fn create(&mut self, birth: &NewShard) -> StoredShard {
-        let shard = Shard::new(birth, self.next);
+    fn create(&mut self, new: &NewShard) -> StoredShard {
+        let shard = Shard::new(new, self.next);
         self.next += 1;
-        self.draft.put(Key::Next, self.next.to_be_bytes().to_vec());
-        shard.write(&self.here.deployment, &birth.shard, &mut self.draft);
+        self.batch.put(Key::Next, self.next.to_be_bytes().to_vec());
+        shard.write_meta(&self.context.deployment, &new.shard, &mut self.batch);
         let state = shard.state();
         self.shards
-            .insert(birth.shard.clone(), Entry::Loaded(Box::new(shard)));
+            .insert(new.shard.clone(), Entry::Loaded(Box::new(shard)));
         state
     }
 
     pub(super) fn append(&mut self, appends: &[Append]) -> Result<Vec<Appended>, CallError> {
-        self.check_room(!appends.is_empty())?;
-        let mut outcomes = Vec::with_capacity(appends.len());
-        for append in appends {
-            outcomes.push(
-                self.changed(&append.shard, Appended::Unknown, |shard, draft| {
-                    shard.append(append, draft)
-                })?,
-            );
-        }
-        Ok(outcomes)
+        self.check_space(!appends.is_empty())?;
+        self.change_each(
+            appends,
+            |append| &append.shard,
+            || Appended::Unknown,
+            Shard::append,
+        )
     }
 
-    /// Lets `change` change a shard, and writes where it stands then.
-    fn changed<A>(
+    pub(super) fn state(
         &mut self,
-        id: &ShardId,
-        unknown: A,
-        change: impl FnOnce(&mut Shard, &mut WriteBatch) -> fjall::Result<A>,
-    ) -> Result<A, CallError> {
-        let Some(Entry::Loaded(shard)) = self.shards.get_mut(id) else {
-            return Ok(unknown);
-        };
-        let before = shard.meta.clone();
-        let answer = change(shard, &mut self.draft)?;
-        if shard.meta != before {
-            shard.write(&self.here.deployment, id, &mut self.draft);
-        }
-        Ok(answer)
+        shards: &[ShardId],
+    ) -> Result<Vec<Option<StoredShard>>, CallError> {
+        Ok(self.read_each(shards, Shard::state))
     }
 
-    pub(super) fn state(&mut self, shards: &[ShardId]) -> Vec<Option<StoredShard>> {
-        shards
-            .iter()
-            .map(|id| self.shard(id).map(|shard| shard.state()))
-            .collect()
+    pub(super) fn positions(
+        &mut self,
+        shards: &[ShardId],
+    ) -> Result<Vec<Option<ShardPosition>>, CallError> {
+        Ok(self.read_each(shards, |shard| shard.meta.position()))
     }
 
-    pub(super) fn positions(&mut self, shards: &[ShardId]) -> Vec<Option<ShardPosition>> {
-        shards
-            .iter()
-            .map(|id| self.shard(id).map(|shard| shard.position()))
-            .collect()
+    pub(super) fn contents(&mut self, shards: &[ShardId]) -> Result<Vec<ShardContents>, CallError> {
+        let contents = self.read_each(shards, Shard::contents).into_iter();
+        Ok(contents.map(Option::unwrap_or_default).collect())
     }
 
-    pub(super) fn acquire(&mut self, leases: &[Lease], length: Duration) -> Vec<Acquired> {
-        let now = self.here.clock.now();
-        let acquire = |lease: &Lease| {
+    /// The runs come without bytes.
+    pub(super) fn tail(&mut self, requests: &[Tail]) -> Result<Vec<Tailed>, CallError> {
+        let tails = requests.iter().map(|request| {
+            self.shard(&request.shard)
+                .map_or(Tailed::Unknown, |shard| shard.read_tail(request))
+        });
+        Ok(tails.collect())
+    }
+
+    pub(super) fn advance(&mut self, requests: &[Advance]) -> Result<Vec<Advanced>, CallError> {
+        let now = self.context.clock.now();
+        self.change_each(
+            requests,
+            |request| &request.lease.shard,
+            || Advanced::Unknown,
+            |shard, request, batch| shard.advance(request, now, batch),
+        )
+    }
+
+    pub(super) fn quarantine(&mut self, requests: &[Quarantine]) -> Result<Vec<usize>, CallError> {
+        self.change_each(
+            requests,
+            |request| &request.lease.shard,
+            || 0,
+            Shard::quarantine,
+        )
+    }
+
+    pub(super) fn replace_runs(
+        &mut self,
+        requests: &[ReplaceRuns],
+    ) -> Result<Vec<Replaced>, CallError> {
+        self.check_space(!requests.is_empty())?;
+        self.change_each(
+            requests,
+            |request| &request.lease.shard,
+            || Replaced::Unknown,
+            Shard::replace_runs,
+        )
+    }
+
+    pub(super) fn acquire(
+        &mut self,
+        leases: &[Lease],
+        length: Duration,
+    ) -> Result<Vec<Acquired>, CallError> {
+        let now = self.context.clock.now();
+        let outcomes = leases.iter().map(|lease| {
             self.shard(&lease.shard).map_or(Acquired::Unknown, |shard| {
                 shard.acquire(lease.token, length, now)
             })
-        };
-        leases.iter().map(acquire).collect()
+        });
+        Ok(outcomes.collect())
     }
 
-    pub(super) fn renew(&mut self, leases: &[Lease], length: Duration) -> Vec<Renewed> {
-        let now = self.here.clock.now();
-        let renew = |lease: &Lease| {
+    pub(super) fn renew(
+        &mut self,
+        leases: &[Lease],
+        length: Duration,
+    ) -> Result<Vec<Renewed>, CallError> {
+        let now = self.context.clock.now();
+        let outcomes = leases.iter().map(|lease| {
             self.shard(&lease.shard).map_or(Renewed::Unknown, |shard| {
                 shard.renew(lease.token, length, now)
             })
-        };
-        leases.iter().map(renew).collect()
+        });
+        Ok(outcomes.collect())
     }
 
-    pub(super) fn release(&mut self, leases: &[Lease]) {
+    pub(super) fn release(&mut self, leases: &[Lease]) -> Result<(), CallError> {
         for lease in leases {
             if let Some(shard) = self.shard(&lease.shard) {
                 shard.lease.release(lease.token);
             }
         }
+        Ok(())
     }
 
     pub(super) fn heartbeat_worker(
@@ -287,125 +337,80 @@ impl Shards {
         worker: WorkerId,
         length: Duration,
     ) -> Vec<LiveWorker> {
-        let now = self.here.clock.now();
-        self.roll.heartbeat(worker, length, now)
+        let now = self.context.clock.now();
+        self.workers.heartbeat(worker, length, now)
     }
 
     pub(super) fn remove_worker(&mut self, worker: WorkerId) {
-        self.roll.remove(worker);
+        self.workers.remove(worker);
     }
 
-    /// The runs come without their bytes.
-    pub(super) fn tail(&mut self, requests: &[Tail]) -> Vec<Tailed> {
-        let tailed = requests
-            .iter()
-            .map(|request| match self.shard(&request.shard) {
-                Some(shard) => shard
-                    .tail
-                    .read(request, shard.meta.watermark, shard.meta.lineage),
-                None => Tailed::Unknown,
-            });
-        tailed.collect()
-    }
-
-    pub(super) fn advance(&mut self, requests: &[Advance]) -> Result<Vec<Advanced>, CallError> {
-        let now = self.here.clock.now();
-        let mut outcomes = Vec::with_capacity(requests.len());
-        for request in requests {
-            let id = &request.lease.shard;
-            outcomes.push(self.changed(id, Advanced::Unknown, |shard, draft| {
-                shard.advance(request, now, draft)
-            })?);
-        }
-        Ok(outcomes)
-    }
-
-    pub(super) fn quarantine(&mut self, requests: &[Quarantine]) -> Result<Vec<usize>, CallError> {
-        let mut outcomes = Vec::with_capacity(requests.len());
-        for request in requests {
-            outcomes.push(self.changed(&request.lease.shard, 0, |shard, draft| {
-                shard.quarantine(request, draft)
-            })?);
-        }
-        Ok(outcomes)
-    }
-
-    pub(super) fn replace_runs(
-        &mut self,
-        requests: &[ReplaceRuns],
-    ) -> Result<Vec<Replaced>, CallError> {
-        self.check_room(!requests.is_empty())?;
-        let mut outcomes = Vec::with_capacity(requests.len());
-        for request in requests {
-            let id = &request.lease.shard;
-            outcomes.push(self.changed(id, Replaced::Unknown, |shard, draft| {
-                shard.replace_runs(request, draft)
-            })?);
-        }
-        Ok(outcomes)
-    }
-
-    /// From here on nothing finds the shards' rows; they are deleted later, bit by bit. Of a shard that cannot be read nobody knows the
-    /// rows: they are never deleted, and never found.
-    pub(super) fn erase(&mut self, shards: &[ShardId]) {
+    /// Removes the meta rows, so that no other row is found any more. The other rows are deleted
+    /// later. The rows of an unreadable shard are never deleted, because their number is unknown.
+    pub(super) fn erase(&mut self, shards: &[ShardId]) -> Result<(), CallError> {
         for id in shards {
             match self.shards.remove(id) {
                 Some(Entry::Loaded(shard)) => {
-                    self.draft.put(Key::Garbage(shard.number()), Vec::new());
+                    self.batch.put(Key::Garbage(shard.number()), Vec::new());
                     self.garbage.push(shard.number());
                 }
                 Some(Entry::Incompatible(_)) => {}
                 None => continue,
             }
-            self.draft.remove(Key::Meta {
-                deployment: &self.here.deployment,
+            self.batch.remove(Key::Meta {
+                deployment: &self.context.deployment,
                 shard: id,
             });
         }
+        Ok(())
     }
 
     pub(super) fn has_garbage(&self) -> bool {
         !self.garbage.is_empty()
     }
 
-    /// Deletes some of what erased shards have left. Looks only at what is on disk, so nothing else may be waiting to be written.
+    /// Deletes some rows of an erased shard. Sees only rows on disk, so the batch must be empty.
     pub(super) fn delete_garbage(&mut self) -> Result<(), CallError> {
         let Some(&number) = self.garbage.last() else {
             return Ok(());
         };
-        let most = limit::EMBEDDED_ERASED_ROWS_PER_COMMIT_MAX;
+        let rows_max = limit::EMBEDDED_ERASED_ROWS_PER_COMMIT_MAX;
         let mut found = 0;
         for prefix in key::all_of_a_shard(number) {
-            for key in self.draft.written(&prefix, false, most - found)? {
-                if let Some((slice, name)) =
-                    key::named(&key).filter(|_| prefix == key::all_runs(number))
-                {
-                    self.draft.remove(Key::Bytes(number, slice, &name));
+            let is_run = prefix == key::all_runs(number);
+            for key in self
+                .batch
+                .committed_keys(Table::Index, &prefix, rows_max - found)?
+            {
+                if let Some((slice, name)) = key::named(&key).filter(|_| is_run) {
+                    self.batch.remove(Key::Bytes(number, slice, &name));
                 }
-                self.draft.remove_raw(key);
+                self.batch.remove_raw(key);
                 found += 1;
             }
         }
+        let prefix = key::all_quarantined(number);
         for key in self
-            .draft
-            .written(&key::all_aside(number), true, most - found)?
+            .batch
+            .committed_keys(Table::Pool, &prefix, rows_max - found)?
         {
-            if let Some(name) = key::aside(&key) {
-                self.draft.remove(Key::Quarantined(number, &name));
+            if let Some(name) = key::quarantined(&key) {
+                self.batch.remove(Key::Quarantined(number, &name));
             }
             found += 1;
         }
         if found == 0 {
-            self.draft.remove(Key::Garbage(number));
+            self.batch.remove(Key::Garbage(number));
             self.garbage.pop();
         }
         Ok(())
     }
 }
 
-fn foreign(shard: &ShardId, what: &str) -> String {
+fn incompatible(shard: &ShardId, found: &str) -> String {
     format!(
-        "under {shard} the embedded store holds {what}: stop the service and erase the shard (`postdate reset`); its messages are then \
-         read again from the source as far as it retains them"
+        "under {shard} the embedded store holds {found}: stop the service and erase the shard \
+         (`postdate reset`); its messages are then read again from the source, as far as the \
+         source retains them"
     )
 }

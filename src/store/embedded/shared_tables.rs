@@ -1,36 +1,36 @@
-//! What the writer's thread lends to the others: the open database, and how much waits in it.
+//! The open database as the writer shares it with the reader and the collector, and the size of the
+//! waiting runs.
 
 use super::data_dir::Tables;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-/// What a run takes beside its bytes, in keys and small rows.
+/// Size of the keys and small rows of one run.
 const ROW_BYTES: u64 = 160;
 
-/// See the module's page.
 pub(super) struct SharedTables {
-    /// `None`: it is being opened anew.
-    rows: RwLock<Option<Tables>>,
-    size: AtomicU64,
+    /// `None` while the writer opens the folder again.
+    tables: RwLock<Option<Tables>>,
+    stored_bytes: AtomicU64,
 }
 
 impl SharedTables {
-    pub(super) fn new(rows: Tables) -> Self {
+    pub(super) fn new(tables: Tables) -> Self {
         Self {
-            rows: RwLock::new(Some(rows)),
-            size: AtomicU64::new(0),
+            tables: RwLock::new(Some(tables)),
+            stored_bytes: AtomicU64::new(0),
         }
     }
 
-    /// Waits for those who use the rows.
-    pub(super) fn set_rows(&self, rows: Option<Tables>) {
-        *self.rows.write().unwrap_or_else(PoisonError::into_inner) = rows;
+    /// Waits for other threads that use the old tables.
+    pub(super) fn set(&self, tables: Option<Tables>) {
+        *self.tables.write().unwrap_or_else(PoisonError::into_inner) = tables;
     }
 
-    /// Lets `body` use the rows, if they are open. They stay open as long.
-    pub(super) fn with_rows<T>(&self, body: impl FnOnce(Option<&Tables>) -> T) -> T {
+    /// Runs `body` with the tables. They stay open until it returns.
+    pub(super) fn with<T>(&self, body: impl FnOnce(Option<&Tables>) -> T) -> T {
         body(
-            self.rows
+            self.tables
                 .read()
                 .unwrap_or_else(PoisonError::into_inner)
                 .as_ref(),
@@ -38,11 +38,12 @@ impl SharedTables {
     }
 
     pub(super) fn set_stored(&self, (runs, bytes): (u64, u64)) {
-        self.size.store(bytes + runs * ROW_BYTES, Ordering::Relaxed);
+        self.stored_bytes
+            .store(bytes + runs * ROW_BYTES, Ordering::Relaxed);
     }
 
-    /// Bytes of what waits, by and large.
-    pub(super) fn size(&self) -> u64 {
-        self.size.load(Ordering::Relaxed)
+    /// Approximate size of the waiting runs.
+    pub(super) fn stored_bytes(&self) -> u64 {
+        self.stored_bytes.load(Ordering::Relaxed)
     }
 }

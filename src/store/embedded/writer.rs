@@ -1,9 +1,10 @@
-//! The thread that owns all writes: it takes what calls are waiting, does them one after the other, writes their changes with one commit, and
-//! answers them all when that is on disk. So the more calls come, the fewer waits for the disk each of them costs.
+//! The writer thread: owns all writes. It runs the waiting calls one after the other, writes their
+//! changes with one commit, and answers all of them when the commit is on disk. More calls therefore
+//! share one wait for the disk.
 //!
-//! After an error it begins anew with the next call: opens the folder, and reads what is on disk.
+//! After an error the next call opens the folder again and loads the shards from disk.
 
-use super::data_dir::{DataDir, Sizes};
+use super::data_dir::{DataDir, FileSizes};
 use super::error::{explain, unavailable};
 use super::shards::{Context, Shards};
 use super::shared_tables::SharedTables;
@@ -15,98 +16,102 @@ use std::sync::Arc;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::mpsc::error::TryRecvError;
 
-/// Does a call, and says what to tell the caller once it is known whether the changes are on disk.
+/// Runs a call on the shards. The returned function answers the caller after the commit.
 pub(super) type WriteCall = Box<dyn FnOnce(Result<&mut Shards, Error>) -> Complete + Send>;
 pub(super) type Complete = Box<dyn FnOnce(&Result<(), Error>)>;
 
-/// See the module's page.
 pub(super) struct Writer {
     pub(super) folder: DataDir,
-    pub(super) sizes: Sizes,
-    pub(super) here: Context,
+    pub(super) sizes: FileSizes,
+    pub(super) context: Context,
     pub(super) calls: Receiver<WriteCall>,
     pub(super) shared: Arc<SharedTables>,
-    /// `None`: the folder is to be opened.
-    pub(super) registry: Option<Shards>,
+    /// `None`: the folder must be opened again.
+    pub(super) shards: Option<Shards>,
+    /// Leases of the shards that were closed. They survive because their holders are in this process.
     pub(super) leases: BTreeMap<ShardId, LeaseHolder>,
 }
 
 impl Writer {
-    /// Serves until nobody can call any more.
+    /// Runs until all handles on the store are gone.
     pub(super) fn serve(mut self) {
-        while let Some(first) = self.next() {
-            self.turn(first);
+        while let Some(first) = self.next_call() {
+            self.run_batch(first);
         }
     }
 
-    /// The next call. While there is none, what erased shards have left is deleted.
-    fn next(&mut self) -> Option<WriteCall> {
-        while self.registry.as_ref().is_some_and(Shards::has_garbage) {
+    /// The next call. Deletes rows of erased shards while no call waits.
+    fn next_call(&mut self) -> Option<WriteCall> {
+        while self.shards.as_ref().is_some_and(Shards::has_garbage) {
             match self.calls.try_recv() {
                 Ok(call) => return Some(call),
                 Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) => self.clean(),
+                Err(TryRecvError::Empty) => self.delete_garbage(),
             }
         }
         self.calls.blocking_recv()
     }
 
-    fn clean(&mut self) {
-        let Some(registry) = &mut self.registry else {
+    fn delete_garbage(&mut self) {
+        let Some(shards) = &mut self.shards else {
             return;
         };
-        let cleaned = registry
+        let deleted = shards
             .attempt(Shards::delete_garbage)
-            .and_then(|()| registry.commit());
-        if cleaned.is_err() {
+            .and_then(|()| shards.commit());
+        if deleted.is_err() {
             self.close();
         }
     }
 
-    fn turn(&mut self, first: WriteCall) {
+    /// Runs the call and those behind it with one commit.
+    fn run_batch(&mut self, first: WriteCall) {
         if let Err(error) = self.reopen() {
             first(Err(error))(&Ok(()));
             return;
         }
-        let registry = self.registry.as_mut().expect("it is open");
-        let mut settles = vec![first(Ok(registry))];
-        while registry.has_room()
+        let shards = self.shards.as_mut().expect("reopen succeeded");
+        let mut answers = vec![first(Ok(shards))];
+        while shards.has_room()
             && let Ok(call) = self.calls.try_recv()
         {
-            settles.push(call(Ok(registry)));
+            answers.push(call(Ok(shards)));
         }
-        let written = registry.commit();
-        self.shared.set_stored(registry.size());
-        settles.into_iter().for_each(|settle| settle(&written));
-        if written.is_err() {
+        let committed = shards.commit();
+        self.shared.set_stored(shards.size());
+        for answer in answers {
+            answer(&committed);
+        }
+        if committed.is_err() {
             self.close();
         }
     }
 
     /// Opens the folder, unless it is open.
     fn reopen(&mut self) -> Result<(), Error> {
-        if self.registry.is_none() {
-            let failed = |error: fjall::Error| {
-                tracing::warn!(
-                    error = explain(&error),
-                    "the embedded store's folder cannot be opened"
-                );
-                unavailable(&error)
-            };
-            let rows = self.folder.open(&self.sizes).map_err(failed)?;
-            self.registry =
-                Some(Shards::load(rows.clone(), self.here.clone(), &self.leases).map_err(failed)?);
-            self.shared.set_rows(Some(rows));
+        if self.shards.is_some() {
+            return Ok(());
         }
+        let failed = |error: fjall::Error| {
+            tracing::warn!(
+                error = explain(&error),
+                "the embedded store's folder cannot be opened; the next call tries again"
+            );
+            unavailable(&error)
+        };
+        let tables = self.folder.open(&self.sizes).map_err(failed)?;
+        let shards = Shards::load(tables.clone(), self.context.clone(), &self.leases);
+        self.shards = Some(shards.map_err(failed)?);
+        self.shared.set(Some(tables));
         Ok(())
     }
 
-    /// Lets go of the database, so that it can be opened again. Who reads from it is waited for.
+    /// Closes the database, so that it can be opened again. Waits for the other threads.
     fn close(&mut self) {
-        if let Some(registry) = self.registry.take() {
-            self.leases = registry.holders();
+        if let Some(shards) = self.shards.take() {
+            self.leases = shards.leases();
         }
-        self.shared.set_rows(None);
+        self.shared.set(None);
     }
 }
 

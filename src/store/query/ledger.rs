@@ -14,7 +14,7 @@ pub(crate) struct LedgerReport {
     pub(crate) deployment: String,
     pub(crate) store: String,
     pub(crate) at_ms: i64,
-    /// Whether every ledger adds up, as far as it is certain.
+    /// True if every ledger adds up, as far as it is certain.
     pub(crate) balances: bool,
     pub(crate) total: LedgerTotals,
     pub(crate) shards: Vec<ShardLedger>,

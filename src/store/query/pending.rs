@@ -1,5 +1,5 @@
-//! What waits, put together for a person: the documents of `postdate pending --json` and of `GET /pending`. A field of them is never
-//! renamed, and none is taken away.
+//! The reports about waiting messages: the JSON of `postdate pending --json` and `GET /pending`.
+//! Fields are never renamed or removed.
 
 use super::{ShardContents, StoreQuery};
 use crate::limit::{QUERY_SHARDS_PER_CALL_MAX, REPORT_HOURS_MAX, REPORT_SHARDS_MAX};
@@ -8,18 +8,18 @@ use crate::store::Error;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the configuration says of the store that is asked, and of what is served.
+/// The configuration, as far as reports show it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct QueryContext {
     pub(crate) deployment: String,
-    /// The store in a person's words.
+    /// Description of the store for people.
     pub(crate) store: String,
     /// Source topics by route.
     pub(crate) routes: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// What waits. Its counts are upper bounds: a run leaves when the last of its messages is delivered, and what was cancelled
-/// stays in its run.
+/// The waiting messages. All counts are upper bounds: a run is deleted when its last message has been
+/// delivered, and a cancelled message stays in its run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PendingReport {
     pub(crate) deployment: String,
@@ -28,52 +28,50 @@ pub(crate) struct PendingReport {
     pub(crate) total: Amount,
     pub(crate) routes: Vec<PendingRoute>,
     pub(crate) shards: Vec<PendingShard>,
-    /// Shards that the list has no room for.
+    /// Number of shards that the list does not show.
     pub(crate) shards_left_out: u64,
-    /// What was due when it was stored already.
+    /// Messages that were due already when they were stored.
     pub(crate) due_when_stored: Amount,
-    /// What is due in hours to come, and not counted by hour yet: it is thin over them, and lies together.
+    /// Messages in slices longer than an hour. They are not counted by hour yet.
     #[serde(default)]
     pub(crate) far: Amount,
     pub(crate) hours: Vec<PendingHour>,
-    /// What is due after the last of the hours.
+    /// Messages that are due after the last listed hour.
     pub(crate) later: Amount,
 }
 
-/// How much.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Amount {
     pub(crate) messages: u64,
-    /// As stored: compressed.
+    /// Compressed size.
     pub(crate) bytes: u64,
-    /// Messages that are set aside, and not among the others.
+    /// Messages in quarantine, not included in the other numbers.
     pub(crate) quarantined: u64,
 }
 
-/// The shards of one route together.
+/// All shards of one route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PendingRoute {
     pub(crate) route: String,
-    /// Whether the configuration has it: if not, nobody delivers what waits there.
+    /// True if the configuration has the route. Messages of other routes are not delivered.
     pub(crate) configured: bool,
     pub(crate) shards: u64,
     pub(crate) amount: Amount,
 }
 
-/// One shard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PendingShard {
     pub(crate) route: String,
     pub(crate) topic: String,
     pub(crate) partition: i32,
-    /// Whether the configuration has its route, with its topic among the sources.
+    /// True if the configuration has the route, with this topic as a source.
     pub(crate) configured: bool,
     pub(crate) amount: Amount,
-    /// The hour before which nothing is due, in epoch milliseconds; 0 if something was due when it was stored.
+    /// Start of the first hour with messages, in epoch ms. 0: some were due when they were stored.
     pub(crate) first_hour_ms: Option<i64>,
 }
 
-/// What is due in one hour.
+/// Messages that are due in one hour.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PendingHour {
     pub(crate) start_ms: i64,
@@ -82,7 +80,7 @@ pub(crate) struct PendingHour {
     pub(crate) bytes: u64,
 }
 
-/// Where the messages of one id wait: at most one a shard.
+/// The messages that wait under one id: at most one per shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct IdSearch {
     pub(crate) deployment: String,
@@ -92,16 +90,15 @@ pub(crate) struct IdSearch {
     pub(crate) found: Vec<FoundMessage>,
 }
 
-/// Where a message waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FoundMessage {
     pub(crate) route: String,
     pub(crate) topic: String,
     pub(crate) partition: i32,
     pub(crate) offset: u64,
-    /// Whether the configuration has its route, with its topic among the sources.
+    /// True if the configuration has the route, with this topic as a source.
     pub(crate) configured: bool,
-    /// Nothing: at once.
+    /// `None`: at once.
     pub(crate) due_ms: Option<i64>,
     pub(crate) due: String,
 }
@@ -115,94 +112,93 @@ impl QueryContext {
 }
 
 impl Amount {
+    fn of(contents: &ShardContents) -> Self {
+        Self {
+            messages: contents.slices.iter().map(|slice| slice.messages).sum(),
+            bytes: contents.slices.iter().map(|slice| slice.bytes).sum(),
+            quarantined: contents.quarantined,
+        }
+    }
+
     fn add(&mut self, other: Self) {
         self.messages += other.messages;
         self.bytes += other.bytes;
         self.quarantined += other.quarantined;
     }
 
-    fn of(contents: &ShardContents) -> Self {
-        let slices = contents.slices.iter();
-        let (messages, bytes) = slices.fold((0, 0), |sum, slice| {
-            (sum.0 + slice.messages, sum.1 + slice.bytes)
-        });
-        Self {
-            messages,
-            bytes,
-            quarantined: contents.quarantined,
-        }
+    fn sum(amounts: impl Iterator<Item = Self>) -> Self {
+        let mut sum = Self::default();
+        amounts.for_each(|amount| sum.add(amount));
+        sum
     }
 }
 
-/// Asks what waits, of one route or of all. Routes that are configured are listed though they hold nothing.
+/// Reports the waiting messages of one route, or of all routes. A configured route without messages is
+/// listed as well.
 pub(crate) async fn pending_report(
-    survey: &dyn StoreQuery,
-    known: &QueryContext,
+    query: &dyn StoreQuery,
+    context: &QueryContext,
     route: Option<&str>,
     now: Timestamp,
 ) -> Result<PendingReport, Error> {
-    let names = shards_of_route(survey, route).await?;
-    let mut sum = PendingTotals::new(known, route);
-    for some in names.chunks(QUERY_SHARDS_PER_CALL_MAX) {
-        for (shard, contents) in some.iter().zip(survey.contents(some).await?) {
-            sum.add(shard, &contents);
+    let shards = shards_of_route(query, route).await?;
+    let mut totals = PendingTotals::new(context, route);
+    for shards in shards.chunks(QUERY_SHARDS_PER_CALL_MAX) {
+        for (shard, contents) in shards.iter().zip(query.contents(shards).await?) {
+            totals.add(shard, &contents);
         }
     }
-    Ok(sum.into_report(now))
+    Ok(totals.into_report(now))
 }
 
-/// Looks for what waits under `id`, in one route or in all.
+/// Finds the messages that wait under `id`, in one route or in all routes.
 pub(crate) async fn find_id(
-    survey: &dyn StoreQuery,
-    known: &QueryContext,
+    query: &dyn StoreQuery,
+    context: &QueryContext,
     (id, route): (&str, Option<&str>),
     now: Timestamp,
 ) -> Result<IdSearch, Error> {
     let mut found = Vec::new();
-    for some in shards_of_route(survey, route)
-        .await?
-        .chunks(QUERY_SHARDS_PER_CALL_MAX)
-    {
-        let asked: Vec<(ShardId, Box<str>)> = some
+    let shards = shards_of_route(query, route).await?;
+    for shards in shards.chunks(QUERY_SHARDS_PER_CALL_MAX) {
+        let ids: Vec<(ShardId, Box<str>)> = shards
             .iter()
             .map(|shard| (shard.clone(), id.into()))
             .collect();
-        for (shard, place) in some.iter().zip(survey.find_ids(&asked).await?) {
+        for (shard, place) in shards.iter().zip(query.find_ids(&ids).await?) {
             found.extend(place.map(|place| FoundMessage {
                 route: shard.route.to_string(),
                 topic: shard.partition.topic.to_string(),
                 partition: shard.partition.index,
                 offset: place.offset.0,
-                configured: known.serves(shard),
+                configured: context.serves(shard),
                 due_ms: (!place.due.is_at_once()).then(|| place.due.as_millis()),
                 due: place.due.to_rfc3339(),
             }));
         }
     }
-    let QueryContext {
-        deployment, store, ..
-    } = known.clone();
     Ok(IdSearch {
-        deployment,
-        store,
+        deployment: context.deployment.clone(),
+        store: context.store.clone(),
         at_ms: now.as_millis(),
         id: id.to_owned(),
         found,
     })
 }
 
+/// The shards of one route, or of all routes.
 pub(super) async fn shards_of_route(
-    survey: &dyn StoreQuery,
+    query: &dyn StoreQuery,
     route: Option<&str>,
 ) -> Result<Vec<ShardId>, Error> {
-    let mut shards = survey.shards().await?;
+    let mut shards = query.shards().await?;
     shards.retain(|shard| route.is_none_or(|route| *shard.route == *route));
     Ok(shards)
 }
 
-/// Adds shards up.
+/// Adds up the shards of a report.
 struct PendingTotals<'a> {
-    known: &'a QueryContext,
+    context: &'a QueryContext,
     routes: BTreeMap<String, PendingRoute>,
     shards: Vec<PendingShard>,
     shards_left_out: u64,
@@ -212,70 +208,54 @@ struct PendingTotals<'a> {
 }
 
 impl<'a> PendingTotals<'a> {
-    fn new(known: &'a QueryContext, route: Option<&str>) -> Self {
-        let empty = |name: &String| {
-            (
-                name.clone(),
-                PendingRoute {
-                    route: name.clone(),
-                    configured: true,
-                    shards: 0,
-                    amount: Amount::default(),
-                },
-            )
-        };
-        let routes = known
+    fn new(context: &'a QueryContext, route: Option<&str>) -> Self {
+        let routes = context
             .routes
             .keys()
             .filter(|name| route.is_none_or(|route| route == *name))
-            .map(empty)
-            .collect();
-        let nothing = Amount::default();
+            .map(|name| (name.clone(), empty_route(name, true)));
         Self {
-            known,
-            routes,
+            context,
+            routes: routes.collect(),
             shards: Vec::new(),
             shards_left_out: 0,
-            due_when_stored: nothing,
-            far: nothing,
+            due_when_stored: Amount::default(),
+            far: Amount::default(),
             hours: BTreeMap::new(),
         }
     }
 
     fn add(&mut self, shard: &ShardId, contents: &ShardContents) {
-        let (route, amount) = (shard.route.to_string(), Amount::of(contents));
+        let amount = Amount::of(contents);
         for count in &contents.slices {
-            let at = match count.slice.level {
+            let sum = match count.slice.level {
                 Level::Now => &mut self.due_when_stored,
                 Level::Far | Level::Day => &mut self.far,
                 Level::Hour | Level::Minute => {
                     self.hours.entry(hour_start(count.slice)).or_default()
                 }
             };
-            at.add(Amount {
+            sum.add(Amount {
                 messages: count.messages,
                 bytes: count.bytes,
                 quarantined: 0,
             });
         }
-        let new = || PendingRoute {
-            route: route.clone(),
-            configured: false,
-            shards: 0,
-            amount: Amount::default(),
-        };
-        let sum = self.routes.entry(route.clone()).or_insert_with(new);
-        sum.shards += 1;
-        sum.amount.add(amount);
+        let route = self
+            .routes
+            .entry(shard.route.to_string())
+            .or_insert_with(|| empty_route(&shard.route, false));
+        route.shards += 1;
+        route.amount.add(amount);
         if self.shards.len() >= REPORT_SHARDS_MAX {
             self.shards_left_out += 1;
             return;
         }
         self.shards.push(PendingShard {
-            route,
+            route: shard.route.to_string(),
             topic: shard.partition.topic.to_string(),
             partition: shard.partition.index,
-            configured: self.known.serves(shard),
+            configured: self.context.serves(shard),
             amount,
             first_hour_ms: contents
                 .slices
@@ -297,33 +277,32 @@ impl<'a> PendingTotals<'a> {
                 bytes: amount.bytes,
             });
         let listed = listed.collect();
-        let together = |mut sum: Amount, amount: Amount| {
-            sum.add(amount);
-            sum
-        };
         PendingReport {
-            deployment: self.known.deployment.clone(),
-            store: self.known.store.clone(),
+            deployment: self.context.deployment.clone(),
+            store: self.context.store.clone(),
             at_ms: now.as_millis(),
-            total: self
-                .routes
-                .values()
-                .map(|route| route.amount)
-                .fold(Amount::default(), together),
+            total: Amount::sum(self.routes.values().map(|route| route.amount)),
             routes: self.routes.into_values().collect(),
             shards: self.shards,
             shards_left_out: self.shards_left_out,
             due_when_stored: self.due_when_stored,
             far: self.far,
             hours: listed,
-            later: hours
-                .map(|(_, amount)| amount)
-                .fold(Amount::default(), together),
+            later: Amount::sum(hours.map(|(_, amount)| amount)),
         }
     }
 }
 
-/// The hour, in epoch milliseconds, before which nothing of the slice is due; 0 for what was due when it was stored.
+fn empty_route(name: &str, configured: bool) -> PendingRoute {
+    PendingRoute {
+        route: name.to_owned(),
+        configured,
+        shards: 0,
+        amount: Amount::default(),
+    }
+}
+
+/// Start of the hour of the slice in epoch ms. 0 for messages that were due when they were stored.
 fn hour_start(slice: Slice) -> i64 {
     match slice.level {
         Level::Now => 0,
@@ -342,7 +321,7 @@ mod tests {
     use crate::store::SliceCount;
     use async_trait::async_trait;
 
-    /// Shards with what they hold, and the place of the id `a` in each.
+    /// Shards with their contents, and the place of the id `a` in each.
     struct Fake(Vec<(ShardId, ShardContents, Option<Cursor>)>);
 
     #[async_trait(?Send)]
@@ -443,7 +422,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_report_adds_up_by_route_by_shard_and_by_hour_and_marks_what_nobody_delivers() {
+    async fn a_report_sums_by_route_shard_and_hour_and_marks_routes_without_configuration() {
         let report = pending_report(&fake(), &known(), None, Timestamp::from_millis(6 * HOUR))
             .await
             .unwrap();
@@ -498,7 +477,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_report_of_one_route_knows_nothing_of_the_others() {
+    async fn a_report_of_one_route_leaves_out_the_others() {
         let now = Timestamp::from_millis(0);
         let gone = pending_report(&fake(), &known(), Some("gone"), now)
             .await
@@ -521,12 +500,12 @@ mod tests {
                 .routes
                 .len(),
             1,
-            "configured, though it holds nothing"
+            "a configured route without messages is listed"
         );
     }
 
     #[tokio::test]
-    async fn an_id_is_found_in_every_shard_that_has_it() {
+    async fn an_id_is_found_in_every_shard() {
         let search = find_id(&fake(), &known(), ("a", None), Timestamp::from_millis(0))
             .await
             .unwrap();
@@ -573,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_comes_back_from_its_document() {
+    fn a_report_survives_a_round_trip_through_json() {
         let hour = PendingHour {
             start_ms: 1,
             start: "x".into(),

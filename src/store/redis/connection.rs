@@ -1,8 +1,8 @@
-//! The connection to one Redis server: login, the checks that come with it, pipelines, and what the server's errors mean. Knows no key
-//! and no script's meaning.
+//! The connection to one Redis server: login, checks of the server, pipelines, and the meaning of its
+//! errors.
 //!
-//! A connection that fails, or does not answer in time, is dropped, and the next call makes a new one with the same checks. Nothing is
-//! sent twice: a request whose reply was lost is the caller's to repeat.
+//! A connection that fails, or does not answer in time, is dropped. The next call opens a new one with
+//! the same checks. Nothing is sent again: if a reply is lost, the caller repeats the request.
 
 use super::script::{Call, Script};
 use crate::store::Error;
@@ -16,30 +16,31 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::time::Duration;
 
-/// A reply that takes longer will not come: the longest script takes milliseconds. The client's own default, 500 ms, is shorter than a
-/// server's fork or a slow disk can make it wait.
+/// The longest script takes milliseconds. The default of the client, 500 ms, is too short: a fork or a
+/// slow disk can delay a server longer.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often scripts are loaded in one call before it is given up: only somebody who empties the cache all the time needs a second.
+/// How often one call loads scripts. A second load is needed only if another client flushes the cache.
 const SCRIPT_LOADS_MAX: u32 = 3;
 
-/// The first version whose scripts have flags.
+/// The first major version that supports flags of scripts.
 pub(crate) const VERSION_MIN: u32 = 7;
 
-/// Where the server is and who we are to it.
+/// Address, login and deployment.
 #[derive(Clone)]
 pub(crate) struct Options {
     /// `redis://host:port/db`, or `rediss://` for TLS.
     pub(crate) url: String,
-    /// Takes precedence over the URL's.
+    /// Overrides the user name in the URL.
     pub(crate) username: Option<String>,
+    /// Overrides the password in the URL.
     pub(crate) password: Option<String>,
-    /// Begins the name of every key.
+    /// First part of every key.
     pub(crate) deployment: String,
 }
 
-/// Shows no secret: the URL may hold one too.
+/// Shows no secret. The URL may contain one.
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = self
@@ -54,18 +55,19 @@ impl fmt::Debug for Options {
     }
 }
 
-/// See the module's page.
+/// Opens the connection with the first call, and again after a failure.
 pub(super) struct Connection {
     client: Client,
-    /// Logs in by itself: a connection that listens takes no other commands.
+    /// Client for subscriptions. It logs in by itself.
     listener: Client,
-    /// As messages name the server; holds no secret.
+    /// Names the server in messages. Contains no secret.
     address: String,
+    /// The first commands on every connection.
     login: Pipeline,
-    /// Whether a server that may not hold our shards is refused.
+    /// Rejects an unsuitable server.
     checks_server: bool,
     current: RefCell<Option<OpenConnection>>,
-    /// How many connections were made, so that a late failure of one does not drop the next.
+    /// Numbers the connections, so that a late failure of one does not drop the next one.
     connections_made: Cell<u64>,
 }
 
@@ -76,24 +78,26 @@ struct OpenConnection {
 }
 
 impl Connection {
-    /// Reads the options; connects with the first call.
+    /// Parses the options. Connects with the first call.
     pub(super) fn new(options: &Options) -> Result<Self, Error> {
         let info = options.url.as_str().into_connection_info().map_err(|_| {
-            Error::Unusable("the url is not one of a Redis server: write redis://host:port, or rediss://host:port for TLS".to_owned())
+            Error::Unusable(
+                "the url is not one of a Redis server: write redis://host:port, or \
+                 rediss://host:port for TLS"
+                    .to_owned(),
+            )
         })?;
         let address = info.addr().to_string();
         let login = login_commands(options, info.redis_settings());
         let listener = listener_settings(options, info.redis_settings());
-        // We log in ourselves, below: the client does not say why a login failed.
+        // The client does not log in, because it would not report why a login failed.
         let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
         let open = |settings| {
             let client = Client::open(info.clone().set_redis_settings(settings));
             client.map_err(|error| Error::Unusable(format!("{address}: {error}")))
         };
-        let (client, listener) = (
-            open(RedisConnectionInfo::default().set_skip_set_lib_name())?,
-            open(listener)?,
-        );
+        let client = open(RedisConnectionInfo::default().set_skip_set_lib_name())?;
+        let listener = open(listener)?;
         Ok(Self {
             client,
             listener,
@@ -105,7 +109,7 @@ impl Connection {
         })
     }
 
-    /// To any server that takes the login.
+    /// Accepts any server that accepts the login.
     pub(super) fn unchecked(options: &Options) -> Result<Self, Error> {
         Ok(Self {
             checks_server: false,
@@ -117,8 +121,8 @@ impl Connection {
         &self.address
     }
 
-    /// Sends the commands in one go and answers a value each. Of the server's refusals only those that concern one key are among the
-    /// values; any other fails the call.
+    /// Sends the commands in one pipeline and returns one value each. An error that concerns only one
+    /// key or script is among the values. Any other error fails the call.
     pub(super) async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Error> {
         if pipeline.is_empty() {
             return Ok(Vec::new());
@@ -145,8 +149,8 @@ impl Connection {
         }
     }
 
-    /// Calls scripts, all in one pipeline, and answers a value each. Scripts that the server does not know - it was restarted, failed over
-    /// or told to forget them - are loaded and called again.
+    /// Calls scripts in one pipeline and returns one value each. Scripts that the server does not have
+    /// in its cache (after a restart, a failover or a flush) are loaded and called again.
     pub(super) async fn call(&self, calls: &[Call]) -> Result<Vec<Value>, Error> {
         let mut values = self.send(&pipeline(calls.iter())).await?;
         for _ in 0..SCRIPT_LOADS_MAX {
@@ -178,17 +182,17 @@ impl Connection {
             }
         }
         Err(Error::Unavailable(format!(
-            "{} forgets scripts as soon as they are loaded",
+            "{} loses scripts as soon as they are loaded: another client flushes its script cache",
             self.address
         )))
     }
 
-    /// Connects, unless it is connected.
+    /// Connects, unless there is a connection.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         self.current_or_connect().await.map(drop)
     }
 
-    /// What is published on a channel from now on, by a connection of its own.
+    /// Subscribes to a channel on a new connection.
     pub(super) async fn subscribe(&self, channel: &str) -> Result<PubSubStream, Error> {
         let subscribed = async {
             let mut listener = self.listener.get_async_pubsub().await?;
@@ -239,7 +243,7 @@ impl Connection {
             .take_if(|live| live.number == number);
     }
 
-    /// Whether a server that answered the login so may hold our shards.
+    /// Checks the replies to the login, and that the server is suitable.
     fn check_server(&self, answers: &[Value]) -> Result<(), Error> {
         if let Some(refused) = answers.iter().find_map(fatal_error) {
             return Err(self.server_error(refused));
@@ -298,13 +302,11 @@ impl Connection {
         ))
     }
 
-    /// What an error of the server means for the caller.
+    /// Translates an error of the server.
     fn server_error(&self, error: &ServerError) -> Error {
-        let (address, code, detail) = (
-            &self.address,
-            error.code(),
-            error.details().unwrap_or_default(),
-        );
+        let address = &self.address;
+        let code = error.code();
+        let detail = error.details().unwrap_or_default();
         match code {
             "OOM" => Error::Full,
             "NOAUTH" => Error::Unusable(format!(
@@ -314,7 +316,7 @@ impl Connection {
                 "{address} refuses the user or the password: check store.redis.username and store.redis.password or password_file"
             )),
             "NOPERM" => self.missing_permission(detail),
-            // So a script is told, and not which of its commands it was: `ACL LOG` knows.
+            // A command inside a script was denied. Only `ACL LOG` names the command.
             "ERR" if detail.contains("can't run this command") => self.missing_permission(detail),
             "MOVED" | "ASK" | "CROSSSLOT" => Error::Unusable(format!(
                 "{address} is a node of a Redis Cluster, which this version of Postdate cannot use ({code} {detail})"
@@ -329,7 +331,7 @@ impl Connection {
     }
 }
 
-/// The commands of every new connection; their answers are read by [`Connection::check`].
+/// The first commands on a connection. [`Connection::check_server`] reads the replies.
 fn login_commands(options: &Options, url: &RedisConnectionInfo) -> Pipeline {
     let mut login = Pipeline::new();
     let username = options.username.as_deref().or(url.username());
@@ -339,13 +341,13 @@ fn login_commands(options: &Options, url: &RedisConnectionInfo) -> Pipeline {
     if url.db() != 0 {
         login.cmd("SELECT").arg(url.db());
     }
-    // Two calls: Redis before 7 takes one section only, and is to be told by its version.
+    // Two calls, because Redis before 7 accepts one section only. Its version must be reported.
     login.cmd("INFO").arg("server");
     login.cmd("INFO").arg("memory");
     login
 }
 
-/// The same login, as the client does it.
+/// The same login, done by the client.
 fn listener_settings(options: &Options, url: &RedisConnectionInfo) -> RedisConnectionInfo {
     let mut settings = RedisConnectionInfo::default()
         .set_skip_set_lib_name()
@@ -371,7 +373,7 @@ pub(super) fn is_error(value: &Value, code: &str) -> bool {
     matches!(value, Value::ServerError(error) if error.code() == code)
 }
 
-/// The error in a value, unless it concerns only the key or the script that was named.
+/// The error in a value, unless it concerns only one key or script.
 fn fatal_error(value: &Value) -> Option<&ServerError> {
     match value {
         Value::ServerError(error) if !matches!(error.code(), "WRONGTYPE" | "NOSCRIPT") => {
@@ -381,7 +383,7 @@ fn fatal_error(value: &Value) -> Option<&ServerError> {
     }
 }
 
-/// After these the same connection will answer no better: the server became a replica, or wants another login.
+/// True if the same connection would fail again: the server is a replica now, or needs a login.
 fn needs_reconnect(error: &ServerError) -> bool {
     matches!(error.code(), "READONLY" | "MASTERDOWN" | "NOAUTH")
 }

@@ -1,14 +1,14 @@
-//! A Redis server as it was found, whether or not it may hold shards: for a person who wants to know. Writes nothing.
+//! Describes a Redis server for `postdate check`, suitable or not. Writes nothing.
 
 use super::connection::{Connection, Options, info_field};
-use super::{Redis, reply};
+use super::{Keyspace, Redis, reply};
 use crate::clock::Clock;
 use crate::model::{Partition, ShardId, Timestamp};
 use crate::store::{Error, ShardStore};
 use redis::{Pipeline, Value};
 use std::time::Duration;
 
-/// See the module's page. `None`: the server does not say.
+/// The settings and the state of a server. `None`: the server does not say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RedisDescription {
     pub(crate) address: String,
@@ -17,7 +17,7 @@ pub(crate) struct RedisDescription {
     pub(crate) is_replica: bool,
     pub(crate) replicas: Option<u64>,
     pub(crate) eviction_policy: Option<String>,
-    /// Bytes; 0 is no bound.
+    /// Bytes; 0 means no limit.
     pub(crate) memory_max: Option<u64>,
     pub(crate) used_memory: Option<u64>,
     pub(crate) aof_enabled: Option<bool>,
@@ -25,15 +25,16 @@ pub(crate) struct RedisDescription {
     pub(crate) appendfsync: Option<String>,
     /// When it saves snapshots; empty: never.
     pub(crate) save: Option<String>,
-    /// How far the server's clock is ahead of this machine's, in milliseconds, and how exactly that was measured.
+    /// Clock of the server minus clock of this machine, in milliseconds.
     pub(crate) clock_ahead_ms: i64,
+    /// Round trip of the measurement: its greatest possible error.
     pub(crate) round_trip: Duration,
-    /// Why scripts cannot be run.
+    /// Why scripts cannot run.
     pub(crate) script_error: Option<String>,
 }
 
 impl Redis {
-    /// Looks at the server. `Err` is for one that does not answer, or refuses the login.
+    /// Asks the server. Fails if the server does not answer or rejects the login.
     pub(crate) async fn describe(
         options: &Options,
         clock: &impl Clock,
@@ -43,7 +44,7 @@ impl Redis {
         let (clock_ahead_ms, round_trip) = measure_clock(&connection, clock).await?;
         let number =
             |name: &str| info_field(&info, name).and_then(|value| value.parse::<u64>().ok());
-        // Of these a careful operator may have denied the user the right.
+        // The user may lack the permission for CONFIG.
         let setting = async |name: &str| config(&connection, name).await.ok().flatten();
         Ok(RedisDescription {
             address: connection.address().to_owned(),
@@ -86,15 +87,15 @@ async fn config(connection: &Connection, name: &str) -> Result<Option<String>, E
     Ok(pair.into_iter().nth(1).and_then(reply::text))
 }
 
-/// The server's time against the middle of the question's.
+/// Clock of the server minus the local clock in the middle of the round trip, and the round trip.
 async fn measure_clock(
     connection: &Connection,
     clock: &impl Clock,
 ) -> Result<(i64, Duration), Error> {
     let before = clock.now();
-    let answer = ask(connection, &["TIME"]).await?;
+    let reply = ask(connection, &["TIME"]).await?;
     let after = clock.now();
-    let parts = match answer {
+    let parts = match reply {
         Some(Value::Array(parts)) => parts
             .into_iter()
             .filter_map(reply::text)
@@ -104,28 +105,28 @@ async fn measure_clock(
     };
     let [seconds, micros] = parts[..] else {
         return Err(Error::Unusable(
-            "TIME was not answered with a time".to_owned(),
+            "the reply to TIME is no time: check that this server is a Redis".to_owned(),
         ));
     };
-    let theirs =
+    let server_time =
         Timestamp::from_millis(seconds.saturating_mul(1_000).saturating_add(micros / 1_000));
     let round_trip = after.since(before);
     let middle = before.plus(round_trip / 2);
     Ok((
-        theirs.as_millis().saturating_sub(middle.as_millis()),
+        server_time.as_millis().saturating_sub(middle.as_millis()),
         round_trip,
     ))
 }
 
-/// One script, on a shard that is never born.
+/// Runs one script, on a shard that never exists.
 async fn script_error(connection: Connection, options: &Options) -> Option<String> {
     let redis = Redis {
         connection,
-        keyspace: super::Keyspace::new(&options.deployment),
+        keyspace: Keyspace::new(&options.deployment),
     };
-    let nobody = ShardId::new("", Partition::new("", 0));
+    let no_shard = ShardId::new("", Partition::new("", 0));
     redis
-        .state(&[nobody])
+        .state(&[no_shard])
         .await
         .err()
         .map(|error| error.to_string())

@@ -194,7 +194,7 @@ impl<'a> ListScan<'a> {
         }
     }
 
-    /// Whether no remaining slice can hold one of the first `limit` runs.
+    /// True if no remaining slice can hold one of the first `limit` runs.
     fn is_done(&self) -> bool {
         let Some(next) = self.remaining.last() else {
             return true;

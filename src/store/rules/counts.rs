@@ -111,7 +111,7 @@ impl ShardCounts {
         }
     }
 
-    /// Whether all slices are empty. The quarantine does not count.
+    /// True if all slices are empty. The quarantine does not count.
     pub(crate) fn have_no_runs(&self) -> bool {
         self.slices.is_empty()
     }

@@ -1,9 +1,9 @@
-//! What becomes due of a shard, and when: told from the counts of its slices alone, so that it costs no look into any run.
+//! How many messages of a shard become due, and when. Uses only the counts of slices, so no run is read.
 
 use crate::model::{Level, Slice, Timestamp};
 use std::collections::BTreeMap;
 
-/// Messages of a shard by slice. As many entries as the shard has slices.
+/// Messages of a shard by slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Forecast(BTreeMap<Slice, u64>);
 
@@ -13,8 +13,9 @@ impl Forecast {
         *count = count.saturating_add(messages);
     }
 
-    /// About how many messages are due by `until`, those included that are behind their due. Within a slice dues are taken to be even over
-    /// what is left of it; a slice of what is far ahead counts for nothing, as its messages move to others before they are due.
+    /// Estimated number of messages that are due by `until`, including overdue ones. Assumes that due
+    /// times are spread evenly over the rest of a slice. A far slice counts as 0, because its messages
+    /// move to other slices before they are due.
     pub(crate) fn due_by(&self, until: Timestamp, now: Timestamp) -> u64 {
         self.0.iter().fold(0, |sum, (slice, messages)| {
             sum.saturating_add(due_share(*slice, *messages, until, now))
@@ -34,12 +35,10 @@ fn due_share(slice: Slice, messages: u64, until: Timestamp, now: Timestamp) -> u
     if until >= end {
         return messages;
     }
-    // Below the end, so the slice has some of its time left.
-    let (passes, lasts) = (
-        until.since(begin).as_secs_f64(),
-        end.since(begin).as_secs_f64(),
-    );
-    (messages as f64 * passes / lasts) as u64
+    // `until` is before `end`, so the rest of the slice is longer than zero.
+    let elapsed = until.since(begin).as_secs_f64();
+    let rest = end.since(begin).as_secs_f64();
+    (messages as f64 * elapsed / rest) as u64
 }
 
 #[cfg(test)]
@@ -48,7 +47,7 @@ mod tests {
     use proptest::prelude::*;
 
     const MINUTE: i64 = 60_000;
-    /// Ten minutes past an hour that begins a day.
+    /// Ten minutes after midnight.
     const NOW: i64 = 86_400_000 + 10 * MINUTE;
 
     fn due_in(level: Level, start: i64, minutes: i64) -> u64 {
@@ -61,36 +60,36 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_counts_by_the_part_of_its_time_that_passes() {
+    fn a_slice_counts_by_the_elapsed_part_of_its_rest() {
         let (hour, minute) = (24, 24 * 60 + 10);
         for (what, level, start, minutes, wanted) in [
-            ("of fifty minutes left five pass", Level::Hour, hour, 5, 60),
-            ("all of them pass", Level::Hour, hour, 50, 600),
-            ("the next hour has not begun", Level::Hour, hour + 1, 5, 0),
             (
-                "half of the next hour passes",
+                "five of the remaining fifty minutes",
                 Level::Hour,
-                hour + 1,
-                80,
-                300,
+                hour,
+                5,
+                60,
             ),
-            ("this minute passes", Level::Minute, minute, 5, 600),
+            ("all remaining minutes", Level::Hour, hour, 50, 600),
+            ("the next hour has not started", Level::Hour, hour + 1, 5, 0),
+            ("half of the next hour", Level::Hour, hour + 1, 80, 300),
+            ("this minute", Level::Minute, minute, 5, 600),
             (
-                "a minute that begins when the time is up",
+                "a minute that starts at `until`",
                 Level::Minute,
                 minute + 5,
                 5,
                 0,
             ),
             (
-                "an hour that is past waits to be delivered",
+                "an hour in the past is overdue",
                 Level::Hour,
                 hour - 1,
                 5,
                 600,
             ),
-            ("what was due when it was stored", Level::Now, 0, 5, 600),
-            ("what is far ahead", Level::Far, 1, 5, 0),
+            ("due when it was stored", Level::Now, 0, 5, 600),
+            ("a far slice", Level::Far, 1, 5, 0),
         ] {
             assert_eq!(due_in(level, start, minutes), wanted, "{what}");
         }
@@ -98,7 +97,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn later_is_never_less_and_never_more_than_there_is(
+        fn a_later_time_never_gives_fewer_messages_and_never_more_than_stored(
             slices in prop::collection::vec((0usize..5, any::<i64>(), 0u64..1 << 40), 0..8), now: i64, first in 0i64..1 << 40, second in 0i64..1 << 40,
         ) {
             let levels = [Level::Now, Level::Far, Level::Day, Level::Hour, Level::Minute];

@@ -150,7 +150,7 @@ impl Balance {
         ]
     }
 
-    /// Whether the ledger adds up, as far as it is certain.
+    /// True if the ledger adds up, as far as it is certain.
     pub(crate) fn is_balanced(&self) -> bool {
         self.difference == 0 || self.is_uncertain
     }

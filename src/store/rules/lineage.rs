@@ -49,7 +49,7 @@ impl Lineage {
         }
     }
 
-    /// Whether the store has certainly not rolled back behind `seen` since it had the lineage
+    /// True if the store has certainly not rolled back behind `seen` since it had the lineage
     /// `earlier`, when everything before `seen` had been read.
     pub(crate) fn continues(&self, earlier: &Self, seen: Watermark) -> bool {
         let is_same = Self {

@@ -57,7 +57,7 @@ impl ShardMeta {
         }
     }
 
-    /// Whether the batch starts at the watermark (I2).
+    /// True if the batch starts at the watermark (I2).
     pub(crate) fn accepts(&self, append: &Append) -> bool {
         fault!(AppendWithoutCompare)
             || (fault!(AppendAcceptsGap) && append.from >= self.watermark)
@@ -101,7 +101,7 @@ impl ShardMeta {
         outcome
     }
 
-    /// Whether it is too late to cancel or replace the message at this place.
+    /// True if it is too late to cancel or replace the message at this place.
     fn is_claimed(&self, place: Cursor) -> bool {
         self.claimed.covers(place) || self.delivered.covers(place)
     }
@@ -188,7 +188,7 @@ impl ShardMeta {
         }
     }
 
-    /// Whether the author of the request knows every earlier replacement of runs.
+    /// True if the author of the request knows every earlier replacement of runs.
     pub(crate) fn knows_all_replacements(&self, request: &ReplaceRuns) -> bool {
         request.known_replacements == self.lineage.replacements
     }

@@ -1,46 +1,49 @@
-//! Rows and files that are not what was written.
+//! Damaged rows and files.
 
 use super::disk::{big, files};
 use super::key::Key;
 use super::*;
 
-/// Opens the folder past the store.
-fn with_rows<T>(kept: &mut Kept, body: impl FnOnce(&Tables) -> T) -> T {
-    kept.store = None;
-    let folder = DataDir::lock(kept.folder.path()).unwrap();
-    let answer = body(&folder.open(&Sizes::DEFAULT).unwrap());
+/// Opens the database without the store.
+fn with_tables<T>(test: &mut TestStore, body: impl FnOnce(&Tables) -> T) -> T {
+    test.store = None;
+    let folder = DataDir::lock(test.folder.path()).unwrap();
+    let answer = body(&folder.open(&FileSizes::DEFAULT).unwrap());
     drop(folder);
-    kept.reopen();
+    test.reopen();
     answer
 }
 
-async fn two_shards() -> Kept {
-    let kept = Kept::new(Sizes::DEFAULT);
-    kept.store()
+async fn two_shards() -> TestStore {
+    let test = TestStore::new(FileSizes::DEFAULT);
+    test.store()
         .open(&[new_shard("bad"), new_shard("good")])
         .await
         .unwrap();
     assert_eq!(
-        kept.store()
+        test.store()
             .append(&[append("bad", 0), append("good", 0)])
             .await
             .unwrap(),
         [DONE, DONE]
     );
-    kept
+    test
 }
 
 #[tokio::test]
-async fn a_meta_that_cannot_be_read_stops_its_shard_and_no_other() {
-    let mut kept = two_shards().await;
-    with_rows(&mut kept, |rows| {
+async fn an_unreadable_meta_row_affects_only_its_shard() {
+    let mut test = two_shards().await;
+    with_tables(&mut test, |tables| {
         let key = Key::Meta {
             deployment: "test",
             shard: &shard("bad"),
         };
-        rows.index.insert(key.to_bytes(), "something else").unwrap();
+        tables
+            .index
+            .insert(key.to_bytes(), "something else")
+            .unwrap();
     });
-    let store = kept.store();
+    let store = test.store();
     let leases = [lease("bad"), lease("good")];
     let second = Duration::from_secs(1);
     assert_eq!(
@@ -100,25 +103,26 @@ async fn a_meta_that_cannot_be_read_stops_its_shard_and_no_other() {
         Opened::Created(_)
     ));
     assert_eq!(
-        self::listed(store, "bad").await,
+        list_all(store, "bad").await,
         [],
-        "what the old shard had is not the new one's"
+        "the new shard has none of the old runs"
     );
 }
 
 #[tokio::test]
-async fn rows_that_cannot_be_named_do_not_push_runs_out_of_a_list() {
-    let mut kept = Kept::new(Sizes::DEFAULT);
-    kept.store().open(&[new_shard("bad")]).await.unwrap();
+async fn unreadable_rows_do_not_push_runs_out_of_a_list() {
+    let mut test = TestStore::new(FileSizes::DEFAULT);
+    test.store().open(&[new_shard("bad")]).await.unwrap();
     for offset in 0..4 {
         assert_eq!(
-            kept.store().append(&[append("bad", offset)]).await.unwrap(),
+            test.store().append(&[append("bad", offset)]).await.unwrap(),
             [DONE]
         );
     }
-    with_rows(&mut kept, |rows| {
+    with_tables(&mut test, |tables| {
         for run in [append("bad", 0), append("bad", 2)].map(|append| append.runs[0].clone()) {
-            rows.index
+            tables
+                .index
                 .insert(
                     Key::Order(1, run.summary.least_due(), &run.name).to_bytes(),
                     "no slice",
@@ -127,7 +131,7 @@ async fn rows_that_cannot_be_named_do_not_push_runs_out_of_a_list() {
         }
     });
     for limit in 0..4 {
-        let listed = kept
+        let listed = test
             .store()
             .list(&[List {
                 limit,
@@ -148,15 +152,16 @@ async fn rows_that_cannot_be_named_do_not_push_runs_out_of_a_list() {
 }
 
 #[tokio::test]
-async fn counts_that_cannot_be_read_stop_their_shard() {
-    let mut kept = two_shards().await;
-    with_rows(&mut kept, |rows| {
+async fn unreadable_counts_affect_only_their_shard() {
+    let mut test = two_shards().await;
+    with_tables(&mut test, |tables| {
         let slice = append("bad", 0).runs[0].slice;
-        rows.index
+        tables
+            .index
             .insert(Key::Count(1, Some(slice)).to_bytes(), "many")
             .unwrap();
     });
-    let opened = kept
+    let opened = test
         .store()
         .open(&[new_shard("bad"), new_shard("good")])
         .await
@@ -169,12 +174,13 @@ async fn counts_that_cannot_be_read_stop_their_shard() {
 }
 
 #[tokio::test]
-async fn a_run_that_lost_its_bytes_is_empty_and_can_be_set_aside() {
-    let mut kept = two_shards().await;
+async fn a_run_without_bytes_is_empty_and_can_be_quarantined() {
+    let mut test = two_shards().await;
     let run = append("bad", 0).runs.remove(0);
     let named = vec![(run.slice, run.name.clone())];
-    with_rows(&mut kept, |rows| {
-        rows.pool
+    with_tables(&mut test, |tables| {
+        tables
+            .pool
             .remove(Key::Bytes(1, run.slice, &run.name).to_bytes())
             .unwrap()
     });
@@ -183,12 +189,12 @@ async fn a_run_that_lost_its_bytes_is_empty_and_can_be_set_aside() {
         runs: named.clone(),
     };
     assert_eq!(
-        kept.store().fetch(&[fetch()]).await.unwrap(),
+        test.store().fetch(&[fetch()]).await.unwrap(),
         [[Some(Bytes::new())]]
     );
-    held(kept.store(), "bad").await;
+    take_lease(test.store(), "bad").await;
     assert_eq!(
-        kept.store()
+        test.store()
             .quarantine(&[Quarantine {
                 lease: lease("bad"),
                 runs: named.clone()
@@ -197,8 +203,8 @@ async fn a_run_that_lost_its_bytes_is_empty_and_can_be_set_aside() {
             .unwrap(),
         [1]
     );
-    assert_eq!(kept.store().fetch(&[fetch()]).await.unwrap(), [[None]]);
-    let state = known(kept.store(), "bad").await.unwrap();
+    assert_eq!(test.store().fetch(&[fetch()]).await.unwrap(), [[None]]);
+    let state = state_of(test.store(), "bad").await.unwrap();
     assert_eq!(
         (state.pending, state.quarantined, state.lowest_pending),
         (0, 1, Offset(0))
@@ -207,12 +213,12 @@ async fn a_run_that_lost_its_bytes_is_empty_and_can_be_set_aside() {
 
 #[tokio::test]
 async fn a_quarantined_run_is_kept_with_its_bytes() {
-    let mut kept = two_shards().await;
+    let mut test = two_shards().await;
     let run = append("bad", 0).runs.remove(0);
-    held(kept.store(), "bad").await;
+    take_lease(test.store(), "bad").await;
     let runs = vec![(run.slice, run.name.clone())];
     assert_eq!(
-        kept.store()
+        test.store()
             .quarantine(&[Quarantine {
                 lease: lease("bad"),
                 runs
@@ -221,19 +227,20 @@ async fn a_quarantined_run_is_kept_with_its_bytes() {
             .unwrap(),
         [1]
     );
-    let aside = with_rows(&mut kept, |rows| {
-        rows.pool
+    let aside = with_tables(&mut test, |tables| {
+        tables
+            .pool
             .get(Key::Quarantined(1, &run.name).to_bytes())
             .unwrap()
     });
     assert_eq!(aside.map(Bytes::from), Some(run.bytes));
 }
 
-/// A bit that flips on the disk concerns one run, and no other.
+/// A flipped bit on the disk affects only one run.
 #[tokio::test]
-async fn bytes_that_went_bad_on_disk_are_found_and_set_aside() {
-    let mut kept = Kept::new(SMALL);
-    kept.store().open(&[new_shard("t")]).await.unwrap();
+async fn damaged_bytes_on_disk_are_detected_and_quarantined() {
+    let mut test = TestStore::new(SMALL);
+    test.store().open(&[new_shard("t")]).await.unwrap();
     let big: Vec<Run> = (0..40).map(|offset| big(offset, 2_000)).collect();
     let batch = Append {
         runs: big.clone(),
@@ -241,17 +248,17 @@ async fn bytes_that_went_bad_on_disk_are_found_and_set_aside() {
         changes: vec![],
         ..append("t", 0)
     };
-    assert_eq!(kept.store().append(&[batch]).await.unwrap(), [DONE]);
-    with_rows(&mut kept, |rows| {
-        rows.flush_pool().unwrap();
+    assert_eq!(test.store().append(&[batch]).await.unwrap(), [DONE]);
+    with_tables(&mut test, |tables| {
+        tables.flush_pool().unwrap();
         assert!(
-            rows.pool.blob_file_count() > 0,
-            "the runs lie in files of their own"
+            tables.pool.blob_file_count() > 0,
+            "the runs are in blob files"
         );
     });
-    kept.store = None;
+    test.store = None;
     let wanted = &big[17].bytes[..];
-    let file = files(&kept.folder.path().join("data"))
+    let file = files(&test.folder.path().join("data"))
         .into_iter()
         .find(|file| at(&std::fs::read(file).unwrap(), wanted).is_some());
     let file = file.unwrap();
@@ -259,13 +266,13 @@ async fn bytes_that_went_bad_on_disk_are_found_and_set_aside() {
     let flipped = at(&bytes, wanted).unwrap() + 1_000;
     bytes[flipped] ^= 1;
     std::fs::write(&file, bytes).unwrap();
-    kept.reopen();
+    test.reopen();
 
     let runs: Vec<_> = big
         .iter()
         .map(|run| (run.slice, run.name.clone()))
         .collect();
-    let fetched = kept
+    let fetched = test
         .store()
         .fetch(&[Fetch {
             shard: shard("t"),
@@ -284,9 +291,9 @@ async fn bytes_that_went_bad_on_disk_are_found_and_set_aside() {
             })
         );
     }
-    held(kept.store(), "t").await;
+    take_lease(test.store(), "t").await;
     assert_eq!(
-        kept.store()
+        test.store()
             .quarantine(&[Quarantine {
                 lease: lease("t"),
                 runs: vec![runs[17].clone()]
@@ -296,17 +303,18 @@ async fn bytes_that_went_bad_on_disk_are_found_and_set_aside() {
         [1]
     );
     assert_eq!(
-        known(kept.store(), "t")
+        state_of(test.store(), "t")
             .await
             .map(|state| (state.pending, state.quarantined)),
         Some((39, 1))
     );
 }
 
-/// The folder's journal, with 100 bytes in the midst of this text turned to zeros, as a page that never reached the disk.
-fn tear(kept: &mut Kept, text: &[u8]) -> (PathBuf, Vec<u8>) {
-    kept.store = None;
-    let journal = kept.folder.path().join("data").join("0.jnl");
+/// Overwrites 100 bytes inside this text in the journal with zeros, like a page that never reached the
+/// disk.
+fn damage_commit(test: &mut TestStore, text: &[u8]) -> (PathBuf, Vec<u8>) {
+    test.store = None;
+    let journal = test.folder.path().join("data").join("0.jnl");
     let mut bytes = std::fs::read(&journal).unwrap();
     let from = at(&bytes, text).unwrap() + 50;
     bytes[from..from + 100].fill(0);
@@ -314,52 +322,54 @@ fn tear(kept: &mut Kept, text: &[u8]) -> (PathBuf, Vec<u8>) {
     (journal, bytes)
 }
 
-async fn three_commits() -> Kept {
-    let kept = Kept::new(Sizes::DEFAULT);
-    kept.store().open(&[new_shard("t")]).await.unwrap();
+async fn three_commits() -> TestStore {
+    let test = TestStore::new(FileSizes::DEFAULT);
+    test.store().open(&[new_shard("t")]).await.unwrap();
     for offset in 0..3 {
         let append = Append {
             runs: vec![big(offset, 500)],
             ..append("t", offset)
         };
-        assert_eq!(kept.store().append(&[append]).await.unwrap(), [DONE]);
+        assert_eq!(test.store().append(&[append]).await.unwrap(), [DONE]);
     }
-    kept
+    test
 }
 
 #[tokio::test]
-async fn a_commit_that_was_torn_by_a_loss_of_power_is_left_out_and_nothing_else() {
-    let mut kept = three_commits().await;
-    tear(&mut kept, &big(2, 500).bytes);
-    kept.reopen();
+async fn only_the_last_commit_is_left_out_if_a_power_loss_damaged_it() {
+    let mut test = three_commits().await;
+    damage_commit(&mut test, &big(2, 500).bytes);
+    test.reopen();
     assert_eq!(
-        known(kept.store(), "t").await.map(|state| state.watermark),
+        state_of(test.store(), "t")
+            .await
+            .map(|state| state.watermark),
         Some(Watermark(2))
     );
-    assert_eq!(listed(kept.store(), "t").await.len(), 2);
+    assert_eq!(list_all(test.store(), "t").await.len(), 2);
     assert_eq!(
-        kept.store().append(&[append("t", 2)]).await.unwrap(),
+        test.store().append(&[append("t", 2)]).await.unwrap(),
         [DONE]
     );
-    kept.reopen();
-    assert_eq!(listed(kept.store(), "t").await.len(), 3);
+    test.reopen();
+    assert_eq!(list_all(test.store(), "t").await.len(), 3);
 }
 
 #[tokio::test]
-async fn a_journal_that_is_damaged_elsewhere_is_refused_and_left_as_it_is() {
-    let mut kept = three_commits().await;
-    let (journal, bytes) = tear(&mut kept, &big(1, 500).bytes);
-    let said = refused(kept.folder.path());
+async fn a_journal_with_another_damage_is_rejected_and_left_alone() {
+    let mut test = three_commits().await;
+    let (journal, bytes) = damage_commit(&mut test, &big(1, 500).bytes);
+    let text = open_error(test.folder.path());
     assert!(
-        said.contains("cannot be opened: JournalRecovery(ChecksumMismatch). If the disk is in order, the store in it is damaged"),
-        "{said}"
+        text.contains("cannot be opened: JournalRecovery(ChecksumMismatch). If the disk is in order, the store in it is damaged"),
+        "{text}"
     );
     assert!(
-        said.contains("move the folder away and start again"),
-        "{said}"
+        text.contains("move the folder away and start again"),
+        "{text}"
     );
     assert!(std::fs::read(journal).unwrap() == bytes);
-    assert!(!kept.folder.path().join("torn").exists());
+    assert!(!test.folder.path().join("torn").exists());
 }
 
 fn at(bytes: &[u8], part: &[u8]) -> Option<usize> {

@@ -1,9 +1,9 @@
-//! How much of the disk is taken, and what is deleted.
+//! Disk usage, and deletion of rows.
 
 use super::*;
 use std::path::PathBuf;
 
-/// A run of `length` bytes that look like nothing else.
+/// A run of `length` incompressible bytes.
 pub(super) fn big(offset: u64, length: usize) -> Run {
     let mut noise = offset.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let bytes: Vec<u8> = std::iter::repeat_with(|| {
@@ -36,8 +36,8 @@ pub(super) fn files(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Bytes that the folder's files take on the disk.
-fn taken(folder: &Path) -> u64 {
+/// Bytes on disk of all files in the folder.
+fn disk_usage(folder: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     files(folder)
         .iter()
@@ -69,8 +69,8 @@ async fn fill(store: &Embedded, from: u64, batches: u64) {
 }
 
 async fn drain(store: &Embedded) {
-    held(store, "t").await;
-    for some in listed(store, "t").await.chunks(BATCH as usize) {
+    take_lease(store, "t").await;
+    for some in list_all(store, "t").await.chunks(BATCH as usize) {
         let advance = Advance {
             deletes: some.to_vec(),
             claim: None,
@@ -85,21 +85,26 @@ async fn drain(store: &Embedded) {
 
 #[tokio::test]
 async fn many_cycles_of_fill_and_drain_keep_the_folder_bounded() {
-    let sizes = Sizes {
+    let sizes = FileSizes {
         pool_memory: 4 << 20,
         blob_file: 1 << 20,
-        ..Sizes::DEFAULT
+        ..FileSizes::DEFAULT
     };
-    let mut kept = Kept::new(sizes);
-    kept.store().open(&[new_shard("t")]).await.unwrap();
+    let mut test = TestStore::new(sizes);
+    test.store().open(&[new_shard("t")]).await.unwrap();
     let (batches, cycles) = (8, 12);
     let each = batches * BATCH * LENGTH as u64;
     let (files, journals) = (
         each * 3 / 2 + limit::EMBEDDED_SLACK_BYTES + 2 * sizes.pool_memory,
         2 * limit::EMBEDDED_JOURNAL_BYTES,
     );
-    let size = |folder: &Path| (taken(folder), taken(&folder.join("data").join("keyspaces")));
-    // Journals go when threads of the store's own have written what is in them elsewhere.
+    let size = |folder: &Path| {
+        (
+            disk_usage(folder),
+            disk_usage(&folder.join("data").join("keyspaces")),
+        )
+    };
+    // The database deletes journals in the background, after it has flushed them.
     let look = async |folder: &Path| {
         for _ in 0..200 {
             let (all, in_files) = size(folder);
@@ -115,48 +120,48 @@ async fn many_cycles_of_fill_and_drain_keep_the_folder_bounded() {
         );
     };
     for cycle in 0..cycles {
-        fill(kept.store(), cycle * batches * BATCH, batches).await;
-        look(kept.folder.path()).await;
-        drain(kept.store()).await;
-        look(kept.folder.path()).await;
+        fill(test.store(), cycle * batches * BATCH, batches).await;
+        look(test.folder.path()).await;
+        drain(test.store()).await;
+        look(test.folder.path()).await;
     }
     assert!(
         cycles * each > files && cycles * each > journals,
-        "or this shows nothing"
+        "the cycles write more than the limits allow"
     );
-    kept.reopen();
-    assert_eq!(listed(kept.store(), "t").await, []);
+    test.reopen();
+    assert_eq!(list_all(test.store(), "t").await, []);
 }
 
 #[tokio::test]
-async fn what_was_delivered_is_freed_when_nothing_new_comes() {
-    let sizes = Sizes {
+async fn space_of_delivered_runs_is_freed_without_new_data() {
+    let sizes = FileSizes {
         pool_memory: 4 << 20,
         blob_file: 1 << 20,
-        ..Sizes::DEFAULT
+        ..FileSizes::DEFAULT
     };
-    let mut kept = Kept::new(sizes);
-    kept.store().open(&[new_shard("t")]).await.unwrap();
-    fill(kept.store(), 0, 16).await;
-    drain(kept.store()).await;
-    kept.store = None;
-    let folder = DataDir::lock(kept.folder.path()).unwrap();
-    let rows = folder.open(&sizes).unwrap();
-    let data = kept.folder.path().join("data").join("keyspaces");
-    assert!(taken(&data) > 16 << 20);
-    gc::collect(&rows).unwrap();
-    assert!(taken(&data) < 1 << 20, "{} bytes", taken(&data));
-    // What waits is not touched.
-    drop((rows, folder));
-    kept.reopen();
-    fill(kept.store(), 16 * BATCH, 4).await;
-    let runs = listed(kept.store(), "t").await;
-    kept.store = None;
-    let folder = DataDir::lock(kept.folder.path()).unwrap();
+    let mut test = TestStore::new(sizes);
+    test.store().open(&[new_shard("t")]).await.unwrap();
+    fill(test.store(), 0, 16).await;
+    drain(test.store()).await;
+    test.store = None;
+    let folder = DataDir::lock(test.folder.path()).unwrap();
+    let tables = folder.open(&sizes).unwrap();
+    let data = test.folder.path().join("data").join("keyspaces");
+    assert!(disk_usage(&data) > 16 << 20);
+    gc::collect(&tables).unwrap();
+    assert!(disk_usage(&data) < 1 << 20, "{} bytes", disk_usage(&data));
+    // Waiting runs are not touched.
+    drop((tables, folder));
+    test.reopen();
+    fill(test.store(), 16 * BATCH, 4).await;
+    let runs = list_all(test.store(), "t").await;
+    test.store = None;
+    let folder = DataDir::lock(test.folder.path()).unwrap();
     gc::collect(&folder.open(&sizes).unwrap()).unwrap();
     drop(folder);
-    kept.reopen();
-    let fetched = kept
+    test.reopen();
+    let fetched = test
         .store()
         .fetch(&[Fetch {
             shard: shard("t"),
@@ -174,22 +179,22 @@ async fn what_was_delivered_is_freed_when_nothing_new_comes() {
 }
 
 #[tokio::test]
-async fn an_erased_shard_leaves_no_rows_even_if_the_process_ended_meanwhile() {
-    let mut kept = Kept::new(Sizes::DEFAULT);
-    kept.store()
-        .open(&[new_shard("gone"), new_shard("kept")])
+async fn an_erased_shard_leaves_no_rows_even_after_a_restart() {
+    let mut test = TestStore::new(FileSizes::DEFAULT);
+    test.store()
+        .open(&[new_shard("gone"), new_shard("test")])
         .await
         .unwrap();
     for offset in 0..30 {
         assert_eq!(
-            kept.store()
-                .append(&[append("gone", offset), append("kept", offset)])
+            test.store()
+                .append(&[append("gone", offset), append("test", offset)])
                 .await
                 .unwrap(),
             [DONE, DONE]
         );
     }
-    held(kept.store(), "gone").await;
+    take_lease(test.store(), "gone").await;
     let cancel = IdChange {
         id: "id3".into(),
         kind: IdChangeKind::Cancel,
@@ -199,37 +204,37 @@ async fn an_erased_shard_leaves_no_rows_even_if_the_process_ended_meanwhile() {
         changes: vec![cancel],
         ..append("gone", 30)
     };
-    kept.store().append(&[cancels]).await.unwrap();
+    test.store().append(&[cancels]).await.unwrap();
     let run = append("gone", 5).runs.remove(0);
-    kept.store()
+    test.store()
         .quarantine(&[Quarantine {
             lease: lease("gone"),
             runs: vec![(run.slice, run.name)],
         }])
         .await
         .unwrap();
-    kept.store().erase(&[shard("gone")]).await.unwrap();
-    kept.reopen();
-    // A new life of the same shard sees nothing of the one before.
+    test.store().erase(&[shard("gone")]).await.unwrap();
+    test.reopen();
+    // A new shard with the same name is empty.
     assert!(matches!(
-        kept.store().open(&[new_shard("gone")]).await.unwrap()[0],
+        test.store().open(&[new_shard("gone")]).await.unwrap()[0],
         Opened::Created(_)
     ));
-    assert_eq!(listed(kept.store(), "gone").await, []);
-    assert_eq!(listed(kept.store(), "kept").await.len(), 30);
-    kept.store = None;
-    let folder = DataDir::lock(kept.folder.path()).unwrap();
-    let rows = folder.open(&Sizes::DEFAULT).unwrap();
-    let here = Context {
+    assert_eq!(list_all(test.store(), "gone").await, []);
+    assert_eq!(list_all(test.store(), "test").await.len(), 30);
+    test.store = None;
+    let folder = DataDir::lock(test.folder.path()).unwrap();
+    let tables = folder.open(&FileSizes::DEFAULT).unwrap();
+    let context = Context {
         deployment: "test".into(),
         clock: Arc::new(WallClock),
-        room: DiskSpace::new(kept.folder.path().to_owned()),
+        disk: DiskSpace::new(test.folder.path().to_owned()),
     };
-    let mut registry = Shards::load(rows.clone(), here, &BTreeMap::new()).unwrap();
-    while registry.has_garbage() {
-        registry
+    let mut shards = Shards::load(tables.clone(), context, &BTreeMap::new()).unwrap();
+    while shards.has_garbage() {
+        shards
             .attempt(Shards::delete_garbage)
-            .and_then(|()| registry.commit())
+            .and_then(|()| shards.commit())
             .unwrap();
     }
     let keys = |keyspace: &fjall::Keyspace| {
@@ -238,14 +243,14 @@ async fn an_erased_shard_leaves_no_rows_even_if_the_process_ended_meanwhile() {
             .map(|row| row.key().unwrap().to_vec())
             .collect::<Vec<_>>()
     };
-    // The number stands behind the letter, but for the bytes, where it stands behind the slice.
+    // The number follows the letter. In rows for bytes it follows the slice.
     let of_gone = |key: &Vec<u8>| {
         key.get(if key[0] == b'p' { 10..14 } else { 1..5 }) == Some(&1u32.to_be_bytes()[..])
             && key[0] != b'm'
     };
-    let left: Vec<_> = keys(&rows.index)
+    let left: Vec<_> = keys(&tables.index)
         .into_iter()
-        .chain(keys(&rows.pool))
+        .chain(keys(&tables.pool))
         .filter(of_gone)
         .collect();
     assert!(left.is_empty(), "{left:?}");

@@ -1,36 +1,36 @@
-//! Who may use a folder, and which folders are used.
+//! Which folders are accepted.
 
 use super::*;
 
 #[tokio::test]
-async fn a_folder_in_use_is_refused_with_the_id_of_its_process_and_free_again_afterwards() {
-    let mut kept = Kept::new(Sizes::DEFAULT);
-    let said = refused(kept.folder.path());
+async fn a_folder_in_use_is_rejected_with_the_id_of_its_process() {
+    let mut test = TestStore::new(FileSizes::DEFAULT);
+    let text = open_error(test.folder.path());
     let process = std::process::id();
     assert!(
-        said.contains(&format!(
+        text.contains(&format!(
             "is in use by process {process}: only one process can have an embedded store at a time"
         )),
-        "{said}"
+        "{text}"
     );
     assert!(
-        said.contains("Stop that one, or set store.embedded.path to another folder"),
-        "{said}"
+        text.contains("Stop that one, or set store.embedded.path to another folder"),
+        "{text}"
     );
-    // A second handle is another loop's, not another process'.
-    let second = kept.store().clone();
-    kept.store = None;
-    assert!(refused(kept.folder.path()).contains("is in use"));
+    // A second handle keeps the folder locked.
+    let second = test.store().clone();
+    test.store = None;
+    assert!(open_error(test.folder.path()).contains("is in use"));
     drop(second);
-    kept.reopen();
+    test.reopen();
 }
 
 #[test]
-fn a_folder_of_another_format_is_refused_and_left_alone() {
-    let kept = Kept::new(Sizes::DEFAULT);
-    let folder = kept.folder;
-    drop(kept.store);
-    for (format, said) in [
+fn a_folder_with_another_format_is_rejected_and_left_alone() {
+    let test = TestStore::new(FileSizes::DEFAULT);
+    let folder = test.folder;
+    drop(test.store);
+    for (format, expected) in [
         (
             "postdate embedded store, format 2\n",
             "has format 2, and this version of Postdate reads and writes format 1",
@@ -38,10 +38,10 @@ fn a_folder_of_another_format_is_refused_and_left_alone() {
         ("", "has an unknown format, and this version"),
     ] {
         std::fs::write(folder.path().join("format"), format).unwrap();
-        let text = refused(folder.path());
+        let text = open_error(folder.path());
         assert!(
-            text.contains(said)
-                && text.contains("let the version that wrote it deliver what waits there"),
+            text.contains(expected)
+                && text.contains("let the version that wrote it deliver the waiting messages"),
             "{text}"
         );
         assert!(
@@ -56,29 +56,29 @@ fn a_folder_of_another_format_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_folder_with_other_things_in_it_is_refused_and_left_alone() {
+fn a_folder_with_foreign_files_is_rejected_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("thesis.txt"), "years of work").unwrap();
-    let text = refused(folder.path());
+    let text = open_error(folder.path());
     assert!(text.contains("holds `thesis.txt` and no Postdate store: set store.embedded.path to a folder of its own"), "{text}");
     assert!(!folder.path().join("data").exists() && !folder.path().join("format").exists());
 }
 
 #[test]
-fn a_path_that_cannot_be_a_folder_is_refused_with_the_reason() {
+fn a_path_that_is_no_folder_is_rejected_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
-    assert!(refused(&file).contains(&format!("{}: ", file.display())));
-    assert!(refused(&file.join("below")).contains("Not a directory"));
+    assert!(open_error(&file).contains(&format!("{}: ", file.display())));
+    assert!(open_error(&file.join("below")).contains("Not a directory"));
 }
 
 #[tokio::test]
-async fn a_folder_is_made_with_those_above_it_and_only_its_owner_reads_it() {
+async fn a_new_folder_is_created_with_its_parents_and_readable_only_by_its_owner() {
     use std::os::unix::fs::PermissionsExt as _;
     let above = tempfile::tempdir().unwrap();
     let path = above.path().join("var").join("postdate");
-    let store = opened(&path, Sizes::DEFAULT);
+    let store = opened(&path, FileSizes::DEFAULT);
     assert!(matches!(
         store.open(&[new_shard("t")]).await.unwrap()[0],
         Opened::Created(_)
@@ -89,11 +89,11 @@ async fn a_folder_is_made_with_those_above_it_and_only_its_owner_reads_it() {
     );
 }
 
-/// A folder comes into being in steps; a process that dies after any of them leaves one that the next process completes.
+/// A process may die after any step of the creation. The next process completes the folder.
 #[tokio::test]
-async fn a_folder_whose_making_was_cut_short_is_completed() {
+async fn an_incomplete_new_folder_is_completed() {
     let whole = tempfile::tempdir().unwrap();
-    drop(opened(whole.path(), Sizes::DEFAULT));
+    drop(opened(whole.path(), FileSizes::DEFAULT));
     let steps: [&[&str]; 5] = [
         &["lock"],
         &["lock", "data.new/0.jnl"],
@@ -113,7 +113,7 @@ async fn a_folder_whose_making_was_cut_short_is_completed() {
             };
             std::fs::copy(from, path).unwrap();
         }
-        let store = opened(folder.path(), Sizes::DEFAULT);
+        let store = opened(folder.path(), FileSizes::DEFAULT);
         assert!(
             matches!(
                 store.open(&[new_shard("t")]).await.unwrap()[0],
@@ -122,8 +122,8 @@ async fn a_folder_whose_making_was_cut_short_is_completed() {
             "{step:?}"
         );
         drop(store);
-        let store = opened(folder.path(), Sizes::DEFAULT);
-        assert!(known(&store, "t").await.is_some(), "{step:?}");
+        let store = opened(folder.path(), FileSizes::DEFAULT);
+        assert!(state_of(&store, "t").await.is_some(), "{step:?}");
         assert!(
             !folder.path().join("data.new").exists() && !folder.path().join("format.new").exists(),
             "{step:?}"

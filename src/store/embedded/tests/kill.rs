@@ -1,16 +1,17 @@
-//! A process that is killed, or that cannot write any more: this test program itself, started once more with one test to run.
+//! A process that is killed, or cannot write any more. The process is this test program, started again
+//! with one test.
 
 use super::disk::big;
 use super::*;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// What the other process is told: its folder, how many bytes its runs have, and how many it may hold in memory.
+/// Parameters of the other process: its folder, the size of its runs, and its memtable size.
 const FOLDER: &str = "EMBEDDED_TEST_FOLDER";
 const LENGTH: &str = "EMBEDDED_TEST_LENGTH";
 const MEMORY: &str = "EMBEDDED_TEST_MEMORY";
 
-/// Starts this program with the one test that writes. `shell` comes before it.
+/// Starts this program with the test that writes. `shell` runs first.
 fn start(
     folder: &Path,
     (length, memory): (usize, u64),
@@ -22,7 +23,7 @@ fn start(
         .arg(std::env::current_exe().unwrap());
     command.args([
         "--exact",
-        "store::embedded::tests::kill::the_process_that_writes",
+        "store::embedded::tests::kill::writer_process",
         "--nocapture",
     ]);
     command
@@ -39,37 +40,38 @@ fn start(
     (child, output)
 }
 
-fn told<T: std::str::FromStr>(name: &str) -> T {
+fn env<T: std::str::FromStr>(name: &str) -> T {
     std::env::var(name)
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or_else(|| panic!("{name} is set"))
 }
 
-/// Not a test of its own: what the others start. Appends to two shards at once, advances behind that, and says what was acknowledged.
+/// No test of its own: the other tests start it. Appends to two shards, advances behind the appends,
+/// and prints every acknowledgement.
 #[test]
-fn the_process_that_writes() {
+fn writer_process() {
     let Some(folder) = std::env::var_os(FOLDER) else {
         return;
     };
-    let sizes = Sizes {
-        pool_memory: told(MEMORY),
+    let sizes = FileSizes {
+        pool_memory: env(MEMORY),
         blob_file: 128 << 10,
-        ..Sizes::DEFAULT
+        ..FileSizes::DEFAULT
     };
     let store = opened(Path::new(&folder), sizes);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(write_on(&store, told(LENGTH)));
+    runtime.block_on(write_on(&store, env(LENGTH)));
 }
 
 #[allow(clippy::print_stdout, reason = "the other process reads it")]
 async fn write_on(store: &Embedded, length: usize) {
     store.open(&[new_shard("a"), new_shard("b")]).await.unwrap();
-    held(store, "a").await;
-    let mut next = known(store, "a").await.unwrap().watermark.0;
+    take_lease(store, "a").await;
+    let mut next = state_of(store, "a").await.unwrap().watermark.0;
     loop {
         let appends = ["a", "b"].map(|topic| Append {
             runs: vec![big(next, length)],
@@ -77,7 +79,7 @@ async fn write_on(store: &Embedded, length: usize) {
         });
         match store.append(&appends).await {
             Ok(outcomes) => {
-                // Elsewhere after a commit of which nothing was known.
+                // A mismatch follows a commit whose result is unknown.
                 let repeated = [Appended::WatermarkMismatch(Watermark(next + 1)); 2];
                 assert!(
                     outcomes == [DONE, DONE] || outcomes == repeated,
@@ -92,9 +94,9 @@ async fn write_on(store: &Embedded, length: usize) {
             }
         }
         if next.is_multiple_of(4) {
-            // Everything of shard `a` but the last ten.
+            // All but the last ten of shard `a`.
             let delivered = Progress::new(place(next.saturating_sub(10)), Watermark(next));
-            let deletes = listed(store, "a")
+            let deletes = list_all(store, "a")
                 .await
                 .into_iter()
                 .take_while(|(_, name)| name.least_offset().0 + 10 <= next)
@@ -111,23 +113,23 @@ async fn write_on(store: &Embedded, length: usize) {
     }
 }
 
-/// The number behind that word.
+/// The number after this word.
 fn number(line: &str, word: &str) -> Option<u64> {
     line.split_once(word)?.1.trim().parse().ok()
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_survives_a_kill_at_any_moment() {
+async fn acknowledged_writes_survive_a_kill_at_any_moment() {
     let folder = tempfile::tempdir().unwrap();
     let (mut stored, mut delivered) = (None, None);
     for round in 0..12 {
         let (mut child, output) = start(folder.path(), (9_000, 1 << 20), "");
         let mut lines = output.lines().map_while(Result::ok);
-        let hear = |line: &str, stored: &mut Option<u64>, delivered: &mut Option<u64>| {
+        let note = |line: &str, stored: &mut Option<u64>, delivered: &mut Option<u64>| {
             *stored = number(line, "stored ").or(*stored);
             *delivered = number(line, "delivered ").or(*delivered);
         };
-        // Some rounds long enough for files to be written and merged, some short.
+        // Some rounds are long enough to write and merge files, some are short.
         let rounds = [1, 40, 150, 7][round % 4];
         for line in lines
             .by_ref()
@@ -135,44 +137,44 @@ async fn what_was_acknowledged_survives_a_kill_at_any_moment() {
             .take(rounds)
             .collect::<Vec<_>>()
         {
-            hear(&line, &mut stored, &mut delivered);
+            note(&line, &mut stored, &mut delivered);
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        // What it had said before it died.
+        // Lines that the process printed before it died.
         for line in lines {
-            hear(&line, &mut stored, &mut delivered);
+            note(&line, &mut stored, &mut delivered);
         }
-        let store = opened(folder.path(), Sizes::DEFAULT);
-        judge(&store, 9_000, (stored.unwrap(), delivered)).await;
+        let store = opened(folder.path(), FileSizes::DEFAULT);
+        check_store(&store, 9_000, (stored.unwrap(), delivered)).await;
     }
 }
 
-/// What was acknowledged is there, and nothing else but what may have been under way.
-async fn judge(store: &Embedded, length: usize, (stored, delivered): (u64, Option<u64>)) {
+/// Checks that all acknowledged writes are there, and at most one more.
+async fn check_store(store: &Embedded, length: usize, (stored, delivered): (u64, Option<u64>)) {
     for topic in ["a", "b"] {
-        let state = known(store, topic).await.unwrap();
+        let state = state_of(store, topic).await.unwrap();
         assert!(
             (stored + 1..=stored + 2).contains(&state.watermark.0),
             "{topic}: {} after {stored} was acknowledged",
             state.watermark
         );
-        let runs = listed(store, topic).await;
+        let runs = list_all(store, topic).await;
         let first = runs.first().map_or(0, |(_, name)| name.least_offset().0);
         assert_eq!(
             runs.len() as u64,
             state.watermark.0 - first,
-            "{topic}: every run from the first on is there"
+            "{topic}: every run from the first one"
         );
         assert_eq!(state.pending, runs.len() as u64);
         if topic == "a" {
             assert!(delivered.is_none_or(|delivered| state.delivered.cursor.offset.0 >= delivered));
             assert!(
                 first == 0 || first - 1 <= state.delivered.cursor.offset.0,
-                "nothing is gone that was not delivered"
+                "only delivered runs are deleted"
             );
         } else {
-            assert_eq!(first, 0, "nothing of it was delivered");
+            assert_eq!(first, 0, "shard b delivers nothing");
         }
         let fetched = store
             .fetch(&[Fetch {
@@ -185,20 +187,20 @@ async fn judge(store: &Embedded, length: usize, (stored, delivered): (u64, Optio
         for ((_, name), bytes) in runs.iter().zip(fetched) {
             assert!(
                 bytes == Some(big(name.least_offset().0, length).bytes),
-                "{topic}: {name} is what was written"
+                "{topic}: bytes of {name}"
             );
         }
     }
 }
 
-/// Of runs that soon come to the bound.
+/// Run size that reaches the limit soon.
 const LONG: usize = 200_000;
 
-/// Files cannot grow beyond a bound, as on a full disk; then they can again.
+/// First no file can grow beyond a limit, as on a full disk. Later it can.
 #[tokio::test]
-async fn a_disk_that_refuses_writes_is_waited_for_and_nothing_acknowledged_is_lost() {
+async fn the_store_recovers_from_a_full_disk_without_losing_acknowledged_writes() {
     let folder = tempfile::tempdir().unwrap();
-    // The size that journals are made with, in blocks of 512 bytes; none is ended, as nothing is written to other files before.
+    // The initial size of a journal, in blocks of 512 bytes.
     let (mut child, output) = start(
         folder.path(),
         (LONG, 256 << 20),
@@ -208,7 +210,7 @@ async fn a_disk_that_refuses_writes_is_waited_for_and_nothing_acknowledged_is_lo
     let failed = lines
         .by_ref()
         .find(|line| line.contains("failed "))
-        .expect("it runs until it is killed");
+        .expect("the process runs until it is killed");
     assert!(
         failed.contains("the store does not answer: the embedded store's folder: File too large"),
         "{failed}"
@@ -234,8 +236,8 @@ async fn a_disk_that_refuses_writes_is_waited_for_and_nothing_acknowledged_is_lo
         .filter_map(|line| number(&line, "stored "))
         .last()
         .or(stored);
-    judge(
-        &opened(folder.path(), Sizes::DEFAULT),
+    check_store(
+        &opened(folder.path(), FileSizes::DEFAULT),
         LONG,
         (stored.unwrap(), None),
     )

@@ -1,11 +1,11 @@
-//! The embedded store in temporary folders: the port's promises, and what only a folder, a disk or a kill can do to it.
+//! The embedded store in temporary folders: the contract suite, and tests of folder, disk and kills.
 
 mod damage;
 mod disk;
 mod folder;
 mod kill;
 
-use super::data_dir::Sizes;
+use super::data_dir::FileSizes;
 use super::*;
 use crate::clock::WallClock;
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
@@ -19,33 +19,33 @@ use crate::testing::store::contract::{self, StoreUnderTest, run_of};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// So little that files are written and merged all the time.
-const SMALL: Sizes = Sizes {
+/// So small that files are written and merged all the time.
+const SMALL: FileSizes = FileSizes {
     index_memory: 4 * 1024,
     pool_memory: 16 * 1024,
     blob_file: 4 * 1024,
-    apart: 64,
+    separate_min: 64,
 };
 
-struct Kept {
+struct TestStore {
     folder: TempDir,
-    sizes: Sizes,
-    room: DiskSpace,
+    sizes: FileSizes,
+    disk: DiskSpace,
     store: Option<Embedded>,
 }
 
-impl Kept {
-    fn new(sizes: Sizes) -> Self {
+impl TestStore {
+    fn new(sizes: FileSizes) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let room = DiskSpace::new(folder.path().to_owned());
-        let mut kept = Self {
+        let disk = DiskSpace::new(folder.path().to_owned());
+        let mut test = Self {
             folder,
             sizes,
-            room,
+            disk,
             store: None,
         };
-        kept.reopen();
-        kept
+        test.reopen();
+        test
     }
 
     fn store(&self) -> &Embedded {
@@ -54,18 +54,18 @@ impl Kept {
 
     fn reopen(&mut self) {
         self.store = None;
-        self.store = Some(opened_with(self.folder.path(), self.sizes, &self.room));
+        self.store = Some(opened_with(self.folder.path(), self.sizes, &self.disk));
     }
 }
 
-/// On a machine that is busy, the threads of the store that had the folder before may take longer than they are waited for.
+/// Retries while the threads of the previous store still hold the lock, as on a busy machine.
 #[allow(
     clippy::disallowed_methods,
-    reason = "threads and a real disk are waited for"
+    reason = "the test waits for real threads and a real disk"
 )]
-fn opened_with(path: &Path, sizes: Sizes, room: &DiskSpace) -> Embedded {
+fn opened_with(path: &Path, sizes: FileSizes, disk: &DiskSpace) -> Embedded {
     for _ in 0..600 {
-        match Embedded::open_with(&options(path), sizes, room.clone(), WallClock) {
+        match Embedded::open_with(&options(path), sizes, disk.clone(), WallClock) {
             Err(Error::Unusable(why)) if why.contains("in use by process") => {
                 std::thread::sleep(Duration::from_millis(100))
             }
@@ -86,11 +86,11 @@ pub(super) fn options(path: &Path) -> Options {
     }
 }
 
-fn opened(path: &Path, sizes: Sizes) -> Embedded {
+fn opened(path: &Path, sizes: FileSizes) -> Embedded {
     opened_with(path, sizes, &DiskSpace::new(path.to_owned()))
 }
 
-fn refused(path: &Path) -> String {
+fn open_error(path: &Path) -> String {
     match Embedded::open(&options(path), WallClock) {
         Err(Error::Unusable(text)) => text,
         Err(other) => panic!("{other}"),
@@ -99,7 +99,7 @@ fn refused(path: &Path) -> String {
 }
 
 #[async_trait(?Send)]
-impl StoreUnderTest for Kept {
+impl StoreUnderTest for TestStore {
     fn store(&self) -> &dyn Store {
         self.store()
     }
@@ -109,12 +109,12 @@ impl StoreUnderTest for Kept {
     }
 
     async fn set_full(&self, full: bool) {
-        self.room.set_reserve(if full { u64::MAX } else { 0 });
+        self.disk.set_reserve(if full { u64::MAX } else { 0 });
     }
 }
 
 #[async_trait(?Send)]
-impl ComparedStore for Kept {
+impl ComparedStore for TestStore {
     fn store(&self) -> &dyn Store {
         self.store()
     }
@@ -125,7 +125,7 @@ impl ComparedStore for Kept {
     }
 }
 
-/// A place in hour `offset / 8` after the epoch.
+/// A place in hour `offset / 8` since the epoch.
 fn place(offset: u64) -> Cursor {
     Cursor::new(
         Timestamp::from_millis(offset as i64 * 450_000),
@@ -137,7 +137,7 @@ fn append(topic: &str, offset: u64) -> Append {
     append_at(topic, place(offset))
 }
 
-async fn held(store: &Embedded, topic: &str) {
+async fn take_lease(store: &Embedded, topic: &str) {
     let acquired = store
         .acquire(&[lease(topic)], Duration::from_secs(3_600))
         .await
@@ -146,7 +146,7 @@ async fn held(store: &Embedded, topic: &str) {
     assert!(matches!(acquired, Acquired::Granted { .. }), "{acquired:?}");
 }
 
-async fn listed(store: &Embedded, topic: &str) -> Vec<(crate::model::Slice, RunName)> {
+async fn list_all(store: &Embedded, topic: &str) -> Vec<(crate::model::Slice, RunName)> {
     match store
         .list(&[list_everything(topic)])
         .await
@@ -162,7 +162,7 @@ async fn listed(store: &Embedded, topic: &str) -> Vec<(crate::model::Slice, RunN
     }
 }
 
-async fn known(store: &Embedded, topic: &str) -> Option<StoredShard> {
+async fn state_of(store: &Embedded, topic: &str) -> Option<StoredShard> {
     store.state(&[shard(topic)]).await.unwrap().remove(0)
 }
 
@@ -172,33 +172,32 @@ const DONE: Appended = Appended::Done {
 };
 
 #[tokio::test]
-async fn the_embedded_store_keeps_every_promise_of_the_port() {
-    contract::run(&Kept::new(Sizes::DEFAULT)).await;
+async fn the_embedded_store_passes_the_contract_suite() {
+    contract::run(&TestStore::new(FileSizes::DEFAULT)).await;
 }
 
 #[tokio::test]
-async fn the_promises_are_kept_while_files_are_written_and_merged() {
-    contract::run(&Kept::new(SMALL)).await;
+async fn the_contract_suite_passes_while_files_are_written_and_merged() {
+    contract::run(&TestStore::new(SMALL)).await;
 }
 
 #[test]
-fn random_sequences_of_calls_have_the_same_outcomes_in_memory_and_in_a_folder_that_is_opened_again()
-{
+fn random_calls_have_the_same_outcomes_in_memory_and_in_a_folder_with_restarts() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    assert_same_as_memory(&mut Kept::new(Sizes::DEFAULT), &runtime, 100);
+    assert_same_as_memory(&mut TestStore::new(FileSizes::DEFAULT), &runtime, 100);
 }
 
 #[tokio::test]
-async fn a_call_that_is_dropped_has_its_effect_and_stops_nothing() {
-    let kept = Kept::new(Sizes::DEFAULT);
-    let store = kept.store();
+async fn a_dropped_call_takes_effect_and_blocks_no_other_call() {
+    let test = TestStore::new(FileSizes::DEFAULT);
+    let store = test.store();
     store.open(&[new_shard("t")]).await.unwrap();
     let batch = [append("t", 0)];
     let mut lost = Box::pin(store.append(&batch));
-    // Handed over, and not waited for.
+    // The call is in the queue of the writer.
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(lost.as_mut().poll(&mut context).is_pending());
     drop(lost);
@@ -206,10 +205,10 @@ async fn a_call_that_is_dropped_has_its_effect_and_stops_nothing() {
 }
 
 #[tokio::test]
-async fn calls_of_many_loops_go_on_side_by_side() {
-    let kept = Kept::new(Sizes::DEFAULT);
+async fn many_threads_can_call_at_the_same_time() {
+    let test = TestStore::new(FileSizes::DEFAULT);
     let topics: Vec<String> = (0..8).map(|i| format!("t{i}")).collect();
-    kept.store()
+    test.store()
         .open(
             &topics
                 .iter()
@@ -220,7 +219,7 @@ async fn calls_of_many_loops_go_on_side_by_side() {
         .unwrap();
     let mut group = crate::task::TaskGroup::new();
     for topic in topics.clone() {
-        let store = kept.store().clone();
+        let store = test.store().clone();
         group
             .spawn_thread(&topic.clone(), move |stop| async move {
                 for offset in 0..50 {
@@ -233,7 +232,7 @@ async fn calls_of_many_loops_go_on_side_by_side() {
     }
     let all_stored = async {
         loop {
-            let states = kept
+            let states = test
                 .store()
                 .state(&topics.iter().map(|topic| shard(topic)).collect::<Vec<_>>())
                 .await
@@ -251,18 +250,18 @@ async fn calls_of_many_loops_go_on_side_by_side() {
         .await
         .unwrap();
     for topic in &topics {
-        assert_eq!(listed(kept.store(), topic).await.len(), 50);
+        assert_eq!(list_all(test.store(), topic).await.len(), 50);
     }
 }
 
 #[tokio::test]
-async fn a_restart_ends_all_leases_and_begins_the_tail_at_the_watermark() {
-    let mut kept = Kept::new(Sizes::DEFAULT);
-    kept.store().open(&[new_shard("t")]).await.unwrap();
-    kept.store().append(&[append("t", 0)]).await.unwrap();
-    held(kept.store(), "t").await;
-    kept.reopen();
-    let renewed = kept
+async fn a_restart_ends_all_leases_and_starts_the_tail_at_the_watermark() {
+    let mut test = TestStore::new(FileSizes::DEFAULT);
+    test.store().open(&[new_shard("t")]).await.unwrap();
+    test.store().append(&[append("t", 0)]).await.unwrap();
+    take_lease(test.store(), "t").await;
+    test.reopen();
+    let renewed = test
         .store()
         .renew(&[lease("t")], Duration::from_secs(9))
         .await
@@ -274,7 +273,7 @@ async fn a_restart_ends_all_leases_and_begins_the_tail_at_the_watermark() {
         until: Timestamp::MAX,
         limit: 9,
     };
-    let tailed = kept.store().tail(&[tail(0), tail(1)]).await.unwrap();
+    let tailed = test.store().tail(&[tail(0), tail(1)]).await.unwrap();
     let history = Lineage::default();
     let wanted = [
         Tailed::OutOfRange {
@@ -291,23 +290,23 @@ async fn a_restart_ends_all_leases_and_begins_the_tail_at_the_watermark() {
 }
 
 #[tokio::test]
-async fn deployments_share_a_folder_and_no_shard() {
-    let mut kept = Kept::new(Sizes::DEFAULT);
-    kept.store().open(&[new_shard("t")]).await.unwrap();
-    kept.store().append(&[append("t", 0)]).await.unwrap();
-    kept.store = None;
+async fn deployments_share_a_folder_but_no_shard() {
+    let mut test = TestStore::new(FileSizes::DEFAULT);
+    test.store().open(&[new_shard("t")]).await.unwrap();
+    test.store().append(&[append("t", 0)]).await.unwrap();
+    test.store = None;
     let other = Options {
         deployment: "other".to_owned(),
-        ..options(kept.folder.path())
+        ..options(test.folder.path())
     };
     let store = Embedded::open(&other, WallClock).unwrap();
-    assert_eq!(known(&store, "t").await, None);
+    assert_eq!(state_of(&store, "t").await, None);
     assert!(matches!(
         store.open(&[new_shard("t")]).await.unwrap()[0],
         Opened::Created(_)
     ));
-    assert_eq!(listed(&store, "t").await, []);
+    assert_eq!(list_all(&store, "t").await, []);
     drop(store);
-    kept.reopen();
-    assert_eq!(listed(kept.store(), "t").await.len(), 1);
+    test.reopen();
+    assert_eq!(list_all(test.store(), "t").await.len(), 1);
 }
