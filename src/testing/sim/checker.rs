@@ -1,5 +1,6 @@
 //! Compares the messages that arrived with the messages that were sent.
-//! / It checks G1, G2, G4 and G5. It checks for duplicates if no fault was injected, and always
+//!
+//! It checks G1, G2, G4 and G5. It checks for duplicates if no fault was injected, and always
 //! with exactly-once delivery. It reads like a consumer with `read_committed`.
 
 use crate::store::{Balance, OutcomeCounts};

@@ -1,5 +1,6 @@
 //! One simulated process: the loops of all roles as local tasks, wired as in `role/mod.rs`.
-//! / A kill drops them at any await.
+//!
+//! A kill drops them at any await.
 
 use crate::broker::{Catalog, Source, Target, TransactionalProducers};
 use crate::health::Health;
@@ -12,11 +13,12 @@ use crate::metric;
 use crate::model::{Dialects, Naming, RoutingRules, TargetRules, WithoutDelay};
 use crate::run::ThinHours;
 use crate::store::Store;
+use crate::testing::sim::delivery_observer::DeliveryObserver;
 use crate::testing::sim::faults::network::OverNetwork;
 use crate::testing::sim::faults::producer::{NetworkProducer, NetworkTransactions};
 use crate::testing::sim::faults::slow_store::SlowStore;
 use crate::testing::sim::mutants::ingress_sends_directly::IngressSendsDirectly;
-use crate::testing::sim::process_control::{DeliveryObserver, ProcessControl};
+use crate::testing::sim::process_control::ProcessControl;
 use crate::testing::sim::world::{DEAD, GROUP, MARKERS, ROUTE, SOURCE, TARGET, World};
 use crate::timer::{
     self, ClusterProducers, CompactionPolicy, Compactor, DeliveryAlerts, Dispatcher, LeaseKeeper,
@@ -187,7 +189,7 @@ impl Process {
         let options = ingress::Options {
             deployment: "sim".into(),
             route: ROUTE.into(),
-            rules: rules(),
+            rules: rules(world),
             stops_at_gap: false,
             thin: shape.thin,
         };
@@ -267,10 +269,10 @@ impl Process {
     }
 }
 
-fn rules() -> RoutingRules {
+fn rules(world: &World) -> RoutingRules {
     RoutingRules {
         targets: TargetRules::new(Naming::Topic, Some(TARGET), Vec::<String>::new(), [SOURCE]),
-        max_delay: Duration::from_secs(7 * 24 * 3_600),
+        max_delay: world.max_delay(),
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
         dialects: Dialects::default(),
@@ -310,7 +312,7 @@ fn claimable(world: &World, member: &ProcessControl, health: &Health) -> RouteCa
 fn timer_options(world: &World, health: &Health) -> timer::Options {
     let (overdue_after, catch_up_rate) = world.overdue();
     let route = RouteOptions {
-        rules: rules(),
+        rules: rules(world),
         dead_letter: DEAD.to_owned(),
         retry: RetryPolicy {
             max_attempts: 1_000,

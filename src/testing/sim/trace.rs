@@ -1,6 +1,7 @@
 //! The events of a simulation in time order: faults, leases, transactional producers, and the fate
 //! of each message.
-//! / A failure shows only the messages that its accusations name.
+//!
+//! A failure shows only the messages that its accusations name.
 
 use std::collections::BTreeSet;
 

@@ -2,12 +2,13 @@
 //! events.
 
 use crate::broker::{Catalog, DeliveryFailure, FailureKind};
-use crate::clock::Clock;
+use crate::clock::Clock as _;
 use crate::model::{
     CommitMetadata, LeaseToken, Offset, Partition, Progress, Reason, ShardId, Timestamp,
 };
 use crate::store::{Balance, ShardStore};
 use crate::testing::broker::memory::MemoryCluster;
+use crate::testing::sim::clock::{EPOCH, SimClock};
 use crate::testing::sim::compaction_trace::CompactionTrace;
 use crate::testing::sim::faults::nats::Streams;
 use crate::testing::sim::trace::TraceLine;
@@ -31,60 +32,11 @@ pub(crate) const MARKERS: &str = "sim.r.delivered";
 /// With exactly-once delivery, the target rejects larger records.
 const TARGET_BYTES_MAX: usize = 160;
 
-/// 2026-11-20T00:59:50Z: a realistic time, ten seconds before an hour ends.
-const EPOCH: i64 = 1_795_136_390_000;
-
 /// The payload of records in aborted transactions.
 pub(crate) const ABORTED: &str = "aborted";
 
 /// The number of store snapshots that a rollback chooses from.
 const SNAPSHOTS_MAX: usize = 8;
-
-/// The paused time of Tokio plus an offset.
-#[derive(Debug)]
-pub(crate) struct SimClock {
-    start: Instant,
-    offset_millis: Cell<i64>,
-    /// The number of reads since the clock became jittery.
-    reads: Cell<Option<u64>>,
-}
-
-impl SimClock {
-    fn new(start: Instant) -> Rc<Self> {
-        Rc::new(Self {
-            start,
-            offset_millis: Cell::new(0),
-            reads: Cell::new(None),
-        })
-    }
-
-    /// Sets the offset in milliseconds.
-    pub(crate) fn set_offset(&self, millis: i64) {
-        self.offset_millis.set(millis);
-    }
-
-    /// From now on, about every other read returns the previous millisecond. A real clock moves
-    /// between two reads, the paused one does not.
-    pub(crate) fn set_jittery(&self) {
-        self.reads.set(Some(0));
-    }
-
-    fn jitter(&self) -> i64 {
-        let Some(looks) = self.reads.get() else {
-            return 0;
-        };
-        self.reads.set(Some(looks + 1));
-        // Multiples of the golden ratio give an irregular sequence.
-        i64::from(looks.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1)
-    }
-}
-
-impl Clock for SimClock {
-    fn now(&self) -> Timestamp {
-        let elapsed = i64::try_from(self.start.elapsed().as_millis()).unwrap_or(i64::MAX);
-        Timestamp::from_millis(EPOCH + elapsed + self.offset_millis.get() - self.jitter())
-    }
-}
 
 /// A handle; clones share the world.
 #[derive(Clone)]
@@ -109,6 +61,7 @@ struct Inner {
     compaction_trace: CompactionTrace,
     /// The time that each way of a store call takes; `None`: random.
     store_delay: Cell<Option<Duration>>,
+    max_delay: Cell<Duration>,
     /// Options of the route for late messages.
     overdue_after: Cell<Option<Duration>>,
     catch_up_rate: Cell<Option<u32>>,
@@ -145,17 +98,30 @@ impl World {
 
     /// Creates a world whose source has this number of partitions.
     pub(crate) fn with_partitions(partitions: i32) -> Self {
-        let start = Instant::now();
-        let (clock, steady) = (SimClock::new(start), SimClock::new(start));
+        let steady = SimClock::new(Instant::now());
         let cluster = MemoryCluster::new(steady.clone());
+        Self::build(partitions, cluster, MemoryStore::new(steady))
+    }
+
+    /// Creates a second installation: its own cluster with the same topics, but the same store and
+    /// deployment name.
+    pub(crate) fn with_same_store(&self, partitions: i32) -> Self {
+        let cluster = MemoryCluster::new(SimClock::new(self.0.start));
+        // The identity of a topic contains a number, which is different after another topic.
+        cluster.create_topic("other", 1);
+        Self::build(partitions, cluster, self.0.store.clone())
+    }
+
+    fn build(partitions: i32, cluster: MemoryCluster, store: MemoryStore) -> Self {
+        let start = Instant::now();
         cluster.create_topic(SOURCE, partitions);
         cluster.create_topic(TARGET, 2);
         cluster.create_topic(DEAD, 1);
         Self(Rc::new(Inner {
             start,
-            clock,
+            clock: SimClock::new(start),
             cluster,
-            store: MemoryStore::new(steady),
+            store,
             snapshots: RefCell::default(),
             trace: RefCell::default(),
             sent: RefCell::default(),
@@ -167,6 +133,7 @@ impl World {
             real_levels: Cell::new(false),
             compaction_trace: CompactionTrace::default(),
             store_delay: Cell::new(None),
+            max_delay: Cell::new(Duration::from_secs(7 * 24 * 3_600)),
             overdue_after: Cell::new(None),
             catch_up_rate: Cell::new(None),
             tokens: RefCell::default(),
@@ -290,6 +257,15 @@ impl World {
 
     pub(crate) fn overdue(&self) -> (Option<Duration>, Option<u32>) {
         (self.0.overdue_after.get(), self.0.catch_up_rate.get())
+    }
+
+    /// Applies to processes that start later.
+    pub(crate) fn set_max_delay(&self, max_delay: Duration) {
+        self.0.max_delay.set(max_delay);
+    }
+
+    pub(crate) fn max_delay(&self) -> Duration {
+        self.0.max_delay.get()
     }
 
     pub(crate) fn cluster(&self) -> &MemoryCluster {
@@ -445,9 +421,9 @@ impl World {
     }
 
     pub(crate) fn step_clock(&self, by: i64) {
-        let off = (self.0.clock.offset_millis.get() + by).clamp(-3_000, 3_000);
+        let off = (self.0.clock.offset() + by).clamp(-3_000, 3_000);
         self.note(format!("the workers' clock is set to be {off} ms off"));
-        self.0.clock.offset_millis.set(off);
+        self.0.clock.set_offset(off);
     }
 
     pub(crate) fn store_down(&self, down: bool) {
@@ -505,7 +481,7 @@ impl World {
     /// Ends all ongoing faults.
     pub(crate) fn heal(&self) {
         self.note("all heals");
-        self.0.clock.offset_millis.set(0);
+        self.0.clock.set_offset(0);
         self.0.store.set_down(false);
         self.0.cluster.refuse_records(TARGET, None);
         self.0.cluster.hold_reports(false);

@@ -1,5 +1,6 @@
 //! The contract of every source, target and catalog, as tests.
-//! / They run on the memory cluster in every test run, and on a real Kafka and NATS in the
+//!
+//! They run on the memory cluster in every test run, and on a real Kafka and NATS in the
 //! integration tests. They know no broker: a [`BrokerUnderTest`] creates the clients and acts as
 //! operators and other programs would.
 

@@ -1,8 +1,10 @@
 //! A Kafka cluster in memory for the simulation and for tests: deterministic, with faults that can
 //! be switched on.
-//! / It has no threads, no timers and no randomness, so everything happens inside a call.
+//!
+//! It has no threads, no timers and no randomness, so everything happens inside a call.
 //! `nats_semantics` makes it behave like NATS.
-//! / A dropped [`MemorySource`] or [`MemoryTarget`] is a process that died. Its partitions move to
+//!
+//! A dropped [`MemorySource`] or [`MemoryTarget`] is a process that died. Its partitions move to
 //! other members. Its unsent records are lost, and the records in the network still arrive.
 
 mod consumer_group;

@@ -1,5 +1,6 @@
 //! Makes the memory cluster behave like NATS.
-//! / The partitions of a stream are filter subjects. Their offsets are sequence numbers that all
+//!
+//! The partitions of a stream are filter subjects. Their offsets are sequence numbers that all
 //! subjects share, starting at 1. Commits are kept in a key-value bucket without an owner check and
 //! outlive the stream. A target with a window drops duplicates. Readers hold leases, which may
 //! expire before the holder knows.

@@ -1,5 +1,6 @@
 //! Transactions of the memory cluster.
-//! / A new producer fences the old one with the same id. Records of an open transaction are
+//!
+//! A new producer fences the old one with the same id. Records of an open transaction are
 //! invisible. A marker is committed together with the records or not at all.
 
 use super::partition_log::LogRecord;

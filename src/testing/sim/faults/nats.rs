@@ -1,5 +1,6 @@
 //! NATS streams in place of Kafka topics, and the faults of a stream.
-//! / Sequences have gaps, and a consumer may read records again. Two readers may hold the same
+//!
+//! Sequences have gaps, and a consumer may read records again. Two readers may hold the same
 //! lease for a while. A stream may be purged or recreated. A target drops duplicates, so no message
 //! may arrive twice within its window.
 
@@ -200,109 +201,4 @@ async fn within(limit: Duration, is_so: impl Fn() -> bool) -> bool {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     is_so()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::fault_injection::InjectedFault;
-    use crate::testing::sim::faults::single::Faults;
-    use crate::testing::sim::seeds::{assert_promises_kept, breaks_promises};
-    use crate::testing::sim::workload::SOON;
-    use crate::testing::sim::{Delivery, Outcome, Plan};
-
-    const READ_AGAIN: Faults = Faults {
-        streams: StreamFault::ReadersOnly,
-        ..Faults::NONE
-    };
-    const ALL: Faults = Faults {
-        streams: StreamFault::ReadersOnly,
-        ..Faults::ALL
-    };
-    const PURGED: Faults = Faults {
-        streams: StreamFault::Purges,
-        ..Faults::STORE_KEEPS
-    };
-    const RENEWED: Faults = Faults {
-        kills: true,
-        clock_steps: true,
-        streams: StreamFault::Recreation,
-        ..Faults::NONE
-    };
-
-    const LENGTH: Duration = Duration::from_secs(20);
-    const SHORT: Duration = Duration::from_secs(6);
-
-    fn run(seed: u64, faults: Faults, length: Duration) -> Outcome {
-        // The operator waits for the window after a reset, so it is short.
-        let window = if faults.streams == StreamFault::Recreation {
-            Duration::from_secs(2)
-        } else {
-            LONG
-        };
-        crate::testing::sim::run(Plan {
-            seed,
-            length,
-            faults,
-            delays: SOON,
-            delivery: Delivery::Streams(window),
-        })
-    }
-
-    #[test]
-    fn on_streams_a_seed_repeats_a_run_to_the_letter() {
-        for faults in [ALL, RENEWED] {
-            let (first, second) = (run(7, faults, LENGTH), run(7, faults, LENGTH));
-            assert!(first.trace.len() > 50);
-            assert_eq!(first, second);
-        }
-    }
-
-    #[test]
-    fn what_a_consumer_of_a_stream_brings_again_is_passed_over() {
-        assert_promises_kept(0..10, |seed| run(seed, READ_AGAIN, LENGTH));
-    }
-
-    #[test]
-    fn on_streams_nothing_is_lost_or_early_and_nothing_comes_twice_within_the_window_whatever_happens()
-     {
-        assert_promises_kept(1_000..1_030, |seed| run(seed, ALL, LENGTH));
-        assert_promises_kept(10_000..10_250, |seed| run(seed, ALL, SHORT));
-    }
-
-    #[test]
-    fn what_was_stored_of_a_stream_outlives_its_purge() {
-        assert_promises_kept(2_000..2_020, |seed| run(seed, PURGED, LENGTH));
-        assert_promises_kept(20_000..20_100, |seed| run(seed, PURGED, SHORT));
-    }
-
-    #[test]
-    fn a_stream_that_was_made_again_is_noticed_and_read_from_its_start_after_a_reset() {
-        let seeds = 3_000..3_030;
-        assert!(seeds.clone().any(|seed| {
-            run(seed, RENEWED, LENGTH)
-                .trace
-                .iter()
-                .any(|line| line.what == "the store is reset")
-        }));
-        assert_promises_kept(seeds, |seed| run(seed, RENEWED, LENGTH));
-    }
-
-    #[test]
-    fn every_fault_planted_in_the_ways_of_streams_is_caught() {
-        let planted = [
-            (InjectedFault::StoreRereadRecords, READ_AGAIN),
-            (InjectedFault::SendWithoutMessageId, ALL),
-            (InjectedFault::IgnoreSourceRecreation, RENEWED),
-            (InjectedFault::UseOldCommitAfterRecreation, RENEWED),
-        ];
-        let is_caught = |mutant, faults| {
-            breaks_promises(&[mutant], 4_000..4_100, |seed| run(seed, faults, LENGTH))
-        };
-        let missed: Vec<_> = planted
-            .into_iter()
-            .filter(|(mutant, faults)| !is_caught(*mutant, *faults))
-            .collect();
-        assert_eq!(missed, []);
-    }
 }

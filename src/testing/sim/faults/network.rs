@@ -1,5 +1,6 @@
 //! The network between one process and the brokers. It can be cut, and its producers can fail.
-//! / While it is cut, queries fail or hang, nothing is read, and sent records wait in the client
+//!
+//! While it is cut, queries fail or hang, nothing is read, and sent records wait in the client
 //! (`producer`).
 
 use crate::broker::{Catalog, Error, Event, OffsetCommit, PartitionInfo, Source};

@@ -1,5 +1,6 @@
 //! Producers behind the network.
-//! / While the network is cut, sent records wait here and reports do not arrive. When the producers
+//!
+//! While the network is cut, sent records wait here and reports do not arrive. When the producers
 //! fail, the outcome of their records is unknown.
 
 use crate::broker::{

@@ -1,5 +1,6 @@
 //! An injected fault as a view of the store: the tail is read by run count instead of by offset.
-//! / A run that the reader has not seen counts as new, at any watermark.
+//!
+//! A run that the reader has not seen counts as new, at any watermark.
 
 use crate::model::{ShardId, Timestamp, Watermark};
 use crate::run::RunName;

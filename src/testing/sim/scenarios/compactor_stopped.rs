@@ -1,13 +1,13 @@
 //! A compactor that stops for an hour makes no message late.
 
+use super::{ON_TIME, block_on_paused, lateness};
 use crate::model::Partition;
 use crate::testing::fault_injection::{self, InjectedFault};
 use crate::testing::sim::process::Process;
 use crate::testing::sim::process_control::ProcessControl;
-use crate::testing::sim::world::{Arrival, SOURCE, World};
+use crate::testing::sim::world::{SOURCE, World};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use std::future::Future;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -27,25 +27,6 @@ const DELAYS: [i64; 6] = [
     2 * 60_000,
     9 * 60_000,
 ];
-
-/// Runs the future in a runtime with its own paused clock.
-pub(crate) fn block_on_paused<T>(body: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
-    tokio::task::LocalSet::new().block_on(
-        &runtime.expect("a runtime without I/O can always be built"),
-        body,
-    )
-}
-
-/// The lateness of each message in milliseconds. Its payload is a number and its due time.
-pub(crate) fn lateness(world: &World) -> Vec<i64> {
-    let late =
-        |arrival: &Arrival| Some(arrival.at - arrival.uid.split_once(' ')?.1.parse::<i64>().ok()?);
-    world.arrivals().iter().filter_map(late).collect()
-}
 
 /// The outcome of a fleet of two workers and one message per second.
 struct FleetOutcome {
@@ -117,9 +98,6 @@ fn simulate(seconds: u64, stands: bool) -> FleetOutcome {
         }
     })
 }
-
-/// Simulated time does not depend on the machine.
-pub(crate) const ON_TIME: Range<i64> = 0..20;
 
 #[test]
 fn a_rewriter_that_stands_still_for_an_hour_makes_no_message_late() {

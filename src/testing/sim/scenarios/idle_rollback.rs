@@ -1,10 +1,10 @@
 //! An ingress reads only the position of an idle shard. It still detects a rollback before a
 //! message is late.
 
+use super::{ON_TIME, block_on_paused, lateness};
 use crate::model::Partition;
 use crate::testing::fault_injection::{self, InjectedFault};
 use crate::testing::sim::process::Process;
-use crate::testing::sim::scenarios::compactor_stopped::{ON_TIME, block_on_paused, lateness};
 use crate::testing::sim::world::{SOURCE, World};
 use rand::SeedableRng;
 use rand::rngs::StdRng;

@@ -1,5 +1,6 @@
 //! The contract of every store, as cases.
-//! / They run on the memory store, the embedded store and a real Redis. A case knows only the port
+//!
+//! They run on the memory store, the embedded store and a real Redis. A case knows only the port
 //! and has its own shard.
 
 mod advance;

@@ -1,5 +1,6 @@
 //! Random call sequences have the same outcomes on the memory store and on another store.
-//! / Because of this, the results of the simulation also hold for the other store.
+//!
+//! Because of this, the results of the simulation also hold for the other store.
 
 use super::run_of;
 use crate::clock::WallClock;

@@ -1,6 +1,7 @@
 //! A store in memory for tests and the simulation, with the same outcomes as any other store and
 //! faults on demand.
-//! / Its rules are those of `store::rules`. A call yields before and after its effect, like a
+//!
+//! Its rules are those of `store::rules`. A call yields before and after its effect, like a
 //! request and its reply on a network. A caller that is dropped in between has written without an
 //! answer, and so has a caller of a store that goes down in between.
 

@@ -1,0 +1,116 @@
+//! Scenarios with several processes.
+
+use crate::testing::fault_injection::{self, InjectedFault};
+use crate::testing::sim::faults::fleet::FleetFaults;
+use crate::testing::sim::fleet::run;
+use crate::testing::sim::seeds::{assert_promises_kept, breaks_promises};
+use std::time::Duration;
+
+const LENGTH: Duration = Duration::from_secs(20);
+
+/// Short runs have few steps, so that many can be run.
+const SHORT: Duration = Duration::from_secs(7);
+
+#[test]
+fn a_seed_repeats_a_fleet_to_the_letter() {
+    for trouble in [
+        FleetFaults::None,
+        FleetFaults::All,
+        FleetFaults::StoreLoses,
+        FleetFaults::Streams,
+        FleetFaults::ExactlyOnceStoreLoses,
+    ] {
+        let (first, second) = (run(5, LENGTH, trouble), run(5, LENGTH, trouble));
+        assert!(first.trace.len() > 50);
+        assert_eq!(first, second);
+    }
+}
+
+#[test]
+fn workers_that_come_and_go_as_planned_share_evenly_and_deliver_everything_exactly_once() {
+    assert_promises_kept(0..10, |seed| run(seed, LENGTH, FleetFaults::None));
+    assert_promises_kept(10_000..10_100, |seed| run(seed, SHORT, FleetFaults::None));
+}
+
+#[test]
+fn through_kills_freezes_cuts_and_clocks_nothing_is_lost_early_or_handed_over_by_who_does_not_hold_it()
+ {
+    assert_promises_kept(1_000..1_020, |seed| run(seed, LENGTH, FleetFaults::All));
+    assert_promises_kept(20_000..20_220, |seed| run(seed, SHORT, FleetFaults::All));
+}
+
+#[test]
+fn a_fleet_whose_store_forgets_loses_nothing_and_its_ledgers_close() {
+    assert_promises_kept(5_000..5_010, |seed| {
+        run(seed, LENGTH, FleetFaults::StoreLoses)
+    });
+    assert_promises_kept(60_000..60_150, |seed| {
+        run(seed, SHORT, FleetFaults::StoreLoses)
+    });
+}
+
+#[test]
+fn on_streams_of_which_two_read_the_same_for_a_while_a_fleet_loses_nothing_and_nothing_comes_twice()
+{
+    assert_promises_kept(3_000..3_010, |seed| run(seed, LENGTH, FleetFaults::Streams));
+    assert_promises_kept(30_000..30_100, |seed| {
+        run(seed, SHORT, FleetFaults::Streams)
+    });
+}
+
+#[test]
+fn exactly_once_a_fleet_delivers_nothing_twice_though_processes_die_and_wake() {
+    assert_promises_kept(70_000..70_150, |seed| {
+        run(seed, SHORT, FleetFaults::ExactlyOnce)
+    });
+}
+
+#[test]
+fn exactly_once_a_fleet_delivers_nothing_twice_though_the_store_forgets_too() {
+    assert_promises_kept(4_000..4_010, |seed| {
+        run(seed, LENGTH, FleetFaults::ExactlyOnceStoreLoses)
+    });
+    assert_promises_kept(40_000..40_150, |seed| {
+        run(seed, SHORT, FleetFaults::ExactlyOnceStoreLoses)
+    });
+}
+
+#[test]
+fn every_fault_planted_in_a_fleet_is_caught() {
+    let planted = [
+        (InjectedFault::IgnoreLeaseExpiry, FleetFaults::All),
+        (InjectedFault::NoDueCheckAtResend, FleetFaults::All),
+        (InjectedFault::ReleaseWithClaimInFlight, FleetFaults::None),
+        (InjectedFault::ReleaseWithoutDelivered, FleetFaults::None),
+        (InjectedFault::AssignByOwnList, FleetFaults::None),
+        (InjectedFault::AcquireUnassignedShards, FleetFaults::None),
+        (
+            InjectedFault::RestartAtCommittedOffset,
+            FleetFaults::StoreLoses,
+        ),
+        (InjectedFault::CountNothingAfterTakeover, FleetFaults::All),
+    ];
+    let is_caught = |mutant, trouble| {
+        breaks_promises(&[mutant], 2_000..2_100, |seed| run(seed, LENGTH, trouble))
+    };
+    let missed: Vec<_> = planted
+        .into_iter()
+        .filter(|(mutant, trouble)| !is_caught(*mutant, *trouble))
+        .collect();
+    assert_eq!(missed, []);
+}
+/// Opening a transactional producer fences the current owner of the shard.
+#[test]
+fn who_opens_a_transactor_without_a_look_at_its_lease_is_accused_of_that() {
+    let opens = |broken: &String| broken.contains(" opens a transactor of ");
+    let is_accused = |seed| {
+        run(seed, LENGTH, FleetFaults::ExactlyOnce)
+            .broken
+            .iter()
+            .any(opens)
+    };
+    assert!(fault_injection::with(
+        [InjectedFault::IgnoreLeaseExpiry],
+        || (2_000..2_100).any(is_accused)
+    ));
+}
