@@ -264,9 +264,6 @@ impl<'a> OutgoingRecord<'a> {
     /// The id by which a broker recognises a resend as a duplicate. It comes from the origin. A dead
     /// letter and each retry are messages of their own. `None`: the record has no such header.
     pub(crate) fn message_id(&self) -> Option<String> {
-        if fault!(SendWithoutMessageId) {
-            return None;
-        }
         match (
             self.extra_header(ORIGIN),
             self.extra_header(ERROR),

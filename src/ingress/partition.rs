@@ -373,13 +373,8 @@ impl AssignedPartition {
         if self.is_fully_stored() && self.append_from != state.watermark {
             return AfterCheck::Seek(state.watermark);
         }
-        let lowest_pending = if fault!(RestartAtCommittedOffset) {
-            state.watermark.offset()
-        } else {
-            state.lowest_pending
-        };
         let metadata = CommitMetadata {
-            lowest_pending,
+            lowest_pending: state.lowest_pending,
             delivered: state.delivered,
             identity: self.identity.clone(),
         };

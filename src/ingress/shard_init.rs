@@ -31,9 +31,7 @@ pub(super) fn new_shard(
     committed: Option<&CommitMetadata>,
 ) -> NewShard {
     let is_usable = |committed: &&CommitMetadata| {
-        let same_source =
-            committed.identity == info.identity || fault!(UseOldCommitAfterRecreation);
-        same_source && committed.lowest_pending <= info.end_offset
+        committed.identity == info.identity && committed.lowest_pending <= info.end_offset
     };
     let (watermark, delivered) = match committed.filter(is_usable) {
         Some(committed) => (Watermark(committed.lowest_pending.0), committed.delivered),
@@ -67,9 +65,7 @@ pub(super) fn decide_start(
             ));
         }
     };
-    if let Some(reason) =
-        recreated_reason(shard, info, state).filter(|_| !fault!(IgnoreSourceRecreation))
-    {
+    if let Some(reason) = recreated_reason(shard, info, state) {
         return StartDecision::Stop(reason);
     }
     let from = state.watermark;

@@ -15,7 +15,7 @@ use crate::broker::{
 use crate::limit::{
     RECOVERY_PRODUCERS_MAX, RESEND_DELAY_MAX, RESEND_DELAY_MIN, TRANSACTIONAL_PRODUCER_OPEN_AHEAD,
 };
-use crate::model::{Cursor, DeliveredMarker, Progress, Reason, ShardId, Timestamp, Watermark};
+use crate::model::{Cursor, DeliveredMarker, Progress, Reason, ShardId, Timestamp};
 use crate::schedule::InFlightClaims;
 use crate::store::OutcomeCounts;
 use std::collections::BTreeMap;
@@ -120,13 +120,8 @@ impl<'a> TxnDriver<'a> {
                 }
             }
             TxnAction::Commit { flights, pair } => {
-                let told = if fault!(MarkerOutsideTransaction) {
-                    exact.marker()
-                } else {
-                    pair
-                };
                 exact.on_committing(flights, pair, self.now);
-                self.commit(shard, work, (told, flights));
+                self.commit(shard, work, (pair, flights));
             }
             TxnAction::Abort => {
                 exact
@@ -235,16 +230,10 @@ impl<'a> TxnDriver<'a> {
         }
         let marker = delivered
             .flatten()
-            .filter(|delivered| delivered.identity == work.identity && !fault!(IgnoreMarker));
-        let pair = marker.as_ref().map_or(known, |marker| {
-            let is_plain = fault!(MarkerWithoutWatermark);
-            let pair = if is_plain {
-                Progress::new(marker.delivered.cursor, Watermark(i64::MAX.unsigned_abs()))
-            } else {
-                marker.delivered
-            };
-            pair.greatest(known)
-        });
+            .filter(|delivered| delivered.identity == work.identity);
+        let pair = marker
+            .as_ref()
+            .map_or(known, |marker| marker.delivered.greatest(known));
         tracing::debug!(%shard, ?pair, "transactor open");
         if fault!(ResendAfterUnknownCommit) && !work.in_flight.is_empty() {
             work.rewind_uncommitted();
@@ -296,15 +285,10 @@ impl<'a> TxnDriver<'a> {
     fn on_committed(&mut self, shard: &ShardId, work: &mut ShardState) {
         let route = &self.options.routes[&shard.route];
         let Some(exact) = &mut work.txn else { return };
-        let before = exact.marker();
         let Some((flights, took)) = exact.on_committed(self.now) else {
             return;
         };
         let pair = exact.marker();
-        if fault!(MarkerOutsideTransaction) && before != pair {
-            exact.on_committing(flights, pair, self.now);
-            return self.commit(shard, work, (pair, flights));
-        }
         route.metric.transactions_committed.increment(1);
         route.metric.commit_seconds.record(took.as_secs_f64());
         for aloft in work.in_flight.iter().take(flights) {

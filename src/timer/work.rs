@@ -429,7 +429,7 @@ impl ShardState {
         } else {
             OutcomeCounts::default()
         };
-        if has_news && !fault!(CountOutcomesTwice) {
+        if has_news {
             self.outcomes = OutcomeCounts::default();
         }
         Some(Advance {

@@ -59,15 +59,12 @@ impl ShardMeta {
 
     /// True if the batch starts at the watermark (I2).
     pub(crate) fn accepts(&self, append: &Append) -> bool {
-        fault!(AppendWithoutCompare)
-            || (fault!(AppendAcceptsGap) && append.from >= self.watermark)
-            || append.from == self.watermark
+        append.from == self.watermark
     }
 
     /// Records that the batch was stored.
     pub(crate) fn appended(&mut self, append: &Append) {
-        // `to` can be below the watermark only with an injected fault.
-        self.watermark = self.watermark.max(append.to);
+        self.watermark = append.to;
         self.lineage.appended(append.epoch, append.from);
         self.ledger.accepted += messages(&append.runs);
     }
@@ -174,14 +171,10 @@ impl ShardMeta {
         if claim.cursor.due > now.plus(request.clock_skew_max) {
             return Advanced::ClockAhead { watermark, now };
         }
-        self.claimed = if fault!(ClaimMovesBack) {
-            claim
-        } else {
-            Progress::new(
-                self.claimed.cursor.max(claim.cursor),
-                self.claimed.watermark.max(claim.watermark),
-            )
-        };
+        self.claimed = Progress::new(
+            self.claimed.cursor.max(claim.cursor),
+            self.claimed.watermark.max(claim.watermark),
+        );
         Advanced::Done {
             watermark,
             cancelled,

@@ -31,7 +31,7 @@ pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
     broken.extend(
         arrivals
             .get(ABORTED)
-            .map(|came| format!("of an aborted transaction: {came:?}")),
+            .map(|came| format!("delivered from an aborted transaction: {came:?}")),
     );
     for message in sent {
         let came = arrivals
@@ -76,7 +76,7 @@ pub(crate) fn ledgers(world: &World, sent: &[Sent]) -> Vec<String> {
         ];
         let seen = [delivered.len(), dead.len(), cancelled, messages].map(|count| count as u64);
         if ledger != seen {
-            wrong.push(format!("the ledgers tell {ledger:?} (delivered, dead-lettered, cancelled, accepted), and there were {seen:?}"));
+            wrong.push(format!("the ledgers count {ledger:?} (delivered, dead-lettered, cancelled, accepted), but the simulation saw {seen:?}"));
         }
     }
     wrong

@@ -52,7 +52,10 @@ impl<T: ?Sized> DeliveryObserver<T> {
         } else {
             self.world.note_message(
                 &uid,
-                format!("process {} sends {uid} back", self.member.number),
+                format!(
+                    "process {} retries {uid} via the source",
+                    self.member.number
+                ),
             );
         }
         uid
@@ -63,7 +66,10 @@ impl<T: ?Sized> DeliveryObserver<T> {
         for uid in self.open_transactions.remove(&number).unwrap_or_default() {
             self.world.note_message(
                 &uid,
-                format!("process {}: what {uid} was in {end}", self.member.number),
+                format!(
+                    "process {}: the transaction of {uid} {end}",
+                    self.member.number
+                ),
             );
         }
     }
@@ -96,7 +102,7 @@ impl TransactionalProducers for DeliveryObserver<dyn TransactionalProducers> {
 
     fn open(&mut self, number: u64, name: &ProducerIdentity) {
         self.world.note(format!(
-            "process {} opens transactor {number} of {}",
+            "process {} opens producer {number} of {}",
             self.member.number, name.partition
         ));
         // Opening a producer fences the previous owner of its id, which may still hold the shard.
@@ -107,7 +113,7 @@ impl TransactionalProducers for DeliveryObserver<dyn TransactionalProducers> {
         {
             let process = self.member.number;
             self.world.report_violation(format!(
-                "process {process} opens a transactor of {}, {objection}",
+                "process {process} opens a producer of {}, {objection}",
                 name.partition
             ));
         }
@@ -132,7 +138,7 @@ impl TransactionalProducers for DeliveryObserver<dyn TransactionalProducers> {
     }
 
     fn discard(&mut self, number: u64) {
-        self.record_end(number, "is given up");
+        self.record_end(number, "is discarded");
         self.inner.discard(number);
     }
 
@@ -142,13 +148,13 @@ impl TransactionalProducers for DeliveryObserver<dyn TransactionalProducers> {
             match happened {
                 ProducerEvent::Opened(_) | ProducerEvent::Reports(_) => {}
                 ProducerEvent::Committed => self.record_end(*number, "is committed"),
-                ProducerEvent::Aborted => self.record_end(*number, "is undone"),
+                ProducerEvent::Aborted => self.record_end(*number, "is aborted"),
                 ProducerEvent::Failed { reason, .. } => {
                     self.world.note(format!(
-                        "process {} has lost transactor {number}: {reason}",
+                        "process {} has lost producer {number}: {reason}",
                         self.member.number
                     ));
-                    self.record_end(*number, "has an unknown end");
+                    self.record_end(*number, "has an unknown outcome");
                 }
             }
         }

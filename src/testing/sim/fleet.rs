@@ -155,7 +155,7 @@ impl Fleet {
             };
             if !self.faults.iter().any(was_in_flight) {
                 repeated.push(format!(
-                    "twice, and not in flight at a fault: {before:?} {handed:?}"
+                    "delivered twice, but not in flight at a fault: {before:?} {handed:?}"
                 ));
             }
         }

@@ -71,12 +71,12 @@ impl LeaseAudit {
     pub(crate) fn objection(&self, shard: &ShardId) -> Option<&'static str> {
         let (now, terms) = (Instant::now(), self.0.borrow());
         let Some(known) = terms.get(shard) else {
-            return Some("which it does not hold");
+            return Some("whose shard it does not hold");
         };
         match known.lost {
-            _ if known.until <= now => Some("though its lease has run out by its own clock"),
+            _ if known.until <= now => Some("although its lease has expired by its own clock"),
             Some(lost) if lost + REPLY_GRACE <= now => {
-                Some("though it was told that another has it")
+                Some("although it learned that another process holds it")
             }
             _ => None,
         }

@@ -87,7 +87,7 @@ pub(crate) fn run(plan: Plan) -> Outcome {
         let broken = checker::check(&world, &sent).await;
         let mut broken = broken;
         if !process.stop().await {
-            broken.push("a stopping process did not end".to_owned());
+            broken.push("a process did not stop in time".to_owned());
         }
         if world.store_lost_writes() {
             // The store may hold delivered runs again. A new owner finds and deletes them.

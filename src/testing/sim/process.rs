@@ -18,6 +18,8 @@ use crate::testing::sim::faults::network::OverNetwork;
 use crate::testing::sim::faults::producer::{NetworkProducer, NetworkTransactions};
 use crate::testing::sim::faults::slow_store::SlowStore;
 use crate::testing::sim::mutants::ingress_sends_directly::IngressSendsDirectly;
+use crate::testing::sim::mutants::marker_faults::MarkerFaults;
+use crate::testing::sim::mutants::source_faults::SourceFaults;
 use crate::testing::sim::process_control::ProcessControl;
 use crate::testing::sim::world::{DEAD, GROUP, MARKERS, ROUTE, SOURCE, TARGET, World};
 use crate::timer::{
@@ -147,6 +149,7 @@ impl Process {
         };
         let transactors: Box<dyn TransactionalProducers> =
             Box::new(NetworkTransactions::new(world, &self.control.network));
+        let transactors: Box<dyn TransactionalProducers> = Box::new(MarkerFaults::new(transactors));
         let transactors: Box<dyn TransactionalProducers> =
             Box::new(DeliveryObserver::new(world, &self.control, transactors));
         let clients = BTreeMap::from([(
@@ -281,9 +284,12 @@ fn rules(world: &World) -> RoutingRules {
 
 fn source(world: &World, member: &ProcessControl) -> Box<dyn Source> {
     let port: Box<dyn Source> = Box::new(world.cluster().source(GROUP, &[SOURCE.to_owned()]));
-    let source = Box::new(OverNetwork {
-        link: member.network.clone(),
-        port,
+    let source = Box::new(SourceFaults {
+        world: world.clone(),
+        inner: Box::new(OverNetwork {
+            link: member.network.clone(),
+            port,
+        }),
     });
     if fault!(IngressSendsDirectly) {
         Box::new(IngressSendsDirectly {

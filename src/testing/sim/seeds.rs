@@ -79,9 +79,9 @@ mod tests {
 
     #[test]
     #[should_panic(
-        expected = "seed 7 breaks 1 promises (0 of them not listed):\n  lost: a\nwhat happened"
+        expected = "seed 7 breaks 1 promises (0 of them not listed):\n  lost: a\nevents"
     )]
-    fn a_seed_that_breaks_a_promise_is_shown_with_what_happened() {
+    fn a_seed_that_breaks_a_promise_is_shown_with_its_trace() {
         assert_promises_kept(5..9, |seed| {
             if seed == 7 {
                 outcome("lost: a")
@@ -113,7 +113,7 @@ mod tests {
 
     /// A frozen worker continues with a shard that another worker holds by then.
     #[test]
-    fn what_is_shown_has_the_fault_and_what_became_of_the_accused_message_in_the_order_of_time() {
+    fn a_failure_shows_the_fault_and_the_events_of_the_accused_message_in_time_order() {
         let run = |seed| {
             (
                 seed,
@@ -123,9 +123,9 @@ mod tests {
         let accused = |broken: &String| {
             Some(
                 broken
-                    .split_once(" handed ")?
+                    .split_once(" delivered ")?
                     .1
-                    .split_once(" over, whose shard")?
+                    .split_once(" although ")?
                     .0
                     .to_owned(),
             )
@@ -138,8 +138,10 @@ mod tests {
                 ))
             })
         });
-        let (text, uid) = found.expect("the planted fault is caught");
-        let (_, happened) = text.split_once("what happened").expect("it is shown");
+        let (text, uid) = found.expect("the injected fault is caught");
+        let (_, happened) = text
+            .split_once("events by millisecond")
+            .expect("it is shown");
         let lines: Vec<&str> = happened
             .lines()
             .skip(1)
@@ -164,10 +166,10 @@ mod tests {
         };
         let (sent, accusing) = (
             at(&[&format!("{uid} is sent")]),
-            at(&[&format!("handed {uid} over, whose shard")]),
+            at(&[&format!("delivered {uid} although")]),
         );
         let (handed, arrived) = (
-            at(&[&format!(" hands {uid} over")]),
+            at(&[&format!(" delivers {uid} ")]),
             at(&[&format!("{uid} arrives")]),
         );
         assert!(

@@ -42,7 +42,7 @@ pub(crate) fn render(trace: &[TraceLine], broken: &[String]) -> String {
     let left_out = lines.len().saturating_sub(LINES_MAX);
     let messages = uids.join(", ");
     format!(
-        "what happened, in milliseconds, with what became of {messages} ({left_out} lines before it left out):\n{}",
+        "events by millisecond, with those of {messages} ({left_out} earlier lines left out):\n{}",
         lines[left_out..].join("\n")
     )
 }
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn of_messages_only_those_are_shown_that_are_accused_or_the_last_if_none_is() {
+    fn a_trace_shows_the_accused_messages_or_else_the_last_ones() {
         let trace = [
             line(1, Some("u1"), "u1 is sent"),
             line(2, None, "kill"),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_bounded_however_much_happened() {
+    fn the_length_of_a_rendered_trace_is_bounded() {
         let trace: Vec<_> = (0..5_000)
             .flat_map(|at| {
                 [
@@ -106,7 +106,7 @@ mod tests {
         let text = render(&trace, &["a ledger is open".to_owned()]);
         assert_eq!(text.lines().count(), 1 + LINES_MAX);
         assert!(
-            text.ends_with("    4999 sent") && text.contains(" lines before it left out"),
+            text.ends_with("    4999 sent") && text.contains(" earlier lines left out"),
             "{text}"
         );
     }

@@ -4,7 +4,8 @@
 use crate::broker::{Catalog, DeliveryFailure, FailureKind};
 use crate::clock::Clock as _;
 use crate::model::{
-    CommitMetadata, LeaseToken, Offset, Partition, Progress, Reason, ShardId, Timestamp,
+    CommitMetadata, LeaseToken, Offset, Partition, Progress, Reason, ShardId, SourceIdentity,
+    Timestamp,
 };
 use crate::store::{Balance, ShardStore};
 use crate::testing::broker::memory::MemoryCluster;
@@ -65,6 +66,8 @@ struct Inner {
     /// Options of the route for late messages.
     overdue_after: Cell<Option<Duration>>,
     catch_up_rate: Cell<Option<u32>>,
+    /// The identity that each source partition had first.
+    first_identities: RefCell<BTreeMap<Partition, Option<SourceIdentity>>>,
     /// The process that created each lease token.
     tokens: RefCell<BTreeMap<u128, usize>>,
     deliveries: RefCell<Vec<SimDelivery>>,
@@ -136,6 +139,7 @@ impl World {
             max_delay: Cell::new(Duration::from_secs(7 * 24 * 3_600)),
             overdue_after: Cell::new(None),
             catch_up_rate: Cell::new(None),
+            first_identities: RefCell::default(),
             tokens: RefCell::default(),
             deliveries: RefCell::default(),
             violations: RefCell::default(),
@@ -198,14 +202,14 @@ impl World {
         self.note_message(
             &uid,
             format!(
-                "process {process} hands {uid} over, at {} by its clock",
+                "process {process} delivers {uid} at {} by its clock",
                 own_at - EPOCH
             ),
         );
         let holder = self.holder(partition);
         if holder.is_some_and(|holder| holder != process) && !self.store_lost_writes() {
             let what = format!(
-                "process {process} handed {uid} over, whose shard {partition} was held by {holder:?}"
+                "process {process} delivered {uid} although {holder:?} held its shard {partition}"
             );
             self.note_message(&uid, what.clone());
             self.0.violations.borrow_mut().push(what);
@@ -266,6 +270,16 @@ impl World {
 
     pub(crate) fn max_delay(&self) -> Duration {
         self.0.max_delay.get()
+    }
+
+    /// The identity that the partition had when this was called first.
+    pub(crate) fn first_identity(
+        &self,
+        partition: &Partition,
+        now: Option<SourceIdentity>,
+    ) -> Option<SourceIdentity> {
+        let mut identities = self.0.first_identities.borrow_mut();
+        identities.entry(partition.clone()).or_insert(now).clone()
     }
 
     pub(crate) fn cluster(&self) -> &MemoryCluster {
@@ -332,8 +346,8 @@ impl World {
             SentKind::Delayed { due, id: None } | SentKind::Large { due } => {
                 format!("due at {}", due - EPOCH)
             }
-            SentKind::Relay => "to be relayed".to_owned(),
-            SentKind::Refused => "to be refused".to_owned(),
+            SentKind::Relay => "without a delay".to_owned(),
+            SentKind::Refused => "invalid".to_owned(),
             SentKind::Cancel { id } => format!("cancels {id}"),
         };
         self.note_message(
@@ -395,7 +409,7 @@ impl World {
         }
         let to = random.random_range(0..snapshots.len());
         self.note(format!(
-            "the store goes back by {} snapshots",
+            "the store rolls back by {} snapshots",
             snapshots.len() - to
         ));
         self.0.store.roll_back_to(&snapshots[to]);
@@ -422,7 +436,7 @@ impl World {
 
     pub(crate) fn step_clock(&self, by: i64) {
         let off = (self.0.clock.offset() + by).clamp(-3_000, 3_000);
-        self.note(format!("the workers' clock is set to be {off} ms off"));
+        self.note(format!("the clock of the workers is {off} ms off"));
         self.0.clock.set_offset(off);
     }
 
@@ -439,7 +453,7 @@ impl World {
         self.note(if missing {
             "the target is missing"
         } else {
-            "the target is there"
+            "the target exists again"
         });
         let failure = DeliveryFailure {
             kind: FailureKind::NotDelivered,
@@ -455,23 +469,23 @@ impl World {
         self.note(if hold {
             "reports are held back"
         } else {
-            "reports come again"
+            "reports arrive again"
         });
         self.0.cluster.hold_reports(hold);
     }
 
     pub(crate) fn hold_sends(&self, hold: bool) {
         self.note(if hold {
-            "the network holds what is sent"
+            "the network holds sent records"
         } else {
-            "the network lets go what is sent"
+            "the network releases sent records"
         });
         self.0.cluster.hold_sends(hold);
     }
 
     pub(crate) fn producers_failed(&self, failed: bool) {
         self.note(if failed {
-            "the producers fail for good"
+            "the producers fail permanently"
         } else {
             "the producers are replaced"
         });
@@ -480,7 +494,7 @@ impl World {
 
     /// Ends all ongoing faults.
     pub(crate) fn heal(&self) {
-        self.note("all heals");
+        self.note("all faults heal");
         self.0.clock.set_offset(0);
         self.0.store.set_down(false);
         self.0.cluster.refuse_records(TARGET, None);
@@ -547,7 +561,7 @@ impl World {
             .expect("the memory store answers")
             .pop()
             .flatten();
-        state.expect("the shard was born").delivered
+        state.expect("the shard exists").delivered
     }
 
     pub(crate) fn store_lost_writes(&self) -> bool {

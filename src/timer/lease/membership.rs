@@ -49,15 +49,9 @@ impl Membership {
 
     /// Computes the assignment of `shards` to the live workers.
     pub(super) fn reassign(&mut self, shards: &[ShardId]) {
-        let own_list = [self.me];
-        let workers = if fault!(AssignByOwnList) {
-            &own_list[..]
-        } else {
-            &self.live_workers
-        };
         self.mine.clear();
         self.for_newcomers.clear();
-        for (shard, worker) in assign(workers, shards) {
+        for (shard, worker) in assign(&self.live_workers, shards) {
             if worker == self.me {
                 self.mine.insert(shard.clone());
             } else if self.newcomers.contains(&worker) {

@@ -100,10 +100,10 @@ pub(crate) async fn run_shared(world: &dyn BrokerUnderTest) {
 
 /// Runs the cases that need the broker for themselves.
 pub(crate) async fn run_outages(world: &dyn BrokerUnderTest) {
-    target::an_outage_loses_nothing_and_keeps_the_order(world).await;
-    source::reading_goes_on_after_an_outage(world).await;
+    target::an_outage_loses_no_record_and_keeps_the_order(world).await;
+    source::reading_continues_after_an_outage(world).await;
     if world.is_kafka() {
-        transact::what_is_under_way_at_an_outage_is_committed_after_it(world).await;
+        transact::a_transaction_open_during_an_outage_is_committed_after_it(world).await;
     }
 }
 
@@ -212,7 +212,7 @@ async fn reports(target: &mut dyn Target, count: usize) -> BTreeMap<u64, Deliver
     let mut found = BTreeMap::new();
     while found.len() < count {
         let reports = within(PATIENCE, "reports", target.next_reports()).await;
-        assert!(!reports.is_empty(), "an answer with nothing in it");
+        assert!(!reports.is_empty(), "an empty reply");
         for report in reports {
             let again = found.insert(report.ticket, report);
             assert!(again.is_none(), "reported twice: {again:?}");
@@ -292,7 +292,7 @@ async fn read_to_end(
     loop {
         match within(PATIENCE, "the end of a partition", source.next_event())
             .await
-            .expect("a source that reads")
+            .expect("the source works")
         {
             Event::Records(batch) => {
                 assert_eq!((&batch.partition, batch.epoch), (partition, epoch));

@@ -12,25 +12,25 @@ use std::time::Duration;
 
 pub(super) async fn all(world: &dyn BrokerUnderTest) {
     if world.is_kafka() {
-        every_byte_of_a_record_comes_back(world).await;
-        added_partitions_are_gained(world).await;
-        topics_that_no_broker_can_have_do_not_exist(world).await;
+        a_record_is_read_byte_for_byte(world).await;
+        added_partitions_are_assigned(world).await;
+        impossible_topic_names_are_treated_as_missing_topics(world).await;
     }
-    reading_starts_where_it_is_told(world).await;
-    a_new_start_drops_what_was_under_way(world).await;
-    the_end_lies_past_an_aborted_transaction(world).await;
-    what_is_not_retained_is_out_of_range(world).await;
+    reading_starts_at_the_given_offset(world).await;
+    a_new_start_drops_prefetched_records(world).await;
+    the_end_of_a_partition_is_after_an_aborted_transaction(world).await;
+    offsets_before_the_retention_are_out_of_range(world).await;
     a_stopped_partition_is_not_read(world).await;
-    what_was_committed_comes_back(world).await;
-    members_share_partitions_and_hand_them_over(world).await;
-    a_member_for_whom_there_is_nothing_is_told_so(world).await;
-    a_topic_made_again_is_another_one(world).await;
-    a_missing_topic_is_told_and_awaited(world).await;
-    a_catalog_knows_what_there_is(world).await;
-    much_is_read_in_order_and_once(world).await;
+    committed_metadata_is_read_back(world).await;
+    members_share_partitions_and_move_them_on_a_rebalance(world).await;
+    a_member_without_partitions_gets_an_empty_assignment(world).await;
+    a_recreated_topic_has_a_new_identity(world).await;
+    a_missing_topic_is_reported_and_read_once_it_exists(world).await;
+    a_catalog_lists_partitions_and_commits(world).await;
+    many_records_are_read_once_and_in_order(world).await;
 }
 
-async fn every_byte_of_a_record_comes_back(world: &dyn BrokerUnderTest) {
+async fn a_record_is_read_byte_for_byte(world: &dyn BrokerUnderTest) {
     let bytes = |bytes: &[u8]| Some(bytes.to_vec());
     let header = |name: &[u8], value: Option<&[u8]>| (name.to_vec(), value.map(<[u8]>::to_vec));
     let wanted = [
@@ -91,7 +91,7 @@ async fn every_byte_of_a_record_comes_back(world: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-async fn reading_starts_where_it_is_told(world: &dyn BrokerUnderTest) {
+async fn reading_starts_at_the_given_offset(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "start", 1).await;
     deliver(
         &mut *world.target(100),
@@ -121,7 +121,7 @@ async fn reading_starts_where_it_is_told(world: &dyn BrokerUnderTest) {
 
 /// A new start elsewhere follows every batch. Records that were prefetched before it must not
 /// appear.
-async fn a_new_start_drops_what_was_under_way(world: &dyn BrokerUnderTest) {
+async fn a_new_start_drops_prefetched_records(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "epochs", 1).await;
     deliver(
         &mut *world.target(10_000),
@@ -137,7 +137,7 @@ async fn a_new_start_drops_what_was_under_way(world: &dyn BrokerUnderTest) {
         source.start(&partition, Offset(world.first_offset() + from), epoch);
         match within(PATIENCE, "records", source.next_event())
             .await
-            .expect("a source that reads")
+            .expect("the source works")
         {
             Event::Records(batch) => {
                 assert_eq!(batch.epoch, epoch);
@@ -157,7 +157,7 @@ async fn a_new_start_drops_what_was_under_way(world: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-async fn the_end_lies_past_an_aborted_transaction(world: &dyn BrokerUnderTest) {
+async fn the_end_of_a_partition_is_after_an_aborted_transaction(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "aborted", 1).await;
     let mut target = world.target(100);
     let (mut source, partition) = (
@@ -204,12 +204,12 @@ async fn the_end_lies_past_an_aborted_transaction(world: &dyn BrokerUnderTest) {
     assert_eq!(
         (read[0].offset, at),
         (end.0, end.next()),
-        "reading goes on behind the gap"
+        "reading continues after the gap"
     );
     source.close().await;
 }
 
-async fn what_is_not_retained_is_out_of_range(world: &dyn BrokerUnderTest) {
+async fn offsets_before_the_retention_are_out_of_range(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "range", 1).await;
     deliver(
         &mut *world.target(100),
@@ -284,7 +284,7 @@ async fn a_stopped_partition_is_not_read(world: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-async fn what_was_committed_comes_back(world: &dyn BrokerUnderTest) {
+async fn committed_metadata_is_read_back(world: &dyn BrokerUnderTest) {
     let (topic, group) = (
         create_topic(world, "commit", 3).await,
         unique_name(world, "group"),
@@ -332,7 +332,7 @@ async fn what_was_committed_comes_back(world: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-async fn members_share_partitions_and_hand_them_over(world: &dyn BrokerUnderTest) {
+async fn members_share_partitions_and_move_them_on_a_rebalance(world: &dyn BrokerUnderTest) {
     let (topic, group) = (
         create_topic(world, "share", 4).await,
         unique_name(world, "group"),
@@ -349,12 +349,12 @@ async fn members_share_partitions_and_hand_them_over(world: &dyn BrokerUnderTest
     let gained = within(PATIENCE, "half of the partitions", async {
         loop {
             tokio::select! {
-                event = first.next_event() => match event.expect("a source that reads") {
+                event = first.next_event() => match event.expect("the source works") {
                     Event::Revoked(partitions) => partitions.iter().for_each(|partition| assert!(owned.remove(partition))),
                     Event::Assigned(partitions) => owned.extend(partitions),
                     _ => {}
                 },
-                event = second.next_event() => match event.expect("a source that reads") {
+                event = second.next_event() => match event.expect("the source works") {
                     Event::Assigned(partitions) => theirs.extend(partitions),
                     other => panic!("{other:?}"),
                 },
@@ -390,7 +390,7 @@ async fn members_share_partitions_and_hand_them_over(world: &dyn BrokerUnderTest
 
 /// Without this event, the member could not tell an empty assignment from a group that has not
 /// answered.
-async fn a_member_for_whom_there_is_nothing_is_told_so(world: &dyn BrokerUnderTest) {
+async fn a_member_without_partitions_gets_an_empty_assignment(world: &dyn BrokerUnderTest) {
     let (topic, group) = (
         create_topic(world, "spare", 1).await,
         unique_name(world, "group"),
@@ -408,7 +408,7 @@ async fn a_member_for_whom_there_is_nothing_is_told_so(world: &dyn BrokerUnderTe
     second.close().await;
 }
 
-async fn added_partitions_are_gained(world: &dyn BrokerUnderTest) {
+async fn added_partitions_are_assigned(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "added", 1).await;
     let mut source = world.source(&unique_name(world, "group"), std::slice::from_ref(&topic));
     let mut owned = BTreeSet::new();
@@ -426,7 +426,7 @@ async fn added_partitions_are_gained(world: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-async fn a_topic_made_again_is_another_one(world: &dyn BrokerUnderTest) {
+async fn a_recreated_topic_has_a_new_identity(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "again", 1).await;
     let mut target = world.target(100);
     deliver(
@@ -481,7 +481,7 @@ async fn a_topic_made_again_is_another_one(world: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-async fn a_missing_topic_is_told_and_awaited(world: &dyn BrokerUnderTest) {
+async fn a_missing_topic_is_reported_and_read_once_it_exists(world: &dyn BrokerUnderTest) {
     let missing = unique_name(world, "missing");
     let mut source = world.source(
         &unique_name(world, "group"),
@@ -512,7 +512,7 @@ async fn a_missing_topic_is_told_and_awaited(world: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-async fn a_catalog_knows_what_there_is(world: &dyn BrokerUnderTest) {
+async fn a_catalog_lists_partitions_and_commits(world: &dyn BrokerUnderTest) {
     let (one, two, missing) = (
         create_topic(world, "one", 1).await,
         create_topic(world, "two", 2).await,
@@ -559,7 +559,7 @@ async fn a_catalog_knows_what_there_is(world: &dyn BrokerUnderTest) {
 }
 
 /// Impossible names are treated like missing topics and do not affect other topics.
-async fn topics_that_no_broker_can_have_do_not_exist(world: &dyn BrokerUnderTest) {
+async fn impossible_topic_names_are_treated_as_missing_topics(world: &dyn BrokerUnderTest) {
     let one = create_topic(world, "possible", 1).await;
     let mut catalog = world.catalog();
     let impossible = [
@@ -602,7 +602,7 @@ async fn topics_that_no_broker_can_have_do_not_exist(world: &dyn BrokerUnderTest
 }
 
 /// More than one batch, read and buffer hold, in several partitions, with a slow reader.
-async fn much_is_read_in_order_and_once(world: &dyn BrokerUnderTest) {
+async fn many_records_are_read_once_and_in_order(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "much", 3).await;
     let mut target = world.target(10_000);
     let padding = "x".repeat(1_000);
@@ -621,7 +621,7 @@ async fn much_is_read_in_order_and_once(world: &dyn BrokerUnderTest) {
     while next != [20_000; 3] {
         match within(PATIENCE, "records", source.next_event())
             .await
-            .expect("a source that reads")
+            .expect("the source works")
         {
             Event::Records(batch) => {
                 let index = partitions
@@ -652,7 +652,7 @@ async fn much_is_read_in_order_and_once(world: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-pub(super) async fn reading_goes_on_after_an_outage(world: &dyn BrokerUnderTest) {
+pub(super) async fn reading_continues_after_an_outage(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "outage-read", 1).await;
     let mut target = world.target(100);
     deliver(

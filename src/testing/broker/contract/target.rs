@@ -12,19 +12,19 @@ use std::time::Duration;
 
 pub(super) async fn all(world: &dyn BrokerUnderTest) {
     if world.is_kafka() {
-        headers_go_out_as_they_are_told(world).await;
-        keys_land_where_java_puts_them(world).await;
+        headers_are_sent_unchanged(world).await;
+        keys_get_the_same_partition_as_with_the_java_client(world).await;
     }
-    a_missing_topic_is_told_soon_and_found_when_it_comes(world).await;
-    what_is_too_large_is_refused_and_nothing_else(world).await;
-    an_impossible_name_is_refused(world).await;
-    a_missing_partition_is_not_now(world).await;
+    a_missing_topic_is_reported_soon_and_used_once_it_exists(world).await;
+    only_an_oversized_record_is_rejected(world).await;
+    an_impossible_name_is_rejected(world).await;
+    a_missing_partition_is_a_temporary_failure(world).await;
     order_is_kept_with_many_in_flight(world).await;
     a_full_target_says_so(world).await;
-    a_closed_target_takes_nothing(world).await;
+    a_closed_target_accepts_no_record(world).await;
 }
 
-async fn headers_go_out_as_they_are_told(world: &dyn BrokerUnderTest) {
+async fn headers_are_sent_unchanged(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "headers", 1).await;
     let mut block = Vec::new();
     for (name, value) in [
@@ -71,7 +71,7 @@ async fn headers_go_out_as_they_are_told(world: &dyn BrokerUnderTest) {
 }
 
 /// The hashes are those of `org.apache.kafka.common.utils.Utils.murmur2`, made positive.
-async fn keys_land_where_java_puts_them(world: &dyn BrokerUnderTest) {
+async fn keys_get_the_same_partition_as_with_the_java_client(world: &dyn BrokerUnderTest) {
     const HASHES: [(&str, u32); 8] = [
         ("", 275_646_681),
         ("21", 1_173_551_340),
@@ -120,7 +120,7 @@ async fn keys_land_where_java_puts_them(world: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-async fn a_missing_topic_is_told_soon_and_found_when_it_comes(world: &dyn BrokerUnderTest) {
+async fn a_missing_topic_is_reported_soon_and_used_once_it_exists(world: &dyn BrokerUnderTest) {
     let missing = unique_name(world, "missing");
     let mut target = world.target(100);
     let mut ask = async |ticket: u64| match send(
@@ -167,7 +167,7 @@ async fn a_missing_topic_is_told_soon_and_found_when_it_comes(world: &dyn Broker
 
 /// Small records share a client batch with the large one. They are delivered even if the whole
 /// batch would be too large.
-async fn what_is_too_large_is_refused_and_nothing_else(world: &dyn BrokerUnderTest) {
+async fn only_an_oversized_record_is_rejected(world: &dyn BrokerUnderTest) {
     let topic = unique_name(world, "large");
     world.create_topic(&topic, 1, Some(2_000)).await;
     let mut target = world.target(1_000);
@@ -217,7 +217,7 @@ async fn what_is_too_large_is_refused_and_nothing_else(world: &dyn BrokerUnderTe
     source.close().await;
 }
 
-async fn an_impossible_name_is_refused(world: &dyn BrokerUnderTest) {
+async fn an_impossible_name_is_rejected(world: &dyn BrokerUnderTest) {
     let mut target = world.target(10);
     for (ticket, topic) in (0..).zip(world.impossible_targets()) {
         let failure = match send(
@@ -244,7 +244,7 @@ async fn an_impossible_name_is_refused(world: &dyn BrokerUnderTest) {
     }
 }
 
-async fn a_missing_partition_is_not_now(world: &dyn BrokerUnderTest) {
+async fn a_missing_partition_is_a_temporary_failure(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "partitions", 2).await;
     let mut target = world.target(10);
     deliver(
@@ -349,7 +349,7 @@ async fn a_full_target_says_so(world: &dyn BrokerUnderTest) {
     reports(&mut *target, 10).await;
 }
 
-async fn a_closed_target_takes_nothing(world: &dyn BrokerUnderTest) {
+async fn a_closed_target_accepts_no_record(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "closed", 1).await;
     let mut target = world.target(10);
     deliver(
@@ -371,7 +371,7 @@ async fn a_closed_target_takes_nothing(world: &dyn BrokerUnderTest) {
 }
 
 /// Each record that is acknowledged before, during or after the outage exists once, in order.
-pub(super) async fn an_outage_loses_nothing_and_keeps_the_order(world: &dyn BrokerUnderTest) {
+pub(super) async fn an_outage_loses_no_record_and_keeps_the_order(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "outage", 2).await;
     let mut target = world.target(20_000);
     deliver(

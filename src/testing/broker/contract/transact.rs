@@ -14,21 +14,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) async fn all(world: &dyn BrokerUnderTest) {
-    what_is_committed_is_there_once_with_its_marker(world).await;
-    what_is_aborted_is_never_seen_and_its_marker_neither(world).await;
-    nothing_is_seen_before_the_commit_nor_what_follows_it(world).await;
-    the_next_of_a_name_fences_the_last_and_undoes_what_it_had_under_way(world).await;
+    a_committed_transaction_is_visible_once_with_its_marker(world).await;
+    aborted_records_and_their_marker_are_never_visible(world).await;
+    open_transactions_hide_their_records_and_all_later_ones(world).await;
+    a_new_producer_fences_the_old_one_and_aborts_its_transaction(world).await;
     a_marker_can_be_committed_alone(world).await;
-    what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(world).await;
-    a_missing_topic_is_told_and_the_transaction_can_be_aborted(world).await;
-    an_impossible_name_is_refused(world).await;
-    many_names_keep_their_order_side_by_side(world).await;
-    what_has_ended_is_heard_of_no_more(world).await;
+    an_oversized_record_is_identified_and_the_others_are_delivered(world).await;
+    a_missing_topic_is_reported_and_the_transaction_can_be_aborted(world).await;
+    an_impossible_name_is_rejected(world).await;
+    many_transactional_ids_keep_their_order_in_parallel(world).await;
+    a_discarded_producer_reports_no_events(world).await;
 }
 
-/// A broker may have lost the end of the first transaction. Its records must be visible all the
-/// same.
-pub(super) async fn what_is_under_way_at_an_outage_is_committed_after_it(
+/// A broker may have lost the end of the first transaction. Its records must still become
+/// visible.
+pub(super) async fn a_transaction_open_during_an_outage_is_committed_after_it(
     world: &dyn BrokerUnderTest,
 ) {
     let topic = create_topic(world, "outlived", 1).await;
@@ -68,8 +68,7 @@ impl TransactionClient {
             if !waiting.is_empty() {
                 return waiting.remove(0);
             }
-            for (of, happened) in
-                within(PATIENCE, "what happened", self.transactors.next_events()).await
+            for (of, happened) in within(PATIENCE, "an event", self.transactors.next_events()).await
             {
                 self.events.entry(of).or_default().push(happened);
             }
@@ -121,7 +120,7 @@ impl TransactionClient {
         let mut found = BTreeMap::new();
         while found.len() < count {
             let ProducerEvent::Reports(reports) = self.next(number).await else {
-                panic!("something else than reports")
+                panic!("expected reports")
             };
             for DeliveryReport {
                 ticket, outcome, ..
@@ -201,10 +200,14 @@ async fn read_numbers(
     read
 }
 
-async fn what_is_committed_is_there_once_with_its_marker(world: &dyn BrokerUnderTest) {
+async fn a_committed_transaction_is_visible_once_with_its_marker(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "committed", 2).await;
     let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
-    assert_eq!(desk.open(1, &name).await, None, "nobody has committed one");
+    assert_eq!(
+        desk.open(1, &name).await,
+        None,
+        "no marker is committed yet"
+    );
     for round in 0..3 {
         desk.deliver(1, &topic, 0, &numbered_records(round * 10..round * 10 + 10))
             .await;
@@ -221,7 +224,7 @@ async fn what_is_committed_is_there_once_with_its_marker(world: &dyn BrokerUnder
     desk.transactors.close().await;
 }
 
-async fn what_is_aborted_is_never_seen_and_its_marker_neither(world: &dyn BrokerUnderTest) {
+async fn aborted_records_and_their_marker_are_never_visible(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "aborted", 1).await;
     let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
     desk.open(1, &name).await;
@@ -253,7 +256,7 @@ async fn what_is_aborted_is_never_seen_and_its_marker_neither(world: &dyn Broker
     desk.transactors.close().await;
 }
 
-async fn nothing_is_seen_before_the_commit_nor_what_follows_it(world: &dyn BrokerUnderTest) {
+async fn open_transactions_hide_their_records_and_all_later_ones(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "hidden", 1).await;
     let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
     desk.open(1, &name).await;
@@ -270,9 +273,7 @@ async fn nothing_is_seen_before_the_commit_nor_what_follows_it(world: &dyn Broke
     desk.transactors.close().await;
 }
 
-async fn the_next_of_a_name_fences_the_last_and_undoes_what_it_had_under_way(
-    world: &dyn BrokerUnderTest,
-) {
+async fn a_new_producer_fences_the_old_one_and_aborts_its_transaction(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "fenced", 1).await;
     let (mut old, mut new, name) = (
         TransactionClient::new(world),
@@ -305,7 +306,7 @@ async fn the_next_of_a_name_fences_the_last_and_undoes_what_it_had_under_way(
     assert_eq!(
         old.open(2, &name).await.as_deref(),
         Some("of the new"),
-        "who was fenced may come again"
+        "a fenced producer may be opened again"
     );
     // A preconnected producer that is never opened does not block the shutdown.
     new.transactors.preconnect(&ProducerIdentity {
@@ -327,7 +328,7 @@ async fn a_marker_can_be_committed_alone(world: &dyn BrokerUnderTest) {
 
 /// A producer that cannot tell which record of a batch was rejected is lost. The next one with its
 /// id names the record.
-async fn what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(
+async fn an_oversized_record_is_identified_and_the_others_are_delivered(
     world: &dyn BrokerUnderTest,
 ) {
     let topic = unique_name(world, "large");
@@ -340,7 +341,7 @@ async fn what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(
     let (mut opening, mut refused) = (1, None);
     desk.open(opening, &name).await;
     'rounds: for round in 0.. {
-        assert!(round < 6, "it comes to an end");
+        assert!(round < 6, "the transaction ends");
         let tickets: Vec<u64> = (0..50).filter(|ticket| refused != Some(*ticket)).collect();
         for ticket in &tickets {
             let small = OwnedRecord::text(ticket.to_string());
@@ -391,7 +392,9 @@ async fn what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(
     desk.transactors.close().await;
 }
 
-async fn a_missing_topic_is_told_and_the_transaction_can_be_aborted(world: &dyn BrokerUnderTest) {
+async fn a_missing_topic_is_reported_and_the_transaction_can_be_aborted(
+    world: &dyn BrokerUnderTest,
+) {
     let (topic, missing) = (
         create_topic(world, "there", 1).await,
         unique_name(world, "missing"),
@@ -421,7 +424,7 @@ async fn a_missing_topic_is_told_and_the_transaction_can_be_aborted(world: &dyn 
     desk.transactors.close().await;
 }
 
-async fn an_impossible_name_is_refused(world: &dyn BrokerUnderTest) {
+async fn an_impossible_name_is_rejected(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "possible", 1).await;
     let (mut desk, transactional) = (TransactionClient::new(world), transactional(world, &topic));
     desk.open(1, &transactional).await;
@@ -435,11 +438,11 @@ async fn an_impossible_name_is_refused(world: &dyn BrokerUnderTest) {
         }
     }
     desk.deliver(1, &topic, 0, &numbered_records(0..1)).await;
-    desk.commit(1, "it does no harm").await;
+    desk.commit(1, "the producer still works").await;
     desk.transactors.close().await;
 }
 
-async fn many_names_keep_their_order_side_by_side(world: &dyn BrokerUnderTest) {
+async fn many_transactional_ids_keep_their_order_in_parallel(world: &dyn BrokerUnderTest) {
     const NAMES: u64 = 4;
     let topic = create_topic(world, "many", NAMES as i32).await;
     let mut desk = TransactionClient::new(world);
@@ -482,7 +485,7 @@ async fn many_names_keep_their_order_side_by_side(world: &dyn BrokerUnderTest) {
     desk.transactors.close().await;
 }
 
-async fn what_has_ended_is_heard_of_no_more(world: &dyn BrokerUnderTest) {
+async fn a_discarded_producer_reports_no_events(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "ended", 1).await;
     let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
     desk.open(1, &name).await;

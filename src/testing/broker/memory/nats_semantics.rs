@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn streams_of_memory_keep_the_contract() {
+    async fn memory_streams_keep_the_contract() {
         let world = StreamWorld(cluster(1));
         contract::run_shared(&world).await;
         contract::run_outages(&world).await;
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn subjects_share_a_sequence_and_its_end() {
+    async fn subjects_of_a_stream_share_one_sequence_and_its_end() {
         let cluster = cluster(2);
         let offsets = [0, 1, 1, 0].map(|index| produce(&cluster, index));
         assert_eq!(offsets, [1, 2, 3, 4].map(Offset));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_target_passes_over_what_it_has_until_its_window_has_passed() {
+    async fn a_target_drops_duplicates_within_its_window() {
         let cluster = cluster(1);
         cluster.set_dedup_window("s", Duration::from_secs(2));
         let mut target = cluster.target(10);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_has_lost_its_lease_reads_and_commits_until_it_is_told() {
+    async fn a_reader_without_lease_reads_and_commits_until_it_is_notified() {
         let cluster = cluster(1);
         let (mut one, mut two) = (
             cluster.source("g", &["s".into()]),

@@ -271,7 +271,9 @@ impl Target for MemoryTarget {
                 partition: record.partition,
                 record: stored,
                 ticket,
-                id: record.message_id(),
+                id: record
+                    .message_id()
+                    .filter(|_| !fault!(SendWithoutMessageId)),
             };
             state
                 .producers

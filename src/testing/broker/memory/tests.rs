@@ -84,7 +84,7 @@ impl BrokerUnderTest for MemoryWorld {
 }
 
 #[tokio::test(start_paused = true)]
-async fn memory_keeps_the_contract() {
+async fn the_memory_cluster_keeps_the_contract() {
     let world = MemoryWorld(cluster().0);
     contract::run_shared(&world).await;
     contract::run_outages(&world).await;
@@ -130,7 +130,7 @@ fn gained(source: &mut MemorySource) -> Vec<Partition> {
 }
 
 #[test]
-fn arrivals_bear_the_time_of_the_clock() {
+fn arrivals_have_the_time_of_the_clock() {
     let (cluster, clock) = cluster();
     cluster.create_topic("t", 1);
     let mut target = cluster.target(10);
@@ -149,7 +149,7 @@ fn arrivals_bear_the_time_of_the_clock() {
 }
 
 #[test]
-fn nothing_answers_while_the_cluster_is_down_and_nothing_is_lost() {
+fn a_cluster_that_is_down_answers_no_call_and_loses_no_record() {
     let (cluster, _) = cluster();
     cluster.create_topic("t", 1);
     let (mut source, mut target, partition) = (
@@ -174,7 +174,7 @@ fn nothing_answers_while_the_cluster_is_down_and_nothing_is_lost() {
 }
 
 #[test]
-fn held_reports_come_when_released_and_their_records_are_there_before() {
+fn held_reports_arrive_when_released_and_after_their_records() {
     let (cluster, _) = cluster();
     cluster.create_topic("t", 1);
     let mut target = cluster.target(10);
@@ -198,7 +198,7 @@ fn held_reports_come_when_released_and_their_records_are_there_before() {
 }
 
 #[test]
-fn a_lost_report_says_unknown_whether_or_not_its_record_arrived() {
+fn a_lost_report_has_an_unknown_outcome_for_any_fate_of_the_record() {
     let (cluster, _) = cluster();
     cluster.create_topic("t", 1);
     let mut target = cluster.target(10);
@@ -224,7 +224,7 @@ fn a_lost_report_says_unknown_whether_or_not_its_record_arrived() {
 }
 
 #[test]
-fn what_the_network_holds_arrives_after_its_sender_died_unless_it_is_lost() {
+fn records_in_the_network_outlive_their_sender_unless_they_are_dropped() {
     for lost in [false, true] {
         let (cluster, _) = cluster();
         cluster.create_topic("t", 1);
@@ -241,7 +241,7 @@ fn what_the_network_holds_arrives_after_its_sender_died_unless_it_is_lost() {
 }
 
 #[test]
-fn what_a_client_still_had_dies_with_it() {
+fn records_in_a_client_die_with_it() {
     let (cluster, _) = cluster();
     cluster.create_topic("t", 1);
     let mut target = cluster.target(10);
@@ -253,7 +253,7 @@ fn what_a_client_still_had_dies_with_it() {
 }
 
 #[test]
-fn a_refused_topic_refuses_until_it_does_not() {
+fn a_rejecting_topic_rejects_until_it_is_released() {
     let (cluster, _) = cluster();
     cluster.create_topic("t", 1);
     let mut target = cluster.target(10);
@@ -275,7 +275,7 @@ fn a_refused_topic_refuses_until_it_does_not() {
 }
 
 #[test]
-fn partitions_of_a_dead_member_are_anothers_once_its_session_ends() {
+fn partitions_of_a_dead_member_move_when_its_session_ends() {
     let (cluster, _) = cluster();
     cluster.create_topic("t", 2);
     let (mut first, topics) = (cluster.source("g", &["t".into()]), ["t".to_owned()]);
@@ -293,7 +293,7 @@ fn partitions_of_a_dead_member_are_anothers_once_its_session_ends() {
 }
 
 #[test]
-fn a_commit_of_what_is_anothers_fails() {
+fn a_commit_of_a_partition_of_another_member_fails() {
     let (cluster, _) = cluster();
     cluster.create_topic("t", 1);
     let (mut owner, mut other) = (
@@ -315,7 +315,7 @@ fn a_commit_of_what_is_anothers_fails() {
 }
 
 #[test]
-fn a_topic_made_again_behind_the_groups_back_is_out_of_range() {
+fn a_topic_that_is_recreated_unnoticed_is_out_of_range() {
     let (cluster, _) = cluster();
     cluster.create_topic("t", 1);
     let mut source = cluster.source("g", &["t".into()]);

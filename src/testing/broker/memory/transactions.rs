@@ -200,7 +200,7 @@ impl MemoryProducer {
             self.held_events.clear();
             self.held_events.push_back(ProducerEvent::Failed {
                 is_fenced: false,
-                reason: "the producer has failed for good".into(),
+                reason: "the producer has failed permanently".into(),
             });
         }
     }

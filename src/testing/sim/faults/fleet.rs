@@ -117,7 +117,8 @@ impl Fleet {
                 self.world.hold_reports(true);
                 self.pause(1_000).await;
                 let at = self.random_index();
-                self.freeze(at, "is frozen, with reports under way").await;
+                self.freeze(at, "is frozen while reports are in flight")
+                    .await;
             }
         }
     }
@@ -138,16 +139,13 @@ impl Fleet {
     }
 
     fn set_clock(&self, at: usize, off: i64) {
-        self.note(
-            at,
-            &format!("has a clock from here on that is {off} ms off"),
-        );
+        self.note(at, &format!("has a clock that is {off} ms off"));
         self.processes[at].control.clock.set_offset(off);
     }
 
     async fn leave(&mut self) {
         let at = self.random_index();
-        let (process, _) = self.note(at, "is to stop");
+        let (process, _) = self.note(at, "stops");
         let mut leaving = self.processes.remove(at);
         if !leaving.stop().await {
             self.world
@@ -169,7 +167,7 @@ impl Fleet {
         self.processes[at].control.freeze(true);
         self.pause(3_000).await;
         self.world.hold_reports(false);
-        self.note(at, "goes on");
+        self.note(at, "continues");
         self.processes[at].control.freeze(false);
     }
 
@@ -196,14 +194,14 @@ impl Fleet {
         );
         let (process, from) = self.note(
             at,
-            &format!("is cut off from the brokers, and what it asks {cut:?}"),
+            &format!("is cut off from the brokers, queries: {cut:?}"),
         );
         let link = self.processes[at].control.network.clone();
         link.cut(cut);
         self.pause(1_500).await;
         let is_expelled = self.random.random_bool(0.5);
         if is_expelled {
-            self.note(at, "has not been heard of for a session");
+            self.note(at, "misses a session timeout");
             self.world.cluster().expire_silently(GROUP, at);
         }
         self.pause(1_500).await;
@@ -215,7 +213,7 @@ impl Fleet {
             _ => {}
         }
         self.world
-            .note(format!("process {process} would reach the brokers again"));
+            .note(format!("the network of process {process} heals"));
         link.heal();
         if is_expelled {
             self.world.cluster().notify_expired();
@@ -226,11 +224,11 @@ impl Fleet {
     /// Makes a process resend its messages with a clock that was set back.
     async fn fail_producers(&mut self) {
         let at = self.random_index();
-        let (process, from) = self.note(at, "is cut off from the brokers, and what it asks hangs");
+        let (process, from) = self.note(at, "is cut off from the brokers, queries hang");
         let link = self.processes[at].control.network.clone();
         link.cut(CutMode::Hangs);
         self.pause(700).await;
-        self.note(at, "has producers that fail for good");
+        self.note(at, "has producers that failed permanently");
         link.fail_producers();
         let off = self.random.random_range(-1_500..0);
         self.set_clock(at, off);

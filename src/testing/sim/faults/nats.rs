@@ -99,19 +99,19 @@ impl World {
     }
 
     pub(crate) fn remake_consumers(&self) {
-        self.note("the consumers are made anew");
+        self.note("the consumers are recreated");
         self.cluster().recreate_consumers();
     }
 
     /// A process loses its partitions to others and learns of it later.
     pub(crate) fn expire_source_lease(&self, random: &mut StdRng) {
-        self.note("a lease of the source runs out");
+        self.note("a lease of the source expires");
         self.cluster()
             .expire_silently(GROUP, random.random_range(0..8));
     }
 
     pub(crate) fn notify_expired_lease(&self) {
-        self.note("its holder learns it");
+        self.note("its holder is notified");
         self.cluster().notify_expired();
     }
 
@@ -153,7 +153,7 @@ impl World {
 /// until the old messages are delivered, resets the store, and restarts after the duplicate window
 /// has passed.
 async fn recreate_source(world: &World, process: &mut Process, random: &mut StdRng) {
-    world.note("the source is made again");
+    world.note("the source is recreated");
     world.allow_duplicates();
     world.mark_purged(|_| true).await;
     world.cluster().recreate_topic(SOURCE);
@@ -166,17 +166,18 @@ async fn recreate_source(world: &World, process: &mut Process, random: &mut StdR
     })
     .await
     {
-        return world.report_violation("nobody noticed that the source was made again".to_owned());
+        return world
+            .report_violation("no process reported that the source was recreated".to_owned());
     }
     if !within(DRAIN_TIMEOUT, || {
         world.balances().iter().all(|balance| balance.pending == 0)
     })
     .await
     {
-        world.report_violation("what waited of the old source was not delivered".to_owned());
+        world.report_violation("the messages of the old source were not delivered".to_owned());
     }
     if !process.stop().await {
-        world.report_violation("a stopping process did not end".to_owned());
+        world.report_violation("a process did not stop in time".to_owned());
     }
     world.note("the store is reset");
     let shards: Vec<_> = (0..2)

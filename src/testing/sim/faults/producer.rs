@@ -68,7 +68,7 @@ fn closed() -> DeliveryFailure {
     DeliveryFailure {
         kind: FailureKind::ClientFailed,
         reason: Reason::TimedOut,
-        detail: "the producer has failed for good".to_owned(),
+        detail: "the producer has failed permanently".to_owned(),
     }
 }
 
@@ -123,7 +123,9 @@ impl NetworkProducer {
             match record.send(|record| self.target.send(record, ticket)) {
                 SendResult::Accepted => _ = self.sent.insert(ticket),
                 SendResult::Failed(failure) => self.reports.push(failed(ticket, failure)),
-                SendResult::QueueFull => unreachable!("it holds no more than its target takes"),
+                SendResult::QueueFull => {
+                    unreachable!("it holds at most as many records as its target accepts")
+                }
             }
         }
     }

@@ -4,8 +4,8 @@
 use crate::model::{Lease, ShardId, WorkerId};
 use crate::store::{
     Acquired, Advance, Advanced, Append, Appended, Error, Fetch, LeaseStore, List, Listed,
-    LiveWorker, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
-    ShardPosition, ShardStore, StoreAdmin, StoredShard, Tail, Tailed,
+    LiveWorker, Membership, NewShard, Opened, OutcomeCounts, Quarantine, Renewed, ReplaceRuns,
+    Replaced, ShardPosition, ShardStore, StoreAdmin, StoredShard, Tail, Tailed,
 };
 use crate::testing::sim::mutants::tail_by_run_count::TailByRunCount;
 use crate::testing::sim::process_control::ProcessControl;
@@ -17,6 +17,7 @@ use futures_util::future::try_join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -28,6 +29,8 @@ pub(crate) struct SlowStore {
     store: MemoryStore,
     random: RefCell<StdRng>,
     numbering: TailByRunCount,
+    /// The outcomes that each shard has reported so far.
+    outcomes: RefCell<BTreeMap<ShardId, OutcomeCounts>>,
 }
 
 impl SlowStore {
@@ -38,7 +41,23 @@ impl SlowStore {
             store: world.store().clone(),
             random: RefCell::new(StdRng::seed_from_u64(seed)),
             numbering: TailByRunCount::default(),
+            outcomes: RefCell::default(),
         }
+    }
+
+    /// Adds all earlier outcomes to each request that moves the delivered pair.
+    fn count_again(&self, requests: &[Advance]) -> Vec<Advance> {
+        let mut requests = requests.to_vec();
+        let mut outcomes = self.outcomes.borrow_mut();
+        for request in requests
+            .iter_mut()
+            .filter(|request| request.delivered.is_some())
+        {
+            let total = outcomes.entry(request.lease.shard.clone()).or_default();
+            total.add(request.outcomes);
+            request.outcomes = *total;
+        }
+        requests
     }
 
     fn note(&self, what: &str) {
@@ -83,7 +102,7 @@ impl ShardStore for SlowStore {
             .zip(&opened)
             .filter(|(_, opened)| matches!(opened, Opened::Created(_)))
         {
-            self.note(&format!("bears {} at {}", birth.shard, birth.watermark));
+            self.note(&format!("creates {} at {}", birth.shard, birth.watermark));
         }
         Ok(opened)
     }
@@ -132,6 +151,8 @@ impl ShardStore for SlowStore {
     }
 
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
+        let counted_twice = fault!(CountOutcomesTwice).then(|| self.count_again(requests));
+        let requests = counted_twice.as_deref().unwrap_or(requests);
         let advanced = self.slowly(self.store.advance(requests)).await?;
         for (request, _) in requests
             .iter()
@@ -163,7 +184,7 @@ impl ShardStore for SlowStore {
             .filter(|(_, outcome)| **outcome == Replaced::Done)
         {
             self.note(&format!(
-                "rewrites: {} runs became {}",
+                "rewrites {} runs as {}",
                 request.inputs.len(),
                 request.outputs.len()
             ));
@@ -193,7 +214,7 @@ impl LeaseStore for SlowStore {
             .zip(&acquired)
             .filter(|(_, acquired)| matches!(acquired, Acquired::Granted { .. }))
         {
-            self.note(&format!("takes {}", lease.shard));
+            self.note(&format!("acquires {}", lease.shard));
             self.member.leases.granted(lease, asked + length);
         }
         Ok(acquired)
@@ -206,7 +227,7 @@ impl LeaseStore for SlowStore {
             if matches!(renewed, Renewed::Renewed { .. }) {
                 self.member.leases.renewed(lease, asked + length);
             } else {
-                self.note(&format!("learns that it has lost {}", lease.shard));
+                self.note(&format!("learns that it lost {}", lease.shard));
                 self.member.leases.lost(lease);
             }
         }
@@ -215,7 +236,7 @@ impl LeaseStore for SlowStore {
 
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
         for lease in leases {
-            self.note(&format!("gives {} back", lease.shard));
+            self.note(&format!("releases {}", lease.shard));
             self.member.leases.released(lease);
         }
         self.slowly(self.store.release(leases)).await
@@ -229,8 +250,10 @@ impl Membership for SlowStore {
         worker: WorkerId,
         length: Duration,
     ) -> Result<Vec<LiveWorker>, Error> {
-        self.slowly(self.store.heartbeat_worker(worker, length))
-            .await
+        let call = self.store.heartbeat_worker(worker, length);
+        let mut live = self.slowly(call).await?;
+        live.retain(|other| other.worker == worker || !fault!(AssignByOwnList));
+        Ok(live)
     }
 
     async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {

@@ -53,15 +53,14 @@ fn to_the_next_day(is_rewritten: bool) -> BTreeMap<Vec<Level>, usize> {
 }
 
 #[test]
-fn what_waits_for_the_next_day_is_brought_by_the_rewriter_from_far_over_its_day_and_its_hour_to_its_minute()
- {
+fn the_compactor_moves_messages_of_the_next_day_from_far_to_day_to_hour_to_minute() {
     let ways = to_the_next_day(true);
     let all = vec![Level::Far, Level::Day, Level::Hour, Level::Minute];
     assert_eq!(ways, BTreeMap::from([(vec![Level::Now], 20), (all, 960)]));
 }
 
 #[test]
-fn without_the_rewriter_it_stays_far_until_it_is_delivered_on_time() {
+fn without_the_compactor_messages_stay_far_and_are_still_on_time() {
     let ways = to_the_next_day(false);
     assert_eq!(
         ways,

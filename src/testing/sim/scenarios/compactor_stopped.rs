@@ -82,7 +82,7 @@ fn simulate(seconds: u64, stands: bool) -> FleetOutcome {
             let at = |at: i64| seconds.contains(&(at as u64 / 1_000));
             trace
                 .iter()
-                .filter(|line| line.what.contains(" runs became ") && at(line.at))
+                .filter(|line| line.what.contains(" runs as ") && at(line.at))
                 .count()
         };
         // A rewrite that was ready before the stop is stored in its first seconds.
@@ -100,7 +100,7 @@ fn simulate(seconds: u64, stands: bool) -> FleetOutcome {
 }
 
 #[test]
-fn a_rewriter_that_stands_still_for_an_hour_makes_no_message_late() {
+fn a_compactor_that_stops_for_an_hour_makes_no_message_late() {
     for stands in [false, true] {
         let FleetOutcome {
             late,
@@ -121,7 +121,7 @@ fn a_rewriter_that_stands_still_for_an_hour_makes_no_message_late() {
 }
 
 #[test]
-fn a_timer_that_waited_for_its_rewriter_would_be_late() {
+fn a_timer_that_waits_for_its_compactor_is_late() {
     let late = |stands| {
         fault_injection::with([InjectedFault::LoadWaitsForCompactor], || {
             simulate(60, stands)

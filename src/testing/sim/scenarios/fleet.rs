@@ -12,7 +12,7 @@ const LENGTH: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_secs(7);
 
 #[test]
-fn a_seed_repeats_a_fleet_to_the_letter() {
+fn a_seed_repeats_a_fleet_exactly() {
     for trouble in [
         FleetFaults::None,
         FleetFaults::All,
@@ -27,20 +27,19 @@ fn a_seed_repeats_a_fleet_to_the_letter() {
 }
 
 #[test]
-fn workers_that_come_and_go_as_planned_share_evenly_and_deliver_everything_exactly_once() {
+fn workers_that_join_and_leave_share_shards_evenly_and_deliver_each_message_once() {
     assert_promises_kept(0..10, |seed| run(seed, LENGTH, FleetFaults::None));
     assert_promises_kept(10_000..10_100, |seed| run(seed, SHORT, FleetFaults::None));
 }
 
 #[test]
-fn through_kills_freezes_cuts_and_clocks_nothing_is_lost_early_or_handed_over_by_who_does_not_hold_it()
- {
+fn no_fault_loses_a_message_or_lets_a_worker_deliver_without_a_lease() {
     assert_promises_kept(1_000..1_020, |seed| run(seed, LENGTH, FleetFaults::All));
     assert_promises_kept(20_000..20_220, |seed| run(seed, SHORT, FleetFaults::All));
 }
 
 #[test]
-fn a_fleet_whose_store_forgets_loses_nothing_and_its_ledgers_close() {
+fn a_fleet_loses_nothing_and_balances_its_ledgers_when_the_store_rolls_back() {
     assert_promises_kept(5_000..5_010, |seed| {
         run(seed, LENGTH, FleetFaults::StoreLoses)
     });
@@ -50,8 +49,7 @@ fn a_fleet_whose_store_forgets_loses_nothing_and_its_ledgers_close() {
 }
 
 #[test]
-fn on_streams_of_which_two_read_the_same_for_a_while_a_fleet_loses_nothing_and_nothing_comes_twice()
-{
+fn on_streams_with_two_readers_a_fleet_loses_nothing_and_delivers_nothing_twice() {
     assert_promises_kept(3_000..3_010, |seed| run(seed, LENGTH, FleetFaults::Streams));
     assert_promises_kept(30_000..30_100, |seed| {
         run(seed, SHORT, FleetFaults::Streams)
@@ -59,14 +57,14 @@ fn on_streams_of_which_two_read_the_same_for_a_while_a_fleet_loses_nothing_and_n
 }
 
 #[test]
-fn exactly_once_a_fleet_delivers_nothing_twice_though_processes_die_and_wake() {
+fn exactly_once_a_fleet_delivers_nothing_twice_when_workers_die_or_freeze() {
     assert_promises_kept(70_000..70_150, |seed| {
         run(seed, SHORT, FleetFaults::ExactlyOnce)
     });
 }
 
 #[test]
-fn exactly_once_a_fleet_delivers_nothing_twice_though_the_store_forgets_too() {
+fn exactly_once_a_fleet_delivers_nothing_twice_when_the_store_rolls_back() {
     assert_promises_kept(4_000..4_010, |seed| {
         run(seed, LENGTH, FleetFaults::ExactlyOnceStoreLoses)
     });
@@ -76,7 +74,7 @@ fn exactly_once_a_fleet_delivers_nothing_twice_though_the_store_forgets_too() {
 }
 
 #[test]
-fn every_fault_planted_in_a_fleet_is_caught() {
+fn every_fault_injected_into_a_fleet_is_caught() {
     let planted = [
         (InjectedFault::IgnoreLeaseExpiry, FleetFaults::All),
         (InjectedFault::NoDueCheckAtResend, FleetFaults::All),
@@ -101,8 +99,8 @@ fn every_fault_planted_in_a_fleet_is_caught() {
 }
 /// Opening a transactional producer fences the current owner of the shard.
 #[test]
-fn who_opens_a_transactor_without_a_look_at_its_lease_is_accused_of_that() {
-    let opens = |broken: &String| broken.contains(" opens a transactor of ");
+fn opening_a_producer_without_a_valid_lease_is_a_violation() {
+    let opens = |broken: &String| broken.contains(" opens a producer of ");
     let is_accused = |seed| {
         run(seed, LENGTH, FleetFaults::ExactlyOnce)
             .broken

@@ -48,12 +48,12 @@ fn are_on_time() -> bool {
 }
 
 #[test]
-fn a_store_that_goes_back_under_a_shard_that_is_only_glanced_at_makes_no_message_late() {
+fn a_rollback_of_an_idle_shard_makes_no_message_late() {
     assert!(are_on_time());
 }
 
 #[test]
-fn an_ingress_that_did_not_see_that_a_shard_moved_would_make_messages_late() {
+fn an_ingress_that_ignores_a_changed_position_makes_messages_late() {
     assert!(!fault_injection::with(
         [InjectedFault::IngressAssumesIdleShard],
         are_on_time

@@ -47,7 +47,7 @@ fn run(seed: u64, faults: Faults, length: Duration) -> Outcome {
 }
 
 #[test]
-fn on_streams_a_seed_repeats_a_run_to_the_letter() {
+fn on_streams_a_seed_repeats_a_run_exactly() {
     for faults in [ALL, RENEWED] {
         let (first, second) = (run(7, faults, LENGTH), run(7, faults, LENGTH));
         assert!(first.trace.len() > 50);
@@ -56,25 +56,24 @@ fn on_streams_a_seed_repeats_a_run_to_the_letter() {
 }
 
 #[test]
-fn what_a_consumer_of_a_stream_brings_again_is_passed_over() {
+fn records_that_a_stream_consumer_reads_again_are_skipped() {
     assert_promises_kept(0..10, |seed| run(seed, READ_AGAIN, LENGTH));
 }
 
 #[test]
-fn on_streams_nothing_is_lost_or_early_and_nothing_comes_twice_within_the_window_whatever_happens()
-{
+fn on_streams_no_fault_loses_a_message_or_delivers_it_early_or_twice() {
     assert_promises_kept(1_000..1_030, |seed| run(seed, ALL, LENGTH));
     assert_promises_kept(10_000..10_250, |seed| run(seed, ALL, SHORT));
 }
 
 #[test]
-fn what_was_stored_of_a_stream_outlives_its_purge() {
+fn stored_messages_survive_a_purge_of_the_stream() {
     assert_promises_kept(2_000..2_020, |seed| run(seed, PURGED, LENGTH));
     assert_promises_kept(20_000..20_100, |seed| run(seed, PURGED, SHORT));
 }
 
 #[test]
-fn a_stream_that_was_made_again_is_noticed_and_read_from_its_start_after_a_reset() {
+fn a_recreated_stream_is_detected_and_read_from_its_start_after_a_reset() {
     let seeds = 3_000..3_030;
     assert!(seeds.clone().any(|seed| {
         run(seed, RENEWED, LENGTH)
@@ -86,7 +85,7 @@ fn a_stream_that_was_made_again_is_noticed_and_read_from_its_start_after_a_reset
 }
 
 #[test]
-fn every_fault_planted_in_the_ways_of_streams_is_caught() {
+fn every_fault_injected_into_stream_handling_is_caught() {
     let planted = [
         (InjectedFault::StoreRereadRecords, READ_AGAIN),
         (InjectedFault::SendWithoutMessageId, ALL),

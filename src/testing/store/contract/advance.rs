@@ -9,7 +9,7 @@ fn pair(due_millis: i64, offset: u64, watermark: u64) -> Progress {
     Progress::new(place(due(1, due_millis), offset), Watermark(watermark))
 }
 
-pub(super) async fn delivered_moves_forward_and_never_back(t: &Fixture<'_>) {
+pub(super) async fn the_delivered_pair_never_moves_back(t: &Fixture<'_>) {
     t.create_shard(0).await;
     t.take_lease(1).await;
     for (told, wanted) in [
@@ -24,7 +24,7 @@ pub(super) async fn delivered_moves_forward_and_never_back(t: &Fixture<'_>) {
     assert_eq!(t.state().await.delivered, pair(9, 1, 7));
 }
 
-pub(super) async fn delivered_moves_only_to_a_pair_that_includes_it(t: &Fixture<'_>) {
+pub(super) async fn the_delivered_pair_moves_only_to_a_pair_that_includes_it(t: &Fixture<'_>) {
     t.create_shard(0).await;
     t.take_lease(1).await;
     t.acknowledge(1, pair(5, 5, 5)).await;
@@ -36,7 +36,7 @@ pub(super) async fn delivered_moves_only_to_a_pair_that_includes_it(t: &Fixture<
     }
 }
 
-pub(super) async fn claimed_moves_forward_by_component(t: &Fixture<'_>) {
+pub(super) async fn the_claimed_pair_moves_forward_by_component(t: &Fixture<'_>) {
     t.create_shard(0).await;
     t.take_lease(1).await;
     for (told, wanted) in [
@@ -86,7 +86,9 @@ pub(super) async fn an_old_token_changes_nothing(t: &Fixture<'_>) {
     );
 }
 
-pub(super) async fn delivered_runs_are_deleted_by_name_and_counted_out(t: &Fixture<'_>) {
+pub(super) async fn delivered_runs_are_deleted_by_name_and_subtracted_from_the_counts(
+    t: &Fixture<'_>,
+) {
     t.create_shard(0).await;
     let near = run_of("near", &[place(due(1, 0), 0), place(due(1, 3), 1)]);
     let next = run_of("next", &[place(due(1, 9), 2)]);
@@ -126,7 +128,7 @@ pub(super) async fn delivered_runs_are_deleted_by_name_and_counted_out(t: &Fixtu
     assert_eq!(t.state().await.lowest_pending, Offset(4));
 }
 
-pub(super) async fn an_id_goes_only_while_it_names_the_delivered_place(t: &Fixture<'_>) {
+pub(super) async fn an_id_is_removed_only_if_it_names_the_delivered_place(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let (first, second) = (place(due(1, 0), 0), place(due(5, 0), 1));
     t.append(
@@ -161,7 +163,7 @@ pub(super) async fn an_id_goes_only_while_it_names_the_delivered_place(t: &Fixtu
     );
 }
 
-pub(super) async fn cancelled_places_inside_the_claim_are_told(t: &Fixture<'_>) {
+pub(super) async fn a_claim_returns_the_cancelled_places_inside_it(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let places: Vec<Cursor> = [
         (Timestamp::AT_ONCE, 5),
@@ -227,7 +229,7 @@ pub(super) async fn cancelled_places_inside_the_claim_are_told(t: &Fixture<'_>) 
     assert_eq!(t.claim(1, everything).await, []);
 }
 
-pub(super) async fn a_claim_ahead_of_the_stores_time_is_refused_and_the_rest_is_done(
+pub(super) async fn a_claim_ahead_of_the_stores_time_is_rejected_but_the_rest_is_stored(
     t: &Fixture<'_>,
 ) {
     t.create_shard(0).await;
@@ -259,7 +261,7 @@ pub(super) async fn a_claim_ahead_of_the_stores_time_is_refused_and_the_rest_is_
     }
 }
 
-pub(super) async fn a_claim_within_the_allowed_skew_is_taken(t: &Fixture<'_>) {
+pub(super) async fn a_claim_within_the_allowed_skew_is_accepted(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let now = t.take_lease(1).await;
     let claim = Progress::new(place(now.plus(Duration::from_secs(600)), 0), Watermark(0));
@@ -310,7 +312,7 @@ pub(super) async fn a_repeated_advance_changes_nothing_more(t: &Fixture<'_>) {
     assert_eq!(t.list_all().await.1, [listing(&b)]);
 }
 
-pub(super) async fn a_quarantined_run_leaves_its_slice_and_keeps_lowest_pending_down(
+pub(super) async fn a_quarantined_run_leaves_its_slice_and_still_limits_the_lowest_pending_offset(
     t: &Fixture<'_>,
 ) {
     t.create_shard(0).await;
@@ -339,7 +341,7 @@ pub(super) async fn a_quarantined_run_leaves_its_slice_and_keeps_lowest_pending_
     );
 }
 
-pub(super) async fn quarantine_leaves_out_what_is_gone(t: &Fixture<'_>) {
+pub(super) async fn quarantine_skips_deleted_runs(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let run = run_of("a", &[place(due(1, 0), 0)]);
     t.append_runs(0, 1, &[&run]).await;

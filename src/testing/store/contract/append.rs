@@ -5,7 +5,7 @@ use crate::model::{Cursor, Offset, Partition, Progress, ShardId, Timestamp, Wate
 use crate::run::Run;
 use crate::store::{Advance, Append, AppendEpoch, Appended, IdChange, Lineage, NewShard, Replaced};
 
-pub(super) async fn an_append_at_the_watermark_moves_it_and_adds_its_runs(t: &Fixture<'_>) {
+pub(super) async fn an_append_at_the_watermark_moves_it_and_adds_runs(t: &Fixture<'_>) {
     t.create_shard(10).await;
     let near = run_of("near", &[place(due(1, 0), 10), place(due(1, 7), 12)]);
     let far = run_of("far", &[place(due(5, 0), 11)]);
@@ -35,7 +35,7 @@ pub(super) async fn an_append_at_the_watermark_moves_it_and_adds_its_runs(t: &Fi
     assert_eq!([1, 2, 5, 6].map(due_before), [0, 2, 2, 3]);
 }
 
-pub(super) async fn a_repeated_append_tells_the_watermark_and_adds_nothing(t: &Fixture<'_>) {
+pub(super) async fn a_repeated_append_returns_the_watermark_and_adds_nothing(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let run = run_of("a", &[place(due(1, 0), 0)]);
     let changes = [schedule("id", place(due(1, 0), 0)), cancel("none")];
@@ -89,9 +89,7 @@ pub(super) async fn an_empty_append_moves_the_watermark_over_a_gap(t: &Fixture<'
     t.append_runs(90, 91, &[]).await;
 }
 
-pub(super) async fn the_history_names_the_reading_that_appended_last_and_where_it_began(
-    t: &Fixture<'_>,
-) {
+pub(super) async fn the_lineage_names_the_last_append_epoch_and_its_start(t: &Fixture<'_>) {
     t.create_shard(0).await;
     assert_eq!(t.history().await, Lineage::default());
     let reading = |number| AppendEpoch {
@@ -193,7 +191,7 @@ pub(super) async fn requests_of_one_call_are_independent(t: &Fixture<'_>) {
     }
 }
 
-pub(super) async fn positions_that_no_double_holds_are_kept_exactly(t: &Fixture<'_>) {
+pub(super) async fn positions_beyond_the_precision_of_a_double_are_exact(t: &Fixture<'_>) {
     // Two neighbours that round to the same double, and a due time whose hex digits some locales
     // sort differently.
     let base = 0x7faa_ddff_9000_0001;
@@ -238,7 +236,7 @@ pub(super) async fn positions_that_no_double_holds_are_kept_exactly(t: &Fixture<
     );
 }
 
-pub(super) async fn lowest_pending_is_the_least_offset_of_what_waits(t: &Fixture<'_>) {
+pub(super) async fn lowest_pending_is_the_least_offset_of_the_waiting_messages(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let first = run_of("first", &[place(due(9, 0), 0), place(due(9, 0), 3)]);
     let second = run_of("second", &[place(due(1, 0), 1), place(due(1, 0), 2)]);
@@ -261,7 +259,7 @@ pub(super) async fn lowest_pending_is_the_least_offset_of_what_waits(t: &Fixture
     assert_eq!(delete(&third).await, Offset(5));
 }
 
-pub(super) async fn a_batch_may_hold_more_changes_and_runs_than_a_lua_stack(t: &Fixture<'_>) {
+pub(super) async fn a_batch_may_have_more_changes_and_runs_than_a_lua_stack(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let count = 10_000;
     let at = |offset: u64| place(due(i64::try_from(offset % 900).unwrap_or(0), 0), offset);

@@ -175,12 +175,12 @@ impl Fixture<'_> {
 
     /// Also checks that the position check returns the same positions.
     pub(super) async fn state(&self) -> StoredShard {
-        let state = self.state_if_created().await.expect("the shard was born");
+        let state = self.state_if_created().await.expect("the shard exists");
         let ShardPosition {
             watermark,
             delivered,
             ..
-        } = self.position().await.expect("the shard was born");
+        } = self.position().await.expect("the shard exists");
         assert_eq!((state.watermark, state.delivered), (watermark, delivered));
         state
     }
@@ -199,7 +199,7 @@ impl Fixture<'_> {
             watermark,
             lineage: history,
             ..
-        } = self.position().await.expect("the shard was born");
+        } = self.position().await.expect("the shard exists");
         let listed = self.list(Timestamp::AT_ONCE, Timestamp::AT_ONCE, 1).await;
         assert!(
             matches!(listed, Listed::Runs { lineage: told, .. } if told == history),
@@ -230,7 +230,7 @@ impl Fixture<'_> {
     pub(super) async fn take_lease(&self, token: u128) -> Timestamp {
         match self.acquire(token, HOUR).await {
             Acquired::Granted { now, .. } => now,
-            other => panic!("the lease is free, yet {other:?}"),
+            other => panic!("the lease should be free: {other:?}"),
         }
     }
 
@@ -268,7 +268,7 @@ impl Fixture<'_> {
                 has_more: false,
                 ..
             } => (watermark, runs),
-            other => panic!("fewer runs than the limit, yet {other:?}"),
+            other => panic!("expected fewer runs than the limit: {other:?}"),
         }
     }
 
@@ -311,7 +311,7 @@ impl Fixture<'_> {
                 runs,
                 ..
             } => (watermark.0, seen.0, runs),
-            other => panic!("the tail reaches back to {after}, yet {other:?}"),
+            other => panic!("the tail should reach back to {after}: {other:?}"),
         }
     }
 
@@ -343,7 +343,7 @@ impl Fixture<'_> {
             .await
         {
             Advanced::Done { cancelled, .. } => cancelled,
-            other => panic!("the claim is in order, yet {other:?}"),
+            other => panic!("the claim should be accepted: {other:?}"),
         }
     }
 

@@ -42,7 +42,7 @@ pub(super) async fn a_cancel_of_a_waiting_message_is_confirmed_once(t: &Fixture<
     assert_eq!(t.claim(1, everything()).await, [waits]);
 }
 
-pub(super) async fn a_cancel_that_finds_nothing_is_missed(t: &Fixture<'_>) {
+pub(super) async fn a_cancel_without_a_waiting_message_is_counted_as_missed(t: &Fixture<'_>) {
     shard_with_one_message(t).await;
     assert_eq!(
         t.append(1, 2, &[], &[cancel("ID"), cancel("id ")]).await,
@@ -54,23 +54,21 @@ pub(super) async fn a_cancel_that_finds_nothing_is_missed(t: &Fixture<'_>) {
     assert_eq!(t.claim(1, everything()).await, []);
 }
 
-pub(super) async fn a_cancel_inside_claimed_comes_too_late(t: &Fixture<'_>) {
+pub(super) async fn a_cancel_inside_the_claimed_pair_is_too_late(t: &Fixture<'_>) {
     let waits = shard_with_one_message(t).await;
     assert_eq!(t.claim(1, Progress::new(waits, Watermark(1))).await, []);
     assert_eq!(t.append(1, 2, &[], &[cancel("id")]).await, MISSED);
     assert_eq!(t.claim(1, everything()).await, []);
 }
 
-pub(super) async fn a_cancel_inside_delivered_comes_too_late(t: &Fixture<'_>) {
+pub(super) async fn a_cancel_inside_the_delivered_pair_is_too_late(t: &Fixture<'_>) {
     let waits = shard_with_one_message(t).await;
     // An owner delivered it whose claim this store never stored. The delivered pair alone decides.
     t.acknowledge(1, Progress::new(waits, Watermark(1))).await;
     assert_eq!(t.append(1, 2, &[], &[cancel("id")]).await, MISSED);
 }
 
-pub(super) async fn a_cancel_of_a_late_message_behind_the_cursor_still_comes_in_time(
-    t: &Fixture<'_>,
-) {
+pub(super) async fn a_cancel_of_a_late_unclaimed_message_is_in_time(t: &Fixture<'_>) {
     let waits = shard_with_one_message(t).await;
     // The cursor has passed it, but the watermark has not. It is late and not claimed.
     assert_eq!(
@@ -93,7 +91,7 @@ pub(super) async fn a_schedule_with_the_same_id_replaces_the_waiting_message(t: 
     assert_eq!(t.claim(1, everything()).await, [waits]);
 }
 
-pub(super) async fn a_schedule_for_an_id_inside_claimed_replaces_nothing(t: &Fixture<'_>) {
+pub(super) async fn a_schedule_for_an_id_inside_the_claimed_pair_replaces_nothing(t: &Fixture<'_>) {
     let waits = shard_with_one_message(t).await;
     t.claim(1, Progress::new(waits, Watermark(1))).await;
     let next = place(due(2, 0), 1);
@@ -143,7 +141,7 @@ pub(super) async fn changes_of_one_batch_apply_in_their_order(t: &Fixture<'_>) {
     );
 }
 
-pub(super) async fn a_schedule_for_the_place_it_names_already_cancels_nothing(t: &Fixture<'_>) {
+pub(super) async fn a_schedule_for_the_same_place_cancels_nothing(t: &Fixture<'_>) {
     let waits = shard_with_one_message(t).await;
     assert_eq!(
         t.append(1, 2, &[], &[schedule("id", waits)]).await,

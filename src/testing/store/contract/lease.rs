@@ -22,14 +22,14 @@ pub(super) async fn a_lease_is_granted_again_to_its_own_token(t: &Fixture<'_>) {
     assert_eq!(t.acquire(2, HOUR).await, Acquired::HeldByOther);
 }
 
-pub(super) async fn a_lease_past_its_end_is_free(t: &Fixture<'_>) {
+pub(super) async fn an_expired_lease_is_free(t: &Fixture<'_>) {
     t.create_shard(0).await;
     t.acquire(1, Duration::ZERO).await;
     t.take_lease(2).await;
     assert_eq!(t.acquire(1, HOUR).await, Acquired::HeldByOther);
 }
 
-pub(super) async fn a_renewed_lease_is_held_on(t: &Fixture<'_>) {
+pub(super) async fn a_renewed_lease_stays_held(t: &Fixture<'_>) {
     t.create_shard(0).await;
     t.take_lease(1).await;
     assert!(matches!(t.renew(1, HOUR).await, Renewed::Renewed { .. }));
@@ -42,7 +42,7 @@ pub(super) async fn a_renewed_lease_is_held_on(t: &Fixture<'_>) {
     t.take_lease(2).await;
 }
 
-pub(super) async fn a_lease_past_its_end_that_nobody_took_is_renewed(t: &Fixture<'_>) {
+pub(super) async fn an_expired_lease_that_is_still_free_can_be_renewed(t: &Fixture<'_>) {
     t.create_shard(0).await;
     t.acquire(1, Duration::ZERO).await;
     assert!(matches!(t.renew(1, HOUR).await, Renewed::Renewed { .. }));
@@ -63,7 +63,7 @@ pub(super) async fn an_old_holder_is_fenced(t: &Fixture<'_>) {
     ));
 }
 
-pub(super) async fn a_released_lease_is_free_and_anothers_is_left_alone(t: &Fixture<'_>) {
+pub(super) async fn a_release_frees_only_the_holders_own_lease(t: &Fixture<'_>) {
     t.create_shard(0).await;
     t.take_lease(1).await;
     t.release(2).await;

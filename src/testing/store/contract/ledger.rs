@@ -47,7 +47,7 @@ async fn balance(t: &Fixture<'_>) -> Balance {
         .await
         .unwrap()
         .remove(0)
-        .expect("the shard was born");
+        .expect("the shard exists");
     assert_eq!(balance, Balance::of(&t.state().await));
     balance
 }
@@ -63,7 +63,7 @@ async fn sums(t: &Fixture<'_>) -> (u64, u64, u64, i64) {
     )
 }
 
-pub(super) async fn what_is_accepted_is_settled_or_pending_at_every_moment(t: &Fixture<'_>) {
+pub(super) async fn an_accepted_message_is_settled_or_pending_at_every_moment(t: &Fixture<'_>) {
     let runs = shard_with_runs(t, &[3, 3]).await;
     assert_eq!(
         (balance(t).await.accepted, sums(t).await),
@@ -109,7 +109,7 @@ pub(super) async fn what_is_accepted_is_settled_or_pending_at_every_moment(t: &F
     assert_eq!(balance(t).await, wanted);
 }
 
-pub(super) async fn what_is_told_twice_is_counted_once(t: &Fixture<'_>) {
+pub(super) async fn outcomes_that_are_reported_twice_are_counted_once(t: &Fixture<'_>) {
     let run = run_of("a", &[place(due(1, 1), 0)]);
     t.create_shard(0).await;
     t.take_lease(1).await;
@@ -151,22 +151,24 @@ pub(super) async fn an_old_holder_counts_nothing(t: &Fixture<'_>) {
     assert_eq!(sums(t).await, (2, 0, 0, 0));
 }
 
-pub(super) async fn what_is_set_aside_is_in_the_ledger_until_it_turns_out_to_be_settled(
+pub(super) async fn a_quarantined_message_stays_in_the_ledger_until_it_is_known_to_be_settled(
     t: &Fixture<'_>,
 ) {
     let runs = shard_with_runs(t, &[3, 2]).await;
     t.acknowledge_outcomes((Progress::START, pair(1)), DELIVERED, &[])
         .await;
     assert_eq!(t.quarantine(1, &[&runs[0]]).await, 1);
-    // One message of the three was delivered before. Nobody knows which one, so the other is not
-    // spent for it.
+    // One of the three messages was delivered before. It is unknown which one, so the other is
+    // not used up for it.
     assert_eq!(sums(t).await, (1, 3, 1, 0));
     t.acknowledge_outcomes((pair(1), pair(5)), delivered(2), &[&runs[1]])
         .await;
     assert_eq!(sums(t).await, (3, 2, 0, 0));
 }
 
-pub(super) async fn a_rewrite_without_what_is_delivered_balances(t: &Fixture<'_>) {
+pub(super) async fn a_rewrite_that_drops_delivered_messages_keeps_the_ledger_balanced(
+    t: &Fixture<'_>,
+) {
     let runs = shard_with_runs(t, &[3, 1]).await;
     t.acknowledge_outcomes((Progress::START, pair(2)), delivered(2), &[])
         .await;
@@ -180,7 +182,7 @@ pub(super) async fn a_rewrite_without_what_is_delivered_balances(t: &Fixture<'_>
     assert_eq!(sums(t).await, (4, 0, 0, 0));
 }
 
-pub(super) async fn what_was_settled_before_a_loss_leaves_the_ledger_with_its_runs(
+pub(super) async fn messages_settled_before_a_loss_leave_the_ledger_with_their_runs(
     t: &Fixture<'_>,
 ) {
     let runs = shard_with_runs(t, &[4, 2]).await;
@@ -205,7 +207,7 @@ pub(super) async fn what_was_settled_before_a_loss_leaves_the_ledger_with_its_ru
     assert_eq!(balance(t).await, wanted);
 }
 
-pub(super) async fn what_was_settled_and_is_not_stored_again_is_counted_once_all_is_delivered(
+pub(super) async fn settled_messages_that_are_not_restored_are_counted_when_all_is_delivered(
     t: &Fixture<'_>,
 ) {
     let runs = shard_with_runs(t, &[2]).await;
@@ -230,7 +232,9 @@ pub(super) async fn what_was_settled_and_is_not_stored_again_is_counted_once_all
     );
 }
 
-pub(super) async fn a_message_that_nobody_settled_is_missing_once_its_run_is_gone(t: &Fixture<'_>) {
+pub(super) async fn an_unsettled_message_whose_run_is_gone_is_missing_in_the_ledger(
+    t: &Fixture<'_>,
+) {
     let runs = shard_with_runs(t, &[3, 2]).await;
     t.acknowledge_outcomes((Progress::START, pair(3)), delivered(2), &[&runs[0]])
         .await;
@@ -247,7 +251,7 @@ pub(super) async fn a_message_that_nobody_settled_is_missing_once_its_run_is_gon
     );
 }
 
-pub(super) async fn a_ledger_goes_with_its_shard(t: &Fixture<'_>) {
+pub(super) async fn erasing_a_shard_erases_its_ledger(t: &Fixture<'_>) {
     let runs = shard_with_runs(t, &[2]).await;
     t.acknowledge_outcomes((Progress::START, pair(2)), delivered(2), &[&runs[0]])
         .await;

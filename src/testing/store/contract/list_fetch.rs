@@ -23,7 +23,7 @@ pub(super) async fn runs_are_listed_by_least_due_then_by_least_offset(t: &Fixtur
     );
 }
 
-pub(super) async fn a_list_keeps_to_its_bounds(t: &Fixture<'_>) {
+pub(super) async fn a_list_respects_its_bounds(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let at = |millis: i64| run_of(&format!("r{millis}"), &[place(due(3, millis), 0)]);
     let runs = [
@@ -57,7 +57,7 @@ pub(super) async fn a_list_keeps_to_its_bounds(t: &Fixture<'_>) {
     assert_eq!(listed(1, 0).await, [0; 0]);
 }
 
-pub(super) async fn what_is_due_at_once_is_listed_first(t: &Fixture<'_>) {
+pub(super) async fn messages_due_at_once_are_listed_first(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let once = run_of("once", &[place(Timestamp::AT_ONCE, 0), place(due(9, 0), 1)]);
     let old = run_of("old", &[place(Timestamp::from_millis(-1), 2)]);
@@ -80,7 +80,7 @@ pub(super) async fn what_is_due_at_once_is_listed_first(t: &Fixture<'_>) {
     );
 }
 
-pub(super) async fn a_list_that_was_cut_says_so_and_can_be_gone_on_with(t: &Fixture<'_>) {
+pub(super) async fn a_truncated_list_says_so_and_can_be_continued(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let runs: Vec<Run> = (0..10u64)
         .map(|i| run_of(&format!("r{i}"), &[place(due(i as i64 / 3, i as i64), i)]))
@@ -118,7 +118,7 @@ pub(super) async fn a_list_that_was_cut_says_so_and_can_be_gone_on_with(t: &Fixt
     );
 }
 
-pub(super) async fn a_list_reaches_over_more_slices_than_one_look(t: &Fixture<'_>) {
+pub(super) async fn a_list_covers_more_slices_than_one_query(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let runs: Vec<Run> = (0..100u64)
         .map(|i| run_of(&format!("r{i}"), &[place(due(i as i64, 0), i)]))
@@ -147,7 +147,9 @@ pub(super) async fn a_list_reaches_over_more_slices_than_one_look(t: &Fixture<'_
     }
 }
 
-pub(super) async fn a_list_is_cut_at_the_same_run_whatever_slices_the_runs_lie_in(t: &Fixture<'_>) {
+pub(super) async fn a_list_limit_cuts_at_the_same_run_for_any_distribution_over_slices(
+    t: &Fixture<'_>,
+) {
     t.create_shard(0).await;
     let hours = (0..60i64).map(|i| run_of(&format!("h{i}"), &[place(due(i / 3, i), i as u64)]));
     let far = (0..10i64).map(|i| {
@@ -180,7 +182,7 @@ pub(super) async fn a_list_is_cut_at_the_same_run_whatever_slices_the_runs_lie_i
     }
 }
 
-pub(super) async fn fetch_answers_bytes_by_name_and_none_for_what_is_gone(t: &Fixture<'_>) {
+pub(super) async fn fetch_returns_bytes_by_name_and_nothing_for_a_deleted_run(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let (a, b, c) = (
         run_of("a", &[place(due(1, 0), 0)]),

@@ -26,7 +26,7 @@ async fn alive(t: &Fixture<'_>, workers: &[WorkerId], length: Duration) -> Vec<W
         .collect()
 }
 
-pub(super) async fn a_worker_that_enrols_is_told_of_all_that_live(t: &Fixture<'_>) {
+pub(super) async fn a_heartbeat_returns_all_live_workers(t: &Fixture<'_>) {
     let [a, b, c] = [10, 11, 12].map(WorkerId);
     assert_eq!(alive(t, &[b, a, c], HOUR).await, [b]);
     assert_eq!(alive(t, &[a, b, c], HOUR).await, [a, b]);
@@ -34,7 +34,7 @@ pub(super) async fn a_worker_that_enrols_is_told_of_all_that_live(t: &Fixture<'_
     assert_eq!(alive(t, &[c, a, b], HOUR).await, [a, b, c], "it lives on");
 }
 
-pub(super) async fn a_worker_that_is_not_heard_of_any_more_lives_no_longer(t: &Fixture<'_>) {
+pub(super) async fn a_worker_without_heartbeats_is_removed(t: &Fixture<'_>) {
     let [a, b] = [20, 21].map(WorkerId);
     assert_eq!(alive(t, &[a, b], HOUR).await, [a]);
     assert_eq!(alive(t, &[b, a], Duration::ZERO).await, [a]);
@@ -43,9 +43,7 @@ pub(super) async fn a_worker_that_is_not_heard_of_any_more_lives_no_longer(t: &F
     assert_eq!(alive(t, &[b, a], HOUR).await, [b]);
 }
 
-pub(super) async fn a_worker_that_resigns_lives_no_longer_and_no_other_goes_with_it(
-    t: &Fixture<'_>,
-) {
+pub(super) async fn removing_a_worker_keeps_the_other_workers(t: &Fixture<'_>) {
     let [a, b] = [30, 31].map(WorkerId);
     alive(t, &[a], HOUR).await;
     alive(t, &[b], HOUR).await;
@@ -55,7 +53,7 @@ pub(super) async fn a_worker_that_resigns_lives_no_longer_and_no_other_goes_with
     assert_eq!(alive(t, &[a, b], HOUR).await, [a, b], "it may come back");
 }
 
-pub(super) async fn workers_enrol_on_a_full_store(t: &Fixture<'_>) {
+pub(super) async fn workers_send_heartbeats_to_a_full_store(t: &Fixture<'_>) {
     t.subject.set_full(true).await;
     assert_eq!(alive(t, &[WorkerId(40)], HOUR).await, [WorkerId(40)]);
     t.store().remove_worker(WorkerId(40)).await.unwrap();

@@ -8,7 +8,7 @@ use crate::store::{
 };
 use std::time::Duration;
 
-pub(super) async fn a_birth_writes_identity_watermark_and_delivered(t: &Fixture<'_>) {
+pub(super) async fn creating_a_shard_stores_identity_watermark_and_delivered(t: &Fixture<'_>) {
     let delivered = Progress::new(place(due(1, 5), 3), Watermark(9));
     let wanted = StoredShard {
         identity: SourceIdentity("topic id 1".into()),
@@ -29,7 +29,9 @@ pub(super) async fn a_birth_writes_identity_watermark_and_delivered(t: &Fixture<
     assert_eq!(t.state_if_created().await, Some(wanted));
 }
 
-pub(super) async fn a_second_birth_changes_nothing_and_tells_what_is_there(t: &Fixture<'_>) {
+pub(super) async fn creating_an_existing_shard_changes_nothing_and_returns_its_state(
+    t: &Fixture<'_>,
+) {
     t.create_shard(4).await;
     t.append_runs(
         4,
@@ -46,9 +48,7 @@ pub(super) async fn a_second_birth_changes_nothing_and_tells_what_is_there(t: &F
     assert_eq!(t.state().await, before);
 }
 
-pub(super) async fn on_an_unborn_shard_every_call_answers_unknown_and_writes_nothing(
-    t: &Fixture<'_>,
-) {
+pub(super) async fn calls_on_a_missing_shard_return_unknown_and_write_nothing(t: &Fixture<'_>) {
     let run = run_of("a", &[place(due(1, 0), 0)]);
     assert_eq!(
         t.append(0, 1, &[&run], &[schedule("id", place(due(1, 0), 0))])
@@ -90,7 +90,7 @@ pub(super) async fn on_an_unborn_shard_every_call_answers_unknown_and_writes_not
     assert_eq!(t.list_all().await, (Watermark(0), vec![]));
 }
 
-pub(super) async fn an_erased_shard_is_unborn_and_comes_back_empty(t: &Fixture<'_>) {
+pub(super) async fn an_erased_shard_does_not_exist_and_is_recreated_empty(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let (a, b) = (
         run_of("a", &[place(due(1, 0), 0)]),
@@ -149,7 +149,7 @@ pub(super) async fn erasing_a_shard_leaves_its_neighbours_alone(t: &Fixture<'_>)
     assert_eq!(neighbour.fetch(&[&run]).await, [Some(run.bytes.clone())]);
 }
 
-pub(super) async fn a_full_store_refuses_what_brings_bytes_and_still_delivers(t: &Fixture<'_>) {
+pub(super) async fn a_full_store_rejects_new_data_but_still_delivers(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let run = run_of("a", &[place(due(1, 0), 0)]);
     t.append_runs(0, 1, &[&run]).await;

@@ -4,7 +4,7 @@ use super::fixture::{Fixture, cancel, due, key_of, place, run_of, schedule};
 use crate::model::{Progress, Watermark};
 use crate::store::{Advance, Quarantine, ShardContents, SliceCount};
 
-pub(super) async fn a_shard_is_listed_from_its_birth_to_its_erasure(t: &Fixture<'_>) {
+pub(super) async fn a_shard_is_listed_from_creation_to_erasure(t: &Fixture<'_>) {
     let listed = async || t.survey().shards().await.unwrap().contains(&t.shard);
     assert!(!listed().await);
     t.create_shard(0).await;
@@ -16,7 +16,7 @@ pub(super) async fn a_shard_is_listed_from_its_birth_to_its_erasure(t: &Fixture<
     assert!(!listed().await);
 }
 
-pub(super) async fn what_waits_is_counted_by_slice(t: &Fixture<'_>) {
+pub(super) async fn waiting_messages_are_counted_by_slice(t: &Fixture<'_>) {
     let counts = async || {
         t.survey()
             .contents(std::slice::from_ref(&t.shard))
@@ -58,7 +58,7 @@ pub(super) async fn what_waits_is_counted_by_slice(t: &Fixture<'_>) {
     assert_eq!(counts().await, [counted(one.slice, 1, &[&one])]);
 }
 
-pub(super) async fn what_is_set_aside_is_counted_apart(t: &Fixture<'_>) {
+pub(super) async fn quarantined_messages_are_counted_separately(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let run = run_of("odd", &[place(due(3, 0), 0), place(due(3, 1), 1)]);
     t.append_runs(0, 2, &[&run]).await;
@@ -84,7 +84,7 @@ pub(super) async fn what_is_set_aside_is_counted_apart(t: &Fixture<'_>) {
     );
 }
 
-pub(super) async fn an_id_leads_to_the_place_that_waits_under_it(t: &Fixture<'_>) {
+pub(super) async fn an_id_query_returns_the_waiting_place(t: &Fixture<'_>) {
     let found = async |id: &str| {
         t.survey()
             .find_ids(&[(t.shard.clone(), id.into())])

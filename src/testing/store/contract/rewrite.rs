@@ -15,7 +15,7 @@ fn at(level: Level, writer: &str, places: &[crate::model::Cursor]) -> Run {
     }
 }
 
-pub(super) async fn a_rewrite_puts_runs_in_the_place_of_others(t: &Fixture<'_>) {
+pub(super) async fn a_rewrite_replaces_runs(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let (a, b) = (
         at(Level::Far, "a", &[place(due(1, 0), 0), place(due(9, 0), 1)]),
@@ -93,7 +93,7 @@ pub(super) async fn a_repeated_rewrite_is_done_and_changes_nothing_more(t: &Fixt
     }
 }
 
-pub(super) async fn a_rewrite_of_what_is_partly_gone_writes_nothing(t: &Fixture<'_>) {
+pub(super) async fn a_rewrite_with_a_missing_input_writes_nothing(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let (a, gone) = (
         run_of("a", &[place(due(1, 0), 0)]),
@@ -112,9 +112,7 @@ pub(super) async fn a_rewrite_of_what_is_partly_gone_writes_nothing(t: &Fixture<
     );
 }
 
-pub(super) async fn a_rewrite_that_does_not_know_of_all_that_there_were_writes_nothing(
-    t: &Fixture<'_>,
-) {
+pub(super) async fn a_rewrite_with_an_old_rewrite_count_writes_nothing(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let (a, b, c) = (
         run_of("a", &[place(due(1, 0), 0)]),
@@ -171,7 +169,7 @@ pub(super) async fn only_the_holder_rewrites(t: &Fixture<'_>) {
     assert_eq!(t.list_all().await.1, [listing(&a)]);
 }
 
-pub(super) async fn what_was_all_delivered_is_rewritten_to_nothing(t: &Fixture<'_>) {
+pub(super) async fn delivered_runs_are_rewritten_to_nothing(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let a = run_of("a", &[place(due(1, 0), 0)]);
     t.append_runs(0, 1, &[&a]).await;

@@ -32,9 +32,7 @@ fn all(runs: &[Run]) -> Vec<&Run> {
     runs.iter().collect()
 }
 
-pub(super) async fn the_tail_tells_what_was_appended_past_a_watermark_oldest_first(
-    t: &Fixture<'_>,
-) {
+pub(super) async fn the_tail_returns_the_runs_after_a_watermark_oldest_first(t: &Fixture<'_>) {
     t.create_shard(7).await;
     let first = run_of("z", &[place(due(9, 0), 7)]);
     let second = run_of("a", &[place(due(1, 0), 15)]);
@@ -57,7 +55,7 @@ pub(super) async fn the_tail_tells_what_was_appended_past_a_watermark_oldest_fir
     assert_eq!(t.tail_runs(16, Timestamp::MAX, 9).await, (16, 16, vec![]));
 }
 
-pub(super) async fn the_tail_sends_bytes_only_up_to_the_horizon(t: &Fixture<'_>) {
+pub(super) async fn the_tail_returns_bytes_only_up_to_the_horizon(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let within = run_of("a", &[place(due(1, 10), 0), place(due(1, 900), 1)]);
     let beyond = run_of("b", &[place(due(2, 11), 2)]);
@@ -79,7 +77,7 @@ pub(super) async fn the_tail_sends_bytes_only_up_to_the_horizon(t: &Fixture<'_>)
     assert_eq!(t.tail_runs(0, due(1, 9), 9).await, (4, 4, wanted));
 }
 
-pub(super) async fn a_batch_without_runs_is_no_gap_in_the_tail(t: &Fixture<'_>) {
+pub(super) async fn a_batch_without_runs_leaves_no_gap_in_the_tail(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let run = run_of("a", &[place(due(1, 0), 60)]);
     t.append_runs(0, 50, &[]).await;
@@ -92,7 +90,7 @@ pub(super) async fn a_batch_without_runs_is_no_gap_in_the_tail(t: &Fixture<'_>) 
     assert_eq!(t.tail_runs(61, Timestamp::MAX, 9).await, (70, 70, vec![]));
 }
 
-pub(super) async fn the_tail_of_a_new_shard_begins_at_its_watermark(t: &Fixture<'_>) {
+pub(super) async fn the_tail_of_a_new_shard_starts_at_its_watermark(t: &Fixture<'_>) {
     t.create_shard(5).await;
     assert_eq!(t.tail_runs(5, Timestamp::MAX, 9).await, (5, 5, vec![]));
     assert_eq!(
@@ -103,7 +101,7 @@ pub(super) async fn the_tail_of_a_new_shard_begins_at_its_watermark(t: &Fixture<
     );
 }
 
-pub(super) async fn a_tail_that_was_cut_ends_with_a_whole_batch(t: &Fixture<'_>) {
+pub(super) async fn a_truncated_tail_ends_with_a_whole_batch(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let (first, second, third) = (runs(0, 2), runs(2, 5), runs(7, 1));
     t.append_runs(0, 2, &all(&first)).await;
@@ -129,7 +127,7 @@ pub(super) async fn a_tail_that_was_cut_ends_with_a_whole_batch(t: &Fixture<'_>)
     assert_eq!(tailed(0, 1).await, (8, 2, vec![0, 1]));
 }
 
-pub(super) async fn a_run_that_was_deleted_stays_in_the_tail_without_bytes(t: &Fixture<'_>) {
+pub(super) async fn a_deleted_run_stays_in_the_tail_without_bytes(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let runs = runs(0, 2);
     t.append_runs(0, 2, &all(&runs)).await;
@@ -145,7 +143,7 @@ pub(super) async fn a_run_that_was_deleted_stays_in_the_tail_without_bytes(t: &F
     );
 }
 
-pub(super) async fn a_trimmed_tail_is_broken_for_those_behind_it(t: &Fixture<'_>) {
+pub(super) async fn a_trimmed_tail_is_broken_for_readers_behind_it(t: &Fixture<'_>) {
     t.create_shard(0).await;
     let max = limit::TAIL_RUNS_MAX as u64;
     let (first, second, third) = (runs(0, 2), runs(2, max - 1), runs(max + 1, 1));
@@ -177,7 +175,7 @@ pub(super) async fn a_trimmed_tail_is_broken_for_those_behind_it(t: &Fixture<'_>
     assert_eq!(t.list_all().await.1.len() as u64, max + 2);
 }
 
-pub(super) async fn a_store_that_went_back_breaks_the_tail(t: &Fixture<'_>) {
+pub(super) async fn a_rollback_breaks_the_tail(t: &Fixture<'_>) {
     t.create_shard(0).await;
     t.append_runs(0, 9, &all(&runs(0, 9))).await;
     assert_eq!(

@@ -437,12 +437,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_memory_store_keeps_every_promise_of_the_port() {
+    async fn the_memory_store_keeps_the_contract() {
         contract::run(&memory()).await;
     }
 
     #[tokio::test]
-    async fn a_store_that_goes_back_forgets_what_came_after_the_snapshot() {
+    async fn a_rollback_forgets_the_writes_after_the_snapshot() {
         let store = memory();
         store.open(&[birth()]).await.unwrap();
         store.append(&[append(0, 1)]).await.unwrap();
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn while_down_no_call_answers_but_its_effect_may_have_come() {
+    async fn a_store_that_is_down_answers_no_call_but_may_have_executed_it() {
         let store = memory();
         store.open(&[birth()]).await.unwrap();
         store.set_down(true);
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mutant_of_the_store_breaks_the_rule_it_names() {
+    fn each_injected_fault_of_the_store_breaks_the_rule_that_it_names() {
         let outcomes = async |store: MemoryStore, from: u64| {
             store.open(&[birth()]).await.unwrap();
             store.append(&[append(0, 2)]).await.unwrap();

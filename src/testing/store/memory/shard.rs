@@ -62,7 +62,10 @@ impl MemoryShard {
     }
 
     pub(super) fn append(&mut self, append: &Append) -> Appended {
-        if !self.positions.accepts(append) {
+        let watermark = self.positions.watermark;
+        let ignores_i2 =
+            fault!(AppendWithoutCompare) || (fault!(AppendAcceptsGap) && append.from >= watermark);
+        if !self.positions.accepts(append) && !ignores_i2 {
             return Appended::WatermarkMismatch(self.positions.watermark);
         }
         let changed = self.positions.apply_changes(&append.changes, &mut self.ids);
@@ -71,6 +74,8 @@ impl MemoryShard {
         append.runs.iter().for_each(|run| self.add_run(run));
         self.tail.add(append.to, &append.runs);
         self.positions.appended(append);
+        // `to` can be below the watermark only with an injected fault.
+        self.positions.watermark = watermark.max(append.to);
         Appended::Done {
             cancelled,
             missed: changed.missed,
@@ -199,7 +204,11 @@ impl MemoryShard {
         for place in sifted.expired.iter().take(limit::CANCELLED_REMOVALS_MAX) {
             self.cancelled.remove(place);
         }
-        self.positions.move_claimed(request, now, sifted.in_claim)
+        let advanced = self.positions.move_claimed(request, now, sifted.in_claim);
+        if fault!(ClaimMovesBack) && matches!(advanced, Advanced::Done { .. }) {
+            self.positions.claimed = request.claim.unwrap_or(self.positions.claimed);
+        }
+        advanced
     }
 
     fn add_run(&mut self, run: &Run) {

@@ -1,0 +1,75 @@
+//! Injected faults in what an ingress learns about its source and commits to it.
+
+use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
+use crate::model::{CommitMetadata, Offset, Partition};
+use crate::testing::sim::world::World;
+use async_trait::async_trait;
+
+/// A source that gives wrong answers if a fault is injected.
+pub(crate) struct SourceFaults {
+    pub(crate) world: World,
+    pub(crate) inner: Box<dyn Source>,
+}
+
+#[async_trait(?Send)]
+impl Source for SourceFaults {
+    async fn next_event(&mut self) -> Result<Event, Error> {
+        self.inner.next_event().await
+    }
+
+    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
+        let mut described = self.inner.describe(partitions).await?;
+        if fault!(IgnoreSourceRecreation) {
+            for (partition, info) in partitions.iter().zip(&mut described) {
+                info.identity = self.world.first_identity(partition, info.identity.take());
+            }
+        }
+        Ok(described)
+    }
+
+    async fn committed_metadata(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
+        let mut committed = self.inner.committed_metadata(partitions).await?;
+        if fault!(UseOldCommitAfterRecreation) {
+            let described = self.inner.describe(partitions).await?;
+            for (text, info) in committed.iter_mut().zip(described) {
+                if let Some(mut metadata) = text.as_deref().and_then(CommitMetadata::parse) {
+                    metadata.identity = info.identity;
+                    *text = Some(metadata.to_string());
+                }
+            }
+        }
+        Ok(committed)
+    }
+
+    fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {
+        self.inner.start(partition, from, epoch);
+    }
+
+    fn stop(&mut self, partition: &Partition) {
+        self.inner.stop(partition);
+    }
+
+    fn known_end(&self, partition: &Partition) -> Option<Offset> {
+        self.inner.known_end(partition)
+    }
+
+    async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
+        let mut commits = commits.to_vec();
+        if fault!(RestartAtCommittedOffset) {
+            for commit in &mut commits {
+                if let Some(mut metadata) = CommitMetadata::parse(&commit.metadata) {
+                    metadata.lowest_pending = commit.offset;
+                    commit.metadata = metadata.to_string();
+                }
+            }
+        }
+        self.inner.commit(&commits).await
+    }
+
+    async fn close(&mut self) {
+        self.inner.close().await;
+    }
+}
