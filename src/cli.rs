@@ -1,6 +1,5 @@
-//! Defines the command line: its commands, flags and help texts. It runs none of them.
+//! Defines the command line: its commands, flags and help texts. It does not run commands.
 
-use crate::limit::{DEMO_DURATION_MAX, DEMO_DURATION_MIN};
 use crate::model::{Delay, parse_after};
 use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -80,6 +79,11 @@ Exit codes:
   1    an item failed
   2    wrong usage or configuration; nothing was checked";
 
+/// Shortest demo: a message or two need time to wait.
+const DEMO_DURATION_MIN: Duration = Duration::from_secs(5);
+/// Longest demo: it remembers every message that it sends.
+const DEMO_DURATION_MAX: Duration = Duration::from_secs(3_600);
+
 const COMPLETION_AFTER: &str = "Examples:
   bash   postdate completion bash > /etc/bash_completion.d/postdate
   zsh    postdate completion zsh > \"${fpath[1]}/_postdate\"
@@ -102,54 +106,58 @@ pub struct Cli {
 pub enum Command {
     /// Runs the service until it is stopped
     ///
-    /// Runs the configured `roles`: ingress reads the sources and stores messages, timer delivers them at their due
-    /// time. Processes with the same configuration share the work. /readyz at `admin.listen` reports problems.
+    /// Runs the configured `roles`: ingress reads the sources and stores messages, timer delivers
+    /// them at their due time. Processes with the same configuration share the work. /readyz at
+    /// `admin.listen` reports problems.
     Run(RunArgs),
     /// Demonstrates the service without any server
     ///
-    /// Starts an in-process Kafka, the service with a store in a temporary folder, and a generator of delayed
-    /// messages. Shows live how many messages wait, and how late they arrive. The first lines explain how to send
-    /// your own messages with kcat or another client of librdkafka; the Java client cannot connect. On a terminal
-    /// the demo draws a chart, shows warnings and errors of the service in one line, and prints them again at the
-    /// end. Elsewhere, or with --plain, it prints one line per second, and logs go to stderr.
+    /// Starts an in-process Kafka, the service with a store in a temporary folder, and a generator
+    /// of delayed messages. Shows live how many messages wait, and how late they arrive. The first
+    /// lines explain how to send your own messages with kcat or another client of librdkafka; the
+    /// Java client cannot connect. On a terminal the demo draws a chart, shows warnings and errors
+    /// of the service in one line, and prints them again at the end. Elsewhere, or with --plain, it
+    /// prints one line per second, and logs go to stderr.
     ///
-    /// With --config, the demo uses your Kafka and a route of your configuration. It says where it will write before
-    /// it starts, and counts its own messages only.
+    /// With --config, the demo uses your Kafka and a route of your configuration. It says where it
+    /// will write before it starts, and counts its own messages only.
     ///
-    /// q, Ctrl-C or SIGTERM stops sending and waits for the messages that are still due; a second one exits at once.
-    /// Exit code 0: every message arrived exactly once and not early. 1: it did not, or the demo did not wait.
+    /// q, Ctrl-C or SIGTERM stops sending and waits for the messages that are still due; a second
+    /// one exits at once. Exit code 0: every message arrived exactly once and not early. 1: it did
+    /// not, or the demo did not wait.
     Demo(DemoArgs),
     /// Erases the stored state of a source topic that was recreated
     ///
-    /// If a source topic is deleted and created again, its shards stop, because their offsets mean nothing in the new
-    /// topic. Stop the processes that serve the route, run this command, and start them again: they read the topic
-    /// from its first record. If messages of the old topic still wait, the command erases nothing without --discard.
-    /// If the route delivers to NATS, the command waits until the duplicate windows of the target streams have passed.
-    /// Before that, the streams would drop new messages with the ids of old ones.
+    /// If a source topic is deleted and created again, its shards stop, because their offsets mean
+    /// nothing in the new topic. Stop the processes that serve the route, run this command, and
+    /// start them again: they read the topic from its first record. If messages of the old topic
+    /// still wait, the command erases nothing without --discard. If the route delivers to NATS, the
+    /// command waits until the duplicate windows of the target streams have passed. Before that,
+    /// the streams would drop new messages with the ids of old ones.
     Reset(ResetArgs),
     /// Counts the waiting messages, or finds one of them
     ///
-    /// Prints totals by route, by shard (a source partition) and by hour of the due time. It includes messages of
-    /// routes that the configuration no longer has, and messages in quarantine. With --id it prints the message that
-    /// waits with that `postdate-id`.
+    /// Prints totals by route, by shard (a source partition) and by hour of the due time. It
+    /// includes messages of routes that the configuration no longer has, and messages in
+    /// quarantine. With --id it prints the message that waits with that `postdate-id`.
     #[command(after_long_help = PENDING_AFTER)]
     Pending(PendingArgs),
     /// Counts the outcomes of all accepted messages, and checks the sum
     ///
-    /// The store keeps a ledger of each shard (a source partition) with its messages. Restarts and takeovers do not
-    /// reset it.
+    /// The store keeps a ledger of each shard (a source partition) with its messages. Restarts and
+    /// takeovers do not reset it.
     #[command(after_long_help = LEDGER_AFTER)]
     Ledger(LedgerArgs),
     /// Sends one delayed message, or cancels one
     ///
-    /// Writes a record with Postdate's headers to the route's source topic, as any producer could. Prints its partition
-    /// and offset, and its due time.
+    /// Writes a record with Postdate's headers to the route's source topic, as any producer could.
+    /// Prints its partition and offset, and its due time.
     #[command(after_long_help = SEND_AFTER)]
     Send(Box<SendArgs>),
     /// Checks whether a configuration would work
     ///
-    /// Checks the clusters and their topics, the store, the clocks, and the waiting messages. Each item is ok, warn or
-    /// fail, with a finding and a fix.
+    /// Checks the clusters and their topics, the store, the clocks, and the waiting messages. Each
+    /// item is ok, warn or fail, with a finding and a fix.
     #[command(after_long_help = CHECK_AFTER)]
     Check(CheckArgs),
     /// Prints the completion script of a shell
@@ -168,7 +176,7 @@ pub struct RunArgs {
 /// Flags of [`Command::Demo`].
 #[derive(Debug, Args)]
 pub struct DemoArgs {
-    /// How long the demo sends messages, from 5s to 1h; it ends when the last message has arrived
+    /// Send messages for this time, from 5s to 1h; the demo ends when the last message has arrived
     #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = demo_duration)]
     pub duration: Duration,
     /// Print one line per second instead of the chart
@@ -177,7 +185,8 @@ pub struct DemoArgs {
     /// Use the brokers and the store of this configuration file (TOML) instead of in-process ones
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Use a NATS server with JetStream instead; the demo creates a stream there and deletes it at the end
+    /// Use a NATS server with JetStream instead; the demo creates a stream there and deletes it at
+    /// the end
     #[arg(long, value_name = "URL", conflicts_with = "config")]
     pub nats: Option<String>,
     /// The route to use; required if the configuration has several
@@ -217,7 +226,8 @@ pub struct ResetArgs {
     /// Also erase messages that still wait; they are never delivered
     #[arg(long)]
     pub discard: bool,
-    /// Do not wait for the duplicate windows of NATS streams; they may drop new messages with old ids
+    /// Do not wait for the duplicate windows of NATS streams; they may drop new messages with old
+    /// ids
     #[arg(long)]
     pub no_wait: bool,
 }
@@ -297,7 +307,8 @@ pub struct SendArgs {
     /// The target topic; default: the route's target
     #[arg(long, value_name = "TOPIC")]
     pub to: Option<String>,
-    /// Cancel the message that waits with --id, in its partition; if the lookup fails, in the partition of --key
+    /// Cancel the message that waits with --id, in its partition; if the lookup fails, in the
+    /// partition of --key
     #[arg(long, requires = "id", requires = "place")]
     pub cancel: bool,
     /// Print one JSON document; docs/commands.md describes it

@@ -1,4 +1,5 @@
-//! The process: parses the command line, loads the configuration, runs the command, and exits with its code.
+//! The process: parses the command line, loads the configuration, runs the command, and exits with
+//! its code.
 
 use clap::Parser;
 use postdate::{Cli, Command, Config, ConfigError, Outcome, Refused, Telemetry};

@@ -148,7 +148,8 @@ fn check_targets(config: &Config, route: &Route, at: &At<'_>) {
     }
 }
 
-/// A transaction needs Kafka, and spans one cluster. Two names of one cluster count as two clusters.
+/// A transaction needs Kafka, and spans one cluster. Two names of one cluster count as two
+/// clusters.
 fn check_delivery(route: &Route, at: &At<'_>) {
     if route.delivery != Delivery::ExactlyOnce {
         return;

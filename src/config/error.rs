@@ -1,11 +1,12 @@
-//! Reports what is wrong with a configuration: each problem with its key, its place, its cause and its fix.
+//! The problems of a configuration, each with its key, place, cause and fix.
 //!
 //! The texts are our own, because a parser would quote the value, and the value may be a password.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a value was written. Problems are listed in this order: by line of the file, then by variable.
+/// Where a value was written. Problems are listed in this order: by line of the file, then by
+/// variable.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
     File { path: PathBuf, line: Option<usize> },

@@ -1,6 +1,7 @@
 //! Compares the error texts of invalid configurations with `error_texts.txt`.
 //!
-//! A case there has a name, changes of [`BASE`] or of the environment, and after `--` the expected text.
+//! A case there has a name, changes of [`BASE`] or of the environment, and after `--` the expected
+//! text.
 //!
 //! | line | change |
 //! |---|---|

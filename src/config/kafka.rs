@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kafka {
     pub(crate) brokers: Vec<String>,
-    /// Properties for librdkafka. All are secret, because only librdkafka knows which hold a password.
+    /// Properties for librdkafka. All are secret, because only librdkafka knows which hold a
+    /// password.
     pub(crate) properties: BTreeMap<String, Secret>,
 }
 

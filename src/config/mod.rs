@@ -51,7 +51,7 @@ pub struct Config {
     pub(crate) traces: Traces,
 }
 
-/// What this process does.
+/// The roles of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Roles {
     pub(crate) ingress: bool,
@@ -305,7 +305,8 @@ fn check_log(at: &At<'_>, log: LogTable) -> Log {
     }
 }
 
-/// Stricter than `tracing`, which reads a misspelt level as the name of a module and logs nothing else.
+/// Stricter than `tracing`, which reads a misspelt level as the name of a module and logs nothing
+/// else.
 fn is_log_filter(text: &str) -> bool {
     let is_level = |word: &str| ["off", "error", "warn", "info", "debug", "trace"].contains(&word);
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-');

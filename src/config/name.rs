@@ -1,4 +1,5 @@
-//! Checks names: of deployments, routes and clusters, Kafka topics, NATS streams, and broker addresses.
+//! Checks names: of deployments, routes and clusters, Kafka topics, NATS streams, and broker
+//! addresses.
 
 use std::net::Ipv6Addr;
 
@@ -16,7 +17,7 @@ pub(super) const SUBJECT: &str = "use printable ASCII: tokens with dots between 
 pub(super) const FILTER: &str = "use tokens of A-Z a-z 0-9 _ - with dots between them; * for any one token, > at the end for one or more";
 pub(super) const BROKER: &str = "write host:port, such as \"kafka-0.example.com:9092\"; \"security.protocol\" in properties sets the protocol";
 
-/// Whether a route or a cluster may have this name.
+/// Returns whether a route or a cluster may have this name.
 pub(super) fn is_name(name: &str) -> bool {
     has_length(name, NAME_LENGTH_MAX)
         && name
@@ -46,7 +47,7 @@ pub(super) fn topic_error(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether an entry of an allow-list can match a topic.
+/// Returns whether an entry of an allow-list can match a topic.
 pub(super) fn is_pattern(pattern: &str) -> bool {
     topic_error(&pattern.replace('*', "x")).is_none()
 }

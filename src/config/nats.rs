@@ -126,7 +126,7 @@ pub(super) fn check(at: &At<'_>, mut table: NatsTable) -> Nats {
     }
 }
 
-/// Whether the domain is exactly one token of a subject.
+/// Returns whether the domain is exactly one token of a subject.
 fn is_domain(name: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     !name.is_empty() && name.bytes().all(is_allowed)

@@ -94,7 +94,7 @@ pub(crate) enum Delivery {
     ExactlyOnce,
 }
 
-/// What happens to a record without a delay.
+/// The rule for records without a delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum WithoutDelay {
@@ -103,7 +103,7 @@ pub(crate) enum WithoutDelay {
     DeadLetter,
 }
 
-/// What happens if the source deleted messages before they were stored.
+/// The rule for messages that the source deleted before they were stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum OnSourceGap {
@@ -112,7 +112,7 @@ pub(crate) enum OnSourceGap {
     Stop,
 }
 
-/// What happens to an overdue message.
+/// The rule for overdue messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Overdue {
@@ -374,7 +374,7 @@ fn check_cluster(
     cluster.unwrap_or_default()
 }
 
-/// In a template, tokens with a `$` stand for others. `cross_checks` compares them with the source.
+/// A template has tokens with a `$`. `cross_checks` compares them with the subjects of the source.
 fn check_subject(at: &At<'_>, subject: &str, may_be_template: bool) {
     let filled = subject.replace('$', if may_be_template { "x" } else { "$" });
     if !is_subject(&filled) {

@@ -1,4 +1,5 @@
-//! Text that is never printed: passwords, addresses with a login, client properties. It is plain memory, not a vault.
+//! Text that is never printed: passwords, addresses with a login, client properties. It is plain
+//! memory, not a vault.
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use std::fmt;
@@ -8,7 +9,7 @@ use std::fmt;
 pub(crate) struct Secret(Box<str>);
 
 impl Secret {
-    /// What a decoder expects. Errors show no value where this was expected.
+    /// The type that a decoder expects. Errors show no value where this was expected.
     pub(super) const EXPECTED: &str = "secret text";
 
     pub(crate) fn new(text: impl Into<Box<str>>) -> Self {

@@ -2,24 +2,18 @@
 
 use std::time::Duration;
 
-/// How long `check` waits for each server, and for the count of waiting messages.
+/// Timeout of `check` for each server, and for the count of waiting messages.
 pub(crate) const CHECK_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// How long a broker may take to acknowledge the record of a command.
+/// Timeout for the acknowledgement of the record that a command sends.
 pub(crate) const COMMAND_DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a command waits for the client to report the outcome.
+/// Timeout for the client's report of the outcome.
 pub(crate) const COMMAND_REPORT_TIMEOUT: Duration =
     COMMAND_DELIVERY_TIMEOUT.saturating_add(Duration::from_secs(2));
 
 /// Bytes of a payload that `send` reads: more than any broker accepts.
 pub(crate) const COMMAND_PAYLOAD_BYTES_MAX: u64 = 256 * 1024 * 1024;
-
-/// Shortest demo: a message or two need time to wait.
-pub(crate) const DEMO_DURATION_MIN: Duration = Duration::from_secs(5);
-
-/// Longest demo: it remembers every message that it sends.
-pub(crate) const DEMO_DURATION_MAX: Duration = Duration::from_secs(3_600);
 
 /// Interval at which the demo sends and draws.
 pub(crate) const DEMO_TICK_INTERVAL: Duration = Duration::from_millis(100);
@@ -39,16 +33,16 @@ pub(crate) const DEMO_SHOWN_ARRIVALS_MAX: usize = 16;
 /// Greatest lateness that the demo's histogram tells apart.
 pub(crate) const DEMO_LATENESS_MAX: Duration = Duration::from_secs(10);
 
-/// Characters that the demo keeps of a text in somebody else's message.
+/// Characters that the demo keeps of a text in another producer's message.
 pub(crate) const DEMO_TEXT_CHARS_MAX: usize = 200;
 
-/// How long the demo waits for the service to start.
+/// Timeout for the start of the service in a demo.
 pub(crate) const DEMO_START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long the demo waits at its end for overdue messages.
+/// Timeout for overdue messages at the end of a demo.
 pub(crate) const DEMO_OVERDUE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the demo watches for duplicates after the last arrival.
+/// The demo watches for duplicates for this time after the last arrival.
 pub(crate) const DEMO_DUPLICATE_WAIT: Duration = Duration::from_millis(500);
 
 /// Wait before the demo asks a broker again that did not answer.
@@ -60,5 +54,5 @@ pub(crate) const DEMO_LOG_LINES_MAX: usize = 20;
 /// Bytes that the demo keeps of one log line.
 pub(crate) const DEMO_LOG_LINE_BYTES_MAX: usize = 1_000;
 
-/// How long the demo shows a log line, unless another one comes.
+/// The demo shows a log line for this time, unless another one comes.
 pub(crate) const DEMO_LOG_LINE_SHOWN_FOR: Duration = Duration::from_secs(8);

@@ -1,4 +1,4 @@
-//! What the compactor merges and splits, and how much of the processor it uses.
+//! Rules for merging and splitting runs, and the share of the processor that the compactor uses.
 
 use std::time::Duration;
 

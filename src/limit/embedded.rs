@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Calls that wait for the store's thread: each loop of the process has one or two under way.
+/// Calls that wait for the store's thread: each loop of the process makes one or two.
 pub(crate) const EMBEDDED_QUEUED_CALLS_MAX: usize = 64;
 
 /// Bytes of calls in one commit: the first call waits for all of them.
@@ -34,8 +34,8 @@ pub(crate) const EMBEDDED_BLOB_FILE_BYTES: u64 = 4 * 1024 * 1024;
 /// fraction could exceed [`EMBEDDED_SLACK_BYTES`] without any file reaching it.
 pub(crate) const EMBEDDED_STALE_FRACTION_MAX: f32 = 0.33;
 
-/// Bytes that the store may take beyond one and a half times what waits, before it frees deleted
-/// data.
+/// Bytes that the store may take beyond 1.5 times the size of the waiting messages, before it frees
+/// deleted data.
 pub(crate) const EMBEDDED_SLACK_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Interval between two checks of the store's size.
@@ -45,7 +45,7 @@ pub(crate) const EMBEDDED_GC_INTERVAL_MIN: Duration = Duration::from_secs(5);
 pub(crate) const EMBEDDED_GC_INTERVAL_MAX: Duration = Duration::from_secs(600);
 
 /// Bytes of the disk that stay free for journals and for files that are written again, so that
-/// delivery goes on when appends stop.
+/// delivery continues when appends stop.
 pub(crate) const EMBEDDED_DISK_RESERVE_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Rows of an erased shard that one commit deletes; other calls run between two of them.

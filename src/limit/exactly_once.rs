@@ -27,7 +27,7 @@ pub(crate) const TRANSACTION_SILENCE_TIMEOUT: Duration = Duration::from_secs(20)
 /// A transactional producer that does not answer for this time is replaced.
 pub(crate) const TRANSACTIONAL_PRODUCER_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// How long before its shard's next due time a transactional producer is opened.
+/// A transactional producer is opened this long before its shard's next due time.
 pub(crate) const TRANSACTIONAL_PRODUCER_OPEN_AHEAD: Duration = Duration::from_secs(2);
 
 /// A transactional producer is closed after this time without messages.
@@ -44,21 +44,21 @@ pub(crate) const RECOVERY_PRODUCERS_MAX: usize = 8;
 /// age of the last commit is unknown.
 pub(crate) const MARKER_FIRST_COMMIT_DELAY: Duration = Duration::from_secs(3600);
 
-/// How long a transactional producer waits for a missing topic, while others wait with it.
+/// Timeout for a missing topic: the other messages of the transaction wait with it.
 pub(crate) const KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// `transaction.timeout.ms`: when the broker itself aborts the transaction of a dead process.
 pub(crate) const KAFKA_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a call that begins or ends a transaction blocks before delivery reports are served.
+/// A call that begins or ends a transaction blocks for this time; then delivery reports are served.
 pub(crate) const KAFKA_TRANSACTION_CALL_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How long a producer sends every record alone after a broker refused a batch for one of its
+/// A producer sends every record alone for this time after a broker refused a batch for one of its
 /// records.
 pub(crate) const KAFKA_SINGLE_RECORD_BATCHES_DURATION: Duration = Duration::from_secs(30);
 
-/// How long the marker may take to join the transaction, while a restarted broker loads its group
-/// offsets. After it the transaction can only be aborted.
+/// Timeout for adding the marker to the transaction; a restarted broker first loads its group
+/// offsets. After the timeout the transaction can only be aborted.
 pub(crate) const KAFKA_MARKER_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Interval at which the answer to the marker is polled.
@@ -78,7 +78,7 @@ const _: () = assert!(
 );
 const _: () = assert!(KAFKA_MARKER_TIMEOUT.as_secs() < TRANSACTIONAL_PRODUCER_TIMEOUT.as_secs());
 
-/// How long to look for the outcome of a producer's last transaction, and then to end it.
+/// Timeout for finding the outcome of a producer's last transaction, and again for ending it.
 pub(crate) const KAFKA_TXN_REPAIR_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Wait before partitions that did not answer in time are asked again.
@@ -90,7 +90,7 @@ const _: () = assert!(
         < TRANSACTIONAL_PRODUCER_TIMEOUT.as_secs()
 );
 
-/// How long a connection for the repair waits for an answer.
+/// Timeout for an answer on a connection for the repair.
 pub(crate) const KAFKA_WIRE_ANSWER_MAX: Duration = Duration::from_secs(1);
 const _: () = assert!(KAFKA_WIRE_ANSWER_MAX.as_millis() < CLIENT_CLOSE_TIMEOUT.as_millis());
 

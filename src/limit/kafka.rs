@@ -1,4 +1,4 @@
-//! What the Kafka adapter buffers and waits for. Where librdkafka has such an option, the value is
+//! Buffers and times of the Kafka adapter. Where librdkafka has such an option, the value is
 //! the default, and the `properties` of a cluster may change it.
 
 use super::{PARTITION_DISCOVERY_INTERVAL, RUN_BYTES_MAX};
@@ -20,12 +20,12 @@ pub(crate) const KAFKA_READ_MESSAGES_MAX: usize = 4_096;
 /// Bytes that librdkafka prefetches for one source, beside one response of at most as much.
 pub(crate) const KAFKA_PREFETCH_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// How long librdkafka stops fetching when its queue is full. Its own default, a second, makes
+/// Librdkafka stops fetching for this time when its queue is full. Its own default, a second, makes
 /// reading a backlog five times slower.
 pub(crate) const KAFKA_FETCH_BACKOFF: Duration = Duration::from_millis(10);
 
-/// How long a broker may wait for records before it answers a fetch. A newly assigned partition
-/// waits for the fetch that is under way.
+/// Longest time that a broker waits for records before it answers a fetch. A newly assigned
+/// partition waits for the current fetch.
 pub(crate) const KAFKA_FETCH_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// Bytes of one response of a broker: any record that the broker accepts can be read.
@@ -44,7 +44,7 @@ pub(crate) const KAFKA_GROUP_CONSUMER_QUEUE_BYTES_MAX: u64 = 1024 * 1024;
 /// block the thread.
 pub(crate) const KAFKA_GROUP_EVENTS_PER_TURN_MAX: usize = 1_000;
 
-/// How long a source's thread sleeps without an event, and so how late it notices a silent broker.
+/// A source's thread sleeps at most this long, so it notices a silent broker this late.
 pub(crate) const KAFKA_SOURCE_WAKE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The same for the threads of admin clients and producers.
@@ -53,10 +53,10 @@ pub(crate) const KAFKA_CLIENT_WAKE_INTERVAL: Duration = Duration::from_millis(50
 /// Interval at which a source logs the same refusal; librdkafka reports it at every attempt.
 pub(crate) const KAFKA_REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long an offset commit may take. The broker may still apply it later; repeating it is safe.
+/// Timeout of an offset commit. The broker may still apply it later; repeating it is safe.
 pub(crate) const KAFKA_COMMIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long brokers may take to answer one request: a new controller needs some seconds.
+/// Timeout of a request: a new controller needs some seconds.
 pub(crate) const KAFKA_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Requests that wait for the admin client's thread; more are refused.
@@ -65,10 +65,10 @@ pub(crate) const KAFKA_ADMIN_REQUESTS_MAX: usize = 16;
 /// Interval at which a request checks whether its caller has gone.
 pub(crate) const KAFKA_ABANDON_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long one request for committed offsets blocks before it is sent again.
+/// A request for committed offsets is sent again after this time.
 pub(crate) const KAFKA_COMMITTED_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long one metadata request blocks before it is sent again.
+/// A metadata request is sent again after this time.
 pub(crate) const KAFKA_METADATA_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Interval at which a source checks that its topics were not deleted and created again.
@@ -77,7 +77,7 @@ pub(crate) const KAFKA_TOPIC_ID_CHECK_INTERVAL: Duration = PARTITION_DISCOVERY_I
 /// Interval at which a client that receives nothing probes its brokers.
 pub(crate) const KAFKA_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a probe waits for an answer.
+/// Timeout of a probe.
 pub(crate) const KAFKA_PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A cluster is unreachable after this time without an answer. A pause for garbage collection is
@@ -108,16 +108,16 @@ pub(crate) const KAFKA_RECONNECT_DELAY_MAX: Duration = Duration::from_secs(2);
 pub(crate) const KAFKA_PRODUCER_QUEUE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 const _: () = assert!(RUN_BYTES_MAX as u64 * 2 < KAFKA_PRODUCER_QUEUE_BYTES_MAX);
 
-/// How long a due record waits in a producer for others in its request.
+/// A due record waits this long in a producer for others in its request.
 pub(crate) const KAFKA_SEND_LINGER: Duration = Duration::from_millis(1);
 
 /// The same for the producer of shards with many messages.
 pub(crate) const KAFKA_BULK_LINGER: Duration = Duration::from_millis(5);
 
-/// How long a producer tries to send a record.
+/// A producer tries to send a record for this time.
 pub(crate) const KAFKA_DELIVERY_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How long a producer treats a missing topic as one that is being created.
+/// A producer treats a missing topic as one that is being created for this time.
 pub(crate) const KAFKA_NEW_TOPIC_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Topic handles that a producer keeps. Messages may name any number of topics.
@@ -130,8 +130,9 @@ pub(crate) const PRODUCER_REPLACE_INTERVAL: Duration = Duration::from_secs(5);
 /// Failed producers that are still closing. If librdkafka hangs, no more are made.
 pub(crate) const KAFKA_CLOSING_PRODUCERS_MAX: usize = 4;
 
-/// How long a client may take to close, leaving its group included, before its thread is abandoned.
+/// Timeout for closing a client, leaving its group included. After it the client's thread is
+/// abandoned.
 pub(crate) const CLIENT_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the demo's in-process broker waits for more group members: there is only one.
+/// The demo's in-process broker waits this long for more group members: there is only one.
 pub(crate) const KAFKA_MOCK_REBALANCE_DELAY: Duration = Duration::from_millis(50);

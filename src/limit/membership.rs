@@ -14,7 +14,7 @@ pub(crate) const PARTITION_DISCOVERY_INTERVAL: Duration = Duration::from_secs(5)
 /// wait meanwhile.
 pub(crate) const HANDOVER_ACQUIRE_INTERVAL: Duration = Duration::from_millis(15);
 
-/// How long after a membership change those frequent attempts go on.
+/// The frequent attempts end this long after a membership change.
 pub(crate) const HANDOVER_ACQUIRE_DURATION: Duration = Duration::from_secs(6);
 
 /// Shards that one round of attempts tries to acquire: a short script for each.
@@ -31,7 +31,7 @@ pub(crate) const HANDOVERS_MAX: usize = 4;
 /// A worker may hand over this fraction (one tenth) of its shards at the same time.
 pub(crate) const HANDOVERS_DIVISOR: usize = 10;
 
-/// How long a handover waits for in-flight messages before it is postponed.
+/// A handover waits this long for in-flight messages before it is postponed.
 pub(crate) const HANDOVER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Wait before a postponed handover is tried again.
@@ -40,13 +40,13 @@ pub(crate) const HANDOVER_RETRY_DELAY: Duration = Duration::from_secs(3);
 /// Claimed messages become due, and are sent, well before a handover is postponed.
 const _: () = assert!(2 * CLAIM_AHEAD.as_millis() < HANDOVER_TIMEOUT.as_millis());
 
-/// How long a new worker waits for the partitions of its sources before it joins without them.
+/// A new worker waits this long for the partitions of its sources before it joins without them.
 /// Other workers would hand over shards that it does not know.
 pub(crate) const FIRST_DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Lease events queued between the lease loop and the dispatcher.
 pub(crate) const LEASE_EVENT_QUEUE_MAX: usize = 64;
 
-/// How long to wait for outstanding delivery reports after a lease is lost, before the shard may be
+/// Timeout for outstanding delivery reports after a lease is lost. After it the shard may be
 /// acquired again.
 pub(crate) const LOST_LEASE_REPORTS_TIMEOUT: Duration = Duration::from_secs(5);

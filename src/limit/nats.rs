@@ -1,8 +1,8 @@
-//! What the NATS adapter buffers and waits for.
+//! Buffers and times of the NATS adapter.
 
 use std::time::Duration;
 
-/// How long a connection attempt, and the answer to a request, may take.
+/// Timeout of a connection attempt, and of a request.
 pub(crate) const NATS_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Interval of pings. Two pings without an answer end a connection, so `/readyz` reports it within
@@ -21,7 +21,7 @@ pub(crate) const NATS_GROUP_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1
 /// After this time without a heartbeat a group member counts as dead.
 pub(crate) const NATS_GROUP_MEMBER_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// How long a group or a reader may fail before it is reported. A restart of one server of three is
+/// A failing group or reader is reported after this time. A restart of one server of three is
 /// shorter.
 pub(crate) const NATS_SOURCE_FAILURE_GRACE: Duration = Duration::from_secs(4);
 
@@ -34,10 +34,10 @@ pub(crate) const NATS_FETCH_MESSAGES_MAX: usize = 512;
 /// Messages at which a batch that is read is closed.
 pub(crate) const NATS_BATCH_MESSAGES_MAX: usize = 1_024;
 
-/// Interval of heartbeats of an idle consumer. One that misses two is created again.
+/// Interval of heartbeats of an idle consumer. A consumer that misses two is created again.
 pub(crate) const NATS_CONSUMER_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long the server keeps an unused consumer: it removes those of dead processes.
+/// The server removes a consumer after this time without use, such as one of a dead process.
 pub(crate) const NATS_CONSUMER_INACTIVE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Interval at which a reader compares its position with the stream.
@@ -58,7 +58,7 @@ pub(crate) const NATS_TARGET_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// After this time without any acknowledgement all records in flight are published again.
 pub(crate) const NATS_ACK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a record is published again before it fails.
+/// A record without an acknowledgement fails after this time.
 pub(crate) const NATS_DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Delivery reports and new records that a publisher handles in one turn.
@@ -70,5 +70,5 @@ pub(crate) const NATS_CONNECTION_EVENTS_MAX: usize = 64;
 /// Age limit of messages in the demo's stream, which ends a stream that the demo could not delete.
 pub(crate) const NATS_DEMO_STREAM_AGE_MAX: Duration = Duration::from_secs(2 * 3_600);
 
-/// How long a source may take to leave its group.
+/// Timeout for leaving the group.
 pub(crate) const NATS_CLOSE_TIMEOUT: Duration = Duration::from_millis(1_500);

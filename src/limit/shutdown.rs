@@ -1,23 +1,23 @@
-//! How long each step of a shutdown may take. Together they end within ten seconds.
+//! Timeouts of the steps of a shutdown, which ends within ten seconds.
 
 use super::{CLIENT_CLOSE_TIMEOUT, HANDOVER_TIMEOUT, MEMBERSHIP_INTERVAL};
 use std::time::Duration;
 
-/// How long a stopping worker hands over shards while it still serves them. It then finishes and
-/// releases the rest.
+/// A stopping worker hands over shards for this time while it still serves them. It then finishes
+/// and releases the rest.
 pub(crate) const SHUTDOWN_HANDOVER_TIMEOUT: Duration = Duration::from_millis(3_500);
 
-/// How much longer than [`MEMBERSHIP_INTERVAL`] a stopping worker waits before its first handover,
+/// A stopping worker waits this much longer than [`MEMBERSHIP_INTERVAL`] before its first handover,
 /// so that all workers know that it leaves.
 pub(crate) const SHUTDOWN_ANNOUNCE_MARGIN: Duration = Duration::from_millis(50);
 
-/// How long a stopping process delivers what is claimed and stores what was read.
+/// A stopping process delivers claimed messages and stores received records for this time.
 pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// How long a stopping ingress waits for its broker: mostly for the last offset commit.
+/// Timeout of a stopping ingress for its broker: mostly for the last offset commit.
 pub(crate) const FINAL_COMMIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a stopping process waits for its last store call. Leases expire without it, and an
+/// Timeout of the last store call of a stopping process. Leases expire without it, and an
 /// unknown commit only means more reading after a store loss.
 pub(crate) const FINAL_STORE_CALL_TIMEOUT: Duration = Duration::from_secs(1);
 

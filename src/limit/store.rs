@@ -1,8 +1,9 @@
-//! What one call may cost a store, and how its callers retry.
+//! Sizes of store calls, and the waits between repeated calls.
 
 use std::time::Duration;
 
-/// How far a claim may lie ahead of the store's clock: the default of `timer.max_clock_skew`.
+/// Longest time that a claim may lie ahead of the store's clock: the default of
+/// `timer.max_clock_skew`.
 pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(2);
 
 /// Runs that the tail of a shard holds. A timer further behind loads the shard again.
@@ -18,8 +19,8 @@ pub(crate) const LIST_SLICES_PER_CALL: std::ops::RangeInclusive<usize> = 4..=32;
 /// Keys in one `SCAN` step: some hundred microseconds of the Redis server.
 pub(crate) const SCAN_KEYS_PER_STEP: usize = 1_000;
 
-/// Runs that one advance deletes, and message ids that it carries. Redis serves nobody else while a
-/// script runs.
+/// Runs that one advance deletes, and message ids that it carries. Redis serves no other client
+/// while a script runs.
 pub(crate) const ADVANCE_DELETES_MAX: usize = 512;
 
 /// Cancelled positions that one advance removes behind the delivered position; the next advance
@@ -36,7 +37,7 @@ pub(crate) const STORE_RETRY_DELAY_MIN: Duration = Duration::from_millis(20);
 /// Longest wait before a call to an unreachable store is repeated.
 pub(crate) const STORE_RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
 
-/// How long a subscription to hints lives before it is renewed. This ends a subscription that broke
+/// A subscription to hints is renewed after this time. This ends a subscription that broke
 /// without an error.
 pub(crate) const HINTS_RESUBSCRIBE_INTERVAL: Duration = Duration::from_secs(300);
 

@@ -31,7 +31,7 @@ pub(crate) const LIST_RUNS_MAX: usize = 8_192;
 /// Runs in one reply of a tail poll.
 pub(crate) const TAIL_REPLY_RUNS_MAX: usize = 128;
 
-/// How far ahead of now a timer prefetches.
+/// A timer prefetches messages that are due within this time.
 pub(crate) const PREFETCH_AHEAD: Duration = Duration::from_secs(20);
 
 /// A timer prefetches again when less than this is loaded ahead of now.
@@ -51,13 +51,13 @@ pub(crate) const CLAIM_MESSAGES_MAX: usize = 4_096;
 const _: () = assert!(CLAIM_MESSAGES_MAX <= u16::MAX as usize);
 
 /// Claimed messages of one shard that are not acknowledged: the duplicates that a crash may cause,
-/// and what one shard may queue before the others.
+/// and the queue that one shard may build before the others.
 pub(crate) const SHARD_IN_FLIGHT_MAX: usize = 16_384;
 
 /// Claimed messages of all shards of a timer that are not acknowledged.
 pub(crate) const TIMER_IN_FLIGHT_MAX: usize = 100_000;
 
-/// A claim fits into what one shard may have in flight, and several shards into what all may.
+/// A claim fits into the limit of one shard, and several shards fit into the limit of all.
 const _: () =
     assert!(CLAIM_MESSAGES_MAX <= SHARD_IN_FLIGHT_MAX && SHARD_IN_FLIGHT_MAX < TIMER_IN_FLIGHT_MAX);
 
@@ -75,8 +75,8 @@ pub(crate) const LANE_MESSAGES_PER_SHARD_MIN: usize = 256;
 /// Messages of one shard that are sent in one tick: some 1.5 ms.
 pub(crate) const SHARD_SENDS_PER_TICK_MAX: usize = 1_024;
 
-/// How long before its due time a message is claimed, so that delivery does not wait for the store.
-/// A claimed message can no longer be cancelled.
+/// A message is claimed this long before its due time, so that delivery does not wait for the
+/// store. A claimed message can no longer be cancelled.
 pub(crate) const CLAIM_AHEAD: Duration = Duration::from_millis(300);
 
 /// Interval of claims of a shard without a backlog: a claim costs the store almost the same for one
@@ -120,7 +120,7 @@ pub(crate) const RESEND_DELAY_MAX: Duration = Duration::from_secs(10);
 /// Wait after the store refused a claim because the worker's clock is ahead.
 pub(crate) const CLOCK_AHEAD_PAUSE: Duration = Duration::from_millis(200);
 
-/// How far apart the clocks of a timer and a broker may be before a retry looks forged.
+/// A retry looks forged if the clocks of timer and broker differ by more than this.
 pub(crate) const RETRY_CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);
 
 /// Interval at which the same delivery problem is logged again.
@@ -129,6 +129,6 @@ pub(crate) const DELIVERY_ALERT_INTERVAL: Duration = Duration::from_secs(10);
 /// Failing targets of one route that `/readyz` names.
 pub(crate) const FAILING_TARGETS_SHOWN_MAX: usize = 8;
 
-/// How long `/readyz` names a failing target after its next announced attempt: the attempt comes
+/// `/readyz` names a failing target for this time after its next announced attempt, which comes
 /// through the source.
 pub(crate) const FAILING_TARGET_SHOWN_MARGIN: Duration = Duration::from_secs(30);

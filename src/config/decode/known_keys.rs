@@ -6,7 +6,7 @@ use figment::error::Kind;
 use figment::value::{Dict, Value};
 use serde::de::DeserializeOwned;
 
-/// All tables with their keys. `*` stands for a name that the user chooses.
+/// All tables with their keys. `*` is any name that the user chooses.
 pub(in crate::config) fn tables() -> Vec<(&'static str, &'static [&'static str])> {
     vec![
         ("store.redis", keys::<store::RedisTable>()),
@@ -36,7 +36,7 @@ fn keys<T: DeserializeOwned>() -> &'static [&'static str] {
     }
 }
 
-/// What to do about an unknown key: write the nearest of the keys that its table has, move it to
+/// Advises about an unknown key: write the nearest of the keys that its table has, move it to
 /// its table, or remove it.
 pub(super) fn advice(path: &Path, known_here: &[&'static str]) -> String {
     let name = path.name();

@@ -1,7 +1,7 @@
 //! Decodes the configuration with serde, and collects all problems with their places.
 //!
-//! [`Report::decode`] handles structure and types. The sections then check what the values mean, and
-//! report problems at an [`At`], the position of a value.
+//! [`Report::decode`] handles structure and types. The sections then check what the values mean,
+//! and report problems at an [`At`], the position of a value.
 
 mod known_keys;
 mod path;
@@ -91,8 +91,8 @@ impl Report {
         keys.iter().fold(self.root(), |at, key| at.key(key))
     }
 
-    /// Decodes all values. A value that does not decode is reported and dropped, and decoding starts
-    /// again without it, so that one start shows all problems.
+    /// Decodes all values. A value that does not decode is reported and dropped, and decoding
+    /// starts again without it, so that one start shows all problems.
     pub(super) fn decode<T: DeserializeOwned + Default>(&self) -> T {
         let mut values = self.sources.root().clone();
         for at in self.root().texts_that_no_key_accepts() {
@@ -211,7 +211,7 @@ impl<'a> At<'a> {
         );
     }
 
-    /// Whether this value comes from the environment and `other` does not.
+    /// Returns whether this value comes from the environment and `other` does not.
     pub(super) fn overrides(&self, other: &Self) -> bool {
         self.raw().is_some() && other.raw().is_none()
     }

@@ -42,7 +42,7 @@ impl Path {
         &self.0
     }
 
-    /// Whether this is an entry of a list.
+    /// Returns whether this is an entry of a list.
     pub(super) fn is_entry(&self) -> bool {
         matches!(self.0.last(), Some(Segment::Index(_)))
     }

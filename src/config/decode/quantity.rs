@@ -1,4 +1,5 @@
-//! Durations and sizes as people write them: `1h30m`, `64MiB`. The grammar is strict, so that no text has two meanings.
+//! Durations and sizes as people write them: `1h30m`, `64MiB`. The grammar is strict, so that no
+//! text has two meanings.
 
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 use std::fmt;

@@ -1,4 +1,5 @@
-//! Reads the configuration file, puts the environment over it, and knows where each value was written.
+//! Reads the configuration file, puts the environment over it, and knows where each value was
+//! written.
 
 use super::path::{PREFIX, Path, Segment};
 use crate::config::error::{Place, Problem};
@@ -208,7 +209,7 @@ fn variables(
     }
 }
 
-/// Whether Kubernetes sets this variable in the pods beside a Service called `postdate` or
+/// Returns whether Kubernetes sets this variable in the pods beside a Service called `postdate` or
 /// `postdate-<something>`. No key has such a name: keys below a table need `__`.
 fn is_from_kubernetes(rest: &str, value: &str) -> bool {
     if rest == "PORT" || rest.starts_with("PORT_") || rest.starts_with("SERVICE_") {
@@ -241,7 +242,8 @@ impl Provider for Variable {
 
 /// Reads a variable as figment does: as a typed value if the text looks like one, else as text.
 fn typed(raw: &str) -> Value {
-    // Figment 0.10 cuts bytes where it counts characters, so "é\\n" in quotes is read wrongly or panics.
+    // Figment 0.10 cuts bytes where it counts characters, so "é\\n" in quotes is read wrongly or
+    // panics.
     if !raw.is_ascii() && raw.contains('\\') {
         let read = Toml::string(&format!("value = {raw}")).data().ok();
         return read
