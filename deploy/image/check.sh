@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The image with the program as it is shipped: built twice from two copies of the sources, each as the Dockerfile builds it, compared byte by byte,
-# measured, and run confined in a test that delivers messages. `check.sh [FOLDER]`, by default target/image; ten minutes or more.
-#   DEPENDENCIES=once   the second build takes the crates that Postdate depends on from the first, and compiles only its own: half the time
+# Builds the image twice from two copies of the sources, as the Dockerfile does. Compares both byte by byte, measures them, and delivers messages with
+# a confined process. `check.sh [FOLDER]`, default target/image. It takes ten minutes or more.
+#   DEPENDENCIES=once   the second build reuses the third-party crates of the first, which halves the time
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=${1:-target/image}
@@ -9,13 +9,13 @@ rm -rf "$folder"
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 
-# Both at once: what is edited during the first build is in neither.
+# Copy both first, so that an edit during the first build is in neither.
 for each in one two; do
     mkdir -p "$folder/$each"
     tar -c --exclude=./target --exclude=./.git --exclude=./.servers --exclude="./${folder#"$PWD/"}" . | tar -x -C "$folder/$each"
 done
 
-# A container has one path for every build, and the program remembers it: OpenSSL notes where it was installed to. So has this, in a mount space.
+# OpenSSL contains its installation path. Both builds therefore use one path, in a mount namespace, as containers do.
 build() {
     local place=$folder/$1
     if [[ $1 == two && ${DEPENDENCIES:-} == once ]]; then

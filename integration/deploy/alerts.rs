@@ -49,7 +49,7 @@ fn each_alert_fires_on_its_series_and_none_on_those_of_a_healthy_fleet() {
 
 #[test]
 fn each_alert_names_a_paragraph_that_the_runbook_has() {
-    let (rules, page) = (file(RULES), file("docs/operate.md"));
+    let (rules, page) = (file(RULES), file("docs/runbook.md"));
     let anchor = |heading: &str| {
         let kept = heading
             .to_lowercase()
@@ -63,7 +63,7 @@ fn each_alert_names_a_paragraph_that_the_runbook_has() {
         .filter(|line| line.starts_with("##"))
         .map(|line| anchor(line.trim_start_matches('#')))
         .collect();
-    let named = all(&rules, r"runbook: docs/operate\.md#(\S+)");
+    let named = all(&rules, r"runbook: docs/runbook\.md#(\S+)");
     assert_eq!(
         named.len(),
         all(&rules, r"- alert: (\w+)").len(),
@@ -75,7 +75,7 @@ fn each_alert_names_a_paragraph_that_the_runbook_has() {
         .collect();
     assert!(
         missing.is_empty(),
-        "docs/operate.md lacks {missing:?}; it has {anchors:#?}"
+        "docs/runbook.md lacks {missing:?}; it has {anchors:#?}"
     );
 }
 

@@ -11,11 +11,14 @@ const RESET: &str = "command={reset,--route,orders,--topic,orders.delayed}";
 
 /// What the runbook says of Kubernetes.
 fn section() -> String {
-    let page = file("docs/operate.md");
+    let page = file("docs/kubernetes.md");
     let (_, rest) = page
-        .split_once("\n## The commands on Kubernetes\n")
+        .split_once("\n## Commands in a cluster\n")
         .expect("a section");
-    rest.split("\n## ").next().unwrap_or_default().to_owned()
+    rest.split("\n## Autoscaling")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// What stands behind each `start` up to one of the ends, in a text.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `go`, new enough for what is built here. A Go from 1.21 on fetches the newer one that a module asks for; for an older one, as Debian 12 has
-# it, this does so: the newer one is a module too.
+# Runs `go` in a sufficient version. Go 1.21 and later download the toolchain that a module requires. For an older Go, as in Debian 12, this script
+# downloads the toolchain, which is a module too.
 set -euo pipefail
 version=1.26.8
 export GOTOOLCHAIN=auto
@@ -16,7 +16,7 @@ if ((minor < 21)); then
     module=golang.org/toolchain@v0.0.1-go$version.$(go env GOOS)-$(go env GOARCH)
     said=$(cd / && go mod download -json "$module" 2>&1) || complain "$said"$'\n'"Go 1.$minor did not bring Go $version. It needs a Go module proxy: GOPROXY names it."
     from=$(sed -n 's/^\t"Dir": "\(.*\)",$/\1/p' <<<"$said")
-    # A module's files are nobody's to run.
+    # Files of a module are not executable.
     [[ -x $from/bin/go ]] || chmod a+x "$from"/bin/* "$from"/pkg/tool/*/*
     PATH=$from/bin:$PATH
     unset GOROOT

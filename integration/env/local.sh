@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A Kafka, a NATS server and a Redis on this machine, to try the service with: `local.sh up` starts what does not run yet, `local.sh down`
-# ends what it started and nothing else. Their data stays in .servers/up. KAFKA_PORT, NATS_PORT and REDIS_PORT choose other ports.
+# Starts a Kafka, a NATS server and a Redis on this machine: `local.sh up` starts those that do not run, `local.sh down` stops only what it
+# started. Data stays in .servers/up. KAFKA_PORT, NATS_PORT and REDIS_PORT select other ports.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 servers=${POSTDATE_SERVERS:-$PWD/.servers}
@@ -17,7 +17,7 @@ complain() {
     exit 1
 }
 
-# A process id may belong to another program by now: ours is the one that runs in its data folder.
+# A process id may have been reused. Our server is the one whose working directory is its data folder.
 runs() {
     local pid
     pid=$(cat "$up/$1.pid" 2>/dev/null) && [[ $(readlink "/proc/$pid/cwd") == "$up/$1" ]]
@@ -27,7 +27,7 @@ listens() {
     (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
 }
 
-# Refuses what would end in a confusing way: a port that another program has, or a server of ours on another port than asked for.
+# Refuses a port of another program, and a running server on another port than requested.
 check() {
     local server=$1 port=$2 variable=$3
     if runs "$server"; then
@@ -37,7 +37,7 @@ check() {
     fi
 }
 
-# Starts a command in the server's data folder, away from this terminal, unless it runs already.
+# Starts a command in the server's data folder, detached from this terminal, unless it runs already.
 start() {
     local server=$1 port=$2
     shift 2
@@ -89,7 +89,7 @@ topic() {
         --create --if-not-exists --topic "$1" --partitions "$2" "${@:3}" 2>&1) || complain "Kafka does not create the topic $1: $said"
 }
 
-# By the protocol itself, so that no NATS client is needed. A stream that is there already, and the same, is fine.
+# Uses the NATS protocol directly, so that no client is needed. An existing equal stream is accepted.
 stream() {
     local body="{\"name\":\"$1\",\"subjects\":[\"$2\"]}" line
     exec 4<>"/dev/tcp/127.0.0.1/$nats_port"
@@ -118,7 +118,7 @@ servers_up() {
     await redis "$redis_port"
     await nats "$nats_port"
     await kafka "$kafka_port"
-    # Retained longer than the longest delay, or what Redis loses could not be read again.
+    # Retention longer than the longest delay, so that a lost Redis can be filled again.
     topic orders.delayed 4 --config retention.ms=$((31 * 24 * 3600 * 1000))
     topic orders 4
     topic orders.dead 1

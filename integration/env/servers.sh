@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Sees to it that the project can be built and tested here: Debian's packages, the jars of a real Kafka, a NATS server, an OpenTelemetry
-# collector, and Helm. Safe to repeat.
-#   servers.sh packages   what building needs
-#   servers.sh            that, and what the integration tests start and judge with
+# Installs what building and testing need: Debian packages, a real Kafka, a NATS server, an OpenTelemetry collector, and Helm. Safe to
+# repeat.
+#   servers.sh packages   packages for building only
+#   servers.sh            also the servers and tools of the integration tests
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 servers=${POSTDATE_SERVERS:-$PWD/.servers}
@@ -12,7 +12,7 @@ complain() {
     exit 1
 }
 
-# Debian's packages, by the command that each brings. The `perl` that Debian always has lacks the modules that building TLS needs.
+# Debian packages, detected by their commands. Debian's base `perl` lacks modules that the OpenSSL build needs.
 packages() {
     local missing=()
     command -v cc >/dev/null || missing+=(gcc)
@@ -44,7 +44,7 @@ packages() {
     command -v cargo >/dev/null || complain "There is no cargo here: install Rust $(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or later (https://rustup.rs), then repeat."
 }
 
-# Maven resolves the jars; a copy that was cut short never gets the final name.
+# Maven resolves the jars. An interrupted download never gets the final name.
 kafka() {
     local pom=integration/env/kafka-pom.xml version java said
     version=$(sed -n 's/.*<artifactId>kafka_2.13<.*<version>\(.*\)<\/version>.*/\1/p' "$pom")
@@ -68,7 +68,7 @@ nats() {
         complain "$said"$'\n'"Go did not build nats-server $version. It needs a Go module proxy: GOPROXY names it."
 }
 
-# Built of its official parts, in the versions of its go.mod.
+# Built from its official components, in the versions of go.mod.
 collector() {
     local bin=$servers/collector/bin/collector said
     [[ ! -e $bin ]] || return 0

@@ -88,7 +88,7 @@ pub(super) fn left_behind(path: &str, waits: Option<u64>) -> Option<Item> {
         ),
     };
     let fix = "drain it (run it with its own store until nothing waits), or stop it and let this store be filled again from the log, and \
-               remove the folder then: docs/store.md";
+               remove the folder then: docs/stores.md";
     Some(Item::warn("waiting", "another store", found, fix))
 }
 

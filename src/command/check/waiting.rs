@@ -52,7 +52,7 @@ pub(super) fn judge(found: &Result<PendingReport, String>) -> Vec<Item> {
             AREA,
             "set aside",
             found,
-            "see \"A run is set aside\" in docs/operate.md",
+            "see PostdateQuarantined in docs/runbook.md",
         ));
     }
     items

@@ -15,9 +15,9 @@ const HEAD: [&str; 9] = [
     "PENDING",
     "DIFFERENCE",
 ];
-const MISSING: &str = "missing: accepted, and neither there nor accounted for. See \"A ledger does not balance\" in docs/operate.md.";
+const MISSING: &str = "missing: accepted, and neither there nor accounted for. See PostdateLedgerDoesNotBalance in docs/runbook.md.";
 const SURPLUS: &str =
-    "more than were accepted came to an end. See \"A ledger does not balance\" in docs/operate.md.";
+    "more than were accepted came to an end. See PostdateLedgerDoesNotBalance in docs/runbook.md.";
 const UNSURE: &str = "(?) The store lost data, or a timer its lease, or another version was at work: exact again once nothing of the shard is pending.";
 
 pub(super) fn sheet(sheet: &LedgerReport, page: &Page) -> String {

@@ -32,7 +32,7 @@ pub(super) fn report(report: &PendingReport, page: &Page) -> String {
     }
     if quarantined > 0 {
         let what = format!(
-            "{} set aside as unreadable, and not delivered: see \"A run is set aside\" in docs/operate.md.",
+            "{} set aside as unreadable, and not delivered: see PostdateQuarantined in docs/runbook.md.",
             several(quarantined, "message")
         );
         text += &format!("{}\n", page.paint(Tone::Bad, &what));
@@ -459,7 +459,7 @@ mod tests {
           2026-11-22 08:00  10,700  ##########
 
         Upper bounds: messages are stored in batches, and a batch counts until its last one is delivered; cancelled ones count along.
-        3 messages set aside as unreadable, and not delivered: see "A run is set aside" in docs/operate.md.
+        3 messages set aside as unreadable, and not delivered: see PostdateQuarantined in docs/runbook.md.
         "#);
     }
 

@@ -185,7 +185,7 @@ impl Recovery {
                             reason,
                             "brokers do not describe transactions: one that a broker forgets to end \
                              hangs until the shard's next message in that partition \
-                             (docs/operate.md: a transaction that hangs); logged once"
+                             (docs/exactly-once.md: a transaction that hangs); logged once"
                         );
                     }
                     return Ok(None);
@@ -378,7 +378,7 @@ impl Recovery {
                 reason,
                 "a broker forgot to end a transaction, and Postdate cannot end it: read_committed \
                  consumers are blocked until the shard's next message in that partition \
-                 (docs/operate.md: a transaction that hangs)"
+                 (docs/exactly-once.md: a transaction that hangs)"
             );
         }
         for (partition, error) in &unrepaired.unknown {

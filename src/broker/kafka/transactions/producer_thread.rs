@@ -276,7 +276,7 @@ impl ProducerThread {
                             reason,
                             "partition is not delivered: the broker does not return its committed \
                              offset, because it is slow or the last transaction hangs \
-                             (docs/operate.md: a transaction that hangs)"
+                             (docs/exactly-once.md: a transaction that hangs)"
                         );
                     }
                     self.poll(KAFKA_TRANSACTION_CALL_TIMEOUT);
