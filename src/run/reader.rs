@@ -38,16 +38,16 @@ impl RunDecoder {
         let mut content = self.decompress(&header, packed)?;
         let (places, ends) = read_columns(&header, &content)?;
         content.truncate(header.records_size as usize);
-        let each = ends
+        let flags = ends
             .windows(2)
-            .map(|ends| RecordFlags::of(&content[ends[0] as usize..ends[1] as usize]));
-        let traits = each.fold(RecordFlags::default(), RecordFlags::union);
+            .map(|ends| RecordFlags::of(&content[ends[0] as usize..ends[1] as usize]))
+            .fold(RecordFlags::default(), RecordFlags::union);
         Ok(LoadedRun {
             name,
             slice,
             summary: header.summary,
             records: content,
-            flags: traits,
+            flags,
             places,
             ends,
             first_dropped_due: None,
@@ -85,8 +85,8 @@ pub(crate) fn decoded_size(bytes: &[u8]) -> usize {
         + (count + 1) * size_of::<u32>()
 }
 
-/// A run in memory, whole or up to a horizon. Messages have indices from 0, in order of (due,
-/// offset).
+/// A run in memory, whole or up to a horizon. Messages are in order of (due, offset). Methods
+/// with an index panic if it is not below [`LoadedRun::len`].
 #[derive(Debug)]
 pub(crate) struct LoadedRun {
     name: RunName,
@@ -121,17 +121,12 @@ impl LoadedRun {
         self.places.len()
     }
 
-    /// # Panics
-    /// If `index` is not below [`LoadedRun::len`].
     pub(crate) fn place(&self, index: usize) -> Cursor {
         self.places[index]
     }
 
     /// Decodes a message. Returns `None` if its body is malformed or of a newer version; its place
     /// is valid nevertheless.
-    ///
-    /// # Panics
-    /// If `index` is not below [`LoadedRun::len`].
     pub(crate) fn message(&self, index: usize) -> Option<Message<'_>> {
         let place = self.places[index];
         let body = record::decode(self.record(index))?;
@@ -142,25 +137,16 @@ impl LoadedRun {
     }
 
     /// Returns whether the message has an id. Much cheaper than [`LoadedRun::message`].
-    ///
-    /// # Panics
-    /// If `index` is not below [`LoadedRun::len`].
     pub(crate) fn has_id(&self, index: usize) -> bool {
         self.flags.has_id() && RecordFlags::of(self.record(index)).has_id()
     }
 
     /// Returns whether the message is delivered as usual, to its target. As cheap.
-    ///
-    /// # Panics
-    /// If `index` is not below [`LoadedRun::len`].
     pub(crate) fn is_plain_delivery(&self, index: usize) -> bool {
         self.flags.is_plain_delivery() || RecordFlags::of(self.record(index)).is_plain_delivery()
     }
 
     /// The encoded body of a message.
-    ///
-    /// # Panics
-    /// If `index` is not below [`LoadedRun::len`].
     pub(crate) fn record(&self, index: usize) -> &[u8] {
         &self.records[self.ends[index] as usize..self.ends[index + 1] as usize]
     }

@@ -35,15 +35,12 @@ impl RunNamer {
 
     pub(crate) fn next_name(&mut self, count: u32, least_offset: Offset) -> RunName {
         self.counter += 1;
-        let reused = fault!(ReuseRunNames);
-        let (writer, counter, least_offset) = if reused {
-            (0, 0, Offset(0))
-        } else {
-            (self.writer, self.counter, least_offset)
-        };
+        if fault!(ReuseRunNames) {
+            return RunName::new(format!("0-0-{count:x}-0"));
+        }
         RunName::new(format!(
-            "{writer:x}-{counter:x}-{count:x}-{least_offset:x}",
-            least_offset = least_offset.0
+            "{:x}-{:x}-{count:x}-{:x}",
+            self.writer, self.counter, least_offset.0
         ))
     }
 }
