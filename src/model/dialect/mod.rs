@@ -304,7 +304,7 @@ impl DueHeader {
         let header = headers.name(index);
         let Some(when) = (self.parse)(text) else {
             let detail = format!(
-                "{header} is {}; it takes {}",
+                "{header} is {}; expected {}",
                 Quoted(text.as_bytes()),
                 self.accepts
             );

@@ -33,7 +33,7 @@
 //! its `postdate-id` replaces the waiting message of that id.
 
 use crate::limit::{RECORD_HEADER_BYTES_MAX, RECORD_HEADERS_MAX};
-use crate::model::dialect::{self, Dialect, DialectRequest, ScheduleRequest};
+use crate::model::dialect::{self, Dialect, DialectRequest};
 use crate::model::headers::header::Headers;
 use crate::model::headers::header_lookup::HeaderLookup;
 use crate::model::headers::header_name::ControlHeader;
@@ -106,57 +106,49 @@ fn parse<'a>(
     let op = parse_op(&controls)?;
     let id = parse_id(&controls)?;
     if op == Some(Op::Cancel) {
-        let without_id = || {
-            Rejection::new(
-                Reason::CancelWithoutId,
-                "postdate-op: cancel needs a postdate-id; the record has none",
-            )
-        };
-        return id
-            .map(|id| ParsedRecord::Cancel { id })
-            .ok_or_else(without_id);
+        let id = id.ok_or_else(|| {
+            let detail = "postdate-op: cancel needs a postdate-id; the record has none";
+            Rejection::new(Reason::CancelWithoutId, detail)
+        })?;
+        return Ok(ParsedRecord::Cancel { id });
     }
-    let own = parse_due_header(&controls)?;
+    let due_header = parse_due_header(&controls)?;
     // A control header with a due time has precedence over all dialects.
-    let (dialect, asked) = if own.is_some() {
-        None
-    } else {
-        parse_dialect(&controls, op, record, rules)?
-    }
-    .unzip();
-    let delivery = match asked {
-        Some(DialectRequest::Cancel(by)) => {
-            return id
-                .map_or_else(|| cancel_by_key(record, by), Ok)
-                .map(|id| ParsedRecord::Cancel { id });
-        }
-        Some(DialectRequest::Schedule(delivery)) => Some(delivery),
-        None => None,
+    let spoken = match due_header {
+        Some(_) => None,
+        None => parse_dialect(&controls, op, record, rules)?,
     };
-    let (due, disposition) = match own.or(delivery.map(
-        |ScheduleRequest {
-             header, due: when, ..
-         }| (header, when),
-    )) {
-        Some((header, when)) => (
-            resolve_due(header, when, record, rules)?,
-            Disposition::Deliver,
-        ),
+    let (dialect, schedule) = match spoken {
+        None => (None, None),
+        Some((_, DialectRequest::Cancel(by))) => {
+            let id = match id {
+                Some(id) => id,
+                None => cancel_by_key(record, by)?,
+            };
+            return Ok(ParsedRecord::Cancel { id });
+        }
+        Some((dialect, DialectRequest::Schedule(schedule))) => (Some(dialect), Some(schedule)),
+    };
+    let due_header = due_header.or(schedule.map(|schedule| (schedule.header, schedule.due)));
+    let (due, disposition) = match due_header {
+        Some((header, spec)) => {
+            let due = resolve_due(header, spec, record, rules)?;
+            (due, Disposition::Deliver)
+        }
         None => (Timestamp::AT_ONCE, without_due(op, record, rules)?),
     };
-    let target = controls
-        .text(ControlHeader::To)?
-        .or(delivery.and_then(|delivery| delivery.target));
+    let target = controls.text(ControlHeader::To)?;
+    let target = target.or(schedule.and_then(|schedule| schedule.target));
     rules.resolve_target(target, template_input(record, origins))?;
-    let is_keyed = id.is_none() && delivery.is_some_and(|delivery| delivery.key_is_id);
-    let id = if is_keyed { key_as_id(record)? } else { id };
-    Ok(message(
-        due,
-        Body {
-            dialect,
-            ..body(record, id, target, disposition)
-        },
-    ))
+    let id = match (id, schedule) {
+        (None, Some(schedule)) if schedule.key_is_id => key_as_id(record)?,
+        (id, _) => id,
+    };
+    let body = Body {
+        dialect,
+        ..body(record, id, target, disposition)
+    };
+    Ok(message(due, body))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,16 +210,16 @@ fn parse_due_header(
             ));
         }
         (Some(at), None) => {
-            let asks =
+            let expected =
                 "epoch milliseconds, or RFC 3339 with an offset such as 2027-01-31T09:00:00Z";
             let at = parse_at(at)
-                .ok_or_else(|| invalid_value(Reason::InvalidAt, ControlHeader::At, at, asks))?;
+                .ok_or_else(|| invalid_value(Reason::InvalidAt, ControlHeader::At, at, expected))?;
             (ControlHeader::At.name(), DueSpec::At(at))
         }
         (None, Some(after)) => {
-            let asks = "milliseconds, or units such as 1h30m, 250ms, 7d";
+            let expected = "milliseconds, or units such as 1h30m, 250ms, 7d";
             let after = parse_after(after).ok_or_else(|| {
-                invalid_value(Reason::InvalidAfter, ControlHeader::After, after, asks)
+                invalid_value(Reason::InvalidAfter, ControlHeader::After, after, expected)
             })?;
             (ControlHeader::After.name(), DueSpec::After(after))
         }
@@ -311,7 +303,7 @@ fn check_due(
             if is_own {
                 "its timestamp"
             } else {
-                "the year 2000, for it has no later timestamp"
+                "the year 2000, because it has no later timestamp"
             },
             rules,
         ));
@@ -345,7 +337,7 @@ fn add_delay(
     }
     delay.added_to(timestamp).ok_or_else(|| {
         rejected(format!(
-            "the record's timestamp {timestamp}: the sum has no room in 64 bits"
+            "the record's timestamp {timestamp}: the sum overflows 64 bits"
         ))
     })
 }
@@ -371,7 +363,7 @@ fn without_due<'a>(
     record: &Record<'a>,
     rules: &RoutingRules,
 ) -> Result<Disposition<'a>, Rejection> {
-    let asks = match (op, rules.without_delay) {
+    let requirer = match (op, rules.without_delay) {
         (Some(_), _) => "postdate-op: schedule",
         (None, WithoutDelay::DeadLetter) => "the route",
         // Kafka uses -1 for a missing timestamp.
@@ -384,7 +376,7 @@ fn without_due<'a>(
     };
     Err(Rejection::new(
         Reason::MissingDue,
-        format!("{asks} demands postdate-at or postdate-after; the record has neither"),
+        format!("{requirer} requires postdate-at or postdate-after; the record has neither"),
     ))
 }
 
@@ -468,11 +460,11 @@ fn body<'a>(
     }
 }
 
-fn invalid_value(reason: Reason, control: ControlHeader, value: &str, asks: &str) -> Rejection {
+fn invalid_value(reason: Reason, control: ControlHeader, value: &str, expected: &str) -> Rejection {
     Rejection::new(
         reason,
         format!(
-            "{} is {}; it takes {asks}",
+            "{} is {}; expected {expected}",
             control.name(),
             Quoted(value.as_bytes())
         ),
@@ -981,11 +973,11 @@ mod tests {
         let table: &[(&[u8], &str)] = &[
             (
                 b"postdate-after: 1h 30m",
-                r#"postdate-after is "1h 30m"; it takes milliseconds, or units such as 1h30m, 250ms, 7d"#,
+                r#"postdate-after is "1h 30m"; expected milliseconds, or units such as 1h30m, 250ms, 7d"#,
             ),
             (
                 b"postdate-id: a\nb",
-                r#"postdate-id is "a\nb"; it takes 1-128 of A-Z a-z 0-9 . _ : -"#,
+                r#"postdate-id is "a\nb"; expected 1-128 of A-Z a-z 0-9 . _ : -"#,
             ),
             (
                 b"postdate-at: \xff\x1b[2J",
@@ -993,7 +985,7 @@ mod tests {
             ),
             (
                 b"postdate-op: schedule",
-                "postdate-op: schedule demands postdate-at or postdate-after; the record has neither",
+                "postdate-op: schedule requires postdate-at or postdate-after; the record has neither",
             ),
             (
                 b"postdate-after: 31d",
