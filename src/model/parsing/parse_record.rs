@@ -255,7 +255,7 @@ fn key_as_id<'a>(record: &Record<'a>) -> Result<Option<&'a str>, Rejection> {
     };
     let rejected = || {
         let detail = format!(
-            "the record's key, {}, is the schedule's id; an id is {ID_FORMAT}, and a postdate-id goes before the key",
+            "the record's key, {}, is used as the id; an id is {ID_FORMAT}, and a postdate-id has precedence",
             Quoted(key)
         );
         Rejection::new(Reason::InvalidId, detail)
@@ -270,7 +270,7 @@ fn cancel_by_key<'a>(record: &Record<'a>, by: &str) -> Result<&'a str, Rejection
     let without_key = || {
         Rejection::new(
             Reason::CancelWithoutId,
-            format!("{by} cancels what waits under the record's key; it has none"),
+            format!("{by} cancels the message of the record's key, but the record has no key"),
         )
     };
     key_as_id(record)?.ok_or_else(without_key)
