@@ -62,7 +62,6 @@ pub(super) fn start(
             claims_health: Rc::new(wiring.ready_part("claims")),
             clock_health: wiring.ready_part("clock ahead"),
             metric: metric::TimerMetrics::new(),
-            producers: producers(wiring, worker)?,
             lease_events,
             release_results: releases_out,
             requests,
@@ -71,7 +70,7 @@ pub(super) fn start(
             compaction_jobs,
             compaction_results,
         };
-        let dispatcher = Dispatcher::new(options(wiring), ports);
+        let dispatcher = Dispatcher::new(options(wiring), ports, producers(wiring, worker)?);
         thread.startup.finish();
         let signals = timer::ShutdownSignals::new(
             thread.stop,

@@ -1,121 +1,125 @@
-//! How a shard's work ends: as planned, for another worker is to have the shard; or because its lease is gone.
+//! Ends the service of a shard: by a planned handover to another worker, or because its lease is
+//! lost.
 
 use super::RouteOptions;
 use super::lease::ReleaseResult;
-use super::work::{ShardPhase, ShardState};
+use super::shard::{ShardPhase, ShardState, ShardStates};
 use crate::limit::{HANDOVER_TIMEOUT, LOST_LEASE_REPORTS_TIMEOUT};
-use crate::metric;
+use crate::metric::TimerMetrics;
 use crate::model::ShardId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-type ShardStates = BTreeMap<ShardId, ShardState>;
-
-/// Another worker is to have the shard: what is claimed is finished, and nothing more is taken.
-pub(super) fn start_handover(works: &mut ShardStates, shard: &ShardId, now: Instant) {
-    if let Some(work) = works.get_mut(shard)
-        && work.phase == ShardPhase::Active
+/// Begins the handover to another worker: claimed messages are delivered, nothing more is claimed.
+pub(super) fn start_handover(shards: &mut ShardStates, shard: &ShardId, now: Instant) {
+    if let Some(state) = shards.get_mut(shard)
+        && state.ownership.is_active()
     {
-        work.phase = ShardPhase::HandingOver {
-            until: now + HANDOVER_TIMEOUT,
-        };
+        let until = now + HANDOVER_TIMEOUT;
+        state.ownership.set_phase(ShardPhase::HandingOver { until });
     }
 }
 
-/// The shard is not ours any more; what is in flight is waited for.
-pub(super) fn drop_shard(works: &mut ShardStates, shard: &ShardId) {
-    if let Some(work) = works.get_mut(shard)
-        && !matches!(work.phase, ShardPhase::LeaseLost { .. })
+/// The lease is lost: nothing more is sent, and only delivery reports are awaited.
+pub(super) fn drop_shard(shards: &mut ShardStates, shard: &ShardId) {
+    if let Some(state) = shards.get_mut(shard)
+        && !state.ownership.is_lost()
     {
-        tracing::warn!(%shard, in_flight = work.in_flight.open_messages(), "shard dropped: its lease is gone");
-        work.phase = ShardPhase::LeaseLost {
-            until: Instant::now() + LOST_LEASE_REPORTS_TIMEOUT,
-        };
+        tracing::warn!(%shard, in_flight = state.in_flight.open_messages(),
+            "lease lost: no longer delivering the shard");
+        let until = Instant::now() + LOST_LEASE_REPORTS_TIMEOUT;
+        state.ownership.set_phase(ShardPhase::LeaseLost { until });
     }
 }
 
-/// Whether the shard is this worker's beyond doubt; says so once if it is not because the lease was not renewed in time.
-pub(super) fn check_lease(
-    work: &mut ShardState,
-    shard: &ShardId,
-    metric: &metric::TimerMetrics,
-) -> bool {
-    let is_out = work.lease_deadline.has_passed(Instant::now());
-    if is_out && !work.expiry_reported {
+/// True if messages of the shard may be sent. Logs once when its lease has expired.
+pub(super) fn check_lease(state: &mut ShardState, shard: &ShardId, metric: &TimerMetrics) -> bool {
+    if state.ownership.note_expiry(Instant::now()) {
         metric.leases_expired.increment(1);
-        tracing::warn!(%shard, unsent = work.unsent_messages(), "lease not renewed in time: nothing of the shard is handed over until it is");
+        tracing::warn!(%shard, unsent = state.unsent_messages(),
+            "lease not renewed in time: delivery of the shard is paused until it is renewed");
     }
-    work.expiry_reported = is_out;
-    work.may_deliver(Instant::now())
+    state.ownership.may_deliver(Instant::now())
 }
 
-/// Ends works that are to be handed over and are finished, and those of shards that were lost, once nothing of them is in flight, or too
-/// long; and lets those go on whose end takes too long. Answers those that have ended.
+/// Removes shards whose handover is complete, and lost shards whose reports have arrived or are
+/// overdue. A handover that takes too long is postponed. Returns the removed shards.
 pub(super) fn finish_shards(
-    works: &mut ShardStates,
+    shards: &mut ShardStates,
     routes: &BTreeMap<Arc<str>, RouteOptions>,
-    gave_up: &mpsc::Sender<ReleaseResult>,
+    results: &mpsc::Sender<ReleaseResult>,
 ) -> Vec<ShardState> {
-    let (now, mut ended) = (Instant::now(), Vec::new());
-    let due: Vec<_> = works
+    let now = Instant::now();
+    let mut removed = Vec::new();
+    let decided: Vec<_> = shards
         .iter()
-        .filter_map(|(shard, work)| Some((shard.clone(), handover_result(work, now)?)))
+        .filter_map(|(shard, state)| Some((shard.clone(), release_decision(state, now)?)))
         .collect();
-    for (shard, is_over) in due {
-        let Ok(room) = gave_up.try_reserve() else {
+    for (shard, decision) in decided {
+        let Ok(room) = results.try_reserve() else {
             break;
         };
-        if !is_over {
-            works
-                .get_mut(&shard)
-                .expect("it was just found there")
-                .phase = ShardPhase::Active;
-            room.send(ReleaseResult::Postponed(shard));
-        } else if let Some(work) = works.remove(&shard) {
-            let route = &routes[&shard.route];
-            if work.txn.is_none() {
-                route
-                    .metric
-                    .possible_duplicates
-                    .increment(work.unacknowledged_messages() as u64);
+        match decision {
+            Decision::Postpone => {
+                if let Some(state) = shards.get_mut(&shard) {
+                    state.ownership.set_phase(ShardPhase::Active);
+                }
+                room.send(ReleaseResult::Postponed(shard));
             }
-            route.alerts.forget_shard(&shard);
-            room.send(ReleaseResult::Ended {
-                shard,
-                delivered: work.in_flight.delivered(),
-            });
-            ended.push(work);
+            Decision::Remove => {
+                let Some(state) = shards.remove(&shard) else {
+                    continue;
+                };
+                let route = &routes[&shard.route];
+                if state.txn.is_none() {
+                    let unacknowledged = state.unacknowledged_messages() as u64;
+                    route.metric.possible_duplicates.increment(unacknowledged);
+                }
+                route.alerts.forget_shard(&shard);
+                room.send(ReleaseResult::Ended {
+                    shard,
+                    delivered: state.in_flight.delivered(),
+                });
+                removed.push(state);
+            }
         }
     }
-    ended
+    removed
 }
 
-/// Whether a work ends, or goes on; `None`: that is not known yet.
-fn handover_result(work: &ShardState, now: Instant) -> Option<bool> {
-    match work.phase {
+/// How the release of a shard ends.
+enum Decision {
+    Remove,
+    /// The shard is served on.
+    Postpone,
+}
+
+/// `None` if the shard is not released, or the release has not ended.
+fn release_decision(state: &ShardState, now: Instant) -> Option<Decision> {
+    match state.ownership.phase() {
         ShardPhase::Active => None,
-        ShardPhase::HandingOver { .. } if is_ready_for_handover(work) => Some(true),
-        ShardPhase::HandingOver { until } => (until <= now).then_some(false),
+        ShardPhase::HandingOver { .. } if is_ready_for_handover(state) => Some(Decision::Remove),
+        ShardPhase::HandingOver { until } => (until <= now).then_some(Decision::Postpone),
         ShardPhase::LeaseLost { until } => {
-            (has_nothing_in_flight(work) || until <= now).then_some(true)
+            (awaits_no_report(state) || until <= now).then_some(Decision::Remove)
         }
     }
 }
 
-/// Whether nothing of it is under way. What is in a transaction that is not committed is undone.
-fn has_nothing_in_flight(work: &ShardState) -> bool {
-    work.txn.as_ref().map_or_else(
-        || work.unacknowledged_messages() == 0,
-        |exact| !exact.is_committing(),
-    )
+/// True if the outcome of every sent message is known. Messages of an uncommitted transaction are
+/// not delivered.
+fn awaits_no_report(state: &ShardState) -> bool {
+    match &state.txn {
+        Some(txn) => !txn.is_committing(),
+        None => state.unacknowledged_messages() == 0,
+    }
 }
 
-fn is_ready_for_handover(work: &ShardState) -> bool {
-    let is_finished = !work.has_claims() || fault!(ReleaseWithClaimInFlight);
-    is_finished
-        && (work.is_delivered_reported()
-            || fault!(ReleaseWithoutDelivered)
-            || fault!(ReleaseWithClaimInFlight))
+fn is_ready_for_handover(state: &ShardState) -> bool {
+    let is_early = fault!(ReleaseWithClaimInFlight);
+    let is_finished = !state.has_claims() || is_early;
+    let is_reported = state.is_delivered_reported() || fault!(ReleaseWithoutDelivered) || is_early;
+    is_finished && is_reported
 }

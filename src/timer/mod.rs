@@ -1,39 +1,30 @@
-//! The timer role: leases shards, loads what is due soon, and delivers each message at its due time - to its target, back through the source,
-//! or to the dead letters. It alone delivers.
+//! The timer: leases shards, loads messages that are due soon, and delivers each at its due time.
 //!
-//! Workers share the shards: `placement` says which are whose, `wanted` what follows from that for one worker, `term` until when a lease surely
-//! holds, and `parting` how a shard's work ends.
+//! | module | duty | thread |
+//! |---|---|---|
+//! | `lease` | acquires and renews leases | timer |
+//! | `dispatcher` | owns the shards and drives everything below | timer |
+//! | `shard` | state and decisions of one shard, without I/O | timer |
+//! | `delivery`, `exactly_once` | sends messages and handles reports | timer |
+//! | `load` | reads runs that are due soon, within a memory budget | loader |
+//! | `compactor` | merges and splits runs that are not due soon | compactor |
 //!
-//! Four loops over ports: `claimer` holds leases, `dispatcher` owns the shards (both on one thread); `loader` reads runs that are soon due, and
-//! `rewriter` prepares those that are not, each on a thread of its own. Bounded channels between them.
+//! Bounded channels connect the threads.
 
-mod advancing;
+mod claim_call;
 mod compactor;
+mod delivery;
 mod dispatcher;
 mod exactly_once;
-mod filling;
-mod flying;
-mod following;
-mod hand;
-mod handing;
 mod handover;
 mod lease;
 mod load;
-mod outcry;
-mod outlet;
-mod pace;
-mod poll;
 mod quarantine;
-mod queue;
-mod retrier;
-mod rewriting;
-mod sealing;
+mod quota;
+mod run_replacement;
+mod shard;
 mod shard_slots;
-mod share;
-mod stall;
-mod transacting;
-mod waking;
-mod work;
+mod store_call;
 
 use crate::metric;
 use crate::model::RoutingRules;
@@ -43,52 +34,55 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use compactor::{CompactionPolicy, CompactionReply, CompactionTask, Compactor};
+pub(crate) use delivery::alerts::DeliveryAlerts;
+pub(crate) use delivery::producers::{ClusterProducers, Producers};
+pub(crate) use delivery::retry::RetryPolicy;
 pub(crate) use dispatcher::{Dispatcher, Ports};
 pub(crate) use lease::{LeaseEvent, LeaseKeeper, ReleaseResult, RouteCatalog, ShutdownSignals};
 pub(crate) use load::{LoadReply, LoadRequest, Loader};
-pub(crate) use outcry::DeliveryAlerts;
-pub(crate) use outlet::{ClusterProducers, Producers};
-pub(crate) use retrier::RetryPolicy;
 
-/// What a timer is told.
+/// The settings of a timer.
 pub(crate) struct Options {
     pub(crate) deployment: String,
     pub(crate) routes: BTreeMap<Arc<str>, RouteOptions>,
-    /// Bytes of loaded messages, over all shards.
+    /// Bytes of loaded messages over all shards.
     pub(crate) memory: usize,
-    /// How far a claim may lie past the store's time.
+    /// The store accepts claims up to this far ahead of its time.
     pub(crate) skew_max: Duration,
 }
 
-/// What a timer is told of one route.
+/// The settings of one route.
 pub(crate) struct RouteOptions {
     pub(crate) rules: RoutingRules,
     pub(crate) dead_letter: String,
     pub(crate) retry: RetryPolicy,
-    /// A message that is handed over for the first time so long after its due, or longer, goes to the dead letters.
+    /// A message whose first delivery would be this late is dead-lettered.
     pub(crate) overdue_after: Option<Duration>,
-    /// How many messages a second are taken of those that are behind.
+    /// Late messages claimed per second, over all workers.
     pub(crate) catch_up_rate: Option<u32>,
     pub(crate) source_cluster: String,
     pub(crate) target_cluster: String,
     pub(crate) dead_letter_cluster: String,
-    /// Exactly-once: the group in which its shards' markers are committed.
+    /// Exactly-once: the consumer group in which the markers of the shards are committed.
     pub(crate) marker_group: Option<String>,
-    /// The topics that it names to deliver to: its target, its dead letters, and what it allows by its full name.
+    /// The topics that the route names: target, dead letters, and full names on the allow-list.
     pub(crate) known_topics: Arc<[String]>,
     pub(crate) metric: metric::RouteMetrics,
     pub(crate) tracer: Tracer,
     pub(crate) alerts: DeliveryAlerts,
 }
 
-/// Serves claimer and dispatcher together. Leases are given back after the last claim is finished.
+/// Runs lease keeper and dispatcher together. Leases are released after the last claim is finished.
 pub(crate) async fn serve(
-    claimer: LeaseKeeper,
+    lease_keeper: LeaseKeeper,
     dispatcher: Dispatcher,
-    stops: ShutdownSignals,
+    signals: ShutdownSignals,
 ) -> Result<(), crate::store::Error> {
-    let (finish, give_up) = (stops.finish.clone(), stops.give_up.clone());
-    let (claimed, dispatched) =
-        tokio::join!(claimer.serve(stops), dispatcher.serve(finish, give_up));
-    dispatched.and(claimed)
+    let finish = signals.finish.clone();
+    let give_up = signals.give_up.clone();
+    let (kept, dispatched) = tokio::join!(
+        lease_keeper.serve(signals),
+        dispatcher.serve(finish, give_up)
+    );
+    dispatched.and(kept)
 }

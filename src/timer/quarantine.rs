@@ -1,27 +1,24 @@
-//! Unreadable runs, set aside so that the rest of their shards goes on.
+//! Moves unreadable runs into quarantine, so that the other runs of their shards can be delivered.
 
 use super::RouteOptions;
-use super::work::ShardState;
-use crate::model::ShardId;
+use super::shard::ShardStates;
 use crate::store::{Error, Quarantine, Store};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Moves the unreadable runs of all shards into quarantine. A store that does not answer now is asked again with the next call.
+/// Moves the unreadable runs of all shards. If the store does not answer, the next call tries again.
 pub(super) async fn quarantine_unreadable(
     store: &dyn Store,
-    works: &mut BTreeMap<ShardId, ShardState>,
+    shards: &mut ShardStates,
     routes: &BTreeMap<Arc<str>, RouteOptions>,
 ) -> Result<(), Error> {
     let mut requests = Vec::new();
-    for work in works
-        .values_mut()
-        .filter(|work| !work.unreadable_runs.is_empty())
-    {
-        requests.push(Quarantine {
-            lease: work.lease.clone(),
-            runs: std::mem::take(&mut work.unreadable_runs),
-        });
+    for state in shards.values_mut() {
+        let runs = state.load.take_unreadable();
+        if !runs.is_empty() {
+            let lease = state.lease.clone();
+            requests.push(Quarantine { lease, runs });
+        }
     }
     if requests.is_empty() {
         return Ok(());
@@ -29,16 +26,14 @@ pub(super) async fn quarantine_unreadable(
     match store.quarantine(&requests).await {
         Ok(moved) => {
             for (request, moved) in requests.iter().zip(moved) {
-                routes[&request.lease.shard.route]
-                    .metric
-                    .quarantined_runs
-                    .increment(moved as u64);
+                let metric = &routes[&request.lease.shard.route].metric;
+                metric.quarantined_runs.increment(moved as u64);
             }
         }
         Err(error) if error.is_transient() => {
             for request in requests {
-                if let Some(work) = works.get_mut(&request.lease.shard) {
-                    work.unreadable_runs.extend(request.runs);
+                if let Some(state) = shards.get_mut(&request.lease.shard) {
+                    state.load.restore_unreadable(request.runs);
                 }
             }
         }

@@ -1,10 +1,12 @@
-//! The numbers under which a dispatcher's works stand in tickets. One that is free again is not given away soon: what a lost shard left
-//! under way is reported under its old number, and must settle nothing of another work's (I4).
+//! The numbers (slots) that identify a dispatcher's shards in tickets.
+//!
+//! A free slot is reused as late as possible. Clients may still report on messages of a lost shard
+//! under its old slot, and such a report must not settle a message of another shard (I4).
 
 use crate::model::ShardId;
 use std::collections::BTreeMap;
 
-/// See the module's page.
+/// The shard of each slot in use.
 #[derive(Default)]
 pub(super) struct ShardSlots {
     shards: BTreeMap<u16, ShardId>,
@@ -12,7 +14,7 @@ pub(super) struct ShardSlots {
 }
 
 impl ShardSlots {
-    /// The number after the last one that was given away and is free.
+    /// Assigns the first free slot after the last assigned one.
     pub(super) fn assign(&mut self, shard: ShardId) -> u16 {
         self.last_assigned = self.last_assigned.wrapping_add(1);
         while self.shards.contains_key(&self.last_assigned) {
@@ -41,16 +43,17 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_free_again_is_the_last_to_be_given_away() {
+    fn a_released_slot_is_the_last_to_be_assigned_again() {
         let mut slots = ShardSlots::default();
-        let (stays, first) = (slots.assign(shard()), slots.assign(shard()));
-        slots.release(first);
+        let kept = slots.assign(shard());
+        let released = slots.assign(shard());
+        slots.release(released);
         for _ in 0..u16::MAX - 1 {
             let next = slots.assign(shard());
-            assert!(next != first && next != stays);
+            assert!(next != released && next != kept);
             slots.release(next);
         }
-        assert_eq!(slots.assign(shard()), first);
-        assert_eq!(slots.shard(stays), Some(&shard()));
+        assert_eq!(slots.assign(shard()), released);
+        assert_eq!(slots.shard(kept), Some(&shard()));
     }
 }

@@ -234,7 +234,6 @@ impl Process {
             claims_health: Rc::new(health.register("claims")),
             clock_health: health.register("clock ahead"),
             metric: metric::TimerMetrics::new(),
-            producers: self.producers(world),
             lease_events: holdings,
             release_results: gave_up,
             requests,
@@ -243,7 +242,8 @@ impl Process {
             compaction_jobs: chores,
             compaction_results: looked,
         };
-        let dispatcher = Dispatcher::new(timer_options(world, &health), ports);
+        let dispatcher =
+            Dispatcher::new(timer_options(world, &health), ports, self.producers(world));
         let served = timer::serve(
             claimer,
             dispatcher,

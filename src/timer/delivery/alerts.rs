@@ -1,0 +1,288 @@
+//! Reports delivery problems of one route in logs and readiness: rerouted messages, failing targets,
+//! and blocked messages. Logs are rate-limited; metrics count every case.
+
+use super::record::{Destination, Reroute};
+use crate::broker::DeliveryFailure;
+use crate::health::HealthPart;
+use crate::limit::{
+    DELIVERY_ALERT_INTERVAL, FAILING_TARGET_SHOWN_MARGIN, FAILING_TARGETS_SHOWN_MAX,
+};
+use crate::model::{Offset, Reason, ShardId};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The delivery alerts of one route.
+pub(crate) struct DeliveryAlerts {
+    health: HealthPart,
+    /// Messages that could not be sent to their last destination. Bounded by the messages in flight.
+    blocked: RefCell<BTreeSet<(ShardId, Offset)>>,
+    next_blocked_log: Cell<Option<Instant>>,
+    next_reroute_log: Cell<Option<Instant>>,
+    next_target_log: Cell<Option<Instant>>,
+    failing_targets: RefCell<BTreeMap<String, FailingTarget>>,
+}
+
+/// A target that does not accept messages.
+struct FailingTarget {
+    reason: Reason,
+    /// The note expires then: the last known message for the target has been retried by that time.
+    until: Instant,
+}
+
+impl DeliveryAlerts {
+    pub(crate) fn new(health: HealthPart) -> Self {
+        health.set_ready();
+        Self {
+            health,
+            blocked: RefCell::default(),
+            next_blocked_log: Cell::default(),
+            next_reroute_log: Cell::default(),
+            next_target_log: Cell::default(),
+            failing_targets: RefCell::default(),
+        }
+    }
+
+    /// A message cannot be sent to its last destination. The process is not ready until it can.
+    pub(crate) fn on_blocked(
+        &self,
+        shard: &ShardId,
+        offset: Offset,
+        destination: impl Display,
+        failure: &DeliveryFailure,
+    ) {
+        let reason = format!(
+            "a message of {shard} is blocked: {destination} does not accept it: {} ({})",
+            failure.detail, failure.reason
+        );
+        self.blocked.borrow_mut().insert((shard.clone(), offset));
+        self.health.set_not_ready(reason.clone());
+        if is_log_due(&self.next_blocked_log) {
+            tracing::error!(%shard, %offset, "{reason}");
+        }
+    }
+
+    /// A message is retried or dead-lettered. Logs one such message per interval, as an example.
+    pub(crate) fn on_rerouted(&self, shard: &ShardId, offset: Offset, reroute: &Reroute) {
+        if !is_log_due(&self.next_reroute_log) {
+            return;
+        }
+        let Reroute { reason, detail, .. } = reroute;
+        let action = if matches!(reroute.destination, Destination::RetryViaSource { .. }) {
+            "is retried later"
+        } else {
+            "goes to the dead letters"
+        };
+        let interval = DELIVERY_ALERT_INTERVAL.as_secs();
+        tracing::warn!(%shard, %offset, %reason,
+            "a message {action}: {detail} (others within {interval} s are only counted)");
+    }
+
+    /// A message was acknowledged. This clears its alert, but not that of other blocked messages.
+    pub(crate) fn on_delivered(&self, shard: &ShardId, offset: Offset) {
+        let mut blocked = self.blocked.borrow_mut();
+        if !blocked.is_empty() && blocked.remove(&(shard.clone(), offset)) && blocked.is_empty() {
+            self.health.set_ready();
+        }
+    }
+
+    /// This process no longer serves the shard, so it forgets its blocked messages.
+    pub(crate) fn forget_shard(&self, forgotten: &ShardId) {
+        let mut blocked = self.blocked.borrow_mut();
+        let before = blocked.len();
+        blocked.retain(|(shard, _)| shard != forgotten);
+        if blocked.is_empty() && before > 0 {
+            self.health.set_ready();
+        }
+    }
+
+    /// A target rejected a message and will probably reject others. `/readyz` shows it as degraded,
+    /// but the process stays ready. `retry_in` is `None` if the message was dead-lettered.
+    pub(crate) fn on_target_failed(
+        &self,
+        target: &str,
+        failure: &DeliveryFailure,
+        retry_in: Option<Duration>,
+    ) {
+        let DeliveryFailure { reason, detail, .. } = failure;
+        let until = Instant::now() + retry_in.unwrap_or_default() + FAILING_TARGET_SHOWN_MARGIN;
+        let mut failing = self.failing_targets.borrow_mut();
+        if let Some(known) = failing.get_mut(target) {
+            known.reason = *reason;
+            known.until = until.max(known.until);
+        } else if failing.len() < FAILING_TARGETS_SHOWN_MAX {
+            let new = FailingTarget {
+                reason: *reason,
+                until,
+            };
+            failing.insert(target.to_owned(), new);
+        }
+        drop(failing);
+        self.update_health_note();
+        if is_log_due(&self.next_target_log) {
+            let action = if retry_in.is_some() {
+                "are retried later"
+            } else {
+                "go to the dead letters"
+            };
+            tracing::warn!(topic = target, %reason,
+                "a target does not accept its messages, which {action}: {detail}");
+        }
+    }
+
+    /// True if any target is failing. If not, the target of an acknowledged message need not be
+    /// looked up.
+    pub(crate) fn has_failing_targets(&self) -> bool {
+        !self.failing_targets.borrow().is_empty()
+    }
+
+    /// A target has accepted a message.
+    pub(crate) fn on_target_recovered(&self, target: &str) {
+        let known = self.failing_targets.borrow_mut().remove(target);
+        if known.is_some() {
+            self.update_health_note();
+        }
+    }
+
+    fn update_health_note(&self) {
+        let now = Instant::now();
+        let mut failing = self.failing_targets.borrow_mut();
+        failing.retain(|_, target| target.until > now);
+        let Some(until) = failing.values().map(|target| target.until).max() else {
+            return self.health.clear_degraded();
+        };
+        let names: Vec<String> = failing
+            .iter()
+            .map(|(name, target)| format!("`{name}` ({})", target.reason))
+            .collect();
+        self.health.set_degraded(
+            format!("targets do not accept their messages: {}", names.join(", ")),
+            until,
+        );
+    }
+}
+
+/// True if a log line may be written now. If so, the next one may follow after one interval.
+fn is_log_due(next: &Cell<Option<Instant>>) -> bool {
+    let now = Instant::now();
+    let is_due = next.get().is_none_or(|next| next <= now);
+    if is_due {
+        next.set(Some(now + DELIVERY_ALERT_INTERVAL));
+    }
+    is_due
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::FailureKind;
+    use crate::health::Health;
+    use crate::model::Partition;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn failure(reason: Reason) -> DeliveryFailure {
+        DeliveryFailure {
+            kind: FailureKind::NotDelivered,
+            reason,
+            detail: "said the broker".into(),
+        }
+    }
+
+    fn unknown_target() -> DeliveryFailure {
+        failure(Reason::UnknownTarget)
+    }
+
+    fn notes(health: &Health) -> Vec<String> {
+        assert_eq!(health.not_ready(), [], "other targets are served");
+        health
+            .degraded()
+            .into_iter()
+            .map(|complaint| complaint.reason)
+            .collect()
+    }
+
+    fn shard(index: i32) -> ShardId {
+        ShardId::new("orders", Partition::new("orders.delayed", index))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_missing_target_is_named_until_it_accepts_a_message() {
+        let health = Health::new();
+        let alerts = DeliveryAlerts::new(health.register("outlets"));
+        alerts.on_target_failed("gone", &unknown_target(), Some(SECOND));
+        let timed_out = failure(Reason::TimedOut);
+        alerts.on_target_failed("slow", &timed_out, Some(SECOND));
+        assert_eq!(
+            notes(&health),
+            ["targets do not accept their messages: `gone` (unknown_target), `slow` (timed_out)"]
+        );
+        alerts.on_target_recovered("slow");
+        alerts.on_target_recovered("another");
+        assert_eq!(
+            notes(&health),
+            ["targets do not accept their messages: `gone` (unknown_target)"]
+        );
+        alerts.on_target_recovered("gone");
+        assert_eq!(notes(&health), [""; 0]);
+        assert!(!alerts.has_failing_targets());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failing_target_is_forgotten_after_its_last_retry() {
+        let health = Health::new();
+        let alerts = DeliveryAlerts::new(health.register("outlets"));
+        alerts.on_target_failed("gone", &unknown_target(), Some(60 * SECOND));
+        alerts.on_target_failed("gone", &unknown_target(), None);
+        tokio::time::advance(60 * SECOND).await;
+        assert_eq!(notes(&health).len(), 1, "a retry is still to come");
+        tokio::time::advance(FAILING_TARGET_SHOWN_MARGIN).await;
+        assert_eq!(notes(&health), [""; 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_failing_targets_make_a_short_note() {
+        let health = Health::new();
+        let alerts = DeliveryAlerts::new(health.register("outlets"));
+        for number in 0..1_000 {
+            let target = format!("gone-{number}");
+            alerts.on_target_failed(&target, &unknown_target(), Some(SECOND));
+        }
+        assert_eq!(
+            notes(&health)[0].matches("gone-").count(),
+            FAILING_TARGETS_SHOWN_MAX
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_process_is_not_ready_until_the_last_blocked_message_is_delivered() {
+        let health = Health::new();
+        let alerts = DeliveryAlerts::new(health.register("outlets"));
+        for index in [0, 1, 1] {
+            alerts.on_blocked(
+                &shard(index),
+                Offset(3),
+                "its dead-letter topic",
+                &unknown_target(),
+            );
+        }
+        alerts.on_delivered(&shard(0), Offset(4));
+        alerts.on_delivered(&shard(0), Offset(3));
+        assert_eq!(health.not_ready().len(), 1, "one is still blocked");
+        alerts.on_delivered(&shard(1), Offset(3));
+        assert_eq!(health.not_ready(), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn blocked_messages_of_a_lost_shard_do_not_affect_readiness() {
+        let health = Health::new();
+        let alerts = DeliveryAlerts::new(health.register("outlets"));
+        alerts.on_blocked(&shard(0), Offset(3), "its source", &unknown_target());
+        alerts.forget_shard(&shard(1));
+        assert_eq!(health.not_ready().len(), 1);
+        alerts.forget_shard(&shard(0));
+        assert_eq!(health.not_ready(), []);
+    }
+}

@@ -1,0 +1,239 @@
+//! Batches of claimed messages in flight: how far each was sent, and which messages were rerouted.
+
+use super::record::{Destination, Reroute, original_due};
+use crate::model::{Cursor, Level, Message, OutcomeCounts, Timestamp};
+use crate::timer::load::ResidentRun;
+use crate::trace::{BatchLinks, Tracer};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// The messages of one claim, in delivery order. A message goes to its target unless it has a
+/// reroute.
+///
+/// `0..committed` are delivered by committed transactions (exactly-once only),
+/// `committed..next_unsent` were sent, and the rest is still to be sent.
+pub(crate) struct ClaimedBatch {
+    messages: Vec<(Rc<ResidentRun>, u32)>,
+    next_unsent: usize,
+    committed: usize,
+    /// Positions that were cancelled before the claim, sorted. They are never sent.
+    cancelled: Vec<Cursor>,
+    /// Rerouted messages by index. There are few.
+    reroutes: BTreeMap<usize, Reroute>,
+    /// Links to the producers' traces of the sent messages that no earlier span has reported.
+    trace_links: BatchLinks,
+    /// One of these messages names its own target.
+    names_target: bool,
+}
+
+impl ClaimedBatch {
+    /// Sorts the messages by position, late ones included, so that they go out in order (G4).
+    pub(crate) fn new(
+        mut messages: Vec<(Rc<ResidentRun>, u32)>,
+        mut cancelled: Vec<Cursor>,
+    ) -> Self {
+        let position = |(run, at): &(Rc<ResidentRun>, u32)| run.run.place(*at as usize);
+        if !messages.is_sorted_by_key(position) {
+            messages.sort_by_key(position);
+        }
+        cancelled.sort_unstable();
+        Self {
+            messages,
+            next_unsent: 0,
+            committed: 0,
+            cancelled,
+            reroutes: BTreeMap::new(),
+            trace_links: BatchLinks::default(),
+            names_target: false,
+        }
+    }
+
+    /// Index of the next message to send.
+    pub(crate) fn next_unsent(&self) -> usize {
+        self.next_unsent
+    }
+
+    /// Position of the next message to send.
+    pub(crate) fn next_position(&self) -> Option<Cursor> {
+        (self.next_unsent < self.messages.len()).then(|| self.position(self.next_unsent))
+    }
+
+    /// Moves past the next message: it was sent, is cancelled, or is resent separately.
+    pub(crate) fn advance(&mut self) {
+        self.next_unsent += 1;
+    }
+
+    pub(crate) fn unsent_messages(&self) -> usize {
+        self.messages.len() - self.next_unsent
+    }
+
+    pub(crate) fn position(&self, index: usize) -> Cursor {
+        let (run, at) = &self.messages[index];
+        run.run.place(*at as usize)
+    }
+
+    /// `None` if a newer version of Postdate wrote the record.
+    pub(crate) fn message(&self, index: usize) -> Option<Message<'_>> {
+        let (run, at) = &self.messages[index];
+        run.run.message(*at as usize)
+    }
+
+    pub(crate) fn is_cancelled(&self, position: Cursor) -> bool {
+        !self.cancelled.is_empty() && self.cancelled.binary_search(&position).is_ok()
+    }
+
+    /// The due time from which lateness is measured. `None` if the message was stored after it:
+    /// such lateness is not caused by Postdate.
+    pub(crate) fn due_for_lateness(&self, index: usize) -> Option<Timestamp> {
+        let (run, at) = &self.messages[index];
+        if run.run.slice().level == Level::Now {
+            return None;
+        }
+        if run.run.is_plain_delivery(*at as usize) {
+            Some(self.position(index).due)
+        } else {
+            original_due(&self.message(index)?)
+        }
+    }
+
+    /// True if the message has its own due time and is delivered for the first time.
+    pub(crate) fn is_first_delivery(&self, index: usize) -> bool {
+        let (run, at) = &self.messages[index];
+        run.run.is_plain_delivery(*at as usize)
+    }
+
+    pub(crate) fn reroute(&self, index: usize) -> Option<&Reroute> {
+        self.reroutes.get(&index)
+    }
+
+    pub(crate) fn set_reroute(&mut self, index: usize, reroute: Reroute) {
+        self.reroutes.insert(index, reroute);
+    }
+
+    /// Counts a failed attempt to send a rerouted message.
+    pub(crate) fn count_failure(&mut self, index: usize) {
+        if let Some(reroute) = self.reroutes.get_mut(&index) {
+            reroute.failures += 1;
+        }
+    }
+
+    /// Links the trace of the next message, which a client has just accepted.
+    pub(crate) fn link_trace(&mut self, tracer: &Tracer, now: Timestamp) {
+        if tracer.is_enabled()
+            && let (run, at) = &self.messages[self.next_unsent]
+            && let Some(message) = run.run.message(*at as usize)
+        {
+            self.names_target |= message.body.target.is_some();
+            tracer.link_message(&mut self.trace_links, message.body.headers, now);
+        }
+    }
+
+    pub(crate) fn take_trace_links(&mut self) -> BatchLinks {
+        std::mem::take(&mut self.trace_links)
+    }
+
+    pub(crate) fn names_target(&self) -> bool {
+        self.names_target
+    }
+
+    /// The messages that were sent in the current transaction.
+    pub(crate) fn uncommitted(&self) -> Range<usize> {
+        self.committed..self.next_unsent
+    }
+
+    /// The messages that no committed transaction has delivered.
+    pub(crate) fn not_committed(&self) -> Range<usize> {
+        self.committed..self.messages.len()
+    }
+
+    /// The current transaction was committed.
+    pub(crate) fn mark_committed(&mut self) {
+        self.committed = self.next_unsent;
+    }
+
+    /// The current transaction was aborted: its messages are sent again.
+    pub(crate) fn rewind_uncommitted(&mut self) {
+        self.next_unsent = self.committed;
+        self.trace_links = BatchLinks::default();
+    }
+
+    /// Counts the outcomes of messages whose delivery is complete.
+    pub(crate) fn outcomes(&self, indexes: Range<usize>) -> OutcomeCounts {
+        let mut outcomes = OutcomeCounts::default();
+        for index in indexes {
+            let destination = self.reroute(index).map(|reroute| reroute.destination);
+            let count = match destination {
+                _ if self.is_cancelled(self.position(index)) => &mut outcomes.cancelled,
+                None | Some(Destination::Target) => &mut outcomes.delivered,
+                Some(Destination::RetryViaSource { .. }) => &mut outcomes.retried,
+                Some(_) => &mut outcomes.dead_lettered,
+            };
+            *count += 1;
+        }
+        outcomes
+    }
+
+    /// The message ids that become free once these messages are delivered. Most messages have no id
+    /// and are not decoded again.
+    pub(crate) fn delivered_ids(
+        &self,
+        indexes: Range<usize>,
+    ) -> impl Iterator<Item = (Box<str>, Cursor)> {
+        let with_id = self.messages[indexes]
+            .iter()
+            .filter(|(run, at)| run.run.has_id(*at as usize));
+        let read = with_id.filter_map(|(run, at)| run.run.message(*at as usize));
+        read.filter_map(|message| message.body.id.map(|id| (id.into(), message.position)))
+    }
+}
+
+/// The batch to send from next: the one whose next message has the least position. Also returns the
+/// least next position among the other batches, up to which this batch may be sent (G4).
+pub(crate) fn next_batch<'a>(
+    batches: impl Iterator<Item = (u32, &'a ClaimedBatch)>,
+) -> Option<(u32, Option<Cursor>)> {
+    let mut first: Option<(Cursor, u32)> = None;
+    let mut second: Option<Cursor> = None;
+    for (number, batch) in batches {
+        let Some(position) = batch.next_position() else {
+            continue;
+        };
+        if first.is_none_or(|(least, _)| position < least) {
+            second = first.map(|(least, _)| least);
+            first = Some((position, number));
+        } else if second.is_none_or(|least| position < least) {
+            second = Some(position);
+        }
+    }
+    first.map(|(_, number)| (number, second))
+}
+
+/// Identifies one message in flight. Clients return it, packed into a number, in their reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    /// Slot of the shard (see `shard_slots`).
+    pub(crate) slot: u16,
+    /// Number of the batch.
+    pub(crate) batch: u32,
+    /// Index of the message in the batch.
+    pub(crate) index: u16,
+}
+
+impl Ticket {
+    pub(crate) fn pack(self) -> u64 {
+        u64::from(self.slot) << 48 | u64::from(self.batch) << 16 | u64::from(self.index)
+    }
+
+    pub(crate) fn unpack(packed: u64) -> Self {
+        Self {
+            slot: (packed >> 48) as u16,
+            batch: (packed >> 16) as u32,
+            index: packed as u16,
+        }
+    }
+
+    pub(crate) fn is_same_batch(self, other: Self) -> bool {
+        (self.slot, self.batch) == (other.slot, other.batch)
+    }
+}

@@ -1,0 +1,215 @@
+//! Selects the client queue (lane) of each shard and limits what the shard puts into it.
+//!
+//! A client sends in order, so a message waits for everything that its queue already holds. A shard
+//! with many due messages therefore uses a second client, the bulk lane, and does not delay the
+//! others. A shard changes its lane only when it has no unreported message, because otherwise its
+//! messages could overtake each other (G4).
+//!
+//! Two lanes pay for their code: see "drain" and "burst" in `docs/performance.md`.
+
+use crate::limit::{
+    BULK_LANE_MESSAGES_MAX, FAST_LANE_MESSAGES_MAX, LANE_MESSAGES_PER_SHARD_MIN,
+    SHARD_SENDS_PER_TICK_MAX,
+};
+
+/// One of the two clients of each cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Has a short queue.
+    Fast,
+    /// For shards that have more due messages than their part of the fast lane.
+    Bulk,
+}
+
+impl Lane {
+    pub(crate) const ALL: [Self; 2] = [Self::Fast, Self::Bulk];
+
+    /// Returns the number of messages that each of `shards` shards may have in the queue.
+    pub(crate) fn quota(self, shards: usize) -> usize {
+        let all = match self {
+            Self::Fast => FAST_LANE_MESSAGES_MAX,
+            Self::Bulk => BULK_LANE_MESSAGES_MAX,
+        };
+        (all / shards.max(1)).max(LANE_MESSAGES_PER_SHARD_MIN)
+    }
+}
+
+/// The use that one shard makes of its lane.
+#[derive(Debug)]
+pub(crate) struct LaneState {
+    lane: Lane,
+    /// Messages that were sent and not reported on.
+    unreported: usize,
+    /// The last tick could not send all due messages.
+    has_more_due: bool,
+    /// It could not, because the quota was used up. In the fast lane nothing more is sent then until
+    /// all is reported and the lane can change.
+    is_full: bool,
+    /// It could not, because of the limit of messages per tick.
+    hit_tick_limit: bool,
+}
+
+impl LaneState {
+    pub(crate) fn new() -> Self {
+        Self {
+            lane: Lane::Fast,
+            unreported: 0,
+            has_more_due: false,
+            is_full: false,
+            hit_tick_limit: false,
+        }
+    }
+
+    pub(crate) fn lane(&self) -> Lane {
+        self.lane
+    }
+
+    /// True if more messages can be sent at once. Otherwise the shard waits for the client.
+    pub(crate) fn hit_tick_limit(&self) -> bool {
+        self.hit_tick_limit
+    }
+
+    /// Begins a tick: chooses the lane if the shard has no unreported messages.
+    pub(crate) fn choose_lane(&mut self) {
+        if self.unreported == 0 {
+            self.lane = if self.has_more_due {
+                Lane::Bulk
+            } else {
+                Lane::Fast
+            };
+            self.is_full = false;
+        }
+    }
+
+    /// Returns the number of messages to send in this tick if the queue may hold `quota`.
+    pub(crate) fn room(&self, quota: usize) -> usize {
+        match self.lane {
+            Lane::Fast if self.is_full => 0,
+            _ => quota
+                .saturating_sub(self.unreported)
+                .min(SHARD_SENDS_PER_TICK_MAX),
+        }
+    }
+
+    /// Ends a tick in which `count` messages were sent.
+    pub(crate) fn on_sent(&mut self, count: usize, quota: usize, has_more_due: bool) {
+        self.unreported += count;
+        self.has_more_due = has_more_due;
+        self.is_full = has_more_due && (self.is_full || self.unreported >= quota);
+        self.hit_tick_limit = has_more_due && !self.is_full && count == SHARD_SENDS_PER_TICK_MAX;
+    }
+
+    /// A single message was sent again. Such messages are few, so no quota applies.
+    pub(crate) fn on_resent(&mut self) {
+        self.unreported += 1;
+    }
+
+    pub(crate) fn on_reports(&mut self, count: usize) {
+        self.unreported = self
+            .unreported
+            .checked_sub(count)
+            .expect("a record is reported on once");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// One tick of a shard with `due` due messages. Returns how many it sent, and by which lane.
+    fn tick(state: &mut LaneState, due: usize, quota: usize) -> (usize, Lane) {
+        state.choose_lane();
+        let room = state.room(quota);
+        let count = room.min(due);
+        state.on_sent(count, quota, due > room);
+        (count, state.lane())
+    }
+
+    #[test]
+    fn a_shard_with_many_due_messages_changes_to_the_bulk_lane_when_all_is_reported() {
+        let mut state = LaneState::new();
+        assert_eq!(tick(&mut state, 5_000, 300), (300, Lane::Fast));
+        assert_eq!(tick(&mut state, 4_700, 300), (0, Lane::Fast));
+        state.on_reports(299);
+        assert_eq!(
+            tick(&mut state, 4_700, 300),
+            (0, Lane::Fast),
+            "one is unreported"
+        );
+        state.on_reports(1);
+        assert_eq!(
+            tick(&mut state, 4_700, 5_000),
+            (SHARD_SENDS_PER_TICK_MAX, Lane::Bulk)
+        );
+        state.on_reports(SHARD_SENDS_PER_TICK_MAX);
+        assert_eq!(
+            tick(&mut state, 900, 5_000),
+            (900, Lane::Bulk),
+            "the tick before left some"
+        );
+        state.on_reports(900);
+        assert_eq!(tick(&mut state, 10, 300), (10, Lane::Fast), "all was sent");
+    }
+
+    #[test]
+    fn a_shard_within_its_quota_stays_in_the_fast_lane() {
+        let mut state = LaneState::new();
+        for _ in 0..100 {
+            assert_eq!(tick(&mut state, 250, 300), (250, Lane::Fast));
+            state.on_reports(250);
+        }
+    }
+
+    #[test]
+    fn messages_beyond_the_limit_of_a_tick_are_sent_by_the_next_tick() {
+        let mut state = LaneState::new();
+        assert_eq!(
+            tick(&mut state, 10_000, 50_000),
+            (SHARD_SENDS_PER_TICK_MAX, Lane::Fast)
+        );
+        assert!(state.hit_tick_limit());
+        assert_eq!(tick(&mut state, 0, 50_000), (0, Lane::Fast));
+        assert!(!state.hit_tick_limit());
+        state.on_sent(3, 50_000, true);
+        assert!(!state.hit_tick_limit(), "the client accepted no more");
+    }
+
+    #[test]
+    fn the_queue_of_a_client_does_not_grow_with_the_number_of_shards() {
+        for (lane, all) in [
+            (Lane::Fast, FAST_LANE_MESSAGES_MAX),
+            (Lane::Bulk, BULK_LANE_MESSAGES_MAX),
+        ] {
+            assert_eq!((lane.quota(0), lane.quota(1)), (all, all));
+            for shards in 2..=all / LANE_MESSAGES_PER_SHARD_MIN {
+                assert!(lane.quota(shards) * shards <= all, "{shards}");
+            }
+            let quota = lane.quota(10_000);
+            assert_eq!(quota, LANE_MESSAGES_PER_SHARD_MIN, "no shard stops");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_lane_changes_only_without_unreported_messages_and_no_shard_waits_forever(
+            ticks in prop::collection::vec((0usize..20_000, 0usize..20_000, 256usize..9_000), 1..60),
+        ) {
+            let mut state = LaneState::new();
+            let (mut unreported, mut due) = (0, 0);
+            for (more, reported, quota) in ticks {
+                due += more;
+                let before = state.lane();
+                let (count, lane) = tick(&mut state, due, quota);
+                prop_assert!(unreported == 0 || lane == before, "{unreported} in {before:?}");
+                prop_assert!(count == 0 || unreported + count <= quota);
+                prop_assert!(count > 0 || due == 0 || unreported > 0, "the shard is stuck");
+                due -= count;
+                unreported += count;
+                let reported = reported.min(unreported);
+                state.on_reports(reported);
+                unreported -= reported;
+            }
+        }
+    }
+}

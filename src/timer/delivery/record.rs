@@ -1,0 +1,363 @@
+//! Builds the record that goes out for a message: to its target, back to its source, or to the
+//! dead-letter topic.
+
+use crate::broker::OutgoingRecord;
+use crate::model::header_name::{self, ControlHeader};
+use crate::model::{
+    Dialect, Disposition, Message, OriginFormat, Partition, Reason, RetryState, ShardId, Timestamp,
+    retry,
+};
+use std::fmt::Write;
+use std::ops::Range;
+
+/// Where a message is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Destination {
+    Target,
+    /// Back to the source topic, with a retry header that makes the message due again at `next`.
+    RetryViaSource {
+        attempt: u32,
+        next: Timestamp,
+    },
+    /// The dead-letter topic, with payload, key and headers.
+    DeadLetter,
+    /// The dead-letter topic without payload and headers, because the whole record is too large.
+    DeadLetterByReference,
+    /// The dead-letter topic without payload, headers and key, because the key alone is too large.
+    /// One record must not block its shard.
+    DeadLetterWithoutKey,
+}
+
+/// Sends a message somewhere else than to its target, and says why.
+#[derive(Clone, Debug)]
+pub(crate) struct Reroute {
+    pub(crate) destination: Destination,
+    pub(crate) reason: Reason,
+    pub(crate) detail: String,
+    /// Failed attempts to send to this destination.
+    pub(crate) failures: u32,
+}
+
+impl Reroute {
+    pub(crate) fn new(destination: Destination, reason: Reason, detail: String) -> Self {
+        Self {
+            destination,
+            reason,
+            detail,
+            failures: 0,
+        }
+    }
+
+    pub(crate) fn dead_letter(reason: Reason, detail: String) -> Self {
+        Self::new(Destination::DeadLetter, reason, detail)
+    }
+}
+
+/// The names that a record of one shard needs.
+#[derive(Clone, Copy)]
+pub(crate) struct RecordContext<'a> {
+    pub(crate) shard: &'a ShardId,
+    pub(crate) origins: &'a OriginFormat,
+    pub(crate) target: &'a str,
+    pub(crate) dead_letter: &'a str,
+}
+
+/// The due time in the delivered record: that of the first record, kept through all retries. `None`
+/// if the message never had one.
+pub(crate) fn original_due(message: &Message<'_>) -> Option<Timestamp> {
+    match message.body.disposition {
+        Disposition::Deliver => Some(message.position.due),
+        Disposition::Relay { timestamp } => Some(timestamp),
+        Disposition::Retry(retry) => Some(retry.due),
+        Disposition::DeadLetter { .. } => None,
+    }
+}
+
+/// Builds records. Its buffers hold the values of the added headers and are reused.
+#[derive(Default)]
+pub(crate) struct RecordBuilder {
+    origin: String,
+    due: String,
+    detail: String,
+    retry: String,
+}
+
+/// A built record. It borrows the message and the builder's buffers.
+pub(crate) struct BuiltRecord<'a> {
+    record: OutgoingRecord<'a>,
+    added: [(&'a str, &'a [u8]); 4],
+    used: Range<usize>,
+}
+
+impl BuiltRecord<'_> {
+    pub(crate) fn outgoing(&self) -> OutgoingRecord<'_> {
+        OutgoingRecord {
+            extra_headers: &self.added[self.used.clone()],
+            ..self.record
+        }
+    }
+}
+
+impl RecordBuilder {
+    pub(crate) fn build<'a>(
+        &'a mut self,
+        context: RecordContext<'a>,
+        message: &Message<'a>,
+        reroute: Option<&Reroute>,
+    ) -> BuiltRecord<'a> {
+        self.write_values(context, message, reroute);
+        let destination = reroute.map_or(Destination::Target, |reroute| reroute.destination);
+        let code = reroute.map_or("", |reroute| reroute.reason.code());
+        let mut added = [
+            (header_name::DUE, self.due.as_bytes()),
+            (header_name::ORIGIN, self.origin.as_bytes()),
+            (header_name::ERROR, code.as_bytes()),
+            (header_name::ERROR_DETAIL, self.detail.as_bytes()),
+        ];
+        // A message that never had a due time gets no due header.
+        let first = usize::from(self.due.is_empty());
+        let whole = OutgoingRecord {
+            topic: context.target,
+            partition: None,
+            key: message.body.key,
+            payload: message.body.payload,
+            headers: message.body.headers,
+            keep_header: header_name::stays_on_delivery,
+            extra_headers: &[],
+        };
+        let dead_letter = OutgoingRecord {
+            topic: context.dead_letter,
+            keep_header: header_name::stays_on_dead_letter,
+            ..whole
+        };
+        let by_reference = OutgoingRecord {
+            payload: None,
+            keep_header: |_| false,
+            ..dead_letter
+        };
+        let (record, used) = match destination {
+            Destination::Target => (without_dialect_parts(whole, message.body.dialect), first..2),
+            Destination::RetryViaSource { .. } => {
+                added[0] = (ControlHeader::Retry.name(), self.retry.as_bytes());
+                let Partition { topic, index } = &context.shard.partition;
+                let record = OutgoingRecord {
+                    topic,
+                    partition: Some(*index),
+                    keep_header: header_name::stays_on_retry,
+                    ..whole
+                };
+                (record, 0..1)
+            }
+            Destination::DeadLetter => (dead_letter, first..4),
+            Destination::DeadLetterByReference => (by_reference, first..4),
+            Destination::DeadLetterWithoutKey => {
+                let record = OutgoingRecord {
+                    key: None,
+                    ..by_reference
+                };
+                (record, first..4)
+            }
+        };
+        BuiltRecord {
+            record,
+            added,
+            used,
+        }
+    }
+
+    fn write_values(
+        &mut self,
+        context: RecordContext<'_>,
+        message: &Message<'_>,
+        reroute: Option<&Reroute>,
+    ) {
+        self.origin.clear();
+        self.due.clear();
+        self.detail.clear();
+        self.retry.clear();
+        match message.body.disposition {
+            Disposition::Retry(retry) => self.origin.push_str(retry.origin),
+            _ => context
+                .origins
+                .append_origin(message.position.offset, &mut self.origin),
+        }
+        if let Some(due) = original_due(message) {
+            self.due
+                .push_str(itoa::Buffer::new().format(due.as_millis()));
+        }
+        let Some(reroute) = reroute else { return };
+        self.detail.push_str(&reroute.detail);
+        match reroute.destination {
+            Destination::Target | Destination::DeadLetter => {}
+            Destination::DeadLetterByReference => self.write_sizes(message, false),
+            Destination::DeadLetterWithoutKey => self.write_sizes(message, true),
+            Destination::RetryViaSource { attempt, next } => {
+                let retry = RetryState {
+                    attempt,
+                    origin: &self.origin,
+                    due: original_due(message).unwrap_or(message.position.due),
+                    error: reroute.reason,
+                };
+                let header = retry::RetryHeader {
+                    retry,
+                    target: message.body.target,
+                    dialect: message.body.dialect,
+                    at: next,
+                };
+                let _infallible = write!(self.retry, "{header}");
+            }
+        }
+    }
+
+    /// Appends the sizes of the parts that a dead letter by reference leaves out.
+    fn write_sizes(&mut self, message: &Message<'_>, without_key: bool) {
+        let payload = message.body.payload.map_or(0, <[u8]>::len);
+        let headers = message.body.headers.as_block().len();
+        let _infallible = write!(
+            self.detail,
+            "; sent by reference: its payload has {payload} bytes, its headers {headers}"
+        );
+        if without_key {
+            let key = message.body.key.map_or(0, <[u8]>::len);
+            let _infallible = write!(self.detail, ", its key, which is left out too, {key}");
+        }
+    }
+}
+
+/// Removes the parts of a record that only its delay dialect uses.
+fn without_dialect_parts<'a>(
+    whole: OutgoingRecord<'a>,
+    dialect: Option<Dialect>,
+) -> OutgoingRecord<'a> {
+    let Some(dialect) = dialect else { return whole };
+    OutgoingRecord {
+        key: dialect.key_on_delivery(whole.key, whole.headers),
+        keep_header: dialect.stays_on_delivery(),
+        ..whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::header::push_header;
+    use crate::model::{Body, Cursor, Headers, Offset};
+
+    type Sent = (String, Option<Vec<u8>>, Vec<String>);
+
+    /// Topic, key and header names of the record that goes to `destination`.
+    fn sent(message: &Message<'_>, destination: Destination) -> Sent {
+        let shard = ShardId::new("r", Partition::new("source", 3));
+        let context = RecordContext {
+            shard: &shard,
+            origins: &OriginFormat::new("d", &shard),
+            target: "target",
+            dead_letter: "dead",
+        };
+        let reroute = Reroute::new(destination, Reason::TimedOut, String::new());
+        let reroute = Some(&reroute).filter(|_| destination != Destination::Target);
+        let mut builder = RecordBuilder::default();
+        let built = builder.build(context, message, reroute);
+        let record = built.outgoing();
+        let names = record
+            .all_headers()
+            .map(|(name, _)| String::from_utf8_lossy(name).into_owned());
+        (
+            record.topic.to_owned(),
+            record.key.map(<[u8]>::to_vec),
+            names.collect(),
+        )
+    }
+
+    fn expected(topic: &str, key: &str, kept: &[&str], added: &[&str]) -> Sent {
+        let names = [kept, added].concat().into_iter().map(str::to_owned);
+        (
+            topic.to_owned(),
+            Some(key.as_bytes().to_vec()),
+            names.collect(),
+        )
+    }
+
+    #[test]
+    fn dialect_headers_stay_on_a_message_until_it_reaches_its_target() {
+        let names = [
+            "own",
+            "postdate-id",
+            "scheduler-epoch",
+            "scheduler-target-key",
+            "x-delay",
+        ];
+        let mut block = Vec::new();
+        for name in names {
+            push_header(&mut block, name.as_bytes(), Some(name.as_bytes()));
+        }
+        let headers = Headers::from_block(&block);
+        let body = |dialect, disposition| Body {
+            key: Some(b"key"),
+            payload: Some(b"payload"),
+            headers,
+            id: None,
+            target: None,
+            dialect,
+            disposition,
+        };
+        let position = Cursor::new(Timestamp::from_millis(7), Offset(1));
+        let retry = RetryState {
+            attempt: 1,
+            origin: "o",
+            due: Timestamp::from_millis(5),
+            error: Reason::TimedOut,
+        };
+        let back = Destination::RetryViaSource {
+            attempt: 1,
+            next: Timestamp::from_millis(9),
+        };
+        let labels = ["postdate-due", "postdate-origin"];
+        let errors = [
+            "postdate-due",
+            "postdate-origin",
+            "postdate-error",
+            "postdate-error-detail",
+        ];
+        for disposition in [Disposition::Deliver, Disposition::Retry(retry)] {
+            let message = Message {
+                position,
+                body: body(Some(Dialect::Etf1), disposition),
+            };
+            assert_eq!(
+                sent(&message, Destination::Target),
+                expected(
+                    "target",
+                    "scheduler-target-key",
+                    &["own", "x-delay"],
+                    &labels
+                )
+            );
+            assert_eq!(
+                sent(&message, back),
+                expected("source", "key", &names, &["postdate-retry"])
+            );
+            assert_eq!(
+                sent(&message, Destination::DeadLetter),
+                expected("dead", "key", &names, &errors)
+            );
+            assert_eq!(
+                sent(&message, Destination::DeadLetterByReference),
+                expected("dead", "key", &[], &errors)
+            );
+        }
+        let message = Message {
+            position,
+            body: body(None, Disposition::Deliver),
+        };
+        assert_eq!(
+            sent(&message, Destination::Target),
+            expected(
+                "target",
+                "key",
+                &["own", "scheduler-epoch", "scheduler-target-key", "x-delay"],
+                &labels
+            )
+        );
+    }
+}

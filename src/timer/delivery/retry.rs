@@ -1,0 +1,248 @@
+//! Decides what follows a failed delivery: send again, retry through the source, or dead-letter.
+
+use super::record::{Destination, Reroute};
+use crate::broker::{DeliveryFailure, FailureKind};
+use crate::limit::{RESEND_DELAY_MAX, RESEND_DELAY_MIN};
+use crate::model::{Disposition, Reason, Timestamp};
+use crate::retry::backoff;
+use std::time::Duration;
+
+/// How often and how fast a route retries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RetryPolicy {
+    /// A message that failed this many times is dead-lettered.
+    pub(crate) max_attempts: u32,
+    /// Wait before the second attempt. It doubles with each attempt, up to `backoff_max`.
+    pub(crate) backoff: Duration,
+    pub(crate) backoff_max: Duration,
+}
+
+impl RetryPolicy {
+    fn backoff_for(&self, attempt: u32) -> Duration {
+        backoff(self.backoff, self.backoff_max, attempt.saturating_sub(1))
+    }
+}
+
+/// The consequence of a failure.
+#[derive(Clone, Debug)]
+pub(crate) enum FailureAction {
+    /// Send to the same destination again after this time. The shard waits.
+    RetryAfter(Duration),
+    Reroute(Reroute),
+}
+
+/// Decides what follows a failed attempt to send to `destination`, after `failures` earlier ones.
+pub(crate) fn decide(
+    policy: &RetryPolicy,
+    disposition: &Disposition<'_>,
+    destination: Destination,
+    failures: u32,
+    failure: &DeliveryFailure,
+    now: Timestamp,
+) -> FailureAction {
+    let reroute = |destination| {
+        FailureAction::Reroute(Reroute::new(
+            destination,
+            failure.reason,
+            failure.detail.clone(),
+        ))
+    };
+    let again = FailureAction::RetryAfter(backoff(RESEND_DELAY_MIN, RESEND_DELAY_MAX, failures));
+    match (destination, failure.kind) {
+        (_, FailureKind::ClientFailed) => again,
+        (Destination::Target, FailureKind::Rejected) => reroute(Destination::DeadLetter),
+        (Destination::Target, FailureKind::NotDelivered | FailureKind::MaybeDelivered) => {
+            let failed = match disposition {
+                Disposition::Retry(retry) => retry.attempt.saturating_add(1),
+                _ => 1,
+            };
+            if failed >= policy.max_attempts {
+                reroute(Destination::DeadLetter)
+            } else {
+                reroute(Destination::RetryViaSource {
+                    attempt: failed,
+                    next: now.plus(policy.backoff_for(failed)),
+                })
+            }
+        }
+        (Destination::RetryViaSource { .. }, FailureKind::MaybeDelivered) => again,
+        // A timeout means that the source cluster is down. An outage must not produce dead letters.
+        (Destination::RetryViaSource { .. }, FailureKind::NotDelivered)
+            if failure.reason == Reason::TimedOut =>
+        {
+            again
+        }
+        (Destination::RetryViaSource { .. }, FailureKind::Rejected | FailureKind::NotDelivered) => {
+            reroute(Destination::DeadLetter)
+        }
+        (Destination::DeadLetter, FailureKind::Rejected)
+            if matches!(failure.reason, Reason::TooLarge | Reason::InvalidHeader) =>
+        {
+            reroute(Destination::DeadLetterByReference)
+        }
+        (Destination::DeadLetterByReference, FailureKind::Rejected)
+            if failure.reason == Reason::TooLarge =>
+        {
+            reroute(Destination::DeadLetterWithoutKey)
+        }
+        (
+            Destination::DeadLetter
+            | Destination::DeadLetterByReference
+            | Destination::DeadLetterWithoutKey,
+            _,
+        ) => again,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::RetryState;
+
+    const POLICY: RetryPolicy = RetryPolicy {
+        max_attempts: 3,
+        backoff: Duration::from_secs(1),
+        backoff_max: Duration::from_secs(3),
+    };
+
+    const BACK: Destination = Destination::RetryViaSource {
+        attempt: 1,
+        next: Timestamp::from_millis(1),
+    };
+
+    /// The next destination of a message that failed; `None` if it is sent to the same one again.
+    fn next_destination(
+        disposition: &Disposition<'_>,
+        destination: Destination,
+        kind: FailureKind,
+        reason: Reason,
+    ) -> Option<Destination> {
+        let failure = DeliveryFailure {
+            kind,
+            reason,
+            detail: "said the broker".into(),
+        };
+        let now = Timestamp::from_millis(10_000);
+        match decide(&POLICY, disposition, destination, 0, &failure, now) {
+            FailureAction::RetryAfter(_) => None,
+            FailureAction::Reroute(reroute) => Some(reroute.destination),
+        }
+    }
+
+    fn first(destination: Destination, kind: FailureKind, reason: Reason) -> Option<Destination> {
+        next_destination(&Disposition::Deliver, destination, kind, reason)
+    }
+
+    fn retried(attempt: u32) -> Disposition<'static> {
+        Disposition::Retry(RetryState {
+            attempt,
+            origin: "o",
+            due: Timestamp::from_millis(1),
+            error: Reason::UnknownTarget,
+        })
+    }
+
+    #[test]
+    fn rejected_messages_are_dead_lettered() {
+        for reason in [
+            Reason::TooLarge,
+            Reason::Unauthorized,
+            Reason::InvalidRecord,
+        ] {
+            assert_eq!(
+                first(Destination::Target, FailureKind::Rejected, reason),
+                Some(Destination::DeadLetter)
+            );
+        }
+    }
+
+    #[test]
+    fn undelivered_messages_are_retried_with_doubled_waits_until_no_attempt_is_left() {
+        let back = |attempt, seconds: i64| {
+            Some(Destination::RetryViaSource {
+                attempt,
+                next: Timestamp::from_millis(10_000 + seconds * 1_000),
+            })
+        };
+        let after = |disposition: &Disposition<'_>, kind| {
+            let reason = Reason::UnknownTarget;
+            next_destination(disposition, Destination::Target, kind, reason)
+        };
+        assert_eq!(
+            after(&Disposition::Deliver, FailureKind::NotDelivered),
+            back(1, 1)
+        );
+        assert_eq!(after(&retried(1), FailureKind::MaybeDelivered), back(2, 2));
+        assert_eq!(
+            after(&retried(2), FailureKind::NotDelivered),
+            Some(Destination::DeadLetter)
+        );
+        assert_eq!(POLICY.backoff_for(40), Duration::from_secs(3));
+    }
+
+    #[test]
+    fn a_retry_that_the_source_rejects_is_dead_lettered() {
+        let unknown = FailureKind::MaybeDelivered;
+        assert_eq!(first(BACK, unknown, Reason::TimedOut), None);
+        for (kind, reason) in [
+            (FailureKind::Rejected, Reason::TooLarge),
+            (FailureKind::NotDelivered, Reason::UnknownTarget),
+        ] {
+            assert_eq!(first(BACK, kind, reason), Some(Destination::DeadLetter));
+        }
+    }
+
+    #[test]
+    fn an_outage_of_the_source_makes_no_dead_letters() {
+        for kind in [FailureKind::NotDelivered, FailureKind::MaybeDelivered] {
+            let next = first(BACK, kind, Reason::TimedOut);
+            assert_eq!(next, None, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_dead_letter_that_is_too_large_is_sent_by_reference_and_other_failures_wait() {
+        use Destination::{DeadLetter, DeadLetterByReference, DeadLetterWithoutKey};
+        use Reason::{InvalidHeader, TooLarge, Unauthorized, UnknownTarget};
+        for (destination, kind, reason, next) in [
+            (
+                DeadLetter,
+                FailureKind::Rejected,
+                TooLarge,
+                Some(DeadLetterByReference),
+            ),
+            (
+                DeadLetter,
+                FailureKind::Rejected,
+                InvalidHeader,
+                Some(DeadLetterByReference),
+            ),
+            (DeadLetter, FailureKind::Rejected, Unauthorized, None),
+            (DeadLetter, FailureKind::NotDelivered, UnknownTarget, None),
+            (
+                DeadLetterByReference,
+                FailureKind::Rejected,
+                TooLarge,
+                Some(DeadLetterWithoutKey),
+            ),
+            (
+                DeadLetterByReference,
+                FailureKind::Rejected,
+                Unauthorized,
+                None,
+            ),
+            (DeadLetterWithoutKey, FailureKind::Rejected, TooLarge, None),
+        ] {
+            assert_eq!(first(destination, kind, reason), next);
+        }
+    }
+
+    #[test]
+    fn a_failed_client_does_not_change_the_destination() {
+        for destination in [Destination::Target, Destination::DeadLetter] {
+            let kind = FailureKind::ClientFailed;
+            let next = first(destination, kind, Reason::TimedOut);
+            assert_eq!(next, None);
+        }
+    }
+}

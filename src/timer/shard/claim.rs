@@ -1,0 +1,133 @@
+//! When a shard may claim, and the claim that the store has not answered yet.
+
+use crate::limit::{CLAIM_INTERVAL, CLAIM_MESSAGES_MAX, LATE_CLAIM_INTERVAL};
+use crate::model::{Cursor, Watermark};
+use crate::schedule::TakenBatch;
+use crate::timer::load::ResidentRun;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The claim state of one shard.
+#[derive(Default)]
+pub(crate) struct ClaimState {
+    /// No claim before this time, because the last one was just now or was rejected.
+    not_before: Option<Instant>,
+    /// Only late messages are claimed before this time: messages that are due soon are claimed.
+    only_late_before: Option<Instant>,
+    pending: Option<PendingCall>,
+}
+
+/// A call that the store has not answered.
+pub(crate) struct PendingCall {
+    reports_delivered: bool,
+    /// The messages to claim.
+    pub(crate) taken: Option<TakenBatch<ResidentRun>>,
+    least_position: Option<Cursor>,
+    /// The greatest watermark seen when the call was sent. An answer below the current one need not
+    /// mean that the store was rolled back.
+    pub(crate) watermark_when_sent: Watermark,
+}
+
+impl ClaimState {
+    /// No message at all is claimed before this time, if any.
+    pub(super) fn earliest(&self) -> Option<Instant> {
+        self.not_before.max(self.only_late_before)
+    }
+
+    /// True if a claim may be made now. A claim that is not for late messages may come `early_by`
+    /// before its time, to share a store call with other shards.
+    pub(super) fn allows(&self, is_late: bool, early_by: Duration, now: Instant) -> bool {
+        self.not_before.is_none_or(|at| at <= now)
+            && (is_late || self.only_late_before.is_none_or(|at| at <= now + early_by))
+    }
+
+    /// Messages that may not wait for `only_late_before` may be claimed again at this time.
+    pub(super) fn not_before(&self) -> Option<Instant> {
+        self.not_before
+    }
+
+    /// Sets the pause after `taken` messages were taken, of up to `limit`.
+    pub(super) fn on_taken(
+        &mut self,
+        taken: usize,
+        limit: usize,
+        is_behind: bool,
+        ahead: Duration,
+        now: Instant,
+    ) {
+        let is_small = taken < CLAIM_MESSAGES_MAX / 2;
+        self.not_before = is_small.then_some(now + LATE_CLAIM_INTERVAL);
+        // No pause if the limit has cut the claim, or if the shard is behind and loads more.
+        let has_all = taken < limit && !is_behind;
+        self.only_late_before = (is_small && has_all).then_some(now + CLAIM_INTERVAL.min(ahead));
+    }
+
+    pub(super) fn pause_until(&mut self, at: Instant) {
+        self.not_before = Some(at);
+    }
+
+    pub(crate) fn delay_until(&mut self, at: Instant) {
+        self.not_before = self.not_before.max(Some(at));
+    }
+
+    /// A call was sent that claims `taken`.
+    pub(super) fn start(
+        &mut self,
+        taken: Option<TakenBatch<ResidentRun>>,
+        reports_delivered: bool,
+        seen: Watermark,
+    ) {
+        let least_position = taken.as_ref().and_then(least_position);
+        self.pending = Some(PendingCall {
+            reports_delivered,
+            taken,
+            least_position,
+            watermark_when_sent: seen,
+        });
+    }
+
+    /// The call was answered.
+    pub(crate) fn finish(&mut self) -> Option<PendingCall> {
+        self.pending.take()
+    }
+
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    pub(super) fn has_taken(&self) -> bool {
+        self.pending
+            .as_ref()
+            .is_some_and(|call| call.taken.is_some())
+    }
+
+    /// True if a call with a delivered pair is not answered yet.
+    pub(crate) fn is_reporting_delivered(&self) -> bool {
+        self.pending
+            .as_ref()
+            .is_some_and(|call| call.reports_delivered)
+    }
+
+    /// The least position of the pending claim. Later messages must not be sent before (G4).
+    pub(crate) fn pending_position(&self) -> Option<Cursor> {
+        self.pending.as_ref()?.least_position
+    }
+
+    /// Ignores the pending claim and its answer. Its messages are taken again.
+    pub(super) fn cancel(&mut self) {
+        if let Some(call) = &mut self.pending {
+            call.taken = None;
+            call.least_position = None;
+        }
+    }
+}
+
+/// Late messages come first, in order of their offsets. The others follow in order of positions.
+fn least_position(taken: &TakenBatch<ResidentRun>) -> Option<Cursor> {
+    taken
+        .messages
+        .iter()
+        .take(taken.late_count + 1)
+        .map(|(resident, at)| resident.run.place(*at as usize))
+        .min()
+}

@@ -1,0 +1,264 @@
+//! Where a transaction of a shard may end, and the pair (C, W) that it commits.
+//!
+//! A transaction need not end with a claim. Claims `1..=k` together contain all messages between the
+//! pair before them and the pair of claim k, whichever claim has taken which message. If messages
+//! are sent in order of their positions, up to some position, then (that position, W of claim k) is
+//! as correct a pair as a claimed one.
+//!
+//! A late message may precede a position that was already sent. Then it must be part of the
+//! transaction, or its claim is left out.
+
+use crate::model::{Cursor, Progress};
+use crate::schedule::InFlightClaims;
+use crate::timer::delivery::in_flight::ClaimedBatch;
+
+/// The end of the current transaction. It must contain all messages within these limits, and
+/// accepts no others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CommitPoint {
+    /// Only the first batches, this many.
+    pub(crate) batches: usize,
+    /// No message after this position.
+    pub(crate) until: Cursor,
+}
+
+/// The properties of a claim that decide about a commit.
+#[derive(Clone, Copy, Debug)]
+struct ClaimPart {
+    claim: Progress,
+    /// Position of the claim's first message that was not sent.
+    next: Option<Cursor>,
+    /// Some of its messages are in the transaction.
+    is_in_transaction: bool,
+}
+
+/// Returns the number of batches that the current transaction covers, and the pair to commit.
+/// `until` is the greatest position that was sent or committed. `None` if the transaction lacks a
+/// message that it must contain.
+pub(crate) fn commit_pair(
+    in_flight: &InFlightClaims<ClaimedBatch>,
+    until: Cursor,
+) -> Option<(usize, Progress)> {
+    let part = |(claim, batch): (Progress, &ClaimedBatch)| ClaimPart {
+        claim,
+        next: batch.next_position(),
+        is_in_transaction: !batch.uncommitted().is_empty(),
+    };
+    commit_pair_of(in_flight.claims().zip(in_flight.iter()).map(part), until)
+}
+
+fn commit_pair_of(
+    parts: impl Iterator<Item = ClaimPart>,
+    until: Cursor,
+) -> Option<(usize, Progress)> {
+    let mut covered = 0;
+    let mut last = None;
+    let mut is_complete = true;
+    let mut has_gap = false;
+    for part in parts {
+        has_gap |= part.next.is_some_and(|next| next <= until) && !fault!(TreatLateAsDelivered);
+        if has_gap && part.is_in_transaction {
+            return None;
+        }
+        if !has_gap {
+            covered += 1;
+            last = Some(part.claim);
+            is_complete &= part.next.is_none();
+        }
+    }
+    let Progress { cursor, watermark } = last?;
+    let cursor = if is_complete { cursor } else { until };
+    Some((covered, Progress::new(cursor, watermark)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Offset, Timestamp, Watermark};
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn position(due: i64, offset: u64) -> Cursor {
+        Cursor::new(Timestamp::from_millis(due), Offset(offset))
+    }
+
+    /// A claim in flight. `next` of its messages are sent, `done` of them committed.
+    struct ClaimInFlight {
+        claim: Progress,
+        positions: Vec<Cursor>,
+        next: usize,
+        done: usize,
+    }
+
+    /// A shard with all its messages by offset. A claim takes the messages that its pair covers and
+    /// no earlier claim has taken.
+    struct Shard {
+        dues: Vec<i64>,
+        taken: Progress,
+        claims: Vec<ClaimInFlight>,
+        marker: Progress,
+        /// Positions sent since the last commit, and positions committed.
+        sent: BTreeSet<Cursor>,
+        seen: BTreeSet<Cursor>,
+    }
+
+    impl Shard {
+        fn covered(&self, pair: Progress) -> BTreeSet<Cursor> {
+            self.dues
+                .iter()
+                .zip(0..)
+                .map(|(due, offset)| position(*due, offset))
+                .filter(|position| pair.covers(*position))
+                .collect()
+        }
+
+        /// Claims messages that are due by `due`. Moves W by up to `more` offsets, and C to the last
+        /// claimed position.
+        fn claim(&mut self, due: i64, more: u64) {
+            let reach = self.taken.cursor.max(position(due, u64::MAX));
+            let watermark = Watermark((self.taken.watermark.0 + more).min(self.dues.len() as u64));
+            let positions = self
+                .covered(Progress::new(reach, watermark))
+                .difference(&self.covered(self.taken))
+                .copied()
+                .collect::<Vec<_>>();
+            let Some(last) = positions.last().copied() else {
+                return;
+            };
+            let claim = Progress::new(last.max(self.taken.cursor), watermark);
+            self.claims.push(ClaimInFlight {
+                claim,
+                positions,
+                next: 0,
+                done: 0,
+            });
+            self.taken = claim;
+        }
+
+        /// Sends the next message in order, of the first `claims` claims and up to `until`.
+        fn send(&mut self, claims: usize, until: Option<Cursor>) -> bool {
+            let open = self
+                .claims
+                .iter_mut()
+                .take(claims)
+                .filter(|in_flight| in_flight.next < in_flight.positions.len());
+            let Some(in_flight) = open.min_by_key(|in_flight| in_flight.positions[in_flight.next])
+            else {
+                return false;
+            };
+            let position = in_flight.positions[in_flight.next];
+            if until.is_some_and(|until| position > until) {
+                return false;
+            }
+            in_flight.next += 1;
+            assert!(self.sent.insert(position), "sent once");
+            true
+        }
+
+        fn until(&self) -> Cursor {
+            self.sent
+                .last()
+                .copied()
+                .map_or(self.marker.cursor, |last| last.max(self.marker.cursor))
+        }
+
+        fn pair(&self) -> Option<(usize, Progress)> {
+            let part = |in_flight: &ClaimInFlight| ClaimPart {
+                claim: in_flight.claim,
+                next: in_flight.positions.get(in_flight.next).copied(),
+                is_in_transaction: in_flight.done < in_flight.next,
+            };
+            commit_pair_of(self.claims.iter().map(part), self.until())
+        }
+
+        fn commit(&mut self) -> Result<(), TestCaseError> {
+            let Some((claims, pair)) = self.pair().filter(|_| !self.sent.is_empty()) else {
+                return Ok(());
+            };
+            prop_assert!(
+                pair.includes(self.marker),
+                "{pair:?} after {:?}",
+                self.marker
+            );
+            self.seen.append(&mut self.sent);
+            // The pair covers exactly the messages that consumers have seen.
+            prop_assert_eq!(self.covered(pair), self.seen.clone());
+            for in_flight in self.claims.iter_mut().take(claims) {
+                in_flight.done = in_flight.next;
+            }
+            prop_assert!(
+                self.claims
+                    .iter()
+                    .skip(claims)
+                    .all(|in_flight| in_flight.next == 0)
+            );
+            let landed = self
+                .claims
+                .iter()
+                .take_while(|in_flight| in_flight.done == in_flight.positions.len())
+                .count();
+            prop_assert!(
+                self.claims[..landed]
+                    .iter()
+                    .all(|in_flight| pair.includes(in_flight.claim)),
+                "the pair includes complete claims"
+            );
+            self.claims.drain(..landed);
+            self.marker = pair;
+            Ok(())
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Claim(i64, u64),
+        Send(usize),
+        /// Fixes the commit point, sends all messages before it, and commits. A claim comes between.
+        CommitPoint(i64, u64),
+        Commit,
+        Abort,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0i64..20, 0u64..12).prop_map(|(due, more)| Step::Claim(due, more)),
+            (1usize..12).prop_map(Step::Send),
+            (0i64..20, 0u64..12).prop_map(|(due, more)| Step::CommitPoint(due, more)),
+            Just(Step::Commit),
+            Just(Step::Abort),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_committed_pair_covers_exactly_the_messages_that_were_seen(
+            dues in prop::collection::vec(0i64..20, 1..80),
+            steps in prop::collection::vec(step(), 1..80),
+        ) {
+            let none = BTreeSet::new;
+            let mut shard = Shard { dues, taken: Progress::START, claims: Vec::new(), marker: Progress::START, sent: none(), seen: none() };
+            for step in steps {
+                match step {
+                    Step::Claim(due, more) => shard.claim(due, more),
+                    Step::Send(count) => (0..count).for_each(|_| _ = shard.send(usize::MAX, None)),
+                    Step::CommitPoint(due, more) => {
+                        let (claims, until) = (shard.claims.len(), shard.until());
+                        shard.claim(due, more);
+                        while shard.send(claims, Some(until)) {}
+                        prop_assert!(shard.sent.is_empty() || shard.pair().is_some(), "the commit point can be committed");
+                        shard.commit()?;
+                    }
+                    Step::Commit => shard.commit()?,
+                    Step::Abort => {
+                        shard.sent.clear();
+                        shard.claims.iter_mut().for_each(|in_flight| in_flight.next = in_flight.done);
+                    }
+                }
+            }
+            let claims = shard.claims.len();
+            while shard.send(claims, None) {}
+            shard.commit()?;
+            prop_assert_eq!(&shard.seen, &shard.covered(shard.taken), "all claimed messages are seen in the end");
+        }
+    }
+}

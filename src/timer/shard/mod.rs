@@ -1,0 +1,464 @@
+//! The state of one owned shard: loaded runs, claims, messages in flight, and deliveries. It decides;
+//! the dispatcher and the loader act.
+
+mod claim;
+pub(crate) mod commit_point;
+mod compaction;
+mod delivered;
+mod load;
+mod ownership;
+mod prefetch;
+mod resident_runs;
+mod rollback;
+mod stall;
+mod tail_poll;
+#[cfg(test)]
+mod tests;
+pub(crate) mod txn_state;
+mod wakeup;
+
+pub(crate) use claim::PendingCall;
+pub(crate) use ownership::{Ownership, ShardPhase};
+pub(crate) use wakeup::WakeupInput;
+
+use super::delivery::in_flight::ClaimedBatch;
+use super::delivery::lanes::LaneState;
+use super::lease::Grant;
+use super::load::{Load, LoadResult};
+use super::load::{MemoryAccount, ResidentRun};
+use crate::limit::{CLOCK_AHEAD_PAUSE, SHARD_IN_FLIGHT_MAX, TRANSACTIONAL_PRODUCER_OPEN_AHEAD};
+use crate::model::{
+    Cursor, Lease, OriginFormat, OutcomeCounts, Progress, ShardId, SourceIdentity, Timestamp,
+    Watermark,
+};
+use crate::schedule::{InFlightClaims, TakenBatch};
+use crate::store::Advance;
+use claim::ClaimState;
+use compaction::CompactionScan;
+use delivered::DeliveredState;
+use load::{LoadOutcome, ShardLoad};
+use stall::StallTimer;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::time::Instant;
+use txn_state::TxnState;
+
+/// All shards of a timer.
+pub(crate) type ShardStates = BTreeMap<ShardId, ShardState>;
+
+pub(crate) struct ShardState {
+    pub(crate) lease: Lease,
+    /// Identifies this period of ownership to the loader and in tickets.
+    pub(crate) slot: u16,
+    pub(crate) origins: Rc<OriginFormat>,
+    /// The identity of the source for which the lease was granted.
+    pub(crate) identity: SourceIdentity,
+    pub(crate) ownership: Ownership,
+    /// Only for an exactly-once shard.
+    pub(crate) txn: Option<TxnState>,
+    pub(crate) in_flight: InFlightClaims<ClaimedBatch>,
+    pub(crate) lane: LaneState,
+    pub(crate) load: ShardLoad,
+    pub(crate) claim: ClaimState,
+    pub(crate) delivered: DeliveredState,
+    pub(crate) compaction: CompactionScan,
+    stall: StallTimer,
+    /// The previous owner may already have delivered messages that this pair covers.
+    previous_owner: Progress,
+}
+
+impl ShardState {
+    pub(crate) fn new(
+        grant: Grant,
+        slot: u16,
+        origins: OriginFormat,
+        memory: Rc<MemoryAccount>,
+        now: Instant,
+    ) -> Self {
+        let Grant {
+            lease,
+            deadline,
+            state,
+            start,
+        } = grant;
+        Self {
+            load: ShardLoad::new(&lease.shard, slot, start, state.watermark, memory, now),
+            lease,
+            slot,
+            origins: Rc::new(origins),
+            identity: state.identity,
+            ownership: Ownership::new(deadline),
+            txn: None,
+            in_flight: InFlightClaims::new(start),
+            lane: LaneState::new(),
+            claim: ClaimState::default(),
+            delivered: DeliveredState::new(start, state.delivered),
+            compaction: CompactionScan::new(now),
+            stall: StallTimer::new(now, start),
+            previous_owner: state.claimed,
+        }
+    }
+
+    /// Makes it an exactly-once shard. No previous owner can have delivered messages twice.
+    pub(crate) fn with_transactions(mut self, now: Instant) -> Self {
+        self.txn = Some(TxnState::new(self.in_flight.delivered(), now));
+        self.previous_owner = Progress::START;
+        self
+    }
+
+    // Loading.
+
+    /// Drops everything in memory and loads it again.
+    fn reload(&mut self, taken: Progress, watermark: Watermark, now: Instant) {
+        self.load.restart(taken, watermark, now);
+        self.on_restarted_load(now);
+    }
+
+    fn on_restarted_load(&mut self, now: Instant) {
+        self.delivered.forget_deletes();
+        self.compaction = self.compaction.restarted(now);
+    }
+
+    /// Returns the next request for the loader. `joins_batch`: other shards poll their tail anyway.
+    pub(crate) fn next_request(
+        &mut self,
+        wall: Timestamp,
+        now: Instant,
+        joins_batch: bool,
+    ) -> Option<Load> {
+        if !self.ownership.is_active() {
+            return None;
+        }
+        let is_full = self.in_flight.open_messages() >= SHARD_IN_FLIGHT_MAX;
+        self.next_prefetch_request(wall)
+            .or_else(|| self.load.next_tail_request(now, joins_batch, is_full))
+    }
+
+    fn next_prefetch_request(&mut self, wall: Timestamp) -> Option<Load> {
+        let has_claims = self.has_claims();
+        let compaction = &self.compaction;
+        self.load
+            .next_prefetch_request(wall, has_claims, |until| compaction.blocks_load(until))
+    }
+
+    pub(crate) fn is_tail_poll_due(&self, now: Instant) -> bool {
+        self.ownership.is_active() && self.load.is_tail_poll_due(now)
+    }
+
+    /// Handles a reply of the loader. Returns false if the store does not know the shard.
+    pub(crate) fn on_load_reply(&mut self, result: LoadResult, now: Instant) -> bool {
+        match self.load.on_reply(result, now) {
+            LoadOutcome::Applied => {}
+            LoadOutcome::Restarted => self.on_restarted_load(now),
+            LoadOutcome::UnknownShard => return false,
+        }
+        true
+    }
+
+    // Claiming.
+
+    /// True if messages may be claimed as far as the transaction is concerned.
+    fn txn_allows_claims(&self) -> bool {
+        self.txn.as_ref().is_none_or(TxnState::may_claim)
+    }
+
+    /// True if it is time to claim and a message is due within `ahead`.
+    pub(crate) fn is_claim_due(&self, wall: Timestamp, now: Instant, ahead: Duration) -> bool {
+        self.ownership.may_claim(now)
+            && self.claim.earliest().is_none_or(|at| at <= now)
+            && self.txn_allows_claims()
+            && self.first_due().is_some_and(|due| due <= wall.plus(ahead))
+    }
+
+    /// Takes messages that are due within `ahead`, up to `limit`, as far as there is room in flight.
+    /// May come `early_by` before its time.
+    pub(crate) fn take_due(
+        &mut self,
+        wall: Timestamp,
+        now: Instant,
+        limit: usize,
+        ahead: Duration,
+        early_by: Duration,
+    ) -> Option<TakenBatch<ResidentRun>> {
+        let until = wall.plus(ahead);
+        let late_due = self.load.schedule().next_late_due();
+        let is_late = late_due.is_some_and(|due| due <= until);
+        if !self.claim.allows(is_late, early_by, now) {
+            return None;
+        }
+        let room = SHARD_IN_FLIGHT_MAX.saturating_sub(self.in_flight.open_messages());
+        if !self.ownership.may_claim(now) || !self.txn_allows_claims() || room == 0 {
+            return None;
+        }
+        let limit = limit.min(room);
+        let taken = self.load.runs_mut().take(until, limit)?;
+        let is_behind = taken
+            .messages
+            .first()
+            .is_some_and(|(run, at)| run.run.place(*at as usize).due < wall);
+        self.claim
+            .on_taken(taken.messages.len(), limit, is_behind, ahead, now);
+        Some(taken)
+    }
+
+    /// The next call to the store, with `claim` if there is one. `None` if there is nothing to say.
+    /// `at_once`: report deliveries without waiting for a claim.
+    pub(crate) fn next_advance(
+        &mut self,
+        claim: Option<Progress>,
+        clock_skew_max: Duration,
+        now: Instant,
+        at_once: bool,
+    ) -> Option<Advance> {
+        let delivered = self.in_flight.delivered();
+        let deletable = if fault!(DeleteRunsAtClaim) {
+            self.load.schedule().taken()
+        } else {
+            delivered
+        };
+        self.delivered
+            .collect_deletes(self.load.runs_mut(), deletable);
+        let may_report = self.may_report_delivered();
+        let at_once = at_once || claim.is_some();
+        let report = self
+            .delivered
+            .next_report(delivered, may_report, at_once, now);
+        if claim.is_none() && report.is_none() {
+            return None;
+        }
+        let report = report.unwrap_or_else(|| self.delivered.empty_report());
+        Some(Advance {
+            lease: self.lease.clone(),
+            delivered: report.delivered,
+            delivered_before: report.ledger_pair,
+            outcomes: report.outcomes,
+            deletes: report.deletes,
+            delivered_ids: report.ids,
+            claim,
+            clock_skew_max,
+        })
+    }
+
+    /// The call was sent; it claims `taken`.
+    pub(crate) fn start_call(&mut self, advance: &Advance, taken: Option<TakenBatch<ResidentRun>>) {
+        let reports_delivered = advance.delivered.is_some();
+        let seen = self.load.schedule().seen();
+        self.claim.start(taken, reports_delivered, seen);
+    }
+
+    /// The store has accepted a claim. Returns how many of its messages the previous owner may have
+    /// delivered.
+    pub(crate) fn on_claimed(
+        &mut self,
+        taken: TakenBatch<ResidentRun>,
+        cancelled: Vec<Cursor>,
+    ) -> usize {
+        let previous_owner = self.previous_owner;
+        let TakenBatch {
+            claim, messages, ..
+        } = taken;
+        let possible_duplicates = messages
+            .iter()
+            .filter(|(run, at)| previous_owner.covers(run.run.place(*at as usize)))
+            .count();
+        let count = messages.len();
+        let batch = ClaimedBatch::new(messages, cancelled);
+        self.in_flight.push(claim, count, batch);
+        possible_duplicates
+    }
+
+    /// The store has rejected a claim because this worker's clock is ahead. The messages are taken
+    /// again after a pause.
+    pub(crate) fn on_claim_rejected(&mut self, watermark: Watermark, now: Instant) {
+        self.reload(self.in_flight.claimed(), watermark, now);
+        self.claim.pause_until(now + CLOCK_AHEAD_PAUSE);
+    }
+
+    /// Checks the watermark that came with the answer to a call. The loader may have seen a greater
+    /// one that was stored later.
+    pub(crate) fn detect_rollback_by_reply(
+        &mut self,
+        watermark_when_sent: Watermark,
+        watermark: Watermark,
+        now: Instant,
+    ) {
+        if watermark < watermark_when_sent && self.load.detect_rollback(watermark, now) {
+            self.on_restarted_load(now);
+        }
+    }
+
+    /// True if a message is claimed or about to be.
+    pub(crate) fn has_claims(&self) -> bool {
+        !self.in_flight.is_empty() || self.claim.has_taken()
+    }
+
+    // Delivery.
+
+    /// The least position that is claimed and not sent.
+    pub(crate) fn next_unsent_position(&self) -> Option<Cursor> {
+        self.in_flight
+            .iter()
+            .filter_map(ClaimedBatch::next_position)
+            .min()
+    }
+
+    /// Messages that are claimed and not sent.
+    pub(crate) fn unsent_messages(&self) -> usize {
+        self.in_flight
+            .iter()
+            .map(ClaimedBatch::unsent_messages)
+            .sum()
+    }
+
+    /// Messages that were sent and not acknowledged.
+    pub(crate) fn unacknowledged_messages(&self) -> usize {
+        self.in_flight.open_messages() - self.unsent_messages()
+    }
+
+    /// Removes complete batches from the front and counts their outcomes. Calls `on_finished` for
+    /// each.
+    pub(crate) fn finish_batches(
+        &mut self,
+        mut on_finished: impl FnMut(&mut ClaimedBatch, OutcomeCounts),
+    ) {
+        while let Some(mut batch) = self.in_flight.pop_complete() {
+            let rest = batch.not_committed();
+            let outcomes = batch.outcomes(rest.clone());
+            let is_ignored =
+                fault!(CountNothingAfterTakeover) && self.previous_owner != Progress::START;
+            let counted = if is_ignored {
+                OutcomeCounts::default()
+            } else {
+                outcomes
+            };
+            self.delivered.add(counted, batch.delivered_ids(rest));
+            on_finished(&mut batch, outcomes);
+        }
+    }
+
+    /// True if a handover waits until the store knows the delivered pair.
+    pub(crate) fn must_report_delivered(&self) -> bool {
+        matches!(self.ownership.phase(), ShardPhase::HandingOver { .. }) && !self.has_claims()
+    }
+
+    /// True if the store knows everything that is delivered.
+    pub(crate) fn is_delivered_reported(&self) -> bool {
+        self.delivered.is_sent(self.in_flight.delivered()) && !self.claim.is_pending()
+    }
+
+    /// True if all claimed messages are delivered and the store knows it.
+    pub(crate) fn is_drained(&self) -> bool {
+        !self.has_claims() && self.is_delivered_reported()
+    }
+
+    // Exactly-once.
+
+    /// True if the delivered pair may be reported. A commit counts from the last reported pair, so
+    /// the pair must not change while the result of a commit is unknown.
+    pub(crate) fn may_report_delivered(&self) -> bool {
+        !self.txn.as_ref().is_some_and(TxnState::commit_in_doubt) || fault!(AcknowledgeDuringCommit)
+    }
+
+    /// Outcomes that the store does not know, with those of the current transaction in the first
+    /// `batches` batches.
+    pub(crate) fn outcomes_with_transaction(&self, batches: usize) -> OutcomeCounts {
+        let mut outcomes = self.delivered.outcomes();
+        for batch in self.in_flight.iter().take(batches) {
+            outcomes.add(batch.outcomes(batch.uncommitted()));
+        }
+        outcomes
+    }
+
+    /// A transaction was committed with the marker `pair`. It had messages of the first `batches`
+    /// batches. Calls `on_finished` for each part of a batch that is delivered now.
+    pub(crate) fn finish_committed(
+        &mut self,
+        batches: usize,
+        pair: Progress,
+        mut on_finished: impl FnMut(&mut ClaimedBatch, OutcomeCounts),
+    ) {
+        for number in self.in_flight.numbers().take(batches) {
+            let batch = self
+                .in_flight
+                .get_mut(number)
+                .expect("the batch is in flight");
+            let committed = batch.uncommitted();
+            let count = committed.len();
+            let outcomes = batch.outcomes(committed.clone());
+            self.delivered.add(outcomes, batch.delivered_ids(committed));
+            on_finished(batch, outcomes);
+            batch.mark_committed();
+            self.in_flight.complete(number, count);
+        }
+        self.in_flight.advance_delivered(pair);
+        self.finish_batches(on_finished);
+    }
+
+    /// Forgets all claims and starts again after `pair`, which is delivered.
+    pub(crate) fn restart_after(&mut self, pair: Progress, now: Instant) {
+        if pair == self.load.schedule().taken() && !self.has_claims() {
+            return;
+        }
+        if pair != self.in_flight.delivered() {
+            // A commit that this process knows nothing about has delivered the messages in between.
+            // Their number is unknown.
+            self.delivered.set_ledger(pair);
+        }
+        self.in_flight = InFlightClaims::new(pair);
+        self.claim.cancel();
+        self.reload(pair, self.load.schedule().seen(), now);
+    }
+
+    /// Takes over the counts in the marker of `pair`, if they count from the pair in the store.
+    pub(crate) fn adopt_uncounted(&mut self, since: Progress, outcomes: OutcomeCounts) {
+        if since == self.delivered.sent() {
+            self.delivered.set_uncounted(since, outcomes);
+        }
+    }
+
+    /// The transaction was aborted: its messages are sent again.
+    pub(crate) fn rewind_uncommitted(&mut self) {
+        if !fault!(ForgetAbortedMessages) {
+            self.in_flight
+                .iter_mut()
+                .for_each(ClaimedBatch::rewind_uncommitted);
+        }
+    }
+
+    /// A lower bound of the first due time in memory.
+    pub(crate) fn first_due(&self) -> Option<Timestamp> {
+        self.load.schedule().next_due(Timestamp::AT_ONCE)
+    }
+
+    /// True if a message is claimed, or due so soon that the producer should be open.
+    pub(crate) fn has_work_soon(&self, wall: Timestamp) -> bool {
+        let soon = wall.plus(TRANSACTIONAL_PRODUCER_OPEN_AHEAD);
+        self.has_claims()
+            || self.load.schedule().late_count() > 0
+            || self.first_due().is_some_and(|due| due <= soon)
+    }
+
+    // Monitoring.
+
+    /// Returns the time since the last progress of a shard that has due messages, or zero.
+    pub(crate) fn stalled_for(&mut self, wall: Timestamp, now: Instant) -> Duration {
+        let has_claims = self.has_claims();
+        let schedule = self.load.schedule();
+        let has_due = || {
+            has_claims
+                || schedule.late_count() > 0
+                || schedule
+                    .next_due(Timestamp::AT_ONCE)
+                    .is_some_and(|due| due <= wall)
+        };
+        let delivered = self.in_flight.delivered();
+        let open_messages = self.in_flight.open_messages();
+        self.stall.observe(delivered, open_messages, has_due, now)
+    }
+
+    /// When to look at the shard again if no event comes before.
+    pub(crate) fn next_wakeup(&self, input: &WakeupInput) -> Instant {
+        wakeup::next_wakeup(self, input)
+    }
+}

@@ -1,0 +1,679 @@
+//! Loads the runs of a shard up to a horizon: lists them, fetches them in order, and keeps within
+//! the memory budget.
+
+use super::resident_runs::{ResidentRuns, first_position_after};
+use crate::limit::{
+    FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, FETCH_RUNS_MAX, LIST_RUNS_MAX, PREFETCH_AHEAD,
+    PREFETCH_AHEAD_MIN,
+};
+use crate::model::{Cursor, Offset, Slice, Timestamp};
+use crate::run::RunName;
+use crate::store::RunEntry;
+use crate::timer::load::Load;
+use crate::timer::load::{MemoryAccount, Reservation};
+use std::collections::VecDeque;
+
+/// The prefetch state of one shard.
+pub(super) struct Prefetch {
+    phase: Phase,
+    /// Runs that begin at this due time or before are requested. Appended messages up to it are kept
+    /// in memory.
+    horizon: Timestamp,
+    /// Runs that the last fetch did not find.
+    missing: Vec<(Slice, RunName)>,
+}
+
+enum Phase {
+    Idle,
+    Listing { until: Timestamp },
+    Fetching(Fetching),
+}
+
+struct Fetching {
+    queue: VecDeque<RunToFetch>,
+    until: Timestamp,
+    /// Messages that are due later stay in the store. Lower than `until` if memory is short.
+    keep_until: Timestamp,
+    /// The list was incomplete and continues at this due time.
+    next_page: Option<Timestamp>,
+    /// Number of runs at the head of the queue that may hold late messages. They are fetched in
+    /// order of their least offsets, the others in order of their least positions.
+    late_runs: usize,
+    in_flight: Option<FetchInFlight>,
+}
+
+/// The runs of the current fetch, and the memory reserved for them.
+struct FetchInFlight {
+    runs: Vec<RunToFetch>,
+    _reserved: Reservation,
+}
+
+/// A run to fetch.
+struct RunToFetch {
+    /// The least position of the run's wanted messages, or a lower one.
+    least: Cursor,
+    slice: Slice,
+    name: RunName,
+    /// Its size in memory, if known.
+    size: Option<usize>,
+}
+
+impl RunToFetch {
+    fn new(least: Cursor, slice: Slice, name: RunName) -> Self {
+        Self {
+            least,
+            slice,
+            name,
+            size: None,
+        }
+    }
+
+    /// The memory to reserve.
+    fn size(&self, memory: &MemoryAccount) -> usize {
+        self.size
+            .unwrap_or_else(|| memory.expected_bytes(self.name.count()))
+    }
+}
+
+/// The result of a fetch.
+pub(super) enum FetchOutcome {
+    Complete,
+    /// Runs are missing that only this process may delete or replace, so the store was rolled back.
+    /// The shard must be loaded again. `unreadable` runs were missing twice: the store lists them
+    /// but has lost their bytes.
+    RolledBack {
+        unreadable: Vec<(Slice, RunName)>,
+    },
+}
+
+impl Prefetch {
+    pub(super) fn new() -> Self {
+        Self {
+            phase: Phase::Idle,
+            horizon: Timestamp::AT_ONCE,
+            missing: Vec::new(),
+        }
+    }
+
+    /// Everything in memory was dropped: list the runs again.
+    pub(super) fn restart(&mut self) {
+        self.phase = Phase::Idle;
+    }
+
+    pub(super) fn horizon(&self) -> Timestamp {
+        self.horizon
+    }
+
+    /// Returns the next request for the loader. `has_claims` tells whether messages are in flight, and
+    /// `is_blocked` whether the compactor is replacing runs that begin at this time or before.
+    pub(super) fn next_request(
+        &mut self,
+        runs: &mut ResidentRuns,
+        wall: Timestamp,
+        has_claims: bool,
+        is_blocked: impl FnOnce(Timestamp) -> bool,
+    ) -> Option<Load> {
+        let Phase::Fetching(fetching) = &self.phase else {
+            return self.start_listing(runs, wall, is_blocked);
+        };
+        if fetching.in_flight.is_some() {
+            return None;
+        }
+        if fetching.queue.is_empty() {
+            return self.finish_page(runs);
+        }
+        if self.has_room_for_next_run(runs, has_claims) {
+            self.fetch(runs)
+        } else {
+            None
+        }
+    }
+
+    fn start_listing(
+        &mut self,
+        runs: &ResidentRuns,
+        wall: Timestamp,
+        is_blocked: impl FnOnce(Timestamp) -> bool,
+    ) -> Option<Load> {
+        if !matches!(self.phase, Phase::Idle) {
+            return None;
+        }
+        let loaded = runs.schedule().loaded().due;
+        let is_short = loaded < wall.plus(PREFETCH_AHEAD_MIN);
+        let may_load = !runs.memory().is_exhausted() || loaded <= wall;
+        if !is_short || !may_load {
+            return None;
+        }
+        let until = wall.plus(PREFETCH_AHEAD).max(self.horizon);
+        if is_blocked(until) {
+            return None;
+        }
+        // Raised before the list is read: from now on appended messages up to it are kept.
+        self.horizon = until;
+        self.phase = Phase::Listing { until };
+        Some(Load::List {
+            from: loaded,
+            until,
+            limit: LIST_RUNS_MAX,
+        })
+    }
+
+    /// True if the next run may be fetched. If no message in memory can go out before it, it may
+    /// exceed the shard's part of the memory, or the shard would stop. Only one such run at a time is
+    /// allowed over all shards.
+    fn has_room_for_next_run(&mut self, runs: &mut ResidentRuns, has_claims: bool) -> bool {
+        let Phase::Fetching(fetching) = &self.phase else {
+            return false;
+        };
+        let Some(next) = fetching.queue.front() else {
+            return true;
+        };
+        if next.size(runs.memory()) <= runs.memory().available() {
+            return true;
+        }
+        if has_claims || runs.schedule().has_loaded_messages() {
+            // Messages in memory go out first and free memory.
+            return false;
+        }
+        if runs.memory().is_exhausted() && self.shrink(runs) {
+            return true;
+        }
+        !runs.memory().is_over_budget()
+    }
+
+    fn fetch(&mut self, loaded: &ResidentRuns) -> Option<Load> {
+        let Phase::Fetching(fetching) = &mut self.phase else {
+            return None;
+        };
+        let memory = loaded.memory();
+        let bytes_max = memory.available().min(FETCH_BYTES_MAX);
+        let mut runs = Vec::new();
+        let mut messages = 0;
+        let mut bytes = 0;
+        while runs.len() < FETCH_RUNS_MAX
+            && messages < FETCH_MESSAGES_MAX
+            && let Some(next) = fetching.queue.front()
+        {
+            let size = next.size(memory);
+            if !runs.is_empty() && bytes + size > bytes_max {
+                break;
+            }
+            messages += u64::from(next.name.count());
+            bytes += size;
+            runs.extend(fetching.queue.pop_front());
+        }
+        let names = runs
+            .iter()
+            .map(|run| (run.slice, run.name.clone()))
+            .collect();
+        fetching.in_flight = Some(FetchInFlight {
+            runs,
+            _reserved: memory.reserve(bytes),
+        });
+        // With enough memory, runs are kept whole, so that they need not be fetched again.
+        let keep_until = if memory.is_half_free() && fetching.keep_until == fetching.until {
+            Timestamp::MAX
+        } else {
+            fetching.keep_until
+        };
+        Some(Load::Fetch {
+            runs: names,
+            bytes,
+            keep_until,
+            taken: loaded.schedule().taken(),
+        })
+    }
+
+    /// The listed runs are fetched. Requests the next page of the list, if there is one.
+    fn finish_page(&mut self, runs: &mut ResidentRuns) -> Option<Load> {
+        let Phase::Fetching(fetching) = std::mem::replace(&mut self.phase, Phase::Idle) else {
+            return None;
+        };
+        let Fetching {
+            until,
+            keep_until,
+            next_page,
+            ..
+        } = fetching;
+        let Some(from) = next_page.filter(|from| *from <= keep_until) else {
+            runs.mark_loaded_to(first_position_after(keep_until));
+            return None;
+        };
+        let loaded = runs.schedule().loaded();
+        runs.mark_loaded_to(Cursor::new(from, Offset(0)).max(loaded));
+        self.phase = Phase::Listing { until };
+        // A page that ends where it began would come again with the same limit.
+        Some(Load::List {
+            from,
+            until,
+            limit: LIST_RUNS_MAX.max(2 * runs.known_runs()),
+        })
+    }
+
+    /// Memory is exhausted and nothing in it can be delivered yet. Drops the messages that are due
+    /// last. Returns whether memory is still exhausted: then the messages of one instant need it all.
+    ///
+    /// The runs of a backlog overlap. No message may go out before all of them are loaded up to its
+    /// position. So the bound is halved until everything before it fits.
+    fn shrink(&mut self, runs: &mut ResidentRuns) -> bool {
+        let Phase::Fetching(fetching) = &mut self.phase else {
+            return false;
+        };
+        let Some(next) = fetching.queue.front() else {
+            return true;
+        };
+        // Late messages must stay, because W moves over them. Messages that are due at once are not
+        // spread over time, so the bound does not go below the epoch.
+        let taken = runs.schedule().taken().cursor.due;
+        let low = next.least.due.max(taken).as_millis().max(0);
+        let mut keep = fetching.keep_until.as_millis();
+        // Messages of one instant that are spread over several runs must be in memory together.
+        while runs.memory().is_exhausted() && keep > low {
+            keep = low + (keep - low) / 2;
+            runs.drop_due_after(Timestamp::from_millis(keep));
+        }
+        fetching.keep_until = fetching.keep_until.min(Timestamp::from_millis(keep));
+        runs.memory().is_exhausted()
+    }
+
+    pub(super) fn on_list_reply(
+        &mut self,
+        runs: &mut ResidentRuns,
+        listed: Vec<RunEntry>,
+        has_more: bool,
+    ) {
+        let Phase::Listing { until } = self.phase else {
+            return;
+        };
+        let last_due = listed.last().map(|entry| entry.least_due);
+        let next_page = last_due.filter(|_| has_more);
+        let unknown = listed
+            .into_iter()
+            .filter(|entry| !runs.is_known(&entry.name));
+        let mut queue: Vec<_> = unknown
+            .map(|entry| {
+                let least = Cursor::new(entry.least_due, entry.name.least_offset());
+                RunToFetch::new(least, entry.slice, entry.name)
+            })
+            .collect();
+        while let Some((due, slice, name)) = runs.pop_partial(until) {
+            queue.push(RunToFetch::new(Cursor::new(due, Offset(0)), slice, name));
+        }
+        // Late messages are fetched in order of their offsets, so that W can move over them before
+        // the whole backlog is loaded.
+        let taken = runs.schedule().taken().cursor.due;
+        let may_be_late = |run: &RunToFetch| run.least.due <= taken;
+        let late_runs = if next_page.is_some_and(|due| due <= taken) {
+            0
+        } else {
+            queue.iter().filter(|run| may_be_late(run)).count()
+        };
+        let by_offset =
+            |run: &RunToFetch| (late_runs > 0 && may_be_late(run)).then(|| run.name.least_offset());
+        queue.sort_by_key(|run| (by_offset(run).is_none(), by_offset(run), run.least));
+        self.phase = Phase::Fetching(Fetching {
+            queue: queue.into(),
+            until,
+            keep_until: until,
+            next_page,
+            late_runs,
+            in_flight: None,
+        });
+    }
+
+    /// The requested runs were added, except the last ones, whose sizes are in `left`: they did not
+    /// fit into the reserved memory. `missing` runs were not found.
+    pub(super) fn on_fetch_reply(
+        &mut self,
+        loaded: &mut ResidentRuns,
+        mut missing: Vec<(Slice, RunName)>,
+        left: Vec<usize>,
+    ) -> FetchOutcome {
+        let Phase::Fetching(fetching) = &mut self.phase else {
+            return FetchOutcome::Complete;
+        };
+        let Some(FetchInFlight { mut runs, .. }) = fetching.in_flight.take() else {
+            return FetchOutcome::Complete;
+        };
+        let rest = runs.split_off(runs.len().saturating_sub(left.len()));
+        fetching.late_runs = fetching.late_runs.saturating_sub(runs.len());
+        for (run, size) in rest.into_iter().zip(left).rev() {
+            fetching.queue.push_front(RunToFetch {
+                size: Some(size),
+                ..run
+            });
+        }
+        missing.retain(|(_, name)| !loaded.remove_if_replaced(name));
+        if missing.is_empty() {
+            self.missing.clear();
+            match fetching.queue.front() {
+                Some(next) if fetching.late_runs > 0 => {
+                    loaded.mark_late_loaded_to(next.name.least_offset());
+                }
+                Some(next) => {
+                    let bound = next.least.max(loaded.schedule().loaded());
+                    loaded.mark_loaded_to(bound);
+                }
+                None => {}
+            }
+            return FetchOutcome::Complete;
+        }
+        // After a rollback the store may hold the same messages in runs that are not known here.
+        let is_missing_again = |run: &&(Slice, RunName)| self.missing.contains(run);
+        let unreadable = missing.iter().filter(is_missing_again).cloned().collect();
+        self.missing = missing;
+        FetchOutcome::RolledBack { unreadable }
+    }
+}
+
+#[cfg(test)]
+impl Prefetch {
+    pub(super) fn set_horizon(&mut self, horizon: Timestamp) {
+        self.horizon = horizon;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{CLAIM_MESSAGES_MAX, LATE_CLAIM_INTERVAL, USUAL_RUN_MEMORY_BYTES};
+    use crate::model::{Body, Disposition, Headers, Level, Watermark};
+    use crate::run::{LoadedRun, RunDecoder, RunEncoder, record};
+    use crate::store::Lineage;
+    use crate::timer::load::MemoryBudget;
+    use crate::timer::load::{FetchBounds, LoadResult, ReadOutcome, fetch_result};
+    use crate::timer::shard::ShardState;
+    use bytes::Bytes;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+    use tokio::time::Instant;
+
+    const RUNS: u64 = 64;
+    const RUN_MESSAGES: u64 = 500;
+    const WALL: Timestamp = Timestamp::from_millis(1_000_000_000);
+    const SLICE: Slice = Slice {
+        level: Level::Hour,
+        start: 0,
+    };
+
+    /// For each run the offsets of its messages, and the size of each message.
+    type Recipe = Vec<(Vec<u64>, usize)>;
+
+    /// The stored runs of a shard. Its messages are due in the order of their offsets.
+    struct Backlog {
+        runs: BTreeMap<RunName, Bytes>,
+        count: u64,
+    }
+
+    impl Backlog {
+        fn new(recipe: &Recipe) -> Self {
+            let mut encoder = RunEncoder::new();
+            let mut runs = BTreeMap::new();
+            let mut count = 0;
+            for (number, (offsets, size)) in recipe.iter().enumerate() {
+                let payload = vec![b'x'; *size];
+                let body = Body {
+                    key: None,
+                    payload: Some(&payload),
+                    headers: Headers::from_block(&[]),
+                    id: None,
+                    target: None,
+                    dialect: None,
+                    disposition: Disposition::Deliver,
+                };
+                let mut bytes = Vec::new();
+                record::encode(&body, &mut bytes);
+                let position = |offset: &u64| {
+                    Cursor::new(Timestamp::from_millis(*offset as i64), Offset(*offset))
+                };
+                let name = format!("1-{number:x}-{:x}-{:x}", offsets.len(), offsets[0]);
+                let messages = offsets.iter().map(|offset| (position(offset), &bytes[..]));
+                runs.insert(RunName::new(name), encoder.encode(messages).1);
+                count += offsets.len() as u64;
+            }
+            Self { runs, count }
+        }
+
+        fn decode(name: &RunName, bytes: &Bytes) -> LoadedRun {
+            let decoded = RunDecoder::new().decode(name.clone(), SLICE, bytes);
+            decoded.expect("a valid run")
+        }
+
+        /// The size of each run in memory.
+        fn sizes(&self) -> impl Iterator<Item = usize> {
+            self.runs
+                .iter()
+                .map(|(name, bytes)| Self::decode(name, bytes).memory_size())
+        }
+
+        /// Answers a request as the loader does. Adds fetched runs to `fetched`.
+        fn answer(&self, load: Load, fetched: &mut usize) -> LoadResult {
+            let watermark = Watermark(self.count);
+            match load {
+                Load::Tail { .. } => LoadResult::Tail {
+                    watermark,
+                    seen: watermark,
+                    history: Lineage::default(),
+                    runs: Vec::new(),
+                },
+                Load::List { from, until, .. } => {
+                    let entries = self.runs.keys().map(|name| RunEntry {
+                        slice: SLICE,
+                        name: name.clone(),
+                        least_due: Timestamp::from_millis(name.least_offset().0 as i64),
+                    });
+                    LoadResult::List {
+                        watermark,
+                        history: Lineage::default(),
+                        runs: entries
+                            .filter(|run| (from..=until).contains(&run.least_due))
+                            .collect(),
+                        more: false,
+                    }
+                }
+                Load::Fetch {
+                    runs,
+                    bytes,
+                    keep_until,
+                    taken,
+                } => {
+                    *fetched += runs.len();
+                    let blobs = runs
+                        .iter()
+                        .map(|(_, name)| self.runs.get(name).cloned())
+                        .collect();
+                    let bounds = FetchBounds {
+                        bytes_max: bytes,
+                        keep_until,
+                        taken,
+                    };
+                    fetch_result(&runs, blobs, bounds, &mut RunDecoder::new())
+                }
+            }
+        }
+    }
+
+    /// Claims due messages, `claims` times at most, and completes them. Returns their offsets.
+    fn deliver(state: &mut ShardState, now: &mut Instant, claims: usize) -> Vec<u64> {
+        let mut delivered = Vec::new();
+        for _ in 0..claims {
+            let limit = CLAIM_MESSAGES_MAX;
+            let Some(taken) = state.take_due(WALL, *now, limit, Duration::ZERO, Duration::ZERO)
+            else {
+                break;
+            };
+            let mut offsets: Vec<_> = taken
+                .messages
+                .iter()
+                .map(|(run, at)| run.run.place(*at as usize))
+                .collect();
+            offsets.sort_unstable();
+            delivered.extend(offsets.iter().map(|position| position.offset.0));
+            state.on_claimed(taken, Vec::new());
+            let number = state.in_flight.numbers().next().expect("one batch");
+            let count = state.in_flight.open_messages();
+            state.in_flight.complete(number, count);
+            state.finish_batches(|_, _| ());
+            *now += LATE_CLAIM_INTERVAL;
+        }
+        delivered
+    }
+
+    #[test]
+    fn a_backlog_of_ten_times_the_budget_is_delivered_in_order() {
+        let backlog = Backlog::new(&overlapping(RUNS, RUN_MESSAGES, 100));
+        let whole: usize = backlog.sizes().sum();
+        let (budget, run) = (whole / 10, whole / RUNS as usize);
+        let memory = MemoryBudget::new(budget);
+        let mut state = ShardState::for_test(1, &memory, Watermark(backlog.count));
+        let mut now = Instant::now();
+        let mut delivered = Vec::new();
+        let (mut most, mut fetched) = (0, 0);
+        while delivered.len() < backlog.count as usize {
+            let before = (delivered.len(), fetched);
+            while let Some(load) = state.next_request(WALL, now, false) {
+                state.on_load_reply(backlog.answer(load, &mut fetched), now);
+                most = most.max(memory.used_bytes());
+            }
+            delivered.extend(deliver(&mut state, &mut now, usize::MAX));
+            now += LATE_CLAIM_INTERVAL;
+            assert_ne!((delivered.len(), fetched), before, "there is progress");
+        }
+        assert!(
+            delivered.iter().copied().eq(0..backlog.count),
+            "in order of due times"
+        );
+        assert!(
+            most <= budget + run,
+            "{most} bytes were used of a budget of {budget}"
+        );
+        assert!(
+            fetched <= 2 * 10 * RUNS as usize,
+            "{fetched} fetches of {RUNS} runs: each round must free half of the budget"
+        );
+    }
+
+    #[test]
+    fn a_run_that_is_larger_than_expected_waits_for_memory_with_all_later_runs() {
+        let sizes = [100, 100, 90_000, 100];
+        let recipe = (0..)
+            .zip(sizes)
+            .map(|(run, size)| ((run * 10..run * 10 + 10).collect(), size))
+            .collect();
+        let backlog = Backlog::new(&recipe);
+        let memory = MemoryBudget::new(1 << 30);
+        let watermark = Watermark(backlog.count);
+        let mut state = ShardState::for_test(1, &memory, watermark);
+        let (now, mut fetched) = (Instant::now(), 0);
+        let (name, bytes) = backlog.runs.iter().next().expect("four runs");
+        let tail = LoadResult::Tail {
+            watermark,
+            seen: watermark,
+            history: Lineage::default(),
+            runs: vec![ReadOutcome::Loaded(Backlog::decode(name, bytes))],
+        };
+        state.on_load_reply(tail, now);
+        let list = state
+            .next_request(WALL, now, false)
+            .expect("it is not loaded");
+        state.on_load_reply(backlog.answer(list, &mut fetched), now);
+        let mut fetch = || {
+            let before = memory.used_bytes();
+            let load = state.next_request(WALL, now, false)?;
+            let Load::Fetch { runs, bytes, .. } = &load else {
+                return None;
+            };
+            let (count, reserved) = (runs.len(), *bytes);
+            state.on_load_reply(backlog.answer(load, &mut fetched), now);
+            let added = memory.used_bytes() - before;
+            assert!(
+                added <= reserved,
+                "{added} bytes came, {reserved} were reserved"
+            );
+            Some(count)
+        };
+        assert_eq!((fetch(), fetch(), fetch()), (Some(3), Some(2), None));
+        assert_eq!(deliver(&mut state, &mut Instant::now(), 9).len(), 40);
+    }
+
+    /// Runs that overlap completely: the first message of each run is due before the second of any.
+    fn overlapping(runs: u64, messages: u64, size: usize) -> Recipe {
+        (0..runs)
+            .map(|run| ((0..messages).map(|at| at * runs + run).collect(), size))
+            .collect()
+    }
+
+    fn recipe() -> impl Strategy<Value = Recipe> {
+        let run = (1..40_u64, prop::sample::select(&[100_usize, 1_000, 20_000]));
+        let uneven = prop::collection::vec(run, 1..10).prop_map(|runs| {
+            let ends = runs.iter().scan(0, |end, (messages, _)| {
+                *end += messages;
+                Some(*end)
+            });
+            ends.zip(&runs)
+                .map(|(end, (messages, size))| ((end - messages..end).collect(), *size))
+                .collect()
+        });
+        let even = (
+            1..10_u64,
+            1..40_u64,
+            prop::sample::select(&[100_usize, 20_000]),
+        );
+        prop_oneof![
+            uneven,
+            even.prop_map(|(runs, messages, size)| overlapping(runs, messages, size))
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+        #[test]
+        fn backlogs_of_many_shards_exceed_the_shared_budget_by_one_run_at_most(
+            recipes in prop::collection::vec(recipe(), 1..40),
+            part in 2..20_usize,
+        ) {
+            let backlogs: Vec<_> = recipes.iter().map(Backlog::new).collect();
+            let (whole, run) = backlogs
+                .iter()
+                .flat_map(Backlog::sizes)
+                .fold((0, 0), |(sum, most), size| (sum + size, size.max(most)));
+            // Each shard's part of the budget holds two messages.
+            let budget = whole / part + 100_000 * backlogs.len();
+            let expected = run.max(USUAL_RUN_MEMORY_BYTES);
+            let memory = MemoryBudget::new(budget);
+            let mut states: Vec<_> = backlogs
+                .iter()
+                .zip(0..)
+                .map(|(backlog, slot)| ShardState::for_test(slot, &memory, Watermark(backlog.count)))
+                .collect();
+            let mut delivered = vec![Vec::new(); states.len()];
+            let (mut now, mut fetched, mut rounds) = (Instant::now(), 0, 0);
+            while delivered.iter().zip(&backlogs).any(|(offsets, backlog)| offsets.len() < backlog.count as usize) {
+                // All shards ask before any is answered.
+                let requests: Vec<_> = states
+                    .iter_mut()
+                    .map(|state| state.next_request(WALL, now, false))
+                    .collect();
+                let reserved = memory.used_and_reserved();
+                prop_assert!(reserved <= budget + expected, "{reserved} of {budget}");
+                for (at, load) in requests.into_iter().enumerate() {
+                    if let Some(load) = load {
+                        states[at].on_load_reply(backlogs[at].answer(load, &mut fetched), now);
+                    }
+                    let used = memory.used_bytes();
+                    prop_assert!(used <= budget + run, "{used} of {budget}, and {run} a run");
+                }
+                for (state, offsets) in states.iter_mut().zip(&mut delivered) {
+                    offsets.extend(deliver(state, &mut now, 1));
+                }
+                now += LATE_CLAIM_INTERVAL;
+                rounds += 1;
+                prop_assert!(rounds < 20_000, "there is progress");
+            }
+            for (offsets, backlog) in delivered.iter().zip(&backlogs) {
+                prop_assert!(offsets.iter().copied().eq(0..backlog.count), "in order of due times");
+            }
+        }
+    }
+}
