@@ -128,12 +128,12 @@ pub enum Command {
     Demo(DemoArgs),
     /// Erases the stored state of a source topic that was recreated
     ///
-    /// If a source topic is deleted and created again, its shards stop, because their offsets mean
-    /// nothing in the new topic. Stop the processes that serve the route, run this command, and
-    /// start them again: they read the topic from its first record. If messages of the old topic
-    /// still wait, the command erases nothing without --discard. If the route delivers to NATS, the
-    /// command waits until the duplicate windows of the target streams have passed. Before that,
-    /// the streams would drop new messages with the ids of old ones.
+    /// The old offsets mean nothing in the new topic, so its shards stop. Stop the processes that
+    /// serve the route, run this command, and start them again: they read the topic from its first
+    /// record. If messages of the old topic still wait, the command erases nothing without
+    /// --discard. If the route delivers to NATS, the command waits until the duplicate windows of
+    /// the target streams have passed. Before that, the streams would drop new messages with the
+    /// ids of old ones.
     Reset(ResetArgs),
     /// Counts the waiting messages, or finds one of them
     ///

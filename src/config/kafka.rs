@@ -18,67 +18,6 @@ pub(crate) struct Kafka {
     pub(crate) properties: BTreeMap<String, Secret>,
 }
 
-/// Properties that Postdate sets itself, with the reason.
-const OWNED: &[(&[&str], &str)] = &[
-    (
-        &["bootstrap.servers", "metadata.broker.list"],
-        "`brokers` lists the brokers",
-    ),
-    (
-        &["group.id"],
-        "each route has its own consumer group, <deployment>.<route>",
-    ),
-    (
-        &["group.instance.id"],
-        "members come and go, and one process has several",
-    ),
-    (
-        &["group.protocol", "partition.assignment.strategy"],
-        "Postdate's protocol depends on how partitions are assigned",
-    ),
-    (
-        &["enable.auto.commit", "enable.auto.offset.store"],
-        "an offset is committed only after the store has all messages before it",
-    ),
-    (
-        &["auto.offset.reset"],
-        "offsets come from the store; a reset would lose or repeat messages",
-    ),
-    (
-        &["isolation.level"],
-        "messages of aborted transactions must not be delivered",
-    ),
-    (
-        &["enable.partition.eof"],
-        "the end of a partition moves the watermark",
-    ),
-    (
-        &["partitioner"],
-        "a key must go to the same partition as with the Java client",
-    ),
-    (
-        &["enable.idempotence"],
-        "without it a retry of the client makes duplicates and breaks the order",
-    ),
-    (
-        &["enable.gapless.guarantee"],
-        "Postdate's protocol depends on the order of retries",
-    ),
-    (
-        &["acks", "request.required.acks"],
-        "a message is delivered only when all in-sync replicas have it",
-    ),
-    (&["transactional.id"], "Postdate manages its transactions"),
-    (
-        &["delivery.report.only.error"],
-        "a message is delivered only when the broker has confirmed it",
-    ),
-    (
-        &["message.max.bytes"],
-        "the broker decides which messages are too large",
-    ),
-];
-
 /// The two names of the property that limits requests in flight. With idempotence librdkafka keeps
 /// the order of at most five.
 const IN_FLIGHT: [&str; 2] = ["max.in.flight.requests.per.connection", "max.in.flight"];
@@ -160,7 +99,7 @@ fn collect<'a>(at: &At<'a>, prefix: &str, properties: &mut BTreeMap<String, Opti
 impl Property<'_> {
     fn check(&self, name: &str) -> Option<Secret> {
         let at = &self.at;
-        if let Some((_, reason)) = OWNED.iter().find(|(names, _)| names.contains(&name)) {
+        if let Some(reason) = owner_reason(name) {
             at.refuse(
                 format!("Postdate sets {name} itself: {reason}"),
                 "remove it",
@@ -208,4 +147,36 @@ impl Property<'_> {
         }
         text
     }
+}
+
+/// Why Postdate sets a property itself; `None` if it does not.
+fn owner_reason(property: &str) -> Option<&'static str> {
+    Some(match property {
+        "bootstrap.servers" | "metadata.broker.list" => "`brokers` lists the brokers",
+        "group.id" => "each route has its own consumer group, <deployment>.<route>",
+        "group.instance.id" => "members come and go, and one process has several",
+        "group.protocol" | "partition.assignment.strategy" => {
+            "Postdate's protocol depends on how partitions are assigned"
+        }
+        "enable.auto.commit" | "enable.auto.offset.store" => {
+            "an offset is committed only after the store has all messages before it"
+        }
+        "auto.offset.reset" => "offsets come from the store; a reset would lose or repeat messages",
+        "isolation.level" => "messages of aborted transactions must not be delivered",
+        "enable.partition.eof" => "the end of a partition moves the watermark",
+        "partitioner" => "a key must go to the same partition as with the Java client",
+        "enable.idempotence" => {
+            "without it a retry of the client makes duplicates and breaks the order"
+        }
+        "enable.gapless.guarantee" => "Postdate's protocol depends on the order of retries",
+        "acks" | "request.required.acks" => {
+            "a message is delivered only when all in-sync replicas have it"
+        }
+        "transactional.id" => "Postdate manages its transactions",
+        "delivery.report.only.error" => {
+            "a message is delivered only when the broker has confirmed it"
+        }
+        "message.max.bytes" => "the broker decides which messages are too large",
+        _ => return None,
+    })
 }

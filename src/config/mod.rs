@@ -84,23 +84,19 @@ pub(crate) enum LogFormat {
 }
 
 /// With less than a few whole batches the loader could not continue.
-const MEMORY: Range<Size> = Range {
-    default: Size(256 << 20),
-    least: Size(4 * limit::BATCH_BYTES_MAX as u64),
-    greatest: Size(1 << 40),
-};
+const MEMORY: Range<Size> = Range::new(
+    Size(256 << 20),
+    Size(4 * limit::BATCH_BYTES_MAX as u64),
+    Size(1 << 40),
+);
 /// Below a second, a pause of the process loses its shards. Above some minutes, a lost process
 /// delays them.
-const LEASE: Range<Span> = Range {
-    default: Span::from_secs(5),
-    least: Span::from_secs(1),
-    greatest: Span::from_secs(300),
-};
-const MAX_CLOCK_SKEW: Range<Span> = Range {
-    default: Span(limit::CLOCK_SKEW_MAX),
-    least: Span::from_millis(50),
-    greatest: Span::from_secs(60),
-};
+const LEASE: Range<Span> = Range::new(Span::from_secs(5), Span::from_secs(1), Span::from_secs(300));
+const MAX_CLOCK_SKEW: Range<Span> = Range::new(
+    Span(limit::CLOCK_SKEW_MAX),
+    Span::from_millis(50),
+    Span::from_secs(60),
+);
 const DEFAULT_LEVEL: &str = "info";
 
 /// The configuration as it is written. All keys are optional here; the checks report missing ones.

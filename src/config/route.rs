@@ -133,37 +133,29 @@ pub(crate) struct Retry {
 const DAY: u64 = 24 * 3600;
 
 /// A due time after ten years is a mistake of the producer, such as microseconds for milliseconds.
-const MAX_DELAY: Range<Span> = Range {
-    default: Span::from_secs(30 * DAY),
-    least: Span::from_millis(1),
-    greatest: Span::from_secs(3650 * DAY),
-};
+const MAX_DELAY: Range<Span> = Range::new(
+    Span::from_secs(30 * DAY),
+    Span::from_millis(1),
+    Span::from_secs(3650 * DAY),
+);
 /// A time below a takeover or a restart would make dead letters of messages without a fault.
-const OVERDUE_AFTER: Range<Span> = Range {
-    default: Span::from_secs(3600),
-    least: Span::from_secs(1),
-    greatest: Span::from_secs(3650 * DAY),
-};
-const CATCH_UP_RATE: Range<u32> = Range {
-    default: 5_000,
-    least: 1,
-    greatest: 10_000_000,
-};
-const MAX_ATTEMPTS: Range<u32> = Range {
-    default: 10,
-    least: 1,
-    greatest: 1000,
-};
-pub(super) const BACKOFF: Range<Span> = Range {
-    default: Span::from_secs(1),
-    least: Span::from_millis(100),
-    greatest: Span::from_secs(DAY),
-};
-pub(super) const BACKOFF_MAX: Range<Span> = Range {
-    default: Span::from_secs(300),
-    least: Span::from_millis(100),
-    greatest: Span::from_secs(DAY),
-};
+const OVERDUE_AFTER: Range<Span> = Range::new(
+    Span::from_secs(3600),
+    Span::from_secs(1),
+    Span::from_secs(3650 * DAY),
+);
+const CATCH_UP_RATE: Range<u32> = Range::new(5_000, 1, 10_000_000);
+const MAX_ATTEMPTS: Range<u32> = Range::new(10, 1, 1000);
+pub(super) const BACKOFF: Range<Span> = Range::new(
+    Span::from_secs(1),
+    Span::from_millis(100),
+    Span::from_secs(DAY),
+);
+pub(super) const BACKOFF_MAX: Range<Span> = Range::new(
+    Span::from_secs(300),
+    Span::from_millis(100),
+    Span::from_secs(DAY),
+);
 
 /// `[route.<name>]` as it is written.
 #[derive(Default, Deserialize)]

@@ -15,11 +15,7 @@ pub(crate) struct Traces {
     pub(crate) one_in: u32,
 }
 
-const ONE_IN: Range<u32> = Range {
-    default: 1,
-    least: 1,
-    greatest: 1_000_000,
-};
+const ONE_IN: Range<u32> = Range::new(1, 1, 1_000_000);
 
 const URL_FORM: &str = "write the collector's address for OTLP over HTTP, such as \"http://127.0.0.1:4318\", without /v1/traces";
 
