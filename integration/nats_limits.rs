@@ -115,7 +115,7 @@ fn a_consumer_that_brings_nothing_is_made_anew() {
     nats().publish_all(&subject, (0..3).map(|_| (&[][..], "behind it")));
     nats().wait_for(&out, 4, PATIENCE);
     assert_eq!(
-        postdate.logs().matches("brings nothing").count(),
+        postdate.logs().matches("does not bring messages").count(),
         1,
         "{}",
         postdate.logs()

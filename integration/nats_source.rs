@@ -357,7 +357,8 @@ fn what_a_client_may_not_do_is_said_in_the_servers_words_and_logged_once() {
     let lines: Vec<_> = logs
         .lines()
         .filter(|line| {
-            line.contains("nats::link") && line.to_lowercase().contains("permissions violation")
+            line.contains("nats::connection")
+                && line.to_lowercase().contains("permissions violation")
         })
         .collect();
     assert_eq!(lines.len(), 1, "{lines:#?}");
