@@ -69,9 +69,9 @@
 //! 4. `schedule/mod.rs`: which messages come next.
 //! 5. `timer/dispatcher.rs` and `lua/advance.lua`: from a claim to a delivery.
 //!
-//! A new broker is a folder beside `broker/kafka`, a file in `role/brokers` and a table in
+//! A new broker is a folder beside `broker/kafka`, a variant in `role/brokers.rs` and a table in
 //! `config`. A new store is a folder beside `store/redis` and lines in `role/store_factory.rs`. The
-//! contract suites in `testing` tell when it is complete. CONTRIBUTING.md has the lists of files.
+//! contract suites in `testing` tell when it is complete.
 
 #[macro_use]
 mod testing;

@@ -18,7 +18,7 @@ use crate::model::{
     Headers, Offset, OriginFormat, ParsedRecord, Partition, Reason, Record, RoutingRules, ShardId,
     TemplateInput, Timestamp, Warning, parse_record,
 };
-use crate::role::{TargetOptions, TargetPurpose, adapter, routing_rules};
+use crate::role::{Cluster, TargetOptions, TargetPurpose, routing_rules};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -350,7 +350,7 @@ fn target(config: &Config, source: &config::Source, part: HealthPart) -> Result<
             WallClock.now().as_millis()
         ),
     };
-    adapter(source.kind).target(config, &source.cluster, options, part)
+    Cluster::of(config, &source.cluster).target(options, part)
 }
 
 /// A client that reports nothing, since nobody is there, is not waited for.

@@ -1,6 +1,6 @@
 //! Starts the two threads of each route's ingress.
 
-use super::brokers::{SourceOptions, adapter};
+use super::brokers::{Cluster, SourceOptions};
 use super::wiring::{StoreThread, Wiring, consumer_group, routing_rules};
 use crate::broker::Source;
 use crate::clock::WallClock;
@@ -87,8 +87,8 @@ fn source(wiring: &Wiring, name: &str, process: u64) -> Result<Box<dyn Source>> 
     let health = wiring
         .health
         .register(format!("route {name} source client"));
-    adapter(route.source.kind)
-        .source(&wiring.config, &route.source.cluster, options, health)
+    Cluster::of(&wiring.config, &route.source.cluster)
+        .source(options, health)
         .with_context(|| format!("route.{name}.source"))
 }
 

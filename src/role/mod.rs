@@ -22,7 +22,7 @@ mod trace_thread;
 mod wiring;
 
 pub(crate) use brokers::{
-    SourceOptions, TargetOptions, TargetPurpose, adapter, kafka_cluster, nats_cluster,
+    Cluster, SourceOptions, TargetOptions, TargetPurpose, kafka_cluster, nats_cluster,
 };
 pub(crate) use store_factory::{StoreFactory, query_context, redis_options};
 pub(crate) use wiring::{catalog, routing_rules};

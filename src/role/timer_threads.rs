@@ -1,10 +1,10 @@
 //! Starts the three threads of the timer: leases and dispatcher, loader, compactor.
 
-use super::brokers::{TargetOptions, TargetPurpose, adapter, kind_of_cluster};
+use super::brokers::{Cluster, TargetOptions, TargetPurpose};
 use super::wiring::{StoreThread, Wiring, catalog, consumer_group, marker_group, routing_rules};
 use crate::broker::{Target, TransactionalProducers};
 use crate::clock::WallClock;
-use crate::config::{self, Config};
+use crate::config;
 use crate::limit::{
     COMPACT_REQUEST_QUEUE_MAX, COMPACT_RESULT_QUEUE_MAX, LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX,
     LOADER_REPLIES_MAX, TIMER_IN_FLIGHT_MAX,
@@ -253,16 +253,15 @@ fn target(
         TargetPurpose::Bulk => "bulk target client",
         TargetPurpose::Fast | TargetPurpose::Command => "target client",
     };
-    let qualified = qualified_name(&wiring.config, cluster);
-    let health = wiring.health.register(format!("{client} of {qualified}"));
+    let cluster = Cluster::of(&wiring.config, cluster);
+    let name = cluster.qualified_name();
+    let health = wiring.health.register(format!("{client} of {name}"));
     let options = TargetOptions {
         purpose,
         in_flight_max: TIMER_IN_FLIGHT_MAX,
         sender: format!("{worker:016x}/{client}"),
     };
-    adapter(kind_of_cluster(&wiring.config, cluster))
-        .target(&wiring.config, cluster, options, health)
-        .context(qualified)
+    cluster.target(options, health).context(name)
 }
 
 fn transactional_producers(
@@ -270,16 +269,12 @@ fn transactional_producers(
     cluster: &str,
     marker_group: &str,
 ) -> Result<Box<dyn TransactionalProducers>> {
-    let qualified = qualified_name(&wiring.config, cluster);
+    let cluster = Cluster::of(&wiring.config, cluster);
+    let name = cluster.qualified_name();
     let health = wiring
         .health
-        .register(format!("transactions client of {qualified}"));
-    adapter(kind_of_cluster(&wiring.config, cluster))
-        .transactional_producers(&wiring.config, cluster, marker_group, health)
-        .context(qualified)
-}
-
-/// The name of a cluster's table in the configuration, such as `kafka.main`.
-fn qualified_name(config: &Config, cluster: &str) -> String {
-    format!("{}.{cluster}", kind_of_cluster(config, cluster).key())
+        .register(format!("transactions client of {name}"));
+    cluster
+        .transactional_producers(marker_group, health)
+        .context(name)
 }

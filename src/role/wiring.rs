@@ -1,7 +1,7 @@
 //! Everything that the threads of a process share, and how a thread gets a store connection.
 
 use super::StoreFactory;
-use super::brokers::adapter;
+use super::brokers::{Cluster, naming};
 use crate::broker::Catalog;
 use crate::config::{self, Config};
 use crate::health::{Health, HealthPart};
@@ -125,7 +125,7 @@ pub(crate) fn catalog(
 ) -> Result<Box<dyn Catalog>> {
     let source = &config.routes[route].source;
     let group = consumer_group(config, route);
-    adapter(source.kind).catalog(config, &source.cluster, &group, health)
+    Cluster::of(config, &source.cluster).catalog(&group, health)
 }
 
 /// The rules by which records of the route are parsed and delivered.
@@ -133,7 +133,7 @@ pub(crate) fn routing_rules(config: &Config, name: &str) -> RoutingRules {
     let route = &config.routes[name];
     RoutingRules {
         targets: TargetRules::new(
-            adapter(route.target_kind()).naming(),
+            naming(route.target_kind()),
             route.target.as_ref().map(|target| target.name.as_str()),
             route.allow.clone().unwrap_or_default(),
             config.source_topics_of(route.target_cluster()),

@@ -3,18 +3,17 @@
 
 use super::venue::Venue;
 use crate::broker::{Source, Target};
-use crate::config::{BrokerKind, Config};
+use crate::config::Config;
 use crate::health::HealthPart;
 use crate::limit::DEMO_IN_FLIGHT_MAX;
 use crate::model::Dialects;
-use crate::role::{SourceOptions, TargetOptions, TargetPurpose, adapter};
+use crate::role::{Cluster, SourceOptions, TargetOptions, TargetPurpose};
 use anyhow::Result;
 
 /// The configuration and clusters of the demo's clients.
 #[derive(Clone)]
 pub(super) struct Clients {
     config: Config,
-    kind: BrokerKind,
     source_cluster: String,
     target_cluster: String,
 }
@@ -24,7 +23,6 @@ impl Clients {
         let route = &venue.config.routes[&venue.route];
         Self {
             config: venue.config.clone(),
-            kind: venue.place.kind,
             source_cluster: route.source.cluster.clone(),
             target_cluster: route.target_cluster().to_owned(),
         }
@@ -37,7 +35,7 @@ impl Clients {
             in_flight_max: DEMO_IN_FLIGHT_MAX,
             sender: run.to_owned(),
         };
-        adapter(self.kind).target(&self.config, &self.source_cluster, options, health)
+        Cluster::of(&self.config, &self.source_cluster).target(options, health)
     }
 
     /// The client that watches `topics` of the target, as the only member of `group`.
@@ -53,6 +51,6 @@ impl Clients {
             topics,
             dialects: Dialects::default(),
         };
-        adapter(self.kind).source(&self.config, &self.target_cluster, options, health)
+        Cluster::of(&self.config, &self.target_cluster).source(options, health)
     }
 }

@@ -1,0 +1,186 @@
+//! The registry of broker kinds: builds the clients of a configured cluster. A new kind of broker is
+//! one more variant of [`Cluster`].
+
+use crate::broker::kafka::{
+    self, KafkaCatalog, KafkaSource, KafkaTarget, KafkaTransactionalProducers,
+};
+use crate::broker::nats::{self, NatsCatalog, NatsSource, NatsTarget};
+use crate::broker::{Catalog, Source, Target, TransactionalProducers};
+use crate::config::{self, BrokerKind, Config};
+use crate::health::HealthPart;
+use crate::limit::COMMAND_DELIVERY_TIMEOUT;
+use crate::model::{Dialect, Dialects, Naming};
+use anyhow::{Result, bail};
+
+/// A configured cluster, as its adapter takes it. It holds secrets: never print it.
+pub(crate) enum Cluster {
+    Kafka(kafka::Cluster),
+    Nats(nats::Cluster),
+}
+
+/// The topics of a source, and its member name in a consumer group.
+pub(crate) struct SourceOptions {
+    pub(crate) group: String,
+    /// A name that no other process has.
+    pub(crate) member: String,
+    pub(crate) topics: Vec<String>,
+    pub(crate) dialects: Dialects,
+}
+
+/// The purpose and bounds of a target.
+pub(crate) struct TargetOptions {
+    pub(crate) purpose: TargetPurpose,
+    pub(crate) in_flight_max: usize,
+    /// A name that no other target has.
+    pub(crate) sender: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TargetPurpose {
+    /// The producer of the fast lane.
+    Fast,
+    /// The producer of the bulk lane, which favours throughput over latency.
+    Bulk,
+    /// A single record of a command: it fails soon, because a person waits.
+    Command,
+}
+
+impl Cluster {
+    /// The cluster that the configuration has under this name. No two clusters share a name.
+    pub(crate) fn of(config: &Config, name: &str) -> Self {
+        if config.nats.contains_key(name) {
+            Self::Nats(nats_cluster(config, name))
+        } else {
+            Self::Kafka(kafka_cluster(config, name))
+        }
+    }
+
+    /// The name of the cluster's table in the configuration, such as `kafka.main`.
+    pub(crate) fn qualified_name(&self) -> String {
+        match self {
+            Self::Kafka(cluster) => format!("{}.{}", BrokerKind::Kafka.key(), cluster.name),
+            Self::Nats(cluster) => format!("{}.{}", BrokerKind::Nats.key(), cluster.name),
+        }
+    }
+
+    pub(crate) fn source(
+        &self,
+        options: SourceOptions,
+        health: HealthPart,
+    ) -> Result<Box<dyn Source>> {
+        Ok(match self {
+            Self::Kafka(cluster) => {
+                let topics = &options.topics;
+                Box::new(KafkaSource::new(cluster, options.group, topics, health)?)
+            }
+            Self::Nats(cluster) => {
+                let options = nats::SourceOptions {
+                    group: options.group,
+                    topics: options.topics,
+                    member: options.member,
+                    reads_schedules: options.dialects.has(Dialect::Nats),
+                };
+                Box::new(NatsSource::new(cluster, options, health)?)
+            }
+        })
+    }
+
+    /// `group` is the consumer group whose commits are read.
+    pub(crate) fn catalog(&self, group: &str, health: HealthPart) -> Result<Box<dyn Catalog>> {
+        Ok(match self {
+            Self::Kafka(cluster) => Box::new(KafkaCatalog::new(cluster, Some(group), health)?),
+            Self::Nats(cluster) => Box::new(NatsCatalog::new(cluster, health)),
+        })
+    }
+
+    pub(crate) fn target(
+        &self,
+        options: TargetOptions,
+        health: HealthPart,
+    ) -> Result<Box<dyn Target>> {
+        let in_flight_max = options.in_flight_max;
+        Ok(match self {
+            Self::Kafka(cluster) => Box::new(match options.purpose {
+                TargetPurpose::Fast => KafkaTarget::new(cluster, in_flight_max, health)?,
+                TargetPurpose::Bulk => KafkaTarget::for_bulk(cluster, in_flight_max, health)?,
+                TargetPurpose::Command => {
+                    let cluster = with_command_timeout(cluster);
+                    KafkaTarget::new(&cluster, in_flight_max, health)?
+                }
+            }),
+            Self::Nats(cluster) => {
+                let sender = options.sender;
+                Box::new(NatsTarget::new(cluster, in_flight_max, sender, health)?)
+            }
+        })
+    }
+
+    /// Producers for exactly-once routes. `marker_group` is one of the groups that hold markers.
+    pub(crate) fn transactional_producers(
+        &self,
+        marker_group: &str,
+        health: HealthPart,
+    ) -> Result<Box<dyn TransactionalProducers>> {
+        let Self::Kafka(cluster) = self else {
+            bail!("the broker has no transactions");
+        };
+        let producers = KafkaTransactionalProducers::new(cluster, Some(marker_group), health)?;
+        Ok(Box::new(producers))
+    }
+}
+
+/// How targets are named on clusters of this kind.
+pub(crate) fn naming(kind: BrokerKind) -> Naming {
+    match kind {
+        BrokerKind::Kafka => Naming::Topic,
+        BrokerKind::Nats => Naming::Subject,
+    }
+}
+
+/// Replaces the configured delivery timeout, which is for the service: it retries for minutes.
+fn with_command_timeout(cluster: &kafka::Cluster) -> kafka::Cluster {
+    let mut cluster = cluster.clone();
+    cluster.properties.remove("delivery.timeout.ms");
+    let timeout = COMMAND_DELIVERY_TIMEOUT.as_millis().to_string();
+    let name = "message.timeout.ms".to_owned();
+    cluster.properties.insert(name, timeout);
+    cluster
+}
+
+pub(crate) fn kafka_cluster(config: &Config, name: &str) -> kafka::Cluster {
+    let kafka = &config.kafka[name];
+    let properties = kafka
+        .properties
+        .iter()
+        .map(|(key, value)| (key.clone(), value.expose().to_owned()));
+    kafka::Cluster {
+        name: name.into(),
+        brokers: kafka.brokers.clone(),
+        properties: properties.collect(),
+    }
+}
+
+pub(crate) fn nats_cluster(config: &Config, name: &str) -> nats::Cluster {
+    let nats = &config.nats[name];
+    let secret = |secret: &config::Secret| secret.expose().to_owned();
+    nats::Cluster {
+        name: name.into(),
+        deployment: config.deployment.as_str().into(),
+        urls: nats.urls().collect(),
+        domain: nats.domain.clone(),
+        login: match &nats.login {
+            config::Login::Anonymous => nats::Login::Anonymous,
+            config::Login::User { name, password } => nats::Login::User {
+                name: name.clone(),
+                password: secret(password),
+            },
+            config::Login::Token(token) => nats::Login::Token(secret(token)),
+            config::Login::Nkey(seed) => nats::Login::Nkey(secret(seed)),
+            config::Login::Credentials(text) => nats::Login::Credentials(secret(text)),
+        },
+        tls: nats::Tls {
+            ca: nats.ca.clone(),
+            client_certificate: nats.certificate.clone(),
+        },
+    }
+}
