@@ -2,7 +2,14 @@
 //! compared byte for byte, case included, on every broker. Other headers have no meaning to
 //! Postdate.
 //!
-//! How to add a control header: see CONTRIBUTING.md.
+//! How to add a control header:
+//! 1. Here: add a variant and its name to [`ControlHeader`].
+//! 2. In `parsing/parse_record.rs`: parse it.
+//!
+//! If the message must keep its value until delivery:
+//! 3. In `message.rs`: add a field to `Body`.
+//! 4. In `run/record.rs`: store the field.
+//! 5. In the timer's delivery code: use it.
 
 /// A header that controls what happens to a record. Producers write them; only Postdate writes
 /// `Retry`.
