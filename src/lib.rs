@@ -67,7 +67,8 @@
 //!    an append.
 //! 3. `store/mod.rs` and `lua/append.lua`: the store port, and its most important script.
 //! 4. `schedule/mod.rs`: which messages come next.
-//! 5. `timer/dispatcher.rs` and `lua/advance.lua`: from a claim to a delivery.
+//! 5. `timer/dispatcher.rs`, `timer/delivery/send.rs` and `lua/advance.lua`: from a claim to a
+//!    delivery.
 //!
 //! A new broker is a folder beside `broker/kafka`, a variant in `role/brokers.rs` and a table in
 //! `config`. A new store is a folder beside `store/redis` and lines in `role/store_factory.rs`. The

@@ -9,7 +9,7 @@
 //! If the message must keep its value until delivery:
 //! 3. In `message.rs`: add a field to `Body`.
 //! 4. In `run/record.rs`: store the field.
-//! 5. In the timer's delivery code: use it.
+//! 5. In `timer/delivery/record.rs`: use it.
 
 /// A header that controls what happens to a record. Producers write them; only Postdate writes
 /// `Retry`.
