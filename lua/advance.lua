@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Acknowledges deliveries, then claims what comes next, for the current token only (I4, I5):
--- - moves delivered to a position that includes it;
+-- Acknowledges deliveries, then claims the next messages, for the current token only (I4, I5):
+-- - moves delivered to a pair that includes the old one;
 -- - deletes the named runs, and delivered ids that still name the same place;
 -- - removes cancelled places inside delivered;
 -- - moves claimed forward, each component on its own, never back.
@@ -19,7 +19,7 @@
 --        6 how far this may be ahead of now, in ms
 --        7 maximum number of cancelled places to remove
 --        8 number of runs to delete
---        9 delivered position that the caller acknowledged before
+--        9 delivered pair that the caller acknowledged before
 --        10 delivered messages since then
 --        11 cancelled
 --        12 dead-lettered

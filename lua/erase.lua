@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Deletes all keys of a shard, whatever they hold. Deletes nothing if counts names a slice whose
+-- Deletes all keys of a shard, of any type. Deletes nothing if counts names a slice whose
 -- keys are not in KEYS.
 -- KEYS   1 meta
 --        2 counts

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Extends a lease to `length` from now, for the current token only (I5). An expired lease that
--- nobody took is extended too.
+-- no other worker took is extended too.
 -- KEYS   1 meta
 -- ARGV   1 layout version
 --        2 token

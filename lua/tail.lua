@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Reads what was appended past a watermark, oldest first: whole batches, at most `limit` runs, but
+-- Reads the runs appended past a watermark, oldest first: whole batches, at most `limit` runs, but
 -- at least one batch. Each member starts with the end of its batch in hex. The tail is ordered by
 -- text, because a score would round the number.
 -- KEYS   1 meta

@@ -2,9 +2,9 @@
 -- script.
 -- KEYS[1] is the meta key, KEYS[2] the counts key, ARGV[1] the layout version.
 
--- Whether hex text a is less than b; both have the same length. Compares eight digits at a time,
--- because a double holds eight digits exactly and sixteen not. Lua's own `<` depends on the locale
--- of the server: in some, "aa" is one letter.
+-- Returns true if hex text a is less than b; both have the same length. Compares eight digits at a
+-- time, because a double holds eight digits exactly and sixteen not. Lua's own `<` depends on the
+-- locale of the server: in some, "aa" is one letter.
 local function before(a, b)
   if a == b then return false end
   for i = 1, #a, 8 do
@@ -14,10 +14,10 @@ local function before(a, b)
   return false
 end
 
--- Whether a position (claimed, delivered) includes a place. A place is due and offset, 16 digits
--- each. A position is the due and offset of its cursor, then its watermark, 16 digits each.
-local function covers(position, place)
-  return before(place:sub(17), position:sub(33)) and not before(position:sub(1, 32), place)
+-- Returns true if a pair (claimed, delivered) includes a place. A place is due and offset, 16
+-- digits each. A pair is the due and offset of its cursor, then its watermark, 16 digits each.
+local function covers(pair, place)
+  return before(place:sub(17), pair:sub(33)) and not before(pair:sub(1, 32), place)
 end
 
 local function hex(text, width) return text and #text == width and not text:find('%X') end

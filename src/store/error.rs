@@ -6,7 +6,7 @@ pub(crate) enum Error {
     /// No answer. The next call may succeed.
     #[error("the store does not answer: {0}")]
     Unavailable(String),
-    /// No room for new data. Deliveries go on and free room.
+    /// No room for new data. Deliveries continue and free room.
     #[error(
         "the store is full: give it more memory (Redis: maxmemory) or disk (the embedded store), \
          or wait until due messages have been delivered"

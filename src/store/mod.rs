@@ -9,7 +9,7 @@
 //! | [`StoreQuery`] | read-only questions of people | `postdate pending`, `postdate ledger`, admin server |
 //! | [`Notifier`] | hints from one process to the others | hints loop |
 //!
-//! [`Store`] stands for the first four in one object. Requests are in `request`, results in
+//! [`Store`] combines the first four in one object. Requests are in `request`, results in
 //! `outcome`. `rules` decides what a request does to a shard; stores inside this process use it.
 //!
 //! Rules for every call:
@@ -17,7 +17,7 @@
 //! - A request is atomic for its shard. Requests of one call are independent of each other.
 //! - A result that the caller must act on is a value. After an `Err` the caller knows nothing about
 //!   any request of the call: it may retry, report the error, or stop.
-//! - Every call may be repeated. The repeat of an append or of an open returns what is stored. The
+//! - Every call may be repeated. The repeat of an append or of an open returns the stored state. The
 //!   repeat of a claim, a release or a delete changes nothing more.
 //! - A shard is unknown if it was never created, was lost, or has another layout version. Every
 //!   call but [`ShardStore::open`] then answers `Unknown` (or `None`) and writes nothing.
@@ -75,14 +75,14 @@ pub(crate) trait ShardStore {
     /// offset, at most `limit` per shard.
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error>;
 
-    /// The bytes of runs by name. `None`: the run is gone, so list the shard again. Empty bytes: the
-    /// name is there but its bytes are lost, so the run is unreadable.
+    /// The bytes of runs by name. `None`: the run is gone, so list the shard again. Empty bytes:
+    /// the name is there but its bytes are lost, so the run is unreadable.
     async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error>;
 
     /// The runs that were appended past the watermark `after`, oldest first.
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error>;
 
-    /// Acknowledges what was delivered, then claims what comes next, in one step (I4, I5):
+    /// Acknowledges deliveries, then claims the next messages, in one step (I4, I5):
     /// 1. checks the lease token;
     /// 2. moves `delivered` forward, never back, and only to a position that includes the old one;
     /// 3. deletes the named runs and the ids of delivered messages;
@@ -92,9 +92,9 @@ pub(crate) trait ShardStore {
     /// Safe to repeat. Works on a full store.
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error>;
 
-    /// Moves unreadable runs from their slice to the quarantine of the shard, with bytes and counts,
-    /// so that the lowest pending offset stays below them. Checks the lease token. Skips runs that
-    /// are gone. Answers the number of moved runs.
+    /// Moves unreadable runs from their slice to the quarantine of the shard, with bytes and
+    /// counts, so that the lowest pending offset stays below them. Checks the lease token. Skips
+    /// runs that are gone. Answers the number of moved runs.
     ///
     /// Safe to repeat. Works on a full store.
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error>;

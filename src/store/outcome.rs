@@ -1,4 +1,4 @@
-//! What a store answers: one outcome per request.
+//! The outcomes of the store port: one per request.
 
 use super::{Forecast, Ledger, Lineage};
 use crate::model::{
@@ -27,7 +27,7 @@ pub(crate) struct StoredShard {
     pub(crate) ledger: Ledger,
 }
 
-/// How far a shard is.
+/// The positions of a shard that change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardPosition {
     pub(crate) watermark: Watermark,
@@ -42,7 +42,7 @@ pub(crate) enum Opened {
     /// The shard existed.
     Existing(StoredShard),
     /// Another layout version or foreign data is stored under the name of the shard. Postdate does
-    /// not touch it. The text says what was found and what to do.
+    /// not touch it. The text names it and tells what to do.
     Incompatible(String),
 }
 
@@ -54,7 +54,7 @@ pub(crate) enum Appended {
         /// Cancels without effect: no message waited under the id, or it was claimed already.
         missed: u32,
     },
-    /// The batch does not start at the watermark, which is this one. Nothing was written.
+    /// The batch does not start at the watermark, which is this one. The store wrote nothing.
     WatermarkMismatch(Watermark),
     Unknown,
 }
@@ -91,7 +91,8 @@ pub(crate) enum Tailed {
         lineage: Lineage,
         runs: Vec<TailRun>,
     },
-    /// The tail starts after `after`, or the store rolled back behind `after`: load the shard again.
+    /// The tail starts after `after`, or the store rolled back behind `after`: load the shard
+    /// again.
     OutOfRange {
         watermark: Watermark,
     },
@@ -117,7 +118,7 @@ pub(crate) enum Advanced {
         watermark: Watermark,
         now: Timestamp,
     },
-    /// Another worker holds the lease. Nothing was written.
+    /// Another worker holds the lease. The store wrote nothing.
     Fenced,
     Unknown,
 }
@@ -125,9 +126,9 @@ pub(crate) enum Advanced {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replaced {
     Done,
-    /// An input is gone, or the caller does not know all replacements. Nothing was written.
+    /// An input is gone, or the caller does not know all replacements. The store wrote nothing.
     Conflict,
-    /// Another worker holds the lease. Nothing was written.
+    /// Another worker holds the lease. The store wrote nothing.
     Fenced,
     Unknown,
 }

@@ -1,4 +1,4 @@
-//! What callers ask of a store: one request concerns one shard.
+//! The requests of the store port. One request concerns one shard.
 
 use super::AppendEpoch;
 use crate::model::{
@@ -30,7 +30,7 @@ pub(crate) struct Append {
     pub(crate) changes: Vec<IdChange>,
 }
 
-/// What a record with an id does to the message that waits under this id.
+/// The effect of a record with an id on the message that waits under this id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IdChange {
     pub(crate) id: Box<str>,
@@ -71,7 +71,7 @@ pub(crate) struct Tail {
     pub(crate) limit: usize,
 }
 
-/// What one turn of a timer writes for one shard.
+/// The changes of one timer turn for one shard.
 #[derive(Clone, Debug)]
 pub(crate) struct Advance {
     pub(crate) lease: Lease,
@@ -87,7 +87,7 @@ pub(crate) struct Advance {
     pub(crate) delivered_ids: Vec<(Box<str>, Cursor)>,
     /// The next claim; `None` claims nothing.
     pub(crate) claim: Option<Progress>,
-    /// How far the due time of `claim` may be ahead of the clock of the store.
+    /// Limit for the due time of `claim` minus the clock of the store.
     pub(crate) clock_skew_max: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! The values of rows, encoded. Numbers are big-endian with a fixed width, so that encoded values sort
-//! like the values themselves. `key` lists the rows.
+//! The values of rows, encoded. Numbers are big-endian with a fixed width, so that encoded values
+//! sort like the values themselves. `key` lists the rows.
 
 use super::key::ShardNumber;
 use crate::model::{Cursor, Level, Offset, Progress, Slice, SourceIdentity, Timestamp, Watermark};
@@ -27,8 +27,8 @@ pub(super) fn meta(row: &MetaRow) -> Vec<u8> {
     bytes
 }
 
-/// `None`: unreadable. The lineage is not on disk, because it shows rollbacks, and a folder cannot roll
-/// back while its process runs. After a restart every timer loads its shards again.
+/// `None`: unreadable. The lineage is not on disk, because it shows rollbacks, and a folder cannot
+/// roll back while its process runs. After a restart every timer loads its shards again.
 pub(super) fn to_meta(bytes: &[u8]) -> Option<MetaRow> {
     let (fixed, identity) = bytes.split_first_chunk::<META_LENGTH>()?;
     let (number, rest) = fixed.split_first_chunk::<4>()?;
@@ -128,8 +128,8 @@ pub(super) fn to_totals(bytes: &[u8]) -> Option<RunTotals> {
     })
 }
 
-/// Accepted, delivered, cancelled, dead-lettered, retried, removed, and 1 if uncertain. The watermark and
-/// the delivered pair that the ledger belongs to follow.
+/// Accepted, delivered, cancelled, dead-lettered, retried, removed, and 1 if uncertain. The
+/// watermark and the delivered pair that the ledger belongs to follow.
 pub(super) fn ledger(meta: &ShardMeta) -> Vec<u8> {
     let Ledger {
         accepted,

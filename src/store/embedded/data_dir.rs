@@ -7,8 +7,8 @@
 //! | `data` | the database |
 //! | `torn` | copy of a journal whose last commit was damaged and left out |
 //!
-//! A new folder is created in this order: `data.new`, `format`, rename of `data.new` to `data`. A folder
-//! with a `format` is therefore complete or empty, even after a crash.
+//! A new folder is created in this order: `data.new`, `format`, rename of `data.new` to `data`. A
+//! folder with a `format` is therefore complete or empty, even after a crash.
 
 use super::journal_repair;
 use crate::limit;
@@ -28,14 +28,15 @@ pub(super) const FORMAT_TEXT: &str = "postdate embedded store, format ";
 
 /// How often a waiting commit checks whether memtables were flushed.
 const FLUSH_POLL: Duration = Duration::from_millis(2);
-/// A commit waits at this number of sealed memtables, or of first-level tables, per keyspace. Both are
-/// below the limits at which fjall itself waits: that wait may never end.
+/// A commit waits at this number of sealed memtables, or of first-level tables, per keyspace. Both
+/// are below the limits at which fjall itself waits: that wait may never end.
 const SEALED_MAX: usize = 2;
 const FIRST_LEVEL_MAX: usize = 16;
 /// After 2 minutes of polls without progress, the flushing thread has failed.
 const FLUSH_POLLS_MAX: u32 = 60_000;
 
-/// Sizes that decide how often files are written and merged. A folder keeps those it was created with.
+/// Sizes that decide how often files are written and merged. A folder keeps those it was created
+/// with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileSizes {
     pub(super) index_memory: u64,
@@ -71,8 +72,8 @@ pub(super) struct Tables {
     pub(super) db: Database,
     /// Small rows.
     pub(super) index: Keyspace,
-    /// The bytes of runs, stored apart from their keys. So they are written twice (journal, blob file)
-    /// and rarely moved.
+    /// The bytes of runs, stored apart from their keys. So they are written twice (journal, blob
+    /// file) and rarely moved.
     pub(super) pool: Keyspace,
 }
 
@@ -164,7 +165,8 @@ impl DataDir {
         }
     }
 
-    /// Leaves out the last commit of the journal, if only this one is damaged. Otherwise changes nothing.
+    /// Leaves out the last commit of the journal, if only this one is damaged. Otherwise changes
+    /// nothing.
     fn open_without_torn_commit(
         &self,
         sizes: &FileSizes,
@@ -262,7 +264,8 @@ impl Tables {
         Ok(Self { db, index, pool })
     }
 
-    /// Waits while too many memtables wait for their flush. Fails if the flushing thread has failed.
+    /// Waits while too many memtables wait for their flush. Fails if the flushing thread has
+    /// failed.
     pub(super) fn wait_until_flushed(&self) -> fjall::Result<()> {
         self.wait_while(|| {
             let is_behind = |keyspace: &Keyspace| {

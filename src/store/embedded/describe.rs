@@ -1,5 +1,5 @@
-//! Describes a folder without opening the store: who uses it, its format, free space and permissions.
-//! Changes nothing, except that it tries the lock for a moment.
+//! Describes a folder without opening the store: who uses it, its format, free space and
+//! permissions. Changes nothing, except that it tries the lock for a moment.
 
 use super::data_dir::{FORMAT, FORMAT_TEXT};
 use std::fs::{File, TryLockError};
@@ -26,7 +26,8 @@ pub(crate) enum FolderUse {
     Free,
     /// A process uses it. The id may be unknown.
     InUse(Option<u32>),
-    /// Free, but owned by another user. Files that we created would lock the service of that user out.
+    /// Free, but owned by another user. Files that we created would lock the service of that user
+    /// out.
     OwnedByOther(u32),
     /// This user has no permission to look into it.
     Unreadable(String),

@@ -1,4 +1,4 @@
-//! Errors of the database: their text for people, and what they mean for a call.
+//! Errors of the database: their text for people, and their meaning for a call.
 
 use crate::store::Error;
 use bytes::Bytes;

@@ -1,8 +1,8 @@
-//! The collector thread: frees the disk space of deleted runs. The database frees space only while new
-//! data arrives. This thread also frees it later, and bounds the size of the folder.
+//! The collector thread: frees the disk space of deleted runs. The database frees space only while
+//! new data arrives. This thread also frees it later, and bounds the size of the folder.
 //!
-//! The database deletes a file of runs in three steps: the deletes are flushed to files, a compaction
-//! finds that no run is left, and the next sealed memtable drops the file.
+//! The database deletes a file of runs in three steps: the deletes are flushed to files, a
+//! compaction finds that no run is left, and the next sealed memtable drops the file.
 
 use super::data_dir::Tables;
 use super::error::explain;

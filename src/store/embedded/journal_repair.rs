@@ -1,9 +1,9 @@
-//! Finds the last commit in a journal of the database, so that a damaged one can be left out. Changes
-//! nothing.
+//! Finds the last commit in a journal of the database, so that a damaged one can be left out.
+//! Changes nothing.
 //!
-//! After a power loss the disk may hold the end of the last commit but not its middle. Every earlier
-//! commit was on disk before its callers got an answer, and no caller got one for the last commit. The
-//! database nevertheless refuses to open such a journal.
+//! After a power loss the disk may hold the end of the last commit but not its middle. Every
+//! earlier commit was on disk before its callers got an answer, and no caller got one for the last
+//! commit. The database nevertheless refuses to open such a journal.
 //!
 //! | entry | bytes after its tag |
 //! |---|---|

@@ -1,8 +1,8 @@
 //! The rows of the database: their tables, keys and values. `codec` encodes the values.
 //!
-//! A shard has a *number*, given when it is created and never reused. Its rows contain the number; only
-//! `meta` maps the name of the shard to it. So deleting the `meta` row erases a shard at once, and its
-//! other rows can be deleted later.
+//! A shard has a *number*, given when it is created and never reused. Its rows contain the number;
+//! only `meta` maps the name of the shard to it. So deleting the `meta` row erases a shard at once,
+//! and its other rows can be deleted later.
 //!
 //! | row | table | key after its first letter | value |
 //! |---|---|---|---|

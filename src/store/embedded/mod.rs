@@ -67,7 +67,8 @@ pub(crate) struct Options {
     pub(crate) deployment: String,
 }
 
-/// A handle on the store. Clones share it. Dropping the last one ends the threads and waits for them.
+/// A handle on the store. Clones share it. Dropping the last one ends the threads and waits for
+/// them.
 #[derive(Clone)]
 pub(crate) struct Embedded {
     deployment: Arc<str>,

@@ -1,5 +1,5 @@
-//! Questions of people about the embedded store. Counts come from the memory of the writer, ids from
-//! rows.
+//! Questions of people about the embedded store. Counts come from the memory of the writer, ids
+//! from rows.
 
 use super::{Embedded, Shards};
 use crate::model::{Cursor, ShardId};

@@ -1,5 +1,5 @@
-//! The reader thread: lists and fetches runs beside the writer, so that a large fetch delays no commit.
-//! Each call sees one moment of the database: a watermark, and everything stored below it.
+//! The reader thread: lists and fetches runs beside the writer, so that a large fetch delays no
+//! commit. Each call sees one moment of the database: a watermark, and everything stored below it.
 
 use super::codec::{self, MetaRow};
 use super::data_dir::Tables;

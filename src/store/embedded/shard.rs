@@ -1,5 +1,6 @@
-//! One shard of the embedded store. Small data is kept decoded in memory and written through. Runs, ids
-//! and cancelled places are only in rows. `store::rules` decides what changes; this file changes rows.
+//! One shard of the embedded store. Small data is kept decoded in memory and written through. Runs,
+//! ids and cancelled places are only in rows. `store::rules` decides what changes; this file
+//! changes rows.
 //!
 //! After a disk error a value must not be used again: it may be ahead of its rows.
 

@@ -45,7 +45,7 @@ pub(super) struct Shards {
 
 enum Entry {
     Loaded(Box<Shard>),
-    /// The text says what was found instead.
+    /// The text describes the data found instead.
     Incompatible(String),
 }
 

@@ -9,7 +9,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 use tokio::sync::mpsc::Sender;
 
-/// How long the threads may take to end. The collector may be busy with files. All answered calls are
+/// Time for the threads to end. The collector may be busy with files. All answered calls are
 /// on disk, even if a thread is left behind.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -1,5 +1,5 @@
-//! Changes of rows that wait for the next commit. Reads see the changes of earlier calls in the same
-//! batch, so several calls can share one commit.
+//! Changes of rows that wait for the next commit. Reads see the changes of earlier calls in the
+//! same batch, so several calls can share one commit.
 
 use super::data_dir::Tables;
 use super::key::Key;
@@ -125,8 +125,8 @@ impl WriteBatch {
         }
     }
 
-    /// Writes all changes in one step and waits until they are on disk. After an error it is unknown
-    /// whether they are.
+    /// Writes all changes in one step and waits until they are on disk. After an error it is
+    /// unknown whether they are.
     pub(super) fn commit(&mut self) -> fjall::Result<()> {
         let index = std::mem::take(&mut self.index);
         let pool = std::mem::take(&mut self.pool);

@@ -1,6 +1,6 @@
 //! The writer thread: owns all writes. It runs the waiting calls one after the other, writes their
-//! changes with one commit, and answers all of them when the commit is on disk. More calls therefore
-//! share one wait for the disk.
+//! changes with one commit, and answers all of them when the commit is on disk. More calls
+//! therefore share one wait for the disk.
 //!
 //! After an error the next call opens the folder again and loads the shards from disk.
 
@@ -28,7 +28,8 @@ pub(super) struct Writer {
     pub(super) shared: Arc<SharedTables>,
     /// `None`: the folder must be opened again.
     pub(super) shards: Option<Shards>,
-    /// Leases of the shards that were closed. They survive because their holders are in this process.
+    /// Leases of the shards that were closed. They survive because their holders are in this
+    /// process.
     pub(super) leases: BTreeMap<ShardId, LeaseHolder>,
 }
 

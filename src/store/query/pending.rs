@@ -18,8 +18,8 @@ pub(crate) struct QueryContext {
     pub(crate) routes: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// The waiting messages. All counts are upper bounds: a run is deleted when its last message has been
-/// delivered, and a cancelled message stays in its run.
+/// The waiting messages. All counts are upper bounds: a run is deleted when its last message has
+/// been delivered, and a cancelled message stays in its run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PendingReport {
     pub(crate) deployment: String,
@@ -133,8 +133,8 @@ impl Amount {
     }
 }
 
-/// Reports the waiting messages of one route, or of all routes. A configured route without messages is
-/// listed as well.
+/// Reports the waiting messages of one route, or of all routes. A configured route without messages
+/// is listed as well.
 pub(crate) async fn pending_report(
     query: &dyn StoreQuery,
     context: &QueryContext,

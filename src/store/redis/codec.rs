@@ -30,7 +30,8 @@ pub(super) fn parse_score(score: &str) -> Option<Timestamp> {
     })
 }
 
-/// The member of a run in the index of its slice. Runs with the same least due sort by least offset.
+/// The member of a run in the index of its slice. Runs with the same least due sort by least
+/// offset.
 pub(super) fn index_member(name: &RunName) -> String {
     format!("{:016x} {name}", name.least_offset().0)
 }

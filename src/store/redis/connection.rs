@@ -1,8 +1,9 @@
-//! The connection to one Redis server: login, checks of the server, pipelines, and the meaning of its
-//! errors.
+//! The connection to one Redis server: login, checks of the server, pipelines, and the meaning of
+//! its errors.
 //!
-//! A connection that fails, or does not answer in time, is dropped. The next call opens a new one with
-//! the same checks. Nothing is sent again: if a reply is lost, the caller repeats the request.
+//! A connection that fails, or does not answer in time, is dropped. The next call opens a new one
+//! with the same checks. It sends no request again: the caller repeats a request whose reply was
+//! lost.
 
 use super::script::{Call, Script};
 use crate::store::Error;
@@ -16,12 +17,13 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::time::Duration;
 
-/// The longest script takes milliseconds. The default of the client, 500 ms, is too short: a fork or a
-/// slow disk can delay a server longer.
+/// The longest script takes milliseconds. The default of the client, 500 ms, is too short: a fork
+/// or a slow disk can delay a server longer.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often one call loads scripts. A second load is needed only if another client flushes the cache.
+/// How often one call loads scripts. A second load is needed only if another client flushes the
+/// cache.
 const SCRIPT_LOADS_MAX: u32 = 3;
 
 /// The first major version that supports flags of scripts.
@@ -121,8 +123,8 @@ impl Connection {
         &self.address
     }
 
-    /// Sends the commands in one pipeline and returns one value each. An error that concerns only one
-    /// key or script is among the values. Any other error fails the call.
+    /// Sends the commands in one pipeline and returns one value each. An error that concerns only
+    /// one key or script is among the values. Any other error fails the call.
     pub(super) async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Error> {
         if pipeline.is_empty() {
             return Ok(Vec::new());
@@ -149,8 +151,8 @@ impl Connection {
         }
     }
 
-    /// Calls scripts in one pipeline and returns one value each. Scripts that the server does not have
-    /// in its cache (after a restart, a failover or a flush) are loaded and called again.
+    /// Calls scripts in one pipeline and returns one value each. Scripts that the server does not
+    /// have in its cache (after a restart, a failover or a flush) are loaded and called again.
     pub(super) async fn call(&self, calls: &[Call]) -> Result<Vec<Value>, Error> {
         let mut values = self.send(&pipeline(calls.iter())).await?;
         for _ in 0..SCRIPT_LOADS_MAX {

@@ -37,14 +37,14 @@
 //! No key of a shard expires. A key disappears with its last element; `meta` stays until the shard
 //! is erased. A foreign value under a key of a slice is renamed to `<key>:foreign`.
 //!
-//! One key belongs to the deployment: `pd:{<deployment>}:workers`, a zset of live workers, scored by
-//! the epoch ms at which they expire. It expires with the last of them. `pd:{<deployment>}:hints` is
-//! a pub/sub channel, see `pubsub`.
+//! One key belongs to the deployment: `pd:{<deployment>}:workers`, a zset of live workers, scored
+//! by the epoch ms at which they expire. It expires with the last of them.
+//! `pd:{<deployment>}:hints` is a pub/sub channel, see `pubsub`.
 
 use crate::model::{Partition, ShardId, Slice};
 use std::fmt::Write;
 
-/// What is kept of a shard. A change of any of it is another [`LAYOUT_VERSION`].
+/// One key of a shard. A change of a name, a type or a format needs a new [`LAYOUT_VERSION`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key<'a> {
     Meta,
@@ -177,8 +177,8 @@ pub(super) fn foreign_key(key: &str) -> String {
     format!("{key}:foreign")
 }
 
-/// Keeps letters, digits, `.`, `_` and `-`. Any other byte becomes `%` and two hex digits. So a name
-/// cannot end the hash tag, reach into another part of the key, or equal another name.
+/// Keeps letters, digits, `.`, `_` and `-`. Any other byte becomes `%` and two hex digits. So a
+/// name cannot end the hash tag, reach into another part of the key, or equal another name.
 fn escaped(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for byte in name.bytes() {

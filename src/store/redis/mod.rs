@@ -11,10 +11,10 @@
 //! | `pubsub` | hints between processes |
 //! | `query`, `describe` | questions of people about the messages and about the server |
 //!
-//! Foreign data under a key of Postdate affects one shard, or one of its slices. If it is under a key
-//! of the shard itself, every call answers `Unknown` and `open` answers `Incompatible` with the name
-//! of the key. If it is under a key of a slice, it is renamed to `<key>:foreign`, an error is logged,
-//! and the shard continues.
+//! Foreign data under a key of Postdate affects one shard, or one of its slices. If it is under a
+//! key of the shard itself, every call answers `Unknown` and `open` answers `Incompatible` with the
+//! name of the key. If it is under a key of a slice, it is renamed to `<key>:foreign`, an error is
+//! logged, and the shard continues.
 
 mod codec;
 mod connection;

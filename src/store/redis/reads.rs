@@ -1,5 +1,5 @@
-//! Reads without a script: positions, lists and fetches. A script must know its keys beforehand, and
-//! only `counts` tells which slices a shard has.
+//! Reads without a script: positions, lists and fetches. A script must get its keys with the call,
+//! and only `counts` tells which slices a shard has.
 
 use super::key::{self, Key, Keys};
 use super::reply::text;
@@ -158,13 +158,13 @@ struct ListScan<'a> {
     remaining: Vec<Slice>,
     /// Slices of the current round.
     requested: Vec<Slice>,
-    /// Slices of the next round. Doubles with each round: often the first few slices are enough, and
-    /// a slice may have many rows.
+    /// Slices of the next round. Doubles with each round: often the first few slices are enough,
+    /// and a slice may have many rows.
     slices_per_round: usize,
     /// Runs per slice that this round needs, and rows per slice that it requests.
     runs_wanted: usize,
     rows_requested: usize,
-    /// Foreign rows seen so far. So many more rows are requested.
+    /// Foreign rows seen so far. The next request asks for as many rows more.
     foreign_rows: usize,
     found: Vec<RunEntry>,
 }

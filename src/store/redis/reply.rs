@@ -1,5 +1,5 @@
-//! The replies of the scripts as outcomes of the port. A reply is a tag and its parts, as the head of
-//! each script lists them.
+//! The replies of the scripts as outcomes of the port. A reply is a tag and its parts, as the head
+//! of each script lists them.
 
 use super::codec::{self, CountField};
 use super::key;

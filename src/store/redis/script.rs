@@ -1,5 +1,5 @@
 //! The scripts of `lua/`, and calls of them: keys and arguments in the order of the head of each
-//! script. `reply` reads what they answer.
+//! script. `reply` reads their replies.
 
 use super::codec;
 use super::key::{self, Key, Keyspace};

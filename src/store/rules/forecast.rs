@@ -1,4 +1,5 @@
-//! How many messages of a shard become due, and when. Uses only the counts of slices, so no run is read.
+//! The forecast of a shard: the number of messages that become due in a time. Uses only the counts
+//! of slices, so no run is read.
 
 use crate::model::{Level, Slice, Timestamp};
 use std::collections::BTreeMap;
@@ -13,9 +14,9 @@ impl Forecast {
         *count = count.saturating_add(messages);
     }
 
-    /// Estimated number of messages that are due by `until`, including overdue ones. Assumes that due
-    /// times are spread evenly over the rest of a slice. A far slice counts as 0, because its messages
-    /// move to other slices before they are due.
+    /// Estimated number of messages that are due by `until`, including overdue ones. Assumes that
+    /// due times are spread evenly over the rest of a slice. A far slice counts as 0, because its
+    /// messages move to other slices before they are due.
     pub(crate) fn due_by(&self, until: Timestamp, now: Timestamp) -> u64 {
         self.0.iter().fold(0, |sum, (slice, messages)| {
             sum.saturating_add(due_share(*slice, *messages, until, now))

@@ -100,8 +100,8 @@ pub(crate) struct Balance {
     /// Messages in quarantine that had no outcome before.
     pub(crate) quarantined: u64,
     pub(crate) pending: u64,
-    /// Accepted minus all other counts. Positive: messages are missing. Negative: more messages were
-    /// finished than accepted.
+    /// Accepted minus all other counts. Positive: messages are missing. Negative: more messages
+    /// were finished than accepted.
     pub(crate) difference: i64,
     /// The difference means nothing yet.
     pub(crate) is_uncertain: bool,
@@ -117,7 +117,8 @@ impl Balance {
         } = shard.ledger;
         let finished_in_runs = outcomes.total().saturating_sub(removed);
         let pending = shard.pending.saturating_sub(finished_in_runs);
-        // A run may be partly finished when it becomes unreadable. Its finished messages count once.
+        // A run may be partly finished when it becomes unreadable. Its finished messages count
+        // once.
         let quarantined = shard
             .quarantined
             .saturating_sub(finished_in_runs.saturating_sub(shard.pending));

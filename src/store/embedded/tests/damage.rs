@@ -310,8 +310,8 @@ async fn damaged_bytes_on_disk_are_detected_and_quarantined() {
     );
 }
 
-/// Overwrites 100 bytes inside this text in the journal with zeros, like a page that never reached the
-/// disk.
+/// Overwrites 100 bytes inside this text in the journal with zeros, like a page that never reached
+/// the disk.
 fn damage_commit(test: &mut TestStore, text: &[u8]) -> (PathBuf, Vec<u8>) {
     test.store = None;
     let journal = test.folder.path().join("data").join("0.jnl");

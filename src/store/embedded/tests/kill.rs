@@ -1,5 +1,5 @@
-//! A process that is killed, or cannot write any more. The process is this test program, started again
-//! with one test.
+//! A process that is killed, or cannot write any more. The process is this test program, started
+//! again with one test.
 
 use super::disk::big;
 use super::*;
@@ -47,8 +47,8 @@ fn env<T: std::str::FromStr>(name: &str) -> T {
         .unwrap_or_else(|| panic!("{name} is set"))
 }
 
-/// No test of its own: the other tests start it. Appends to two shards, advances behind the appends,
-/// and prints every acknowledgement.
+/// No test of its own: the other tests start it. Appends to two shards, advances behind the
+/// appends, and prints every acknowledgement.
 #[test]
 fn writer_process() {
     let Some(folder) = std::env::var_os(FOLDER) else {

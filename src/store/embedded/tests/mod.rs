@@ -1,4 +1,5 @@
-//! The embedded store in temporary folders: the contract suite, and tests of folder, disk and kills.
+//! The embedded store in temporary folders: the contract suite, and tests of folder, disk and
+//! kills.
 
 mod damage;
 mod disk;

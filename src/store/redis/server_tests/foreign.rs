@@ -1,4 +1,4 @@
-//! What somebody else writes under our keys stops at the shard, or at the slice, that it was written into.
+//! Foreign data under the keys of Postdate affects only one shard, or one slice.
 
 use super::*;
 use crate::model::Slice;
@@ -24,8 +24,9 @@ fn slice() -> Slice {
     append("bad", 0).runs[0].slice
 }
 
-/// Every call answers `Unknown` for the bad shard and goes on for the good one; a birth says what is wrong.
-async fn bad_is_unknown_and_good_goes_on(real: &RealRedis, said: &[&str]) {
+/// Every call answers `Unknown` for the bad shard and works for the good one. `open` names the
+/// problem.
+async fn assert_only_bad_is_unknown(real: &RealRedis, said: &[&str]) {
     let redis = &real.redis;
     let leases = [lease("bad"), lease("good")];
     let second = Duration::from_secs(1);
@@ -103,12 +104,12 @@ async fn bad_is_unknown_and_good_goes_on(real: &RealRedis, said: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_meta_of_another_type_stops_its_shard_and_no_other() {
+async fn a_meta_key_of_another_type_affects_only_its_shard() {
     let real = two_shards().await;
     real.server
         .command(&format!("SET {} something", key("bad", "meta")))
         .await;
-    bad_is_unknown_and_good_goes_on(&real, &[&key("bad", "meta"), "erase the shard"]).await;
+    assert_only_bad_is_unknown(&real, &[&key("bad", "meta"), "erase the shard"]).await;
     real.redis.erase(&[shard("bad")]).await.unwrap();
     assert!(matches!(
         real.redis.open(&[new_shard("bad")]).await.unwrap()[0],
@@ -117,12 +118,12 @@ async fn a_meta_of_another_type_stops_its_shard_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_meta_of_another_layout_stops_its_shard_and_says_what_to_do() {
+async fn a_meta_key_of_another_layout_affects_only_its_shard() {
     let real = two_shards().await;
     real.server
         .command(&format!("HSET {} version 2", key("bad", "meta")))
         .await;
-    bad_is_unknown_and_good_goes_on(
+    assert_only_bad_is_unknown(
         &real,
         &[
             "layout version `2`",
@@ -149,7 +150,7 @@ async fn a_meta_of_another_layout_stops_its_shard_and_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_meta_with_values_that_are_not_ours_stops_its_shard() {
+async fn a_meta_key_with_foreign_values_affects_only_its_shard() {
     for value in [
         "watermark zzzz",
         "claimed 12",
@@ -160,11 +161,8 @@ async fn a_meta_with_values_that_are_not_ours_stops_its_shard() {
         real.server
             .command(&format!("HSET {} {value}", key("bad", "meta")))
             .await;
-        bad_is_unknown_and_good_goes_on(
-            &real,
-            &[&key("bad", "meta"), "values that cannot be read"],
-        )
-        .await;
+        assert_only_bad_is_unknown(&real, &[&key("bad", "meta"), "values that cannot be read"])
+            .await;
     }
 }
 
@@ -174,7 +172,7 @@ async fn overwrite(real: &RealRedis, key: &str) {
 }
 
 #[tokio::test]
-async fn a_write_that_meets_a_key_of_another_type_writes_nothing_at_all() {
+async fn an_append_that_finds_a_key_of_another_type_writes_nothing() {
     for name in ["counts", "tail", "ids", "cancelled"] {
         let real = two_shards().await;
         overwrite(&real, &key("bad", name)).await;
@@ -211,7 +209,7 @@ async fn a_write_that_meets_a_key_of_another_type_writes_nothing_at_all() {
 }
 
 #[tokio::test]
-async fn an_advance_that_meets_a_key_of_another_type_does_nothing_at_all() {
+async fn an_advance_that_finds_a_key_of_another_type_writes_nothing() {
     for name in ["ids", "cancelled"] {
         let real = two_shards().await;
         real.redis
@@ -247,7 +245,7 @@ async fn an_advance_that_meets_a_key_of_another_type_does_nothing_at_all() {
 }
 
 #[tokio::test]
-async fn values_that_are_not_ours_inside_a_shards_keys_do_not_stop_it() {
+async fn foreign_values_in_other_keys_do_not_stop_a_shard() {
     let real = two_shards().await;
     real.redis
         .acquire(&[lease("bad")], Duration::from_secs(9))
@@ -308,7 +306,7 @@ async fn values_that_are_not_ours_inside_a_shards_keys_do_not_stop_it() {
 }
 
 #[tokio::test]
-async fn a_slice_of_another_type_is_set_aside_and_the_shard_goes_on() {
+async fn a_slice_of_another_type_is_renamed_and_the_shard_continues() {
     let real = two_shards().await;
     assert_eq!(
         real.redis.append(&[append("bad", 1)]).await.unwrap(),
@@ -332,7 +330,8 @@ async fn a_slice_of_another_type_is_set_aside_and_the_shard_goes_on() {
             .await,
         redis::Value::BulkString(b"something".into())
     );
-    // The slice can be written to again, also if an append is the first to find out.
+    // The slice accepts appends again, even if an append is the first call to find the foreign
+    // value.
     overwrite(&real, &key("bad", "slice:h0")).await;
     let back = Append {
         runs: append("bad", 0).runs,
@@ -348,7 +347,7 @@ async fn a_slice_of_another_type_is_set_aside_and_the_shard_goes_on() {
 }
 
 #[tokio::test]
-async fn runs_whose_bytes_are_lost_are_found_unreadable_and_can_be_quarantined() {
+async fn runs_without_bytes_are_unreadable_and_can_be_quarantined() {
     let lost = [
         format!("DEL {}", key("bad", "pool:h0")),
         format!("SET {} something", key("bad", "pool:h0")),
@@ -407,7 +406,7 @@ async fn runs_whose_bytes_are_lost_are_found_unreadable_and_can_be_quarantined()
 }
 
 #[tokio::test]
-async fn rows_that_are_not_ours_do_not_push_runs_out_of_a_list() {
+async fn foreign_rows_do_not_push_runs_out_of_a_list() {
     let real = RealRedis::start().await;
     real.redis.open(&[new_shard("bad")]).await.unwrap();
     let place = |minute: u64| {
@@ -425,7 +424,7 @@ async fn rows_that_are_not_ours_do_not_push_runs_out_of_a_list() {
             [DONE]
         );
     }
-    // More than a list asks for at once, before the runs and between them.
+    // More rows than a list requests at once, before the runs and between them.
     for foreign in 0..20 {
         let score = -1 + 40_000 * (foreign % 4);
         real.server

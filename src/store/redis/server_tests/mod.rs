@@ -1,5 +1,5 @@
-//! The store on a real `redis-server`: the port's promises, and what only a server or its neighbours can do to us. Needs `redis-server` on
-//! the path, and fails without it.
+//! The store on a real `redis-server`: the port's promises, and what only a server or its
+//! neighbours can do to us. Needs `redis-server` on the path, and fails without it.
 
 mod foreign;
 mod outage;
@@ -87,7 +87,7 @@ impl ComparedStore for RealRedis {
 }
 
 #[test]
-fn random_sequences_of_calls_have_the_same_outcomes_in_memory_and_on_redis() {
+fn random_calls_have_the_same_outcomes_in_memory_and_on_redis() {
     let server = Server::start_with(&["--appendfsync", "no"]);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -98,12 +98,12 @@ fn random_sequences_of_calls_have_the_same_outcomes_in_memory_and_on_redis() {
 }
 
 #[tokio::test]
-async fn redis_keeps_every_promise_of_the_port() {
+async fn redis_passes_the_contract_suite() {
     contract::run(&RealRedis::start().await).await;
 }
 
 #[tokio::test]
-async fn a_user_with_the_rights_that_the_message_names_can_do_everything() {
+async fn a_user_with_the_permissions_in_the_error_message_passes_the_contract_suite() {
     let server = Server::start();
     server
         .command(
@@ -120,7 +120,7 @@ async fn a_user_with_the_rights_that_the_message_names_can_do_everything() {
 }
 
 #[tokio::test]
-async fn all_keys_of_a_shard_lie_under_its_hash_tag_whatever_the_names_are() {
+async fn all_keys_of_a_shard_have_its_hash_tag_for_any_name() {
     let real = RealRedis::start().await;
     let topic = "{a}/b\n* c";
     real.redis.open(&[new_shard(topic)]).await.unwrap();
@@ -139,7 +139,7 @@ async fn all_keys_of_a_shard_lie_under_its_hash_tag_whatever_the_names_are() {
 }
 
 #[tokio::test]
-async fn a_shard_that_was_delivered_leaves_nothing_but_meta_and_tail() {
+async fn a_delivered_shard_keeps_only_meta_and_tail() {
     let real = RealRedis::start().await;
     real.redis.open(&[new_shard("t")]).await.unwrap();
     let appends = [append("t", 0), append("t", 1)];
@@ -185,10 +185,9 @@ async fn a_shard_that_was_delivered_leaves_nothing_but_meta_and_tail() {
     assert_eq!(real.server.keys().await, [""; 0]);
 }
 
-/// What a version without ledgers left, or changed beside this one.
+/// A version without ledgers wrote the shard, alone or together with this version.
 #[tokio::test]
-async fn a_ledger_that_another_version_did_not_keep_begins_anew_and_is_sure_again_once_the_shard_is_empty()
- {
+async fn a_missing_ledger_starts_anew_and_is_certain_once_the_shard_is_empty() {
     let real = RealRedis::start().await;
     let balance = async || {
         real.redis
@@ -246,9 +245,9 @@ async fn a_ledger_that_another_version_did_not_keep_begins_anew_and_is_sure_agai
     assert_eq!(balance().await, wanted);
 }
 
-/// What a version without histories left, or somebody else wrote.
+/// A version without lineages wrote the shard, or the field holds foreign text.
 #[tokio::test]
-async fn a_shard_without_a_history_begins_one_with_the_next_batch_or_rewrite() {
+async fn a_shard_without_lineage_gets_one_with_the_next_append_or_replacement() {
     let real = RealRedis::start().await;
     let history = async || {
         real.redis
@@ -356,7 +355,7 @@ async fn a_quarantined_run_is_kept_with_its_bytes() {
 }
 
 #[tokio::test]
-async fn a_slice_that_is_in_use_again_is_not_set_aside() {
+async fn a_slice_that_is_in_use_again_is_not_renamed() {
     let real = RealRedis::start().await;
     real.redis.open(&[new_shard("t")]).await.unwrap();
     real.redis.append(&[append("t", 0)]).await.unwrap();
@@ -375,11 +374,11 @@ async fn a_slice_that_is_in_use_again_is_not_set_aside() {
 }
 
 #[tokio::test]
-async fn a_slice_that_came_while_its_shard_is_erased_is_not_left_behind() {
+async fn an_erase_leaves_no_slice_that_was_added_meanwhile() {
     let real = RealRedis::start().await;
     real.redis.open(&[new_shard("t")]).await.unwrap();
     real.redis.append(&[append("t", 0)]).await.unwrap();
-    // What an erase would send that has looked at the slices before the append.
+    // The call of an erase that read the slices before the append.
     let outdated = Call::erase(&real.redis.keyspace, &shard("t"), &[]);
     let before = real.server.keys().await;
     assert_eq!(

@@ -1,9 +1,9 @@
-//! What a server does to us when it is full, forgets, is gone, hangs, or does not want us.
+//! A server that is full, restarts, hangs, or rejects the client.
 
 use super::*;
 
 #[tokio::test]
-async fn scripts_that_the_server_forgot_are_loaded_again_and_nothing_runs_twice() {
+async fn scripts_are_loaded_again_after_a_flush_and_no_call_runs_twice() {
     let real = RealRedis::start().await;
     let topics: Vec<String> = (0..20).map(|i| format!("t{i}")).collect();
     let births: Vec<NewShard> = topics.iter().map(|topic| new_shard(topic)).collect();
@@ -24,7 +24,7 @@ async fn scripts_that_the_server_forgot_are_loaded_again_and_nothing_runs_twice(
 }
 
 #[tokio::test]
-async fn a_full_server_that_forgot_its_scripts_still_delivers() {
+async fn a_full_server_without_loaded_scripts_still_delivers() {
     let real = RealRedis::start().await;
     real.redis.open(&[new_shard("t")]).await.unwrap();
     real.redis.append(&[append("t", 0)]).await.unwrap();
@@ -60,7 +60,7 @@ async fn a_full_server_that_forgot_its_scripts_still_delivers() {
 }
 
 #[tokio::test]
-async fn a_server_that_was_killed_is_found_again_with_all_that_it_acknowledged() {
+async fn a_killed_server_comes_back_with_all_acknowledged_writes() {
     let mut real = RealRedis::start().await;
     real.redis.open(&[new_shard("t")]).await.unwrap();
     assert_eq!(real.redis.append(&[append("t", 0)]).await.unwrap(), [DONE]);
@@ -81,11 +81,11 @@ async fn a_server_that_was_killed_is_found_again_with_all_that_it_acknowledged()
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_given_up_and_used_again_when_it_answers() {
+async fn a_server_that_hangs_times_out_and_works_again_later() {
     let real = RealRedis::start().await;
     real.redis.open(&[new_shard("t")]).await.unwrap();
     real.server.signal("STOP");
-    // Nothing else goes on, so the paused clock jumps to whatever is waited for: here, the time-out.
+    // No other task runs, so the paused clock jumps to the timeout.
     tokio::time::pause();
     let hung = real.redis.append(&[append("t", 0)]).await;
     tokio::time::resume();
@@ -94,7 +94,7 @@ async fn a_server_that_hangs_is_given_up_and_used_again_when_it_answers() {
         "{hung:?}"
     );
     real.server.signal("CONT");
-    // Whether the request that was given up has come to effect is not known; the repeat settles it.
+    // The effect of the timed out request is unknown. The repeat finds out.
     let settled = real
         .redis
         .append(&[append("t", 0)])
@@ -122,7 +122,7 @@ async fn refused(options: &Options) -> String {
 }
 
 #[tokio::test]
-async fn a_login_that_is_refused_says_what_to_set_and_shows_no_secret() {
+async fn a_rejected_login_names_the_option_and_shows_no_secret() {
     let server = Server::start_with(&["--requirepass", "right-word"]);
     let none = server.options();
     assert!(
@@ -164,7 +164,7 @@ async fn a_login_that_is_refused_says_what_to_set_and_shows_no_secret() {
 }
 
 #[tokio::test]
-async fn a_user_without_rights_is_told_which_to_grant() {
+async fn the_error_names_the_permissions_that_a_user_lacks() {
     let server = Server::start();
     server
         .command("ACL SETUSER poor on >secret ~pd:* +info")
@@ -186,7 +186,7 @@ async fn a_user_without_rights_is_told_which_to_grant() {
 }
 
 #[tokio::test]
-async fn a_server_that_evicts_is_refused_at_the_start_and_after_a_reconnect() {
+async fn a_server_that_evicts_is_rejected_at_start_and_after_a_reconnect() {
     let evicting = Server::start_with(&["--maxmemory-policy", "allkeys-lru"]);
     let text = refused(&evicting.options()).await;
     assert!(
@@ -205,7 +205,7 @@ async fn a_server_that_evicts_is_refused_at_the_start_and_after_a_reconnect() {
         .await;
     assert!(
         redis.state(&[shard("t")]).await.is_ok(),
-        "it is looked at with each connection, not with each call"
+        "the policy is checked per connection, not per call"
     );
     evicting.command("CLIENT KILL TYPE normal").await;
     assert!(matches!(
@@ -218,7 +218,7 @@ async fn a_server_that_evicts_is_refused_at_the_start_and_after_a_reconnect() {
 }
 
 #[tokio::test]
-async fn a_cluster_node_and_a_wrong_address_are_refused_with_the_reason() {
+async fn a_cluster_node_and_a_wrong_address_are_rejected_with_the_reason() {
     let node = Server::start_with(&["--cluster-enabled", "yes"]);
     assert!(
         refused(&node.options())
@@ -244,7 +244,7 @@ async fn a_cluster_node_and_a_wrong_address_are_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn a_server_that_became_a_replica_is_left_for_the_address_to_point_elsewhere() {
+async fn the_connection_to_a_new_replica_is_dropped() {
     let real = RealRedis::start().await;
     real.redis.open(&[new_shard("t")]).await.unwrap();
     real.server.command("REPLICAOF 127.0.0.1 1").await;

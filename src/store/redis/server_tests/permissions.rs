@@ -26,7 +26,7 @@ async fn login(server: &Server) -> Result<Redis, Error> {
     .await
 }
 
-/// What Redis has denied since it was asked last.
+/// The commands that Redis has denied since the last call.
 async fn denied(server: &Server) -> Vec<String> {
     let log: Vec<BTreeMap<String, redis::Value>> =
         redis::from_redis_value(server.command("ACL LOG").await).unwrap();
@@ -36,7 +36,8 @@ async fn denied(server: &Server) -> Vec<String> {
         .collect()
 }
 
-/// Every promise of the port, and what asks for more besides: a shard that a version without ledgers stored, and a slice of another type.
+/// Every promise of the port, and what asks for more besides: a shard that a version without
+/// ledgers stored, and a slice of another type.
 async fn everything_works(real: &RealRedis) {
     real.redis.open(&[new_shard("old")]).await.unwrap();
     assert_eq!(
@@ -66,26 +67,26 @@ async fn everything_works(real: &RealRedis) {
         .await;
     real.redis.list(&[list_everything("t")]).await.unwrap();
     contract::run(real).await;
-    a_hint_is_heard(&real.server).await;
+    assert_hint_arrives(&real.server).await;
 }
 
 /// By another process, and not by the one that tells it.
-async fn a_hint_is_heard(server: &Server) {
+async fn assert_hint_arrives(server: &Server) {
     let options = Options {
         username: Some("postdate".to_owned()),
         password: Some("secret".to_owned()),
         ..server.options()
     };
-    let [teller, listener] = [1, 2].map(|process| RedisNotifier::new(&options, process).unwrap());
+    let [sender, listener] = [1, 2].map(|process| RedisNotifier::new(&options, process).unwrap());
     let (heard, mut hints) = tokio::sync::mpsc::channel(1);
     let hint = Hint {
         shard: shard("t"),
         least_due: Timestamp::from_millis(7),
     };
     let tell_again = async {
-        // Nobody says when a subscription has begun.
+        // The start of a subscription is not reported.
         loop {
-            teller.publish(std::slice::from_ref(&hint)).await.unwrap();
+            sender.publish(std::slice::from_ref(&hint)).await.unwrap();
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -95,13 +96,13 @@ async fn a_hint_is_heard(server: &Server) {
         biased;
         told = hints.recv() => assert_eq!(told, Some((hint.shard.clone(), hint.least_due))),
         outcome = listener.listen(&mut on_hint) => panic!("{outcome:?}"),
-        outcome = teller.listen(&mut on_own_hint) => panic!("{outcome:?}"),
+        outcome = sender.listen(&mut on_own_hint) => panic!("{outcome:?}"),
         () = tell_again => unreachable!("it never ends"),
     }
 }
 
 #[tokio::test]
-async fn the_users_file_is_enough_for_everything_and_each_command_in_it_is_needed() {
+async fn the_users_file_is_sufficient_and_every_command_in_it_is_needed() {
     let server = Server::start_with(&["--appendfsync", "no"]);
     server
         .command(&format!("ACL SETUSER postdate {}", rules()))
@@ -149,7 +150,7 @@ async fn the_users_file_is_enough_for_everything_and_each_command_in_it_is_neede
 }
 
 #[tokio::test]
-async fn the_users_file_keeps_other_deployments_keys_and_all_that_administers_out_of_reach() {
+async fn the_users_file_denies_other_keys_and_administrative_commands() {
     let server = Server::start();
     server
         .command(&format!("ACL SETUSER postdate {}", rules()))

@@ -1,4 +1,5 @@
-//! A `redis-server` of one test's own: on a free loopback port, in a directory of its own, ended when it is dropped.
+//! A `redis-server` of one test's own: on a free loopback port, in a directory of its own, ended
+//! when it is dropped.
 
 use crate::store::redis::{Options, Redis};
 use redis::Cmd;
@@ -47,7 +48,8 @@ impl Server {
         server
     }
 
-    /// Starts the server again on the same port with what it had on disk; answers when it takes connections.
+    /// Starts the server again on the same port with its data on disk. Returns when it accepts
+    /// connections.
     pub(super) fn restart(&mut self) {
         self.kill();
         let mut command = Command::new("redis-server");
