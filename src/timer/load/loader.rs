@@ -65,8 +65,8 @@ pub(crate) enum LoadResult {
     Tail {
         watermark: Watermark,
         /// The runs cover all offsets before this one.
-        seen: Watermark,
-        history: Lineage,
+        complete_to: Watermark,
+        lineage: Lineage,
         runs: Vec<ReadOutcome>,
     },
     /// The tail does not reach back to `after`, or the store was rolled back: load everything
@@ -76,9 +76,9 @@ pub(crate) enum LoadResult {
     },
     List {
         watermark: Watermark,
-        history: Lineage,
+        lineage: Lineage,
         runs: Vec<RunEntry>,
-        more: bool,
+        has_more: bool,
     },
     Fetch {
         /// The first of the requested runs.
@@ -289,8 +289,8 @@ impl Loader {
             };
             let result = LoadResult::Tail {
                 watermark: after,
-                seen: after,
-                history: position.lineage,
+                complete_to: after,
+                lineage: position.lineage,
                 runs: Vec::new(),
             };
             self.reply(tail.request, result).await?;
@@ -329,9 +329,9 @@ impl Loader {
                     has_more,
                 } => LoadResult::List {
                     watermark,
-                    history: lineage,
+                    lineage,
                     runs,
-                    more: has_more,
+                    has_more,
                 },
                 Listed::Unknown => LoadResult::UnknownShard,
             };
@@ -425,8 +425,8 @@ fn tail_result(answer: Tailed, keep_until: Timestamp, decoder: &mut RunDecoder) 
             }
             LoadResult::Tail {
                 watermark,
-                seen: complete_to,
-                history: lineage,
+                complete_to,
+                lineage,
                 runs: reads,
             }
         }

@@ -250,8 +250,8 @@ mod tests {
         );
         let tail = LoadResult::Tail {
             watermark,
-            seen: watermark,
-            history: Lineage::default(),
+            complete_to: watermark,
+            lineage: Lineage::default(),
             runs: vec![partial],
         };
         state.on_load_reply(tail, now);
@@ -260,13 +260,13 @@ mod tests {
             let result = match load {
                 Load::List { .. } => LoadResult::List {
                     watermark,
-                    history: Lineage::default(),
+                    lineage: Lineage::default(),
                     runs: vec![RunEntry {
                         slice,
                         name: new.clone(),
                         least_due: later.due,
                     }],
-                    more: false,
+                    has_more: false,
                 },
                 Load::Fetch {
                     runs,

@@ -157,32 +157,32 @@ impl ShardLoad {
             LoadResult::TailGap { watermark } => self.on_tail_gap(watermark, now),
             LoadResult::Tail {
                 watermark,
-                seen,
-                history,
+                complete_to,
+                lineage,
                 runs,
             } => {
-                if self.detect_rollback_by_lineage(watermark, history, now) {
+                if self.detect_rollback_by_lineage(watermark, lineage, now) {
                     return LoadOutcome::Restarted;
                 }
-                let found = seen > self.runs.schedule().seen();
-                self.tail.finish(found, seen < watermark, now);
+                let found = complete_to > self.runs.schedule().seen();
+                self.tail.finish(found, complete_to < watermark, now);
                 for run in runs {
                     self.add_run(run);
                 }
-                self.runs.advance_seen(seen);
+                self.runs.advance_seen(complete_to);
                 false
             }
             LoadResult::List {
                 watermark,
-                history,
+                lineage,
                 runs,
-                more,
+                has_more,
             } => {
-                if self.detect_rollback_by_lineage(watermark, history, now) {
+                if self.detect_rollback_by_lineage(watermark, lineage, now) {
                     return LoadOutcome::Restarted;
                 }
-                self.rollback.set(history);
-                self.prefetch.on_list_reply(&mut self.runs, runs, more);
+                self.rollback.set(lineage);
+                self.prefetch.on_list_reply(&mut self.runs, runs, has_more);
                 false
             }
             LoadResult::Fetch { reads, left } => self.on_fetch_reply(reads, left, now),

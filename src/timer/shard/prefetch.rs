@@ -453,8 +453,8 @@ mod tests {
             match load {
                 Load::Tail { .. } => LoadResult::Tail {
                     watermark,
-                    seen: watermark,
-                    history: Lineage::default(),
+                    complete_to: watermark,
+                    lineage: Lineage::default(),
                     runs: Vec::new(),
                 },
                 Load::List { from, until, .. } => {
@@ -465,11 +465,11 @@ mod tests {
                     });
                     LoadResult::List {
                         watermark,
-                        history: Lineage::default(),
+                        lineage: Lineage::default(),
                         runs: entries
                             .filter(|run| (from..=until).contains(&run.least_due))
                             .collect(),
-                        more: false,
+                        has_more: false,
                     }
                 }
                 Load::Fetch {
@@ -569,8 +569,8 @@ mod tests {
         let (name, bytes) = backlog.runs.iter().next().expect("four runs");
         let tail = LoadResult::Tail {
             watermark,
-            seen: watermark,
-            history: Lineage::default(),
+            complete_to: watermark,
+            lineage: Lineage::default(),
             runs: vec![ReadOutcome::Loaded(Backlog::decode(name, bytes))],
         };
         state.on_load_reply(tail, now);

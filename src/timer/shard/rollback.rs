@@ -51,12 +51,12 @@ mod tests {
     use crate::timer::shard::ShardState;
     use tokio::time::Instant;
 
-    fn list(watermark: Watermark, history: Lineage) -> LoadResult {
+    fn list(watermark: Watermark, lineage: Lineage) -> LoadResult {
         LoadResult::List {
             watermark,
-            history,
+            lineage,
             runs: Vec::new(),
-            more: false,
+            has_more: false,
         }
     }
 
@@ -82,8 +82,8 @@ mod tests {
         } else {
             LoadResult::Tail {
                 watermark,
-                seen: watermark,
-                history: lineage,
+                complete_to: watermark,
+                lineage,
                 runs: Vec::new(),
             }
         };

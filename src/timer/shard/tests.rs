@@ -56,8 +56,8 @@ impl ShardState {
 fn tail(watermark: Watermark, runs: Vec<ReadOutcome>) -> LoadResult {
     LoadResult::Tail {
         watermark,
-        seen: watermark,
-        history: Lineage::default(),
+        complete_to: watermark,
+        lineage: Lineage::default(),
         runs,
     }
 }
