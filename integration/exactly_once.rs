@@ -254,7 +254,7 @@ fn produce_in_vain(scene: &Scene, addr: &str) {
     producer.abort();
 }
 
-/// What `broker::kafka::last` rests on.
+/// The assumptions of `broker::kafka::hanging_txn::history`.
 #[test]
 fn a_producer_that_is_fenced_in_a_transaction_costs_one_epoch_more_than_one_that_has_ended_it() {
     let kafka = kafka();

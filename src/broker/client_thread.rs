@@ -1,7 +1,7 @@
 //! Threads for client libraries whose calls block.
 //!
-//! A client library may hang while it closes a client. So a thread is joined with a deadline, and is
-//! abandoned after it.
+//! A client library may hang while it closes a client. So a thread is joined with a deadline, and
+//! is abandoned after it.
 
 use crate::limit::CLIENT_CLOSE_TIMEOUT;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -47,8 +47,8 @@ impl ClientThread {
         self.handle.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits until the thread has ended, or abandons it after [`CLIENT_CLOSE_TIMEOUT`]. If this call
-    /// is cancelled, `drop` waits instead.
+    /// Waits until the thread has ended, or abandons it after [`CLIENT_CLOSE_TIMEOUT`]. If this
+    /// call is cancelled, `drop` waits instead.
     pub(super) async fn join(&mut self) {
         if let Some(ended) = &mut self.ended_async {
             let in_time = tokio::time::timeout(CLIENT_CLOSE_TIMEOUT, ended)
@@ -67,7 +67,7 @@ impl ClientThread {
         if !in_time {
             tracing::warn!(
                 thread,
-                "client did not close in time, maybe because its broker is down: abandoning its thread"
+                "client did not close in time, so its thread is abandoned"
             );
         } else if handle.join().is_err() {
             tracing::error!(thread, "client thread panicked");

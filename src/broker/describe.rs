@@ -16,7 +16,7 @@ pub(crate) trait ClusterDescriber {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClusterInfo {
     pub(crate) broker_count: usize,
-    /// How long the cluster keeps the offsets of an inactive group.
+    /// Retention of the offsets of an inactive group.
     pub(crate) offsets_retention: Option<Result<Duration, String>>,
     /// By name. `None`: the topic does not exist.
     pub(crate) topics: BTreeMap<String, Result<Option<TopicInfo>, String>>,
@@ -25,7 +25,7 @@ pub(crate) struct ClusterInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TopicInfo {
     pub(crate) partitions: usize,
-    /// What this client may do with the topic; `None`: the cluster does not report it.
+    /// Permissions of this client; `None`: the cluster does not report them.
     pub(crate) permissions: Option<TopicPermissions>,
     pub(crate) config: Result<TopicConfig, String>,
 }
@@ -36,7 +36,7 @@ pub(crate) struct TopicPermissions {
     pub(crate) write: bool,
 }
 
-/// How long a topic keeps its records.
+/// The settings that decide how long a topic keeps its records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TopicConfig {
     /// Compaction may delete all but the latest record of a key.

@@ -33,7 +33,8 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Waits until there is an event, and takes all. Cancel-safe: events leave only with the result.
+    /// Waits until there is an event, and takes all. Cancel-safe: events leave only with the
+    /// result.
     pub(super) async fn take(&self) -> Vec<T> {
         loop {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
 //! The broker ports: reading source partitions, and sending to target topics.
 //!
-//! Every header and byte that a source returns can be sent to a target. Blocking client calls run on
-//! the adapters' own threads. Every `async` method is cancel-safe: a result that was not returned
-//! comes with the next call.
+//! Every header and byte that a source returns can be sent to a target. Blocking client calls run
+//! on the adapters' own threads. Every `async` method is cancel-safe: a result that was not
+//! returned comes with the next call.
 
 mod client_thread;
 pub(crate) mod describe;
@@ -18,12 +18,12 @@ use crate::model::header_name::{ControlHeader, ERROR, ORIGIN};
 use crate::model::{Headers, Offset, Partition, Reason, Record, SourceIdentity, Timestamp};
 use async_trait::async_trait;
 
-/// Reads the partitions that a consumer group assigns to this process. The caller says where reading
-/// starts, because positions come from the store's watermark and never from the broker.
+/// Reads the partitions that a consumer group assigns to this process. The caller says where
+/// reading starts, because positions come from the store's watermark and never from the broker.
 #[async_trait(?Send)]
 pub(crate) trait Source {
-    /// Waits for the next event. Events are in order, and their number is bounded: if the caller does
-    /// not call this, the client stops fetching.
+    /// Waits for the next event. Events are in order, and their number is bounded: if the caller
+    /// does not call this, the client stops fetching.
     async fn next_event(&mut self) -> Result<Event, Error>;
 
     /// Asks the broker for the identity and the retained range of partitions.
@@ -35,20 +35,21 @@ pub(crate) trait Source {
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error>;
 
-    /// Starts or restarts reading an assigned partition at `from`. Later events of the partition have
-    /// this `epoch`; the caller must drop events of another epoch.
+    /// Starts or restarts reading an assigned partition at `from`. Later events of the partition
+    /// have this `epoch`; the caller must drop events of another epoch.
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64);
 
     /// Stops reading a partition, which stays assigned. Safe to repeat.
     fn stop(&mut self, partition: &Partition);
 
-    /// The end offset of a partition that is read, from the client's last fetch, without a request. It
-    /// may be outdated. `None`: unknown, for example because the client only learns of records.
+    /// The end offset of a partition that is read, from the client's last fetch, without a request.
+    /// It may be outdated. `None`: unknown, for example because the client only learns of records.
     fn known_end(&self, _partition: &Partition) -> Option<Offset> {
         None
     }
 
-    /// Commits offsets with metadata for the group (I1). Not atomic over partitions. Safe to repeat.
+    /// Commits offsets with metadata for the group (I1). Not atomic over partitions. Safe to
+    /// repeat.
     async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error>;
 
     /// Leaves the group, so that the next owner need not wait for a timeout. No call may follow.
@@ -194,8 +195,8 @@ pub(crate) struct OffsetCommit {
     pub(crate) metadata: String,
 }
 
-/// What a timer asks about sources. Separate from [`Source`], because a timer reads no records and
-/// may run in a process without ingress.
+/// The questions of a timer about sources. Separate from [`Source`], because a timer reads no
+/// records and may run in a process without ingress.
 #[async_trait(?Send)]
 pub(crate) trait Catalog {
     /// All partitions of the topics. A topic that does not exist has none.
@@ -261,8 +262,8 @@ impl<'a> OutgoingRecord<'a> {
         std::str::from_utf8(value).ok()
     }
 
-    /// The id by which a broker recognises a resend as a duplicate. It comes from the origin. A dead
-    /// letter and each retry are messages of their own. `None`: the record has no such header.
+    /// The id by which a broker recognises a resend as a duplicate. It comes from the origin. A
+    /// dead letter and each retry are messages of their own. `None`: the record has no such header.
     pub(crate) fn message_id(&self) -> Option<String> {
         match (
             self.extra_header(ORIGIN),
@@ -311,8 +312,8 @@ pub(crate) enum FailureKind {
     NotDelivered,
     /// The client gave up waiting, so the record may have been delivered.
     MaybeDelivered,
-    /// The client was closed or failed fatally. The outcome is unknown, and another client must send
-    /// further records.
+    /// The client was closed or failed fatally. The outcome is unknown, and another client must
+    /// send further records.
     ClientFailed,
 }
 
@@ -329,7 +330,8 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// Whether a repeated call may succeed in this process. An operator may fix a rejection.
+    /// Returns whether a repeated call may succeed in this process. An operator may fix a
+    /// rejection.
     pub(crate) fn is_transient(&self) -> bool {
         !matches!(self, Self::Fatal(_))
     }

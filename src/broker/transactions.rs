@@ -1,5 +1,5 @@
-//! The port of transactional producers. Records and an offset are committed together: `read_committed`
-//! consumers see all of them, or none.
+//! The port of transactional producers. Records and an offset are committed together:
+//! `read_committed` consumers see all of them, or none.
 //!
 //! An adapter has many producers, each with a number that the caller chooses and never reuses. Each
 //! has a `transactional.id`, which outlives it. Opening a producer fences the previous one with the
@@ -21,17 +21,17 @@ pub(crate) trait TransactionalProducers {
     /// Opens a producer. [`ProducerEvent::Opened`] or [`ProducerEvent::Failed`] follows.
     fn open(&mut self, number: u64, identity: &ProducerIdentity);
 
-    /// Adds a record to the transaction of an open producer, and copies it. `ticket` returns with the
-    /// report. If one record was not delivered, the transaction can only be aborted, and the reports
-    /// on its other records have no meaning.
+    /// Adds a record to the transaction of an open producer, and copies it. `ticket` returns with
+    /// the report. If one record was not delivered, the transaction can only be aborted, and the
+    /// reports on its other records have no meaning.
     fn send(&mut self, number: u64, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult;
 
-    /// Commits the records sent since the last commit or abort, with `offset`, atomically. All of them
-    /// must be reported as delivered. Succeeds also after a short outage; then the next transaction
-    /// may need another producer.
+    /// Commits the records sent since the last commit or abort, with `offset`, atomically. All of
+    /// them must be reported as delivered. Succeeds also after a short outage; then the next
+    /// transaction may need another producer.
     ///
-    /// [`ProducerEvent::Committed`], [`ProducerEvent::Aborted`] or [`ProducerEvent::Failed`] follows.
-    /// After `Failed`, the transaction may or may not be committed.
+    /// [`ProducerEvent::Committed`], [`ProducerEvent::Aborted`] or [`ProducerEvent::Failed`]
+    /// follows. After `Failed`, the transaction may or may not be committed.
     fn commit(&mut self, number: u64, offset: TxnOffset);
 
     /// Aborts the records sent since the last commit or abort. [`ProducerEvent::Aborted`] or

@@ -26,8 +26,8 @@ pub async fn kafka_contract(brokers: &str) {
     contract::run_shared(&world).await;
 }
 
-/// Runs the outage part of the contract. `outage` stops the broker and starts it again with its data;
-/// `pause` makes it silent or responsive.
+/// Runs the outage part of the contract. `outage` stops the broker and starts it again with its
+/// data; `pause` makes it silent or responsive.
 pub async fn kafka_outage_contract(
     brokers: &str,
     outage: impl FnMut() + 'static,
@@ -285,8 +285,8 @@ async fn requests_during_an_outage_fail_and_do_no_harm_later(
     source.close().await;
 }
 
-/// Records in flight at the failure are reported once, as `ClientFailed`. The next producer accepts the
-/// records after it, but a third producer is not created at once.
+/// Records in flight at the failure are reported once, as `ClientFailed`. The next producer accepts
+/// the records after it, but a third producer is not created at once.
 async fn a_producer_that_failed_fatally_is_replaced(world: &KafkaWorld) {
     let topic = format!("{}-fatal", world.run);
     world.create_topic(&topic, 1, None).await;

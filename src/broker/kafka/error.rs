@@ -27,13 +27,13 @@ pub(super) fn delivery_report(
 ///
 /// | librdkafka's error | kind | reason |
 /// |---|---|---|
-/// | message or batch too large | rejected | `too_large` |
-/// | access to topic or cluster denied | rejected | `unauthorized` |
-/// | invalid record, message, size or timestamp; against a policy | rejected | `invalid_record` |
-/// | invalid topic name | rejected | `invalid_target` |
-/// | unknown topic or partition | not delivered | `unknown_target` |
-/// | any other, and the record never left the client | not delivered | `timed_out` |
-/// | any other | maybe delivered | `timed_out` |
+/// | Message or batch too large. | rejected | `too_large` |
+/// | Access to topic or cluster denied. | rejected | `unauthorized` |
+/// | Invalid record, size or timestamp, or against a policy. | rejected | `invalid_record` |
+/// | Invalid topic name. | rejected | `invalid_target` |
+/// | Unknown topic or partition. | not delivered | `unknown_target` |
+/// | Any other, and the record never left the client. | not delivered | `timed_out` |
+/// | Any other. | maybe delivered | `timed_out` |
 ///
 /// The last two rows are timeouts: librdkafka retries every temporary error until
 /// `message.timeout.ms` has passed. See [`or_client_failed`] for timeouts during an outage.
@@ -87,8 +87,8 @@ pub(super) fn or_client_failed(
     }
 }
 
-/// Whether one record may have caused the broker to reject its whole batch. librdkafka then fails
-/// every record of the batch, so each must be sent alone to find the one at fault.
+/// Returns whether one record may have caused the broker to reject its whole batch. librdkafka then
+/// fails every record of the batch, so each must be sent alone to find the one at fault.
 pub(super) fn is_batch_rejection(code: Code) -> bool {
     let DeliveryFailure { kind, reason, .. } =
         delivery_failure(code, PersistStatus::NotPersisted, String::new());
@@ -105,7 +105,7 @@ pub(super) fn call_error(code: Code, text: &str) -> Error {
     }
 }
 
-/// Whether the call fails until an operator changes something.
+/// Returns whether the call fails until an operator changes something.
 pub(super) fn needs_operator(code: Code) -> bool {
     matches!(
         code,
@@ -336,9 +336,8 @@ mod tests {
 
     #[test]
     fn only_errors_that_an_operator_can_fix_are_rejections() {
-        assert!(
-            matches!(call_error(Code::GroupAuthorizationFailed, "JoinGroup failed"), Error::Rejected(text) if text == "JoinGroup failed")
-        );
+        let denied = call_error(Code::GroupAuthorizationFailed, "JoinGroup failed");
+        assert!(matches!(denied, Error::Rejected(text) if text == "JoinGroup failed"));
         assert!(matches!(
             call_error(Code::CoordinatorNotAvailable, ""),
             Error::Unavailable(_)

@@ -1,9 +1,9 @@
 //! Tracks whether a cluster responds to one adapter's clients, and reports it to readiness.
 //!
-//! librdkafka's "all brokers down" also counts connections that an idle broker closed, and librdkafka
-//! needs a minute to notice a silent broker. So a cluster counts as down only if no client got a
-//! response for [`KAFKA_SILENCE_TIMEOUT`] and a probe fails as well. [`ClusterProbe`] says when the
-//! owner of a client must send the probe.
+//! librdkafka's "all brokers down" also counts connections that an idle broker closed, and
+//! librdkafka needs a minute to notice a silent broker. So a cluster counts as down only if no
+//! client got a response for [`KAFKA_SILENCE_TIMEOUT`] and a probe fails as well. [`ClusterProbe`]
+//! says when the owner of a client must send the probe.
 
 use super::ffi::{ClientEvent, LogLevel, ProbeTarget};
 use crate::health::HealthPart;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
-/// What the clients of one adapter know about their cluster. Clones share the state.
+/// The state of a cluster as the clients of one adapter see it. Clones share the state.
 #[derive(Clone)]
 pub(super) struct ClusterHealth(Arc<Shared>);
 
@@ -118,7 +118,8 @@ impl ClusterHealth {
     /// Reports an outage. `since`: the time of the last response.
     fn mark_down(&self, since: Instant) {
         let mut reasons = self.reasons();
-        // An older error does not explain this outage: that broker has recovered, or was not needed.
+        // An older error does not explain this outage: that broker has recovered, or was not
+        // needed.
         let recent_error = reasons
             .broker_error
             .as_ref()

@@ -15,8 +15,8 @@ use crate::broker::Error;
 pub(crate) struct InProcessKafka(MockBroker);
 
 impl InProcessKafka {
-    /// Properties for its clients: they see a record that arrives during a fetch only when the fetch's
-    /// wait ends.
+    /// Properties for its clients: they see a record that arrives during a fetch only when the
+    /// fetch's wait ends.
     pub(crate) const PROPERTIES: &[(&str, &str)] = &[("fetch.wait.max.ms", "2")];
 
     /// Starts the cluster with topics, each with a number of partitions.

@@ -2,20 +2,20 @@
 //!
 //! | file | duty |
 //! |---|---|
-//! | `options` | client options: defaults, limits, and the properties that Postdate enforces |
-//! | `error` | maps librdkafka's results to the ports' results |
-//! | `health` | tracks whether the cluster responds, and reports it to readiness |
-//! | `topic_name` | the rules for topic names |
-//! | `topic_handles` | the topic handles of one producer |
-//! | `partition_list` | partition lists with offsets, as librdkafka takes them |
-//! | `source/` | the [`Source`](super::Source) port: two consumers on one thread |
-//! | `producer/` | the [`Target`](super::Target) port: a producer that is replaced after a fatal error |
-//! | `transactions/` | the [`TransactionalProducers`](super::TransactionalProducers) port |
-//! | `hanging_txn/` | finds and ends transactions that a broker left open |
-//! | `admin/` | the [`Catalog`](super::Catalog) and [`ClusterDescriber`](super::describe::ClusterDescriber) ports |
-//! | `mock` | a Kafka broker inside this process, for the demo |
-//! | `contract` | runs the broker contract against a real Kafka, for the integration tests |
-//! | `ffi/` | the librdkafka calls that the `rdkafka` crate has no safe form of |
+//! | `options` | Client options: defaults, limits and enforced properties. |
+//! | `error` | Maps librdkafka's results to the ports' results. |
+//! | `health` | Tracks whether the cluster responds, for readiness. |
+//! | `topic_name` | The rules for topic names. |
+//! | `topic_handles` | The topic handles of one producer. |
+//! | `partition_list` | Partition lists with offsets, as librdkafka takes them. |
+//! | `source/` | The [`Source`](super::Source) port: two consumers on one thread. |
+//! | `producer/` | The [`Target`](super::Target) port, with failover after a fatal error. |
+//! | `transactions/` | The [`TransactionalProducers`](super::TransactionalProducers) port. |
+//! | `hanging_txn/` | Finds and ends transactions that a broker left open. |
+//! | `admin/` | The [`Catalog`](super::Catalog) port, and `ClusterDescriber`. |
+//! | `mock` | A Kafka broker inside this process, for the demo. |
+//! | `contract` | Runs the broker contract against a real Kafka. |
+//! | `ffi/` | The librdkafka calls that the `rdkafka` crate has no safe form of. |
 
 mod admin;
 #[cfg(feature = "test-support")]

@@ -51,7 +51,7 @@ pub(super) const PRODUCER_ENFORCED: &[(&str, &str)] = &[
     ("enable.idempotence", "true"),
     ("request.required.acks", "all"),
     ("partitioner", "murmur2_random"),
-    // The largest value that librdkafka accepts: the broker decides what is too large.
+    // The largest value that librdkafka accepts: the broker decides which record is too large.
     ("message.max.bytes", "1000000000"),
     ("delivery.report.only.error", "false"),
 ];

@@ -1,4 +1,4 @@
-//! The [`Catalog`] and [`ClusterDescriber`] ports on Kafka. Nothing here joins a group.
+//! The [`Catalog`] and [`ClusterDescriber`] ports on Kafka. Its clients join no group.
 //!
 //! Every request blocks until brokers answer, so a thread of its own sends them (`worker`).
 
@@ -22,8 +22,8 @@ pub(crate) struct KafkaCatalog {
 }
 
 impl KafkaCatalog {
-    /// Committed offsets of `group` are read without waiting for a connection. Another group needs a
-    /// new connection first.
+    /// Committed offsets of `group` are read without waiting for a connection. Another group needs
+    /// a new connection first.
     pub(crate) fn new(
         cluster: &Cluster,
         group: Option<&str>,

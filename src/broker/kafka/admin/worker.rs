@@ -1,5 +1,5 @@
-//! A thread that sends admin requests to a cluster, one after the other. Between requests it watches
-//! topics for a recreation and probes the cluster.
+//! A thread that sends admin requests to a cluster, one after the other. Between requests it
+//! watches topics for a recreation and probes the cluster.
 
 use super::describe::describe_cluster;
 use super::requests::{committed_metadata, describe_partitions, partitions, topics};
@@ -47,8 +47,8 @@ pub(in crate::broker::kafka) struct AdminWorker {
 pub(in crate::broker::kafka) struct AdminHandle(SyncSender<AdminRequest>);
 
 impl AdminHandle {
-    /// The metadata that a group committed for one partition. Has a short timeout: the broker does not
-    /// answer while a transaction is open, and other requests wait behind this one.
+    /// The metadata that a group committed for one partition. Has a short timeout: the broker does
+    /// not answer while a transaction is open, and other requests wait behind this one.
     pub(in crate::broker::kafka) fn committed_metadata(
         &self,
         group: &str,
@@ -317,8 +317,8 @@ impl ClientService {
         Ok(())
     }
 
-    /// Makes a call, unless the cluster is down. Cancels it when the cluster goes down or the worker
-    /// stops.
+    /// Makes a call, unless the cluster is down. Cancels it when the cluster goes down or the
+    /// worker stops.
     fn call<T>(
         &mut self,
         call: impl FnOnce(&mut CallContext<'_>) -> Result<T, Error>,

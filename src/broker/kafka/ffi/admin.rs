@@ -39,7 +39,8 @@ pub(crate) struct CallContext<'a> {
     pub(crate) keep_waiting: &'a mut dyn FnMut() -> bool,
 }
 
-/// Describes topics, in any order. A topic that the cluster refuses to describe has an error instead.
+/// Describes topics, in any order. A topic that the cluster refuses to describe has an error
+/// instead.
 pub(crate) fn describe_topics(
     context: &mut CallContext<'_>,
     topics: &[&str],
@@ -84,8 +85,8 @@ unsafe fn topic_id(uuid: *const sys::rd_kafka_Uuid_t) -> Option<String> {
     }
 }
 
-/// Whether the controller responds. The request names a topic, because librdkafka 2.12 aborts the
-/// process if a request for the cluster alone is answered with "no broker available".
+/// Returns whether the controller responds. The request names a topic, because librdkafka 2.12
+/// aborts the process if a request for the cluster alone is answered with "no broker available".
 pub(super) fn controller_responds(native: &NativeClient, topic: &CStr) -> bool {
     let call = AdminCall::new(
         native,
@@ -274,8 +275,8 @@ impl AdminCall {
         }
     }
 
-    /// Waits for the answer. librdkafka ends the call at its timeout, and gets a second more to report
-    /// that. It drops an answer that arrives after the queue is gone.
+    /// Waits for the answer. librdkafka ends the call at its timeout, and gets a second more to
+    /// report that. It drops an answer that arrives after the queue is gone.
     pub(super) fn wait(&self, context: &mut CallContext<'_>) -> Result<Event, CallError> {
         let deadline = Instant::now() + KAFKA_REQUEST_TIMEOUT + Duration::from_secs(1);
         loop {

@@ -64,7 +64,8 @@ impl From<RDKafkaLogLevel> for LogLevel {
 /// The broker that a probe asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProbeTarget {
-    /// The cluster's controller: a small request, but the controller may be the broker that is down.
+    /// The cluster's controller: a small request, but the controller may be the broker that is
+    /// down.
     Controller,
     /// Any connected broker: a large response, with all topics that the client knows, or with all
     /// topics of the cluster if it knows none.
@@ -117,7 +118,7 @@ impl NativeClient {
         1
     }
 
-    /// Whether a broker responds within [`KAFKA_PROBE_TIMEOUT`].
+    /// Returns whether a broker responds within [`KAFKA_PROBE_TIMEOUT`].
     pub(crate) fn probe(&self, target: ProbeTarget) -> bool {
         match target {
             ProbeTarget::Controller => {

@@ -40,8 +40,8 @@ impl CommitQueue {
         offsets: &TopicPartitionList,
         number: usize,
     ) -> Result<(), RDKafkaErrorCode> {
-        // SAFETY: client, list and queue are alive; librdkafka copies the list. The number is passed
-        // as a pointer's bits, and nothing follows that pointer.
+        // SAFETY: client, list and queue are alive; librdkafka copies the list. The number is
+        // passed as a pointer's bits, and nothing follows that pointer.
         check(unsafe {
             sys::rd_kafka_commit_queue(
                 client.native_ptr(),

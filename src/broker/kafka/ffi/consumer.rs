@@ -81,8 +81,8 @@ impl NativeConsumer {
         result.map_err(|(_, text)| text)
     }
 
-    /// Passes the fetched messages to `each`, without waiting. Returns whether the batch was full, so
-    /// that more may be waiting.
+    /// Passes the fetched messages to `each`, without waiting. Returns whether the batch was full,
+    /// so that more may be waiting.
     pub(crate) fn read(&mut self, mut each: impl FnMut(&Message<'_>)) -> bool {
         let room = self.taken.0.spare_capacity_mut();
         let room_length = room.len();
@@ -200,8 +200,8 @@ impl<'a> Message<'a> {
         unsafe { bytes(self.0.payload, self.0.len) }
     }
 
-    /// In order, with duplicates and nulls. librdkafka returns names as C strings, so a name ends at
-    /// its first zero byte.
+    /// In order, with duplicates and nulls. librdkafka returns names as C strings, so a name ends
+    /// at its first zero byte.
     pub(crate) fn headers(&self) -> impl Iterator<Item = Header<'a>> + use<'a> {
         let mut headers: *mut sys::rd_kafka_headers_t = std::ptr::null_mut();
         // SAFETY: the message is alive and owns the headers.

@@ -12,7 +12,7 @@ use sys::rd_kafka_ResourceType_t as Resource;
 use sys::rd_kafka_admin_op_t as AdminOperation;
 use tokio::time::Instant;
 
-/// What a configuration belongs to.
+/// The owner of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConfigOwner {
     Topic,
@@ -34,7 +34,8 @@ pub(crate) fn brokers(context: &mut CallContext<'_>) -> Result<Vec<i32>, CallErr
                 let brokers = unsafe { slice(metadata.brokers, count) };
                 brokers.iter().map(|broker| broker.id).collect()
             });
-        // No broker is connected or has answered. The call is repeated to serve the client meanwhile.
+        // No broker is connected or has answered. The call is repeated to serve the client
+        // meanwhile.
         let is_late = answer.as_ref().is_err_and(|(code, _)| {
             matches!(code, Code::BrokerTransportFailure | Code::OperationTimedOut)
         });
@@ -115,8 +116,8 @@ unsafe fn config_values(
     }
 }
 
-/// Whether this client may read and write each topic. Omits topics whose permissions the cluster does
-/// not report.
+/// Returns for each topic whether this client may read and write it. Omits topics whose permissions
+/// the cluster does not report.
 pub(crate) fn permissions(
     context: &mut CallContext<'_>,
     topics: &[&str],

@@ -14,7 +14,8 @@ use std::ptr::NonNull;
 /// about topics go to the controller.
 const CONTROLLER: i32 = 0;
 
-/// A cluster of two brokers on loopback ports, served by a thread of librdkafka until it is dropped.
+/// A cluster of two brokers on loopback ports, served by a thread of librdkafka until it is
+/// dropped.
 ///
 /// The crate's own mock cluster hides the pointer that sets the delay of a group's first rebalance,
 /// which is three seconds by default.
@@ -71,8 +72,9 @@ impl MockBroker {
     }
 }
 
-/// Blocks all signals for the threads that `start` starts, as librdkafka does for its other threads.
-/// The cluster's thread takes an interrupted wait for its end, and then closing the cluster hangs.
+/// Blocks all signals for the threads that `start` starts, as librdkafka does for its other
+/// threads. The cluster's thread takes an interrupted wait for its end, and then closing the
+/// cluster hangs.
 fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: both sets live until the end, and are filled before they are read.
     unsafe {

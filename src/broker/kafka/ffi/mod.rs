@@ -1,21 +1,23 @@
-//! Direct calls of librdkafka, and the only `unsafe` code of the crate. It covers what the `rdkafka`
-//! crate has no safe form of, what is slow there, and what panics there on bytes that are not UTF-8.
+//! Direct calls of librdkafka, and the only `unsafe` code of the crate.
 //!
-//! | file | what the crate lacks |
+//! The calls here have no safe form in the `rdkafka` crate, or a slow one, or one that panics on
+//! bytes that are not UTF-8.
+//!
+//! | file | missing in the crate |
 //! |---|---|
-//! | `client` | a client whose events are polled; probes |
-//! | `queue` | event queues that unpark a thread |
-//! | `consumer` | batches from a consumer's queue; header names as bytes |
-//! | `producer` | header names as bytes; delivery reports in batches, with their persistence status |
-//! | `transactions` | offsets of a group without members; what may follow on an error |
-//! | `admin` | topic ids; offsets of many partitions in one call; commit metadata as bytes |
-//! | `describe` | a cancellable wait for configurations and permissions |
-//! | `commit` | non-blocking commits, each with its own result |
-//! | `mock` | the delay of a group's first rebalance in the mock broker |
+//! | `client` | A client whose events are polled. Probes. |
+//! | `queue` | Event queues that unpark a thread. |
+//! | `consumer` | Batches from a consumer's queue. Header names as bytes. |
+//! | `producer` | Header names as bytes. Delivery reports in batches, with their status. |
+//! | `transactions` | Offsets of a group without members. The step after an error. |
+//! | `admin` | Topic ids. Offsets of many partitions. Commit metadata as bytes. |
+//! | `describe` | A cancellable wait for configurations and permissions. |
+//! | `commit` | Non-blocking commits, each with its own result. |
+//! | `mock` | The delay of a group's first rebalance in the mock broker. |
 //!
 //! Soundness rules for every file:
-//! - A pointer from librdkafka is wrapped at once in a type that destroys it once. Such a type declares
-//!   its queues before the client, because the client must outlive them.
+//! - A pointer from librdkafka is wrapped at once in a type that destroys it once. Such a type
+//!   declares its queues before the client, because the client must outlive them.
 //! - Data borrowed from an event or a message lives as long as the Rust borrow of it.
 //! - librdkafka's client and queue functions may be called from any thread.
 #![allow(

@@ -51,7 +51,7 @@ pub(crate) struct Delivery<'a> {
     pub(crate) error: Option<RDKafkaErrorCode>,
 }
 
-/// Whether a broker may have stored a record that was not acknowledged.
+/// Tells whether a broker may have stored a record that it did not acknowledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PersistStatus {
     NotPersisted,
@@ -84,8 +84,8 @@ impl NativeProducer {
         .map(TopicHandle)
     }
 
-    /// Queues a record for `topic`, which must belong to this producer. A delivery report follows only
-    /// after `Ok`.
+    /// Queues a record for `topic`, which must belong to this producer. A delivery report follows
+    /// only after `Ok`.
     pub(crate) fn send<'h>(
         &self,
         topic: &TopicHandle,
@@ -95,8 +95,9 @@ impl NativeProducer {
         let headers = Headers::new(headers);
         let (key, key_length) = bytes_to_raw(request.key);
         let (payload, payload_length) = bytes_to_raw(request.payload);
-        // SAFETY: the client and the topic are alive. MSG_F_COPY copies key and payload. Each tag is
-        // followed by arguments of the types that librdkafka reads for it, and END ends the list.
+        // SAFETY: the client and the topic are alive. MSG_F_COPY copies key and payload. Each tag
+        // is followed by arguments of the types that librdkafka reads for it, and END ends the
+        // list.
         let code = unsafe {
             sys::rd_kafka_producev(
                 self.0.ptr(),
@@ -125,8 +126,8 @@ impl NativeProducer {
         Ok(())
     }
 
-    /// Serves one event of the main queue: a batch of delivery reports, a log line or an error. Returns
-    /// the number of served events: 0 after `timeout`.
+    /// Serves one event of the main queue: a batch of delivery reports, a log line or an error.
+    /// Returns the number of served events: 0 after `timeout`.
     pub(crate) fn poll(
         &self,
         timeout: Duration,

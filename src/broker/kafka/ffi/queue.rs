@@ -17,8 +17,8 @@ unsafe impl Send for Queue {}
 unsafe impl Sync for Queue {}
 
 impl Queue {
-    /// SAFETY: `pointer` is null, or a reference that the caller gives up, of a client that outlives
-    /// the result.
+    /// SAFETY: `pointer` is null, or a reference that the caller gives up, of a client that
+    /// outlives the result.
     pub(super) unsafe fn own(pointer: *mut sys::rd_kafka_queue_t) -> Option<Self> {
         NonNull::new(pointer).map(Self)
     }

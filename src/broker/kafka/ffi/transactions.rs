@@ -30,9 +30,9 @@ pub(crate) enum NextStep {
 }
 
 impl NativeProducer {
-    /// Waits for a connection to a broker with a request for one topic's metadata. A late answer is no
-    /// error. Without a connection [`NativeProducer::init_transactions`] may miss the coordinator, and
-    /// then tries again only after 500 ms.
+    /// Waits for a connection to a broker with a request for one topic's metadata. A late answer is
+    /// no error. Without a connection [`NativeProducer::init_transactions`] may miss the
+    /// coordinator, and then tries again only after 500 ms.
     pub(crate) fn connect(&self, topic: &TopicHandle, timeout: Duration) -> Result<(), TxnError> {
         match self.client().metadata(Some(topic), timeout, |_| ()) {
             Ok(()) | Err((RDKafkaErrorCode::OperationTimedOut, _)) => Ok(()),
@@ -55,7 +55,8 @@ impl NativeProducer {
         unsafe { take_txn_error(sys::rd_kafka_begin_transaction(self.ptr())) }
     }
 
-    /// Adds `offsets` of a group without members to the transaction. librdkafka may exceed `timeout`.
+    /// Adds `offsets` of a group without members to the transaction. librdkafka may exceed
+    /// `timeout`.
     pub(crate) fn send_offsets(
         &self,
         group: &str,

@@ -70,7 +70,7 @@ pub(super) fn coordinator(
     Ok(format!("{}:{}", found.host, found.port))
 }
 
-/// Whether the transaction in progress follows a hanging one. Then the producer has an open
+/// Returns whether the transaction in progress follows a hanging one. Then the producer has an open
 /// transaction in the offsets partition, and it is not the one in progress.
 pub(super) fn follows_unfinished_transaction(
     connections: &mut Connections,
@@ -111,7 +111,7 @@ impl HangingTxn {
     }
 }
 
-/// What the partitions' leaders report.
+/// The reports of the partitions' leaders.
 #[derive(Debug, Default)]
 pub(super) struct PartitionScan {
     pub(super) hanging: Vec<HangingTxn>,
@@ -120,8 +120,8 @@ pub(super) struct PartitionScan {
 }
 
 impl PartitionScan {
-    /// Scans all partitions of `topics`, `partition`, and the group's offsets partition. The producer
-    /// must be fenced: then nothing else ends the transactions of its predecessors.
+    /// Scans all partitions of `topics`, `partition`, and the group's offsets partition. The
+    /// producer must be fenced: then nothing else ends the transactions of its predecessors.
     pub(super) fn run(
         connections: &mut Connections,
         history: &TxnHistory,

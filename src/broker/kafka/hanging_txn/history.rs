@@ -1,9 +1,9 @@
-//! The outcomes of the last transactions of one `transactional.id`, and what follows from them for a
-//! transaction that is still open in a partition. Pure.
+//! The outcomes of the last transactions of one `transactional.id`, and what follows from them for
+//! a transaction that is still open in a partition. Pure.
 //!
-//! The producer id stays with the `transactional.id`. The epoch grows with each new producer, and when
-//! a producer with a transaction is fenced. So the epoch of an open transaction tells whose it is.
-//! Without a known outcome, nothing is decided.
+//! The producer id stays with the `transactional.id`. The epoch grows with each new producer, and
+//! when a producer with a transaction is fenced. So the epoch of an open transaction tells whose it
+//! is. Without a known outcome, nothing is decided.
 
 use crate::model::Partition;
 use kafka_protocol::messages::ProducerId;
@@ -25,8 +25,8 @@ pub(super) struct TxnRecord {
 pub(super) enum TxnOutcome {
     Committed,
     Aborted,
-    /// Its producer may still end it; otherwise the next producer aborts it. It has written to these
-    /// partitions.
+    /// Its producer may still end it; otherwise the next producer aborts it. It has written to
+    /// these partitions.
     InProgress(BTreeSet<Partition>),
     /// There was no transaction since the last producer was created.
     Unknown,
@@ -58,9 +58,9 @@ impl TxnRecord {
 
     /// Updates a transaction in progress from a description after the next producer was created.
     ///
-    /// Fencing a producer with a transaction takes one more epoch. Without it, the producer had ended
-    /// its transaction itself, and almost always with a commit. A new producer id, which replaces one
-    /// whose epochs are used up, tells nothing.
+    /// Fencing a producer with a transaction takes one more epoch. Without it, the producer had
+    /// ended its transaction itself, and almost always with a commit. A new producer id, which
+    /// replaces one whose epochs are used up, tells nothing.
     pub(super) fn resolve_after_fence(&mut self, now: &TxnRecord) {
         if now.producer != self.producer {
             self.outcome = TxnOutcome::Unknown;
@@ -69,29 +69,33 @@ impl TxnRecord {
         }
     }
 
-    /// Whether it is to be aborted and has written to a partition.
+    /// Returns whether the next producer aborts it, and it has written to a partition.
     fn aborts_in(&self, partition: &Partition) -> bool {
-        matches!(&self.outcome, TxnOutcome::InProgress(partitions) if partitions.contains(partition))
+        match &self.outcome {
+            TxnOutcome::InProgress(partitions) => partitions.contains(partition),
+            _ => false,
+        }
     }
 
-    /// Whether a transaction that is open in a partition is an earlier one of the same producer: this
-    /// one is in progress and has not written there.
+    /// Returns whether a transaction that is open in a partition is an earlier one of the same
+    /// producer: this one is in progress and has not written there.
     pub(super) fn follows(&self, producer: ProducerId, epoch: i16, partition: &Partition) -> bool {
-        let is_elsewhere = matches!(
-            &self.outcome,
-            TxnOutcome::InProgress(partitions) if !partitions.contains(partition)
-        );
+        let is_elsewhere = match &self.outcome {
+            TxnOutcome::InProgress(partitions) => !partitions.contains(partition),
+            _ => false,
+        };
         is_elsewhere && (self.producer, self.epoch) == (producer, epoch)
     }
 
-    /// Whether to commit what a producer of this epoch has open in a partition; `None`: unknown.
+    /// Returns whether to commit what a producer of this epoch has open in a partition; `None`:
+    /// unknown.
     fn should_commit(&self, partition: &Partition, epoch: i16) -> Option<bool> {
         match &self.outcome {
             TxnOutcome::Committed => (epoch == self.epoch).then_some(true),
             // Aborted by its own producer, or fenced.
             TxnOutcome::Aborted => (epoch >= self.epoch.saturating_sub(1)).then_some(false),
-            // Elsewhere it is an earlier one of the same producer, and that was committed: a producer
-            // aborts nothing while an earlier transaction may be incomplete.
+            // Elsewhere it is an earlier one of the same producer, and that was committed: a
+            // producer aborts nothing while an earlier transaction may be incomplete.
             TxnOutcome::InProgress(partitions) => {
                 (epoch == self.epoch).then(|| !partitions.contains(partition))
             }
@@ -100,7 +104,7 @@ impl TxnRecord {
     }
 }
 
-/// The known transactions, oldest first. Those before the last are kept only while they may hang.
+/// The known transactions, oldest first. Earlier ones are kept only while they may hang.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TxnHistory(Vec<TxnRecord>);
 
@@ -142,17 +146,18 @@ impl TxnHistory {
             .filter(|last| matches!(last.outcome, TxnOutcome::InProgress(_)))
     }
 
-    /// Whether a transaction is to be aborted and has written to a partition.
+    /// Returns whether the next producer aborts a transaction that has written to a partition.
     pub(super) fn aborts_in(&self, partition: &Partition) -> bool {
         self.0.iter().any(|record| record.aborts_in(partition))
     }
 
-    /// Whether a transaction of this epoch belongs to a fenced producer.
+    /// Returns whether a transaction of this epoch belongs to a fenced producer.
     pub(super) fn is_past(&self, producer: ProducerId, epoch: i16) -> bool {
         self.of(producer).any(|record| epoch <= record.epoch)
     }
 
-    /// Whether to commit what a producer of this epoch has open in a partition; `None`: unknown.
+    /// Returns whether to commit what a producer of this epoch has open in a partition; `None`:
+    /// unknown.
     pub(super) fn should_commit(
         &self,
         producer: ProducerId,
@@ -275,7 +280,7 @@ mod tests {
                 Some(false),
             ),
             (&[(5, "Ongoing"), (6, "Empty")], Some(true), Some(true)),
-            // It was fenced by an opening that failed, and two producers were created since.
+            // A failed opening fenced it, and two producers were created since.
             (
                 &[(5, "Ongoing"), (7, "Empty"), (8, "Empty")],
                 Some(true),

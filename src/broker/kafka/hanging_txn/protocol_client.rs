@@ -1,8 +1,8 @@
 //! A blocking client for Kafka protocol requests that librdkafka does not offer
 //! (<https://kafka.apache.org/protocol>).
 //!
-//! It supports neither TLS nor a login. A connection that is silent for [`KAFKA_WIRE_ANSWER_MAX`] is
-//! closed.
+//! It supports neither TLS nor a login. A connection that is silent for [`KAFKA_WIRE_ANSWER_MAX`]
+//! is closed.
 
 use crate::broker::kafka::options::Cluster;
 use crate::limit::{KAFKA_WIRE_ANSWER_BYTES_MAX, KAFKA_WIRE_ANSWER_MAX};
@@ -47,7 +47,7 @@ impl From<Error> for AskError {
     }
 }
 
-/// Whether the brokers accept connections without TLS and login.
+/// Returns whether the brokers accept connections without TLS and login.
 pub(super) fn is_plaintext(cluster: &Cluster) -> bool {
     cluster
         .properties
@@ -55,7 +55,7 @@ pub(super) fn is_plaintext(cluster: &Cluster) -> bool {
         .is_none_or(|protocol| protocol.eq_ignore_ascii_case("plaintext"))
 }
 
-/// The result that an error code of an answer stands for.
+/// Turns the error code of an answer into a result.
 pub(super) fn check_code(code: i16) -> std::result::Result<(), AskError> {
     match ResponseError::try_from_code(code) {
         None if code == 0 => Ok(()),

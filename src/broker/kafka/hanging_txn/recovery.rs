@@ -101,13 +101,14 @@ struct Repaired {
 /// Partitions where a transaction hangs, or may hang, after the repair.
 #[derive(Default)]
 struct Unrepaired {
-    /// The leader did not tell what is open.
+    /// The leader did not list the open transactions.
     unknown: BTreeMap<Partition, AskError>,
     /// The leader rejected the end.
     rejected: BTreeMap<Partition, AskError>,
     /// The coordinator's decision is unknown.
     undecided: BTreeSet<Partition>,
-    /// Must be aborted, but only after the offsets partition, which is unknown or has rejected its end.
+    /// Must be aborted, but only after the offsets partition, which is unknown or has rejected its
+    /// end.
     postponed: BTreeSet<Partition>,
 }
 
@@ -132,8 +133,8 @@ impl Unrepaired {
             .any(is_offsets_partition)
     }
 
-    /// Why the next producer must not begin: its first commit would commit what hangs in its
-    /// partitions, offsets and records, whatever the coordinator had decided.
+    /// Why the next producer must not begin: its first commit would also commit hanging
+    /// offsets and records in its partitions, against the coordinator's decision.
     fn reason_to_wait(&self, history: &TxnHistory) -> Option<String> {
         let mut unreachable = self.unreachable();
         if let Some(partition) = unreachable.find(|partition| is_offsets_partition(partition)) {
@@ -151,9 +152,9 @@ impl Unrepaired {
 }
 
 impl Recovery {
-    /// Looks up the last transaction, before the fence of its producer. `None`: the brokers cannot be
-    /// asked, or nothing can hang. `serve` serves the producer's client for at most the given time,
-    /// and fails if the producer must stop.
+    /// Looks up the last transaction, before the fence of its producer. `None`: the brokers cannot
+    /// be asked, or nothing can hang. `serve` serves the producer's client for at most the given
+    /// time, and fails if the producer must stop.
     pub(in crate::broker::kafka) fn prepare<E: From<RecoveryFailed>>(
         state: &RecoveryState,
         cluster: &Cluster,
@@ -183,9 +184,8 @@ impl Recovery {
                         tracing::warn!(
                             transactional_id = identity.transactional_id,
                             reason,
-                            "brokers do not describe transactions: one that a broker forgets to end \
-                             hangs until the shard's next message in that partition \
-                             (docs/exactly-once.md: a transaction that hangs); logged once"
+                            "brokers do not describe transactions, so Postdate cannot end hanging \
+                             ones (docs/exactly-once.md: a transaction that hangs); logged once"
                         );
                     }
                     return Ok(None);
@@ -198,7 +198,8 @@ impl Recovery {
         }
     }
 
-    /// Adds the last transaction to the history. Commits it if it is in progress behind a hanging one.
+    /// Adds the last transaction to the history. Commits it if it is in progress behind a hanging
+    /// one.
     fn update_history(&mut self) -> Result<(), AskError> {
         let Self {
             identity,
@@ -231,13 +232,13 @@ impl Recovery {
         in_progress.outcome = TxnOutcome::Committed;
         tracing::warn!(
             transactional_id = id,
-            "a broker forgot to end a transaction and accepted the next one, whose producer is gone: \
-             both are committed, and the messages of the second are delivered twice"
+            "committed a hanging transaction and the one behind it: the messages of the second are \
+             delivered twice"
         );
         Ok(())
     }
 
-    /// Ends what hangs, after the fence and before the new producer writes anything.
+    /// Ends hanging transactions, after the fence and before the new producer writes anything.
     pub(in crate::broker::kafka) fn end_hanging<E: From<RecoveryFailed>>(
         mut self,
         state: &RecoveryState,
@@ -282,7 +283,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// Scans the partitions once, and ends what it finds there.
+    /// Scans the partitions once, and ends the hanging transactions there.
     fn repair_once(&mut self, repaired: &mut Repaired) -> Unrepaired {
         let mut unrepaired = Unrepaired::default();
         let scan = PartitionScan::run(
@@ -301,8 +302,8 @@ impl Recovery {
             }
         };
         unrepaired.unknown = scan.unknown;
-        // The offsets partition comes first. If only the other partitions were aborted, the committed
-        // offset would count messages as delivered that are not.
+        // The offsets partition comes first. If only the other partitions were aborted, the
+        // committed offset would count messages as delivered that are not.
         scan.hanging
             .sort_by_key(|hanging| !is_offsets_partition(&hanging.partition));
         let presumed: Vec<_> = scan
@@ -346,15 +347,15 @@ impl Recovery {
             tracing::warn!(
                 transactional_id,
                 partitions = ?names(&repaired.presumed),
-                "a broker forgot to end a transaction, and its outcome is unknown: committed it with \
-                 its offset; if it was to be aborted, messages may be missing in its other partitions"
+                "committed a hanging transaction with an unknown outcome: if it was aborted, its \
+                 messages in other partitions are missing"
             );
         }
         if !repaired.decided.is_empty() {
             tracing::warn!(
                 transactional_id,
                 partitions = ?names(&repaired.decided),
-                "a broker forgot to end the last transaction: ended it as the coordinator had decided"
+                "ended a hanging transaction as its coordinator had decided"
             );
         }
         let hanging: BTreeSet<_> = unrepaired
@@ -376,8 +377,8 @@ impl Recovery {
                 transactional_id,
                 partitions = ?names(&hanging),
                 reason,
-                "a broker forgot to end a transaction, and Postdate cannot end it: read_committed \
-                 consumers are blocked until the shard's next message in that partition \
+                "cannot end a hanging transaction: read_committed consumers are blocked until the \
+                 shard's next message in that partition \
                  (docs/exactly-once.md: a transaction that hangs)"
             );
         }

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 pub(super) struct FailoverProducer {
     options: ProducerOptions,
-    /// Configuration of a second producer, whose batches hold one record. Records of a rejected batch
-    /// go there once more, and fail only if they are rejected there as well.
+    /// Configuration of a second producer, whose batches hold one record. Records of a rejected
+    /// batch go there once more, and fail only if they are rejected there as well.
     single_record_config: Option<ClientConfig>,
     /// `None`: not needed yet, or closed.
     current: Option<PlainProducer>,

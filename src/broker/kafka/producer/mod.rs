@@ -1,11 +1,12 @@
 //! The [`Target`] port on Kafka: an idempotent producer with a bounded number of records in flight.
 //!
 //! A fatally failed producer is replaced with the next send, at most once per
-//! [`PRODUCER_REPLACE_INTERVAL`](crate::limit::PRODUCER_REPLACE_INTERVAL). A producer fails fatally if
-//! a broker loses acknowledged data or forgets the producer. Its records in flight, and those sent
-//! before the replacement, fail with [`ClientFailed`](crate::broker::FailureKind::ClientFailed). That
-//! does not blame the record, so the caller sends it again and no message becomes a dead letter. The
-//! same holds for records that time out while the whole cluster is down.
+//! [`PRODUCER_REPLACE_INTERVAL`](crate::limit::PRODUCER_REPLACE_INTERVAL). A producer fails fatally
+//! if a broker loses acknowledged data or forgets the producer. Its records in flight, and those
+//! sent before the replacement, fail with
+//! [`ClientFailed`](crate::broker::FailureKind::ClientFailed). That does not blame the record, so
+//! the caller sends it again and no message becomes a dead letter. The same holds for records that
+//! time out while the whole cluster is down.
 
 mod failover;
 mod plain_producer;
@@ -45,7 +46,7 @@ const BULK: ClientOptions = options(&[
 
 const DELIVERY_TIMEOUT: (&str, u64) = ("message.timeout.ms", millis(KAFKA_DELIVERY_TIMEOUT));
 
-/// How long a missing topic counts as one that is just being created.
+/// The time in which a missing topic may still be created.
 const NEW_TOPIC_TIMEOUT: (&str, u64) = (
     "topic.metadata.propagation.max.ms",
     millis(KAFKA_NEW_TOPIC_TIMEOUT),
@@ -59,8 +60,8 @@ const fn options(limits: &'static [(&'static str, u64)]) -> ClientOptions {
     ClientOptions {
         defaults: &[
             ("socket.nagle.disable", "true"),
-            // A broker answers the requests of one connection one after the other. With more than one
-            // in flight, librdkafka 2.12 busy-waits for the next answer.
+            // A broker answers the requests of one connection one after the other. With more than
+            // one in flight, librdkafka 2.12 busy-waits for the next answer.
             ("max.in.flight.requests.per.connection", "1"),
         ],
         limits,

@@ -32,7 +32,8 @@ pub(super) type Resend = Box<dyn FnMut(&Delivery<'_>) -> Result<(), Code> + Send
 /// Dropping it purges the records in flight and joins the thread.
 pub(super) struct PlainProducer {
     topic_handles: TopicHandles,
-    /// `None` once retired. The last owner closes the client, which blocks, so it must be the thread.
+    /// `None` once retired. The last owner closes the client, which blocks, so it must be the
+    /// thread.
     native: Option<Arc<NativeProducer>>,
     stop: Arc<AtomicBool>,
     thread: ClientThread,
@@ -94,7 +95,7 @@ impl PlainProducer {
         }
     }
 
-    /// Whether a retired producer has reported on all records and closed its client.
+    /// Returns whether a retired producer has reported on all records and closed its client.
     pub(super) fn is_closed(&self) -> bool {
         self.thread.is_finished()
     }

@@ -115,14 +115,15 @@ impl GroupConsumer {
             if ffi::queued_events(self.consumer.client()) == 0 {
                 break;
             }
-            // Drops records that were fetched before the pause. Errors reach the context, with text.
+            // Drops records that were fetched before the pause. Errors reach the context, with
+            // text.
             drop(self.consumer.poll(Duration::ZERO));
         }
         self.finish_commits();
         std::mem::take(&mut *self.consumer.context().events())
     }
 
-    /// Whether [`GroupConsumer::commit`] may be called: only one commit is in flight.
+    /// Returns whether [`GroupConsumer::commit`] may be called: only one commit is in flight.
     pub(super) fn can_commit(&self) -> bool {
         self.pending.is_none()
     }
@@ -147,9 +148,9 @@ impl GroupConsumer {
         }
     }
 
-    /// Leaves the group, so that its partitions move to other consumers at once. During an outage it
-    /// only leaks the client: closing would block for a session timeout, and the group expires this
-    /// consumer anyway.
+    /// Leaves the group, so that its partitions move to other consumers at once. During an outage
+    /// it only leaks the client: closing would block for a session timeout, and the group expires
+    /// this consumer anyway.
     pub(super) fn leave(self) {
         if let Some(reason) = self.consumer.context().health.outage_reason() {
             tracing::info!(reason, "leaving without LeaveGroup: no broker responds");
@@ -236,8 +237,8 @@ impl ConsumerContext for GroupContext {
         partitions: &mut TopicPartitionList,
     ) {
         let (event, done) = if code == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
-            // An explicit position keeps librdkafka from fetching the committed offset, which is not
-            // where reading starts.
+            // An explicit position keeps librdkafka from fetching the committed offset, which is
+            // not where reading starts.
             let assigned = partitions
                 .set_all_offsets(Offset::End)
                 .and_then(|()| consumer.incremental_assign(partitions))
@@ -246,7 +247,8 @@ impl ConsumerContext for GroupContext {
             (GroupEvent::Assigned(to_partitions(partitions)), assigned)
         } else {
             // Revoked by the group, or by librdkafka after a session without coordinator. Confirmed
-            // at once: the watermark stops this process from storing more, and the group need not wait.
+            // at once: the watermark stops this process from storing more, and the group need not
+            // wait.
             let revoked = GroupEvent::Revoked(to_partitions(partitions));
             (revoked, consumer.incremental_unassign(partitions))
         };

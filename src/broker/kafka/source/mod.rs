@@ -4,12 +4,13 @@
 //! The *partition consumer* joins no group and reads from explicit offsets. So the start of reading
 //! never depends on what librdkafka does during a rebalance.
 //!
-//! | between caller and thread | bound |
+//! | from thread to caller, or back | bound |
 //! |---|---|
-//! | group events | [`KAFKA_GROUP_EVENT_QUEUE_MAX`]; they overtake records, which may wait long |
-//! | records | [`KAFKA_RECORD_QUEUE_BATCHES_MAX`] and [`KAFKA_RECORD_QUEUE_BYTES_MAX`]; then librdkafka fills its own queue |
-//! | read commands | one per partition; a later one replaces it |
-//! | commits | one in flight, one waiting |
+//! | Group events. They overtake records. | [`KAFKA_GROUP_EVENT_QUEUE_MAX`] |
+//! | Batches of records. | [`KAFKA_RECORD_QUEUE_BATCHES_MAX`] |
+//! | Bytes of records. | [`KAFKA_RECORD_QUEUE_BYTES_MAX`], then librdkafka's own queue |
+//! | Read commands. | One per partition: a later one replaces it. |
+//! | Commits. | One in flight, and one waiting. |
 //!
 //! The group is served even if the caller takes no records: a stalled caller keeps its partitions.
 
@@ -369,8 +370,8 @@ impl SourceThread {
         has_more
     }
 
-    /// Reports a rejection once per interval: librdkafka repeats it at every attempt. Skips it while
-    /// the caller takes no events.
+    /// Reports a rejection once per interval: librdkafka repeats it at every attempt. Skips it
+    /// while the caller takes no events.
     fn report_rejection(&mut self, text: String) {
         let now = Instant::now();
         self.reported_rejections

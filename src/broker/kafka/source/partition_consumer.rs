@@ -201,8 +201,8 @@ impl PartitionState {
 #[derive(Default)]
 struct Partitions {
     all: Vec<PartitionState>,
-    /// Indexes into `all` by [`Message::origin`]. Cleared with every start or stop, because librdkafka
-    /// may then reuse an address.
+    /// Indexes into `all` by [`Message::origin`]. Cleared with every start or stop, because
+    /// librdkafka may then reuse an address.
     by_origin: BTreeMap<(usize, i32), usize>,
     last: Option<((usize, i32), usize)>,
 }

@@ -35,7 +35,8 @@ const OPTIONS: ClientOptions = ClientOptions {
 /// Dropping it joins the thread.
 pub(super) struct ProducerHandle {
     topic_handles: TopicHandles,
-    /// `None` once retired. The last owner closes the client, which blocks, so it must be the thread.
+    /// `None` once retired. The last owner closes the client, which blocks, so it must be the
+    /// thread.
     native: Option<Arc<NativeProducer>>,
     commands: Option<SyncSender<Command>>,
     stop: Arc<AtomicBool>,
@@ -48,7 +49,8 @@ pub(super) struct ProducerHandle {
 }
 
 impl ProducerHandle {
-    /// Starts to connect. The producer waits for [`Command::Open`] before it fences its predecessor.
+    /// Starts to connect. The producer waits for [`Command::Open`] before it fences its
+    /// predecessor.
     pub(super) fn connect(
         context: &ClusterContext,
         identity: &ProducerIdentity,
@@ -130,7 +132,7 @@ impl ProducerHandle {
         }
     }
 
-    /// Whether a retired producer has closed its client.
+    /// Returns whether a retired producer has closed its client.
     pub(super) fn is_closed(&self) -> bool {
         self.thread.is_finished()
     }

@@ -1,8 +1,10 @@
-//! The thread of one transactional producer: opens it, makes the blocking calls, serves its reports.
+//! The thread of one transactional producer: opens it, makes the blocking calls, serves its
+//! reports.
 //!
-//! Opening has these steps: connect, wait for [`Command::Open`], look up the last transaction, fence
-//! the predecessor, end what a broker left open, commit an empty transaction, and read the committed
-//! offset's metadata. Other owners of the `transactional.id` notice only the fence and what follows.
+//! Opening has these steps: connect, wait for [`Command::Open`], look up the last transaction,
+//! fence the predecessor, end what a broker left open, commit an empty transaction, and read the
+//! committed offset's metadata. Other owners of the `transactional.id` notice only the fence and
+//! what follows.
 
 use super::ClusterContext;
 use crate::broker::kafka::admin::AdminHandle;
@@ -215,8 +217,8 @@ impl ProducerThread {
         Ok(())
     }
 
-    /// Fails an open producer after an outage. A broker that comes back may have forgotten to end the
-    /// last transaction. Only a new opening repairs that, and it must come before the next
+    /// Fails an open producer after an outage. A broker that comes back may have forgotten to end
+    /// the last transaction. Only a new opening repairs that, and it must come before the next
     /// transaction: otherwise an abort would also undo the last, committed one.
     fn check_no_recovery_needed(&self) -> Result<(), ExitReason> {
         if self.is_open && (self.lost_all_brokers || self.context.health.outage_reason().is_some())
@@ -239,9 +241,9 @@ impl ProducerThread {
         }
     }
 
-    /// Commits an empty transaction with an offset of a group in the same offsets partition, for two
-    /// broker faults. A broker may complete a transaction without telling its partitions; the next
-    /// transaction ends it there. A broker that was killed under load may return an outdated
+    /// Commits an empty transaction with an offset of a group in the same offsets partition, for
+    /// two broker faults. A broker may complete a transaction without telling its partitions; the
+    /// next transaction ends it there. A broker that was killed under load may return an outdated
     /// committed offset until something is written to the offsets partition.
     fn commit_empty_transaction(&mut self) -> Result<(), ExitReason> {
         self.native.begin_transaction()?;
@@ -275,8 +277,7 @@ impl ProducerThread {
                             transactional_id = self.identity.transactional_id,
                             reason,
                             "partition is not delivered: the broker does not return its committed \
-                             offset, because it is slow or the last transaction hangs \
-                             (docs/exactly-once.md: a transaction that hangs)"
+                             offset (docs/exactly-once.md: a transaction that hangs)"
                         );
                     }
                     self.poll(KAFKA_TRANSACTION_CALL_TIMEOUT);
