@@ -193,7 +193,7 @@ fn a_process_ends_in_time_and_well_though_its_broker_is_away() {
             "it took {took:?} to end without a broker"
         );
         let logs = postdate.logs();
-        assert!(!logs.contains("left behind"), "a client does not end");
+        assert!(!logs.contains("is abandoned"), "a client does not end");
         kafka.restart();
         postdate.restart();
         if in_flight {

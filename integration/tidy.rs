@@ -14,7 +14,15 @@ const ROWS: [&[&str]; 6] = [
     &["model", "limit"],
     &["run", "wheel", "schedule"],
     &[
-        "store", "broker", "task", "metric", "trace", "health", "clock", "retry",
+        "store",
+        "broker",
+        "task",
+        "metric",
+        "trace",
+        "health",
+        "clock",
+        "retry",
+        "client_thread",
     ],
     &[
         "store/redis",

@@ -57,7 +57,7 @@
 //! | shell | `cli` `config` `role` `command` `telemetry` `testing` |
 //! | roles | `ingress` `timer` `admin` |
 //! | adapters | `store::redis` `store::embedded` `broker::kafka` `broker::nats` |
-//! | ports | `store` `broker` `task` `metric` `trace` `health` `clock` `retry` |
+//! | ports | `store` `broker` `task` `metric` `trace` `health` `clock` `client_thread` `retry` |
 //! | algorithms | `run` `wheel` `schedule` |
 //! | domain | `model` `limit` |
 //!
@@ -80,6 +80,7 @@ mod testing;
 mod admin;
 mod broker;
 mod cli;
+mod client_thread;
 mod clock;
 mod command;
 mod config;

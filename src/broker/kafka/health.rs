@@ -5,7 +5,7 @@
 //! client got a response for [`KAFKA_SILENCE_TIMEOUT`] and a probe fails as well. [`ClusterProbe`]
 //! says when the owner of a client must send the probe.
 
-use super::ffi::{ClientEvent, LogLevel, ProbeTarget};
+use super::ffi::{ClientEvent, ProbeTarget};
 use crate::health::HealthPart;
 use crate::limit::{KAFKA_DELIVERY_TIMEOUT, KAFKA_PROBE_INTERVAL, KAFKA_SILENCE_TIMEOUT};
 use rdkafka::types::RDKafkaErrorCode;
@@ -85,7 +85,7 @@ impl ClusterHealth {
 
     pub(super) fn on_client_event(&self, event: ClientEvent) {
         match event {
-            ClientEvent::Log { level, text } => log(level, &text),
+            ClientEvent::Log { syslog_level, text } => log(syslog_level, &text),
             ClientEvent::Error { code, text } => self.record_error(code, text),
         }
     }
@@ -146,10 +146,12 @@ impl ClusterHealth {
 }
 
 /// One level below librdkafka's own: it repeats a line at every connection attempt.
-fn log(level: LogLevel, text: &str) {
-    match level {
-        LogLevel::Error | LogLevel::Warning => tracing::debug!(target: "librdkafka", "{text}"),
-        LogLevel::Info | LogLevel::Debug => tracing::trace!(target: "librdkafka", "{text}"),
+fn log(syslog_level: i32, text: &str) {
+    const WARNING: i32 = 4;
+    if syslog_level <= WARNING {
+        tracing::debug!(target: "librdkafka", "{text}");
+    } else {
+        tracing::trace!(target: "librdkafka", "{text}");
     }
 }
 

@@ -6,7 +6,7 @@
 //! | `error` | Maps librdkafka's results to the ports' results. |
 //! | `health` | Tracks whether the cluster responds, for readiness. |
 //! | `topic_name` | The rules for topic names. |
-//! | `topic_handles` | The topic handles of one producer. |
+//! | `producer_client` | The caller's side of a producer: sends, retires, closes. |
 //! | `partition_list` | Partition lists with offsets, as librdkafka takes them. |
 //! | `source/` | The [`Source`](super::Source) port: two consumers on one thread. |
 //! | `producer/` | The [`Target`](super::Target) port, with failover after a fatal error. |
@@ -28,8 +28,8 @@ mod mock;
 mod options;
 mod partition_list;
 mod producer;
+mod producer_client;
 mod source;
-mod topic_handles;
 mod topic_name;
 mod transactions;
 

@@ -6,7 +6,7 @@
 
 use super::{Cluster, Login, Tls};
 use crate::broker::Error;
-use crate::broker::client_thread::ClientThread;
+use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
 use crate::limit::{
     NATS_CONNECTION_EVENTS_MAX, NATS_PING_INTERVAL, NATS_RECONNECT_DELAY_MAX, NATS_REQUEST_TIMEOUT,

@@ -1,7 +1,7 @@
 //! Admin requests about topics, offsets and commits, with answers in the port's types.
 
 use crate::broker::kafka::error::call_error;
-use crate::broker::kafka::ffi::{self, CallContext, CallError, OffsetSpec, TopicDescription};
+use crate::broker::kafka::ffi::{self, CallContext, CallError, TopicDescription};
 use crate::broker::kafka::topic_name::is_valid_topic_name;
 use crate::broker::{Error, PartitionInfo};
 use crate::model::{Offset, Partition, SourceIdentity};
@@ -50,8 +50,8 @@ pub(super) fn describe_partitions(
     }
     let keys = keys(partitions);
     let first_offsets =
-        ffi::list_offsets(context, &keys, OffsetSpec::Earliest).map_err(to_error)?;
-    let end_offsets = ffi::list_offsets(context, &keys, OffsetSpec::Latest).map_err(to_error)?;
+        ffi::list_offsets(context, &keys, rdkafka::Offset::Beginning).map_err(to_error)?;
+    let end_offsets = ffi::list_offsets(context, &keys, rdkafka::Offset::End).map_err(to_error)?;
     let mut described = Vec::with_capacity(partitions.len());
     for (partition, (first, end)) in partitions
         .iter()

@@ -3,13 +3,13 @@
 
 use super::describe::describe_cluster;
 use super::requests::{committed_metadata, describe_partitions, partitions, topics};
-use crate::broker::client_thread::ClientThread;
 use crate::broker::describe::ClusterInfo;
 use crate::broker::kafka::error::client_creation_error;
 use crate::broker::kafka::ffi::{CallContext, NativeClient, TopicDescription};
 use crate::broker::kafka::health::{ClusterHealth, ClusterProbe};
 use crate::broker::kafka::options::{ClientOptions, Cluster};
 use crate::broker::{Error, PartitionInfo};
+use crate::client_thread::ClientThread;
 use crate::limit::{
     KAFKA_ADMIN_REQUESTS_MAX, KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_COMMITTED_REQUEST_TIMEOUT,
     KAFKA_REQUEST_TIMEOUT, KAFKA_TOPIC_ID_CHECK_INTERVAL,
@@ -34,7 +34,7 @@ const OPTIONS: ClientOptions = ClientOptions {
 };
 
 /// The caller's side of the thread.
-pub(in crate::broker::kafka) struct AdminWorker {
+pub(crate) struct AdminWorker {
     /// `None` once closed: the thread ends when no sender is left.
     requests: Option<SyncSender<AdminRequest>>,
     /// Cancels the request in flight.
@@ -44,36 +44,32 @@ pub(in crate::broker::kafka) struct AdminWorker {
 
 /// Sends requests from a thread that polls for the answer.
 #[derive(Clone)]
-pub(in crate::broker::kafka) struct AdminHandle(SyncSender<AdminRequest>);
+pub(crate) struct AdminHandle(SyncSender<AdminRequest>);
 
 impl AdminHandle {
     /// The metadata that a group committed for one partition. Has a short timeout: the broker does
     /// not answer while a transaction is open, and other requests wait behind this one.
-    pub(in crate::broker::kafka) fn committed_metadata(
+    pub(crate) fn committed_metadata(
         &self,
         group: &str,
         partition: &Partition,
     ) -> Result<PendingAnswer, Error> {
-        let (reply, answer) = oneshot::channel();
-        let request = AdminRequest::CommittedMetadata {
-            group: group.to_owned(),
-            partitions: vec![partition.clone()],
-            timeout: KAFKA_COMMITTED_REQUEST_TIMEOUT,
-            reply,
-        };
+        let group = group.to_owned();
+        let partitions = vec![partition.clone()];
+        let (request, answer) = new_request(move |worker| {
+            worker.committed_metadata(&group, &partitions, KAFKA_COMMITTED_REQUEST_TIMEOUT)
+        });
         self.0.try_send(request).map_err(|_| busy())?;
         Ok(PendingAnswer(answer))
     }
 }
 
 /// Dropping it cancels the request, unless it is in flight.
-pub(in crate::broker::kafka) struct PendingAnswer(
-    oneshot::Receiver<Result<Vec<Option<String>>, Error>>,
-);
+pub(crate) struct PendingAnswer(oneshot::Receiver<Result<Vec<Option<String>>, Error>>);
 
 impl PendingAnswer {
     /// `None`: the answer has not arrived.
-    pub(in crate::broker::kafka) fn try_take(&mut self) -> Option<Result<Option<String>, Error>> {
+    pub(crate) fn try_take(&mut self) -> Option<Result<Option<String>, Error>> {
         match self.0.try_recv() {
             Ok(found) => Some(found.map(|found| found.into_iter().next().flatten())),
             Err(TryRecvError::Empty) => None,
@@ -90,31 +86,24 @@ fn thread_ended() -> Error {
     Error::Fatal("the admin thread has ended".into())
 }
 
-enum AdminRequest {
-    Partitions {
-        topics: Vec<String>,
-        reply: Reply<Vec<Partition>>,
-    },
-    DescribePartitions {
-        partitions: Vec<Partition>,
-        reply: Reply<Vec<PartitionInfo>>,
-    },
-    DescribeCluster {
-        topics: Vec<String>,
-        reply: Reply<ClusterInfo>,
-    },
-    CommittedMetadata {
-        group: String,
-        partitions: Vec<Partition>,
-        timeout: Duration,
-        reply: Reply<Vec<Option<String>>>,
-    },
+/// A request to run on the worker's thread. It sends its own answer.
+type AdminRequest = Box<dyn FnOnce(&mut WorkerThread) + Send>;
+
+/// Pairs a call with the channel for its answer. It is skipped if its caller was cancelled.
+fn new_request<T: Send + 'static>(
+    call: impl FnOnce(&mut WorkerThread) -> Result<T, Error> + Send + 'static,
+) -> (AdminRequest, oneshot::Receiver<Result<T, Error>>) {
+    let (reply, answer) = oneshot::channel();
+    let request = Box::new(move |worker: &mut WorkerThread| {
+        if !reply.is_closed() {
+            drop(reply.send(call(worker)));
+        }
+    });
+    (request, answer)
 }
 
-type Reply<T> = oneshot::Sender<Result<T, Error>>;
-
 /// Watches topics for a deletion and recreation, which librdkafka does not notice.
-pub(in crate::broker::kafka) struct TopicWatch {
+pub(crate) struct TopicWatch {
     /// The last seen ids by topic name.
     ids: BTreeMap<String, Option<String>>,
     next_check: Instant,
@@ -122,10 +111,7 @@ pub(in crate::broker::kafka) struct TopicWatch {
 }
 
 impl TopicWatch {
-    pub(in crate::broker::kafka) fn new(
-        topics: &[String],
-        on_recreated: impl FnMut(&str) + Send + 'static,
-    ) -> Self {
+    pub(crate) fn new(topics: &[String], on_recreated: impl FnMut(&str) + Send + 'static) -> Self {
         Self {
             ids: topics.iter().map(|topic| (topic.clone(), None)).collect(),
             next_check: Instant::now() + KAFKA_TOPIC_ID_CHECK_INTERVAL,
@@ -149,7 +135,7 @@ impl TopicWatch {
 impl AdminWorker {
     /// Starts with a client of its own, which reads committed records only and is a member of no
     /// group. It connects for `group` from the start.
-    pub(in crate::broker::kafka) fn with_own_client(
+    pub(crate) fn with_own_client(
         cluster: &Cluster,
         group: Option<&str>,
         health: ClusterHealth,
@@ -168,7 +154,7 @@ impl AdminWorker {
     }
 
     /// Starts with a client that another thread serves.
-    pub(in crate::broker::kafka) fn sharing(
+    pub(crate) fn sharing(
         native: Arc<NativeClient>,
         health: ClusterHealth,
         watch: TopicWatch,
@@ -204,52 +190,58 @@ impl AdminWorker {
 
     pub(super) async fn partitions(&self, topics: &[String]) -> Result<Vec<Partition>, Error> {
         let topics = topics.to_vec();
-        self.request(|reply| AdminRequest::Partitions { topics, reply })
+        self.request(move |worker| worker.service.call(|context| partitions(context, &topics)))
             .await
     }
 
-    pub(in crate::broker::kafka) async fn describe(
+    pub(crate) async fn describe(
         &self,
         partitions: &[Partition],
     ) -> Result<Vec<PartitionInfo>, Error> {
         let partitions = partitions.to_vec();
-        self.request(|reply| AdminRequest::DescribePartitions { partitions, reply })
+        self.request(move |worker| worker.describe_partitions(&partitions))
             .await
     }
 
-    pub(in crate::broker::kafka) async fn committed_metadata(
+    pub(crate) async fn committed_metadata(
         &self,
         group: &str,
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error> {
-        self.request(|reply| AdminRequest::CommittedMetadata {
-            group: group.to_owned(),
-            partitions: partitions.to_vec(),
-            timeout: KAFKA_REQUEST_TIMEOUT,
-            reply,
+        let group = group.to_owned();
+        let partitions = partitions.to_vec();
+        self.request(move |worker| {
+            worker.committed_metadata(&group, &partitions, KAFKA_REQUEST_TIMEOUT)
         })
         .await
     }
 
     pub(super) async fn describe_cluster(&self, topics: &[String]) -> Result<ClusterInfo, Error> {
         let topics = topics.to_vec();
-        self.request(|reply| AdminRequest::DescribeCluster { topics, reply })
-            .await
+        self.request(move |worker| {
+            worker
+                .service
+                .call(|context| describe_cluster(context, &topics))
+        })
+        .await
     }
 
-    async fn request<T>(&self, request: impl FnOnce(Reply<T>) -> AdminRequest) -> Result<T, Error> {
-        let (reply, answer) = oneshot::channel();
+    async fn request<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&mut WorkerThread) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (request, answer) = new_request(call);
         let requests = self.requests.as_ref().ok_or_else(busy)?;
-        requests.try_send(request(reply)).map_err(|_| busy())?;
+        requests.try_send(request).map_err(|_| busy())?;
         answer.await.unwrap_or_else(|_| Err(thread_ended()))
     }
 
     /// A handle for another thread. The worker's thread ends only when all handles are dropped.
-    pub(in crate::broker::kafka) fn handle(&self) -> Option<AdminHandle> {
+    pub(crate) fn handle(&self) -> Option<AdminHandle> {
         self.requests.clone().map(AdminHandle)
     }
 
-    pub(in crate::broker::kafka) async fn close(&mut self) {
+    pub(crate) async fn close(&mut self) {
         self.stop();
         self.thread.join().await;
     }
@@ -354,7 +346,7 @@ impl WorkerThread {
             let request = requests.recv_timeout(KAFKA_CLIENT_WAKE_INTERVAL);
             self.service.poll();
             match request {
-                Ok(request) => self.answer(request),
+                Ok(request) => request(&mut self),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -362,37 +354,29 @@ impl WorkerThread {
         }
     }
 
-    fn answer(&mut self, request: AdminRequest) {
+    fn describe_partitions(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<PartitionInfo>, Error> {
         let Self { service, watch } = self;
-        match request {
-            AdminRequest::Partitions { topics, reply } => send_reply(reply, || {
-                service.call(|context| partitions(context, &topics))
-            }),
-            AdminRequest::DescribePartitions {
-                partitions: described,
-                reply,
-            } => send_reply(reply, || {
-                service.call(|context| {
-                    describe_partitions(context, &described, |topics| {
-                        if let Some(watch) = watch {
-                            watch.update(topics.values());
-                        }
-                    })
-                })
-            }),
-            AdminRequest::DescribeCluster { topics, reply } => send_reply(reply, || {
-                service.call(|context| describe_cluster(context, &topics))
-            }),
-            AdminRequest::CommittedMetadata {
-                group,
-                partitions,
-                timeout,
-                reply,
-            } => send_reply(reply, || {
-                service.use_group(&group)?;
-                service.call(|context| committed_metadata(context, &partitions, timeout))
-            }),
-        }
+        service.call(|context| {
+            describe_partitions(context, partitions, |topics| {
+                if let Some(watch) = watch {
+                    watch.update(topics.values());
+                }
+            })
+        })
+    }
+
+    fn committed_metadata(
+        &mut self,
+        group: &str,
+        partitions: &[Partition],
+        timeout: Duration,
+    ) -> Result<Vec<Option<String>>, Error> {
+        self.service.use_group(group)?;
+        self.service
+            .call(|context| committed_metadata(context, partitions, timeout))
     }
 
     fn check_topics(&mut self) {
@@ -410,12 +394,5 @@ impl WorkerThread {
         if let Ok(found) = found {
             watch.update(found.iter());
         }
-    }
-}
-
-/// Answers a request, unless its caller was cancelled.
-fn send_reply<T>(reply: Reply<T>, answer: impl FnOnce() -> Result<T, Error>) {
-    if !reply.is_closed() {
-        drop(reply.send(answer()));
     }
 }

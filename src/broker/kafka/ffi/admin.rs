@@ -25,13 +25,6 @@ pub(crate) struct TopicDescription {
     pub(crate) partitions: Vec<i32>,
 }
 
-/// Which offset of a partition to list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OffsetSpec {
-    Earliest,
-    Latest,
-}
-
 /// The client of a call, and a callback that runs regularly while the call waits. The call is
 /// cancelled when `keep_waiting` returns `false`.
 pub(crate) struct CallContext<'a> {
@@ -99,18 +92,14 @@ pub(super) fn controller_responds(native: &NativeClient, topic: &CStr) -> bool {
         .is_some_and(|event| event.check().is_ok())
 }
 
-/// Lists one offset per partition, in the order of `partitions`.
+/// Lists one offset per partition, in the order of `partitions`: `Offset::Beginning` or
+/// `Offset::End`, which have the values of the admin call's own offset specs.
 pub(crate) fn list_offsets(
     context: &mut CallContext<'_>,
     partitions: &[(String, i32)],
-    spec: OffsetSpec,
+    offset: rdkafka::Offset,
 ) -> Result<Vec<Result<i64, CallError>>, CallError> {
     let mut list = partition_list(partitions);
-    // The admin call's own offset specs have the values of these.
-    let offset = match spec {
-        OffsetSpec::Earliest => rdkafka::Offset::Beginning,
-        OffsetSpec::Latest => rdkafka::Offset::End,
-    };
     list.set_all_offsets(offset)
         .expect("every list accepts these offsets");
     let call = AdminCall::new(

@@ -6,7 +6,7 @@ use super::queue::Queue;
 use super::{CallError, check_call, millis};
 use crate::limit::KAFKA_PROBE_TIMEOUT;
 use rdkafka::client::{Client, ClientContext, DefaultClientContext};
-use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaError;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaType};
 use rdkafka_sys as sys;
@@ -29,36 +29,14 @@ const DEFAULT_PROBE_TOPIC: &CStr = c"postdate-probe";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ClientEvent {
     Log {
-        level: LogLevel,
+        /// From 0 (emergency) to 7 (debug).
+        syslog_level: i32,
         text: String,
     },
     Error {
         code: RDKafkaErrorCode,
         text: String,
     },
-}
-
-/// librdkafka's syslog levels, reduced to four.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LogLevel {
-    Error,
-    Warning,
-    Info,
-    Debug,
-}
-
-impl From<RDKafkaLogLevel> for LogLevel {
-    fn from(level: RDKafkaLogLevel) -> Self {
-        match level {
-            RDKafkaLogLevel::Emerg
-            | RDKafkaLogLevel::Alert
-            | RDKafkaLogLevel::Critical
-            | RDKafkaLogLevel::Error => Self::Error,
-            RDKafkaLogLevel::Warning => Self::Warning,
-            RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => Self::Info,
-            RDKafkaLogLevel::Debug => Self::Debug,
-        }
-    }
 }
 
 /// The broker that a probe asks.

@@ -36,9 +36,9 @@ mod queue;
 mod transactions;
 
 pub(super) use admin::{
-    CallContext, OffsetSpec, TopicDescription, committed_metadata, describe_topics, list_offsets,
+    CallContext, TopicDescription, committed_metadata, describe_topics, list_offsets,
 };
-pub(super) use client::{ClientEvent, LogLevel, NativeClient, ProbeTarget, queued_events};
+pub(super) use client::{ClientEvent, NativeClient, ProbeTarget, queued_events};
 pub(super) use commit::CommitQueue;
 pub(super) use consumer::{Message, NativeConsumer};
 pub(super) use describe::{ConfigOwner, ConfigValues, brokers, configs, permissions};

@@ -1,6 +1,6 @@
 //! librdkafka's event queues, and queues that unpark a thread.
 
-use super::client::{ClientEvent, LogLevel};
+use super::client::ClientEvent;
 use super::{CallError, check, millis, text};
 use rdkafka_sys as sys;
 use std::ffi::{c_char, c_int, c_void};
@@ -139,14 +139,8 @@ impl Event {
         // SAFETY: the event is alive and a log event; it owns both texts.
         unsafe {
             let code = sys::rd_kafka_event_log(self.ptr(), &mut facility, &mut line, &mut level);
-            let level = match level {
-                ..=3 => LogLevel::Error,
-                4 => LogLevel::Warning,
-                5..=6 => LogLevel::Info,
-                _ => LogLevel::Debug,
-            };
             (code == 0).then(|| ClientEvent::Log {
-                level,
+                syslog_level: level,
                 text: format!("{} {}", text(facility), text(line)),
             })
         }

@@ -13,7 +13,7 @@ const LENGTH: u32 = 9;
 /// that commits an offset for it writes to that partition without changing the group.
 ///
 /// The name is the group, `.ended.`, and letters that make the hashes equal.
-pub(in crate::broker::kafka) fn colocated_group(group: &str) -> String {
+pub(crate) fn colocated_group(group: &str) -> String {
     let start = format!("{group}.ended.");
     let lowest = format!("{start}{}", "a".repeat(LENGTH as usize));
     let missing = u64::from(hash(group).wrapping_sub(hash(&lowest)));

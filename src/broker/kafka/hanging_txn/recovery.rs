@@ -24,11 +24,11 @@ use tokio::time::Instant;
 
 /// Why a producer must not begin: its first transaction could decide a hanging one wrongly.
 #[derive(Debug)]
-pub(in crate::broker::kafka) struct RecoveryFailed(pub(in crate::broker::kafka) String);
+pub(crate) struct RecoveryFailed(pub(crate) String);
 
 /// State that the repairs of one cluster share.
 #[derive(Default)]
-pub(in crate::broker::kafka) struct RecoveryState {
+pub(crate) struct RecoveryState {
     /// Histories by `transactional.id`, while something may hang: the fence makes the coordinator
     /// forget the last transaction.
     histories: Mutex<BTreeMap<String, TxnHistory>>,
@@ -83,7 +83,7 @@ impl RecoveryState {
 }
 
 /// The repair for one opening.
-pub(in crate::broker::kafka) struct Recovery {
+pub(crate) struct Recovery {
     identity: ProducerIdentity,
     history: TxnHistory,
     connections: Connections,
@@ -155,7 +155,7 @@ impl Recovery {
     /// Looks up the last transaction, before the fence of its producer. `None`: the brokers cannot
     /// be asked, or nothing can hang. `serve` serves the producer's client for at most the given
     /// time, and fails if the producer must stop.
-    pub(in crate::broker::kafka) fn prepare<E: From<RecoveryFailed>>(
+    pub(crate) fn prepare<E: From<RecoveryFailed>>(
         state: &RecoveryState,
         cluster: &Cluster,
         identity: &ProducerIdentity,
@@ -239,7 +239,7 @@ impl Recovery {
     }
 
     /// Ends hanging transactions, after the fence and before the new producer writes anything.
-    pub(in crate::broker::kafka) fn end_hanging<E: From<RecoveryFailed>>(
+    pub(crate) fn end_hanging<E: From<RecoveryFailed>>(
         mut self,
         state: &RecoveryState,
         serve: &mut dyn FnMut(Duration) -> Result<(), E>,

@@ -2,9 +2,10 @@
 //!
 //! Replacements are rate-limited, because the cause of the failure may still be there.
 
-use super::plain_producer::{PlainProducer, ProducerOptions, Resend};
+use super::report_loop::{ProducerOptions, Resend, open_producer};
 use crate::broker::Error;
 use crate::broker::kafka::ffi::{Delivery, ProduceRequest};
+use crate::broker::kafka::producer_client::ProducerClient;
 use crate::limit::{KAFKA_CLOSING_PRODUCERS_MAX, PRODUCER_REPLACE_INTERVAL};
 use crate::model::header::Header;
 use futures_util::future::join_all;
@@ -18,9 +19,9 @@ pub(super) struct FailoverProducer {
     /// batch go there once more, and fail only if they are rejected there as well.
     single_record_config: Option<ClientConfig>,
     /// `None`: not needed yet, or closed.
-    current: Option<PlainProducer>,
+    current: Option<ProducerClient>,
     /// Failed producers whose last reports have not arrived.
-    retired: Vec<PlainProducer>,
+    retired: Vec<ProducerClient>,
     next_replacement_at: Instant,
 }
 
@@ -44,7 +45,7 @@ impl FailoverProducer {
         Ok(())
     }
 
-    fn open_producer(&self) -> Result<PlainProducer, Error> {
+    fn open_producer(&self) -> Result<ProducerClient, Error> {
         let resend = self.single_record_config.clone().map(|config| {
             let options = ProducerOptions {
                 config,
@@ -53,7 +54,7 @@ impl FailoverProducer {
             let mut producer = Self::new(options, None);
             Box::new(move |delivery: &Delivery<'_>| producer.resend(delivery)) as Resend
         });
-        PlainProducer::open(&self.options, resend)
+        open_producer(&self.options, resend)
     }
 
     /// `Fatal`: the producer failed and must not be replaced yet.
@@ -90,7 +91,8 @@ impl FailoverProducer {
 
     /// The fatal error of the current producer.
     pub(super) fn fatal_error(&self) -> Option<String> {
-        self.current.as_ref()?.fatal_error()
+        let (_, text) = self.current.as_ref()?.native()?.fatal_error()?;
+        Some(text)
     }
 
     /// Drops failed producers that have closed.
@@ -134,15 +136,15 @@ impl FailoverProducer {
     /// Closes all producers concurrently.
     pub(super) async fn close(&mut self) {
         let producers = self.current.iter_mut().chain(&mut self.retired);
-        join_all(producers.map(PlainProducer::close)).await;
+        join_all(producers.map(ProducerClient::close)).await;
         self.current = None;
         self.retired.clear();
     }
 
     #[cfg(feature = "test-support")]
     pub(super) fn inject_fatal_error(&self) {
-        if let Some(producer) = &self.current {
-            producer.inject_fatal_error();
+        if let Some(native) = self.current.as_ref().and_then(ProducerClient::native) {
+            native.inject_fatal_error();
         }
     }
 

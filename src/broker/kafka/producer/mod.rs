@@ -9,7 +9,7 @@
 //! time out while the whole cluster is down.
 
 mod failover;
-mod plain_producer;
+mod report_loop;
 
 use super::error::{client_failed, delivery_failure};
 use super::ffi::{PersistStatus, ProduceRequest};
@@ -25,8 +25,8 @@ use crate::limit::{
 };
 use async_trait::async_trait;
 use failover::FailoverProducer;
-use plain_producer::ProducerOptions;
 use rdkafka::types::RDKafkaErrorCode as Code;
+use report_loop::ProducerOptions;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -213,7 +213,7 @@ impl GroupContext {
 impl ClientContext for GroupContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         self.health.on_client_event(ClientEvent::Log {
-            level: level.into(),
+            syslog_level: level as i32,
             text: format!("{facility} {line}"),
         });
     }

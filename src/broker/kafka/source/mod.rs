@@ -22,8 +22,8 @@ use super::ffi::NativeClient;
 use super::health::{ClusterHealth, ClusterProbe};
 use super::options::Cluster;
 use super::topic_name::{invalid_topic_name, is_valid_topic_name};
-use crate::broker::client_thread::ClientThread;
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
+use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
 use crate::limit::{
     KAFKA_GROUP_EVENT_QUEUE_MAX, KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_RECORD_QUEUE_BYTES_MAX,

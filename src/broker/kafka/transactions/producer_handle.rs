@@ -1,14 +1,14 @@
-//! The caller's side of one transactional producer: its client, its topic handles and its thread.
+//! The caller's side of one transactional producer: its client and the commands to its thread.
 
 use super::ClusterContext;
 use super::producer_thread::{Command, ProducerThread};
-use crate::broker::client_thread::ClientThread;
 use crate::broker::kafka::admin::AdminHandle;
 use crate::broker::kafka::error::client_creation_error;
 use crate::broker::kafka::ffi::{NativeProducer, ProduceRequest};
 use crate::broker::kafka::options::{ClientOptions, Cluster, PRODUCER_ENFORCED, kbytes, millis};
-use crate::broker::kafka::topic_handles::TopicHandles;
+use crate::broker::kafka::producer_client::ProducerClient;
 use crate::broker::{Error, OutgoingRecord, ProducerIdentity};
+use crate::client_thread::ClientThread;
 use crate::limit::{
     BULK_LANE_MESSAGES_MAX, KAFKA_PRODUCER_QUEUE_BYTES_MAX, KAFKA_SEND_LINGER,
     KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT, KAFKA_TRANSACTION_TIMEOUT,
@@ -34,15 +34,11 @@ const OPTIONS: ClientOptions = ClientOptions {
 
 /// Dropping it joins the thread.
 pub(super) struct ProducerHandle {
-    topic_handles: TopicHandles,
-    /// `None` once retired. The last owner closes the client, which blocks, so it must be the
-    /// thread.
-    native: Option<Arc<NativeProducer>>,
+    /// Declared before the client: a thread that waits for a command ends when this is dropped.
     commands: Option<SyncSender<Command>>,
-    stop: Arc<AtomicBool>,
+    client: ProducerClient,
     /// Shared with the thread, see [`ProducerThread`].
     has_sent: Arc<AtomicBool>,
-    thread: ClientThread,
     /// Sends each record in a batch of its own.
     pub(super) is_single_record: bool,
     pub(super) in_flight: usize,
@@ -87,12 +83,9 @@ impl ProducerHandle {
         let thread = ClientThread::start("kafka-transact", move || producer_thread.serve())
             .map_err(|error| Error::Fatal(error.to_string()))?;
         Ok(Self {
-            topic_handles: TopicHandles::default(),
-            native: Some(native),
             commands: Some(commands),
-            stop,
+            client: ProducerClient::new(native, stop, thread),
             has_sent,
-            thread,
             is_single_record,
             in_flight: 0,
         })
@@ -100,16 +93,13 @@ impl ProducerHandle {
 
     /// Queues a command. Does nothing if the thread has ended, because it has reported that.
     pub(super) fn command(&self, command: Command) {
-        if let (Some(commands), Some(native)) = (&self.commands, &self.native) {
+        if let (Some(commands), Some(native)) = (&self.commands, self.client.native()) {
             drop(commands.try_send(command));
             native.wake_poll();
         }
     }
 
     pub(super) fn send(&mut self, record: &OutgoingRecord<'_>, ticket: u64) -> Result<(), Code> {
-        let Some(native) = &self.native else {
-            return Err(Code::DestroyBroker);
-        };
         // Set before the record is sent, so that the thread does not end the producer in between.
         self.has_sent.store(true, Ordering::Release);
         let request = ProduceRequest {
@@ -118,34 +108,24 @@ impl ProducerHandle {
             payload: record.payload,
             ticket,
         };
-        let topic = self.topic_handles.get(native, record.topic)?;
-        native.send(topic, &request, record.all_headers())
+        self.client
+            .send(record.topic, &request, record.all_headers())
     }
 
-    /// Stops the thread. Records of the open transaction are purged.
+    /// Stops the thread, which gives up the records of the open transaction.
     pub(super) fn retire(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.topic_handles.clear();
         self.commands = None;
-        if let Some(native) = self.native.take() {
-            native.wake_poll();
-        }
+        self.client.retire();
     }
 
     /// Returns whether a retired producer has closed its client.
     pub(super) fn is_closed(&self) -> bool {
-        self.thread.is_finished()
+        self.client.is_closed()
     }
 
     pub(super) async fn close(&mut self) {
-        self.retire();
-        self.thread.join().await;
-    }
-}
-
-impl Drop for ProducerHandle {
-    fn drop(&mut self) {
-        self.retire();
+        self.commands = None;
+        self.client.close().await;
     }
 }
 

@@ -14,9 +14,9 @@ mod publisher;
 
 use self::publisher::{PendingRecord, Publisher};
 use super::{Cluster, header};
-use crate::broker::client_thread::ClientThread;
 use crate::broker::event_queue::DeliveryReports;
 use crate::broker::{DeliveryFailure, DeliveryReport, Error, OutgoingRecord, SendResult, Target};
+use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
 use crate::limit::NATS_TARGET_BYTES_MAX;
 use crate::model::header_name::{ORIGIN, SUBJECT};

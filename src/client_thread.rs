@@ -1,4 +1,4 @@
-//! Threads for client libraries whose calls block.
+//! Threads of adapters whose calls block.
 //!
 //! A client library may hang while it closes a client. So a thread is joined with a deadline, and
 //! is abandoned after it.
@@ -7,9 +7,10 @@ use crate::limit::CLIENT_CLOSE_TIMEOUT;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::{Builder, JoinHandle};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// A thread that its owner tells to end by other means. Dropping it joins it, blocking.
-pub(super) struct ClientThread {
+pub(crate) struct ClientThread {
     /// `None` once joined or abandoned.
     handle: Option<JoinHandle<()>>,
     /// Disconnected at the end of the thread, for `drop` and for `join`.
@@ -22,7 +23,7 @@ impl ClientThread {
         clippy::disallowed_methods,
         reason = "an adapter starts and joins the thread of its client library"
     )]
-    pub(super) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
+    pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
         let (sender, ended) = sync_channel(1);
         let (async_sender, ended_async) = oneshot::channel();
         let handle = Builder::new().name(name.to_owned()).spawn(move || {
@@ -37,19 +38,19 @@ impl ClientThread {
         })
     }
 
-    pub(super) fn unpark(&self) {
+    pub(crate) fn unpark(&self) {
         if let Some(handle) = &self.handle {
             handle.thread().unpark();
         }
     }
 
-    pub(super) fn is_finished(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         self.handle.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Waits until the thread has ended, or abandons it after [`CLIENT_CLOSE_TIMEOUT`]. If this
     /// call is cancelled, `drop` waits instead.
-    pub(super) async fn join(&mut self) {
+    pub(crate) async fn join(&mut self) {
         if let Some(ended) = &mut self.ended_async {
             let in_time = tokio::time::timeout(CLIENT_CLOSE_TIMEOUT, ended)
                 .await
@@ -57,6 +58,14 @@ impl ClientThread {
             self.ended_async = None;
             self.finish(in_time);
         }
+    }
+
+    /// Blocks until the thread has ended, or abandons it at `deadline`.
+    pub(crate) fn join_until(&mut self, deadline: Instant) {
+        self.unpark();
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        let ended = self.ended.recv_timeout(timeout);
+        self.finish(!matches!(ended, Err(RecvTimeoutError::Timeout)));
     }
 
     fn finish(&mut self, in_time: bool) {
@@ -67,10 +76,10 @@ impl ClientThread {
         if !in_time {
             tracing::warn!(
                 thread,
-                "client did not close in time, so its thread is abandoned"
+                "adapter thread did not end in time and is abandoned"
             );
         } else if handle.join().is_err() {
-            tracing::error!(thread, "client thread panicked");
+            tracing::error!(thread, "adapter thread panicked");
         }
     }
 }
@@ -78,9 +87,7 @@ impl ClientThread {
 impl Drop for ClientThread {
     fn drop(&mut self) {
         if self.handle.is_some() {
-            self.unpark();
-            let ended = self.ended.recv_timeout(CLIENT_CLOSE_TIMEOUT);
-            self.finish(!matches!(ended, Err(RecvTimeoutError::Timeout)));
+            self.join_until(Instant::now() + CLIENT_CLOSE_TIMEOUT);
         }
     }
 }

@@ -1,17 +1,16 @@
-//! One librdkafka producer and the thread that serves its delivery reports.
+//! The thread of a producer, which serves its delivery reports.
 
-use crate::broker::client_thread::ClientThread;
 use crate::broker::event_queue::DeliveryReports;
 use crate::broker::kafka::error::{
     client_creation_error, client_failed, delivery_failure, delivery_report, is_batch_rejection,
     or_client_failed,
 };
-use crate::broker::kafka::ffi::{ClientEvent, Delivery, NativeProducer, ProduceRequest};
+use crate::broker::kafka::ffi::{ClientEvent, Delivery, NativeProducer};
 use crate::broker::kafka::health::{ClusterHealth, ClusterProbe};
-use crate::broker::kafka::topic_handles::TopicHandles;
+use crate::broker::kafka::producer_client::ProducerClient;
 use crate::broker::{DeliveryFailure, DeliveryReport, Error};
+use crate::client_thread::ClientThread;
 use crate::limit::KAFKA_CLIENT_WAKE_INTERVAL;
-use crate::model::header::Header;
 use rdkafka::config::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::sync::Arc;
@@ -29,94 +28,32 @@ pub(super) struct ProducerOptions {
 /// producer reports on the record.
 pub(super) type Resend = Box<dyn FnMut(&Delivery<'_>) -> Result<(), Code> + Send>;
 
-/// Dropping it purges the records in flight and joins the thread.
-pub(super) struct PlainProducer {
-    topic_handles: TopicHandles,
-    /// `None` once retired. The last owner closes the client, which blocks, so it must be the
-    /// thread.
-    native: Option<Arc<NativeProducer>>,
-    stop: Arc<AtomicBool>,
-    thread: ClientThread,
-}
-
-impl PlainProducer {
-    /// Without `resend`, a batch rejection fails every record of the batch.
-    pub(super) fn open(options: &ProducerOptions, resend: Option<Resend>) -> Result<Self, Error> {
-        let native =
-            NativeProducer::new(&options.config).map_err(|error| client_creation_error(&error))?;
-        let native = Arc::new(native);
-        let stop = Arc::new(AtomicBool::new(false));
-        let name = if resend.is_some() {
-            "kafka-target"
-        } else {
-            "kafka-resend"
-        };
-        let report_loop = ReportLoop {
-            native: native.clone(),
-            stop: stop.clone(),
-            reports: options.reports.clone(),
-            health: options.health.clone(),
-            batch: Vec::new(),
-            has_failed: false,
-            resend,
-        };
-        let thread = ClientThread::start(name, move || report_loop.serve())
-            .map_err(|error| Error::Fatal(error.to_string()))?;
-        Ok(Self {
-            topic_handles: TopicHandles::default(),
-            native: Some(native),
-            stop,
-            thread,
-        })
-    }
-
-    pub(super) fn send<'h>(
-        &mut self,
-        topic: &str,
-        request: &ProduceRequest<'_>,
-        headers: impl Iterator<Item = Header<'h>>,
-    ) -> Result<(), Code> {
-        let Some(native) = &self.native else {
-            return Err(Code::DestroyBroker);
-        };
-        native.send(self.topic_handles.get(native, topic)?, request, headers)
-    }
-
-    pub(super) fn fatal_error(&self) -> Option<String> {
-        self.native.as_ref()?.fatal_error().map(|(_, text)| text)
-    }
-
-    /// Purges the records in flight and accepts no more. Their reports still arrive.
-    pub(super) fn retire(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.topic_handles.clear();
-        if let Some(native) = self.native.take() {
-            native.wake_poll();
-        }
-    }
-
-    /// Returns whether a retired producer has reported on all records and closed its client.
-    pub(super) fn is_closed(&self) -> bool {
-        self.thread.is_finished()
-    }
-
-    pub(super) async fn close(&mut self) {
-        self.retire();
-        self.thread.join().await;
-    }
-
-    #[cfg(feature = "test-support")]
-    pub(super) fn inject_fatal_error(&self) {
-        if let Some(native) = &self.native {
-            native.inject_fatal_error();
-        }
-    }
-}
-
-impl Drop for PlainProducer {
-    fn drop(&mut self) {
-        self.retire();
-    }
+/// Opens a producer. Without `resend`, a batch rejection fails every record of the batch.
+pub(super) fn open_producer(
+    options: &ProducerOptions,
+    resend: Option<Resend>,
+) -> Result<ProducerClient, Error> {
+    let native =
+        NativeProducer::new(&options.config).map_err(|error| client_creation_error(&error))?;
+    let native = Arc::new(native);
+    let stop = Arc::new(AtomicBool::new(false));
+    let name = if resend.is_some() {
+        "kafka-target"
+    } else {
+        "kafka-resend"
+    };
+    let report_loop = ReportLoop {
+        native: native.clone(),
+        stop: stop.clone(),
+        reports: options.reports.clone(),
+        health: options.health.clone(),
+        batch: Vec::new(),
+        has_failed: false,
+        resend,
+    };
+    let thread = ClientThread::start(name, move || report_loop.serve())
+        .map_err(|error| Error::Fatal(error.to_string()))?;
+    Ok(ProducerClient::new(native, stop, thread))
 }
 
 /// The state of the producer's thread.
