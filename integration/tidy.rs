@@ -178,7 +178,6 @@ const NOT_YET_SPLIT: &[&str] = &[
     "src/config",
     "src/model",
     "src/store/embedded",
-    "src/testing/store/contract",
     "src/timer",
 ];
 

@@ -117,7 +117,7 @@ impl BrokerUnderTest for KafkaWorld {
         )
     }
 
-    fn transactors(&self) -> Box<dyn TransactionalProducers> {
+    fn transactional_producers(&self) -> Box<dyn TransactionalProducers> {
         Box::new(
             KafkaTransactionalProducers::new(&self.cluster, None, part())
                 .expect("the configuration is valid"),

@@ -101,7 +101,7 @@ impl BrokerUnderTest for NatsUnderTest {
         Box::new(NatsCatalog::new(&self.cluster, part()))
     }
 
-    fn transactors(&self) -> Box<dyn TransactionalProducers> {
+    fn transactional_producers(&self) -> Box<dyn TransactionalProducers> {
         unreachable!("the contract knows that NATS has no transactions")
     }
 

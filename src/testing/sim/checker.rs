@@ -31,13 +31,13 @@ pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
     broken.extend(
         arrivals
             .get(ABORTED)
-            .map(|came| format!("delivered from an aborted transaction: {came:?}")),
+            .map(|arrived| format!("delivered from an aborted transaction: {arrived:?}")),
     );
     for message in sent {
-        let came = arrivals
+        let arrived = arrivals
             .get(message.uid.as_str())
             .map_or(&[][..], Vec::as_slice);
-        broken.extend(violations(world, message, came));
+        broken.extend(violations(world, message, arrived));
     }
     broken
 }
@@ -120,48 +120,52 @@ fn early(world: &World, sent: &[Sent]) -> Vec<String> {
         _ => None,
     };
     let dues: BTreeMap<String, i64> = sent.iter().filter_map(due).collect();
-    let is_early = |handed: &&SimDelivery| {
-        dues.get(&handed.uid)
-            .is_some_and(|due| *due > handed.own_at)
+    let is_early = |delivery: &&SimDelivery| {
+        dues.get(&delivery.uid)
+            .is_some_and(|due| *due > delivery.own_at)
     };
     world
         .deliveries()
         .iter()
         .filter(is_early)
-        .map(|handed| format!("early by its own clock: {handed:?}"))
+        .map(|delivery| format!("early by its own clock: {delivery:?}"))
         .collect()
 }
 
-fn violations(world: &World, message: &Sent, came: &[Arrival]) -> Vec<String> {
+fn violations(world: &World, message: &Sent, arrived: &[Arrival]) -> Vec<String> {
     let mut wrong = Vec::new();
     match &message.kind {
         SentKind::Delayed { .. } | SentKind::Relay => {
             wrong.extend(
-                came.iter()
+                arrived
+                    .iter()
                     .filter(|arrival| arrival.is_dead)
                     .map(|arrival| format!("dead-lettered: {message:?} {arrival:?}")),
             );
         }
         SentKind::Large { .. } | SentKind::Refused => {
             wrong.extend(
-                came.iter()
+                arrived
+                    .iter()
                     .filter(|arrival| !arrival.is_dead)
                     .map(|arrival| format!("delivered: {message:?} {arrival:?}")),
             );
         }
         SentKind::Cancel { .. } => wrong.extend(
-            came.iter()
+            arrived
+                .iter()
                 .map(|arrival| format!("a cancel was delivered: {message:?} {arrival:?}")),
         ),
     }
-    if !world.may_have_duplicates() && came.len() > 1 {
-        wrong.push(format!("twice, without a fault: {message:?} {came:?}"));
-    } else if (world.is_exactly_once() || world.streams().forbid_duplicates()) && came.len() > 1 {
-        wrong.push(format!("twice: {message:?} {came:?}"));
+    if !world.may_have_duplicates() && arrived.len() > 1 {
+        wrong.push(format!("twice, without a fault: {message:?} {arrived:?}"));
+    } else if (world.is_exactly_once() || world.streams().forbid_duplicates()) && arrived.len() > 1
+    {
+        wrong.push(format!("twice: {message:?} {arrived:?}"));
     }
-    if !world.store_lost_writes() && world.was_cancelled(message) && !came.is_empty() {
+    if !world.store_lost_writes() && world.was_cancelled(message) && !arrived.is_empty() {
         wrong.push(format!(
-            "delivered after its cancel was confirmed: {message:?} {came:?}"
+            "delivered after its cancel was confirmed: {message:?} {arrived:?}"
         ));
     }
     wrong

@@ -15,17 +15,17 @@ use std::collections::BTreeMap;
 /// A producer that records each delivery, and whether the process was allowed to make it.
 pub(crate) struct DeliveryObserver<T: ?Sized> {
     world: World,
-    member: ProcessControl,
+    control: ProcessControl,
     inner: Box<T>,
     /// Message ids in open transactions, by producer number.
     open_transactions: BTreeMap<u64, Vec<String>>,
 }
 
 impl<T: ?Sized> DeliveryObserver<T> {
-    pub(crate) fn new(world: &World, member: &ProcessControl, target: Box<T>) -> Self {
+    pub(crate) fn new(world: &World, control: &ProcessControl, target: Box<T>) -> Self {
         Self {
             world: world.clone(),
-            member: member.clone(),
+            control: control.clone(),
             inner: target,
             open_transactions: BTreeMap::new(),
         }
@@ -47,14 +47,14 @@ impl<T: ?Sized> DeliveryObserver<T> {
             self.world.record_delivery(
                 uid.clone(),
                 partition,
-                (self.member.number, self.member.clock.now()),
+                (self.control.number, self.control.clock.now()),
             );
         } else {
             self.world.note_message(
                 &uid,
                 format!(
                     "process {} retries {uid} via the source",
-                    self.member.number
+                    self.control.number
                 ),
             );
         }
@@ -68,7 +68,7 @@ impl<T: ?Sized> DeliveryObserver<T> {
                 &uid,
                 format!(
                     "process {}: the transaction of {uid} {end}",
-                    self.member.number
+                    self.control.number
                 ),
             );
         }
@@ -103,7 +103,7 @@ impl TransactionalProducers for DeliveryObserver<dyn TransactionalProducers> {
     fn open(&mut self, number: u64, name: &ProducerIdentity) {
         self.world.note(format!(
             "process {} opens producer {number} of {}",
-            self.member.number, name.partition
+            self.control.number, name.partition
         ));
         // Opening a producer fences the previous owner of its id, which may still hold the shard.
         if let Some(objection) = self
@@ -111,7 +111,7 @@ impl TransactionalProducers for DeliveryObserver<dyn TransactionalProducers> {
             .leases
             .objection(&ShardId::new(ROUTE, name.partition.clone()))
         {
-            let process = self.member.number;
+            let process = self.control.number;
             self.world.report_violation(format!(
                 "process {process} opens a producer of {}, {objection}",
                 name.partition
@@ -152,7 +152,7 @@ impl TransactionalProducers for DeliveryObserver<dyn TransactionalProducers> {
                 ProducerEvent::Failed { reason, .. } => {
                     self.world.note(format!(
                         "process {} has lost producer {number}: {reason}",
-                        self.member.number
+                        self.control.number
                     ));
                     self.record_end(*number, "has an unknown outcome");
                 }

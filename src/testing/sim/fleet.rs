@@ -141,11 +141,11 @@ impl Fleet {
     }
 
     /// Messages that arrived twice although they were not in flight during a fault.
-    fn unexpected_duplicates(&self, handed: &[SimDelivery]) -> Vec<String> {
+    fn unexpected_duplicates(&self, deliveries: &[SimDelivery]) -> Vec<String> {
         let mut first: BTreeMap<&str, &SimDelivery> = BTreeMap::new();
         let mut repeated = Vec::new();
-        for handed in handed {
-            let Some(before) = first.insert(&handed.uid, handed) else {
+        for delivery in deliveries {
+            let Some(before) = first.insert(&delivery.uid, delivery) else {
                 continue;
             };
             let was_in_flight = |fault: &ProcessFault| {
@@ -155,7 +155,7 @@ impl Fleet {
             };
             if !self.faults.iter().any(was_in_flight) {
                 repeated.push(format!(
-                    "delivered twice, but not in flight at a fault: {before:?} {handed:?}"
+                    "delivered twice, but not in flight at a fault: {before:?} {delivery:?}"
                 ));
             }
         }
@@ -167,7 +167,7 @@ impl Fleet {
 pub(crate) fn run(
     seed: u64,
     length: Duration,
-    trouble: FleetFaults,
+    faults: FleetFaults,
 ) -> crate::testing::sim::Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -177,9 +177,9 @@ pub(crate) fn run(
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
         let world = World::with_partitions(PARTITIONS);
-        let world = match trouble {
+        let world = match faults {
             FleetFaults::Streams => world.on_streams(LONG),
-            _ if trouble.is_exactly_once() => world.with_exactly_once(),
+            _ if faults.is_exactly_once() => world.with_exactly_once(),
             _ => world,
         };
         let mut fleet = Fleet::new(&world, StdRng::seed_from_u64(seed));
@@ -188,7 +188,7 @@ pub(crate) fn run(
         let end = Instant::now() + length;
         while Instant::now() < end {
             fleet.pause(2_500).await;
-            fleet.step(trouble).await;
+            fleet.step(faults).await;
         }
         let sent = sending.await.expect("the sender does not panic");
         fleet

@@ -75,9 +75,9 @@ impl Process {
     }
 
     /// Starts one more worker of a fleet.
-    pub(crate) fn join(world: &World, member: ProcessControl, random: &mut StdRng) -> Self {
+    pub(crate) fn join(world: &World, control: ProcessControl, random: &mut StdRng) -> Self {
         let mut process = Self {
-            control: member,
+            control: control,
             tasks: Vec::new(),
             stop: CancellationToken::new(),
             health: Health::new(),
@@ -282,12 +282,12 @@ fn rules(world: &World) -> RoutingRules {
     }
 }
 
-fn source(world: &World, member: &ProcessControl) -> Box<dyn Source> {
+fn source(world: &World, control: &ProcessControl) -> Box<dyn Source> {
     let port: Box<dyn Source> = Box::new(world.cluster().source(GROUP, &[SOURCE.to_owned()]));
     let source = Box::new(SourceFaults {
         world: world.clone(),
         inner: Box::new(OverNetwork {
-            link: member.network.clone(),
+            network: control.network.clone(),
             port,
         }),
     });
@@ -301,14 +301,14 @@ fn source(world: &World, member: &ProcessControl) -> Box<dyn Source> {
     }
 }
 
-fn claimable(world: &World, member: &ProcessControl, health: &Health) -> RouteCatalog {
+fn claimable(world: &World, control: &ProcessControl, health: &Health) -> RouteCatalog {
     let port: Box<dyn Catalog> = Box::new(world.cluster().catalog());
     RouteCatalog {
         route: ROUTE.into(),
         topics: vec![SOURCE.to_owned()],
         group: GROUP.to_owned(),
         catalog: Box::new(OverNetwork {
-            link: member.network.clone(),
+            network: control.network.clone(),
             port,
         }),
         health: health.register("catalog"),

@@ -49,11 +49,11 @@ fn command(seed: u64) -> String {
 
 /// Returns whether one of the seeds reveals the faults, which are injected together.
 pub(crate) fn breaks_promises(
-    mutants: &[InjectedFault],
+    injected: &[InjectedFault],
     mut seeds: Range<u64>,
     run: impl Fn(u64) -> Outcome,
 ) -> bool {
-    fault_injection::with(mutants.iter().copied(), || {
+    fault_injection::with(injected.iter().copied(), || {
         seeds.any(|seed| !run(seed).broken.is_empty())
     })
 }

@@ -1,11 +1,12 @@
 //! The environment of simulated processes: one cluster, one store, one clock, and the record of
 //! events.
 
-use crate::broker::{Catalog, DeliveryFailure, FailureKind};
+mod faults;
+
+use crate::broker::Catalog;
 use crate::clock::Clock as _;
 use crate::model::{
-    CommitMetadata, LeaseToken, Offset, Partition, Progress, Reason, ShardId, SourceIdentity,
-    Timestamp,
+    CommitMetadata, LeaseToken, Offset, Partition, Progress, ShardId, SourceIdentity, Timestamp,
 };
 use crate::store::{Balance, ShardStore};
 use crate::testing::broker::memory::MemoryCluster;
@@ -15,8 +16,6 @@ use crate::testing::sim::faults::nats::Streams;
 use crate::testing::sim::trace::TraceLine;
 use crate::testing::sim::workload::{Sent, SentKind};
 use crate::testing::store::memory::{MemoryStore, StoreSnapshot};
-use rand::RngExt;
-use rand::rngs::StdRng;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -35,9 +34,6 @@ const TARGET_BYTES_MAX: usize = 160;
 
 /// The payload of records in aborted transactions.
 pub(crate) const ABORTED: &str = "aborted";
-
-/// The number of store snapshots that a rollback chooses from.
-const SNAPSHOTS_MAX: usize = 8;
 
 /// A handle; clones share the world.
 #[derive(Clone)]
@@ -390,117 +386,6 @@ impl World {
             .into_iter()
             .map(|(_, balance)| balance)
             .collect()
-    }
-
-    /// Keeps a snapshot of the store for a later rollback.
-    pub(crate) fn take_snapshot(&self) {
-        self.check_ledgers();
-        let mut snapshots = self.0.snapshots.borrow_mut();
-        snapshots.push_back(self.0.store.snapshot());
-        if snapshots.len() > SNAPSHOTS_MAX {
-            snapshots.pop_front();
-        }
-    }
-
-    pub(crate) fn roll_back(&self, random: &mut StdRng) {
-        let mut snapshots = self.0.snapshots.borrow_mut();
-        if snapshots.is_empty() {
-            return;
-        }
-        let to = random.random_range(0..snapshots.len());
-        self.note(format!(
-            "the store rolls back by {} snapshots",
-            snapshots.len() - to
-        ));
-        self.0.store.roll_back_to(&snapshots[to]);
-        snapshots.truncate(to + 1);
-        self.mark_store_lost();
-    }
-
-    pub(crate) fn wipe(&self) {
-        self.note("the store loses everything");
-        self.0.store.wipe();
-        self.0.snapshots.borrow_mut().clear();
-        self.mark_store_lost();
-    }
-
-    fn mark_store_lost(&self) {
-        self.0.store_lost.set(true);
-        self.allow_duplicates();
-    }
-
-    /// A fault happened after which duplicates are allowed.
-    pub(crate) fn allow_duplicates(&self) {
-        self.0.duplicates_allowed.set(true);
-    }
-
-    pub(crate) fn step_clock(&self, by: i64) {
-        let off = (self.0.clock.offset() + by).clamp(-3_000, 3_000);
-        self.note(format!("the clock of the workers is {off} ms off"));
-        self.0.clock.set_offset(off);
-    }
-
-    pub(crate) fn store_down(&self, down: bool) {
-        self.note(if down {
-            "the store does not answer"
-        } else {
-            "the store answers"
-        });
-        self.0.store.set_down(down);
-    }
-
-    pub(crate) fn target_missing(&self, missing: bool) {
-        self.note(if missing {
-            "the target is missing"
-        } else {
-            "the target exists again"
-        });
-        let failure = DeliveryFailure {
-            kind: FailureKind::NotDelivered,
-            reason: Reason::UnknownTarget,
-            detail: "no such topic".into(),
-        };
-        self.0
-            .cluster
-            .refuse_records(TARGET, missing.then_some(failure));
-    }
-
-    pub(crate) fn hold_reports(&self, hold: bool) {
-        self.note(if hold {
-            "reports are held back"
-        } else {
-            "reports arrive again"
-        });
-        self.0.cluster.hold_reports(hold);
-    }
-
-    pub(crate) fn hold_sends(&self, hold: bool) {
-        self.note(if hold {
-            "the network holds sent records"
-        } else {
-            "the network releases sent records"
-        });
-        self.0.cluster.hold_sends(hold);
-    }
-
-    pub(crate) fn producers_failed(&self, failed: bool) {
-        self.note(if failed {
-            "the producers fail permanently"
-        } else {
-            "the producers are replaced"
-        });
-        self.0.cluster.fail_producers(failed);
-    }
-
-    /// Ends all ongoing faults.
-    pub(crate) fn heal(&self) {
-        self.note("all faults heal");
-        self.0.clock.set_offset(0);
-        self.0.store.set_down(false);
-        self.0.cluster.refuse_records(TARGET, None);
-        self.0.cluster.hold_reports(false);
-        self.0.cluster.hold_sends(false);
-        self.0.cluster.fail_producers(false);
     }
 
     pub(crate) fn arrivals(&self) -> Vec<Arrival> {

@@ -12,11 +12,11 @@ use crate::clock::WallClock;
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
 use crate::run::{Run, RunName};
 use crate::store::{AppendEpoch, IdChange, IdChangeKind, Lineage, Store, StoreQuery};
-use crate::testing::store::contract::builders::{
-    advance, append_at, lease, list_everything, new_shard, shard,
-};
 use crate::testing::store::contract::random_calls::{ComparedStore, assert_same_as_memory};
 use crate::testing::store::contract::{self, StoreUnderTest, run_of};
+use crate::testing::store::requests::{
+    advance, append_at, lease, list_everything, new_shard, shard,
+};
 use std::path::Path;
 use tempfile::TempDir;
 

@@ -13,11 +13,11 @@ use crate::run::Run;
 use crate::store::{
     AppendEpoch, Balance, IdChange, IdChangeKind, Lineage, OutcomeCounts, Store, StoreQuery,
 };
-use crate::testing::store::contract::builders::{
-    advance, append_at, lease, list_everything, new_shard, shard,
-};
 use crate::testing::store::contract::random_calls::{ComparedStore, assert_same_as_memory};
 use crate::testing::store::contract::{self, StoreUnderTest, run_of};
+use crate::testing::store::requests::{
+    advance, append_at, lease, list_everything, new_shard, shard,
+};
 use server::Server;
 
 struct RealRedis {

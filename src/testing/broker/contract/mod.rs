@@ -26,7 +26,7 @@ pub(crate) trait BrokerUnderTest {
     fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source>;
     fn target(&self, in_flight_max: usize) -> Box<dyn Target>;
     fn catalog(&self) -> Box<dyn Catalog>;
-    fn transactors(&self) -> Box<dyn TransactionalProducers>;
+    fn transactional_producers(&self) -> Box<dyn TransactionalProducers>;
 
     /// A part of every name, so that two runs on one broker do not collide.
     fn run_id(&self) -> String;
@@ -90,20 +90,20 @@ pub(crate) trait BrokerUnderTest {
 }
 
 /// Runs the cases that other tests on the same broker do not notice.
-pub(crate) async fn run_shared(world: &dyn BrokerUnderTest) {
-    source::all(world).await;
-    target::all(world).await;
-    if world.is_kafka() {
-        transact::all(world).await;
+pub(crate) async fn run_shared(broker: &dyn BrokerUnderTest) {
+    source::all(broker).await;
+    target::all(broker).await;
+    if broker.is_kafka() {
+        transact::all(broker).await;
     }
 }
 
 /// Runs the cases that need the broker for themselves.
-pub(crate) async fn run_outages(world: &dyn BrokerUnderTest) {
-    target::an_outage_loses_no_record_and_keeps_the_order(world).await;
-    source::reading_continues_after_an_outage(world).await;
-    if world.is_kafka() {
-        transact::a_transaction_open_during_an_outage_is_committed_after_it(world).await;
+pub(crate) async fn run_outages(broker: &dyn BrokerUnderTest) {
+    target::an_outage_loses_no_record_and_keeps_the_order(broker).await;
+    source::reading_continues_after_an_outage(broker).await;
+    if broker.is_kafka() {
+        transact::a_transaction_open_during_an_outage_is_committed_after_it(broker).await;
     }
 }
 
@@ -119,15 +119,15 @@ async fn within<T>(limit: Duration, what: &str, future: impl Future<Output = T>)
 }
 
 /// A name that no other case of any run uses.
-fn unique_name(world: &dyn BrokerUnderTest, what: &str) -> String {
+fn unique_name(broker: &dyn BrokerUnderTest, what: &str) -> String {
     thread_local!(static COUNT: Cell<u32> = const { Cell::new(0) });
     COUNT.set(COUNT.get() + 1);
-    format!("{}-{what}-{}", world.run_id(), COUNT.get())
+    format!("{}-{what}-{}", broker.run_id(), COUNT.get())
 }
 
-async fn create_topic(world: &dyn BrokerUnderTest, what: &str, partitions: i32) -> String {
-    let name = unique_name(world, what);
-    world.create_topic(&name, partitions, None).await;
+async fn create_topic(broker: &dyn BrokerUnderTest, what: &str, partitions: i32) -> String {
+    let name = unique_name(broker, what);
+    broker.create_topic(&name, partitions, None).await;
     name
 }
 
@@ -157,8 +157,8 @@ impl OwnedRecord {
 }
 
 /// The payload as a number.
-fn payload_number(whole: &OwnedRecord) -> u64 {
-    let payload = whole
+fn payload_number(owned: &OwnedRecord) -> u64 {
+    let payload = owned
         .payload
         .as_deref()
         .and_then(|payload| std::str::from_utf8(payload).ok());
@@ -175,24 +175,24 @@ fn keep_all_headers(_: &[u8]) -> bool {
 #[derive(Clone)]
 struct Address(String, Option<i32>);
 
-fn address_of(world: &dyn BrokerUnderTest, topic: &str, partition: Option<i32>) -> Address {
-    let (topic, partition) = world.target_address(topic, partition);
+fn address_of(broker: &dyn BrokerUnderTest, topic: &str, partition: Option<i32>) -> Address {
+    let (topic, partition) = broker.target_address(topic, partition);
     Address(topic, partition)
 }
 
 fn send(
     target: &mut dyn Target,
     Address(topic, partition): &Address,
-    whole: &OwnedRecord,
+    owned: &OwnedRecord,
     ticket: u64,
 ) -> SendResult {
     let mut block = Vec::new();
-    whole
+    owned
         .headers
         .iter()
         .for_each(|(name, value)| push_header(&mut block, name, value.as_deref()));
     let headers = Headers::from_block(&block);
-    let (key, payload) = (whole.key.as_deref(), whole.payload.as_deref());
+    let (key, payload) = (owned.key.as_deref(), owned.payload.as_deref());
     target.send(
         &OutgoingRecord {
             topic,
@@ -225,8 +225,8 @@ async fn reports(target: &mut dyn Target, count: usize) -> BTreeMap<u64, Deliver
 async fn deliver(target: &mut dyn Target, to: &Address, all: &[OwnedRecord]) {
     let (mut sent, mut delivered) = (0, BTreeSet::new());
     while delivered.len() < all.len() {
-        while let Some(whole) = all.get(sent) {
-            match send(target, to, whole, sent as u64) {
+        while let Some(owned) = all.get(sent) {
+            match send(target, to, owned, sent as u64) {
                 SendResult::Accepted => sent += 1,
                 SendResult::QueueFull => break,
                 SendResult::Failed(failure) => panic!("record {sent}: {failure:?}"),
@@ -270,13 +270,13 @@ async fn wait_for_partitions(
 
 /// Joins a new group that reads all partitions of a topic.
 async fn join_group(
-    world: &dyn BrokerUnderTest,
+    broker: &dyn BrokerUnderTest,
     topic: &str,
     partitions: usize,
 ) -> Box<dyn Source> {
-    let mut source = world.source(
-        &unique_name(world, "group"),
-        &world.source_topics(topic, partitions),
+    let mut source = broker.source(
+        &unique_name(broker, "group"),
+        &broker.source_topics(topic, partitions),
     );
     wait_for_partitions(&mut *source, &mut BTreeSet::new(), partitions).await;
     source
@@ -316,7 +316,7 @@ async fn read_to_end(
 
 fn owned_records(batch: &RecordBatch) -> Vec<OwnedRecord> {
     let owned = |(name, value): Header<'_>| (name.to_vec(), value.map(<[u8]>::to_vec));
-    let whole = |record: crate::model::Record<'_>| {
+    let owned = |record: crate::model::Record<'_>| {
         let timestamp = record
             .timestamp
             .expect("a record that was sent has a timestamp");
@@ -328,5 +328,5 @@ fn owned_records(batch: &RecordBatch) -> Vec<OwnedRecord> {
             headers: record.headers.iter().map(owned).collect(),
         }
     };
-    batch.iter().map(whole).collect()
+    batch.iter().map(owned).collect()
 }

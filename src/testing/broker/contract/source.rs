@@ -10,27 +10,27 @@ use crate::model::{Offset, Partition};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-pub(super) async fn all(world: &dyn BrokerUnderTest) {
-    if world.is_kafka() {
-        a_record_is_read_byte_for_byte(world).await;
-        added_partitions_are_assigned(world).await;
-        impossible_topic_names_are_treated_as_missing_topics(world).await;
+pub(super) async fn all(broker: &dyn BrokerUnderTest) {
+    if broker.is_kafka() {
+        a_record_is_read_byte_for_byte(broker).await;
+        added_partitions_are_assigned(broker).await;
+        impossible_topic_names_are_treated_as_missing_topics(broker).await;
     }
-    reading_starts_at_the_given_offset(world).await;
-    a_new_start_drops_prefetched_records(world).await;
-    the_end_of_a_partition_is_after_an_aborted_transaction(world).await;
-    offsets_before_the_retention_are_out_of_range(world).await;
-    a_stopped_partition_is_not_read(world).await;
-    committed_metadata_is_read_back(world).await;
-    members_share_partitions_and_move_them_on_a_rebalance(world).await;
-    a_member_without_partitions_gets_an_empty_assignment(world).await;
-    a_recreated_topic_has_a_new_identity(world).await;
-    a_missing_topic_is_reported_and_read_once_it_exists(world).await;
-    a_catalog_lists_partitions_and_commits(world).await;
-    many_records_are_read_once_and_in_order(world).await;
+    reading_starts_at_the_given_offset(broker).await;
+    a_new_start_drops_prefetched_records(broker).await;
+    the_end_of_a_partition_is_after_an_aborted_transaction(broker).await;
+    offsets_before_the_retention_are_out_of_range(broker).await;
+    a_stopped_partition_is_not_read(broker).await;
+    committed_metadata_is_read_back(broker).await;
+    members_share_partitions_and_move_them_on_a_rebalance(broker).await;
+    a_member_without_partitions_gets_an_empty_assignment(broker).await;
+    a_recreated_topic_has_a_new_identity(broker).await;
+    a_missing_topic_is_reported_and_read_once_it_exists(broker).await;
+    a_catalog_lists_partitions_and_commits(broker).await;
+    many_records_are_read_once_and_in_order(broker).await;
 }
 
-async fn a_record_is_read_byte_for_byte(world: &dyn BrokerUnderTest) {
+async fn a_record_is_read_byte_for_byte(broker: &dyn BrokerUnderTest) {
     let bytes = |bytes: &[u8]| Some(bytes.to_vec());
     let header = |name: &[u8], value: Option<&[u8]>| (name.to_vec(), value.map(<[u8]>::to_vec));
     let wanted = [
@@ -70,16 +70,16 @@ async fn a_record_is_read_byte_for_byte(world: &dyn BrokerUnderTest) {
             ..OwnedRecord::default()
         },
     ];
-    let topic = create_topic(world, "fidelity", 1).await;
+    let topic = create_topic(broker, "fidelity", 1).await;
     deliver(
-        &mut *world.target(100),
-        &address_of(world, &topic, Some(0)),
+        &mut *broker.target(100),
+        &address_of(broker, &topic, Some(0)),
         &wanted,
     )
     .await;
     let (mut source, partition) = (
-        join_group(world, &topic, 1).await,
-        world.partition(&topic, 0),
+        join_group(broker, &topic, 1).await,
+        broker.partition(&topic, 0),
     );
     source.start(&partition, Offset(0), 1);
     let (read, at) = read_to_end(&mut *source, &partition, 1).await;
@@ -91,29 +91,29 @@ async fn a_record_is_read_byte_for_byte(world: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-async fn reading_starts_at_the_given_offset(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "start", 1).await;
+async fn reading_starts_at_the_given_offset(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "start", 1).await;
     deliver(
-        &mut *world.target(100),
-        &address_of(world, &topic, Some(0)),
+        &mut *broker.target(100),
+        &address_of(broker, &topic, Some(0)),
         &numbered_records(0..10),
     )
     .await;
     let (mut source, partition) = (
-        join_group(world, &topic, 1).await,
-        world.partition(&topic, 0),
+        join_group(broker, &topic, 1).await,
+        broker.partition(&topic, 0),
     );
     for (epoch, from) in [(1, 4), (2, 0), (3, 9), (4, 10)] {
-        source.start(&partition, Offset(world.first_offset() + from), epoch);
+        source.start(&partition, Offset(broker.first_offset() + from), epoch);
         let (read, at) = read_to_end(&mut *source, &partition, epoch).await;
         assert_eq!(
             read.iter().map(payload_number).collect::<Vec<_>>(),
             (from..10).collect::<Vec<_>>()
         );
-        assert_eq!(at, Offset(world.first_offset() + 10));
+        assert_eq!(at, Offset(broker.first_offset() + 10));
         assert_eq!(
             source.known_end(&partition),
-            Some(Offset(world.first_offset() + 10))
+            Some(Offset(broker.first_offset() + 10))
         );
     }
     source.close().await;
@@ -121,20 +121,20 @@ async fn reading_starts_at_the_given_offset(world: &dyn BrokerUnderTest) {
 
 /// A new start elsewhere follows every batch. Records that were prefetched before it must not
 /// appear.
-async fn a_new_start_drops_prefetched_records(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "epochs", 1).await;
+async fn a_new_start_drops_prefetched_records(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "epochs", 1).await;
     deliver(
-        &mut *world.target(10_000),
-        &address_of(world, &topic, Some(0)),
+        &mut *broker.target(10_000),
+        &address_of(broker, &topic, Some(0)),
         &numbered_records(0..30_000),
     )
     .await;
     let (mut source, partition) = (
-        join_group(world, &topic, 1).await,
-        world.partition(&topic, 0),
+        join_group(broker, &topic, 1).await,
+        broker.partition(&topic, 0),
     );
     for (epoch, from) in (1..).zip([0, 20_000, 10, 29_000, 15_000, 15_000, 0, 29_999, 1]) {
-        source.start(&partition, Offset(world.first_offset() + from), epoch);
+        source.start(&partition, Offset(broker.first_offset() + from), epoch);
         match within(PATIENCE, "records", source.next_event())
             .await
             .expect("the source works")
@@ -144,7 +144,7 @@ async fn a_new_start_drops_prefetched_records(world: &dyn BrokerUnderTest) {
                 let read = owned_records(&batch);
                 assert_eq!(
                     (read[0].offset, payload_number(&read[0])),
-                    (world.first_offset() + from, from)
+                    (broker.first_offset() + from, from)
                 );
                 assert!(
                     read.windows(2)
@@ -157,14 +157,14 @@ async fn a_new_start_drops_prefetched_records(world: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-async fn the_end_of_a_partition_is_after_an_aborted_transaction(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "aborted", 1).await;
-    let mut target = world.target(100);
+async fn the_end_of_a_partition_is_after_an_aborted_transaction(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "aborted", 1).await;
+    let mut target = broker.target(100);
     let (mut source, partition) = (
-        join_group(world, &topic, 1).await,
-        world.partition(&topic, 0),
+        join_group(broker, &topic, 1).await,
+        broker.partition(&topic, 0),
     );
-    let first = Offset(world.first_offset());
+    let first = Offset(broker.first_offset());
     source.start(&partition, first, 1);
     let (read, at) = read_to_end(&mut *source, &partition, 1).await;
     assert_eq!(
@@ -174,11 +174,11 @@ async fn the_end_of_a_partition_is_after_an_aborted_transaction(world: &dyn Brok
     );
     deliver(
         &mut *target,
-        &address_of(world, &topic, Some(0)),
+        &address_of(broker, &topic, Some(0)),
         &numbered_records(0..1),
     )
     .await;
-    world.abort_transaction(&partition).await;
+    broker.abort_transaction(&partition).await;
     let end = source
         .describe(std::slice::from_ref(&partition))
         .await
@@ -196,7 +196,7 @@ async fn the_end_of_a_partition_is_after_an_aborted_transaction(world: &dyn Brok
     assert_eq!(read.iter().map(payload_number).collect::<Vec<_>>(), [0]);
     deliver(
         &mut *target,
-        &address_of(world, &topic, Some(0)),
+        &address_of(broker, &topic, Some(0)),
         &numbered_records(1..2),
     )
     .await;
@@ -209,20 +209,20 @@ async fn the_end_of_a_partition_is_after_an_aborted_transaction(world: &dyn Brok
     source.close().await;
 }
 
-async fn offsets_before_the_retention_are_out_of_range(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "range", 1).await;
+async fn offsets_before_the_retention_are_out_of_range(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "range", 1).await;
     deliver(
-        &mut *world.target(100),
-        &address_of(world, &topic, Some(0)),
+        &mut *broker.target(100),
+        &address_of(broker, &topic, Some(0)),
         &numbered_records(0..10),
     )
     .await;
     let (mut source, partition) = (
-        join_group(world, &topic, 1).await,
-        world.partition(&topic, 0),
+        join_group(broker, &topic, 1).await,
+        broker.partition(&topic, 0),
     );
-    let place = |number| Offset(world.first_offset() + number);
-    world.trim(&partition, place(5)).await;
+    let place = |number| Offset(broker.first_offset() + number);
+    broker.trim(&partition, place(5)).await;
     let described = source
         .describe(std::slice::from_ref(&partition))
         .await
@@ -252,28 +252,28 @@ async fn offsets_before_the_retention_are_out_of_range(world: &dyn BrokerUnderTe
     source.close().await;
 }
 
-async fn a_stopped_partition_is_not_read(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "stop", 2).await;
-    let mut target = world.target(100);
+async fn a_stopped_partition_is_not_read(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "stop", 2).await;
+    let mut target = broker.target(100);
     let (mut source, stopped, other) = (
-        join_group(world, &topic, 2).await,
-        world.partition(&topic, 0),
-        world.partition(&topic, 1),
+        join_group(broker, &topic, 2).await,
+        broker.partition(&topic, 0),
+        broker.partition(&topic, 1),
     );
     for partition in [&stopped, &other] {
-        source.start(partition, Offset(world.first_offset()), 1);
+        source.start(partition, Offset(broker.first_offset()), 1);
     }
     source.stop(&stopped);
     source.stop(&stopped);
     deliver(
         &mut *target,
-        &address_of(world, &topic, Some(0)),
+        &address_of(broker, &topic, Some(0)),
         &numbered_records(0..10),
     )
     .await;
     deliver(
         &mut *target,
-        &address_of(world, &topic, Some(1)),
+        &address_of(broker, &topic, Some(1)),
         &numbered_records(0..10),
     )
     .await;
@@ -284,13 +284,15 @@ async fn a_stopped_partition_is_not_read(world: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-async fn committed_metadata_is_read_back(world: &dyn BrokerUnderTest) {
+async fn committed_metadata_is_read_back(broker: &dyn BrokerUnderTest) {
     let (topic, group) = (
-        create_topic(world, "commit", 3).await,
-        unique_name(world, "group"),
+        create_topic(broker, "commit", 3).await,
+        unique_name(broker, "group"),
     );
-    let partitions: Vec<Partition> = (0..3).map(|index| world.partition(&topic, index)).collect();
-    let mut source = world.source(&group, &world.source_topics(&topic, 3));
+    let partitions: Vec<Partition> = (0..3)
+        .map(|index| broker.partition(&topic, index))
+        .collect();
+    let mut source = broker.source(&group, &broker.source_topics(&topic, 3));
     wait_for_partitions(&mut *source, &mut BTreeSet::new(), 3).await;
     assert_eq!(
         source
@@ -320,7 +322,7 @@ async fn committed_metadata_is_read_back(world: &dyn BrokerUnderTest) {
         let mut wanted = wanted.to_vec();
         wanted.reverse();
         assert_eq!(
-            world
+            broker
                 .catalog()
                 .committed_metadata(&group, &turned)
                 .await
@@ -332,19 +334,19 @@ async fn committed_metadata_is_read_back(world: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-async fn members_share_partitions_and_move_them_on_a_rebalance(world: &dyn BrokerUnderTest) {
+async fn members_share_partitions_and_move_them_on_a_rebalance(broker: &dyn BrokerUnderTest) {
     let (topic, group) = (
-        create_topic(world, "share", 4).await,
-        unique_name(world, "group"),
+        create_topic(broker, "share", 4).await,
+        unique_name(broker, "group"),
     );
-    let names = world.source_topics(&topic, 4);
-    let mut first = world.source(&group, &names);
+    let names = broker.source_topics(&topic, 4);
+    let mut first = broker.source(&group, &names);
     let mut owned = BTreeSet::new();
     wait_for_partitions(&mut *first, &mut owned, 4).await;
     let all = owned.clone();
     all.iter()
-        .for_each(|partition| first.start(partition, Offset(world.first_offset()), 1));
-    let mut second = world.source(&group, &names);
+        .for_each(|partition| first.start(partition, Offset(broker.first_offset()), 1));
+    let mut second = broker.source(&group, &names);
     let mut theirs = BTreeSet::new();
     let gained = within(PATIENCE, "half of the partitions", async {
         loop {
@@ -390,15 +392,15 @@ async fn members_share_partitions_and_move_them_on_a_rebalance(world: &dyn Broke
 
 /// Without this event, the member could not tell an empty assignment from a group that has not
 /// answered.
-async fn a_member_without_partitions_gets_an_empty_assignment(world: &dyn BrokerUnderTest) {
+async fn a_member_without_partitions_gets_an_empty_assignment(broker: &dyn BrokerUnderTest) {
     let (topic, group) = (
-        create_topic(world, "spare", 1).await,
-        unique_name(world, "group"),
+        create_topic(broker, "spare", 1).await,
+        unique_name(broker, "group"),
     );
-    let names = world.source_topics(&topic, 1);
-    let mut first = world.source(&group, &names);
+    let names = broker.source_topics(&topic, 1);
+    let mut first = broker.source(&group, &names);
     wait_for_partitions(&mut *first, &mut BTreeSet::new(), 1).await;
-    let mut second = world.source(&group, &names);
+    let mut second = broker.source(&group, &names);
     match within(PATIENCE, "the group's answer", second.next_event()).await {
         Ok(Event::Assigned(none)) => assert_eq!(none, []),
         other => panic!("{other:?}"),
@@ -408,50 +410,50 @@ async fn a_member_without_partitions_gets_an_empty_assignment(world: &dyn Broker
     second.close().await;
 }
 
-async fn added_partitions_are_assigned(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "added", 1).await;
-    let mut source = world.source(&unique_name(world, "group"), std::slice::from_ref(&topic));
+async fn added_partitions_are_assigned(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "added", 1).await;
+    let mut source = broker.source(&unique_name(broker, "group"), std::slice::from_ref(&topic));
     let mut owned = BTreeSet::new();
     wait_for_partitions(&mut *source, &mut owned, 1).await;
-    world.add_partitions(&topic, 3).await;
+    broker.add_partitions(&topic, 3).await;
     within(
         Duration::from_secs(20),
         "the new partitions",
         wait_for_partitions(&mut *source, &mut owned, 3),
     )
     .await;
-    let added = world.partition(&topic, 2);
+    let added = broker.partition(&topic, 2);
     source.start(&added, Offset(0), 1);
     assert_eq!(read_to_end(&mut *source, &added, 1).await.1, Offset(0));
     source.close().await;
 }
 
-async fn a_recreated_topic_has_a_new_identity(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "again", 1).await;
-    let mut target = world.target(100);
+async fn a_recreated_topic_has_a_new_identity(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "again", 1).await;
+    let mut target = broker.target(100);
     deliver(
         &mut *target,
-        &address_of(world, &topic, Some(0)),
+        &address_of(broker, &topic, Some(0)),
         &numbered_records(0..5),
     )
     .await;
     let (mut source, partition) = (
-        join_group(world, &topic, 1).await,
-        world.partition(&topic, 0),
+        join_group(broker, &topic, 1).await,
+        broker.partition(&topic, 0),
     );
     let before = source
         .describe(std::slice::from_ref(&partition))
         .await
         .expect("an answer");
     assert!(before[0].identity.is_some());
-    source.start(&partition, Offset(world.first_offset()), 1);
+    source.start(&partition, Offset(broker.first_offset()), 1);
     assert_eq!(read_to_end(&mut *source, &partition, 1).await.0.len(), 5);
-    world.delete_topic(&topic).await;
-    world.create_topic(&topic, 1, None).await;
+    broker.delete_topic(&topic).await;
+    broker.create_topic(&topic, 1, None).await;
     // It is longer than the old topic, so offsets alone do not reveal the change.
     deliver(
         &mut *target,
-        &address_of(world, &topic, Some(0)),
+        &address_of(broker, &topic, Some(0)),
         &numbered_records(0..50),
     )
     .await;
@@ -481,11 +483,11 @@ async fn a_recreated_topic_has_a_new_identity(world: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-async fn a_missing_topic_is_reported_and_read_once_it_exists(world: &dyn BrokerUnderTest) {
-    let missing = unique_name(world, "missing");
-    let mut source = world.source(
-        &unique_name(world, "group"),
-        &world.source_topics(&missing, 1),
+async fn a_missing_topic_is_reported_and_read_once_it_exists(broker: &dyn BrokerUnderTest) {
+    let missing = unique_name(broker, "missing");
+    let mut source = broker.source(
+        &unique_name(broker, "group"),
+        &broker.source_topics(&missing, 1),
     );
     match within(
         Duration::from_secs(20),
@@ -497,12 +499,12 @@ async fn a_missing_topic_is_reported_and_read_once_it_exists(world: &dyn BrokerU
         Err(Error::Rejected(words)) => assert!(words.contains(&missing), "{words}"),
         other => panic!("{other:?}"),
     }
-    let partition = world.partition(&missing, 0);
+    let partition = broker.partition(&missing, 0);
     assert!(matches!(
         source.describe(std::slice::from_ref(&partition)).await,
         Err(Error::Rejected(_))
     ));
-    world.create_topic(&missing, 1, None).await;
+    broker.create_topic(&missing, 1, None).await;
     within(
         Duration::from_secs(20),
         "the new topic",
@@ -512,28 +514,28 @@ async fn a_missing_topic_is_reported_and_read_once_it_exists(world: &dyn BrokerU
     source.close().await;
 }
 
-async fn a_catalog_lists_partitions_and_commits(world: &dyn BrokerUnderTest) {
+async fn a_catalog_lists_partitions_and_commits(broker: &dyn BrokerUnderTest) {
     let (one, two, missing) = (
-        create_topic(world, "one", 1).await,
-        create_topic(world, "two", 2).await,
-        unique_name(world, "missing"),
+        create_topic(broker, "one", 1).await,
+        create_topic(broker, "two", 2).await,
+        unique_name(broker, "missing"),
     );
-    let mut catalog = world.catalog();
+    let mut catalog = broker.catalog();
     let names = [
-        world.source_topics(&two, 2),
-        world.source_topics(&missing, 1),
-        world.source_topics(&one, 1),
+        broker.source_topics(&two, 2),
+        broker.source_topics(&missing, 1),
+        broker.source_topics(&one, 1),
     ]
     .concat();
     let found = catalog.partitions(&names).await.expect("an answer");
     let wanted =
-        [(&one, 0), (&two, 0), (&two, 1)].map(|(topic, index)| world.partition(topic, index));
+        [(&one, 0), (&two, 0), (&two, 1)].map(|(topic, index)| broker.partition(topic, index));
     assert_eq!(
         found.into_iter().collect::<BTreeSet<_>>(),
         wanted.into_iter().collect()
     );
-    if world.is_kafka() {
-        world.add_partitions(&one, 2).await;
+    if broker.is_kafka() {
+        broker.add_partitions(&one, 2).await;
         assert_eq!(
             catalog
                 .partitions(std::slice::from_ref(&one))
@@ -544,7 +546,7 @@ async fn a_catalog_lists_partitions_and_commits(world: &dyn BrokerUnderTest) {
         );
     }
     let never = catalog
-        .committed_metadata(&unique_name(world, "never"), &[world.partition(&one, 0)])
+        .committed_metadata(&unique_name(broker, "never"), &[broker.partition(&one, 0)])
         .await
         .expect("an answer");
     assert_eq!(never, [None]);
@@ -559,9 +561,9 @@ async fn a_catalog_lists_partitions_and_commits(world: &dyn BrokerUnderTest) {
 }
 
 /// Impossible names are treated like missing topics and do not affect other topics.
-async fn impossible_topic_names_are_treated_as_missing_topics(world: &dyn BrokerUnderTest) {
-    let one = create_topic(world, "possible", 1).await;
-    let mut catalog = world.catalog();
+async fn impossible_topic_names_are_treated_as_missing_topics(broker: &dyn BrokerUnderTest) {
+    let one = create_topic(broker, "possible", 1).await;
+    let mut catalog = broker.catalog();
     let impossible = [
         "",
         ".",
@@ -578,8 +580,8 @@ async fn impossible_topic_names_are_treated_as_missing_topics(world: &dyn Broker
         catalog.partitions(&all).await.expect("an answer"),
         [Partition::new(one.clone(), 0)]
     );
-    let partitions: Vec<Partition> = all.iter().map(|topic| world.partition(topic, 0)).collect();
-    let group = unique_name(world, "group");
+    let partitions: Vec<Partition> = all.iter().map(|topic| broker.partition(topic, 0)).collect();
+    let group = unique_name(broker, "group");
     assert_eq!(
         catalog
             .committed_metadata(&group, &partitions)
@@ -588,7 +590,7 @@ async fn impossible_topic_names_are_treated_as_missing_topics(world: &dyn Broker
         vec![None; all.len()]
     );
     catalog.close().await;
-    let mut source = world.source(&group, &[one]);
+    let mut source = broker.source(&group, &[one]);
     for partition in &partitions[..impossible.len()] {
         assert!(
             matches!(
@@ -602,21 +604,23 @@ async fn impossible_topic_names_are_treated_as_missing_topics(world: &dyn Broker
 }
 
 /// More than one batch, read and buffer hold, in several partitions, with a slow reader.
-async fn many_records_are_read_once_and_in_order(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "much", 3).await;
-    let mut target = world.target(10_000);
+async fn many_records_are_read_once_and_in_order(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "much", 3).await;
+    let mut target = broker.target(10_000);
     let padding = "x".repeat(1_000);
     let all: Vec<OwnedRecord> = (0..20_000)
         .map(|n| OwnedRecord::text(format!("{n}{padding}")))
         .collect();
     for index in 0..3 {
-        deliver(&mut *target, &address_of(world, &topic, Some(index)), &all).await;
+        deliver(&mut *target, &address_of(broker, &topic, Some(index)), &all).await;
     }
-    let mut source = join_group(world, &topic, 3).await;
-    let partitions: Vec<Partition> = (0..3).map(|index| world.partition(&topic, index)).collect();
+    let mut source = join_group(broker, &topic, 3).await;
+    let partitions: Vec<Partition> = (0..3)
+        .map(|index| broker.partition(&topic, index))
+        .collect();
     partitions
         .iter()
-        .for_each(|partition| source.start(partition, Offset(world.first_offset()), 9));
+        .for_each(|partition| source.start(partition, Offset(broker.first_offset()), 9));
     let mut next = [0; 3];
     while next != [20_000; 3] {
         match within(PATIENCE, "records", source.next_event())
@@ -629,15 +633,15 @@ async fn many_records_are_read_once_and_in_order(world: &dyn BrokerUnderTest) {
                     .position(|partition| *partition == batch.partition)
                     .expect("one of them");
                 let place = &mut next[index];
-                for whole in owned_records(&batch) {
+                for owned in owned_records(&batch) {
                     assert_eq!(
-                        whole.offset,
-                        world.first_offset() + *place,
+                        owned.offset,
+                        broker.first_offset() + *place,
                         "{}",
                         batch.partition
                     );
                     assert!(
-                        whole
+                        owned
                             .payload
                             .expect("a payload")
                             .starts_with(place.to_string().as_bytes())
@@ -652,27 +656,27 @@ async fn many_records_are_read_once_and_in_order(world: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-pub(super) async fn reading_continues_after_an_outage(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "outage-read", 1).await;
-    let mut target = world.target(100);
+pub(super) async fn reading_continues_after_an_outage(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "outage-read", 1).await;
+    let mut target = broker.target(100);
     deliver(
         &mut *target,
-        &address_of(world, &topic, Some(0)),
+        &address_of(broker, &topic, Some(0)),
         &numbered_records(0..10),
     )
     .await;
     let (mut source, partition) = (
-        join_group(world, &topic, 1).await,
-        world.partition(&topic, 0),
+        join_group(broker, &topic, 1).await,
+        broker.partition(&topic, 0),
     );
-    source.start(&partition, Offset(world.first_offset()), 1);
+    source.start(&partition, Offset(broker.first_offset()), 1);
     assert_eq!(read_to_end(&mut *source, &partition, 1).await.0.len(), 10);
-    if !world.outage().await {
+    if !broker.outage().await {
         return;
     }
     deliver(
         &mut *target,
-        &address_of(world, &topic, Some(0)),
+        &address_of(broker, &topic, Some(0)),
         &numbered_records(10..20),
     )
     .await;
@@ -685,7 +689,7 @@ pub(super) async fn reading_continues_after_an_outage(world: &dyn BrokerUnderTes
                 // continue.
                 Ok(Event::Assigned(_)) => source.start(
                     &partition,
-                    Offset(world.first_offset() + 10 + read.len() as u64),
+                    Offset(broker.first_offset() + 10 + read.len() as u64),
                     2,
                 ),
                 Ok(Event::Revoked(_) | Event::EndReached { .. }) | Err(Error::Unavailable(_)) => {}

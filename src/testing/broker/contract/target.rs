@@ -10,22 +10,22 @@ use crate::model::{Headers, Offset, Reason};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-pub(super) async fn all(world: &dyn BrokerUnderTest) {
-    if world.is_kafka() {
-        headers_are_sent_unchanged(world).await;
-        keys_get_the_same_partition_as_with_the_java_client(world).await;
+pub(super) async fn all(broker: &dyn BrokerUnderTest) {
+    if broker.is_kafka() {
+        headers_are_sent_unchanged(broker).await;
+        keys_get_the_same_partition_as_with_the_java_client(broker).await;
     }
-    a_missing_topic_is_reported_soon_and_used_once_it_exists(world).await;
-    only_an_oversized_record_is_rejected(world).await;
-    an_impossible_name_is_rejected(world).await;
-    a_missing_partition_is_a_temporary_failure(world).await;
-    order_is_kept_with_many_in_flight(world).await;
-    a_full_target_says_so(world).await;
-    a_closed_target_accepts_no_record(world).await;
+    a_missing_topic_is_reported_soon_and_used_once_it_exists(broker).await;
+    only_an_oversized_record_is_rejected(broker).await;
+    an_impossible_name_is_rejected(broker).await;
+    a_missing_partition_is_a_temporary_failure(broker).await;
+    order_is_kept_with_many_in_flight(broker).await;
+    a_full_target_says_so(broker).await;
+    a_closed_target_accepts_no_record(broker).await;
 }
 
-async fn headers_are_sent_unchanged(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "headers", 1).await;
+async fn headers_are_sent_unchanged(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "headers", 1).await;
     let mut block = Vec::new();
     for (name, value) in [
         (&b"keep"[..], Some(&b"1"[..])),
@@ -43,12 +43,12 @@ async fn headers_are_sent_unchanged(world: &dyn BrokerUnderTest) {
         keep_header: |name| name != b"drop",
         extra_headers: &[("keep", b"3"), ("new", b"")],
     };
-    let mut target = world.target(10);
+    let mut target = broker.target(10);
     assert_eq!(target.send(&record, 77), SendResult::Accepted);
     assert_eq!(reports(&mut *target, 1).await[&77].outcome, Ok(()));
     let (mut source, partition) = (
-        join_group(world, &topic, 1).await,
-        world.partition(&topic, 0),
+        join_group(broker, &topic, 1).await,
+        broker.partition(&topic, 0),
     );
     source.start(&partition, Offset(0), 1);
     let header = |name: &str, value: Option<&str>| {
@@ -71,7 +71,7 @@ async fn headers_are_sent_unchanged(world: &dyn BrokerUnderTest) {
 }
 
 /// The hashes are those of `org.apache.kafka.common.utils.Utils.murmur2`, made positive.
-async fn keys_get_the_same_partition_as_with_the_java_client(world: &dyn BrokerUnderTest) {
+async fn keys_get_the_same_partition_as_with_the_java_client(broker: &dyn BrokerUnderTest) {
     const HASHES: [(&str, u32); 8] = [
         ("", 275_646_681),
         ("21", 1_173_551_340),
@@ -86,25 +86,25 @@ async fn keys_get_the_same_partition_as_with_the_java_client(world: &dyn BrokerU
         ("größe", 588_164_084),
     ];
     const PARTITIONS: i32 = 7;
-    let topic = create_topic(world, "murmur2", PARTITIONS).await;
+    let topic = create_topic(broker, "murmur2", PARTITIONS).await;
     let keyed: Vec<OwnedRecord> = HASHES
         .iter()
         .map(|(key, _)| OwnedRecord::keyed(key.as_bytes()))
         .collect();
     deliver(
-        &mut *world.target(100),
-        &address_of(world, &topic, None),
+        &mut *broker.target(100),
+        &address_of(broker, &topic, None),
         &keyed,
     )
     .await;
     let mut found = BTreeMap::new();
-    let mut source = join_group(world, &topic, 7).await;
+    let mut source = join_group(broker, &topic, 7).await;
     for index in 0..PARTITIONS {
-        let partition = world.partition(&topic, index);
+        let partition = broker.partition(&topic, index);
         source.start(&partition, Offset(0), 1);
-        for whole in read_to_end(&mut *source, &partition, 1).await.0 {
+        for owned in read_to_end(&mut *source, &partition, 1).await.0 {
             found.insert(
-                String::from_utf8(whole.key.expect("a key")).expect("text"),
+                String::from_utf8(owned.key.expect("a key")).expect("text"),
                 index,
             );
         }
@@ -120,12 +120,12 @@ async fn keys_get_the_same_partition_as_with_the_java_client(world: &dyn BrokerU
     source.close().await;
 }
 
-async fn a_missing_topic_is_reported_soon_and_used_once_it_exists(world: &dyn BrokerUnderTest) {
-    let missing = unique_name(world, "missing");
-    let mut target = world.target(100);
+async fn a_missing_topic_is_reported_soon_and_used_once_it_exists(broker: &dyn BrokerUnderTest) {
+    let missing = unique_name(broker, "missing");
+    let mut target = broker.target(100);
     let mut ask = async |ticket: u64| match send(
         &mut *target,
-        &address_of(world, &missing, None),
+        &address_of(broker, &missing, None),
         &OwnedRecord::text("1"),
         ticket,
     ) {
@@ -154,7 +154,7 @@ async fn a_missing_topic_is_reported_soon_and_used_once_it_exists(world: &dyn Br
             failure.detail
         );
     }
-    world.create_topic(&missing, 1, None).await;
+    broker.create_topic(&missing, 1, None).await;
     within(Duration::from_secs(20), "the new topic", async {
         let mut ticket = 3;
         while ask(ticket).await.is_err() {
@@ -165,12 +165,12 @@ async fn a_missing_topic_is_reported_soon_and_used_once_it_exists(world: &dyn Br
     .await;
 }
 
-/// Small records share a client batch with the large one. They are delivered even if the whole
+/// Small records share a client batch with the large one. They are delivered even if the owned
 /// batch would be too large.
-async fn only_an_oversized_record_is_rejected(world: &dyn BrokerUnderTest) {
-    let topic = unique_name(world, "large");
-    world.create_topic(&topic, 1, Some(2_000)).await;
-    let mut target = world.target(1_000);
+async fn only_an_oversized_record_is_rejected(broker: &dyn BrokerUnderTest) {
+    let topic = unique_name(broker, "large");
+    broker.create_topic(&topic, 1, Some(2_000)).await;
+    let mut target = broker.target(1_000);
     let large = OwnedRecord {
         payload: Some(vec![1; 3_000]),
         ..OwnedRecord::default()
@@ -180,7 +180,7 @@ async fn only_an_oversized_record_is_rejected(world: &dyn BrokerUnderTest) {
         assert_eq!(
             send(
                 &mut *target,
-                &address_of(world, &topic, Some(0)),
+                &address_of(broker, &topic, Some(0)),
                 if ticket % 100 == 50 { &large } else { &small },
                 ticket
             ),
@@ -202,10 +202,10 @@ async fn only_an_oversized_record_is_rejected(world: &dyn BrokerUnderTest) {
         }
     }
     let (mut source, partition) = (
-        join_group(world, &topic, 1).await,
-        world.partition(&topic, 0),
+        join_group(broker, &topic, 1).await,
+        broker.partition(&topic, 0),
     );
-    source.start(&partition, Offset(world.first_offset()), 1);
+    source.start(&partition, Offset(broker.first_offset()), 1);
     let read: Vec<u64> = read_to_end(&mut *source, &partition, 1)
         .await
         .0
@@ -217,9 +217,9 @@ async fn only_an_oversized_record_is_rejected(world: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-async fn an_impossible_name_is_rejected(world: &dyn BrokerUnderTest) {
-    let mut target = world.target(10);
-    for (ticket, topic) in (0..).zip(world.impossible_targets()) {
+async fn an_impossible_name_is_rejected(broker: &dyn BrokerUnderTest) {
+    let mut target = broker.target(10);
+    for (ticket, topic) in (0..).zip(broker.impossible_targets()) {
         let failure = match send(
             &mut *target,
             &Address(topic.clone(), None),
@@ -244,18 +244,18 @@ async fn an_impossible_name_is_rejected(world: &dyn BrokerUnderTest) {
     }
 }
 
-async fn a_missing_partition_is_a_temporary_failure(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "partitions", 2).await;
-    let mut target = world.target(10);
+async fn a_missing_partition_is_a_temporary_failure(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "partitions", 2).await;
+    let mut target = broker.target(10);
     deliver(
         &mut *target,
-        &address_of(world, &topic, Some(1)),
+        &address_of(broker, &topic, Some(1)),
         &numbered_records(0..1),
     )
     .await;
     let failure = match send(
         &mut *target,
-        &address_of(world, &topic, Some(2)),
+        &address_of(broker, &topic, Some(2)),
         &OwnedRecord::text("1"),
         5,
     ) {
@@ -276,21 +276,21 @@ async fn a_missing_partition_is_a_temporary_failure(world: &dyn BrokerUnderTest)
     );
 }
 
-async fn order_is_kept_with_many_in_flight(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "order", 2).await;
+async fn order_is_kept_with_many_in_flight(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "order", 2).await;
     deliver(
-        &mut *world.target(20_000),
-        &address_of(world, &topic, Some(1)),
+        &mut *broker.target(20_000),
+        &address_of(broker, &topic, Some(1)),
         &numbered_records(0..50_000),
     )
     .await;
-    assert_order(world, &topic, 1, 50_000).await;
+    assert_order(broker, &topic, 1, 50_000).await;
 }
 
-async fn assert_order(world: &dyn BrokerUnderTest, topic: &str, index: i32, count: u64) {
-    let mut source = join_group(world, topic, 2).await;
-    let partition = world.partition(topic, index);
-    source.start(&partition, Offset(world.first_offset()), 1);
+async fn assert_order(broker: &dyn BrokerUnderTest, topic: &str, index: i32, count: u64) {
+    let mut source = join_group(broker, topic, 2).await;
+    let partition = broker.partition(topic, index);
+    source.start(&partition, Offset(broker.first_offset()), 1);
     let (read, _) = read_to_end(&mut *source, &partition, 1).await;
     assert!(
         read.iter().map(payload_number).eq(0..count),
@@ -300,14 +300,14 @@ async fn assert_order(world: &dyn BrokerUnderTest, topic: &str, index: i32, coun
     source.close().await;
 }
 
-async fn a_full_target_says_so(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "full", 1).await;
-    let mut target = world.target(10);
+async fn a_full_target_says_so(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "full", 1).await;
+    let mut target = broker.target(10);
     for ticket in 0..10 {
         assert_eq!(
             send(
                 &mut *target,
-                &address_of(world, &topic, None),
+                &address_of(broker, &topic, None),
                 &OwnedRecord::text("1"),
                 ticket
             ),
@@ -317,7 +317,7 @@ async fn a_full_target_says_so(world: &dyn BrokerUnderTest) {
     assert_eq!(
         send(
             &mut *target,
-            &address_of(world, &topic, None),
+            &address_of(broker, &topic, None),
             &OwnedRecord::text("1"),
             10
         ),
@@ -330,7 +330,7 @@ async fn a_full_target_says_so(world: &dyn BrokerUnderTest) {
         assert_eq!(
             send(
                 &mut *target,
-                &address_of(world, &topic, None),
+                &address_of(broker, &topic, None),
                 &OwnedRecord::text("1"),
                 100 + ticket as u64
             ),
@@ -340,7 +340,7 @@ async fn a_full_target_says_so(world: &dyn BrokerUnderTest) {
     assert_eq!(
         send(
             &mut *target,
-            &address_of(world, &topic, None),
+            &address_of(broker, &topic, None),
             &OwnedRecord::text("1"),
             200
         ),
@@ -349,19 +349,19 @@ async fn a_full_target_says_so(world: &dyn BrokerUnderTest) {
     reports(&mut *target, 10).await;
 }
 
-async fn a_closed_target_accepts_no_record(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "closed", 1).await;
-    let mut target = world.target(10);
+async fn a_closed_target_accepts_no_record(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "closed", 1).await;
+    let mut target = broker.target(10);
     deliver(
         &mut *target,
-        &address_of(world, &topic, None),
+        &address_of(broker, &topic, None),
         &numbered_records(0..1),
     )
     .await;
     within(PATIENCE, "the end of a target", target.close()).await;
     match send(
         &mut *target,
-        &address_of(world, &topic, None),
+        &address_of(broker, &topic, None),
         &OwnedRecord::text("1"),
         1,
     ) {
@@ -371,12 +371,12 @@ async fn a_closed_target_accepts_no_record(world: &dyn BrokerUnderTest) {
 }
 
 /// Each record that is acknowledged before, during or after the outage exists once, in order.
-pub(super) async fn an_outage_loses_no_record_and_keeps_the_order(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "outage", 2).await;
-    let mut target = world.target(20_000);
+pub(super) async fn an_outage_loses_no_record_and_keeps_the_order(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "outage", 2).await;
+    let mut target = broker.target(20_000);
     deliver(
         &mut *target,
-        &address_of(world, &topic, Some(0)),
+        &address_of(broker, &topic, Some(0)),
         &numbered_records(0..1_000),
     )
     .await;
@@ -385,7 +385,7 @@ pub(super) async fn an_outage_loses_no_record_and_keeps_the_order(world: &dyn Br
         while next < until
             && send(
                 target,
-                &address_of(world, &topic, Some(0)),
+                &address_of(broker, &topic, Some(0)),
                 &OwnedRecord::text(next.to_string()),
                 next,
             ) == SendResult::Accepted
@@ -395,7 +395,7 @@ pub(super) async fn an_outage_loses_no_record_and_keeps_the_order(world: &dyn Br
         next
     };
     fill(&mut *target, 11_000);
-    if !world.outage().await {
+    if !broker.outage().await {
         return;
     }
     while delivered.len() < 20_000 {
@@ -405,5 +405,5 @@ pub(super) async fn an_outage_loses_no_record_and_keeps_the_order(world: &dyn Br
             assert!(delivered.insert(report.ticket));
         }
     }
-    assert_order(world, &topic, 0, 21_000).await;
+    assert_order(broker, &topic, 0, 21_000).await;
 }

@@ -13,39 +13,44 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) async fn all(world: &dyn BrokerUnderTest) {
-    a_committed_transaction_is_visible_once_with_its_marker(world).await;
-    aborted_records_and_their_marker_are_never_visible(world).await;
-    open_transactions_hide_their_records_and_all_later_ones(world).await;
-    a_new_producer_fences_the_old_one_and_aborts_its_transaction(world).await;
-    a_marker_can_be_committed_alone(world).await;
-    an_oversized_record_is_identified_and_the_others_are_delivered(world).await;
-    a_missing_topic_is_reported_and_the_transaction_can_be_aborted(world).await;
-    an_impossible_name_is_rejected(world).await;
-    many_transactional_ids_keep_their_order_in_parallel(world).await;
-    a_discarded_producer_reports_no_events(world).await;
+pub(super) async fn all(broker: &dyn BrokerUnderTest) {
+    a_committed_transaction_is_visible_once_with_its_marker(broker).await;
+    aborted_records_and_their_marker_are_never_visible(broker).await;
+    open_transactions_hide_their_records_and_all_later_ones(broker).await;
+    a_new_producer_fences_the_old_one_and_aborts_its_transaction(broker).await;
+    a_marker_can_be_committed_alone(broker).await;
+    an_oversized_record_is_identified_and_the_others_are_delivered(broker).await;
+    a_missing_topic_is_reported_and_the_transaction_can_be_aborted(broker).await;
+    an_impossible_name_is_rejected(broker).await;
+    many_transactional_ids_keep_their_order_in_parallel(broker).await;
+    a_discarded_producer_reports_no_events(broker).await;
 }
 
 /// A broker may have lost the end of the first transaction. Its records must still become
 /// visible.
 pub(super) async fn a_transaction_open_during_an_outage_is_committed_after_it(
-    world: &dyn BrokerUnderTest,
+    broker: &dyn BrokerUnderTest,
 ) {
-    let topic = create_topic(world, "outlived", 1).await;
-    let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
-    desk.open(1, &name).await;
-    desk.deliver(1, &topic, 0, &numbered_records(0..10)).await;
-    desk.commit(1, "before").await;
-    desk.deliver(1, &topic, 0, &numbered_records(10..20)).await;
-    if world.outage().await {
-        desk.commit(1, "after").await;
-        assert_eq!(desk.open(2, &name).await.as_deref(), Some("after"));
+    let topic = create_topic(broker, "outlived", 1).await;
+    let (mut client, name) = (
+        TransactionClient::new(broker),
+        transactional(broker, &topic),
+    );
+    client.open(1, &name).await;
+    client.deliver(1, &topic, 0, &numbered_records(0..10)).await;
+    client.commit(1, "before").await;
+    client
+        .deliver(1, &topic, 0, &numbered_records(10..20))
+        .await;
+    if broker.outage().await {
+        client.commit(1, "after").await;
+        assert_eq!(client.open(2, &name).await.as_deref(), Some("after"));
         assert_eq!(
-            read_numbers(world, &topic, 0, 1).await,
+            read_numbers(broker, &topic, 0, 1).await,
             (0..20).collect::<Vec<_>>()
         );
     }
-    desk.transactors.close().await;
+    client.transactors.close().await;
 }
 
 /// The producers under test, and the events that no case has read yet.
@@ -55,9 +60,9 @@ struct TransactionClient {
 }
 
 impl TransactionClient {
-    fn new(world: &dyn BrokerUnderTest) -> Self {
+    fn new(broker: &dyn BrokerUnderTest) -> Self {
         Self {
-            transactors: world.transactors(),
+            transactors: broker.transactional_producers(),
             events: BTreeMap::new(),
         }
     }
@@ -87,13 +92,13 @@ impl TransactionClient {
         &mut self,
         number: u64,
         place: (&str, Option<i32>),
-        whole: &OwnedRecord,
+        owned: &OwnedRecord,
         ticket: u64,
     ) -> SendResult {
         let (topic, partition) = place;
         let (key, payload, headers) = (
-            whole.key.as_deref(),
-            whole.payload.as_deref(),
+            owned.key.as_deref(),
+            owned.payload.as_deref(),
             Headers::default(),
         );
         self.transactors.send(
@@ -134,9 +139,9 @@ impl TransactionClient {
 
     /// Sends all records to one partition and expects every one to be accepted.
     async fn deliver(&mut self, number: u64, topic: &str, index: i32, all: &[OwnedRecord]) {
-        for (ticket, whole) in (0..).zip(all) {
+        for (ticket, owned) in (0..).zip(all) {
             assert_eq!(
-                self.send(number, (topic, Some(index)), whole, ticket),
+                self.send(number, (topic, Some(index)), owned, ticket),
                 SendResult::Accepted
             );
         }
@@ -170,23 +175,23 @@ fn marker(text: &str) -> TxnOffset {
     }
 }
 
-fn transactional(world: &dyn BrokerUnderTest, topic: &str) -> ProducerIdentity {
+fn transactional(broker: &dyn BrokerUnderTest, topic: &str) -> ProducerIdentity {
     ProducerIdentity {
-        transactional_id: unique_name(world, "transactor"),
-        offset_group: unique_name(world, "markers"),
+        transactional_id: unique_name(broker, "transactor"),
+        offset_group: unique_name(broker, "markers"),
         partition: Partition::new(topic, 0),
         target_topics: Arc::default(),
     }
 }
 
 async fn read_numbers(
-    world: &dyn BrokerUnderTest,
+    broker: &dyn BrokerUnderTest,
     topic: &str,
     index: i32,
     partitions: usize,
 ) -> Vec<u64> {
     let (mut source, partition) = (
-        join_group(world, topic, partitions).await,
+        join_group(broker, topic, partitions).await,
         Partition::new(topic, index),
     );
     source.start(&partition, Offset(0), 1);
@@ -200,85 +205,102 @@ async fn read_numbers(
     read
 }
 
-async fn a_committed_transaction_is_visible_once_with_its_marker(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "committed", 2).await;
-    let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
+async fn a_committed_transaction_is_visible_once_with_its_marker(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "committed", 2).await;
+    let (mut client, name) = (
+        TransactionClient::new(broker),
+        transactional(broker, &topic),
+    );
     assert_eq!(
-        desk.open(1, &name).await,
+        client.open(1, &name).await,
         None,
         "no marker is committed yet"
     );
     for round in 0..3 {
-        desk.deliver(1, &topic, 0, &numbered_records(round * 10..round * 10 + 10))
+        client
+            .deliver(1, &topic, 0, &numbered_records(round * 10..round * 10 + 10))
             .await;
-        desk.deliver(1, &topic, 1, &numbered_records(round..round + 1))
+        client
+            .deliver(1, &topic, 1, &numbered_records(round..round + 1))
             .await;
-        desk.commit(1, &format!("marker {round}")).await;
+        client.commit(1, &format!("marker {round}")).await;
     }
     assert_eq!(
-        read_numbers(world, &topic, 0, 2).await,
+        read_numbers(broker, &topic, 0, 2).await,
         (0..30).collect::<Vec<_>>()
     );
-    assert_eq!(read_numbers(world, &topic, 1, 2).await, [0, 1, 2]);
-    assert_eq!(desk.open(2, &name).await.as_deref(), Some("marker 2"));
-    desk.transactors.close().await;
+    assert_eq!(read_numbers(broker, &topic, 1, 2).await, [0, 1, 2]);
+    assert_eq!(client.open(2, &name).await.as_deref(), Some("marker 2"));
+    client.transactors.close().await;
 }
 
-async fn aborted_records_and_their_marker_are_never_visible(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "aborted", 1).await;
-    let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
-    desk.open(1, &name).await;
-    desk.deliver(1, &topic, 0, &numbered_records(0..5)).await;
-    desk.commit(1, "first").await;
+async fn aborted_records_and_their_marker_are_never_visible(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "aborted", 1).await;
+    let (mut client, name) = (
+        TransactionClient::new(broker),
+        transactional(broker, &topic),
+    );
+    client.open(1, &name).await;
+    client.deliver(1, &topic, 0, &numbered_records(0..5)).await;
+    client.commit(1, "first").await;
     for unreported in [false, true] {
         if unreported {
             assert_eq!(
-                desk.send(1, (&topic, Some(0)), &OwnedRecord::text("99"), 0),
+                client.send(1, (&topic, Some(0)), &OwnedRecord::text("99"), 0),
                 SendResult::Accepted
             );
         } else {
-            desk.deliver(1, &topic, 0, &numbered_records(90..99)).await;
+            client
+                .deliver(1, &topic, 0, &numbered_records(90..99))
+                .await;
         }
-        desk.abort(1).await;
+        client.abort(1).await;
     }
-    desk.deliver(1, &topic, 0, &numbered_records(5..6)).await;
-    desk.commit(1, "second").await;
+    client.deliver(1, &topic, 0, &numbered_records(5..6)).await;
+    client.commit(1, "second").await;
     assert_eq!(
-        read_numbers(world, &topic, 0, 1).await,
+        read_numbers(broker, &topic, 0, 1).await,
         (0..6).collect::<Vec<_>>()
     );
-    desk.deliver(1, &topic, 0, &numbered_records(90..99)).await;
-    assert_eq!(desk.open(2, &name).await.as_deref(), Some("second"));
+    client
+        .deliver(1, &topic, 0, &numbered_records(90..99))
+        .await;
+    assert_eq!(client.open(2, &name).await.as_deref(), Some("second"));
     assert_eq!(
-        read_numbers(world, &topic, 0, 1).await,
+        read_numbers(broker, &topic, 0, 1).await,
         (0..6).collect::<Vec<_>>()
     );
-    desk.transactors.close().await;
+    client.transactors.close().await;
 }
 
-async fn open_transactions_hide_their_records_and_all_later_ones(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "hidden", 1).await;
-    let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
-    desk.open(1, &name).await;
-    desk.deliver(1, &topic, 0, &numbered_records(0..3)).await;
+async fn open_transactions_hide_their_records_and_all_later_ones(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "hidden", 1).await;
+    let (mut client, name) = (
+        TransactionClient::new(broker),
+        transactional(broker, &topic),
+    );
+    client.open(1, &name).await;
+    client.deliver(1, &topic, 0, &numbered_records(0..3)).await;
     deliver(
-        &mut *world.target(10),
-        &address_of(world, &topic, Some(0)),
+        &mut *broker.target(10),
+        &address_of(broker, &topic, Some(0)),
         &numbered_records(3..4),
     )
     .await;
-    assert_eq!(read_numbers(world, &topic, 0, 1).await, Vec::<u64>::new());
-    desk.commit(1, "").await;
-    assert_eq!(read_numbers(world, &topic, 0, 1).await, [0, 1, 2, 3]);
-    desk.transactors.close().await;
+    assert_eq!(read_numbers(broker, &topic, 0, 1).await, Vec::<u64>::new());
+    client.commit(1, "").await;
+    assert_eq!(read_numbers(broker, &topic, 0, 1).await, [0, 1, 2, 3]);
+    client.transactors.close().await;
 }
 
-async fn a_new_producer_fences_the_old_one_and_aborts_its_transaction(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "fenced", 1).await;
+async fn a_new_producer_fences_the_old_one_and_aborts_its_transaction(
+    broker: &dyn BrokerUnderTest,
+) {
+    let topic = create_topic(broker, "fenced", 1).await;
     let (mut old, mut new, name) = (
-        TransactionClient::new(world),
-        TransactionClient::new(world),
-        transactional(world, &topic),
+        TransactionClient::new(broker),
+        TransactionClient::new(broker),
+        transactional(broker, &topic),
     );
     old.open(1, &name).await;
     new.transactors.preconnect(&name);
@@ -302,7 +324,7 @@ async fn a_new_producer_fences_the_old_one_and_aborts_its_transaction(world: &dy
     }
     new.deliver(1, &topic, 0, &numbered_records(1..2)).await;
     new.commit(1, "of the new").await;
-    assert_eq!(read_numbers(world, &topic, 0, 1).await, [0, 1]);
+    assert_eq!(read_numbers(broker, &topic, 0, 1).await, [0, 1]);
     assert_eq!(
         old.open(2, &name).await.as_deref(),
         Some("of the new"),
@@ -317,35 +339,41 @@ async fn a_new_producer_fences_the_old_one_and_aborts_its_transaction(world: &dy
     new.transactors.close().await;
 }
 
-async fn a_marker_can_be_committed_alone(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "alone", 1).await;
-    let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
-    desk.open(1, &name).await;
-    desk.commit(1, "nothing else").await;
-    assert_eq!(desk.open(2, &name).await.as_deref(), Some("nothing else"));
-    desk.transactors.close().await;
+async fn a_marker_can_be_committed_alone(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "alone", 1).await;
+    let (mut client, name) = (
+        TransactionClient::new(broker),
+        transactional(broker, &topic),
+    );
+    client.open(1, &name).await;
+    client.commit(1, "nothing else").await;
+    assert_eq!(client.open(2, &name).await.as_deref(), Some("nothing else"));
+    client.transactors.close().await;
 }
 
 /// A producer that cannot tell which record of a batch was rejected is lost. The next one with its
 /// id names the record.
 async fn an_oversized_record_is_identified_and_the_others_are_delivered(
-    world: &dyn BrokerUnderTest,
+    broker: &dyn BrokerUnderTest,
 ) {
-    let topic = unique_name(world, "large");
-    world.create_topic(&topic, 1, Some(2_000)).await;
-    let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
+    let topic = unique_name(broker, "large");
+    broker.create_topic(&topic, 1, Some(2_000)).await;
+    let (mut client, name) = (
+        TransactionClient::new(broker),
+        transactional(broker, &topic),
+    );
     let large = OwnedRecord {
         payload: Some(vec![1; 3_000]),
         ..OwnedRecord::default()
     };
     let (mut opening, mut refused) = (1, None);
-    desk.open(opening, &name).await;
+    client.open(opening, &name).await;
     'rounds: for round in 0.. {
         assert!(round < 6, "the transaction ends");
         let tickets: Vec<u64> = (0..50).filter(|ticket| refused != Some(*ticket)).collect();
         for ticket in &tickets {
             let small = OwnedRecord::text(ticket.to_string());
-            desk.send(
+            client.send(
                 opening,
                 (&topic, Some(0)),
                 if *ticket == 25 { &large } else { &small },
@@ -354,7 +382,7 @@ async fn an_oversized_record_is_identified_and_the_others_are_delivered(
         }
         let (mut left, mut asked) = (tickets.len(), false);
         loop {
-            match desk.next(opening).await {
+            match client.next(opening).await {
                 ProducerEvent::Reports(reports) => {
                     let is_large = |report: &&DeliveryReport| matches!(&report.outcome, Err(failure) if failure.reason == Reason::TooLarge);
                     refused = refused.or(reports.iter().find(is_large).map(|report| report.ticket));
@@ -363,12 +391,12 @@ async fn an_oversized_record_is_identified_and_the_others_are_delivered(
                         .filter(|report| report.outcome.is_ok())
                         .count();
                     if left == 0 {
-                        desk.commit(opening, "all but one").await;
+                        client.commit(opening, "all but one").await;
                         break 'rounds;
                     } else if !asked && reports.iter().any(|report| report.outcome.is_err()) {
                         // After an abort, the producer sends and reports nothing of the
                         // transaction.
-                        desk.transactors.abort(opening);
+                        client.transactors.abort(opening);
                         asked = true;
                     }
                 }
@@ -377,7 +405,7 @@ async fn an_oversized_record_is_identified_and_the_others_are_delivered(
                     is_fenced: false, ..
                 } => {
                     opening += 1;
-                    desk.open(opening, &name).await;
+                    client.open(opening, &name).await;
                     break;
                 }
                 other => panic!("{other:?}"),
@@ -386,24 +414,27 @@ async fn an_oversized_record_is_identified_and_the_others_are_delivered(
     }
     assert_eq!(refused, Some(25));
     assert_eq!(
-        read_numbers(world, &topic, 0, 1).await,
+        read_numbers(broker, &topic, 0, 1).await,
         (0..50).filter(|number| *number != 25).collect::<Vec<_>>()
     );
-    desk.transactors.close().await;
+    client.transactors.close().await;
 }
 
 async fn a_missing_topic_is_reported_and_the_transaction_can_be_aborted(
-    world: &dyn BrokerUnderTest,
+    broker: &dyn BrokerUnderTest,
 ) {
     let (topic, missing) = (
-        create_topic(world, "there", 1).await,
-        unique_name(world, "missing"),
+        create_topic(broker, "there", 1).await,
+        unique_name(broker, "missing"),
     );
-    let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
-    desk.open(1, &name).await;
+    let (mut client, name) = (
+        TransactionClient::new(broker),
+        transactional(broker, &topic),
+    );
+    client.open(1, &name).await;
     let asked = async {
-        match desk.send(1, (&missing, None), &OwnedRecord::text("1"), 1) {
-            SendResult::Accepted => desk.outcomes(1, 1).await.remove(&1).expect("its report"),
+        match client.send(1, (&missing, None), &OwnedRecord::text("1"), 1) {
+            SendResult::Accepted => client.outcomes(1, 1).await.remove(&1).expect("its report"),
             SendResult::Failed(failure) => Err(failure),
             SendResult::QueueFull => panic!("full of one record"),
         }
@@ -417,19 +448,22 @@ async fn a_missing_topic_is_reported_and_the_transaction_can_be_aborted(
         "{}",
         failure.detail
     );
-    desk.abort(1).await;
-    desk.deliver(1, &topic, 0, &numbered_records(0..1)).await;
-    desk.commit(1, "").await;
-    assert_eq!(read_numbers(world, &topic, 0, 1).await, [0]);
-    desk.transactors.close().await;
+    client.abort(1).await;
+    client.deliver(1, &topic, 0, &numbered_records(0..1)).await;
+    client.commit(1, "").await;
+    assert_eq!(read_numbers(broker, &topic, 0, 1).await, [0]);
+    client.transactors.close().await;
 }
 
-async fn an_impossible_name_is_rejected(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "possible", 1).await;
-    let (mut desk, transactional) = (TransactionClient::new(world), transactional(world, &topic));
-    desk.open(1, &transactional).await;
+async fn an_impossible_name_is_rejected(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "possible", 1).await;
+    let (mut client, transactional) = (
+        TransactionClient::new(broker),
+        transactional(broker, &topic),
+    );
+    client.open(1, &transactional).await;
     for name in ["no spaces", "", "^.*"] {
-        match desk.send(1, (name, None), &OwnedRecord::text("1"), 1) {
+        match client.send(1, (name, None), &OwnedRecord::text("1"), 1) {
             SendResult::Failed(failure) => assert_eq!(
                 (failure.kind, failure.reason),
                 (FailureKind::Rejected, Reason::InvalidTarget)
@@ -437,23 +471,23 @@ async fn an_impossible_name_is_rejected(world: &dyn BrokerUnderTest) {
             other => panic!("{other:?}"),
         }
     }
-    desk.deliver(1, &topic, 0, &numbered_records(0..1)).await;
-    desk.commit(1, "the producer still works").await;
-    desk.transactors.close().await;
+    client.deliver(1, &topic, 0, &numbered_records(0..1)).await;
+    client.commit(1, "the producer still works").await;
+    client.transactors.close().await;
 }
 
-async fn many_transactional_ids_keep_their_order_in_parallel(world: &dyn BrokerUnderTest) {
+async fn many_transactional_ids_keep_their_order_in_parallel(broker: &dyn BrokerUnderTest) {
     const NAMES: u64 = 4;
-    let topic = create_topic(world, "many", NAMES as i32).await;
-    let mut desk = TransactionClient::new(world);
+    let topic = create_topic(broker, "many", NAMES as i32).await;
+    let mut client = TransactionClient::new(broker);
     for number in 0..NAMES {
-        desk.open(number, &transactional(world, &topic)).await;
+        client.open(number, &transactional(broker, &topic)).await;
     }
     for round in 0..3 {
         for number in 0..NAMES {
             for text in numbered_records(round * 2_000..(round + 1) * 2_000) {
                 assert_eq!(
-                    desk.send(
+                    client.send(
                         number,
                         (&topic, Some(number as i32)),
                         &text,
@@ -464,37 +498,41 @@ async fn many_transactional_ids_keep_their_order_in_parallel(world: &dyn BrokerU
             }
         }
         for number in 0..NAMES {
-            desk.outcomes(number, 2_000)
+            client
+                .outcomes(number, 2_000)
                 .await
                 .values()
                 .for_each(|outcome| assert_eq!(*outcome, Ok(())));
-            desk.transactors.commit(number, marker(""));
+            client.transactors.commit(number, marker(""));
         }
         for number in 0..NAMES {
-            assert_eq!(desk.next(number).await, ProducerEvent::Committed);
+            assert_eq!(client.next(number).await, ProducerEvent::Committed);
         }
     }
     for number in 0..NAMES {
         assert!(
-            read_numbers(world, &topic, number as i32, NAMES as usize)
+            read_numbers(broker, &topic, number as i32, NAMES as usize)
                 .await
                 .into_iter()
                 .eq(0..6_000)
         );
     }
-    desk.transactors.close().await;
+    client.transactors.close().await;
 }
 
-async fn a_discarded_producer_reports_no_events(world: &dyn BrokerUnderTest) {
-    let topic = create_topic(world, "ended", 1).await;
-    let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
-    desk.open(1, &name).await;
-    desk.send(1, (&topic, Some(0)), &OwnedRecord::text("90"), 1);
-    desk.transactors.commit(1, marker("never"));
-    desk.transactors.discard(1);
-    desk.open(2, &name).await;
-    desk.deliver(2, &topic, 0, &numbered_records(0..1)).await;
-    desk.commit(2, "").await;
-    assert!(!desk.events.contains_key(&1) || desk.events[&1].is_empty());
-    desk.transactors.close().await;
+async fn a_discarded_producer_reports_no_events(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "ended", 1).await;
+    let (mut client, name) = (
+        TransactionClient::new(broker),
+        transactional(broker, &topic),
+    );
+    client.open(1, &name).await;
+    client.send(1, (&topic, Some(0)), &OwnedRecord::text("90"), 1);
+    client.transactors.commit(1, marker("never"));
+    client.transactors.discard(1);
+    client.open(2, &name).await;
+    client.deliver(2, &topic, 0, &numbered_records(0..1)).await;
+    client.commit(2, "").await;
+    assert!(!client.events.contains_key(&1) || client.events[&1].is_empty());
+    client.transactors.close().await;
 }

@@ -16,7 +16,7 @@ mod transactions;
 
 pub(crate) use source::MemorySource;
 pub(crate) use target::MemoryTarget;
-pub(crate) use transactions::MemoryTransactors;
+pub(crate) use transactions::MemoryTransactions;
 
 use crate::broker::{Catalog, DeliveryFailure, Error};
 use crate::clock::Clock;
@@ -129,8 +129,8 @@ impl MemoryCluster {
         MemoryTarget::open(self.clone(), in_flight_max)
     }
 
-    pub(crate) fn transactors(&self) -> MemoryTransactors {
-        MemoryTransactors::new(self.clone())
+    pub(crate) fn transactional_producers(&self) -> MemoryTransactions {
+        MemoryTransactions::new(self.clone())
     }
 
     pub(crate) fn catalog(&self) -> MemoryCatalog {

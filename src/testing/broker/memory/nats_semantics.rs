@@ -172,7 +172,7 @@ mod tests {
             Box::new(self.0.catalog())
         }
 
-        fn transactors(&self) -> Box<dyn TransactionalProducers> {
+        fn transactional_producers(&self) -> Box<dyn TransactionalProducers> {
             unreachable!("there are none, as the contract is told")
         }
 

@@ -121,7 +121,7 @@ fn read_partition(
     state: &mut ClusterState,
 ) -> Option<Event> {
     let incarnation = state.topic(&partition.topic).map(|topic| topic.incarnation);
-    let (batch_max, make) = (state.faults.batch_max, state.consumer_generation);
+    let (batch_max, generation) = (state.faults.batch_max, state.consumer_generation);
     let log = state.log(partition)?;
     if reading.out_of_range {
         return None;
@@ -133,9 +133,9 @@ fn read_partition(
             epoch: reading.epoch,
         });
     }
-    if reading.consumer_generation != make {
+    if reading.consumer_generation != generation {
         // A client may lose its consumer before the consumer has returned a record.
-        (reading.consumer_generation, reading.next) = (make, log.first());
+        (reading.consumer_generation, reading.next) = (generation, log.first());
     }
     if let Some(batch) = read_batch(partition, reading, log, batch_max) {
         reading.end_reported = false;
@@ -211,7 +211,7 @@ impl Source for MemorySource {
     }
 
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {
-        let (incarnation, make) = {
+        let (incarnation, generation) = {
             let state = self.cluster.state();
             (
                 state.topic(&partition.topic).map(|topic| topic.incarnation),
@@ -224,7 +224,7 @@ impl Source for MemorySource {
             incarnation,
             end_reported: false,
             out_of_range: false,
-            consumer_generation: make,
+            consumer_generation: generation,
         };
         self.reading.insert(partition.clone(), reading);
     }

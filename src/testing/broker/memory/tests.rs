@@ -46,8 +46,8 @@ impl BrokerUnderTest for MemoryWorld {
         Box::new(self.0.catalog())
     }
 
-    fn transactors(&self) -> Box<dyn TransactionalProducers> {
-        Box::new(self.0.transactors())
+    fn transactional_producers(&self) -> Box<dyn TransactionalProducers> {
+        Box::new(self.0.transactional_producers())
     }
 
     fn run_id(&self) -> String {

@@ -55,7 +55,7 @@ enum QueuedRequest {
 
 impl Transactions {
     pub(super) fn drop_dead_producers(&mut self) {
-        self.producers.retain(|_, line| !line.is_dead);
+        self.producers.retain(|_, producer| !producer.is_dead);
     }
 }
 
@@ -65,57 +65,61 @@ impl ClusterState {
         if self.faults.down || self.faults.hold_sends {
             return;
         }
-        let mut lines = std::mem::take(&mut self.transactions.producers);
-        for line in lines.values_mut() {
+        let mut producers = std::mem::take(&mut self.transactions.producers);
+        for producer in producers.values_mut() {
             if self.faults.producers_failed {
-                line.fail();
+                producer.fail();
             }
-            while !line.is_lost
-                && let Some(asked) = line.requests.pop_front()
+            while !producer.is_lost
+                && let Some(request) = producer.requests.pop_front()
             {
-                let happened = self.answer_request(line, asked);
-                line.held_events.push_back(happened);
+                let happened = self.answer_request(producer, request);
+                producer.held_events.push_back(happened);
             }
             if !self.faults.hold_reports {
-                line.events.extend(line.held_events.drain(..));
+                producer.events.extend(producer.held_events.drain(..));
             }
         }
-        lines.retain(|_, line| !line.is_dead);
-        self.transactions.producers = lines;
+        producers.retain(|_, producer| !producer.is_dead);
+        self.transactions.producers = producers;
     }
 
-    fn answer_request(&mut self, line: &mut MemoryProducer, asked: QueuedRequest) -> ProducerEvent {
-        let id = &line.name.transactional_id;
-        if let QueuedRequest::Open = asked {
+    fn answer_request(
+        &mut self,
+        producer: &mut MemoryProducer,
+        request: QueuedRequest,
+    ) -> ProducerEvent {
+        let id = &producer.name.transactional_id;
+        if let QueuedRequest::Open = request {
             self.end_transaction(id, false);
-            let bearer = self.next_number();
-            self.transactions.ids.entry(id.clone()).or_default().epoch = bearer;
-            line.epoch = Some(bearer);
-            let marker = self.read_marker(&line.name);
-            return ProducerEvent::Opened(line.marker_before_fence.take().unwrap_or(marker));
+            let epoch = self.next_number();
+            self.transactions.ids.entry(id.clone()).or_default().epoch = epoch;
+            producer.epoch = Some(epoch);
+            let marker = self.read_marker(&producer.name);
+            return ProducerEvent::Opened(producer.marker_before_fence.take().unwrap_or(marker));
         }
-        let bearer = line.epoch.filter(|bearer| {
+        let epoch = producer.epoch.filter(|epoch| {
             self.transactions
                 .ids
                 .get(id)
-                .is_some_and(|name| name.epoch == *bearer)
+                .is_some_and(|name| name.epoch == *epoch)
         });
-        let Some(bearer) = bearer else {
-            line.is_lost = true;
-            line.requests.clear();
+        let Some(epoch) = epoch else {
+            producer.is_lost = true;
+            producer.requests.clear();
             return ProducerEvent::Failed {
                 is_fenced: true,
                 reason: "another bears its name".into(),
             };
         };
-        match asked {
+        match request {
             QueuedRequest::Open => unreachable!("it was answered above"),
             QueuedRequest::Send(send) => {
-                ProducerEvent::Reports(vec![self.send_in_transaction(line, bearer, send)])
+                ProducerEvent::Reports(vec![self.send_in_transaction(producer, epoch, send)])
             }
             QueuedRequest::Commit(marker) => {
                 assert!(
-                    !line.has_failed,
+                    !producer.has_failed,
                     "a transaction with a record that was not taken is committed"
                 );
                 self.end_transaction(id, true);
@@ -123,7 +127,7 @@ impl ClusterState {
                     offset_group: group,
                     partition,
                     ..
-                } = &line.name;
+                } = &producer.name;
                 self.groups.entry(group.clone()).or_default().commit_marker(
                     partition.clone(),
                     marker.offset,
@@ -133,7 +137,7 @@ impl ClusterState {
             }
             QueuedRequest::Abort => {
                 self.end_transaction(id, false);
-                line.has_failed = false;
+                producer.has_failed = false;
                 ProducerEvent::Aborted
             }
         }
@@ -151,25 +155,25 @@ impl ClusterState {
 
     fn send_in_transaction(
         &mut self,
-        line: &mut MemoryProducer,
-        bearer: u64,
+        producer: &mut MemoryProducer,
+        epoch: u64,
         send: PendingSend,
     ) -> DeliveryReport {
         let ticket = send.ticket;
-        let outcome = if line.has_failed {
+        let outcome = if producer.has_failed {
             Err(closed("its transaction is to be aborted"))
         } else {
-            self.store(send, Some(bearer))
+            self.store(send, Some(epoch))
         };
         let outcome = outcome.map(|partition| {
             let name = self
                 .transactions
                 .ids
-                .get_mut(&line.name.transactional_id)
+                .get_mut(&producer.name.transactional_id)
                 .expect("a name that is borne");
             name.written.insert(partition);
         });
-        line.has_failed |= outcome.is_err();
+        producer.has_failed |= outcome.is_err();
         DeliveryReport {
             ticket,
             position: None,
@@ -182,10 +186,10 @@ impl ClusterState {
         let Some(name) = self.transactions.ids.get_mut(id) else {
             return;
         };
-        let (bearer, written) = (name.epoch, std::mem::take(&mut name.written));
+        let (epoch, written) = (name.epoch, std::mem::take(&mut name.written));
         for partition in written {
             if let Some(log) = self.log(&partition) {
-                log.end_transaction(bearer, is_committed);
+                log.end_transaction(epoch, is_committed);
             }
         }
     }
@@ -211,26 +215,26 @@ fn closed(detail: &str) -> DeliveryFailure {
 }
 
 /// The transactional producers of one process.
-pub(crate) struct MemoryTransactors {
+pub(crate) struct MemoryTransactions {
     cluster: MemoryCluster,
     process: u64,
 }
 
-impl MemoryTransactors {
+impl MemoryTransactions {
     pub(super) fn new(cluster: MemoryCluster) -> Self {
         let process = cluster.update(ClusterState::next_number);
         Self { cluster, process }
     }
 
-    fn request(&self, number: u64, asked: QueuedRequest) {
+    fn request(&self, number: u64, request: QueuedRequest) {
         self.cluster.update(|state| {
-            if let Some(line) = state
+            if let Some(producer) = state
                 .transactions
                 .producers
                 .get_mut(&(self.process, number))
-                .filter(|line| !line.is_lost)
+                .filter(|producer| !producer.is_lost)
             {
-                line.requests.push_back(asked);
+                producer.requests.push_back(request);
             }
             state.deliver();
         });
@@ -241,24 +245,26 @@ impl MemoryTransactors {
             // As without transactions, the network still delivers the requests that it holds.
             let in_network = state.faults.hold_sends && !state.faults.down;
             let process = self.process;
-            let lines = &mut state.transactions.producers;
-            lines
+            let producers = &mut state.transactions.producers;
+            producers
                 .iter_mut()
                 .filter(|((of, number), _)| *of == process && is_mine(*number))
-                .for_each(|(_, line)| line.is_dead = true);
-            lines.retain(|_, line| !line.is_dead || in_network && !line.requests.is_empty());
+                .for_each(|(_, producer)| producer.is_dead = true);
+            producers.retain(|_, producer| {
+                !producer.is_dead || in_network && !producer.requests.is_empty()
+            });
         });
     }
 }
 
 #[async_trait(?Send)]
-impl TransactionalProducers for MemoryTransactors {
+impl TransactionalProducers for MemoryTransactions {
     fn preconnect(&mut self, _: &ProducerIdentity) {}
 
     fn open(&mut self, number: u64, name: &ProducerIdentity) {
         self.cluster.update(|state| {
             let early = fault!(ReadMarkerBeforeFence).then(|| state.read_marker(name));
-            let line = MemoryProducer {
+            let producer = MemoryProducer {
                 name: name.clone(),
                 epoch: None,
                 requests: VecDeque::from([QueuedRequest::Open]),
@@ -272,7 +278,7 @@ impl TransactionalProducers for MemoryTransactors {
             state
                 .transactions
                 .producers
-                .insert((self.process, number), line);
+                .insert((self.process, number), producer);
             state.deliver();
         });
     }
@@ -284,7 +290,7 @@ impl TransactionalProducers for MemoryTransactors {
             .transactions
             .producers
             .get(&(self.process, number))
-            .is_some_and(|line| !line.is_lost);
+            .is_some_and(|producer| !producer.is_lost);
         if !is_open {
             return SendResult::Failed(closed("the transactor is lost"));
         }
@@ -335,10 +341,13 @@ impl TransactionalProducers for MemoryTransactors {
                 .transactions
                 .producers
                 .range_mut((process, 0)..=(process, u64::MAX))
-                .filter(|(_, line)| !line.is_dead);
+                .filter(|(_, producer)| !producer.is_dead);
             let happened: Vec<_> = mine
-                .flat_map(|((_, number), line)| {
-                    line.events.drain(..).map(|happened| (*number, happened))
+                .flat_map(|((_, number), producer)| {
+                    producer
+                        .events
+                        .drain(..)
+                        .map(|happened| (*number, happened))
                 })
                 .collect();
             (!happened.is_empty()).then_some(happened)
@@ -351,7 +360,7 @@ impl TransactionalProducers for MemoryTransactors {
     }
 }
 
-impl Drop for MemoryTransactors {
+impl Drop for MemoryTransactions {
     fn drop(&mut self) {
         self.drop_producers(|_| true);
     }

@@ -79,9 +79,9 @@ impl FleetFaults {
 }
 
 impl Fleet {
-    pub(crate) async fn step(&mut self, trouble: FleetFaults) {
+    pub(crate) async fn step(&mut self, faults: FleetFaults) {
         self.world.take_snapshot();
-        let steps = trouble.steps();
+        let steps = faults.steps();
         match steps[self.random.random_range(0..steps.len())] {
             Step::Rest => {}
             Step::Join if self.processes.len() < WORKERS_MAX => self.join(),
@@ -196,8 +196,8 @@ impl Fleet {
             at,
             &format!("is cut off from the brokers, queries: {cut:?}"),
         );
-        let link = self.processes[at].control.network.clone();
-        link.cut(cut);
+        let network = self.processes[at].control.network.clone();
+        network.cut(cut);
         self.pause(1_500).await;
         let is_expelled = self.random.random_bool(0.5);
         if is_expelled {
@@ -214,7 +214,7 @@ impl Fleet {
         }
         self.world
             .note(format!("the network of process {process} heals"));
-        link.heal();
+        network.heal();
         if is_expelled {
             self.world.cluster().notify_expired();
         }
@@ -225,16 +225,16 @@ impl Fleet {
     async fn fail_producers(&mut self) {
         let at = self.random_index();
         let (process, from) = self.note(at, "is cut off from the brokers, queries hang");
-        let link = self.processes[at].control.network.clone();
-        link.cut(CutMode::Hangs);
+        let network = self.processes[at].control.network.clone();
+        network.cut(CutMode::Hangs);
         self.pause(700).await;
         self.note(at, "has producers that failed permanently");
-        link.fail_producers();
+        network.fail_producers();
         let off = self.random.random_range(-1_500..0);
         self.set_clock(at, off);
         self.pause(700).await;
         self.note(at, "has new producers and reaches the brokers again");
-        link.heal();
+        network.heal();
         self.allow_duplicates(process, from);
     }
 

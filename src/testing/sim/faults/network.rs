@@ -83,7 +83,7 @@ impl Network {
 
 /// A source or a catalog behind the network.
 pub(crate) struct OverNetwork<T: ?Sized> {
-    pub(crate) link: Rc<Network>,
+    pub(crate) network: Rc<Network>,
     pub(crate) port: Box<T>,
 }
 
@@ -91,25 +91,25 @@ pub(crate) struct OverNetwork<T: ?Sized> {
 impl Source for OverNetwork<dyn Source> {
     async fn next_event(&mut self) -> Result<Event, Error> {
         loop {
-            self.link.until_healed().await;
+            self.network.until_healed().await;
             // Both arms are safe to drop: the source keeps an event until it returns it.
             tokio::select! {
                 biased;
-                () = self.link.changed() => {}
+                () = self.network.changed() => {}
                 event = self.port.next_event() => return event,
             }
         }
     }
 
     async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
-        self.link.ask(self.port.describe(partitions)).await
+        self.network.ask(self.port.describe(partitions)).await
     }
 
     async fn committed_metadata(
         &mut self,
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error> {
-        self.link
+        self.network
             .ask(self.port.committed_metadata(partitions))
             .await
     }
@@ -127,7 +127,7 @@ impl Source for OverNetwork<dyn Source> {
     }
 
     async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
-        self.link.ask(self.port.commit(commits)).await
+        self.network.ask(self.port.commit(commits)).await
     }
 
     async fn close(&mut self) {
@@ -138,7 +138,7 @@ impl Source for OverNetwork<dyn Source> {
 #[async_trait(?Send)]
 impl Catalog for OverNetwork<dyn Catalog> {
     async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error> {
-        self.link.ask(self.port.partitions(topics)).await
+        self.network.ask(self.port.partitions(topics)).await
     }
 
     async fn committed_metadata(
@@ -146,7 +146,7 @@ impl Catalog for OverNetwork<dyn Catalog> {
         group: &str,
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error> {
-        self.link
+        self.network
             .ask(self.port.committed_metadata(group, partitions))
             .await
     }

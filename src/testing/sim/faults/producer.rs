@@ -8,7 +8,7 @@ use crate::broker::{
     SendResult, Target, TransactionalProducers, TxnOffset,
 };
 use crate::model::{Headers, Reason};
-use crate::testing::broker::memory::{MemoryTarget, MemoryTransactors};
+use crate::testing::broker::memory::{MemoryTarget, MemoryTransactions};
 use crate::testing::sim::faults::network::Network;
 use crate::testing::sim::world::World;
 use async_trait::async_trait;
@@ -83,7 +83,7 @@ fn failed(ticket: u64, failure: DeliveryFailure) -> DeliveryReport {
 /// A producer without transactions.
 pub(crate) struct NetworkProducer {
     world: World,
-    link: Rc<Network>,
+    network: Rc<Network>,
     target: MemoryTarget,
     /// The failure count of the network when the target was created.
     failures: u64,
@@ -94,12 +94,12 @@ pub(crate) struct NetworkProducer {
 }
 
 impl NetworkProducer {
-    pub(crate) fn new(world: &World, link: &Rc<Network>) -> Self {
+    pub(crate) fn new(world: &World, network: &Rc<Network>) -> Self {
         Self {
             world: world.clone(),
-            link: link.clone(),
+            network: network.clone(),
             target: world.cluster().target(IN_CLIENT_MAX),
-            failures: link.failures(),
+            failures: network.failures(),
             waiting: VecDeque::new(),
             sent: BTreeSet::new(),
             reports: Vec::new(),
@@ -108,8 +108,8 @@ impl NetworkProducer {
 
     /// Replaces a failed target, then sends waiting records if the network is up.
     fn resume(&mut self) {
-        if self.failures != self.link.failures() {
-            self.failures = self.link.failures();
+        if self.failures != self.network.failures() {
+            self.failures = self.network.failures();
             self.target = self.world.cluster().target(IN_CLIENT_MAX);
             let lost = std::mem::take(&mut self.sent)
                 .into_iter()
@@ -117,7 +117,7 @@ impl NetworkProducer {
             self.reports
                 .extend(lost.map(|ticket| failed(ticket, closed())));
         }
-        while !self.link.is_cut()
+        while !self.network.is_cut()
             && let Some((record, ticket)) = self.waiting.pop_front()
         {
             match record.send(|record| self.target.send(record, ticket)) {
@@ -135,13 +135,13 @@ impl NetworkProducer {
 impl Target for NetworkProducer {
     fn send(&mut self, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult {
         self.resume();
-        if self.link.have_producers_failed() {
+        if self.network.have_producers_failed() {
             return SendResult::Failed(closed());
         }
         if self.waiting.len() + self.sent.len() >= IN_CLIENT_MAX {
             return SendResult::QueueFull;
         }
-        if self.link.is_cut() {
+        if self.network.is_cut() {
             self.waiting.push_back((WaitingRecord::new(record), ticket));
             return SendResult::Accepted;
         }
@@ -159,10 +159,10 @@ impl Target for NetworkProducer {
             if !self.reports.is_empty() {
                 return std::mem::take(&mut self.reports);
             }
-            let is_cut = self.link.is_cut();
+            let is_cut = self.network.is_cut();
             tokio::select! {
                 biased;
-                () = self.link.changed() => {}
+                () = self.network.changed() => {}
                 reports = self.target.next_reports(), if !is_cut => {
                     reports.iter().for_each(|report| _ = self.sent.remove(&report.ticket));
                     return reports;
@@ -185,8 +185,8 @@ enum QueuedRequest {
 
 /// The transactional producers of one process.
 pub(crate) struct NetworkTransactions {
-    link: Rc<Network>,
-    transactors: MemoryTransactors,
+    network: Rc<Network>,
+    producers: MemoryTransactions,
     failures: u64,
     waiting: VecDeque<(u64, QueuedRequest)>,
     /// Producers that were opened and neither failed nor were discarded.
@@ -195,11 +195,11 @@ pub(crate) struct NetworkTransactions {
 }
 
 impl NetworkTransactions {
-    pub(crate) fn new(world: &World, link: &Rc<Network>) -> Self {
+    pub(crate) fn new(world: &World, network: &Rc<Network>) -> Self {
         Self {
-            link: link.clone(),
-            transactors: world.cluster().transactors(),
-            failures: link.failures(),
+            network: network.clone(),
+            producers: world.cluster().transactional_producers(),
+            failures: network.failures(),
             waiting: VecDeque::new(),
             open: BTreeSet::new(),
             events: Vec::new(),
@@ -207,7 +207,7 @@ impl NetworkTransactions {
     }
 
     fn fail(&mut self, number: u64) {
-        self.transactors.discard(number);
+        self.producers.discard(number);
         self.events.push((
             number,
             ProducerEvent::Failed {
@@ -218,14 +218,14 @@ impl NetworkTransactions {
     }
 
     fn resume(&mut self) {
-        if self.failures != self.link.failures() {
-            self.failures = self.link.failures();
+        if self.failures != self.network.failures() {
+            self.failures = self.network.failures();
             self.waiting.clear();
             std::mem::take(&mut self.open)
                 .into_iter()
                 .for_each(|number| self.fail(number));
         }
-        while !self.link.is_cut()
+        while !self.network.is_cut()
             && let Some((number, asked)) = self.waiting.pop_front()
         {
             self.forward(number, asked);
@@ -234,10 +234,10 @@ impl NetworkTransactions {
 
     fn forward(&mut self, number: u64, asked: QueuedRequest) {
         match asked {
-            QueuedRequest::Open(name) => self.transactors.open(number, &name),
+            QueuedRequest::Open(name) => self.producers.open(number, &name),
             QueuedRequest::Send(record, ticket) => {
                 if let SendResult::Failed(failure) =
-                    record.send(|record| self.transactors.send(number, record, ticket))
+                    record.send(|record| self.producers.send(number, record, ticket))
                 {
                     self.events.push((
                         number,
@@ -245,8 +245,8 @@ impl NetworkTransactions {
                     ));
                 }
             }
-            QueuedRequest::Commit(marker) => self.transactors.commit(number, marker),
-            QueuedRequest::Abort => self.transactors.abort(number),
+            QueuedRequest::Commit(marker) => self.producers.commit(number, marker),
+            QueuedRequest::Abort => self.producers.abort(number),
         }
     }
 
@@ -255,7 +255,7 @@ impl NetworkTransactions {
         if !self.open.contains(&number) {
             return;
         }
-        if self.link.is_cut() {
+        if self.network.is_cut() {
             self.waiting.push_back((number, asked))
         } else {
             self.forward(number, asked)
@@ -266,12 +266,12 @@ impl NetworkTransactions {
 #[async_trait(?Send)]
 impl TransactionalProducers for NetworkTransactions {
     fn preconnect(&mut self, name: &ProducerIdentity) {
-        self.transactors.preconnect(name);
+        self.producers.preconnect(name);
     }
 
     fn open(&mut self, number: u64, name: &ProducerIdentity) {
         self.resume();
-        if self.link.have_producers_failed() {
+        if self.network.have_producers_failed() {
             return self.fail(number);
         }
         self.open.insert(number);
@@ -283,8 +283,8 @@ impl TransactionalProducers for NetworkTransactions {
         if !self.open.contains(&number) {
             return SendResult::Failed(closed());
         }
-        if !self.link.is_cut() {
-            return self.transactors.send(number, record, ticket);
+        if !self.network.is_cut() {
+            return self.producers.send(number, record, ticket);
         }
         self.waiting.push_back((
             number,
@@ -306,7 +306,7 @@ impl TransactionalProducers for NetworkTransactions {
         self.open.remove(&number);
         self.waiting.retain(|(of, _)| *of != number);
         self.events.retain(|(of, _)| *of != number);
-        self.transactors.discard(number);
+        self.producers.discard(number);
     }
 
     /// Safe to drop: events leave only with the return value.
@@ -316,11 +316,11 @@ impl TransactionalProducers for NetworkTransactions {
             if !self.events.is_empty() {
                 return std::mem::take(&mut self.events);
             }
-            let is_cut = self.link.is_cut();
+            let is_cut = self.network.is_cut();
             tokio::select! {
                 biased;
-                () = self.link.changed() => {}
-                happened = self.transactors.next_events(), if !is_cut => {
+                () = self.network.changed() => {}
+                happened = self.producers.next_events(), if !is_cut => {
                     for (number, _) in happened.iter().filter(|(_, happened)| matches!(happened, ProducerEvent::Failed { .. })) {
                         self.open.remove(number);
                     }
@@ -331,6 +331,6 @@ impl TransactionalProducers for NetworkTransactions {
     }
 
     async fn close(&mut self) {
-        self.transactors.close().await;
+        self.producers.close().await;
     }
 }

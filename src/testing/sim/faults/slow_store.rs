@@ -25,22 +25,22 @@ use tokio::time::Instant;
 /// The store as one process sees it.
 pub(crate) struct SlowStore {
     world: World,
-    member: ProcessControl,
+    control: ProcessControl,
     store: MemoryStore,
     random: RefCell<StdRng>,
-    numbering: TailByRunCount,
+    tail_by_run_count: TailByRunCount,
     /// The outcomes that each shard has reported so far.
     outcomes: RefCell<BTreeMap<ShardId, OutcomeCounts>>,
 }
 
 impl SlowStore {
-    pub(crate) fn new(world: &World, member: &ProcessControl, seed: u64) -> Self {
+    pub(crate) fn new(world: &World, control: &ProcessControl, seed: u64) -> Self {
         Self {
             world: world.clone(),
-            member: member.clone(),
+            control: control.clone(),
             store: world.store().clone(),
             random: RefCell::new(StdRng::seed_from_u64(seed)),
-            numbering: TailByRunCount::default(),
+            tail_by_run_count: TailByRunCount::default(),
             outcomes: RefCell::default(),
         }
     }
@@ -62,7 +62,7 @@ impl SlowStore {
 
     fn note(&self, what: &str) {
         self.world
-            .note(format!("process {} {what}", self.member.number));
+            .note(format!("process {} {what}", self.control.number));
     }
 
     async fn delay(&self) -> Result<(), Error> {
@@ -78,7 +78,7 @@ impl SlowStore {
                 .unwrap_or(Duration::from_millis(wait))
         };
         tokio::time::sleep(wait).await;
-        if self.member.is_cut_from_store.get() {
+        if self.control.is_cut_from_store.get() {
             Err(Error::Unavailable("the process is cut off".to_owned()))
         } else {
             Ok(())
@@ -144,7 +144,7 @@ impl ShardStore for SlowStore {
         if fault!(TailByRunCount) {
             let tails = requests
                 .iter()
-                .map(|request| self.numbering.tail(&self.store, request));
+                .map(|request| self.tail_by_run_count.tail(&self.store, request));
             return self.slowly(try_join_all(tails)).await;
         }
         self.slowly(self.store.tail(requests)).await
@@ -159,7 +159,7 @@ impl ShardStore for SlowStore {
             .zip(&advanced)
             .filter(|(_, advanced)| matches!(advanced, Advanced::Fenced | Advanced::Unknown))
         {
-            self.member.leases.lost(&request.lease);
+            self.control.leases.lost(&request.lease);
         }
         Ok(advanced)
     }
@@ -201,10 +201,12 @@ impl LeaseStore for SlowStore {
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
         leases
             .iter()
-            .for_each(|lease| self.world.record_token(lease.token, self.member.number));
+            .for_each(|lease| self.world.record_token(lease.token, self.control.number));
         if fault!(TailByRunCount) {
             for lease in leases {
-                self.numbering.begin(&self.store, &lease.shard).await?;
+                self.tail_by_run_count
+                    .begin(&self.store, &lease.shard)
+                    .await?;
             }
         }
         let asked = Instant::now();
@@ -215,7 +217,7 @@ impl LeaseStore for SlowStore {
             .filter(|(_, acquired)| matches!(acquired, Acquired::Granted { .. }))
         {
             self.note(&format!("acquires {}", lease.shard));
-            self.member.leases.granted(lease, asked + length);
+            self.control.leases.granted(lease, asked + length);
         }
         Ok(acquired)
     }
@@ -225,10 +227,10 @@ impl LeaseStore for SlowStore {
         let renewed = self.slowly(self.store.renew(leases, length)).await?;
         for (lease, renewed) in leases.iter().zip(&renewed) {
             if matches!(renewed, Renewed::Renewed { .. }) {
-                self.member.leases.renewed(lease, asked + length);
+                self.control.leases.renewed(lease, asked + length);
             } else {
                 self.note(&format!("learns that it lost {}", lease.shard));
-                self.member.leases.lost(lease);
+                self.control.leases.lost(lease);
             }
         }
         Ok(renewed)
@@ -237,7 +239,7 @@ impl LeaseStore for SlowStore {
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
         for lease in leases {
             self.note(&format!("releases {}", lease.shard));
-            self.member.leases.released(lease);
+            self.control.leases.released(lease);
         }
         self.slowly(self.store.release(leases)).await
     }

@@ -13,14 +13,14 @@ const SHORT: Duration = Duration::from_secs(7);
 
 #[test]
 fn a_seed_repeats_a_fleet_exactly() {
-    for trouble in [
+    for faults in [
         FleetFaults::None,
         FleetFaults::All,
         FleetFaults::StoreLoses,
         FleetFaults::Streams,
         FleetFaults::ExactlyOnceStoreLoses,
     ] {
-        let (first, second) = (run(5, LENGTH, trouble), run(5, LENGTH, trouble));
+        let (first, second) = (run(5, LENGTH, faults), run(5, LENGTH, faults));
         assert!(first.trace.len() > 50);
         assert_eq!(first, second);
     }
@@ -88,12 +88,11 @@ fn every_fault_injected_into_a_fleet_is_caught() {
         ),
         (InjectedFault::CountNothingAfterTakeover, FleetFaults::All),
     ];
-    let is_caught = |mutant, trouble| {
-        breaks_promises(&[mutant], 2_000..2_100, |seed| run(seed, LENGTH, trouble))
-    };
+    let is_caught =
+        |fault, faults| breaks_promises(&[fault], 2_000..2_100, |seed| run(seed, LENGTH, faults));
     let missed: Vec<_> = planted
         .into_iter()
-        .filter(|(mutant, trouble)| !is_caught(*mutant, *trouble))
+        .filter(|(fault, faults)| !is_caught(*fault, *faults))
         .collect();
     assert_eq!(missed, []);
 }

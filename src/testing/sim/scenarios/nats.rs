@@ -93,10 +93,10 @@ fn every_fault_injected_into_stream_handling_is_caught() {
         (InjectedFault::UseOldCommitAfterRecreation, RENEWED),
     ];
     let is_caught =
-        |mutant, faults| breaks_promises(&[mutant], 4_000..4_100, |seed| run(seed, faults, LENGTH));
+        |fault, faults| breaks_promises(&[fault], 4_000..4_100, |seed| run(seed, faults, LENGTH));
     let missed: Vec<_> = planted
         .into_iter()
-        .filter(|(mutant, faults)| !is_caught(*mutant, *faults))
+        .filter(|(fault, faults)| !is_caught(*fault, *faults))
         .collect();
     assert_eq!(missed, []);
 }

@@ -109,14 +109,14 @@ fn every_fault_injected_into_exactly_once_delivery_is_caught() {
         TAIL_BY_RUN_COUNT,
         TAIL_BY_REUSED_NAMES,
     ];
-    let is_caught = |mutants| {
-        breaks_promises(mutants, 6_000..6_400, |seed| {
+    let is_caught = |injected| {
+        breaks_promises(injected, 6_000..6_400, |seed| {
             run(exactly_once(seed, Faults::ALL, SOON))
         })
     };
     let missed: Vec<_> = planted
         .into_iter()
-        .filter(|mutants| !is_caught(mutants))
+        .filter(|injected| !is_caught(injected))
         .collect();
     assert_eq!(missed, [] as [&[InjectedFault]; 0]);
     assert!(breaks_promises(
@@ -450,7 +450,7 @@ fn every_fault_injected_into_compaction_is_caught() {
         &[InjectedFault::LoadRunsBeingReplaced],
     ];
     assert_eq!(
-        uncaught(planted.map(|mutants| (mutants, Faults::NONE)), FAR),
+        uncaught(planted.map(|injected| (injected, Faults::NONE)), FAR),
         [] as [&[InjectedFault]; 0]
     );
 }
@@ -460,14 +460,14 @@ fn uncaught<'m>(
     planted: impl IntoIterator<Item = (&'m [InjectedFault], Faults)>,
     delays: &'static [i64],
 ) -> Vec<&'m [InjectedFault]> {
-    let caught = |mutants, faults| {
-        breaks_promises(mutants, 3_000..3_400, |seed| {
+    let caught = |injected, faults| {
+        breaks_promises(injected, 3_000..3_400, |seed| {
             run(plan(seed, faults, delays))
         })
     };
     planted
         .into_iter()
-        .filter(|(mutants, faults)| !caught(mutants, *faults))
-        .map(|(mutants, _)| mutants)
+        .filter(|(injected, faults)| !caught(injected, *faults))
+        .map(|(injected, _)| injected)
         .collect()
 }

@@ -399,7 +399,7 @@ impl Fixture<'_> {
         let known = self
             .position()
             .await
-            .map_or(0, |glance| glance.lineage.replacements);
+            .map_or(0, |position| position.lineage.replacements);
         self.rewrite_with_count(token, known, inputs, outputs).await
     }
 

@@ -5,7 +5,6 @@
 
 mod advance;
 mod append;
-pub(crate) mod builders;
 mod fixture;
 mod ids;
 mod lease;

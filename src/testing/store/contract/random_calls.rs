@@ -262,12 +262,12 @@ struct NewData {
 async fn outcome(
     store: &dyn Store,
     call: &StoreCall,
-    world: &Sequence,
+    sequence: &Sequence,
     new: &NewData,
     (watermark, known): (u64, Progress),
 ) -> String {
-    let shard = world.shard.clone();
-    let runs = |picks: &[Index]| world.keys_of(picks);
+    let shard = sequence.shard.clone();
+    let runs = |picks: &[Index]| sequence.keys_of(picks);
     match call {
         StoreCall::Open {
             watermark,
@@ -284,7 +284,7 @@ async fn outcome(
         }
         StoreCall::Append { .. } => format!("{:?}", store.append(&new.appends).await),
         StoreCall::Acquire { token, lasting } => match store
-            .acquire(&[world.lease(*token)], lease_length(*lasting))
+            .acquire(&[sequence.lease(*token)], lease_length(*lasting))
             .await
             .unwrap()
             .remove(0)
@@ -293,7 +293,7 @@ async fn outcome(
             other => format!("{other:?}"),
         },
         StoreCall::Renew { token, lasting } => match store
-            .renew(&[world.lease(*token)], lease_length(*lasting))
+            .renew(&[sequence.lease(*token)], lease_length(*lasting))
             .await
             .unwrap()
             .remove(0)
@@ -302,7 +302,7 @@ async fn outcome(
             other => format!("{other:?}"),
         },
         StoreCall::Release { token } => {
-            format!("{:?}", store.release(&[world.lease(*token)]).await)
+            format!("{:?}", store.release(&[sequence.lease(*token)]).await)
         }
         StoreCall::List { from, until, limit } => {
             let list = List {
@@ -350,7 +350,7 @@ async fn outcome(
             claim: next,
         } => {
             let advance = Advance {
-                lease: world.lease(*token),
+                lease: sequence.lease(*token),
                 delivered: delivered.map(claim),
                 delivered_before: since.map_or(known, claim),
                 outcomes: OutcomeCounts {
@@ -362,7 +362,7 @@ async fn outcome(
                 deletes: runs(deletes),
                 delivered_ids: ids
                     .iter()
-                    .map(|(id, pick)| (format!("id{id}").into(), world.place(*pick)))
+                    .map(|(id, pick)| (format!("id{id}").into(), sequence.place(*pick)))
                     .collect(),
                 claim: next.map(claim),
                 clock_skew_max: Duration::from_secs(2),
@@ -377,7 +377,7 @@ async fn outcome(
                 "{:?}",
                 store
                     .quarantine(&[Quarantine {
-                        lease: world.lease(*token),
+                        lease: sequence.lease(*token),
                         runs: runs(picks)
                     }])
                     .await
@@ -385,7 +385,7 @@ async fn outcome(
         }
         StoreCall::Rewrite { token, inputs, .. } => {
             let rewrite = ReplaceRuns {
-                lease: world.lease(*token),
+                lease: sequence.lease(*token),
                 known_replacements: new.after,
                 inputs: runs(inputs),
                 outputs: new.outputs.clone(),
@@ -394,17 +394,17 @@ async fn outcome(
         }
         StoreCall::Enrol { worker, lasting } => {
             let peers = store
-                .heartbeat_worker(world.worker(*worker), lease_length(*lasting))
+                .heartbeat_worker(sequence.worker(*worker), lease_length(*lasting))
                 .await
                 .unwrap();
             let own = peers
                 .iter()
                 .map(|peer| peer.worker)
-                .filter(|worker| (0..3).any(|number| world.worker(number) == *worker));
+                .filter(|worker| (0..3).any(|number| sequence.worker(number) == *worker));
             format!("{:?}", own.collect::<Vec<_>>())
         }
         StoreCall::Resign { worker } => {
-            format!("{:?}", store.remove_worker(world.worker(*worker)).await)
+            format!("{:?}", store.remove_worker(sequence.worker(*worker)).await)
         }
         StoreCall::Erase => format!("{:?}", store.erase(&[shard]).await),
     }
@@ -412,14 +412,14 @@ async fn outcome(
 
 /// Everything that the port shows of a shard. The lowest pending offset may be too low, so it is
 /// only checked against the pending messages.
-async fn visible_state(store: &dyn Store, world: &Sequence) -> String {
+async fn visible_state(store: &dyn Store, sequence: &Sequence) -> String {
     let mut state = store
-        .state(std::slice::from_ref(&world.shard))
+        .state(std::slice::from_ref(&sequence.shard))
         .await
         .unwrap()
         .remove(0);
     let all = List {
-        shard: world.shard.clone(),
+        shard: sequence.shard.clone(),
         from: Timestamp::AT_ONCE,
         until: Timestamp::MAX,
         limit: 1_000,
@@ -440,14 +440,14 @@ async fn visible_state(store: &dyn Store, world: &Sequence) -> String {
             .unwrap_or(state.watermark.offset());
         assert!(state.lowest_pending <= least);
     }
-    let runs = world
+    let runs = sequence
         .stored_runs
         .iter()
         .map(|run| (run.slice, run.name.clone()))
         .collect();
     let fetched = store
         .fetch(&[Fetch {
-            shard: world.shard.clone(),
+            shard: sequence.shard.clone(),
             runs,
         }])
         .await;
@@ -456,9 +456,9 @@ async fn visible_state(store: &dyn Store, world: &Sequence) -> String {
 
 /// The effect of every id and cancelled place: cancels all ids and claims everything. Changes the
 /// shard.
-async fn hidden_state(store: &dyn Store, world: &Sequence) -> String {
+async fn hidden_state(store: &dyn Store, sequence: &Sequence) -> String {
     let known = store
-        .state(std::slice::from_ref(&world.shard))
+        .state(std::slice::from_ref(&sequence.shard))
         .await
         .unwrap()
         .remove(0);
@@ -472,7 +472,7 @@ async fn hidden_state(store: &dyn Store, world: &Sequence) -> String {
         })
         .collect();
     let to = Watermark(watermark.0 + 1);
-    let (shard, reading) = (world.shard.clone(), AppendEpoch::default());
+    let (shard, reading) = (sequence.shard.clone(), AppendEpoch::default());
     let cancels = Append {
         shard,
         epoch: reading,
@@ -483,17 +483,17 @@ async fn hidden_state(store: &dyn Store, world: &Sequence) -> String {
     };
     let appended = store.append(&[cancels]).await.unwrap();
     for token in 1..3 {
-        store.release(&[world.lease(token)]).await.unwrap();
+        store.release(&[sequence.lease(token)]).await.unwrap();
     }
     store
-        .acquire(&[world.lease(1)], lease_length(true))
+        .acquire(&[sequence.lease(1)], lease_length(true))
         .await
         .unwrap();
     let claim = Some(claim((FAR - 1, u64::MAX, u64::MAX)));
     let skew_max = Duration::ZERO;
     let (since, tally) = (Progress::START, OutcomeCounts::default());
     let advance = Advance {
-        lease: world.lease(1),
+        lease: sequence.lease(1),
         delivered: None,
         delivered_before: since,
         outcomes: tally,
@@ -523,14 +523,14 @@ async fn compare_sequence(
     shard: ShardId,
     calls: &[StoreCall],
 ) -> Result<(), TestCaseError> {
-    let mut world = Sequence {
+    let mut sequence = Sequence {
         shard,
         stored_runs: Vec::new(),
         stored_places: Vec::new(),
     };
     for call in calls {
         let known = memory
-            .state(std::slice::from_ref(&world.shard))
+            .state(std::slice::from_ref(&sequence.shard))
             .await
             .unwrap()
             .remove(0);
@@ -545,7 +545,7 @@ async fn compare_sequence(
                 cancels,
                 gap,
             } => {
-                let append = world.append(
+                let append = sequence.append(
                     watermark.saturating_add_signed(*ahead),
                     messages,
                     cancels,
@@ -561,40 +561,40 @@ async fn compare_sequence(
                 knows_all,
                 ..
             } => {
-                let glance = memory
-                    .positions(std::slice::from_ref(&world.shard))
+                let position = memory
+                    .positions(std::slice::from_ref(&sequence.shard))
                     .await
                     .unwrap()
                     .remove(0);
-                let after =
-                    glance.map_or(0, |glance| glance.lineage.replacements) + u64::from(!knows_all);
+                let after = position.map_or(0, |position| position.lineage.replacements)
+                    + u64::from(!knows_all);
                 NewData {
-                    outputs: world.new_runs(watermark, messages, &mut Vec::new()).0,
+                    outputs: sequence.new_runs(watermark, messages, &mut Vec::new()).0,
                     after,
                     ..NewData::default()
                 }
             }
             _ => NewData::default(),
         };
-        let in_memory = outcome(memory, call, &world, &new, stands).await;
-        let in_other = outcome(other.store(), call, &world, &new, stands).await;
+        let in_memory = outcome(memory, call, &sequence, &new, stands).await;
+        let in_other = outcome(other.store(), call, &sequence, &new, stands).await;
         prop_assert_eq!(in_memory, in_other, "{:?}", call);
         prop_assert_eq!(
-            visible_state(memory, &world).await,
-            visible_state(other.store(), &world).await,
+            visible_state(memory, &sequence).await,
+            visible_state(other.store(), &sequence).await,
             "after {:?}",
             call
         );
     }
     if other.restart().await {
         prop_assert_eq!(
-            visible_state(memory, &world).await,
-            visible_state(other.store(), &world).await,
+            visible_state(memory, &sequence).await,
+            visible_state(other.store(), &sequence).await,
             "after a restart"
         );
         prop_assert_eq!(
-            hidden_state(memory, &world).await,
-            hidden_state(other.store(), &world).await,
+            hidden_state(memory, &sequence).await,
+            hidden_state(other.store(), &sequence).await,
             "after a restart"
         );
     }

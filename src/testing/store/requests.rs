@@ -1,13 +1,13 @@
 //! Requests for adapter tests that go beyond the contract: one partition of a topic with few
 //! messages.
 
-use super::run_of;
 use crate::model::{
     Cursor, Lease, LeaseToken, Partition, Progress, ShardId, SourceIdentity, Timestamp, Watermark,
 };
 use crate::store::{
     Advance, Append, AppendEpoch, IdChange, IdChangeKind, List, NewShard, OutcomeCounts,
 };
+use crate::testing::store::contract::run_of;
 use std::time::Duration;
 
 pub(crate) fn shard(topic: &str) -> ShardId {

@@ -1,0 +1,123 @@
+//! Faults of the shared parts of a world: store, clock, target, network and producers.
+
+use super::{TARGET, World};
+use crate::broker::{DeliveryFailure, FailureKind};
+use crate::model::Reason;
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+/// The number of store snapshots that a rollback chooses from.
+const SNAPSHOTS_MAX: usize = 8;
+
+impl World {
+    /// Keeps a snapshot of the store for a later rollback.
+    pub(crate) fn take_snapshot(&self) {
+        self.check_ledgers();
+        let mut snapshots = self.0.snapshots.borrow_mut();
+        snapshots.push_back(self.0.store.snapshot());
+        if snapshots.len() > SNAPSHOTS_MAX {
+            snapshots.pop_front();
+        }
+    }
+
+    pub(crate) fn roll_back(&self, random: &mut StdRng) {
+        let mut snapshots = self.0.snapshots.borrow_mut();
+        if snapshots.is_empty() {
+            return;
+        }
+        let to = random.random_range(0..snapshots.len());
+        self.note(format!(
+            "the store rolls back by {} snapshots",
+            snapshots.len() - to
+        ));
+        self.0.store.roll_back_to(&snapshots[to]);
+        snapshots.truncate(to + 1);
+        self.mark_store_lost();
+    }
+
+    pub(crate) fn wipe(&self) {
+        self.note("the store loses everything");
+        self.0.store.wipe();
+        self.0.snapshots.borrow_mut().clear();
+        self.mark_store_lost();
+    }
+
+    fn mark_store_lost(&self) {
+        self.0.store_lost.set(true);
+        self.allow_duplicates();
+    }
+
+    /// A fault happened after which duplicates are allowed.
+    pub(crate) fn allow_duplicates(&self) {
+        self.0.duplicates_allowed.set(true);
+    }
+
+    pub(crate) fn step_clock(&self, by: i64) {
+        let off = (self.0.clock.offset() + by).clamp(-3_000, 3_000);
+        self.note(format!("the clock of the workers is {off} ms off"));
+        self.0.clock.set_offset(off);
+    }
+
+    pub(crate) fn store_down(&self, down: bool) {
+        self.note(if down {
+            "the store does not answer"
+        } else {
+            "the store answers"
+        });
+        self.0.store.set_down(down);
+    }
+
+    pub(crate) fn target_missing(&self, missing: bool) {
+        self.note(if missing {
+            "the target is missing"
+        } else {
+            "the target exists again"
+        });
+        let failure = DeliveryFailure {
+            kind: FailureKind::NotDelivered,
+            reason: Reason::UnknownTarget,
+            detail: "no such topic".into(),
+        };
+        self.0
+            .cluster
+            .refuse_records(TARGET, missing.then_some(failure));
+    }
+
+    pub(crate) fn hold_reports(&self, hold: bool) {
+        self.note(if hold {
+            "reports are held back"
+        } else {
+            "reports arrive again"
+        });
+        self.0.cluster.hold_reports(hold);
+    }
+
+    pub(crate) fn hold_sends(&self, hold: bool) {
+        self.note(if hold {
+            "the network holds sent records"
+        } else {
+            "the network releases sent records"
+        });
+        self.0.cluster.hold_sends(hold);
+    }
+
+    pub(crate) fn producers_failed(&self, failed: bool) {
+        self.note(if failed {
+            "the producers fail permanently"
+        } else {
+            "the producers are replaced"
+        });
+        self.0.cluster.fail_producers(failed);
+    }
+
+    /// Ends all ongoing faults.
+    pub(crate) fn heal(&self) {
+        self.note("all faults heal");
+        self.0.clock.set_offset(0);
+        self.0.store.set_down(false);
+        self.0.cluster.refuse_records(TARGET, None);
+        self.0.cluster.hold_reports(false);
+        self.0.cluster.hold_sends(false);
+        self.0.cluster.fail_producers(false);
+    }
+}
