@@ -149,37 +149,12 @@ const RETIRED: &[(&str, &str, &[&str])] = &[
 ];
 
 const NOT_YET_RENAMED: &[(&str, &str)] = &[
-    ("mending", "broker/kafka"),
-    ("namesake", "broker/kafka"),
-    ("succession", "broker/kafka"),
-    ("doubt", "broker/nats"),
     ("letter", "command/demo"),
     ("shop", "command/demo"),
     ("venue", "command/demo"),
-    ("filling", "timer"),
-    ("flying", "timer"),
-    ("following", "timer"),
-    ("hand", "timer"),
-    ("handing", "timer"),
-    ("outcry", "timer"),
-    ("outlet", "timer"),
-    ("pace", "timer"),
-    ("placement", "timer"),
-    ("rewriter", "timer"),
-    ("rewriting", "timer"),
-    ("sealing", "timer"),
-    ("term", "timer"),
-    ("wanted", "timer"),
 ];
 
-const NOT_YET_SPLIT: &[&str] = &[
-    "src/broker/kafka",
-    "src/broker/nats",
-    "src/config",
-    "src/model",
-    "src/store/embedded",
-    "src/timer",
-];
+const NOT_YET_SPLIT: &[&str] = &["src/store/embedded", "src/timer/shard"];
 
 /// Path below the root of the project, and text.
 type Files = BTreeMap<String, String>;
