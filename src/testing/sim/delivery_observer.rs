@@ -107,7 +107,7 @@ impl TransactionalProducers for DeliveryObserver<dyn TransactionalProducers> {
         ));
         // Opening a producer fences the previous owner of its id, which may still hold the shard.
         if let Some(objection) = self
-            .member
+            .control
             .leases
             .objection(&ShardId::new(ROUTE, name.partition.clone()))
         {

@@ -12,7 +12,7 @@ fn pair(due_millis: i64, offset: u64, watermark: u64) -> Progress {
 pub(super) async fn the_delivered_pair_never_moves_back(t: &Fixture<'_>) {
     t.create_shard(0).await;
     t.take_lease(1).await;
-    for (pair, expected) in [
+    for (told, wanted) in [
         (pair(5, 5, 5), pair(5, 5, 5)),
         (pair(9, 1, 7), pair(9, 1, 7)),
         (pair(5, 5, 5), pair(9, 1, 7)),
@@ -39,7 +39,7 @@ pub(super) async fn the_delivered_pair_moves_only_to_a_pair_that_includes_it(t: 
 pub(super) async fn the_claimed_pair_moves_forward_by_component(t: &Fixture<'_>) {
     t.create_shard(0).await;
     t.take_lease(1).await;
-    for (pair, expected) in [
+    for (told, wanted) in [
         (pair(5, 5, 5), pair(5, 5, 5)),
         (pair(3, 9, 8), pair(5, 5, 8)),
         (pair(6, 0, 2), pair(6, 0, 8)),
