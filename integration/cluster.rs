@@ -34,7 +34,7 @@ dead_letter = {{ kafka = "main", topic = "{}.dead" }}
                 .partition((index % 8) as i32)
                 .key("k")
                 .header("postdate-after", "0"),
-        )
+        );
     });
     producer.flush();
     eventually("the backlog is stored", LIMIT, || {
@@ -86,7 +86,7 @@ dead_letter = {{ kafka = "main", topic = "{dead}" }}
     let under_way = |what: &str| {
         eventually(what, LIMIT, || {
             (postdate.metrics().sum("postdate_in_flight_messages") == 1.0).then_some(())
-        })
+        });
     };
     let send = |uid: &str, record: Outgoing| {
         let producer = Producer::start(kafka().addr());

@@ -24,9 +24,9 @@ async fn kafka_keeps_the_contract_over_an_outage() {
     };
     let pause = |pause| {
         if pause {
-            silent.borrow().pause()
+            silent.borrow().pause();
         } else {
-            silent.borrow().resume()
+            silent.borrow().resume();
         }
     };
     kafka_outage_contract(&addr, outage, pause).await;

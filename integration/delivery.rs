@@ -503,9 +503,9 @@ fn what_a_producer_aborts_is_not_delivered_and_stops_nothing() {
             .for_each(|key| producer.send(&record(key).header("postdate-after", delay)));
         producer.flush();
         if commit {
-            producer.commit()
+            producer.commit();
         } else {
-            producer.abort()
+            producer.abort();
         }
     };
     transaction(&["no"], "0", false);

@@ -160,7 +160,7 @@ impl<'a> Taker<'a> {
                 now,
                 &mut self.arrived,
                 &mut self.verdict,
-            )
+            );
         });
         let mut pipeline = redis::pipe();
         for ((set, hash), ids) in &due {

@@ -183,7 +183,7 @@ impl Sender {
             match self.produce(message, headers) {
                 OK => return,
                 RDKafkaRespErr::RD_KAFKA_RESP_ERR__QUEUE_FULL => {
-                    self.serve(Duration::from_millis(10))
+                    self.serve(Duration::from_millis(10));
                 }
                 code => panic!(
                     "the client takes what was read: {}",

@@ -90,7 +90,7 @@ impl Bench<'_> {
         let mut taker = Taker::new(self.redis, self.load.partitions, &self.load.message, count);
         let start = self.meter.read(Duration::ZERO);
         taker.run(&AtomicUsize::new(count), |taken| {
-            self.progress.at(taken, count)
+            self.progress.at(taken, count);
         });
         let usage = start.until(self.meter.read(Duration::ZERO));
         let (verdict, _) = taker.judge(count, due);

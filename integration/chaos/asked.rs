@@ -76,7 +76,7 @@ impl Asked {
                         .parse()
                         .ok()
                         .filter(|count| [1, 3].contains(count))
-                        .ok_or_else(wrong)?
+                        .ok_or_else(wrong)?;
                 }
                 "mode" if value == "at-least-once" => asked.mode = Mode::AtLeastOnce,
                 "mode" if value == "exactly-once" => asked.mode = Mode::ExactlyOnce,
@@ -85,7 +85,7 @@ impl Asked {
                         .parse()
                         .ok()
                         .filter(|rate| (1..=5_000).contains(rate))
-                        .ok_or_else(wrong)?
+                        .ok_or_else(wrong)?;
                 }
                 "seed" => asked.seed = value.parse().map_err(|_| wrong())?,
                 "report" => asked.report = Some(value.into()),

@@ -178,7 +178,7 @@ impl Nats {
 
     pub(crate) fn create_stream_with(&self, config: Config) {
         self.ask(async move |context| {
-            drop(context.create_stream(config).await.expect("a new stream"))
+            drop(context.create_stream(config).await.expect("a new stream"));
         });
     }
 
@@ -241,7 +241,7 @@ impl Nats {
                     .update_stream(config)
                     .await
                     .expect("a stream of other limits"),
-            )
+            );
         });
     }
 

@@ -116,9 +116,9 @@ fn aborted_records_are_not_read() {
         producer.send(&Outgoing::to(&topic).key(key));
         producer.flush();
         if commit {
-            producer.commit()
+            producer.commit();
         } else {
-            producer.abort()
+            producer.abort();
         }
     }
     // A marker of the transaction takes an offset, too.
@@ -160,7 +160,7 @@ fn redis_put_back_to_a_snapshot_forgets_what_came_later() {
             .arg(key)
             .arg(1)
             .exec(&mut server.client())
-            .unwrap()
+            .unwrap();
     };
     let keys = |server: &Redis| {
         let mut keys: Vec<String> = cmd("KEYS").arg("*").query(&mut server.client()).unwrap();

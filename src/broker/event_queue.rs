@@ -37,9 +37,10 @@ impl<T> EventQueue<T> {
     /// result.
     pub(super) async fn take(&self) -> Vec<T> {
         loop {
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            let events = std::mem::take(&mut *waiting);
-            drop(waiting);
+            let events = {
+                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                std::mem::take(&mut *waiting)
+            };
             if !events.is_empty() {
                 return events;
             }

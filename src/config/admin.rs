@@ -87,7 +87,8 @@ fn check_listen(at: &At<'_>, listen: Option<String>, is_guarded: bool) -> Socket
 /// A token must be a header value: no request could send another one.
 fn check_token(at: &At<'_>, token: &str) {
     let is_graphic = token.bytes().all(|byte| byte.is_ascii_graphic());
-    if !token.is_empty() && !(is_graphic && TOKEN_LENGTH.contains(&token.len())) {
+    let is_usable = is_graphic && TOKEN_LENGTH.contains(&token.len());
+    if !token.is_empty() && !is_usable {
         at.refuse(
             "the token is too short, too long, or has characters that a header may not have",
             "write 16 to 1024 letters, digits and signs, without spaces: `openssl rand -hex 32`",

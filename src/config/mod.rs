@@ -176,7 +176,7 @@ impl Config {
             kafka: check_named(&at.key("kafka"), root.kafka, kafka::check),
             nats: check_named(&at.key("nats"), root.nats, nats::check),
             routes: check_named(&routes, root.route, route::check),
-            timer: check_timer(&at.key("timer"), root.timer.0),
+            timer: check_timer(&at.key("timer"), &root.timer.0),
             admin: admin::check(&at.key("admin"), root.admin.0),
             log: check_log(&at.key("log"), root.log.0),
             traces: traces::check(&at.key("traces"), root.traces.0),
@@ -275,7 +275,7 @@ impl Roles {
     };
 }
 
-fn check_timer(at: &At<'_>, timer: TimerTable) -> Timer {
+fn check_timer(at: &At<'_>, timer: &TimerTable) -> Timer {
     let max_clock_skew = at.key("max_clock_skew");
     Timer {
         memory: at.key("memory").in_range(timer.memory, &MEMORY).0,

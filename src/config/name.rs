@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn names_are_lower_case_and_short() {
         for name in ["orders", "a", "a_1", "_", &"x".repeat(64)] {
-            assert_eq!(is_name(name), true, "{name}");
+            assert!(is_name(name), "{name}");
         }
         for name in ["", "Orders", "a-b", "a.b", "a b", "ä", &"x".repeat(65)] {
             assert!(!is_name(name), "{name}");

@@ -130,7 +130,7 @@ mod tests {
     ) -> Option<(Option<Reason>, String, Option<usize>, bool)> {
         let mut block = Vec::new();
         headers.iter().for_each(|(name, value)| {
-            push_header(&mut block, name.as_bytes(), Some(value.as_bytes()))
+            push_header(&mut block, name.as_bytes(), Some(value.as_bytes()));
         });
         let (now, offset) = (Timestamp::YEAR_2000, Offset(7));
         let record = Record {

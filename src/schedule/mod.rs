@@ -613,7 +613,7 @@ mod tests {
                     self.schedule.advance_late_loaded(end);
                 }
                 Step::AddAgain(index) if !self.runs.is_empty() => {
-                    self.add_run(index.get(&self.runs).clone())
+                    self.add_run(index.get(&self.runs).clone());
                 }
                 Step::AddAgain(_) => {}
                 Step::Take { limit } => self.take(limit)?,

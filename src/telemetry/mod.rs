@@ -200,9 +200,9 @@ authorization = "Bearer planted-authorization"
         // Other tests may panic at the same time.
         std::panic::set_hook(Box::new(move |panic| {
             if std::thread::current().id() == own_thread {
-                log_panic(panic)
+                log_panic(panic);
             } else {
-                other_hook(panic)
+                other_hook(panic);
             }
         }));
         let panicked =

@@ -89,7 +89,8 @@ impl Tracer {
                 .iter()
                 .find(|(name, _)| *name == TRACEPARENT)
                 .and_then(|(_, value)| TraceParent::parse(value?));
-            let is_kept = |parent: &TraceParent| parent.trace_id % u128::from(sink.one_in) == 0;
+            let is_kept =
+                |parent: &TraceParent| parent.trace_id.is_multiple_of(u128::from(sink.one_in));
             links.parents.extend(parent.filter(is_kept));
         }
     }

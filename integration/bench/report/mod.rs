@@ -84,7 +84,7 @@ impl Results {
 
     pub(crate) fn write(&self) {
         let write = |path: PathBuf, text: String| {
-            std::fs::write(path, text).expect("the build's folder can be written to")
+            std::fs::write(path, text).expect("the build's folder can be written to");
         };
         let (page, results) = paths();
         write(

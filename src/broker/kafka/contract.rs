@@ -332,7 +332,7 @@ async fn a_producer_that_failed_fatally_is_replaced(world: &KafkaWorld) {
         match outcome {
             Ok(()) => {}
             Err(failure) if ticket <= 500 => {
-                assert_eq!(failure.kind, FailureKind::ClientFailed, "{failure:?}")
+                assert_eq!(failure.kind, FailureKind::ClientFailed, "{failure:?}");
             }
             Err(failure) => panic!("sent after the failure: {failure:?}"),
         }

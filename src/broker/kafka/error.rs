@@ -37,7 +37,7 @@ pub(super) fn delivery_report(
 ///
 /// The last two rows are timeouts: librdkafka retries every temporary error until
 /// `message.timeout.ms` has passed. See [`or_client_failed`] for timeouts during an outage.
-pub(super) fn delivery_failure(code: Code, status: PersistStatus, text: String) -> DeliveryFailure {
+pub(super) fn delivery_failure(code: Code, status: PersistStatus, text: &str) -> DeliveryFailure {
     let (kind, reason) = match code {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => {
             (FailureKind::Rejected, Reason::TooLarge)
@@ -62,7 +62,7 @@ pub(super) fn delivery_failure(code: Code, status: PersistStatus, text: String) 
     DeliveryFailure {
         kind,
         reason,
-        detail: text_or_code(code, &text),
+        detail: text_or_code(code, text),
     }
 }
 
@@ -91,7 +91,7 @@ pub(super) fn or_client_failed(
 /// fails every record of the batch, so each must be sent alone to find the one at fault.
 pub(super) fn is_batch_rejection(code: Code) -> bool {
     let DeliveryFailure { kind, reason, .. } =
-        delivery_failure(code, PersistStatus::NotPersisted, String::new());
+        delivery_failure(code, PersistStatus::NotPersisted, "");
     kind == FailureKind::Rejected && matches!(reason, Reason::TooLarge | Reason::InvalidRecord)
 }
 
@@ -155,122 +155,124 @@ pub(super) fn text_or_code(code: Code, text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use FailureKind::{MaybeDelivered, NotDelivered, Rejected};
+    use PersistStatus::{NotPersisted, PossiblyPersisted};
+
+    const KINDS: [(Code, PersistStatus, FailureKind, Reason); 18] = [
+        (
+            Code::MessageSizeTooLarge,
+            NotPersisted,
+            Rejected,
+            Reason::TooLarge,
+        ),
+        (
+            Code::MessageBatchTooLarge,
+            NotPersisted,
+            Rejected,
+            Reason::TooLarge,
+        ),
+        (
+            Code::TopicAuthorizationFailed,
+            NotPersisted,
+            Rejected,
+            Reason::Unauthorized,
+        ),
+        (
+            Code::ClusterAuthorizationFailed,
+            NotPersisted,
+            Rejected,
+            Reason::Unauthorized,
+        ),
+        (
+            Code::InvalidRecord,
+            NotPersisted,
+            Rejected,
+            Reason::InvalidRecord,
+        ),
+        (
+            Code::InvalidTimestamp,
+            NotPersisted,
+            Rejected,
+            Reason::InvalidRecord,
+        ),
+        (
+            Code::PolicyViolation,
+            NotPersisted,
+            Rejected,
+            Reason::InvalidRecord,
+        ),
+        (
+            Code::InvalidTopic,
+            NotPersisted,
+            Rejected,
+            Reason::InvalidTarget,
+        ),
+        (
+            Code::UnknownTopic,
+            NotPersisted,
+            NotDelivered,
+            Reason::UnknownTarget,
+        ),
+        (
+            Code::UnknownTopicOrPartition,
+            NotPersisted,
+            NotDelivered,
+            Reason::UnknownTarget,
+        ),
+        (
+            Code::UnknownPartition,
+            NotPersisted,
+            NotDelivered,
+            Reason::UnknownTarget,
+        ),
+        (
+            Code::MessageTimedOut,
+            NotPersisted,
+            NotDelivered,
+            Reason::TimedOut,
+        ),
+        (
+            Code::MessageTimedOut,
+            PossiblyPersisted,
+            MaybeDelivered,
+            Reason::TimedOut,
+        ),
+        (
+            Code::OperationTimedOut,
+            PossiblyPersisted,
+            MaybeDelivered,
+            Reason::TimedOut,
+        ),
+        (
+            Code::NetworkException,
+            PossiblyPersisted,
+            MaybeDelivered,
+            Reason::TimedOut,
+        ),
+        (
+            Code::PurgeQueue,
+            NotPersisted,
+            NotDelivered,
+            Reason::TimedOut,
+        ),
+        (
+            Code::PurgeInflight,
+            PossiblyPersisted,
+            MaybeDelivered,
+            Reason::TimedOut,
+        ),
+        (
+            Code::OutOfOrderSequenceNumber,
+            PossiblyPersisted,
+            MaybeDelivered,
+            Reason::TimedOut,
+        ),
+    ];
 
     #[test]
     fn every_error_maps_to_its_kind_and_reason() {
-        use FailureKind::{MaybeDelivered, NotDelivered, Rejected};
-        use PersistStatus::{NotPersisted, PossiblyPersisted};
-        for (code, status, kind, reason) in [
-            (
-                Code::MessageSizeTooLarge,
-                NotPersisted,
-                Rejected,
-                Reason::TooLarge,
-            ),
-            (
-                Code::MessageBatchTooLarge,
-                NotPersisted,
-                Rejected,
-                Reason::TooLarge,
-            ),
-            (
-                Code::TopicAuthorizationFailed,
-                NotPersisted,
-                Rejected,
-                Reason::Unauthorized,
-            ),
-            (
-                Code::ClusterAuthorizationFailed,
-                NotPersisted,
-                Rejected,
-                Reason::Unauthorized,
-            ),
-            (
-                Code::InvalidRecord,
-                NotPersisted,
-                Rejected,
-                Reason::InvalidRecord,
-            ),
-            (
-                Code::InvalidTimestamp,
-                NotPersisted,
-                Rejected,
-                Reason::InvalidRecord,
-            ),
-            (
-                Code::PolicyViolation,
-                NotPersisted,
-                Rejected,
-                Reason::InvalidRecord,
-            ),
-            (
-                Code::InvalidTopic,
-                NotPersisted,
-                Rejected,
-                Reason::InvalidTarget,
-            ),
-            (
-                Code::UnknownTopic,
-                NotPersisted,
-                NotDelivered,
-                Reason::UnknownTarget,
-            ),
-            (
-                Code::UnknownTopicOrPartition,
-                NotPersisted,
-                NotDelivered,
-                Reason::UnknownTarget,
-            ),
-            (
-                Code::UnknownPartition,
-                NotPersisted,
-                NotDelivered,
-                Reason::UnknownTarget,
-            ),
-            (
-                Code::MessageTimedOut,
-                NotPersisted,
-                NotDelivered,
-                Reason::TimedOut,
-            ),
-            (
-                Code::MessageTimedOut,
-                PossiblyPersisted,
-                MaybeDelivered,
-                Reason::TimedOut,
-            ),
-            (
-                Code::OperationTimedOut,
-                PossiblyPersisted,
-                MaybeDelivered,
-                Reason::TimedOut,
-            ),
-            (
-                Code::NetworkException,
-                PossiblyPersisted,
-                MaybeDelivered,
-                Reason::TimedOut,
-            ),
-            (
-                Code::PurgeQueue,
-                NotPersisted,
-                NotDelivered,
-                Reason::TimedOut,
-            ),
-            (
-                Code::PurgeInflight,
-                PossiblyPersisted,
-                MaybeDelivered,
-                Reason::TimedOut,
-            ),
-            (
-                Code::OutOfOrderSequenceNumber,
-                PossiblyPersisted,
-                MaybeDelivered,
-                Reason::TimedOut,
-            ),
-        ] {
-            let failure = delivery_failure(code, status, String::new());
+        for (code, status, kind, reason) in KINDS {
+            let failure = delivery_failure(code, status, "");
             assert_eq!(
                 (failure.kind, failure.reason),
                 (kind, reason),
@@ -279,7 +281,7 @@ mod tests {
             assert!(!failure.detail.is_empty());
         }
         assert_eq!(
-            delivery_failure(Code::InvalidRecord, NotPersisted, "no key".into()).detail,
+            delivery_failure(Code::InvalidRecord, NotPersisted, "no key").detail,
             "no key"
         );
     }
@@ -288,14 +290,14 @@ mod tests {
     fn a_timeout_during_client_trouble_does_not_blame_the_record() {
         let after = |code, status, trouble: Option<&str>| {
             or_client_failed(
-                delivery_failure(code, status, String::new()),
+                delivery_failure(code, status, ""),
                 trouble.map(str::to_owned),
             )
             .kind
         };
         for (code, status) in [
-            (Code::MessageTimedOut, PersistStatus::NotPersisted),
-            (Code::PurgeInflight, PersistStatus::PossiblyPersisted),
+            (Code::MessageTimedOut, NotPersisted),
+            (Code::PurgeInflight, PossiblyPersisted),
         ] {
             assert_ne!(after(code, status, None), FailureKind::ClientFailed);
             assert_eq!(
@@ -304,20 +306,12 @@ mod tests {
             );
         }
         assert_eq!(
-            after(
-                Code::MessageSizeTooLarge,
-                PersistStatus::NotPersisted,
-                Some("it failed")
-            ),
-            FailureKind::Rejected
+            after(Code::MessageSizeTooLarge, NotPersisted, Some("it failed")),
+            Rejected
         );
         assert_eq!(
-            after(
-                Code::UnknownTopic,
-                PersistStatus::NotPersisted,
-                Some("it failed")
-            ),
-            FailureKind::NotDelivered
+            after(Code::UnknownTopic, NotPersisted, Some("it failed")),
+            NotDelivered
         );
     }
 

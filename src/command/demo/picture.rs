@@ -302,7 +302,7 @@ mod tests {
                 Author::Own(number),
                 99_000,
                 99_000 + i64::try_from(number % 7).unwrap(),
-            ))
+            ));
         });
         let guest = arrival(Author::Guest, 99_000, 99_004);
         board.arrive(Arrival {

@@ -180,7 +180,7 @@ impl Show {
         match self.phase {
             // What arrives twice comes a moment later.
             Phase::Finishing if self.board.waiting() == 0 => {
-                self.until = self.until.min(now.plus(DEMO_DUPLICATE_WAIT))
+                self.until = self.until.min(now.plus(DEMO_DUPLICATE_WAIT));
             }
             _ => {}
         }
@@ -197,7 +197,7 @@ impl Show {
                         begun: WallClock.now(),
                     },
                     None,
-                )
+                );
             }
             News::Sent { number, due } => self.board.send(number, due),
             News::Refused { number, why } => {
@@ -205,7 +205,7 @@ impl Show {
                 self.worry(why);
             }
             News::AllSent if matches!(self.phase, Phase::Sending { .. }) => {
-                self.phase = self.finish(WallClock.now())
+                self.phase = self.finish(WallClock.now());
             }
             News::AllSent => {}
             News::Arrived(arrival) => {

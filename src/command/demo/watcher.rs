@@ -53,7 +53,7 @@ impl<C: Clock> Watcher<C> {
                 Ok(Event::Revoked(_) | Event::RecordsRemoved { .. } | Event::EndReached { .. }) => {
                 }
                 Err(error) if error.is_transient() => {
-                    self.tell(News::Trouble(error.to_string())).await
+                    self.tell(News::Trouble(error.to_string())).await;
                 }
                 Err(error) => return Err(error),
             }
@@ -66,7 +66,7 @@ impl<C: Clock> Watcher<C> {
             match self.source.describe(partitions).await {
                 Ok(described) => break described,
                 Err(error) if error.is_transient() => {
-                    self.tell(News::Trouble(error.to_string())).await
+                    self.tell(News::Trouble(error.to_string())).await;
                 }
                 Err(error) => return Err(error),
             }

@@ -147,7 +147,7 @@ pub(crate) fn fill_template(template: &str, filter: &str, subject: &str) -> Opti
         match token.strip_prefix('$') {
             None => target.push_str(token),
             Some(number) => {
-                target.push_str(found.get(number.parse::<usize>().ok()?.checked_sub(1)?)?)
+                target.push_str(found.get(number.parse::<usize>().ok()?.checked_sub(1)?)?);
             }
         }
     }

@@ -126,7 +126,7 @@ impl Embedded {
         threads.start("store-writer", move || writer.serve())?;
         let for_reader = shared.clone();
         threads.start("store-reader", move || {
-            reader::serve(read_calls, &for_reader)
+            reader::serve(read_calls, &for_reader);
         })?;
         threads.start("store-gc", move || gc::serve(&gc_stopped, &shared))?;
         Ok(Self {

@@ -25,7 +25,8 @@ mod query;
 mod reads;
 mod reply;
 mod script;
-#[cfg(all(test, feature = "test-support"))]
+#[cfg(feature = "test-support")]
+#[cfg(test)]
 mod server_tests;
 
 use super::{

@@ -38,7 +38,7 @@ impl LeaseAudit {
 
     pub(crate) fn lost(&self, lease: &Lease) {
         self.update(lease, |known| {
-            _ = known.lost.get_or_insert_with(Instant::now)
+            _ = known.lost.get_or_insert_with(Instant::now);
         });
     }
 

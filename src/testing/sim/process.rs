@@ -77,7 +77,7 @@ impl Process {
     /// Starts one more worker of a fleet.
     pub(crate) fn join(world: &World, control: ProcessControl, random: &mut StdRng) -> Self {
         let mut process = Self {
-            control: control,
+            control,
             tasks: Vec::new(),
             stop: CancellationToken::new(),
             health: Health::new(),

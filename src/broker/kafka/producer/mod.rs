@@ -134,8 +134,8 @@ impl KafkaTarget {
     }
 
     fn send_error(&self, code: Code, topic: &str) -> SendResult {
-        let failed = |code, text| {
-            SendResult::Failed(delivery_failure(code, PersistStatus::NotPersisted, text))
+        let failed = |code, text: String| {
+            SendResult::Failed(delivery_failure(code, PersistStatus::NotPersisted, &text))
         };
         match code {
             Code::QueueFull if self.in_flight > 0 => SendResult::QueueFull,

@@ -116,7 +116,7 @@ impl ReportLoop {
                     Ok(()) => return,
                     Err(code) => not_resent(code),
                 },
-                None => delivery_failure(code, delivery.status(), delivery.text()),
+                None => delivery_failure(code, delivery.status(), &delivery.text()),
             };
             let fatal_error = native.fatal_error().map(|(_, text)| text);
             let trouble = fatal_error.or_else(|| health.recent_outage());

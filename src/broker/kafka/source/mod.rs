@@ -98,7 +98,7 @@ impl KafkaSource {
             watcher
                 .commands()
                 .recreated_topics
-                .extend([topic.to_owned()])
+                .extend([topic.to_owned()]);
         };
         let watch = TopicWatch::new(topics, on_recreated);
         let admin = AdminWorker::sharing(native.clone(), health.clone(), watch)?;

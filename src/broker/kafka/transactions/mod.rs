@@ -167,7 +167,7 @@ impl KafkaTransactionalProducers {
 }
 
 fn send_error(code: Code, topic: &str, in_flight: usize) -> SendResult {
-    let failed = |code, text| delivery_failure(code, PersistStatus::NotPersisted, text);
+    let failed = |code, text: String| delivery_failure(code, PersistStatus::NotPersisted, &text);
     match code {
         Code::QueueFull if in_flight > 0 => SendResult::QueueFull,
         // The empty queue is too small for the record.

@@ -464,7 +464,7 @@ fn to_report(
         health.record_response();
         return delivery_report(delivery, Ok(()));
     };
-    let mut failure = delivery_failure(code, delivery.status(), delivery.text());
+    let mut failure = delivery_failure(code, delivery.status(), &delivery.text());
     if is_rejected_batch {
         // Another record of the batch may be at fault.
         failure = client_failed(format!("the broker rejected its batch: {}", failure.detail));

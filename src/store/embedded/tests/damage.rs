@@ -182,7 +182,7 @@ async fn a_run_without_bytes_is_empty_and_can_be_quarantined() {
         tables
             .pool
             .remove(Key::Bytes(1, run.slice, &run.name).to_bytes())
-            .unwrap()
+            .unwrap();
     });
     let fetch = || Fetch {
         shard: shard("bad"),

@@ -68,7 +68,7 @@ fn opened_with(path: &Path, sizes: FileSizes, disk: &DiskSpace) -> Embedded {
     for _ in 0..600 {
         match Embedded::open_with(&options(path), sizes, disk.clone(), WallClock) {
             Err(Error::Unusable(why)) if why.contains("in use by process") => {
-                std::thread::sleep(Duration::from_millis(100))
+                std::thread::sleep(Duration::from_millis(100));
             }
             opened => return opened.unwrap(),
         }

@@ -291,7 +291,7 @@ impl MemoryCluster {
                 .topics
                 .get_mut(topic)
                 .expect("a topic that exists")
-                .refusal = failure
+                .refusal = failure;
         });
     }
 
@@ -302,7 +302,7 @@ impl MemoryCluster {
                 .topics
                 .get_mut(topic)
                 .expect("a topic that exists")
-                .record_size_max = bytes
+                .record_size_max = bytes;
         });
     }
 
@@ -337,7 +337,7 @@ impl MemoryCluster {
             state
                 .producers
                 .values_mut()
-                .for_each(|outbox| outbox.release_reports(count))
+                .for_each(|outbox| outbox.release_reports(count));
         });
     }
 
@@ -348,7 +348,7 @@ impl MemoryCluster {
             state
                 .faults
                 .unknown_outcomes
-                .extend(std::iter::repeat_n(arrive, count))
+                .extend(std::iter::repeat_n(arrive, count));
         });
     }
 

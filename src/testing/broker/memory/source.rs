@@ -60,9 +60,9 @@ impl MemorySource {
             let held = state.faults.keep_dead_members && !alive;
             if let Some(group) = state.groups.get_mut(&self.group) {
                 if held {
-                    group.mark_dead(self.id)
+                    group.mark_dead(self.id);
                 } else {
-                    group.leave(self.id)
+                    group.leave(self.id);
                 }
             }
             state.rebalance();

@@ -207,7 +207,7 @@ impl Fleet {
         self.pause(1_500).await;
         match self.random.random_range(0..5) {
             0 if self.processes.len() > 1 => {
-                self.kill(at, "is killed, cut off from the brokers").await
+                self.kill(at, "is killed, cut off from the brokers").await;
             }
             1 => self.freeze(at, "is frozen, cut off from the brokers").await,
             _ => {}

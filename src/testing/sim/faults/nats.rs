@@ -80,7 +80,7 @@ impl StreamFault {
         match self {
             Self::Purges if random.random_bool(0.5) => world.purge(random).await,
             Self::Recreation if random.random_bool(0.3) => {
-                recreate_source(world, process, random).await
+                recreate_source(world, process, random).await;
             }
             _ => world.remake_consumers(),
         }

@@ -256,9 +256,9 @@ impl NetworkTransactions {
             return;
         }
         if self.network.is_cut() {
-            self.waiting.push_back((number, asked))
+            self.waiting.push_back((number, asked));
         } else {
-            self.forward(number, asked)
+            self.forward(number, asked);
         }
     }
 }

@@ -118,7 +118,7 @@ impl ShardStore for SlowStore {
         done.for_each(|(append, _)| {
             self.world
                 .compaction_trace()
-                .record(&append.shard, &append.runs)
+                .record(&append.shard, &append.runs);
         });
         self.delay().await?;
         answer

@@ -56,7 +56,7 @@ fn simulate(seconds: u64, stands: bool) -> FleetOutcome {
                     process
                         .control
                         .compactor
-                        .set(stands && second == RUNNING_SECS)
+                        .set(stands && second == RUNNING_SECS);
                 });
             }
             let due = world.now().as_millis()

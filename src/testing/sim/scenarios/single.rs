@@ -331,7 +331,7 @@ fn after_an_outage(overdue_after: Option<Duration>, catch_up_rate: Option<u32>) 
                 1,
                 format!("on time {number:04} {}", start + 16_000 + 20 * number),
                 start + 16_000 + 20 * number,
-            )
+            );
         });
         process.ensure_running(&world, &mut random);
         tokio::time::sleep(Duration::from_secs(40)).await;

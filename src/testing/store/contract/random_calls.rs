@@ -283,62 +283,13 @@ async fn outcome(
             format!("{:?}", store.open(&[birth]).await)
         }
         StoreCall::Append { .. } => format!("{:?}", store.append(&new.appends).await),
-        StoreCall::Acquire { token, lasting } => match store
-            .acquire(&[sequence.lease(*token)], lease_length(*lasting))
-            .await
-            .unwrap()
-            .remove(0)
-        {
-            Acquired::Granted { state, .. } => format!("{state:?}"),
-            other => format!("{other:?}"),
-        },
-        StoreCall::Renew { token, lasting } => match store
-            .renew(&[sequence.lease(*token)], lease_length(*lasting))
-            .await
-            .unwrap()
-            .remove(0)
-        {
-            Renewed::Renewed { .. } => "renewed".to_owned(),
-            other => format!("{other:?}"),
-        },
-        StoreCall::Release { token } => {
-            format!("{:?}", store.release(&[sequence.lease(*token)]).await)
-        }
-        StoreCall::List { from, until, limit } => {
-            let list = List {
-                shard,
-                from: timestamp(*from, 1),
-                until: timestamp(*until, 1),
-                limit: *limit,
-            };
-            format!("{:?}", store.list(&[list]).await)
-        }
-        StoreCall::Fetch { runs: picks } => format!(
-            "{:?}",
-            store
-                .fetch(&[Fetch {
-                    shard,
-                    runs: runs(picks)
-                }])
-                .await
-        ),
-        StoreCall::Tail {
-            after,
-            until,
-            limit,
-        } => {
-            let after = Watermark(watermark.saturating_add_signed(*after));
-            format!(
-                "{:?}",
-                store
-                    .tail(&[Tail {
-                        shard,
-                        after,
-                        until: timestamp(*until, 1),
-                        limit: *limit
-                    }])
-                    .await
-            )
+        StoreCall::Acquire { .. }
+        | StoreCall::Renew { .. }
+        | StoreCall::Release { .. }
+        | StoreCall::Enrol { .. }
+        | StoreCall::Resign { .. } => lease_outcome(store, call, sequence).await,
+        StoreCall::List { .. } | StoreCall::Fetch { .. } | StoreCall::Tail { .. } => {
+            read_outcome(store, call, sequence, watermark).await
         }
         StoreCall::Advance {
             token,
@@ -392,6 +343,34 @@ async fn outcome(
             };
             format!("{:?}", store.replace_runs(&[rewrite]).await)
         }
+        StoreCall::Erase => format!("{:?}", store.erase(&[shard]).await),
+    }
+}
+
+/// Makes a call about leases or membership.
+async fn lease_outcome(store: &dyn Store, call: &StoreCall, sequence: &Sequence) -> String {
+    match call {
+        StoreCall::Acquire { token, lasting } => match store
+            .acquire(&[sequence.lease(*token)], lease_length(*lasting))
+            .await
+            .unwrap()
+            .remove(0)
+        {
+            Acquired::Granted { state, .. } => format!("{state:?}"),
+            other => format!("{other:?}"),
+        },
+        StoreCall::Renew { token, lasting } => match store
+            .renew(&[sequence.lease(*token)], lease_length(*lasting))
+            .await
+            .unwrap()
+            .remove(0)
+        {
+            Renewed::Renewed { .. } => "renewed".to_owned(),
+            other => format!("{other:?}"),
+        },
+        StoreCall::Release { token } => {
+            format!("{:?}", store.release(&[sequence.lease(*token)]).await)
+        }
         StoreCall::Enrol { worker, lasting } => {
             let peers = store
                 .heartbeat_worker(sequence.worker(*worker), lease_length(*lasting))
@@ -406,7 +385,57 @@ async fn outcome(
         StoreCall::Resign { worker } => {
             format!("{:?}", store.remove_worker(sequence.worker(*worker)).await)
         }
-        StoreCall::Erase => format!("{:?}", store.erase(&[shard]).await),
+        _ => unreachable!("a call about leases or membership"),
+    }
+}
+
+/// Makes a call that only reads.
+async fn read_outcome(
+    store: &dyn Store,
+    call: &StoreCall,
+    sequence: &Sequence,
+    watermark: u64,
+) -> String {
+    let shard = sequence.shard.clone();
+    let runs = |picks: &[Index]| sequence.keys_of(picks);
+    match call {
+        StoreCall::List { from, until, limit } => {
+            let list = List {
+                shard,
+                from: timestamp(*from, 1),
+                until: timestamp(*until, 1),
+                limit: *limit,
+            };
+            format!("{:?}", store.list(&[list]).await)
+        }
+        StoreCall::Fetch { runs: picks } => format!(
+            "{:?}",
+            store
+                .fetch(&[Fetch {
+                    shard,
+                    runs: runs(picks)
+                }])
+                .await
+        ),
+        StoreCall::Tail {
+            after,
+            until,
+            limit,
+        } => {
+            let after = Watermark(watermark.saturating_add_signed(*after));
+            format!(
+                "{:?}",
+                store
+                    .tail(&[Tail {
+                        shard,
+                        after,
+                        until: timestamp(*until, 1),
+                        limit: *limit
+                    }])
+                    .await
+            )
+        }
+        _ => unreachable!("a call that only reads"),
     }
 }
 

@@ -294,7 +294,7 @@ impl LeaseStore for MemoryStore {
         let answer = |lease: &Lease, shard: Option<&mut MemoryShard>| {
             shard
                 .into_iter()
-                .for_each(|shard| shard.release(lease.token))
+                .for_each(|shard| shard.release(lease.token));
         };
         self.answer_each(leases, |lease| &lease.shard, answer)
             .await
@@ -548,10 +548,10 @@ mod tests {
             (Some(InjectedFault::AppendAcceptsGap), false, true),
         ] {
             with_fault(fault, async |store| {
-                assert_eq!(outcomes(store, 1).await == done, behind, "{fault:?}")
+                assert_eq!(outcomes(store, 1).await == done, behind, "{fault:?}");
             });
             with_fault(fault, async |store| {
-                assert_eq!(outcomes(store, 5).await == done, ahead, "{fault:?}")
+                assert_eq!(outcomes(store, 5).await == done, ahead, "{fault:?}");
             });
         }
         for (fault, wanted) in [(None, 5), (Some(InjectedFault::ClaimMovesBack), 3)] {
