@@ -1,4 +1,4 @@
-//! Whom the admin endpoint answers: a stranger learns from it that the process lives, and nothing of what waits.
+//! Tests who may read the admin endpoint: a stranger learns only that the process lives.
 
 use std::net::TcpStream;
 
@@ -8,7 +8,7 @@ use crate::verdict::Scene;
 const TOKEN: &str = "3f9c1c7e-of-this-test";
 
 #[test]
-fn with_a_token_the_endpoint_tells_a_stranger_only_that_the_process_lives() {
+fn without_its_token_the_endpoint_reveals_only_that_the_process_lives() {
     let scene = Scene::new(kafka(), "guarded", 1);
     let mut postdate = Postdate::start_with(
         &scene.config_stored("", ""),
@@ -45,7 +45,7 @@ fn with_a_token_the_endpoint_tells_a_stranger_only_that_the_process_lives() {
             "{path}: {body}"
         );
     }
-    // A command beside it has the same configuration, and so the token.
+    // A command in the same folder reads the same configuration, and so the token.
     for command in ["pending", "ledger"] {
         let said = postdate.command(&[command]);
         assert!(
@@ -58,7 +58,7 @@ fn with_a_token_the_endpoint_tells_a_stranger_only_that_the_process_lives() {
 }
 
 #[test]
-fn an_address_that_others_reach_is_refused_without_a_token_and_taken_with_one() {
+fn a_public_address_is_refused_without_a_token_and_accepted_with_one() {
     let scene = Scene::new(kafka(), "open", 1);
     let mut open = Postdate::start_with(
         &scene.config(redis()),
@@ -88,7 +88,7 @@ fn an_address_that_others_reach_is_refused_without_a_token_and_taken_with_one() 
     assert!(guarded.runs(), "{}", guarded.logs());
 }
 
-/// With the authority `ca` to ask for.
+/// Starts a process whose admin endpoint speaks TLS and accepts client certificates of `ca`.
 fn start(papers: &Papers, config: &str, more: &[(&str, &str)]) -> Postdate {
     let files = [
         ("CERTIFICATE", "service.crt"),
@@ -104,7 +104,7 @@ fn start(papers: &Papers, config: &str, more: &[(&str, &str)]) -> Postdate {
     Postdate::start_with(config, &variables)
 }
 
-/// As a kubelet asks: by TLS, believing whatever the other end shows, and with nothing to show itself.
+/// A probe like a kubelet's: TLS without verification and without a client certificate.
 const PROBE: [&str; 1] = ["--insecure"];
 const SCRAPER: [&str; 6] = [
     "--cacert",
@@ -124,11 +124,11 @@ const STRANGER: [&str; 6] = [
 ];
 
 #[test]
-fn with_client_certificates_only_their_holders_are_told_more_than_that_the_process_lives() {
+fn only_a_client_certificate_reveals_more_than_that_the_process_lives() {
     let (papers, scene) = (Papers::new(), Scene::new(kafka(), "certified", 1));
     let mut postdate = start(&papers, &scene.config_stored("", ""), &[]);
     let url = |path: &str| format!("https://127.0.0.1:{}{path}", postdate.port());
-    // Who connects and says nothing holds nobody up.
+    // Silent connections must not block other clients.
     let _silent: Vec<_> = (0..20)
         .filter_map(|_| TcpStream::connect(("127.0.0.1", postdate.port())).ok())
         .collect();
@@ -166,7 +166,7 @@ fn with_client_certificates_only_their_holders_are_told_more_than_that_the_proce
         (0, String::new()),
         "nothing is answered in plain text"
     );
-    // The command beside it says what to do instead.
+    // The command cannot read an endpoint with TLS, so it prints the URL to ask instead.
     let said = String::from_utf8(postdate.command(&["pending"]).stderr).unwrap();
     assert!(
         said.contains("it speaks TLS (admin.certificate)") && said.contains(&url("/pending")),
@@ -181,7 +181,7 @@ fn with_client_certificates_only_their_holders_are_told_more_than_that_the_proce
 }
 
 #[test]
-fn a_token_and_certificates_are_both_asked_for_where_both_are_set() {
+fn a_token_and_a_certificate_are_both_required_if_both_are_configured() {
     let (papers, scene) = (Papers::new(), Scene::new(kafka(), "doubly", 1));
     let postdate = start(
         &papers,
@@ -199,7 +199,7 @@ fn a_token_and_certificates_are_both_asked_for_where_both_are_set() {
 }
 
 #[test]
-fn an_address_that_others_reach_is_taken_with_an_authority_and_files_that_are_none_are_refused() {
+fn a_public_address_is_accepted_with_a_client_ca_and_unusable_files_are_refused() {
     let (papers, scene) = (Papers::new(), Scene::new(kafka(), "files", 1));
     let config = scene.config_stored("", "");
     let open = start(&papers, &config, &[("POSTDATE_ADMIN__LISTEN", "0.0.0.0:0")]);

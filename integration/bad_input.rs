@@ -1,5 +1,7 @@
-//! Bad and hostile input: it never blocks a partition and never vanishes. Records become dead letters that say why, a target that is
-//! missing is waited for, and a configuration that cannot be meant is refused.
+//! Tests that bad and hostile input never blocks a partition and never vanishes.
+//!
+//! A bad record becomes a dead letter with its reason. A missing target is retried. A wrong
+//! configuration is refused.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -66,16 +68,16 @@ fn service() -> Attended {
     Service::attend(&SERVICE, "bad_input", TOPICS, ROUTES)
 }
 
-/// A record that is refused, and as what.
+/// A record that must be refused, and the expected code.
 struct Bad {
     route: &'static str,
-    /// The record's own; else now.
+    /// The record's timestamp, or now.
     timestamp: Option<i64>,
     headers: Vec<Header>,
     code: &'static str,
 }
 
-/// On the route that allows most.
+/// A record on the route that allows the most.
 fn bad(code: &'static str, headers: &[(&str, &str)]) -> Bad {
     bad_on("open", code, headers)
 }
@@ -92,7 +94,7 @@ fn bad_on(route: &'static str, code: &'static str, headers: &[(&str, &str)]) -> 
     }
 }
 
-/// Each control header without a value, in no known encoding, and twice.
+/// Each control header as null, empty, not UTF-8, and duplicated.
 fn unreadable() -> Vec<Bad> {
     let mut table = Vec::new();
     for control in [
@@ -123,7 +125,7 @@ fn unreadable() -> Vec<Bad> {
     table
 }
 
-/// Values that the grammars leave out, however near they are to one that is taken.
+/// Values that the grammars reject although they look similar to valid ones.
 fn out_of_grammar() -> Vec<Bad> {
     let after = "abc|1e9|+5| 5 |5 |1.5|0x10|NaN|inf|1h 30m|30m1h|1H|-1h|18446744073709551616|9223372036854775808|１";
     let at = "abc|1e12|+1| 1|NaN|inf|18446744073709551616|-9223372036854775808|tomorrow|2027-01-31T09:00:00|2027-01-31 09:00:00Z|\
@@ -224,7 +226,7 @@ fn refused(service: &Service, now: i64) -> Vec<Bad> {
     for target in targets.split('|').chain([&*"x".repeat(250)]) {
         table.push(bad("invalid_target", &[after, ("postdate-to", target)]));
     }
-    // A producer takes zero for "now".
+    // The table leaves out zero, because a producer takes zero for "now".
     for timestamp in [1, 946_684_799_999] {
         table.push(Bad {
             timestamp: Some(timestamp),
@@ -240,7 +242,7 @@ fn refused(service: &Service, now: i64) -> Vec<Bad> {
     table
 }
 
-/// A line as Postdate itself would write it, but for what it claims.
+/// A `postdate-retry` value in Postdate's own format, with forged content.
 fn forged_retry(service: &Service, route: &str, offset: i64, target: &str, at: i64) -> String {
     let origin = service.origin(route, &service.topic(route), (0, offset));
     format!("attempt=1 origin={origin} due={at} target={target} error=unknown_target at={at}")
@@ -254,7 +256,7 @@ const FORGED: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn what_is_refused_becomes_a_dead_letter_with_its_reason_and_all_it_brought() {
+fn a_refused_record_becomes_a_dead_letter_with_its_reason_and_its_content() {
     let service = service();
     let now = now_ms();
     let table = refused(&service, now);
@@ -281,7 +283,7 @@ fn what_is_refused_becomes_a_dead_letter_with_its_reason_and_all_it_brought() {
         }
     });
     let places = send_all(&records.collect::<Vec<_>>());
-    // Behind all of that, on each partition, something in order.
+    // One valid record follows the bad ones on each partition.
     let good =
         [("open", 0), ("open", 1), ("narrow", 0), ("nowhere", 0)].map(|(route, partition)| {
             let record = Outgoing::to(&service.topic(route))
@@ -330,7 +332,8 @@ fn what_is_refused_becomes_a_dead_letter_with_its_reason_and_all_it_brought() {
             !detail.is_empty() && detail != "forged" && detail.len() <= 512,
             "{detail}"
         );
-        // A `postdate-retry` is not the producer's to write, and would work again.
+        // The dead letter omits `postdate-retry`: a producer must not write it, and it would take
+        // effect again.
         let own = bad
             .headers
             .iter()
@@ -377,12 +380,12 @@ fn what_is_refused_becomes_a_dead_letter_with_its_reason_and_all_it_brought() {
 }
 
 #[test]
-fn what_is_odd_but_clear_is_delivered_at_once() {
+fn odd_but_unambiguous_due_times_are_delivered_at_once() {
     let service = service();
     let source = service.topic("odd");
     let now = now_ms();
     let ahead = now + 600_000;
-    // The record's timestamp, its header, and the due time that it is told.
+    // Columns: record timestamp, header, expected due time.
     type Row<'r> = (i64, Option<(&'r str, &'r str)>, i64);
     let table: [Row<'_>; 9] = [
         (now, None, now),
@@ -434,9 +437,10 @@ fn what_is_odd_but_clear_is_delivered_at_once() {
     service.wait_for_metric("postdate_timestamp_ahead_total", &[("route", "odd")], 1);
 }
 
-/// The broker bounds a batch by its compressed size, so a small record may grow on its way.
+/// A broker limits the compressed size of a batch. A small compressed record may therefore exceed
+/// the target's limit once it is unpacked.
 #[test]
-fn what_unpacks_to_more_than_the_target_takes_is_set_aside_by_reference() {
+fn a_record_that_unpacks_above_the_targets_limit_becomes_a_dead_letter_by_reference() {
     const SIZE: usize = 8_000_000;
     let service = service();
     let source = service.topic("odd");
@@ -478,7 +482,7 @@ fn retried(service: &Service, route: &str) -> f64 {
 }
 
 #[test]
-fn a_message_waits_for_a_target_that_is_missing_for_a_while() {
+fn a_message_is_retried_until_its_missing_target_exists() {
     let service = service();
     let source = service.topic("patient");
     let due = (now_ms() + 3_000).to_string();
@@ -580,7 +584,7 @@ fn a_message_whose_target_stays_missing_becomes_a_dead_letter_after_its_attempts
     );
 }
 
-/// What waited under wider rules is held to today's.
+/// A message that was stored under wider rules must obey the current rules when it is due.
 #[test]
 fn a_target_that_is_no_longer_allowed_when_its_message_is_due_is_refused_and_audited() {
     let deployment = unique("audited");
@@ -636,7 +640,7 @@ fn a_target_that_is_no_longer_allowed_when_its_message_is_due_is_refused_and_aud
 }
 
 #[test]
-fn a_configuration_that_cannot_be_meant_is_refused_with_its_key_and_the_fix() {
+fn a_wrong_configuration_is_refused_with_its_key_and_a_fix() {
     let deployment = unique("refused");
     let route = |more: &str| {
         let route = "[route.orders]\nsource = { kafka = \"main\", topics = [\"in\"] }\ntarget = { kafka = \"main\", topic = \"out\" }\n";

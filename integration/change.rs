@@ -1,4 +1,4 @@
-//! Cancelling and replacing what waits, by the id that its sender gave it.
+//! Tests cancelling and replacing waiting messages by their id.
 
 use std::sync::OnceLock;
 
@@ -15,7 +15,7 @@ const TOPICS: &[Topic] = &[
     ("dead", 1, &[]),
 ];
 
-/// A route for each test, for metrics are counted by route.
+/// One route per test, because metrics are counted by route.
 const ROUTES: &str = r#"
 [route.cancel]
 source = { kafka = "main", topics = ["@.cancel"] }
@@ -33,7 +33,7 @@ target = { kafka = "main", topic = "@.missed.out" }
 dead_letter = { kafka = "main", topic = "@.dead" }
 "#;
 
-/// Time enough to store a message and what changes it, even where servers and compilers compete for two cores.
+/// Time to store a message and its change, even on two busy cores.
 const LEAD: i64 = 8_000;
 
 fn service() -> Attended {
@@ -41,7 +41,7 @@ fn service() -> Attended {
     Service::attend(&SERVICE, "change", TOPICS, ROUTES)
 }
 
-/// A message of partition 0, whose key says which it is.
+/// A delayed message on partition 0. Its key identifies it.
 fn schedule(topic: &str, key: &str, due: i64) -> Outgoing {
     Outgoing::to(topic)
         .partition(0)
@@ -64,7 +64,7 @@ fn keys(records: &[Record]) -> Vec<&str> {
 }
 
 #[test]
-fn what_is_cancelled_while_it_waits_is_never_delivered() {
+fn a_message_cancelled_while_it_waits_is_never_delivered() {
     let service = service();
     let (source, due) = (service.topic("cancel"), now_ms() + LEAD);
     let longest = "-._:".repeat(32);
@@ -73,17 +73,17 @@ fn what_is_cancelled_while_it_waits_is_never_delivered() {
         schedule(&source, "the longest id", due).header("postdate-id", &longest),
         schedule(&source, "kept", due).header("postdate-id", "b"),
         schedule(&source, "without an id", due),
-        // An id is known on its own partition alone.
+        // An id is known only on its own partition.
         schedule(&source, "elsewhere", due)
             .header("postdate-id", "a")
             .partition(1),
-        // Most likely of one batch with what it cancels.
+        // The message and its cancel are probably in one batch.
         schedule(&source, "in one breath", due).header("postdate-id", "c"),
         cancel(&source, "c"),
     ]);
     service.wait_until_waiting(&source, 5);
     send_all(&[
-        // A cancel is its op and its id: whatever else is on it must not save the message.
+        // A cancel needs only its op and its id. Other content must not save the message.
         cancel(&source, "a")
             .header("postdate-after", "nonsense")
             .header("postdate-to", "nowhere")
@@ -109,7 +109,7 @@ fn what_is_cancelled_while_it_waits_is_never_delivered() {
 }
 
 #[test]
-fn of_what_is_replaced_only_the_last_is_delivered() {
+fn only_the_last_replacement_of_a_message_is_delivered() {
     let service = service();
     let (source, due) = (service.topic("replace"), now_ms() + LEAD);
     let first = |id: &str| schedule(&source, "old", due).header("postdate-id", id);
@@ -121,7 +121,7 @@ fn of_what_is_replaced_only_the_last_is_delivered() {
         "forgotten",
         "in-one-breath",
     ];
-    // In one batch with what it replaces, most likely.
+    // This record is probably in one batch with the message that it replaces.
     let at_once = schedule(&source, "in one breath", due).header("postdate-id", "in-one-breath");
     send_all(
         &ids.iter()
@@ -137,7 +137,7 @@ fn of_what_is_replaced_only_the_last_is_delivered() {
         schedule(&source, "thrice", due + 1).header("postdate-id", "thrice"),
         schedule(&source, "old", due + 1).header("postdate-id", "forgotten"),
         cancel(&source, "forgotten"),
-        // A record that need not wait replaces as well.
+        // A record without a delay replaces a waiting message, too.
         Outgoing::to(&source)
             .partition(0)
             .key("relayed")
@@ -198,7 +198,7 @@ fn a_cancel_that_comes_too_late_or_finds_nothing_is_counted_as_missed() {
     ]);
 
     service.wait_for_metric("postdate_cancel_missed_total", &[("route", "missed")], 3);
-    // The id is free again, and what it cancels next is what waits under it now.
+    // The id is free again. A cancel applies to the message that waits under the id now.
     send_all(&[
         schedule(&source, "again", now + 1).header("postdate-id", "a"),
         schedule(&source, "not any more", now_ms() + LEAD).header("postdate-id", "b"),

@@ -1,16 +1,17 @@
-//! Several clusters in one process: what is wrong with one concerns the messages that go there, and no others.
+//! Tests several clusters in one process: a failing cluster delays only its own messages.
 
 use crate::env::{
     Kafka, Outgoing, PATIENCE, Postdate, Producer, Redis, Sink, eventually, kafka, redis, unique,
 };
 use crate::verdict::{LIMIT, Scene, ledger, number};
 
-/// Where nobody listens.
+/// An address without a listener.
 const NOWHERE: &str = "127.0.0.1:1";
 
 #[test]
-fn a_cluster_that_is_away_holds_up_only_what_goes_there() {
-    // More than all routes together may have in flight: 8 partitions, and each shard's own bound.
+fn an_unreachable_cluster_delays_only_its_own_messages() {
+    // More than a process may have in flight. It takes 8 partitions, because each shard has a lower
+    // limit of its own.
     const BACKLOG: usize = 130_000;
     let mut scene = Scene::new(kafka(), "away", 1);
     let delayed = format!("{}.nowhere", scene.deployment);
@@ -51,10 +52,10 @@ dead_letter = {{ kafka = "main", topic = "{}.dead" }}
     assert_eq!(scene.all_arrive(&sink), 0);
 }
 
-/// The first of two messages is under way to a cluster that is silent when its shard is lost; the second has its place in what is claimed
-/// next. What comes of the first must not be taken for what becomes of the second.
+/// The first message is in flight to a silent cluster when its shard is lost. The second message
+/// gets the same place in the next claim. The late result of the first must not count for it.
 #[test]
-fn what_a_lost_shard_left_under_way_settles_nothing_that_is_claimed_after() {
+fn a_late_result_of_a_lost_shard_does_not_count_for_the_next_claim() {
     let (silent, mut redis) = (Kafka::start(), Redis::start());
     let deployment = unique("left_behind");
     let (source, target, dead) = (
@@ -104,7 +105,7 @@ dead_letter = {{ kafka = "main", topic = "{dead}" }}
             .header("postdate-id", "a"),
     );
     under_way("the first is under way");
-    // Too late for the first as it is; but not when it is read again.
+    // The cancel is too late for now, but in time when the source is read again.
     send(
         "0",
         Outgoing::to(&source)

@@ -1,5 +1,5 @@
-//! What an operator asks from the command line: what waits, one message more, and whether all is in order - beside a running service and
-//! without one.
+//! Tests the operator commands `send`, `pending`, `ledger` and `check`, with and without a running
+//! service.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::env::{Kafka, PATIENCE, Postdate, Redis, eventually, kafka, now_ms, redis};
 use crate::verdict::{LIMIT, Scene};
 
-/// Runs a command of the program in the service's folder, with its configuration.
+/// Runs a command in the service's folder, with its configuration.
 fn run(service: &Postdate, arguments: &[&str]) -> Output {
     run_with(service, "config.toml", arguments, "")
 }
@@ -65,7 +65,7 @@ fn document(output: &Output, code: i32) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Verdict and finding by subject.
+/// Verdict and finding of the check item with this subject.
 fn item<'d>(check: &'d Value, subject: &str) -> (&'d str, &'d str) {
     let item = check["items"]
         .as_array()
@@ -139,7 +139,8 @@ fn sends_and_looks(postdate: &Postdate, scene: &Scene) {
         "{text}"
     );
 
-    // The key leads to one of the two partitions, the id to that on which it waits.
+    // The key selects the same partition for both. The id selects the partition on which the
+    // message waits.
     for (id, partition) in [("a:1", 0), ("b:1", 1)] {
         let cancel = [
             "send", "--route", "r", "--key", "k", "--cancel", "--id", id, "--json",
@@ -174,14 +175,14 @@ fn sends_and_looks(postdate: &Postdate, scene: &Scene) {
 }
 
 #[test]
-fn what_is_sent_waits_is_found_is_cancelled_or_arrives() {
+fn a_sent_message_is_found_while_it_waits_and_is_cancelled_or_arrives() {
     let scene = Scene::new(kafka(), "command_redis", 2);
     let postdate = Postdate::ready_with(&scene.config(redis()));
     sends_and_looks(&postdate, &scene);
 }
 
 #[test]
-fn a_service_that_has_the_store_to_itself_is_asked_what_waits() {
+fn commands_ask_the_service_that_has_the_embedded_store() {
     let scene = Scene::new(kafka(), "command_folder", 2);
     let mut postdate = Postdate::start(&scene.config_stored("", ""));
     postdate.wait_until_ready();
@@ -198,7 +199,8 @@ fn a_service_that_has_the_store_to_itself_is_asked_what_waits() {
     eventually("it waits", PATIENCE, || {
         (run(&postdate, &["pending", "--id", "stays"]).status.code() == Some(0)).then_some(())
     });
-    // What was delivered leaves a while later; what was cancelled is counted until it would have been due.
+    // Delivered messages leave the count after a while. Cancelled messages count until their due
+    // time.
     let served =
         || -> Value { serde_json::from_str(&postdate.get("/pending").unwrap().1).unwrap() };
     eventually("it waits, beside what was cancelled", PATIENCE, || {
@@ -241,7 +243,7 @@ fn a_service_that_has_the_store_to_itself_is_asked_what_waits() {
             .contains("postdate_ledger_difference_messages")
     );
 
-    // Nobody has it any more: it is looked into.
+    // The service has stopped, so the commands open the folder themselves.
     postdate.terminate();
     assert!(told(&run(&postdate, &["ledger"]), 0).contains(&format!("r {}/0", scene.source)));
     told(&run(&postdate, &["ledger", "--route", "nobody"]), 2);
@@ -253,7 +255,7 @@ fn a_service_that_has_the_store_to_itself_is_asked_what_waits() {
 }
 
 #[test]
-fn what_would_be_a_dead_letter_is_not_sent() {
+fn send_refuses_a_message_that_would_become_a_dead_letter() {
     let scene = Scene::new(kafka(), "command_refused", 1);
     let postdate = Postdate::start(&scene.config(redis()));
     let before = kafka().offsets(&scene.source, 0);
@@ -298,9 +300,9 @@ fn what_would_be_a_dead_letter_is_not_sent() {
 }
 
 #[test]
-fn brokers_and_stores_that_are_away_are_told_of_within_half_a_minute() {
+fn send_reports_unreachable_servers_within_half_a_minute() {
     let folder = tempfile::tempdir().unwrap();
-    // A property that the service goes by, and nobody would wait for.
+    // The service honours this timeout, but a command must not wait that long.
     let properties = "properties = { \"delivery.timeout.ms\" = 600000 }";
     for (file, cluster, source, target) in [
         (
@@ -357,7 +359,7 @@ fn brokers_and_stores_that_are_away_are_told_of_within_half_a_minute() {
 }
 
 #[test]
-fn a_good_set_up_passes_its_check() {
+fn check_passes_a_good_setup() {
     let scene = Scene::new(kafka(), "command_good", 3);
     let postdate = Postdate::ready_with(&scene.config(redis()));
     let check = document(&run(&postdate, &["check", "--json"]), 0);
@@ -374,7 +376,7 @@ fn a_good_set_up_passes_its_check() {
         item(&check, &scene.source),
         ("ok", "source of r: 3 partitions")
     );
-    // The default of seven days against a max_delay of thirty.
+    // The topic has the default retention of seven days, and `max_delay` is thirty days.
     let (verdict, found) = item(&check, &format!("{} retention", scene.source));
     assert!(
         verdict == "warn" && found.contains("kept for 7d, less than route.r.max_delay 30d"),
@@ -393,7 +395,7 @@ fn a_good_set_up_passes_its_check() {
 }
 
 #[test]
-fn a_check_names_what_is_missing_and_what_nobody_delivers() {
+fn check_names_missing_topics_and_messages_of_removed_routes() {
     let scene = Scene::new(kafka(), "command_missing", 2);
     let postdate = Postdate::ready_with(&scene.config(redis()));
     told(
@@ -445,7 +447,7 @@ fn a_check_names_what_is_missing_and_what_nobody_delivers() {
 }
 
 #[test]
-fn a_check_of_servers_that_will_not_do_fails_in_time_and_says_why() {
+fn check_of_unsuitable_servers_fails_in_time_with_the_reason() {
     let scene = Scene::new(kafka(), "command_bad", 1);
     let evicting = Redis::start();
     ::redis::cmd("CONFIG")
@@ -478,7 +480,7 @@ fn a_check_of_servers_that_will_not_do_fails_in_time_and_says_why() {
 }
 
 #[test]
-fn a_cluster_that_is_paused_does_not_hold_a_check_up() {
+fn check_does_not_hang_on_a_paused_cluster() {
     let own = Kafka::start();
     let scene = Scene::new(&own, "command_paused", 1);
     let postdate = Postdate::start(&scene.config(redis()));

@@ -1,4 +1,4 @@
-//! What every source and target must do, done by a real Kafka and a real NATS.
+//! Runs the contract suite for sources and targets against a real Kafka and a real NATS.
 
 use std::cell::RefCell;
 use std::rc::Rc;

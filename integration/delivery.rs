@@ -1,4 +1,4 @@
-//! What a consumer may rely on: when, where, in which order and as what a message arrives.
+//! Tests delivery from a consumer's view: due time, target, order and content of each message.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -8,13 +8,14 @@ use crate::env::{Outgoing, PATIENCE, Producer, Record, Sink, kafka, now_ms};
 use crate::service::{Attended, Header, STAMPED, Service, Topic, lines, send_all, text, with};
 use crate::verdict::Lateness;
 
-/// Small enough that a test can be at it, above it and far above it.
+/// A limit so small that tests can send records at it, above it and far above it.
 const SMALL: &[(&str, &str)] = &[("max.message.bytes", "4000")];
 
-/// Milliseconds that messages of one partition may be later while another has a hundred thousand to deliver: far less than those take.
+/// Allowed extra lateness in milliseconds while another partition delivers a hundred thousand
+/// messages. It is far below the time that those take.
 const ROOM: i64 = 500;
 
-/// How many partitions keys are spread over.
+/// Number of partitions over which keys are spread.
 const SPREAD: i32 = 7;
 
 const TOPICS: &[Topic] = &[
@@ -94,7 +95,8 @@ fn keys(records: &[Record]) -> Vec<String> {
         .collect()
 }
 
-/// By the system's `date`, so that it is not ours which is tested against ours. The zone is in POSIX' notation: `IST-5:30` is east of UTC.
+/// Formats with the system's `date`, so that Postdate's own code does not check itself. The zone is
+/// in POSIX notation: `IST-5:30` is east of UTC.
 fn rfc3339(millis: i64, zone: &str) -> String {
     let (seconds, fraction) = (millis.div_euclid(1_000), millis.rem_euclid(1_000));
     let mut date = Command::new("date");
@@ -116,7 +118,7 @@ fn a_message_arrives_after_its_due_time_and_never_before() {
     let source = service.topic("due");
     let now = now_ms();
     let hour = 3_600_000;
-    // The record's own timestamp, what it asks for, and when that is.
+    // Columns: record timestamp, header name, header value, expected due time.
     let table: Vec<(i64, &str, String, i64)> = vec![
         (now, "postdate-after", "3000".to_owned(), now + 3_000),
         (now, "postdate-after", "3s50ms".to_owned(), now + 3_050),
@@ -215,7 +217,7 @@ fn a_message_arrives_after_its_due_time_and_never_before() {
 }
 
 #[test]
-fn a_record_arrives_as_it_was_sent_but_for_the_control_headers() {
+fn a_record_arrives_unchanged_except_for_its_control_headers() {
     let service = service();
     let source = service.topic("whole");
     let every_byte: Vec<u8> = (0..=255).collect();
@@ -232,7 +234,7 @@ fn a_record_arrives_as_it_was_sent_but_for_the_control_headers() {
         text("größe", "0"),
         ("a".to_owned(), None),
     ];
-    // Key, payload, and headers that are none of ours.
+    // Columns: key, payload, and headers that are not Postdate's.
     type Row<'r> = (Option<&'r [u8]>, Option<&'r [u8]>, &'r [Header]);
     let table: [Row<'_>; 6] = [
         (None, None, &[]),
@@ -258,7 +260,7 @@ fn a_record_arrives_as_it_was_sent_but_for_the_control_headers() {
     let due = (now_ms() + 500).to_string();
     let sent: Vec<_> = (table.iter().enumerate())
         .map(|(index, (key, payload, headers))| {
-            // Ours stand before, among and behind those of others.
+            // Postdate's headers are before, among and behind the other headers.
             let (front, back) = headers.split_at(headers.len() / 2);
             let record = with(
                 Outgoing::to(&source),
@@ -301,9 +303,9 @@ fn a_record_arrives_as_it_was_sent_but_for_the_control_headers() {
     }
 }
 
-/// Kafka's own test vectors of its murmur2, and those of the empty key and a byte that Java takes for negative.
+/// The hashes are Kafka's own test vectors for murmur2, plus the empty key.
 #[test]
-fn a_key_lands_where_the_java_client_would_put_it() {
+fn a_key_goes_to_the_partition_that_the_java_client_would_choose() {
     let service = service();
     let table: [(&[u8], i32); 7] = [
         (b"", 0x106e_08d9),
@@ -343,7 +345,7 @@ fn a_key_lands_where_the_java_client_would_put_it() {
 }
 
 #[test]
-fn what_need_not_wait_arrives_in_the_order_of_its_source_past_what_waits() {
+fn messages_without_a_delay_arrive_in_source_order_and_overtake_delayed_ones() {
     let service = service();
     let source = service.topic("relays");
     let start = now_ms();
@@ -377,16 +379,16 @@ fn what_need_not_wait_arrives_in_the_order_of_its_source_past_what_waits() {
     );
 }
 
-/// The promise is for what is stored before it is due, so a machine too slow for that is given more time.
+/// The order holds for messages that are stored before they are due. A slow machine gets more time.
 #[test]
-fn what_waits_arrives_in_the_order_of_due_and_offset() {
+fn delayed_messages_arrive_in_the_order_of_due_and_offset() {
     const COUNT: u32 = 500;
     let service = service();
     let source = service.topic("order");
     let sink = Sink::start(kafka().addr(), &[&service.topic("to.order")]);
     let mut before = 0;
     for lead in [3_000, 10_000, 30_000] {
-        // Seven steps back and forth through twenty dues: each stands at many offsets.
+        // Steps of seven cycle through twenty due times, so each due time has many offsets.
         let first = now_ms() + lead;
         let due = |index: u32| first + i64::from(index * 7 % 20) * 50;
         let records = (0..COUNT).map(|index| {
@@ -425,7 +427,8 @@ fn a_hundred_thousand_due_in_one_millisecond_arrive_once_each_and_starve_no_othe
         .header("postdate-at", due.to_string())
         .header("postdate-to", service.topic("to.many"));
     let producer = Producer::start(kafka().addr());
-    // Of the other partition one every 20 ms, three seconds before that millisecond and three after it.
+    // The other partition has a message every 20 ms, from three seconds before `due` to three
+    // seconds after it.
     for (index, due) in (due - 3_000..due + 3_000).step_by(20).enumerate() {
         let record =
             Outgoing::to(&service.topic("many")).header("postdate-to", service.topic("to.many"));
@@ -488,7 +491,7 @@ fn a_hundred_thousand_due_in_one_millisecond_arrive_once_each_and_starve_no_othe
 }
 
 #[test]
-fn what_a_producer_aborts_is_not_delivered_and_stops_nothing() {
+fn aborted_records_are_not_delivered_and_block_nothing() {
     let service = service();
     let source = service.topic("aborted");
     let record = |key: &str| {
@@ -513,14 +516,15 @@ fn what_a_producer_aborts_is_not_delivered_and_stops_nothing() {
     transaction(&["never", "nor this"], "100", false);
     let sink = Sink::start(kafka().addr(), &[&service.topic("to.aborted")]);
     sink.wait_for(2, PATIENCE);
-    // The partition ends with a transaction that left nothing; what comes next must be read all the same.
+    // The partition now ends with an aborted transaction. The next message must be read
+    // nevertheless.
     transaction(&["neither"], "0", false);
     send_all(&[record("last").header("postdate-after", "1s")]);
 
     assert_eq!(keys(&sink.wait_for(3, PATIENCE)), ["a", "b", "last"]);
 }
 
-/// The largest payload that the broker takes on a topic of the small limit, on a record with just these other parts.
+/// The largest payload that the broker accepts on a `SMALL` topic with this key and these headers.
 fn largest_payload(topic: &str, key: &str, headers: &[Header]) -> usize {
     let producer = Producer::start(kafka().addr());
     let (mut fits, mut refused) = (0, 8_000);
@@ -537,15 +541,17 @@ fn largest_payload(topic: &str, key: &str, headers: &[Header]) -> usize {
     fits
 }
 
-/// Two routes with a small target: one whose dead letters have room, one whose dead letters have not.
+/// Two routes have a small target. The dead-letter topic of `main` has room for a whole record, the
+/// one of `tight` does not.
 #[test]
-fn a_record_at_the_targets_limit_is_delivered_and_one_above_is_set_aside_without_its_neighbours() {
+fn a_record_at_the_targets_limit_is_delivered_and_only_larger_ones_become_dead_letters() {
     let service = service();
     let due = (now_ms() + 6_000).to_string();
     let origin = service.origin("main", &service.topic("limit"), (0, 1));
     let labels = [text("postdate-due", &due), text("postdate-origin", &origin)];
     let largest = largest_payload(&service.topic("limit.probe"), "1", &labels);
-    // The other route's names are as long: `main/...limit` and `tight/...tight` differ by one letter.
+    // The origin on route `tight` is one byte longer than on `main`, so its largest payload is one
+    // byte smaller.
     for (route, source, dead, exact) in [
         ("main", "limit", "dead", largest),
         ("tight", "tight", "tight.dead", largest - 1),
@@ -632,7 +638,7 @@ fn a_record_at_the_targets_limit_is_delivered_and_one_above_is_set_aside_without
 }
 
 #[test]
-fn a_record_whose_key_alone_is_too_large_is_set_aside_without_it_and_holds_up_nothing() {
+fn a_record_with_a_too_large_key_becomes_a_dead_letter_without_it_and_blocks_nothing() {
     const SIZE: usize = 5_000;
     let service = service();
     let source = service.topic("keyed");

@@ -1,4 +1,4 @@
-//! `postdate demo` as a newcomer and CI run it: the program, its words in a pipe, and clients that know nothing of it but the address.
+//! Tests `postdate demo` as newcomers and CI run it, with clients that know only its address.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -16,7 +16,7 @@ use crate::env::{
 const SOURCE: &str = "orders.delayed";
 const TARGET: &str = "orders";
 
-/// One demo in a pipe, with a folder for temporary files of its own.
+/// One demo with piped output and a folder of its own for temporary files.
 struct Demo {
     child: Child,
     said: Arc<Mutex<String>>,
@@ -31,7 +31,8 @@ impl Demo {
         Demo::spawn(&mut program)
     }
 
-    /// In a terminal of 90 by 30 that answers where its cursor is, and says what was left of it.
+    /// Starts the demo in a terminal of 90 by 30 that answers the cursor query. Afterwards the
+    /// shell prints the terminal's settings.
     fn in_a_terminal() -> Demo {
         let line = format!(
             "stty rows 30 cols 90; {} demo --for 1m; echo code $?; stty -a",
@@ -105,7 +106,7 @@ impl Demo {
         eventually(what, PATIENCE, || find(&self.said()))
     }
 
-    /// The address in the first example that it prints.
+    /// The address in the first example that the demo prints.
     fn address(&self) -> String {
         let address = regex_lite::Regex::new(r"kcat -Pb (127\.0\.0\.1:\d+) ").unwrap();
         self.wait_for("the broker's address", |said| {
@@ -117,7 +118,7 @@ impl Demo {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
     }
 
-    /// How it ended, all that it said, and what it wrote to its standard error.
+    /// Waits for the end. Returns the exit status, the standard output and the standard error.
     fn end(&mut self) -> (ExitStatus, String, String) {
         let status = eventually("the demo ends", PATIENCE, || self.child.try_wait().unwrap());
         self.reader.take().unwrap().join().unwrap();
@@ -143,20 +144,20 @@ impl Demo {
     }
 }
 
-/// Never fails: a second panic would hide the first.
+/// Never panics: a second panic would hide the first.
 impl Drop for Demo {
     fn drop(&mut self) {
         let _ = self.child.kill().and_then(|()| self.child.wait());
     }
 }
 
-/// A number of the summary.
+/// A number from the summary.
 fn counted(said: &str, name: &str) -> Option<usize> {
     let row = regex_lite::Regex::new(&format!(r"(?m)^  {name} +(\d+)$")).unwrap();
     row.captures(said).and_then(|found| found[1].parse().ok())
 }
 
-/// The demo's own among records, by number, each once and none early.
+/// The numbers of the demo's own records. Panics if one is early or a duplicate.
 fn own(records: &[Record]) -> BTreeSet<usize> {
     let mut numbers = BTreeSet::new();
     for record in records {
@@ -185,7 +186,7 @@ fn assert_all_arrived(said: &str) -> usize {
 }
 
 #[test]
-fn the_demo_delivers_all_it_sent_and_what_a_foreign_client_sends_to_its_broker() {
+fn the_demo_delivers_its_own_messages_and_those_of_a_foreign_client() {
     let mut demo = Demo::start(&["--for", "8s"]);
     let address = demo.address();
     let (sink, producer) = (Sink::start(&address, &[TARGET]), Producer::start(&address));
@@ -231,7 +232,7 @@ fn the_demo_delivers_all_it_sent_and_what_a_foreign_client_sends_to_its_broker()
         "{said}"
     );
     assert_eq!(counted(&said, "yours"), Some(2), "{said}");
-    // Its last moments may be missed, for the broker ends with it.
+    // The sink may miss the last records, because the broker ends with the demo.
     let seen = own(&sink.records());
     assert!(
         seen.len() > sent / 2 && seen.iter().all(|number| *number < sent),
@@ -249,7 +250,7 @@ fn the_demo_delivers_all_it_sent_and_what_a_foreign_client_sends_to_its_broker()
 }
 
 #[test]
-fn the_demo_ends_early_when_asked_and_at_once_when_asked_twice() {
+fn the_demo_ends_early_after_one_signal_and_at_once_after_two() {
     let mut patient = Demo::start(&["--for", "1m"]);
     let mut hasty = Demo::start(&["--for", "1m"]);
     for demo in [&patient, &hasty] {
@@ -281,7 +282,7 @@ fn the_demo_ends_early_when_asked_and_at_once_when_asked_twice() {
 }
 
 #[test]
-fn the_demo_gives_the_terminal_back_and_ends_with_it() {
+fn the_demo_restores_the_terminal_and_ends_when_the_terminal_closes() {
     let mut left = Demo::in_a_terminal();
     let abandoned = Demo::in_a_terminal();
     for keys in ["q", "\u{3}"] {
@@ -301,7 +302,7 @@ fn the_demo_gives_the_terminal_back_and_ends_with_it() {
     );
     left.leaves_nothing_behind(&[]);
 
-    // Its folder is gone when it has ended.
+    // The demo removes its folder when it ends.
     let folder = abandoned.folder.path().to_owned();
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
     kill_process(Pid::from_child(&abandoned.child), Signal::KILL).unwrap();
@@ -311,7 +312,7 @@ fn the_demo_gives_the_terminal_back_and_ends_with_it() {
 }
 
 #[test]
-fn the_demo_on_a_real_kafka_says_where_it_writes_and_counts_its_own_only() {
+fn the_demo_on_a_real_kafka_names_its_topics_and_counts_only_its_own_messages() {
     let name = unique("demo");
     let topics = ["in", "out", "dead"].map(|topic| format!("{name}.{topic}"));
     topics
@@ -362,7 +363,7 @@ fn the_demo_on_a_real_kafka_says_where_it_writes_and_counts_its_own_only() {
 }
 
 #[test]
-fn the_demo_on_a_nats_server_delivers_all_it_sent_and_leaves_nothing_there() {
+fn the_demo_on_a_nats_server_delivers_its_messages_and_removes_its_streams() {
     let server = nats().url();
     let mut demo = Demo::start(&["--for", "8s", "--nats", &server]);
     let subject = regex_lite::Regex::new(r"-s \S+ (demo\.([0-9a-f]{8})\.delayed) hi").unwrap();
@@ -408,7 +409,7 @@ fn the_demo_on_a_nats_server_delivers_all_it_sent_and_leaves_nothing_there() {
 }
 
 #[test]
-fn the_demo_says_that_no_nats_server_answers() {
+fn the_demo_reports_an_unreachable_nats_server() {
     let url = format!("nats://user:secret@127.0.0.1:{}", free_port());
     let (status, said, errors) = Demo::start(&["--nats", &url]).end();
     assert_eq!((status.code(), said.as_str()), (Some(1), ""));

@@ -1,4 +1,5 @@
-//! Other systems' delay headers: one record of each, as its own producers write it, on a route that understands them all.
+//! Tests the delay headers of other systems: one record of each system, as its own producers write
+//! it.
 
 use std::sync::OnceLock;
 
@@ -49,7 +50,7 @@ fn service() -> Attended {
     Service::attend(&SERVICE, "dialect", TOPICS, ROUTES)
 }
 
-/// A record of one system: its headers, when it is due, and with which key it arrives. It names a target if its system can.
+/// A record of one system, with its expected due time and key. It names a target if its system can.
 struct Spoken {
     headers: Vec<Header>,
     due: i64,
@@ -70,7 +71,8 @@ fn spoken(headers: &[(&str, &str)], due: i64) -> Spoken {
     }
 }
 
-/// Whole seconds after `now`, as due times in seconds are.
+/// One record per system. All are due at whole seconds after `now`, because some systems count in
+/// seconds.
 fn table(service: &Service, now: i64) -> Vec<Spoken> {
     let target = service.topic("to.named");
     let second = now / 1_000 + 4;
@@ -158,7 +160,7 @@ fn table(service: &Service, now: i64) -> Vec<Spoken> {
     ]
 }
 
-/// By the system's `date`.
+/// RFC 3339 text from the system's `date`.
 fn rfc3339(second: i64) -> String {
     let output = std::process::Command::new("date")
         .args(["-u", "-d", &format!("@{second}"), "+%Y-%m-%dT%H:%M:%SZ"])
@@ -177,7 +179,7 @@ fn find<'r>(records: &'r [Record], origin: &str) -> &'r Record {
 }
 
 #[test]
-fn each_systems_record_arrives_when_and_where_it_says_without_its_headers() {
+fn each_systems_record_arrives_at_its_due_time_and_target_without_its_headers() {
     let service = service();
     let (source, now) = (service.topic("spoken"), now_ms());
     let table = table(&service, now);
@@ -244,7 +246,7 @@ fn each_systems_record_arrives_when_and_where_it_says_without_its_headers() {
 }
 
 #[test]
-fn what_a_route_does_not_understand_passes_through_and_what_cannot_be_kept_is_a_dead_letter() {
+fn unknown_dialects_pass_through_and_unsupported_delays_become_dead_letters() {
     let service = service();
     let now = now_ms();
     let unknown: Vec<Header> = table(&service, now)
@@ -347,7 +349,7 @@ fn a_schedule_is_replaced_and_cancelled_by_its_key() {
     send_all(&[
         etf1("replaced", "new", due),
         Outgoing::to(&source).key("deleted"),
-        // As the scheduler itself writes them: with the headers of what it sent.
+        // The scheduler writes its own tombstones with the headers of the record that it sent.
         Outgoing::to(&source)
             .key("tombstoned")
             .header("scheduler-epoch", due.to_string()),
@@ -367,7 +369,7 @@ fn a_schedule_is_replaced_and_cancelled_by_its_key() {
 }
 
 #[test]
-fn a_message_that_is_tried_again_still_has_the_key_and_loses_the_headers_of_its_dialect() {
+fn a_retried_message_keeps_its_key_and_loses_the_headers_of_its_dialect() {
     let service = service();
     let (source, target) = (service.topic("tried"), service.topic("to.later"));
     let second = now_ms() / 1_000 + 1;

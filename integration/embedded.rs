@@ -1,11 +1,12 @@
-//! A service with nothing but a broker: what waits lies in a folder beside it, and survives what happens to the process.
+//! Tests the embedded store, which keeps waiting messages in a local folder across kills and
+//! restarts.
 
 use crate::env::{Kafka, Postdate, kafka, redis};
 use crate::verdict::{LIMIT, Scene};
 
 #[test]
-fn a_process_that_is_killed_again_and_again_loses_nothing_of_its_folder() {
-    // As with Redis: reading, storing and handing over are killed in their midst.
+fn a_process_that_is_killed_repeatedly_loses_nothing_from_its_folder() {
+    // As with Redis, the kills interrupt reading, storing and delivering.
     let kafka = Kafka::start_with(&[("group.min.session.timeout.ms", "500")]);
     let mut scene = Scene::new(&kafka, "folder_killed", 2);
     let sink = scene.sink();
@@ -14,7 +15,7 @@ fn a_process_that_is_killed_again_and_again_loses_nothing_of_its_folder() {
 }
 
 #[test]
-fn what_waits_in_a_folder_is_delivered_after_a_kill_without_reading_it_again() {
+fn messages_in_a_folder_are_delivered_after_a_kill_without_reading_them_again() {
     let mut scene = Scene::new(kafka(), "folder_waits", 2);
     let sink = scene.sink();
     let mut postdate = Postdate::ready_with(&scene.config_stored("", ""));
@@ -35,7 +36,7 @@ fn what_waits_in_a_folder_is_delivered_after_a_kill_without_reading_it_again() {
 }
 
 #[test]
-fn a_process_that_ends_gives_its_folder_back_with_all_that_waits() {
+fn a_process_that_stops_releases_its_folder_with_all_waiting_messages() {
     let mut scene = Scene::new(kafka(), "folder_ended", 2);
     let sink = scene.sink();
     let mut postdate =
@@ -57,7 +58,7 @@ fn a_process_that_ends_gives_its_folder_back_with_all_that_waits() {
 }
 
 #[test]
-fn a_second_process_on_the_same_folder_is_refused_and_told_who_has_it() {
+fn a_second_process_on_the_same_folder_is_refused_and_names_the_first() {
     let scene = Scene::new(kafka(), "folder_shared", 1);
     let mut first = Postdate::ready_with(&scene.config_stored("", ""));
     let path = first.folder().join("postdate-data");
@@ -78,14 +79,14 @@ fn a_second_process_on_the_same_folder_is_refused_and_told_who_has_it() {
         "{said}"
     );
     assert!(first.runs() && first.ready());
-    // Free again, whatever became of the one that had it.
+    // The lock is free again, although its owner was killed.
     first.kill();
     second.restart();
     second.wait_until_ready();
 }
 
 #[test]
-fn a_folder_of_another_format_is_refused_with_what_to_do() {
+fn a_folder_of_another_format_is_refused_with_a_fix() {
     let scene = Scene::new(kafka(), "folder_format", 1);
     let mut postdate = Postdate::ready_with(&scene.config_stored("", ""));
     postdate.terminate();
@@ -101,7 +102,7 @@ fn a_folder_of_another_format_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn what_waits_moves_from_the_folder_to_redis_and_back_by_way_of_the_log() {
+fn waiting_messages_move_from_the_folder_to_redis_and_back_through_the_source_log() {
     let mut scene = Scene::new(kafka(), "folder_moved", 2);
     let sink = scene.sink();
     let mut in_folder = Postdate::ready_with(&scene.config_stored("", ""));
@@ -115,7 +116,8 @@ fn what_waits_moves_from_the_folder_to_redis_and_back_by_way_of_the_log() {
     scene.wait_until_stored(&in_redis, 500);
     in_redis.terminate();
 
-    // A new folder: the first one is still where it was then.
+    // Start with an empty folder, because the old folder still holds the state from before the
+    // move.
     std::fs::remove_dir_all(in_folder.folder().join("postdate-data")).unwrap();
     in_folder.restart();
     scene.all_arrive(&sink);

@@ -1,4 +1,5 @@
-//! `delivery = "exactly-once"`: a consumer that reads what is committed sees every message once, whatever happens meanwhile.
+//! Tests `delivery = "exactly-once"`: a read-committed consumer sees every message once, despite
+//! failures.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::verdict::{LIMIT, Scene, number, wait_for_complaint, wait_until_ready}
 const EXACTLY_ONCE: &str = "delivery = \"exactly-once\"\n";
 
 #[test]
-fn a_process_that_is_killed_again_and_again_repeats_nothing() {
+fn a_process_that_is_killed_repeatedly_duplicates_nothing() {
     let mut scene = Scene::new(kafka(), "exact_killed", 2);
     let sink = scene.sink();
     let mut postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));
@@ -21,7 +22,7 @@ fn a_process_that_is_killed_again_and_again_repeats_nothing() {
 }
 
 #[test]
-fn a_worker_that_wakes_up_past_its_lease_commits_nothing_that_another_has_delivered() {
+fn a_worker_resumed_after_its_lease_commits_nothing_that_another_has_delivered() {
     let mut scene = Scene::new(kafka(), "exact_frozen", 8);
     let sink = scene.sink();
     let config = scene.config_with(redis(), &format!("{EXACTLY_ONCE}[timer]\nlease = \"2s\""));
@@ -46,12 +47,12 @@ fn a_worker_that_wakes_up_past_its_lease_commits_nothing_that_another_has_delive
         assert_eq!(scene.all_arrive(&sink), 0);
     }
     assert_eq!(scene.duplicates_at_the_end(), 0);
-    // The marker tells what the frozen one could not.
+    // The marker carries the counts that the frozen worker could not write to the store.
     scene.ledger_says_all_once(&first);
 }
 
 #[test]
-fn a_redis_that_goes_back_or_is_emptied_has_nothing_delivered_again() {
+fn a_rolled_back_or_emptied_redis_causes_no_duplicates() {
     let mut redis = Redis::start();
     let mut scene = Scene::new(kafka(), "exact_redis", 2);
     let sink = scene.sink();
@@ -69,7 +70,7 @@ fn a_redis_that_goes_back_or_is_emptied_has_nothing_delivered_again() {
     scene.send(600, 0..4_000);
     scene.wait_until_stored(&postdate, 1_800);
     sink.wait_for(1_400, LIMIT);
-    // Along with the process: nothing is left but what the brokers keep.
+    // The process is lost together with the store. Only the brokers keep state.
     postdate.kill();
     redis.flush_all();
     scene.send(200, 0..1_000);
@@ -84,7 +85,7 @@ fn a_redis_that_goes_back_or_is_emptied_has_nothing_delivered_again() {
 }
 
 #[test]
-fn a_kafka_that_is_killed_has_nothing_delivered_again() {
+fn a_killed_kafka_causes_no_duplicates() {
     let mut kafka = Kafka::start();
     let mut scene = Scene::new(&kafka, "exact_kafka", 2);
     let sink = scene.sink();
@@ -101,9 +102,9 @@ fn a_kafka_that_is_killed_has_nothing_delivered_again() {
     scene.ledger_says_all_once(&postdate);
 }
 
-/// In good order: it does not always end what is under way before it goes.
+/// A clean shutdown of Kafka does not always end open transactions first.
 #[test]
-fn a_kafka_that_is_asked_to_end_has_nothing_lost_or_delivered_again() {
+fn a_clean_shutdown_of_kafka_loses_and_duplicates_nothing() {
     let mut kafka = Kafka::start();
     let mut scene = Scene::new(&kafka, "exact_stopped", 2);
     let sink = scene.sink();
@@ -120,8 +121,9 @@ fn a_kafka_that_is_asked_to_end_has_nothing_lost_or_delivered_again() {
     scene.ledger_says_all_once(&postdate);
 }
 
-/// A second message is delivered by a transaction that the coordinator notes as complete, and of whose end its partitions never hear (seen of Kafka
-/// 4.3). Its producer's process dies; before that it may have begun another.
+/// Delivers a second message in a transaction that the coordinator completes but whose end its
+/// partitions never see (seen with Kafka 4.3). The producer's process then dies. With
+/// `begins_another`, its `transactional.id` has one more open transaction by then.
 fn forget(name: &str, begins_another: bool) {
     let kafka = Kafka::start_with(&[("transaction.partition.verification.enable", "false")]);
     let mut scene = Scene::new(&kafka, name, 1);
@@ -137,7 +139,7 @@ fn forget(name: &str, begins_another: bool) {
         Some(scene.marker(0)).filter(|(offset, _)| *offset == 1)
     })
     .1;
-    // The store has been told of it, so that the next marker counts from there.
+    // The store must know the first delivery, so that the next marker counts from there.
     scene.ledger_says_all_once(&postdate);
     scene.send(1, 3_000..3_001);
     scene.wait_until_stored(&postdate, 2);
@@ -172,20 +174,21 @@ fn forget(name: &str, begins_another: bool) {
 }
 
 #[test]
-fn a_transaction_that_the_broker_forgot_to_end_is_committed_though_no_other_follows() {
+fn a_transaction_that_the_broker_forgot_to_commit_is_committed_without_a_later_one() {
     forget("exact_hangs", false);
 }
 
-/// Where the forgotten one hangs: undone, it would take that along.
+/// The next transaction is open on the partition of the forgotten one. Its abort would abort that
+/// one, too.
 #[test]
-fn a_transaction_that_the_broker_forgot_to_end_is_committed_though_another_was_begun() {
+fn a_transaction_that_the_broker_forgot_to_commit_is_committed_despite_a_later_one() {
     forget("exact_begun", true);
 }
 
-/// The coordinator undid it, and its partitions never heard of that. Neither its records nor its marker may be seen with the next transaction of the
-/// same producer.
+/// The coordinator aborted the transaction, but its partitions never saw the abort. The producer's
+/// next commit must reveal neither its records nor its marker.
 #[test]
-fn a_transaction_that_the_broker_forgot_to_undo_is_undone_before_the_next() {
+fn a_transaction_that_the_broker_forgot_to_abort_is_aborted_before_the_next() {
     let kafka = Kafka::start_with(&[("transaction.partition.verification.enable", "false")]);
     let mut scene = Scene::new(&kafka, "exact_undone", 1);
     let sink = scene.sink();
@@ -222,8 +225,9 @@ fn a_transaction_that_the_broker_forgot_to_undo_is_undone_before_the_next() {
     scene.ledger_says_all_once(&postdate);
 }
 
-/// The marker that follows on this one, which says that the message with that due and offset is delivered, too: due with its sign turned, offset and
-/// watermark as 16 hex digits each.
+/// The marker that follows `marker` and also counts the message with `due` and `offset` as
+/// delivered. Its pair is the due time with flipped sign bit, the offset and the watermark, each as
+/// 16 hex digits.
 fn beyond(marker: &str, due: i64, offset: u64) -> String {
     let words: Vec<&str> = marker.split(' ').collect();
     let [version, done, id, ..] = words[..] else {
@@ -238,7 +242,7 @@ fn beyond(marker: &str, due: i64, offset: u64) -> String {
     format!("{version} done={pair} {id} {since} tally=1,0,0,0")
 }
 
-/// Some program whose transaction is aborted.
+/// A foreign producer whose transaction is aborted.
 fn produce_in_vain(scene: &Scene, addr: &str) {
     let producer = Producer::transactional(addr, &format!("{}-in-vain", scene.deployment));
     producer.begin();
@@ -254,9 +258,9 @@ fn produce_in_vain(scene: &Scene, addr: &str) {
     producer.abort();
 }
 
-/// The assumptions of `broker::kafka::hanging_txn::history`.
+/// Checks the assumptions of `broker::kafka::hanging_txn::history`.
 #[test]
-fn a_producer_that_is_fenced_in_a_transaction_costs_one_epoch_more_than_one_that_has_ended_it() {
+fn fencing_an_open_transaction_raises_the_epoch_by_one_more_than_fencing_an_ended_one() {
     let kafka = kafka();
     kafka.create_topic("epochs", 1, &[]);
     let mut wire = Wire::connect(kafka.addr());
@@ -278,7 +282,7 @@ fn a_producer_that_is_fenced_in_a_transaction_costs_one_epoch_more_than_one_that
 }
 
 #[test]
-fn what_is_refused_goes_another_way_once_and_aborted_records_of_the_source_nowhere() {
+fn refused_messages_become_dead_letters_once_and_aborted_records_are_ignored() {
     let mut scene = Scene::new(kafka(), "exact_refused", 2);
     let sink = scene.sink();
     let (small, missing, dead) = (
@@ -336,7 +340,8 @@ fn what_is_refused_goes_another_way_once_and_aborted_records_of_the_source_nowhe
     assert_eq!((count(&small), count(&dead)), (taken, refused));
     assert_eq!(scene.duplicates_at_the_end(), 0);
     let total = scene.ledger(&postdate);
-    // Of the missing topic each came back once, and was accepted again.
+    // Each message for the missing topic was retried once through the source, and was accepted
+    // again.
     let told = ["accepted", "delivered", "dead_lettered", "sent_back"]
         .map(|count| total[count].as_u64().unwrap());
     assert_eq!(told, [610, 580, 20, 10], "{total}");
@@ -370,7 +375,7 @@ fn a_route_over_two_clusters_is_refused_at_start() {
 }
 
 #[test]
-fn an_idle_shard_costs_no_producer_and_one_that_ends_leaves_nothing_under_way() {
+fn an_idle_shard_needs_no_producer_and_a_stopped_one_leaves_nothing_in_flight() {
     let mut scene = Scene::new(kafka(), "exact_idle", 4);
     let sink = scene.sink();
     let mut postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));
@@ -385,10 +390,10 @@ fn an_idle_shard_costs_no_producer_and_one_that_ends_leaves_nothing_under_way() 
     scene.ledger_says_all_once(&postdate);
 }
 
-/// What was behind, and what was too late: both by (due, offset), each once, and all of it at the rate that the route allows.
+/// Delivered messages and dead letters arrive once each, in the order of (due, offset). Together
+/// they keep to the catch-up rate.
 #[test]
-fn after_a_long_stop_what_is_overdue_is_a_dead_letter_once_and_the_rest_keeps_to_the_catch_up_rate()
-{
+fn after_a_long_stop_overdue_messages_become_dead_letters_once_at_the_catch_up_rate() {
     const RATE: usize = 100;
     const OVERDUE: i64 = 10_000;
     let mut scene = Scene::new(kafka(), "exact_overdue", 1);
@@ -397,7 +402,7 @@ fn after_a_long_stop_what_is_overdue_is_a_dead_letter_once_and_the_rest_keeps_to
         "{EXACTLY_ONCE}overdue = \"dead-letter\"\noverdue_after = \"{OVERDUE}ms\"\ncatch_up_rate = {RATE}"
     );
     let mut postdate = Postdate::ready_with(&scene.config_with(redis(), &late));
-    // The dues of each second half lie between those of the first.
+    // The due times of each second batch lie among those of the first batch.
     (0..2).for_each(|_| scene.send(50, 2_000..2_100));
     (0..2).for_each(|_| scene.send(150, 8_500..8_600));
     scene.wait_until_stored(&postdate, 400);
@@ -433,7 +438,8 @@ fn after_a_long_stop_what_is_overdue_is_a_dead_letter_once_and_the_rest_keeps_to
         letters.iter().all(|letter| lateness(letter) >= OVERDUE),
         "{letters:?}"
     );
-    // It is judged when it is first handed over, and there in the end some transactions later.
+    // The overdue check runs at the first delivery attempt. The message may arrive some
+    // transactions later.
     assert!(
         arrived
             .iter()
@@ -463,9 +469,9 @@ fn after_a_long_stop_what_is_overdue_is_a_dead_letter_once_and_the_rest_keeps_to
     );
 }
 
-/// A transaction is under way when it happens, and its client cannot end it.
+/// A transaction is open when the broker fails, so its client cannot end it.
 #[test]
-fn a_process_ends_in_time_and_well_whatever_becomes_of_its_broker() {
+fn a_process_stops_cleanly_and_in_time_when_its_broker_fails() {
     let mut kafka = Kafka::start();
     let mut scene = Scene::new(&kafka, "exact_away", 4);
     let sink = scene.sink();

@@ -1,5 +1,7 @@
-//! Several processes that share the work: they come, go, die and freeze. Times are printed, and held against
-//! those of the same run before anything moved, so that a busy machine keeps the bounds and a slow hand-over does not.
+//! Tests several workers that share shards while they start, stop, die and freeze.
+//!
+//! Each test prints its times and compares them with times from before the change. So a busy
+//! machine passes, and a slow handover fails.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -12,14 +14,15 @@ const PARTITIONS: i32 = 32;
 /// The default of `timer.lease`.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// Milliseconds that messages may be later during a planned change than just before it: what it takes to notice one that makes them wait, with
-/// room for the processor time that starting a process takes.
+/// Allowed extra lateness during a planned change, in milliseconds. It is low enough to detect a
+/// change that makes messages wait. It leaves room for the processor time that starting a process
+/// takes.
 const ROOM: i64 = 250;
 
-/// How many shards may move besides those that have to.
+/// Shards that may move in addition to those that must.
 const SPARE: usize = 3;
 
-/// The greatest lateness of each shard's messages that are due within `dues`, ascending.
+/// The greatest lateness of each shard among messages due within `dues`, in ascending order.
 fn waits(records: &[Record], dues: &Range<i64>) -> Vec<i64> {
     let of = |shard| {
         records
@@ -33,15 +36,16 @@ fn waits(records: &[Record], dues: &Range<i64>) -> Vec<i64> {
     waits
 }
 
-/// How late the machine makes messages: those that were due before a change, and those of the shards that stay where they are, when `moved` of them do
-/// not.
+/// The lateness that the machine itself causes. It is the greatest lateness before a change, or in
+/// the shards that stay in place while `moved` others move.
 fn noise(before: &Lateness, waits: &[i64], moved: usize) -> i64 {
     before
         .greatest()
         .max(waits[PARTITIONS as usize - moved - SPARE - 1])
 }
 
-/// Within the lease and a second all shards of a worker that is gone are taken, but for what the machine is late by.
+/// Maximum time until all shards of a dead worker are taken: the lease, one second, and the
+/// machine's own lateness.
 fn within(lease: Duration, noise: i64) -> Duration {
     lease + Duration::from_secs(1) + Duration::from_millis(noise.unsigned_abs())
 }
@@ -64,7 +68,8 @@ fn held(timer: &Postdate) -> usize {
     timer.metrics().sum("postdate_leases_held") as usize
 }
 
-/// Waits until all shards are held, by these workers in parts that differ by one at most; answers how long that took.
+/// Waits until these workers hold all shards, in parts that differ by at most one. Returns the
+/// elapsed time.
 fn even(timers: &[&Postdate]) -> Duration {
     let start = Instant::now();
     let mut parts = Vec::new();
@@ -80,7 +85,7 @@ fn even(timers: &[&Postdate]) -> Duration {
     start.elapsed()
 }
 
-/// Leases that these workers took, in all their time.
+/// Number of leases that these workers have taken since they started.
 fn taken(timers: &[&Postdate]) -> usize {
     timers
         .iter()
@@ -88,7 +93,7 @@ fn taken(timers: &[&Postdate]) -> usize {
         .sum()
 }
 
-/// Only those shards change hands that have to, but for so many more.
+/// Checks that only the shards that must move have moved, plus at most `more`.
 fn hardly_more_moved(what: &str, moved: usize, must: usize, more: usize) {
     eprintln!("{what}: {moved} of {PARTITIONS} shards moved, and {must} had to");
     assert!(
@@ -97,7 +102,8 @@ fn hardly_more_moved(what: &str, moved: usize, must: usize, more: usize) {
     );
 }
 
-/// Makes a change, by which so many shards must move, under a steady load that began some seconds before it: what is due meanwhile is hardly later than what was due before.
+/// Makes a change that moves `must` shards, under a load that began seconds before it. Messages due
+/// during the change must hardly be later than messages due before.
 fn meanwhile<T>(
     (what, must): (&str, usize),
     scene: &mut Scene,
@@ -129,7 +135,7 @@ fn meanwhile<T>(
 }
 
 #[test]
-fn workers_that_come_and_go_share_the_shards_evenly_and_messages_hardly_wait_for_it() {
+fn workers_share_shards_evenly_after_starts_and_stops_and_messages_are_hardly_late() {
     let mut scene = Scene::new(kafka(), "fleet", PARTITIONS);
     let sink = scene.sink();
     let config = scene.config(redis());
@@ -158,7 +164,7 @@ fn workers_that_come_and_go_share_the_shards_evenly_and_messages_hardly_wait_for
         );
         (third, fourth)
     });
-    // Of two that come at once one is seen first: some shards go by way of it.
+    // One of two new workers is seen first, so some shards move to it and then on to the other.
     hardly_more_moved(
         what,
         taken(&[&first, &second, &third, &fourth]) - before,
@@ -176,7 +182,8 @@ fn workers_that_come_and_go_share_the_shards_evenly_and_messages_hardly_wait_for
             even(&[&first, &second, &third])
         );
     });
-    // Which of those who stay exchange some depends on the workers' names, which are random: in four of a hundred fleets it is four to six shards.
+    // The remaining workers may swap shards. Their number depends on the workers' random names: it
+    // is four to six in four of a hundred fleets.
     hardly_more_moved(
         what,
         taken(&[&first, &second, &third]) - before,
@@ -206,7 +213,7 @@ fn workers_that_come_and_go_share_the_shards_evenly_and_messages_hardly_wait_for
 }
 
 #[test]
-fn the_shards_of_a_killed_worker_are_taken_when_its_leases_end() {
+fn the_shards_of_a_killed_worker_are_taken_over_when_its_leases_end() {
     let mut scene = Scene::new(kafka(), "taken_over", PARTITIONS);
     let sink = scene.sink();
     let config = scene.config(redis());
@@ -247,7 +254,7 @@ fn the_shards_of_a_killed_worker_are_taken_when_its_leases_end() {
 }
 
 #[test]
-fn a_worker_that_was_frozen_past_its_lease_notices_and_hands_nothing_over_that_another_has() {
+fn a_worker_frozen_past_its_lease_notices_and_does_not_deliver_the_shards_of_others() {
     let mut scene = Scene::new(kafka(), "frozen", PARTITIONS);
     let sink = scene.sink();
     let config = scene.config_with(redis(), "[timer]\nlease = \"2s\"");
@@ -285,7 +292,7 @@ fn a_worker_that_was_frozen_past_its_lease_notices_and_hands_nothing_over_that_a
         "{duplicates} duplicates; leases run out: {}",
         second.metrics().sum("postdate_leases_run_out_total")
     );
-    // Half of what falls due within a moment, and what its client had when it was frozen.
+    // Half of the messages due within a moment, plus those that the client held when it was frozen.
     assert!(
         duplicates < 600,
         "{duplicates} duplicates: more than was in flight"
@@ -295,7 +302,7 @@ fn a_worker_that_was_frozen_past_its_lease_notices_and_hands_nothing_over_that_a
 }
 
 #[test]
-fn several_ingresses_share_a_source_and_one_that_goes_leaves_nothing_behind() {
+fn several_ingresses_share_a_source_and_lose_nothing_when_one_stops() {
     let mut scene = Scene::new(kafka(), "ingresses", 8);
     let sink = scene.sink();
     let config = scene.config(redis());
@@ -333,8 +340,8 @@ fn several_ingresses_share_a_source_and_one_that_goes_leaves_nothing_behind() {
 }
 
 #[test]
-fn workers_catch_up_at_their_route_s_rate_together() {
-    /// Messages a second; and how many wait, which takes eight seconds.
+fn workers_together_keep_to_the_catch_up_rate_of_their_route() {
+    /// Messages per second. At this rate the backlog takes eight seconds.
     const RATE: i64 = 250;
     const BEHIND: usize = 2_000;
     let mut scene = Scene::new(kafka(), "catches_up", PARTITIONS);
@@ -357,7 +364,8 @@ fn workers_catch_up_at_their_route_s_rate_together() {
         .map(|record| record.timestamp)
         .collect();
     times.sort_unstable();
-    // What a worker takes at once, and the moment in which both are to learn of each other.
+    // The bound allows for each worker's first claim, and for the time until the workers know each
+    // other.
     let took = times[BEHIND - 1] - times[0];
     eprintln!("{took} ms for {BEHIND} at {RATE} a second");
     assert!(

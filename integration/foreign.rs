@@ -1,11 +1,12 @@
-//! Values in Redis that are not what they were: a damaged one, or somebody else's, concerns what it held and nothing beside it.
+//! Tests damaged and foreign values in Redis: they affect only the run or shard that they belong
+//! to.
 
 use redis::cmd;
 
 use crate::env::{Postdate, eventually, kafka, redis};
 use crate::verdict::{LIMIT, Scene, number, wait_for_complaint, wait_until_ready};
 
-/// Keys that begin so, of some thousands in all.
+/// All keys with this prefix, of some thousands.
 fn keys(prefix: &str) -> Vec<String> {
     let keys: Vec<String> = cmd("KEYS").arg("*").query(&mut redis().client()).unwrap();
     keys.into_iter()
@@ -14,10 +15,11 @@ fn keys(prefix: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_damaged_run_is_set_aside_and_counted_and_the_rest_is_delivered() {
+fn a_damaged_run_is_quarantined_and_counted_and_the_rest_is_delivered() {
     let mut scene = Scene::new(kafka(), "damaged", 1);
     let sink = scene.sink();
-    // Its runs are stored one after another, and not loaded before they are damaged: it does not run then.
+    // Each send makes a run of its own. The process is stopped while one run is damaged, so
+    // that run is not in memory.
     let mut postdate = Postdate::ready_with(&scene.config(redis()));
     for round in 1..=4 {
         scene.send(50, 15_000..16_000);
@@ -74,7 +76,7 @@ fn a_damaged_run_is_set_aside_and_counted_and_the_rest_is_delivered() {
 }
 
 #[test]
-fn a_value_of_another_type_stops_its_shard_alone_and_says_so() {
+fn a_value_of_another_type_stops_only_its_shard_and_is_reported() {
     let mut scene = Scene::new(kafka(), "foreign", 2);
     let sink = scene.sink();
     let postdate = Postdate::ready_with(&scene.config(redis()));
@@ -92,7 +94,7 @@ fn a_value_of_another_type_stops_its_shard_alone_and_says_so() {
         &["is not usable", &format!("{}/0", scene.source)],
     );
 
-    // Every second one goes to the other shard.
+    // Every second message goes to the other shard.
     scene.send(100, 0..1_000);
     let others = sink.wait_until("what the other shard holds", LIMIT, |records| {
         records
@@ -103,7 +105,7 @@ fn a_value_of_another_type_stops_its_shard_alone_and_says_so() {
     });
     assert_eq!(others.len(), 150);
 
-    // Once it is gone, the shard is filled again from the log.
+    // Without the foreign value, the shard is rebuilt from the source log.
     cmd("DEL").arg(&meta).exec(&mut client).unwrap();
     let duplicates = scene.all_arrive(&sink);
     assert_eq!(duplicates, 0);

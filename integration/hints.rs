@@ -1,14 +1,14 @@
-//! Timers hear of what other processes append: what is due soon does not wait until somebody looks for it.
+//! Tests hints: messages that another process appends are on time, even if they are due soon.
 
 use crate::env::{Postdate, kafka, redis};
 use crate::verdict::{LIMIT, Scene, number};
 use std::time::Duration;
 
-/// Longer than a timer that finds nothing waits before it looks again.
+/// Longer than the longest tail poll interval of a timer that finds nothing.
 const QUIET: Duration = Duration::from_millis(400);
 
 #[test]
-fn what_is_due_soon_goes_out_in_time_though_another_process_took_it_in() {
+fn messages_due_soon_are_on_time_although_another_process_stored_them() {
     const MESSAGES: usize = 15;
     let mut scene = Scene::new(kafka(), "hints", 1);
     let sink = scene.sink();
@@ -28,7 +28,7 @@ fn what_is_due_soon_goes_out_in_time_though_another_process_took_it_in() {
         .map(|record| record.timestamp - scene.due(number(record)))
         .collect();
     late.sort_unstable();
-    // Found by looking they would be some hundred milliseconds late.
+    // Without hints, polls would find these messages some hundred milliseconds late.
     assert!(
         late[MESSAGES / 2] < 60,
         "{late:?}\n{}\n{}",

@@ -1,4 +1,5 @@
-//! The outer levels: what is thin over many days is gathered, and comes at its time all the same.
+//! Tests the outer levels: sparse runs of many days are merged, and their messages still arrive on
+//! time.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ const DAY: i64 = 24 * 3_600_000;
 const BATCHES: usize = 60;
 const BATCH: usize = 10;
 
-/// How many runs of a level the shard holds.
+/// Number of runs that the shard holds on a level.
 fn runs(shard: &str, level: char) -> u64 {
     let mut client = redis().client();
     let pools: Vec<String> = client.keys(format!("{shard}pool:{level}*")).unwrap();
@@ -22,11 +23,12 @@ fn runs(shard: &str, level: char) -> u64 {
 }
 
 #[test]
-fn what_is_thin_over_days_is_gathered_and_comes_at_its_time() {
+fn sparse_messages_over_many_days_are_compacted_and_arrive_on_time() {
     let mut scene = Scene::new(crate::env::kafka(), "levels", 1);
     let sink = scene.sink();
     let postdate = Postdate::ready_with(&scene.config(redis()));
-    // Each time one message that is due later than a timer looks ahead, and nine that are days away: batches of their own.
+    // Each send is a batch of its own. One message is due beyond the timer's horizon, and nine are
+    // due days later.
     for _ in 0..BATCHES {
         scene.send(BATCH, 30_000..29 * DAY);
         std::thread::sleep(Duration::from_millis(150));

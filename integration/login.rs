@@ -1,4 +1,5 @@
-//! Kafka behind TLS and logins: with the right ones it works; what is wrong is said once, with where it is and what to do about it.
+//! Tests Kafka with TLS and logins: right ones work, and each wrong one is reported once with its
+//! server and a fix.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,10 +8,10 @@ use crate::env::{Guarded, MASTER, Postdate, eventually, redis};
 use crate::verdict::{LIMIT, Scene};
 
 const PASSWORD: &str = "open-sesame-of-this-test";
-/// Clients of a process' adapters: each tells of its own readiness.
+/// Maximum number of clients in a process. Each reports its own readiness.
 const CLIENTS_MAX: usize = 8;
 
-/// The scene's configuration, but by the listener that asks for TLS and a login.
+/// The scene's configuration with the listener that requires TLS and a login.
 pub(crate) fn config(
     kafka: &Guarded,
     scene: &Scene,
@@ -33,7 +34,7 @@ pub(crate) fn config(
 }
 
 #[test]
-fn a_kafka_that_asks_for_tls_and_a_login_is_used_and_what_is_wrong_is_said_once() {
+fn kafka_with_tls_and_logins_works_and_wrong_ones_are_reported_once() {
     let kafka = Guarded::start(PASSWORD);
     for mechanism in ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] {
         let mut scene = Scene::new(&kafka, "login", 1);
@@ -80,7 +81,8 @@ fn a_kafka_that_asks_for_tls_and_a_login_is_used_and_what_is_wrong_is_said_once(
     }
 }
 
-/// A process with the wrong login or the wrong authority goes on trying, and says why; so does the command that looks.
+/// Checks that a process with a wrong login or authority keeps retrying and reports the reason. The
+/// `check` command reports it, too.
 fn refuses(kafka: &Guarded, (mechanism, password): (&str, &str), authority: &Path, reason: &str) {
     let scene = Scene::new(kafka, "refused", 1);
     let mut postdate = Postdate::start(&config(
@@ -107,7 +109,7 @@ fn refuses(kafka: &Guarded, (mechanism, password): (&str, &str), authority: &Pat
         said.contains("check the user, the password and the certificates in kafka.main.properties"),
         "{said}"
     );
-    // It goes on trying, and does not go on talking.
+    // The process keeps retrying, but each client logs the reason only once.
     std::thread::sleep(Duration::from_secs(5));
     let logs = postdate.logs();
     let lines: Vec<_> = logs.lines().filter(|line| line.contains(reason)).collect();

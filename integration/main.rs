@@ -1,5 +1,8 @@
-//! The promises of the README, kept against real servers: one binary, so that one Kafka and one Redis serve most of its tests.
-//! It starts the servers itself, on free loopback ports, and fails loudly where they were never fetched (`make servers`).
+//! Tests the README's promises on real servers, in one binary so that most tests share one Kafka
+//! and one Redis.
+//!
+//! It starts the servers on free loopback ports. It fails with a clear message if `make servers`
+//! has not fetched them.
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stderr,

@@ -1,4 +1,4 @@
-//! What a process takes of memory, however much waits in however many shards.
+//! Tests that a process stays within its memory limit, however many messages and shards wait.
 
 use crate::env::{Outgoing, Postdate, Producer, eventually, kafka, now_ms, redis};
 use crate::verdict::{LIMIT, Scene};
@@ -6,14 +6,14 @@ use crate::verdict::{LIMIT, Scene};
 const PARTITIONS: i32 = 64;
 const BUDGET_MIB: u64 = 32;
 
-/// What a process takes beside the budget, as the docs say.
+/// Memory in addition to the budget, as the docs state it.
 const BESIDE_MIB: u64 = 150;
 
-/// Messages of every other partition, and bytes of each.
+/// Number of messages and bytes of each, for alternating partitions.
 const SIZES: [(i64, usize); 2] = [(2_000, 300), (32, 256 << 10)];
 
-/// A timer that comes to sixty-four shards all of which are behind: without a share of the budget for what is under way, each would load all that
-/// it has, and that is ten times the budget.
+/// A timer starts with sixty-four shards that are behind. Without a share of the budget for
+/// messages in flight, each shard would load all its messages. That is ten times the budget.
 #[test]
 fn a_timer_keeps_to_its_budget_while_many_shards_with_messages_of_all_sizes_are_behind() {
     let scene = Scene::new(kafka(), "memory", PARTITIONS);

@@ -1,4 +1,4 @@
-//! What NATS users may rely on: the same promises, on streams and subjects, and from one broker to the other.
+//! Tests Postdate's promises for NATS users, on streams and subjects and between NATS and Kafka.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::env::{
     redis, rfc3339_in, unique,
 };
 
-/// A deployment of one route each way, on streams and topics of its own.
+/// A deployment with routes between NATS and Kafka, on its own streams and topics.
 pub(crate) struct Bridge {
     name: String,
     postdate: Postdate,
@@ -58,7 +58,7 @@ pub(crate) fn config(name: &str, redis: &str, nats: &str, routes: &str) -> Strin
         .replace("NATS", nats)
 }
 
-/// A stream that is read, one that is delivered to, and one of dead letters.
+/// Creates a source stream, a target stream and a dead-letter stream.
 pub(crate) fn create_streams(nats: &Nats, name: &str) {
     for (stream, subject) in [("IN", "in.>"), ("OUT", "out.>"), ("DEAD", "dead")] {
         nats.create_stream(&format!("{name}_{stream}"), &[&format!("{name}.{subject}")]);
@@ -93,7 +93,7 @@ pub(crate) fn due(stored: &Stored) -> i64 {
         .expect("a number")
 }
 
-/// All but what differs from run to run.
+/// The headers, except those that differ from run to run.
 pub(crate) fn plain(stored: &Stored) -> Vec<(&str, &str)> {
     let own = ["postdate-due", "postdate-origin", "Nats-Msg-Id"];
     let headers = stored
@@ -174,7 +174,7 @@ fn messages_go_from_subject_to_subject_at_their_due_time() {
 }
 
 #[test]
-fn the_commands_know_subjects() {
+fn the_commands_accept_subjects() {
     let bridge = Bridge::start();
     let (subject, dead) = (bridge.called("in.mapped.x.y"), bridge.called("dead"));
     let said = |arguments: &[&str]| {
@@ -238,7 +238,7 @@ fn the_commands_know_subjects() {
 }
 
 #[test]
-fn what_is_refused_goes_to_the_dead_letters_with_its_reason() {
+fn a_refused_message_becomes_a_dead_letter_with_its_reason() {
     let bridge = Bridge::start();
     let wrong = [
         (&[("postdate-after", "soon")][..], "invalid_after"),
@@ -308,7 +308,7 @@ fn what_is_refused_goes_to_the_dead_letters_with_its_reason() {
 }
 
 #[test]
-fn kafka_records_arrive_on_a_subject_to_the_last_byte() {
+fn kafka_records_arrive_on_a_subject_byte_for_byte() {
     let bridge = Bridge::start();
     let to = bridge.called("delayed");
     let producer = Producer::start(kafka().addr());
@@ -374,7 +374,7 @@ fn kafka_records_arrive_on_a_subject_to_the_last_byte() {
 }
 
 #[test]
-fn messages_arrive_on_a_topic_to_the_last_byte() {
+fn messages_arrive_on_a_topic_byte_for_byte() {
     let bridge = Bridge::start();
     let target = Sink::start(kafka().addr(), &[&bridge.called("target")]);
     let subject = bridge.called("in.kafka.eu.berlin");
@@ -417,7 +417,8 @@ fn messages_arrive_on_a_topic_to_the_last_byte() {
     );
 }
 
-/// A producer that was written for the server's own schedules, on a broker that lets its headers through.
+/// The producer was written for the NATS server's own schedules, and Kafka passes their headers
+/// through.
 #[test]
 fn the_servers_own_schedule_headers_are_understood_and_never_passed_on() {
     let bridge = Bridge::start();
@@ -441,7 +442,7 @@ fn the_servers_own_schedule_headers_are_understood_and_never_passed_on() {
     );
 }
 
-/// One route from stream to stream, whose servers a test may harm.
+/// One route between two streams, for tests that disturb their servers.
 pub(crate) const ALONE: &str = r#"
 [nats.edge]
 url = "NATS"
@@ -465,7 +466,7 @@ pub(crate) fn publish_many(nats: &Nats, name: &str, from: u64, delay: &str) {
     }
 }
 
-/// Each of them is there, and once.
+/// Checks that each number arrived exactly once.
 pub(crate) fn assert_each_once(stored: &[Stored], count: u64) {
     let numbers: Vec<u64> = stored
         .iter()
@@ -502,7 +503,7 @@ fn a_killed_service_delivers_each_message_once_within_the_duplicate_window() {
 }
 
 #[test]
-fn a_restarted_server_loses_and_repeats_nothing() {
+fn a_restarted_server_loses_and_duplicates_nothing() {
     let name = unique("restarted");
     let mut own = Nats::start();
     create_streams(&own, &name);
@@ -524,7 +525,7 @@ fn a_restarted_server_loses_and_repeats_nothing() {
 }
 
 #[test]
-fn a_wiped_store_is_filled_again_from_the_stream() {
+fn a_wiped_store_is_rebuilt_from_the_stream() {
     let name = unique("wiped");
     create_streams(nats(), &name);
     let mut own = Redis::start();
@@ -554,7 +555,7 @@ fn two_processes_share_a_stream_and_one_takes_over_from_the_other() {
 }
 
 #[test]
-fn purged_and_recreated_streams_are_noticed_and_said() {
+fn purged_and_recreated_streams_are_noticed_and_logged() {
     let name = unique("purged");
     create_streams(nats(), &name);
     let mut postdate = Postdate::ready_with(&config(&name, &redis().url(), &nats().url(), ALONE));
@@ -583,7 +584,7 @@ fn purged_and_recreated_streams_are_noticed_and_said() {
     assert_eq!(nats().count(&format!("{name}_OUT")), 2);
 }
 
-/// One subject, so that what is missing can be told to the message.
+/// Uses one subject, so that missing messages can be counted exactly.
 #[test]
 fn messages_that_are_purged_while_they_are_read_are_counted() {
     const SENT: u64 = 2 * MANY;
@@ -598,7 +599,8 @@ fn messages_that_are_purged_while_they_are_read_are_counted() {
     );
     nats().publish(&subject, &[], "0");
     nats().wait_for(&out, 1, PATIENCE);
-    // What the server has on its way to the process is read; what it has not is gone before the process asks for it.
+    // The process still reads messages that the server has already sent. The others are gone before
+    // the process asks for them.
     postdate.pause();
     nats().publish_all(
         &subject,
@@ -612,7 +614,7 @@ fn messages_that_are_purged_while_they_are_read_are_counted() {
     });
     assert!(gone(&postdate) > 0.0);
     assert_eq!(nats().count(&out) + gone(&postdate) as u64, SENT);
-    // Found out behind them, or by a look at the stream that comes first.
+    // The gap is noticed while reading, or earlier by a check of the stream.
     let words = [
         "while they were being read",
         "no longer retained by the source",
@@ -624,9 +626,9 @@ fn messages_that_are_purged_while_they_are_read_are_counted() {
     );
 }
 
-/// Its headers end every connection on which the client library is handed it.
+/// The header of the bad message makes the client library end every connection that receives it.
 #[test]
-fn a_message_that_no_client_can_read_holds_nobody_up() {
+fn a_message_that_no_client_can_read_blocks_nothing() {
     let name = unique("unreadable");
     create_streams(nats(), &name);
     let _postdate = Postdate::ready_with(&config(&name, &redis().url(), &nats().url(), ALONE));
@@ -646,7 +648,7 @@ fn a_message_that_no_client_can_read_holds_nobody_up() {
 }
 
 #[test]
-fn a_message_that_is_larger_than_what_the_server_takes_by_now_holds_nobody_up() {
+fn a_message_above_the_servers_lowered_limit_blocks_nothing() {
     let (mut own, name) = (Nats::start_with("max_payload: 8MB", None), unique("large"));
     create_streams(&own, &name);
     let subject = format!("{name}.in.a");
@@ -667,7 +669,7 @@ fn a_message_that_is_larger_than_what_the_server_takes_by_now_holds_nobody_up() 
 }
 
 #[test]
-fn a_stream_that_gives_its_messages_away_is_refused() {
+fn a_work_queue_stream_is_refused() {
     let name = unique("queue");
     create_streams(nats(), &name);
     nats().delete_stream(&format!("{name}_IN"));

@@ -1,11 +1,12 @@
-//! What becomes of headers, keys, subjects and times between the brokers, where producers write more than they need to.
+//! Tests headers, keys, subjects and times between NATS and Kafka when producers write more than
+//! they need to.
 
 use crate::env::{
     Nats, Outgoing, PATIENCE, Postdate, Producer, Record, Redis, Sink, eventually, kafka, nats,
 };
 use crate::nats::{Bridge, due, plain};
 
-/// All but what the service adds, as text.
+/// The headers as text, except those that Postdate adds.
 fn texts(record: &Record) -> Vec<String> {
     let own = ["postdate-due", "postdate-origin", "postdate-subject"];
     let headers = record
@@ -23,7 +24,7 @@ fn texts(record: &Record) -> Vec<String> {
 }
 
 #[test]
-fn headers_of_the_server_never_arrive_on_a_topic_and_those_of_one_name_keep_their_order() {
+fn headers_of_the_server_never_arrive_on_a_topic_and_equal_names_keep_their_order() {
     let bridge = Bridge::start();
     let target = Sink::start(kafka().addr(), &[&bridge.called("target")]);
     let theirs = [
@@ -49,7 +50,7 @@ fn headers_of_the_server_never_arrive_on_a_topic_and_those_of_one_name_keep_thei
 }
 
 #[test]
-fn a_due_time_is_counted_from_when_the_server_stored_the_message() {
+fn a_delay_starts_when_the_server_stores_the_message() {
     let bridge = Bridge::start();
     nats().publish(
         &bridge.called("in.orders.eu"),
@@ -63,9 +64,10 @@ fn a_due_time_is_counted_from_when_the_server_stored_the_message() {
     );
 }
 
-/// What the other broker's producers write of the envelope is no news to whom it is for: the record's own parts are.
+/// Envelope headers that a Kafka producer writes do not reach NATS. The record's own key and
+/// payload count.
 #[test]
-fn what_a_kafka_record_says_of_itself_in_headers_of_the_envelope_is_left_out_on_nats() {
+fn envelope_headers_of_a_kafka_record_are_left_out_on_nats() {
     let bridge = Bridge::start();
     let to = || {
         Outgoing::to(&bridge.called("delayed"))
@@ -90,7 +92,7 @@ fn what_a_kafka_record_says_of_itself_in_headers_of_the_envelope_is_left_out_on_
 }
 
 #[test]
-fn what_a_nats_message_says_of_its_key_and_payload_in_more_ways_than_one_is_settled_by_rule() {
+fn conflicting_key_and_payload_headers_of_a_nats_message_follow_fixed_rules() {
     let bridge = Bridge::start();
     let target = Sink::start(kafka().addr(), &[&bridge.called("target")]);
     let sent: [(&[(&str, &str)], &str); 5] = [
@@ -146,8 +148,7 @@ fn what_a_nats_message_says_of_its_key_and_payload_in_more_ways_than_one_is_sett
 }
 
 #[test]
-fn a_target_with_a_dollar_is_taken_as_it_is_written_and_one_that_no_subject_can_be_is_a_dead_letter()
- {
+fn a_target_with_a_dollar_is_literal_and_an_invalid_subject_is_a_dead_letter() {
     let bridge = Bridge::start();
     let literal = bridge.called("out.$1");
     nats().publish(
@@ -173,9 +174,9 @@ fn a_target_with_a_dollar_is_taken_as_it_is_written_and_one_that_no_subject_can_
     );
 }
 
-/// The file as it stands, but for where the servers are.
+/// Uses the file unchanged, except for the server addresses.
 #[test]
-fn the_configuration_of_a_bridge_works_as_it_is_written() {
+fn the_example_configuration_of_a_bridge_works_as_written() {
     let (own, store) = (Nats::start(), Redis::start());
     for (stream, subject) in [("DELAYED", "delayed.>"), ("EVENTS", "events.>")] {
         own.create_stream(stream, &[subject]);

@@ -1,5 +1,5 @@
-//! Limits of a NATS server and of a stream that bear on a reader's own consumer: it asks for no more than it may have, and what it cannot do
-//! without is said.
+//! Tests the consumer limits of NATS servers and streams: readers stay within them and report those
+//! that they cannot meet.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use async_nats::jetstream::stream::{Config, ConsumerLimits};
 use crate::env::{Nats, PATIENCE, Postdate, eventually, nats, redis, unique};
 use crate::nats::{ALONE, MANY, assert_each_once, config, create_streams, publish_many};
 
-/// A stream to be read that is made with more than a name.
+/// Recreates the source stream with further settings.
 fn create_source(nats: &Nats, name: &str, more: Config) {
     nats.delete_stream(&format!("{name}_IN"));
     nats.create_stream_with(Config {
@@ -18,7 +18,8 @@ fn create_source(nats: &Nats, name: &str, more: Config) {
     });
 }
 
-/// Each message of two subjects arrives once, and soon: not one at a time, after a failed attempt each.
+/// Checks that each message of two subjects arrives once and soon, without a failed fetch per
+/// message.
 fn assert_read(nats: &Nats, name: &str) {
     let _postdate = Postdate::ready_with(&config(name, &redis().url(), &nats.url(), ALONE));
     publish_many(nats, name, 0, "1s");
@@ -28,7 +29,7 @@ fn assert_read(nats: &Nats, name: &str) {
 }
 
 #[test]
-fn a_server_that_hands_out_few_messages_at_a_time_is_asked_for_so_many() {
+fn fetches_stay_within_the_batch_limit_of_the_server() {
     for limit in [7, 1] {
         let (own, name) = (
             Nats::start_limited(&format!("max_request_batch: {limit}")),
@@ -40,7 +41,7 @@ fn a_server_that_hands_out_few_messages_at_a_time_is_asked_for_so_many() {
 }
 
 #[test]
-fn a_stream_that_limits_its_consumers_has_consumers_within_its_limits() {
+fn consumers_stay_within_the_limits_of_their_stream() {
     // A stream may allow more than its server.
     let (own, name) = (Nats::start_limited("max_ack_pending: 2"), unique("limits"));
     create_streams(&own, &name);
@@ -60,7 +61,7 @@ fn a_stream_that_limits_its_consumers_has_consumers_within_its_limits() {
 }
 
 #[test]
-fn a_stream_that_has_no_consumer_left_is_named_until_it_has_one() {
+fn a_stream_without_a_free_consumer_is_named_until_it_has_one() {
     let name = unique("consumers");
     create_streams(nats(), &name);
     create_source(
@@ -97,9 +98,9 @@ fn a_stream_that_has_no_consumer_left_is_named_until_it_has_one() {
     eventually("it is ready", PATIENCE, || postdate.ready().then_some(()));
 }
 
-/// As after some trouble of the server's own: the consumer lives, and does not bring what is there.
+/// Simulates a server fault: the consumer exists but delivers no messages.
 #[test]
-fn a_consumer_that_brings_nothing_is_made_anew() {
+fn a_consumer_that_delivers_nothing_is_recreated() {
     let name = unique("stuck");
     create_streams(nats(), &name);
     let routes = ALONE.replace(", \"@.in.b\"", "");

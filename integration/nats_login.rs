@@ -1,4 +1,5 @@
-//! NATS behind TLS and logins, and NATS of several servers: with what is right it works; what is wrong is said once, with where it is.
+//! Tests NATS with TLS, logins and clusters: right settings work, and each wrong one is reported
+//! once with its server.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,16 +16,16 @@ use serde_json::{Value, json};
 use crate::env::{Nats, Options, PATIENCE, Postdate, eventually, folder, free_port, redis, unique};
 use crate::nats::{ALONE, MANY, assert_each_once, config, create_streams, publish_many};
 
-/// Clients of a process' adapters: each tells of its own readiness.
+/// Maximum number of clients in a process. Each reports its own readiness.
 const CLIENTS_MAX: usize = 5;
 
-/// One route; `lines` say how to reach the cluster.
+/// A configuration with one route. `lines` configure the connection to the cluster.
 fn text(name: &str, own: &Nats, lines: &str) -> String {
     let routes = ALONE.replace("url = \"NATS\"", &format!("url = \"NATS\"\n{lines}"));
     config(name, &redis().url(), &own.url(), &routes)
 }
 
-/// With the right lines messages arrive, and the command that looks finds nothing amiss.
+/// Checks that messages arrive with these lines and that `check` finds no problem.
 fn works(own: &Nats, lines: &str) {
     let name = unique("login");
     create_streams(own, &name);
@@ -39,7 +40,8 @@ fn works(own: &Nats, lines: &str) {
     );
 }
 
-/// With wrong ones the process goes on trying, and each of its clients says once why; so does the command that looks.
+/// Checks that the process keeps retrying with wrong lines and that each client logs the reason
+/// once. The `check` command reports it, too.
 fn refuses(own: &Nats, lines: &str, reason: &str) {
     let name = unique("refused");
     let seed = lines
@@ -62,7 +64,7 @@ fn refuses(own: &Nats, lines: &str, reason: &str) {
         !check.status.success() && said.contains(reason) && said.contains("nats.edge"),
         "{said}"
     );
-    // It goes on trying, and does not go on talking.
+    // The process keeps retrying, but each client logs the reason only once.
     std::thread::sleep(Duration::from_secs(4));
     let logs = postdate.logs();
     let lines: Vec<_> = logs.lines().filter(|line| line.contains(reason)).collect();
@@ -150,7 +152,7 @@ fn an_nkey_is_used_and_another_is_one_clear_error() {
     );
 }
 
-/// What `nsc` makes: an operator, an account with JetStream, and users of it.
+/// The keys that `nsc` creates: of an operator, an account with JetStream, and a system account.
 struct Issuer {
     operator: KeyPair,
     account: KeyPair,
@@ -210,7 +212,7 @@ impl Issuer {
     }
 }
 
-/// What `issuer` says of `subject`, signed.
+/// A JWT with `claims` about `subject`, signed by `issuer`.
 fn token(issuer: &KeyPair, subject: &str, claims: &Value) -> String {
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let body = json!({ "jti": "test", "iat": 1_700_000_000, "iss": issuer.public_key(), "name": "test", "sub": subject, "nats": claims });
@@ -255,7 +257,7 @@ fn a_credentials_file_is_used_and_one_of_another_account_is_one_clear_error() {
     );
 }
 
-/// An authority, and what it signed.
+/// A certificate authority, in a folder with the certificates that it signed.
 struct Authority(PathBuf);
 
 impl Authority {
@@ -265,7 +267,7 @@ impl Authority {
         authority
     }
 
-    /// A certificate for this machine and its key.
+    /// Creates a certificate for this machine. Returns the paths of the certificate and its key.
     fn sign(&self, name: &str) -> (PathBuf, PathBuf) {
         let names =
             "-addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE";
@@ -322,7 +324,7 @@ fn tls_is_used_and_what_is_wrong_with_it_is_one_clear_error() {
         "invalid peer certificate",
     );
     refuses(&own, "", "invalid peer certificate");
-    // A server that wants to know its clients too.
+    // This server requires client certificates, too.
     let ((certificate_of, key_of), (strange, strange_key)) =
         (authority.sign("client"), stranger.sign("client"));
     let (trusted, mine) = (ca.clone(), (certificate_of.clone(), key_of.clone()));
@@ -343,9 +345,10 @@ fn tls_is_used_and_what_is_wrong_with_it_is_one_clear_error() {
     refuses(&own, &lines(&strange, &strange_key), "received fatal alert");
 }
 
-/// One of the list is down from the start, and each of the others is killed and comes back in its turn: so the one in use is.
+/// One server of the list is down from the start. Each other server is killed and restarted in
+/// turn, so the server in use is killed, too.
 #[test]
-fn a_cluster_of_which_servers_are_killed_loses_and_repeats_nothing() {
+fn a_cluster_with_killed_servers_loses_and_duplicates_nothing() {
     let (name, down) = (unique("three"), free_port());
     let mut servers = Nats::start_cluster();
     let replicated = |servers: &[Nats; 3]| {
@@ -390,7 +393,7 @@ fn a_cluster_of_which_servers_are_killed_loses_and_repeats_nothing() {
         });
         eventually("it is ready", PATIENCE, || postdate.ready().then_some(()));
         servers[turn].restart();
-        // The next messages are published by a client that does not try again.
+        // The test's own client does not retry a publish.
         eventually("every stream has a leader again", PATIENCE, || {
             replicated(&servers)
         });
@@ -398,7 +401,7 @@ fn a_cluster_of_which_servers_are_killed_loses_and_repeats_nothing() {
     assert_each_once(&servers[0].stored(&out), 3 * MANY);
 }
 
-/// `None`: the stream has no leader for the moment.
+/// Returns `None` while the stream has no leader.
 fn count(server: &Nats, stream: &str) -> Option<u64> {
     server.ask(async |context| {
         Some(
@@ -413,7 +416,7 @@ fn count(server: &Nats, stream: &str) -> Option<u64> {
     })
 }
 
-/// Streams behind a leaf node, by way of the server that it leans on, which has another domain of its own.
+/// The streams are behind a leaf node. Postdate connects to the hub, which has a domain of its own.
 #[test]
 fn streams_of_another_domain_are_read_by_its_name() {
     let leaves = free_port();

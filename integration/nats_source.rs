@@ -1,4 +1,4 @@
-//! What becomes of the streams and the bucket that a source of NATS stands on: purged in part, deleted, or with a mind of their own.
+//! Tests NATS sources whose streams or bucket are purged, deleted or configured unsuitably.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn bucket<T>(name: &str, ask: impl AsyncFnOnce(Store) -> T) -> Option<T> {
     )
 }
 
-/// The keys of what was committed.
+/// The keys of the committed offsets in the bucket.
 fn commits(name: &str) -> Option<Vec<String>> {
     let keys = bucket(name, async |store| {
         store
@@ -37,7 +37,7 @@ fn commits(name: &str) -> Option<Vec<String>> {
 }
 
 #[test]
-fn a_bucket_that_somebody_deletes_is_made_again_with_what_it_had() {
+fn a_deleted_bucket_is_recreated_with_its_commits() {
     let name = unique("bucket");
     create_streams(nats(), &name);
     let postdate = Postdate::ready_with(&config(&name, &redis().url(), &nats().url(), ALONE));
@@ -64,7 +64,7 @@ fn a_bucket_that_somebody_deletes_is_made_again_with_what_it_had() {
     eventually("it is ready", PATIENCE, || postdate.ready().then_some(()));
 }
 
-/// One route reads all of the stream, and the other a part of it.
+/// One route reads the whole stream, and the other reads a part of it.
 const WHOLE_AND_PART: &str = r#"
 [nats.edge]
 url = "NATS"
@@ -81,7 +81,7 @@ dead_letter = { nats = "edge", subject = "@.dead" }
 "#;
 
 #[test]
-fn messages_of_one_subject_that_are_purged_before_they_are_read_are_counted_where_all_are_read() {
+fn unread_purged_messages_of_a_subject_are_counted_only_by_routes_that_read_it() {
     const EACH: u64 = 1_500;
     let name = unique("part");
     create_streams(nats(), &name);
@@ -112,7 +112,7 @@ fn messages_of_one_subject_that_are_purged_before_they_are_read_are_counted_wher
             .metrics()
             .sum_where("postdate_source_gap_messages_total", &[("route", route)]) as u64
     };
-    // In the midst of others, and then at the end.
+    // First the purged messages are among others, then at the end of the stream.
     for (order, sent) in [(&["a", "b", "a"][..], 1 + 3 * EACH), (&["b"], 1 + 4 * EACH)] {
         postdate.pause();
         order.iter().for_each(|subject| drop(publish(subject)));
@@ -147,7 +147,8 @@ dead_letter = { nats = "edge", subject = "@.dead" }
 dialects = ["nats"]
 "#;
 
-/// A stream of a server that knows schedules takes their headers from another stream without a look.
+/// Creates a source stream that is fed from another stream. The server copies schedule headers into
+/// it without a check.
 fn create_fed(name: &str) {
     create_streams(nats(), name);
     nats().delete_stream(&format!("{name}_IN"));
@@ -174,7 +175,7 @@ fn create_fed(name: &str) {
 }
 
 #[test]
-fn schedules_are_kept_as_their_producers_write_them_from_a_stream_that_takes_their_headers() {
+fn schedules_are_read_from_a_stream_that_copies_their_headers() {
     let name = unique("native");
     create_fed(&name);
     let _postdate = Postdate::ready_with(&config(&name, &redis().url(), &nats().url(), SCHEDULES));
@@ -193,7 +194,7 @@ fn schedules_are_kept_as_their_producers_write_them_from_a_stream_that_takes_the
         "unpaid?",
     );
     nats().wait_for(&format!("{name}_IN"), 1, PATIENCE);
-    // Or the server would deliver it too.
+    // Otherwise the server would deliver the message, too.
     nats().delete_message(&native, sequence);
     let stored = nats().wait_for(&native, 1, PATIENCE).pop().unwrap();
     assert_eq!(
@@ -232,7 +233,7 @@ fn checked(postdate: &Postdate) -> (bool, String) {
 }
 
 #[test]
-fn a_stream_that_delivers_schedules_itself_is_not_read_for_them() {
+fn a_stream_that_delivers_schedules_itself_is_refused_with_the_dialect() {
     let name = unique("schedules");
     create_streams(nats(), &name);
     nats().delete_stream(&format!("{name}_IN"));
@@ -261,7 +262,7 @@ fn a_stream_that_delivers_schedules_itself_is_not_read_for_them() {
         "{told}"
     );
     postdate.kill();
-    // Without the dialect they mean nothing, and that is said too.
+    // Without the dialect these headers have no effect, and `check` says so.
     let (fine, told) = checked(&Postdate::ready_with(&text(ALONE)));
     assert!(
         fine && told.contains("here they are messages without a delay"),
@@ -270,7 +271,7 @@ fn a_stream_that_delivers_schedules_itself_is_not_read_for_them() {
 }
 
 #[test]
-fn streams_that_confirm_nothing_take_nothing_or_forget_are_told_by_a_check() {
+fn check_reports_streams_that_are_sealed_in_memory_or_without_acknowledgements() {
     let name = unique("odd");
     create_streams(nats(), &name);
     for stream in ["IN", "OUT"] {
@@ -331,7 +332,7 @@ fn a_stream_of_interest_retention_is_refused() {
 }
 
 #[test]
-fn what_a_client_may_not_do_is_said_in_the_servers_words_and_logged_once() {
+fn a_missing_permission_is_reported_in_the_servers_words_and_logged_once() {
     let name = unique("rights");
     let users =
         "{ user: postdate, password: secret, permissions: { publish: { deny: [\"$KV.>\"] } } }, { user: test, password: test }".to_owned();

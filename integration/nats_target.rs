@@ -1,5 +1,7 @@
-//! What NATS as a target refuses, and what becomes of it: what may be taken later is tried again, what never will be is a dead letter, and
-//! nothing waits for ever.
+//! Tests messages that a NATS target refuses: temporary refusals are retried, and permanent ones
+//! become dead letters.
+//!
+//! No message waits forever.
 
 use async_nats::jetstream::stream::{Config, DiscardPolicy};
 use futures_util::StreamExt as _;
@@ -10,16 +12,17 @@ use crate::env::{
 };
 use crate::nats::{ALONE, assert_each_once, config, create_streams};
 
-/// More than what is under way with a target at a time, and than the client library takes off its hands by itself.
+/// More messages than may be in flight to a target, and more than the client library accepts by
+/// itself.
 #[test]
-fn a_target_that_takes_nothing_for_a_while_has_each_message_once_afterwards() {
+fn a_target_has_each_message_once_after_an_outage() {
     const LARGE: u64 = 6_000;
     let (mut own, name) = (Nats::start(), unique("stuck"));
     create_streams(&own, &name);
     let postdate = Postdate::ready_with(&config(&name, &redis().url(), &own.url(), ALONE));
     let at = (now_ms() + 20_000).to_string();
     let headers: &[(&str, &str)] = &[("postdate-at", &at)];
-    // A plain client waits for answers when some thousand are outstanding.
+    // A plain client waits for acknowledgements when some thousand are outstanding.
     for from in (0..LARGE).step_by(1_000) {
         own.publish_all(
             &format!("{name}.in.a"),
@@ -47,7 +50,7 @@ fn a_target_that_takes_nothing_for_a_while_has_each_message_once_afterwards() {
     assert_each_once(&own.stored(&out), LARGE);
 }
 
-/// From Kafka, which takes what NATS does not, and which is asked to take it back.
+/// The Kafka source accepts records that NATS refuses, and receives them again as retries.
 const FROM_KAFKA: &str = r#"
 [kafka.main]
 brokers = ["KAFKA"]
@@ -63,7 +66,7 @@ dead_letter = { nats = "edge", subject = "@.dead" }
 retry = { max_attempts = 1000, backoff = "100ms", backoff_max = "200ms" }
 "#;
 
-/// The topics and streams of such a route.
+/// Creates the topics and streams of such a route.
 fn create(nats: &Nats, name: &str) {
     create_streams(nats, name);
     for topic in ["delayed", "dead"] {
@@ -77,9 +80,10 @@ fn send(outgoing: &[Outgoing]) {
     producer.flush();
 }
 
-/// A stream keeps 65,535 bytes of a message's headers. Both ways by which more of them can come.
+/// A stream keeps at most 65,535 bytes of headers per message. This test and the next one exceed
+/// them in different ways.
 #[test]
-fn more_headers_than_a_stream_keeps_are_a_dead_letter_and_hold_nobody_up() {
+fn a_message_with_too_many_headers_becomes_a_dead_letter_and_blocks_nothing() {
     let name = unique("headers");
     create_streams(nats(), &name);
     let _postdate = Postdate::ready_with(&config(&name, &redis().url(), &nats().url(), ALONE));
@@ -106,7 +110,7 @@ fn more_headers_than_a_stream_keeps_are_a_dead_letter_and_hold_nobody_up() {
 }
 
 #[test]
-fn more_headers_from_kafka_than_a_stream_keeps_are_a_dead_letter_even_without_room_for_the_key() {
+fn a_kafka_record_with_too_many_headers_is_a_dead_letter_even_without_room_for_its_key() {
     let name = unique("wide");
     create(nats(), &name);
     let _postdate = Postdate::ready_with(&config(&name, &redis().url(), &nats().url(), FROM_KAFKA));
@@ -150,7 +154,7 @@ fn origin(stored: &Stored) -> &str {
     stored.header("postdate-origin").expect("an origin")
 }
 
-/// A stream that has all it may have, and takes no more until it may have more.
+/// A stream that refuses messages above `max` until the limit is raised.
 fn bounded(name: &str, max: i64) -> Config {
     let (name, subjects) = (format!("{name}_OUT"), vec![format!("{name}.out.>")]);
     Config {
@@ -163,7 +167,7 @@ fn bounded(name: &str, max: i64) -> Config {
 }
 
 #[test]
-fn what_a_full_stream_does_not_take_arrives_once_when_it_has_room() {
+fn a_message_refused_by_a_full_stream_arrives_once_when_there_is_room() {
     let name = unique("full");
     create(nats(), &name);
     nats().delete_stream(&format!("{name}_OUT"));
@@ -191,7 +195,7 @@ fn what_a_full_stream_does_not_take_arrives_once_when_it_has_room() {
 }
 
 #[test]
-fn what_a_full_stream_does_not_take_through_all_attempts_is_a_dead_letter() {
+fn a_message_refused_by_a_full_stream_at_all_attempts_becomes_a_dead_letter() {
     let name = unique("full");
     create(nats(), &name);
     nats().delete_stream(&format!("{name}_OUT"));
@@ -214,9 +218,9 @@ fn what_a_full_stream_does_not_take_through_all_attempts_is_a_dead_letter() {
     );
 }
 
-/// The limits of an account are the same to a message as those of a stream.
+/// To a message, an account limit looks like a stream limit.
 #[test]
-fn what_an_account_has_no_room_for_arrives_once_when_it_has() {
+fn a_message_refused_by_a_full_account_arrives_once_when_there_is_room() {
     let limited = |bytes: &str| {
         format!(
             "accounts {{ A {{ jetstream {{ max_file: {bytes}, max_mem: 0 }}, users: [{{ user: a, password: b }}] }} }}\nno_auth_user: a"
@@ -246,7 +250,7 @@ fn what_an_account_has_no_room_for_arrives_once_when_it_has() {
 }
 
 #[test]
-fn a_subject_that_this_client_may_not_publish_to_makes_dead_letters_that_say_so() {
+fn a_message_to_a_forbidden_subject_becomes_a_dead_letter_with_the_reason() {
     let name = unique("denied");
     let users = format!(
         "{{ user: postdate, password: secret, permissions: {{ publish: {{ deny: [\"{name}.out.locked\"] }} }} }}, {{ user: test, password: test }}"
@@ -283,7 +287,7 @@ fn a_subject_that_this_client_may_not_publish_to_makes_dead_letters_that_say_so(
     );
 }
 
-/// A program that answers to all that is sent to a subject, and is no stream.
+/// A program that replies to all messages of a subject but is no stream.
 struct Answerer(
     Option<(
         tokio::sync::oneshot::Sender<()>,
@@ -335,7 +339,7 @@ impl Drop for Answerer {
 }
 
 #[test]
-fn a_program_that_answers_in_the_place_of_a_stream_is_not_taken_for_one() {
+fn a_program_that_replies_in_place_of_a_stream_does_not_count_as_a_stream() {
     let name = unique("foreign");
     create(nats(), &name);
     let routes = FROM_KAFKA

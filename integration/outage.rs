@@ -1,5 +1,7 @@
-//! Servers that fail, forget or fill up: the service notices by itself, reads again from the log what the store has lost, and goes on without
-//! anybody's help.
+//! Tests servers that fail, lose data or fill up: the service recovers without help from an
+//! operator.
+//!
+//! It notices by itself, and reads messages that the store has lost again from the source log.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +12,14 @@ use crate::verdict::{
     LIMIT, Lateness, Scene, ledger, number, wait_for_complaint, wait_until_ready,
 };
 
-/// Milliseconds that messages may be later than before, while others fail.
+/// Allowed extra lateness in milliseconds while other messages fail.
 const ROOM: i64 = 200;
 
-/// How long `/readyz` may go on as if a broker were there.
+/// Maximum time until `/readyz` reports that a broker does not answer.
 const NOTICED: Duration = Duration::from_secs(5);
 
 #[test]
-fn redis_killed_and_started_again_costs_nothing() {
+fn a_killed_and_restarted_redis_loses_nothing() {
     let mut redis = Redis::start();
     let mut scene = Scene::new(kafka(), "redis_killed", 2);
     let sink = scene.sink();
@@ -29,14 +31,14 @@ fn redis_killed_and_started_again_costs_nothing() {
     wait_for_complaint(&postdate, &["does not answer"]);
     redis.restart();
     let duplicates = scene.all_arrive(&sink);
-    // An append-only file loses nothing with its process; the same timer goes on, and knows what it delivered.
+    // The append-only file keeps every write. The same timer continues and knows its deliveries.
     assert!(duplicates <= 100, "{duplicates} duplicates");
     wait_until_ready(&postdate);
     scene.ledger_says_all_once(&postdate);
 }
 
 #[test]
-fn a_redis_that_went_back_in_time_is_filled_again_from_the_log() {
+fn a_rolled_back_redis_is_rebuilt_from_the_source_log() {
     let mut redis = Redis::start();
     let mut scene = Scene::new(kafka(), "rolled_back", 2);
     let sink = scene.sink();
@@ -49,7 +51,7 @@ fn a_redis_that_went_back_in_time_is_filled_again_from_the_log() {
     let delivered = sink.wait_for(300, LIMIT).len();
     redis.roll_back_to(&snapshot);
     let duplicates = scene.all_arrive(&sink);
-    // The timer is the same, and knows what it delivered since.
+    // The same timer continues and knows its deliveries since the snapshot.
     assert!(
         duplicates <= delivered,
         "{duplicates} duplicates, more than the {delivered} that had been delivered"
@@ -59,7 +61,7 @@ fn a_redis_that_went_back_in_time_is_filled_again_from_the_log() {
 }
 
 #[test]
-fn a_redis_that_was_emptied_is_filled_again_from_the_log() {
+fn an_emptied_redis_is_rebuilt_from_the_source_log() {
     let mut redis = Redis::start();
     let mut scene = Scene::new(kafka(), "emptied", 2);
     let sink = scene.sink();
@@ -76,7 +78,7 @@ fn a_redis_that_was_emptied_is_filled_again_from_the_log() {
 }
 
 #[test]
-fn a_redis_that_was_emptied_while_nobody_was_there_is_filled_from_what_was_committed() {
+fn a_redis_emptied_while_no_process_runs_is_rebuilt_from_the_commit_metadata() {
     let mut redis = Redis::start();
     let mut scene = Scene::new(kafka(), "emptied_alone", 2);
     let sink = scene.sink();
@@ -84,7 +86,8 @@ fn a_redis_that_was_emptied_while_nobody_was_there_is_filled_from_what_was_commi
     scene.send(400, 0..1_000);
     scene.send(400, 10_000..12_000);
     let delivered = sink.wait_for(400, LIMIT).len();
-    // What waits lies before what is committed: only the metadata tells where to begin.
+    // The waiting messages have offsets below the committed one. Only the commit metadata tells
+    // where to start.
     eventually("all is committed", LIMIT, || {
         (0..2)
             .all(|partition| scene.committed(partition).0 == 400)
@@ -95,13 +98,14 @@ fn a_redis_that_was_emptied_while_nobody_was_there_is_filled_from_what_was_commi
     scene.send(200, 0..1_000);
     postdate.restart();
     let duplicates = scene.all_arrive(&sink);
-    // What was delivered since the last commit, a second before at most: here that may be all of it.
+    // The commit metadata is at most a second old. Deliveries after it may repeat, and here that
+    // may be all of them.
     assert!(duplicates <= delivered, "{duplicates} duplicates");
     scene.ledger_says_none_twice(&postdate);
 }
 
 #[test]
-fn a_full_redis_delivers_on_and_takes_more_when_it_may() {
+fn a_full_redis_keeps_delivering_and_stores_more_when_it_has_room() {
     let mut redis = Redis::start();
     let mut scene = Scene::new(kafka(), "full", 2);
     let sink = scene.sink();
@@ -112,7 +116,7 @@ fn a_full_redis_delivers_on_and_takes_more_when_it_may() {
     scene.send(300, 0..1_000);
     wait_for_complaint(&postdate, &["the store is full", "maxmemory"]);
     sink.wait_for(300, LIMIT);
-    // Only those that were stored before have come: the rest waits in the log.
+    // Only messages that were stored before have arrived. The rest waits in the source log.
     assert!(sink.records().iter().all(|record| number(record) < 300));
     assert!(!postdate.ready());
     redis.set_maxmemory(0);
@@ -122,7 +126,7 @@ fn a_full_redis_delivers_on_and_takes_more_when_it_may() {
 }
 
 #[test]
-fn kafka_killed_and_started_again_costs_nothing() {
+fn a_killed_and_restarted_kafka_loses_nothing() {
     let mut kafka = Kafka::start();
     let mut scene = Scene::new(&kafka, "kafka_killed", 2);
     let sink = scene.sink();
@@ -142,14 +146,14 @@ fn kafka_killed_and_started_again_costs_nothing() {
     kafka.restart();
     scene.flush();
     let duplicates = scene.all_arrive(&sink);
-    // What was on its way when the broker died.
+    // Only messages in flight when the broker died may be duplicates.
     assert!(duplicates <= 300, "{duplicates} duplicates");
     wait_until_ready(&postdate);
     scene.ledger_says_all_once(&postdate);
 }
 
 #[test]
-fn an_outage_longer_than_a_send_may_take_diverts_nothing() {
+fn an_outage_longer_than_the_send_timeout_causes_no_retries_or_dead_letters() {
     let kafka = Kafka::start();
     let mut scene = Scene::new(&kafka, "kafka_long", 2);
     let sink = scene.sink();
@@ -161,7 +165,7 @@ fn an_outage_longer_than_a_send_may_take_diverts_nothing() {
     scene.send(600, 0..6_000);
     scene.wait_until_stored(&postdate, 600);
     kafka.pause();
-    // What was handed over and given up is handed over again.
+    // A message is sent again after the client has given up its send.
     let given_up = || postdate.metrics().sum("postdate_possible_duplicates_total") > 0.0;
     eventually("sends are given up", LIMIT, || given_up().then_some(()));
     kafka.resume();
@@ -174,13 +178,14 @@ fn an_outage_longer_than_a_send_may_take_diverts_nothing() {
 }
 
 #[test]
-fn a_process_ends_in_time_and_well_though_its_broker_is_away() {
+fn a_process_stops_cleanly_and_in_time_without_its_broker() {
     let mut kafka = Kafka::start();
     let mut scene = Scene::new(&kafka, "kafka_away", 2);
     let sink = scene.sink();
     let mut postdate = Postdate::ready_with(&scene.config(redis()));
     for in_flight in [true, false] {
-        // What is due meanwhile is claimed, and cannot be handed over; what was stored cannot be committed.
+        // Due messages are claimed but cannot be delivered. The offsets of stored messages cannot
+        // be committed.
         scene.send(1_000, if in_flight { 0..3_000 } else { 60_000..70_000 });
         scene.wait_until_stored(&postdate, 1_000);
         kafka.kill();
@@ -212,7 +217,7 @@ fn a_process_ends_in_time_and_well_though_its_broker_is_away() {
 }
 
 #[test]
-fn a_broker_that_falls_silent_is_noticed_soon_and_what_it_took_away_is_waited_for() {
+fn a_silent_broker_is_noticed_soon_and_readiness_waits_for_the_lost_partitions() {
     let kafka = Kafka::start();
     let mut scene = Scene::new(&kafka, "kafka_silent", 2);
     let sink = scene.sink();
@@ -255,7 +260,7 @@ fn a_broker_that_falls_silent_is_noticed_soon_and_what_it_took_away_is_waited_fo
 }
 
 #[test]
-fn a_process_for_which_the_group_has_no_partition_is_ready() {
+fn a_process_without_a_partition_is_ready() {
     let mut scene = Scene::new(kafka(), "spare", 1);
     let config = scene.config(redis());
     let (mut first, mut second) = (Postdate::ready_with(&config), Postdate::ready_with(&config));
@@ -272,7 +277,7 @@ fn a_process_for_which_the_group_has_no_partition_is_ready() {
 }
 
 #[test]
-fn a_target_topic_that_is_missing_is_named_while_other_work_goes_on() {
+fn a_missing_target_topic_is_named_while_other_work_continues() {
     let mut scene = Scene::new(kafka(), "no_target", 1);
     let retry = "[route.r.retry]\nbackoff = \"500ms\"\nbackoff_max = \"1s\"\nmax_attempts = 1000";
     let postdate = Postdate::ready_with(&scene.config_with(redis(), retry));
@@ -307,9 +312,10 @@ fn a_target_topic_that_is_missing_is_named_while_other_work_goes_on() {
     scene.ledger(&postdate);
 }
 
-/// Of one route in one process. What fails is on its way for seconds until its client gives it up, goes back to the source, and is tried again.
+/// Tests one route in one process. A failing message is in flight for seconds until its client
+/// gives up. Then it goes back through the source as a retry.
 #[test]
-fn what_goes_to_a_target_that_fails_makes_nothing_else_late() {
+fn messages_to_a_failing_target_make_no_others_late() {
     const FAILING: usize = 400;
     let mut scene = Scene::new(kafka(), "one_fails", 2);
     let missing = format!("{}.missing", scene.deployment);
@@ -321,7 +327,7 @@ fn what_goes_to_a_target_that_fails_makes_nothing_else_late() {
     let sink = scene.sink();
     let start = now_ms();
     scene.send(5_000, 2_000..17_000);
-    // From the sixth second on, in the first of two partitions.
+    // The failing messages are due from the sixth second on, in the first of two partitions.
     let producer = Producer::start(kafka().addr());
     for index in 0..FAILING {
         let due = start + 6_000 + 10 * index as i64;
@@ -383,7 +389,7 @@ fn what_goes_to_a_target_that_fails_makes_nothing_else_late() {
 }
 
 #[test]
-fn a_redis_that_went_back_while_nobody_was_there_is_filled_again_from_the_log() {
+fn a_redis_rolled_back_while_no_process_runs_is_rebuilt_from_the_source_log() {
     let mut redis = Redis::start();
     let mut scene = Scene::new(kafka(), "rolled_back_alone", 2);
     let sink = scene.sink();
@@ -405,7 +411,7 @@ fn a_redis_that_went_back_while_nobody_was_there_is_filled_again_from_the_log() 
 }
 
 #[test]
-fn a_redis_that_is_silent_for_a_while_costs_nothing() {
+fn a_temporarily_silent_redis_loses_nothing() {
     let redis = Redis::start();
     let mut scene = Scene::new(kafka(), "silent", 2);
     let sink = scene.sink();

@@ -1,10 +1,11 @@
-//! What `make bench` refuses before it starts anything: each thing that is wrong with a workload's file in a line of its own, with its key.
+//! Tests that `make bench` refuses a wrong workload file before it starts, with one line and key
+//! per mistake.
 
 use crate::asked::Asked;
 use crate::env::folder;
 use crate::workload::Workload;
 
-/// What is said of such a file, and of other words of the command line.
+/// Parses a workload file with this content, and further words of the command line.
 fn asked(file: &str, words: &[&str]) -> Result<Workload, String> {
     let path = folder("workload").join("load.toml");
     std::fs::write(&path, file).unwrap();
@@ -15,7 +16,7 @@ fn asked(file: &str, words: &[&str]) -> Result<Workload, String> {
     Asked::from(words).map(|asked| asked.load)
 }
 
-/// The keys that are complained of, and what to write instead.
+/// The refused keys, each with its fix.
 fn refused(file: &str) -> Vec<(String, String)> {
     let complaint = asked(file, &[]).expect_err(file);
     let field = |name: &str| -> Vec<String> {
@@ -43,7 +44,7 @@ fn assert_refused(file: &str, key: &str, fix: &str) {
 }
 
 #[test]
-fn a_key_that_there_is_not_is_refused_and_the_nearest_is_named() {
+fn an_unknown_key_is_refused_with_the_nearest_known_key() {
     assert_refused("coutn = 1000", "coutn", "`count`");
     assert_refused(
         "[message]\npayload_size = \"1KiB\"",
@@ -61,7 +62,7 @@ fn a_key_that_there_is_not_is_refused_and_the_nearest_is_named() {
 }
 
 #[test]
-fn a_value_that_cannot_be_is_refused_with_what_can() {
+fn an_invalid_value_is_refused_with_the_valid_ones() {
     for value in [
         "0",
         "-5",
@@ -144,7 +145,7 @@ fn a_value_that_cannot_be_is_refused_with_what_can() {
 }
 
 #[test]
-fn a_delay_is_refused_where_it_is_none() {
+fn an_invalid_delay_is_refused() {
     assert_refused(
         "[delay]\nmin = \"2h\"\nmax = \"1h\"",
         "delay.min",
@@ -170,7 +171,7 @@ fn a_delay_is_refused_where_it_is_none() {
 }
 
 #[test]
-fn headers_and_records_that_the_service_or_a_broker_would_not_take_are_refused() {
+fn headers_and_records_that_the_service_or_a_broker_would_refuse_are_refused() {
     let headers = |count: usize, bytes: usize| {
         let header = |number: usize| format!("h{number} = \"{}\"\n", "x".repeat(bytes));
         format!(
@@ -202,7 +203,7 @@ fn headers_and_records_that_the_service_or_a_broker_would_not_take_are_refused()
 }
 
 #[test]
-fn what_would_fill_the_disk_is_refused_for_the_measurements_that_are_asked_for() {
+fn a_load_that_would_fill_the_disk_is_refused_for_the_chosen_measurements() {
     let file = "[message]\npayload = \"10KiB\"";
     assert!(asked(file, &[]).is_ok(), "deep is not asked for");
     let complaint = asked(file, &["deep"]).unwrap_err();
@@ -220,7 +221,7 @@ fn what_would_fill_the_disk_is_refused_for_the_measurements_that_are_asked_for()
 }
 
 #[test]
-fn what_is_no_file_or_no_toml_is_told() {
+fn a_missing_file_and_invalid_toml_are_reported() {
     let complaint = Asked::from(["workload=/nowhere/load.toml".to_owned()].into_iter())
         .err()
         .unwrap();
@@ -236,7 +237,7 @@ fn what_is_no_file_or_no_toml_is_told() {
 }
 
 #[test]
-fn the_example_beside_the_bench_is_what_is_usual() {
+fn the_example_workload_is_the_default() {
     let example = include_str!("bench/workload.toml");
     assert_eq!(asked(example, &[]), Ok(Workload::default()));
 }

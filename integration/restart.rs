@@ -1,4 +1,4 @@
-//! A process that dies and comes back: nothing that it had taken on is lost, and nothing comes before its time.
+//! Tests a process that dies and restarts: no message is lost, and none arrives early.
 
 use std::time::{Duration, Instant};
 
@@ -6,8 +6,8 @@ use crate::env::{Kafka, Postdate, Sink, eventually, kafka, redis};
 use crate::verdict::{LIMIT, Scene};
 
 #[test]
-fn a_process_that_is_killed_again_and_again_loses_nothing() {
-    // The group gives up a member that died as soon as it is allowed to: reading, too, is to be killed in its midst.
+fn a_process_that_is_killed_repeatedly_loses_nothing() {
+    // The group drops a dead member as soon as it may, so that the kills interrupt reading, too.
     let kafka = Kafka::start_with(&[("group.min.session.timeout.ms", "500")]);
     let mut scene = Scene::new(&kafka, "killed", 2);
     let sink = scene.sink();
@@ -26,7 +26,8 @@ fn a_process_that_starts_after_a_long_stop_delivers_the_backlog() {
     scene.send(500, 1_000..2_000);
     scene.wait_until_stored(&postdate, 500);
     postdate.kill();
-    // Some of these fall due while nobody is there, some later, and none of them was read.
+    // Some of these messages are due while no process runs, and some later. No process has read
+    // them yet.
     scene.send(500, 0..4_000);
     eventually("the backlog is overdue", LIMIT, || {
         (scene.overdue() >= 700).then_some(())
@@ -42,7 +43,7 @@ fn a_process_that_starts_after_a_long_stop_delivers_the_backlog() {
 }
 
 #[test]
-fn after_a_long_stop_what_is_overdue_is_a_dead_letter_and_the_rest_keeps_to_the_catch_up_rate() {
+fn after_a_long_stop_overdue_messages_become_dead_letters_at_the_catch_up_rate() {
     let mut scene = Scene::new(kafka(), "overdue", 1);
     let sink = scene.sink();
     let dead = Sink::start(kafka().addr(), &[&format!("{}.dead", scene.deployment)]);
@@ -51,7 +52,8 @@ fn after_a_long_stop_what_is_overdue_is_a_dead_letter_and_the_rest_keeps_to_the_
     scene.send(100, 2_000..2_100);
     scene.wait_until_stored(&postdate, 100);
     postdate.kill();
-    // The first hundred become overdue while nobody is there; some of these are behind then, and some are not due yet.
+    // The first hundred become overdue while no process runs. The next hundred are behind at the
+    // restart, but not overdue.
     eventually("they are overdue", LIMIT, || {
         (scene.overdue() == 100).then_some(())
     });
@@ -83,7 +85,7 @@ fn after_a_long_stop_what_is_overdue_is_a_dead_letter_and_the_rest_keeps_to_the_
         "{total}"
     );
     assert!(dead_lettered >= 100, "{total}");
-    // Dead letters are caught up with at the same rate.
+    // Dead letters keep to the catch-up rate, too.
     let (first, last) = (
         records.iter().map(|record| record.timestamp).min(),
         records.iter().map(|record| record.timestamp).max(),

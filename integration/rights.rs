@@ -1,4 +1,4 @@
-//! `deploy/kafka/acls.sh`: what it grants is enough, and each line of it is needed.
+//! Tests `deploy/kafka/acls.sh`: its grants are enough, and each line is needed.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -12,7 +12,7 @@ const SCRIPT: &str = include_str!("../deploy/kafka/acls.sh");
 const PLAIN: &str = "at-least-once";
 const EXACT: &str = "exactly-once";
 
-/// What misses a right, in the order of the script's lines.
+/// How the lack of each right shows, in the order of the script's lines.
 const MISSED: &[Missed] = &[
     Missed::ByCheck("may not read it"),
     Missed::ByCheck("may not write to it"),
@@ -20,20 +20,20 @@ const MISSED: &[Missed] = &[
     Missed::ByCheck("retention"),
     Missed::ByCheck(".target"),
     Missed::ByCheck(".dead"),
-    // The others are granted for exactly-once alone.
+    // The rights from here on are granted only for exactly-once.
     Missed::ByService(&["Transactional Id authorization failed"]),
     Missed::ByService(&["an empty transaction with the group"]),
 ];
 
 #[derive(Clone, Copy, Debug)]
 enum Missed {
-    /// `postdate check` says it on one line that does not begin with `ok`.
+    /// `postdate check` says this in an item whose verdict is not `ok`.
     ByCheck(&'static str),
-    /// The service says one of these in its log.
+    /// The service logs one of these texts.
     ByService(&'static [&'static str]),
 }
 
-/// Grants and revokes as an operator does.
+/// Grants and revokes rights as an operator does.
 struct Office<'a> {
     kafka: &'a Guarded,
     scene: &'a Scene,
@@ -41,7 +41,8 @@ struct Office<'a> {
 }
 
 impl Office<'_> {
-    /// Runs the script for routes of that delivery, with only those of its lines that grant something and are chosen, by number.
+    /// Runs the script for routes of this delivery, with only those granting lines that `chosen`
+    /// selects by number.
     fn run(&self, delivery: &str, action: &str, chosen: impl Fn(usize) -> bool) {
         let output = self.ran(delivery, action, chosen);
         assert!(
@@ -81,7 +82,7 @@ impl Office<'_> {
     }
 }
 
-/// What a check says that is not in order.
+/// The items of `postdate check` that are not `ok`.
 fn complaints(postdate: &Postdate) -> String {
     let said = String::from_utf8_lossy(&postdate.command(&["check", "--json"]).stdout).into_owned();
     let document: serde_json::Value =
@@ -128,7 +129,7 @@ fn the_rights_of_the_script_are_enough_and_each_is_needed() {
     scene.all_arrive(&sink);
     assert_eq!(complaints(&plain), "");
     assert_eq!(plain.terminate().0.code(), Some(0), "{}", plain.logs());
-    // What that was granted has no right on transactions.
+    // The rights that were granted so far do not allow transactions.
     let exact = "max_delay = \"1h\"\ndelivery = \"exactly-once\"";
     let mut without = start(&scene, exact);
     scene.send(20, 0..500);
@@ -186,7 +187,7 @@ fn the_rights_of_the_script_are_enough_and_each_is_needed() {
         }
         office.run(EXACT, "--add", |each| each == line);
     }
-    // All is granted again, so nothing above failed for another reason.
+    // All rights are granted again, so the failures above had no other reason.
     postdate.restart();
     postdate.wait_until_ready();
     scene.send(20, 0..500);

@@ -1,4 +1,6 @@
-//! What is secret is never said: words are planted in every key that holds a login, and looked for in all that the program says.
+//! Tests that no output contains a secret.
+//!
+//! Every key that holds a login gets a planted word, and the test searches all output for it.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,9 +10,9 @@ use crate::env::{Collector, Guarded, MASTER, Postdate, Redis, eventually};
 use crate::login;
 use crate::verdict::{LIMIT, Scene};
 
-/// Each begins so, that one search finds all.
+/// Prefix of all planted words, so that one search finds all.
 const PLANTED: &str = "planted";
-/// What servers are told to take.
+/// The passwords that the servers accept.
 const KAFKA: &str = "planted-kafka-password";
 const REDIS: &str = "planted-redis-password";
 
@@ -28,7 +30,7 @@ fn assert_untold(what: &str, said: &str) {
     assert!(lines.is_empty(), "{what}: {lines:#?}");
 }
 
-/// All that the service and its commands say.
+/// Checks the endpoints, the commands and the log of a service.
 fn assert_silent(what: &str, postdate: &Postdate) {
     for path in ["/healthz", "/readyz", "/metrics", "/pending", "/ledger"] {
         let (_, body) = eventually("it answers", LIMIT, || postdate.get(path));
@@ -38,7 +40,7 @@ fn assert_silent(what: &str, postdate: &Postdate) {
         });
         assert_untold(&format!("{what}, {path} with the token"), &body);
     }
-    // Side by side, for each waits for servers that do not come.
+    // The commands run in parallel, because each waits for servers that do not answer.
     std::thread::scope(|scope| {
         for arguments in COMMANDS {
             scope.spawn(move || {
@@ -55,7 +57,8 @@ fn assert_silent(what: &str, postdate: &Postdate) {
     assert_untold(&format!("{what}, logs"), &postdate.logs());
 }
 
-/// The variables that lie over a configuration, each with a word planted where it holds a secret.
+/// The variables that override a configuration. Each one that holds a secret contains a planted
+/// word.
 fn planted<'a>(redis: &'a str, collector: &'a str) -> Vec<(&'a str, &'a str)> {
     vec![
         ("POSTDATE_LOG__LEVEL", "trace"),
@@ -75,7 +78,7 @@ fn planted<'a>(redis: &'a str, collector: &'a str) -> Vec<(&'a str, &'a str)> {
 }
 
 #[test]
-fn no_secret_is_told_by_what_works_what_is_refused_and_what_is_away() {
+fn no_secret_is_shown_if_servers_work_refuse_a_login_or_are_unreachable() {
     let (kafka, redis, collector) = (Guarded::start(KAFKA), Redis::start(), Collector::start());
     let allow = format!(">{REDIS}");
     redis::cmd("ACL")
@@ -106,7 +109,7 @@ fn no_secret_is_told_by_what_works_what_is_refused_and_what_is_away() {
     scene.send(5, 0..500);
     scene.all_arrive(&sink);
     assert_silent("what works", &postdate);
-    // Not among the others: where Kafka is away it waits for minutes.
+    // `send` is not in `COMMANDS`, because it needs a working Kafka.
     let sent = postdate.command(&["send", "--route", "r", "--in", "1h", "x"]);
     assert!(sent.status.success());
     assert_untold(
@@ -156,7 +159,7 @@ fn no_secret_is_told_by_what_works_what_is_refused_and_what_is_away() {
     assert_silent("servers that are away", &postdate);
 }
 
-/// What `postdate check` says of a configuration with these lines at its end.
+/// The errors of `postdate check` for a configuration that ends with these lines.
 fn said_of(folder: &Path, lines: &str) -> String {
     let head = "deployment = \"d\"\n[route.r]\nsource = { kafka = \"main\", topics = [\"a\"] }\ntarget = { kafka = \"main\", topic = \"b\" }\n\
                 dead_letter = { kafka = \"main\", topic = \"c\" }\n";
@@ -172,7 +175,7 @@ fn said_of(folder: &Path, lines: &str) -> String {
 }
 
 #[test]
-fn no_mistake_in_a_configuration_brings_a_secret_to_light() {
+fn no_mistake_in_a_configuration_reveals_a_secret() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(
         folder.path().join("secret"),

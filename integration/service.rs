@@ -1,5 +1,7 @@
-//! One Postdate for all tests of a file, with its topics: starting a process and joining its groups costs seconds. Nothing here knows what a
-//! test expects.
+//! Runs one Postdate process for all tests of a file, because starting it and joining its groups
+//! costs seconds.
+//!
+//! It knows none of the tests' expectations.
 
 use std::ops::Deref;
 use std::sync::OnceLock;
@@ -8,10 +10,10 @@ use crate::env::{
     Outgoing, PATIENCE, Postdate, Producer, eventually, kafka, now_ms, redis, unique,
 };
 
-/// A topic: what its name ends with, its partitions and its configuration.
+/// A topic: name suffix, number of partitions, configuration.
 pub(crate) type Topic = (&'static str, i32, &'static [(&'static str, &'static str)]);
 
-/// For the targets whose records are to show when the broker got them.
+/// Configuration of targets whose records must show when the broker received them.
 pub(crate) const STAMPED: &[(&str, &str)] = &[("message.timestamp.type", "LogAppendTime")];
 
 pub(crate) struct Service {
@@ -19,11 +21,13 @@ pub(crate) struct Service {
     pub(crate) deployment: String,
 }
 
-/// A test's use of a shared service. If the test fails it shows the service's log, for the service itself outlives it.
+/// A test's handle to a shared service. If the test fails, it prints the end of the service's log,
+/// because the service outlives the test.
 pub(crate) struct Attended(&'static Service);
 
 impl Service {
-    /// The service of a file: started by whichever test asks first. In `routes`, an `@` stands for the deployment.
+    /// Returns the service of a test file. The first test that asks starts it. Each `@` in `routes`
+    /// becomes the deployment.
     pub(crate) fn attend(
         shared: &'static OnceLock<Service>,
         area: &str,
@@ -53,7 +57,8 @@ impl Service {
         format!("{}.{name}", self.deployment)
     }
 
-    /// What `postdate-origin` is to say of a record: it was sent to `topic`, and the broker put it there.
+    /// The expected `postdate-origin` of a record that was sent to `topic` and stored at this
+    /// place.
     pub(crate) fn origin(
         &self,
         route: &str,
@@ -63,7 +68,7 @@ impl Service {
         format!("{}/{route}/{topic}/{partition}/{offset}", self.deployment)
     }
 
-    /// Waits until so many messages of a source topic are stored.
+    /// Waits until at least `count` messages of a source topic are pending.
     pub(crate) fn wait_until_waiting(&self, topic: &str, count: u32) {
         eventually(
             &format!("{count} messages of {topic} wait"),
@@ -72,14 +77,15 @@ impl Service {
         );
     }
 
-    /// Waits until the last message of a source topic is delivered or set aside.
+    /// Waits until no message of a source topic is pending.
     pub(crate) fn wait_until_none_waits(&self, topic: &str) {
         eventually(&format!("no message of {topic} waits"), PATIENCE, || {
             (self.waiting(topic) == 0).then_some(())
         });
     }
 
-    /// Whether so many messages of a source topic are stored before the instant, in epoch milliseconds.
+    /// Waits for `count` pending messages of a source topic. Returns false if `instant`, in epoch
+    /// milliseconds, passes before.
     pub(crate) fn wait_before(&self, instant: i64, topic: &str, count: u32) -> bool {
         eventually(
             &format!("{count} messages of {topic} wait"),
@@ -98,7 +104,7 @@ impl Service {
             .sum_where("postdate_pending_messages", &[("topic", topic)]) as u32
     }
 
-    /// Waits until a counter of a route has reached `count`; it must never pass it.
+    /// Waits until a counter of a route reaches `count`. Panics if it exceeds `count`.
     pub(crate) fn wait_for_metric(&self, name: &str, labels: &[(&str, &str)], count: u32) {
         let count = f64::from(count);
         eventually(&format!("{name}{labels:?} is {count}"), PATIENCE, || {
@@ -131,7 +137,8 @@ impl Drop for Attended {
     }
 }
 
-/// A configuration with these routes, on the shared servers. A topic that does not exist is told after a second instead of five.
+/// A configuration with these routes on the shared servers. A missing topic is reported after one
+/// second instead of five.
 pub(crate) fn config(deployment: &str, routes: &str) -> String {
     format!(
         "deployment = \"{deployment}\"\n\
@@ -143,7 +150,7 @@ pub(crate) fn config(deployment: &str, routes: &str) -> String {
     )
 }
 
-/// Sends records one after the other; answers where the broker put each.
+/// Sends records in order. Returns the partition and offset of each.
 pub(crate) fn send_all<'o>(records: impl IntoIterator<Item = &'o Outgoing>) -> Vec<(i32, i64)> {
     let producer = Producer::start(kafka().addr());
     records.into_iter().for_each(|record| producer.send(record));
@@ -156,7 +163,7 @@ pub(crate) fn text(name: &str, value: &str) -> Header {
     (name.to_owned(), Some(value.as_bytes().to_vec()))
 }
 
-/// Adds headers behind those that the record has.
+/// Appends headers to a record.
 pub(crate) fn with(record: Outgoing, headers: &[Header]) -> Outgoing {
     headers
         .iter()
@@ -166,7 +173,7 @@ pub(crate) fn with(record: Outgoing, headers: &[Header]) -> Outgoing {
         })
 }
 
-/// Headers as a person can compare them: nulls, and bytes that are no text, still differ from all others.
+/// Headers as readable text. Null values and bytes that are no text still differ from all others.
 pub(crate) fn lines(headers: &[Header]) -> Vec<String> {
     let value = |value: &Option<Vec<u8>>| {
         value.as_ref().map_or("null".to_owned(), |value| {

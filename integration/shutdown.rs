@@ -1,4 +1,4 @@
-//! A process that is asked to end, and one that refuses to begin.
+//! Tests a process that is asked to stop, and one that refuses to start.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use redis::cmd;
 use crate::env::{Postdate, Redis, eventually, kafka, redis};
 use crate::verdict::{LIMIT, Scene};
 
-/// How long a process may take to end, by the manual.
+/// Maximum time that a process may take to stop, as the docs state it.
 const STOP: Duration = Duration::from_secs(10);
 
 #[test]
-fn a_process_that_is_asked_to_end_finishes_its_work_and_hands_over_at_once() {
+fn a_process_that_is_asked_to_stop_finishes_its_work_and_releases_its_shards() {
     let mut scene = Scene::new(kafka(), "handed_over", 2);
     let sink = scene.sink();
-    // Nobody could take a shard from a process that did not give it back.
+    // With this lease, no process can take over a shard that was not released.
     let config = scene.config_with(redis(), "[timer]\nlease = \"5m\"");
     let mut postdate = Postdate::ready_with(&config);
     for _ in 0..3 {
@@ -37,7 +37,7 @@ fn a_process_that_is_asked_to_end_finishes_its_work_and_hands_over_at_once() {
 }
 
 #[test]
-fn a_process_that_ends_has_committed_what_it_read_and_what_it_delivered() {
+fn a_process_that_stops_has_committed_its_source_offset_and_its_deliveries() {
     let mut scene = Scene::new(kafka(), "committed", 1);
     let mut postdate = Postdate::ready_with(&scene.config(redis()));
     scene.send(100, 0..1_000);
@@ -49,7 +49,8 @@ fn a_process_that_ends_has_committed_what_it_read_and_what_it_delivered() {
 
     let (offset, metadata) = scene.committed(0);
     assert_eq!(offset, 120);
-    // Behind the delivered ones: those that wait are read again if the store is lost, and what was delivered is known by the pair.
+    // `low` is the offset after the delivered messages. If the store is lost, the waiting ones are
+    // read again, and the pair `done` identifies the delivered ones.
     assert!(metadata.starts_with("v1 low=100 done="), "{metadata}");
     let meta: Vec<String> = cmd("HKEYS")
         .arg(format!("{}meta", scene.shard(0)))
@@ -62,7 +63,7 @@ fn a_process_that_ends_has_committed_what_it_read_and_what_it_delivered() {
 }
 
 #[test]
-fn a_process_tells_that_it_lives_that_it_is_ready_and_what_it_did() {
+fn a_process_reports_its_liveness_its_readiness_and_its_counters() {
     let mut scene = Scene::new(kafka(), "observed", 1);
     let sink = scene.sink();
     let postdate = Postdate::ready_with(&scene.config(redis()));
@@ -93,7 +94,7 @@ fn a_process_tells_that_it_lives_that_it_is_ready_and_what_it_did() {
 }
 
 #[test]
-fn a_redis_that_may_drop_messages_is_refused_with_the_way_to_mend_it() {
+fn a_redis_that_may_evict_messages_is_refused_with_a_fix() {
     let evicting = Redis::start();
     cmd("CONFIG")
         .arg("SET")
@@ -110,7 +111,8 @@ fn a_redis_that_may_drop_messages_is_refused_with_the_way_to_mend_it() {
             && logs.contains("CONFIG SET maxmemory-policy noeviction"),
         "{logs}"
     );
-    // Once in the log, however many loops use the store, and as the program's last word.
+    // The error is logged once, although several loops use the store. It is also the program's last
+    // line.
     let said: Vec<&str> = logs
         .lines()
         .filter(|line| line.contains("maxmemory-policy allkeys-lru"))
@@ -140,7 +142,7 @@ fn a_taken_admin_port_is_named_with_its_key() {
 }
 
 #[test]
-fn a_process_ends_in_time_though_its_store_is_away() {
+fn a_process_stops_in_time_although_its_store_is_unreachable() {
     let mut away = Redis::start();
     let mut scene = Scene::new(kafka(), "away", 1);
     let sink = scene.sink();
@@ -164,7 +166,7 @@ fn a_process_ends_in_time_though_its_store_is_away() {
 }
 
 #[test]
-fn a_process_ends_in_time_though_its_store_is_silent() {
+fn a_process_stops_in_time_although_its_store_is_silent() {
     let silent = Redis::start();
     let mut scene = Scene::new(kafka(), "silent", 1);
     let sink = scene.sink();

@@ -1,4 +1,5 @@
-//! A source that changes under the service: topics made again, partitions added, records that were deleted before they were read.
+//! Tests a source that changes: recreated topics, added partitions, and records deleted before they
+//! were read.
 
 use std::process::Command;
 
@@ -6,11 +7,11 @@ use crate::env::{Postdate, eventually, kafka, redis};
 use crate::verdict::{LIMIT, Scene, wait_for_complaint, wait_until_ready};
 
 #[test]
-fn a_source_topic_that_was_made_again_waits_for_its_reset_and_goes_on_without_a_restart() {
+fn a_recreated_source_topic_waits_for_its_reset_and_continues_without_a_restart() {
     let mut scene = Scene::new(kafka(), "recreated", 2);
     let sink = scene.sink();
     let postdate = Postdate::ready_with(&scene.config(redis()));
-    // Some have been delivered when it happens, and some wait.
+    // Some messages are delivered before the topic is recreated, and some still wait.
     scene.send(100, 0..500);
     scene.send(200, 8_000..12_000);
     scene.wait_until_stored(&postdate, 300);
@@ -50,7 +51,7 @@ fn a_source_topic_that_was_made_again_waits_for_its_reset_and_goes_on_without_a_
     );
 }
 
-/// Whether it was done; it is refused while messages wait.
+/// Runs `postdate reset`, which is refused while messages wait. Returns `None` in that case.
 fn reset(postdate: &Postdate, topic: &str) -> Option<()> {
     let mut reset = Command::new(env!("CARGO_BIN_EXE_postdate"));
     reset
@@ -67,7 +68,7 @@ fn reset(postdate: &Postdate, topic: &str) -> Option<()> {
 }
 
 #[test]
-fn partitions_that_are_added_are_served() {
+fn added_partitions_are_served() {
     let mut scene = Scene::new(kafka(), "grown", 1);
     let sink = scene.sink();
     let postdate = Postdate::ready_with(&scene.config(redis()));

@@ -1,4 +1,5 @@
-//! A producer's trace through the delay: its context arrives as it was, and a real collector is told of the batches that it went through.
+//! Tests traces: a producer's context arrives unchanged, and a real collector receives spans that
+//! link to it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::env::{
 use crate::verdict::{LIMIT, Scene};
 
 const SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-/// Of a producer that keeps its trace to itself.
+/// A context that its producer does not sample.
 const UNSAMPLED: &str = "00-5bf92f3577b34da6a3ce929d0e0e4736-10f067aa0ba902b7-00";
 
 fn traced(scene: &Scene, traceparent: &str) -> Outgoing {
@@ -23,7 +24,7 @@ fn traced(scene: &Scene, traceparent: &str) -> Outgoing {
         .header("tracestate", "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE")
 }
 
-/// The attributes of a span or a resource, numbers as text.
+/// The attributes of a span or a resource. Numbers stay text.
 fn attributes(list: &Value) -> BTreeMap<String, String> {
     let value = |value: &Value| {
         value
@@ -54,7 +55,7 @@ fn is_linked(span: &Value) -> bool {
 }
 
 #[test]
-fn a_message_is_seen_stored_and_delivered_and_its_context_arrives_as_it_was() {
+fn a_message_has_spans_for_storing_and_delivering_and_its_context_arrives_unchanged() {
     for delivery in ["at-least-once", "exactly-once"] {
         let (collector, scene) = (Collector::start(), Scene::new(kafka(), "traced", 1));
         let sink = scene.sink();
@@ -148,7 +149,7 @@ fn a_message_is_seen_stored_and_delivered_and_its_context_arrives_as_it_was() {
 }
 
 #[test]
-fn each_side_of_a_bridge_is_told_of_by_its_own_broker() {
+fn each_span_of_a_bridge_names_the_broker_of_its_side() {
     let (collector, name) = (Collector::start(), unique("bridged"));
     nats().create_stream(&format!("{name}_IN"), &[&format!("{name}.in")]);
     for topic in ["target", "dead"] {
@@ -194,7 +195,8 @@ dead_letter = {{ kafka = "main", topic = "{name}.dead" }}
     }
 }
 
-/// Sends as many traced messages as fill the queue of spans many times over if each went alone, and waits until all arrived.
+/// Sends `count` traced messages and waits until all have arrived. With one span per message, they
+/// would overflow the span queue many times.
 fn deliver(scene: &Scene, sink: &Sink, count: usize) {
     let before = sink.records().len();
     let producer = Producer::start(kafka().addr());
@@ -204,7 +206,7 @@ fn deliver(scene: &Scene, sink: &Sink, count: usize) {
 }
 
 #[test]
-fn a_collector_that_is_away_or_silent_holds_nothing_up_and_is_told_of_once() {
+fn an_unreachable_or_silent_collector_blocks_nothing_and_is_logged_once() {
     let silent = Collector::start();
     silent.pause();
     let nobody = "http://127.0.0.1:1".to_owned();

@@ -1,5 +1,7 @@
-//! Messages under numbers of their own, sent to a route of the test's own, and the judgement on what arrived: none lost, none early, and how
-//! many twice. It knows nothing of the faults that happen meanwhile.
+//! Sends numbered messages to a test's own route and checks the arrivals: none lost, none early,
+//! duplicates counted.
+//!
+//! It does not know which faults a test causes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,10 +16,11 @@ use crate::env::{
     Kafka, Outgoing, PATIENCE, Postdate, Producer, Record, Redis, Sink, eventually, now_ms, unique,
 };
 
-/// How long anything may take that does happen in the end. Generous: two cores, and other tests beside this one.
+/// Maximum wait for an event that must happen. It is generous, because two cores run several tests
+/// at once.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 
-/// A deployment with one route between topics of its own, and all that was sent to it.
+/// A deployment with one route between its own topics, and all messages sent to it.
 pub(crate) struct Scene {
     addr: String,
     pub(crate) deployment: String,
@@ -25,7 +28,7 @@ pub(crate) struct Scene {
     pub(crate) target: String,
     partitions: i32,
     producer: Producer,
-    /// Due times by number.
+    /// Due times by message number.
     sent: BTreeMap<usize, i64>,
 }
 
@@ -37,7 +40,7 @@ impl Scene {
             format!("{deployment}.target"),
         );
         kafka.create_topic(&source, partitions, &[]);
-        // The broker's own clock tells when a message arrived; it is this machine's.
+        // The broker stamps each arrival with its own clock, which is this machine's clock.
         kafka.create_topic(
             &target,
             partitions,
@@ -60,12 +63,12 @@ impl Scene {
         self.config_with(redis, "")
     }
 
-    /// `more` is put behind the rest: tables of its own.
+    /// Appends `more` to the configuration: keys of `route.r`, or further tables.
     pub(crate) fn config_with(&self, redis: &Redis, more: &str) -> String {
         self.config_stored(&format!("[store.redis]\nurl = \"{}\"", redis.url()), more)
     }
 
-    /// `store` is the table that says where messages wait; none at all is the embedded store.
+    /// `store` is the table that selects the store. An empty text selects the embedded store.
     pub(crate) fn config_stored(&self, store: &str, more: &str) -> String {
         let Scene {
             addr,
@@ -91,12 +94,13 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         )
     }
 
-    /// The keys in Redis of one of its shards begin so.
+    /// Prefix of the Redis keys of one shard.
     pub(crate) fn shard(&self, partition: i32) -> String {
         format!("pd:{{{}/r/{}/{partition}}}:", self.deployment, self.source)
     }
 
-    /// Hands messages to the client whose dues are spread evenly over `dues`, in milliseconds from now; over all partitions in turn.
+    /// Passes messages to the client without waiting, in turn over all partitions. Their due times
+    /// spread evenly over `dues`, in milliseconds from now.
     pub(crate) fn load(&mut self, count: usize, dues: Range<i64>) {
         let start = now_ms();
         for index in 0..count {
@@ -111,13 +115,13 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         }
     }
 
-    /// As `load`, and waits until the broker has them.
+    /// Like `load`, and waits until the broker has acknowledged the messages.
     pub(crate) fn send(&mut self, count: usize, dues: Range<i64>) {
         self.load(count, dues);
         self.flush();
     }
 
-    /// A message that names no due.
+    /// Sends a message without a due time.
     pub(crate) fn send_without_delay(&mut self) {
         let number = self.sent.len();
         self.producer.send(
@@ -134,7 +138,7 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         self.producer.flush();
     }
 
-    /// A client knows a topic that was made again by its old id; another one asks.
+    /// Starts a new producer, because a running client keeps the old id of a recreated topic.
     pub(crate) fn renew_producer(&mut self, partitions: i32) {
         self.producer = Producer::start(&self.addr);
         self.partitions = partitions;
@@ -144,30 +148,31 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         self.sent.len()
     }
 
-    /// The due of the message with that number.
+    /// The due time of a message, in epoch milliseconds.
     pub(crate) fn due(&self, number: usize) -> i64 {
         self.sent[&number]
     }
 
-    /// How many are due by now.
+    /// Number of messages whose due time has passed.
     pub(crate) fn overdue(&self) -> usize {
         let now = now_ms();
         self.sent.values().filter(|due| **due <= now).count()
     }
 
-    /// What was lost on purpose is not waited for.
+    /// Excludes messages that the test lost on purpose, so that no check waits for them.
     pub(crate) fn forget(&mut self, numbers: Range<usize>) {
         numbers.for_each(|number| {
             self.sent.remove(&number);
         });
     }
 
-    /// What the route's group has committed for a partition: offset and metadata. Nothing yet: -1.
+    /// Committed offset and metadata of the route's consumer group. The offset is -1 before the
+    /// first commit.
     pub(crate) fn committed(&self, partition: i32) -> (i64, String) {
         self.committed_by(&format!("{}.r", self.deployment), partition)
     }
 
-    /// Likewise what exactly-once has marked as delivered.
+    /// Offset and metadata of the exactly-once marker, in the same form.
     pub(crate) fn marker(&self, partition: i32) -> (i64, String) {
         self.committed_by(&format!("{}.r.delivered", self.deployment), partition)
     }
@@ -192,14 +197,15 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         Sink::start(&self.addr, &[&self.target])
     }
 
-    /// Waits until the store has at least so many messages, by the count of a process that did not die meanwhile.
+    /// Waits until this process has stored at least `count` messages. A restart resets its counter.
     pub(crate) fn wait_until_stored(&self, postdate: &Postdate, count: usize) {
         eventually(&format!("{count} messages are stored"), LIMIT, || {
             (postdate.metrics().sum("postdate_stored_total") >= count as f64).then_some(())
         });
     }
 
-    /// Waits until every message has arrived, and judges: none was early. Answers how many came more than once.
+    /// Waits until every message has arrived, and checks that none was early. Returns the number of
+    /// duplicates.
     pub(crate) fn all_arrive(&self, sink: &Sink) -> usize {
         let mut missing = self.sent.clone();
         let mut read = 0;
@@ -217,14 +223,17 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         self.judge(&records)
     }
 
-    /// For the end of a test, when all has arrived: nothing is pending, and what was accepted is accounted for, without a doubt. Answers the sums.
+    /// Returns the ledger's sums once nothing is pending and no count is unsure. Call it at the end
+    /// of a test, after all arrivals.
     pub(crate) fn ledger(&self, postdate: &Postdate) -> Value {
         ledger(&self.deployment, postdate, |total| {
             total["pending"] == 0 && total["unsure"] == false
         })
     }
 
-    /// As `ledger`, where no message was diverted, and the store lost nothing: each was accepted and delivered once, however often it came.
+    /// Like `ledger`, and checks that each message counts once as accepted and delivered, even if
+    /// it arrived twice. The store must have lost nothing, and no message may be retried or
+    /// refused.
     pub(crate) fn ledger_says_all_once(&self, postdate: &Postdate) {
         let (total, sent) = (self.ledger(postdate), self.sent.len() as u64);
         assert_eq!(
@@ -234,8 +243,9 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         );
     }
 
-    /// As `ledger`, where no message was diverted, but the store, or a timer with its lease, lost what it had: of what came to an end before
-    /// that some are in no count, and none is in it twice.
+    /// Like `ledger`, after the store or a timer that lost its lease has lost counts. Some finished
+    /// messages may be missing from the counts, but none counts twice. No message may be retried or
+    /// refused.
     pub(crate) fn ledger_says_none_twice(&self, postdate: &Postdate) {
         let (total, sent) = (self.ledger(postdate), self.sent.len() as u64);
         assert!(
@@ -244,7 +254,8 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         );
     }
 
-    /// Kills the process again and again, each time while it reads some messages and hands over others: nothing is lost.
+    /// Kills the process repeatedly while it reads some messages and delivers others. No message
+    /// may be lost.
     pub(crate) fn survives_kills(&mut self, sink: &Sink, postdate: &mut Postdate) {
         const KILLS: usize = 6;
         const ROUND: usize = 300;
@@ -259,13 +270,14 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
             duplicates = self.all_arrive(sink);
         }
         self.flush();
-        // Only what was in flight at a kill: some ten milliseconds' worth, or all of the round on a machine that falls behind, but nothing
-        // of the rounds before it.
+        // Only messages in flight at a kill may be duplicates. That is some ten milliseconds'
+        // worth, or the whole round on a slow machine, but nothing from earlier rounds.
         assert!(duplicates <= KILLS * ROUND, "{duplicates} duplicates");
         self.ledger_says_all_once(postdate);
     }
 
-    /// For the end, when nothing can come any more: what the topic holds, to its last record.
+    /// Reads the target topic to its last record, when no more records can arrive. Checks that no
+    /// message is lost, and returns the number of duplicates.
     pub(crate) fn duplicates_at_the_end(&self) -> usize {
         let records = Sink::read_to_end(&self.addr, &self.target);
         let mut missing = self.sent.clone();
@@ -276,7 +288,7 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         self.judge(&records)
     }
 
-    /// None early, none of which nothing is known; how many came again.
+    /// Checks that no record is early or unknown. Returns the number of duplicates.
     pub(crate) fn judge(&self, records: &[Record]) -> usize {
         let mut times: BTreeMap<usize, usize> = BTreeMap::new();
         for record in records {
@@ -302,11 +314,11 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
     }
 }
 
-/// Milliseconds after their due, by the broker's stamp, ascending.
+/// Lateness of messages in milliseconds, by the broker's timestamp, in ascending order.
 pub(crate) struct Lateness(Vec<i64>);
 
 impl Lateness {
-    /// Of those that are due within `dues`; printed under this name.
+    /// Lateness of the records due within `dues`. Prints a summary under this name.
     pub(crate) fn of<'r>(
         name: &str,
         records: impl IntoIterator<Item = &'r Record>,
@@ -321,7 +333,7 @@ impl Lateness {
         late
     }
 
-    /// Of those that are due within `dues`, which must be some.
+    /// Lateness of the records due within `dues`. Panics if there are none.
     pub(crate) fn quietly<'r>(
         records: impl IntoIterator<Item = &'r Record>,
         dues: Range<i64>,
@@ -342,7 +354,7 @@ impl Lateness {
         Lateness(late)
     }
 
-    /// So many thousandths are no later.
+    /// Lateness that `share` thousandths of the messages do not exceed.
     pub(crate) fn at(&self, share: usize) -> i64 {
         self.0[(self.0.len() - 1) * share / 1_000]
     }
@@ -352,7 +364,8 @@ impl Lateness {
     }
 }
 
-/// Asks for the ledger until its sums are such, and answers them. At no moment may it be wrong, whatever is still to come.
+/// Reads the ledger until `is_such` accepts its sums, and returns them. The ledger must balance
+/// every time, even while messages are pending.
 pub(crate) fn ledger(name: &str, postdate: &Postdate, is_such: impl Fn(&Value) -> bool) -> Value {
     let mut last = String::new();
     eventually(
@@ -385,7 +398,7 @@ fn message(topic: &str, partition: i32, number: usize, due: i64) -> Outgoing {
         .header("postdate-at", due.to_string())
 }
 
-/// The number that a message was sent under.
+/// The number under which a message was sent.
 pub(crate) fn number(record: &Record) -> usize {
     record
         .header("uid")
@@ -393,7 +406,7 @@ pub(crate) fn number(record: &Record) -> usize {
         .unwrap_or_else(|| panic!("not a message of the test: {record:?}"))
 }
 
-/// Waits until `/readyz` answers "no", with all of these words in its reasons.
+/// Waits until `/readyz` answers 503 with all of these words, and returns the body.
 pub(crate) fn wait_for_complaint(postdate: &Postdate, words: &[&str]) -> String {
     let mut last = None;
     let start = std::time::Instant::now();

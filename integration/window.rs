@@ -1,4 +1,7 @@
-//! What the duplicate window of a target's stream means for a source that was made again, whose messages bear the ids of the old ones.
+//! Tests how a target stream's duplicate window affects a reset after the source stream was
+//! recreated.
+//!
+//! The new messages have the ids of the old ones.
 
 use std::time::{Duration, Instant};
 
@@ -6,14 +9,14 @@ use async_nats::jetstream::stream::Config;
 
 use crate::env::{PATIENCE, Postdate, eventually, nats, redis, unique};
 
-/// A route from stream to stream.
+/// A route between two streams.
 struct Scene {
     name: String,
     postdate: Postdate,
 }
 
 impl Scene {
-    /// Whose target knows for so long what it has.
+    /// Starts a route whose target stream has this duplicate window.
     fn start(window: Duration) -> Scene {
         let name = unique("window");
         nats().create_stream(&format!("{name}_IN"), &[&format!("{name}.in")]);
@@ -70,7 +73,8 @@ dead_letter = {{ nats = "edge", subject = "{name}.dead" }}
         );
     }
 
-    /// One message is delivered; the source is made again and has another one; the service stops, and the store is reset.
+    /// Delivers one message, recreates the source with another message, and stops the service. Then
+    /// resets the store, restarts the service, and returns the reset's output.
     fn renew(&mut self, arguments: &[&str]) -> String {
         self.send("old");
         self.wait_for(&["old"]);
@@ -98,7 +102,7 @@ dead_letter = {{ nats = "edge", subject = "{name}.dead" }}
 }
 
 #[test]
-fn a_reset_ends_when_targets_take_new_messages_for_new() {
+fn a_reset_waits_until_targets_accept_the_reused_ids() {
     let mut scene = Scene::start(Duration::from_secs(6));
     let said = scene.renew(&[]);
     scene.wait_for(&["old", "new"]);
@@ -109,7 +113,7 @@ fn a_reset_ends_when_targets_take_new_messages_for_new() {
 }
 
 #[test]
-fn a_reset_that_is_not_to_wait_says_how_long_the_service_should() {
+fn a_reset_with_no_wait_says_how_long_the_service_must_stay_stopped() {
     let mut scene = Scene::start(Duration::from_secs(120));
     let began = Instant::now();
     let said = scene.renew(&["--no-wait"]);
@@ -118,6 +122,7 @@ fn a_reset_that_is_not_to_wait_says_how_long_the_service_should() {
     eventually("it is handed over", PATIENCE, || {
         (scene.postdate.metrics().sum("postdate_delivered_total") >= 1.0).then_some(())
     });
-    // As it said: the stream has a message of that id.
+    // The stream drops the new message, as the reset has warned: it already has a message of that
+    // id.
     scene.wait_for(&["old"]);
 }

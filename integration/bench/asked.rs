@@ -1,28 +1,30 @@
-//! What was asked for on the command line: what to measure, over what, and how often.
+//! Parses the command line: the measurements, the workload, and the number of runs.
 
 use std::path::Path;
 use std::time::Duration;
 
 use crate::workload::{self, Workload};
 
-/// The measurements, by the words that choose them.
+/// The names that select measurements.
 pub(crate) const STAGES: [&str; 13] = [
     "copy", "ingress", "drain", "embedded", "steady", "burst", "exact", "fleet", "idle", "deep",
     "layout", "asynq", "nats",
 ];
 
-/// What takes minutes and gigabytes of the disk, and what needs another server: only for whoever asks for it.
+/// Measurements that run only if they are named. `deep` takes minutes and gigabytes of disk, and
+/// `nats` needs another server.
 const NAMED_ONLY: [&str; 2] = ["deep", "nats"];
 
 pub(crate) struct Asked {
-    /// None: all of them, but for those that must be named.
+    /// Empty: all measurements except `NAMED_ONLY`.
     stages: Vec<String>,
     pub(crate) runs: usize,
     pub(crate) load: Workload,
 }
 
 impl Asked {
-    /// A number is how many messages, a word a stage; `runs=3`, `waiting=50000000`, `workload=FILE`. Words that begin with a dash are cargo's own.
+    /// A number sets the message count, and a word selects a measurement. The options are `runs=3`,
+    /// `waiting=50000000` and `workload=FILE`. Words that start with a dash belong to cargo.
     pub(crate) fn from(words: impl Iterator<Item = String>) -> Result<Asked, String> {
         let mut asked = Asked {
             stages: Vec::new(),
@@ -83,7 +85,8 @@ impl Asked {
         Ok(asked)
     }
 
-    /// Before anything starts: none of what is asked for fills a disk in the middle of it.
+    /// Refuses a load that exceeds `LOAD_BYTES_MAX`, before anything starts. This prevents a full
+    /// disk in the middle of a measurement.
     fn refuse_too_much(&self) -> Result<(), String> {
         let Workload { steady, deep, .. } = &self.load;
         let lasting = |rate: usize, lasts: Duration| rate.saturating_mul(lasts.as_secs() as usize);
@@ -117,12 +120,12 @@ impl Asked {
         }
     }
 
-    /// By name, and not only by asking for everything.
+    /// Returns true if the measurement was named explicitly.
     pub(crate) fn insists_on(&self, stage: &str) -> bool {
         !self.stages.is_empty() && self.wants(stage)
     }
 
-    /// From here on, as if it had not been asked for.
+    /// Removes a measurement from the selection.
     pub(crate) fn leave_out(&mut self, stage: &str) {
         let wanted = STAGES
             .iter()
@@ -135,21 +138,22 @@ impl Asked {
             || self.stages.iter().any(|asked| asked == stage)
     }
 
-    /// Whether any but NATS' is wanted.
+    /// Returns true if any measurement needs Kafka, which is every one except `nats`.
     pub(crate) fn wants_kafka(&self) -> bool {
         STAGES
             .iter()
             .any(|stage| *stage != "nats" && self.wants(stage))
     }
 
-    /// Whether a lateness is measured, by a broker that must be warm.
+    /// Returns true if a Kafka measurement of lateness is selected. Such a measurement needs a warm
+    /// broker.
     pub(crate) fn is_timely(&self) -> bool {
         ["steady", "burst", "exact", "fleet", "deep"]
             .iter()
             .any(|stage| self.wants(stage))
     }
 
-    /// Measurements of all runs.
+    /// Number of measurements in all runs together.
     pub(crate) fn steps(&self) -> usize {
         let rates = self.load.steady.rates.len();
         let each = [

@@ -1,5 +1,6 @@
-//! The Go program beside this file, which does with the library asynq what the service does: built, given the messages in a file, told to
-//! begin, and asked what came of it.
+//! Builds and runs the Go program that does the work of the service with the library asynq.
+//!
+//! The program reads the messages from a file, starts on command, and reports its outcome as JSON.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -12,15 +13,15 @@ use crate::env::{Redis, cpu_of};
 use crate::ledger::Verdict;
 use crate::workload::Message;
 
-/// What it is to do.
+/// The work for one run of the program.
 pub(crate) struct Job<'a, F> {
     pub(crate) count: usize,
-    /// The delay or the due of each message, in milliseconds, as the options say.
+    /// Delay or due time of each message in milliseconds. The option `-absolute` selects due times.
     pub(crate) at: F,
     pub(crate) options: &'a [&'a str],
 }
 
-/// As it says.
+/// The outcome as the program reports it.
 #[derive(Deserialize)]
 pub(crate) struct Outcome {
     pub(crate) seconds: f64,
@@ -50,13 +51,13 @@ impl Outcome {
         }
     }
 
-    /// In ascending order.
+    /// The lateness of all messages in milliseconds, ascending.
     pub(crate) fn lateness(&self) -> &[i64] {
         self.lateness.as_deref().unwrap_or_default()
     }
 }
 
-/// Builds it. An error says what is missing.
+/// Builds the program. The error says why that failed.
 pub(crate) fn build(folder: &Path) -> Result<PathBuf, String> {
     let (source, program) = (
         Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/bench/asynq"),
@@ -80,7 +81,7 @@ pub(crate) fn build(folder: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// The program, ready to begin. It ends with this one, for it reads what this one says.
+/// The running program. It exits when its standard input closes, so it cannot outlive this process.
 pub(crate) struct Asynq {
     child: Child,
     orders: Option<ChildStdin>,
@@ -143,7 +144,7 @@ impl Asynq {
     }
 }
 
-/// It ends when nobody can say anything to it any more.
+/// Closes the program's standard input, which makes it exit.
 impl Drop for Asynq {
     fn drop(&mut self) {
         drop(self.orders.take());
@@ -151,7 +152,8 @@ impl Drop for Asynq {
     }
 }
 
-/// The headers, then each message: its time, its key, its payload. What has no fixed length has it before it.
+/// Writes the headers, then the time, key and payload of each message. A length precedes each field
+/// except the time.
 fn write<F: Fn(usize) -> i64>(message: &Message, job: &Job<'_, F>) -> tempfile::NamedTempFile {
     let mut file = tempfile::NamedTempFile::new().expect("a file for the messages");
     let headers: serde_json::Map<_, _> = message

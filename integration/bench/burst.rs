@@ -1,5 +1,7 @@
-//! As many messages as there are, due in one millisecond, in all shards but one; the other has a small steady load, whose lateness tells what
-//! it suffers from the neighbours.
+//! Measures a burst: all messages are due in the same millisecond, in all shards but one.
+//!
+//! The last shard has a small steady load. Its lateness shows how much a burst delays another
+//! shard.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -14,19 +16,21 @@ use crate::row::{Lateness, Process, Row, Stage, System};
 use crate::stage::{Bench, LOOK, PACE, millis, stop};
 use crate::workload::Steady;
 
-/// Of the shard that has none of the burst, messages a second.
+/// Messages per second of the shard without the burst.
 const BESIDE: usize = 1_000;
 
-/// How long that load is under way before the burst, so that some of it is due all the time; and how long it goes on.
+/// The steady load starts this long before the burst and ends this long after it. The lead exceeds
+/// its longest delay (20 s), so its messages are already due when the burst starts.
 const LEAD: Duration = Duration::from_secs(22);
 const REST: Duration = Duration::from_secs(15);
 
-/// How long before the burst memory is taken for it, which may take seconds, and given.
+/// Times before the burst at which memory is allocated for it, which may take seconds, and
+/// released.
 const TAKEN_AHEAD: Duration = Duration::from_secs(6);
 const GIVEN_AHEAD: Duration = Duration::from_millis(500);
 
 impl Bench<'_> {
-    /// The burst, and the other shard's messages that were due while it was delivered.
+    /// Measures the burst, and the messages of the other shard that were due during its delivery.
     pub(crate) fn burst(&self) -> Vec<Row> {
         self.progress.step("burst");
         let (route, count) = (self.route(), self.load.count);
@@ -83,7 +87,7 @@ impl Bench<'_> {
         ]
     }
 
-    /// All of it, into all partitions but the last.
+    /// Sends the burst to all partitions except the last.
     fn pour(&self, route: &Route<'_>, due: i64) {
         self.progress.phase("burst: into the store");
         let (count, others) = (self.load.count, self.ends.partitions as usize - 1);
@@ -99,7 +103,8 @@ impl Bench<'_> {
         wait_for(self.progress, count, LOOK, || stored.records().unwrap_or(0));
     }
 
-    /// The last partition's load, numbered after the burst. Answers when each was due.
+    /// Sends the load of the last partition. Its numbers follow those of the burst. Returns the due
+    /// times.
     fn beside(&self, route: &Route<'_>) -> Vec<i64> {
         let feeder = Feeder::new(self.ends.addr(), &route.source, &self.load.message);
         let steady = Steady {
@@ -114,7 +119,8 @@ impl Bench<'_> {
     }
 }
 
-/// The burst finds memory, as the drain does that it is held against; unless it is due too soon, for taking it would be in its way.
+/// Makes memory available before the burst, as the drain does, so that both are comparable. Does
+/// nothing if the burst is due too soon, because the allocation would slow it down.
 fn give_memory(due: i64) {
     let left = |ahead| u64::try_from(due - millis(ahead) - now_ms()).map(Duration::from_millis);
     let Ok(pause) = left(TAKEN_AHEAD) else { return };
@@ -125,7 +131,7 @@ fn give_memory(due: i64) {
 }
 
 impl Process {
-    /// As the kernel and the service itself tell.
+    /// Reads the figures of the process from the kernel and from the service's metrics.
     pub(crate) fn of(service: &Postdate, start_up: Option<Duration>) -> Process {
         let metrics = service.metrics();
         Process {

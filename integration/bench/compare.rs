@@ -1,13 +1,15 @@
-//! Postdate beside what keeps an entry a message in Redis: figure by figure, and as ratios, each of one run; of several runs their median.
+//! Compares Postdate with its rivals, which keep one Redis entry per message.
+//!
+//! Each ratio uses the figures of one run. With several runs it is the median of their ratios.
 
 use serde::Serialize;
 
 use crate::row::{Row, Stage, System, find, median};
 
-/// Those that Postdate is held against.
+/// The systems that Postdate is compared with.
 pub(crate) const RIVALS: [System; 2] = [System::Layout, System::Asynq];
 
-/// One figure of a row.
+/// Reads one figure of a row.
 pub(crate) type Figure = fn(&Row) -> Option<f64>;
 
 #[derive(Serialize)]
@@ -17,7 +19,7 @@ pub(crate) struct Comparison {
     pub(crate) rivals: Vec<Beside>,
 }
 
-/// What a rival has, and how many times as much as Postdate.
+/// A rival's value, and its ratio to Postdate's value.
 #[derive(Serialize)]
 pub(crate) struct Beside {
     pub(crate) system: System,
@@ -25,7 +27,7 @@ pub(crate) struct Beside {
     pub(crate) times: f64,
 }
 
-/// Of every figure that Postdate and at least one rival have.
+/// Compares every figure that Postdate and at least one rival have.
 pub(crate) fn compare(rows: &[Row], runs: &[Vec<Row>]) -> Vec<Comparison> {
     let fixed: [(&str, Stage, Figure); 6] = [
         ("bytes of Redis, a waiting message", Stage::Store, |row| {
@@ -107,7 +109,8 @@ fn comparison(
     })
 }
 
-/// What a measurement is held against: reading, where nothing is sent on; else the copy on the same broker.
+/// The baseline of a measurement: reading, if the stage sends nothing on, and otherwise the copy on
+/// the same broker.
 fn floor(system: System, stage: Stage) -> (System, Stage) {
     match (system, stage) {
         (System::NatsReading, _) | (System::Nats, Stage::Store) => {
@@ -120,7 +123,7 @@ fn floor(system: System, stage: Stage) -> (System, Stage) {
     }
 }
 
-/// How many times the floor's a figure is.
+/// The ratio of a figure to the same figure of the baseline.
 pub(crate) fn of_the_floor(
     runs: &[Vec<Row>],
     system: System,

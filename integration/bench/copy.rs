@@ -1,5 +1,8 @@
-//! The floor: a copy from topic to topic, all acknowledged, by the client that the service uses too. Once as its Rust crate offers it, once
-//! as fast as librdkafka can - that is what delaying messages is held against.
+//! Copies from topic to topic with all records acknowledged, the baseline for all measurements on
+//! Kafka.
+//!
+//! It uses the same client library as the service. One copy uses the Rust crate's API, and one uses
+//! the fastest API of librdkafka, which is the floor.
 
 use std::time::{Duration, Instant};
 
@@ -13,16 +16,16 @@ use crate::LIMIT;
 use crate::raw::{Reader, Sender};
 use crate::topics::Topics;
 
-/// Messages between two looks at the broker's answers.
+/// Messages between two polls for delivery reports.
 const SERVE_AFTER: usize = 4_096;
 
-/// Nothing comes for so long: it never will.
+/// If no record arrives for this long, the copy has failed.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Copies from a topic to a topic: both names, and how many records.
+/// Copies a number of records. The names are those of the source and the target topic.
 pub(crate) type Copy = fn(&Topics<'_>, &str, &str, usize);
 
-/// A consumer that hands each record to a producer.
+/// Polls a consumer and passes each record to a producer.
 pub(crate) fn plain(topics: &Topics<'_>, from: &str, to: &str, count: usize) {
     let consumer: BaseConsumer = consumer_config(topics.addr())
         .create()
@@ -60,7 +63,7 @@ pub(crate) fn plain(topics: &Topics<'_>, from: &str, to: &str, count: usize) {
     producer.flush(LIMIT).expect("the broker answers");
 }
 
-/// Batches from the consumer's queue, a topic's handle, headers handed on unparsed.
+/// Reads in batches, reuses the topic handle, and passes the headers on without parsing them.
 pub(crate) fn best(topics: &Topics<'_>, from: &str, to: &str, count: usize) {
     let mut reader = Reader::new(&consumer_config(topics.addr()), &topics.all_of(from));
     let sender = Sender::new(&producer_config(topics.addr()), to);
@@ -81,7 +84,7 @@ pub(crate) fn best(topics: &Topics<'_>, from: &str, to: &str, count: usize) {
     }
 }
 
-/// By default a full queue stops reading for a second, and holds 64 MiB.
+/// The defaults hold 64 MiB, and a full queue pauses fetching for a second.
 fn consumer_config(addr: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
     config

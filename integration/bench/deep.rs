@@ -1,4 +1,5 @@
-//! Many messages that wait for days, and a steady load beside them: what depth costs those that are due soon, and a service that starts.
+//! Measures a steady load beside millions of messages that wait for days, and a restart of the
+//! service.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,27 +14,29 @@ use crate::row::{Depth, Lateness, Process, Row, Stage, System};
 use crate::stage::{Bench, LOOK, judge_waiting, stop};
 use crate::workload::{COUNT_MAX, Deep, Steady};
 
-/// The rewriter has put nothing together for so long: there is nothing left. It looks every ten seconds.
+/// Compaction is finished if it rewrote no run for this long. The compactor scans every ten
+/// seconds.
 const SETTLED: Duration = Duration::from_secs(20);
-/// After so long it is no longer waited for.
+/// Stop waiting for compaction after this time.
 const SETTLE_MAX: Duration = Duration::from_secs(240);
 
-/// For what is delivered to be deleted, beside what waits.
+/// Timeout for the deletion of delivered messages. The waiting messages stay in the store.
 const DELETED_MAX: Duration = Duration::from_secs(5);
 
-/// A route under load.
+/// A route with its running service.
 struct Served<'a> {
     route: Route<'a>,
     service: Postdate,
     start_up: Duration,
-    /// Of the steady loads so far, by number.
+    /// Due times of all steady loads so far, indexed by number.
     dues: Vec<i64>,
-    /// Bytes of Redis when it held nothing.
+    /// Memory of Redis before the route stored anything, in bytes.
     empty: usize,
 }
 
 impl Bench<'_> {
-    /// A steady load with nothing waiting; the fill; the same load beside it after a restart, and again when the rewriter rests.
+    /// Measures a steady load on an empty store, then stores the waiting messages. Measures the
+    /// same load beside these, after a restart and again after compaction.
     pub(crate) fn deep(&self) -> Vec<Row> {
         let Deep { rate, waiting, .. } = self.load.deep;
         let depth = |waiting, settled| Depth {
@@ -83,7 +86,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Through the source, with the service at work; the row is that of storing it.
+    /// Sends the waiting messages through the source while the service runs. The row measures how
+    /// they are stored.
     fn sink(&self, served: &mut Served<'_>) -> Row {
         let (Deep { waiting, delay, .. }, numbers) = (self.load.deep, COUNT_MAX / 2);
         let (route, service, began) = (&served.route, &served.service, Instant::now());
@@ -115,7 +119,8 @@ impl Bench<'_> {
         }
     }
 
-    /// What waits for days was written long ago: nothing of the fill is still on its way to the disk, nor is Redis writing its file anew.
+    /// Waits until all stored messages are on disk and Redis rewrites no file. In production the
+    /// waiting messages were written long ago.
     fn calm(&self) {
         self.progress
             .phase("deep: until all that was stored is on the disk");
@@ -164,7 +169,8 @@ impl Bench<'_> {
         while stored.pending() > waiting && began.elapsed() < DELETED_MAX {
             std::thread::sleep(LOOK);
         }
-        // What waits is judged by the store's own count, and by a target that has none of it.
+        // The waiting messages are checked by the store's count. The target must contain no such
+        // message.
         let pending = stored.pending();
         let (lost, doubled) = (
             flowed.lost + waiting.saturating_sub(pending),
@@ -185,7 +191,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Waits until the rewriter has nothing left to do; `false`: it would take too long.
+    /// Waits until compaction is finished. Returns `false` after `SETTLE_MAX`.
     fn settle(&self, service: &Postdate) -> bool {
         let rewritten = || service.metrics().sum("postdate_rewritten_runs_total");
         let (began, mut last, mut moved) = (Instant::now(), rewritten(), Instant::now());
@@ -206,7 +212,8 @@ impl Bench<'_> {
 }
 
 impl Served<'_> {
-    /// As an operator does it, and how long it takes until every shard is held again.
+    /// Restarts the service as an operator does, and measures the time until every shard has an
+    /// owner.
     fn restart(&mut self, bench: &Bench<'_>) {
         let (status, _) = self.service.terminate();
         assert!(

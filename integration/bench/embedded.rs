@@ -1,4 +1,4 @@
-//! The embedded store: into it and out of it, by the whole service.
+//! Measures the embedded store: ingress into it and delivery out of it.
 
 use std::fs;
 use std::path::Path;
@@ -11,11 +11,11 @@ use crate::row::{Row, Stage, System};
 use crate::stage::{Bench, LOOK, OVERDUE_SPAN, PACE, judge_waiting, millis, stop};
 use crate::workload::spread;
 
-/// What one process does, for the folder is its own: it never runs one role without the other.
+/// One process runs both roles, because the embedded store allows only one process per folder.
 const ROLES: &[&str] = &["ingress", "timer"];
 
 impl Bench<'_> {
-    /// From the source into the folder.
+    /// Measures ingress from the source into the folder.
     pub(crate) fn embedded_ingress(&self) -> Row {
         self.progress.step("embedded store: ingress");
         let folder = tempfile::tempdir().expect("a folder for the store");
@@ -45,7 +45,8 @@ impl Bench<'_> {
         }
     }
 
-    /// From the folder to the target: what became due while the service was down.
+    /// Measures delivery from the folder to the target. All messages became due while the service
+    /// was down.
     pub(crate) fn embedded_drain(&self) -> Row {
         self.progress.step("embedded store: drain");
         let folder = tempfile::tempdir().expect("a folder for the store");
@@ -82,13 +83,14 @@ impl Bench<'_> {
         }
     }
 
-    /// Whether the service said it of each shard.
+    /// Returns true if the service logged `what` once per shard.
     fn told(&self, service: &Postdate, what: &str) -> bool {
         service.logs().matches(what).count() == self.ends.partitions as usize
     }
 }
 
-/// Messages that wait, as the service answers: its folder is its own.
+/// Number of pending messages, from the service's HTTP endpoint. Only the service can open its
+/// folder.
 fn pending(service: &Postdate) -> usize {
     let Some((200, body)) = service.get("/pending") else {
         return 0;
@@ -99,7 +101,7 @@ fn pending(service: &Postdate) -> usize {
         .map_or(0, |messages| messages as usize)
 }
 
-/// Bytes of the files under a folder.
+/// Total bytes of the files under a folder.
 fn size(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries

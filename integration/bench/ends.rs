@@ -1,40 +1,42 @@
-//! What a measurement asks of the broker at both ends of it: the same of each broker, so that the same stages are measured on each.
+//! Defines the operations that a measurement needs from a broker, so that the same stages run on
+//! each broker.
 
 use crate::feeder::Control;
 use crate::row::System;
 use crate::workload::Message;
 
 pub(crate) trait Ends {
-    /// The service on this broker.
+    /// Postdate on this broker.
     const SYSTEM: System;
 
     type Feeder<'f>: Feed
     where
         Self: 'f;
 
-    /// A new topic, whose records bear the broker's own time of their arrival.
+    /// Creates a topic whose records carry the broker's timestamp. Returns its unique name.
     fn make(&self, name: &str) -> String;
 
-    /// How many records it holds: nothing is deleted.
+    /// Number of records in a topic. Retention deletes none during a measurement.
     fn held(&self, topic: &str) -> usize;
 
-    /// Sends to it.
+    /// Creates a client that sends messages to the topic.
     fn feeder<'f>(&'f self, topic: &str, message: &'f Message) -> Self::Feeder<'f>;
 
-    /// Reads it from its start to where it ends now, or until nothing has come for long.
+    /// Reads a topic from its start to its current end. Stops early if no record arrives for a long
+    /// time.
     fn read(&self, topic: &str, each: impl FnMut(&Arrived<'_>));
 
-    /// The lines of a configuration that name the broker, and a route from source to target.
+    /// The lines of the configuration that define the broker and a route from source to target.
     fn route(&self, names: &Names<'_>) -> String;
 
-    /// As the store names the shards of a source: topic and partition.
+    /// The store's names of the source's shards: topic and partition.
     fn shards(&self, source: &str) -> Vec<String>;
 
-    /// How many records of that shard are stored when its watermark stands there.
+    /// Number of stored records of a shard with this watermark.
     fn stored(&self, shard: usize, watermark: usize) -> usize;
 }
 
-/// Of a route.
+/// The topics and the delivery guarantee of a route.
 pub(crate) struct Names<'a> {
     pub(crate) source: &'a str,
     pub(crate) target: &'a str,
@@ -44,13 +46,14 @@ pub(crate) struct Names<'a> {
 
 /// A client that sends the load.
 pub(crate) trait Feed {
-    /// Message `number`, its own headers beside the control header; waits while the client is full.
+    /// Sends message `number` with the control header and its own headers. Waits while the client's
+    /// queue is full.
     fn send(&self, number: usize, control: Control);
 
-    /// Takes in what the broker answered.
+    /// Handles the acknowledgements that arrived.
     fn serve(&self);
 
-    /// Waits until the broker has taken everything.
+    /// Waits until the broker has acknowledged every message.
     fn finish(self);
 }
 
@@ -58,6 +61,6 @@ pub(crate) trait Feed {
 pub(crate) struct Arrived<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) payload: &'a [u8],
-    /// In epoch milliseconds: the broker's.
+    /// The broker's timestamp, in epoch milliseconds.
     pub(crate) stamp: i64,
 }

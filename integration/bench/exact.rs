@@ -1,4 +1,6 @@
-//! Exactly once beside at least once, both as a consumer sees them that reads only what is committed: out of the store, and at a steady rate.
+//! Compares exactly-once with at-least-once delivery, as a `read_committed` consumer sees them.
+//!
+//! It measures a drain of the store and a steady load.
 
 use std::time::Duration;
 
@@ -12,12 +14,12 @@ use crate::stage::{Bench, LOOK, OVERDUE_SPAN, PACE, millis, stop};
 use crate::watch::Watch;
 use crate::workload::spread;
 
-/// Messages a second of the steady load.
+/// Messages per second of the steady load.
 const RATE: usize = 20_000;
 
 impl Bench<'_> {
     pub(crate) fn exact(&self) -> Vec<Row> {
-        // A fresh JVM compiles what serves transactions while this goes on, which nobody measures.
+        // This load is not measured. During it a fresh JVM compiles the broker's transaction code.
         self.progress.step("exactly-once: warming up the broker");
         self.seen_load(Delivery::ExactlyOnce);
         let drains = Delivery::BOTH.map(|delivery| self.seen_drain(delivery));
@@ -25,7 +27,8 @@ impl Bench<'_> {
         drains.into_iter().chain(steady).collect()
     }
 
-    /// What became due while no timer ran, until the last is seen.
+    /// Measures the delivery of messages that became due while no timer ran, until the consumer has
+    /// seen the last one.
     fn seen_drain(&self, delivery: Delivery) -> Row {
         self.progress.step(&format!("drain, {}", delivery.name()));
         let (route, count) = (self.route().delivering(delivery.name()), self.load.count);
@@ -60,7 +63,7 @@ impl Bench<'_> {
         .within(seconds)
     }
 
-    /// A steady load, and how late it is seen.
+    /// Measures how late the consumer sees a steady load.
     fn seen_steady(&self, delivery: Delivery) -> Row {
         self.progress
             .step(&format!("steady load, {}", delivery.name()));

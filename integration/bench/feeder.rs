@@ -1,4 +1,4 @@
-//! The client that sends messages to a source topic, or at a steady rate to wherever they wait. What becomes of them is not its affair.
+//! Sends the load to a Kafka topic, and paces a steady load for any destination.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,15 +14,17 @@ use crate::ends::Feed;
 use crate::env::now_ms;
 use crate::workload::{Message, Steady};
 
-/// The control header and its value, in milliseconds: epoch for `postdate-at`, a delay for `postdate-after`.
+/// Name and value of the control header, in milliseconds. `postdate-at` takes an epoch time, and
+/// `postdate-after` takes a delay.
 pub(crate) type Control = (&'static str, i64);
 
-/// So many go out by one reading of the clock, some half a millisecond: at full speed, to read it for each was a tenth of all sending.
+/// Messages sent per reading of the clock, about half a millisecond's worth at full speed. One
+/// reading per message took a tenth of the sending time.
 const TOGETHER: usize = 256;
 
 const QUEUE_MAX: &str = "20000";
 
-/// Sends messages to one topic, idempotent; of the answers only refusals are remembered.
+/// An idempotent producer for one topic. It records only failed deliveries.
 pub(crate) struct Feeder<'a> {
     client: BaseProducer<Refusals>,
     topic: String,
@@ -50,7 +52,8 @@ impl<'a> Feeder<'a> {
             .set("bootstrap.servers", addr)
             .set("enable.idempotence", "true")
             .set("partitioner", "murmur2_random");
-        // A queue that its processor's cache can hold, and no reports of what went well: the load shares its cores with what is measured.
+        // The load shares its cores with the measured service. The queue therefore fits into the
+        // processor's cache, and successful deliveries are not reported.
         config
             .set("linger.ms", "5")
             .set("queue.buffering.max.messages", QUEUE_MAX)
@@ -65,7 +68,7 @@ impl<'a> Feeder<'a> {
         }
     }
 
-    /// Into one partition; none: that of its key.
+    /// Sends to a partition. `None` selects the partition by the key.
     pub(crate) fn send_to(&self, partition: Option<i32>, number: usize, (name, millis): Control) {
         let (key, payload, millis) = (
             self.message.key(number),
@@ -120,8 +123,9 @@ impl Feed for Feeder<'_> {
     }
 }
 
-/// Hands out a number and its due, as many as the time that passed demands; every millisecond `pause` is called with how many there were.
-/// Answers when each was due: fewer than the rate times the time, if they could not be sent as fast.
+/// Calls `send` with number and due time at a steady rate. About every millisecond it calls `pause`
+/// with the number of messages sent. Returns the due times, fewer than rate times time if `send` is
+/// too slow.
 pub(crate) fn steadily(
     rate: usize,
     steady: &Steady,

@@ -1,4 +1,5 @@
-//! A steady load while timers come and go: how late what was due meanwhile is seen, by a consumer that reads only what is committed.
+//! Measures the lateness of a steady load while timers join, stop and crash, as a `read_committed`
+//! consumer sees it.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,13 +13,13 @@ use crate::stage::{Bench, LOOK, millis, stop};
 use crate::watch::Watch;
 use crate::workload::Steady;
 
-/// Messages a second, small enough that none waits for another.
+/// Messages per second. The rate is so low that no message waits for another.
 const RATE: usize = 1_000;
 
-/// Between two events: longer than a lease lasts, and what follows its end.
+/// Time between two events. It is longer than a lease plus the takeover after its expiry.
 const APART: Duration = Duration::from_secs(12);
 
-/// What is due so soon before the next event may be late because of that.
+/// Messages due this shortly before the next event are left out, because that event may delay them.
 const MARGIN: Duration = Duration::from_millis(500);
 
 impl Bench<'_> {
@@ -29,7 +30,8 @@ impl Bench<'_> {
             .collect()
     }
 
-    /// A timer; one joins it; the first is asked to end; one joins; one that shares is killed, unless what it delivered may come again.
+    /// Measures the events of one delivery guarantee. A timer is killed only with exactly-once,
+    /// because at-least-once may deliver duplicates after it.
     fn moves(&self, delivery: Delivery) -> Vec<Row> {
         self.progress
             .step(&format!("timers come and go, {}", delivery.name()));
@@ -54,7 +56,8 @@ impl Bench<'_> {
             self.meter.read(ingress.cpu()),
             Feeder::new(self.ends.addr(), &fleet.route.source, &self.load.message),
         );
-        // What is due first is due when the first event has not come yet.
+        // The load starts one `APART` before the first event, so that messages are already due when
+        // it happens.
         let steady = Steady {
             lasts: APART * (events.len() as u32 + 2),
             ..self.load.steady.clone()
@@ -119,7 +122,7 @@ struct Fleet<'a> {
     /// The oldest first.
     timers: Vec<Postdate>,
     ending: Option<JoinHandle<()>>,
-    /// What happened, and when.
+    /// The events so far, each with its time in epoch milliseconds.
     events: Vec<(Event, i64)>,
 }
 

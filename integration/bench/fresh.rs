@@ -1,22 +1,26 @@
-//! Memory that a measurement may take at once. A virtual machine gives what it does not use back to its host, which may find no more than some
-//! hundred megabytes of it a second again; meanwhile the time counts as that of the program that wanted it.
+//! Makes sure that free memory is available at once when a measurement starts.
+//!
+//! A virtual machine returns unused memory to its host. Getting it back may be limited to some
+//! hundred megabytes per second, and that time counts as processor time of the program that
+//! allocates.
 
 use std::fs::File;
 use std::io::Write as _;
 
 use crate::env::folder;
 
-/// What a service and a broker's file take of a million messages, and some.
+/// More than a service and a broker's log files need for a million messages.
 const SIZE: usize = 1 << 30;
 const PART: usize = 1 << 20;
 
-/// What is wanted in the next second comes from memory that is taken and given back here; later the host has it again.
+/// Makes the memory available for allocations within the next second. Later the host may have taken
+/// it back.
 pub(crate) fn find_memory() {
     drop(hold_memory());
 }
 
-/// The same, given back when what it answers is dropped. It is taken as a file's pages, as a broker's log is; the file has no name, so that
-/// nothing stays of it.
+/// Allocates the memory and holds it until the returned file is dropped. It consists of file pages,
+/// like a broker's log. The file has no name, so it is deleted with the handle.
 pub(crate) fn hold_memory() -> File {
     let (mut file, part) = (
         tempfile::tempfile_in(folder("fresh")).expect("a file can be made"),

@@ -1,5 +1,7 @@
-//! What is held against another measurement of the same run: a load beside many that wait against one beside none, a burst against the drain,
-//! exactly once against at least once.
+//! Compares a measurement with another one of the same run.
+//!
+//! The pairs are a load beside waiting messages and one on an empty store, burst and drain,
+//! exactly-once and at-least-once.
 
 use serde::Serialize;
 
@@ -12,7 +14,7 @@ pub(crate) struct Held {
     pub(crate) value: f64,
     pub(crate) against: String,
     pub(crate) base: f64,
-    /// The median of the runs' own ratios.
+    /// The median of the ratios of all runs.
     pub(crate) times: f64,
 }
 

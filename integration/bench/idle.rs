@@ -1,20 +1,20 @@
-//! What a service takes that has shards and nothing to do with them.
+//! Measures the processor time of a service whose shards have no messages.
 
 use std::time::Duration;
 
 use crate::row::{Row, Stage};
 use crate::stage::{Bench, judge_waiting, stop};
 
-/// As many as a large deployment gives one process.
+/// The number of shards that one process has in a large deployment.
 const SHARDS: i32 = 64;
 
-/// Until what follows a start is over: leases, first commits.
+/// Time for the work that follows a start, such as acquiring leases and the first commits.
 const SETTLING: Duration = Duration::from_secs(10);
 
 const MEASURED: Duration = Duration::from_secs(60);
 
 impl Bench<'_> {
-    /// The whole service in one process, on topics of its own, none of which has a record.
+    /// Measures the whole service in one process, on new topics without a record.
     pub(crate) fn idle(&self) -> Row {
         let topics = self.ends.with(SHARDS);
         Bench {

@@ -1,6 +1,9 @@
-//! What people build by hand in Redis, as well as it can be built: a message is a member of a sorted set, scored by its due, and a field of a
-//! hash. Written in pipelines, looked for by ZRANGEBYSCORE, removed by a script. It has no Kafka on either side and does not say what happens
-//! if it is killed: it is cheaper than any such scheduler that is used.
+//! Implements the per-message layout that people build by hand in Redis, as a rival of Postdate.
+//!
+//! A message is a member of a sorted set, scored by its due time, and a field of a hash. The code
+//! writes in pipelines, polls with ZRANGEBYSCORE and removes with a script.
+//! It has no Kafka on either side and no crash recovery. It is therefore cheaper than any real
+//! scheduler of this kind.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -11,19 +14,19 @@ use crate::env::{Redis, now_ms};
 use crate::ledger::Verdict;
 use crate::workload::Message;
 
-/// Messages of one pipeline, and of one look.
+/// Messages per pipeline and per poll.
 const BATCH: usize = 500;
-/// Nothing was due: how long until the next look. Postdate looks as often.
+/// Pause after a poll that found no due message. Postdate polls as often.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long a message waits at most to be sent with others, as a producer of Kafka's lets it.
+/// The longest time that a message waits for its batch, like `linger.ms` of a Kafka producer.
 const LINGER: Duration = Duration::from_millis(5);
-/// Nothing comes for so long: it never will.
+/// If no message arrives for this long, the missing ones count as lost.
 const SILENCE: Duration = Duration::from_secs(30);
 
 const REMOVE: &str =
     "redis.call('ZREM', KEYS[1], unpack(ARGV)) return redis.call('HDEL', KEYS[2], unpack(ARGV))";
 
-/// The names of a queue's sorted set and its hash; there are as many queues as partitions.
+/// The names of a queue's sorted set and hash. There are as many queues as partitions.
 fn names(queue: usize) -> (String, String) {
     (
         format!("delayed:{{{queue}}}:due"),
@@ -31,7 +34,7 @@ fn names(queue: usize) -> (String, String) {
     )
 }
 
-/// Puts messages into Redis.
+/// Writes messages into Redis.
 pub(crate) struct Writer<'a> {
     connection: Connection,
     message: &'a Message,
@@ -66,7 +69,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Called now and then while little is sent.
+    /// Flushes the pipeline if `LINGER` has passed. Call this regularly while the rate is low.
     pub(crate) fn serve(&mut self) {
         if self.flushed.elapsed() >= LINGER {
             self.flush();
@@ -84,19 +87,19 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Takes out of Redis what is due, and writes down when each came.
+/// Takes due messages out of Redis and records when each arrived.
 pub(crate) struct Taker<'a> {
     connection: Connection,
     message: &'a Message,
     queues: Vec<(String, String)>,
     remove: Script,
-    /// In epoch milliseconds, by number; none yet: zero.
+    /// Arrival times by number, in epoch milliseconds. Zero means not arrived.
     arrived: Vec<i64>,
     verdict: Verdict,
 }
 
 impl<'a> Taker<'a> {
-    /// At most so many messages will come.
+    /// `count` is the largest number of messages that may arrive.
     pub(crate) fn new(redis: &Redis, queues: i32, message: &'a Message, count: usize) -> Taker<'a> {
         let (mut connection, remove) = (redis.client(), Script::new(REMOVE));
         remove
@@ -114,7 +117,7 @@ impl<'a> Taker<'a> {
         }
     }
 
-    /// Until all of them came. How many they are may become known meanwhile.
+    /// Takes messages until `goal` of them arrived. The goal may change during the run.
     pub(crate) fn run(&mut self, goal: &AtomicUsize, mut heard_of: impl FnMut(usize)) {
         let (mut taken, mut heard) = (0, Instant::now());
         while taken < goal.load(Ordering::Relaxed) && heard.elapsed() < SILENCE {
@@ -129,7 +132,8 @@ impl<'a> Taker<'a> {
         }
     }
 
-    /// Three round trips for all queues: what is due, what it is, and that it is done.
+    /// Takes the due messages of all queues in three round trips: find the ids, read the messages,
+    /// remove both.
     fn look(&mut self) -> usize {
         let now = now_ms();
         let mut pipeline = redis::pipe();
@@ -177,7 +181,7 @@ impl<'a> Taker<'a> {
         values.iter().map(Vec::len).sum()
     }
 
-    /// The verdict, and the lateness of each message in ascending order.
+    /// The verdict, and the lateness of each message in milliseconds, ascending.
     pub(crate) fn judge(self, count: usize, due: impl Fn(usize) -> i64) -> (Verdict, Vec<i64>) {
         let came = || {
             self.arrived
@@ -213,7 +217,7 @@ fn note(value: &[u8], message: &Message, now: i64, arrived: &mut [i64], verdict:
     }
 }
 
-/// Key, headers and payload, each but the last with its length before it.
+/// Encodes key, headers and payload. A length precedes each field except the payload.
 fn encoded(message: &Message, number: usize) -> Vec<u8> {
     let mut value = Vec::with_capacity(message.bytes() + 16);
     let mut field = |field: &str| {

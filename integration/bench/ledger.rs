@@ -1,5 +1,6 @@
-//! The judgement on what arrived: each message once, none early, none changed. By the numbers and dues that the load was sent under, not by
-//! what the service says of itself.
+//! Checks that each message arrived once, unchanged and not early.
+//!
+//! The check uses the numbers and due times of the load, not the service's own counts.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,16 +10,17 @@ use serde::Serialize;
 use crate::ends::Ends;
 use crate::workload::Message;
 
-/// What is wrong with what arrived. All zero: the promises were kept.
+/// The defects of the messages that arrived. If all counts except `count` are zero, the promises
+/// were kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Verdict {
     pub(crate) count: usize,
     pub(crate) lost: usize,
     pub(crate) doubled: usize,
     pub(crate) early: usize,
-    /// Came with another key or payload than was sent.
+    /// Messages that arrived with another key or payload.
     pub(crate) changed: usize,
-    /// In the dead letters, where nothing belongs.
+    /// Dead letters. The load contains no message that should become one.
     pub(crate) dead: usize,
 }
 
@@ -65,25 +67,25 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What was sent: so many messages, made like this.
+/// The load that was sent: `count` messages of this form.
 #[derive(Clone, Copy)]
 pub(crate) struct Sent<'a> {
     pub(crate) message: &'a Message,
     pub(crate) count: usize,
 }
 
-/// What a target topic holds.
+/// The messages in a target topic.
 pub(crate) struct Arrivals {
     pub(crate) verdict: Verdict,
-    /// The broker's, by number; of those that did not come none.
+    /// The broker's timestamps by number, or `NEVER`.
     stamps: Vec<i64>,
 }
 
-/// Of a message that did not come.
+/// The timestamp of a message that did not arrive.
 const NEVER: i64 = i64::MIN;
 
 impl Arrivals {
-    /// In milliseconds after the due, ascending.
+    /// The lateness in milliseconds of the messages that have a due time, ascending.
     pub(crate) fn lateness(&self, due: impl Fn(usize) -> Option<i64>) -> Vec<i64> {
         let came = self
             .stamps
@@ -97,14 +99,14 @@ impl Arrivals {
         lateness
     }
 
-    /// The broker's stamp of the last one of these.
+    /// The latest broker timestamp of these messages.
     pub(crate) fn last(&self, numbers: Range<usize>) -> i64 {
         self.stamps[numbers].iter().copied().max().unwrap_or(NEVER)
     }
 }
 
-/// Reads a topic to its end. `due` answers for a number when it was due; a copy has none. A number that is not among those sent to arrive is
-/// one that should still wait.
+/// Reads a topic to its end and checks its messages. `due` returns a due time, or `None` for a
+/// copy. A number of `count` or more should still wait in the store, so it counts as early.
 pub(crate) fn judge(
     ends: &impl Ends,
     topic: &str,

@@ -1,11 +1,15 @@
-//! `make bench`: what the service does, beside its floor (a plain copy), in one run - the speed of a machine drifts by half between hours,
-//! so that figures of different runs say nothing about each other.
+//! `make bench`: measures the service and a plain copy, its baseline, in the same run.
 //!
-//! An argument that is a number sets how many messages the rates are measured over; words (`copy`, `ingress`, `drain`, `embedded`, `steady`,
-//! `burst`, `exact`, `fleet`, `idle`, `deep`, `layout`, `asynq`, `nats`) choose what is measured, for whoever works on one of them: without any, all but
-//! `deep`, which takes minutes, and `nats`. `workload=FILE` brings messages of one's own, `waiting=50000000` a depth, `runs=3` answers the median of
-//! three.
-//! Nothing is asserted of a time; but where a message was lost, doubled, early or changed, the exit code is 1.
+//! The speed of a machine can vary by half between hours, so compare only figures of the same run.
+//!
+//! A number as argument sets how many messages the rates are measured over.
+//! Words select the measurements: `copy`, `ingress`, `drain`, `embedded`, `steady`, `burst`,
+//! `exact`, `fleet`, `idle`, `deep`, `layout`, `asynq`, `nats`.
+//! Without such a word, all measurements run except `deep`, which takes minutes, and `nats`.
+//! `workload=FILE` sets the messages, `waiting=50000000` sets the depth, and `runs=3` reports the
+//! median of three runs.
+//!
+//! No time is asserted. The exit code is 1 if a message was lost, doubled, early or changed.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -62,11 +66,11 @@ use row::Row;
 use stage::Bench;
 use topics::Topics;
 
-/// As the program that is measured: what a copy costs depends on it.
+/// The same allocator as the service, because it affects the cost of a copy.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Longer than anything takes at a tenth of the speed seen.
+/// Longer than any step takes at a tenth of the usual speed.
 const LIMIT: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
@@ -102,7 +106,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was asked for, and the program of asynq's, if that is to be measured and can be.
+/// Parses the command line and builds the asynq program if it is selected. If the build fails,
+/// asynq is left out unless it was named.
 fn prepare() -> Result<(Asked, Option<PathBuf>), String> {
     let mut asked = Asked::from(std::env::args().skip(1))?;
     if !asked.wants("asynq") {
@@ -121,7 +126,8 @@ fn prepare() -> Result<(Asked, Option<PathBuf>), String> {
     }
 }
 
-/// The rows of each run. They are written down after every measurement: one that fails later loses none of them.
+/// Returns the rows of each run. It writes the results after every measurement, so a later failure
+/// loses no rows.
 fn measure(asked: &Asked, asynq: Option<&PathBuf>) -> Vec<Vec<Row>> {
     let (redis, progress) = (Redis::start(), Progress::new(asked.steps()));
     let (kafka, nats) = (

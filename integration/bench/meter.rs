@@ -1,21 +1,21 @@
-//! What a measurement took: wall time, and the processor time of each process that takes part, as the kernel counts it.
+//! Measures the wall time and the processor time of each process, as the kernel counts it.
 
 use std::time::{Duration, Instant};
 
 use crate::env::{Redis, cpu_of};
 
-/// The processes that are told apart.
+/// The broker and Redis, whose processor time is measured separately.
 #[derive(Clone, Copy)]
 pub(crate) struct Meter<'a> {
     pub(crate) broker: &'a dyn Fn() -> Duration,
     pub(crate) redis: &'a Redis,
 }
 
-/// The clocks at one moment.
+/// All clocks at one moment.
 #[derive(Clone, Copy)]
 pub(crate) struct Reading {
     at: Instant,
-    /// Of this process: the load, or a copy.
+    /// Processor time of this process, which runs the load or a copy.
     here: Duration,
     service: Duration,
     redis: Duration,
@@ -23,7 +23,7 @@ pub(crate) struct Reading {
     machine: Duration,
 }
 
-/// What passed between two readings.
+/// The differences between two readings.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Usage {
     pub(crate) wall: Duration,
@@ -31,12 +31,14 @@ pub(crate) struct Usage {
     pub(crate) service: Duration,
     pub(crate) redis: Duration,
     pub(crate) broker: Duration,
-    /// The part of all cores that programs had which are not of this run, from 0 to 1: what makes the wall time's figures worse.
+    /// Share of all cores that programs outside this run used, from 0 to 1. A high value makes the
+    /// wall time unreliable.
     pub(crate) others: f64,
 }
 
 impl Meter<'_> {
-    /// With what the program that is measured has used, if it is another than this.
+    /// Reads all clocks. `service` is the processor time of the measured process, or zero if that
+    /// is this process.
     pub(crate) fn read(&self, service: Duration) -> Reading {
         Reading {
             at: Instant::now(),
@@ -74,7 +76,7 @@ impl Reading {
     }
 }
 
-/// The time that all cores were not idle, or were not given to this machine by the one that hosts it.
+/// The busy time of all cores, including the time that the host of this machine took away (steal).
 fn machine() -> Duration {
     let stat = std::fs::read_to_string("/proc/stat").expect("Linux tells");
     let ticks = stat
@@ -83,7 +85,8 @@ fn machine() -> Duration {
         .into_iter()
         .flat_map(|line| line.split_whitespace().skip(1))
         .enumerate();
-    // user nice system idle iowait irq softirq steal guest guest_nice; the last two are in the first two.
+    // Order of the columns: user nice system idle iowait irq softirq steal guest guest_nice. The
+    // first two columns already include the last two.
     let busy = ticks.filter(|(at, _)| ![3, 4, 8, 9].contains(at));
     Duration::from_millis(
         busy.map(|(_, ticks)| ticks.parse::<u64>().expect("a number") * 10)

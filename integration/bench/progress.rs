@@ -1,5 +1,7 @@
-//! What is told to whoever waits: which measurement runs, and how far it is. On a terminal one line that is rewritten; elsewhere a line a
-//! measurement, and one every ten seconds while it lasts. The tables go to the standard output, this does not.
+//! Shows on standard error which measurement runs and how far it is.
+//!
+//! A terminal shows one line that is overwritten. Elsewhere each phase prints a line, and long
+//! phases print one every ten seconds. The tables go to standard output.
 
 use std::cell::{Cell, RefCell};
 use std::io::{IsTerminal as _, Write as _};
@@ -15,7 +17,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of so many measurements.
+    /// `steps` is the number of measurements.
     pub(crate) fn new(steps: usize) -> Progress {
         let now = Instant::now();
         let terminal = std::io::stderr().is_terminal();
@@ -29,19 +31,20 @@ impl Progress {
         }
     }
 
-    /// The next measurement begins.
+    /// Starts the next measurement.
     pub(crate) fn step(&self, what: &str) {
         self.step.set(self.step.get() + 1);
         self.phase(what);
     }
 
-    /// It goes on with something else.
+    /// Names the current phase of the measurement.
     pub(crate) fn phase(&self, what: &str) {
         what.clone_into(&mut self.what.borrow_mut());
         self.show(" ...");
     }
 
-    /// So many messages of so many; shown from time to time, for each look costs what is measured.
+    /// Shows the share of messages that are done. The output is rate-limited, because it would
+    /// disturb the measurement.
     pub(crate) fn at(&self, done: usize, goal: usize) {
         let pause = if self.terminal {
             Duration::from_millis(200)
@@ -72,7 +75,7 @@ impl Progress {
     }
 }
 
-/// The line is left clean, also by a panic.
+/// Ends the line on the terminal, even after a panic.
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.terminal {

@@ -1,8 +1,13 @@
-//! librdkafka called by hand, for what its Rust crate has no fast form of: batches from a consumer's queue, a topic's handle, headers that are
-//! handed on without being parsed. Its own, and not the service's adapter: a floor that shares code with what stands on it would sink with it.
+//! Calls librdkafka directly where its Rust crate has no fast API: batches from a consumer's queue,
+//! topic handles, and headers that are not parsed.
 //!
-//! What keeps it sound: a client outlives what was taken from it, for it is the last field of its owner; a message is destroyed once, after
-//! the last borrow of it; librdkafka's functions may be called from any thread.
+//! This code is separate from the service's Kafka adapter. If both shared it, slow code would not
+//! show in the ratio of service and baseline.
+//!
+//! The unsafe code relies on three invariants. A client outlives everything that was taken from it,
+//! because it is the last field of its owner.
+//! A message is destroyed once, after the last borrow of it. librdkafka allows calls of its
+//! functions from any thread.
 #![allow(
     unsafe_code,
     reason = "librdkafka is a C library; the rest of the measurements is safe because this module is"
@@ -19,10 +24,10 @@ use rdkafka_sys as sys;
 
 const OK: RDKafkaRespErr = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR;
 
-/// Messages of one read.
+/// Messages per read.
 const BATCH: usize = 4_096;
 
-/// Reads the partitions that it is given, and commits nothing.
+/// Reads the given partitions and commits nothing.
 pub(crate) struct Reader {
     queue: *mut sys::rd_kafka_queue_t,
     taken: Vec<*mut sys::rd_kafka_message_t>,
@@ -30,7 +35,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// The configuration must name a group, which is not joined.
+    /// The configuration must contain a group. The reader does not join it.
     pub(crate) fn new(config: &ClientConfig, partitions: &TopicPartitionList) -> Reader {
         let native = config
             .create_native_config()
@@ -42,7 +47,8 @@ impl Reader {
             DefaultClientContext,
         )
         .expect("a consumer");
-        // SAFETY: the client is alive; the list is copied; the queue is ours until it is destroyed in `drop`.
+        // SAFETY: the client is alive and copies the list. The queue belongs to `self` until `drop`
+        // destroys it.
         let queue = unsafe {
             assert_eq!(
                 sys::rd_kafka_assign(client.native_ptr(), partitions.ptr()),
@@ -59,7 +65,8 @@ impl Reader {
         }
     }
 
-    /// Hands out what was fetched, waiting at most so long for the first; answers how much it was.
+    /// Passes the next batch to `each`, and returns the number of its messages. Waits up to
+    /// `patience` for the first one.
     pub(crate) fn read(
         &mut self,
         patience: Duration,
@@ -67,7 +74,8 @@ impl Reader {
     ) -> usize {
         let patience = i32::try_from(patience.as_millis()).expect("a short wait");
         let room = self.taken.spare_capacity_mut();
-        // SAFETY: the queue is alive; the room is as long as said; as many are written as is answered, and they are ours from then on.
+        // SAFETY: the queue is alive and `room` has the given length. The function writes as many
+        // pointers as it returns, and these messages then belong to `self`.
         unsafe {
             let count = sys::rd_kafka_consume_batch_queue(
                 self.queue,
@@ -79,7 +87,7 @@ impl Reader {
         }
         let mut count = 0;
         for message in self.taken.drain(..) {
-            // SAFETY: the message is ours, and nothing borrows from it after `each`.
+            // SAFETY: the message belongs to `self`, and no borrow of it outlives `each`.
             unsafe {
                 if (*message).err == OK {
                     each(&mut Taken(&mut *message));
@@ -94,7 +102,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // SAFETY: the reference is ours, and the client goes after it.
+        // SAFETY: the queue belongs to `self`, and the client is dropped after it.
         unsafe {
             sys::rd_kafka_consumer_close(self.client.native_ptr());
             sys::rd_kafka_queue_destroy(self.queue);
@@ -102,7 +110,7 @@ impl Drop for Reader {
     }
 }
 
-/// One message that was read.
+/// A message that was read.
 pub(crate) struct Taken<'a>(&'a mut sys::rd_kafka_message_t);
 
 impl Taken<'_> {
@@ -116,7 +124,7 @@ impl Taken<'_> {
         unsafe { slice(self.0.payload, self.0.len) }
     }
 
-    /// In epoch milliseconds: the broker's, if the topic says so.
+    /// The timestamp in epoch milliseconds. It is the broker's if the topic is configured for that.
     pub(crate) fn timestamp(&self) -> i64 {
         let mut kind = sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
         // SAFETY: the message is alive.
@@ -124,9 +132,9 @@ impl Taken<'_> {
     }
 }
 
-/// SAFETY: `pointer` is null or points to so many bytes that live for `'a`.
+/// SAFETY: `pointer` is null or points to `length` bytes that live for `'a`.
 unsafe fn slice<'a>(pointer: *const std::ffi::c_void, length: usize) -> &'a [u8] {
-    // SAFETY: as the function's own.
+    // SAFETY: the caller guarantees the contract of this function.
     if pointer.is_null() {
         &[]
     } else {
@@ -134,7 +142,7 @@ unsafe fn slice<'a>(pointer: *const std::ffi::c_void, length: usize) -> &'a [u8]
     }
 }
 
-/// Sends what a [`Reader`] read to one topic.
+/// Sends the messages of a [`Reader`] to one topic.
 pub(crate) struct Sender {
     topic: *mut sys::rd_kafka_topic_t,
     reports: *mut sys::rd_kafka_queue_t,
@@ -146,7 +154,7 @@ impl Sender {
         let native = config
             .create_native_config()
             .expect("a valid configuration");
-        // SAFETY: the configuration is alive, and not yet given to a client.
+        // SAFETY: the configuration is alive, and no client owns it yet.
         unsafe { sys::rd_kafka_conf_set_events(native.ptr(), sys::RD_KAFKA_EVENT_DR) };
         let client = Client::new(
             config,
@@ -156,7 +164,8 @@ impl Sender {
         )
         .expect("a producer");
         let name = CString::new(topic).expect("a topic's name has no zero byte");
-        // SAFETY: client and name are alive; both references are ours until they are destroyed in `drop`.
+        // SAFETY: client and name are alive. Topic and queue belong to `self` until `drop` destroys
+        // both.
         let (topic, reports) = unsafe {
             let topic =
                 sys::rd_kafka_topic_new(client.native_ptr(), name.as_ptr(), std::ptr::null_mut());
@@ -173,10 +182,12 @@ impl Sender {
         }
     }
 
-    /// Sends a message on, with key, payload and headers as they are; waits while the client is full.
+    /// Sends a message with its key, payload and headers unchanged. Waits while the client's queue
+    /// is full.
     pub(crate) fn forward(&self, message: &mut Taken<'_>) {
         let mut headers = std::ptr::null_mut();
-        // SAFETY: the message is alive; from here on its headers are ours, until a send takes them over.
+        // SAFETY: the message is alive. Its headers now belong to this function, until a successful
+        // send takes ownership of them.
         let detached = unsafe { sys::rd_kafka_message_detach_headers(message.0, &mut headers) };
         assert_eq!(detached, OK, "every message of the load has headers");
         loop {
@@ -199,8 +210,9 @@ impl Sender {
         headers: *mut sys::rd_kafka_headers_t,
     ) -> RDKafkaRespErr {
         use sys::rd_kafka_vtype_t as tag;
-        // SAFETY: client, topic and message are alive; key and payload are copied by MSG_F_COPY; the headers are taken over if it succeeds;
-        // each tag is followed by arguments of the types that librdkafka reads for it; the list ends with END.
+        // SAFETY: client, topic and message are alive. MSG_F_COPY copies key and payload. A
+        // successful send takes ownership of the headers. Each tag has arguments of the types that
+        // librdkafka reads for it, and END ends the list.
         unsafe {
             sys::rd_kafka_producev(
                 self.client.native_ptr(),
@@ -221,11 +233,13 @@ impl Sender {
         }
     }
 
-    /// Takes in what the broker answered, waiting at most so long for the first. An answer that is a refusal ends the measurement.
+    /// Handles delivery reports, waiting up to `patience` for the first one. Panics if the broker
+    /// refused a record.
     pub(crate) fn serve(&self, patience: Duration) {
         let mut patience = i32::try_from(patience.as_millis()).expect("a short wait");
         loop {
-            // SAFETY: the queue is alive; the event is ours to destroy, and its messages live as long as it.
+            // SAFETY: the queue is alive. The event belongs to this function, and its messages live
+            // as long as the event.
             unsafe {
                 let event = sys::rd_kafka_queue_poll(self.reports, patience);
                 if event.is_null() {
@@ -240,7 +254,7 @@ impl Sender {
         }
     }
 
-    /// Sent and not answered yet.
+    /// Records that were sent and not yet acknowledged.
     pub(crate) fn in_flight(&self) -> usize {
         // SAFETY: the client is alive.
         usize::try_from(unsafe { sys::rd_kafka_outq_len(self.client.native_ptr()) })
@@ -250,7 +264,7 @@ impl Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        // SAFETY: both references are ours, and the client goes after them.
+        // SAFETY: topic and queue belong to `self`, and the client is dropped after them.
         unsafe {
             sys::rd_kafka_topic_destroy(self.topic);
             sys::rd_kafka_queue_destroy(self.reports);

@@ -1,5 +1,7 @@
-//! The measurements of what keeps an entry a message in Redis: the same messages, on the same Redis, in the same run. Neither rival has Kafka on
-//! either side: what is due is looked at and dropped.
+//! Measures the rivals, which keep one Redis entry per message, with the same messages on the same
+//! Redis.
+//!
+//! A rival has no Kafka on either side. It checks a due message and drops it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,19 +18,20 @@ use crate::row::{Lateness, Row, Stage, System};
 use crate::stage::{Bench, OVERDUE_SPAN, millis};
 use crate::workload::spread;
 
-/// Of the messages that asynq is measured with: what it costs a message is the same for more, and it is slow.
+/// Limit of messages for asynq. It is slow, and its cost per message does not depend on the count.
 const ASYNQ_COUNT: usize = 100_000;
-/// For a message to be scheduled by asynq, on a busy machine.
+/// Time that asynq needs to schedule a message on a busy machine.
 const ASYNQ_PACE: Duration = Duration::from_micros(300);
 
 impl Bench<'_> {
-    /// The per-message layout: in, out, and steady at each rate that it can follow.
+    /// Measures the per-message layout: in, out, and a steady load at each rate that it can
+    /// sustain.
     pub(crate) fn layout(&self) -> Vec<Row> {
         let (store, drain) = (self.layout_store(), self.layout_drain());
         self.with_steady(store, drain, |rate| self.layout_steady(rate))
     }
 
-    /// The same of asynq.
+    /// Measures asynq in the same way.
     pub(crate) fn asynq(&self, program: &Path) -> Vec<Row> {
         let (store, drain) = (self.asynq_store(program), self.asynq_drain(program));
         self.with_steady(store, drain, |rate| self.asynq_steady(program, rate))
@@ -36,7 +39,8 @@ impl Bench<'_> {
 
     fn with_steady(&self, store: Row, drain: Row, steady: impl Fn(usize) -> Row) -> Vec<Row> {
         let both = store.and(&drain);
-        // Beyond that, its lateness would only say how long the measurement lasted.
+        // Above this rate a backlog grows, so the lateness would depend only on the length of the
+        // measurement.
         let follows = |rate: usize| both.rate.is_some_and(|most| (rate as f64) < most);
         let rates = self.load.steady.rates.iter();
         let rows: Vec<Row> = rates

@@ -1,4 +1,5 @@
-//! A route of its own for each measurement, so that none finds what another left; its service; and what Redis holds of it.
+//! Gives each measurement its own route, starts the service for it, and reads the state of its
+//! shards.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,12 +9,12 @@ use crate::env::{PATIENCE, Postdate, Redis, eventually, unique};
 use crate::progress::Progress;
 use crate::topics::Topics;
 
-/// Nothing moves for so long: it never will.
+/// If the value does not change for this long, waiting is pointless.
 const SILENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Route<'a, E = Topics<'a>> {
     ends: &'a E,
-    /// The lines of the configuration that say where messages wait.
+    /// The lines of the configuration that select the store.
     store: String,
     deployment: String,
     pub(crate) source: String,
@@ -51,7 +52,8 @@ impl<'a, E: Ends> Route<'a, E> {
         Route { delivery, ..self }
     }
 
-    /// The program as it is shipped, in these roles; all that is set is where things are.
+    /// Starts the program as shipped, with these roles. The configuration sets only addresses,
+    /// names and the delivery guarantee.
     pub(crate) fn serve(&self, roles: &[&str]) -> Postdate {
         let Route {
             store,
@@ -81,7 +83,7 @@ impl<'a, E: Ends> Route<'a, E> {
         self.ends.held(&self.dead)
     }
 
-    /// What Redis holds of the route. Asked for on one connection, in one round trip.
+    /// A reader of the route's state in Redis.
     pub(crate) fn stored(&self, redis: &Redis) -> Stored<'a, E> {
         let prefix = |shard: &String| format!("pd:{{{}/bench/{shard}}}:", self.deployment);
         Stored {
@@ -92,16 +94,17 @@ impl<'a, E: Ends> Route<'a, E> {
     }
 }
 
-/// Reads the shards' state in Redis, for the service's own metrics come once a second.
+/// Reads the state of all shards in one round trip. The service's metrics are updated only once per
+/// second.
 pub(crate) struct Stored<'a, E> {
     ends: &'a E,
     connection: redis::Connection,
-    /// Of each shard's keys.
+    /// The key prefix of each shard.
     prefixes: Vec<String>,
 }
 
 impl<E: Ends> Stored<'_, E> {
-    /// Records that are stored, over all shards; `None`: not all shards are born.
+    /// Number of stored records over all shards, or `None` until every shard exists in the store.
     pub(crate) fn records(&mut self) -> Option<usize> {
         let watermarks = self.each("HGET", |key| format!("{key}meta"), Some("watermark"));
         let offset = |hex: &Option<String>| usize::from_str_radix(hex.as_deref()?, 16).ok();
@@ -112,7 +115,7 @@ impl<E: Ends> Stored<'_, E> {
             .sum()
     }
 
-    /// Whether somebody holds the lease of each shard.
+    /// Returns true if every shard has a lease.
     pub(crate) fn is_leased(&mut self) -> bool {
         let tokens: Vec<Option<String>> =
             self.each("HGET", |key| format!("{key}meta"), Some("token"));
@@ -121,7 +124,7 @@ impl<E: Ends> Stored<'_, E> {
             .all(|token| token.as_ref().is_some_and(|token| !token.is_empty()))
     }
 
-    /// Messages that wait, as the store counts them: in each slice's field the first number.
+    /// Number of pending messages. The count is the first number in the field of each slice.
     pub(crate) fn pending(&mut self) -> usize {
         let slices: Vec<Vec<String>> = self.each("HVALS", |key| format!("{key}counts"), None);
         let messages = slices.iter().flatten().map(|field| {
@@ -153,7 +156,7 @@ impl<E: Ends> Stored<'_, E> {
     }
 }
 
-/// What Redis says it uses in all, in bytes.
+/// Total memory that Redis reports, in bytes.
 pub(crate) fn memory(connection: &mut redis::Connection) -> usize {
     let info: String = redis::cmd("INFO")
         .arg("memory")
@@ -166,7 +169,8 @@ pub(crate) fn memory(connection: &mut redis::Connection) -> usize {
         .expect("Redis tells what it uses")
 }
 
-/// Waits until `now` answers `goal`, or nothing new for a long while; answers what it was at last.
+/// Waits until `now` returns at least `goal`, or until its value has not changed for `SILENCE`.
+/// Returns the last value.
 pub(crate) fn wait_for(
     progress: &Progress,
     goal: usize,
@@ -184,7 +188,7 @@ pub(crate) fn wait_for(
     last
 }
 
-/// Waits until the service has begun, which takes it a moment.
+/// Waits until `has` returns true, which takes a moment after a start. Panics if the service exits.
 pub(crate) fn begun(service: &mut Postdate, what: &str, mut has: impl FnMut(&Postdate) -> bool) {
     eventually(what, PATIENCE, || {
         assert!(service.runs(), "{}", service.logs());

@@ -1,24 +1,25 @@
-//! One measurement, as it is printed, plotted and kept; and the middle one of several runs.
+//! Defines the result of one measurement, and the median of several runs.
 
 use serde::Serialize;
 
 use crate::ledger::Verdict;
 use crate::meter::Usage;
 
-/// What was measured.
+/// The system that was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum System {
     PlainCopy,
-    /// The copy that all else is held against.
+    /// The fast copy, the baseline of the measurements on Kafka.
     Floor,
     Postdate,
     Embedded,
-    /// An entry a message in Redis, by hand.
+    /// The handwritten layout with one Redis entry per message.
     Layout,
-    /// A library that does it.
+    /// A Go library for delayed tasks, with one Redis entry per message.
     Asynq,
-    /// From stream to stream of NATS: merely reading, copies, the service, and what the server itself has.
+    /// Systems on NATS: reading a stream, copying it with and without ids, Postdate, and the
+    /// server's own schedules.
     NatsReading,
     NatsCopyOnce,
     NatsFloor,
@@ -26,7 +27,7 @@ pub(crate) enum System {
     Schedules,
 }
 
-/// At what.
+/// The kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Stage {
@@ -34,28 +35,30 @@ pub(crate) enum Stage {
     Read,
     Store,
     Drain,
-    /// Store and drain, one after the other.
+    /// Store and drain together, one after the other.
     Both,
-    /// So many messages a second.
+    /// Messages per second of a steady load.
     Steady(usize),
-    /// All due in one millisecond.
+    /// All messages are due in one millisecond.
     Burst,
-    /// So many messages a second of a shard beside those that have the burst, while it lasts.
+    /// Messages per second of a shard without the burst, measured during the burst.
     Meanwhile(usize),
-    /// So many that wait for days, into the store.
+    /// Number of long-waiting messages that are stored.
     Fill(usize),
-    /// A steady load beside them.
+    /// A steady load beside the waiting messages.
     Beside(Depth),
-    /// Drain and a steady load as a consumer sees them that reads only what is committed.
+    /// Drain and steady load as a `read_committed` consumer sees them. The number is messages per
+    /// second.
     SeenDrain(Delivery),
     SeenSteady(Delivery, usize),
-    /// A steady load seen so, of what was due after that.
+    /// The messages of a steady load that were due after the event, as a `read_committed` consumer
+    /// sees them.
     Moved(Delivery, Event),
-    /// So many shards, and nothing to do.
+    /// Number of shards without messages.
     Idle(usize),
 }
 
-/// What happens to timers.
+/// A change in the set of timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Event {
@@ -74,7 +77,7 @@ impl Event {
     }
 }
 
-/// What a route promises of copies.
+/// The delivery guarantee of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Delivery {
@@ -85,7 +88,7 @@ pub(crate) enum Delivery {
 impl Delivery {
     pub(crate) const BOTH: [Delivery; 2] = [Delivery::AtLeastOnce, Delivery::ExactlyOnce];
 
-    /// As in the configuration.
+    /// The name in the configuration.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Delivery::AtLeastOnce => "at-least-once",
@@ -94,29 +97,29 @@ impl Delivery {
     }
 }
 
-/// What a steady load has below it.
+/// The conditions of a steady load beside waiting messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Depth {
-    /// Messages a second, and messages that wait.
+    /// Messages per second of the load, and the number of waiting messages.
     pub(crate) rate: usize,
     pub(crate) waiting: usize,
-    /// The rewriter has nothing left to do.
+    /// True if compaction was finished before the load.
     pub(crate) settled: bool,
 }
 
-/// What the service's process took beside processor time.
+/// Figures of the service's process besides its processor time.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Process {
-    /// From its start until it is ready and holds every shard.
+    /// Seconds from the start until the service is ready and holds every shard.
     pub(crate) start_up_s: Option<f64>,
-    /// The most memory that it had at once, and its budget for messages that are loaded: bytes.
+    /// Peak memory, and the budget for loaded messages, in bytes.
     pub(crate) peak_bytes: f64,
     pub(crate) budget_bytes: f64,
-    /// Stored runs that were put together or split meanwhile.
+    /// Runs that compaction rewrote.
     pub(crate) rewritten_runs: f64,
 }
 
-/// What is taken while nothing is to be done: per cent of a core.
+/// Processor time of an idle service, its Redis and its broker, in per cent of a core.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Idle {
     pub(crate) service: f64,
@@ -124,30 +127,32 @@ pub(crate) struct Idle {
     pub(crate) broker: f64,
 }
 
-/// What does not apply is left out.
+/// The result of one measurement. Figures that do not apply are `None`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) system: System,
     pub(crate) stage: Stage,
-    /// Messages a second.
+    /// Messages per second.
     pub(crate) rate: Option<f64>,
-    /// Microseconds of processor time a message: of the copy or the service, of Redis, of the broker.
+    /// Processor time in microseconds per message: of the copy or the service, of Redis, and of the
+    /// broker.
     pub(crate) cpu_us: Option<f64>,
     pub(crate) redis_cpu_us: Option<f64>,
     pub(crate) broker_cpu_us: Option<f64>,
-    /// Of the store, a message that waits.
+    /// Bytes of the store per waiting message.
     pub(crate) bytes: Option<f64>,
     pub(crate) lateness_ms: Option<Lateness>,
-    /// Of what was due while the last fifth of a steady load came: as the load's p50, unless it grows.
+    /// The p50 of the messages that were due in the last fifth of a steady load. If it exceeds the
+    /// p50 of the whole load, the lateness grows.
     pub(crate) last_p50_ms: Option<f64>,
     pub(crate) process: Option<Process>,
     pub(crate) idle: Option<Idle>,
-    /// The part of all cores that other programs had.
+    /// Share of all cores that other programs used, from 0 to 1.
     pub(crate) others: f64,
     pub(crate) verdict: Verdict,
 }
 
-/// Milliseconds between the due and the arrival.
+/// Milliseconds from the due time to the arrival.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Lateness {
     pub(crate) p50: f64,
@@ -157,7 +162,7 @@ pub(crate) struct Lateness {
 }
 
 impl Lateness {
-    /// Of times in ascending order; none: nothing arrived.
+    /// Computes the percentiles of ascending values. Returns `None` if there are no values.
     pub(crate) fn of(sorted: &[i64]) -> Option<Lateness> {
         let last = sorted.len().checked_sub(1)?;
         let share = |per_mille: usize| sorted[(sorted.len() * per_mille / 1_000).min(last)] as f64;
@@ -189,7 +194,7 @@ impl Row {
         }
     }
 
-    /// Of a copy by this process.
+    /// The row of a copy that this process made.
     pub(crate) fn copy(system: System, usage: &Usage, verdict: Verdict) -> Row {
         let count = verdict.count as f64;
         let row = Row::new(system, Stage::Copy, usage, verdict);
@@ -200,7 +205,7 @@ impl Row {
         }
     }
 
-    /// Of a program that keeps its messages in Redis.
+    /// The row of a program that keeps its messages in a store.
     pub(crate) fn service(system: System, stage: Stage, usage: &Usage, verdict: Verdict) -> Row {
         let each = |cpu: std::time::Duration| Some(cpu.as_secs_f64() * 1e6 / verdict.count as f64);
         let row = Row::new(system, stage, usage, verdict);
@@ -211,7 +216,7 @@ impl Row {
         }
     }
 
-    /// Of the service while it has nothing to do.
+    /// The row of an idle service.
     pub(crate) fn at_rest(stage: Stage, usage: &Usage, verdict: Verdict) -> Row {
         let part = |cpu: std::time::Duration| cpu.as_secs_f64() / usage.wall.as_secs_f64() * 100.0;
         let idle = Idle {
@@ -226,7 +231,8 @@ impl Row {
         }
     }
 
-    /// Of what runs in this process beside the load, and without a broker.
+    /// Removes the processor time of program and broker. Use this for code that runs in this
+    /// process, or if the figure means nothing for the row.
     pub(crate) fn of_redis_alone(self) -> Row {
         Row {
             cpu_us: None,
@@ -242,7 +248,7 @@ impl Row {
         }
     }
 
-    /// What a message costs on both of two ways.
+    /// Adds the costs per message of two stages that follow each other.
     pub(crate) fn and(&self, other: &Row) -> Row {
         let add = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a + b);
         Row {
@@ -289,7 +295,8 @@ impl Row {
         }
     }
 
-    /// The one in the middle, figure by figure, of the same measurement in several runs. Of the verdicts, the first that is bad.
+    /// The median of each figure over several runs. The verdict is the first one that shows a
+    /// defect.
     fn median(rows: &[&Row]) -> Row {
         let of = |figure: fn(&Row) -> Option<f64>| {
             median(rows.iter().filter_map(|row| figure(row)).collect())
@@ -440,7 +447,7 @@ fn rounded(count: usize) -> String {
     }
 }
 
-/// Each measurement of the first run with its like in the others.
+/// Takes each measurement of the first run and returns its medians over all runs.
 pub(crate) fn medians(runs: &[Vec<Row>]) -> Vec<Row> {
     let like = |row: &Row| {
         runs.iter()
@@ -459,7 +466,7 @@ pub(crate) fn find(rows: &[Row], system: System, stage: Stage) -> Option<&Row> {
         .find(|row| row.system == system && row.stage == stage)
 }
 
-/// Of an even number, the mean of the two in the middle.
+/// The median. For an even count it is the mean of the two middle values.
 pub(crate) fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
     let (below, above) = (

@@ -1,5 +1,6 @@
-//! The measurements of the service and of the copies, one after the other on the same servers; each fills topics of its own, and judges what
-//! arrived.
+//! Measures the copies and the basic stages of the service: ingress, drain and steady load.
+//!
+//! Each measurement uses new topics on the same servers and checks the messages that arrived.
 
 use std::time::{Duration, Instant};
 
@@ -16,24 +17,25 @@ use crate::topics::Topics;
 use crate::workload::{Steady, Workload, spread};
 use crate::{LIMIT, copy};
 
-/// Over how long the messages of the drain were due: so, every run holds messages of all of it.
+/// Range of the due times in a drain. They are shuffled, so every run contains due times of the
+/// whole range.
 pub(crate) const OVERDUE_SPAN: Duration = Duration::from_secs(10);
 
-/// For a message to be sent and stored, on a busy machine.
+/// Time to send and store one message on a busy machine.
 pub(crate) const PACE: Duration = Duration::from_micros(20);
 
-/// Of the copies before the first that is measured: a fresh JVM is slow.
+/// Messages copied before each measured copy, because a fresh JVM is slow.
 const WARM_UP: usize = 100_000;
 
-/// Of the steady loads, before the first that is measured: small requests go other ways through a JVM than those of a copy, and until it has
-/// compiled these it takes a core more.
+/// Length and rate of the load before the first measured steady load. Small requests use other JVM
+/// code than a copy, and compiling it takes an additional core.
 const STEADY_WARM_UP: Duration = Duration::from_secs(30);
 const STEADY_WARM_UP_RATE: usize = 5_000;
 
-/// What was due in that part of a steady load, at its end, tells whether its lateness grows.
+/// The last fifth of a steady load is evaluated separately. It shows if the lateness grows.
 const LAST_PART: u32 = 5;
 
-/// How often is looked whether the target has everything. Each look costs the broker four requests.
+/// Interval of the checks for completion. Each check sends the broker requests for every partition.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 pub(crate) struct Bench<'a, E = Topics<'a>> {
@@ -45,7 +47,7 @@ pub(crate) struct Bench<'a, E = Topics<'a>> {
 }
 
 impl Bench<'_> {
-    /// The plain copy and the best: the floor.
+    /// Measures the plain copy and the fast copy, which is the floor.
     pub(crate) fn copies(&self) -> Vec<Row> {
         self.progress.step("copy");
         let (warm, source) = (self.ends.make("warm"), self.ends.make("copied"));
@@ -78,7 +80,8 @@ impl Bench<'_> {
 }
 
 impl<E: Ends> Bench<'_, E> {
-    /// From the source into the store. Answers, too, how long filling and storing took.
+    /// Measures ingress from the source into the store. Also returns the time that it took to fill
+    /// the source and store the messages.
     pub(crate) fn ingress(&self) -> (Row, Duration) {
         self.progress.step("ingress");
         let (route, began) = (self.route(), Instant::now());
@@ -115,7 +118,8 @@ impl<E: Ends> Bench<'_, E> {
         )
     }
 
-    /// From the store to the target: what became due while no timer ran. `pace`: how long it takes to fill and store as many, if known.
+    /// Measures delivery from the store to the target. All messages became due while no timer ran.
+    /// `pace` is the time to fill the source and store the messages, if known.
     pub(crate) fn drain(&self, pace: Option<Duration>) -> Row {
         self.progress.step("drain");
         let (route, count) = (self.route(), self.load.count);
@@ -148,7 +152,7 @@ impl<E: Ends> Bench<'_, E> {
         Row::service(E::SYSTEM, Stage::Drain, &usage, arrivals.verdict).within(seconds)
     }
 
-    /// A steady load that nobody measures.
+    /// Warms up the broker with a steady load that is not measured.
     pub(crate) fn warm_up(&self) {
         self.progress.step("steady load: warming up the broker");
         self.steady_load(
@@ -160,7 +164,7 @@ impl<E: Ends> Bench<'_, E> {
         );
     }
 
-    /// A steady load, and how late it comes by the broker's stamp.
+    /// Measures a steady load and its lateness by the broker's timestamps.
     pub(crate) fn steady(&self, rate: usize) -> Row {
         self.progress.step(&format!("steady load: {rate}/s"));
         self.steady_load(rate, &self.load.steady)
@@ -193,7 +197,8 @@ impl<E: Ends> Bench<'_, E> {
         }
     }
 
-    /// A steady load into a route that is served, until all of it has arrived. `dues`: those of earlier loads, to which its own are added.
+    /// Sends a steady load through a running service, until all of it has arrived. Appends its due
+    /// times to `dues`, which may contain those of earlier loads.
     pub(crate) fn flow(
         &self,
         rate: usize,
@@ -224,7 +229,7 @@ impl<E: Ends> Bench<'_, E> {
         }
     }
 
-    /// A new route, on a Redis that holds nothing.
+    /// Creates a new route on an empty Redis.
     pub(crate) fn route(&self) -> Route<'_, E> {
         self.empty_redis();
         Route::in_redis(self.ends, self.redis)
@@ -287,16 +292,16 @@ impl<E: Ends> Bench<'_, E> {
     }
 }
 
-/// What a steady load took, and what Redis held of it when it ended.
+/// The resources that a steady load used, and the state of Redis at its end.
 pub(crate) struct Flow {
     pub(crate) usage: Usage,
     waiting: usize,
     memory: usize,
-    /// When the last was sent.
+    /// When the last message was sent, in epoch milliseconds.
     ended: i64,
 }
 
-/// Of messages none of which is due yet.
+/// Checks a load of which no message is due yet.
 pub(crate) fn judge_waiting(route: &Route<'_, impl Ends>, count: usize, pending: usize) -> Verdict {
     let (lost, doubled) = (count.saturating_sub(pending), pending.saturating_sub(count));
     Verdict {
@@ -309,7 +314,7 @@ pub(crate) fn judge_waiting(route: &Route<'_, impl Ends>, count: usize, pending:
     }
 }
 
-/// As an operator ends it.
+/// Stops the service as an operator does.
 pub(crate) fn stop(mut service: Postdate) {
     let (status, _) = service.terminate();
     assert!(

@@ -1,10 +1,10 @@
-//! The tables that are printed, and what their columns mean.
+//! Prints the result tables.
 
 use crate::compare::{Beside, Comparison, Figure, RIVALS, of_the_floor};
 use crate::held::Held;
 use crate::row::{Idle, Process, Row};
 
-/// Prints the rows beside the floor, if it is one of them; the ratios are those of the runs, each by itself.
+/// Prints the rows and their ratios to the baseline. Each ratio uses the figures of one run.
 pub(crate) fn print(rows: &[Row], runs: &[Vec<Row>]) {
     let ratio =
         |row: &Row, figure: Figure| number(of_the_floor(runs, row.system, row.stage, figure), 2);
@@ -37,7 +37,7 @@ pub(crate) fn print(rows: &[Row], runs: &[Vec<Row>]) {
     print_lateness(rows);
 }
 
-/// Milliseconds after the due, of the rows that have any.
+/// Prints the lateness of the rows that have one, in milliseconds.
 fn print_lateness(rows: &[Row]) {
     let head = [
         "steady load: after the due",
@@ -67,7 +67,7 @@ fn print_lateness(rows: &[Row]) {
     }
 }
 
-/// Of the rows of a service that has nothing to do.
+/// Prints the processor time of idle services.
 pub(crate) fn print_idle(rows: &[Row]) {
     let head = [
         "nothing to do: per cent of a core",
@@ -90,7 +90,7 @@ pub(crate) fn print_idle(rows: &[Row]) {
     }
 }
 
-/// What an entry a message takes, and how many times as much as Postdate.
+/// Prints the figures of the rivals and their ratios to Postdate.
 pub(crate) fn print_comparisons(comparisons: &[Comparison]) {
     let head = [
         "beside an entry a message in Redis",
@@ -126,7 +126,7 @@ pub(crate) fn print_comparisons(comparisons: &[Comparison]) {
     }
 }
 
-/// What the service's process took under strain, and what is held against another measurement.
+/// Prints the process figures of the service, and the comparisons between measurements of Postdate.
 pub(crate) fn print_strained(rows: &[Row], held: &[Held]) {
     let head = [
         "the service's process",
@@ -188,7 +188,7 @@ fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(String::new, |value| format!("{value:.digits$}"))
 }
 
-/// As Markdown, and readable as it is.
+/// Prints a Markdown table with aligned columns, so that its source is readable too.
 fn print_aligned<const N: usize>(lines: &[[String; N]]) {
     let width = |at: usize| {
         lines

@@ -1,4 +1,5 @@
-//! The topics of a measurement: made, counted by their offsets, and read from their start.
+//! Creates the topics of a measurement, counts their records by offsets, and reads them from their
+//! start.
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +14,15 @@ use crate::raw::Reader;
 use crate::row::System;
 use crate::workload::Message;
 
-/// A topic that yields nothing for so long is read, whatever its offsets say.
+/// Stop reading a topic that yields no record for this long, even if its offsets promise more.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Makes topics, and asks for their ends with one client: a new one for each question would cost more than what is measured.
+/// Creates and inspects topics with one client. A new client per request would cost more than the
+/// measured work.
 pub(crate) struct Topics<'a> {
     kafka: &'a Kafka,
     asker: BaseConsumer,
-    /// Of each topic.
+    /// Partitions of each topic.
     pub(crate) partitions: i32,
 }
 
@@ -37,7 +39,7 @@ impl<'a> Topics<'a> {
         }
     }
 
-    /// The same, for topics of so many partitions.
+    /// Returns the same for topics with another number of partitions.
     pub(crate) fn with(&self, partitions: i32) -> Topics<'a> {
         Topics::new(self.kafka, partitions)
     }
@@ -46,12 +48,12 @@ impl<'a> Topics<'a> {
         self.kafka.addr()
     }
 
-    /// Frees the disk of what nobody reads any more.
+    /// Deletes a topic that is no longer read, which frees disk space.
     pub(crate) fn remove(&self, topic: &str) {
         self.kafka.delete_topic(topic);
     }
 
-    /// All partitions, from their first record on.
+    /// All partitions of a topic, from their first record.
     pub(crate) fn all_of(&self, topic: &str) -> TopicPartitionList {
         let mut partitions = TopicPartitionList::new();
         for partition in 0..self.partitions {
@@ -81,7 +83,7 @@ impl Ends for Topics<'_> {
         topic
     }
 
-    /// By its offsets: nobody uses transactions.
+    /// Counts by offsets. The load uses no transactions, whose markers would count too.
     fn held(&self, topic: &str) -> usize {
         let end = |partition| {
             self.asker

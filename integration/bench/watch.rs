@@ -1,4 +1,5 @@
-//! A consumer of a target topic that sees what is committed, as it comes: when each message was seen, by this machine's clock.
+//! Records when a `read_committed` consumer sees each message of a target topic, by this machine's
+//! clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,21 +14,22 @@ use crate::raw::Reader;
 use crate::topics::Topics;
 use crate::workload::Message;
 
-/// How long a read gathers: librdkafka waits for a whole batch or this. It is part of what is seen as lateness.
+/// Timeout of a read. librdkafka waits for a full batch or for this time, so it adds to the
+/// measured lateness.
 const GATHERS: Duration = Duration::from_millis(2);
 
-/// See the module's page. Reads on a thread until it is ended.
+/// A consumer that runs on its own thread until `end` is called.
 pub(crate) struct Watch {
     count: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Seen>,
 }
 
-/// What was seen: number and instant of each, in the order of arrival.
+/// The messages that were seen.
 #[derive(Default)]
 pub(crate) struct Seen {
     arrived: Vec<(usize, i64)>,
-    /// Without a number.
+    /// Messages whose payload contains no number.
     changed: usize,
 }
 
@@ -67,7 +69,7 @@ impl Watch {
         }
     }
 
-    /// How many were seen so far.
+    /// Number of messages seen so far.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
@@ -81,17 +83,17 @@ impl Watch {
 }
 
 impl Seen {
-    /// When the last one came.
+    /// When the last message was seen, in epoch milliseconds.
     pub(crate) fn last(&self) -> i64 {
         self.arrived.iter().map(|(_, at)| *at).max().unwrap_or(0)
     }
 
-    /// In milliseconds after the due, ascending.
+    /// The lateness of all messages in milliseconds, ascending.
     pub(crate) fn lateness(&self, due: impl Fn(usize) -> i64) -> Vec<i64> {
         self.lateness_of(|number| Some(due(number)))
     }
 
-    /// The same, of those that `due` tells of.
+    /// The lateness of the messages for which `due` returns a time, in milliseconds, ascending.
     pub(crate) fn lateness_of(&self, due: impl Fn(usize) -> Option<i64>) -> Vec<i64> {
         let mut lateness: Vec<i64> = self
             .arrived
@@ -102,7 +104,8 @@ impl Seen {
         lateness
     }
 
-    /// Of so many that were sent. Seen before it was due is early, whatever the broker's stamp says.
+    /// Checks the messages against a load of `count`. A message that was seen before its due time
+    /// is early, regardless of the broker's timestamp.
     pub(crate) fn judge(&self, count: usize, dead: usize, due: impl Fn(usize) -> i64) -> Verdict {
         let mut came = vec![0_usize; count];
         self.arrived

@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! Parses the command line of a chaos run.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -38,10 +38,10 @@ impl fmt::Display for Broker {
 pub(crate) struct Asked {
     pub(crate) length: Duration,
     pub(crate) broker: Broker,
-    /// Servers of a Kafka cluster, which replicate each topic.
+    /// Number of Kafka brokers. Each topic is replicated across all of them.
     pub(crate) brokers: usize,
     pub(crate) mode: Mode,
-    /// Messages a second.
+    /// Messages per second.
     pub(crate) rate: u32,
     pub(crate) seed: u64,
     pub(crate) report: Option<PathBuf>,
@@ -58,7 +58,7 @@ impl Asked {
             seed: 1,
             report: None,
         };
-        // Cargo adds `--bench`.
+        // `cargo bench` adds `--bench`.
         for word in words.filter(|word| word != "--bench") {
             let wrong = || {
                 format!(

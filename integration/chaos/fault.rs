@@ -1,4 +1,4 @@
-//! What can be done to a fleet and its servers: each fault begins, lasts a while, and is mended.
+//! Lists the faults that a chaos run injects, with their targets and durations.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 
 use crate::asked::Broker;
 
-/// See the module's page.
+/// A fault. It starts, lasts for a random time, and is then repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     KillTimer,
@@ -27,7 +27,7 @@ pub(crate) enum Fault {
     StopBroker,
 }
 
-/// What a fault happens to: two faults at once happen to different ones.
+/// The part of the system that a fault hits. Two faults at the same time hit different subjects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     Timers,
@@ -55,7 +55,7 @@ impl Fault {
         Self::StopBroker,
     ];
 
-    /// One, or two at once, of different subjects.
+    /// Picks one fault, or sometimes two that hit different subjects.
     pub(crate) fn some(random: &mut StdRng) -> Vec<Self> {
         let mut pick = || Self::ALL[random.random_range(0..Self::ALL.len())];
         let (first, second) = (pick(), pick());
@@ -84,7 +84,8 @@ impl Fault {
         }
     }
 
-    /// How long it lasts, in milliseconds. A frozen worker is to outlive its lease, mostly.
+    /// The range of the duration, in milliseconds. A frozen worker usually stays frozen longer than
+    /// its lease lasts.
     pub(crate) fn length(self) -> Range<u64> {
         match self {
             Self::FreezeTimer | Self::FreezeIngress => 2_000..14_000,

@@ -1,4 +1,4 @@
-//! The processes of Postdate: ingresses and timers of one deployment.
+//! Runs the ingress and timer processes of one deployment.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -8,31 +8,32 @@ use serde_json::Value;
 use crate::env::{Postdate, eventually};
 use crate::server::PARTITIONS;
 
-/// Longer than it takes any fleet that will ever be whole again.
+/// Longer than a healthy deployment needs to assign every shard or to acknowledge every message.
 const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Fleet {
     config: String,
     pub(crate) timers: Vec<Postdate>,
     pub(crate) ingresses: Vec<Postdate>,
-    /// What timers that are gone since had said of possible duplicates.
+    /// Possible duplicates that timers reported before they were killed or stopped.
     possible: f64,
-    /// Processes that ended though nothing was done to them, or ended badly though they were asked to.
+    /// Processes that exited although no fault hit them, or that exited with an error when they
+    /// were stopped.
     crashes: usize,
 }
 
-/// What the ledgers say at the end.
+/// The sums over all shards' ledgers at the end of the run.
 #[derive(Debug)]
 pub(crate) struct Ledgers {
-    /// Messages that they miss, or have too many of.
+    /// Messages that the ledgers miss or have in excess.
     pub(crate) difference: u64,
     pub(crate) pending: u64,
-    /// Those that cannot say, whose difference is in no count.
+    /// Shards whose ledger is unsure. `difference` does not include them.
     pub(crate) unsure: usize,
 }
 
 impl Ledgers {
-    /// Of what `postdate ledger --json` prints.
+    /// Parses the output of `postdate ledger --json`.
     fn of(sheet: &Value) -> Self {
         let sums: Vec<_> = sheet["shards"]
             .as_array()
@@ -50,7 +51,7 @@ impl Ledgers {
             .map(|sums| count(sums, "pending"))
             .iter()
             .sum();
-        // A shard that the store does not know tells nothing, either.
+        // A shard that is missing from the store has no ledger, so it counts as unsure.
         Self {
             difference: count(&sure, "difference"),
             pending,
@@ -92,7 +93,8 @@ impl Fleet {
         self.timers.push(self.process("timer"));
     }
 
-    /// Every shard is held by a worker that answers, one of them left aside; how long that took since `began`.
+    /// Waits until ready workers hold all shards, not counting timer `aside`. Returns the time
+    /// since `began`.
     pub(crate) fn wait_until_whole(&mut self, aside: Option<usize>, began: Instant) -> Duration {
         eventually("every shard has an owner", LIMIT, || {
             (self.held(aside) >= PARTITIONS as usize).then_some(())
@@ -100,7 +102,8 @@ impl Fleet {
         began.elapsed()
     }
 
-    /// Shards that are held by others than `aside`: one that is frozen would keep its caller waiting.
+    /// Shards that timers other than `aside` hold. A frozen timer would block the request for its
+    /// metrics.
     fn held(&self, aside: Option<usize>) -> usize {
         let others = self
             .timers
@@ -114,17 +117,19 @@ impl Fleet {
             .sum()
     }
 
-    /// Notes what a timer says, just before it is killed or asked to end and its count is gone with it.
+    /// Saves the timer's count of possible duplicates. Call this before a kill or a stop, because
+    /// the count ends with the process.
     pub(crate) fn note(&mut self, timer: usize) {
         self.possible += possible(&self.timers[timer]);
     }
 
-    /// Messages that may have come twice, as the timers have told.
+    /// Messages that may have been delivered twice, as counted by the timers.
     pub(crate) fn possible_duplicates(&self) -> usize {
         (self.possible + self.timers.iter().map(possible).sum::<f64>()) as usize
     }
 
-    /// What the ledgers say as soon as nothing is open, or after as long as that may take.
+    /// Reads the ledgers until they show no difference and no pending message, or until `LIMIT` has
+    /// passed.
     pub(crate) fn ledgers(&self) -> Ledgers {
         let began = Instant::now();
         loop {
@@ -139,7 +144,8 @@ impl Fleet {
         }
     }
 
-    /// Before something is done to the processes: those that have ended by themselves are counted, and run again.
+    /// Counts and restarts processes that exited on their own. Call this before a fault, which
+    /// would hide such a crash.
     pub(crate) fn look_after(&mut self) {
         for (role, processes) in [
             ("timer", &mut self.timers),
@@ -164,14 +170,14 @@ impl Fleet {
         self.crashes += usize::from(!ends_well(&mut self.ingresses[ingress]));
     }
 
-    /// Asks the one that was added last to end; it does not come back.
+    /// Stops the timer that was added last, and does not restart it.
     pub(crate) fn remove_timer(&mut self) {
         let last = self.timers.len() - 1;
         self.stop_timer(last);
         self.timers.truncate(last);
     }
 
-    /// Whatever was done to them: all run again.
+    /// Resumes or restarts every process, so that all of them run again.
     pub(crate) fn heal(&mut self) {
         for process in self.timers.iter_mut().chain(&mut self.ingresses) {
             if process.runs() {
@@ -182,7 +188,7 @@ impl Fleet {
         }
     }
 
-    /// Writes down what all of them wrote and say of themselves; answers where.
+    /// Writes the logs, readiness and metrics of every process to files. Returns their folder.
     pub(crate) fn keep_logs(&self) -> PathBuf {
         let folder = tempfile::Builder::new()
             .prefix("postdate-chaos-")
@@ -205,13 +211,14 @@ impl Fleet {
         folder
     }
 
-    /// Processes that have ended though nothing was done to them, or badly though they were asked to.
+    /// Processes that exited although no fault hit them, or that exited with an error when they
+    /// were stopped.
     pub(crate) fn crashes(&self) -> usize {
         self.crashes
     }
 }
 
-/// Of one that does not answer nothing is known.
+/// Possible duplicates that a timer counted, or zero if the timer does not answer.
 fn possible(timer: &Postdate) -> f64 {
     let is_there = timer.get("/healthz").is_some();
     if is_there {

@@ -1,5 +1,7 @@
-//! The storm's clients of Kafka: the load and, beside it, transactions that are aborted, of which nothing may ever arrive; and a reader that sees
-//! only what is committed.
+//! Runs the Kafka clients of a chaos run: the producer, a producer of aborted transactions, and a
+//! consumer.
+//!
+//! No record of an aborted transaction may arrive. The consumer reads only committed records.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,10 +17,11 @@ use crate::sender::{Load, payload};
 use crate::server::{DEAD, PARTITIONS, SOURCE, TARGET};
 use crate::tally::Count;
 
-/// What a message of an aborted transaction says.
+/// Payload of the records in aborted transactions.
 const ABORTED: &str = "aborted";
 
-/// Source partitions, from the first, that have such transactions: who reads what is committed waits behind one that is left open by a fault.
+/// Number of source partitions, from the first, that get aborted transactions. If a fault leaves
+/// such a transaction open, `read_committed` consumers of the partition wait behind it.
 pub(crate) const ABORTED_PARTITIONS: i32 = 2;
 
 pub(crate) fn load(addr: &str, mut load: Load) {
@@ -41,7 +44,8 @@ pub(crate) fn load(addr: &str, mut load: Load) {
     }
 }
 
-/// Whatever fails is tried again with a new client.
+/// Aborts one transaction per second until `stop` is set. After an error it retries with a new
+/// client.
 pub(crate) fn abort_transactions(addr: &str, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         let mut config = ClientConfig::new();
@@ -79,7 +83,7 @@ fn abort_one(producer: &BaseProducer) -> rdkafka::error::KafkaResult<()> {
     producer.abort_transaction(Duration::from_secs(5))
 }
 
-/// Reads until it is stopped. A broker that is away is waited for.
+/// Reads until `stop` is set. Waits for a broker that is down.
 pub(crate) fn read(addr: &str, count: &Count, stop: &AtomicBool) {
     let consumer = consumer(addr);
     while !stop.load(Ordering::Relaxed) {

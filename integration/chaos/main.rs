@@ -1,9 +1,15 @@
-//! `make chaos`: a fleet of real processes on a real Kafka, or a real NATS, and a real Redis, under load, while processes and servers are killed, frozen,
-//! emptied and put back in time, one by one and several at once; then all heals, and what arrived is held against what was sent. It goes on
-//! for as long as it is told, and writes a report.
+//! `make chaos`: runs real Postdate processes under load, injects faults, and compares what arrived
+//! with the messages that were sent.
 //!
-//! Arguments: `for=30m` (also `s`, `h`), `broker=kafka|nats`, `brokers=1|3`, `mode=at-least-once|exactly-once`, `rate=500` messages a second, `seed=7`, `report=FILE`. The exit
-//! code is 1 if a promise was broken. The same seed injects the same faults, though not at the same instants of the processes.
+//! The load runs against a real Redis and a real Kafka or NATS. The faults kill, freeze or stop
+//! processes and servers, and empty Redis or roll it back. They come one by one, or two at once.
+//! The run then stops all faults, waits until every message arrived, and prints a report.
+//!
+//! Arguments: `for=30m` (also `s`, `h`), `broker=kafka|nats`, `brokers=1|3`,
+//! `mode=at-least-once|exactly-once`, `rate=500` (messages per second), `seed=7`, `report=FILE`.
+//! The exit code is 1 if a promise was broken.
+//! The same seed injects the same faults, but they hit the processes at different points of their
+//! work.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,

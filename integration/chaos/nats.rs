@@ -1,5 +1,7 @@
-//! The storm's clients of NATS: the load and, beside it, messages of another subject of the same stream, of which nothing may ever arrive; and a
+//! Runs the NATS clients of a chaos run: the publisher, a publisher of stray messages, and a
 //! reader.
+//!
+//! Stray messages have another subject of the source stream, so none of these may arrive.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,13 +17,14 @@ use crate::sender::{BEAT, Load, payload};
 use crate::server::{ARRIVED, PARTITIONS, STRAY, subject};
 use crate::tally::Count;
 
-/// How long a server may take to answer, and a reader to hear nothing, before they are asked anew.
+/// Timeout for an answer of the server, and for the next message of a reader. Both retry after it.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 
-/// After so long what the server has not confirmed is given up: it has been healed for longer.
+/// Stop retrying unconfirmed messages after this time. It is longer than any fault of the server
+/// lasts.
 const LAST_MAX: Duration = Duration::from_secs(60);
 
-/// What is not confirmed is sent again, under the same id.
+/// Publishes the load. Retries every unconfirmed message under the same `Nats-Msg-Id`.
 pub(crate) fn load(url: &str, mut load: Load) {
     block_on(async {
         let context = connect(url).await;
@@ -34,7 +37,7 @@ pub(crate) fn load(url: &str, mut load: Load) {
     });
 }
 
-/// Answers what was not confirmed.
+/// Publishes a batch once. Returns the messages that the server did not confirm.
 async fn send(context: &Context, load: &Load, batch: Vec<(usize, i64)>) -> Vec<(usize, i64)> {
     let mut acks = Vec::new();
     for (number, due) in &batch {
@@ -51,7 +54,7 @@ async fn send(context: &Context, load: &Load, batch: Vec<(usize, i64)>) -> Vec<(
                 .await,
         );
     }
-    // At once, for each is waited for so long.
+    // Wait for all acknowledgements together, because each may take up to `ANSWER_MAX`.
     let confirmed = join_all(acks.into_iter().map(async |ack| ack.ok()?.await.ok())).await;
     let mut open = Vec::new();
     for ((number, due), ack) in batch.into_iter().zip(confirmed) {
@@ -69,13 +72,13 @@ async fn send(context: &Context, load: &Load, batch: Vec<(usize, i64)>) -> Vec<(
     open
 }
 
-/// What lies between the source's messages: 20 a second.
+/// Publishes 20 stray messages per second between the messages of the source.
 pub(crate) fn stray(url: &str, stop: &AtomicBool) {
     block_on(async {
         let context = connect(url).await;
         while !stop.load(Ordering::Relaxed) {
             for _ in 0..2 {
-                // Lost or not: nobody counts them.
+                // A lost stray message does not matter, so errors are ignored.
                 let _ = context.publish(STRAY, "stray".into()).await;
             }
             tokio::time::sleep(BEAT).await;
@@ -83,7 +86,7 @@ pub(crate) fn stray(url: &str, stop: &AtomicBool) {
     });
 }
 
-/// Reads until it is stopped. A server that is away is waited for.
+/// Reads until `stop` is set. Waits for a server that is down.
 pub(crate) fn read(url: &str, count: &Count, stop: &AtomicBool) {
     block_on(async {
         let (context, mut next) = (connect(url).await, 1);
@@ -95,7 +98,8 @@ pub(crate) fn read(url: &str, count: &Count, stop: &AtomicBool) {
     });
 }
 
-/// Until nothing comes any more, as when there is nothing, or when the server is away.
+/// Reads from sequence `next` until no message comes within `ANSWER_MAX`. The stream is then at its
+/// end or the server is down.
 async fn read_from(
     context: &Context,
     next: &mut u64,
@@ -121,7 +125,7 @@ async fn read_from(
         };
         let message = message?;
         let info = message.info()?;
-        // A consumer that was made anew may begin before where it was told.
+        // A recreated consumer may start before `next`.
         if info.stream_sequence >= *next {
             *next = info.stream_sequence + 1;
             let stamp = info.published.unix_timestamp_nanos() / 1_000_000;

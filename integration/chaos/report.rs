@@ -1,4 +1,4 @@
-//! The report, as a page of Markdown.
+//! Renders the report of a chaos run as Markdown.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -45,7 +45,7 @@ pub(crate) fn page(asked: &Asked, outcome: &Outcome) -> String {
     page
 }
 
-/// What goes on beside the load.
+/// Describes the traffic besides the load.
 fn beside(broker: Broker) -> String {
     match broker {
         Broker::Kafka => format!(

@@ -1,5 +1,7 @@
-//! The load: numbered messages with dues of their own, as a producer of the users' sends them, and what is known of each. How they are sent is
-//! the clients' business, and so is what goes beside them and may never arrive.
+//! Generates the load of a chaos run and records each message that was sent.
+//!
+//! Each message has a number and a due time. The modules `kafka` and `nats` send the messages, and
+//! other traffic that must never arrive.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,14 +15,14 @@ use crate::env::now_ms;
 use crate::server::Server;
 use crate::{kafka, nats};
 
-/// How often the load is sent.
+/// Interval between two batches of the load.
 pub(crate) const BEAT: Duration = Duration::from_millis(100);
 
-/// One message that was sent.
+/// A message that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub(crate) due: i64,
-    /// Partition and offset, once the broker has it for certain.
+    /// Partition and offset, set when the broker acknowledges the message.
     pub(crate) place: Option<(i32, i64)>,
 }
 
@@ -69,7 +71,7 @@ impl Sender {
         self.book.lines().len()
     }
 
-    /// Ends it, and answers all that was sent, by number.
+    /// Stops the load. Returns all messages that were sent, indexed by number.
     pub(crate) fn end(mut self) -> Vec<Sent> {
         self.stop.store(true, Ordering::Relaxed);
         self.threads
@@ -79,7 +81,7 @@ impl Sender {
     }
 }
 
-/// What was sent, by number. Clones are the same book.
+/// The messages sent so far, indexed by number. Clones share the same list.
 #[derive(Clone, Default)]
 struct Book(Arc<Mutex<Vec<Sent>>>);
 
@@ -89,26 +91,28 @@ impl Book {
     }
 }
 
-/// What is to be sent, and when.
+/// Generates the messages of the load, at a steady rate.
 pub(crate) struct Load {
     book: Book,
     stop: Arc<AtomicBool>,
     began: Instant,
-    /// Messages a second.
+    /// Messages per second.
     rate: u32,
     count: u64,
     random: StdRng,
 }
 
 impl Load {
-    /// Waits for a beat and answers what is due to be sent: number and due. Nothing: it is over.
+    /// Waits for one `BEAT` and returns the number and due time of each message to send. Returns
+    /// `None` once the load is stopped.
     pub(crate) fn batch(&mut self) -> Option<Vec<(usize, i64)>> {
         std::thread::sleep(BEAT);
         if self.stop.load(Ordering::Relaxed) {
             return None;
         }
         let wanted = self.began.elapsed().as_millis() as u64 * u64::from(self.rate) / 1_000;
-        // After an outage it goes on at its rate, and does not catch up.
+        // After an outage, send at most one second's worth of messages. The load does not catch up
+        // on the rest.
         let batch = (wanted - self.count).min(u64::from(self.rate)) as usize;
         self.count = wanted;
         let now = now_ms();
@@ -122,7 +126,7 @@ impl Load {
         Some((from..).zip(dues).collect())
     }
 
-    /// The broker has it for certain.
+    /// Records the partition and offset of an acknowledged message.
     pub(crate) fn lies(&self, number: usize, place: (i32, i64)) {
         self.book.lines()[number].place = Some(place);
     }
@@ -132,7 +136,7 @@ pub(crate) fn payload(number: usize) -> String {
     format!("{number:010}{}", "x".repeat(180))
 }
 
-/// Milliseconds: some at once, most within seconds, some over a minute.
+/// A delay in milliseconds: 10 % zero, 10 % from 20 to 60 s, the others from 0.5 to 20 s.
 fn delay(random: &mut StdRng) -> i64 {
     match random.random_range(0..10) {
         0 => 0,

@@ -1,4 +1,4 @@
-//! The broker of a storm: a Kafka, or a NATS server, with what the load is sent to and what arrives.
+//! Runs the broker of a chaos run, a Kafka cluster or a NATS server, with its topics or streams.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ pub(crate) const SOURCE: &str = "chaos.delayed";
 pub(crate) const TARGET: &str = "chaos.target";
 pub(crate) const DEAD: &str = "chaos.dead";
 
-/// Of the same stream as the source's subjects, and nobody's business.
+/// Subject of stray messages, in the same stream as the source subjects. No route reads it.
 pub(crate) const STRAY: &str = "chaos.stray";
 
-/// The streams of what is read and of what arrives.
+/// Streams of the source and of the target.
 const READ: &str = "CHAOS_READ";
 pub(crate) const ARRIVED: &str = "CHAOS_ARRIVED";
 
-/// How long the stream of what arrives knows what it has: as long as any that nobody has told otherwise.
+/// Duplicate window of the target stream. 120 s is the default of NATS.
 pub(crate) const WINDOW: Duration = Duration::from_secs(120);
 
-/// See the module's page.
+/// The broker that the fleet uses.
 pub(crate) enum Server {
     Kafka(KafkaCluster),
     Nats(Nats),
@@ -93,7 +93,7 @@ impl Server {
         }
     }
 
-    /// What the fleet is told.
+    /// The configuration of the Postdate processes.
     pub(crate) fn config(&self, redis: &Redis, mode: Mode) -> String {
         let store = format!(
             "deployment = \"chaos\"\n[store.redis]\nurl = \"{}\"\n",
@@ -134,12 +134,12 @@ dead_letter = {{ nats = "edge", subject = "{DEAD}" }}
     }
 }
 
-/// What a partition is on NATS.
+/// The NATS subject that acts as a partition.
 pub(crate) fn subject(partition: impl std::fmt::Display) -> String {
     format!("{SOURCE}.{partition}")
 }
 
-/// The brokers as TOML strings.
+/// The broker addresses as TOML strings.
 fn brokers(kafka: &KafkaCluster) -> String {
     let addrs = kafka
         .nodes

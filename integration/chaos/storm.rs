@@ -1,4 +1,5 @@
-//! The storm: faults, one after the other and two at once, with moments of calm between them, and what came of it.
+//! Injects faults into a running deployment, with quiet periods between them, and evaluates the
+//! outcome.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,24 +16,27 @@ use crate::sender::{Sender, Sent};
 use crate::server::Server;
 use crate::tally::{Arrived, Tally};
 
-/// So long after a fault what is late is its doing: a lease, a group's session and a backlog.
+/// Milliseconds after a fault in which it may still cause lateness: lease expiry, group session
+/// timeout, backlog.
 const AFTERMATH: i64 = 15_000;
 
-/// Nothing new arrives for so long, though something should: it never will.
+/// If no new message arrives for this long, the missing messages count as lost.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// A fault that was injected.
+/// A round of one or two faults that was injected.
 pub(crate) struct Injected {
     pub(crate) faults: Vec<Fault>,
-    /// In epoch milliseconds, from its beginning until it was mended.
+    /// From the start of the faults to their repair, in epoch milliseconds.
     pub(crate) during: Range<i64>,
-    /// How long shards were without an owner that answers, where a worker went and nothing else happened.
+    /// Time until every shard had a ready owner again. Set only if one timer was killed, frozen or
+    /// stopped and no other fault happened.
     pub(crate) took: Option<Duration>,
-    /// What the processes had told of possible duplicates when it began.
+    /// Possible duplicates that the timers had counted when the round started.
     told: usize,
 }
 
-/// How many came again after a fault, and how many may have, as the processes tell.
+/// Duplicates that arrived after a round of faults, and possible duplicates that the timers
+/// counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Again {
     pub(crate) came: usize,
@@ -50,7 +54,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Acknowledged by the source, and never arrived: where they lie there.
+    /// Partition and offset of each message that the source acknowledged and that never arrived.
     pub(crate) fn lost(&self) -> impl Iterator<Item = (i32, i64)> {
         let came = |number: usize| {
             self.arrived
@@ -73,7 +77,7 @@ impl Outcome {
             .count()
     }
 
-    /// Milliseconds after their due, ascending, of those that were such.
+    /// The lateness of the selected messages in milliseconds, ascending. Negative values are early.
     pub(crate) fn lateness(&self, is_such: impl Fn(&Sent) -> bool) -> Vec<i64> {
         let came = self
             .sent
@@ -85,15 +89,17 @@ impl Outcome {
         lateness
     }
 
-    /// Whether nothing was amiss at that instant, or just before.
+    /// Returns true if `at` is outside the period of every fault. A period spans from 1 s before
+    /// the fault to `AFTERMATH` after it.
     pub(crate) fn is_calm(&self, at: i64) -> bool {
         self.injected.iter().all(|injected| {
             at < injected.during.start - 1_000 || at > injected.during.end + AFTERMATH
         })
     }
 
-    /// Of each round of faults, in their order: what came again, or may have, from its beginning until the next began; what came again later
-    /// than `AFTERMATH` after its end is in the last number, with what came before any.
+    /// Returns the duplicates for each round of faults, and the number of duplicates outside all
+    /// rounds. A duplicate belongs to the last round that started before it, up to `AFTERMATH`
+    /// after its end.
     pub(crate) fn again(&self) -> (Vec<Again>, usize) {
         let told = self
             .injected
@@ -125,7 +131,7 @@ impl Outcome {
         (of, calm)
     }
 
-    /// Whether the store ever lost what it had acknowledged.
+    /// Returns true if a fault made the store lose acknowledged writes.
     fn has_lost_store(&self) -> bool {
         let is_loss = |fault: &Fault| matches!(fault, Fault::RollBackRedis | Fault::EmptyRedis);
         self.injected
@@ -194,7 +200,8 @@ impl Storm {
         }
     }
 
-    /// Injects faults until the time is over, lets all heal, and waits for what is still to come.
+    /// Injects faults until the time is over, repairs everything, and waits for the remaining
+    /// messages.
     pub(crate) fn rage(mut self) -> Outcome {
         while self.began.elapsed() < self.asked.length {
             self.calm();
@@ -232,7 +239,8 @@ impl Storm {
         outcome
     }
 
-    /// Some seconds in which nothing happens; mostly long enough for all to be well again.
+    /// Waits for 1 to 20 seconds, usually long enough for the deployment to recover. Sometimes
+    /// takes a snapshot of Redis.
     fn calm(&mut self) {
         let length = Duration::from_millis(self.random.random_range(1_000..20_000));
         std::thread::sleep(length);
@@ -259,7 +267,7 @@ impl Storm {
             faults[..],
             [Fault::KillTimer | Fault::FreezeTimer | Fault::StopTimer]
         );
-        // A worker that went comes back only after the others have taken over.
+        // The timer comes back only after the others have taken over its shards.
         let took = is_parting.then(|| {
             self.fleet
                 .wait_until_whole(victims.values().next().copied(), began)
@@ -277,7 +285,7 @@ impl Storm {
         });
     }
 
-    /// Answers which process it happened to.
+    /// Starts a fault. Returns the index of the process or broker that it hits.
     fn begin_one(&mut self, fault: Fault) -> usize {
         let timer = self.random.random_range(0..self.fleet.timers.len());
         let ingress = self.random.random_range(0..self.fleet.ingresses.len());

@@ -1,4 +1,4 @@
-//! What arrives, counted as it comes.
+//! Counts the messages that arrive at the target and at the dead-letter destination.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,11 +7,11 @@ use std::thread::JoinHandle;
 use crate::server::{DEAD, Server, WINDOW};
 use crate::{kafka, nats};
 
-/// What came of one number.
+/// The arrivals of one message.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Came {
     pub(crate) times: u32,
-    /// The broker's stamps of the first, and of the last.
+    /// Broker timestamps of the first and the last arrival, in epoch milliseconds.
     pub(crate) first: i64,
     last: i64,
 }
@@ -19,11 +19,12 @@ pub(crate) struct Came {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Arrived {
     pub(crate) by_number: Vec<Came>,
-    /// When what had come came again, by the broker's stamp.
+    /// Broker timestamps of the duplicates.
     pub(crate) again: Vec<i64>,
-    /// Of these, what came within the time for which a stream of NATS passes over what it has.
+    /// Duplicates within the duplicate window of a NATS stream. The stream should have dropped
+    /// these.
     pub(crate) soon_doubled: usize,
-    /// What nobody sent, or what was sent in a transaction that was aborted.
+    /// Messages that are no part of the load, such as those of an aborted transaction.
     pub(crate) foreign: usize,
     pub(crate) dead: usize,
 }
@@ -56,12 +57,12 @@ impl Arrived {
     }
 }
 
-/// What is counted as it comes. Clones are the same count.
+/// A shared count of the arrivals. Clones share the same count.
 #[derive(Clone, Default)]
 pub(crate) struct Count(Arc<Mutex<Arrived>>);
 
 impl Count {
-    /// A message came at `topic`, which has it since `stamp`.
+    /// Counts a message that `topic` received at `stamp`, in epoch milliseconds.
     pub(crate) fn see(&self, topic: &str, payload: &[u8], stamp: i64) {
         let mut arrived = self.arrived();
         if topic == DEAD {

@@ -1,4 +1,5 @@
-//! The alerts: each fires when it should and not otherwise, and leads to a paragraph of the runbook that is there.
+//! Tests the alerts: each fires on its series and not on healthy ones, and links to an existing
+//! runbook section.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -22,7 +23,7 @@ fn all<'t>(text: &'t str, pattern: &str) -> Vec<&'t str> {
 }
 
 #[test]
-fn each_alert_fires_on_its_series_and_none_on_those_of_a_healthy_fleet() {
+fn each_alert_fires_on_its_series_and_never_on_a_healthy_fleet() {
     promtool(&["check", "rules", RULES]);
     promtool(&["test", "rules", "integration/deploy/alerts_test.yaml"]);
     let (rules, tests) = (file(RULES), file("integration/deploy/alerts_test.yaml"));
@@ -48,7 +49,7 @@ fn each_alert_fires_on_its_series_and_none_on_those_of_a_healthy_fleet() {
 }
 
 #[test]
-fn each_alert_names_a_paragraph_that_the_runbook_has() {
+fn each_alert_links_to_a_section_of_the_runbook() {
     let (rules, page) = (file(RULES), file("docs/runbook.md"));
     let anchor = |heading: &str| {
         let kept = heading
@@ -80,7 +81,7 @@ fn each_alert_names_a_paragraph_that_the_runbook_has() {
 }
 
 #[test]
-fn two_installations_under_one_prometheus_are_never_added_together() {
+fn alerts_never_add_up_two_installations() {
     promtool(&[
         "test",
         "rules",
@@ -92,7 +93,8 @@ fn two_installations_under_one_prometheus_are_never_added_together() {
         kept.len() > 25 && kept.iter().all(|first| *first == "namespace"),
         "{kept:?}"
     );
-    // What is not grouped at all keeps every label, and so does what only functions are applied to.
+    // An expression without an aggregation keeps every label, so only aggregations must group by
+    // namespace.
     let ungrouped = Regex::new(r"\b(sum|max|min|count|avg)\(").unwrap();
     let found: Vec<_> = rules
         .lines()

@@ -1,4 +1,4 @@
-//! The chart, as Helm renders and judges it.
+//! Tests the chart as Helm renders and validates it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -13,7 +13,7 @@ const EXAMPLES: [&str; 7] = [
     "small", "split", "secure", "hpa", "keda", "embedded", "nats",
 ];
 
-/// Helm that knows a Kubernetes, for it asks none here.
+/// Builds a Helm command with a fixed Kubernetes version, because Helm has no cluster to ask here.
 pub(super) fn helm(verb: &str, example: &str, more: &[&str]) -> Command {
     let mut command = tool("helm");
     let name: &[&str] = if verb == "template" {
@@ -36,7 +36,7 @@ pub(super) fn helm(verb: &str, example: &str, more: &[&str]) -> Command {
     command
 }
 
-/// What a rendered chart's ConfigMap holds.
+/// The `postdate.toml` in a rendered chart's ConfigMap.
 fn configuration(rendered: &str) -> String {
     let (_, rest) = rendered
         .split_once("postdate.toml: |\n")
@@ -48,7 +48,7 @@ fn configuration(rendered: &str) -> String {
 }
 
 #[test]
-fn each_example_passes_helms_own_check() {
+fn each_example_passes_helm_lint() {
     for example in EXAMPLES {
         output(&mut helm("lint", example, &["--strict", "--quiet"]));
     }
@@ -57,7 +57,7 @@ fn each_example_passes_helms_own_check() {
 #[test]
 fn each_example_renders_as_it_did() {
     for example in EXAMPLES {
-        // Alerts and dashboard are held against their files.
+        // Another test compares alerts and dashboard with their files.
         let rendered = output(&mut helm(
             "template",
             example,
@@ -70,7 +70,7 @@ fn each_example_renders_as_it_did() {
 }
 
 #[test]
-fn alerts_and_dashboard_come_with_the_chart_byte_for_byte() {
+fn the_chart_contains_alerts_and_dashboard_unchanged() {
     let rendered = output(&mut helm("template", "keda", &[]));
     let unindented = |by: usize| {
         rendered
@@ -89,7 +89,7 @@ fn alerts_and_dashboard_come_with_the_chart_byte_for_byte() {
 }
 
 #[test]
-fn the_service_takes_each_configuration_that_the_chart_writes() {
+fn the_service_accepts_each_configuration_of_the_chart() {
     for example in EXAMPLES {
         let folder = folder();
         let secrets = folder.path().join("secrets");
@@ -117,7 +117,8 @@ fn the_service_takes_each_configuration_that_the_chart_writes() {
         text = text
             .replace("/run/secrets/postdate", secrets.to_str().unwrap())
             .replace("/var/lib/postdate", folder.path().to_str().unwrap());
-        // Nothing answers there: what is asked is only whether the configuration is one.
+        // Use addresses without a listener: the test only checks whether the configuration is
+        // accepted.
         for (port, name) in [
             "kafka:9092",
             "kafka:9093",
@@ -151,7 +152,7 @@ fn the_service_takes_each_configuration_that_the_chart_writes() {
 }
 
 #[test]
-fn without_sources_of_kafka_the_ingress_is_scaled_by_what_prometheus_knows() {
+fn without_kafka_sources_keda_scales_the_ingress_by_its_lag_metric() {
     let rendered = output(&mut helm(
         "template",
         "keda",
@@ -165,7 +166,7 @@ fn without_sources_of_kafka_the_ingress_is_scaled_by_what_prometheus_knows() {
 }
 
 #[test]
-fn values_that_make_no_sense_are_refused_with_the_reason() {
+fn invalid_values_are_refused_with_the_reason() {
     for (example, set, words) in [
         (
             "small",
@@ -361,7 +362,7 @@ fn values_that_make_no_sense_are_refused_with_the_reason() {
     );
 }
 
-/// The keys of each table of `config/default.toml`, those behind a # included.
+/// The keys of each table of `config/default.toml`, with those that are commented out.
 fn options() -> BTreeMap<String, BTreeSet<String>> {
     let text = file("config/default.toml");
     let line = Regex::new(r"^#?(?:\[([a-z_.]+)\]$|([a-z_]+) = )").unwrap();
@@ -375,7 +376,7 @@ fn options() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
-fn the_schema_of_values_knows_the_options_of_the_service_and_no_others() {
+fn the_values_schema_has_exactly_the_options_of_the_service() {
     let schema: Value =
         serde_json::from_str(&file("deploy/helm/postdate/values.schema.json")).unwrap();
     let (options, config) = (options(), "/properties/config/properties");
@@ -401,7 +402,7 @@ fn the_schema_of_values_knows_the_options_of_the_service_and_no_others() {
             .keys()
             .cloned()
             .collect();
-        // A table of its own.
+        // `retry` is a nested table with its own row above.
         known.retain(|key| (table, key.as_str()) != ("route.orders", "retry"));
         assert_eq!(
             (&known, &found["additionalProperties"]),
@@ -412,7 +413,7 @@ fn the_schema_of_values_knows_the_options_of_the_service_and_no_others() {
 }
 
 #[test]
-fn secrets_are_refused_wherever_others_can_read_them_and_files_are_not() {
+fn plain_text_secrets_are_refused_and_secret_files_are_accepted() {
     let judged = |example: &str, how: &str, set: &str| {
         let judged = helm("template", example, &[how, set]).output().unwrap();
         (
@@ -591,7 +592,7 @@ fn secrets_are_refused_wherever_others_can_read_them_and_files_are_not() {
             "--set",
             "env.POSTDATE_STORE__REDIS__PASSWORD_FILE=/run/secrets/postdate/redis/password",
         ),
-        // A name is not a secret.
+        // A route may be called `token`: a name is not a secret.
         (
             "small",
             "--set-json",
@@ -603,7 +604,8 @@ fn secrets_are_refused_wherever_others_can_read_them_and_files_are_not() {
     }
 }
 
-/// The ports that the network policy lets the pods of an example connect to, names (53) aside, in its order.
+/// The TCP ports, in order, to which an example's network policy lets its pods connect. DNS (53) is
+/// left out.
 fn egress(example: &str, sets: &[&str]) -> Vec<String> {
     let sets = sets
         .iter()
@@ -624,7 +626,7 @@ fn egress(example: &str, sets: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn the_pods_reach_each_port_that_the_configuration_names() {
+fn the_network_policy_allows_each_port_of_the_configuration() {
     for (example, sets, ports) in [
         ("small", &[][..], &["9092", "6379"][..]),
         ("embedded", &[], &["9092"]),
@@ -669,7 +671,7 @@ fn the_pods_reach_each_port_that_the_configuration_names() {
             ],
             &["9092", "4333", "4222", "6379"],
         ),
-        // What is named is as it was named, and stands once.
+        // Explicit egress rules stay as given. The chart does not repeat their ports.
         ("nats", &[], &["4222", "9092", "6379"]),
         ("secure", &[], &["9093", "6380"]),
         (

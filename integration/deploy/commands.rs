@@ -1,5 +1,7 @@
-//! The program's commands in a cluster: what the runbook says of them is true of the chart and of the program, and the pods in which they run are as
-//! those of the service.
+//! Tests Postdate's commands in a cluster.
+//!
+//! The runbook's command lines match the chart and the program. The pods of the commands match the
+//! pods of the service.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -9,7 +11,7 @@ use super::{file, output, root, tool};
 
 const RESET: &str = "command={reset,--route,orders,--topic,orders.delayed}";
 
-/// What the runbook says of Kubernetes.
+/// The runbook's section about commands in a cluster.
 fn section() -> String {
     let page = file("docs/kubernetes.md");
     let (_, rest) = page
@@ -21,7 +23,7 @@ fn section() -> String {
         .to_owned()
 }
 
-/// What stands behind each `start` up to one of the ends, in a text.
+/// The pieces of `text` after each `start`, each up to the first of the `ends`.
 fn behind<'t>(text: &'t str, start: &str, ends: &[char]) -> BTreeSet<&'t str> {
     text.split(start)
         .skip(1)
@@ -37,7 +39,8 @@ fn rendered(example: &str, template: &str, sets: &[&str]) -> String {
     output(&mut helm("template", example, &sets.collect::<Vec<_>>()))
 }
 
-/// `template`'s lines from the one that is `start` alone to the next that is no deeper, without what they are indented by.
+/// The lines of the YAML block under `start`, without their indentation. The block ends at the
+/// first line that is not deeper.
 fn block(template: &str, start: &str) -> Option<Vec<String>> {
     let depth = |line: &str| line.len() - line.trim_start().len();
     let mut lines = template.lines().skip_while(|line| line.trim() != start);
@@ -54,7 +57,7 @@ fn block(template: &str, start: &str) -> Option<Vec<String>> {
 }
 
 #[test]
-fn the_program_has_every_command_that_the_runbook_runs_in_a_pod_or_as_a_job() {
+fn the_program_has_every_command_of_the_runbook() {
     let section = section();
     let in_pods = behind(&section, "/usr/bin/postdate ", &['`'])
         .into_iter()
@@ -86,7 +89,7 @@ fn the_program_has_every_command_that_the_runbook_runs_in_a_pod_or_as_a_job() {
 }
 
 #[test]
-fn the_runbook_names_what_the_chart_makes() {
+fn the_names_in_the_runbook_match_the_chart() {
     let (section, chart) = (section(), output(&mut helm("template", "keda", &[])));
     let ends = [' ', '`', '.', ','];
     let deployments = behind(&section, "deploy/postdate-", &ends);
@@ -119,7 +122,7 @@ fn the_runbook_names_what_the_chart_makes() {
         section.contains("get secret postdate-admin")
             && file("deploy/helm/values/keda.yaml").contains("secretName: postdate-admin")
     );
-    // A release of another name.
+    // The same chart under another release name.
     let mut other = tool("helm");
     other.args([
         "template",
@@ -138,7 +141,7 @@ fn the_runbook_names_what_the_chart_makes() {
 }
 
 #[test]
-fn a_command_runs_in_a_pod_like_the_service_s_own() {
+fn pods_of_commands_match_the_pods_of_the_service() {
     let pods = [
         ("templates/tests/check.yaml", "check"),
         ("templates/command.yaml", "reset"),
@@ -214,7 +217,8 @@ fn a_command_runs_in_a_pod_like_the_service_s_own() {
         (affinity(check, "split"), affinity(job, "split")),
         (affinity(service, "split"), affinity(service, "split"))
     );
-    // The folder of the embedded store lies in a volume of one node: the check goes where the service is, and a job comes when that has ended.
+    // The volume of the embedded store is bound to one node, so the check runs on the service's
+    // node. A job runs after the service has stopped and needs no affinity.
     let beside = affinity(check, "embedded").expect("a node").join("\n");
     assert!(
         beside.contains("podAffinity") && beside.contains("component: both"),

@@ -1,5 +1,7 @@
-//! The compose file, held against the specification's own schema. Helm is the judge: it holds a chart's values against a schema, and a chart
-//! is quickly made.
+//! Checks the compose file against the schema of the Compose specification.
+//!
+//! Helm validates a chart's values against a schema, so the test wraps the compose file as the
+//! values of a chart.
 
 use super::{file, folder, output, tool};
 
@@ -24,7 +26,7 @@ fn judged(text: &str) -> std::process::Output {
 }
 
 #[test]
-fn the_compose_file_is_one_by_the_specification() {
+fn the_compose_file_matches_the_specification() {
     let text = file("deploy/compose.yaml");
     let verdict = judged(&text);
     assert!(
@@ -48,7 +50,7 @@ fn the_compose_file_is_one_by_the_specification() {
 }
 
 #[test]
-fn the_compose_files_alerts_are_what_its_prometheus_reads() {
+fn the_prometheus_of_the_compose_file_reads_the_alerts() {
     let text = file("deploy/compose.yaml");
     let (_, rest) = text
         .split_once("  prometheus:\n    content: |\n")
@@ -75,7 +77,7 @@ fn the_compose_files_alerts_are_what_its_prometheus_reads() {
 }
 
 #[test]
-fn the_compose_files_service_has_a_configuration_that_it_takes() {
+fn the_service_accepts_the_configuration_of_the_compose_file() {
     let text = file("deploy/compose.yaml");
     let variables = text.lines().filter_map(|line| {
         line.trim()
@@ -86,7 +88,7 @@ fn the_compose_files_service_has_a_configuration_that_it_takes() {
         .map(|(name, value)| (name, value.trim_matches('\'')))
         .collect();
     assert!(variables.len() > 3, "{variables:?}");
-    // Nothing answers there: what is asked is only whether the configuration is one.
+    // Use addresses without a listener: the test only checks whether the configuration is accepted.
     let elsewhere = |value: &str| {
         value
             .replace("//redis:6379", "//127.0.0.1:1")

@@ -1,5 +1,6 @@
-//! The dashboard: whole, by Grafana's own schema, and every query one that Prometheus understands and that finds something of a service at work.
-//! No Grafana runs here.
+//! Tests the dashboard: Grafana's schema covers it, and Prometheus accepts every query.
+//!
+//! Each query must also find data of a running service. The tests do not run Grafana.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -18,7 +19,7 @@ fn panels() -> (Value, Vec<Value>) {
 }
 
 #[test]
-fn grafana_s_schema_knows_all_of_it() {
+fn grafanas_schema_covers_the_dashboard() {
     let place = folder();
     let path = place.path().join("dashboard.json");
     let judge = |text: &str| {
@@ -49,7 +50,7 @@ fn grafana_s_schema_knows_all_of_it() {
 }
 
 #[test]
-fn panels_have_ids_of_their_own_and_lie_beside_one_another() {
+fn panels_have_unique_ids_and_do_not_overlap() {
     let (dashboard, panels) = panels();
     assert_eq!(
         (&dashboard["uid"], &dashboard["schemaVersion"]),
@@ -73,7 +74,7 @@ fn panels_have_ids_of_their_own_and_lie_beside_one_another() {
 }
 
 #[test]
-fn every_panel_says_what_it_shows_and_asks_the_chosen_prometheus() {
+fn every_panel_has_a_description_and_uses_the_selected_prometheus() {
     for panel in panels().1.iter().filter(|panel| panel["type"] != "row") {
         let targets = panel["targets"].as_array().unwrap();
         assert!(
@@ -95,7 +96,7 @@ fn every_panel_says_what_it_shows_and_asks_the_chosen_prometheus() {
 }
 
 #[test]
-fn one_installation_is_shown_at_a_time() {
+fn the_dashboard_shows_one_installation_at_a_time() {
     let (dashboard, panels) = panels();
     let variables = dashboard["templating"]["list"].as_array().unwrap();
     let namespace = variables
@@ -122,7 +123,7 @@ fn one_installation_is_shown_at_a_time() {
     }
 }
 
-/// Every query of every panel, as Grafana asks it with these variables chosen.
+/// Every query of every panel as Grafana sends it, with its variables filled in.
 fn queries() -> Vec<String> {
     let (_, panels) = panels();
     let targets = panels
@@ -145,8 +146,8 @@ fn queries() -> Vec<String> {
 }
 
 #[test]
-fn every_query_is_one_that_prometheus_understands() {
-    // Recording rules take any query, and promtool reads rules.
+fn prometheus_accepts_every_query() {
+    // promtool reads only rules, so wrap each query in a recording rule.
     let rule = |(index, query): (usize, &String)| {
         format!(
             "  - record: q{index}\n    expr: {}\n",
@@ -165,7 +166,7 @@ fn every_query_is_one_that_prometheus_understands() {
 }
 
 #[test]
-fn every_panel_shows_something_of_a_service_at_work() {
+fn every_panel_shows_data_of_a_running_service() {
     let mut scene = Scene::new(kafka(), "shown", 2);
     let sink = scene.sink();
     let service = Postdate::ready_with(&scene.config_with(redis(), "delivery = \"exactly-once\""));
@@ -177,7 +178,7 @@ fn every_panel_shows_something_of_a_service_at_work() {
         })
     };
     counted(0);
-    // More than once, each seen by itself, so that there is a rate.
+    // A rate needs several samples, so send in rounds and wait until Prometheus has scraped each.
     for round in 1..=3 {
         scene.send(20, 500..1_000);
         scene.all_arrive(&sink);
@@ -192,7 +193,8 @@ fn every_panel_shows_something_of_a_service_at_work() {
         prometheus.query(query).iter().any(shows)
     };
     for query in queries() {
-        // What is shown only where something is wrong has to be there all the same, and is asked for with the condition, too.
+        // Some panels show a series only on a problem. The series must exist, and the query with
+        // its condition must be valid.
         let bare = query
             .strip_suffix(" > 0")
             .or(query.strip_suffix(" != 0"))

@@ -1,4 +1,4 @@
-//! The image's file system, as the script assembles it, and the service at work in it: confined to it, read-only, as a user of no name.
+//! Tests the image's file system as the script assembles it, and runs the service confined to it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use super::{file, folder, output, root};
 use crate::env::{Confined, kafka, redis};
 use crate::verdict::Scene;
 
-/// What the image is made of: the tests' own build, or the one that `make image-check` made as it is shipped.
+/// The program in the image: the test build, or the release build of `make image-check`.
 fn program() -> PathBuf {
     std::env::var_os("IMAGE_PROGRAM")
         .map_or_else(|| env!("CARGO_BIN_EXE_postdate").into(), PathBuf::from)
@@ -19,7 +19,7 @@ fn assemble(folder: &Path, archive: &Path) {
 }
 
 #[test]
-fn the_same_program_gives_the_same_bytes_and_nothing_to_run_but_it() {
+fn the_image_is_reproducible_and_contains_no_other_program() {
     let place = folder();
     let path = |name: &str| place.path().join(name);
     assemble(&path("one"), &path("one.tar"));
@@ -44,7 +44,7 @@ fn the_same_program_gives_the_same_bytes_and_nothing_to_run_but_it() {
 }
 
 #[test]
-fn the_dockerfile_ships_what_the_script_assembles_to_a_user_without_rights() {
+fn the_dockerfile_uses_the_script_and_an_unprivileged_user() {
     let text = file("deploy/Dockerfile");
     for line in [
         "RUN deploy/image/build.sh target/release/postdate /rootfs",
@@ -58,7 +58,7 @@ fn the_dockerfile_ships_what_the_script_assembles_to_a_user_without_rights() {
 }
 
 #[test]
-fn messages_are_delivered_by_a_service_that_is_confined_to_the_image() {
+fn a_service_confined_to_the_image_delivers_messages() {
     let place = folder();
     let rootfs = place.path().join("rootfs");
     assemble(&rootfs, &place.path().join("image.tar"));
@@ -76,7 +76,8 @@ fn messages_are_delivered_by_a_service_that_is_confined_to_the_image() {
             .trim()
             .to_owned()
     };
-    // Where the tests are not root's it is 65532 only to itself, and to the machine the user that it was started by.
+    // Without root, the service has id 65532 only in its user namespace. The machine sees the user
+    // that runs the tests.
     let own = rustix::process::geteuid();
     let user = if own.is_root() { 65532 } else { own.as_raw() };
     assert_eq!(

@@ -1,5 +1,8 @@
-//! What lies in `deploy/`, tried: the chart by Helm, the alerts by promtool, the compose file by its schema, the image's file system by running the
-//! service confined in it. What needs a control plane is apart (`make kube`).
+//! Tests the files in `deploy/` with the tools that read them.
+//!
+//! Helm renders the chart, promtool checks the alerts, and the schema checks the compose file. The
+//! service runs confined in the image's file system. Tests that need a control plane are in
+//! `integration/kube/` (`make kube`).
 
 mod alerts;
 mod chart;
@@ -33,7 +36,7 @@ fn folder() -> tempfile::TempDir {
         .unwrap()
 }
 
-/// A tool that `make servers` built, or Debian's.
+/// A tool that `make servers` built, or else the tool of this name in `PATH`.
 fn tool(name: &str) -> Command {
     let built: PathBuf = crate::env::servers().join("go/bin").join(name);
     Command::new(if built.exists() {
@@ -43,7 +46,7 @@ fn tool(name: &str) -> Command {
     })
 }
 
-/// What a command wrote to standard output; it must end well.
+/// Runs a command that must succeed and returns its standard output.
 fn output(command: &mut Command) -> String {
     let Output {
         status,
@@ -61,7 +64,7 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(stdout).unwrap()
 }
 
-/// The metrics that a text names, a histogram's by its own name.
+/// The metrics that a text names. The series of a histogram count as the histogram.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let name = Regex::new("postdate_[a-z_]+[a-z]").unwrap();
     let own = |name: &str| {
@@ -77,7 +80,7 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_metric_that_an_alert_or_the_dashboard_names_is_one_of_a_running_service() {
+fn a_running_service_exports_every_metric_of_the_alerts_and_the_dashboard() {
     let named: BTreeSet<_> = ["alerts.yaml", "dashboard.json"]
         .iter()
         .map(|name| file(&format!("deploy/helm/postdate/files/{name}")))
@@ -107,17 +110,18 @@ fn every_metric_that_an_alert_or_the_dashboard_names_is_one_of_a_running_service
 }
 
 #[test]
-fn what_will_be_due_and_what_is_not_stored_are_told_beforehand() {
+fn metrics_forecast_due_messages_and_report_the_ingress_lag() {
     let mut scene = Scene::new(kafka(), "forecast", 2);
     let service = Postdate::ready_with(&scene.config(redis()));
     let sum = |name: &str| service.metrics().sum(name) as u64;
-    // In the next minute, and in three hours.
+    // 40 messages are due in the next minute and 60 in three hours.
     scene.send(40, 55_000..60_000);
     scene.send(60, 3 * 3_600_000..3 * 3_600_000 + 1_000);
     eventually("all of it waits", LIMIT, || {
         (sum("postdate_pending_messages") == 100).then_some(())
     });
-    // The counts go by the hour until the hour's runs are split, so that the forecast is of the right size, and no more exact than that.
+    // Until the runs of an hour are split, counts are known by hour only. The forecast has the
+    // right size but is not exact.
     eventually("some of it is due soon", LIMIT, || {
         (1..=40)
             .contains(&sum("postdate_due_soon_messages"))
@@ -140,7 +144,7 @@ fn what_will_be_due_and_what_is_not_stored_are_told_beforehand() {
 }
 
 #[test]
-fn the_unit_file_is_one_that_systemd_takes() {
+fn systemd_accepts_the_unit_file() {
     let text = file("deploy/systemd/postdate.service");
     let folder = folder();
     let path = folder.path().join("postdate.service");

@@ -1,4 +1,5 @@
-//! The alerts on what real services have said: their series, recorded moment by moment, and judged by promtool as if each moment were a minute.
+//! Tests the alerts with recorded series of real services. promtool treats each recorded moment as
+//! one minute.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -8,13 +9,15 @@ use super::{folder, output, root};
 use crate::env::{Outgoing, Postdate, Producer, eventually, kafka, redis};
 use crate::verdict::{LIMIT, Scene};
 
-/// Of one moment. Rules look back minutes, and wait for minutes.
+/// Real time between two recorded moments. Alert rules look back for minutes, so one moment counts
+/// as a minute.
 const MOMENT: Duration = Duration::from_millis(250);
 
-/// What tells how fast a machine is, and not whether the service is well.
+/// Alerts that depend on the speed of the machine. A slow machine fires them while the service is
+/// healthy.
 const OF_THE_MACHINE: &str = "PostdateLateness.*|PostdateStoreSlow";
 
-/// Series as Prometheus has them: what was scraped, with the labels of the target. `_` where a series had no sample.
+/// The scraped series with the labels of their target. `_` marks a moment without a sample.
 #[derive(Default)]
 struct Recording {
     series: BTreeMap<String, Vec<String>>,
@@ -28,7 +31,8 @@ impl Recording {
         values.push(value);
     }
 
-    /// One moment of these services, by the name of their instance; one that does not answer is down.
+    /// Records one moment of these services, each under its instance name. A service without an
+    /// answer is down.
     fn take(&mut self, services: &[(&str, &Postdate)]) {
         std::thread::sleep(MOMENT);
         for (instance, service) in services {
@@ -45,14 +49,15 @@ impl Recording {
                     Some((name, labels)) => format!("{name}{{{target},{labels}"),
                     None => format!("{series}{{{target}}}"),
                 };
-                // Without an exponent: series in tests of rules have none.
+                // Prometheus's test format allows no exponents, so write plain decimals.
                 self.note(series, value.parse::<f64>().expect("a number").to_string());
             }
         }
         self.moments += 1;
     }
 
-    /// Has promtool say how many of the alerts that these labels choose fire at these moments.
+    /// Runs promtool on `(moment, label selector, number of firing alerts)` and fails on a
+    /// difference.
     fn judge(&self, expected: &[(usize, &str, usize)]) {
         let mut test = format!(
             "rule_files: [{}]\n",
@@ -87,7 +92,7 @@ impl Recording {
 }
 
 #[test]
-fn alerts_fire_on_the_series_of_real_services_that_are_ill_and_not_while_they_are_well() {
+fn alerts_fire_on_recorded_faults_and_not_on_healthy_services() {
     let mut scene = Scene::new(kafka(), "recorded", 2);
     let sink = scene.sink();
     let missing = format!("{}.missing", scene.deployment);
@@ -107,14 +112,15 @@ fn alerts_fire_on_the_series_of_real_services_that_are_ill_and_not_while_they_ar
     scene.all_arrive(&sink);
     let well = recording.moments - 1;
 
-    // Nobody delivers. What was scraped of a process that has ended is forgotten after five minutes.
+    // The timer is down, so nothing is delivered. Its last samples leave Prometheus's lookback
+    // after five minutes.
     timer.terminate();
     for _ in 0..15 {
         recording.take(&[("a:8088", &ingress), ("b:8088", &timer)]);
     }
     let unowned = recording.moments - 1;
 
-    // Its target does not exist: attempts fail, and wait for the next.
+    // The target of the next message does not exist, so its deliveries fail and are retried.
     timer.restart();
     timer.wait_until_ready();
     let producer = Producer::start(kafka().addr());
@@ -131,7 +137,7 @@ fn alerts_fire_on_the_series_of_real_services_that_are_ill_and_not_while_they_ar
     }
     let refused = recording.moments - 1;
 
-    // Nobody reads.
+    // The ingress is down, so the source has no reader.
     ingress.terminate();
     for _ in 0..15 {
         recording.take(&[("a:8088", &ingress), ("b:8088", &timer)]);

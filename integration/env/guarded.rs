@@ -1,5 +1,6 @@
-//! A real Kafka behind TLS and logins, with an authorizer that allows nothing unasked. The tests' own clients use its open listener, whose
-//! nameless user may do all.
+//! Starts a real Kafka with TLS, logins and an authorizer that denies by default.
+//!
+//! The tests' own clients use its open listener, where the anonymous user is a superuser.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -14,15 +15,15 @@ pub(crate) struct Guarded {
     folder: PathBuf,
 }
 
-/// Who may do all.
+/// The user with all rights.
 pub(crate) const MASTER: &str = "master";
-/// Who may do what he is granted.
+/// The user with only the rights that a test grants.
 pub(crate) const TENANT: &str = "tenant";
 
 const SCRAM: &str = "org.apache.kafka.common.security.scram.ScramLoginModule required;";
 
 impl Guarded {
-    /// Both users have this password by all three mechanisms.
+    /// Both users have this password for all three SASL mechanisms.
     pub(crate) fn start(password: &str) -> Guarded {
         let (folder, addr) = (folder("guarded"), format!("localhost:{}", free_port()));
         certificate(&folder, "broker");
@@ -77,22 +78,22 @@ impl Guarded {
         }
     }
 
-    /// Of the listener that asks for TLS and a login.
+    /// Address of the listener that requires TLS and a login.
     pub(crate) fn secure_addr(&self) -> &str {
         &self.addr
     }
 
-    /// Who signed the broker's certificate.
+    /// Certificate that signed the broker's certificate.
     pub(crate) fn authority(&self) -> PathBuf {
         self.folder.join("broker.pem")
     }
 
-    /// Somebody else.
+    /// Certificate of an unrelated authority. It did not sign the broker's certificate.
     pub(crate) fn stranger(&self) -> PathBuf {
         self.folder.join("stranger.pem")
     }
 
-    /// A program that stands for `kafka-acls.sh`.
+    /// Writes a script that replaces `kafka-acls.sh` and returns its path.
     pub(crate) fn acl_tool(&self) -> PathBuf {
         let tool = self.folder.join("kafka-acls");
         let mut command = java(QUICK, "org.apache.kafka.tools.AclCommand");
@@ -107,7 +108,7 @@ impl Guarded {
     }
 }
 
-/// The open listener's.
+/// Gives access to the broker through its open listener.
 impl Deref for Guarded {
     type Target = Kafka;
 
@@ -116,7 +117,8 @@ impl Deref for Guarded {
     }
 }
 
-/// A key for `localhost` that signed itself: as a store for the broker, and as the authority's certificate for clients.
+/// Creates a self-signed key for `localhost`: a key store for the broker, and a PEM authority
+/// certificate for clients.
 fn certificate(folder: &Path, name: &str) {
     let store = folder.join(format!("{name}.p12"));
     let keytool = |arguments: &[&str]| {

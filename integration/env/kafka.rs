@@ -1,5 +1,6 @@
-//! A real Apache Kafka in KRaft combined mode: one node, or a cluster of several. A node keeps its port and its data over a kill, so that clients
-//! find it again.
+//! Starts a real Apache Kafka in KRaft combined mode: one node or a cluster.
+//!
+//! A node keeps its port and its data when it is killed, so clients can reconnect.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,8 @@ use rdkafka::error::KafkaError;
 use super::process::{Process, Signal, folder, free_port};
 use super::{PATIENCE, eventually, servers};
 
-/// A short session, since a broker that was killed may come back only after its old one ran out: 5 seconds instead of 14.
+/// The broker session is short. A killed broker can return only after its old session expires:
+/// after 5 seconds instead of 14.
 const PROPERTIES: &str = "
 process.roles=broker,controller
 controller.listener.names=CONTROLLER
@@ -35,9 +37,10 @@ group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
 ";
 
-/// A quick start matters more than throughput: the first compiler stage and one collector thread take half the CPU of a start.
+/// Favours a quick start over throughput. C1 compilation only and the serial collector halve the
+/// CPU cost of a start.
 pub(super) const QUICK: &[&str] = &["-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
-/// As an operator starts it.
+/// JVM options as an operator uses them.
 const FAST: &[&str] = &["-Xmx768m"];
 
 pub(crate) struct Kafka {
@@ -49,7 +52,8 @@ pub(crate) struct Kafka {
 }
 
 impl Kafka {
-    /// A broker of one test alone, to be killed and restarted at will. Waits its turn: a few JVMs fill two cores.
+    /// Starts a broker for one test, which may kill and restart it. Waits for a `Turn`, because a
+    /// few JVMs fill two cores.
     pub(crate) fn start() -> Kafka {
         Kafka::start_with(&[])
     }
@@ -62,17 +66,18 @@ impl Kafka {
         Kafka::launch(QUICK, &extra, Some(Turn::take()))
     }
 
-    /// With a second listener, and users that are known from the start. The first stays open, for the tests' own clients.
+    /// Starts a broker with a second listener and predefined users. The first listener stays open
+    /// for the tests' own clients.
     pub(super) fn start_guarded(extra: &Extra<'_>) -> Kafka {
         Kafka::launch(QUICK, extra, Some(Turn::take()))
     }
 
-    /// For measuring: slower to start, faster from then on.
+    /// Starts a broker for benchmarks: it starts more slowly and then runs faster.
     pub(crate) fn start_fast() -> Kafka {
         Kafka::launch(FAST, &Extra::default(), None)
     }
 
-    /// The one that tests share, which takes no turn.
+    /// Starts the broker that tests share. It takes no `Turn`.
     pub(super) fn start_shared() -> Kafka {
         Kafka::launch(QUICK, &Extra::default(), None)
     }
@@ -146,24 +151,25 @@ impl Kafka {
         self.process.end(Signal::KILL);
     }
 
-    /// Ends it in good order, as an operator does.
+    /// Shuts the broker down gracefully, as an operator does.
     pub(crate) fn stop(&mut self) {
         self.process.end(Signal::TERM);
     }
 
-    /// On the same port and with the same data; killed first if it runs.
+    /// Restarts the broker on the same port with the same data. Kills it first if it runs.
     pub(crate) fn restart(&mut self) {
         self.process
             .start_again(&mut broker(self.jvm, &self.folder));
         self.wait();
     }
 
-    /// The processor time it has used since it was started.
+    /// CPU time used since the start.
     pub(crate) fn cpu(&self) -> Duration {
         self.process.cpu()
     }
 
-    /// Connections stay open and nothing answers, as with a network that loses everything.
+    /// Stops the process: connections stay open and get no answer, as when the network drops every
+    /// packet.
     pub(crate) fn pause(&self) {
         self.process.signal(Signal::STOP);
     }
@@ -193,7 +199,7 @@ impl Kafka {
         });
     }
 
-    /// Raises the topic to so many partitions in all.
+    /// Raises the topic's partition count to `total`.
     pub(crate) fn add_partitions(&self, name: &str, total: i32) {
         let partitions = NewPartitions::new(name, usize::try_from(total).expect("not negative"));
         settled(block_on(
@@ -219,7 +225,7 @@ impl Kafka {
 
     /// The first retained offset and the next offset of one partition.
     pub(crate) fn offsets(&self, name: &str, partition: i32) -> (i64, i64) {
-        // A client that does not know of a new topic yet says that it has no such partition.
+        // A client without fresh metadata reports an unknown partition for a new topic, so retry.
         let told = || {
             self.admin()
                 .inner()
@@ -243,7 +249,8 @@ impl Kafka {
         );
     }
 
-    /// A new client for each use: one that saw its broker die would wait longer than the broker takes to come back.
+    /// Creates a new client for each use. A client that lost its broker backs off for longer than
+    /// the broker's restart takes.
     fn admin(&self) -> AdminClient<DefaultClientContext> {
         ClientConfig::new()
             .set("bootstrap.servers", &self.addr)
@@ -251,7 +258,7 @@ impl Kafka {
             .expect("a client of a valid configuration")
     }
 
-    /// Until it answers, and leads every partition it has.
+    /// Waits until the broker answers and each of its partitions has a leader.
     fn wait(&mut self) {
         let admin = self.admin();
         self.process.until("Kafka leads its partitions", || {
@@ -269,8 +276,8 @@ impl Kafka {
     }
 }
 
-/// Several brokers that replicate each topic: with three, two replicas must be in sync for a write. The group's offsets and
-/// transactions are replicated in the same way.
+/// Several brokers that replicate each topic, the group offsets and the transaction state. With
+/// three brokers, a write needs two replicas in sync.
 pub(crate) struct KafkaCluster {
     pub(crate) nodes: Vec<Kafka>,
 }
@@ -320,17 +327,17 @@ impl KafkaCluster {
     }
 }
 
-/// The replicas that must have a record before it is acknowledged.
+/// Number of replicas that must have a record before the broker acknowledges it.
 fn in_sync(count: usize) -> usize {
     count.div_ceil(2)
 }
 
-/// The address of a node's controller.
+/// A free address for a node's controller.
 fn controller() -> String {
     format!("127.0.0.1:{}", free_port())
 }
 
-/// Which node of the quorum a broker is, counted from 1.
+/// Position of a broker in the controller quorum, counted from 1.
 struct Place<'a> {
     id: usize,
     controllers: &'a [String],
@@ -344,13 +351,13 @@ impl Place<'_> {
     }
 }
 
-/// Beyond what every broker of the tests has.
+/// Settings beyond those of every test broker.
 #[derive(Default)]
 pub(super) struct Extra<'a> {
     /// `PROTOCOL://host:port`.
     pub(super) listener: Option<&'a str>,
     pub(super) properties: &'a [(&'a str, &'a str)],
-    /// For SCRAM, as the storage tool takes them.
+    /// SCRAM credentials in the syntax of the storage tool.
     pub(super) users: &'a [String],
 }
 
@@ -372,7 +379,7 @@ fn broker(jvm: &[&str], folder: &Path) -> Command {
     broker
 }
 
-/// The partitions of a topic that have a leader; none for a topic that does not exist.
+/// Number of a topic's partitions that have a leader; zero for a topic that does not exist.
 fn leaders(admin: &AdminClient<DefaultClientContext>, name: &str) -> usize {
     let metadata = admin
         .inner()
@@ -393,7 +400,8 @@ fn settled(results: Result<Vec<TopicResult>, KafkaError>) {
         .for_each(|result| drop(result.expect("the broker agrees")));
 }
 
-/// Admin calls are futures of a thread of their own: any waker serves, and a runtime here would forbid their use inside of another.
+/// The admin client completes its futures on its own thread, so a simple waker suffices. A Tokio
+/// runtime here would panic inside another.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
@@ -411,7 +419,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// The right to run a broker of one's own. A test that asked for a second would wait for itself.
+/// The right to run a broker for one test. A test must not take a second one, or tests could wait
+/// for each other forever.
 pub(super) struct Turn;
 
 static TURNS: (Mutex<u32>, Condvar) = (Mutex::new(2), Condvar::new());

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Starts a Kafka, a NATS server and a Redis on this machine: `local.sh up` starts those that do not run, `local.sh down` stops only what it
-# started. Data stays in .servers/up. KAFKA_PORT, NATS_PORT and REDIS_PORT select other ports.
+# Starts a Kafka, a NATS server and a Redis on this machine. `local.sh up` starts the missing ones.
+# `local.sh down` stops only servers that `up` started. Data stays in .servers/up.
+# KAFKA_PORT, NATS_PORT and REDIS_PORT select other ports.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 servers=${POSTDATE_SERVERS:-$PWD/.servers}
@@ -17,7 +18,7 @@ complain() {
     exit 1
 }
 
-# A process id may have been reused. Our server is the one whose working directory is its data folder.
+# A process id may have been reused. A process is our server if it runs in the data folder.
 runs() {
     local pid
     pid=$(cat "$up/$1.pid" 2>/dev/null) && [[ $(readlink "/proc/$pid/cwd") == "$up/$1" ]]
@@ -89,7 +90,7 @@ topic() {
         --create --if-not-exists --topic "$1" --partitions "$2" "${@:3}" 2>&1) || complain "Kafka does not create the topic $1: $said"
 }
 
-# Uses the NATS protocol directly, so that no client is needed. An existing equal stream is accepted.
+# Uses the NATS protocol directly, so no client is needed. An existing equal stream is accepted.
 stream() {
     local body="{\"name\":\"$1\",\"subjects\":[\"$2\"]}" line
     exec 4<>"/dev/tcp/127.0.0.1/$nats_port"

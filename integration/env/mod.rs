@@ -1,8 +1,9 @@
-//! Real servers, the service's own program and plain clients of the brokers, for one run of the tests. Nothing of it outlives the run, however the
-//! run ends; it knows nothing of what the service promises.
+//! Starts real servers, the Postdate program and plain broker clients for one test run.
 //!
-//! A test asks for the shared `kafka()`, `nats()` and `redis()` and takes names of its own from `unique`; a test that harms a server starts a
-//! `Kafka`, a `Nats` or a `Redis` of its own, at most one of each.
+//! A guard process stops them all when the run ends, however it ends. This module does not check
+//! the promises of the service.
+//! A test uses the shared `kafka()`, `nats()` and `redis()` with names from `unique`. A test that
+//! breaks a server starts its own `Kafka`, `Nats` or `Redis`, at most one of each.
 #![allow(
     dead_code,
     unused_imports,
@@ -42,34 +43,36 @@ pub(crate) use prometheus::Prometheus;
 pub(crate) use redis::{Redis, Snapshot};
 pub(crate) use wire::Wire;
 
-/// How long a server may take to start, and a client to be answered. Generous: two cores, and a JVM beside every test.
+/// Limit for a server start and for a client call. It is long because tests share few cores with
+/// several JVMs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The broker of all tests that do it no harm.
+/// The Kafka broker shared by all tests that do not break it.
 pub(crate) fn kafka() -> &'static Kafka {
     static SHARED: OnceLock<Kafka> = OnceLock::new();
     SHARED.get_or_init(Kafka::start_shared)
 }
 
-/// The NATS server of all tests that do it no harm.
+/// The NATS server shared by all tests that do not break it.
 pub(crate) fn nats() -> &'static Nats {
     static SHARED: OnceLock<Nats> = OnceLock::new();
     SHARED.get_or_init(Nats::start)
 }
 
-/// The store of all tests that do it no harm.
+/// The Redis shared by all tests that do not break it.
 pub(crate) fn redis() -> &'static Redis {
     static SHARED: OnceLock<Redis> = OnceLock::new();
     SHARED.get_or_init(Redis::start)
 }
 
-/// A name that no other test of this run has: for a deployment, a route, or as the first part of a topic's name.
+/// Returns a name that is unique in this run, for a deployment, a route or a topic prefix.
 pub(crate) fn unique(name: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("{name}_{}", COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Asks every few milliseconds until there is an answer; fails the test, naming what was waited for, when there is none in time.
+/// Calls `ask` every 10 milliseconds until it returns a value. Panics with `what` if that
+/// takes longer than `limit`.
 pub(crate) fn eventually<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -81,7 +84,7 @@ pub(crate) fn eventually<T>(what: &str, limit: Duration, mut ask: impl FnMut() -
     }
 }
 
-/// The folder that `make servers` fills.
+/// The folder that `make servers` fills. `POSTDATE_SERVERS` overrides it.
 pub(crate) fn servers() -> PathBuf {
     std::env::var_os("POSTDATE_SERVERS").map_or_else(
         || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".servers"),

@@ -1,4 +1,6 @@
-//! A real NATS server with JetStream, and a plain client of it. It keeps its port and its data over a kill, so that clients find it again.
+//! Starts a real NATS server with JetStream and offers a plain client for it.
+//!
+//! The server keeps its port and its data when it is killed, so clients can reconnect.
 
 use std::future::Future;
 use std::io::{Read as _, Write as _};
@@ -23,17 +25,17 @@ pub(crate) struct Nats {
     process: Process,
 }
 
-/// With what the tests' own clients connect.
+/// Builds the connection options of the tests' own clients.
 pub(crate) type Options = Arc<dyn Fn() -> ConnectOptions + Send + Sync>;
 
-/// A message as a stream holds it. Headers by name, those of one name in their order.
+/// A message as a stream stores it. Headers of the same name keep their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub(crate) sequence: u64,
     pub(crate) subject: String,
-    /// When the server stored it, in epoch milliseconds.
+    /// Time at which the server stored it, in epoch milliseconds.
     pub(crate) stored: i64,
-    /// When this process saw it, in epoch milliseconds.
+    /// Time at which this process read it, in epoch milliseconds.
     pub(crate) arrived: i64,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) payload: Vec<u8>,
@@ -53,7 +55,8 @@ impl Nats {
         Nats::start_with("", None)
     }
 
-    /// `more` stands in the server's configuration file; `login` is a user and a password for the tests' own clients.
+    /// As `start`, with `more` lines in the server's configuration file. `login` is the user and
+    /// password of the tests' own clients.
     pub(crate) fn start_with(more: &str, login: Option<(&str, &str)>) -> Nats {
         let login = login.map(|(user, password)| (user.to_owned(), password.to_owned()));
         let options = move || {
@@ -65,14 +68,14 @@ impl Nats {
         Nats::start_as(more, Arc::new(options))
     }
 
-    /// With other clients than plain ones.
+    /// As `start_with`, with custom connection options for the tests' own clients.
     pub(crate) fn start_as(more: &str, options: Options) -> Nats {
         let mut nats = Nats::begin(free_port(), ("", more), options);
         nats.wait();
         nats
     }
 
-    /// With limits of JetStream, as they stand in the server's configuration file.
+    /// As `start`, with JetStream limits in the syntax of the server's configuration file.
     pub(crate) fn start_limited(limits: &str) -> Nats {
         let mut nats = Nats::begin(
             free_port(),
@@ -83,7 +86,7 @@ impl Nats {
         nats
     }
 
-    /// In a JetStream domain.
+    /// As `start`, in a JetStream domain.
     pub(crate) fn start_in(domain: &str, more: &str) -> Nats {
         let mut nats = Nats::begin(
             free_port(),
@@ -94,7 +97,7 @@ impl Nats {
         nats
     }
 
-    /// Three that replicate what they are asked to.
+    /// Starts three servers that form one cluster.
     pub(crate) fn start_cluster() -> [Nats; 3] {
         let routes = [free_port(), free_port(), free_port()];
         let all = routes
@@ -133,29 +136,30 @@ impl Nats {
         self.process.end(Signal::KILL);
     }
 
-    /// Ends it in good order, as an operator does.
+    /// Shuts the server down gracefully, as an operator does.
     pub(crate) fn stop(&mut self) {
         self.process.end(Signal::TERM);
     }
 
-    /// On the same port and with the same data; killed first if it runs.
+    /// Restarts the server on the same port with the same data. Kills it first if it runs.
     pub(crate) fn restart(&mut self) {
         self.process.start_again(&mut server(&self.folder));
         self.wait();
     }
 
-    /// With something else in its configuration file.
+    /// As `restart`, with other `more` lines in the configuration file.
     pub(crate) fn restart_with(&mut self, more: &str) {
         configure(&self.folder, self.port, ("", more));
         self.restart();
     }
 
-    /// The processor time it has used since it was started.
+    /// CPU time used since the start.
     pub(crate) fn cpu(&self) -> Duration {
         self.process.cpu()
     }
 
-    /// Connections stay open and nothing answers, as with a network that loses everything.
+    /// Stops the process: connections stay open and get no answer, as when the network drops every
+    /// packet.
     pub(crate) fn pause(&self) {
         self.process.signal(Signal::STOP);
     }
@@ -182,7 +186,7 @@ impl Nats {
         });
     }
 
-    /// The names of all that there are.
+    /// The names of all streams.
     pub(crate) fn streams(&self) -> Vec<String> {
         self.ask(async move |context| {
             context
@@ -202,7 +206,7 @@ impl Nats {
         });
     }
 
-    /// Removes what lies before `first`, as retention does.
+    /// Removes all messages before sequence `first`, as retention does.
     pub(crate) fn purge(&self, name: &str, first: u64) {
         self.ask(async move |context| {
             let stream = context
@@ -213,7 +217,7 @@ impl Nats {
         });
     }
 
-    /// Removes what a subject has of a stream's messages.
+    /// Removes a stream's messages with this subject.
     pub(crate) fn purge_subject(&self, name: &str, subject: &str) {
         self.ask(async move |context| {
             let stream = context
@@ -264,7 +268,8 @@ impl Nats {
         });
     }
 
-    /// Stops the only consumer of a stream from bringing anything, for an hour; it is there, and says that it lives.
+    /// Pauses the only consumer of a stream for an hour. It exists and sends heartbeats, but
+    /// delivers no messages.
     pub(crate) fn pause_consumer(&self, stream: &str) {
         self.ask(async move |context| {
             let names = context
@@ -283,7 +288,7 @@ impl Nats {
         });
     }
 
-    /// Answers the sequence.
+    /// Returns the message's sequence in the stream.
     pub(crate) fn publish(
         &self,
         subject: &str,
@@ -293,7 +298,7 @@ impl Nats {
         self.publish_all(subject, [(headers, payload)])[0]
     }
 
-    /// One after the other, each confirmed at the end only.
+    /// Publishes all messages in order, then waits for all acknowledgements. Returns the sequences.
     pub(crate) fn publish_all<'a, P: AsRef<[u8]>>(
         &self,
         subject: &str,
@@ -322,7 +327,7 @@ impl Nats {
         })
     }
 
-    /// As a client may that looks at nothing: headers that are no text.
+    /// Publishes over a raw connection, with headers that need not be valid text.
     pub(crate) fn publish_raw(&self, subject: &str, header: &[u8], payload: &[u8]) {
         let head = [b"NATS/1.0\r\n", header, b"\r\n\r\n"].concat();
         let line = format!(
@@ -342,7 +347,7 @@ impl Nats {
         }
     }
 
-    /// All that a stream holds now.
+    /// All messages that a stream holds now.
     pub(crate) fn stored(&self, name: &str) -> Vec<Stored> {
         self.ask(async move |context| {
             let mut stream = context
@@ -353,7 +358,7 @@ impl Nats {
         })
     }
 
-    /// Waits until a stream holds so many messages, and answers all that it holds.
+    /// Waits until a stream holds `count` messages and returns all its messages.
     pub(crate) fn wait_for(&self, name: &str, count: u64, limit: Duration) -> Vec<Stored> {
         eventually(&format!("{count} messages in {name}"), limit, || {
             (self.count(name) >= count).then_some(())
@@ -371,7 +376,7 @@ impl Nats {
         })
     }
 
-    /// Calls with a client of its own, on a runtime of its own: a test is not asynchronous.
+    /// Runs `call` with a new client on its own runtime, because tests are not asynchronous.
     pub(crate) fn ask<T>(&self, call: impl AsyncFnOnce(Context) -> T) -> T {
         let (url, options) = (self.url(), self.options.clone());
         block_on(async move {
@@ -393,7 +398,7 @@ impl Nats {
                     .map(drop)
             })
         };
-        // On a thread of its own: the test that starts a server may be asynchronous.
+        // Uses its own thread, because the test that starts a server may already run in a runtime.
         self.process.until("NATS answers", || {
             std::thread::scope(|scope| scope.spawn(answers).join().expect("no panic"))
         });

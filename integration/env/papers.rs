@@ -1,8 +1,10 @@
-//! Certificates for 127.0.0.1, as an operator makes them, and curl among them.
+//! Creates TLS certificates for 127.0.0.1 with openssl, as an operator does, and runs curl with
+//! them.
 
 use std::process::Command;
 
-/// `service` and `scraper` are signed by one authority, `ca`; `stranger` is by another. Each is a `.crt` and a `.key`.
+/// The authority `ca` signed `service` and `scraper`. The authority `other` signed `stranger`. Each
+/// has a `.crt` and a `.key` file.
 pub(crate) struct Papers(tempfile::TempDir);
 
 impl Papers {
@@ -73,7 +75,8 @@ impl Papers {
         self.0.path().join(name).display().to_string()
     }
 
-    /// What curl gets, told of files by name: the status, 0 without an answer, and the body.
+    /// Runs curl, whose arguments may name the certificate files. Returns the body and the status,
+    /// which is 0 without an answer.
     pub(crate) fn curl(&self, arguments: &[&str], url: &str) -> (u16, String) {
         let mut command = Command::new("curl");
         command

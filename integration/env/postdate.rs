@@ -1,4 +1,5 @@
-//! The service's own program, started as an operator starts it, with a configuration of the test's and an admin port of its own.
+//! Starts the Postdate program as an operator does, with the test's configuration and a free admin
+//! port.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -17,12 +18,14 @@ pub(crate) struct Postdate {
 }
 
 impl Postdate {
-    /// Runs `postdate run` with this configuration, which leaves `[admin]` out, and returns at once: `wait_until_ready` says more.
+    /// Starts `postdate run` and returns at once. `config` must not contain `[admin]`. See
+    /// `wait_until_ready`.
     pub(crate) fn start(config: &str) -> Postdate {
         Postdate::start_with(config, &[])
     }
 
-    /// With environment variables beside the file. None of the tests' own of that prefix reaches it.
+    /// As `start`, with environment variables. `POSTDATE_*` variables of the test process are
+    /// removed first.
     pub(crate) fn start_with(config: &str, variables: &[(&str, &str)]) -> Postdate {
         let (folder, port) = (folder("postdate"), free_port());
         std::fs::write(
@@ -43,19 +46,19 @@ impl Postdate {
         }
     }
 
-    /// Starts and waits: for the tests that are not about starting.
+    /// Starts the service and waits until it is ready.
     pub(crate) fn ready_with(config: &str) -> Postdate {
         let mut postdate = Postdate::start(config);
         postdate.wait_until_ready();
         postdate
     }
 
-    /// Where it runs: an embedded store with a relative path lies here.
+    /// Working directory of the service. A relative path of an embedded store is inside it.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Where its admin endpoint answers, on this machine.
+    /// Local port of the admin endpoint.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
@@ -64,7 +67,8 @@ impl Postdate {
         self.process.end(Signal::KILL);
     }
 
-    /// Asks it to end, and waits: its exit status, and how long it took. It must be running.
+    /// Asks the service to shut down and waits. Returns the exit status and the duration. Panics if
+    /// the service is not running.
     pub(crate) fn terminate(&mut self) -> (ExitStatus, Duration) {
         assert!(
             self.process.runs(),
@@ -73,35 +77,37 @@ impl Postdate {
         self.process.end(Signal::TERM).expect("it runs")
     }
 
-    /// Waits until it ends by itself, as it does with a configuration that it refuses.
+    /// Waits until the service exits by itself, for example because it refuses its configuration.
     pub(crate) fn wait_until_ended(&mut self) -> ExitStatus {
         super::eventually("the service ends by itself", super::PATIENCE, || {
             self.process.ended()
         })
     }
 
-    /// Its exit status, if it has ended by itself.
+    /// The exit status, if the service has exited by itself.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.process.ended()
     }
 
-    /// With the same configuration, folder and port; killed first if it runs.
+    /// Restarts the service with the same configuration, folder and port. Kills it first if it
+    /// runs.
     pub(crate) fn restart(&mut self) {
         self.process
             .start_again(&mut program(&self.folder, &self.variables));
     }
 
-    /// The processor time it has used since it was started.
+    /// CPU time used since the start.
     pub(crate) fn cpu(&self) -> Duration {
         self.process.cpu()
     }
 
-    /// The most memory that it has had at once since it was started, in bytes.
+    /// Peak resident memory since the start, in bytes.
     pub(crate) fn peak_memory(&self) -> u64 {
         self.process.peak_memory()
     }
 
-    /// Stops its clock, so to speak: a process that is paused, swapped out or starved, and does not know it.
+    /// Stops the process with SIGSTOP, like a process that is swapped out or starved without
+    /// knowing it.
     pub(crate) fn pause(&self) {
         self.process.signal(Signal::STOP);
     }
@@ -114,12 +120,12 @@ impl Postdate {
         self.process.runs()
     }
 
-    /// What it answers on its admin port, if it does: status and body.
+    /// Sends GET to the admin port. Returns status and body, or `None` without an answer.
     pub(crate) fn get(&self, path: &str) -> Option<(u16, String)> {
         http_get(self.port, path).ok()
     }
 
-    /// The same with a header, such as `Authorization: Bearer ...`.
+    /// As `get`, with one header such as `Authorization: Bearer ...`.
     pub(crate) fn get_with(&self, path: &str, header: &str) -> Option<(u16, String)> {
         http_get_with(self.port, path, &format!("{header}\r\n")).ok()
     }
@@ -135,7 +141,8 @@ impl Postdate {
         });
     }
 
-    /// What it counts. Waits until it answers: just started, it does not listen yet.
+    /// Reads the metrics. Waits for an answer, because a service that just started does not listen
+    /// yet.
     pub(crate) fn metrics(&self) -> Metrics {
         let (status, text) = super::eventually("the service answers", super::PATIENCE, || {
             self.get("/metrics")
@@ -144,7 +151,8 @@ impl Postdate {
         Metrics::parse(&text)
     }
 
-    /// What a command says, with its configuration, beside it or after it.
+    /// Runs a Postdate command with the configuration and environment of this service, running or
+    /// not.
     pub(crate) fn command(&self, arguments: &[&str]) -> Output {
         let mut command = bare(&self.folder);
         command
@@ -156,7 +164,7 @@ impl Postdate {
         command.output().unwrap()
     }
 
-    /// All that it wrote to its standard output and error, over all its lives.
+    /// The complete log of the service, over all its restarts.
     pub(crate) fn logs(&self) -> String {
         self.process.log()
     }
@@ -182,7 +190,7 @@ fn program(folder: &Path, variables: &[(String, String)]) -> Command {
     program
 }
 
-/// Whether what listens on this port says there that it is ready.
+/// Returns whether the server on this port answers 200 on `path`.
 pub(super) fn is_ready(port: u16, path: &str) -> bool {
     http_get(port, path).is_ok_and(|(status, _)| status == 200)
 }
@@ -211,11 +219,11 @@ fn http_get_with(port: u16, path: &str, headers: &str) -> std::io::Result<(u16, 
 fn parse_answer(answer: &str) -> Option<(u16, String)> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
-    // A body in chunks would need more than this; one of known length, which is what the service sends, does not.
+    // Chunked bodies are not parsed. The service always sends a body of known length.
     (!head.to_ascii_lowercase().contains("transfer-encoding")).then(|| (status, body.to_owned()))
 }
 
-/// One reading of the metrics, in the text format of Prometheus.
+/// One scrape of the metrics in the Prometheus text format.
 #[derive(Debug)]
 pub(crate) struct Metrics(Vec<Sample>);
 
@@ -238,12 +246,12 @@ impl Metrics {
         )
     }
 
-    /// The sum over all label values; zero for what was never counted.
+    /// The sum over all label values. It is zero for a metric without samples.
     pub(crate) fn sum(&self, name: &str) -> f64 {
         self.sum_where(name, &[])
     }
 
-    /// The sum over all samples of that name that carry these labels.
+    /// The sum over all samples of this name with these labels.
     pub(crate) fn sum_where(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let carries = |sample: &Sample| {
             labels
@@ -263,7 +271,8 @@ impl Metrics {
 }
 
 impl Sample {
-    /// `name value` or `name{label="value",...} value`, a backslash escaping in a label's value.
+    /// Parses `name value` or `name{label="value",...} value`. A backslash escapes a character in a
+    /// label value.
     fn parse(line: &str) -> Option<Sample> {
         let end = line.find(['{', ' '])?;
         let (name, mut rest) = line.split_at(end);
@@ -287,7 +296,7 @@ impl Sample {
     }
 }
 
-/// A label's value up to its closing quote, and what follows the quote.
+/// Splits `text` after a label value: the unescaped value, and the rest after its closing quote.
 fn unquote(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();

@@ -1,4 +1,6 @@
-//! Child processes in a temporary folder, and the guard that ends them and removes the folder once this process is gone - finished, failed,
+//! Runs child processes in temporary folders and cleans up after them.
+//!
+//! A guard process kills the children and removes the folders when the tests finish, fail, or are
 //! interrupted or killed. It does not restart anything.
 
 use std::fs::{File, OpenOptions};
@@ -15,8 +17,9 @@ pub(super) use rustix::process::Signal;
 
 use super::{PATIENCE, eventually, unique};
 
-/// Reads what to end from its standard input, whose other end closes only when the tests are over. A shell, since it must outlive a
-/// process that was killed, and without a parent death signal, since that follows the thread that started a child, not the process.
+/// Reads the process ids to kill from standard input, which closes when the test process ends. A
+/// shell survives a killed test process. A parent-death signal would not do: it follows the thread
+/// that started the child.
 const GUARD: &str = r#"
 trap '' INT TERM HUP
 pids=' '
@@ -30,7 +33,7 @@ kill -9 $pids 2>/dev/null
 rm -rf "$1" 2>/dev/null || { sleep 1; rm -rf "$1"; }
 "#;
 
-/// Lines of a log that a failed test prints.
+/// Number of log lines that a failed test prints.
 const LOG_LINES: usize = 40;
 
 struct Guard {
@@ -72,15 +75,15 @@ impl Guard {
     }
 }
 
-/// A folder of its own for one server, below the folder of the run.
+/// Creates a folder for one server inside the folder of the run.
 pub(crate) fn folder(name: &str) -> PathBuf {
     let folder = Guard::get().root.join(unique(name));
     std::fs::create_dir(&folder).unwrap();
     folder
 }
 
-/// A loopback port that nobody listens on. Below the range from which the kernel takes the ports of outgoing connections: a client that
-/// tries to reach a stopped server could otherwise be given the server's own port, and keep it.
+/// Returns a loopback port without a listener, below the range of ephemeral ports. A client that
+/// retries a stopped server could otherwise get that server's port as its own source port.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let seed = u16::try_from(std::process::id() % 1_000).expect("below a thousand") * 10;
@@ -92,7 +95,7 @@ pub(crate) fn free_port() -> u16 {
         .expect("a free port between 20000 and 32000")
 }
 
-/// One program, its log beside its data, ended when dropped.
+/// A running program with its log file. Dropping it kills the program and removes its folder.
 pub(crate) struct Process {
     name: String,
     log: PathBuf,
@@ -100,8 +103,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts it with both outputs appended to `log` in its folder, and in a process group of its own: an interrupt from the terminal is
-    /// for the tests, and for it only through the guard.
+    /// Starts the program and appends its output to `log` in its folder. It gets its own process
+    /// group, so Ctrl-C reaches only the tests; the guard then ends the program.
     pub(crate) fn start(name: &str, folder: &Path, command: &mut Command) -> Process {
         let log = folder.join("log");
         let mut process = Process {
@@ -141,7 +144,7 @@ impl Process {
         self.child.as_ref().map_or(0, Child::id)
     }
 
-    /// Waits for an answer to `ask`; fails the test at once if the program ended instead of giving one.
+    /// Waits until `ask` returns a value. Fails the test at once if the program exits first.
     pub(super) fn until<T>(&mut self, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         eventually(what, PATIENCE, || {
             let answer = ask();
@@ -164,7 +167,8 @@ impl Process {
         rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
     }
 
-    /// Sends the signal and waits until the program is gone; answers nothing if it was gone before.
+    /// Sends the signal and waits for the exit. Returns `None` if there is no child, as after an
+    /// earlier `end`.
     pub(super) fn end(&mut self, signal: Signal) -> Option<(ExitStatus, Duration)> {
         self.child.as_ref()?;
         let start = Instant::now();
@@ -176,12 +180,12 @@ impl Process {
         Some((status, start.elapsed()))
     }
 
-    /// The processor time it has used, in user and in system mode, as the kernel counts it: in hundredths of a second.
+    /// CPU time used so far, user and system, with a resolution of 10 milliseconds.
     pub(super) fn cpu(&self) -> Duration {
         cpu_of(self.child.as_ref().map_or(0, Child::id))
     }
 
-    /// The most memory that it has had at once since it was started, in bytes.
+    /// Peak resident memory since the start, in bytes.
     pub(super) fn peak_memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!(
             "/proc/{}/status",
@@ -202,7 +206,7 @@ impl Process {
         self.child.is_some() && self.ended().is_none()
     }
 
-    /// The exit status, if it ended by itself.
+    /// The exit status, if the program has exited.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         self.child
             .as_mut()?
@@ -210,10 +214,11 @@ impl Process {
             .expect("a child can be waited for")
     }
 
-    /// Called with the child already waited for: its id may be another program's from now on.
+    /// Requires a reaped child: the kernel may reuse its id, so the guard must not kill it any
+    /// more.
     fn forget(&mut self) {
         if let Some(child) = self.child.take() {
-            // Without the guard nothing is left that could end the wrong program.
+            // The guard may be gone. Then nothing can kill a reused id, so the error is harmless.
             let _ = Guard::get().order("end", child.id());
         }
     }
@@ -223,10 +228,12 @@ impl Process {
     }
 }
 
-/// The processor time that a process has used, all its threads and no children, in hundredths of a second.
+/// CPU time of a process with all its threads and without its children, in steps of 10
+/// milliseconds.
 pub(crate) fn cpu_of(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
-    // The second field, a name in parentheses, may contain spaces; utime and stime are the 14th and 15th.
+    // The second field, a name in parentheses, may contain spaces. `utime` and `stime` are fields
+    // 14 and 15.
     let fields = stat
         .rsplit_once(')')
         .expect("a name in parentheses")
@@ -241,7 +248,7 @@ pub(crate) fn cpu_of(pid: u32) -> Duration {
     )
 }
 
-/// Never fails: a second panic would hide the first.
+/// Never panics, because a second panic would hide the first.
 impl Drop for Process {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {

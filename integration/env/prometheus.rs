@@ -1,4 +1,4 @@
-//! A real Prometheus that scrapes one service every second, and is asked as Grafana asks it.
+//! Starts a real Prometheus that scrapes one service every second, and queries it as Grafana does.
 
 use std::process::Command;
 
@@ -13,7 +13,8 @@ pub(crate) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Scrapes what answers on this port, as a pod of the namespace `shop`. It answers itself when this returns.
+    /// Starts Prometheus and waits until it is ready. It scrapes this port with the label
+    /// `namespace="shop"`.
     pub(crate) fn start(scraped: u16) -> Prometheus {
         let (folder, port) = (folder("prometheus"), free_port());
         let config = format!(
@@ -29,7 +30,7 @@ impl Prometheus {
             .arg(folder.join("data"));
         program.arg(format!("--web.listen-address=127.0.0.1:{port}"));
         let mut process = Process::start("prometheus", &folder, &mut program);
-        // It listens before that, and refuses to answer.
+        // The port opens earlier, but Prometheus refuses queries until it is ready.
         process.until("Prometheus is ready", || {
             is_ready(port, "/-/ready").then_some(())
         });
@@ -39,7 +40,7 @@ impl Prometheus {
         }
     }
 
-    /// The `data` of an answer, which has to be one.
+    /// Calls the API and returns the answer's `data`. Panics unless the call succeeds.
     pub(crate) fn ask(&self, path: &str, parameter: &str) -> Value {
         let url = format!("http://127.0.0.1:{}/api/v1/{path}", self.port);
         let output = Command::new("curl")
@@ -64,7 +65,7 @@ impl Prometheus {
         answer["data"].clone()
     }
 
-    /// What a query finds now.
+    /// Evaluates a query at the current time.
     pub(crate) fn query(&self, query: &str) -> Vec<Value> {
         self.ask("query", &format!("query={query}"))["result"]
             .as_array()

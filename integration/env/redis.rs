@@ -1,5 +1,7 @@
-//! A real Redis on disk, as a deployment should run it: append-only file, nothing evicted. It can be put back to an earlier state, which is
-//! what a failover to a replica that lagged behind does to a client.
+//! Starts a real Redis with the recommended settings: append-only file, no eviction.
+//!
+//! It can be rolled back to an earlier state. For a client, this equals a failover to a replica
+//! that lagged behind.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +16,7 @@ pub(crate) struct Redis {
     process: Process,
 }
 
-/// What a Redis held at one moment.
+/// A copy of a Redis data folder at one moment.
 pub(crate) struct Snapshot(PathBuf);
 
 impl Redis {
@@ -44,19 +46,20 @@ impl Redis {
         self.process.end(Signal::KILL);
     }
 
-    /// On the same port and with the same data; killed first if it runs.
+    /// Restarts Redis on the same port with the same data. Kills it first if it runs.
     pub(crate) fn restart(&mut self) {
         self.process
             .start_again(&mut server(&self.folder, self.port));
         self.wait();
     }
 
-    /// The processor time it has used since it was started.
+    /// CPU time used since the start.
     pub(crate) fn cpu(&self) -> Duration {
         self.process.cpu()
     }
 
-    /// Connections stay open and nothing answers, as with a network that loses everything.
+    /// Stops the process: connections stay open and get no answer, as when the network drops every
+    /// packet.
     pub(crate) fn pause(&self) {
         self.process.signal(Signal::STOP);
     }
@@ -65,7 +68,7 @@ impl Redis {
         self.process.signal(Signal::CONT);
     }
 
-    /// It is not writing its file anew, and is not about to.
+    /// Returns whether the append-only file is neither being rewritten nor about to be.
     pub(crate) fn is_calm(&self) -> bool {
         let info: String = redis::cmd("INFO")
             .arg("persistence")
@@ -76,8 +79,9 @@ impl Redis {
             .all(|calm| info.lines().any(|line| line == *calm))
     }
 
-    /// Everything acknowledged so far. Redis hands a write to the kernel before it answers, but for those that come while it syncs its file:
-    /// these may follow up to two seconds later.
+    /// Copies everything acknowledged so far. Redis normally writes to the file before it answers.
+    /// During an fsync it may delay the write by up to two seconds, so wait until its buffer is
+    /// empty.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let mut client = self.client();
         eventually("Redis has written what it acknowledged", PATIENCE, || {
@@ -94,7 +98,7 @@ impl Redis {
         Snapshot(copy)
     }
 
-    /// Kills it, and starts it with what it held then.
+    /// Kills Redis and restarts it with the data of the snapshot.
     pub(crate) fn roll_back_to(&mut self, snapshot: &Snapshot) {
         self.kill();
         std::fs::remove_dir_all(self.folder.join("data")).unwrap();
@@ -102,12 +106,12 @@ impl Redis {
         self.restart();
     }
 
-    /// Forgets everything. Not for the shared one, hence `mut`.
+    /// Deletes all keys. `mut` keeps tests from calling this on the shared Redis.
     pub(crate) fn flush_all(&mut self) {
         redis::cmd("FLUSHALL").exec(&mut self.client()).unwrap();
     }
 
-    /// From here on it refuses writes that need memory beyond so many bytes; zero is no bound.
+    /// Sets `maxmemory`. Redis refuses writes that need more memory; zero means no limit.
     pub(crate) fn set_maxmemory(&mut self, bytes: u64) {
         redis::cmd("CONFIG")
             .arg("SET")
@@ -121,7 +125,7 @@ impl Redis {
         redis::Client::open(self.url())?.get_connection_with_timeout(Duration::from_secs(5))
     }
 
-    /// Until it answers: while it loads its file it does, but with an error.
+    /// Waits until PING succeeds. While Redis loads its file, it answers with an error.
     fn wait(&mut self) {
         let client = redis::Client::open(self.url()).unwrap();
         self.process.until("Redis answers", || {
@@ -147,7 +151,8 @@ fn server(folder: &Path, port: u16) -> Command {
         "--maxmemory-policy",
         "noeviction",
     ]);
-    // What is stored is soon gone again: Redis' own 64 MB would be written anew every few seconds.
+    // Stored data is soon deleted. With Redis's default of 64 MB, it would rewrite the file every
+    // few seconds.
     server.args(["--auto-aof-rewrite-min-size", "512mb"]);
     server
 }

@@ -1,4 +1,5 @@
-//! The environment itself: that its servers behave as the tests of the promises rely on, and its clients hide nothing.
+//! Tests the environment itself: its servers behave as the promise tests need, and its clients hide
+//! no record.
 
 use std::time::Duration;
 
@@ -121,7 +122,7 @@ fn aborted_records_are_not_read() {
             producer.abort();
         }
     }
-    // A marker of the transaction takes an offset, too.
+    // The transaction's marker takes an offset, too.
     assert_eq!(kafka().offsets(&topic, 0), (0, 4));
     assert_eq!(
         keys(&Sink::read_to_end(kafka().addr(), &topic)),
@@ -140,7 +141,8 @@ fn topics_change_while_they_are_read() {
     producer.flush();
     kafka().delete_records(&topic, 0, 1);
     kafka().add_partitions(&topic, 2);
-    // A client learns of the partition when its view of the topic ages: another one asks at once.
+    // An existing client learns of a new partition only when its metadata expires. A new client
+    // asks at once.
     let producer = Producer::start(kafka().addr());
     producer.send(&Outgoing::to(&topic).partition(1).key("third"));
     producer.flush();

@@ -1,5 +1,8 @@
-//! Requests of Kafka's protocol by hand (kafka.apache.org/protocol), for what no client does: records and positions of a transaction that the
-//! coordinator knows nothing of, and so never ends.
+//! Writes Kafka protocol requests by hand (kafka.apache.org/protocol) for cases that no client
+//! allows.
+//!
+//! One case: records and offset commits in a transaction that the coordinator does not know and
+//! therefore never ends.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,14 +14,14 @@ pub(crate) struct Wire {
     asked: i32,
 }
 
-/// As the coordinator gave it.
+/// Producer id and epoch that the coordinator assigned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Producing {
     pub(crate) id: i64,
     pub(crate) epoch: i16,
 }
 
-/// Transactional, as of the record batch's attributes.
+/// The transactional bit in the attributes of a record batch.
 const TRANSACTIONAL: i16 = 0x10;
 
 impl Wire {
@@ -28,13 +31,14 @@ impl Wire {
         Wire { stream, asked: 0 }
     }
 
-    /// `InitProducerId`, version 1.
+    /// Sends `InitProducerId`, version 1. Panics if the coordinator refuses.
     pub(crate) fn init_producer(&mut self, transactional_id: &str) -> Producing {
         self.may_init_producer(transactional_id)
             .unwrap_or_else(|| panic!("the coordinator refuses {transactional_id}"))
     }
 
-    /// As `init_producer`, where the coordinator may not be done with the last transaction yet.
+    /// As `init_producer`, but returns `None` on an error: the coordinator may still be ending the
+    /// last transaction.
     pub(crate) fn may_init_producer(&mut self, transactional_id: &str) -> Option<Producing> {
         let answer = self.call(
             22,
@@ -48,7 +52,8 @@ impl Wire {
         (short(&answer, 4) == 0).then(producing)
     }
 
-    /// `Produce`, version 3: one record with one header, the producer's first in the partition, as part of a transaction.
+    /// Sends `Produce`, version 3: one transactional record with one header, the first of this
+    /// producer in partition 0.
     pub(crate) fn produce(
         &mut self,
         transactional_id: &str,
@@ -72,7 +77,7 @@ impl Wire {
         );
     }
 
-    /// `TxnOffsetCommit`, version 2: the position of a topic's first partition.
+    /// Sends `TxnOffsetCommit`, version 2, for partition 0 of a topic.
     pub(crate) fn commit_offset(
         &mut self,
         transactional_id: &str,
@@ -110,7 +115,7 @@ impl Wire {
         );
     }
 
-    /// `AddPartitionsToTxn`, version 1: the topic's first partition.
+    /// Sends `AddPartitionsToTxn`, version 1, for partition 0 of a topic.
     pub(crate) fn add_partition(
         &mut self,
         transactional_id: &str,
@@ -123,7 +128,8 @@ impl Wire {
         );
     }
 
-    /// As `add_partition`, where the coordinator may not be done with the last transaction yet.
+    /// As `add_partition`, but returns false on an error: the coordinator may still be ending the
+    /// last transaction.
     pub(crate) fn may_add_partition(
         &mut self,
         transactional_id: &str,
@@ -145,7 +151,7 @@ impl Wire {
         short(&answer, 4 + 4 + 2 + topic.len() + 4 + 4) == 0
     }
 
-    /// `EndTxn`, version 1.
+    /// Sends `EndTxn`, version 1.
     pub(crate) fn end(&mut self, transactional_id: &str, producing: Producing, is_committed: bool) {
         let producer = [
             producing.id.to_be_bytes().to_vec(),
@@ -165,7 +171,7 @@ impl Wire {
         assert_eq!(short(&answer, 4), 0, "the end is refused");
     }
 
-    /// The answer, behind its header.
+    /// Sends a request and returns the answer without its header.
     fn call(&mut self, key: i16, version: i16, body: &[u8]) -> Vec<u8> {
         self.asked += 1;
         let header = [
@@ -187,15 +193,15 @@ impl Wire {
     }
 }
 
-/// Of one topic, one partition.
+/// Encodes an array of one topic with one partition.
 fn one(topic: &str, partition: Vec<u8>) -> Vec<u8> {
     [length(1), text(topic), length(1), partition].concat()
 }
 
-/// Magic 2, with one record of no key and no value.
+/// Encodes a record batch of magic 2 with one record that has no key and no value.
 fn batch(producing: Producing, (name, value): (&str, &str)) -> Vec<u8> {
     let now = super::now_ms().to_be_bytes();
-    // Attributes, timestamp and offset as deltas; key and value null; one header.
+    // Attributes, timestamp delta and offset delta, null key, null value, one header.
     let fields = [
         vec![0, 0, 0],
         varint(-1),
@@ -257,7 +263,7 @@ fn sized(text: &str) -> Vec<u8> {
     .concat()
 }
 
-/// Zigzag, seven bits a byte, the lowest first.
+/// Encodes a zigzag varint: seven bits per byte, lowest bits first.
 fn varint(number: i32) -> Vec<u8> {
     let mut left = ((number << 1) ^ (number >> 31)).cast_unsigned();
     let mut bytes = Vec::new();

@@ -1,4 +1,7 @@
-//! A control plane on free ports: etcd, API server, controllers, scheduler, and kwok, which plays two nodes. One for all tests of the run.
+//! Starts one control plane for all tests of the run: etcd, API server, controllers, scheduler,
+//! kwok.
+//!
+//! All parts listen on free ports. kwok simulates two nodes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,10 +12,10 @@ use serde_json::{Value, json};
 
 use crate::env::{Process, eventually, folder, free_port, servers};
 
-/// How long anything may take that does happen in the end.
+/// Limit for every wait that must succeed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Of this run's only user.
+/// Bearer token of the only user.
 const TOKEN: &str = "of-this-test-run";
 
 pub(crate) struct Cluster {
@@ -94,7 +97,7 @@ impl Cluster {
             format!("--initial-advertise-peer-urls={peer}"),
             format!("--initial-cluster=default={peer}"),
         ]);
-        // Its data ends with the run.
+        // The data is deleted after the run, so durability is not needed.
         etcd.arg("--unsafe-no-fsync");
         self.run("etcd", &mut etcd);
         client
@@ -165,7 +168,7 @@ impl Cluster {
         self.run("kwok", &mut nodes);
     }
 
-    /// The definitions of KEDA's resources, without KEDA.
+    /// Installs the definitions of KEDA's resources, without KEDA itself.
     fn define_keda(&self) {
         for name in ["scaledobjects", "triggerauthentications"] {
             let path = servers().join(format!("keda/keda.sh_{name}.yaml"));
@@ -187,7 +190,7 @@ impl Cluster {
         }
     }
 
-    /// A namespace of the test's own, whose pods have to keep to the restricted policy.
+    /// Creates a namespace whose pods must meet the restricted pod security standard.
     pub(crate) fn namespace(&self, name: &str) -> Namespace<'_> {
         let labels = json!({ "pod-security.kubernetes.io/enforce": "restricted" });
         let wanted = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels } });
@@ -215,7 +218,8 @@ impl Cluster {
         .ok()
     }
 
-    /// By curl: the API server's certificate is its own, and nothing else here speaks TLS.
+    /// Calls the API with curl. The API server's certificate is self-signed, and the tests have no
+    /// TLS client of their own.
     fn text(&self, verb: &str, path: &str, body: Option<(&str, &Path)>) -> Option<String> {
         let mut curl = Command::new("curl");
         curl.args([
@@ -247,7 +251,7 @@ impl Cluster {
     }
 }
 
-/// The chart, and the example's values.
+/// Paths of the chart and of an example's values.
 pub(crate) fn example_paths(example: &str) -> (PathBuf, PathBuf) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/helm");
     (
@@ -285,7 +289,8 @@ impl Namespace<'_> {
         assert_eq!(made["kind"], body["kind"], "{made}");
     }
 
-    /// Creates what one template of the chart renders to, with one more value; answers what the API server says.
+    /// Renders one template of the chart with one more value, creates the result, and returns the
+    /// API server's answer.
     pub(crate) fn create_rendered(
         &self,
         example: &str,
@@ -334,7 +339,7 @@ impl Namespace<'_> {
             .unwrap_or_default()
     }
 
-    /// Installs or upgrades the release of one of the examples, and waits until all of it is ready.
+    /// Installs or upgrades the release of an example and waits until all of it is ready.
     pub(crate) fn helm(&self, verb: &str, example: &str, sets: &[&str]) {
         let (chart, values) = example_paths(example);
         let mut arguments = vec![
@@ -356,7 +361,7 @@ impl Namespace<'_> {
         assert!(is_done, "helm {arguments:?}\n{said}");
     }
 
-    /// Whether Helm does it, and what it says.
+    /// Runs Helm. Returns whether it succeeded, and its output.
     pub(crate) fn tried(&self, arguments: &[&str]) -> (bool, String) {
         let mut helm = Command::new(servers().join("go/bin/helm"));
         helm.args(arguments)
@@ -373,7 +378,7 @@ impl Namespace<'_> {
         )
     }
 
-    /// All that lies in the namespace but what Kubernetes itself puts into each.
+    /// All objects in the namespace except those that Kubernetes creates in each namespace.
     pub(crate) fn contents(&self) -> Vec<String> {
         let kinds = [
             ("api/v1", "pods"),

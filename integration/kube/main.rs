@@ -1,5 +1,7 @@
-//! The chart on a real Kubernetes control plane (`make kube`): what the API server, its admission and its controllers make of it. The nodes are
-//! simulated: pods become ready, and no container runs.
+//! Tests the chart on a real Kubernetes control plane (`make kube`): API server, admission and
+//! controllers.
+//!
+//! The nodes are simulated: pods become ready, but no container runs.
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stderr,
@@ -18,7 +20,8 @@ use serde_json::{Value, json};
 use cluster::{Cluster, Namespace, PATIENCE, example_paths};
 use env::eventually;
 
-/// What none of the examples' clusters has: definitions of the Prometheus operator's resources, and nodes by name.
+/// Turns off settings that this control plane cannot serve: Prometheus operator resources, and node
+/// selectors.
 const WITHOUT: &str = "monitoring.kind=,monitoring.rules=false,nodeSelector=null";
 
 fn ready(namespace: &Namespace<'_>, deployment: &str) -> u64 {
@@ -29,7 +32,7 @@ fn ready(namespace: &Namespace<'_>, deployment: &str) -> u64 {
     let (status, wanted) = (&found["status"], &found["spec"]["replicas"]);
     let is_rolled = status["observedGeneration"] == found["metadata"]["generation"]
         && status["updatedReplicas"] == *wanted;
-    // Old pods may live on for a moment; then `replicas` is more than was asked for.
+    // Old pods may still exist for a moment, so that `replicas` exceeds the requested number.
     if is_rolled && status["replicas"] == *wanted {
         status["readyReplicas"].as_u64().unwrap_or(0)
     } else {
@@ -45,7 +48,8 @@ fn until_ready(namespace: &Namespace<'_>, deployment: &str, count: u64) {
     );
 }
 
-/// The configuration that the pods of a deployment read, by the sum that changes with it.
+/// The checksum of the configuration in a deployment's pod template. It changes with the
+/// configuration.
 fn checksum(namespace: &Namespace<'_>, deployment: &str) -> String {
     let found = namespace.get(&format!(
         "apis/apps/v1/namespaces/{}/deployments/{deployment}",
@@ -58,7 +62,7 @@ fn checksum(namespace: &Namespace<'_>, deployment: &str) -> String {
 }
 
 #[test]
-fn a_release_is_rolled_out_scaled_upgraded_rolled_back_and_removed_without_a_trace() {
+fn a_release_is_installed_scaled_upgraded_rolled_back_and_removed() {
     let cluster = Cluster::get();
     let shop = cluster.namespace("shop");
     shop.helm(
@@ -110,7 +114,7 @@ fn a_release_is_rolled_out_scaled_upgraded_rolled_back_and_removed_without_a_tra
         "{}",
         config(&shop)
     );
-    // Before the last upgrade: two timers, and the lease as it was.
+    // Revision 3 is the state before the last upgrade: two timers with the original lease.
     shop.command(&["rollback", "postdate", "3", "--wait", "--timeout", "60s"]);
     until_ready(&shop, "postdate-timer", 2);
     assert!(
@@ -141,7 +145,7 @@ fn every_example_is_admitted_under_the_restricted_policy_and_becomes_ready() {
                 "api/v1/namespaces/example-embedded/serviceaccounts",
                 &account,
             );
-            // Nobody makes volumes here.
+            // This cluster has no volume provisioner, so create the volume here.
             let spec = json!({ "storageClassName": "fast", "accessModes": ["ReadWriteOnce"], "capacity": { "storage": "20Gi" }, "hostPath": { "path": "/none" } });
             let volume = json!({ "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": "fast" }, "spec": spec });
             namespace.create("api/v1/persistentvolumes", &volume);
@@ -178,7 +182,7 @@ fn every_example_is_admitted_under_the_restricted_policy_and_becomes_ready() {
 }
 
 #[test]
-fn the_policy_refuses_what_the_chart_does_not_do() {
+fn the_restricted_policy_refuses_a_root_pod_and_admits_the_check_pod() {
     let cluster = Cluster::get();
     let namespace = cluster.namespace("refused");
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "root" }, "spec": { "containers": [{ "name": "root", "image": "x" }] } });
@@ -207,10 +211,10 @@ fn the_policy_refuses_what_the_chart_does_not_do() {
 }
 
 #[test]
-fn a_command_is_run_once_as_a_job() {
+fn a_command_runs_once_as_a_job() {
     let cluster = Cluster::get();
     let namespace = cluster.namespace("command");
-    // Its configuration, and whom it runs as, are the release's.
+    // The job uses the release's configuration and service account.
     namespace.helm(
         "install",
         "split",
@@ -272,13 +276,13 @@ fn a_second_release_in_the_namespace_is_refused() {
             && said.contains("the namespace twice has the release postdate of this chart already"),
         "{said}"
     );
-    // The first goes on to be upgraded, and the other finds room elsewhere.
+    // The first release can still be upgraded. A second release fits into another namespace.
     namespace.helm("upgrade", "small", &[WITHOUT]);
     cluster.namespace("elsewhere").command(&again);
 }
 
 #[test]
-fn pods_are_given_up_one_at_a_time() {
+fn the_disruption_budget_allows_one_eviction_at_a_time() {
     let cluster = Cluster::get();
     let namespace = cluster.namespace("drained");
     namespace.helm("install", "split", &[WITHOUT, "workloads.timer.replicas=3"]);
@@ -297,11 +301,11 @@ fn pods_are_given_up_one_at_a_time() {
 }
 
 #[test]
-fn a_horizontal_autoscaler_takes_both_deployments_and_keeps_their_least_number() {
+fn the_horizontal_autoscaler_finds_both_deployments_and_keeps_their_minimum() {
     let cluster = Cluster::get();
     let namespace = cluster.namespace("hpa");
     namespace.helm("install", "hpa", &[WITHOUT, "autoscaling.timer.min=3"]);
-    // Kubernetes begins with one: what makes them three is the autoscaler, which so has found what to scale.
+    // A deployment starts with one replica. Three replicas prove that the autoscaler found it.
     until_ready(&namespace, "postdate-timer", 3);
     let scaler = |name: &str| {
         namespace.get(&format!(
@@ -314,7 +318,8 @@ fn a_horizontal_autoscaler_takes_both_deployments_and_keeps_their_least_number()
     ] {
         let asks = || {
             let conditions = scaler(name)["status"]["conditions"].to_string();
-            // No adapter serves metrics here, so that is as far as it comes.
+            // Without a metrics adapter the autoscaler gets no values. Its condition still names
+            // the metric.
             (conditions.contains("AbleToScale") && conditions.contains(metric)).then_some(())
         };
         eventually(
@@ -323,7 +328,7 @@ fn a_horizontal_autoscaler_takes_both_deployments_and_keeps_their_least_number()
             asks,
         );
     }
-    // Whoever scales to none, to reset a topic, is not overruled.
+    // The autoscaler must not undo a scale to zero, which an operator needs to reset a topic.
     let place = "apis/apps/v1/namespaces/hpa/deployments/postdate-timer/scale";
     let mut scale = namespace.get(place);
     scale["spec"]["replicas"] = json!(0);
@@ -342,7 +347,7 @@ fn a_horizontal_autoscaler_takes_both_deployments_and_keeps_their_least_number()
 }
 
 #[test]
-fn the_scaled_objects_of_keda_are_kept_as_they_were_sent() {
+fn the_scaled_objects_of_keda_are_stored_unchanged() {
     let cluster = Cluster::get();
     let namespace = cluster.namespace("keda");
     namespace.helm("install", "keda", &[WITHOUT]);
@@ -368,7 +373,7 @@ fn the_scaled_objects_of_keda_are_kept_as_they_were_sent() {
         };
         assert_eq!(*metadata, wanted);
     }
-    // The definitions judge: a trigger without a type is refused.
+    // The installed definitions validate objects: they refuse a trigger without a type.
     let mut broken: Value = objects[0].clone();
     broken["metadata"] = json!({ "name": "broken" });
     broken["spec"]["triggers"][0]

@@ -1,4 +1,4 @@
-//! What `postdate` does beside serving: each command is a file or a folder, and ends by itself.
+//! The one-shot commands of `postdate`. Each command is one file or folder and ends by itself.
 
 mod check;
 mod demo;
@@ -20,22 +20,22 @@ use crate::cli::CompletionArgs;
 use anyhow::Result;
 use std::future::Future;
 
-/// How a command ended that did what it was asked to.
+/// Result of a command that ran without an error. It decides the exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
-    /// What was looked at is not in order.
+    /// The command found a problem.
     Failing,
-    /// What was looked for is not there.
+    /// The search found no message.
     Nothing,
 }
 
-/// What was asked for cannot be: nothing was done.
+/// An invalid request. The command changed nothing.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(String);
 
-/// Prints the completion script of a shell.
+/// Prints the completion script for a shell.
 pub(crate) fn complete(completion: &CompletionArgs) -> Result<Outcome> {
     page::print(&completion.script())?;
     Ok(Outcome::Done)
@@ -46,7 +46,7 @@ fn run<T>(command: impl Future<Output = Result<T>>) -> Result<T> {
         .enable_all()
         .build()?;
     let outcome = runtime.block_on(command);
-    // Not dropped: that would wait for a look-up of a name to time out.
+    // Dropping the runtime would wait for pending name look-ups to time out.
     runtime.shutdown_background();
     outcome
 }

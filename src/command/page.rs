@@ -1,25 +1,27 @@
-//! What a command prints: tables that line up, bars, amounts and times as people read them. Colours and block characters only on a terminal.
+//! Formats the output of commands: tables, bars, amounts and times.
+//!
+//! Colours and block characters appear only on a terminal.
 
 use crate::model::Timestamp;
 use anyhow::Result;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-/// Where there is no terminal to ask.
+/// Width without a terminal.
 const WIDTH: usize = 100;
-/// A line longer than this is hard to read, however wide the screen.
+/// Upper limit of the width, because longer lines are hard to read.
 const WIDTH_MAX: usize = 120;
 
-/// What the place that is printed to can show.
+/// Capabilities of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Page {
     pub(crate) width: usize,
-    /// Block characters, and no need to be read by a program.
+    /// Allows block characters. The reader is a person, not a program.
     pub(crate) is_terminal: bool,
     pub(crate) has_colours: bool,
 }
 
-/// What a text is to stand out as.
+/// Emphasis of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tone {
     Plain,
@@ -32,7 +34,7 @@ pub(crate) enum Tone {
 }
 
 impl Page {
-    /// No terminal: plain text.
+    /// Plain text without a terminal.
     pub(crate) const PLAIN: Self = Self {
         width: WIDTH,
         is_terminal: false,
@@ -50,7 +52,7 @@ impl Page {
         } else {
             width.min(WIDTH_MAX)
         };
-        // As no-color.org has it: there, and not empty.
+        // As no-color.org defines it: `NO_COLOR` disables colours if it is set and not empty.
         let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         Self {
             width,
@@ -73,7 +75,8 @@ impl Page {
         format!("\u{1b}[{code}m{text}\u{1b}[0m")
     }
 
-    /// A bar of at most `cells`, for `count` of `max`; what is there shows, however little it is.
+    /// A bar of at most `cells` cells for `count` out of `max`. A count above zero is always
+    /// visible.
     pub(crate) fn bar(&self, count: u64, max: u64, cells: usize) -> String {
         if count == 0 || max == 0 || cells == 0 {
             return String::new();
@@ -89,7 +92,7 @@ impl Page {
     }
 }
 
-/// Prints to standard output. Who reads no further is no fault of ours.
+/// Prints to standard output. A closed pipe is not an error, because the reader may stop early.
 pub(crate) fn print(text: &str) -> Result<()> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
@@ -97,9 +100,9 @@ pub(crate) fn print(text: &str) -> Result<()> {
     }
 }
 
-/// The text in lines that a terminal need not break, those after the first indented.
+/// Wraps the text to the terminal's width. All lines after the first are indented.
 pub(crate) fn wrapped(text: &str, indent: usize, page: &Page) -> String {
-    // A column too narrow to read is worse than a line that is broken anyhow.
+    // A very narrow column is harder to read than a line that the terminal breaks.
     if !page.is_terminal || page.width < indent + 30 {
         return text.to_owned();
     }
@@ -120,14 +123,14 @@ pub(crate) fn wrapped(text: &str, indent: usize, page: &Page) -> String {
     wrapped
 }
 
-/// On which side a column's cells line up.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Left,
     Right,
 }
 
-/// Rows of cells, each with its tone.
+/// A table whose cells each have a tone.
 pub(crate) struct Table<const N: usize> {
     sides: [Side; N],
     rows: Vec<[(Tone, String); N]>,
@@ -145,12 +148,12 @@ impl<const N: usize> Table<N> {
         self.rows.push(cells.map(|cell| (tone, cell.into())));
     }
 
-    /// A row whose cells stand out differently.
+    /// Adds a row with a tone for each cell.
     pub(crate) fn toned(&mut self, cells: [(Tone, String); N]) {
         self.rows.push(cells);
     }
 
-    /// Indented by two, columns two apart, no blanks at the ends of lines.
+    /// Renders the rows with a margin of two spaces before each column and no trailing spaces.
     pub(crate) fn print(&self, page: &Page) -> String {
         let widths: [usize; N] = std::array::from_fn(|column| {
             self.rows
@@ -183,7 +186,7 @@ impl<const N: usize> Table<N> {
     }
 }
 
-/// `1,234,567`.
+/// Groups digits: `1,234,567`.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -196,7 +199,7 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
-/// `1 message`, `2 messages`.
+/// Counts with a plural: `1 message`, `2 messages`.
 pub(crate) fn several(number: u64, one: &str) -> String {
     format!(
         "{} {one}{}",
@@ -205,7 +208,7 @@ pub(crate) fn several(number: u64, one: &str) -> String {
     )
 }
 
-/// `812 B`, `9.1 MiB`.
+/// Formats a size: `812 B`, `9.1 MiB`.
 pub(crate) fn size(bytes: u64) -> String {
     let (mut amount, mut unit) = (bytes as f64, "B");
     for next in ["KiB", "MiB", "GiB", "TiB"] {
@@ -221,7 +224,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// The two greatest units: `2d 4h`, `3m 20s`, `250ms`.
+/// The two greatest units of a duration: `2d 4h`, `3m 20s`, `250ms`.
 pub(crate) fn length(duration: Duration) -> String {
     let units = [
         ("d", 86_400_000),
@@ -236,7 +239,7 @@ pub(crate) fn length(duration: Duration) -> String {
         .position(|(_, unit)| rest >= *unit)
         .unwrap_or(units.len() - 1);
     let mut parts = Vec::new();
-    // Nobody asks for the milliseconds of a second, but under one there is nothing else.
+    // Milliseconds are shown only below one second.
     let last = if first == units.len() - 1 {
         first
     } else {
@@ -251,7 +254,7 @@ pub(crate) fn length(duration: Duration) -> String {
     parts.join(" ")
 }
 
-/// `in 3m 20s`, `2h ago`, `now`.
+/// Time relative to `now`: `in 3m 20s`, `2h ago`, `now`.
 pub(crate) fn relative(instant: Timestamp, now: Timestamp) -> String {
     match (instant.since(now), now.since(instant)) {
         (Duration::ZERO, Duration::ZERO) => "now".to_owned(),
@@ -260,7 +263,7 @@ pub(crate) fn relative(instant: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// `2026-11-21 23:00:05 UTC`.
+/// A UTC time: `2026-11-21 23:00:05 UTC`.
 pub(crate) fn moment(instant: Timestamp) -> String {
     let text = instant.to_rfc3339();
     match text.strip_suffix('Z') {
@@ -274,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_and_times_read_as_people_say_them() {
+    fn amounts_and_times_are_formatted_for_people() {
         for (number, text) in [
             (0, "0"),
             (999, "999"),
@@ -311,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_shows_the_least_that_is_there_and_never_more_than_its_room() {
+    fn a_bar_shows_the_smallest_count_and_never_exceeds_its_width() {
         let terminal = Page {
             is_terminal: true,
             ..Page::PLAIN
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_lines_up_and_colours_take_no_room() {
+    fn columns_align_with_and_without_colours() {
         let mut table = Table::new([Side::Left, Side::Right]);
         table.row(Tone::Strong, ["name", "count"]);
         table.row(Tone::Plain, ["a", "1,000"]);

@@ -1,5 +1,7 @@
-//! `postdate reset`: erases what the store keeps of a topic that was created again. Where messages arrive on NATS, it waits until the streams there
-//! have forgotten the ids of old ones, which new ones bear again.
+//! `postdate reset`: erases the stored state of a topic that was deleted and created again.
+//!
+//! New messages reuse the ids of old ones. If a target is on NATS, the command waits until the
+//! deduplication windows of its streams have passed.
 
 use super::page::print;
 use crate::broker::Error;
@@ -15,7 +17,7 @@ use crate::store::StoredShard;
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 
-/// Erases what the store keeps of a topic's shards, so that the topic as it is now is read from its start.
+/// Erases the stored shards of a topic, so that the service reads the new topic from its start.
 pub(crate) fn reset(config: &Config, reset: &ResetArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -23,7 +25,8 @@ pub(crate) fn reset(config: &Config, reset: &ResetArgs) -> Result<()> {
     runtime.block_on(async {
         let store = StoreFactory::open(config)?.connect().await.context("store.redis")?;
         let partitions = match reset.partition {
-            // Whether or not the topic has it now: it may have been created again with fewer.
+            // The recreated topic may have fewer partitions, so accept a partition that does not
+            // exist.
             Some(index) => vec![Partition::new(reset.topic.as_str(), index)],
             None => {
                 let mut catalog = catalog(config, &reset.route, Health::new().register("reset"))?;
@@ -49,7 +52,7 @@ pub(crate) fn reset(config: &Config, reset: &ResetArgs) -> Result<()> {
     })
 }
 
-/// The shards of which an erasure would lose messages, with their number.
+/// The shards that still hold messages, each with its number of messages.
 fn still_waiting(shards: &[ShardId], states: Vec<Option<StoredShard>>) -> Vec<String> {
     let pending = states
         .into_iter()
@@ -62,13 +65,13 @@ fn still_waiting(shards: &[ShardId], states: Vec<Option<StoredShard>>) -> Vec<St
         .collect()
 }
 
-/// A stream that may have a message of the route, and until when it passes over what bears that message's id.
+/// A target stream, and the time until which it drops a message with a known id as a duplicate.
 struct Memory {
     stream: String,
     until: Timestamp,
 }
 
-/// Of all streams on which the route's messages arrive, the dead ones too.
+/// Finds the deduplication times of all streams that take the route's messages or dead letters.
 async fn memories(config: &Config, route: &Route) -> Result<Vec<Memory>, Error> {
     let mut memories = Vec::new();
     for (cluster, filter) in arrivals(route) {
@@ -77,7 +80,8 @@ async fn memories(config: &Config, route: &Route) -> Result<Vec<Memory>, Error> 
             Health::new().register("reset"),
         );
         for facts in catalog.streams_for_subject(&filter).await? {
-            // A target cannot be where the server keeps its own.
+            // Subjects that start with `$` belong to the server, so such a stream cannot be a
+            // target.
             let is_theirs = facts
                 .subjects
                 .iter()
@@ -94,7 +98,7 @@ async fn memories(config: &Config, route: &Route) -> Result<Vec<Memory>, Error> 
     Ok(memories)
 }
 
-/// Where messages of a route may arrive on NATS: by cluster, what a filter lets through.
+/// Cluster and subject filter of each NATS target to which the route can deliver.
 fn arrivals(route: &Route) -> BTreeSet<(&str, String)> {
     let named = route
         .target
@@ -116,7 +120,7 @@ fn arrivals(route: &Route) -> BTreeSet<(&str, String)> {
     arrivals
 }
 
-/// All that a target may become of which a part is taken from the message.
+/// The filter that covers every subject a target template can expand to.
 fn whatever(target: &str) -> String {
     let fixed: Vec<_> = target
         .split('.')
@@ -129,7 +133,8 @@ fn whatever(target: &str) -> String {
     }
 }
 
-/// Waits until they have all forgotten, or says until when.
+/// Waits until every window has passed. With `ends_at_once`, only prints the time until which to
+/// wait.
 async fn outlast(memories: &[Memory], ends_at_once: bool) -> Result<()> {
     let now = WallClock.now();
     let Some(last) = memories

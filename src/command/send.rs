@@ -1,5 +1,6 @@
-//! `postdate send`: one delayed message, or the cancel of one, written as any producer would write it. What the service would refuse is refused
-//! here, by the very code that reads the record there.
+//! `postdate send`: sends one delayed message or a cancel as an ordinary producer does.
+//!
+//! It refuses records that the service would refuse, using the same parser.
 
 use super::page::{Page, Side, Table, Tone, moment, print, relative};
 use super::pending::{Source, json};
@@ -24,34 +25,34 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::io::Read;
 
-/// The document of `--json`. A field is never renamed, and none is taken away.
+/// The document of `--json`. Fields are only added, never renamed or removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct Receipt {
     route: String,
     topic: String,
-    /// Nothing, with the offset: the broker did not say.
+    /// `None`, like the offset, if the broker does not report a position.
     partition: Option<i32>,
     offset: Option<u64>,
-    /// What `postdate-origin` will say on the target.
+    /// The value of `postdate-origin` on the target.
     origin: Option<String>,
     key: Option<String>,
     id: Option<String>,
     cancel: bool,
-    /// Of a cancel: nothing.
+    /// `None` for a cancel.
     target: Option<String>,
     due_ms: Option<i64>,
     due: Option<String>,
 }
 
-/// A record that the service will take.
+/// A record that the service will accept.
 struct Draft {
     headers: Vec<u8>,
-    /// `None`: a cancel.
+    /// `None` for a cancel.
     due: Option<Timestamp>,
     warning: Option<Warning>,
 }
 
-/// Sends what the command line says, and tells where it went.
+/// Sends the message of the command line and prints where it was stored.
 pub(crate) fn send(config: &Config, send: &cli::SendArgs) -> Result<Outcome> {
     let source = config.routes.get(&send.route).map(|route| &route.source);
     let (by_subject, subject) = source
@@ -118,7 +119,7 @@ pub(crate) fn send(config: &Config, send: &cli::SendArgs) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Where the service will deliver it.
+/// The target to which the service will deliver the message.
 fn target_of(
     send: &cli::SendArgs,
     draft: &Draft,
@@ -134,8 +135,9 @@ fn target_of(
         .map(Cow::into_owned)
 }
 
-/// The partition to send to, if not where the key leads. A cancel and a replacement work only on the partition on which the message waits, and
-/// who sent that may have another partitioner. Answers also what a person should know of it.
+/// Returns the partition, or `None` to let the key choose, and a note for the user. A cancel or
+/// replacement works only on the partition of the pending message. Its producer may use another
+/// partitioner, so look the id up.
 async fn lead(config: &Config, send: &cli::SendArgs, topic: &str) -> (Option<i32>, Option<String>) {
     let Some(id) = send.id.as_ref().filter(|_| send.partition.is_none()) else {
         return (send.partition, None);
@@ -208,7 +210,7 @@ fn payload(send: &cli::SendArgs) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// The record, as the service would admit it now.
+/// Builds the record and parses it as the service does.
 fn draft(
     (send, subject): (&cli::SendArgs, Option<&str>),
     (origins, rules): (&OriginFormat, &RoutingRules),
@@ -216,7 +218,7 @@ fn draft(
     now: Timestamp,
 ) -> std::result::Result<Draft, Refused> {
     let mut own = own_headers(send)?;
-    // As it will come by.
+    // The service sees the NATS subject as a header.
     own.extend(subject.map(|subject| (SUBJECT, subject)));
     let when = [
         (ControlHeader::After, &send.delay),
@@ -254,7 +256,8 @@ fn draft(
         })
     };
     let draft = admitted(&when)?;
-    // A delay would be counted from the moment of sending, by whoever stamps the record: what is told here is to hold.
+    // The service counts a delay from the record's timestamp, which the broker may set. An absolute
+    // time keeps the printed due time true.
     match draft.due {
         Some(due) if send.delay.is_some() => {
             admitted(&[(ControlHeader::At, due.as_millis().to_string())])
@@ -271,7 +274,7 @@ fn own_headers(send: &cli::SendArgs) -> std::result::Result<Vec<(&str, &str)>, R
     pairs.collect()
 }
 
-/// The headers as they are written to the record: the message's own, then the control headers.
+/// Encodes the record's headers: the message's own first, then the control headers.
 fn block(send: &cli::SendArgs, own: &[(&str, &str)], when: &[(ControlHeader, String)]) -> Vec<u8> {
     let mut block = Vec::new();
     let mut push =
@@ -353,7 +356,8 @@ fn target(config: &Config, source: &config::Source, part: HealthPart) -> Result<
     Cluster::of(config, &source.cluster).target(options, part)
 }
 
-/// A client that reports nothing, since nobody is there, is not waited for.
+/// Waits for the delivery report. A client without a connection may never report, so the wait has a
+/// timeout.
 async fn reported(target: &mut dyn Target, health: &Health) -> Result<DeliveryReport> {
     if let Ok(mut reports) =
         tokio::time::timeout(COMMAND_REPORT_TIMEOUT, target.next_reports()).await
@@ -511,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_to_be_due_is_what_is_sent() {
+    fn the_receipt_shows_the_due_time_of_the_record() {
         let draft = drafted(&[
             "--in",
             "30m",
@@ -538,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancel_is_its_op_and_its_id() {
+    fn a_cancel_has_only_its_op_and_its_id() {
         let draft = drafted(&["--cancel", "--id", "x", "--key", "k"]).unwrap();
         assert_eq!(draft.due, None);
         assert_eq!(
@@ -549,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_service_would_refuse_is_refused_with_its_code() {
+    fn a_record_that_the_service_would_refuse_is_refused_with_its_code() {
         for (line, code) in [
             (&["--in", "10x", "t"][..], "invalid_after"),
             (&["--in", "", "t"], "empty_value"),
@@ -587,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_tells_where_it_went_and_when_it_is_due() {
+    fn a_receipt_shows_the_position_and_the_due_time() {
         let receipt = Receipt {
             route: "orders".into(),
             topic: "orders.delayed".into(),

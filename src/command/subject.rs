@@ -1,11 +1,11 @@
-//! To which subject a command sends a message for a route that reads NATS.
+//! Chooses the subject to which a command sends a message for a route that reads NATS.
 
 use super::Refused;
 use crate::cli;
 use crate::config::{BrokerKind, Source};
 use crate::model::{filter_matches, is_subject, split_source_topic};
 
-/// The partition's topic, and the subject. `None`: the route reads Kafka.
+/// Returns the source topic and the subject, or `None` if the route reads Kafka.
 pub(super) fn of(
     source: &Source,
     send: &cli::SendArgs,

@@ -1,3 +1,5 @@
+// Records the messages that arrive, and checks them.
+
 package main
 
 import (
@@ -11,7 +13,7 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// ledger writes down what arrives, and judges it.
+// ledger records the messages that arrive and checks them.
 type ledger struct {
 	messages []message
 
@@ -50,7 +52,7 @@ func (l *ledger) handle(ctx context.Context, task *asynq.Task) error {
 	return nil
 }
 
-// wait returns when everything arrived, or nothing does any more.
+// wait returns when all messages arrived, or when no message arrives any more.
 func (l *ledger) wait() {
 	for {
 		l.lock.Lock()

@@ -1,11 +1,14 @@
-// Command asynq does with the Go library asynq what `make bench` does with Postdate: it keeps messages in Redis until they are due. It is
-// told what to do by the bench, and judges what arrives by the messages that it was given; it measures no processor time.
+// Command asynq keeps messages in Redis until they are due, with the Go library asynq.
 //
-//	asynq -redis ADDR -messages FILE store    puts all of them into Redis
-//	asynq -redis ADDR -messages FILE drain    takes out what is there
-//	asynq -redis ADDR -messages FILE steady   both at once, so many messages a second
+// `make bench` runs it for comparison with Postdate. It checks the messages that arrive. The bench
+// measures its processor time.
 //
-// It says `ready`, begins when a line comes in, says the outcome as one line of JSON, and ends when its standard input does.
+//	asynq -redis ADDR -messages FILE store    puts all messages into Redis
+//	asynq -redis ADDR -messages FILE drain    takes all messages out of Redis
+//	asynq -redis ADDR -messages FILE steady   does both at once, at the given rate
+//
+// It prints `ready`, starts when it reads a line, and prints the outcome as one line of JSON. It
+// exits when its standard input closes.
 package main
 
 import (
@@ -21,7 +24,7 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// outcome is what the bench reads.
+// outcome is the JSON that the bench reads.
 type outcome struct {
 	Seconds  float64 `json:"seconds"`
 	Lost     int     `json:"lost"`
@@ -31,7 +34,7 @@ type outcome struct {
 	Lateness []int64 `json:"lateness"`
 }
 
-// silence is how long nothing comes before nothing ever will.
+// silence is the time without an arrival after which missing messages count as lost.
 const silence = 30 * time.Second
 
 func main() {

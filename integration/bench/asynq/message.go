@@ -1,3 +1,5 @@
+// Reads the messages that the bench wrote.
+
 package main
 
 import (
@@ -7,17 +9,18 @@ import (
 	"os"
 )
 
-// message is one that the bench made. Its number is its place in the file.
+// message is a message of the load. Its number is its position in the file.
 type message struct {
-	// at is a due in epoch milliseconds, or a delay.
+	// at is a due time in epoch milliseconds, or a delay in milliseconds.
 	at      int64
 	key     string
 	payload []byte
 	headers map[string]string
 }
 
-// readMessages reads a JSON object of headers, common to all, and then for each message its time, its key and its payload, each with its
-// length before it.
+// readMessages reads the messages file of the bench. It contains a JSON object with the common
+// headers, then the time, key and payload of each message. A length precedes each field except the
+// time.
 func readMessages(file string) ([]message, error) {
 	rest, err := os.ReadFile(file)
 	if err != nil {

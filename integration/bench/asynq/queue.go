@@ -1,3 +1,5 @@
+// Schedules messages with asynq, and receives the due ones.
+
 package main
 
 import (
@@ -10,16 +12,18 @@ import (
 
 const kind = "message"
 
-// workers is how many requests are under way at once: asynq has none that carries several tasks, so that its speed comes from this.
+// workers is the number of concurrent requests. An asynq request carries one task, so concurrency
+// determines the speed.
 const workers = 64
 
-// The looks for what is due, and for what to do, are usually 5 s and 1 s apart: too far for what is measured.
+// The defaults of these intervals are 5 s and 1 s, which is too long for this measurement.
 const (
 	lookForDue  = 100 * time.Millisecond
 	lookForTask = 5 * time.Millisecond
 )
 
-// store schedules all messages: as fast as it can, or so many a second. It writes down when each is due.
+// store schedules all messages, at full speed or at the given rate. It records when each one is
+// due.
 func store(redis asynq.RedisClientOpt, messages []message, due []int64, rate int, absolute bool) error {
 	client := asynq.NewClient(redis)
 	defer client.Close()
@@ -61,8 +65,8 @@ func store(redis asynq.RedisClientOpt, messages []message, due []int64, rate int
 	}
 }
 
-// schedule makes a task of a message. asynq counts in whole seconds and cuts off what is beyond them: the next full second is the first
-// that is not early.
+// schedule makes a task of a message. asynq truncates times to whole seconds, so the next full
+// second is the first one that is not early.
 func schedule(client *asynq.Client, number int, message message, due int64) error {
 	task := asynq.NewTaskWithHeaders(kind, message.payload, message.headers)
 	at := time.Unix((due+999)/1000, 0)
@@ -70,7 +74,7 @@ func schedule(client *asynq.Client, number int, message message, due int64) erro
 	return err
 }
 
-// take hands everything that is due to the ledger.
+// take starts a server that passes every due message to the ledger.
 func take(redis asynq.RedisClientOpt, taken *ledger) (*asynq.Server, error) {
 	server := asynq.NewServer(redis, asynq.Config{
 		Concurrency:              workers,

@@ -1,5 +1,7 @@
-//! A stream read, and a stream written to, each as fast as the client library lets: the answers to all publishes come on one subject, and a
-//! consumer is asked on one, so that a message costs neither a subscription nor a clone of the client.
+//! Reads and writes a stream as fast as the client library allows.
+//!
+//! All acknowledgements arrive on one subject, and all requests of a consumer use one inbox. A
+//! message therefore needs no subscription and no clone of the client.
 
 use async_nats::jetstream::consumer::{AckPolicy, pull};
 use async_nats::{Client, ConnectOptions, HeaderMap, Message, StatusCode, Subject, Subscriber};
@@ -7,13 +9,13 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
 use std::time::Duration;
 
-/// Messages that are published and not confirmed; a stream refuses more than ten thousand.
+/// Limit of unconfirmed messages. A stream refuses more than ten thousand.
 const WINDOW: usize = 8_000;
 
-/// Messages that are asked for at once.
+/// Messages per request to the consumer.
 const FETCH: usize = 10_000;
 
-/// Nothing comes for so long: it never will.
+/// If no message arrives for this long, the measurement has failed.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 
 pub(super) async fn connect(addr: &str) -> Client {
@@ -24,10 +26,10 @@ pub(super) async fn connect(addr: &str) -> Client {
         .expect("the server answers")
 }
 
-/// One stream from its start, in its order.
+/// Reads one stream from its start, in order.
 pub(super) struct Reader {
     client: Client,
-    /// Where the consumer is asked, and where it answers.
+    /// Subject for requests to the consumer, and the subject of its replies.
     ask: Subject,
     inbox: Subject,
     messages: Subscriber,
@@ -61,7 +63,7 @@ impl Reader {
         }
     }
 
-    /// Waits for it. Not more than the stream has.
+    /// Waits for the next message. Do not call this more often than the stream has messages.
     pub(super) async fn next(&mut self) -> Message {
         loop {
             if self.under_way <= FETCH / 2 {
@@ -72,7 +74,7 @@ impl Reader {
                     .expect("a connection");
                 self.under_way += FETCH;
             }
-            // A timer for each message would cost more than the message.
+            // A timeout for each message would cost more than the message.
             let message = match self.messages.next().now_or_never() {
                 Some(message) => message,
                 None => tokio::time::timeout(SILENCE, self.messages.next())
@@ -88,7 +90,7 @@ impl Reader {
     }
 }
 
-/// Publishes, with a window of messages that are not confirmed.
+/// Publishes messages, with a limited number of unconfirmed ones.
 pub(super) struct Sender {
     client: Client,
     inbox: Subject,
@@ -121,14 +123,14 @@ impl Sender {
         self.under_way += 1;
     }
 
-    /// Takes in what was answered. A refusal ends the measurement.
+    /// Handles the acknowledgements that arrived. Panics if the stream refused a message.
     pub(super) fn serve(&mut self) {
         while let Some(answer) = self.answers.next().now_or_never() {
             self.take(&answer.expect("a connection"));
         }
     }
 
-    /// Waits until all is confirmed.
+    /// Waits until every message is confirmed.
     pub(super) async fn finish(&mut self) {
         while self.under_way > 0 {
             self.hear().await;

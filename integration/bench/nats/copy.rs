@@ -1,4 +1,7 @@
-//! The floors: a stream that is merely read, and a copy of it into another, all confirmed, by the client library that the service uses too.
+//! Measures the baselines on NATS: reading a stream, and copying it into another one with all
+//! messages confirmed.
+//!
+//! It uses the same client library as the service.
 
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::{HeaderMap, Subject};
@@ -6,7 +9,7 @@ use tokio::runtime::Builder;
 
 use super::client::{Reader, Sender, connect};
 
-/// Reads so many messages of a stream.
+/// Reads `count` messages of a stream.
 pub(super) fn read(addr: &str, stream: &str, count: usize) {
     block_on(async {
         let mut reader = Reader::open(&connect(addr).await, stream).await;
@@ -16,7 +19,8 @@ pub(super) fn read(addr: &str, stream: &str, count: usize) {
     });
 }
 
-/// Copies so many messages. `has_ids`: each under an id of its own, so that a repetition is a no-op.
+/// Copies `count` messages. With `has_ids` each message gets its own id, so that the server drops a
+/// repeat.
 pub(super) fn copy(addr: &str, from: &str, to: &str, count: usize, has_ids: bool) {
     block_on(async {
         let client = connect(addr).await;
@@ -39,7 +43,7 @@ pub(super) fn copy(addr: &str, from: &str, to: &str, count: usize, has_ids: bool
     });
 }
 
-/// All connections on this one thread.
+/// Runs a future on a runtime of the current thread, with all its connections.
 pub(super) fn block_on<T>(work: impl Future<Output = T>) -> T {
     Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! The client that sends messages to a stream, on a thread of its own: whoever sends at a steady rate is not asynchronous.
+//! Sends the load to a stream from a thread of its own, because the pacing code is synchronous.
 
 use std::thread::JoinHandle;
 
@@ -12,12 +12,12 @@ use crate::ends::Feed;
 use crate::feeder::Control;
 use crate::workload::Message;
 
-/// Messages between the two threads.
+/// Limit of messages that wait between the two threads.
 const QUEUE: usize = 4_096;
 
 type Outgoing = (Subject, HeaderMap, Bytes);
 
-/// Sends the load to the subjects of one stream, each in its turn.
+/// Sends the load to the subjects of one stream, round-robin.
 pub(crate) struct Feeder<'a> {
     subjects: Vec<Subject>,
     message: &'a Message,
@@ -38,7 +38,7 @@ impl<'a> Feeder<'a> {
         }
     }
 
-    /// As it is, to a subject of its own.
+    /// Sends a message with exactly these headers to one subject.
     pub(super) fn send_to(&self, subject: Subject, number: usize, headers: HeaderMap) {
         let payload = Bytes::from(self.message.payload(number));
         self.queue
@@ -46,7 +46,7 @@ impl<'a> Feeder<'a> {
             .expect("the client takes the load");
     }
 
-    /// The load's own headers, its key among them.
+    /// The headers of the load, including its key.
     pub(super) fn headers(&self, number: usize) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert("postdate-key", self.message.key(number));

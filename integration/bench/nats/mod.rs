@@ -1,4 +1,4 @@
-//! The same on NATS: the service from stream to stream, beside a copy of the stream, beside merely reading it, and beside the server's own
+//! Measures Postdate on NATS, beside a copy of a stream, reading it, and the server's own
 //! schedules.
 
 mod client;
@@ -19,7 +19,7 @@ use crate::row::{Row, Stage, System};
 use crate::stage::Bench;
 
 impl Bench<'_, Streams> {
-    /// All of them, in the order in which they are told.
+    /// Runs all measurements on NATS, in the order of the report.
     pub(crate) fn nats(&self) -> Vec<Row> {
         let mut rows = self.nats_copies();
         let (ingress, pace) = self.alone(|| self.ingress());
@@ -37,13 +37,13 @@ impl Bench<'_, Streams> {
         rows
     }
 
-    /// On a server that holds nothing else.
+    /// Runs a measurement after deleting all streams of the server.
     fn alone<T>(&self, measure: impl FnOnce() -> T) -> T {
         self.ends.clear();
         measure()
     }
 
-    /// Merely reading, and the copies.
+    /// Measures reading a stream, and copying it with and without ids.
     fn nats_copies(&self) -> Vec<Row> {
         self.progress.step("NATS: copy");
         let source = self.ends.make("copied");

@@ -1,5 +1,7 @@
-//! The server's own schedules on the same messages: each a message on a subject of its own, which the server publishes to the target at its time.
-//! They know no retries, no dead letters and no order, and lie in the stream as they are.
+//! Measures the schedules of the NATS server itself with the same messages.
+//!
+//! Each message has its own subject, and the server publishes it to the target at its time.
+//! Schedules have no retries, dead letters or order, and the stream stores them uncompressed.
 
 use std::time::Duration;
 
@@ -19,7 +21,7 @@ use crate::stage::{Bench, LOOK};
 use crate::workload::Message;
 
 impl Bench<'_, Streams> {
-    /// Into the stream, and steady at each rate that it can take in.
+    /// Measures storing, and a steady load at each rate that the server can store.
     pub(super) fn schedules(&self) -> Vec<Row> {
         let mut rows = vec![self.schedules_store()];
         rows.extend(
@@ -68,7 +70,8 @@ impl Bench<'_, Streams> {
         }
     }
 
-    /// None, if it takes in less than nine tenths of the rate.
+    /// Measures a steady load. Returns `None` if the server stores less than nine tenths of the
+    /// rate.
     fn schedules_steady(&self, rate: usize) -> Option<Row> {
         self.progress
             .step(&format!("NATS schedules: steady load, {rate}/s"));
@@ -112,7 +115,7 @@ impl Bench<'_, Streams> {
         })
     }
 
-    /// And how late each came, ascending.
+    /// The verdict, and the lateness of each message in milliseconds, ascending.
     fn judge_schedules(&self, stream: &str, target: &str, dues: &[i64]) -> (Verdict, Vec<i64>) {
         let (mut came, mut lateness) = (vec![0_usize; dues.len()], Vec::new());
         let mut verdict = Verdict {

@@ -1,4 +1,4 @@
-//! The streams of a measurement: made, counted by what the server says of them, and read from their start.
+//! Creates the streams of a measurement, counts their messages, and reads them from their start.
 
 use async_nats::{Client, HeaderMap, Message as Incoming, Subject};
 use serde_json::{Value, json};
@@ -11,12 +11,12 @@ use crate::env::{Nats, unique};
 use crate::row::System;
 use crate::workload::Message;
 
-/// Makes streams, and asks for what they hold with one client.
+/// Creates and inspects streams with one client.
 pub(crate) struct Streams {
     addr: String,
     runtime: Runtime,
     client: Client,
-    /// Of each stream, as many as a topic has partitions: `<stream>.0` and so on.
+    /// Number of subjects per stream, one for each partition of a topic: `<stream>.0` and so on.
     subjects: usize,
 }
 
@@ -39,7 +39,8 @@ impl Streams {
         &self.addr
     }
 
-    /// A new stream of those subjects below its name; `more` is what else the server is to know of it.
+    /// Creates a stream for all subjects below its name. `more` holds additional fields of the
+    /// configuration.
     pub(super) fn make_with(&self, name: &str, more: &Value) -> String {
         let stream = unique(name);
         let mut config = json!({ "name": stream, "subjects": [format!("{stream}.>")], "storage": "file", "retention": "limits" });
@@ -53,12 +54,12 @@ impl Streams {
         stream
     }
 
-    /// Frees the disk of what nobody reads any more.
+    /// Deletes a stream that is no longer read, which frees disk space.
     pub(super) fn remove(&self, stream: &str) {
         self.ask(&format!("$JS.API.STREAM.DELETE.{stream}"), &json!({}));
     }
 
-    /// All there are: what one measurement has left on the server is not to burden the next.
+    /// Deletes all streams, so that one measurement does not slow down the next.
     pub(super) fn clear(&self) {
         let found = self.ask("$JS.API.STREAM.NAMES", &json!({}));
         let names = found["streams"]
@@ -69,7 +70,7 @@ impl Streams {
         names.for_each(|stream| self.remove(stream));
     }
 
-    /// What a stream says of itself.
+    /// The server's information about a stream.
     pub(super) fn info(&self, stream: &str, asked: &Value) -> Value {
         let answer = self.ask(&format!("$JS.API.STREAM.INFO.{stream}"), asked);
         assert!(
@@ -79,7 +80,7 @@ impl Streams {
         answer
     }
 
-    /// Reads so many messages of a stream from its start.
+    /// Reads `count` messages of a stream from its start.
     pub(super) fn each(&self, stream: &str, count: usize, mut each: impl FnMut(&Incoming)) {
         self.runtime.block_on(async {
             let mut reader = Reader::open(&self.client, stream).await;
@@ -98,7 +99,8 @@ impl Streams {
     }
 }
 
-/// When the server stored a message that a consumer brought, in epoch milliseconds: the eighth token of where it would be acknowledged.
+/// When the server stored the message, in epoch milliseconds. The time is the eighth token of the
+/// reply subject of a consumer's message.
 pub(super) fn stamp(message: &Incoming) -> i64 {
     let reply = message.reply.as_deref().unwrap_or_default();
     let nanos: Option<i64> = reply.split('.').nth(7).and_then(|token| token.parse().ok());
@@ -170,13 +172,14 @@ delivery = "{delivery}"
     }
 
     fn shards(&self, source: &str) -> Vec<String> {
-        // The colon between stream and filter subject is escaped there.
+        // The store's names escape the colon between stream and filter subject.
         (0..self.subjects)
             .map(|subject| format!("{source}%3a{source}.{subject}/0"))
             .collect()
     }
 
-    /// Offsets are sequences of the whole stream, whose subjects had a message each in their turn.
+    /// Offsets are sequences of the whole stream. The load fills the subjects round-robin, so each
+    /// subject has its share of them.
     fn stored(&self, shard: usize, watermark: usize) -> usize {
         (watermark + self.subjects).saturating_sub(2 + shard) / self.subjects
     }

@@ -1,10 +1,10 @@
-//! Which figures go into which plot, in which colours. How a plot is drawn is not its concern, nor where it stands.
+//! Selects the figures and colours of each plot.
 
 use super::svg::{Axes, Bar, Line, bars, panel, short};
 use crate::compare::{Figure, of_the_floor};
 use crate::row::{Lateness, Row, Stage, System, find};
 
-/// Where the figures are: the medians, and the runs that they are of.
+/// The medians, and the runs behind them.
 #[derive(Clone, Copy)]
 pub(super) struct Figures<'a> {
     pub(super) rows: &'a [Row],
@@ -12,7 +12,8 @@ pub(super) struct Figures<'a> {
 }
 
 impl Figures<'_> {
-    /// One bar for each row that has the figure, beside the floor if there is one.
+    /// Draws one bar for each row that has the figure, labelled with its ratio to the baseline if
+    /// there is one.
     pub(super) fn bars(self, figure: Figure, unit: &str) -> Option<String> {
         let drawn = self.rows.iter().filter_map(|row| {
             let value = figure(row)?;
@@ -33,7 +34,8 @@ impl Figures<'_> {
         some_bars(&drawn.collect::<Vec<_>>())
     }
 
-    /// Processor time by who used it: what `scale` makes of microseconds a message at a stage, in that unit; nothing: the row is left out.
+    /// Draws the processor time by program, Redis and broker. `scale` returns the factor from
+    /// microseconds per message to `unit`, or `None` to leave out the row.
     pub(super) fn cpu(self, scale: fn(&Row) -> Option<f64>, unit: &str) -> Option<String> {
         let drawn = self.rows.iter().filter_map(|row| {
             let factor = scale(row)?;
@@ -58,7 +60,8 @@ impl Figures<'_> {
         some_bars(&drawn.collect::<Vec<_>>())
     }
 
-    /// One panel for each percentile, all on the same axes, under the percentile's name.
+    /// Draws one panel for each percentile, all with the same axes. Each panel has the name of its
+    /// percentile.
     pub(super) fn lateness(self) -> Vec<(&'static str, String)> {
         let of = |figure: fn(&Lateness) -> f64| {
             let points = |system: System| {
@@ -91,7 +94,7 @@ impl Figures<'_> {
         if rates.is_empty() {
             return Vec::new();
         }
-        // Room above the highest point for what it says.
+        // Leave room for the label above the highest point.
         let axes = Axes {
             x: rates,
             y: (0.5, highest * 2.0),
@@ -112,7 +115,7 @@ impl Figures<'_> {
             .collect()
     }
 
-    /// Those that were measured under a steady load.
+    /// The systems that have a lateness.
     pub(super) fn systems(self) -> Vec<System> {
         let mut systems: Vec<System> = Vec::new();
         for row in self.rows.iter().filter(|row| row.lateness_ms.is_some()) {
@@ -133,7 +136,7 @@ impl Figures<'_> {
             })
     }
 
-    /// The least and the greatest of several runs.
+    /// The least and the greatest value, if there are several runs.
     fn range(self, row: &Row, figure: Figure) -> Option<(f64, f64)> {
         let of_runs: Vec<f64> = self
             .runs
@@ -154,7 +157,7 @@ fn some_bars(drawn: &[Bar]) -> Option<String> {
 }
 
 impl System {
-    /// The same colour in every plot.
+    /// The CSS class. A system has the same colour in every plot.
     pub(super) fn class(self) -> &'static str {
         match self {
             System::PlainCopy => "plain",

@@ -1,5 +1,4 @@
-//! What is left of the measurements when they are over: a file for programs, and a page for people, both beside each other below the build's
-//! own folder.
+//! Writes the results to a JSON file and an HTML page in the build folder.
 
 mod chart;
 mod page;
@@ -18,19 +17,19 @@ use crate::held::{Held, held};
 use crate::row::{self, Row};
 use crate::workload::Workload;
 
-/// Everything that was found out, and under which conditions.
+/// All results and their conditions.
 #[derive(Serialize)]
 pub(crate) struct Results {
     version: &'static str,
-    /// UTC.
+    /// Time of writing, in UTC.
     finished: String,
     machine: String,
     workload: Workload,
-    /// Figure by figure, the median of all runs.
+    /// The median of each figure over all runs.
     pub(crate) rows: Vec<Row>,
-    /// Of Postdate and its rivals.
+    /// Comparisons of Postdate with its rivals.
     pub(crate) comparisons: Vec<Comparison>,
-    /// Of measurements of Postdate's own.
+    /// Comparisons between measurements of Postdate.
     pub(crate) held: Vec<Held>,
     pub(crate) runs: Vec<Vec<Row>>,
 }
@@ -56,7 +55,7 @@ impl Results {
         self.runs.iter().flatten().all(|row| row.verdict.is_kept())
     }
 
-    /// What others would have to know to compare.
+    /// Describes the conditions that a reader needs to compare the figures.
     pub(crate) fn conditions(&self) -> String {
         let Workload {
             count,
@@ -95,7 +94,7 @@ impl Results {
     }
 }
 
-/// Tells where it was written.
+/// Prints the paths of the files.
 pub(crate) fn tell() {
     let (page, results) = paths();
     println!(
@@ -105,12 +104,12 @@ pub(crate) fn tell() {
     );
 }
 
-/// Of the page, and of the file for programs.
+/// Paths of the HTML page and of the JSON file.
 fn paths() -> (PathBuf, PathBuf) {
     (folder().join("report.html"), folder().join("results.json"))
 }
 
-/// Below the build's own, which is in nobody's way.
+/// A folder next to cargo's own ones in the target folder.
 pub(crate) fn folder() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench");
     std::fs::create_dir_all(&folder).expect("the build's folder can be written to");

@@ -1,4 +1,4 @@
-//! The page: one file that needs nothing else, neither a network nor a server nor a script. Says in words what its plots show; draws none.
+//! Renders the results as one self-contained HTML page, without network, server or script.
 
 use std::fmt::Write as _;
 
@@ -84,14 +84,15 @@ fn head(results: &Results) -> String {
     )
 }
 
-/// Nothing if there is nothing to see.
+/// Renders a section with a plot, or an empty string without a drawing.
 fn plot(title: &str, says: &str, drawn: Option<String>) -> String {
     drawn.map_or_else(String::new, |drawn| {
         format!("<section><h2>{title}</h2><p>{says}</p>{drawn}</section>")
     })
 }
 
-/// Without the rivals, beside whose length all else could not be told apart.
+/// Selects the rows at full speed. Leaves out the rivals, whose long bars would make all others
+/// look alike.
 fn at_full_speed(row: &Row) -> Option<f64> {
     (!matches!(
         row.stage,
@@ -100,7 +101,7 @@ fn at_full_speed(row: &Row) -> Option<f64> {
     .then_some(1.0)
 }
 
-/// In and out of Redis, of those that use it; nothing to see without a rival.
+/// Draws Redis CPU per message for storing and delivering. Returns `None` if no rival was measured.
 fn redis(results: &Results, figures: Figures<'_>) -> Option<String> {
     let there = results.rows.iter().any(|row| RIVALS.contains(&row.system));
     there.then(|| {
@@ -111,7 +112,7 @@ fn redis(results: &Results, figures: Figures<'_>) -> Option<String> {
     })?
 }
 
-/// A second's messages, in hundredths of that second.
+/// Factor from microseconds per message to per cent of a core, at the rate of the row.
 fn under_a_load(row: &Row) -> Option<f64> {
     match row.stage {
         Stage::Steady(rate) | Stage::Beside(Depth { rate, .. }) => Some(rate as f64 / 1e4),
@@ -157,7 +158,7 @@ fn key(names: &[(&str, &str)]) -> String {
         .collect()
 }
 
-/// What an entry a message in Redis takes.
+/// Renders the comparison with the rivals.
 fn beside(comparisons: &[Comparison]) -> String {
     if comparisons.is_empty() {
         return String::new();
@@ -192,7 +193,7 @@ fn beside(comparisons: &[Comparison]) -> String {
     text + "</tbody></table></div></section>"
 }
 
-/// Much that waits, and much that is due at once.
+/// Renders the figures under strain: many waiting messages, and bursts.
 fn strained(results: &Results) -> String {
     let rows = || {
         results
@@ -250,7 +251,7 @@ fn strained(results: &Results) -> String {
     text + "</section>"
 }
 
-/// What is taken for nothing.
+/// Renders the processor time of idle services.
 fn idle(rows: &[Row]) -> String {
     let rows = rows.iter().filter_map(|row| Some((row.name(), row.idle?)));
     let lines: String = rows
@@ -340,7 +341,7 @@ fn method(results: &Results) -> String {
     )
 }
 
-/// What stands in backticks.
+/// Turns text in backticks into `<code>` elements.
 fn code(text: &str) -> String {
     let parts: Vec<&str> = text.split('`').collect();
     let marked = parts.iter().enumerate().map(|(at, part)| {

@@ -1,26 +1,27 @@
-//! Drawings as SVG text: bars and lines on axes. Colours are classes, which the page's style sheet gives for light and for dark; what is drawn
-//! is not its concern.
+//! Draws bars and lines on axes as SVG text.
+//!
+//! Colours are CSS classes, which the style sheet of the page defines for light and dark mode.
 
 use std::fmt::Write as _;
 
-/// In pixels of the drawing.
+/// Sizes in pixels of the drawing.
 const WIDTH: f64 = 760.0;
 const LABELS: f64 = 285.0;
 const BARS: f64 = 315.0;
 const ROW: f64 = 28.0;
 
-/// One bar, of one or several parts.
+/// One bar, with one or several parts.
 pub(super) struct Bar {
     pub(super) label: String,
-    /// What colours it, and how long it is.
+    /// CSS class and length of each part.
     pub(super) parts: Vec<(&'static str, f64)>,
-    /// What stands behind it.
+    /// The label after the bar.
     pub(super) text: String,
-    /// Of several runs, the least and the greatest.
+    /// The least and the greatest value of several runs.
     pub(super) range: Option<(f64, f64)>,
 }
 
-/// Bars that lie below each other, all on one scale from zero.
+/// Draws bars below each other, with one scale that starts at zero.
 pub(super) fn bars(bars: &[Bar]) -> String {
     let total = |bar: &Bar| bar.parts.iter().map(|(_, value)| value).sum::<f64>();
     let longest = bars
@@ -67,26 +68,26 @@ pub(super) fn bars(bars: &[Bar]) -> String {
     svg + "</svg>"
 }
 
-/// One line of a panel: its colour, its name, its points.
+/// One line of a panel.
 pub(super) struct Line {
     pub(super) class: &'static str,
     pub(super) name: String,
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// Axes that several panels share, both logarithmic.
+/// Logarithmic axes that several panels share.
 pub(super) struct Axes {
     pub(super) x: Vec<f64>,
     pub(super) y: (f64, f64),
 }
 
 const PANEL: (f64, f64) = (300.0, 270.0);
-/// How wide a sign of a tick's label is.
+/// Width of a character in the label of a tick.
 const SIGN: f64 = 6.5;
-/// Room for what stands beside the axes: left, top, right, bottom.
+/// Room around the axes for titles and labels: left, top, right, bottom.
 const MARGIN: (f64, f64, f64, f64) = (48.0, 12.0, 18.0, 44.0);
 
-/// Lines on logarithmic axes.
+/// Draws lines on logarithmic axes.
 pub(super) fn panel(lines: &[Line], axes: &Axes, x_title: &str, y_title: &str) -> String {
     let (left, top, right, bottom) = (MARGIN.0, MARGIN.1, PANEL.0 - MARGIN.2, PANEL.1 - MARGIN.3);
     let (first, last) = (
@@ -100,7 +101,7 @@ pub(super) fn panel(lines: &[Line], axes: &Axes, x_title: &str, y_title: &str) -
             0.5
         }
     };
-    // Points do not lie on the frame.
+    // Keep the points away from the frame.
     let x = |value: f64| left + 16.0 + share(value, (first, last)) * (right - left - 32.0);
     let y = |value: f64| bottom - share(value.clamp(axes.y.0, axes.y.1), axes.y) * (bottom - top);
     let mut svg = open(PANEL.0, PANEL.1);
@@ -157,7 +158,7 @@ pub(super) fn panel(lines: &[Line], axes: &Axes, x_title: &str, y_title: &str) -
                 svg,
                 r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="4"><title>{name}: {what}</title></circle>"#
             );
-            // Of points that lie close above each other, the lower ones are labelled below.
+            // If another point is close above, put the label below the point.
             let lower = lines
                 .iter()
                 .flat_map(|line| &line.points)
@@ -173,7 +174,8 @@ pub(super) fn panel(lines: &[Line], axes: &Axes, x_title: &str, y_title: &str) -
     svg + "</svg>"
 }
 
-/// Of these ticks, which rise, those whose labels have room: the greatest, and others that do not touch it or each other.
+/// Selects ticks whose labels do not overlap, starting with the greatest. `ticks` must be
+/// ascending.
 fn apart(ticks: &[f64], x: impl Fn(f64) -> f64) -> Vec<f64> {
     let half = |tick: f64| short(tick).len() as f64 * SIGN / 2.0;
     let mut kept: Vec<f64> = Vec::new();
@@ -195,7 +197,7 @@ fn decades((least, most): (f64, f64)) -> impl Iterator<Item = f64> {
         .filter(move |tick| (least..=most).contains(tick))
 }
 
-/// A number of few signs: 950, 12k, 1.2M.
+/// Formats a number with few characters: 950, 12k, 1.2M.
 pub(super) fn short(value: f64) -> String {
     let (value, unit) = match value {
         value if value >= 999_500.0 => (value / 1e6, "M"),

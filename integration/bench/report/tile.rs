@@ -1,4 +1,4 @@
-//! What is to be seen at the first glance: the few ratios that matter most, each in a tile.
+//! Renders the most important ratios as tiles at the top of the page.
 
 use super::Results;
 use crate::compare::{Comparison, of_the_floor};
@@ -46,7 +46,7 @@ pub(super) fn tiles(results: &Results) -> String {
     }
 }
 
-/// As one part of so many.
+/// Formats the ratio as a fraction, such as `1/4.0`.
 fn share(comparison: &Comparison, system: System) -> Option<String> {
     let beside = comparison
         .rivals
@@ -55,7 +55,8 @@ fn share(comparison: &Comparison, system: System) -> Option<String> {
     Some(format!("1/{:.1}", beside.times))
 }
 
-/// Of the greatest rate of which half of a second's messages do not wait for the other half: beyond, the machine is too small for it.
+/// Shows the p99 lateness at the highest rate whose p50 is below half a second. At higher rates the
+/// machine is overloaded.
 fn late(rows: &[Row]) -> Option<String> {
     let of = |row: &Row| match (row.system, row.stage) {
         (System::Postdate, Stage::Steady(rate)) => row.lateness_ms.map(|late| (rate, late)),

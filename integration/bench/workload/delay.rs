@@ -1,4 +1,4 @@
-//! How long messages wait: a delay for each number, drawn from a distribution, and the same each time that it is asked for.
+//! Draws the delay of each message from a distribution, always the same for the same number.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use super::noise;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "distribution", rename_all = "snake_case")]
 pub(crate) enum Delay {
-    /// Each as often as any other.
+    /// Every delay is equally likely.
     Uniform { min: Duration, max: Duration },
-    /// Most are short, a few are long: none beyond `max`.
+    /// Most delays are short and a few are long. Delays beyond `max` are cut to `max`.
     Exponential {
         min: Duration,
         mean: Duration,
@@ -20,7 +20,7 @@ pub(crate) enum Delay {
 }
 
 impl Delay {
-    /// In milliseconds.
+    /// The delay in milliseconds.
     pub(crate) fn of(&self, number: usize) -> i64 {
         match *self {
             Delay::Uniform { min, max } => millis(min) + spread(number, max - min),
@@ -42,12 +42,13 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).expect("a time that somebody waits for")
 }
 
-/// A place in `0..span` for each number: evenly spread, and in no order.
+/// Maps each number to a value in `0..span`, in milliseconds. The values are evenly spread and in
+/// no order.
 pub(crate) fn spread(number: usize, span: Duration) -> i64 {
     ((u128::from(scattered(number)) * span.as_millis()) >> 64) as i64
 }
 
-/// A place in `0.0..1.0`.
+/// Maps each number to a value in `0.0..1.0`.
 fn share(number: usize) -> f64 {
     (scattered(number) >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -1,5 +1,6 @@
-//! Reads a workload from a file. Every fault is told at once, each with its key, its line and what to write instead, as the service does it
-//! for its own configuration.
+//! Reads a workload from a file and reports all of its problems at once.
+//!
+//! Each problem has its key, line and fix, as in the service's own configuration errors.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -15,7 +16,7 @@ use super::{
     RECORD_BYTES_MAX, WAITING, Workload,
 };
 
-/// Every key there is, and the tables they stand in.
+/// All keys, including the tables that contain them.
 const KEYS: [&str; 30] = [
     "count",
     "partitions",
@@ -50,19 +51,19 @@ const KEYS: [&str; 30] = [
 ];
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The longest that a route takes unless its configuration says otherwise.
+/// The longest delay that a route accepts by default.
 const DELAY_MAX: Duration = Duration::from_secs(30 * 86_400);
-/// How long a measurement may last.
+/// The longest steady load.
 const STEADY_MAX: Duration = Duration::from_secs(600);
-/// Where nothing arrives for half a minute, it is taken that nothing will.
+/// Below 30 s, because a measurement stops waiting after 30 s without an arrival.
 const STEADY_DELAY_MAX: Duration = Duration::from_secs(20);
-/// A broker takes no larger record unless it is told to.
+/// A broker refuses larger records by default.
 const PAYLOAD_MAX: usize = 900 << 10;
 
-/// Of each header, its two lengths.
+/// Bytes of the two lengths that the service's limit counts for each header.
 const HEADER_BYTES_BESIDE: usize = 8;
 
-/// The workload of that file; what it leaves out is as usual.
+/// Reads the workload from a file. Missing keys keep their defaults.
 pub(crate) fn read(path: &Path) -> Result<Workload, Error> {
     let mut reader = Reader {
         path: path.to_owned(),
@@ -132,7 +133,7 @@ impl Reader {
         let rate = self.whole("deep.rate", 10..=1_000_000, usual.rate);
         let lasts = self.duration("deep.lasts", SECOND..=STEADY_MAX, usual.lasts);
         let delay = self.delay("deep.delay", DELAY_MAX, usual.delay);
-        // It comes twice, and half of the numbers is for what waits.
+        // The load runs twice on the same route, and the waiting messages use half of the numbers.
         if rate.saturating_mul(lasts.as_secs() as usize) > COUNT_MAX / 4 {
             self.refuse(
                 "deep.lasts",
@@ -223,7 +224,7 @@ impl Reader {
         .0 as usize
     }
 
-    /// What each part of it may be, all of them together may not.
+    /// Refuses a message that exceeds the record limit although each of its parts is valid.
     fn refuse_giant(&mut self, message: &Message) {
         let bytes = message.bytes();
         if bytes > RECORD_BYTES_MAX {
@@ -378,7 +379,7 @@ impl Reader {
         headers
     }
 
-    /// The value, or a problem and what is usual.
+    /// Returns the value. If there is none, records a problem and returns the default `usual`.
     fn checked<T>(&mut self, key: &str, value: Option<T>, fix: impl Display, usual: T) -> T {
         value.unwrap_or_else(|| {
             self.refuse(
@@ -429,7 +430,7 @@ impl Reader {
         Some(item)
     }
 
-    /// Of the key, or of the innermost table around it that is there.
+    /// Line of the key, or of the innermost existing table around it.
     fn line(&self, key: &str) -> Option<usize> {
         let (mut item, mut found) = (self.document.as_ref()?.as_item(), None);
         for name in key.split('.') {
@@ -456,7 +457,7 @@ impl Reader {
     }
 }
 
-/// The key whose own name is most like that of `key`, if any is.
+/// The known key whose last part is most similar to that of `key`, if it is similar enough.
 fn meant(key: &str) -> Option<&'static str> {
     let name = |key: &'static str| key.rsplit('.').next().unwrap_or(key);
     let own = key.rsplit('.').next().unwrap_or(key);
@@ -466,7 +467,7 @@ fn meant(key: &str) -> Option<&'static str> {
         .filter(|known| likeness(known) > 850)
 }
 
-/// Keys that there are not, and tables that are none.
+/// Collects unknown keys, and keys that should be tables and are not.
 fn collect_misshapen(table: &dyn TableLike, above: &str, faults: &mut Vec<String>) {
     for (name, item) in table.iter() {
         let key = if above.is_empty() {

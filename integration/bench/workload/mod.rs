@@ -1,5 +1,6 @@
-//! The messages that all measurements are made with: what they are, how long they wait, how many come. Knows each by its number, and the
-//! number by the payload; sends nothing.
+//! Defines the messages of the measurements: size, delays and count.
+//!
+//! A message is determined by its number, and its payload contains that number.
 
 mod delay;
 #[allow(
@@ -26,47 +27,49 @@ use serde::Serialize;
 pub(crate) use delay::{Delay, spread};
 pub(crate) use file::read;
 
-/// Numbers have so many digits in a payload.
+/// Digits of the number in a payload.
 const DIGITS: usize = 7;
-/// Of a run, so that each number fits.
+/// Limit of messages per measurement, so that each number fits into its digits.
 pub(crate) const COUNT_MAX: usize = 9_999_999;
 
-/// Of messages that wait for days; numbers come again among them, for none is read back.
+/// Range of the long-waiting messages. Their numbers may repeat, because no measurement reads them
+/// back.
 pub(crate) const WAITING: RangeInclusive<usize> = 1_000..=200_000_000;
 
-/// The least that still tells the number: what stands before and behind it.
+/// The smallest payload that can hold the number.
 pub(crate) const PAYLOAD_MIN: usize = r#"{"fill":"","n":""}"#.len() + DIGITS;
 /// `key-` and eight digits.
 pub(crate) const KEY_MIN: usize = 12;
-/// What the per-message layout has 16 bits for.
+/// The per-message layout stores the length in 16 bits.
 pub(crate) const KEY_MAX: usize = u16::MAX as usize;
-/// As the service takes them, less what Postdate and the measurements put beside them.
+/// The service's limits, minus the headers that Postdate and the measurements add.
 pub(crate) const HEADERS_MAX: usize = 990;
 pub(crate) const HEADER_BYTES_MAX: usize = 255 << 10;
-/// Key, headers and payload: a broker takes no larger record unless it is told to, and a few hundred bytes come to it on delivery.
+/// Limit of key, headers and payload. By default a broker refuses larger records, and delivery adds
+/// a few hundred bytes.
 pub(crate) const RECORD_BYTES_MAX: usize = 1_000_000;
-/// Of one measurement. They lie on the disk twice, in the source and in the target.
+/// Limit per measurement. The disk holds the messages twice, in the source and in the target.
 pub(crate) const LOAD_BYTES_MAX: usize = 64 << 30;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Workload {
-    /// Messages of each rate.
+    /// Messages of each measurement of throughput.
     pub(crate) count: usize,
     pub(crate) partitions: i32,
     pub(crate) message: Message,
-    /// Between sending and the due, of what is only stored.
+    /// Delay of messages that are stored and not delivered.
     pub(crate) delay: Delay,
     pub(crate) steady: Steady,
     pub(crate) deep: Deep,
 }
 
-/// Many that wait, and a load beside them.
+/// Many waiting messages, and a steady load beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Deep {
     pub(crate) waiting: usize,
-    /// Between sending and the due, of what waits.
+    /// Delay of the waiting messages.
     pub(crate) delay: Delay,
-    /// Messages a second beside them, with the steady load's delays.
+    /// Messages per second of the load, which uses the delays of `Steady`.
     pub(crate) rate: usize,
     pub(crate) lasts: Duration,
 }
@@ -74,19 +77,20 @@ pub(crate) struct Deep {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Message {
     pub(crate) payload_bytes: usize,
-    /// Per cent of the payload that no compression shrinks, if it isn't the usual one.
+    /// Part of the payload that does not compress, in per cent. The default order has its own fixed
+    /// noise.
     pub(crate) noise_percent: usize,
     pub(crate) key_bytes: usize,
-    /// Different keys; none: each message has its own.
+    /// Number of different keys. `None` gives each message its own key.
     pub(crate) distinct_keys: Option<usize>,
-    /// Beside the control header.
+    /// Headers besides the control header.
     pub(crate) headers: Vec<(String, String)>,
 }
 
-/// A load that lasts for a while.
+/// A load at a steady rate for a limited time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Steady {
-    /// Messages a second, each measured by itself.
+    /// Messages per second. Each rate is a separate measurement.
     pub(crate) rates: Vec<usize>,
     pub(crate) lasts: Duration,
     pub(crate) delay: Delay,
@@ -138,7 +142,7 @@ impl Default for Workload {
 }
 
 impl Message {
-    /// Of that length, and the same for the same number.
+    /// The key of a message, always the same for the same number.
     pub(crate) fn key(&self, number: usize) -> String {
         let number = self
             .distinct_keys
@@ -155,7 +159,8 @@ impl Message {
             return order(number);
         }
         let room = self.payload_bytes - PAYLOAD_MIN;
-        // Hexadecimal digits, of which compression leaves half: for a per cent of noise, two of them.
+        // The noise consists of hexadecimal digits, which compress to half. One per cent of noise
+        // therefore needs two per cent of digits.
         let digits = (room * 2 * self.noise_percent / 100).min(room);
         let words = (0..digits.div_ceil(16)).map(|word| {
             noise(number)
@@ -168,7 +173,7 @@ impl Message {
         format!(r#"{{"fill":"{fill}","n":"{number:0DIGITS$}"}}"#)
     }
 
-    /// The number that a payload was made from.
+    /// Reads the number from a payload.
     pub(crate) fn number(payload: &[u8]) -> Option<usize> {
         let end = payload.len().checked_sub(2)?;
         std::str::from_utf8(payload.get(end.checked_sub(DIGITS)?..end)?)
@@ -177,7 +182,7 @@ impl Message {
             .ok()
     }
 
-    /// Key, headers and payload.
+    /// Bytes of key, headers and payload.
     pub(crate) fn bytes(&self) -> usize {
         self.payload_bytes
             + self.key_bytes
@@ -190,7 +195,7 @@ impl Message {
 }
 
 impl Workload {
-    /// Why a measurement of so many messages cannot be made.
+    /// Returns why a measurement of `count` messages is too large, or `None` if it is not.
     pub(crate) fn too_much(&self, count: usize) -> Option<String> {
         let bytes = count.saturating_mul(self.message.bytes());
         let (size, most) = (self.message.bytes(), LOAD_BYTES_MAX >> 30);
@@ -204,13 +209,14 @@ impl Workload {
     }
 }
 
-/// What fills a payload beside the noise.
+/// Fills the payload besides the noise.
 const PROSE: &str = "What is to be done later is written down now, in the plain words that every order of the day is made of. ";
 
 const ORDER_BYTES: usize = 191;
 const ORDER_NOISE: usize = 25;
 
-/// What a shop would send: 191 bytes up to ten million, and a quarter of it noise that no compression shrinks.
+/// An order of a shop: 191 bytes for numbers below ten million. A quarter of it is noise that does
+/// not compress.
 fn order(number: usize) -> String {
     let noise = noise(number);
     let (customer, cents) = (100_000 + noise % 900_000, 100_000 + (noise >> 20) % 900_000);
@@ -221,7 +227,7 @@ fn order(number: usize) -> String {
     )
 }
 
-/// Scattered evenly over all 64-bit numbers, and the same for the same number.
+/// Scatters the numbers evenly over all 64-bit values. The same number always gives the same value.
 fn noise(number: usize) -> u64 {
     (number as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }

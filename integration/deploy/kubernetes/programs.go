@@ -1,6 +1,7 @@
 //go:build programs
 
-// Package programs names what a Kubernetes control plane consists of, so that go.mod and go.sum pin it. It is never built itself.
+// Package programs imports the programs of a Kubernetes control plane, so that go.mod and go.sum
+// pin them. The package itself is never built.
 package programs
 
 import (

@@ -1,5 +1,5 @@
-// Command collector is an OpenTelemetry collector of the official parts that the tests need: it receives OTLP and writes what it took to a
-// file, in OTLP's own JSON.
+// Command collector is an OpenTelemetry collector built from official components. It receives OTLP
+// and writes the spans to a file as OTLP JSON.
 package main
 
 import (

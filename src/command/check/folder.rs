@@ -1,4 +1,4 @@
-//! What the facts of a folder mean for an embedded store in it.
+//! Judges the folder of an embedded store.
 
 use super::item::Item;
 use crate::command::page::{several, size};
@@ -6,7 +6,7 @@ use crate::limit::EMBEDDED_DISK_RESERVE_BYTES;
 use crate::store::embedded::{FolderDescription, FolderUse};
 
 const AREA: &str = "store";
-/// Below it a busy day may fill the disk.
+/// Below this amount, a busy day may fill the disk.
 const FREE_LOW: u64 = 4 * EMBEDDED_DISK_RESERVE_BYTES;
 
 pub(super) fn judge(folder: &FolderDescription) -> Vec<Item> {
@@ -75,7 +75,8 @@ fn room(free: Option<u64>) -> Item {
     }
 }
 
-/// A folder beside a configuration with another store. `waits`: so many messages; not known of one that is in use.
+/// Warns of messages in a folder that the configuration does not use. `waits` is `None` if a
+/// process uses the folder.
 pub(super) fn left_behind(path: &str, waits: Option<u64>) -> Option<Item> {
     let found = match waits {
         Some(0) => return None,
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_was_left_behind_is_told_only_if_anything_waits_there() {
+    fn an_unused_folder_is_reported_only_if_it_holds_messages() {
         assert_eq!(left_behind("./d", Some(0)), None);
         assert!(
             left_behind("./d", Some(1))

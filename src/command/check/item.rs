@@ -1,30 +1,30 @@
-//! What a check comes to: items, each with its verdict.
+//! Result of a check: items with a verdict each.
 
 use serde::Serialize;
 
-/// How an item counts.
+/// Verdict of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {
     Ok,
-    /// It works, and may not go on to.
+    /// It works now, but may fail later.
     Warn,
     Fail,
 }
 
-/// One thing that was looked at.
+/// One checked fact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Item {
-    /// `kafka.<name>`, `store` or `waiting`.
+    /// `kafka.<name>`, `nats.<name>`, `store` or `waiting`.
     pub(super) area: String,
     pub(super) subject: String,
     pub(super) verdict: Verdict,
     pub(super) found: String,
-    /// What to do; nothing where all is well.
+    /// The remedy; `None` if there is no problem.
     pub(super) fix: Option<String>,
 }
 
-/// The document of `--json`. A field is never renamed, and none is taken away.
+/// The document of `--json`. Fields are only added, never renamed or removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Document {
     pub(super) deployment: String,

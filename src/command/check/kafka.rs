@@ -1,4 +1,4 @@
-//! What a cluster's facts mean for the routes that use it.
+//! Judges a Kafka cluster for the routes that use it.
 
 use super::item::Item;
 use crate::broker::Error;
@@ -8,17 +8,17 @@ use crate::config::Config;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Commits are refreshed daily: one missed day, and then some, must not cost a group its offsets.
+/// Postdate refreshes commits daily. A group must keep its offsets even if one refresh is missed.
 const OFFSETS_RETENTION_LEAST: Duration = Duration::from_secs(2 * 24 * 3600);
 
-/// What a topic is used for.
+/// The use of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Duty {
     pub(super) topic: String,
     pub(super) role: Role,
-    /// The routes that use it so.
+    /// The routes that use the topic in this role.
     pub(super) routes: Vec<String>,
-    /// Of a source: the longest delay that any of them takes.
+    /// The longest delay of these routes. It matters for sources only.
     pub(super) max_delay: Duration,
 }
 
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_cannot_be_reached_fails_and_says_what_to_do() {
+    fn missing_topics_and_unreachable_clusters_fail_with_a_fix() {
         let mut facts = ClusterInfo {
             broker_count: 3,
             offsets_retention: Some(Ok(DAY)),

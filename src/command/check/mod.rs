@@ -1,5 +1,7 @@
-//! `postdate check`: what would work with a configuration, and what would not. Facts are gathered here; what they mean is said by pure
-//! functions, an area each; `text` prints.
+//! `postdate check`: reports whether the configuration works with its brokers and its store.
+//!
+//! This file gathers facts. Pure functions in one file per area judge them, and `text` formats the
+//! result.
 
 mod folder;
 mod item;
@@ -30,10 +32,10 @@ use item::{Document, Item};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// Where an embedded store lies that nobody gave a path.
+/// Default folder of the embedded store.
 const DEFAULT_FOLDER: &str = "./postdate-data";
 
-/// Looks at everything that the configuration names, and tells.
+/// Checks everything that the configuration names and prints the result.
 pub(crate) fn check(config: &Config, check: &CheckArgs) -> Result<Outcome> {
     let items = run(async { Ok(look(config).await) })?;
     let document = Document::new(&config.deployment, items);
@@ -146,7 +148,7 @@ async fn report(config: &Config) -> Result<PendingReport> {
         .unwrap_or_else(|_| anyhow::bail!("no answer within {} s", CHECK_TIMEOUT.as_secs()))
 }
 
-/// What waits in a folder that was the store before, or still is another's.
+/// Reports messages in the default folder of an embedded store while the configuration uses Redis.
 async fn look_at_left_behind(config: &Config) -> Option<Item> {
     let folder = FolderDescription::of(DEFAULT_FOLDER.as_ref());
     let waits = match folder.used {

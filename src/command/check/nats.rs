@@ -1,4 +1,4 @@
-//! What a NATS cluster says of the streams and subjects that routes name, and what that means for them.
+//! Checks the streams and subjects on a NATS cluster that routes name.
 
 use super::item::Item;
 use super::kafka::{Duty, Role, of};
@@ -11,7 +11,7 @@ use crate::limit::CHECK_TIMEOUT;
 use crate::model::{Dialect, filters_overlap, is_template, split_source_topic};
 use crate::role::nats_cluster;
 
-/// Looks at all that the duties name.
+/// Checks all duties of a cluster.
 pub(super) async fn look(config: &Config, cluster: &str, duties: &[Duty]) -> Vec<Item> {
     let area = format!("nats.{cluster}");
     let mut catalog = NatsCatalog::new(
@@ -108,7 +108,8 @@ async fn look_at_all(
     Ok(items)
 }
 
-/// The bucket has what is committed, and who reads what. `None`: it is not there.
+/// Judges the access to the bucket with committed positions and partition owners. `Ok(None)` means
+/// that the bucket does not exist yet.
 fn judge_bucket(area: &str, bucket: String, rights: Result<Option<()>, Error>) -> Item {
     match rights {
         Ok(Some(())) => Item::ok(
@@ -132,7 +133,8 @@ fn judge_bucket(area: &str, bucket: String, rights: Result<Option<()>, Error>) -
     }
 }
 
-/// A stream that keeps schedules itself: by whom else they are read, and what they mean to whom does not read them.
+/// Judges a stream with `allow_msg_schedules`. Its schedules are delivered twice if the route reads
+/// them, too. Otherwise the route sees messages without a delay.
 fn judge_schedules(area: &str, duty: &Duty, is_read: bool, facts: &StreamInfo) -> Option<Item> {
     let fault = facts.schedule_conflict()?;
     if is_read {
@@ -258,7 +260,8 @@ fn is_of(stream: &str, duty: &Duty) -> bool {
     split_source_topic(&duty.topic).is_some_and(|(of, _)| of == stream)
 }
 
-/// Whether a stream has the consumers that its readers need: one each, and the last one of whoever read before for a while.
+/// Judges the consumer limit of a stream. Each reader needs one consumer. During a handover the
+/// previous owner's consumer still exists for a while.
 fn judge_consumers(area: &str, duty: &Duty, readers: usize, max: usize) -> Option<Item> {
     let needed = 2 * readers;
     let what = format!(
@@ -271,7 +274,7 @@ fn judge_consumers(area: &str, duty: &Duty, readers: usize, max: usize) -> Optio
     (max < needed).then(|| Item::warn(area, &duty.topic, what, fix))
 }
 
-/// What removes messages that may have to be read again.
+/// Warns of limits that remove messages which may have to be read again.
 fn judge_limits(area: &str, duty: &Duty, facts: &StreamInfo) -> Option<Item> {
     if let Some(max_age) = facts.max_age.filter(|max_age| *max_age < duty.max_delay) {
         let what = format!(

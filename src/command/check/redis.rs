@@ -1,4 +1,4 @@
-//! What the facts of a Redis mean for a store in it.
+//! Judges a Redis server as a store.
 
 use super::item::Item;
 use crate::command::page::{length, several, size};
@@ -7,7 +7,7 @@ use crate::store::redis::{RedisDescription, VERSION_MIN};
 use std::time::Duration;
 
 const AREA: &str = "store";
-/// Beyond it a burst may fill the memory.
+/// Above this share, a burst may fill the memory.
 const MEMORY_HIGH_PERCENT: u64 = 80;
 
 pub(super) fn judge(found: &Result<RedisDescription, Error>, skew_max: Duration) -> Vec<Item> {
@@ -187,7 +187,7 @@ fn replicas(redis: &RedisDescription) -> Item {
 
 fn clock(redis: &RedisDescription, skew_max: Duration) -> Item {
     let off = Duration::from_millis(redis.clock_ahead_ms.unsigned_abs());
-    // So much of it may be the way there or back.
+    // The round trip explains part of the difference. Only the rest is certain.
     let sure = off.saturating_sub(redis.round_trip + Duration::from_millis(1));
     let side = if redis.clock_ahead_ms < 0 {
         "behind"
@@ -229,7 +229,7 @@ mod tests {
     use super::super::item::Verdict::{self, Fail, Ok as Fine, Warn};
     use super::*;
 
-    /// What is changed, and the item that is to tell of it.
+    /// A change to a good server, the item that must report it, and its verdict.
     type Case = (fn(&mut RedisDescription), &'static str, Verdict);
 
     const SKEW: Duration = Duration::from_secs(2);
@@ -250,7 +250,7 @@ mod tests {
         }
     }
 
-    /// Those that are not fine.
+    /// The items that are not `ok`. Each must have a fix.
     fn faults(redis: RedisDescription) -> Vec<(String, Verdict)> {
         let items = judge(&Ok(redis), SKEW)
             .into_iter()

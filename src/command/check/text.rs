@@ -1,4 +1,4 @@
-//! A check as a person reads it: areas, and in them a line for each item, with what to do below those that need it.
+//! Formats a check as text: one line per item, grouped by area, with the remedy below.
 
 use super::item::{Document, Verdict};
 use crate::command::page::{Page, Tone, several, wrapped};

@@ -1,4 +1,4 @@
-//! What it means that something waits: under which names, and whether it can be read.
+//! Judges the pending messages: their routes must be configured and their runs readable.
 
 use super::item::Item;
 use crate::command::page::several;
@@ -58,7 +58,7 @@ pub(super) fn judge(found: &Result<PendingReport, String>) -> Vec<Item> {
     items
 }
 
-/// Source topics that a route no longer has.
+/// Warns of messages from source topics that a route no longer reads.
 fn removed_topics(report: &PendingReport) -> Vec<Item> {
     let has_route = |name: &str| {
         report
@@ -107,7 +107,7 @@ mod tests {
     use crate::store::query::{Amount, PendingRoute, PendingShard};
 
     #[test]
-    fn what_nobody_delivers_is_warned_of_and_what_is_empty_is_not() {
+    fn undeliverable_messages_cause_a_warning_and_empty_routes_do_not() {
         let amount = |messages| Amount {
             messages,
             ..Amount::default()

@@ -1,15 +1,16 @@
-//! What the demo knows of its messages: how many were sent, which wait and until when, what arrived and how late. Pure, and as large as what
-//! waits: it neither draws nor reads a clock.
+//! Tracks the demo's messages: sent, pending, delivered, and how late.
+//!
+//! It has no I/O and no clock. Its size depends on the pending messages.
 
 use crate::limit::{DEMO_LATENESS_MAX, DEMO_SHOWN_ARRIVALS_MAX};
 use crate::model::Timestamp;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// See the module's page.
+/// The state of all messages.
 #[derive(Debug, Default)]
 pub(super) struct Board {
-    /// Own messages that were sent and have not arrived, with the earliest instant at which they may.
+    /// The demo's messages that were sent and have not arrived, with their earliest due time.
     waiting: BTreeMap<u64, Timestamp>,
     tally: Tally,
     lateness: Lateness,
@@ -17,58 +18,58 @@ pub(super) struct Board {
     latest_guest: Option<Arrival>,
 }
 
-/// Of the demo's own messages, but for `guests`.
+/// Counts of the demo's own messages, except for `guests`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) sent: u64,
     pub(super) delivered: u64,
-    /// The broker did not take them, or they came to the dead letters.
+    /// Messages that the broker refused or that became dead letters.
     pub(super) refused: u64,
     pub(super) early: u64,
-    /// Arrivals of what had arrived already.
+    /// Arrivals of messages that had already arrived.
     pub(super) duplicates: u64,
-    /// Messages that somebody else sent, and that arrived.
+    /// Arrived messages of other producers.
     pub(super) guests: u64,
 }
 
-/// A record that was seen where messages are delivered.
+/// A record that the watcher read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
     pub(super) author: Author,
-    /// What it says, and to whom.
+    /// Key and payload of the record.
     pub(super) key: String,
     pub(super) text: String,
-    /// `None`: it does not say.
+    /// `None` if the record has no due header.
     pub(super) due: Option<Timestamp>,
     pub(super) at: Timestamp,
-    /// Why it lies among the dead letters, if that is where it was seen.
+    /// Reason of the failure, if the record is a dead letter.
     pub(super) refusal: Option<String>,
 }
 
-/// Whose message it is.
+/// Origin of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Author {
-    /// The demo's own, by its number.
+    /// A message of the demo, with its number.
     Own(u64),
-    /// Somebody else's, who was asked to send some.
+    /// A message of the user, whom the demo invites to send some.
     Guest,
 }
 
 impl Arrival {
-    /// How long after its due it was seen, in milliseconds.
+    /// Milliseconds from the due time to the arrival.
     pub(super) fn late(&self) -> Option<u64> {
         self.due.map(|due| millis(self.at.since(due)))
     }
 }
 
 impl Board {
-    /// Before it is on its way: else it could arrive first.
+    /// Records a message. Must happen before it is sent, or it could arrive first.
     pub(super) fn send(&mut self, number: u64, due: Timestamp) {
         self.tally.sent += 1;
         self.waiting.insert(number, due);
     }
 
-    /// The broker did not take it.
+    /// Records that the broker refused a message.
     pub(super) fn refuse(&mut self, number: u64) {
         if self.waiting.remove(&number).is_some() {
             self.tally.refused += 1;
@@ -112,17 +113,18 @@ impl Board {
         self.waiting.len() as u64
     }
 
-    /// What waits though it was due by then.
+    /// Number of pending messages that were due at `by`.
     pub(super) fn overdue(&self, by: Timestamp) -> u64 {
         self.waiting.values().filter(|due| **due <= by).count() as u64
     }
 
-    /// When the last of what waits is due.
+    /// The latest due time of the pending messages.
     pub(super) fn last_due(&self) -> Option<Timestamp> {
         self.waiting.values().max().copied()
     }
 
-    /// How many wait for each of the coming seconds of the clock. What is overdue stands with the first, what is further ahead with none.
+    /// Number of pending messages for each of the next clock seconds. Overdue messages count in the
+    /// first second. Messages beyond the range are left out.
     pub(super) fn pending(&self, now: Timestamp, seconds: usize) -> Vec<u64> {
         let mut pending = vec![0; seconds];
         for due in self.waiting.values() {
@@ -138,18 +140,19 @@ impl Board {
         &self.lateness
     }
 
-    /// Apart from the demo's own, among which it would be out of sight within moments.
+    /// The latest guest message, kept apart because the demo's messages would displace it at once.
     pub(super) fn latest_guest(&self) -> Option<&Arrival> {
         self.latest_guest.as_ref()
     }
 
-    /// The demo's own, the newest first.
+    /// The demo's latest arrivals, newest first.
     pub(super) fn latest(&self) -> impl Iterator<Item = &Arrival> {
         self.latest.iter()
     }
 }
 
-/// How late messages were, to the millisecond, however many there are. What was later than can be told apart counts as that much.
+/// Histogram of lateness in milliseconds, of constant size. Values above `DEMO_LATENESS_MAX` count
+/// as the maximum.
 #[derive(Debug)]
 pub(super) struct Lateness {
     counts: Vec<u64>,
@@ -178,7 +181,8 @@ impl Lateness {
         self.greatest = self.greatest.max(late);
     }
 
-    /// The least lateness that so many in a thousand did not exceed; `None`: nothing has arrived.
+    /// The lateness that `part` per mille of the messages did not exceed. `None` before the first
+    /// arrival.
     pub(super) fn per_mille(&self, part: u64) -> Option<u64> {
         let wanted = (self.total * part).div_ceil(1_000).max(1);
         let mut seen = 0;
@@ -223,7 +227,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_message_that_arrives_twice_or_early_is_counted_so() {
+    fn duplicates_and_early_arrivals_are_counted() {
         let mut board = Board::default();
         board.send(0, at(1_000));
         board.send(1, at(1_000));
@@ -253,7 +257,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_the_broker_refused_or_set_aside_was_not_delivered() {
+    fn refused_messages_and_dead_letters_are_not_delivered() {
         let mut board = Board::default();
         (0..3).for_each(|number| board.send(number, at(1_000)));
         board.refuse(0);
@@ -305,7 +309,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn seconds_are_those_of_the_clock() {
+    fn pending_messages_are_counted_by_clock_second() {
         let mut board = Board::default();
         for (number, due) in [900, 1_999, 2_000, 2_999, 3_000, 99_000]
             .into_iter()

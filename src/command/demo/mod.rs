@@ -1,16 +1,17 @@
-//! `postdate demo`: the whole service at work in one process, with a shop that sends for later and somebody who watches what arrives.
+//! `postdate demo`: runs the whole service in one process, with a shop that sends delayed messages
+//! and a consumer that watches deliveries.
 //!
 //! | file | duty |
 //! |---|---|
-//! | `venue` | where it takes place: an in-process broker and a temporary folder, a stream on a NATS server, or what a configuration names |
-//! | `client` | what the loops beside the service's own send and watch by |
-//! | `shop` | what is sent |
-//! | `sender`, `watcher` | the two loops beside the service's own: they tell the show what they did and saw |
-//! | `board` | what is known of the messages |
-//! | `show` | the loop that keeps the board, and says when it is over |
-//! | `picture`, `words` | a view as a picture, and as lines |
-//! | `screen` | the terminal: taken, drawn on, and always given back |
-//! | `notes` | what the service logs while nobody may write to the terminal |
+//! | `venue` | chooses temporary brokers, a NATS stream, or a given configuration. |
+//! | `client` | broker clients of the demo's own loops. |
+//! | `shop` | generates the messages. |
+//! | `sender`, `watcher` | loops that send and watch messages, and report events to the show. |
+//! | `board` | counts the messages. |
+//! | `show` | loop that updates the board, draws it, and decides when the demo is over. |
+//! | `picture`, `words` | draw a view as a picture, or write it as text. |
+//! | `screen` | takes over the terminal and always restores it. |
+//! | `notes` | keeps log lines while the picture owns the terminal. |
 
 mod board;
 mod client;
@@ -48,12 +49,12 @@ use tokio::sync::mpsc;
 use venue::Venue;
 use watcher::{Guests, Watcher};
 
-/// What the sender and the watcher tell the show.
+/// Events from the sender and the watcher.
 #[derive(Debug)]
 enum News {
-    /// Somebody watches, and sending begins.
+    /// The watcher is ready and sending starts.
     Begun,
-    /// Told before it is on its way, with the earliest instant at which it may arrive.
+    /// Reported before the message is sent, with the earliest time at which it may arrive.
     Sent {
         number: u64,
         due: Timestamp,
@@ -64,31 +65,31 @@ enum News {
     },
     AllSent,
     Arrived(Arrival),
-    /// The broker is away, or refuses; it is asked again.
+    /// The broker is unavailable or refuses a call. The loop retries.
     Trouble(String),
 }
 
-/// How far the show is.
+/// Progress of the show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Starting,
     Sending {
         begun: Timestamp,
     },
-    /// Nothing more is sent; what waits is waited for.
+    /// The sender has stopped. The show waits for pending messages.
     Finishing,
     Over,
 }
 
-/// What there is to be seen at one moment.
+/// Everything that one drawing shows.
 struct View<'a> {
     board: &'a Board,
     now: Timestamp,
     phase: Phase,
     length: Duration,
-    /// What went wrong last.
+    /// The most recent problem.
     note: Option<String>,
-    /// A command by which to take part.
+    /// A command with which the user can send a message.
     invitation: Option<String>,
 }
 
@@ -101,14 +102,14 @@ impl View<'_> {
         }
     }
 
-    /// What waits though it was due a second ago: a few milliseconds are nobody's fault.
+    /// Messages that have been overdue for a second. A few milliseconds of lateness are normal.
     fn overdue(&self) -> u64 {
         self.board
             .overdue(Timestamp::from_millis(self.now.as_millis() - 1_000))
     }
 }
 
-/// Shows it; an error if not all that was sent arrived once.
+/// Runs the demo. Fails unless every message arrived exactly once and not early.
 pub(crate) fn demo(demo: &cli::DemoArgs) -> Result<()> {
     let mut random =
         StdRng::try_from_rng(&mut SysRng).context("the system has no randomness to give")?;
@@ -171,7 +172,8 @@ fn show(demo: &cli::DemoArgs, venue: &Venue, run: String, seed: u64) -> Result<(
     Ok(())
 }
 
-/// Logs go where they do not spoil the picture, warnings and errors only; without one, where they always go.
+/// With a picture, warnings and errors go to `notes`, because logs would damage the picture.
+/// Otherwise logging is unchanged.
 fn install(config: &Config, notes: &Notes, look: Look) -> Result<Telemetry> {
     if look == Look::Lines {
         return Telemetry::install(config);
@@ -186,7 +188,7 @@ fn install(config: &Config, notes: &Notes, look: Look) -> Result<Telemetry> {
     Telemetry::install_on(&log, false, move || notes.clone())
 }
 
-/// Starts the loops beside the service's own. Answers the token by which sending ends early.
+/// Starts the sender and the watcher. Returns the token that stops sending early.
 fn start(
     service: &mut Service,
     venue: &Venue,
@@ -261,7 +263,7 @@ fn say(text: &str) -> Result<()> {
         .context("nobody reads what the demo has to say")
 }
 
-/// Somebody at a terminal is asked; a script has decided.
+/// Asks for confirmation at a terminal. A script has already decided.
 fn confirm() -> Result<()> {
     if !std::io::stdin().is_terminal() {
         return Ok(());

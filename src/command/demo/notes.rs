@@ -1,4 +1,4 @@
-//! What is logged while the terminal belongs to the picture: the latest lines, shown one at a time, and printed when it is over.
+//! Keeps the latest log lines while the picture owns the terminal, and prints them at the end.
 
 use crate::limit::{DEMO_LOG_LINE_BYTES_MAX, DEMO_LOG_LINE_SHOWN_FOR, DEMO_LOG_LINES_MAX};
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ impl Notes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The latest, for a while: what it says, without the time, the level and the module that it begins with.
+    /// The latest line for a few seconds, without its time, level and module.
     pub(super) fn last(&self) -> Option<String> {
         let lines = self.lines();
         let note = lines
@@ -35,7 +35,7 @@ impl Notes {
         )
     }
 
-    /// To where logs go otherwise, when the answer is dropped: after a panic too, for what it said is among them.
+    /// Prints the lines to standard error when the returned guard is dropped, also after a panic.
     pub(super) fn printed_at_the_end(&self) -> impl Drop + use<> {
         Printed(self.clone())
     }
@@ -43,7 +43,7 @@ impl Notes {
     fn print(&self) {
         let mut out = std::io::stderr().lock();
         for Note { line, .. } in self.lines().drain(..) {
-            // Nobody is left to tell if this fails.
+            // An error here cannot be reported.
             let _ = writeln!(out, "{line}");
         }
     }
@@ -57,7 +57,7 @@ impl Drop for Printed {
     }
 }
 
-/// Takes one whole line at a time, as loggers write them.
+/// Expects one whole line per write, as loggers write them.
 impl Write for Notes {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
         let text = String::from_utf8_lossy(&line[..line.len().min(DEMO_LOG_LINE_BYTES_MAX)])

@@ -1,5 +1,7 @@
-//! The demo as a picture: what a view is drawn as. Only the terminal's own sixteen colours, and its own background: they are readable on
-//! light and on dark.
+//! Draws the demo on a terminal.
+//!
+//! It uses only the terminal's sixteen colours and its background, which are readable on light and
+//! dark themes.
 
 use super::board::{Arrival, Author};
 use super::words::{lateness, spaced};
@@ -10,15 +12,15 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-/// Lines and columns that it takes, and without which it is no picture.
+/// The preferred height, and the smallest size that can be drawn.
 pub(super) const HEIGHT: u16 = 26;
 pub(super) const HEIGHT_LEAST: u16 = 20;
 pub(super) const WIDTH_LEAST: u16 = 78;
 
-/// Wider it would only be emptier.
+/// More width would only add empty space.
 const WIDTH_MAX: u16 = 100;
 
-/// Seconds that the chart reaches ahead: somewhat more than the shop's longest delay.
+/// Seconds that the chart covers: slightly more than the shop's longest delay.
 const SECONDS: usize = 12;
 const BAR_LINES: usize = 5;
 const EIGHTHS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
@@ -30,7 +32,7 @@ const GUEST: Color = Color::Magenta;
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 
-/// Draws it into all of the frame, or the left of it.
+/// Draws the view into the frame, at most `WIDTH_MAX` columns wide.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View<'_>) {
     let area = frame.area();
     let area = Rect {
@@ -101,7 +103,7 @@ fn state(view: &View<'_>) -> String {
     }
 }
 
-/// Bars by the second in which they are due, each with its number on top.
+/// A bar for each second of due times, with its count on top.
 fn pending(view: &View<'_>, width: usize) -> Vec<Line<'static>> {
     let pending = view.board.pending(view.now, SECONDS);
     let (cell, most) = (
@@ -137,7 +139,7 @@ fn pending(view: &View<'_>, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// What is in one line of one bar: the bar, the number above it, or nothing.
+/// One cell of a bar: a block, the count above the bar, or blanks.
 fn bar(row: usize, count: u64, height: usize, (second, cell): (usize, usize)) -> Span<'static> {
     let (below, color) = (row * 8, if second == 0 { GOOD } else { ACCENT });
     if height > below {
@@ -176,7 +178,7 @@ fn counters(view: &View<'_>) -> Line<'static> {
         ("twice", tally.duplicates),
         ("refused", tally.refused),
     ] {
-        // What goes wrong is not to be looked for; what cannot go wrong while all is well is shown when it does.
+        // Problems stay visible at a fixed place. Refusals appear only when they happen.
         if value > 0 || name != "refused" {
             add(
                 name,
@@ -243,7 +245,7 @@ fn row(arrival: &Arrival, width: usize) -> Line<'static> {
     ])
 }
 
-/// Columns of a key in the list.
+/// Width of the key column.
 const KEY: usize = 15;
 
 fn cut(text: &str, width: usize) -> String {
@@ -285,7 +287,7 @@ mod tests {
     use ratatui::backend::TestBackend;
     use std::time::Duration;
 
-    /// A show in full swing: a wave waits, a guest came, another was refused.
+    /// A typical board: pending messages, a delivered guest message, and a refused one.
     fn board() -> Board {
         let mut board = Board::default();
         for number in 0..140_u64 {

@@ -1,5 +1,4 @@
-//! The terminal: some lines of it are taken below what stands there, drawn on, and always given back as it was. What is drawn is not its
-//! affair.
+//! Takes over some lines of the terminal below the existing text, and always restores the terminal.
 
 use super::picture::{HEIGHT, HEIGHT_LEAST, WIDTH_LEAST};
 use ratatui::backend::CrosstermBackend;
@@ -9,14 +8,14 @@ use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{Error, ErrorKind, IsTerminal, Stdout, Write, stdin, stdout};
 
-/// A part of the terminal, until it is dropped: whatever way that comes about, a panic included.
+/// A region of the terminal. Dropping it restores the terminal, also after a panic.
 pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
-    /// Ends after it was put in order with the terminal above.
+    /// Leaves raw mode after `Screen::drop` has moved the cursor.
     _raw: Raw,
 }
 
-/// Keys come one by one and are not shown.
+/// Raw mode: keys arrive one by one and without an echo.
 struct Raw;
 
 impl Raw {
@@ -27,13 +26,14 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // Nothing is left to do if this fails; so below.
+        // An error here cannot be handled, and neither can those in `Screen::drop`.
         let _ = disable_raw_mode();
     }
 }
 
 impl Screen {
-    /// Whether there is a terminal that can be drawn on, has keys, and is large enough.
+    /// Returns whether there is a terminal with a keyboard that can be drawn on and is large
+    /// enough.
     pub(super) fn is_possible() -> bool {
         let is_able = std::env::var_os("TERM").is_some_and(|term| term != "dumb");
         stdin().is_terminal()
@@ -60,7 +60,8 @@ impl Screen {
         self.terminal.draw(picture).map(|_| ())
     }
 
-    /// How often somebody asked to end since the last time. Read here, for crossterm goes round for ever on a terminal that was closed.
+    /// Number of quit keys since the last call. Reads the keys directly, because crossterm's reader
+    /// loops forever on a closed terminal.
     pub(super) fn wishes_to_end(&self) -> std::io::Result<usize> {
         let (input, at_once) = (
             stdin(),
@@ -80,7 +81,7 @@ impl Screen {
     }
 }
 
-/// q, or Ctrl-C: in this mode of the terminal it is a key, and no signal.
+/// `q` or Ctrl-C. In raw mode, Ctrl-C is a key and not a signal.
 fn is_end(key: u8) -> bool {
     matches!(key, b'q' | b'Q' | 3)
 }

@@ -1,4 +1,4 @@
-//! The loop that sends what the shop has to send, until its time is over. What becomes of it is the watcher's to see.
+//! The loop that sends the shop's messages until its time is over. The watcher sees their delivery.
 
 use super::News;
 use super::shop::{Letter, Shop, When};
@@ -10,10 +10,10 @@ use crate::task::StopToken;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// The header by which the demo knows its own: `<run>/<number>`.
+/// Header that marks the demo's messages: `<run>/<number>`.
 pub(super) const HEADER: &str = "demo";
 
-/// See the module's page.
+/// The producer and its context.
 pub(super) struct Sender<C> {
     pub(super) target: Box<dyn Target>,
     pub(super) topic: String,
@@ -22,13 +22,13 @@ pub(super) struct Sender<C> {
     pub(super) clock: C,
     pub(super) length: Duration,
     pub(super) news: mpsc::Sender<News>,
-    /// Cancelled when somebody watches, and when nothing more is to be sent.
+    /// `begin` is cancelled when the watcher is ready, `enough` when sending must stop.
     pub(super) begin: StopToken,
     pub(super) enough: StopToken,
 }
 
 impl<C: Clock> Sender<C> {
-    /// Ends when `stop` is cancelled, whether or not all was sent.
+    /// Runs until `stop` is cancelled, even if messages remain.
     pub(super) async fn serve(mut self, stop: StopToken) {
         if stop
             .run_until_cancelled(self.begin.clone().cancelled_owned())
@@ -46,7 +46,8 @@ impl<C: Clock> Sender<C> {
         let mut beat = tokio::time::interval(DEMO_TICK_INTERVAL);
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            // Reports that are not handed out wait in the target, and a beat that is dropped comes again.
+            // Both branches are safe to cancel: undelivered reports stay in the target, and the
+            // tick comes again.
             tokio::select! {
                 biased;
                 reports = self.target.next_reports() => self.look_at(&reports).await,
@@ -95,7 +96,8 @@ impl<C: Clock> Sender<C> {
             extra_headers: &[(name, value.as_bytes()), (HEADER, own.as_bytes())],
         };
         match self.target.send(&record, letter.number) {
-            // A broker that takes nothing for so long is in trouble, and says so elsewhere.
+            // A full queue means that the broker has accepted nothing for seconds. Report it as a
+            // failure.
             SendResult::QueueFull => SendResult::Failed(full()),
             sent => sent,
         }
@@ -114,7 +116,7 @@ impl<C: Clock> Sender<C> {
     }
 
     async fn tell(&self, news: News) {
-        // Nobody listens any more only when the demo is over.
+        // The send fails only when the demo is over.
         let _ = self.news.send(news).await;
     }
 }

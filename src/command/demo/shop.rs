@@ -1,4 +1,4 @@
-//! What the demo sends: the kinds of messages that a shop wants delivered later. Pure: from the time and a seed, the same letters.
+//! Generates the demo's messages. The output depends only on the time and the seed.
 
 use crate::limit::{DEMO_SENDS_PER_TICK_MAX, DEMO_TICK_INTERVAL};
 use crate::model::Timestamp;
@@ -15,7 +15,7 @@ pub(super) struct Letter {
     pub(super) when: When,
 }
 
-/// When it is to arrive, as its header says it.
+/// The requested delivery time, in the form of its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     After(Duration),
@@ -23,7 +23,7 @@ pub(super) enum When {
 }
 
 impl When {
-    /// The earliest instant at which it may arrive, if it is sent at `now` or later.
+    /// The earliest due time if the message is sent at `now` or later.
     pub(super) fn due(self, now: Timestamp) -> Timestamp {
         match self {
             Self::After(delay) => now.plus(delay),
@@ -32,7 +32,7 @@ impl When {
     }
 }
 
-/// A kind of message: what it concerns, what it says, and in how many seconds, from and to.
+/// A kind of message: key prefix, payload, and range of delays in seconds.
 struct Kind {
     key: &'static str,
     text: &'static str,
@@ -67,7 +67,7 @@ const KINDS: [Kind; 5] = [
     },
 ];
 
-/// Many that are due in the same instant, every few seconds.
+/// Every few seconds, a group of messages with the same due time.
 const WAVE: Kind = Kind {
     key: "offer",
     text: "tell the subscribers: it begins now",
@@ -76,7 +76,7 @@ const WAVE: Kind = Kind {
 const WAVE_LETTERS: usize = 18;
 const WAVE_BEATS: u64 = 50;
 
-/// A shop at work.
+/// The generator's state.
 pub(super) struct Shop {
     random: StdRng,
     beat: u64,
@@ -92,7 +92,7 @@ impl Shop {
         }
     }
 
-    /// What it has to send in this beat; nothing that would be due after `end`.
+    /// The messages of this tick. All are due by `end`.
     pub(super) fn letters(&mut self, now: Timestamp, end: Timestamp) -> Vec<Letter> {
         self.beat += 1;
         let mut letters = Vec::new();
@@ -116,7 +116,8 @@ impl Shop {
         letters
     }
 
-    /// Shorter towards the end, as long as the kind allows it.
+    /// A random delay for the kind. It shortens near the end; `None` if even the minimum is too
+    /// long.
     fn delay(&mut self, kind: &Kind, left: Duration) -> Option<Duration> {
         let (least, left) = (
             kind.seconds.0 * 1_000,
@@ -133,7 +134,7 @@ impl Shop {
         when: When,
         (now, end): (Timestamp, Timestamp),
     ) -> Option<Letter> {
-        // A beat passes before it is sent, at most.
+        // Sending may take up to one tick.
         (when.due(now).plus(DEMO_TICK_INTERVAL) <= end).then(|| {
             let key = format!("{}-{}", kind.key, self.random.random_range(1_000..10_000));
             self.next += 1;
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_no_gaps_and_a_seed_repeats_the_day() {
+    fn numbers_have_no_gaps_and_a_seed_repeats_the_messages() {
         let letters = day(7, 30_000);
         assert!(
             letters

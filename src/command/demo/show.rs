@@ -1,4 +1,4 @@
-//! The loop that keeps the board by what the others tell, has it drawn, and says when it is over.
+//! The loop that updates the board from events, draws it, and decides when the demo is over.
 
 use super::board::Board;
 use super::notes::Notes;
@@ -17,43 +17,43 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
-/// See the module's page.
+/// State of the running demo.
 pub(super) struct Show {
     board: Board,
     phase: Phase,
-    /// When the phase will end at the latest, or at the earliest if nothing waits any more.
+    /// Time at which `Starting` or `Finishing` ends at the latest.
     until: Timestamp,
     length: Duration,
     look: Look,
-    /// `None`: it has not begun.
+    /// `None` until the first drawing.
     face: Option<Face>,
     news: mpsc::Receiver<News>,
     enough: StopToken,
     place: Place,
     notes: Notes,
-    /// What the broker said last, and until when it is shown.
+    /// The broker's last problem, and until when to show it.
     trouble: Option<(String, Instant)>,
 }
 
-/// What there is to say at the end.
+/// Result of the demo.
 pub(super) struct Report {
     pub(super) board: Board,
     pub(super) ending: Ending,
-    /// What the broker said last.
+    /// The broker's last problem.
     pub(super) trouble: Option<String>,
 }
 
-/// How it is shown.
+/// The open output.
 enum Face {
     Picture(Screen),
-    /// A line a second.
+    /// Prints one line per second.
     Lines {
         next: Instant,
     },
 }
 
 impl Face {
-    /// A terminal that does not answer is written to line by line.
+    /// Falls back to lines if the terminal cannot be opened.
     fn open(look: Look) -> Self {
         let screen = (look == Look::Picture)
             .then(|| Screen::open().ok())
@@ -67,7 +67,7 @@ impl Face {
     }
 }
 
-/// How it is to be shown.
+/// The requested output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     Picture,
@@ -98,14 +98,15 @@ impl Show {
         }
     }
 
-    /// Until it is over: all has arrived, or it was waited for in vain, or somebody does not want to wait.
+    /// Runs until all messages arrived, a timeout passed, or the user quits.
     pub(super) async fn serve(&mut self) {
         let mut beat = tokio::time::interval(DEMO_TICK_INTERVAL);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut signal = Box::pin(signal());
         while self.phase != Phase::Over {
-            // A beat and news that are dropped come again; of a signal only the wait for it is dropped. Signals come first, so that they
-            // are caught before the first turn takes the terminal, and give it back.
+            // All branches are safe to cancel: ticks and events are not lost, and the signal future
+            // is kept. The first poll installs the signal handlers, before a tick takes the
+            // terminal.
             tokio::select! {
                 biased;
                 told = &mut signal => {
@@ -122,9 +123,9 @@ impl Show {
         self.draw();
     }
 
-    /// What was seen, and how it ended. The terminal is as it was.
+    /// Restores the terminal and returns the result.
     pub(super) fn end(self) -> Report {
-        // What was not waited for to the end is not lost.
+        // A message is lost only if it was overdue for the full timeout.
         let lost = self.board.overdue(Timestamp::from_millis(
             self.until.as_millis() - millis(DEMO_OVERDUE_TIMEOUT),
         ));
@@ -146,17 +147,17 @@ impl Show {
         };
         match wishes {
             Ok(wishes) => (0..wishes).for_each(|_| self.hurry()),
-            // Somebody closed the terminal.
+            // The terminal was closed.
             Err(_) => self.phase = Phase::Over,
         }
         self.step(WallClock.now());
-        // The last view is drawn when it is over.
+        // After the end, `serve` draws the last view.
         if self.phase != Phase::Over {
             self.draw();
         }
     }
 
-    /// Somebody wants it to end: first by sending no more, then at once.
+    /// Handles a quit request: the first stops sending, the second ends the demo.
     fn hurry(&mut self) {
         self.phase = match self.phase {
             Phase::Sending { .. } => {
@@ -178,7 +179,7 @@ impl Show {
 
     fn step(&mut self, now: Timestamp) {
         match self.phase {
-            // What arrives twice comes a moment later.
+            // A duplicate arrives shortly after its message.
             Phase::Finishing if self.board.waiting() == 0 => {
                 self.until = self.until.min(now.plus(DEMO_DUPLICATE_WAIT));
             }
@@ -265,7 +266,7 @@ impl Show {
         self.print(&line);
     }
 
-    /// Nobody reads any more if it fails, so that is the end.
+    /// Ends the demo on an error, because nothing reads the output any more.
     fn print(&mut self, line: &str) {
         if say(&format!("{line}\n")).is_err() {
             self.phase = Phase::Over;
@@ -273,11 +274,12 @@ impl Show {
     }
 }
 
-/// As [`task::signal`], and the end of the terminal: the temporary folder is not to be left behind.
+/// Waits for a stop signal or SIGHUP. The demo must also end properly when the terminal closes, to
+/// delete its temporary folder.
 async fn signal() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut hangup = signal(SignalKind::hangup())?;
-    // Nothing is lost by dropping either: the first signal ends the wait for both.
+    // The first signal ends both waits, so dropping the other wait loses nothing.
     tokio::select! {
         biased;
         _ = hangup.recv() => Ok(()),

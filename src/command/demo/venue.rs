@@ -1,5 +1,7 @@
-//! Where the demo takes place: on a broker and in a folder of its own, which end with it; in a stream of its own on a NATS server; or where a
-//! configuration says.
+//! Selects the brokers and the store of a demo.
+//!
+//! They are an in-process broker and a temporary folder, a new stream on a NATS server, or those of
+//! a given configuration.
 
 use crate::broker::kafka::InProcessKafka;
 use crate::broker::nats::DemoStream;
@@ -9,29 +11,29 @@ use crate::role::nats_cluster;
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// See the module's page.
+/// The brokers and the store of one demo.
 pub(super) struct Venue {
     pub(super) config: Config,
     pub(super) route: String,
     pub(super) place: Place,
-    /// What is to be watched, by the names that a source has for them: the target, and the dead letters if they are on the same cluster.
+    /// Topics to watch: the target, and the dead-letter topic if it is on the same cluster.
     pub(super) watched: Vec<String>,
     pub(super) dead_letter: String,
     stage: Option<DemoStream>,
-    /// Both are only kept: the service uses them by what the configuration says.
+    /// Held only to keep them alive. The service reaches both through the configuration.
     _broker: Option<InProcessKafka>,
     _folder: Option<TempDir>,
 }
 
-/// The names of it, for people.
+/// Names to show to the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) kind: BrokerKind,
-    /// Of the brokers.
+    /// Address of the brokers.
     pub(super) address: String,
     pub(super) source: String,
     pub(super) target: String,
-    /// Nobody else's messages are there but guests'.
+    /// The demo created the source and target, so other messages there come from its guests.
     pub(super) is_own: bool,
 }
 
@@ -68,7 +70,7 @@ impl Venue {
         })
     }
 
-    /// On a NATS server; `run` tells its stream and subjects from those of other demos there.
+    /// Uses a NATS server. `run` makes the stream and its subjects unique among demos.
     pub(super) fn nats(url: &str, run: &str) -> Result<Self> {
         let folder = folder()?;
         let store = folder.path().join("store");
@@ -101,7 +103,7 @@ impl Venue {
         })
     }
 
-    /// On the named route of a configuration, or its only one.
+    /// Uses the named route of a configuration, or its only route.
     pub(super) fn of(config: Config, route: Option<&str>) -> Result<Self, Error> {
         let name = config.route_named_or_only(route)?.to_owned();
         let place = place(&config, &name)?;
@@ -122,7 +124,7 @@ impl Venue {
         })
     }
 
-    /// Takes away what was made on somebody's server.
+    /// Deletes the stream that the demo created on the user's server.
     pub(super) fn end(self) -> Result<()> {
         self.stage.map_or(Ok(()), |stage| Ok(stage.delete()?))
     }
@@ -161,7 +163,7 @@ fn place(config: &Config, name: &str) -> Result<Place, Error> {
     })
 }
 
-/// The addresses as they may be shown.
+/// Removes logins from the addresses, which are printed.
 fn without_login(urls: &str) -> String {
     let bare = |url: &str| match (url.find("://"), url.rfind('@')) {
         (Some(scheme), Some(at)) if scheme < at => {
@@ -181,7 +183,7 @@ const DELAYED: &str = "delayed";
 const DELIVERED: &str = "orders";
 const DEAD: &str = "dead";
 
-/// What is of one demo on a server that may have others.
+/// Names that distinguish one demo from others on the same server.
 struct Names {
     stream: String,
     prefix: String,
@@ -229,7 +231,7 @@ level = "warn"
     )
 }
 
-/// What an operator would write, but for the clients' properties and the admin port, which may be any.
+/// An ordinary configuration, except for the client properties and a random admin port.
 fn own_config(address: &str, store: &str) -> String {
     let quoted = |text: &str| serde_json::to_string(text).expect("a text");
     let property = |(name, value): &(&str, &str)| format!("{} = {}", quoted(name), quoted(value));

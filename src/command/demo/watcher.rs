@@ -1,4 +1,4 @@
-//! The loop that sees what arrives: a consumer of the target and of the dead letters, as any consumer would be.
+//! The loop that consumes the target and the dead-letter topic, like any other consumer.
 
 use super::News;
 use super::board::{Arrival, Author};
@@ -11,30 +11,31 @@ use crate::model::{Partition, Record, Timestamp};
 use crate::task::StopToken;
 use tokio::sync::mpsc;
 
-/// See the module's page.
+/// The consumer and its context.
 pub(super) struct Watcher<C> {
     pub(super) source: Box<dyn Source>,
     pub(super) dead_letter: String,
     pub(super) run: String,
-    /// Whether messages of others are shown.
+    /// Handling of messages from other producers.
     pub(super) guests: Guests,
     pub(super) clock: C,
     pub(super) news: mpsc::Sender<News>,
-    /// Cancelled as soon as nothing that is delivered goes unseen.
+    /// Cancelled when the target's partitions are positioned, so that no delivery is missed.
+    /// Sending starts then.
     pub(super) begin: StopToken,
 }
 
-/// What is done with messages that the demo did not send.
+/// Handling of messages that the demo did not send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Guests {
-    /// Somebody was asked to send them.
+    /// The demo invited the user to send them, so show them.
     Welcome,
-    /// They are none of the demo's business.
+    /// They belong to other producers, so leave them out.
     Ignored,
 }
 
 impl<C: Clock> Watcher<C> {
-    /// Ends when `stop` is cancelled.
+    /// Runs until `stop` is cancelled.
     pub(super) async fn serve(mut self, stop: StopToken) -> Result<(), Error> {
         let seen = stop
             .run_until_cancelled(self.watch())
@@ -60,7 +61,7 @@ impl<C: Clock> Watcher<C> {
         }
     }
 
-    /// From the end of each partition: what was delivered before is not of this run.
+    /// Starts at the end of each partition, because earlier deliveries belong to other runs.
     async fn start(&mut self, partitions: &[Partition]) -> Result<(), Error> {
         let described = loop {
             match self.source.describe(partitions).await {
@@ -122,7 +123,7 @@ impl<C: Clock> Watcher<C> {
     }
 
     async fn tell(&self, news: News) {
-        // Nobody listens any more only when the demo is over.
+        // The send fails only when the demo is over.
         let _ = self.news.send(news).await;
     }
 }
@@ -137,7 +138,7 @@ fn header<'a>(record: &Record<'a>, wanted: &str) -> Option<&'a str> {
         .and_then(|value| std::str::from_utf8(value).ok())
 }
 
-/// Foreign bytes as they may stand in a terminal: short, on one line, and no control characters.
+/// Makes foreign bytes safe for a terminal: short, one line, no control characters.
 fn shown(bytes: Option<&[u8]>) -> String {
     let Some(bytes) = bytes else {
         return "(null)".to_owned();

@@ -1,4 +1,4 @@
-//! The demo in words: what is said before it, line by line where nothing can be drawn, and after it. Text from a view, and nothing else.
+//! Writes the demo as text: the introduction, one line per second, and the summary.
 
 use super::board::{Arrival, Author, Board};
 use super::venue::Place;
@@ -6,7 +6,7 @@ use super::{Phase, View};
 use crate::config::BrokerKind;
 use std::fmt::Write;
 
-/// Names and values of the percentiles.
+/// Names and values of the lateness percentiles.
 pub(super) fn lateness(board: &Board) -> [(&'static str, String); 3] {
     let shown = |late: Option<u64>| {
         late.map_or_else(|| "-".to_owned(), |late| format!("{} ms", spaced(late)))
@@ -32,7 +32,7 @@ pub(super) fn spaced(number: u64) -> String {
     text
 }
 
-/// What is said before it begins: where things are, and how to take part.
+/// The text before the start: the addresses, and how to send a message.
 pub(super) fn introduction(place: &Place) -> String {
     if place.is_own {
         own_introduction(place)
@@ -137,14 +137,14 @@ It reads {target}, as a consumer group of its own that commits nothing.
     )
 }
 
-/// A command that sends a message, short enough for one line of a narrow terminal.
+/// A command that sends a message. It must fit into one line of a narrow terminal.
 pub(super) fn invitation(place: &Place) -> String {
     let Place {
         address, source, ..
     } = place;
     match place.kind {
         BrokerKind::Kafka => format!("echo hi|kcat -Pb {address} -t {source} -H postdate-after=5s"),
-        // Short, and without the scheme that is taken for granted.
+        // The command must be short, so leave out the default scheme.
         BrokerKind::Nats => format!(
             "nats pub -J -H postdate-after:5s -s {} {source} hi",
             address.trim_start_matches("nats://")
@@ -152,7 +152,7 @@ pub(super) fn invitation(place: &Place) -> String {
     }
 }
 
-/// One second of it.
+/// The status line of one second.
 pub(super) fn line(view: &View<'_>) -> String {
     let tally = view.board.tally();
     let state = match view.phase {
@@ -181,7 +181,7 @@ pub(super) fn line(view: &View<'_>) -> String {
     text
 }
 
-/// What somebody else's message became; the demo's own are only counted.
+/// A line about another producer's message. The demo's own messages are only counted.
 pub(super) fn guest(arrival: &Arrival) -> Option<String> {
     (arrival.author == Author::Guest).then(|| {
         let Arrival { key, text, .. } = arrival;
@@ -193,17 +193,17 @@ pub(super) fn guest(arrival: &Arrival) -> Option<String> {
     })
 }
 
-/// How it ended, in numbers.
+/// Messages that had not arrived at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ending {
-    /// Due, and not arrived.
+    /// Overdue messages.
     pub(super) lost: u64,
-    /// Not due yet, and not waited for.
+    /// Messages that were not due yet or not awaited for the full timeout.
     pub(super) left: u64,
 }
 
 impl Ending {
-    /// Whether all that was sent arrived, once, and not early.
+    /// Returns whether every message arrived exactly once and none arrived early.
     pub(super) fn is_well(self, board: &Board) -> bool {
         let tally = board.tally();
         self.lost == 0
@@ -215,7 +215,7 @@ impl Ending {
     }
 }
 
-/// What is said at the end.
+/// The text after the end.
 pub(super) fn summary(board: &Board, ending: Ending, place: &Place) -> String {
     let tally = board.tally();
     let headline = match (ending.is_well(board), ending.left) {

@@ -1,4 +1,5 @@
-//! `postdate ledger`: what became of the messages that were accepted, and whether it adds up.
+//! `postdate ledger`: shows the outcome of all accepted messages and checks that the numbers
+//! balance.
 
 mod text;
 
@@ -9,7 +10,7 @@ use crate::cli::LedgerArgs;
 use crate::config::Config;
 use anyhow::Result;
 
-/// Tells what became of what was accepted. Fails if some shard's ledger does not add up.
+/// Prints the ledger of each shard. Fails if a ledger does not balance.
 pub(crate) fn ledger(config: &Config, ledger: &LedgerArgs) -> Result<Outcome> {
     run(async {
         let route = ledger.route.as_deref();

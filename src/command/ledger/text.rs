@@ -1,4 +1,4 @@
-//! The ledgers as a person reads them: a table, a line a shard, and what is amiss.
+//! Formats the ledgers as text: a table with one row per shard, and explanations of differences.
 
 use crate::command::page::{Page, Side, Table, Tone, count, moment, several};
 use crate::model::Timestamp;

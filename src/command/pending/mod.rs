@@ -1,4 +1,4 @@
-//! `postdate pending`: what waits, and where one message does.
+//! `postdate pending`: shows the pending messages, or finds one by its id.
 
 mod source;
 mod text;
@@ -10,7 +10,7 @@ use crate::config::Config;
 use anyhow::Result;
 pub(super) use source::Source;
 
-/// Tells what waits, or where one message does.
+/// Prints a report of the pending messages, or the place of one message.
 pub(crate) fn pending(config: &Config, pending: &PendingArgs) -> Result<Outcome> {
     run(async {
         let source = Source::open(config).await?;

@@ -1,4 +1,5 @@
-//! Whom to ask what waits: the store itself, or the service that has it to itself.
+//! Finds where to query pending messages: in the store, or from the service that holds an exclusive
+//! store.
 
 use crate::clock::{Clock, WallClock};
 use crate::config::{self, Admin, Config, Secret};
@@ -20,16 +21,16 @@ use std::rc::Rc;
 use std::time::Duration;
 use url::form_urlencoded::Serializer;
 
-/// See the module's page.
+/// The origin of the answers.
 pub(in crate::command) enum Source {
     Store(Rc<dyn StoreQuery>, QueryContext),
-    /// A service uses the folder, and answers on this address.
+    /// A service uses the folder. Ask it at its admin address.
     Service(Endpoint, QueryContext),
-    /// There is no folder yet, so nothing waits.
+    /// The folder does not exist yet, so no message is pending.
     Nothing(QueryContext),
 }
 
-/// Connecting to a service on this machine.
+/// Timeout for connecting to a service on this machine.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 
 impl Source {
@@ -46,7 +47,7 @@ impl Source {
                 FolderUse::InUse(_) => {
                     return Ok(Self::Service(Endpoint::of(&config.admin), known));
                 }
-                // If a service runs, it may be asked all the same.
+                // A running service can still answer through its admin endpoint.
                 FolderUse::Unreadable(why) => {
                     let store = format!("{}, closed to this user: {why}", known.store);
                     return Ok(Self::Service(
@@ -121,7 +122,7 @@ impl Source {
     }
 }
 
-/// Where a service on this machine answers, and what it asks for.
+/// Admin address of a service on this machine, its token, and its use of TLS.
 pub(in crate::command) struct Endpoint {
     address: SocketAddr,
     token: Option<Secret>,
@@ -138,7 +139,7 @@ impl Endpoint {
     }
 }
 
-/// What listens on all addresses is reached by this machine's own.
+/// Replaces a wildcard address by the loopback address.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -158,7 +159,7 @@ fn same(Endpoint { address, .. }: &Endpoint, deployment: &str, known: &QueryCont
     Ok(())
 }
 
-/// Asks the service that uses the folder.
+/// Queries the service that uses the folder.
 fn ask<T: DeserializeOwned>(
     endpoint: &Endpoint,
     path: &str,
@@ -178,8 +179,8 @@ fn ask<T: DeserializeOwned>(
         .with_context(context)
 }
 
-/// The body of a plain answer with status 200. One request, then the service closes: no client is needed for that. Blocks, for nothing else
-/// is to be done meanwhile.
+/// Sends one HTTP request and returns the body of a 200 answer. The service then closes the
+/// connection, so no HTTP client is needed. Blocking is fine: the command has no other work.
 fn get(
     Endpoint {
         address,
@@ -207,7 +208,7 @@ fn get(
         line.finish()
     );
     let mut stream = TcpStream::connect_timeout(address, CONNECT_MAX)?;
-    // A little more than the service gives itself.
+    // Slightly longer than the service's own timeout, so that its error arrives first.
     stream.set_read_timeout(Some(ADMIN_QUERY_TIMEOUT + CONNECT_MAX))?;
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
@@ -233,7 +234,7 @@ fn get(
     }
 }
 
-/// The service's own words, if it has any.
+/// The service's error message, if the answer has one.
 fn error_of(body: &[u8]) -> String {
     let document: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     document
@@ -241,7 +242,7 @@ fn error_of(body: &[u8]) -> String {
         .unwrap_or_else(|| "it does not say why".to_owned())
 }
 
-/// Stands for a folder that nothing was ever stored in.
+/// A store query for a folder that does not exist yet. It always finds nothing.
 struct Empty;
 
 #[async_trait(?Send)]

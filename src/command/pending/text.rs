@@ -1,14 +1,14 @@
-//! What waits, as a person reads it: a table of routes and shards, a bar chart by hour.
+//! Formats pending messages as text: a table of routes and shards, and a bar chart by due time.
 
 use crate::command::page::{Page, Side, Table, Tone, count, moment, relative, several, size};
 use crate::model::Timestamp;
 use crate::store::query::{IdSearch, PendingReport, PendingShard};
 
 const HOUR_MS: i64 = 3_600_000;
-/// What one line of the chart may stand for, in hours: the first of which so many lines are enough.
+/// Hours per line of the chart. The chart uses the first step that needs at most `LINES_MAX` lines.
 const STEPS: [i64; 6] = [1, 6, 24, 7 * 24, 30 * 24, 365 * 24];
 const LINES_MAX: usize = 30;
-/// Shards of one route that the table names; all are in the JSON document.
+/// Shards per route in the table. The JSON document has all of them.
 const SHARDS_SHOWN_MAX: usize = 16;
 
 const UPPER_BOUND: &str = "Upper bounds: messages are stored in batches, and a batch counts until its last one is delivered; cancelled ones count along.";
@@ -40,7 +40,7 @@ pub(super) fn report(report: &PendingReport, page: &Page) -> String {
     text
 }
 
-/// Whose it is, from where, and when.
+/// Title line: deployment, store and time.
 fn head(deployment: &str, store: &str, at_ms: i64, page: &Page) -> String {
     let rest = format!(
         "  {store}  {}",
@@ -177,7 +177,7 @@ fn holds(shard: &PendingShard) -> bool {
     shard.amount.messages + shard.amount.quarantined > 0
 }
 
-/// More than the hour is not known without reading the messages.
+/// Formats the first hour with a due message. Finer times would require reading the messages.
 fn first_hour(hour_ms: Option<i64>, at_ms: i64) -> String {
     match hour_ms {
         None => "-".to_owned(),
@@ -187,7 +187,7 @@ fn first_hour(hour_ms: Option<i64>, at_ms: i64) -> String {
     }
 }
 
-/// What stands (!) in the table.
+/// Explains the routes and topics that the table marks with `(!)`.
 fn unconfigured(report: &PendingReport, page: &Page) -> String {
     let routes = report
         .routes
@@ -268,7 +268,8 @@ fn chart(report: &PendingReport, page: &Page) -> String {
     text
 }
 
-/// What is due, then each `step` hours to the last that hold anything. Long stretches in which nothing is due are cut short.
+/// One line for messages already due, then one per `step` hours up to the last that holds messages.
+/// Long empty stretches become `...`.
 fn lines(report: &PendingReport, step: i64) -> Vec<Line> {
     let is_over = |start_ms: i64| start_ms + HOUR_MS <= report.at_ms;
     let over = report
@@ -374,7 +375,7 @@ mod tests {
     use super::*;
     use crate::store::query::{Amount, FoundMessage, PendingHour, PendingRoute};
 
-    /// 2026-11-21T23:00:05Z.
+    /// This is 2026-11-21T23:00:05Z.
     const NOW: i64 = 1_795_302_005_000;
     const THIS_HOUR: i64 = 1_795_302_000_000;
 
@@ -435,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_a_table_and_a_chart() {
+    fn the_report_has_a_table_and_a_chart() {
         insta::assert_snapshot!(report(&example(), &Page::PLAIN), @r#"
         prod  redis 127.0.0.1:6379  2026-11-21 23:00:05 UTC
 
@@ -464,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_sees_the_same_in_blocks() {
+    fn a_terminal_gets_bars_of_block_characters() {
         let page = Page {
             is_terminal: true,
             width: 60,
@@ -489,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chart_of_any_length_keeps_to_its_lines() {
+    fn a_chart_never_exceeds_its_maximum_of_lines() {
         for span in [1, 30, 31, 400, 9_000, 87_600] {
             let hours = (0..span).step_by(usize::try_from(span / 60 + 1).unwrap());
             let hours = hours.map(|at| PendingHour {
@@ -509,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_in_one_sentence() {
+    fn an_empty_store_is_reported_in_one_sentence() {
         let nothing = PendingReport {
             deployment: "prod".into(),
             store: "folder /x".into(),
@@ -523,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_told_with_its_place_and_its_time() {
+    fn a_found_message_is_shown_with_its_position_and_due_time() {
         let place = FoundMessage {
             route: "orders".into(),
             topic: "orders.delayed".into(),
