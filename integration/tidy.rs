@@ -573,8 +573,19 @@ fn verdict(path: &str, text: &str) -> Vec<String> {
     ]))
 }
 
+/// Fails unless the file gets this complaint.
+fn assert_reported(path: &str, text: &str, complaint: &str) {
+    let found = verdict(path, text);
+    assert!(
+        found
+            .iter()
+            .any(|found| found.contains(complaint) && found.starts_with(path)),
+        "{path}: {complaint}\nfound: {found:#?}"
+    );
+}
+
 #[test]
-fn each_offence_is_reported() {
+fn each_offence_of_a_module_is_reported() {
     let long = format!(
         "//! Long.\n{}#[cfg(test)]\nmod tests {{\n",
         "//\n".repeat(LINES_MAX)
@@ -661,6 +672,14 @@ fn each_offence_is_reported() {
             "//! Outlets.\n",
             "the name `outlets` uses the retired word `outlet`",
         ),
+    ] {
+        assert_reported(path, text, complaint);
+    }
+}
+
+#[test]
+fn each_offence_of_a_script_is_reported() {
+    for (path, text, complaint) in [
         (
             "lua/a.lua",
             "-- KEYS  1 a\n-- ARGV  1 b\n-- Reply  c\n",
@@ -692,13 +711,7 @@ fn each_offence_is_reported() {
             "its first line is not a comment about its duty",
         ),
     ] {
-        let found = verdict(path, text);
-        assert!(
-            found
-                .iter()
-                .any(|found| found.contains(complaint) && found.starts_with(path)),
-            "{path}: {complaint}\nfound: {found:#?}"
-        );
+        assert_reported(path, text, complaint);
     }
 }
 
