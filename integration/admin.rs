@@ -211,11 +211,11 @@ fn a_public_address_is_accepted_with_a_client_ca_and_unusable_files_are_refused(
         (
             "CERTIFICATE",
             "service.key",
-            "it holds no certificate in PEM",
+            "it contains no PEM certificate",
         ),
         ("CERTIFICATE_KEY", "service.crt", "cannot be used"),
         ("CERTIFICATE_KEY", "stranger.key", "do not belong together"),
-        ("CLIENT_CA", "openssl.cnf", "it holds no certificate in PEM"),
+        ("CLIENT_CA", "openssl.cnf", "it contains no PEM certificate"),
     ] {
         let (name, path) = (format!("POSTDATE_ADMIN__{key}"), papers.path(file));
         let mut refused = start(&papers, &config, &[(name.as_str(), path.as_str())]);
