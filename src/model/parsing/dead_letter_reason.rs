@@ -47,7 +47,7 @@ reasons! {
     /// the record has both a due time and a delay: `postdate-at` and `postdate-after`, or a
     /// dialect's
     AtAndAfter = "at_and_after",
-    /// the same control header, or a dialect's, stands on the record twice
+    /// the same control header, or a dialect's, appears twice on the record
     DuplicateHeader = "duplicate_header",
     /// the record has more headers, or more bytes of headers, than is taken
     TooManyHeaders = "too_many_headers",
