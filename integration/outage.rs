@@ -233,7 +233,7 @@ fn a_silent_broker_is_noticed_soon_and_readiness_waits_for_the_lost_partitions()
         "it took {took:?} to notice that the broker is silent"
     );
     eventually("the group has given the process up", LIMIT, || {
-        postdate.logs().contains("partition lost").then_some(())
+        postdate.logs().contains("partition revoked").then_some(())
     });
     let stalled = || postdate.metrics().sum("postdate_stalled_seconds");
     eventually("what was handed over is told to stand still", LIMIT, || {
@@ -243,7 +243,7 @@ fn a_silent_broker_is_noticed_soon_and_readiness_waits_for_the_lost_partitions()
     wait_until_ready(&postdate);
     let logs = postdate.logs();
     assert!(
-        logs.rfind("partition lost") < logs.rfind("partition gained"),
+        logs.rfind("partition revoked") < logs.rfind("partition assigned"),
         "ready without its partitions"
     );
     let part = "route r source client";
@@ -265,7 +265,8 @@ fn a_process_without_a_partition_is_ready() {
     let config = scene.config(redis());
     let (mut first, mut second) = (Postdate::ready_with(&config), Postdate::ready_with(&config));
     assert!(
-        first.logs().contains("partition gained") && !second.logs().contains("partition gained")
+        first.logs().contains("partition assigned")
+            && !second.logs().contains("partition assigned")
     );
     let (status, _) = first.terminate();
     assert!(status.success(), "{status}");
