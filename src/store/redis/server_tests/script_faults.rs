@@ -162,7 +162,7 @@ const FAULTS: &[Fault] = &[
     ),
 ];
 
-/// Whether the contract suite fails with this fault.
+/// True if the contract suite fails with this fault.
 fn is_caught(runtime: &tokio::runtime::Runtime, (_, script, from, to): &Fault) -> bool {
     changed::with_replaced(*script, from, to, || {
         let server = Server::start_with(&["--appendfsync", "no"]);
