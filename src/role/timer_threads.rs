@@ -163,7 +163,7 @@ fn lease_keeper(
 fn options(wiring: &Wiring) -> timer::Options {
     let routes = wiring.config.routes.iter().map(|(name, route)| {
         let options = route_options(wiring, name, route);
-        (Arc::from(name.as_str()), options)
+        (Arc::from(name.as_str()), Rc::new(options))
     });
     timer::Options {
         deployment: wiring.config.deployment.clone(),

@@ -7,13 +7,12 @@ use super::Options;
 use super::claim_call::{self, ClaimCalls, ClaimReply, round_robin};
 use super::compactor::{CompactionReply, CompactionTask};
 use super::delivery::Delivery;
+use super::delivery::outcome::ShardContext;
 use super::delivery::producers::{DeliveryEvents, Producers};
 use super::exactly_once::{self, TxnDriver};
 use super::handover;
-use super::lease::{LeaseEvent, ReleaseResult};
-use super::load::MemoryBudget;
-use super::load::{LoadReply, LoadRequest};
-use super::quarantine::quarantine_unreadable;
+use super::lease::{Grant, LeaseEvent, ReleaseResult};
+use super::load::{LoadReply, LoadRequest, MemoryBudget};
 use super::run_replacement::{self, ReplacementCall, ReplacementReply};
 use super::shard::{ShardState, ShardStates, WakeupInput};
 use super::shard_slots::ShardSlots;
@@ -22,8 +21,9 @@ use crate::health::HealthPart;
 use crate::limit::SEND_INTERVAL;
 use crate::metric;
 use crate::model::{Hint, OriginFormat, Timestamp};
-use crate::store::{Error, Store};
+use crate::store::{Error, Quarantine, Store};
 use futures_util::FutureExt as _;
+use futures_util::future::FusedFuture as _;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -72,7 +72,7 @@ impl Dispatcher {
             slots: ShardSlots::default(),
             claims: ClaimCalls::new(&options, now),
             delivery: Delivery::new(producers),
-            replacement: ReplacementCall::default(),
+            replacement: ReplacementCall::new(),
             tick_wall: ports.clock.now(),
             tick_at: now,
             options,
@@ -137,7 +137,7 @@ impl Dispatcher {
             Some(result) = self.ports.compaction_results.recv(), if self.replacement.is_idle() => {
                 self.replacement.add_result(result);
             }
-            replies = self.claims.replies() => self.on_claim_replies(replies?),
+            replies = &mut self.claims.call => self.on_claim_replies(replies?),
             reply = self.replacement.reply() => self.on_replacement_reply(reply)?,
             () = tokio::time::sleep_until(wakeup) => {}
         }
@@ -149,7 +149,7 @@ impl Dispatcher {
         }
         // Other events must not delay store calls: the next claim waits for the last one, and
         // loading waits for a replacement.
-        if let Some(replies) = self.claims.replies().now_or_never() {
+        if let Some(replies) = (&mut self.claims.call).now_or_never() {
             self.on_claim_replies(replies?);
         }
         if let Some(reply) = self.replacement.reply().now_or_never() {
@@ -161,18 +161,17 @@ impl Dispatcher {
     /// Computed for the beginning of the last tick: messages that became due during the tick were
     /// not sent by it and must be sent at once.
     fn next_wakeup(&self, stopping: bool) -> Instant {
-        let now = self.tick_at;
+        let (wall, now) = (self.tick_wall, self.tick_at);
         let input = WakeupInput {
-            wall: self.tick_wall,
+            wall,
             now,
-            claim_ahead: self.claims.claim_ahead(),
+            claim_ahead: self.claims.claim_ahead,
             stopping,
-            store_is_idle: self.claims.is_idle(),
+            store_is_idle: self.claims.call.is_terminated(),
         };
         let shards = self.shards.values().map(|state| state.next_wakeup(&input));
-        let transactions = self.shards.values().filter_map(|state| {
-            exactly_once::next_wakeup(state, self.tick_wall, self.tick_at, stopping)
-        });
+        let transactions = (self.shards.values())
+            .filter_map(|state| exactly_once::next_wakeup(state, wall, now, stopping));
         let wakeup = shards
             .chain(transactions)
             .chain(self.delivery.next_resend())
@@ -182,94 +181,86 @@ impl Dispatcher {
     }
 
     fn on_lease_event(&mut self, event: LeaseEvent) {
-        let now = Instant::now();
         match event {
             LeaseEvent::ShardsCounted(shards) => {
                 self.claims.catch_up_rates.set_shard_counts(&shards);
             }
-            LeaseEvent::Granted(grant) => {
-                let shard = grant.lease.shard.clone();
-                let slot = self.slots.assign(shard.clone());
-                let origins = OriginFormat::new(&self.options.deployment, &shard);
-                let memory = self.memory.open_account();
-                let mut state = ShardState::new(*grant, slot, origins, memory, now);
-                if self.options.routes[&shard.route].marker_group.is_some() {
-                    state = state.with_transactions(now);
-                }
-                self.shards.insert(shard, state);
-            }
+            LeaseEvent::Granted(grant) => self.add_shard(*grant),
             LeaseEvent::Contested(shards) => {
-                let mut driver = self.txn_driver(false);
+                let (options, producers) = (&self.options, &mut self.delivery.producers);
                 for shard in &shards {
-                    driver.preconnect(shard);
+                    exactly_once::preconnect(options, producers, shard);
                 }
             }
             LeaseEvent::HandOver(shard) => {
-                handover::start_handover(&mut self.shards, &shard, now);
+                handover::start_handover(&mut self.shards, &shard, Instant::now());
             }
             LeaseEvent::Lost(shard) => handover::drop_shard(&mut self.shards, &shard),
         }
     }
 
-    fn txn_driver(&mut self, stopping: bool) -> TxnDriver<'_> {
-        let wall = self.ports.clock.now();
-        TxnDriver::new(&self.options, &mut self.delivery.producers, wall, stopping)
+    fn add_shard(&mut self, grant: Grant) {
+        let now = Instant::now();
+        let shard = grant.lease.shard.clone();
+        let slot = self.slots.assign(shard.clone());
+        let context = ShardContext {
+            origins: OriginFormat::new(&self.options.deployment, &shard),
+            route: self.options.routes[&shard.route].clone(),
+            shard: shard.clone(),
+        };
+        let is_exactly_once = context.route.marker_group.is_some();
+        let memory = self.memory.open_account();
+        let mut state = ShardState::new(grant, slot, Rc::new(context), memory, now);
+        if is_exactly_once {
+            state = state.with_transactions(now);
+        }
+        self.shards.insert(shard, state);
     }
 
     fn on_delivery_events(&mut self, events: DeliveryEvents, stopping: bool) {
-        let DeliveryEvents {
-            reports,
-            transactions,
-        } = events;
         let wall = self.ports.clock.now();
         self.delivery
-            .on_reports(&mut self.shards, &self.slots, &self.options, &reports, wall);
-        let wall = self.ports.clock.now();
-        let producers = &mut self.delivery.producers;
-        TxnDriver::new(&self.options, producers, wall, stopping).on_events(
-            &self.slots,
-            &mut self.shards,
-            transactions,
-        );
+            .on_reports(&mut self.shards, &self.slots, &events.reports, wall);
+        let mut driver = TxnDriver {
+            options: &self.options,
+            producers: &mut self.delivery.producers,
+            wall: self.ports.clock.now(),
+            stopping,
+        };
+        driver.on_events(&self.slots, &mut self.shards, events.transactions);
     }
 
     fn on_hint(&mut self, hint: &Hint) {
         if let Some(state) = self.shards.get_mut(&hint.shard) {
-            state
-                .load
-                .on_hint(hint.least_due, self.ports.clock.now(), Instant::now());
+            let wall = self.ports.clock.now();
+            state.load.on_hint(hint.least_due, wall, Instant::now());
         }
     }
 
     fn on_load_reply(&mut self, reply: LoadReply) {
-        let state = self
-            .shards
-            .get_mut(&reply.shard)
-            .filter(|state| state.load.generation() == reply.tag);
-        let Some(state) = state else { return };
-        if !state.on_load_reply(reply.result, Instant::now()) {
+        if let Some(state) = self.shards.get_mut(&reply.shard)
+            && state.load.generation() == reply.tag
+            && !state.on_load_reply(reply.result, Instant::now())
+        {
             handover::drop_shard(&mut self.shards, &reply.shard);
         }
     }
 
     /// `None` if the timer gives up.
     fn on_claim_replies(&mut self, replies: Option<Vec<ClaimReply>>) {
+        let Ports {
+            clock,
+            clock_health,
+            ..
+        } = &self.ports;
         for reply in replies.into_iter().flatten() {
-            claim_call::apply_reply(
-                reply,
-                &mut self.shards,
-                &self.options,
-                &*self.ports.clock,
-                &self.ports.clock_health,
-            );
+            claim_call::apply_reply(reply, &mut self.shards, &**clock, clock_health);
         }
     }
 
     fn on_replacement_reply(&mut self, reply: ReplacementReply) -> Result<(), Error> {
-        let routes = &self.options.routes;
-        let lost = run_replacement::apply_replacement(&mut self.shards, routes, reply)?;
-        if let Some(shard) = lost {
-            handover::drop_shard(&mut self.shards, &shard);
+        if let Some(lost) = run_replacement::apply_replacement(&mut self.shards, reply)? {
+            handover::drop_shard(&mut self.shards, &lost);
         }
         Ok(())
     }
@@ -281,20 +272,20 @@ impl Dispatcher {
         self.tick_at = Instant::now();
         let clock = self.ports.clock.clone();
         self.delivery
-            .resend_due(&mut self.shards, &self.slots, &self.options, &*clock);
+            .resend_due(&mut self.shards, &self.slots, &*clock);
         if !stopping {
             self.replacement
                 .start(&self.ports.store, &mut self.shards, clock.now());
             self.request_loads();
             self.request_compaction();
         }
-        quarantine_unreadable(&*self.ports.store, &mut self.shards, &self.options.routes).await?;
+        self.quarantine_unreadable().await?;
         self.start_claims(stopping, give_up).await?;
         let wall = clock.now();
         // The clock may have stepped back.
         self.tick_wall = self.tick_wall.min(wall);
         self.delivery
-            .deliver(&mut self.shards, &self.options, &self.ports.metric, wall);
+            .deliver(&mut self.shards, &self.ports.metric, wall);
         self.drive_transactions(stopping);
         self.update_metrics(wall);
         Ok(())
@@ -302,16 +293,16 @@ impl Dispatcher {
 
     /// Drives the transactions, and ends the service of released shards.
     fn drive_transactions(&mut self, stopping: bool) {
-        let wall = self.ports.clock.now();
-        let producers = &mut self.delivery.producers;
-        let mut driver = TxnDriver::new(&self.options, producers, wall, stopping);
-        for (shard, state) in &mut self.shards {
-            driver.drive(shard, state);
-        }
-        let results = &self.ports.release_results;
-        for ended in handover::finish_shards(&mut self.shards, &self.options.routes, results) {
+        let mut driver = TxnDriver {
+            options: &self.options,
+            producers: &mut self.delivery.producers,
+            wall: self.ports.clock.now(),
+            stopping,
+        };
+        driver.drive_all(&mut self.shards);
+        for ended in handover::finish_shards(&mut self.shards, &self.ports.release_results) {
             self.slots.release(ended.slot);
-            driver.on_shard_ended(&ended);
+            driver.discard(&ended);
         }
     }
 
@@ -329,7 +320,7 @@ impl Dispatcher {
             .values()
             .any(|state| state.is_tail_poll_due(now));
         let mut requests = Vec::new();
-        for (shard, state) in round_robin(&mut self.shards, self.claims.first_shard()) {
+        for (shard, state) in round_robin(&mut self.shards, self.claims.first_shard) {
             if let Some(load) = state.next_request(wall, now, joins_batch) {
                 requests.push(LoadRequest {
                     shard: shard.clone(),
@@ -347,7 +338,7 @@ impl Dispatcher {
     fn request_compaction(&mut self) {
         let wall = self.ports.clock.now();
         let now = Instant::now();
-        for (_, state) in round_robin(&mut self.shards, self.claims.first_shard()) {
+        for (_, state) in round_robin(&mut self.shards, self.claims.first_shard) {
             let Ok(room) = self.ports.compaction_jobs.try_reserve() else {
                 return;
             };
@@ -357,26 +348,56 @@ impl Dispatcher {
         }
     }
 
+    /// Moves unreadable runs into quarantine, so that the other runs of their shards can be
+    /// delivered. If the store does not answer, the next tick tries again.
+    async fn quarantine_unreadable(&mut self) -> Result<(), Error> {
+        let mut requests = Vec::new();
+        for state in self.shards.values_mut() {
+            let runs = state.load.take_unreadable();
+            if !runs.is_empty() {
+                let lease = state.lease.clone();
+                requests.push(Quarantine { lease, runs });
+            }
+        }
+        if requests.is_empty() {
+            return Ok(());
+        }
+        let outcome = self.ports.store.quarantine(&requests).await;
+        let is_refused = matches!(&outcome, Err(error) if error.is_transient());
+        if is_refused {
+            for request in requests {
+                if let Some(state) = self.shards.get_mut(&request.lease.shard) {
+                    state.load.restore_unreadable(request.runs);
+                }
+            }
+            return Ok(());
+        }
+        for (request, moved) in requests.iter().zip(outcome?) {
+            let route = &self.options.routes[&request.lease.shard.route];
+            route.metric.quarantined_runs.increment(moved as u64);
+        }
+        Ok(())
+    }
+
     /// Claims messages and reports deliveries, unless the last call is not answered yet.
     async fn start_claims(
         &mut self,
         stopping: bool,
         give_up: &CancellationToken,
     ) -> Result<(), Error> {
-        if !self.claims.is_idle() {
+        if !self.claims.call.is_terminated() {
             return Ok(());
         }
         let (wall, now) = (self.tick_wall, self.tick_at);
-        let advances = self
-            .claims
-            .plan(&mut self.shards, &self.options, wall, now, stopping);
+        let shards = &mut self.shards;
+        let advances = (self.claims).plan(shards, &self.options, wall, now, stopping);
         if advances.is_empty() {
             return Ok(());
         }
         let health = &self.ports.claims_health;
         self.claims
             .start(&self.ports.store, health, advances, give_up);
-        if let Some(replies) = self.claims.replies().now_or_never() {
+        if let Some(replies) = (&mut self.claims.call).now_or_never() {
             self.on_claim_replies(replies?);
         } else {
             // Sends the request before the delivery, which may take a while.
@@ -397,11 +418,10 @@ impl Dispatcher {
             options.metric.stalled_seconds.set(longest.as_secs_f64());
         }
         let in_flight = self.messages_in_flight() as f64;
+        let loaded = self.memory.loaded_messages() as f64;
         let metric = &self.ports.metric;
         metric.memory_used.set(self.memory.used_bytes() as f64);
-        metric
-            .loaded_messages
-            .set(self.memory.loaded_messages() as f64);
+        metric.loaded_messages.set(loaded);
         metric.in_flight_messages.set(in_flight);
     }
 }

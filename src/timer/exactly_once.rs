@@ -6,7 +6,6 @@
 
 use super::Options;
 use super::delivery::in_flight::Ticket;
-use super::delivery::outcome::ShardContext;
 use super::delivery::producers::Producers;
 use super::shard::commit_point::commit_pair;
 use super::shard::txn_state::{TxnAction, TxnInput, TxnState};
@@ -18,34 +17,19 @@ use crate::broker::{
 use crate::limit::{
     RECOVERY_PRODUCERS_MAX, RESEND_DELAY_MAX, RESEND_DELAY_MIN, TRANSACTIONAL_PRODUCER_OPEN_AHEAD,
 };
-use crate::model::{DeliveredMarker, Progress, Reason, ShardId, Timestamp};
+use crate::model::{DeliveredMarker, Partition, Progress, Reason, ShardId, Timestamp};
+use std::collections::BTreeMap;
 use tokio::time::Instant;
 
 /// Carries out the actions that the transaction states of shards decide on.
 pub(super) struct TxnDriver<'a> {
-    options: &'a Options,
-    producers: &'a mut Producers,
-    wall: Timestamp,
-    now: Instant,
-    stopping: bool,
+    pub(super) options: &'a Options,
+    pub(super) producers: &'a mut Producers,
+    pub(super) wall: Timestamp,
+    pub(super) stopping: bool,
 }
 
-impl<'a> TxnDriver<'a> {
-    pub(super) fn new(
-        options: &'a Options,
-        producers: &'a mut Producers,
-        wall: Timestamp,
-        stopping: bool,
-    ) -> Self {
-        Self {
-            options,
-            producers,
-            wall,
-            now: Instant::now(),
-            stopping,
-        }
-    }
-
+impl TxnDriver<'_> {
     pub(super) fn on_events(
         &mut self,
         slots: &ShardSlots,
@@ -53,159 +37,118 @@ impl<'a> TxnDriver<'a> {
         events: Vec<(u64, ProducerEvent)>,
     ) {
         for (number, event) in events {
-            let Some(shard) = slots.shard(Producers::slot_of(number)) else {
-                continue;
-            };
-            let Some(state) = shards.get_mut(shard) else {
-                continue;
-            };
-            if state.txn.as_ref().and_then(TxnState::number) == Some(number) {
-                self.on_event(shard, state, number, event);
+            if let Some(state) = slots.state(shards, slot_of(number))
+                && state.txn.as_ref().and_then(TxnState::number) == Some(number)
+            {
+                self.on_event(state, event);
             }
         }
     }
 
-    /// The shard is no longer served: gives its producer up.
-    pub(super) fn on_shard_ended(&mut self, state: &ShardState) {
-        let route = &self.options.routes[&state.lease.shard.route];
+    /// Gives the producer of a shard up.
+    pub(super) fn discard(&mut self, state: &ShardState) {
         if let Some(number) = state.txn.as_ref().and_then(TxnState::number) {
-            self.producers.end_transactor(route, number);
+            self.producers
+                .of_shards(&state.context.route)
+                .discard(number);
         }
     }
 
-    /// Connects in advance for a shard that this worker will probably get.
-    pub(super) fn preconnect(&mut self, shard: &ShardId) {
-        let route = &self.options.routes[&shard.route];
-        if route.marker_group.is_some() {
-            let identity = self.producer_identity(shard);
-            self.producers.preconnect(route, &identity);
+    /// Carries out the next actions of all exactly-once shards.
+    pub(super) fn drive_all(&mut self, shards: &mut ShardStates) {
+        // Recoveries in progress are limited per cluster, so that an unreachable cluster delays only
+        // its own.
+        let mut recoveries: BTreeMap<String, usize> = BTreeMap::new();
+        for state in shards.values() {
+            if state.txn.as_ref().is_some_and(TxnState::is_recovering) {
+                let cluster = state.context.route.source_cluster.clone();
+                *recoveries.entry(cluster).or_default() += 1;
+            }
+        }
+        for state in shards.values_mut() {
+            if state.txn.is_some() && !state.ownership.is_lost() {
+                self.drive(state, &mut recoveries);
+            }
         }
     }
 
-    /// Carries out the next action of a shard's transaction state.
-    pub(super) fn drive(&mut self, shard: &ShardId, state: &mut ShardState) {
-        if state.ownership.is_lost() {
-            return;
-        }
+    fn drive(&mut self, state: &mut ShardState, recoveries: &mut BTreeMap<String, usize>) {
+        let now = Instant::now();
         let input = txn_input(state, self.wall, self.stopping);
         // Opening fences another owner, so it needs a lease that is certainly valid.
-        let may_open =
-            !has_no_more_work(state, self.stopping) && !state.ownership.is_expired(self.now);
+        let may_open = !has_no_more_work(state, self.stopping) && !state.ownership.is_expired(now);
+        let context = state.context.clone();
+        let route = &*context.route;
         let Some(txn) = &mut state.txn else { return };
-        let route = &self.options.routes[&shard.route];
-        match txn.next_action(input, self.now) {
-            TxnAction::None => {}
-            TxnAction::Open if !may_open => {}
-            TxnAction::Open
-                if !input.has_work
-                    && self.producers.recovery_opens(route) >= RECOVERY_PRODUCERS_MAX =>
-            {
-                txn.defer_recovery(self.now + RESEND_DELAY_MIN);
-            }
-            TxnAction::Open => {
-                let identity = self.producer_identity(shard);
-                let number = self.producers.open_transactor(route, state.slot, &identity);
-                txn.on_opening(number, self.now);
+        let number = txn.number();
+        match (txn.next_action(input, now), number) {
+            (TxnAction::Open, _) if may_open => {
+                let recovering = recoveries.entry(route.source_cluster.clone()).or_default();
+                if !input.has_work && *recovering >= RECOVERY_PRODUCERS_MAX {
+                    return txn.defer_recovery(now + RESEND_DELAY_MIN);
+                }
+                self.producers.opened += 1;
+                let number = self.producers.opened << 16 | u64::from(state.slot);
+                txn.on_opening(number, now);
                 if !input.has_work {
-                    self.producers.add_recovery_open(route, number);
+                    *recovering += 1;
                     txn.set_recovery_only();
                 }
+                let identity = producer_identity(self.options, &context.shard);
+                self.producers.of_shards(route).open(number, &identity);
             }
-            TxnAction::Commit { batches, pair } => {
-                txn.on_committing(batches, pair, self.now);
-                self.commit(shard, state, pair, batches);
+            (TxnAction::Commit { batches, pair }, Some(number)) => {
+                txn.on_committing(batches, pair, now);
+                let marker = marker(state, pair, batches);
+                self.producers.of_shards(route).commit(number, marker);
             }
-            TxnAction::Abort => {
-                if let Some(number) = txn.number() {
-                    self.producers.abort(route, number);
-                }
-                txn.on_aborting(self.now);
+            (TxnAction::Abort, Some(number)) => {
+                self.producers.of_shards(route).abort(number);
+                txn.on_aborting(now);
             }
-            TxnAction::Close => {
-                if let Some(number) = txn.number() {
-                    self.producers.end_transactor(route, number);
-                }
-                txn.on_ended(self.now);
+            (TxnAction::Close, Some(number)) => {
+                self.producers.of_shards(route).discard(number);
+                txn.on_ended(now);
             }
-            TxnAction::Abandon => self.on_producer_lost(shard, state, "it does not answer"),
+            (TxnAction::Abandon, _) => self.on_producer_lost(state, "it does not answer"),
+            (_, _) => {}
         }
     }
 
-    fn producer_identity(&self, shard: &ShardId) -> ProducerIdentity {
-        let deployment = &self.options.deployment;
-        let partition = &shard.partition;
-        let route = &self.options.routes[&shard.route];
-        ProducerIdentity {
-            transactional_id: format!(
-                "{deployment}.{}.{}.{}",
-                shard.route, partition.topic, partition.index
-            ),
-            offset_group: route.marker_group.clone().unwrap_or_default(),
-            partition: partition.clone(),
-            target_topics: route.known_topics.clone(),
-        }
-    }
-
-    /// Commits the current transaction with the marker `pair`.
-    fn commit(&mut self, shard: &ShardId, state: &ShardState, pair: Progress, batches: usize) {
-        let marker = DeliveredMarker {
-            delivered: pair,
-            identity: state.identity.clone(),
-            ledger_pair: state.delivered.ledger_pair(),
-            uncounted: state.outcomes_with_transaction(batches),
-        };
-        let offset = TxnOffset {
-            offset: pair.watermark.offset(),
-            metadata: marker.to_string(),
-        };
-        if let Some(number) = state.txn.as_ref().and_then(TxnState::number) {
-            let route = &self.options.routes[&shard.route];
-            self.producers.commit(route, number, offset);
-        }
-    }
-
-    fn on_event(
-        &mut self,
-        shard: &ShardId,
-        state: &mut ShardState,
-        number: u64,
-        event: ProducerEvent,
-    ) {
-        let metric = &self.options.routes[&shard.route].metric;
+    fn on_event(&mut self, state: &mut ShardState, event: ProducerEvent) {
+        let context = state.context.clone();
+        let metric = &context.route.metric;
         match event {
-            ProducerEvent::Opened(marker) => {
-                self.producers.remove_recovery_open(number);
-                self.on_opened(shard, state, marker.as_deref());
-            }
-            ProducerEvent::Reports(reports) => self.on_reports(shard, state, &reports),
-            ProducerEvent::Committed => self.on_committed(shard, state),
+            ProducerEvent::Opened(marker) => self.on_opened(state, marker.as_deref()),
+            ProducerEvent::Reports(reports) => self.on_reports(state, &reports),
+            ProducerEvent::Committed => self.on_committed(state),
             ProducerEvent::Aborted => {
                 metric.transactions_aborted.increment(1);
                 state.rewind_uncommitted();
                 if let Some(txn) = &mut state.txn {
-                    txn.on_aborted(self.now);
+                    txn.on_aborted(Instant::now());
                 }
             }
             ProducerEvent::Failed { is_fenced, reason } => {
-                if is_fenced {
-                    metric.producers_fenced.increment(1);
-                }
-                self.on_producer_lost(shard, state, &reason);
+                metric.producers_fenced.increment(u64::from(is_fenced));
+                self.on_producer_lost(state, &reason);
             }
         }
     }
 
     /// The producer is open; `text` is the marker that was committed last.
-    fn on_opened(&mut self, shard: &ShardId, state: &mut ShardState, text: Option<&str>) {
+    fn on_opened(&mut self, state: &mut ShardState, text: Option<&str>) {
+        let now = Instant::now();
+        let shard = &state.context.shard;
         let known = state.in_flight.delivered();
         let parsed = text.map(DeliveredMarker::parse);
         if let Some(None) = parsed {
             // Starting without the marker would deliver messages twice.
             tracing::error!(%shard, marker = text,
                 "the delivered marker has an unknown format: upgrade Postdate to deliver its shard");
-            self.on_producer_lost(shard, state, "its marker has an unknown format");
+            self.on_producer_lost(state, "its marker has an unknown format");
             if let Some(txn) = &mut state.txn {
-                txn.abort_and_pause(self.now + RESEND_DELAY_MAX);
+                txn.abort_and_pause(now + RESEND_DELAY_MAX);
             }
             return;
         }
@@ -219,51 +162,40 @@ impl<'a> TxnDriver<'a> {
         if fault!(ResendAfterUnknownCommit) && !state.in_flight.is_empty() {
             state.rewind_uncommitted();
         } else {
-            state.restart_after(pair, self.now);
+            state.restart_after(pair, now);
         }
         if let Some(marker) = marker.filter(|marker| marker.delivered == pair) {
             // The worker that committed it may not have reported these outcomes to the store.
             state.adopt_uncounted(marker.ledger_pair, marker.uncounted);
         }
         if let Some(txn) = &mut state.txn {
-            txn.on_opened(pair, self.now);
+            txn.on_opened(pair, now);
         }
     }
 
-    fn on_reports(&mut self, shard: &ShardId, state: &mut ShardState, reports: &[DeliveryReport]) {
-        let context = ShardContext {
-            shard,
-            origins: &state.origins,
-            route: &self.options.routes[&shard.route],
-        };
+    fn on_reports(&mut self, state: &mut ShardState, reports: &[DeliveryReport]) {
+        let now = Instant::now();
         let Some(txn) = &mut state.txn else { return };
         for report in reports {
             let Ticket { batch, index, .. } = Ticket::unpack(report.ticket);
-            txn.on_report(self.now);
+            txn.on_report(now);
             let Err(failure) = &report.outcome else {
                 continue;
             };
-            let claimed = state
-                .in_flight
-                .get_mut(batch)
-                .filter(|_| is_about_the_record(failure));
-            let wait = claimed.map_or(RESEND_DELAY_MIN, |batch| {
-                context.on_failed(batch, index.into(), failure, self.wall)
-            });
-            txn.abort_and_pause(self.now + wait);
+            let batch = state.in_flight.get_mut(batch);
+            let wait = match batch.filter(|_| is_about_the_record(failure)) {
+                Some(batch) => (state.context).on_failed(batch, index.into(), failure, self.wall),
+                None => RESEND_DELAY_MIN,
+            };
+            txn.abort_and_pause(now + wait);
         }
     }
 
-    fn on_committed(&mut self, shard: &ShardId, state: &mut ShardState) {
-        let origins = state.origins.clone();
-        let context = ShardContext {
-            shard,
-            origins: &origins,
-            route: &self.options.routes[&shard.route],
-        };
+    fn on_committed(&mut self, state: &mut ShardState) {
+        let context = state.context.clone();
         let metric = &context.route.metric;
         let Some(txn) = &mut state.txn else { return };
-        let Some((batches, took)) = txn.on_committed(self.now) else {
+        let Some((batches, took)) = txn.on_committed(Instant::now()) else {
             return;
         };
         let pair = txn.marker();
@@ -276,21 +208,59 @@ impl<'a> TxnDriver<'a> {
                 }
             }
         }
-        let wall = self.wall;
         state.finish_committed(batches, pair, |batch, outcomes| {
-            context.trace_delivery(batch, outcomes, wall);
+            context.trace_delivery(batch, outcomes, self.wall);
         });
     }
 
-    fn on_producer_lost(&mut self, shard: &ShardId, state: &mut ShardState, reason: &str) {
-        let Some(txn) = &mut state.txn else { return };
-        tracing::warn!(%shard, reason,
+    fn on_producer_lost(&mut self, state: &mut ShardState, reason: &str) {
+        tracing::warn!(shard = %state.context.shard, reason,
             "transactional producer lost: opening another one, which delivers uncommitted messages");
-        if let Some(number) = txn.number() {
-            let route = &self.options.routes[&shard.route];
-            self.producers.end_transactor(route, number);
+        self.discard(state);
+        if let Some(txn) = &mut state.txn {
+            txn.on_lost(Instant::now());
         }
-        txn.on_lost(self.now);
+    }
+}
+
+/// Connects in advance for a shard that this worker will probably get. A handover is then shorter:
+/// see the exactly-once rows of the benchmark `fleet`.
+pub(super) fn preconnect(options: &Options, producers: &mut Producers, shard: &ShardId) {
+    let route = &options.routes[&shard.route];
+    if route.marker_group.is_some() {
+        let identity = producer_identity(options, shard);
+        producers.of_shards(route).preconnect(&identity);
+    }
+}
+
+fn producer_identity(options: &Options, shard: &ShardId) -> ProducerIdentity {
+    let deployment = &options.deployment;
+    let Partition { topic, index } = &shard.partition;
+    let route = &options.routes[&shard.route];
+    ProducerIdentity {
+        transactional_id: format!("{deployment}.{}.{topic}.{index}", shard.route),
+        offset_group: route.marker_group.clone().unwrap_or_default(),
+        partition: shard.partition.clone(),
+        target_topics: route.known_topics.clone(),
+    }
+}
+
+/// The slot of the shard that a transactional producer belongs to.
+fn slot_of(number: u64) -> u16 {
+    number as u16
+}
+
+/// The offset commit that makes `pair` the marker.
+fn marker(state: &ShardState, pair: Progress, batches: usize) -> TxnOffset {
+    let marker = DeliveredMarker {
+        delivered: pair,
+        identity: state.identity.clone(),
+        ledger_pair: state.delivered.ledger_pair(),
+        uncounted: state.outcomes_with_transaction(batches),
+    };
+    TxnOffset {
+        offset: pair.watermark.offset(),
+        metadata: marker.to_string(),
     }
 }
 
@@ -343,15 +313,9 @@ pub(super) fn next_wakeup(
         return Some(now + RESEND_DELAY_MIN);
     }
     let has_work = state.has_work_soon(wall);
-    let open_at = state
-        .first_due()
-        .filter(|_| is_closed && !has_work)
-        .map(|due| {
-            let until_due = due.since(wall);
-            now + until_due.saturating_sub(TRANSACTIONAL_PRODUCER_OPEN_AHEAD)
-        });
-    [txn.next_wakeup(has_work, now), open_at]
-        .into_iter()
-        .flatten()
-        .min()
+    let next_due = state.first_due().filter(|_| is_closed && !has_work);
+    let open_at = next_due
+        .map(|due| now + (due.since(wall)).saturating_sub(TRANSACTIONAL_PRODUCER_OPEN_AHEAD));
+    let times = [txn.next_wakeup(has_work, now), open_at];
+    times.into_iter().flatten().min()
 }

@@ -1,14 +1,11 @@
 //! Ends the service of a shard: by a planned handover to another worker, or because its lease is
 //! lost.
 
-use super::RouteOptions;
 use super::lease::ReleaseResult;
 use super::shard::{ShardPhase, ShardState, ShardStates};
 use crate::limit::{HANDOVER_TIMEOUT, LOST_LEASE_REPORTS_TIMEOUT};
 use crate::metric::TimerMetrics;
 use crate::model::ShardId;
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -35,10 +32,10 @@ pub(super) fn drop_shard(shards: &mut ShardStates, shard: &ShardId) {
 }
 
 /// True if messages of the shard may be sent. Logs once when its lease has expired.
-pub(super) fn check_lease(state: &mut ShardState, shard: &ShardId, metric: &TimerMetrics) -> bool {
+pub(super) fn check_lease(state: &mut ShardState, metric: &TimerMetrics) -> bool {
     if state.ownership.note_expiry(Instant::now()) {
         metric.leases_expired.increment(1);
-        tracing::warn!(%shard, unsent = state.unsent_messages(),
+        tracing::warn!(shard = %state.lease.shard, unsent = state.unsent_messages(),
             "lease not renewed in time: delivery of the shard is paused until it is renewed");
     }
     state.ownership.may_deliver(Instant::now())
@@ -48,7 +45,6 @@ pub(super) fn check_lease(state: &mut ShardState, shard: &ShardId, metric: &Time
 /// overdue. A handover that takes too long is postponed. Returns the removed shards.
 pub(super) fn finish_shards(
     shards: &mut ShardStates,
-    routes: &BTreeMap<Arc<str>, RouteOptions>,
     results: &mpsc::Sender<ReleaseResult>,
 ) -> Vec<ShardState> {
     let now = Instant::now();
@@ -61,35 +57,28 @@ pub(super) fn finish_shards(
         let Ok(room) = results.try_reserve() else {
             break;
         };
-        match decision {
-            Decision::Postpone => {
-                if let Some(state) = shards.get_mut(&shard) {
-                    state.ownership.set_phase(ShardPhase::Active);
-                }
-                room.send(ReleaseResult::Postponed(shard));
+        if decision == Decision::Postpone {
+            if let Some(state) = shards.get_mut(&shard) {
+                state.ownership.set_phase(ShardPhase::Active);
             }
-            Decision::Remove => {
-                let Some(state) = shards.remove(&shard) else {
-                    continue;
-                };
-                let route = &routes[&shard.route];
-                if state.txn.is_none() {
-                    let unacknowledged = state.unacknowledged_messages() as u64;
-                    route.metric.possible_duplicates.increment(unacknowledged);
-                }
-                route.alerts.forget_shard(&shard);
-                room.send(ReleaseResult::Ended {
-                    shard,
-                    delivered: state.in_flight.delivered(),
-                });
-                removed.push(state);
+            room.send(ReleaseResult::Postponed(shard));
+        } else if let Some(state) = shards.remove(&shard) {
+            let route = &state.context.route;
+            if state.txn.is_none() {
+                let unacknowledged = state.unacknowledged_messages() as u64;
+                route.metric.possible_duplicates.increment(unacknowledged);
             }
+            route.alerts.forget_shard(&shard);
+            let delivered = state.in_flight.delivered();
+            room.send(ReleaseResult::Ended { shard, delivered });
+            removed.push(state);
         }
     }
     removed
 }
 
 /// How the release of a shard ends.
+#[derive(PartialEq)]
 enum Decision {
     Remove,
     /// The shard is served on.

@@ -19,17 +19,17 @@ mod exactly_once;
 mod handover;
 mod lease;
 mod load;
-mod quarantine;
 mod quota;
 mod run_replacement;
 mod shard;
 mod shard_slots;
-mod store_call;
 
 use crate::metric;
 use crate::model::RoutingRules;
 use crate::trace::Tracer;
+use futures_util::future::{Fuse, LocalBoxFuture};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,10 +41,14 @@ pub(crate) use dispatcher::{Dispatcher, Ports};
 pub(crate) use lease::{LeaseEvent, LeaseKeeper, ReleaseResult, RouteCatalog, ShutdownSignals};
 pub(crate) use load::{LoadReply, LoadRequest, Loader};
 
+/// A store call that runs beside the dispatcher's loop, so that due messages do not wait for it.
+/// There is at most one. After its end the future is pending for ever.
+type StoreCall<T> = Fuse<LocalBoxFuture<'static, T>>;
+
 /// The settings of a timer.
 pub(crate) struct Options {
     pub(crate) deployment: String,
-    pub(crate) routes: BTreeMap<Arc<str>, RouteOptions>,
+    pub(crate) routes: BTreeMap<Arc<str>, Rc<RouteOptions>>,
     /// Bytes of loaded messages over all shards.
     pub(crate) memory: usize,
     /// The store accepts claims up to this far ahead of its time.

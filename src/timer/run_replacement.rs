@@ -3,20 +3,17 @@
 //! The result of a call that fails or is dropped is unknown, and that is safe: listing finds the
 //! runs that exist, and a run that is missing makes the shard load again.
 
-use super::RouteOptions;
+use super::StoreCall;
 use super::compactor::{CompactionReply, CompactionResult, CompactionTask, Replacement};
 use super::shard::{ShardState, ShardStates};
-use super::store_call::StoreCall;
 use crate::model::{Lease, ShardId, Slice, Timestamp};
 use crate::run::RunName;
 use crate::store::{Error, ReplaceRuns, Replaced, Store};
-use std::collections::BTreeMap;
+use futures_util::future::{FusedFuture, FutureExt};
 use std::rc::Rc;
-use std::sync::Arc;
 use tokio::time::Instant;
 
 /// The replacement in progress, and the compactor's result that comes next.
-#[derive(Default)]
 pub(super) struct ReplacementCall {
     next: Option<CompactionReply>,
     call: StoreCall<ReplacementReply>,
@@ -32,9 +29,16 @@ pub(super) struct ReplacementReply {
 }
 
 impl ReplacementCall {
+    pub(super) fn new() -> Self {
+        Self {
+            next: None,
+            call: StoreCall::terminated(),
+        }
+    }
+
     /// True if it accepts a result of the compactor. It holds one at a time, to bound its memory.
     pub(super) fn is_idle(&self) -> bool {
-        self.next.is_none() && self.call.is_idle()
+        self.next.is_none() && self.call.is_terminated()
     }
 
     pub(super) fn add_result(&mut self, result: CompactionReply) {
@@ -74,7 +78,7 @@ impl ReplacementCall {
             inputs,
             outputs,
         };
-        self.call.start(async move {
+        let call = async move {
             let outcome = store.replace_runs(std::slice::from_ref(&request)).await;
             ReplacementReply {
                 lease: request.lease,
@@ -82,12 +86,13 @@ impl ReplacementCall {
                 inputs: request.inputs,
                 outcome,
             }
-        });
+        };
+        self.call = call.boxed_local().fuse();
     }
 
     /// Waits for the reply; forever if there is no call. Safe to drop.
     pub(super) async fn reply(&mut self) -> ReplacementReply {
-        self.call.reply().await
+        (&mut self.call).await
     }
 }
 
@@ -159,7 +164,6 @@ pub(super) fn finish_replacement(
 /// Applies a reply. Returns the shard if its lease is lost.
 pub(super) fn apply_replacement(
     shards: &mut ShardStates,
-    routes: &BTreeMap<Arc<str>, RouteOptions>,
     reply: ReplacementReply,
 ) -> Result<Option<ShardId>, Error> {
     let ReplacementReply {
@@ -178,7 +182,7 @@ pub(super) fn apply_replacement(
     let outcome = outcome.map(|outcomes| outcomes.first().copied());
     if let Ok(Some(Replaced::Done)) = outcome {
         finish_replacement(state, Some((known_replacements + 1, &inputs)), now);
-        let metric = &routes[&shard.route].metric;
+        let metric = &state.context.route.metric;
         metric.compacted_runs.increment(inputs.len() as u64);
         return Ok(None);
     }

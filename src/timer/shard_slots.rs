@@ -3,6 +3,7 @@
 //! A free slot is reused as late as possible. Clients may still report on messages of a lost shard
 //! under its old slot, and such a report must not settle a message of another shard (I4).
 
+use super::shard::{ShardState, ShardStates};
 use crate::model::ShardId;
 use std::collections::BTreeMap;
 
@@ -24,8 +25,13 @@ impl ShardSlots {
         self.last_assigned
     }
 
-    pub(super) fn shard(&self, slot: u16) -> Option<&ShardId> {
-        self.shards.get(&slot)
+    /// The shard that has this slot.
+    pub(super) fn state<'a>(
+        &self,
+        shards: &'a mut ShardStates,
+        slot: u16,
+    ) -> Option<&'a mut ShardState> {
+        shards.get_mut(self.shards.get(&slot)?)
     }
 
     pub(super) fn release(&mut self, slot: u16) {
@@ -54,6 +60,6 @@ mod tests {
             slots.release(next);
         }
         assert_eq!(slots.assign(shard()), released);
-        assert_eq!(slots.shard(kept), Some(&shard()));
+        assert_eq!(slots.shards.get(&kept), Some(&shard()));
     }
 }

@@ -338,7 +338,7 @@ fn timer_options(world: &World, health: &Health) -> timer::Options {
     };
     timer::Options {
         deployment: "sim".to_owned(),
-        routes: BTreeMap::from([(ROUTE.into(), route)]),
+        routes: BTreeMap::from([(ROUTE.into(), Rc::new(route))]),
         // A waiting transaction holds back more messages, and a backlog larger than the budget
         // drains slowly.
         memory: if world.is_exactly_once() {

@@ -22,14 +22,9 @@ pub(crate) struct DeliveryAlerts {
     next_blocked_log: Cell<Option<Instant>>,
     next_reroute_log: Cell<Option<Instant>>,
     next_target_log: Cell<Option<Instant>>,
-    failing_targets: RefCell<BTreeMap<String, FailingTarget>>,
-}
-
-/// A target that does not accept messages.
-struct FailingTarget {
-    reason: Reason,
-    /// The note expires then: the last known message for the target has been retried by that time.
-    until: Instant,
+    /// Why a target does not accept messages, and when the note on it expires: by that time its last
+    /// known message has been retried.
+    failing_targets: RefCell<BTreeMap<String, (Reason, Instant)>>,
 }
 
 impl DeliveryAlerts {
@@ -70,10 +65,9 @@ impl DeliveryAlerts {
             return;
         }
         let Reroute { reason, detail, .. } = reroute;
-        let action = if matches!(reroute.destination, Destination::RetryViaSource { .. }) {
-            "is retried later"
-        } else {
-            "goes to the dead letters"
+        let action = match reroute.destination {
+            Destination::RetryViaSource { .. } => "is retried later",
+            _ => "goes to the dead letters",
         };
         let interval = DELIVERY_ALERT_INTERVAL.as_secs();
         tracing::warn!(%shard, %offset, %reason,
@@ -109,31 +103,24 @@ impl DeliveryAlerts {
         let DeliveryFailure { reason, detail, .. } = failure;
         let until = Instant::now() + retry_in.unwrap_or_default() + FAILING_TARGET_SHOWN_MARGIN;
         let mut failing = self.failing_targets.borrow_mut();
-        if let Some(known) = failing.get_mut(target) {
-            known.reason = *reason;
-            known.until = until.max(known.until);
-        } else if failing.len() < FAILING_TARGETS_SHOWN_MAX {
-            let new = FailingTarget {
-                reason: *reason,
-                until,
-            };
-            failing.insert(target.to_owned(), new);
+        let known_until = failing.get(target).map(|(_, until)| *until);
+        if known_until.is_some() || failing.len() < FAILING_TARGETS_SHOWN_MAX {
+            let until = until.max(known_until.unwrap_or(until));
+            failing.insert(target.to_owned(), (*reason, until));
         }
         drop(failing);
         self.update_health_note();
         if is_log_due(&self.next_target_log) {
-            let action = if retry_in.is_some() {
-                "are retried later"
-            } else {
-                "go to the dead letters"
+            let action = match retry_in {
+                Some(_) => "are retried later",
+                None => "go to the dead letters",
             };
             tracing::warn!(topic = target, %reason,
                 "a target does not accept its messages, which {action}: {detail}");
         }
     }
 
-    /// True if any target is failing. If not, the target of an acknowledged message need not be
-    /// looked up.
+    /// If false, the target of an acknowledged message need not be looked up.
     pub(crate) fn has_failing_targets(&self) -> bool {
         !self.failing_targets.borrow().is_empty()
     }
@@ -149,18 +136,15 @@ impl DeliveryAlerts {
     fn update_health_note(&self) {
         let now = Instant::now();
         let mut failing = self.failing_targets.borrow_mut();
-        failing.retain(|_, target| target.until > now);
-        let Some(until) = failing.values().map(|target| target.until).max() else {
+        failing.retain(|_, (_, until)| *until > now);
+        let Some(until) = failing.values().map(|(_, until)| *until).max() else {
             return self.health.clear_degraded();
         };
-        let names: Vec<String> = failing
-            .iter()
-            .map(|(name, target)| format!("`{name}` ({})", target.reason))
-            .collect();
-        self.health.set_degraded(
-            format!("targets do not accept their messages: {}", names.join(", ")),
-            until,
-        );
+        let name =
+            |(name, (reason, _)): (&String, &(Reason, Instant))| format!("`{name}` ({reason})");
+        let names: Vec<String> = failing.iter().map(name).collect();
+        let note = format!("targets do not accept their messages: {}", names.join(", "));
+        self.health.set_degraded(note, until);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::record::{Destination, Reroute, original_due};
 use crate::model::{Cursor, Level, Message, OutcomeCounts, Timestamp};
+use crate::run::LoadedRun;
 use crate::timer::load::ResidentRun;
 use crate::trace::{BatchLinks, Tracer};
 use std::collections::BTreeMap;
@@ -22,9 +23,9 @@ pub(crate) struct ClaimedBatch {
     /// Rerouted messages by index. There are few.
     reroutes: BTreeMap<usize, Reroute>,
     /// Links to the producers' traces of the sent messages that no earlier span has reported.
-    trace_links: BatchLinks,
+    pub(super) trace_links: BatchLinks,
     /// One of these messages names its own target.
-    names_target: bool,
+    pub(super) names_target: bool,
 }
 
 impl ClaimedBatch {
@@ -68,15 +69,21 @@ impl ClaimedBatch {
         self.messages.len() - self.next_unsent
     }
 
-    pub(crate) fn position(&self, index: usize) -> Cursor {
+    /// The run of a message, and its index there.
+    fn stored(&self, index: usize) -> (&LoadedRun, usize) {
         let (run, at) = &self.messages[index];
-        run.run.place(*at as usize)
+        (&run.run, *at as usize)
+    }
+
+    pub(crate) fn position(&self, index: usize) -> Cursor {
+        let (run, at) = self.stored(index);
+        run.place(at)
     }
 
     /// `None` if a newer version of Postdate wrote the record.
     pub(crate) fn message(&self, index: usize) -> Option<Message<'_>> {
-        let (run, at) = &self.messages[index];
-        run.run.message(*at as usize)
+        let (run, at) = self.stored(index);
+        run.message(at)
     }
 
     pub(crate) fn is_cancelled(&self, position: Cursor) -> bool {
@@ -86,11 +93,11 @@ impl ClaimedBatch {
     /// The due time from which lateness is measured. `None` if the message was stored after it:
     /// such lateness is not caused by Postdate.
     pub(crate) fn due_for_lateness(&self, index: usize) -> Option<Timestamp> {
-        let (run, at) = &self.messages[index];
-        if run.run.slice().level == Level::Now {
+        let (run, _) = self.stored(index);
+        if run.slice().level == Level::Now {
             return None;
         }
-        if run.run.is_plain_delivery(*at as usize) {
+        if self.is_first_delivery(index) {
             Some(self.position(index).due)
         } else {
             original_due(&self.message(index)?)
@@ -99,8 +106,8 @@ impl ClaimedBatch {
 
     /// True if the message has its own due time and is delivered for the first time.
     pub(crate) fn is_first_delivery(&self, index: usize) -> bool {
-        let (run, at) = &self.messages[index];
-        run.run.is_plain_delivery(*at as usize)
+        let (run, at) = self.stored(index);
+        run.is_plain_delivery(at)
     }
 
     pub(crate) fn reroute(&self, index: usize) -> Option<&Reroute> {
@@ -127,14 +134,6 @@ impl ClaimedBatch {
             self.names_target |= message.body.target.is_some();
             tracer.link_message(&mut self.trace_links, message.body.headers, now);
         }
-    }
-
-    pub(crate) fn take_trace_links(&mut self) -> BatchLinks {
-        std::mem::take(&mut self.trace_links)
-    }
-
-    pub(crate) fn names_target(&self) -> bool {
-        self.names_target
     }
 
     /// The messages that were sent in the current transaction.
@@ -221,6 +220,11 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
+    pub(crate) fn new(slot: u16, batch: u32, index: usize) -> Self {
+        let index = u16::try_from(index).expect("a claim holds fewer than 65,536 messages");
+        Self { slot, batch, index }
+    }
+
     pub(crate) fn pack(self) -> u64 {
         u64::from(self.slot) << 48 | u64::from(self.batch) << 16 | u64::from(self.index)
     }
@@ -231,9 +235,5 @@ impl Ticket {
             batch: (packed >> 16) as u32,
             index: packed as u16,
         }
-    }
-
-    pub(crate) fn is_same_batch(self, other: Self) -> bool {
-        (self.slot, self.batch) == (other.slot, other.batch)
     }
 }

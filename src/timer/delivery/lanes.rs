@@ -13,17 +13,16 @@ use crate::limit::{
 };
 
 /// One of the two clients of each cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Lane {
     /// Has a short queue.
+    #[default]
     Fast,
     /// For shards that have more due messages than their part of the fast lane.
     Bulk,
 }
 
 impl Lane {
-    pub(crate) const ALL: [Self; 2] = [Self::Fast, Self::Bulk];
-
     /// Returns the number of messages that each of `shards` shards may have in the queue.
     pub(crate) fn quota(self, shards: usize) -> usize {
         let all = match self {
@@ -35,7 +34,7 @@ impl Lane {
 }
 
 /// The use that one shard makes of its lane.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct LaneState {
     lane: Lane,
     /// Messages that were sent and not reported on.
@@ -50,16 +49,6 @@ pub(crate) struct LaneState {
 }
 
 impl LaneState {
-    pub(crate) fn new() -> Self {
-        Self {
-            lane: Lane::Fast,
-            unreported: 0,
-            has_more_due: false,
-            is_full: false,
-            hit_tick_limit: false,
-        }
-    }
-
     pub(crate) fn lane(&self) -> Lane {
         self.lane
     }
@@ -128,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_shard_with_many_due_messages_changes_to_the_bulk_lane_when_all_is_reported() {
-        let mut state = LaneState::new();
+        let mut state = LaneState::default();
         assert_eq!(tick(&mut state, 5_000, 300), (300, Lane::Fast));
         assert_eq!(tick(&mut state, 4_700, 300), (0, Lane::Fast));
         state.on_reports(299);
@@ -154,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_shard_within_its_quota_stays_in_the_fast_lane() {
-        let mut state = LaneState::new();
+        let mut state = LaneState::default();
         for _ in 0..100 {
             assert_eq!(tick(&mut state, 250, 300), (250, Lane::Fast));
             state.on_reports(250);
@@ -163,7 +152,7 @@ mod tests {
 
     #[test]
     fn messages_beyond_the_limit_of_a_tick_are_sent_by_the_next_tick() {
-        let mut state = LaneState::new();
+        let mut state = LaneState::default();
         assert_eq!(
             tick(&mut state, 10_000, 50_000),
             (SHARD_SENDS_PER_TICK_MAX, Lane::Fast)
@@ -195,7 +184,7 @@ mod tests {
         fn the_lane_changes_only_without_unreported_messages_and_no_shard_waits_forever(
             ticks in prop::collection::vec((0usize..20_000, 0usize..20_000, 256usize..9_000), 1..60),
         ) {
-            let mut state = LaneState::new();
+            let mut state = LaneState::default();
             let (mut unreported, mut due) = (0, 0);
             for (more, reported, quota) in ticks {
                 due += more;

@@ -6,28 +6,31 @@ pub(crate) mod in_flight;
 pub(crate) mod lanes;
 pub(crate) mod outcome;
 pub(crate) mod producers;
-pub(crate) mod record;
+mod record;
 pub(crate) mod retry;
-pub(crate) mod send;
+mod send;
 
 use crate::broker::DeliveryReport;
 use crate::clock::Clock;
 use crate::limit::RESEND_DELAY_MIN;
 use crate::metric::TimerMetrics;
-use crate::model::{ShardId, Timestamp};
-use crate::timer::Options;
+use crate::model::Timestamp;
 use crate::timer::handover;
 use crate::timer::shard::txn_state::TxnState;
 use crate::timer::shard::{ShardState, ShardStates};
 use crate::timer::shard_slots::ShardSlots;
 use in_flight::Ticket;
 use lanes::Lane;
-use outcome::ShardContext;
 use producers::{Producers, Via};
 use record::RecordBuilder;
-use send::{DeliveryMode, Resends, SendLimits, SendOutcome, ShardSender};
+use send::{SendOutcome, ShardSender};
 use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
 use tokio::time::Instant;
+
+/// Packed tickets of records to send again, the earliest first.
+type Resends = BinaryHeap<Reverse<(Instant, u64)>>;
 
 /// The delivery part of a dispatcher.
 pub(crate) struct Delivery {
@@ -55,115 +58,81 @@ impl Delivery {
     pub(crate) fn deliver(
         &mut self,
         shards: &mut ShardStates,
-        options: &Options,
         metric: &TimerMetrics,
-        now: Timestamp,
+        wall: Timestamp,
     ) {
-        let is_active = |state: &ShardState| state.txn.is_some() && !state.in_flight.is_empty();
-        let quota = Lane::Bulk.quota(shards.values().filter(|state| is_active(state)).count());
-        for (shard, state) in &mut *shards {
-            // Each exactly-once shard has a producer of its own.
-            let Some(number) = state.txn.as_ref().and_then(TxnState::number) else {
-                continue;
-            };
-            if handover::check_lease(state, shard, metric) {
-                self.deliver_in_transaction(shard, state, options, number, quota, now);
-            }
-        }
         for state in shards.values_mut() {
             state.lane.choose_lane();
         }
-        for lane in Lane::ALL {
-            let uses_lane = |state: &ShardState| state.txn.is_none() && state.lane.lane() == lane;
-            let is_active = |state: &&ShardState| uses_lane(state) && !state.in_flight.is_empty();
-            let quota = lane.quota(shards.values().filter(is_active).count());
-            for (shard, state) in shards.iter_mut().filter(|(_, state)| uses_lane(state)) {
+        // Each exactly-once shard has a producer of its own, so it has no lane.
+        let lane_of = |state: &ShardState| state.txn.is_none().then(|| state.lane.lane());
+        for lane in [None, Some(Lane::Fast), Some(Lane::Bulk)] {
+            let is_active =
+                |state: &&ShardState| lane_of(state) == lane && !state.in_flight.is_empty();
+            let quota =
+                (lane.unwrap_or(Lane::Bulk)).quota(shards.values().filter(is_active).count());
+            for state in shards.values_mut().filter(|state| lane_of(state) == lane) {
+                let via = match lane {
+                    Some(lane) => Via::Lane(lane),
+                    None => match state.txn.as_ref().and_then(TxnState::number) {
+                        Some(number) => Via::Transaction(number),
+                        None => continue,
+                    },
+                };
                 // Without a valid lease another worker may already deliver these messages.
-                if handover::check_lease(state, shard, metric) {
-                    self.deliver_plain(shard, state, options, lane, quota, now);
+                if handover::check_lease(state, metric) {
+                    self.deliver_shard(state, via, quota, wall);
                 }
             }
         }
     }
 
-    fn deliver_plain(
-        &mut self,
-        shard: &ShardId,
-        state: &mut ShardState,
-        options: &Options,
-        lane: Lane,
-        quota: usize,
-        now: Timestamp,
-    ) {
-        let origins = state.origins.clone();
-        let context = ShardContext {
-            shard,
-            origins: &origins,
-            route: &options.routes[&shard.route],
+    fn deliver_shard(&mut self, state: &mut ShardState, via: Via, quota: usize, wall: Timestamp) {
+        let room = match &state.txn {
+            Some(txn) => quota.saturating_sub(txn.unreported()),
+            None => state.lane.room(quota),
         };
-        let limits = SendLimits {
-            batches: usize::MAX,
-            until: state.claim.pending_position(),
-        };
-        let room = state.lane.room(quota);
-        let mut sender = ShardSender {
-            context,
-            producers: &mut self.producers,
-            record_builder: &mut self.record_builder,
-            via: Via::Lane(lane),
-            slot: state.slot,
-            lease_deadline: state.ownership.deadline(),
-            now,
-            room,
-        };
-        let mut mode = DeliveryMode::Plain {
-            resends: &mut self.resends,
-        };
-        sender.send_batches(&mut state.in_flight, limits, &mut mode);
+        let mut sender = self.sender(state, via, room, wall);
+        let batches_in_flight = state.in_flight.len();
+        let commit_point =
+            (state.txn.as_mut()).and_then(|txn| txn.commit_point(batches_in_flight, sender.now));
+        let batches = commit_point.map_or(usize::MAX, |point| point.batches);
+        let ends = [
+            commit_point.map(|point| point.until),
+            state.claim.pending_position(),
+        ];
+        let until = ends.into_iter().flatten().min();
+        sender.send_batches(&mut state.in_flight, state.txn.as_mut(), batches, until);
+        if state.txn.is_some() {
+            return;
+        }
         let sent = room - sender.room;
-        let has_more_due = state
-            .next_unsent_position()
-            .is_some_and(|position| position.due <= now);
+        let context = sender.context;
+        let next = state.next_unsent_position();
+        let has_more_due = next.is_some_and(|position| position.due <= wall);
         state.lane.on_sent(sent, quota, has_more_due);
-        state.finish_batches(|batch, outcomes| context.trace_delivery(batch, outcomes, now));
+        state.finish_batches(|batch, outcomes| context.trace_delivery(batch, outcomes, wall));
     }
 
-    fn deliver_in_transaction(
+    fn sender(
         &mut self,
-        shard: &ShardId,
-        state: &mut ShardState,
-        options: &Options,
-        number: u64,
-        quota: usize,
+        state: &ShardState,
+        via: Via,
+        room: usize,
         wall: Timestamp,
-    ) {
-        let pending_claim = state.claim.pending_position();
-        let Some(txn) = &mut state.txn else { return };
-        let now = Instant::now();
-        let commit_point = txn.commit_point(state.in_flight.len(), now);
-        let limits = SendLimits {
-            batches: commit_point.map_or(usize::MAX, |point| point.batches),
-            until: [commit_point.map(|point| point.until), pending_claim]
-                .into_iter()
-                .flatten()
-                .min(),
-        };
-        let mut sender = ShardSender {
-            context: ShardContext {
-                shard,
-                origins: &state.origins,
-                route: &options.routes[&shard.route],
-            },
+    ) -> ShardSender<'_> {
+        ShardSender {
+            context: state.context.clone(),
             producers: &mut self.producers,
             record_builder: &mut self.record_builder,
-            via: Via::Transaction(number),
+            resends: &mut self.resends,
+            via,
             slot: state.slot,
-            lease_deadline: state.ownership.deadline(),
-            now: wall,
-            room: quota.saturating_sub(txn.unreported()),
-        };
-        let mut mode = DeliveryMode::Transaction { txn, now };
-        sender.send_batches(&mut state.in_flight, limits, &mut mode);
+            lease_deadline: state.ownership.deadline().clone(),
+            wall,
+            now: Instant::now(),
+            room,
+        }
     }
 
     /// Sends the records whose pause after a failure is over.
@@ -171,16 +140,14 @@ impl Delivery {
         &mut self,
         shards: &mut ShardStates,
         slots: &ShardSlots,
-        options: &Options,
         clock: &dyn Clock,
     ) {
         let now = Instant::now();
-        while let Some(Reverse((at, ticket))) = self.resends.peek().copied() {
-            if at > now {
-                return;
-            }
+        while let Some(Reverse((at, ticket))) = self.resends.peek().copied()
+            && at <= now
+        {
             self.resends.pop();
-            if let Some(wait) = self.resend(shards, slots, options, clock.now(), ticket) {
+            if let Some(wait) = self.resend(shards, slots, clock.now(), ticket) {
                 self.resends.push(Reverse((Instant::now() + wait, ticket)));
             }
         }
@@ -191,37 +158,22 @@ impl Delivery {
         &mut self,
         shards: &mut ShardStates,
         slots: &ShardSlots,
-        options: &Options,
-        now: Timestamp,
+        wall: Timestamp,
         ticket: u64,
-    ) -> Option<std::time::Duration> {
+    ) -> Option<Duration> {
         let Ticket { slot, batch, index } = Ticket::unpack(ticket);
-        let shard = slots.shard(slot)?;
-        let state = shards.get_mut(shard)?;
+        let state = slots.state(shards, slot)?;
         if !state.ownership.may_deliver(Instant::now()) {
             // If another worker holds the lease, it delivers this message itself.
             return Some(RESEND_DELAY_MIN);
         }
+        let mut sender = self.sender(state, Via::Lane(state.lane.lane()), 1, wall);
         let claimed = state.in_flight.get_mut(batch)?;
         let index = usize::from(index);
-        if claimed.position(index).due > now && !fault!(NoDueCheckAtResend) {
+        if claimed.position(index).due > wall && !fault!(NoDueCheckAtResend) {
             // The clock has stepped back since the first attempt (G1).
             return Some(RESEND_DELAY_MIN);
         }
-        let mut sender = ShardSender {
-            context: ShardContext {
-                shard,
-                origins: &state.origins,
-                route: &options.routes[&shard.route],
-            },
-            producers: &mut self.producers,
-            record_builder: &mut self.record_builder,
-            via: Via::Lane(state.lane.lane()),
-            slot,
-            lease_deadline: state.ownership.deadline(),
-            now,
-            room: 1,
-        };
         match sender.send(claimed, batch, index) {
             SendOutcome::Accepted => {
                 state.lane.on_resent();
@@ -238,48 +190,39 @@ impl Delivery {
         &mut self,
         shards: &mut ShardStates,
         slots: &ShardSlots,
-        options: &Options,
         reports: &[DeliveryReport],
         wall: Timestamp,
     ) {
         // Most reports of one batch follow each other, so the shard is looked up once for them.
-        let is_same_batch = |a: &DeliveryReport, b: &DeliveryReport| {
-            Ticket::unpack(a.ticket).is_same_batch(Ticket::unpack(b.ticket))
+        let batch_of = |report: &DeliveryReport| {
+            let Ticket { slot, batch, .. } = Ticket::unpack(report.ticket);
+            (slot, batch)
         };
-        for reports in reports.chunk_by(is_same_batch) {
-            let Ticket { slot, batch, .. } = Ticket::unpack(reports[0].ticket);
-            let Some(shard) = slots.shard(slot) else {
-                continue;
-            };
-            let Some(state) = shards.get_mut(shard) else {
+        for reports in reports.chunk_by(|a, b| batch_of(a) == batch_of(b)) {
+            let (slot, number) = batch_of(&reports[0]);
+            let Some(state) = slots.state(shards, slot) else {
                 continue;
             };
             state.lane.on_reports(reports.len());
-            let Some(claimed) = state.in_flight.get_mut(batch) else {
+            let context = state.context.clone();
+            let Some(batch) = state.in_flight.get_mut(number) else {
                 continue;
-            };
-            let origins = state.origins.clone();
-            let context = ShardContext {
-                shard,
-                origins: &origins,
-                route: &options.routes[&shard.route],
             };
             let mut completed = 0;
             for report in reports {
                 let index = usize::from(Ticket::unpack(report.ticket).index);
                 match &report.outcome {
                     Ok(()) => {
-                        context.on_delivered(claimed, index, wall);
+                        context.on_delivered(batch, index, wall);
                         completed += 1;
                     }
                     Err(failure) => {
-                        let wait = context.on_failed(claimed, index, failure, wall);
-                        self.resends
-                            .push(Reverse((Instant::now() + wait, report.ticket)));
+                        let at = Instant::now() + context.on_failed(batch, index, failure, wall);
+                        self.resends.push(Reverse((at, report.ticket)));
                     }
                 }
             }
-            state.in_flight.complete(batch, completed);
+            state.in_flight.complete(number, completed);
             state.finish_batches(|batch, outcomes| context.trace_delivery(batch, outcomes, wall));
         }
     }

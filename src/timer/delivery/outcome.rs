@@ -1,32 +1,32 @@
-//! Handles the outcome of each message: resolves its target, counts deliveries, and decides what
-//! follows a failure.
+//! Handles the outcome of each message: resolves its target, counts deliveries, and reroutes failed
+//! messages.
 
 use super::in_flight::ClaimedBatch;
 use super::record::{Destination, Reroute};
-use super::retry::{self, FailureAction};
 use crate::broker::{DeliveryFailure, FailureKind};
-use crate::limit::RESEND_DELAY_MAX;
+use crate::limit::{RESEND_DELAY_MAX, RESEND_DELAY_MIN};
 use crate::model::{
     Disposition, Message, OriginFormat, OutcomeCounts, Reason, Rejection, ShardId, TemplateInput,
     Timestamp,
 };
+use crate::retry::backoff;
 use crate::timer::RouteOptions;
 use crate::trace::{Span, SpanOperation};
 use std::borrow::Cow;
+use std::rc::Rc;
 use std::time::Duration;
 
-/// The shard of a message and its route.
-#[derive(Clone, Copy)]
-pub(crate) struct ShardContext<'a> {
-    pub(crate) shard: &'a ShardId,
-    pub(crate) origins: &'a OriginFormat,
-    pub(crate) route: &'a RouteOptions,
+/// A shard and its route.
+pub(crate) struct ShardContext {
+    pub(crate) shard: ShardId,
+    pub(crate) origins: OriginFormat,
+    pub(crate) route: Rc<RouteOptions>,
 }
 
-impl ShardContext<'_> {
+impl ShardContext {
     /// The target of a message that has no reroute yet. A message without an allowed target is
     /// rerouted to the dead-letter topic.
-    pub(crate) fn first_target<'m>(
+    pub(super) fn first_target<'m>(
         &'m self,
         message: &Message<'m>,
     ) -> Result<Cow<'m, str>, Reroute> {
@@ -45,62 +45,51 @@ impl ShardContext<'_> {
         self.route.rules.resolve_target(message.body.target, input)
     }
 
+    /// Appends the origin of the first record, which is kept through all retries.
+    pub(super) fn append_origin(&self, message: &Message<'_>, text: &mut String) {
+        match message.body.disposition {
+            Disposition::Retry(retry) => text.push_str(retry.origin),
+            _ => self.origins.append_origin(message.position.offset, text),
+        }
+    }
+
     /// Counts an acknowledged message by its destination.
     pub(crate) fn on_delivered(&self, batch: &ClaimedBatch, index: usize, now: Timestamp) {
-        let route = self.route;
-        route
-            .alerts
-            .on_delivered(self.shard, batch.position(index).offset);
+        let RouteOptions { metric, alerts, .. } = &*self.route;
+        alerts.on_delivered(&self.shard, batch.position(index).offset);
         let Some(reroute) = batch.reroute(index) else {
-            route.metric.delivered.increment(1);
+            metric.delivered.increment(1);
             if let Some(due) = batch.due_for_lateness(index) {
-                let lateness = now.since(due).as_secs_f64();
-                route.metric.lateness_seconds.record(lateness);
+                metric.lateness_seconds.record(now.since(due).as_secs_f64());
                 if now < due {
-                    route.metric.early.increment(1);
+                    metric.early.increment(1);
                 }
             }
-            self.clear_target_alert(batch, index);
+            if alerts.has_failing_targets()
+                && let Some(message) = batch.message(index)
+                && let Ok(target) = self.allowed_target(&message)
+            {
+                alerts.on_target_recovered(&target);
+            }
             return;
         };
         if matches!(reroute.destination, Destination::RetryViaSource { .. }) {
-            route.metric.retried.of(reroute.reason).increment(1);
-        } else {
-            route.metric.dead_lettered.of(reroute.reason).increment(1);
-            self.write_audit_log(batch, index, reroute);
+            metric.retried.of(reroute.reason).increment(1);
+            return;
         }
-    }
-
-    fn clear_target_alert(&self, batch: &ClaimedBatch, index: usize) {
-        if self.route.alerts.has_failing_targets()
+        metric.dead_lettered.of(reroute.reason).increment(1);
+        if reroute.reason == Reason::TargetNotAllowed
             && let Some(message) = batch.message(index)
-            && let Ok(target) = self.allowed_target(&message)
         {
-            self.route.alerts.on_target_recovered(&target);
+            let mut origin = String::new();
+            self.append_origin(&message, &mut origin);
+            // The log target is stable, so that operators can filter for it.
+            tracing::warn!(target: "postdate::audit", origin, "dead letter: {}", reroute.detail);
         }
     }
 
-    /// Logs each message that named a target which its route does not allow. The log target is
-    /// stable, so that operators can filter for it.
-    fn write_audit_log(&self, batch: &ClaimedBatch, index: usize, reroute: &Reroute) {
-        if reroute.reason != Reason::TargetNotAllowed {
-            return;
-        }
-        let Some(message) = batch.message(index) else {
-            return;
-        };
-        let mut origin = String::new();
-        match message.body.disposition {
-            Disposition::Retry(retry) => origin.push_str(retry.origin),
-            _ => self
-                .origins
-                .append_origin(message.position.offset, &mut origin),
-        }
-        tracing::warn!(target: "postdate::audit", origin, "dead letter: {}", reroute.detail);
-    }
-
-    /// Decides what follows a failed attempt: reroutes the message, or leaves it as it is. Returns
-    /// how long to wait before it is sent again.
+    /// Reroutes a message that was not delivered, or leaves it as it is. Returns how long to wait
+    /// before it is sent again.
     pub(crate) fn on_failed(
         &self,
         batch: &mut ClaimedBatch,
@@ -108,14 +97,12 @@ impl ShardContext<'_> {
         failure: &DeliveryFailure,
         now: Timestamp,
     ) -> Duration {
-        let route = self.route;
-        if matches!(
-            failure.kind,
-            FailureKind::MaybeDelivered | FailureKind::ClientFailed
-        ) {
+        let route = &*self.route;
+        let is_client_failed = failure.kind == FailureKind::ClientFailed;
+        if is_client_failed || failure.kind == FailureKind::MaybeDelivered {
             route.metric.possible_duplicates.increment(1);
         }
-        let (destination, failures) = batch
+        let (failed, failures) = batch
             .reroute(index)
             .map_or((Destination::Target, 0), |reroute| {
                 (reroute.destination, reroute.failures)
@@ -123,31 +110,24 @@ impl ShardContext<'_> {
         let Some(message) = batch.message(index) else {
             return RESEND_DELAY_MAX;
         };
-        let offset = message.position.offset;
         let disposition = &message.body.disposition;
-        match retry::decide(
-            &route.retry,
-            disposition,
-            destination,
-            failures,
-            failure,
-            now,
-        ) {
-            FailureAction::Reroute(reroute) => {
-                self.alert_rerouted(&message, destination, failure, &reroute, now);
-                batch.set_reroute(index, reroute);
-                Duration::ZERO
-            }
-            FailureAction::RetryAfter(wait) => {
-                // A failed client reports its own readiness.
-                if failure.kind != FailureKind::ClientFailed {
-                    batch.count_failure(index);
-                    let name = destination_name(route, destination);
-                    route.alerts.on_blocked(self.shard, offset, name, failure);
-                }
-                wait
-            }
+        if let Some(next) = (route.retry).next_destination(disposition, failed, failure, now) {
+            let reroute = Reroute::new(next, failure.reason, failure.detail.clone());
+            self.alert_rerouted(&message, failed, failure, &reroute, now);
+            batch.set_reroute(index, reroute);
+            return Duration::ZERO;
         }
+        // A failed client reports its own readiness.
+        if !is_client_failed {
+            let name = match failed {
+                Destination::RetryViaSource { .. } => "its source topic (for a retry)".to_owned(),
+                _ => format!("its dead-letter topic {}", route.dead_letter),
+            };
+            let offset = message.position.offset;
+            route.alerts.on_blocked(&self.shard, offset, name, failure);
+            batch.count_failure(index);
+        }
+        backoff(RESEND_DELAY_MIN, RESEND_DELAY_MAX, failures)
     }
 
     fn alert_rerouted(
@@ -171,7 +151,7 @@ impl ShardContext<'_> {
                 };
                 alerts.on_target_failed(&target, failure, retry_in);
             }
-            _ => alerts.on_rerouted(self.shard, message.position.offset, reroute),
+            _ => alerts.on_rerouted(&self.shard, message.position.offset, reroute),
         }
     }
 
@@ -189,10 +169,8 @@ impl ShardContext<'_> {
             ..
         } = outcomes;
         let default_target = self.route.rules.targets.default_name();
-        let target = default_target
-            .filter(|_| !batch.names_target())
-            .map(Into::into);
-        let links = batch.take_trace_links();
+        let target = default_target.filter(|_| !batch.names_target);
+        let links = std::mem::take(&mut batch.trace_links);
         self.route.tracer.finish_batch(links, |start, links| Span {
             shard: self.shard.clone(),
             start,
@@ -200,7 +178,7 @@ impl ShardContext<'_> {
             links,
             messages: delivered + dead_lettered + retried,
             operation: SpanOperation::Delivered {
-                target,
+                target: target.map(Into::into),
                 dead_lettered,
                 retried,
             },
@@ -208,15 +186,47 @@ impl ShardContext<'_> {
     }
 }
 
-/// The name of a destination in logs and readiness reasons.
-fn destination_name(route: &RouteOptions, destination: Destination) -> String {
-    match destination {
-        Destination::Target => "its target".to_owned(),
-        Destination::RetryViaSource { .. } => "its source topic (for a retry)".to_owned(),
-        Destination::DeadLetter
-        | Destination::DeadLetterByReference
-        | Destination::DeadLetterWithoutKey => {
-            format!("its dead-letter topic {}", route.dead_letter)
+#[cfg(test)]
+impl ShardContext {
+    /// A context with the simplest route.
+    pub(crate) fn for_test(shard: ShardId) -> Self {
+        use crate::model::{Dialects, Naming, RoutingRules, TargetRules, WithoutDelay};
+        let metric = crate::metric::RouteMetrics::new(&shard.route);
+        let health = crate::health::Health::new().register("deliveries");
+        let route = RouteOptions {
+            rules: RoutingRules {
+                targets: TargetRules::new(
+                    Naming::Topic,
+                    Some("target"),
+                    Vec::<String>::new(),
+                    ["source"],
+                ),
+                max_delay: Duration::from_secs(3_600),
+                max_retry_wait: Duration::from_secs(1),
+                without_delay: WithoutDelay::Relay,
+                dialects: Dialects::default(),
+            },
+            dead_letter: "dead".to_owned(),
+            retry: crate::timer::RetryPolicy {
+                max_attempts: 3,
+                backoff: Duration::from_secs(1),
+                backoff_max: Duration::from_secs(3),
+            },
+            overdue_after: None,
+            catch_up_rate: None,
+            source_cluster: "main".to_owned(),
+            target_cluster: "main".to_owned(),
+            dead_letter_cluster: "main".to_owned(),
+            marker_group: None,
+            known_topics: std::sync::Arc::default(),
+            metric,
+            tracer: crate::trace::Tracer::default(),
+            alerts: crate::timer::DeliveryAlerts::new(health),
+        };
+        Self {
+            origins: OriginFormat::new("d", &shard),
+            shard,
+            route: Rc::new(route),
         }
     }
 }

@@ -4,11 +4,10 @@
 use super::lanes::Lane;
 use super::record::Destination;
 use crate::broker::{
-    DeliveryReport, OutgoingRecord, ProducerEvent, ProducerIdentity, SendResult, Target,
-    TransactionalProducers, TxnOffset,
+    DeliveryReport, OutgoingRecord, ProducerEvent, SendResult, Target, TransactionalProducers,
 };
 use crate::timer::RouteOptions;
-use futures_util::future::{FutureExt, LocalBoxFuture, join, join_all, pending, select_all};
+use futures_util::future::{FutureExt, join, join_all, pending, select_all};
 use std::collections::BTreeMap;
 
 /// All producers, by the name of their cluster.
@@ -16,10 +15,7 @@ pub(crate) struct Producers {
     targets: BTreeMap<String, ClusterProducers>,
     transactors: BTreeMap<String, Box<dyn TransactionalProducers>>,
     /// Number of transactional producers opened so far.
-    opened_count: u64,
-    /// Producers that were opened only for recovery, and the cluster of each. Recovery ends the
-    /// transaction that a previous owner may have left open.
-    recovery_opens: BTreeMap<u64, String>,
+    pub(crate) opened: u64,
 }
 
 /// The plain producers of one cluster (see `lanes`).
@@ -30,7 +26,7 @@ pub(crate) struct ClusterProducers {
 
 /// The producer that sends a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Via {
+pub(super) enum Via {
     Lane(Lane),
     /// The transactional producer with this number.
     Transaction(u64),
@@ -60,12 +56,11 @@ impl Producers {
         Self {
             targets,
             transactors,
-            opened_count: 0,
-            recovery_opens: BTreeMap::new(),
+            opened: 0,
         }
     }
 
-    pub(crate) fn send(
+    pub(super) fn send(
         &mut self,
         route: &RouteOptions,
         destination: Destination,
@@ -73,20 +68,10 @@ impl Producers {
         record: &OutgoingRecord<'_>,
         ticket: u64,
     ) -> SendResult {
-        match via {
-            Via::Lane(lane) => self
-                .target_for(route, destination, lane)
-                .send(record, ticket),
-            Via::Transaction(number) => self.transactors_for(route).send(number, record, ticket),
-        }
-    }
-
-    fn target_for(
-        &mut self,
-        route: &RouteOptions,
-        destination: Destination,
-        lane: Lane,
-    ) -> &mut dyn Target {
+        let lane = match via {
+            Via::Lane(lane) => lane,
+            Via::Transaction(number) => return self.of_shards(route).send(number, record, ticket),
+        };
         let cluster = match destination {
             Destination::Target => &route.target_cluster,
             Destination::RetryViaSource { .. } => &route.source_cluster,
@@ -94,79 +79,21 @@ impl Producers {
             | Destination::DeadLetterByReference
             | Destination::DeadLetterWithoutKey => &route.dead_letter_cluster,
         };
-        let producers = self
-            .targets
-            .get_mut(cluster)
+        let producers = (self.targets.get_mut(cluster))
             .expect("the wiring makes producers for each cluster of each route");
         match lane {
-            Lane::Fast => producers.fast.as_mut(),
-            Lane::Bulk => producers.bulk.as_mut(),
+            Lane::Fast => producers.fast.send(record, ticket),
+            Lane::Bulk => producers.bulk.send(record, ticket),
         }
     }
 
-    /// An exactly-once route uses one cluster for everything.
-    fn transactors_for(&mut self, route: &RouteOptions) -> &mut dyn TransactionalProducers {
+    /// The transactional producers of the route's shards. An exactly-once route uses one cluster for
+    /// everything.
+    pub(crate) fn of_shards(&mut self, route: &RouteOptions) -> &mut dyn TransactionalProducers {
         self.transactors
             .get_mut(&route.source_cluster)
             .expect("the wiring makes transactional producers for each exactly-once route")
             .as_mut()
-    }
-
-    /// Opens a transactional producer and returns its number. [`Producers::slot_of`] tells the shard
-    /// of a number.
-    pub(crate) fn open_transactor(
-        &mut self,
-        route: &RouteOptions,
-        slot: u16,
-        identity: &ProducerIdentity,
-    ) -> u64 {
-        self.opened_count += 1;
-        let number = self.opened_count << 16 | u64::from(slot);
-        self.transactors_for(route).open(number, identity);
-        number
-    }
-
-    /// Connects in advance, without fencing the current owner.
-    pub(crate) fn preconnect(&mut self, route: &RouteOptions, identity: &ProducerIdentity) {
-        self.transactors_for(route).preconnect(identity);
-    }
-
-    /// The slot of the shard that a transactional producer belongs to.
-    pub(crate) fn slot_of(number: u64) -> u16 {
-        number as u16
-    }
-
-    pub(crate) fn commit(&mut self, route: &RouteOptions, number: u64, marker: TxnOffset) {
-        self.transactors_for(route).commit(number, marker);
-    }
-
-    pub(crate) fn abort(&mut self, route: &RouteOptions, number: u64) {
-        self.transactors_for(route).abort(number);
-    }
-
-    /// Notes that a producer was opened only for recovery.
-    pub(crate) fn add_recovery_open(&mut self, route: &RouteOptions, number: u64) {
-        self.recovery_opens
-            .insert(number, route.source_cluster.clone());
-    }
-
-    /// The producer is open, so its recovery is done.
-    pub(crate) fn remove_recovery_open(&mut self, number: u64) {
-        self.recovery_opens.remove(&number);
-    }
-
-    /// Recoveries in progress on the route's cluster. They are limited per cluster, so that an
-    /// unreachable cluster delays only its own.
-    pub(crate) fn recovery_opens(&self, route: &RouteOptions) -> usize {
-        self.recovery_opens
-            .values()
-            .filter(|cluster| **cluster == route.source_cluster)
-            .count()
-    }
-
-    pub(crate) fn end_transactor(&mut self, route: &RouteOptions, number: u64) {
-        self.remove_recovery_open(number);
-        self.transactors_for(route).discard(number);
     }
 
     /// Waits for news of any producer, and also takes what the others have ready. Without that a
@@ -174,30 +101,23 @@ impl Producers {
     ///
     /// Safe to drop: nothing is awaited after news was taken.
     pub(crate) async fn next_events(&mut self) -> DeliveryEvents {
-        let reports = |target| -> LocalBoxFuture<'_, DeliveryEvents> {
-            let target: &mut Box<dyn Target> = target;
-            Box::pin(target.next_reports().map(|reports| DeliveryEvents {
+        let targets = self.targets.values_mut().flat_map(ClusterProducers::both);
+        let targets = targets.map(|target| {
+            let events = target.next_reports().map(|reports| DeliveryEvents {
                 reports,
                 ..DeliveryEvents::default()
-            }))
-        };
-        let targets = self
-            .targets
-            .values_mut()
-            .flat_map(ClusterProducers::both)
-            .map(reports);
-        let transactors = self.transactors.values_mut().map(
-            |transactors| -> LocalBoxFuture<'_, DeliveryEvents> {
-                Box::pin(
-                    transactors
-                        .next_events()
-                        .map(|transactions| DeliveryEvents {
-                            transactions,
-                            ..DeliveryEvents::default()
-                        }),
-                )
-            },
-        );
+            });
+            events.boxed_local()
+        });
+        let transactors = self.transactors.values_mut().map(|transactors| {
+            let events = transactors
+                .next_events()
+                .map(|transactions| DeliveryEvents {
+                    transactions,
+                    ..DeliveryEvents::default()
+                });
+            events.boxed_local()
+        });
         let all: Vec<_> = targets.chain(transactors).collect();
         if all.is_empty() {
             return pending().await;
@@ -212,18 +132,13 @@ impl Producers {
 
     /// Closes all producers concurrently, because one whose broker is down takes longer.
     pub(crate) async fn close(&mut self) {
-        let targets = join_all(
-            self.targets
-                .values_mut()
-                .flat_map(ClusterProducers::both)
-                .map(|target| target.close()),
-        );
-        let transactors = join_all(
-            self.transactors
-                .values_mut()
-                .map(|transactors| transactors.close()),
-        );
-        join(targets, transactors).await;
+        let targets = self.targets.values_mut().flat_map(ClusterProducers::both);
+        let transactors = self.transactors.values_mut();
+        join(
+            join_all(targets.map(|target| target.close())),
+            join_all(transactors.map(|transactors| transactors.close())),
+        )
+        .await;
     }
 }
 

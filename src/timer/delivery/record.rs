@@ -1,12 +1,11 @@
 //! Builds the record that goes out for a message: to its target, back to its source, or to the
 //! dead-letter topic.
 
+use super::outcome::ShardContext;
 use crate::broker::OutgoingRecord;
 use crate::model::header_name::{self, ControlHeader};
-use crate::model::{
-    Dialect, Disposition, Message, OriginFormat, Partition, Reason, RetryState, ShardId, Timestamp,
-    retry,
-};
+use crate::model::retry::RetryHeader;
+use crate::model::{Disposition, Message, Partition, Reason, RetryState, Timestamp};
 use std::fmt::Write;
 use std::ops::Range;
 
@@ -53,15 +52,6 @@ impl Reroute {
     }
 }
 
-/// The names that a record of one shard needs.
-#[derive(Clone, Copy)]
-pub(crate) struct RecordContext<'a> {
-    pub(crate) shard: &'a ShardId,
-    pub(crate) origins: &'a OriginFormat,
-    pub(crate) target: &'a str,
-    pub(crate) dead_letter: &'a str,
-}
-
 /// The due time in the delivered record: that of the first record, kept through all retries. `None`
 /// if the message never had one.
 pub(crate) fn original_due(message: &Message<'_>) -> Option<Timestamp> {
@@ -99,14 +89,16 @@ impl BuiltRecord<'_> {
 }
 
 impl RecordBuilder {
-    pub(crate) fn build<'a>(
+    /// `target` is the topic of a message without a reroute.
+    pub(super) fn build<'a>(
         &'a mut self,
-        context: RecordContext<'a>,
+        context: &'a ShardContext,
+        target: &'a str,
         message: &Message<'a>,
         reroute: Option<&Reroute>,
     ) -> BuiltRecord<'a> {
         self.write_values(context, message, reroute);
-        let destination = reroute.map_or(Destination::Target, |reroute| reroute.destination);
+        let body = &message.body;
         let code = reroute.map_or("", |reroute| reroute.reason.code());
         let mut added = [
             (header_name::DUE, self.due.as_bytes()),
@@ -115,49 +107,46 @@ impl RecordBuilder {
             (header_name::ERROR_DETAIL, self.detail.as_bytes()),
         ];
         // A message that never had a due time gets no due header.
-        let first = usize::from(self.due.is_empty());
-        let whole = OutgoingRecord {
-            topic: context.target,
+        let mut used = usize::from(self.due.is_empty())..2;
+        let mut record = OutgoingRecord {
+            topic: target,
             partition: None,
-            key: message.body.key,
-            payload: message.body.payload,
-            headers: message.body.headers,
+            key: body.key,
+            payload: body.payload,
+            headers: body.headers,
             keep_header: header_name::stays_on_delivery,
             extra_headers: &[],
         };
-        let dead_letter = OutgoingRecord {
-            topic: context.dead_letter,
-            keep_header: header_name::stays_on_dead_letter,
-            ..whole
-        };
-        let by_reference = OutgoingRecord {
-            payload: None,
-            keep_header: |_| false,
-            ..dead_letter
-        };
-        let (record, used) = match destination {
-            Destination::Target => (without_dialect_parts(whole, message.body.dialect), first..2),
+        match reroute.map_or(Destination::Target, |reroute| reroute.destination) {
+            Destination::Target => {
+                if let Some(dialect) = body.dialect {
+                    record.key = dialect.key_on_delivery(body.key, body.headers);
+                    record.keep_header = dialect.stays_on_delivery();
+                }
+            }
             Destination::RetryViaSource { .. } => {
                 added[0] = (ControlHeader::Retry.name(), self.retry.as_bytes());
+                used = 0..1;
                 let Partition { topic, index } = &context.shard.partition;
-                let record = OutgoingRecord {
-                    topic,
-                    partition: Some(*index),
-                    keep_header: header_name::stays_on_retry,
-                    ..whole
-                };
-                (record, 0..1)
+                record.topic = topic;
+                record.partition = Some(*index);
+                record.keep_header = header_name::stays_on_retry;
             }
-            Destination::DeadLetter => (dead_letter, first..4),
-            Destination::DeadLetterByReference => (by_reference, first..4),
-            Destination::DeadLetterWithoutKey => {
-                let record = OutgoingRecord {
-                    key: None,
-                    ..by_reference
-                };
-                (record, first..4)
+            destination @ (Destination::DeadLetter
+            | Destination::DeadLetterByReference
+            | Destination::DeadLetterWithoutKey) => {
+                used.end = 4;
+                record.topic = &context.route.dead_letter;
+                record.keep_header = header_name::stays_on_dead_letter;
+                if destination != Destination::DeadLetter {
+                    record.payload = None;
+                    record.keep_header = |_| false;
+                }
+                if destination == Destination::DeadLetterWithoutKey {
+                    record.key = None;
+                }
             }
-        };
+        }
         BuiltRecord {
             record,
             added,
@@ -167,7 +156,7 @@ impl RecordBuilder {
 
     fn write_values(
         &mut self,
-        context: RecordContext<'_>,
+        context: &ShardContext,
         message: &Message<'_>,
         reroute: Option<&Reroute>,
     ) {
@@ -175,15 +164,11 @@ impl RecordBuilder {
         self.due.clear();
         self.detail.clear();
         self.retry.clear();
-        match message.body.disposition {
-            Disposition::Retry(retry) => self.origin.push_str(retry.origin),
-            _ => context
-                .origins
-                .append_origin(message.position.offset, &mut self.origin),
-        }
-        if let Some(due) = original_due(message) {
-            self.due
-                .push_str(itoa::Buffer::new().format(due.as_millis()));
+        context.append_origin(message, &mut self.origin);
+        let due = original_due(message);
+        if let Some(due) = due {
+            let mut digits = itoa::Buffer::new();
+            self.due.push_str(digits.format(due.as_millis()));
         }
         let Some(reroute) = reroute else { return };
         self.detail.push_str(&reroute.detail);
@@ -192,14 +177,13 @@ impl RecordBuilder {
             Destination::DeadLetterByReference => self.write_sizes(message, false),
             Destination::DeadLetterWithoutKey => self.write_sizes(message, true),
             Destination::RetryViaSource { attempt, next } => {
-                let retry = RetryState {
-                    attempt,
-                    origin: &self.origin,
-                    due: original_due(message).unwrap_or(message.position.due),
-                    error: reroute.reason,
-                };
-                let header = retry::RetryHeader {
-                    retry,
+                let header = RetryHeader {
+                    retry: RetryState {
+                        attempt,
+                        origin: &self.origin,
+                        due: due.unwrap_or(message.position.due),
+                        error: reroute.reason,
+                    },
                     target: message.body.target,
                     dialect: message.body.dialect,
                     at: next,
@@ -224,40 +208,21 @@ impl RecordBuilder {
     }
 }
 
-/// Removes the parts of a record that only its delay dialect uses.
-fn without_dialect_parts<'a>(
-    whole: OutgoingRecord<'a>,
-    dialect: Option<Dialect>,
-) -> OutgoingRecord<'a> {
-    let Some(dialect) = dialect else { return whole };
-    OutgoingRecord {
-        key: dialect.key_on_delivery(whole.key, whole.headers),
-        keep_header: dialect.stays_on_delivery(),
-        ..whole
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::header::push_header;
-    use crate::model::{Body, Cursor, Headers, Offset};
+    use crate::model::{Body, Cursor, Dialect, Headers, Offset, ShardId};
 
     type Sent = (String, Option<Vec<u8>>, Vec<String>);
 
     /// Topic, key and header names of the record that goes to `destination`.
     fn sent(message: &Message<'_>, destination: Destination) -> Sent {
-        let shard = ShardId::new("r", Partition::new("source", 3));
-        let context = RecordContext {
-            shard: &shard,
-            origins: &OriginFormat::new("d", &shard),
-            target: "target",
-            dead_letter: "dead",
-        };
+        let context = ShardContext::for_test(ShardId::new("r", Partition::new("source", 3)));
         let reroute = Reroute::new(destination, Reason::TimedOut, String::new());
         let reroute = Some(&reroute).filter(|_| destination != Destination::Target);
         let mut builder = RecordBuilder::default();
-        let built = builder.build(context, message, reroute);
+        let built = builder.build(&context, "target", message, reroute);
         let record = built.outgoing();
         let names = record
             .all_headers()

@@ -1,8 +1,8 @@
-//! Decides what follows a failed delivery: send again, retry through the source, or dead-letter.
+//! Decides where a message goes after a failed delivery: to the same destination again, back through
+//! the source, or to the dead-letter topic.
 
-use super::record::{Destination, Reroute};
+use super::record::Destination;
 use crate::broker::{DeliveryFailure, FailureKind};
-use crate::limit::{RESEND_DELAY_MAX, RESEND_DELAY_MIN};
 use crate::model::{Disposition, Reason, Timestamp};
 use crate::retry::backoff;
 use std::time::Duration;
@@ -21,76 +21,48 @@ impl RetryPolicy {
     fn backoff_for(&self, attempt: u32) -> Duration {
         backoff(self.backoff, self.backoff_max, attempt.saturating_sub(1))
     }
-}
 
-/// The consequence of a failure.
-#[derive(Clone, Debug)]
-pub(crate) enum FailureAction {
-    /// Send to the same destination again after this time. The shard waits.
-    RetryAfter(Duration),
-    Reroute(Reroute),
-}
-
-/// Decides what follows a failed attempt to send to `destination`, after `failures` earlier ones.
-pub(crate) fn decide(
-    policy: &RetryPolicy,
-    disposition: &Disposition<'_>,
-    destination: Destination,
-    failures: u32,
-    failure: &DeliveryFailure,
-    now: Timestamp,
-) -> FailureAction {
-    let reroute = |destination| {
-        FailureAction::Reroute(Reroute::new(
-            destination,
-            failure.reason,
-            failure.detail.clone(),
-        ))
-    };
-    let again = FailureAction::RetryAfter(backoff(RESEND_DELAY_MIN, RESEND_DELAY_MAX, failures));
-    match (destination, failure.kind) {
-        (_, FailureKind::ClientFailed) => again,
-        (Destination::Target, FailureKind::Rejected) => reroute(Destination::DeadLetter),
-        (Destination::Target, FailureKind::NotDelivered | FailureKind::MaybeDelivered) => {
-            let failed = match disposition {
-                Disposition::Retry(retry) => retry.attempt.saturating_add(1),
-                _ => 1,
-            };
-            if failed >= policy.max_attempts {
-                reroute(Destination::DeadLetter)
-            } else {
-                reroute(Destination::RetryViaSource {
-                    attempt: failed,
-                    next: now.plus(policy.backoff_for(failed)),
+    /// Where a message goes after a failed attempt to send it to `destination`. `None`: to the same
+    /// destination again. The shard waits for it.
+    pub(super) fn next_destination(
+        &self,
+        disposition: &Disposition<'_>,
+        destination: Destination,
+        failure: &DeliveryFailure,
+        now: Timestamp,
+    ) -> Option<Destination> {
+        use Destination::{
+            DeadLetter, DeadLetterByReference, DeadLetterWithoutKey, RetryViaSource, Target,
+        };
+        use FailureKind::{ClientFailed, MaybeDelivered, NotDelivered, Rejected};
+        match (destination, failure.kind, failure.reason) {
+            (_, ClientFailed, _) => None,
+            (Target, Rejected, _) => Some(DeadLetter),
+            (Target, NotDelivered | MaybeDelivered, _) => {
+                let failed = match disposition {
+                    Disposition::Retry(retry) => retry.attempt.saturating_add(1),
+                    _ => 1,
+                };
+                Some(if failed >= self.max_attempts {
+                    DeadLetter
+                } else {
+                    RetryViaSource {
+                        attempt: failed,
+                        next: now.plus(self.backoff_for(failed)),
+                    }
                 })
             }
+            // A timeout means that the source cluster is down. An outage must not produce dead
+            // letters.
+            (RetryViaSource { .. }, MaybeDelivered, _)
+            | (RetryViaSource { .. }, NotDelivered, Reason::TimedOut) => None,
+            (RetryViaSource { .. }, ..) => Some(DeadLetter),
+            (DeadLetter, Rejected, Reason::TooLarge | Reason::InvalidHeader) => {
+                Some(DeadLetterByReference)
+            }
+            (DeadLetterByReference, Rejected, Reason::TooLarge) => Some(DeadLetterWithoutKey),
+            (DeadLetter | DeadLetterByReference | DeadLetterWithoutKey, ..) => None,
         }
-        (Destination::RetryViaSource { .. }, FailureKind::MaybeDelivered) => again,
-        // A timeout means that the source cluster is down. An outage must not produce dead letters.
-        (Destination::RetryViaSource { .. }, FailureKind::NotDelivered)
-            if failure.reason == Reason::TimedOut =>
-        {
-            again
-        }
-        (Destination::RetryViaSource { .. }, FailureKind::Rejected | FailureKind::NotDelivered) => {
-            reroute(Destination::DeadLetter)
-        }
-        (Destination::DeadLetter, FailureKind::Rejected)
-            if matches!(failure.reason, Reason::TooLarge | Reason::InvalidHeader) =>
-        {
-            reroute(Destination::DeadLetterByReference)
-        }
-        (Destination::DeadLetterByReference, FailureKind::Rejected)
-            if failure.reason == Reason::TooLarge =>
-        {
-            reroute(Destination::DeadLetterWithoutKey)
-        }
-        (
-            Destination::DeadLetter
-            | Destination::DeadLetterByReference
-            | Destination::DeadLetterWithoutKey,
-            _,
-        ) => again,
     }
 }
 
@@ -123,10 +95,7 @@ mod tests {
             detail: "said the broker".into(),
         };
         let now = Timestamp::from_millis(10_000);
-        match decide(&POLICY, disposition, destination, 0, &failure, now) {
-            FailureAction::RetryAfter(_) => None,
-            FailureAction::Reroute(reroute) => Some(reroute.destination),
-        }
+        POLICY.next_destination(disposition, destination, &failure, now)
     }
 
     fn first(destination: Destination, kind: FailureKind, reason: Reason) -> Option<Destination> {

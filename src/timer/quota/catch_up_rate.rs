@@ -7,6 +7,7 @@ use crate::limit::{CATCH_UP_CLAIM_SPAN, CATCH_UP_LATENESS_MIN};
 use crate::model::Timestamp;
 use crate::timer::RouteOptions;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -29,7 +30,7 @@ struct RateBucket {
 }
 
 impl CatchUpRates {
-    pub(crate) fn new(routes: &BTreeMap<Arc<str>, RouteOptions>, now: Instant) -> Self {
+    pub(crate) fn new(routes: &BTreeMap<Arc<str>, Rc<RouteOptions>>, now: Instant) -> Self {
         let limited = routes.iter().filter_map(|(route, options)| {
             Some((route.clone(), RateBucket::new(options.catch_up_rate?, now)))
         });

@@ -21,13 +21,13 @@ pub(crate) use wakeup::WakeupInput;
 
 use super::delivery::in_flight::ClaimedBatch;
 use super::delivery::lanes::LaneState;
+use super::delivery::outcome::ShardContext;
 use super::lease::Grant;
 use super::load::{Load, LoadResult};
 use super::load::{MemoryAccount, ResidentRun};
 use crate::limit::{CLOCK_AHEAD_PAUSE, SHARD_IN_FLIGHT_MAX, TRANSACTIONAL_PRODUCER_OPEN_AHEAD};
 use crate::model::{
-    Cursor, Lease, OriginFormat, OutcomeCounts, Progress, ShardId, SourceIdentity, Timestamp,
-    Watermark,
+    Cursor, Lease, OutcomeCounts, Progress, ShardId, SourceIdentity, Timestamp, Watermark,
 };
 use crate::schedule::{InFlightClaims, TakenBatch};
 use crate::store::Advance;
@@ -49,7 +49,7 @@ pub(crate) struct ShardState {
     pub(crate) lease: Lease,
     /// Identifies this period of ownership to the loader and in tickets.
     pub(crate) slot: u16,
-    pub(crate) origins: Rc<OriginFormat>,
+    pub(crate) context: Rc<ShardContext>,
     /// The identity of the source for which the lease was granted.
     pub(crate) identity: SourceIdentity,
     pub(crate) ownership: Ownership,
@@ -70,7 +70,7 @@ impl ShardState {
     pub(crate) fn new(
         grant: Grant,
         slot: u16,
-        origins: OriginFormat,
+        context: Rc<ShardContext>,
         memory: Rc<MemoryAccount>,
         now: Instant,
     ) -> Self {
@@ -84,12 +84,12 @@ impl ShardState {
             load: ShardLoad::new(&lease.shard, slot, start, state.watermark, memory, now),
             lease,
             slot,
-            origins: Rc::new(origins),
+            context,
             identity: state.identity,
             ownership: Ownership::new(deadline),
             txn: None,
             in_flight: InFlightClaims::new(start),
-            lane: LaneState::new(),
+            lane: LaneState::default(),
             claim: ClaimState::default(),
             delivered: DeliveredState::new(start, state.delivered),
             compaction: CompactionScan::new(now),
@@ -478,7 +478,7 @@ mod tests {
         /// A shard that has delivered nothing and is not loaded yet.
         pub(super) fn for_test(slot: u16, memory: &Rc<MemoryBudget>, watermark: Watermark) -> Self {
             let shard = ShardId::new("orders", Partition::new("orders.delayed", 0));
-            let origins = OriginFormat::new("prod", &shard);
+            let context = Rc::new(ShardContext::for_test(shard.clone()));
             let grant = Grant {
                 lease: Lease {
                     shard,
@@ -499,7 +499,7 @@ mod tests {
                 },
                 start: Progress::START,
             };
-            Self::new(grant, slot, origins, memory.open_account(), Instant::now())
+            Self::new(grant, slot, context, memory.open_account(), Instant::now())
         }
 
         fn take_for_test(&mut self, now: Instant) -> Option<TakenBatch<ResidentRun>> {

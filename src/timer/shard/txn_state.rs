@@ -317,6 +317,11 @@ impl TxnState {
         self.enter(TxnPhase::Opening, now);
     }
 
+    /// True while the producer is being opened for recovery.
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.phase == TxnPhase::Opening && self.idle_timeout.is_zero()
+    }
+
     /// The producer is opened only for recovery and is closed right after it.
     pub(crate) fn set_recovery_only(&mut self) {
         self.idle_timeout = Duration::ZERO;
