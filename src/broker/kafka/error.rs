@@ -1,7 +1,8 @@
 //! Maps librdkafka's results to the results of the ports.
 
-use super::ffi::{Delivery, PersistStatus};
-use crate::broker::{DeliveryFailure, DeliveryReport, Error, FailureKind};
+use super::ffi::{CallError, Delivery};
+use super::topic_name::invalid_topic_name;
+use crate::broker::{DeliveryFailure, DeliveryReport, Error, FailureKind, SendResult};
 use crate::model::{Offset, Reason};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -23,21 +24,11 @@ pub(super) fn delivery_report(
     }
 }
 
-/// Why a record was not delivered.
+/// Why a record was not delivered. `may_be_stored`: a broker may have stored it.
 ///
-/// | librdkafka's error | kind | reason |
-/// |---|---|---|
-/// | Message or batch too large. | rejected | `too_large` |
-/// | Access to topic or cluster denied. | rejected | `unauthorized` |
-/// | Invalid record, size or timestamp, or against a policy. | rejected | `invalid_record` |
-/// | Invalid topic name. | rejected | `invalid_target` |
-/// | Unknown topic or partition. | not delivered | `unknown_target` |
-/// | Any other, and the record never left the client. | not delivered | `timed_out` |
-/// | Any other. | maybe delivered | `timed_out` |
-///
-/// The last two rows are timeouts: librdkafka retries every temporary error until
+/// The last two cases are timeouts: librdkafka retries every temporary error until
 /// `message.timeout.ms` has passed. See [`or_client_failed`] for timeouts during an outage.
-pub(super) fn delivery_failure(code: Code, status: PersistStatus, text: &str) -> DeliveryFailure {
+pub(super) fn delivery_failure(code: Code, may_be_stored: bool, text: &str) -> DeliveryFailure {
     let (kind, reason) = match code {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => {
             (FailureKind::Rejected, Reason::TooLarge)
@@ -56,14 +47,32 @@ pub(super) fn delivery_failure(code: Code, status: PersistStatus, text: &str) ->
         Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition => {
             (FailureKind::NotDelivered, Reason::UnknownTarget)
         }
-        _ if status == PersistStatus::NotPersisted => (FailureKind::NotDelivered, Reason::TimedOut),
-        _ => (FailureKind::MaybeDelivered, Reason::TimedOut),
+        _ if may_be_stored => (FailureKind::MaybeDelivered, Reason::TimedOut),
+        _ => (FailureKind::NotDelivered, Reason::TimedOut),
     };
     DeliveryFailure {
         kind,
         reason,
         detail: text_or_code(code, text),
     }
+}
+
+/// The result of a send that the client refused. `in_flight`: records without a report.
+/// `client_trouble`: why the client cannot send now, if it cannot.
+pub(super) fn refused_send(
+    code: Code,
+    topic: &str,
+    in_flight: usize,
+    client_trouble: Option<String>,
+) -> SendResult {
+    let failure = match code {
+        Code::QueueFull if in_flight > 0 => return SendResult::QueueFull,
+        // The empty queue is too small for the record.
+        Code::QueueFull => delivery_failure(Code::MessageSizeTooLarge, false, ""),
+        Code::InvalidTopic => delivery_failure(code, false, &invalid_topic_name(topic)),
+        _ => delivery_failure(code, false, ""),
+    };
+    SendResult::Failed(or_client_failed(failure, client_trouble))
 }
 
 /// The client failed or was closed. Another client may send the record.
@@ -90,14 +99,12 @@ pub(super) fn or_client_failed(
 /// Returns whether one record may have caused the broker to reject its whole batch. librdkafka then
 /// fails every record of the batch, so each must be sent alone to find the one at fault.
 pub(super) fn is_batch_rejection(code: Code) -> bool {
-    let DeliveryFailure { kind, reason, .. } =
-        delivery_failure(code, PersistStatus::NotPersisted, "");
+    let DeliveryFailure { kind, reason, .. } = delivery_failure(code, false, "");
     kind == FailureKind::Rejected && matches!(reason, Reason::TooLarge | Reason::InvalidRecord)
 }
 
 /// Why an admin request, a commit or reading a partition failed.
-pub(super) fn call_error(code: Code, text: &str) -> Error {
-    let text = text_or_code(code, text);
+pub(super) fn call_error((code, text): CallError) -> Error {
     match code {
         Code::Fatal | Code::Fenced | Code::FencedInstanceId => Error::Fatal(text),
         _ if needs_operator(code) => Error::Rejected(text),
@@ -144,7 +151,7 @@ pub(super) fn client_creation_error(error: &KafkaError) -> Error {
 }
 
 /// The broker's text, or the code's own text if there is none.
-pub(super) fn text_or_code(code: Code, text: &str) -> String {
+fn text_or_code(code: Code, text: &str) -> String {
     if text.is_empty() {
         code.to_string()
     } else {
@@ -156,114 +163,111 @@ pub(super) fn text_or_code(code: Code, text: &str) -> String {
 mod tests {
     use super::*;
     use FailureKind::{MaybeDelivered, NotDelivered, Rejected};
-    use PersistStatus::{NotPersisted, PossiblyPersisted};
 
-    const KINDS: [(Code, PersistStatus, FailureKind, Reason); 18] = [
+    const NOT_STORED: bool = false;
+    const MAY_BE_STORED: bool = true;
+
+    const KINDS: [(Code, bool, FailureKind, Reason); 18] = [
         (
             Code::MessageSizeTooLarge,
-            NotPersisted,
+            NOT_STORED,
             Rejected,
             Reason::TooLarge,
         ),
         (
             Code::MessageBatchTooLarge,
-            NotPersisted,
+            NOT_STORED,
             Rejected,
             Reason::TooLarge,
         ),
         (
             Code::TopicAuthorizationFailed,
-            NotPersisted,
+            NOT_STORED,
             Rejected,
             Reason::Unauthorized,
         ),
         (
             Code::ClusterAuthorizationFailed,
-            NotPersisted,
+            NOT_STORED,
             Rejected,
             Reason::Unauthorized,
         ),
         (
             Code::InvalidRecord,
-            NotPersisted,
+            NOT_STORED,
             Rejected,
             Reason::InvalidRecord,
         ),
         (
             Code::InvalidTimestamp,
-            NotPersisted,
+            NOT_STORED,
             Rejected,
             Reason::InvalidRecord,
         ),
         (
             Code::PolicyViolation,
-            NotPersisted,
+            NOT_STORED,
             Rejected,
             Reason::InvalidRecord,
         ),
         (
             Code::InvalidTopic,
-            NotPersisted,
+            NOT_STORED,
             Rejected,
             Reason::InvalidTarget,
         ),
         (
             Code::UnknownTopic,
-            NotPersisted,
+            NOT_STORED,
             NotDelivered,
             Reason::UnknownTarget,
         ),
         (
             Code::UnknownTopicOrPartition,
-            NotPersisted,
+            NOT_STORED,
             NotDelivered,
             Reason::UnknownTarget,
         ),
         (
             Code::UnknownPartition,
-            NotPersisted,
+            NOT_STORED,
             NotDelivered,
             Reason::UnknownTarget,
         ),
         (
             Code::MessageTimedOut,
-            NotPersisted,
+            NOT_STORED,
             NotDelivered,
             Reason::TimedOut,
         ),
         (
             Code::MessageTimedOut,
-            PossiblyPersisted,
+            MAY_BE_STORED,
             MaybeDelivered,
             Reason::TimedOut,
         ),
         (
             Code::OperationTimedOut,
-            PossiblyPersisted,
+            MAY_BE_STORED,
             MaybeDelivered,
             Reason::TimedOut,
         ),
         (
             Code::NetworkException,
-            PossiblyPersisted,
+            MAY_BE_STORED,
             MaybeDelivered,
             Reason::TimedOut,
         ),
-        (
-            Code::PurgeQueue,
-            NotPersisted,
-            NotDelivered,
-            Reason::TimedOut,
-        ),
+        (Code::PurgeQueue, NOT_STORED, NotDelivered, Reason::TimedOut),
         (
             Code::PurgeInflight,
-            PossiblyPersisted,
+            MAY_BE_STORED,
             MaybeDelivered,
             Reason::TimedOut,
         ),
         (
             Code::OutOfOrderSequenceNumber,
-            PossiblyPersisted,
+            MAY_BE_STORED,
             MaybeDelivered,
             Reason::TimedOut,
         ),
@@ -271,46 +275,46 @@ mod tests {
 
     #[test]
     fn every_error_maps_to_its_kind_and_reason() {
-        for (code, status, kind, reason) in KINDS {
-            let failure = delivery_failure(code, status, "");
+        for (code, may_be_stored, kind, reason) in KINDS {
+            let failure = delivery_failure(code, may_be_stored, "");
             assert_eq!(
                 (failure.kind, failure.reason),
                 (kind, reason),
-                "{code:?} {status:?}"
+                "{code:?} {may_be_stored}"
             );
             assert!(!failure.detail.is_empty());
         }
         assert_eq!(
-            delivery_failure(Code::InvalidRecord, NotPersisted, "no key").detail,
+            delivery_failure(Code::InvalidRecord, NOT_STORED, "no key").detail,
             "no key"
         );
     }
 
     #[test]
     fn a_timeout_during_client_trouble_does_not_blame_the_record() {
-        let after = |code, status, trouble: Option<&str>| {
+        let after = |code, may_be_stored, trouble: Option<&str>| {
             or_client_failed(
-                delivery_failure(code, status, ""),
+                delivery_failure(code, may_be_stored, ""),
                 trouble.map(str::to_owned),
             )
             .kind
         };
-        for (code, status) in [
-            (Code::MessageTimedOut, NotPersisted),
-            (Code::PurgeInflight, PossiblyPersisted),
+        for (code, may_be_stored) in [
+            (Code::MessageTimedOut, NOT_STORED),
+            (Code::PurgeInflight, MAY_BE_STORED),
         ] {
-            assert_ne!(after(code, status, None), FailureKind::ClientFailed);
+            assert_ne!(after(code, may_be_stored, None), FailureKind::ClientFailed);
             assert_eq!(
-                after(code, status, Some("no broker answers")),
+                after(code, may_be_stored, Some("no broker answers")),
                 FailureKind::ClientFailed
             );
         }
         assert_eq!(
-            after(Code::MessageSizeTooLarge, NotPersisted, Some("it failed")),
+            after(Code::MessageSizeTooLarge, NOT_STORED, Some("it failed")),
             Rejected
         );
         assert_eq!(
-            after(Code::UnknownTopic, NotPersisted, Some("it failed")),
+            after(Code::UnknownTopic, NOT_STORED, Some("it failed")),
             NotDelivered
         );
     }
@@ -330,12 +334,18 @@ mod tests {
 
     #[test]
     fn only_errors_that_an_operator_can_fix_are_rejections() {
-        let denied = call_error(Code::GroupAuthorizationFailed, "JoinGroup failed");
+        let denied = call_error((
+            Code::GroupAuthorizationFailed,
+            "JoinGroup failed".to_owned(),
+        ));
         assert!(matches!(denied, Error::Rejected(text) if text == "JoinGroup failed"));
         assert!(matches!(
-            call_error(Code::CoordinatorNotAvailable, ""),
+            call_error((Code::CoordinatorNotAvailable, String::new())),
             Error::Unavailable(_)
         ));
-        assert!(matches!(call_error(Code::Fatal, ""), Error::Fatal(_)));
+        assert!(matches!(
+            call_error((Code::Fatal, String::new())),
+            Error::Fatal(_)
+        ));
     }
 }

@@ -1,6 +1,6 @@
 //! Client options: Postdate's defaults, its limits, and the properties that it enforces.
 
-use crate::limit::{KAFKA_METADATA_AGE_MAX, KAFKA_METADATA_INTERVAL, KAFKA_RECONNECT_DELAY_MAX};
+use crate::limit::{KAFKA_PRODUCER_QUEUE_BYTES_MAX, PARTITION_DISCOVERY_INTERVAL};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,20 +31,30 @@ const ALL_CLIENTS: ClientOptions = ClientOptions {
         ("socket.keepalive.enable", "true"),
         // A client with metrics push waits up to a second for its last push when it is closed.
         ("enable.metrics.push", "false"),
+        // A broker that is back is used soon.
+        ("reconnect.backoff.max.ms", "2000"),
     ],
     limits: &[
+        // Metadata shows new and deleted topics and partitions.
         (
             "topic.metadata.refresh.interval.ms",
-            millis(KAFKA_METADATA_INTERVAL),
+            millis(PARTITION_DISCOVERY_INTERVAL),
         ),
-        ("metadata.max.age.ms", millis(KAFKA_METADATA_AGE_MAX)),
         (
-            "reconnect.backoff.max.ms",
-            millis(KAFKA_RECONNECT_DELAY_MAX),
+            "metadata.max.age.ms",
+            3 * millis(PARTITION_DISCOVERY_INTERVAL),
         ),
     ],
     enforced: &[],
 };
+
+/// Defaults of every client that sends.
+pub(super) const PRODUCER_DEFAULTS: &[(&str, &str)] = &[
+    ("socket.nagle.disable", "true"),
+    // A broker answers the requests of one connection one after the other. With more than one in
+    // flight, librdkafka 2.12 busy-waits for the next answer.
+    ("max.in.flight.requests.per.connection", "1"),
+];
 
 /// Enforced for every client that sends.
 pub(super) const PRODUCER_ENFORCED: &[(&str, &str)] = &[
@@ -55,6 +65,22 @@ pub(super) const PRODUCER_ENFORCED: &[(&str, &str)] = &[
     ("message.max.bytes", "1000000000"),
     ("delivery.report.only.error", "false"),
 ];
+
+/// The bounds of a producer's queue, enforced because they depend on `messages_max`.
+pub(super) fn queue_limits(messages_max: usize) -> [(&'static str, String); 2] {
+    let kbytes = kbytes(KAFKA_PRODUCER_QUEUE_BYTES_MAX);
+    [
+        ("queue.buffering.max.messages", messages_max.to_string()),
+        ("queue.buffering.max.kbytes", kbytes.to_string()),
+    ]
+}
+
+/// Makes a producer send each record in a batch of its own.
+pub(super) fn set_single_record(config: &mut ClientConfig) {
+    config
+        .set("batch.num.messages", "1")
+        .set("queue.buffering.max.ms", "0");
+}
 
 /// Properties that librdkafka knows by two names. Without this table the order of the properties
 /// would decide which of the two counts.
@@ -86,36 +112,37 @@ impl Cluster {
         options: &ClientOptions,
         runtime_enforced: &[(&str, String)],
     ) -> ClientConfig {
-        let brokers = [("metadata.broker.list", self.brokers.join(","))];
-        let mut enforced: BTreeMap<&str, &str> = BTreeMap::new();
-        for (name, value) in options.enforced {
-            enforced.insert(canonical_name(name), value);
-        }
-        for (name, value) in brokers.iter().chain(runtime_enforced) {
-            enforced.insert(canonical_name(name), value);
-        }
-        let mut values: BTreeMap<&str, String> = BTreeMap::new();
-        for (name, value) in ALL_CLIENTS.defaults.iter().chain(options.defaults) {
-            values.insert(canonical_name(name), (*value).to_owned());
-        }
-        for (name, limit) in ALL_CLIENTS.limits.iter().chain(options.limits) {
-            values.insert(canonical_name(name), limit.to_string());
-        }
-        for (name, value) in &self.properties {
-            if enforced.contains_key(canonical_name(name)) {
+        let owned = |(name, value): &(&'static str, &str)| (*name, (*value).to_owned());
+        let defaults = ALL_CLIENTS.defaults.iter().chain(options.defaults);
+        let limits = ALL_CLIENTS.limits.iter().chain(options.limits);
+        let user = self.properties.iter();
+        let enforced: BTreeMap<&str, String> = options
+            .enforced
+            .iter()
+            .map(owned)
+            .chain([("metadata.broker.list", self.brokers.join(","))])
+            .chain(runtime_enforced.iter().cloned())
+            .map(|(name, value)| (canonical_name(name), value))
+            .collect();
+        for property in self.properties.keys() {
+            if enforced.contains_key(canonical_name(property)) {
                 tracing::warn!(
                     cluster = %self.name,
-                    property = name,
+                    property,
                     "ignoring user-set Kafka property: Postdate sets it itself"
                 );
             }
-            values.insert(canonical_name(name), value.clone());
         }
-        for (name, value) in enforced {
-            values.insert(name, value.to_owned());
-        }
+        // A later value replaces an earlier one.
+        let values: BTreeMap<&str, String> = defaults
+            .map(owned)
+            .chain(limits.map(|(name, limit)| (*name, limit.to_string())))
+            .chain(user.map(|(name, value)| (name.as_str(), value.clone())))
+            .map(|(name, value)| (canonical_name(name), value))
+            .chain(enforced)
+            .collect();
+        let values = values.into_iter();
         let mut config: ClientConfig = values
-            .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
             .collect();
         config.set_log_level(log_level());

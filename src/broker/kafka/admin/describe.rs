@@ -1,128 +1,147 @@
-//! Describes a cluster for `postdate check`. A failed detail is reported in its place.
+//! The [`ClusterDescriber`] port, for `postdate check`. A failed detail is reported in its place.
 
-use super::requests::topics;
+use super::{KafkaCatalog, WorkerThread};
 use crate::broker::Error;
-use crate::broker::describe::{ClusterInfo, TopicConfig, TopicInfo, TopicPermissions};
-use crate::broker::kafka::error::{call_error, text_or_code};
-use crate::broker::kafka::ffi::{self, CallContext, CallError, ConfigOwner, ConfigValues};
+use crate::broker::describe::{
+    ClusterDescriber, ClusterInfo, TopicConfig, TopicInfo, TopicPermissions,
+};
+use crate::broker::kafka::error::client_creation_error;
+use crate::broker::kafka::ffi::TopicDescription;
+use crate::broker::kafka::options::ClientOptions;
 use crate::broker::kafka::topic_name::{invalid_topic_name, is_valid_topic_name};
+use crate::limit::KAFKA_REQUEST_TIMEOUT;
+use async_trait::async_trait;
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tokio::time::Instant;
 
-pub(super) fn describe_cluster(
-    context: &mut CallContext<'_>,
-    names: &[String],
-) -> Result<ClusterInfo, Error> {
-    let brokers = ffi::brokers(context).map_err(|(code, text)| call_error(code, &text))?;
-    let offsets_retention = brokers
-        .first()
-        .map(|broker| offsets_retention(context, &broker.to_string()));
-    let valid: Vec<&str> = names
-        .iter()
-        .map(String::as_str)
-        .filter(|name| is_valid_topic_name(name))
-        .collect();
-    let mut counts = partition_counts(context, &valid);
-    let existing: Vec<&str> = valid
-        .into_iter()
-        .filter(|name| matches!(counts.get(*name), Some(Ok(Some(_)))))
-        .collect();
-    let mut details = TopicDetails::read(context, &existing);
-    let mut topics = BTreeMap::new();
-    for name in names {
-        let topic = match counts.remove(name.as_str()) {
-            Some(Ok(Some(count))) => Ok(Some(details.take(name, count))),
-            Some(Ok(None)) => Ok(None),
-            Some(Err(text)) => Err(text),
-            None if topics.contains_key(name) => continue,
-            None => Err(invalid_topic_name(name)),
+const OPTIONS: ClientOptions = ClientOptions {
+    defaults: &[],
+    limits: &[],
+    enforced: &[],
+};
+
+/// Configuration values by name, without sensitive ones.
+type ConfigValues = BTreeMap<String, String>;
+
+/// Topics by name. `None`: the topic does not exist.
+type Topics = BTreeMap<String, Result<Option<TopicDescription>, String>>;
+
+#[async_trait(?Send)]
+impl ClusterDescriber for KafkaCatalog {
+    async fn describe_cluster(&mut self, names: &[String]) -> Result<ClusterInfo, Error> {
+        let names = names.to_vec();
+        let request = move |worker: &mut WorkerThread| {
+            Ok((worker.broker_ids()?, worker.topics_by_name(&names)))
         };
-        topics.insert(name.clone(), topic);
+        let (brokers, topics) = self.worker.request(request).await?;
+        let client = self.cluster.config(&OPTIONS, &[]).create();
+        let client = client.map_err(|error| client_creation_error(&error))?;
+        let mut info = ClusterInfo {
+            broker_count: brokers.len(),
+            ..ClusterInfo::default()
+        };
+        if let Some(broker) = brokers.first() {
+            let config = config(&client, ResourceSpecifier::Broker(*broker)).await;
+            info.offsets_retention = Some(config.and_then(|values| offsets_retention(&values)));
+        }
+        for (name, topic) in topics {
+            let topic = match topic {
+                Ok(Some(topic)) => Ok(Some(topic_info(&client, &topic).await)),
+                Ok(None) => Ok(None),
+                Err(text) => Err(text),
+            };
+            info.topics.insert(name, topic);
+        }
+        Ok(info)
     }
-    Ok(ClusterInfo {
-        broker_count: brokers.len(),
-        offsets_retention,
-        topics,
-    })
 }
 
-fn offsets_retention(context: &mut CallContext<'_>, broker: &str) -> Result<Duration, String> {
-    let values = ffi::configs(context, ConfigOwner::Broker, &[broker])
-        .map_err(error_text)?
-        .remove(broker)
-        .unwrap_or_else(|| Ok(ConfigValues::new()))
-        .map_err(error_text)?;
-    let minutes: Option<u64> = values
+impl WorkerThread {
+    fn broker_ids(&mut self) -> Result<Vec<i32>, Error> {
+        const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+        let deadline = Instant::now() + KAFKA_REQUEST_TIMEOUT;
+        self.call(|call| {
+            loop {
+                let metadata = call.native.client().fetch_metadata(None, REQUEST_TIMEOUT);
+                let code = match &metadata {
+                    Ok(found) => return Ok(found.brokers().iter().map(|it| it.id()).collect()),
+                    Err(error) => error.rdkafka_error_code().unwrap_or(Code::Fail),
+                };
+                // No broker is connected or has answered. The call is repeated to serve the client
+                // meanwhile.
+                let is_late =
+                    matches!(code, Code::BrokerTransportFailure | Code::OperationTimedOut);
+                if !(is_late && (call.keep_waiting)() && Instant::now() < deadline) {
+                    return Err((code, code.to_string()));
+                }
+            }
+        })
+    }
+
+    fn topics_by_name(&mut self, names: &[String]) -> Topics {
+        let together = self.topics(names.iter().map(String::as_str), true);
+        let mut describe = |name: &String| match &together {
+            _ if !is_valid_topic_name(name) => Err(invalid_topic_name(name)),
+            Ok(found) => Ok(found.iter().find(|topic| topic.name == *name).cloned()),
+            // The error of a common request does not name its topic, so ask for each topic alone.
+            Err(_) => {
+                let found = self.topics(std::iter::once(name.as_str()), false);
+                found
+                    .map(|found| found.into_iter().next())
+                    .map_err(|error| error.to_string())
+            }
+        };
+        let topics = names.iter().map(|name| (name.clone(), describe(name)));
+        topics.collect()
+    }
+}
+
+async fn topic_info(
+    client: &AdminClient<DefaultClientContext>,
+    topic: &TopicDescription,
+) -> TopicInfo {
+    let config = config(client, ResourceSpecifier::Topic(&topic.name)).await;
+    TopicInfo {
+        partitions: topic.partitions.len(),
+        permissions: topic
+            .permissions
+            .map(|(read, write)| TopicPermissions { read, write }),
+        config: config.map(|values| topic_config(&values)),
+    }
+}
+
+async fn config(
+    client: &AdminClient<DefaultClientContext>,
+    owner: ResourceSpecifier<'_>,
+) -> Result<ConfigValues, String> {
+    let text = |error: KafkaError| match error.rdkafka_error_code() {
+        Some(code) => code.to_string(),
+        None => error.to_string(),
+    };
+    let options = AdminOptions::new().request_timeout(Some(KAFKA_REQUEST_TIMEOUT));
+    let found = client.describe_configs(&[owner], &options).await;
+    let Some(resource) = found.map_err(text)?.into_iter().next() else {
+        return Ok(ConfigValues::new());
+    };
+    let entries = resource.map_err(|code| code.to_string())?.entries;
+    // A sensitive entry has no value.
+    let values = entries
+        .into_iter()
+        .filter_map(|entry| Some((entry.name, entry.value?)));
+    Ok(values.collect())
+}
+
+fn offsets_retention(values: &ConfigValues) -> Result<Duration, String> {
+    values
         .get("offsets.retention.minutes")
-        .and_then(|minutes| minutes.parse().ok());
-    minutes
+        .and_then(|minutes| minutes.parse::<u64>().ok())
         .map(|minutes| Duration::from_secs(minutes * 60))
         .ok_or_else(|| "the broker does not report it".to_owned())
-}
-
-/// The number of partitions of each topic; `None`: the topic does not exist.
-fn partition_counts<'a>(
-    context: &mut CallContext<'_>,
-    names: &[&'a str],
-) -> BTreeMap<&'a str, Result<Option<usize>, String>> {
-    let together = topics(context, names.iter().copied()).ok();
-    let mut count = |name: &str| {
-        // The error of a common request does not name its topic, so ask for each topic alone.
-        let found = match &together {
-            Some(found) => found.iter().find(|topic| topic.name == name).cloned(),
-            None => topics(context, std::iter::once(name))
-                .map_err(|error| error.to_string())?
-                .into_iter()
-                .next(),
-        };
-        Ok(found.map(|topic| topic.partitions.len()))
-    };
-    names.iter().map(|name| (*name, count(name))).collect()
-}
-
-/// Permissions and configurations by topic.
-struct TopicDetails {
-    permissions: BTreeMap<String, (bool, bool)>,
-    configs: Result<BTreeMap<String, Result<ConfigValues, CallError>>, String>,
-}
-
-impl TopicDetails {
-    fn read(context: &mut CallContext<'_>, names: &[&str]) -> Self {
-        if names.is_empty() {
-            return Self {
-                permissions: BTreeMap::new(),
-                configs: Ok(BTreeMap::new()),
-            };
-        }
-        Self {
-            permissions: ffi::permissions(context, names).unwrap_or_default(),
-            configs: ffi::configs(context, ConfigOwner::Topic, names).map_err(error_text),
-        }
-    }
-
-    fn take(&mut self, name: &str, partitions: usize) -> TopicInfo {
-        let config = match &mut self.configs {
-            Ok(configs) => configs
-                .remove(name)
-                .unwrap_or_else(|| Ok(ConfigValues::new()))
-                .map(|values| topic_config(&values))
-                .map_err(error_text),
-            Err(text) => Err(text.clone()),
-        };
-        let permissions = self
-            .permissions
-            .remove(name)
-            .map(|(read, write)| TopicPermissions { read, write });
-        TopicInfo {
-            partitions,
-            permissions,
-            config,
-        }
-    }
-}
-
-fn error_text((code, text): CallError) -> String {
-    text_or_code(code, &text)
 }
 
 /// Kafka writes a missing bound as -1.

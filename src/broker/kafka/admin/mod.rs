@@ -1,4 +1,4 @@
-//! The [`Catalog`] and [`ClusterDescriber`] ports on Kafka. Its clients join no group.
+//! The [`Catalog`] and [`ClusterDescriber`](crate::broker::describe::ClusterDescriber) ports on Kafka. Its clients join no group.
 //!
 //! Every request blocks until brokers answer, so a thread of its own sends them (`worker`).
 
@@ -6,11 +6,10 @@ mod describe;
 mod requests;
 mod worker;
 
-pub(super) use worker::{AdminHandle, AdminWorker, TopicWatch};
+pub(super) use worker::{AdminHandle, AdminWorker, TopicWatch, WorkerThread};
 
 use super::health::ClusterHealth;
 use super::options::Cluster;
-use crate::broker::describe::{ClusterDescriber, ClusterInfo};
 use crate::broker::{Catalog, Error};
 use crate::health::HealthPart;
 use crate::model::Partition;
@@ -18,6 +17,7 @@ use async_trait::async_trait;
 
 /// The catalog port on one cluster.
 pub(crate) struct KafkaCatalog {
+    cluster: Cluster,
     worker: AdminWorker,
 }
 
@@ -30,15 +30,19 @@ impl KafkaCatalog {
         part: HealthPart,
     ) -> Result<Self, Error> {
         let health = ClusterHealth::new(&cluster.name, part);
-        let worker = AdminWorker::with_own_client(cluster, group, health)?;
-        Ok(Self { worker })
+        Ok(Self {
+            cluster: cluster.clone(),
+            worker: AdminWorker::with_own_client(cluster, group, health)?,
+        })
     }
 }
 
 #[async_trait(?Send)]
 impl Catalog for KafkaCatalog {
     async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error> {
-        self.worker.partitions(topics).await
+        let topics = topics.to_vec();
+        let request = move |worker: &mut WorkerThread| worker.partitions(&topics);
+        self.worker.request(request).await
     }
 
     async fn committed_metadata(
@@ -51,12 +55,5 @@ impl Catalog for KafkaCatalog {
 
     async fn close(&mut self) {
         self.worker.close().await;
-    }
-}
-
-#[async_trait(?Send)]
-impl ClusterDescriber for KafkaCatalog {
-    async fn describe_cluster(&mut self, topics: &[String]) -> Result<ClusterInfo, Error> {
-        self.worker.describe_cluster(topics).await
     }
 }

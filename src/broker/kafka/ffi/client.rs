@@ -1,29 +1,27 @@
 //! A librdkafka client whose events are polled, and probes that show whether a broker responds.
 
-use super::admin;
 use super::producer::TopicHandle;
 use super::queue::Queue;
-use super::{CallError, check_call, millis};
+use super::{CallError, admin, check, check_call, millis};
+use crate::broker::Error;
+use crate::broker::kafka::error::client_creation_error;
 use crate::limit::KAFKA_PROBE_TIMEOUT;
 use rdkafka::client::{Client, ClientContext, DefaultClientContext};
 use rdkafka::config::ClientConfig;
-use rdkafka::error::KafkaError;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaType};
 use rdkafka_sys as sys;
 use std::ffi::{CStr, CString, c_int};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A client whose main queue (logs, errors, delivery reports) is served by [`NativeClient::poll`].
+/// A client whose main queue (logs, errors, delivery reports) is served by its owner.
 pub(crate) struct NativeClient {
-    main_queue: Queue,
-    /// The first topic that the client used. A probe asks a broker about it.
-    probe_topic: OnceLock<CString>,
+    pub(super) main_queue: Queue,
+    /// The first topic that the client used. A probe asks a broker about it: brokers log a topic
+    /// that the client may not describe.
+    pub(super) probe_topic: OnceLock<CString>,
     client: Client<DefaultClientContext>,
 }
-
-/// The probe topic of a client that has used no topic yet. It need not exist.
-const DEFAULT_PROBE_TOPIC: &CStr = c"postdate-probe";
 
 /// A log line or an error of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,11 +54,15 @@ impl NativeClient {
         config: &ClientConfig,
         kind: RDKafkaType,
         events: c_int,
-    ) -> Result<Self, KafkaError> {
-        let native = config.create_native_config()?;
-        // SAFETY: the configuration is alive, and no client owns it yet.
-        unsafe { sys::rd_kafka_conf_set_events(native.ptr(), events | sys::RD_KAFKA_EVENT_ERROR) };
-        let client = Client::new(config, native, kind, DefaultClientContext)?;
+    ) -> Result<Self, Error> {
+        let create = || {
+            let native = config.create_native_config()?;
+            let events = events | sys::RD_KAFKA_EVENT_ERROR;
+            // SAFETY: the configuration is alive, and no client owns it yet.
+            unsafe { sys::rd_kafka_conf_set_events(native.ptr(), events) };
+            Client::new(config, native, kind, DefaultClientContext)
+        };
+        let client = create().map_err(|error| client_creation_error(&error))?;
         // SAFETY: the client is alive, and this owns the new reference to its queue.
         let main_queue = unsafe { Queue::own(sys::rd_kafka_queue_get_main(client.native_ptr())) };
         Ok(Self {
@@ -71,7 +73,7 @@ impl NativeClient {
     }
 
     /// A client for admin requests only. It joins no group and reads no records.
-    pub(crate) fn admin_client(config: &ClientConfig) -> Result<Self, KafkaError> {
+    pub(crate) fn admin_client(config: &ClientConfig) -> Result<Self, Error> {
         Self::new(config, RDKafkaType::RD_KAFKA_CONSUMER, 0)
     }
 
@@ -79,59 +81,59 @@ impl NativeClient {
         self.client.native_ptr()
     }
 
-    pub(super) fn client(&self) -> &Client<DefaultClientContext> {
+    pub(crate) fn client(&self) -> &Client<DefaultClientContext> {
         &self.client
     }
 
-    pub(super) fn main_queue(&self) -> &Queue {
-        &self.main_queue
-    }
-
-    /// Serves one event of the main queue. Returns the number of served events: 0 after `timeout`.
-    pub(crate) fn poll(&self, timeout: Duration, on_event: &mut dyn FnMut(ClientEvent)) -> usize {
-        let Some(event) = self.main_queue.poll(timeout) else {
-            return 0;
-        };
-        event.client_event().into_iter().for_each(on_event);
-        1
+    /// Serves the events of the main queue that wait, without waiting.
+    pub(crate) fn serve_events(&self, mut on_event: impl FnMut(ClientEvent)) {
+        while let Some(event) = self.main_queue.poll(Duration::ZERO) {
+            event.client_event().into_iter().for_each(&mut on_event);
+        }
     }
 
     /// Returns whether a broker responds within [`KAFKA_PROBE_TIMEOUT`].
     pub(crate) fn probe(&self, target: ProbeTarget) -> bool {
+        // It need not exist.
+        const DEFAULT_TOPIC: &CStr = c"postdate-probe";
         match target {
             ProbeTarget::Controller => {
                 let topic = self.probe_topic.get();
-                admin::controller_responds(
-                    self,
-                    topic.map_or(DEFAULT_PROBE_TOPIC, CString::as_c_str),
-                )
+                admin::controller_responds(self, topic.map_or(DEFAULT_TOPIC, CString::as_c_str))
             }
-            ProbeTarget::AnyBroker => self.metadata(None, KAFKA_PROBE_TIMEOUT, |_| ()).is_ok(),
+            ProbeTarget::AnyBroker => self.request_metadata(None, KAFKA_PROBE_TIMEOUT).is_ok(),
         }
     }
 
-    /// Makes a topic available for probes.
-    pub(super) fn remember_topic(&self, topic: &CStr) {
-        self.probe_topic.get_or_init(|| topic.to_owned());
-    }
-
-    /// Requests the cluster's metadata: of one topic, or of all topics that the client knows.
-    pub(super) fn metadata<T>(
+    /// Waits for the metadata of one topic, or of all topics that the client knows.
+    pub(super) fn request_metadata(
         &self,
         topic: Option<&TopicHandle>,
         timeout: Duration,
-        read: impl FnOnce(&sys::rd_kafka_metadata) -> T,
-    ) -> Result<T, CallError> {
+    ) -> Result<(), CallError> {
         let mut metadata: *const sys::rd_kafka_metadata = std::ptr::null();
         let topic = topic.map_or(std::ptr::null_mut(), TopicHandle::ptr);
         // SAFETY: the client and the topic are alive; this owns the metadata of a successful call.
         unsafe {
             let code = sys::rd_kafka_metadata(self.ptr(), 0, topic, &mut metadata, millis(timeout));
             check_call(code)?;
-            let answer = read(&*metadata);
             sys::rd_kafka_metadata_destroy(metadata);
-            Ok(answer)
         }
+        Ok(())
+    }
+
+    /// The end offset that the last fetch of a partition returned; `None` without a fetch. Sends no
+    /// request.
+    pub(crate) fn end_offset(&self, topic: &str, partition: i32) -> Option<u64> {
+        let topic = CString::new(topic).ok()?;
+        let (client, name) = (self.ptr(), topic.as_ptr());
+        let (mut low, mut high) = (-1, -1);
+        // SAFETY: client and name are alive, and both offsets may be written.
+        check(unsafe {
+            sys::rd_kafka_get_watermark_offsets(client, name, partition, &mut low, &mut high)
+        })
+        .ok()?;
+        u64::try_from(high).ok()
     }
 }
 

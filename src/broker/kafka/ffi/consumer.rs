@@ -1,59 +1,45 @@
 //! A consumer of explicitly assigned partitions that returns messages in batches. It joins no group
-//! and stores no position.
+//! and stores no position. Also offset commits that do not block.
 
-use super::client::{ClientEvent, NativeClient};
-use super::queue::{Queue, WakingQueue};
-use super::{bytes, check, take_error, text};
+use super::client::NativeClient;
+use super::queue::Queue;
+use super::{bytes, check, list_elements, take_error, text};
+use crate::broker::Error;
 use crate::model::header::Header;
 use rdkafka::TopicPartitionList;
+use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::ClientConfig;
-use rdkafka::error::KafkaError;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaType};
 use rdkafka_sys as sys;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::sync::Arc;
 use std::thread::Thread;
 use std::time::Duration;
 
 pub(crate) struct NativeConsumer {
-    taken: TakenMessages,
-    queue: WakingQueue,
-    native: Arc<NativeClient>,
+    /// Room for the messages of one read. Empty between two reads.
+    room: Vec<*mut sys::rd_kafka_message_t>,
+    queue: Queue,
+    /// Other threads may use it for requests.
+    pub(crate) native: Arc<NativeClient>,
 }
 
-/// Messages that were taken from the queue and are not destroyed yet.
-struct TakenMessages(Vec<*mut sys::rd_kafka_message_t>);
-
-// SAFETY: any thread may read and destroy a message, and one thread at a time owns these.
-unsafe impl Send for TakenMessages {}
+// SAFETY: `room` holds no pointers between two calls, and the other fields are `Send`.
+unsafe impl Send for NativeConsumer {}
 
 impl NativeConsumer {
     /// `messages_max`: the most messages of one [`NativeConsumer::read`]. librdkafka needs a
     /// `group.id` in the configuration.
-    pub(crate) fn new(config: &ClientConfig, messages_max: usize) -> Result<Self, KafkaError> {
-        let native = Arc::new(NativeClient::new(
-            config,
-            RDKafkaType::RD_KAFKA_CONSUMER,
-            0,
-        )?);
+    pub(crate) fn new(config: &ClientConfig, messages_max: usize) -> Result<Self, Error> {
+        let native = NativeClient::new(config, RDKafkaType::RD_KAFKA_CONSUMER, 0)?;
         // SAFETY: the client is alive and outlives the queue, which is declared before it.
         let queue = unsafe { Queue::own(sys::rd_kafka_queue_get_consumer(native.ptr())) };
-        let queue = queue
-            .ok_or_else(|| KafkaError::ClientCreation("a consumer needs a group.id".into()))?;
+        let queue = queue.ok_or_else(|| Error::Rejected("a consumer needs a group.id".into()))?;
         Ok(Self {
-            taken: TakenMessages(Vec::with_capacity(messages_max)),
-            queue: WakingQueue::new(queue),
-            native,
+            room: Vec::with_capacity(messages_max),
+            queue,
+            native: Arc::new(native),
         })
-    }
-
-    /// The client, which other threads may use for requests.
-    pub(crate) fn native(&self) -> &Arc<NativeClient> {
-        &self.native
-    }
-
-    pub(crate) fn poll(&self, on_event: &mut dyn FnMut(ClientEvent)) -> usize {
-        self.native.poll(Duration::ZERO, on_event)
     }
 
     /// Unparks `thread` whenever the empty queue gets a message.
@@ -65,8 +51,8 @@ impl NativeConsumer {
     pub(crate) fn assign(&self, partitions: &TopicPartitionList) -> Result<(), String> {
         // SAFETY: client and list are alive; librdkafka copies the list; this owns the error.
         let result = unsafe {
-            let error = sys::rd_kafka_incremental_assign(self.native.ptr(), partitions.ptr());
-            take_error(error)
+            let (client, list) = (self.native.ptr(), partitions.ptr());
+            take_error(sys::rd_kafka_incremental_assign(client, list))
         };
         result.map_err(|(_, text)| text)
     }
@@ -75,8 +61,8 @@ impl NativeConsumer {
     pub(crate) fn unassign(&self, partitions: &TopicPartitionList) -> Result<(), String> {
         // SAFETY: as above.
         let result = unsafe {
-            let error = sys::rd_kafka_incremental_unassign(self.native.ptr(), partitions.ptr());
-            take_error(error)
+            let (client, list) = (self.native.ptr(), partitions.ptr());
+            take_error(sys::rd_kafka_incremental_unassign(client, list))
         };
         result.map_err(|(_, text)| text)
     }
@@ -84,64 +70,23 @@ impl NativeConsumer {
     /// Passes the fetched messages to `each`, without waiting. Returns whether the batch was full,
     /// so that more may be waiting.
     pub(crate) fn read(&mut self, mut each: impl FnMut(&Message<'_>)) -> bool {
-        let room = self.taken.0.spare_capacity_mut();
-        let room_length = room.len();
-        // SAFETY: the queue is alive, and the buffer has room for `room_length` messages.
+        let (buffer, size) = (self.room.as_mut_ptr(), self.room.capacity());
+        // SAFETY: the queue is alive, and the buffer has room for `size` messages. librdkafka
+        // writes `count` of them, which this owns.
         let count = unsafe {
-            sys::rd_kafka_consume_batch_queue(
-                self.queue.queue().ptr(),
-                0,
-                room.as_mut_ptr().cast(),
-                room_length,
-            )
+            let count = sys::rd_kafka_consume_batch_queue(self.queue.ptr(), 0, buffer, size);
+            let count = usize::try_from(count).unwrap_or(0);
+            self.room.set_len(count);
+            count
         };
-        let count = usize::try_from(count).unwrap_or(0);
-        // SAFETY: librdkafka wrote `count` messages, which this owns.
-        unsafe { self.taken.0.set_len(count) };
-        for &message in &self.taken.0 {
-            // SAFETY: the message is destroyed only after the borrow.
-            each(&Message(unsafe { &*message }));
+        for message in self.room.drain(..) {
+            // SAFETY: the message is destroyed once, after the borrow.
+            unsafe {
+                each(&Message(&*message));
+                sys::rd_kafka_message_destroy(message);
+            }
         }
-        self.taken.clear();
-        count == room_length
-    }
-}
-
-impl TakenMessages {
-    fn clear(&mut self) {
-        for message in self.0.drain(..) {
-            // SAFETY: this owns the message, and nothing borrows from it any more.
-            unsafe { sys::rd_kafka_message_destroy(message) };
-        }
-    }
-}
-
-/// Destroys the messages of a read that panicked.
-impl Drop for TakenMessages {
-    fn drop(&mut self) {
-        self.clear();
-    }
-}
-
-impl NativeClient {
-    /// The end offset that the last fetch of a partition returned; `None` without a fetch. Sends no
-    /// request.
-    pub(crate) fn end_offset(&self, topic: &str, partition: i32) -> Option<u64> {
-        let topic = CString::new(topic).ok()?;
-        let mut low = -1;
-        let mut high = -1;
-        // SAFETY: client and name are alive, and both offsets may be written.
-        let code = unsafe {
-            sys::rd_kafka_get_watermark_offsets(
-                self.ptr(),
-                topic.as_ptr(),
-                partition,
-                &mut low,
-                &mut high,
-            )
-        };
-        check(code).ok()?;
-        u64::try_from(high).ok()
+        count == size
     }
 }
 
@@ -161,9 +106,8 @@ impl<'a> Message<'a> {
             return "";
         }
         // SAFETY: a message keeps its topic alive. Kafka's topic names are ASCII.
-        unsafe { CStr::from_ptr(sys::rd_kafka_topic_name(self.0.rkt)) }
-            .to_str()
-            .unwrap_or("")
+        let name = unsafe { CStr::from_ptr(sys::rd_kafka_topic_name(self.0.rkt)) };
+        name.to_str().unwrap_or("")
     }
 
     /// A key that is equal for all messages of one partition and cheaper to compare than the names.
@@ -182,12 +126,11 @@ impl<'a> Message<'a> {
 
     /// Epoch milliseconds.
     pub(crate) fn timestamp(&self) -> Option<i64> {
-        let mut kind = sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
+        use sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE as NOT_AVAILABLE;
+        let mut kind = NOT_AVAILABLE;
         // SAFETY: the message is alive.
         let timestamp = unsafe { sys::rd_kafka_message_timestamp(self.0, &mut kind) };
-        (kind != sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE
-            && timestamp != -1)
-            .then_some(timestamp)
+        (kind != NOT_AVAILABLE && timestamp != -1).then_some(timestamp)
     }
 
     pub(crate) fn key(&self) -> Option<&'a [u8]> {
@@ -206,11 +149,9 @@ impl<'a> Message<'a> {
         let mut headers: *mut sys::rd_kafka_headers_t = std::ptr::null_mut();
         // SAFETY: the message is alive and owns the headers.
         let count = unsafe {
-            let code = sys::rd_kafka_message_headers(self.0, &mut headers);
-            if check(code).is_ok() && !headers.is_null() {
-                sys::rd_kafka_header_cnt(headers)
-            } else {
-                0
+            match check(sys::rd_kafka_message_headers(self.0, &mut headers)) {
+                Ok(()) if !headers.is_null() => sys::rd_kafka_header_cnt(headers),
+                _ => 0,
             }
         };
         // SAFETY: the headers live as long as the message.
@@ -220,13 +161,51 @@ impl<'a> Message<'a> {
 
 /// SAFETY: `headers` live for `'a`.
 unsafe fn header<'a>(headers: *const sys::rd_kafka_headers_t, index: usize) -> Option<Header<'a>> {
-    let mut name = std::ptr::null();
-    let mut value = std::ptr::null();
-    let mut length = 0;
-    // SAFETY: as the function's own.
-    unsafe {
-        let code = sys::rd_kafka_header_get_all(headers, index, &mut name, &mut value, &mut length);
-        check(code).ok()?;
-        Some((CStr::from_ptr(name).to_bytes(), bytes(value, length)))
+    let (mut name, mut value, mut length) = (std::ptr::null(), std::ptr::null(), 0);
+    let code = sys::rd_kafka_header_get_all(headers, index, &mut name, &mut value, &mut length);
+    check(code).ok()?;
+    Some((CStr::from_ptr(name).to_bytes(), bytes(value, length)))
+}
+
+/// A started offset commit. Must not outlive its client.
+///
+/// librdkafka does not call the crate's commit callback for commits with explicit offsets.
+pub(crate) struct PendingCommit(Queue);
+
+impl PendingCommit {
+    /// Unparks this thread when the result arrives.
+    pub(crate) fn start<C: ClientContext>(
+        client: &Client<C>,
+        offsets: &TopicPartitionList,
+    ) -> Result<Self, RDKafkaErrorCode> {
+        let client = client.native_ptr();
+        let null = std::ptr::null_mut();
+        // SAFETY: client, list and queue are alive; librdkafka copies the list. It drops a result
+        // that arrives after the queue is gone.
+        unsafe {
+            let mut queue = Queue::create(client);
+            queue.set_waker(std::thread::current());
+            check(sys::rd_kafka_commit_queue(
+                client,
+                offsets.ptr(),
+                queue.ptr(),
+                None,
+                null,
+            ))?;
+            Ok(Self(queue))
+        }
+    }
+
+    /// The result, once it has arrived.
+    pub(crate) fn try_take(&self) -> Option<Result<(), RDKafkaErrorCode>> {
+        let event = self.0.poll(Duration::ZERO)?;
+        if let Err((code, _)) = event.check() {
+            return Some(Err(code));
+        }
+        // SAFETY: the event is alive and owns the list.
+        let elements =
+            unsafe { list_elements(sys::rd_kafka_event_topic_partition_list(event.ptr())) };
+        // The event's own error does not cover the errors of partitions.
+        Some(elements.iter().try_for_each(|element| check(element.err)))
     }
 }

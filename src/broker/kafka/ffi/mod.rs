@@ -7,12 +7,10 @@
 //! |---|---|
 //! | `client` | A client whose events are polled. Probes. |
 //! | `queue` | Event queues that unpark a thread. |
-//! | `consumer` | Batches from a consumer's queue. Header names as bytes. |
+//! | `consumer` | Batches from a consumer's queue. Header names as bytes. Non-blocking commits. |
 //! | `producer` | Header names as bytes. Delivery reports in batches, with their status. |
 //! | `transactions` | Offsets of a group without members. The step after an error. |
-//! | `admin` | Topic ids. Offsets of many partitions. Commit metadata as bytes. |
-//! | `describe` | A cancellable wait for configurations and permissions. |
-//! | `commit` | Non-blocking commits, each with its own result. |
+//! | `admin` | Topic ids and permissions. Offsets of many partitions. Commit metadata as bytes. |
 //! | `mock` | The delay of a group's first rebalance in the mock broker. |
 //!
 //! Soundness rules for every file:
@@ -24,12 +22,14 @@
     unsafe_code,
     reason = "librdkafka is a C library; the rest of the crate is safe because this module is"
 )]
+#![allow(
+    unsafe_op_in_unsafe_fn,
+    reason = "the SAFETY line of an unsafe function covers its whole body"
+)]
 
 mod admin;
 mod client;
-mod commit;
 mod consumer;
-mod describe;
 mod mock;
 mod producer;
 mod queue;
@@ -39,11 +39,9 @@ pub(super) use admin::{
     CallContext, TopicDescription, committed_metadata, describe_topics, list_offsets,
 };
 pub(super) use client::{ClientEvent, NativeClient, ProbeTarget, queued_events};
-pub(super) use commit::CommitQueue;
-pub(super) use consumer::{Message, NativeConsumer};
-pub(super) use describe::{ConfigOwner, ConfigValues, brokers, configs, permissions};
+pub(super) use consumer::{Message, NativeConsumer, PendingCommit};
 pub(super) use mock::MockBroker;
-pub(super) use producer::{Delivery, NativeProducer, PersistStatus, ProduceRequest, TopicHandle};
+pub(super) use producer::{Delivery, NativeProducer, ProduceRequest, TopicHandle};
 pub(super) use transactions::{NextStep, TxnError};
 
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
@@ -51,7 +49,7 @@ use rdkafka_sys as sys;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::time::Duration;
 
-/// Why a call, or a part of it, failed.
+/// Why a call, or a part of it, failed. The text is never empty.
 pub(super) type CallError = (RDKafkaErrorCode, String);
 
 /// librdkafka counts timeouts in milliseconds. A short timeout does not become zero.
@@ -67,7 +65,7 @@ fn check(code: RDKafkaRespErr) -> Result<(), RDKafkaErrorCode> {
     }
 }
 
-/// Like [`check`], with the code's text.
+/// Like [`check`], with the code's own text.
 fn check_call(code: RDKafkaRespErr) -> Result<(), CallError> {
     check(code).map_err(|code| (code, code.to_string()))
 }
@@ -77,23 +75,17 @@ unsafe fn check_error(error: *const sys::rd_kafka_error_t) -> Result<(), CallErr
     if error.is_null() {
         return Ok(());
     }
-    // SAFETY: as the function's own.
-    unsafe {
-        let text = text(sys::rd_kafka_error_string(error));
-        check(sys::rd_kafka_error_code(error)).map_err(|code| (code, text))
-    }
+    check(sys::rd_kafka_error_code(error))
+        .map_err(|code| (code, text(sys::rd_kafka_error_string(error))))
 }
 
 /// Like [`check_error`], and destroys the error.
 ///
 /// SAFETY: `error` is null or alive, and the caller gives it up.
 unsafe fn take_error(error: *mut sys::rd_kafka_error_t) -> Result<(), CallError> {
-    // SAFETY: as the function's own; librdkafka accepts null.
-    unsafe {
-        let result = check_error(error);
-        sys::rd_kafka_error_destroy(error);
-        result
-    }
+    let result = check_error(error);
+    sys::rd_kafka_error_destroy(error);
+    result
 }
 
 /// SAFETY: `pointer` is null or a C string that is alive.
@@ -101,39 +93,31 @@ unsafe fn text(pointer: *const c_char) -> String {
     if pointer.is_null() {
         return String::new();
     }
-    // SAFETY: as the function's own.
-    unsafe { CStr::from_ptr(pointer) }
-        .to_string_lossy()
-        .trim()
-        .to_owned()
+    let text = CStr::from_ptr(pointer).to_string_lossy();
+    text.trim().to_owned()
 }
 
 /// SAFETY: `pointer` is null or points to `length` bytes that live for `'a`.
 unsafe fn bytes<'a>(pointer: *const c_void, length: usize) -> Option<&'a [u8]> {
-    // SAFETY: as the function's own.
-    (!pointer.is_null()).then(|| unsafe { std::slice::from_raw_parts(pointer.cast(), length) })
+    (!pointer.is_null()).then(|| std::slice::from_raw_parts(pointer.cast(), length))
 }
 
 /// SAFETY: `pointer` is null or points to `count` values that live for `'a`.
 unsafe fn slice<'a, T>(pointer: *const T, count: usize) -> &'a [T] {
     if pointer.is_null() {
-        return &[];
+        &[]
+    } else {
+        std::slice::from_raw_parts(pointer, count)
     }
-    // SAFETY: as the function's own.
-    unsafe { std::slice::from_raw_parts(pointer, count) }
 }
 
 /// SAFETY: `list` is null or alive for `'a`.
 unsafe fn list_elements<'a>(
     list: *const sys::rd_kafka_topic_partition_list_t,
 ) -> &'a [sys::rd_kafka_topic_partition_t] {
-    // SAFETY: as the function's own; the list owns its elements.
-    unsafe {
-        list.as_ref().map_or(&[][..], |list| {
-            let count = usize::try_from(list.cnt).unwrap_or(0);
-            slice(list.elems.cast_const(), count)
-        })
-    }
+    list.as_ref().map_or(&[], |list| {
+        slice(list.elems, usize::try_from(list.cnt).unwrap_or(0))
+    })
 }
 
 /// `None` becomes a null pointer, and an empty slice another pointer.

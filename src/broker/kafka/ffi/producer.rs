@@ -3,12 +3,13 @@
 use super::client::{ClientEvent, NativeClient, queued_events};
 use super::consumer::Message;
 use super::{bytes_to_raw, check, text};
+use crate::broker::{Error, OutgoingRecord};
 use crate::model::header::Header;
 use rdkafka::config::ClientConfig;
-use rdkafka::error::KafkaError;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaType};
 use rdkafka_sys as sys;
 use std::ffi::{CString, c_void};
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -22,6 +23,14 @@ const PARTITION_UNASSIGNED: i32 = -1;
 
 pub(crate) struct NativeProducer(NativeClient);
 
+impl Deref for NativeProducer {
+    type Target = NativeClient;
+
+    fn deref(&self) -> &NativeClient {
+        &self.0
+    }
+}
+
 /// A topic of one producer. Must not outlive the producer.
 pub(crate) struct TopicHandle(NonNull<sys::rd_kafka_topic_t>);
 
@@ -31,6 +40,13 @@ unsafe impl Send for TopicHandle {}
 impl TopicHandle {
     pub(super) fn ptr(&self) -> *mut sys::rd_kafka_topic_t {
         self.0.as_ptr()
+    }
+}
+
+impl Drop for TopicHandle {
+    fn drop(&mut self) {
+        // SAFETY: this owns the reference.
+        unsafe { sys::rd_kafka_topic_destroy(self.ptr()) }
     }
 }
 
@@ -44,44 +60,31 @@ pub(crate) struct ProduceRequest<'a> {
     pub(crate) ticket: u64,
 }
 
-/// A delivery report.
-pub(crate) struct Delivery<'a> {
-    pub(crate) message: Message<'a>,
-    pub(crate) ticket: u64,
-    pub(crate) error: Option<RDKafkaErrorCode>,
-}
-
-/// Tells whether a broker may have stored a record that it did not acknowledge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PersistStatus {
-    NotPersisted,
-    PossiblyPersisted,
-    Persisted,
+impl<'a> ProduceRequest<'a> {
+    pub(crate) fn new(record: &OutgoingRecord<'a>, ticket: u64) -> Self {
+        Self {
+            partition: record.partition,
+            key: record.key,
+            payload: record.payload,
+            ticket,
+        }
+    }
 }
 
 impl NativeProducer {
-    pub(crate) fn new(config: &ClientConfig) -> Result<Self, KafkaError> {
-        NativeClient::new(
-            config,
-            RDKafkaType::RD_KAFKA_PRODUCER,
-            sys::RD_KAFKA_EVENT_DR,
-        )
-        .map(Self)
-    }
-
-    pub(crate) fn client(&self) -> &NativeClient {
-        &self.0
+    pub(crate) fn new(config: &ClientConfig) -> Result<Self, Error> {
+        let kind = RDKafkaType::RD_KAFKA_PRODUCER;
+        NativeClient::new(config, kind, sys::RD_KAFKA_EVENT_DR).map(Self)
     }
 
     /// `None`: the name is invalid.
     pub(crate) fn topic(&self, name: &str) -> Option<TopicHandle> {
         let name = CString::new(name).ok()?;
-        self.0.remember_topic(&name);
+        self.probe_topic.get_or_init(|| name.clone());
+        let no_config = std::ptr::null_mut();
         // SAFETY: the client and the name are alive; this owns the reference.
-        NonNull::new(unsafe {
-            sys::rd_kafka_topic_new(self.0.ptr(), name.as_ptr(), std::ptr::null_mut())
-        })
-        .map(TopicHandle)
+        NonNull::new(unsafe { sys::rd_kafka_topic_new(self.ptr(), name.as_ptr(), no_config) })
+            .map(TopicHandle)
     }
 
     /// Queues a record for `topic`, which must belong to this producer. A delivery report follows
@@ -92,6 +95,7 @@ impl NativeProducer {
         request: &ProduceRequest<'_>,
         headers: impl Iterator<Item = Header<'h>>,
     ) -> Result<(), RDKafkaErrorCode> {
+        use sys::rd_kafka_vtype_t as Tag;
         let headers = Headers::new(headers);
         let (key, key_length) = bytes_to_raw(request.key);
         let (payload, payload_length) = bytes_to_raw(request.payload);
@@ -100,24 +104,24 @@ impl NativeProducer {
         // list.
         let code = unsafe {
             sys::rd_kafka_producev(
-                self.0.ptr(),
-                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_RKT,
+                self.ptr(),
+                Tag::RD_KAFKA_VTYPE_RKT,
                 topic.ptr(),
-                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_PARTITION,
+                Tag::RD_KAFKA_VTYPE_PARTITION,
                 request.partition.unwrap_or(PARTITION_UNASSIGNED),
-                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_MSGFLAGS,
+                Tag::RD_KAFKA_VTYPE_MSGFLAGS,
                 sys::RD_KAFKA_MSG_F_COPY,
-                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_KEY,
+                Tag::RD_KAFKA_VTYPE_KEY,
                 key,
                 key_length,
-                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_VALUE,
+                Tag::RD_KAFKA_VTYPE_VALUE,
                 payload,
                 payload_length,
-                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_OPAQUE,
+                Tag::RD_KAFKA_VTYPE_OPAQUE,
                 request.ticket as usize as *mut c_void,
-                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_HEADERS,
+                Tag::RD_KAFKA_VTYPE_HEADERS,
                 headers.0.as_ptr(),
-                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_END,
+                Tag::RD_KAFKA_VTYPE_END,
             )
         };
         check(code)?;
@@ -127,15 +131,15 @@ impl NativeProducer {
     }
 
     /// Serves one event of the main queue: a batch of delivery reports, a log line or an error.
-    /// Returns the number of served events: 0 after `timeout`.
+    /// Returns whether there was one within `timeout`.
     pub(crate) fn poll(
         &self,
         timeout: Duration,
         on_event: &mut dyn FnMut(ClientEvent),
         mut on_delivery: impl FnMut(&Delivery<'_>),
-    ) -> usize {
-        let Some(event) = self.0.main_queue().poll(timeout) else {
-            return 0;
+    ) -> bool {
+        let Some(event) = self.main_queue.poll(timeout) else {
+            return false;
         };
         event.client_event().into_iter().for_each(on_event);
         if event.kind() == sys::RD_KAFKA_EVENT_DR {
@@ -150,33 +154,24 @@ impl NativeProducer {
                 });
             }
         }
-        1
-    }
-
-    /// The number of records without a report and of other events in the main queue.
-    pub(crate) fn queued_events(&self) -> usize {
-        queued_events(self.0.client())
-    }
-
-    /// The error after which this client cannot send any more.
-    pub(crate) fn fatal_error(&self) -> Option<(RDKafkaErrorCode, String)> {
-        self.0.client().fatal_error()
+        true
     }
 
     /// Gives up all records that have no report. A report follows for each.
     pub(crate) fn purge(&self) {
+        let flags = sys::RD_KAFKA_PURGE_F_QUEUE | sys::RD_KAFKA_PURGE_F_INFLIGHT;
         // SAFETY: the client is alive.
-        unsafe {
-            sys::rd_kafka_purge(
-                self.0.ptr(),
-                sys::RD_KAFKA_PURGE_F_QUEUE | sys::RD_KAFKA_PURGE_F_INFLIGHT,
-            );
-        }
+        unsafe { sys::rd_kafka_purge(self.ptr(), flags) };
+    }
+
+    /// The number of records without a report and of other events in the main queue.
+    pub(crate) fn queued_events(&self) -> usize {
+        queued_events(self.client())
     }
 
     /// Ends a [`NativeProducer::poll`] in another thread.
     pub(crate) fn wake_poll(&self) {
-        self.0.main_queue().wake_poll();
+        self.main_queue.wake_poll();
     }
 
     /// Makes the client fail fatally, as if a broker had lost data.
@@ -185,7 +180,7 @@ impl NativeProducer {
         // SAFETY: the client and the text are alive.
         unsafe {
             sys::rd_kafka_test_fatal_error(
-                self.0.ptr(),
+                self.ptr(),
                 sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER,
                 c"injected by a test".as_ptr(),
             );
@@ -193,31 +188,25 @@ impl NativeProducer {
     }
 }
 
+/// A delivery report.
+pub(crate) struct Delivery<'a> {
+    pub(crate) message: Message<'a>,
+    pub(crate) ticket: u64,
+    pub(crate) error: Option<RDKafkaErrorCode>,
+}
+
 impl Delivery<'_> {
-    pub(crate) fn status(&self) -> PersistStatus {
+    /// Returns whether a broker may have stored the record, although it did not acknowledge it.
+    pub(crate) fn may_be_stored(&self) -> bool {
         // SAFETY: the message is alive.
-        match unsafe { sys::rd_kafka_message_status(self.message.0) } {
-            sys::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_NOT_PERSISTED => {
-                PersistStatus::NotPersisted
-            }
-            sys::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_POSSIBLY_PERSISTED => {
-                PersistStatus::PossiblyPersisted
-            }
-            sys::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_PERSISTED => PersistStatus::Persisted,
-        }
+        let status = unsafe { sys::rd_kafka_message_status(self.message.0) };
+        status != sys::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_NOT_PERSISTED
     }
 
     /// The broker's error text, or an empty one.
     pub(crate) fn text(&self) -> String {
         // SAFETY: the message is alive and owns the text.
         unsafe { text(sys::rd_kafka_message_produce_errstr(self.message.0)) }
-    }
-}
-
-impl Drop for TopicHandle {
-    fn drop(&mut self) {
-        // SAFETY: this owns the reference.
-        unsafe { sys::rd_kafka_topic_destroy(self.0.as_ptr()) }
     }
 }
 
@@ -233,16 +222,10 @@ impl Headers {
         );
         for (name, value) in headers {
             let (value, length) = bytes_to_raw(value);
+            let (name, name_length) = (name.as_ptr().cast(), name.len() as isize);
+            let (list, length) = (list.0.as_ptr(), length as isize);
             // SAFETY: the list is alive; librdkafka copies name and value by their lengths.
-            unsafe {
-                sys::rd_kafka_header_add(
-                    list.0.as_ptr(),
-                    name.as_ptr().cast(),
-                    name.len() as isize,
-                    value,
-                    length as isize,
-                );
-            }
+            unsafe { sys::rd_kafka_header_add(list, name, name_length, value, length) };
         }
         list
     }

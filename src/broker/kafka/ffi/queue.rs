@@ -1,4 +1,4 @@
-//! librdkafka's event queues, and queues that unpark a thread.
+//! librdkafka's event queues. A queue may unpark a thread.
 
 use super::client::ClientEvent;
 use super::{CallError, check, millis, text};
@@ -9,7 +9,11 @@ use std::thread::Thread;
 use std::time::Duration;
 
 /// One reference to a queue.
-pub(super) struct Queue(NonNull<sys::rd_kafka_queue_t>);
+pub(super) struct Queue {
+    pointer: NonNull<sys::rd_kafka_queue_t>,
+    /// Boxed, because librdkafka keeps its address.
+    waker: Option<Box<Thread>>,
+}
 
 // SAFETY: librdkafka locks its queues.
 unsafe impl Send for Queue {}
@@ -20,18 +24,17 @@ impl Queue {
     /// SAFETY: `pointer` is null, or a reference that the caller gives up, of a client that
     /// outlives the result.
     pub(super) unsafe fn own(pointer: *mut sys::rd_kafka_queue_t) -> Option<Self> {
-        NonNull::new(pointer).map(Self)
+        let waker = None;
+        NonNull::new(pointer).map(|pointer| Self { pointer, waker })
     }
 
     /// SAFETY: the client is alive and outlives the result.
     pub(super) unsafe fn create(client: *mut sys::rd_kafka_t) -> Self {
-        // SAFETY: as the function's own.
-        unsafe { Self::own(sys::rd_kafka_queue_new(client)) }
-            .expect("librdkafka aborts if it cannot allocate")
+        Self::own(sys::rd_kafka_queue_new(client)).expect("librdkafka aborts if it cannot allocate")
     }
 
     pub(super) fn ptr(&self) -> *mut sys::rd_kafka_queue_t {
-        self.0.as_ptr()
+        self.pointer.as_ptr()
     }
 
     pub(super) fn poll(&self, timeout: Duration) -> Option<Event> {
@@ -44,59 +47,36 @@ impl Queue {
         // SAFETY: the queue is alive.
         unsafe { sys::rd_kafka_queue_yield(self.ptr()) }
     }
-}
 
-impl Drop for Queue {
-    fn drop(&mut self) {
-        // SAFETY: this owns the reference, and drops it once.
-        unsafe { sys::rd_kafka_queue_destroy(self.ptr()) }
-    }
-}
-
-/// A queue that unparks a thread whenever it gets an event while it is empty.
-pub(super) struct WakingQueue {
-    queue: Queue,
-    /// Boxed, because librdkafka keeps its address.
-    waker: Option<Box<Thread>>,
-}
-
-impl WakingQueue {
-    pub(super) fn new(queue: Queue) -> Self {
-        Self { queue, waker: None }
-    }
-
-    pub(super) fn queue(&self) -> &Queue {
-        &self.queue
-    }
-
+    /// Unparks `thread` whenever the empty queue gets an event.
     pub(super) fn set_waker(&mut self, thread: Thread) {
         let thread = Box::new(thread);
+        let address = std::ptr::from_ref(&*thread) as *mut c_void;
         // SAFETY: the queue is alive. The callback's pointer stays valid until it is replaced or
         // removed, which happens under the same queue lock as the callback.
-        unsafe {
-            sys::rd_kafka_queue_cb_event_enable(
-                self.queue.ptr(),
-                Some(unpark),
-                std::ptr::from_ref(&*thread) as *mut c_void,
-            );
-        }
+        unsafe { sys::rd_kafka_queue_cb_event_enable(self.ptr(), Some(unpark), address) }
         self.waker = Some(thread);
     }
 }
 
-impl Drop for WakingQueue {
+impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: the queue is alive. After this call the callback no longer uses the box.
+        // SAFETY: the queue is alive, and this drops its reference once. Without the callback, the
+        // box is not used any more.
         unsafe {
-            sys::rd_kafka_queue_cb_event_enable(self.queue.ptr(), None, std::ptr::null_mut());
+            if self.waker.is_some() {
+                sys::rd_kafka_queue_cb_event_enable(self.ptr(), None, std::ptr::null_mut());
+            }
+            sys::rd_kafka_queue_destroy(self.ptr());
         }
     }
 }
 
 /// Called by librdkafka's threads under the queue's lock.
+///
+/// SAFETY: see [`Queue::set_waker`].
 unsafe extern "C" fn unpark(_: *mut sys::rd_kafka_t, thread: *mut c_void) {
-    // SAFETY: see `WakingQueue::set_waker`.
-    unsafe { &*thread.cast::<Thread>() }.unpark();
+    (*thread.cast::<Thread>()).unpark();
 }
 
 /// One event that was taken from a queue.
@@ -135,14 +115,15 @@ impl Event {
     fn log(&self) -> Option<ClientEvent> {
         let mut facility: *const c_char = std::ptr::null();
         let mut line: *const c_char = std::ptr::null();
-        let mut level: c_int = 0;
+        let mut syslog_level: c_int = 0;
         // SAFETY: the event is alive and a log event; it owns both texts.
         unsafe {
-            let code = sys::rd_kafka_event_log(self.ptr(), &mut facility, &mut line, &mut level);
-            (code == 0).then(|| ClientEvent::Log {
-                syslog_level: level,
-                text: format!("{} {}", text(facility), text(line)),
-            })
+            let (event, level) = (self.ptr(), &mut syslog_level);
+            if sys::rd_kafka_event_log(event, &mut facility, &mut line, level) != 0 {
+                return None;
+            }
+            let text = format!("{} {}", text(facility), text(line));
+            Some(ClientEvent::Log { syslog_level, text })
         }
     }
 }

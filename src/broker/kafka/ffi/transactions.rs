@@ -2,9 +2,8 @@
 //!
 //! The crate's own calls take the group from a consumer, and Postdate has none for this group.
 
-use super::client::NativeClient;
 use super::producer::{NativeProducer, TopicHandle};
-use super::{millis, text};
+use super::{millis, take_error};
 use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka_sys as sys;
@@ -34,12 +33,13 @@ impl NativeProducer {
     /// no error. Without a connection [`NativeProducer::init_transactions`] may miss the
     /// coordinator, and then tries again only after 500 ms.
     pub(crate) fn connect(&self, topic: &TopicHandle, timeout: Duration) -> Result<(), TxnError> {
-        match self.client().metadata(Some(topic), timeout, |_| ()) {
+        let next_step = NextStep::Retry;
+        match self.request_metadata(Some(topic), timeout) {
             Ok(()) | Err((RDKafkaErrorCode::OperationTimedOut, _)) => Ok(()),
             Err((code, text)) => Err(TxnError {
                 code,
                 text,
-                next_step: NextStep::Retry,
+                next_step,
             }),
         }
     }
@@ -64,17 +64,13 @@ impl NativeProducer {
         timeout: Duration,
     ) -> Result<(), TxnError> {
         let group = CString::new(group).expect("a group name has no zero bytes");
+        let (client, offsets, timeout) = (self.ptr(), offsets.ptr(), millis(timeout));
         // SAFETY: client, group and list are alive, and librdkafka copies them; this owns the group
         // metadata and the error.
         unsafe {
-            let metadata = sys::rd_kafka_consumer_group_metadata_new(group.as_ptr());
-            let error = sys::rd_kafka_send_offsets_to_transaction(
-                self.ptr(),
-                offsets.ptr(),
-                metadata,
-                millis(timeout),
-            );
-            sys::rd_kafka_consumer_group_metadata_destroy(metadata);
+            let group = sys::rd_kafka_consumer_group_metadata_new(group.as_ptr());
+            let error = sys::rd_kafka_send_offsets_to_transaction(client, offsets, group, timeout);
+            sys::rd_kafka_consumer_group_metadata_destroy(group);
             take_txn_error(error)
         }
     }
@@ -94,34 +90,23 @@ impl NativeProducer {
         // SAFETY: as above.
         unsafe { take_txn_error(sys::rd_kafka_abort_transaction(self.ptr(), millis(timeout))) }
     }
-
-    fn ptr(&self) -> *mut sys::rd_kafka_t {
-        NativeClient::ptr(self.client())
-    }
 }
 
 /// SAFETY: `error` is null or alive, and the caller gives it up.
 unsafe fn take_txn_error(error: *mut sys::rd_kafka_error_t) -> Result<(), TxnError> {
-    if error.is_null() {
-        return Ok(());
-    }
-    // SAFETY: the error is alive until it is destroyed here.
-    unsafe {
-        let next_step = if sys::rd_kafka_error_is_fatal(error) != 0 {
-            NextStep::Fatal
-        } else if sys::rd_kafka_error_txn_requires_abort(error) != 0 {
-            NextStep::Abort
-        } else if sys::rd_kafka_error_is_retriable(error) != 0 {
-            NextStep::Retry
-        } else {
-            NextStep::Fatal
-        };
-        let result = TxnError {
-            code: sys::rd_kafka_error_code(error).into(),
-            text: text(sys::rd_kafka_error_string(error)),
-            next_step,
-        };
-        sys::rd_kafka_error_destroy(error);
-        Err(result)
-    }
+    // librdkafka accepts null: such an error is neither fatal nor anything else.
+    let next_step = if sys::rd_kafka_error_is_fatal(error) != 0 {
+        NextStep::Fatal
+    } else if sys::rd_kafka_error_txn_requires_abort(error) != 0 {
+        NextStep::Abort
+    } else if sys::rd_kafka_error_is_retriable(error) != 0 {
+        NextStep::Retry
+    } else {
+        NextStep::Fatal
+    };
+    take_error(error).map_err(|(code, text)| TxnError {
+        code,
+        text,
+        next_step,
+    })
 }

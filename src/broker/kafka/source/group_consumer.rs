@@ -3,15 +3,11 @@
 //! It reads no records: each assigned partition is paused at once.
 
 use crate::broker::kafka::error::{call_error, client_creation_error, needs_operator};
-use crate::broker::kafka::ffi::{self, ClientEvent, CommitQueue};
+use crate::broker::kafka::ffi::{self, ClientEvent};
 use crate::broker::kafka::health::ClusterHealth;
-use crate::broker::kafka::options::{ClientOptions, Cluster, kbytes, millis};
+use crate::broker::kafka::options::{ClientOptions, Cluster};
 use crate::broker::kafka::partition_list;
 use crate::broker::{Error, OffsetCommit};
-use crate::limit::{
-    KAFKA_COMMIT_TIMEOUT, KAFKA_GROUP_CONSUMER_QUEUE_BYTES_MAX, KAFKA_GROUP_EVENTS_PER_TURN_MAX,
-    KAFKA_HEARTBEAT_INTERVAL, KAFKA_SESSION_TIMEOUT,
-};
 use crate::model::Partition;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -29,12 +25,11 @@ use tokio::time::Instant;
 const OPTIONS: ClientOptions = ClientOptions {
     defaults: &[],
     limits: &[
-        ("session.timeout.ms", millis(KAFKA_SESSION_TIMEOUT)),
-        ("heartbeat.interval.ms", millis(KAFKA_HEARTBEAT_INTERVAL)),
-        (
-            "queued.max.messages.kbytes",
-            kbytes(KAFKA_GROUP_CONSUMER_QUEUE_BYTES_MAX),
-        ),
+        // Without a heartbeat for this time, a member counts as dead.
+        ("session.timeout.ms", 10_000),
+        ("heartbeat.interval.ms", 2_000),
+        // This consumer reads nothing. librdkafka's minimum.
+        ("queued.max.messages.kbytes", 1_024),
     ],
     enforced: &[
         ("group.protocol", "classic"),
@@ -44,6 +39,12 @@ const OPTIONS: ClientOptions = ClientOptions {
         ("enable.auto.offset.store", "false"),
     ],
 };
+
+/// Events that are served in one turn, so that a flood of log lines does not block the thread.
+const EVENTS_PER_TURN_MAX: usize = 1_000;
+
+/// Timeout of an offset commit. The broker may still apply it later; repeating it is safe.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 pub(super) enum GroupEvent {
@@ -61,16 +62,14 @@ pub(super) struct CommitRequest {
 }
 
 pub(super) struct GroupConsumer {
-    commit_queue: CommitQueue,
-    consumer: BaseConsumer<GroupContext>,
+    /// Declared before the client, which must outlive it.
     pending: Option<PendingCommit>,
-    /// Number of the latest commit.
-    commit_number: usize,
+    consumer: BaseConsumer<GroupContext>,
 }
 
 /// The commit whose result has not arrived.
 struct PendingCommit {
-    number: usize,
+    call: ffi::PendingCommit,
     reply: oneshot::Sender<Result<(), Error>>,
     deadline: Instant,
 }
@@ -83,35 +82,29 @@ impl GroupConsumer {
         health: ClusterHealth,
     ) -> Result<Self, Error> {
         let config = cluster.config(&OPTIONS, &[("group.id", group.to_owned())]);
-        let context = GroupContext {
-            health,
-            events: Mutex::default(),
-        };
-        let consumer: BaseConsumer<GroupContext> = config
-            .create_with_context(context)
-            .map_err(|error| client_creation_error(&error))?;
+        let events = Mutex::default();
         let names: Vec<&str> = topics.iter().map(String::as_str).collect();
+        let created = config.create_with_context(GroupContext { health, events });
+        let consumer: BaseConsumer<GroupContext> =
+            created.map_err(|error| client_creation_error(&error))?;
         consumer
             .subscribe(&names)
             .map_err(|error| Error::Rejected(error.to_string()))?;
         Ok(Self {
-            commit_queue: CommitQueue::new(consumer.client()),
-            consumer,
             pending: None,
-            commit_number: 0,
+            consumer,
         })
     }
 
     /// Unparks `thread` whenever an empty queue gets an event.
     pub(super) fn set_waker(&mut self, thread: Thread) {
-        self.commit_queue.set_waker(thread.clone());
         self.consumer.set_nonempty_callback(move || thread.unpark());
     }
 
     /// Serves the client and returns the group's events in order. Must be called every few seconds,
     /// or the group removes this consumer.
     pub(super) fn serve(&mut self) -> VecDeque<GroupEvent> {
-        for _ in 0..KAFKA_GROUP_EVENTS_PER_TURN_MAX {
+        for _ in 0..EVENTS_PER_TURN_MAX {
             if ffi::queued_events(self.consumer.client()) == 0 {
                 break;
             }
@@ -119,7 +112,7 @@ impl GroupConsumer {
             // text.
             drop(self.consumer.poll(Duration::ZERO));
         }
-        self.finish_commits();
+        self.finish_commit();
         std::mem::take(&mut *self.consumer.context().events())
     }
 
@@ -131,20 +124,20 @@ impl GroupConsumer {
     /// Starts a commit. The result goes to the request's channel; it may be closed.
     pub(super) fn commit(&mut self, CommitRequest { commits, reply }: CommitRequest) {
         debug_assert!(self.can_commit(), "one commit at a time");
-        self.commit_number += 1;
-        let offsets = offsets(&commits);
-        let started = self
-            .commit_queue
-            .start(self.consumer.client(), &offsets, self.commit_number);
-        match started {
-            Ok(()) => {
+        let mut offsets = TopicPartitionList::with_capacity(commits.len());
+        for commit in &commits {
+            let metadata = Some(&*commit.metadata);
+            partition_list::add(&mut offsets, &commit.partition, commit.offset, metadata);
+        }
+        match ffi::PendingCommit::start(self.consumer.client(), &offsets) {
+            Ok(call) => {
                 self.pending = Some(PendingCommit {
-                    number: self.commit_number,
+                    call,
                     reply,
-                    deadline: Instant::now() + KAFKA_COMMIT_TIMEOUT,
+                    deadline: Instant::now() + COMMIT_TIMEOUT,
                 });
             }
-            Err(code) => drop(reply.send(Err(call_error(code, "")))),
+            Err(code) => drop(reply.send(Err(commit_error(code)))),
         }
     }
 
@@ -158,44 +151,31 @@ impl GroupConsumer {
         }
     }
 
-    fn finish_commits(&mut self) {
-        while let Some(reply) = self.commit_queue.next_reply() {
-            // A reply with another number belongs to a commit that has timed out.
-            let Some(pending) = self
-                .pending
-                .take_if(|pending| pending.number == reply.number)
-            else {
-                continue;
-            };
-            if reply.result.is_ok() {
-                self.consumer.context().health.record_response();
+    /// Passes the result of the pending commit on. The caller waits for it, so a commit fails as
+    /// soon as the cluster is down.
+    fn finish_commit(&mut self) {
+        let Some(pending) = &self.pending else { return };
+        let health = &self.consumer.context().health;
+        let result = match (pending.call.try_take(), health.outage_reason()) {
+            (Some(Ok(())), _) => {
+                health.record_response();
+                Ok(())
             }
-            let result = reply.result.map_err(|code| call_error(code, ""));
+            (Some(Err(code)), _) => Err(commit_error(code)),
+            (None, Some(outage)) => Err(Error::Unavailable(outage)),
+            (None, None) if Instant::now() >= pending.deadline => Err(Error::Unavailable(
+                "the group coordinator did not answer a commit".to_owned(),
+            )),
+            (None, None) => return,
+        };
+        if let Some(pending) = self.pending.take() {
             drop(pending.reply.send(result));
-        }
-        // The caller waits for the commit, so fail it as soon as the cluster is down.
-        let now = Instant::now();
-        let outage = self.consumer.context().health.outage_reason();
-        let is_late = |pending: &mut PendingCommit| outage.is_some() || now >= pending.deadline;
-        if let Some(late) = self.pending.take_if(is_late) {
-            let reason = outage
-                .unwrap_or_else(|| "the group coordinator did not answer a commit".to_owned());
-            drop(late.reply.send(Err(Error::Unavailable(reason))));
         }
     }
 }
 
-fn offsets(commits: &[OffsetCommit]) -> TopicPartitionList {
-    let mut list = TopicPartitionList::with_capacity(commits.len());
-    for commit in commits {
-        partition_list::add_with_offset(
-            &mut list,
-            &commit.partition,
-            commit.offset,
-            Some(&commit.metadata),
-        );
-    }
-    list
+fn commit_error(code: Code) -> Error {
+    call_error((code, code.to_string()))
 }
 
 /// Receives librdkafka's callbacks while the consumer is served.

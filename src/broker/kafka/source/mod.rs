@@ -17,7 +17,7 @@
 mod group_consumer;
 mod partition_consumer;
 
-use super::admin::{AdminWorker, TopicWatch};
+use super::admin::{AdminWorker, TopicWatch, WorkerThread};
 use super::ffi::NativeClient;
 use super::health::{ClusterHealth, ClusterProbe};
 use super::options::Cluster;
@@ -27,7 +27,7 @@ use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
 use crate::limit::{
     KAFKA_GROUP_EVENT_QUEUE_MAX, KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_RECORD_QUEUE_BYTES_MAX,
-    KAFKA_REFUSAL_LOG_INTERVAL, KAFKA_SOURCE_WAKE_INTERVAL,
+    KAFKA_SOURCE_WAKE_INTERVAL,
 };
 use crate::model::{Offset, Partition};
 use async_trait::async_trait;
@@ -36,6 +36,7 @@ use partition_consumer::{PartitionConsumer, ReadResult, Start};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -95,22 +96,20 @@ impl KafkaSource {
         let shared = Arc::new(Shared::default());
         let watcher = shared.clone();
         let on_recreated = move |topic: &str| {
-            watcher
-                .commands()
-                .recreated_topics
-                .extend([topic.to_owned()]);
+            let topic = topic.to_owned();
+            watcher.commands().recreated_topics.insert(topic);
         };
         let watch = TopicWatch::new(topics, on_recreated);
         let admin = AdminWorker::sharing(native.clone(), health.clone(), watch)?;
         let group_consumer = GroupConsumer::join(cluster, &group, topics, health.clone())?;
-        let (group_sender, group_events) = mpsc::channel(KAFKA_GROUP_EVENT_QUEUE_MAX);
-        let (record_sender, records) = mpsc::channel(KAFKA_RECORD_QUEUE_BATCHES_MAX);
+        let (group_sender, group_events) = bounded(KAFKA_GROUP_EVENT_QUEUE_MAX);
+        let (record_sender, records) = bounded(KAFKA_RECORD_QUEUE_BATCHES_MAX);
         let source_thread = SourceThread {
             group_consumer,
             partition_consumer,
             shared: shared.clone(),
-            group_events: BoundedSender::new(group_sender),
-            records: BoundedSender::new(record_sender),
+            group_events: group_sender,
+            records: record_sender,
             health,
             reported_rejections: BTreeMap::new(),
         };
@@ -190,7 +189,9 @@ impl Source for KafkaSource {
     }
 
     async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
-        self.admin.describe(partitions).await
+        let partitions = partitions.to_vec();
+        let request = move |worker: &mut WorkerThread| worker.describe_partitions(&partitions);
+        self.admin.request(request).await
     }
 
     async fn committed_metadata(
@@ -212,9 +213,8 @@ impl Source for KafkaSource {
     }
 
     fn known_end(&self, partition: &Partition) -> Option<Offset> {
-        self.native
-            .end_offset(&partition.topic, partition.index)
-            .map(Offset)
+        let end = self.native.end_offset(&partition.topic, partition.index);
+        end.map(Offset)
     }
 
     async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
@@ -265,14 +265,13 @@ struct BoundedSender<T> {
     waiting: VecDeque<T>,
 }
 
-impl<T> BoundedSender<T> {
-    fn new(channel: mpsc::Sender<T>) -> Self {
-        Self {
-            channel,
-            waiting: VecDeque::new(),
-        }
-    }
+fn bounded<T>(max: usize) -> (BoundedSender<T>, mpsc::Receiver<T>) {
+    let (channel, receiver) = mpsc::channel(max);
+    let waiting = VecDeque::new();
+    (BoundedSender { channel, waiting }, receiver)
+}
 
+impl<T> BoundedSender<T> {
     /// Moves waiting items into the channel. Returns whether the queue is empty.
     fn flush(&mut self) -> bool {
         while let Ok(permit) = self.channel.try_reserve() {
@@ -293,10 +292,9 @@ impl SourceThread {
         while !self.shared.stop.load(Ordering::Relaxed) {
             self.serve_group();
             self.serve_commands();
-            self.partition_consumer.serve_client();
-            probe.serve(&self.health, |target| {
-                self.partition_consumer.native().probe(target)
-            });
+            let native = self.partition_consumer.native();
+            native.serve_events(|event| self.health.on_client_event(event));
+            probe.serve(&self.health, |target| native.probe(target));
             if !self.serve_records() {
                 std::thread::park_timeout(KAFKA_SOURCE_WAKE_INTERVAL);
             }
@@ -373,11 +371,11 @@ impl SourceThread {
     /// Reports a rejection once per interval: librdkafka repeats it at every attempt. Skips it
     /// while the caller takes no events.
     fn report_rejection(&mut self, text: String) {
+        const INTERVAL: Duration = Duration::from_secs(30);
         let now = Instant::now();
-        self.reported_rejections
-            .retain(|_, at| now.duration_since(*at) < KAFKA_REFUSAL_LOG_INTERVAL);
-        if self.group_events.flush() && self.reported_rejections.insert(text.clone(), now).is_none()
-        {
+        let reported = &mut self.reported_rejections;
+        reported.retain(|_, at| now.duration_since(*at) < INTERVAL);
+        if self.group_events.flush() && reported.insert(text.clone(), now).is_none() {
             let error = Err(Error::Rejected(text));
             self.group_events.waiting.push_back(error);
         }

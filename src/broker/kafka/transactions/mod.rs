@@ -4,31 +4,27 @@
 
 mod producer_handle;
 mod producer_thread;
-mod single_record_mode;
 
 use super::admin::AdminWorker;
-use super::error::{client_failed, delivery_failure};
-use super::ffi::PersistStatus;
+use super::error::{client_failed, refused_send};
 use super::hanging_txn::RecoveryState;
 use super::health::ClusterHealth;
 use super::options::Cluster;
-use super::topic_name::invalid_topic_name;
 use crate::broker::event_queue::EventQueue;
 use crate::broker::{
     Error, OutgoingRecord, ProducerEvent, ProducerIdentity, SendResult, TransactionalProducers,
     TxnOffset,
 };
 use crate::health::HealthPart;
-use crate::limit::{HANDOVER_ACQUIRE_DURATION, PRECONNECTIONS_MAX};
-use crate::model::Reason;
+use crate::limit::{
+    HANDOVER_ACQUIRE_DURATION, KAFKA_SINGLE_RECORD_BATCHES_DURATION, PRECONNECTIONS_MAX,
+};
 use async_trait::async_trait;
 use futures_util::future::{join_all, pending};
 use producer_handle::ProducerHandle;
 use producer_thread::Command;
-use rdkafka::types::RDKafkaErrorCode as Code;
-use single_record_mode::SingleRecordMode;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 /// The port for one cluster.
@@ -52,13 +48,35 @@ struct ClusterContext {
     cluster: Cluster,
     health: ClusterHealth,
     events: Arc<EventQueue<(u64, ProducerEvent)>>,
-    single_record_mode: Arc<SingleRecordMode>,
+    /// Transactional ids whose producers send each record in a batch of its own, until a time. If a
+    /// broker rejects a batch, it does not say which record is at fault, and no other producer can
+    /// take part in the transaction. So the producer fails, and its successors send single records.
+    single_record_ids: Arc<Mutex<BTreeMap<String, Instant>>>,
     recovery_state: Arc<RecoveryState>,
 }
 
 impl ClusterContext {
     fn report(&self, number: u64, event: ProducerEvent) {
         self.events.push(&mut vec![(number, event)]);
+    }
+
+    /// The end of the single record mode of this id, or `None` if it is not active.
+    fn single_record_until(&self, transactional_id: &str) -> Option<Instant> {
+        let now = Instant::now();
+        let mut ids = self.single_record_ids();
+        ids.retain(|_, until| *until > now);
+        ids.get(transactional_id).copied()
+    }
+
+    fn start_single_records(&self, transactional_id: &str) {
+        let until = Instant::now() + KAFKA_SINGLE_RECORD_BATCHES_DURATION;
+        let id = transactional_id.to_owned();
+        self.single_record_ids().insert(id, until);
+    }
+
+    fn single_record_ids(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        let ids = self.single_record_ids.lock();
+        ids.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -76,7 +94,7 @@ impl KafkaTransactionalProducers {
                 cluster: cluster.clone(),
                 health,
                 events: Arc::default(),
-                single_record_mode: Arc::default(),
+                single_record_ids: Arc::default(),
                 recovery_state: Arc::default(),
             },
             producers: BTreeMap::new(),
@@ -88,18 +106,14 @@ impl KafkaTransactionalProducers {
     }
 
     fn connect(&self, identity: &ProducerIdentity) -> Result<ProducerHandle, Error> {
-        let admin = self
-            .admin
-            .handle()
-            .ok_or_else(|| Error::Fatal("the Kafka adapter is closed".to_owned()))?;
-        ProducerHandle::connect(&self.context, identity, admin)
+        ProducerHandle::connect(&self.context, identity, self.admin.handle()?)
     }
 
     /// A preconnected producer, unless its batch mode has changed since.
     fn take_preconnected(&mut self, transactional_id: &str) -> Option<ProducerHandle> {
         let (_, producer) = self.preconnected.remove(transactional_id)?;
-        let mode = &self.context.single_record_mode;
-        if producer.is_single_record == mode.until(transactional_id).is_some() {
+        let until = self.context.single_record_until(transactional_id);
+        if producer.is_single_record == until.is_some() {
             return Some(producer);
         }
         self.retire(producer);
@@ -166,25 +180,6 @@ impl KafkaTransactionalProducers {
     }
 }
 
-fn send_error(code: Code, topic: &str, in_flight: usize) -> SendResult {
-    let failed = |code, text: String| delivery_failure(code, PersistStatus::NotPersisted, &text);
-    match code {
-        Code::QueueFull if in_flight > 0 => SendResult::QueueFull,
-        // The empty queue is too small for the record.
-        Code::QueueFull => SendResult::Failed(failed(Code::MessageSizeTooLarge, String::new())),
-        Code::InvalidTopic => SendResult::Failed(failed(code, invalid_topic_name(topic))),
-        _ => {
-            let failure = failed(code, String::new());
-            // The transaction must be aborted or the client has failed: no fault of the record.
-            if failure.reason == Reason::TimedOut {
-                SendResult::Failed(client_failed(failure.detail))
-            } else {
-                SendResult::Failed(failure)
-            }
-        }
-    }
-}
-
 #[async_trait(?Send)]
 impl TransactionalProducers for KafkaTransactionalProducers {
     /// Connecting takes as long as the rest of opening.
@@ -229,13 +224,17 @@ impl TransactionalProducers for KafkaTransactionalProducers {
         let Some(producer) = self.producers.get_mut(&number) else {
             return SendResult::Failed(client_failed("the producer is closed".to_owned()));
         };
-        match producer.send(record, ticket) {
-            Ok(()) => {
-                producer.in_flight += 1;
-                SendResult::Accepted
-            }
-            Err(code) => send_error(code, record.topic, producer.in_flight),
-        }
+        let Err(code) = producer.send(record, ticket) else {
+            producer.in_flight += 1;
+            return SendResult::Accepted;
+        };
+        // The transaction must be aborted or the client has failed: no fault of the record.
+        refused_send(
+            code,
+            record.topic,
+            producer.in_flight,
+            Some(code.to_string()),
+        )
     }
 
     fn commit(&mut self, number: u64, offset: TxnOffset) {

@@ -3,15 +3,17 @@
 use super::ClusterContext;
 use super::producer_thread::{Command, ProducerThread};
 use crate::broker::kafka::admin::AdminHandle;
-use crate::broker::kafka::error::client_creation_error;
 use crate::broker::kafka::ffi::{NativeProducer, ProduceRequest};
-use crate::broker::kafka::options::{ClientOptions, Cluster, PRODUCER_ENFORCED, kbytes, millis};
+use crate::broker::kafka::options::{
+    ClientOptions, Cluster, PRODUCER_DEFAULTS, PRODUCER_ENFORCED, millis, queue_limits,
+    set_single_record,
+};
 use crate::broker::kafka::producer_client::ProducerClient;
 use crate::broker::{Error, OutgoingRecord, ProducerIdentity};
 use crate::client_thread::ClientThread;
 use crate::limit::{
-    BULK_LANE_MESSAGES_MAX, KAFKA_PRODUCER_QUEUE_BYTES_MAX, KAFKA_SEND_LINGER,
-    KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT, KAFKA_TRANSACTION_TIMEOUT,
+    BULK_LANE_MESSAGES_MAX, KAFKA_SEND_LINGER, KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT,
+    KAFKA_TRANSACTION_TIMEOUT,
 };
 use rdkafka::config::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -20,15 +22,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 const OPTIONS: ClientOptions = ClientOptions {
-    defaults: &[
-        ("socket.nagle.disable", "true"),
-        // For the same reason as in the target's producer.
-        ("max.in.flight.requests.per.connection", "1"),
+    defaults: PRODUCER_DEFAULTS,
+    limits: &[
+        ("queue.buffering.max.ms", millis(KAFKA_SEND_LINGER)),
         // The coordinator answers the first request of a transaction that it is busy while it still
         // ends the previous transaction.
-        ("retry.backoff.ms", "5"),
+        ("retry.backoff.ms", 5),
     ],
-    limits: &[("queue.buffering.max.ms", millis(KAFKA_SEND_LINGER))],
     enforced: PRODUCER_ENFORCED,
 };
 
@@ -52,15 +52,14 @@ impl ProducerHandle {
         identity: &ProducerIdentity,
         admin: AdminHandle,
     ) -> Result<Self, Error> {
-        let single_record_until = context.single_record_mode.until(&identity.transactional_id);
+        let single_record_until = context.single_record_until(&identity.transactional_id);
         let is_single_record = single_record_until.is_some();
         let config = config(
             &context.cluster,
             &identity.transactional_id,
             is_single_record,
         );
-        let native = NativeProducer::new(&config).map_err(|error| client_creation_error(&error))?;
-        let native = Arc::new(native);
+        let native = Arc::new(NativeProducer::new(&config)?);
         let stop = Arc::<AtomicBool>::default();
         let has_sent = Arc::<AtomicBool>::default();
         // The caller has one command in flight; the second place is for the end.
@@ -93,7 +92,7 @@ impl ProducerHandle {
 
     /// Queues a command. Does nothing if the thread has ended, because it has reported that.
     pub(super) fn command(&self, command: Command) {
-        if let (Some(commands), Some(native)) = (&self.commands, self.client.native()) {
+        if let (Some(commands), Some(native)) = (&self.commands, &self.client.native) {
             drop(commands.try_send(command));
             native.wake_poll();
         }
@@ -102,12 +101,7 @@ impl ProducerHandle {
     pub(super) fn send(&mut self, record: &OutgoingRecord<'_>, ticket: u64) -> Result<(), Code> {
         // Set before the record is sent, so that the thread does not end the producer in between.
         self.has_sent.store(true, Ordering::Release);
-        let request = ProduceRequest {
-            partition: record.partition,
-            key: record.key,
-            payload: record.payload,
-            ticket,
-        };
+        let request = ProduceRequest::new(record, ticket);
         self.client
             .send(record.topic, &request, record.all_headers())
     }
@@ -131,31 +125,20 @@ impl ProducerHandle {
 
 fn config(cluster: &Cluster, transactional_id: &str, is_single_record: bool) -> ClientConfig {
     let timeout = millis(KAFKA_TRANSACTION_TIMEOUT).to_string();
-    let mut config = cluster.config(
-        &OPTIONS,
-        &[
-            ("transactional.id", transactional_id.to_owned()),
-            ("transaction.timeout.ms", timeout.clone()),
-            ("message.timeout.ms", timeout),
-            (
-                "topic.metadata.propagation.max.ms",
-                millis(KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT).to_string(),
-            ),
-            (
-                "queue.buffering.max.messages",
-                BULK_LANE_MESSAGES_MAX.to_string(),
-            ),
-            (
-                "queue.buffering.max.kbytes",
-                kbytes(KAFKA_PRODUCER_QUEUE_BYTES_MAX).to_string(),
-            ),
-        ],
-    );
+    let new_topic_timeout = millis(KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT).to_string();
+    let [messages, bytes] = queue_limits(BULK_LANE_MESSAGES_MAX);
+    let enforced = [
+        ("transactional.id", transactional_id.to_owned()),
+        ("transaction.timeout.ms", timeout.clone()),
+        ("message.timeout.ms", timeout),
+        ("topic.metadata.propagation.max.ms", new_topic_timeout),
+        messages,
+        bytes,
+    ];
+    let mut config = cluster.config(&OPTIONS, &enforced);
     if is_single_record {
-        config
-            .set("batch.num.messages", "1")
-            .set("queue.buffering.max.ms", "0")
-            .set("max.in.flight.requests.per.connection", "5");
+        set_single_record(&mut config);
+        config.set("max.in.flight.requests.per.connection", "5");
     }
     config
 }

@@ -7,7 +7,7 @@
 //! what follows.
 
 use super::ClusterContext;
-use crate::broker::kafka::admin::AdminHandle;
+use crate::broker::kafka::admin::{AdminHandle, WorkerThread};
 use crate::broker::kafka::error::{
     client_failed, delivery_failure, delivery_report, is_batch_rejection,
 };
@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 pub(super) enum Command {
@@ -105,7 +106,7 @@ impl ProducerThread {
             self.report(ProducerEvent::Failed { is_fenced, reason });
         }
         self.native.purge();
-        while self.native.queued_events() > 0 && self.poll(KAFKA_CLIENT_WAKE_INTERVAL) > 0 {}
+        while self.native.queued_events() > 0 && self.poll(KAFKA_CLIENT_WAKE_INTERVAL) {}
     }
 
     fn run(&mut self) -> Result<(), ExitReason> {
@@ -199,16 +200,15 @@ impl ProducerThread {
         if self.stop.load(Ordering::Relaxed) {
             return Err(ExitReason::Stopped);
         }
-        if let Some((code, text)) = self.native.fatal_error() {
+        if let Some((code, text)) = self.native.client().fatal_error() {
             return Err(ExitReason::Failed {
                 is_fenced: is_fenced(code),
                 reason: text,
             });
         }
         if self.batch_was_rejected {
-            self.context
-                .single_record_mode
-                .start(&self.identity.transactional_id);
+            let id = &self.identity.transactional_id;
+            self.context.start_single_records(id);
             return Err(failed(
                 "a broker rejected a batch: sending single records for a while to find the one at \
                  fault",
@@ -290,20 +290,26 @@ impl ProducerThread {
     }
 
     fn ask_for_metadata(&mut self) -> Result<Result<Option<String>, Error>, ExitReason> {
-        let group = &self.identity.offset_group;
-        let mut pending = match self
-            .admin
-            .committed_metadata(group, &self.identity.partition)
-        {
-            Ok(pending) => pending,
+        let group = self.identity.offset_group.clone();
+        let partitions = [self.identity.partition.clone()];
+        // A short timeout: the broker does not answer while a transaction is open, and other
+        // requests wait behind this one.
+        let request = move |worker: &mut WorkerThread| {
+            worker.committed_metadata(&group, &partitions, Duration::from_secs(1))
+        };
+        let mut answer = match self.admin.start(request) {
+            Ok(answer) => answer,
             Err(error) => return Ok(Err(error)),
         };
         loop {
             self.check_usable()?;
-            if let Some(answer) = pending.try_take() {
-                return Ok(answer);
-            }
-            self.poll(KAFKA_MARKER_POLL_INTERVAL);
+            match answer.try_recv() {
+                Ok(found) => return Ok(found.map(|found| found.into_iter().next().flatten())),
+                Err(oneshot::error::TryRecvError::Empty) => self.poll(KAFKA_MARKER_POLL_INTERVAL),
+                Err(oneshot::error::TryRecvError::Closed) => {
+                    return Ok(Err(Error::Fatal("the admin thread has ended".into())));
+                }
+            };
         }
     }
 
@@ -345,7 +351,7 @@ impl ProducerThread {
         offset: &TxnOffset,
     ) -> Result<Option<String>, ExitReason> {
         let mut offsets = TopicPartitionList::with_capacity(1);
-        partition_list::add_with_offset(
+        partition_list::add(
             &mut offsets,
             &self.identity.partition,
             offset.offset,
@@ -412,11 +418,11 @@ impl ProducerThread {
     }
 
     fn poll_all(&mut self) {
-        while self.poll(Duration::ZERO) > 0 {}
+        while self.poll(Duration::ZERO) {}
     }
 
-    /// Serves one event of the client. Returns the number of served events.
-    fn poll(&mut self, patience: Duration) -> usize {
+    /// Serves one event of the client. Returns whether there was one.
+    fn poll(&mut self, patience: Duration) -> bool {
         let Self {
             native,
             context,
@@ -464,7 +470,7 @@ fn to_report(
         health.record_response();
         return delivery_report(delivery, Ok(()));
     };
-    let mut failure = delivery_failure(code, delivery.status(), &delivery.text());
+    let mut failure = delivery_failure(code, delivery.may_be_stored(), &delivery.text());
     if is_rejected_batch {
         // Another record of the batch may be at fault.
         failure = client_failed(format!("the broker rejected its batch: {}", failure.detail));
