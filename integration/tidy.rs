@@ -55,7 +55,7 @@ const BESIDE: [(&str, &str); 6] = [
 ];
 
 /// External crates that only some cells may use. Without cells, the crate is open to a row and the rows above it.
-const FENCES: [(&[&str], usize, &[&str]); 15] = [
+const FENCES: [(&[&str], usize, &[&str]); 14] = [
     (&["redis"], 0, &["store/redis"]),
     (&["fjall"], 0, &["store/embedded"]),
     (&["rdkafka", "rdkafka_sys"], 0, &["broker/kafka"]),
@@ -81,7 +81,6 @@ const FENCES: [(&[&str], usize, &[&str]); 15] = [
     ),
     (&["zstd", "xxhash_rust"], 0, &["run"]),
     (&["tikv_jemallocator"], 0, &["main"]),
-    (&["ratatui"], 0, &["command"]),
     (&["anyhow"], 5, &[]),
     (&["tokio", "tokio_util", "tracing", "async_trait"], 2, &[]),
 ];
@@ -146,12 +145,6 @@ const RETIRED: &[(&str, &str, &[&str])] = &[
     ("namesake", "the duty of the type", &[]),
     ("mending", "the duty of the type", &[]),
     ("succession", "failover", &[]),
-];
-
-const NOT_YET_RENAMED: &[(&str, &str)] = &[
-    ("letter", "command/demo"),
-    ("shop", "command/demo"),
-    ("venue", "command/demo"),
 ];
 
 const NOT_YET_SPLIT: &[&str] = &["src/store/embedded"];
@@ -337,11 +330,7 @@ fn judge_name(module: &str, name: &str) -> Option<String> {
         return Some(format!("the name `{name}` says nothing: what does it do?"));
     }
     let (word, instead, _) = RETIRED.iter().find(|(word, _, folders)| {
-        has(word)
-            && !folders.iter().any(|folder| module.starts_with(folder))
-            && !NOT_YET_RENAMED
-                .iter()
-                .any(|(known, folder)| known == word && module.starts_with(folder))
+        has(word) && !folders.iter().any(|folder| module.starts_with(folder))
     })?;
     Some(format!(
         "the name `{name}` uses the retired word `{word}`: write {instead}"

@@ -76,6 +76,3 @@ pub(crate) const KAFKA_CLOSING_PRODUCERS_MAX: usize = 4;
 /// Timeout for closing a client, leaving its group included. After it the client's thread is
 /// abandoned.
 pub(crate) const CLIENT_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The demo's in-process broker waits this long for more group members: there is only one.
-pub(crate) const KAFKA_MOCK_REBALANCE_DELAY: Duration = Duration::from_millis(50);

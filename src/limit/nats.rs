@@ -67,8 +67,5 @@ pub(crate) const NATS_REPORTS_PER_TURN_MAX: usize = 1_024;
 /// Connection events queued for the user of a connection.
 pub(crate) const NATS_CONNECTION_EVENTS_MAX: usize = 64;
 
-/// Age limit of messages in the demo's stream, which ends a stream that the demo could not delete.
-pub(crate) const NATS_DEMO_STREAM_AGE_MAX: Duration = Duration::from_secs(2 * 3_600);
-
 /// Timeout for leaving the group.
 pub(crate) const NATS_CLOSE_TIMEOUT: Duration = Duration::from_millis(1_500);

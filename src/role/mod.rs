@@ -107,11 +107,6 @@ impl Service {
         &self.health
     }
 
-    /// The threads, for a command that adds its own.
-    pub(crate) fn group(&mut self) -> &mut TaskGroup {
-        &mut self.group
-    }
-
     /// Waits until `stop` is ready or a thread fails, then drains all roles. After
     /// [`DRAIN_TIMEOUT`] the roles give up their outstanding work.
     pub(crate) fn run_until(self, stop: impl Future<Output = ()>) -> Result<()> {

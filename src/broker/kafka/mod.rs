@@ -13,7 +13,6 @@
 //! | `transactions/` | The [`TransactionalProducers`](super::TransactionalProducers) port. |
 //! | `hanging_txn/` | Finds and ends transactions that a broker left open. |
 //! | `admin/` | The [`Catalog`](super::Catalog) port, and `ClusterDescriber`. |
-//! | `mock` | A Kafka broker inside this process, for the demo. |
 //! | `contract` | Runs the broker contract against a real Kafka. |
 //! | `ffi/` | The librdkafka calls that the `rdkafka` crate has no safe form of. |
 
@@ -24,7 +23,6 @@ mod error;
 mod ffi;
 mod hanging_txn;
 mod health;
-mod mock;
 mod options;
 mod partition_list;
 mod producer;
@@ -36,7 +34,7 @@ mod transactions;
 pub(crate) use admin::KafkaCatalog;
 #[cfg(feature = "test-support")]
 pub use contract::{kafka_contract, kafka_outage_contract};
-pub(crate) use mock::InProcessKafka;
+pub(crate) use ffi::InProcessKafka;
 pub(crate) use options::Cluster;
 pub(crate) use producer::KafkaTarget;
 pub(crate) use source::KafkaSource;

@@ -1,13 +1,13 @@
-//! A temporary stream for `postdate demo`. Each call opens a connection and blocks until the end.
+//! A temporary stream for `postdate demo`. Each call opens a connection of its own.
 
-use super::Cluster;
 use super::connection::{Connection, error_chain};
-use super::kv;
+use super::{Cluster, kv};
 use crate::broker::Error;
 use crate::health::Health;
-use crate::limit::{NATS_CLOSE_TIMEOUT, NATS_DEMO_STREAM_AGE_MAX, NATS_REQUEST_TIMEOUT};
+use crate::limit::{NATS_CLOSE_TIMEOUT, NATS_REQUEST_TIMEOUT};
 use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Config;
+use std::time::Duration;
 
 /// A stream that the demo has created on a server.
 pub(crate) struct DemoStream {
@@ -17,65 +17,59 @@ pub(crate) struct DemoStream {
 
 impl DemoStream {
     /// Creates the stream. Its messages expire, in case the stream is never deleted.
-    pub(crate) fn create(
+    pub(crate) async fn create(
         cluster: Cluster,
         stream: &str,
-        subjects: Vec<String>,
+        subjects: String,
     ) -> Result<Self, Error> {
         let config = Config {
             name: stream.to_owned(),
-            subjects,
-            max_age: NATS_DEMO_STREAM_AGE_MAX,
+            subjects: vec![subjects],
+            // Twice the longest demo.
+            max_age: Duration::from_secs(2 * 3_600),
             ..Config::default()
         };
-        with_jetstream(&cluster, async move |context| {
-            let created = context.create_stream(config).await;
-            created.map(|_| ()).map_err(|error| {
+        let create = async |context: Context| {
+            context.create_stream(config).await.map_err(|error| {
                 let reason = error_chain(&error);
                 Error::Rejected(format!("the stream {stream} cannot be created: {reason}"))
             })
-        })?;
-        Ok(Self {
-            cluster,
-            stream: stream.to_owned(),
-        })
+        };
+        with_jetstream(&cluster, create).await?;
+        let stream = stream.to_owned();
+        Ok(Self { cluster, stream })
     }
 
     /// Deletes the stream, and the KV bucket of the demo's deployment.
-    pub(crate) fn delete(self) -> Result<(), Error> {
+    pub(crate) async fn delete(self) -> Result<(), Error> {
         let Self { cluster, stream } = self;
         let bucket = kv::bucket_name(&cluster.deployment);
-        with_jetstream(&cluster, async move |context| {
-            let not_deleted = |what: String, reason: String| {
-                Error::Unavailable(format!("{what} was not deleted: {reason}"))
-            };
-            context.delete_stream(&stream).await.map_err(|error| {
-                not_deleted(format!("the stream {stream}"), error_chain(&error))
-            })?;
-            context.delete_key_value(&bucket).await.map_err(|error| {
-                not_deleted(format!("the bucket {bucket}"), error_chain(&error))
-            })?;
-            Ok(())
-        })
+        let failed = |what: String, reason: String| {
+            Error::Unavailable(format!("{what} was not deleted: {reason}"))
+        };
+        let delete = async |context: Context| {
+            let deleted = context.delete_stream(&stream).await;
+            deleted.map_err(|error| failed(format!("the stream {stream}"), error_chain(&error)))?;
+            let deleted = context.delete_key_value(&bucket).await;
+            deleted.map_err(|error| failed(format!("the bucket {bucket}"), error_chain(&error)))
+        };
+        with_jetstream(&cluster, delete).await.map(|_| ())
     }
 }
 
-fn with_jetstream<T>(
+async fn with_jetstream<T>(
     cluster: &Cluster,
     call: impl AsyncFnOnce(Context) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::Fatal(error.to_string()))?;
-    runtime.block_on(async {
-        let connection = Connection::new(cluster, Health::new().register("demo"));
-        let called = async { call(connection.context().await?).await };
-        tokio::time::timeout(NATS_REQUEST_TIMEOUT + NATS_CLOSE_TIMEOUT, called)
-            .await
-            .unwrap_or_else(|_| {
-                let text = format!("nats.{} does not answer", cluster.name);
-                Err(Error::Unavailable(text))
-            })
-    })
+    let connection = Connection::new(cluster, Health::new().register("demo"));
+    let called = async { call(connection.context().await?).await };
+    let silent = |_| {
+        Err(Error::Unavailable(format!(
+            "nats.{} does not answer",
+            cluster.name
+        )))
+    };
+    tokio::time::timeout(NATS_REQUEST_TIMEOUT + NATS_CLOSE_TIMEOUT, called)
+        .await
+        .unwrap_or_else(silent)
 }

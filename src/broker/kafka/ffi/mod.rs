@@ -11,7 +11,7 @@
 //! | `producer` | Header names as bytes. Delivery reports in batches, with their status. |
 //! | `transactions` | Offsets of a group without members. The step after an error. |
 //! | `admin` | Topic ids and permissions. Offsets of many partitions. Commit metadata as bytes. |
-//! | `mock` | The delay of a group's first rebalance in the mock broker. |
+//! | `mock` | The delay of a group's first rebalance in the mock broker, for the demo. |
 //!
 //! Soundness rules for every file:
 //! - A pointer from librdkafka is wrapped at once in a type that destroys it once. Such a type
@@ -40,7 +40,7 @@ pub(super) use admin::{
 };
 pub(super) use client::{ClientEvent, NativeClient, ProbeTarget, queued_events};
 pub(super) use consumer::{Message, NativeConsumer, PendingCommit};
-pub(super) use mock::MockBroker;
+pub(crate) use mock::InProcessKafka;
 pub(super) use producer::{Delivery, NativeProducer, ProduceRequest, TopicHandle};
 pub(super) use transactions::{NextStep, TxnError};
 
