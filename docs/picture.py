@@ -17,7 +17,7 @@ COLUMNS, ROWS, SECONDS = 80, 24, 11
 WIDTH, HEIGHT, MARGIN = 8.4, 18, 14
 FOREGROUND, BACKGROUND = "#d8dee9", "#1b1f27"
 COLORS = ["#3b4252", "#e06c75", "#98c379", "#e5c07b", "#61afef", "#c678dd", "#56b6c2", "#d8dee9"]
-BLOCKS = " ▁▂▃▄▅▆▇█"
+BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 def capture(program):
@@ -34,7 +34,7 @@ def capture(program):
         lines = run("capture-pane", "-e", "-p").split("\n")
     finally:
         subprocess.run([*tmux, "kill-server"], capture_output=True)
-    while lines and "postdate demo" not in lines[0]:
+    while lines and not any(words in lines[0] for words in ("yours has arrived", "postdate demo")):
         lines.pop(0)
     return lines
 
@@ -78,16 +78,13 @@ def rectangle(column, row, size, top, height, fill):
 
 
 def shapes(row, column, text, style):
-    """One stretch, cut into blocks, lines and words."""
+    """One stretch, cut into blocks and words."""
     fill = f'fill="{style.get("color", FOREGROUND)}"' + (' opacity="0.6"' if style.get("dim") else "")
-    for piece in re.finditer(r"([▁-█])\1*|━+|─+|[^ ▁-█━─]+(?: [^ ▁-█━─]+)*", text):
+    for piece in re.finditer(r"([█-▏])\1*|[^ █-▏]+(?: [^ █-▏]+)*", text):
         word, at = piece.group(), column + piece.start()
         if word[0] in BLOCKS:
-            height = BLOCKS.index(word[0]) / 8
-            yield rectangle(at, row, len(word), 1 - height, height, fill)
-        elif word[0] in "━─":
-            height = 0.12 if word[0] == "━" else 0.05
-            yield rectangle(at, row, len(word), 0.5 - height / 2, height, fill)
+            size = len(word) * BLOCKS.index(word[0]) / 8
+            yield rectangle(at, row, size, 0.1, 0.8, fill)
         else:
             weight = ' font-weight="bold"' if style.get("bold") else ""
             x, y = MARGIN + at * WIDTH, MARGIN + row * HEIGHT + HEIGHT * 0.75

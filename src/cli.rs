@@ -115,9 +115,9 @@ pub enum Command {
     /// Starts an in-process Kafka, the service with a store in a temporary folder, and a generator
     /// of delayed messages. Shows live how many messages wait, and how late they arrive. The first
     /// lines explain how to send your own messages with kcat or another client of librdkafka; the
-    /// Java client cannot connect. On a terminal the demo draws a chart, shows warnings and errors
-    /// of the service in one line, and prints them again at the end. Elsewhere, or with --plain, it
-    /// prints one line per second, and logs go to stderr.
+    /// Java client cannot connect. On a terminal the demo draws a chart, with warnings and errors of
+    /// the service above it. Elsewhere, or with --plain, it prints one line per second, and logs go
+    /// to stderr.
     ///
     /// With --config, the demo uses your Kafka and a route of your configuration. It says where it
     /// will write before it starts, and counts its own messages only.
