@@ -17,7 +17,7 @@ use crate::model::header::push_header;
 use crate::model::header_name::{ControlHeader, SUBJECT};
 use crate::model::{
     Headers, Offset, OriginFormat, ParsedRecord, Partition, Reason, Record, RoutingRules, ShardId,
-    TemplateInput, Timestamp, Warning, parse_record,
+    Timestamp, parse_record,
 };
 use crate::role::{Cluster, TargetOptions, TargetPurpose, routing_rules};
 use anyhow::{Context, Result, bail};
@@ -49,7 +49,6 @@ struct Draft {
     headers: Vec<u8>,
     /// `None` for a cancel.
     due: Option<Timestamp>,
-    warning: Option<Warning>,
 }
 
 /// Sends the message of the command line and prints where it was stored.
@@ -111,7 +110,7 @@ pub(crate) fn send(config: &Config, send: &cli::SendArgs) -> Result<Outcome> {
     print(&if send.json {
         json(&receipt)?
     } else {
-        text(&receipt, (now, draft.warning), &Page::of_stdout())
+        text(&receipt, now, &Page::of_stdout())
     })?;
     if let Some(note) = note {
         tracing::warn!("{note}");
@@ -125,12 +124,10 @@ fn target_of(
     draft: &Draft,
     (origins, rules): (&OriginFormat, &RoutingRules),
 ) -> Option<String> {
-    let came_by = TemplateInput {
-        topic: origins.topic(),
-        headers: Headers::from_block(&draft.headers),
-    };
+    let headers = Headers::from_block(&draft.headers);
     rules
-        .resolve_target(send.to.as_deref(), came_by)
+        .targets
+        .resolve(send.to.as_deref(), origins.topic(), headers)
         .ok()
         .map(Cow::into_owned)
 }
@@ -238,9 +235,9 @@ fn draft(
             payload,
             headers: Headers::from_block(&headers),
         };
-        let (due, warning) = match parse_record(&record, origins, rules) {
-            ParsedRecord::Message { due, warning, .. } => (Some(due), warning),
-            ParsedRecord::Cancel { .. } => (None, None),
+        let due = match parse_record(&record, origins, rules) {
+            ParsedRecord::Message { due, .. } => Some(due),
+            ParsedRecord::Cancel { .. } => None,
             ParsedRecord::Rejected(refusal) => {
                 return Err(Refused(format!(
                     "not sent, for the service would make a dead letter of it ({}): {}",
@@ -249,11 +246,7 @@ fn draft(
                 )));
             }
         };
-        Ok(Draft {
-            headers,
-            due,
-            warning,
-        })
+        Ok(Draft { headers, due })
     };
     let draft = admitted(&when)?;
     // The service counts a delay from the record's timestamp, which the broker may set. An absolute
@@ -398,7 +391,7 @@ fn placed(config: &Config, receipt: Receipt, place: Option<(i32, Offset)>) -> Re
     }
 }
 
-fn text(receipt: &Receipt, (now, warning): (Timestamp, Option<Warning>), page: &Page) -> String {
+fn text(receipt: &Receipt, now: Timestamp, page: &Page) -> String {
     let mut rows = Vec::new();
     let place = match (receipt.partition, receipt.offset, &receipt.key) {
         (Some(partition), Some(offset), _) => {
@@ -451,7 +444,8 @@ fn text(receipt: &Receipt, (now, warning): (Timestamp, Option<Warning>), page: &
     if receipt.cancel {
         text += "It holds if the message still waits on this partition when the service reads it; what is being delivered is not stopped.\n";
     }
-    if warning == Some(Warning::DueBefore2000) {
+    let due = receipt.due_ms.map(Timestamp::from_millis);
+    if due.is_some_and(Timestamp::is_suspicious_due) {
         text += &page.paint(
             Tone::Odd,
             "The due time lies before the year 2000: --at takes milliseconds, not seconds.\n",
@@ -604,7 +598,7 @@ mod tests {
             ..Receipt::default()
         };
         let now = Timestamp::from_millis(NOW);
-        insta::assert_snapshot!(text(&receipt, (now, None), &Page::PLAIN), @r#"
+        insta::assert_snapshot!(text(&receipt, now, &Page::PLAIN), @r#"
         sent to  orders.delayed/2 offset 7
         due      2026-11-21 23:30:05 UTC  (in 30m)
         target   orders
@@ -618,8 +612,6 @@ mod tests {
             key: Some("k".into()),
             ..receipt
         };
-        assert!(
-            text(&silent, (now, None), &Page::PLAIN).contains("orders.delayed under the key k\n")
-        );
+        assert!(text(&silent, now, &Page::PLAIN).contains("orders.delayed under the key k\n"));
     }
 }

@@ -3,7 +3,7 @@
 use super::Refused;
 use crate::cli;
 use crate::config::{BrokerKind, Source};
-use crate::model::{filter_matches, is_subject, split_source_topic};
+use crate::model::{filter_covers, is_subject, split_source_topic};
 
 /// Returns the source topic and the subject, or `None` if the route reads Kafka.
 pub(super) fn of(
@@ -35,7 +35,7 @@ pub(super) fn of(
     };
     let lets = |topic: &&String| {
         split_source_topic(topic)
-            .is_some_and(|(_, filter)| is_subject(subject) && filter_matches(filter, subject))
+            .is_some_and(|(_, filter)| is_subject(subject) && filter_covers(filter, subject))
     };
     let topic = source.topics.iter().find(lets);
     let unread = || {

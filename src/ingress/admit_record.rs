@@ -5,7 +5,7 @@ use crate::limit::{CLOCK_SKEW_MAX, RECORD_BYTES_MAX};
 use crate::metric;
 use crate::model::{
     Body, Cursor, Headers, ParsedRecord, Reason, Record, Rejection, RoutingRules, Slice, Timestamp,
-    Warning, parse_record,
+    parse_record,
 };
 use crate::store::{IdChange, IdChangeKind};
 use std::time::Duration;
@@ -38,8 +38,8 @@ pub(super) fn admit_record(
                 Body::rejected(&without_payload, &rejection),
             )
         }
-        ParsedRecord::Message { due, body, warning } => {
-            if warning == Some(Warning::DueBefore2000) {
+        ParsedRecord::Message { due, body } => {
+            if due.is_suspicious_due() {
                 metric.suspicious_due.increment(1);
             }
             (due, body)

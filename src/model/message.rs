@@ -3,7 +3,8 @@
 
 use crate::model::dialect::Dialect;
 use crate::model::headers::header::Headers;
-use crate::model::parsing::dead_letter_reason::Reason;
+use crate::model::parsing::dead_letter_reason::DeadLetterReason;
+use crate::model::parsing::rejection::Rejection;
 use crate::model::protocol::progress::Cursor;
 use crate::model::shard::Offset;
 use crate::model::time::Timestamp;
@@ -46,6 +47,31 @@ pub(crate) struct Body<'a> {
     pub(crate) disposition: Disposition<'a>,
 }
 
+impl<'a> Body<'a> {
+    /// The body of a message that is delivered as its record, to the default target.
+    pub(super) fn of(record: &Record<'a>) -> Self {
+        Self {
+            key: record.key,
+            payload: record.payload,
+            headers: record.headers,
+            ..Self::default()
+        }
+    }
+
+    /// The body of a rejected record, with everything that the record has. Its message is due at
+    /// once.
+    pub(crate) fn rejected(record: &Record<'a>, rejection: &'a Rejection) -> Self {
+        let disposition = Disposition::DeadLetter {
+            reason: rejection.reason,
+            detail: &rejection.detail,
+        };
+        Self {
+            disposition,
+            ..Self::of(record)
+        }
+    }
+}
+
 /// The action at the due time of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Disposition<'a> {
@@ -56,7 +82,10 @@ pub(crate) enum Disposition<'a> {
     /// `postdate-due`.
     Relay { timestamp: Timestamp },
     /// Rejected by the ingress; sent to the dead-letter topic.
-    DeadLetter { reason: Reason, detail: &'a str },
+    DeadLetter {
+        reason: DeadLetterReason,
+        detail: &'a str,
+    },
     /// Came back through the source after a failed delivery.
     Retry(RetryState<'a>),
 }
@@ -71,5 +100,5 @@ pub(crate) struct RetryState<'a> {
     /// The first record's due time. The message itself is due at the next attempt.
     pub(crate) due: Timestamp,
     /// Why the last attempt failed.
-    pub(crate) error: Reason,
+    pub(crate) error: DeadLetterReason,
 }

@@ -2,7 +2,7 @@
 //! randomness; nothing here knows a broker or a store.
 //!
 //! A *record* read from a source is parsed into a *message* with a due time, or rejected with a
-//! [`Reason`]. The waiting messages of one source partition are a *shard*. A pair (C, W), the type
+//! [`DeadLetterReason`]. The waiting messages of one source partition are a *shard*. A pair (C, W), the type
 //! [`Progress`], tells which of them were taken or are done: those with an offset below the
 //! *watermark* W and a (due, offset) not past the *cursor* C.
 //!
@@ -28,21 +28,18 @@ pub(crate) use headers::header::Headers;
 pub(crate) use headers::origin::{OriginFormat, is_from_subject};
 pub(crate) use headers::{header, header_name, retry};
 pub(crate) use message::{Body, Disposition, Message, Record, RetryState};
-pub(crate) use parsing::dead_letter_reason::Reason;
-pub(crate) use parsing::parse_record::{ParsedRecord, Warning, parse_record};
+pub(crate) use parsing::dead_letter_reason::{DeadLetterReason, DeadLetterReason as Reason};
+pub(crate) use parsing::parse_record::{ParsedRecord, parse_record};
 pub(crate) use parsing::rejection::Rejection;
 pub(crate) use parsing::time_grammar::{Delay, parse_after, parse_rfc3339};
 pub(crate) use protocol::commit_metadata::CommitMetadata;
-pub(crate) use protocol::delivered_marker::DeliveredMarker;
-pub(crate) use protocol::lease::{Lease, LeaseToken};
-pub(crate) use protocol::outcome_counts::OutcomeCounts;
+pub(crate) use protocol::delivered_marker::{DeliveredMarker, OutcomeCounts};
+pub(crate) use protocol::lease::{Lease, LeaseToken, WorkerId};
 pub(crate) use protocol::progress::{Cursor, Progress};
-pub(crate) use protocol::worker::WorkerId;
-pub(crate) use routing::routing_rules::{RoutingRules, WithoutDelay};
+pub(crate) use routing::routing_rules::{Naming, RoutingRules, TargetRules, WithoutDelay};
 pub(crate) use routing::subject::{
-    filter_covers, filter_matches, filters_overlap, is_filter, is_subject, is_template,
-    source_topic, split_source_topic, template_error,
+    filter_covers, filters_overlap, is_filter, is_subject, is_template, source_topic,
+    split_source_topic, template_error,
 };
-pub(crate) use routing::target_rules::{Naming, TargetRules, TemplateInput};
 pub(crate) use shard::{Hint, Offset, Partition, ShardId, SourceIdentity, Watermark};
 pub(crate) use time::{Level, Slice, Timestamp};

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// An instant in milliseconds since the Unix epoch; may be negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,37 +34,28 @@ impl Timestamp {
     /// RFC 3339 in UTC, with milliseconds if they are not zero. An instant outside of its years
     /// stays a number.
     pub(crate) fn to_rfc3339(self) -> String {
-        let Ok(date) = OffsetDateTime::from_unix_timestamp(self.0.div_euclid(1_000)) else {
-            return self.to_string();
-        };
-        if !(0..=9_999).contains(&date.year()) {
-            return self.to_string();
+        let second = OffsetDateTime::from_unix_timestamp(self.0.div_euclid(1_000));
+        let text = second.ok().and_then(|second| second.format(&Rfc3339).ok());
+        match (text, self.0.rem_euclid(1_000)) {
+            (None, _) => self.to_string(),
+            (Some(text), 0) => text,
+            (Some(text), millis) => text.replace('Z', &format!(".{millis:03}Z")),
         }
-        let (year, month, day) = date.to_calendar_date();
-        let (hour, minute, second) = date.to_hms();
-        let millis = match self.0.rem_euclid(1_000) {
-            0 => String::new(),
-            millis => format!(".{millis:03}"),
-        };
-        format!(
-            "{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{millis}Z",
-            u8::from(month)
-        )
+    }
+
+    /// Returns `true` for a due time before the year 2000, which is probably in seconds instead of
+    /// milliseconds.
+    pub(crate) fn is_suspicious_due(self) -> bool {
+        self < Self::YEAR_2000 && !self.is_at_once()
     }
 
     /// Saturates below [`Timestamp::MAX`] instead of wrapping.
     pub(crate) fn plus(self, delay: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_add(i64::try_from(delay.as_millis()).unwrap_or(i64::MAX)),
-        )
+        Self(self.0.saturating_add(saturating_millis(delay)))
     }
 
     pub(crate) fn minus(self, delay: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_sub(i64::try_from(delay.as_millis()).unwrap_or(i64::MAX)),
-        )
+        Self(self.0.saturating_sub(saturating_millis(delay)))
     }
 
     /// Zero if `earlier` is in fact later.
@@ -79,6 +71,10 @@ impl Timestamp {
     pub(crate) fn from_ordered_bits(bits: u64) -> Self {
         Self((bits ^ (1 << 63)) as i64)
     }
+}
+
+fn saturating_millis(length: Duration) -> i64 {
+    i64::try_from(length.as_millis()).unwrap_or(i64::MAX)
 }
 
 impl fmt::Display for Timestamp {
@@ -113,13 +109,7 @@ impl Level {
     pub(crate) const ALL: [Self; 5] = [Self::Now, Self::Far, Self::Day, Self::Hour, Self::Minute];
 
     pub(crate) const fn letter(self) -> u8 {
-        match self {
-            Self::Now => b'n',
-            Self::Far => b'f',
-            Self::Day => b'd',
-            Self::Hour => b'h',
-            Self::Minute => b'm',
-        }
+        b"nfdhm"[self as usize]
     }
 
     /// `None` if this version does not know the level.
@@ -171,32 +161,25 @@ impl Slice {
     pub(crate) fn least_due(self) -> Timestamp {
         match self.level {
             Level::Now => Timestamp::AT_ONCE,
-            // Messages that were due when they were stored are never in a far slice.
-            Level::Far | Level::Day | Level::Hour | Level::Minute => {
-                Timestamp(self.start.saturating_mul(self.level.unit()))
-            }
+            // A message that is due when it is stored is never in a far slice.
+            _ => Timestamp(self.start.saturating_mul(self.level.unit())),
         }
     }
 
     /// The first due time after the slice. `None` if the slice has no end.
     pub(crate) fn end(self) -> Option<Timestamp> {
-        match self.level {
-            Level::Now | Level::Far => None,
-            Level::Day | Level::Hour | Level::Minute => Some(Timestamp(
-                self.start
-                    .saturating_add(1)
-                    .saturating_mul(self.level.unit()),
-            )),
-        }
+        let end = self
+            .start
+            .saturating_add(1)
+            .saturating_mul(self.level.unit());
+        (!matches!(self.level, Level::Now | Level::Far)).then_some(Timestamp(end))
     }
 
     /// `None` if this version does not know the slice.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let level = Level::from_letter(*text.as_bytes().first()?)?;
-        Some(Self {
-            level,
-            start: text.get(1..)?.parse().ok()?,
-        })
+        let start = text.get(1..)?.parse().ok()?;
+        Some(Self { level, start })
     }
 }
 

@@ -1,9 +1,10 @@
 //! Groups messages into runs: one run per slice, and one far run for all slices with few messages.
 //! Pure.
 
-use super::{Run, RunEncoder, RunNamer};
+use super::writer::RunEncoder;
+use super::{Run, RunName};
 use crate::limit::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, HOUR_RUN_HORIZON, HOUR_RUN_MESSAGES_MIN};
-use crate::model::{Cursor, Level, Slice, Timestamp};
+use crate::model::{Cursor, Level, Offset, Slice, Timestamp};
 use std::time::Duration;
 
 /// A message to store in a run.
@@ -51,10 +52,12 @@ impl FarTarget {
     }
 }
 
-/// Builds runs from messages.
+/// Builds runs from messages. Names them by a random id, which is new for each process, and a
+/// counter. So no name is used twice, even after a restart or a rollback of the store (I3).
 pub(crate) struct RunBuilder {
     encoder: RunEncoder,
-    namer: RunNamer,
+    writer: u64,
+    counter: u64,
 }
 
 impl RunBuilder {
@@ -62,13 +65,14 @@ impl RunBuilder {
     pub(crate) fn new(writer: u64) -> Self {
         Self {
             encoder: RunEncoder::new(),
-            namer: RunNamer::new(writer),
+            writer,
+            counter: 0,
         }
     }
 
     /// The random id of this builder.
     pub(crate) fn writer(&self) -> u64 {
-        self.namer.writer()
+        self.writer
     }
 
     /// Builds the runs of these messages, each sorted by (due, offset) (I3) and at most as large as
@@ -83,15 +87,14 @@ impl RunBuilder {
             sort(messages);
         }
         let mut runs = Vec::new();
-        for group in messages.chunk_by(same_slice) {
-            let mut rest = group;
-            while !rest.is_empty() {
+        for mut rest in messages.chunk_by(same_slice) {
+            while let Some(first) = rest.first() {
                 let (part, after) = rest.split_at(run_length(rest));
                 let records = part.iter().map(|message| (message.place, message.record));
                 let (summary, bytes) = self.encoder.encode(records);
                 runs.push(Run {
-                    name: self.namer.next_name(summary.count, summary.least_offset),
-                    slice: part[0].slice,
+                    name: self.next_name(summary.count, summary.least_offset),
+                    slice: first.slice,
                     summary,
                     bytes,
                 });
@@ -99,6 +102,15 @@ impl RunBuilder {
             }
         }
         runs
+    }
+
+    fn next_name(&mut self, count: u32, least_offset: Offset) -> RunName {
+        self.counter += 1;
+        if fault!(ReuseRunNames) {
+            return RunName::new(format!("0-0-{count:x}-0"));
+        }
+        let (writer, counter, least) = (self.writer, self.counter, least_offset.0);
+        RunName::new(format!("{writer:x}-{counter:x}-{count:x}-{least:x}"))
     }
 }
 
@@ -136,24 +148,22 @@ fn move_thin_to_far(messages: &mut [EncodedMessage<'_>], far: FarTarget) -> bool
 /// The number of messages for the next run: as many as a batch may hold.
 fn run_length(messages: &[EncodedMessage<'_>]) -> usize {
     let mut bytes = 0;
-    let fits = messages
-        .iter()
-        .take(BATCH_MESSAGES_MAX)
-        .take_while(|message| {
-            let fits = bytes < BATCH_BYTES_MAX;
-            bytes += message.record.len();
-            fits
-        });
-    fits.count()
+    let has_room = |message: &&EncodedMessage<'_>| {
+        let has_room = bytes < BATCH_BYTES_MAX;
+        bytes += message.record.len();
+        has_room
+    };
+    let messages = messages.iter().take(BATCH_MESSAGES_MAX);
+    messages.take_while(has_room).count()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Offset;
     use crate::run::RunDecoder;
+    use crate::testing::fault_injection::{self, InjectedFault};
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     const HOUR: i64 = 3_600_000;
 
@@ -253,5 +263,31 @@ mod tests {
             }
             prop_assert_eq!(found, messages);
         }
+    }
+
+    proptest! {
+        #[test]
+        fn a_name_contains_count_and_least_offset(writer: u64, count: u32, least: u64) {
+            let name = RunBuilder::new(writer).next_name(count, Offset(least));
+            prop_assert_eq!((name.count(), name.least_offset()), (count, Offset(least)));
+        }
+    }
+
+    #[test]
+    fn a_name_is_never_used_twice() {
+        let mut builders = [RunBuilder::new(7), RunBuilder::new(8)];
+        let names: BTreeSet<_> = (0..200)
+            .map(|turn| builders[turn % 2].next_name(5, Offset(9)))
+            .collect();
+        assert_eq!(names.len(), 200);
+        assert!(names.contains(&RunName::new("7-1-5-9")));
+    }
+
+    #[test]
+    fn the_injected_fault_reuses_names() {
+        let names = fault_injection::with(Some(InjectedFault::ReuseRunNames), || {
+            [7, 8].map(|writer| RunBuilder::new(writer).next_name(5, Offset(writer)))
+        });
+        assert_eq!(names, [RunName::new("0-0-5-0"), RunName::new("0-0-5-0")]);
     }
 }

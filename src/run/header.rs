@@ -34,6 +34,7 @@
 use super::RunSummary;
 use crate::limit;
 use crate::model::{Cursor, Offset, Timestamp};
+use bytes::{Buf, BufMut};
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: [u8; 4] = *b"PDRN";
@@ -98,29 +99,23 @@ pub(crate) struct RunHeader {
 
 /// Writes a header and its content as one run.
 pub(crate) fn write(header: &RunHeader, content: &[u8]) -> Vec<u8> {
-    let RunSummary {
-        count,
-        first,
-        last,
-        least_offset,
-        greatest_offset,
-    } = header.summary;
+    let summary = &header.summary;
     let mut bytes = Vec::with_capacity(HEADER_LENGTH + content.len());
-    bytes.extend(MAGIC);
-    bytes.push(VERSION);
-    bytes.extend([0; CODEC_AT - CHECKSUM_AT]);
-    bytes.push(header.codec as u8);
-    bytes.extend(count.to_le_bytes());
-    bytes.extend(header.raw_size.to_le_bytes());
-    bytes.extend(header.records_size.to_le_bytes());
-    for place in [first, last] {
-        bytes.extend(place.due.as_millis().to_le_bytes());
-        bytes.extend(place.offset.0.to_le_bytes());
+    bytes.put_slice(&MAGIC);
+    bytes.put_u8(VERSION);
+    bytes.put_u64_le(0);
+    bytes.put_u8(header.codec as u8);
+    bytes.put_u32_le(summary.count);
+    bytes.put_u32_le(header.raw_size);
+    bytes.put_u32_le(header.records_size);
+    for place in [summary.first, summary.last] {
+        bytes.put_i64_le(place.due.as_millis());
+        bytes.put_u64_le(place.offset.0);
     }
-    bytes.extend(least_offset.0.to_le_bytes());
-    bytes.extend(greatest_offset.0.to_le_bytes());
+    bytes.put_u64_le(summary.least_offset.0);
+    bytes.put_u64_le(summary.greatest_offset.0);
     debug_assert_eq!(bytes.len(), HEADER_LENGTH);
-    bytes.extend_from_slice(content);
+    bytes.put_slice(content);
     let checksum = xxh3_64(&bytes[CODEC_AT..]);
     bytes[CHECKSUM_AT..CODEC_AT].copy_from_slice(&checksum.to_le_bytes());
     bytes
@@ -143,31 +138,29 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(RunHeader, &[u8]), CorruptRun> {
         None => return Err(truncated),
     }
     let (fields, content) = bytes.split_at_checked(HEADER_LENGTH).ok_or(truncated)?;
-    let mut fields = HeaderFields(&fields[CHECKSUM_AT..]);
-    if fields.u64() != xxh3_64(&bytes[CODEC_AT..]) {
+    if (&fields[CHECKSUM_AT..]).get_u64_le() != xxh3_64(&bytes[CODEC_AT..]) {
         return Err(CorruptRun::Checksum);
     }
-    let header = fields.header()?;
-    check_sizes(&header)?;
-    Ok((header, content))
+    Ok((read_fields(&fields[CODEC_AT..])?, content))
 }
 
 /// The message count and the raw size of a run, without a check of its checksum.
 pub(crate) fn peek_sizes(bytes: &[u8]) -> Option<(usize, usize)> {
     let is_run = bytes.starts_with(&MAGIC) && bytes.get(VERSION_AT) == Some(&VERSION);
     let fields = bytes.get(CODEC_AT..HEADER_LENGTH).filter(|_| is_run)?;
-    let header = HeaderFields(fields).header().ok()?;
-    check_sizes(&header).ok()?;
+    let header = read_fields(fields).ok()?;
     Some((header.summary.count as usize, header.raw_size as usize))
 }
 
-fn check_sizes(header: &RunHeader) -> Result<(), CorruptRun> {
-    let RunHeader {
-        raw_size,
-        records_size,
-        summary: RunSummary { count, .. },
-        ..
-    } = *header;
+/// Reads and checks the fields from the codec on, in their full length.
+fn read_fields(mut fields: &[u8]) -> Result<RunHeader, CorruptRun> {
+    let codec = match fields.get_u8() {
+        0 => Codec::None,
+        1 => Codec::Zstd,
+        other => return Err(CorruptRun::UnknownCodec(other)),
+    };
+    let (count, raw_size) = (fields.get_u32_le(), fields.get_u32_le());
+    let records_size = fields.get_u32_le();
     if raw_size as usize > limit::RUN_BYTES_MAX {
         return Err(CorruptRun::TooLarge(raw_size));
     }
@@ -177,54 +170,24 @@ fn check_sizes(header: &RunHeader) -> Result<(), CorruptRun> {
     if count == 0 || count > columns_size / COLUMN_BYTES_MIN {
         return Err(CorruptRun::Count(count));
     }
-    Ok(())
+    let summary = RunSummary {
+        count,
+        first: read_place(&mut fields),
+        last: read_place(&mut fields),
+        least_offset: Offset(fields.get_u64_le()),
+        greatest_offset: Offset(fields.get_u64_le()),
+    };
+    Ok(RunHeader {
+        codec,
+        summary,
+        raw_size,
+        records_size,
+    })
 }
 
-/// The unread fields of a header of full length.
-struct HeaderFields<'a>(&'a [u8]);
-
-impl HeaderFields<'_> {
-    fn header(&mut self) -> Result<RunHeader, CorruptRun> {
-        let codec = match self.take::<1>() {
-            [0] => Codec::None,
-            [1] => Codec::Zstd,
-            [other] => return Err(CorruptRun::UnknownCodec(other)),
-        };
-        let count = u32::from_le_bytes(self.take());
-        let raw_size = u32::from_le_bytes(self.take());
-        let records_size = u32::from_le_bytes(self.take());
-        let summary = RunSummary {
-            count,
-            first: self.place(),
-            last: self.place(),
-            least_offset: Offset(self.u64()),
-            greatest_offset: Offset(self.u64()),
-        };
-        Ok(RunHeader {
-            codec,
-            summary,
-            raw_size,
-            records_size,
-        })
-    }
-
-    fn place(&mut self) -> Cursor {
-        let due = i64::from_le_bytes(self.take());
-        Cursor::new(Timestamp::from_millis(due), Offset(self.u64()))
-    }
-
-    fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.take())
-    }
-
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let (field, rest) = self
-            .0
-            .split_first_chunk()
-            .expect("the header has its full length");
-        self.0 = rest;
-        *field
-    }
+fn read_place(fields: &mut &[u8]) -> Cursor {
+    let due = Timestamp::from_millis(fields.get_i64_le());
+    Cursor::new(due, Offset(fields.get_u64_le()))
 }
 
 #[cfg(test)]
@@ -232,7 +195,7 @@ mod tests {
     use super::super::test_messages::{TestDisposition, TestMessage, at, encode_run};
     use super::super::{RunDecoder, RunName};
     use super::*;
-    use crate::model::{Dialect, Level, Message, Reason, Slice};
+    use crate::model::{DeadLetterReason, Dialect, Level, Message, Slice};
     use std::collections::BTreeMap;
 
     /// A run of version 1 without compression, which must never change. The header is followed by
@@ -334,7 +297,7 @@ mod tests {
         };
         let refused = TestMessage {
             key: bytes(""),
-            disposition: TestDisposition::DeadLetter(Reason::NoTarget, "why".into()),
+            disposition: TestDisposition::DeadLetter(DeadLetterReason::NoTarget, "why".into()),
             ..TestMessage::default()
         };
         let waiting = TestMessage {
@@ -348,7 +311,12 @@ mod tests {
         };
         let retried = TestMessage {
             key: bytes("key"),
-            disposition: TestDisposition::Retry(2, "d/r/t/0/5".into(), -7, Reason::TimedOut),
+            disposition: TestDisposition::Retry(
+                2,
+                "d/r/t/0/5".into(),
+                -7,
+                DeadLetterReason::TimedOut,
+            ),
             ..TestMessage::default()
         };
         BTreeMap::from([

@@ -4,7 +4,7 @@
 //! rollback of the store (I3).
 //!
 //! `header` documents the byte layout, and `record` the bytes of one message. `RunBuilder` groups
-//! messages into runs, `RunEncoder` and `RunNamer` write them, and `RunDecoder` reads them.
+//! messages into runs and names them, `writer` encodes them, and `RunDecoder` reads them.
 
 mod builder;
 mod header;
@@ -17,7 +17,8 @@ mod writer;
 pub(crate) use builder::{EncodedMessage, FarTarget, RunBuilder, ThinHours};
 pub(crate) use header::CorruptRun;
 pub(crate) use reader::{LoadedRun, RunDecoder, decoded_size};
-pub(crate) use writer::{RunEncoder, RunNamer};
+#[cfg(test)]
+pub(crate) use writer::RunEncoder;
 
 use crate::model::{Cursor, Offset, Slice, Timestamp};
 use bytes::Bytes;
@@ -43,23 +44,18 @@ impl RunName {
 
     /// The number of messages in the run; 0 for a name that Postdate did not write.
     pub(crate) fn count(&self) -> u32 {
-        self.part(2)
-            .and_then(|part| u32::from_str_radix(part, 16).ok())
-            .unwrap_or(0)
+        u32::try_from(self.number(2)).unwrap_or(0)
     }
 
     /// The least offset in the run. For a name that Postdate did not write it is 0, which is never
     /// too high.
     pub(crate) fn least_offset(&self) -> Offset {
-        Offset(
-            self.part(3)
-                .and_then(|part| u64::from_str_radix(part, 16).ok())
-                .unwrap_or(0),
-        )
+        Offset(self.number(3))
     }
 
-    fn part(&self, index: usize) -> Option<&str> {
-        self.0.split('-').nth(index)
+    fn number(&self, index: usize) -> u64 {
+        let part = self.0.split('-').nth(index).unwrap_or_default();
+        u64::from_str_radix(part, 16).unwrap_or(0)
     }
 }
 

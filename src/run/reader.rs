@@ -4,7 +4,7 @@
 //! runs.
 
 use super::header::{self, Codec, CorruptRun, RunHeader};
-use super::record::{self, RecordFlags};
+use super::record::{self, HAS_DISPOSITION, HAS_ID};
 use super::{RunName, RunSummary};
 use crate::model::{Cursor, Message, Offset, Slice, Timestamp};
 use integer_encoding::VarInt;
@@ -35,18 +35,18 @@ impl RunDecoder {
         bytes: &[u8],
     ) -> Result<LoadedRun, CorruptRun> {
         let (header, packed) = header::parse(bytes)?;
-        let mut content = self.decompress(&header, packed)?;
-        let (places, ends) = read_columns(&header, &content)?;
-        content.truncate(header.records_size as usize);
-        let flags = ends
+        let mut records = self.decompress(&header, packed)?;
+        let (places, ends) = read_columns(&header, &records)?;
+        records.truncate(header.records_size as usize);
+        let all = ends
             .windows(2)
-            .map(|ends| RecordFlags::of(&content[ends[0] as usize..ends[1] as usize]))
-            .fold(RecordFlags::default(), RecordFlags::union);
+            .map(|ends| &records[ends[0] as usize..ends[1] as usize]);
+        let flags = all.fold(0, |flags, record| flags | record::flags_of(record));
         Ok(LoadedRun {
             name,
             slice,
             summary: header.summary,
-            records: content,
+            records,
             flags,
             places,
             ends,
@@ -58,64 +58,44 @@ impl RunDecoder {
     fn decompress(&mut self, header: &RunHeader, packed: &[u8]) -> Result<Vec<u8>, CorruptRun> {
         let size = header.raw_size as usize;
         let content = match header.codec {
-            Codec::None => packed.to_vec(),
-            Codec::Zstd => self
-                .decompressor
-                .decompress(packed, size)
-                .map_err(|_| CorruptRun::Decompress)?,
+            Codec::None => Ok(packed.to_vec()),
+            Codec::Zstd => self.decompressor.decompress(packed, size),
         };
-        if content.len() == size {
-            Ok(content)
-        } else {
-            Err(CorruptRun::Decompress)
-        }
+        let content = content.ok().filter(|content| content.len() == size);
+        content.ok_or(CorruptRun::Decompress)
     }
 }
 
 /// The memory that a run needs once it is decoded, or slightly more. It is computed from the header
 /// alone, and is 0 if the bytes are not a run.
 pub(crate) fn decoded_size(bytes: &[u8]) -> usize {
-    let Some((count, raw_size)) = header::peek_sizes(bytes) else {
-        return 0;
-    };
-    size_of::<LoadedRun>()
-        + NAME_BYTES_MAX
-        + raw_size
-        + count * size_of::<Cursor>()
-        + (count + 1) * size_of::<u32>()
+    header::peek_sizes(bytes).map_or(0, |(count, raw_size)| {
+        let columns = count * size_of::<Cursor>() + (count + 1) * size_of::<u32>();
+        size_of::<LoadedRun>() + NAME_BYTES_MAX + raw_size + columns
+    })
 }
 
 /// A run in memory, whole or up to a horizon. Messages are in order of (due, offset). Methods
 /// with an index panic if it is not below [`LoadedRun::len`].
 #[derive(Debug)]
 pub(crate) struct LoadedRun {
-    name: RunName,
-    slice: Slice,
-    summary: RunSummary,
+    pub(crate) name: RunName,
+    pub(crate) slice: Slice,
+    /// The summary of the stored run, including messages that were dropped from memory.
+    pub(crate) summary: RunSummary,
+    /// The due time of the first message that [`LoadedRun::drop_after`] dropped. By then, the run
+    /// must be read again.
+    pub(crate) first_dropped_due: Option<Timestamp>,
     records: Vec<u8>,
     /// The union of the flags of all records. If no record has a flag, callers need not read the
     /// record.
-    flags: RecordFlags,
+    flags: u8,
     places: Vec<Cursor>,
     /// The end of each record, after a leading 0. A record starts at the element before its own.
     ends: Vec<u32>,
-    first_dropped_due: Option<Timestamp>,
 }
 
 impl LoadedRun {
-    pub(crate) fn name(&self) -> &RunName {
-        &self.name
-    }
-
-    pub(crate) fn slice(&self) -> Slice {
-        self.slice
-    }
-
-    /// The summary of the stored run, including messages that were dropped from memory.
-    pub(crate) fn summary(&self) -> &RunSummary {
-        &self.summary
-    }
-
     /// The number of messages in memory.
     pub(crate) fn len(&self) -> usize {
         self.places.len()
@@ -128,22 +108,23 @@ impl LoadedRun {
     /// Decodes a message. Returns `None` if its body is malformed or of a newer version; its place
     /// is valid nevertheless.
     pub(crate) fn message(&self, index: usize) -> Option<Message<'_>> {
-        let place = self.places[index];
+        let position = self.places[index];
         let body = record::decode(self.record(index))?;
-        Some(Message {
-            position: place,
-            body,
-        })
+        Some(Message { position, body })
     }
 
     /// Returns whether the message has an id. Much cheaper than [`LoadedRun::message`].
     pub(crate) fn has_id(&self, index: usize) -> bool {
-        self.flags.has_id() && RecordFlags::of(self.record(index)).has_id()
+        self.has_flag(index, HAS_ID)
     }
 
     /// Returns whether the message is delivered as usual, to its target. As cheap.
     pub(crate) fn is_plain_delivery(&self, index: usize) -> bool {
-        self.flags.is_plain_delivery() || RecordFlags::of(self.record(index)).is_plain_delivery()
+        !self.has_flag(index, HAS_DISPOSITION)
+    }
+
+    fn has_flag(&self, index: usize, flag: u8) -> bool {
+        self.flags & flag != 0 && record::flags_of(self.record(index)) & flag != 0
     }
 
     /// The encoded body of a message.
@@ -161,43 +142,34 @@ impl LoadedRun {
     /// Drops the leading messages that are done, and frees their memory. The first remaining
     /// message then has index 0.
     pub(crate) fn drop_leading(&mut self, is_done: impl Fn(Cursor) -> bool) {
-        let done = self
-            .places
-            .iter()
-            .position(|place| !is_done(*place))
-            .unwrap_or(self.places.len());
-        if done == 0 {
-            return;
-        }
+        let left = self.places.iter().position(|place| !is_done(*place));
+        let done = left.unwrap_or(self.places.len());
         let base = self.ends[done];
-        self.records.drain(..base as usize);
-        self.places.drain(..done);
-        self.ends.drain(..done);
-        self.ends.iter_mut().for_each(|end| *end -= base);
-        self.records.shrink_to_fit();
-        self.places.shrink_to_fit();
-        self.ends.shrink_to_fit();
+        if done > 0 {
+            self.records.drain(..base as usize);
+            self.places.drain(..done);
+            self.ends.drain(..done);
+            self.ends.iter_mut().for_each(|end| *end -= base);
+            self.free_unused();
+        }
     }
 
     /// Drops the messages that are due after `horizon`, and frees their memory.
     pub(crate) fn drop_after(&mut self, horizon: Timestamp) {
         let kept = self.places.partition_point(|place| place.due <= horizon);
-        let Some(dropped) = self.places.get(kept) else {
-            return;
-        };
-        self.first_dropped_due = Some(dropped.due);
-        self.records.truncate(self.ends[kept] as usize);
-        self.places.truncate(kept);
-        self.ends.truncate(kept + 1);
+        if let Some(dropped) = self.places.get(kept) {
+            self.first_dropped_due = Some(dropped.due);
+            self.records.truncate(self.ends[kept] as usize);
+            self.places.truncate(kept);
+            self.ends.truncate(kept + 1);
+            self.free_unused();
+        }
+    }
+
+    fn free_unused(&mut self) {
         self.records.shrink_to_fit();
         self.places.shrink_to_fit();
         self.ends.shrink_to_fit();
-    }
-
-    /// The due time of the first message that [`LoadedRun::drop_after`] dropped. By then, the run
-    /// must be read again.
-    pub(crate) fn first_dropped_due(&self) -> Option<Timestamp> {
-        self.first_dropped_due
     }
 }
 
@@ -205,67 +177,44 @@ impl LoadedRun {
 /// room for them.
 fn read_columns(header: &RunHeader, content: &[u8]) -> Result<(Vec<Cursor>, Vec<u32>), CorruptRun> {
     let summary = &header.summary;
+    let count = summary.count as usize;
     let mut column = Column(&content[header.records_size as usize..]);
-    let mut places = read_dues(summary, &mut column)?;
-    read_offsets(summary, &mut column, &mut places)?;
-    let ends = read_ends(summary, &mut column)?;
+    let mut places = Vec::with_capacity(count);
+    let mut due = summary.first.due.as_millis();
+    for _ in 0..count {
+        let next = due.checked_add_unsigned(column.next()?);
+        due = next.ok_or(CorruptRun::Columns)?;
+        places.push(Cursor::new(Timestamp::from_millis(due), Offset(0)));
+    }
+    let (mut offset, mut least, mut greatest) = (summary.first.offset, Offset::MAX, Offset(0));
+    for place in &mut places {
+        offset = Offset(offset.0.wrapping_add_signed(column.next()?));
+        (least, greatest) = (least.min(offset), greatest.max(offset));
+        place.offset = offset;
+    }
+    if (least, greatest) != (summary.least_offset, summary.greatest_offset) {
+        return Err(CorruptRun::Range);
+    }
+    let mut ends = Vec::with_capacity(count + 1);
+    let mut end = 0u32;
+    ends.push(end);
+    for _ in 0..count {
+        end = end.checked_add(column.next()?).ok_or(CorruptRun::Records)?;
+        ends.push(end);
+    }
     if !column.0.is_empty() {
         return Err(CorruptRun::Columns);
     }
-    if ends.last() != Some(&header.records_size) {
+    if end != header.records_size {
         return Err(CorruptRun::Records);
     }
     if !places.is_sorted_by(|a, b| a < b) {
         return Err(CorruptRun::Unsorted);
     }
-    if places.first() != Some(&summary.first) || places.last() != Some(&summary.last) {
+    if (places[0], places[count - 1]) != (summary.first, summary.last) {
         return Err(CorruptRun::Range);
     }
     Ok((places, ends))
-}
-
-fn read_dues(summary: &RunSummary, column: &mut Column<'_>) -> Result<Vec<Cursor>, CorruptRun> {
-    let mut due = summary.first.due.as_millis();
-    let mut places = Vec::with_capacity(summary.count as usize);
-    for _ in 0..summary.count {
-        due = due
-            .checked_add_unsigned(column.next()?)
-            .ok_or(CorruptRun::Columns)?;
-        places.push(Cursor::new(Timestamp::from_millis(due), Offset(0)));
-    }
-    Ok(places)
-}
-
-fn read_offsets(
-    summary: &RunSummary,
-    column: &mut Column<'_>,
-    places: &mut [Cursor],
-) -> Result<(), CorruptRun> {
-    let mut offset = summary.first.offset.0;
-    let mut least = u64::MAX;
-    let mut greatest = 0;
-    for place in places {
-        offset = offset.wrapping_add_signed(column.next()?);
-        least = least.min(offset);
-        greatest = greatest.max(offset);
-        place.offset = Offset(offset);
-    }
-    if (Offset(least), Offset(greatest)) == (summary.least_offset, summary.greatest_offset) {
-        Ok(())
-    } else {
-        Err(CorruptRun::Range)
-    }
-}
-
-fn read_ends(summary: &RunSummary, column: &mut Column<'_>) -> Result<Vec<u32>, CorruptRun> {
-    let mut ends = Vec::with_capacity(summary.count as usize + 1);
-    let mut end = 0u32;
-    ends.push(end);
-    for _ in 0..summary.count {
-        end = end.checked_add(column.next()?).ok_or(CorruptRun::Records)?;
-        ends.push(end);
-    }
-    Ok(ends)
 }
 
 /// The unread part of the columns.
@@ -325,8 +274,8 @@ mod tests {
             let (summary, bytes) = encode_run(&messages);
             let loaded = decode(&bytes).unwrap();
             assert_holds(&loaded, &messages);
-            prop_assert_eq!(*loaded.summary(), summary);
-            prop_assert_eq!(loaded.first_dropped_due(), None);
+            prop_assert_eq!(loaded.summary, summary);
+            prop_assert_eq!(loaded.first_dropped_due, None);
             let size = loaded.memory_size();
             prop_assert!((size..size + 100).contains(&decoded_size(&bytes)));
         }
@@ -363,7 +312,7 @@ mod tests {
                     .partition(|(place, _)| place.due.as_millis() <= least);
                 assert_holds(&loaded, &kept);
                 let first_dropped_due = dropped.keys().next().map(|place| place.due);
-                prop_assert_eq!(loaded.first_dropped_due(), first_dropped_due);
+                prop_assert_eq!(loaded.first_dropped_due, first_dropped_due);
             }
         }
 

@@ -24,14 +24,14 @@
 //! belong to a newer version: such a record is malformed for this version.
 
 use crate::model::header::push_varint;
-use crate::model::{Body, Dialect, Disposition, Headers, Reason, RetryState, Timestamp};
+use crate::model::{Body, DeadLetterReason, Dialect, Disposition, Headers, RetryState, Timestamp};
 use integer_encoding::VarInt;
 
 const NULL_KEY: u8 = 1;
 const NULL_PAYLOAD: u8 = 1 << 1;
-const HAS_ID: u8 = 1 << 2;
+pub(super) const HAS_ID: u8 = 1 << 2;
 const HAS_TARGET: u8 = 1 << 3;
-const HAS_DISPOSITION: u8 = 1 << 4;
+pub(super) const HAS_DISPOSITION: u8 = 1 << 4;
 const HAS_DIALECT: u8 = 1 << 5;
 const KNOWN: u8 = NULL_KEY | NULL_PAYLOAD | HAS_ID | HAS_TARGET | HAS_DISPOSITION | HAS_DIALECT;
 
@@ -42,7 +42,7 @@ const RETRY: u8 = 3;
 /// Appends `body` to `out`, without its length, which is in a column of the run.
 pub(crate) fn encode(body: &Body<'_>, out: &mut Vec<u8>) {
     debug_assert!(
-        is_complete(body.headers),
+        body.headers.is_complete(),
         "an incomplete header block could not be read back"
     );
     out.push(flags(body));
@@ -69,80 +69,39 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Body<'_>> {
     }
     let has = |flag: u8| flags & flag != 0;
     let body = Body {
-        key: if has(NULL_KEY) {
-            None
-        } else {
-            Some(reader.bytes()?)
-        },
+        key: optional(!has(NULL_KEY), || reader.bytes())?,
         headers: Headers::from_block(reader.bytes()?),
-        payload: if has(NULL_PAYLOAD) {
-            None
-        } else {
-            Some(reader.bytes()?)
-        },
-        id: if has(HAS_ID) {
-            Some(reader.text()?)
-        } else {
-            None
-        },
-        target: if has(HAS_TARGET) {
-            Some(reader.text()?)
-        } else {
-            None
-        },
-        dialect: if has(HAS_DIALECT) {
-            Some(Dialect::from_code(reader.byte()?)?)
-        } else {
-            None
-        },
-        disposition: if has(HAS_DISPOSITION) {
-            reader.disposition()?
-        } else {
-            Disposition::Deliver
-        },
+        payload: optional(!has(NULL_PAYLOAD), || reader.bytes())?,
+        id: optional(has(HAS_ID), || reader.text())?,
+        target: optional(has(HAS_TARGET), || reader.text())?,
+        dialect: optional(has(HAS_DIALECT), || Dialect::from_code(reader.byte()?))?,
+        disposition: optional(has(HAS_DISPOSITION), || reader.disposition())?.unwrap_or_default(),
     };
-    (reader.0.is_empty() && is_complete(body.headers)).then_some(body)
+    (reader.0.is_empty() && body.headers.is_complete()).then_some(body)
 }
 
-/// The first byte of a record, or the union of several. Reading it is much cheaper than decoding.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct RecordFlags(u8);
-
-impl RecordFlags {
-    pub(super) fn of(record: &[u8]) -> Self {
-        // An empty record is malformed, so it cannot be delivered as usual.
-        Self(record.first().map_or(HAS_DISPOSITION, |flags| *flags))
+/// Reads a field if it is present. The outer `None` means that it is malformed.
+fn optional<T>(is_present: bool, read: impl FnOnce() -> Option<T>) -> Option<Option<T>> {
+    if is_present {
+        read().map(Some)
+    } else {
+        Some(None)
     }
+}
 
-    pub(super) fn union(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// Returns whether the message has an id.
-    pub(super) fn has_id(self) -> bool {
-        self.0 & HAS_ID != 0
-    }
-
-    /// Returns whether the message is delivered as usual.
-    pub(super) fn is_plain_delivery(self) -> bool {
-        self.0 & HAS_DISPOSITION == 0
-    }
+/// The flags of an encoded body. Reading them is much cheaper than decoding. An empty record is
+/// malformed, so it is not delivered as usual.
+pub(super) fn flags_of(record: &[u8]) -> u8 {
+    record.first().map_or(HAS_DISPOSITION, |flags| *flags)
 }
 
 fn flags(body: &Body<'_>) -> u8 {
-    [
-        (body.key.is_none(), NULL_KEY),
-        (body.payload.is_none(), NULL_PAYLOAD),
-        (body.id.is_some(), HAS_ID),
-        (body.target.is_some(), HAS_TARGET),
-        (body.disposition != Disposition::Deliver, HAS_DISPOSITION),
-        (body.dialect.is_some(), HAS_DIALECT),
-    ]
-    .into_iter()
-    .fold(
-        0,
-        |flags, (set, flag)| if set { flags | flag } else { flags },
-    )
+    u8::from(body.key.is_none()) * NULL_KEY
+        | u8::from(body.payload.is_none()) * NULL_PAYLOAD
+        | u8::from(body.id.is_some()) * HAS_ID
+        | u8::from(body.target.is_some()) * HAS_TARGET
+        | u8::from(body.disposition != Disposition::Deliver) * HAS_DISPOSITION
+        | u8::from(body.dialect.is_some()) * HAS_DIALECT
 }
 
 fn push_disposition(out: &mut Vec<u8>, disposition: &Disposition<'_>) {
@@ -150,7 +109,7 @@ fn push_disposition(out: &mut Vec<u8>, disposition: &Disposition<'_>) {
         Disposition::Deliver => {}
         Disposition::Relay { timestamp } => {
             out.push(RELAY);
-            push_instant(out, timestamp);
+            push_signed(out, timestamp.as_millis());
         }
         Disposition::DeadLetter { reason, detail } => {
             out.push(DEAD_LETTER);
@@ -166,7 +125,7 @@ fn push_disposition(out: &mut Vec<u8>, disposition: &Disposition<'_>) {
             out.push(RETRY);
             push_varint(out, u64::from(attempt));
             push_bytes(out, origin.as_bytes());
-            push_instant(out, due);
+            push_signed(out, due.as_millis());
             push_bytes(out, error.code().as_bytes());
         }
     }
@@ -177,25 +136,11 @@ fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-fn push_instant(out: &mut Vec<u8>, instant: Timestamp) {
-    push_signed(out, instant.as_millis());
-}
-
 /// Appends a zig-zag varint, which is short for numbers near zero of either sign.
 pub(super) fn push_signed(out: &mut Vec<u8>, value: i64) {
     let mut bytes = [0; 10];
     let length = value.encode_var(&mut bytes);
     out.extend_from_slice(&bytes[..length]);
-}
-
-/// Returns whether the whole block is readable. Its iterator ends silently at the first bad byte,
-/// and the message would be delivered without some of its headers.
-fn is_complete(headers: Headers<'_>) -> bool {
-    let spaces = headers.iter().map(|(name, value)| {
-        let value_space = value.map_or(1, |value| (value.len() + 1).required_space() + value.len());
-        name.len().required_space() + name.len() + value_space
-    });
-    spaces.sum::<usize>() == headers.as_block().len()
 }
 
 /// The unread part of a record.
@@ -229,8 +174,8 @@ impl<'a> RecordReader<'a> {
         self.varint().map(Timestamp::from_millis)
     }
 
-    fn reason(&mut self) -> Option<Reason> {
-        Reason::from_code(self.text()?)
+    fn reason(&mut self) -> Option<DeadLetterReason> {
+        DeadLetterReason::from_code(self.text()?)
     }
 
     fn disposition(&mut self) -> Option<Disposition<'a>> {
@@ -321,10 +266,10 @@ mod tests {
         fn the_flags_match_the_body(samples in any_messages(8)) {
             for sample in &samples {
                 let (bytes, body) = (sample.record(), sample.body());
-                let flags = RecordFlags::of(&bytes);
-                prop_assert_eq!(flags.has_id(), body.id.is_some());
+                let flags = flags_of(&bytes);
+                prop_assert_eq!(flags & HAS_ID != 0, body.id.is_some());
                 let is_plain = body.disposition == Disposition::Deliver;
-                prop_assert_eq!(flags.is_plain_delivery(), is_plain);
+                prop_assert_eq!(flags & HAS_DISPOSITION == 0, is_plain);
             }
         }
     }
@@ -366,7 +311,7 @@ mod tests {
     #[test]
     fn an_unknown_reason_or_a_text_that_is_not_utf_8_is_malformed() {
         let refused = Disposition::DeadLetter {
-            reason: Reason::TooLarge,
+            reason: DeadLetterReason::TooLarge,
             detail: "detail",
         };
         let bytes = encoded(&Body {
@@ -406,7 +351,7 @@ mod tests {
                 attempt: 300,
                 origin: "o",
                 due: Timestamp::from_millis(-1),
-                error: Reason::TimedOut,
+                error: DeadLetterReason::TimedOut,
             }),
         };
         let bytes =

@@ -3,7 +3,7 @@
 use super::{RunEncoder, RunSummary, record};
 use crate::model::header::push_header;
 use crate::model::{
-    Body, Cursor, Dialect, Disposition, Headers, Offset, Reason, RetryState, Timestamp,
+    Body, Cursor, DeadLetterReason, Dialect, Disposition, Headers, Offset, RetryState, Timestamp,
 };
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -27,8 +27,8 @@ pub(crate) enum TestDisposition {
     #[default]
     Deliver,
     Relay(i64),
-    DeadLetter(Reason, String),
-    Retry(u32, String, i64, Reason),
+    DeadLetter(DeadLetterReason, String),
+    Retry(u32, String, i64, DeadLetterReason),
 }
 
 impl TestMessage {
@@ -149,7 +149,7 @@ fn text() -> impl Strategy<Value = Option<String>> {
 }
 
 fn fate() -> impl Strategy<Value = TestDisposition> {
-    let reason = || prop::sample::select(Reason::ALL);
+    let reason = || prop::sample::select(DeadLetterReason::ALL);
     prop_oneof![
         Just(TestDisposition::Deliver),
         any::<i64>().prop_map(TestDisposition::Relay),

@@ -1,11 +1,11 @@
-//! Writes runs: their names, and their bytes from messages that are encoded and sorted.
+//! Writes runs: their bytes, from messages that are encoded and sorted.
 
+use super::RunSummary;
 use super::header::{self, Codec, RunHeader};
 use super::record::push_signed;
-use super::{RunName, RunSummary};
 use crate::limit;
+use crate::model::Cursor;
 use crate::model::header::push_varint;
-use crate::model::{Cursor, Offset};
 use bytes::Bytes;
 use zstd::bulk::Compressor;
 
@@ -16,35 +16,6 @@ const ZSTD_LEVEL: i32 = 1;
 /// rest.
 const COMPRESS_BYTES_MIN: usize = 256;
 
-/// Creates run names. The writer's id is a new random number for each process. So no name is used
-/// twice, even after a restart or a rollback of the store (I3).
-#[derive(Debug)]
-pub(crate) struct RunNamer {
-    writer: u64,
-    counter: u64,
-}
-
-impl RunNamer {
-    pub(crate) fn new(writer: u64) -> Self {
-        Self { writer, counter: 0 }
-    }
-
-    pub(crate) fn writer(&self) -> u64 {
-        self.writer
-    }
-
-    pub(crate) fn next_name(&mut self, count: u32, least_offset: Offset) -> RunName {
-        self.counter += 1;
-        if fault!(ReuseRunNames) {
-            return RunName::new(format!("0-0-{count:x}-0"));
-        }
-        RunName::new(format!(
-            "{:x}-{:x}-{count:x}-{:x}",
-            self.writer, self.counter, least_offset.0
-        ))
-    }
-}
-
 /// Encodes runs. It reuses the compressor and the buffers.
 pub(crate) struct RunEncoder {
     compressor: Compressor<'static>,
@@ -54,9 +25,8 @@ pub(crate) struct RunEncoder {
 
 impl RunEncoder {
     pub(crate) fn new() -> Self {
-        let compressor = Compressor::new(ZSTD_LEVEL).expect("zstd supports this level");
         Self {
-            compressor,
+            compressor: Compressor::new(ZSTD_LEVEL).expect("zstd supports this level"),
             raw: Vec::new(),
             compressed: Vec::new(),
         }
@@ -76,51 +46,42 @@ impl RunEncoder {
         for (_, record) in records.clone() {
             self.raw.extend_from_slice(record);
         }
-        let records_size = self.raw_size();
+        let records_size = self.raw.len();
         push_columns(&mut self.raw, summary.first, records);
-        let raw_size = self.raw_size();
+        let raw_size = self.raw.len();
+        assert!(
+            raw_size <= limit::RUN_BYTES_MAX,
+            "a run of {raw_size} bytes could not be read back"
+        );
         let (codec, content) = self.compress();
         let header = RunHeader {
             codec,
             summary,
-            raw_size,
-            records_size,
+            raw_size: raw_size as u32,
+            records_size: records_size as u32,
         };
         let bytes = Bytes::from(header::write(&header, content));
-        self.reset();
-        (summary, bytes)
-    }
-
-    fn raw_size(&self) -> u32 {
-        assert!(
-            self.raw.len() <= limit::RUN_BYTES_MAX,
-            "a run of {} bytes could not be read back",
-            self.raw.len()
-        );
-        self.raw.len() as u32
-    }
-
-    /// Compresses the raw content if that makes it smaller.
-    fn compress(&mut self) -> (Codec, &[u8]) {
-        if self.raw.len() >= COMPRESS_BYTES_MIN {
-            self.compressed
-                .reserve(zstd::compress_bound(self.raw.len()));
-            let size = self
-                .compressor
-                .compress_to_buffer(&self.raw, &mut self.compressed);
-            if size.expect("the buffer has the size that zstd requires") < self.raw.len() {
-                return (Codec::Zstd, &self.compressed);
-            }
-        }
-        (Codec::None, &self.raw)
-    }
-
-    /// Clears the buffers. Shrinks them, so that one large record does not occupy memory for ever.
-    fn reset(&mut self) {
+        // Shrinks the buffers, so that one large record does not occupy memory for ever.
         for buffer in [&mut self.raw, &mut self.compressed] {
             buffer.clear();
             buffer.shrink_to(2 * limit::BATCH_BYTES_MAX);
         }
+        (summary, bytes)
+    }
+
+    /// Compresses the raw content if that makes it smaller.
+    fn compress(&mut self) -> (Codec, &[u8]) {
+        let raw = &self.raw;
+        if raw.len() >= COMPRESS_BYTES_MIN {
+            self.compressed.reserve(zstd::compress_bound(raw.len()));
+            let size = self
+                .compressor
+                .compress_to_buffer(raw, &mut self.compressed);
+            if size.expect("the buffer has the size that zstd requires") < raw.len() {
+                return (Codec::Zstd, &self.compressed);
+            }
+        }
+        (Codec::None, raw)
     }
 }
 
@@ -175,7 +136,6 @@ fn push_columns<'a>(
 mod tests {
     use super::super::test_messages::{at, encode_run, messages_by_place};
     use super::*;
-    use crate::testing::fault_injection::{self, InjectedFault};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -213,30 +173,6 @@ mod tests {
             prop_assert_eq!(&runs[0], &runs[2]);
             prop_assert_eq!(&runs[1], &encode_run(&before));
         }
-
-        #[test]
-        fn a_name_contains_count_and_least_offset(writer: u64, count: u32, least: u64) {
-            let name = RunNamer::new(writer).next_name(count, Offset(least));
-            prop_assert_eq!((name.count(), name.least_offset()), (count, Offset(least)));
-        }
-    }
-
-    #[test]
-    fn a_name_is_never_used_twice() {
-        let mut namers = [RunNamer::new(7), RunNamer::new(8)];
-        let names: BTreeSet<_> = (0..200)
-            .map(|turn| namers[turn % 2].next_name(5, Offset(9)))
-            .collect();
-        assert_eq!(names.len(), 200);
-        assert!(names.contains(&RunName::new("7-1-5-9")));
-    }
-
-    #[test]
-    fn the_injected_fault_reuses_names() {
-        let names = fault_injection::with(Some(InjectedFault::ReuseRunNames), || {
-            [7, 8].map(|writer| RunNamer::new(writer).next_name(5, Offset(writer)))
-        });
-        assert_eq!(names, [RunName::new("0-0-5-0"), RunName::new("0-0-5-0")]);
     }
 
     #[test]

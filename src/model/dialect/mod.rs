@@ -1,6 +1,5 @@
 //! Dialects: delay headers of other systems that a route can understand besides the control
-//! headers. Each has a file here, which lists the documented, the accepted and the rejected
-//! headers.
+//! headers. `systems` lists the headers of each.
 //!
 //! - A record speaks a dialect if it has one of its headers and its route lists the dialect. On any
 //!   other route these headers have no meaning.
@@ -11,14 +10,9 @@
 //! - All headers of the spoken dialect are removed at delivery. They stay on dead letters and
 //!   retries.
 
-mod activemq;
-mod etf1;
-mod karafka;
-mod nats;
-mod pulsar;
-mod qstash;
-mod rabbitmq;
-mod rocketmq;
+#[cfg(test)]
+mod system_tests;
+mod systems;
 #[cfg(test)]
 mod tests;
 
@@ -26,9 +20,10 @@ use crate::model::headers::header::Headers;
 use crate::model::headers::header_lookup::HeaderLookup;
 use crate::model::headers::header_name::stays_on_delivery;
 use crate::model::message::Record;
-use crate::model::parsing::dead_letter_reason::Reason;
+use crate::model::parsing::dead_letter_reason::DeadLetterReason;
 use crate::model::parsing::rejection::{Quoted, Rejection};
-use crate::model::parsing::time_grammar::{self, DueSpec};
+use crate::model::parsing::time_grammar::{DueFormat, DueSpec, NATS_AT};
+use systems::{SYSTEMS, System};
 
 /// A system whose headers Postdate understands. The number is part of stored messages and is never
 /// reused.
@@ -45,6 +40,28 @@ pub(crate) enum Dialect {
     Etf1 = 8,
 }
 
+/// The meaning of a dialect's header.
+#[derive(Clone, Copy)]
+enum Meaning {
+    /// The due time, unless an earlier header of the list gives one.
+    Due(DueFormat),
+    /// The due time. The record must not have another header that gives one.
+    ExclusiveDue(DueFormat),
+    /// The due time, without which the other headers have no meaning.
+    RequiredDue(DueFormat),
+    /// As [`Meaning::RequiredDue`]. Only `@at`, which is delivered once, is supported.
+    NatsSchedule,
+    /// As `postdate-to`.
+    Target,
+    /// The key at the target, of any bytes.
+    Key,
+    /// Makes the record an envelope of Karafka. Its key is its unique id, by which it can be
+    /// replaced and cancelled, and is not delivered.
+    EnvelopeType,
+    /// Rejected, except with this value, which requests nothing. The text explains the rejection.
+    Unsupported(Option<&'static str>, &'static str),
+}
+
 impl Dialect {
     pub(crate) const ALL: [Self; 8] = [
         Self::RabbitMq,
@@ -57,18 +74,13 @@ impl Dialect {
         Self::Etf1,
     ];
 
+    const fn system(self) -> &'static System {
+        &SYSTEMS[self as usize - 1]
+    }
+
     /// The name in the configuration and in `postdate-retry`.
     pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::RabbitMq => "rabbitmq",
-            Self::ActiveMq => "activemq",
-            Self::RocketMq => "rocketmq",
-            Self::Pulsar => "pulsar",
-            Self::Nats => "nats",
-            Self::QStash => "qstash",
-            Self::Karafka => "karafka",
-            Self::Etf1 => "etf1",
-        }
+        self.system().name
     }
 
     pub(crate) fn from_name(name: &str) -> Option<Self> {
@@ -83,47 +95,90 @@ impl Dialect {
         Self::ALL.into_iter().find(|dialect| dialect.code() == code)
     }
 
-    /// All headers of the dialect, accepted or rejected.
-    const fn headers(self) -> &'static [&'static str] {
-        match self {
-            Self::RabbitMq => &rabbitmq::HEADERS,
-            Self::ActiveMq => &activemq::HEADERS,
-            Self::RocketMq => &rocketmq::HEADERS,
-            Self::Pulsar => &pulsar::HEADERS,
-            Self::Nats => &nats::HEADERS,
-            Self::QStash => &qstash::HEADERS,
-            Self::Karafka => &karafka::HEADERS,
-            Self::Etf1 => &etf1::HEADERS,
-        }
-    }
-
     /// Returns `true` for a header of the dialect.
     pub(crate) fn has_header(self, name: &[u8]) -> bool {
         self.header_index(name).is_some()
     }
 
     fn header_index(self, name: &[u8]) -> Option<usize> {
-        self.headers()
+        let headers = self.system().headers;
+        headers
             .iter()
-            .position(|header| header.as_bytes() == name)
+            .position(|(header, _)| header.as_bytes() == name)
     }
 
-    fn read<'a>(
+    /// The record's key is the id of its message, and a null payload cancels that message.
+    fn key_is_id(self) -> bool {
+        self == Self::Etf1
+    }
+
+    /// The request of a record of this dialect. `None` if it requests nothing.
+    fn interpret<'a>(
         self,
-        headers: &HeaderLookup<'a>,
+        found: &HeaderLookup<'a>,
         record: &Record<'a>,
     ) -> Result<Option<DialectRequest<'a>>, Rejection> {
-        let delivery = match self {
-            Self::RabbitMq => rabbitmq::read(headers)?,
-            Self::ActiveMq => activemq::read(headers)?,
-            Self::RocketMq => rocketmq::read(headers)?,
-            Self::Pulsar => pulsar::read(headers)?,
-            Self::Nats => nats::read(headers)?,
-            Self::QStash => qstash::read(headers)?,
-            Self::Karafka => return karafka::read(headers).map(Some),
-            Self::Etf1 => return etf1::read(headers, record).map(Some),
-        };
-        Ok(delivery.map(DialectRequest::Schedule))
+        if self.key_is_id() && record.payload.is_none() {
+            return Ok(Some(TOMBSTONE));
+        }
+        let (mut due, mut target, mut key_is_id) = (None, None, self.key_is_id());
+        for (index, (header, meaning)) in self.system().headers.iter().enumerate() {
+            let text = || found.text(index, header);
+            let required = || text()?.ok_or_else(|| missing_due(header));
+            match meaning {
+                Meaning::Due(format) => {
+                    if due.is_none()
+                        && let Some(text) = text()?
+                    {
+                        due = Some((*header, format.parse_value(header, text)?));
+                    }
+                }
+                Meaning::ExclusiveDue(format) => {
+                    if let Some(text) = text()? {
+                        let new = (*header, format.parse_value(header, text)?);
+                        if let Some((other, _)) = due.replace(new) {
+                            let detail = format!("the record has both {other} and {header}");
+                            return Err(Rejection::new(DeadLetterReason::AtAndAfter, detail));
+                        }
+                    }
+                }
+                Meaning::RequiredDue(format) => {
+                    due = Some((*header, format.parse_value(header, required()?)?));
+                }
+                Meaning::NatsSchedule => {
+                    let schedule = required()?;
+                    if !schedule.starts_with("@at") {
+                        return Err(unsupported(header, schedule, AT_ONLY));
+                    }
+                    due = Some((*header, NATS_AT.parse_value(header, schedule)?));
+                }
+                Meaning::Target => target = text()?,
+                Meaning::Key => _ = found.bytes(index, header)?,
+                Meaning::EnvelopeType => match text()? {
+                    None => {}
+                    Some("schedule") => key_is_id = true,
+                    Some("cancel" | "tombstone") => return Ok(Some(ENVELOPE_CANCEL)),
+                    Some(other) => return Err(unsupported(header, other, ENVELOPE_TYPES)),
+                },
+                Meaning::Unsupported(except, why) => {
+                    if let Some(value) = text()?
+                        && Some(value) != *except
+                    {
+                        return Err(unsupported(header, value, why));
+                    }
+                }
+            }
+        }
+        let dialect = self;
+        Ok(due.map(|(header, due)| {
+            DialectRequest::Schedule(ScheduleRequest {
+                dialect,
+                header,
+                due,
+                target,
+                key_is_id,
+            })
+        }))
     }
 
     /// The key with which a message of this dialect is delivered.
@@ -132,10 +187,20 @@ impl Dialect {
         key: Option<&'a [u8]>,
         headers: Headers<'a>,
     ) -> Option<&'a [u8]> {
-        match self {
-            Self::Karafka => karafka::key_on_delivery(key, headers),
-            Self::Etf1 => etf1::key_on_delivery(key, headers),
-            _ => key,
+        let find = |meant: fn(&Meaning) -> bool| {
+            let (name, _) = self
+                .system()
+                .headers
+                .iter()
+                .find(|(_, meaning)| meant(meaning))?;
+            headers
+                .iter()
+                .find(|(header, _)| *header == name.as_bytes())
+        };
+        let is_envelope = || find(|meaning| matches!(meaning, Meaning::EnvelopeType)).is_some();
+        match find(|meaning| matches!(meaning, Meaning::Key)) {
+            Some((_, key)) => key,
+            None => key.filter(|_| !is_envelope()),
         }
     }
 
@@ -143,19 +208,14 @@ impl Dialect {
     /// function per dialect, because a closure that captures the dialect would need an allocation
     /// per message.
     pub(crate) fn stays_on_delivery(self) -> fn(&[u8]) -> bool {
-        fn stays(dialect: Dialect, name: &[u8]) -> bool {
-            stays_on_delivery(name) && dialect.header_index(name).is_none()
+        fn stays<const INDEX: usize>(name: &[u8]) -> bool {
+            stays_on_delivery(name) && !Dialect::ALL[INDEX].has_header(name)
         }
-        match self {
-            Self::RabbitMq => |name| stays(Self::RabbitMq, name),
-            Self::ActiveMq => |name| stays(Self::ActiveMq, name),
-            Self::RocketMq => |name| stays(Self::RocketMq, name),
-            Self::Pulsar => |name| stays(Self::Pulsar, name),
-            Self::Nats => |name| stays(Self::Nats, name),
-            Self::QStash => |name| stays(Self::QStash, name),
-            Self::Karafka => |name| stays(Self::Karafka, name),
-            Self::Etf1 => |name| stays(Self::Etf1, name),
-        }
+        let filters: [fn(&[u8]) -> bool; 8] = [
+            stays::<0>, stays::<1>, stays::<2>, stays::<3>, stays::<4>, stays::<5>, stays::<6>,
+            stays::<7>,
+        ];
+        filters[self as usize - 1]
     }
 }
 
@@ -164,10 +224,6 @@ impl Dialect {
 pub(crate) struct Dialects(u16);
 
 impl Dialects {
-    pub(crate) const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
     pub(crate) const fn has(self, dialect: Dialect) -> bool {
         self.0 & 1 << dialect as u8 != 0
     }
@@ -207,6 +263,7 @@ pub(super) enum DialectRequest<'a> {
 /// A delivery that a dialect requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ScheduleRequest<'a> {
+    pub(super) dialect: Dialect,
     /// The header that gives the due time.
     pub(super) header: &'static str,
     pub(super) due: DueSpec,
@@ -215,145 +272,59 @@ pub(super) struct ScheduleRequest<'a> {
     pub(super) key_is_id: bool,
 }
 
-/// The dialect that a record speaks, and its request. `None` if it speaks none.
-pub(super) fn read<'a>(
+const TOMBSTONE: DialectRequest<'_> = DialectRequest::Cancel("a null payload with etf1's headers");
+const ENVELOPE_CANCEL: DialectRequest<'_> =
+    DialectRequest::Cancel("a schedule_source_type of cancel or tombstone");
+
+const ENVELOPE_TYPES: &str = "only schedule, cancel and tombstone are supported";
+const AT_ONLY: &str = "only @at is supported; a message is delivered once";
+
+/// The request of a record in one of these dialects. `has_controls`: the record has a control
+/// header.
+pub(super) fn read_request<'a>(
     record: &Record<'a>,
     dialects: Dialects,
-) -> Result<Option<(Dialect, DialectRequest<'a>)>, Rejection> {
-    let mut spoken: Option<(Dialect, HeaderLookup<'a>)> = None;
-    let mut all = Dialects::default();
-    for (name, value) in record.headers {
-        let Some((dialect, index)) = dialects.find_header(name) else {
-            continue;
-        };
-        let (first, headers) =
-            spoken.get_or_insert_with(|| (dialect, HeaderLookup::new(dialect.headers())));
-        all = all.with(dialect);
-        if *first == dialect {
-            headers.record(index, value);
+    has_controls: bool,
+) -> Result<Option<DialectRequest<'a>>, Rejection> {
+    if dialects == Dialects::default() {
+        return Ok(None);
+    }
+    let mut spoken = Dialects::default();
+    let mut found = HeaderLookup::default();
+    for (name, value) in record.headers.iter() {
+        if let Some((dialect, index)) = dialects.find_header(name) {
+            spoken = spoken.with(dialect);
+            found.record(index, value);
         }
     }
-    let Some((dialect, headers)) = spoken else {
-        return Ok(None);
-    };
-    let names: Vec<_> = all.iter().map(Dialect::name).collect();
-    if names.len() > 1 {
-        let detail = format!(
-            "the record has headers of {}; use one of them",
-            names.join(" and ")
-        );
-        return Err(Rejection::new(Reason::DialectConflict, detail));
-    }
-    Ok(dialect
-        .read(&headers, record)?
-        .map(|asked| (dialect, asked)))
-}
-
-/// As [`read`], for a record that has neither a control header nor a dialect's.
-pub(super) fn read_without_headers<'a>(
-    record: &Record<'a>,
-    dialects: Dialects,
-) -> Option<(Dialect, DialectRequest<'a>)> {
-    let asked = if dialects.has(Dialect::Etf1) {
-        etf1::read_without_headers(record)?
-    } else {
-        return None;
-    };
-    Some((Dialect::Etf1, asked))
-}
-
-/// The format of a header that gives a due time.
-struct DueHeader {
-    parse: fn(&str) -> Option<DueSpec>,
-    reason: Reason,
-    accepts: &'static str,
-}
-
-const MILLIS_AFTER: DueHeader = DueHeader {
-    parse: |text| time_grammar::parse_millis_after(text).map(DueSpec::After),
-    reason: Reason::InvalidAfter,
-    accepts: "whole milliseconds",
-};
-const SECONDS_AFTER: DueHeader = DueHeader {
-    parse: |text| time_grammar::parse_seconds_after(text).map(DueSpec::After),
-    reason: Reason::InvalidAfter,
-    accepts: "whole seconds",
-};
-const MILLIS_AT: DueHeader = DueHeader {
-    parse: |text| time_grammar::parse_millis_at(text).map(DueSpec::At),
-    reason: Reason::InvalidAt,
-    accepts: "whole milliseconds since 1970",
-};
-const SECONDS_AT: DueHeader = DueHeader {
-    parse: |text| time_grammar::parse_seconds_at(text).map(DueSpec::At),
-    reason: Reason::InvalidAt,
-    accepts: "whole seconds since 1970",
-};
-
-impl DueHeader {
-    /// A delivery at the time of the header, to the default target. `None` if the record does not
-    /// have the header.
-    fn read<'a>(
-        &self,
-        headers: &HeaderLookup<'a>,
-        index: usize,
-    ) -> Result<Option<ScheduleRequest<'a>>, Rejection> {
-        let Some(text) = headers.text(index)? else {
-            return Ok(None);
-        };
-        let header = headers.name(index);
-        let Some(when) = (self.parse)(text) else {
-            let detail = format!(
-                "{header} is {}; expected {}",
-                Quoted(text.as_bytes()),
-                self.accepts
-            );
-            return Err(Rejection::new(self.reason, detail));
-        };
-        Ok(Some(ScheduleRequest {
-            header,
-            due: when,
-            target: None,
-            key_is_id: false,
-        }))
-    }
-}
-
-/// Rejects a record that has the header, because Postdate does not support it.
-fn reject_header(headers: &HeaderLookup<'_>, index: usize, why: &str) -> Result<(), Rejection> {
-    let Some(text) = headers.text(index)? else {
-        return Ok(());
-    };
-    Err(unsupported(headers.name(index), text, why))
-}
-
-/// As [`reject_header`], but accepts `0`, which requests nothing.
-fn reject_unless_zero(
-    headers: &HeaderLookup<'_>,
-    index: usize,
-    why: &str,
-) -> Result<(), Rejection> {
-    if headers.text(index)? == Some("0") {
-        Ok(())
-    } else {
-        reject_header(headers, index, why)
+    let mut all = spoken.iter();
+    match (all.next(), all.next()) {
+        (Some(dialect), None) => dialect.interpret(&found, record),
+        (Some(_), Some(_)) => {
+            let names: Vec<_> = spoken.iter().map(Dialect::name).collect();
+            let names = names.join(" and ");
+            let detail = format!("the record has headers of {names}; use one of them");
+            Err(Rejection::new(DeadLetterReason::DialectConflict, detail))
+        }
+        // A tombstone needs no header. Without a key it is an ordinary record.
+        (None, _) => {
+            let is_tombstone = record.payload.is_none()
+                && record.key.is_some_and(|key| !key.is_empty())
+                && dialects.iter().any(Dialect::key_is_id);
+            Ok((is_tombstone && !has_controls).then_some(TOMBSTONE))
+        }
     }
 }
 
 fn unsupported(header: &str, text: &str, why: &str) -> Rejection {
     Rejection::new(
-        Reason::DialectUnsupported,
+        DeadLetterReason::DialectUnsupported,
         format!("{header} is {}: {why}", Quoted(text.as_bytes())),
     )
 }
 
 /// Rejects a record that has headers of the dialect, but not the one that gives the due time.
-fn missing_due(headers: &HeaderLookup<'_>, index: usize) -> Rejection {
-    Rejection::new(
-        Reason::MissingDue,
-        format!(
-            "the record has other headers of {}'s system, but not that one",
-            headers.name(index)
-        ),
-    )
+fn missing_due(header: &str) -> Rejection {
+    let detail = format!("the record has other headers of {header}'s system, but not that one");
+    Rejection::new(DeadLetterReason::MissingDue, detail)
 }

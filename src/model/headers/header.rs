@@ -13,8 +13,7 @@
 
 use integer_encoding::VarInt;
 
-/// A borrowed block of headers. Reading never panics: a malformed block ends at its first bad byte.
-/// The checksum of the surrounding run detects damage.
+/// A borrowed block of headers. Reading never panics: iteration ends at the first malformed header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Headers<'a>(&'a [u8]);
 
@@ -33,52 +32,44 @@ impl<'a> Headers<'a> {
     pub(crate) fn iter(self) -> Iter<'a> {
         Iter(self.0)
     }
-}
 
-impl<'a> IntoIterator for Headers<'a> {
-    type Item = Header<'a>;
-    type IntoIter = Iter<'a>;
-
-    fn into_iter(self) -> Iter<'a> {
-        self.iter()
+    /// Returns `false` if a header is malformed.
+    pub(crate) fn is_complete(self) -> bool {
+        let mut headers = self.iter();
+        headers.by_ref().for_each(drop);
+        headers.0.is_empty()
     }
 }
 
-/// See [`Headers::iter`].
 #[derive(Clone, Debug)]
 pub(crate) struct Iter<'a>(&'a [u8]);
-
-impl<'a> Iter<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (head, tail) = self.0.split_at_checked(length)?;
-        self.0 = tail;
-        Some(head)
-    }
-
-    fn varint(&mut self) -> Option<usize> {
-        // Nearly all lengths are one byte.
-        if let Some((&length @ ..0x80, rest)) = self.0.split_first() {
-            self.0 = rest;
-            return Some(length.into());
-        }
-        let (value, read) = u64::decode_var(self.0)?;
-        self.0 = &self.0[read..];
-        usize::try_from(value).ok()
-    }
-}
 
 impl<'a> Iterator for Iter<'a> {
     type Item = Header<'a>;
 
     fn next(&mut self) -> Option<Header<'a>> {
-        let name_length = self.varint()?;
-        let name = self.take(name_length)?;
-        let value = match self.varint()? {
-            0 => None,
-            length => Some(self.take(length - 1)?),
+        let (length, rest) = split_varint(self.0)?;
+        let (name, rest) = rest.split_at_checked(length)?;
+        let (value, rest) = match split_varint(rest)? {
+            (0, rest) => (None, rest),
+            (length, rest) => {
+                let (value, rest) = rest.split_at_checked(length - 1)?;
+                (Some(value), rest)
+            }
         };
+        self.0 = rest;
         Some((name, value))
     }
+}
+
+/// A varint and the bytes after it.
+fn split_varint(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    // Nearly all lengths are one byte.
+    if let Some((&length @ ..0x80, rest)) = bytes.split_first() {
+        return Some((length.into(), rest));
+    }
+    let (value, length) = u64::decode_var(bytes)?;
+    Some((usize::try_from(value).ok()?, &bytes[length..]))
 }
 
 /// Appends one header to a block.
@@ -126,14 +117,20 @@ mod tests {
                 push_varint(&mut block, length);
                 let written = length.encode_var(&mut bytes);
                 prop_assert_eq!(&block, &bytes[..written]);
-                let mut read = Iter(&block);
-                prop_assert_eq!((read.varint(), read.0.len()), (Some(length as usize), 0));
+                prop_assert_eq!(split_varint(&block), Some((length as usize, &[][..])));
             }
         }
 
         #[test]
-        fn foreign_bytes_never_panic(block: Vec<u8>) {
-            let _ = Headers::from_block(&block).iter().count();
+        fn foreign_bytes_never_panic_and_a_cut_block_is_not_complete(block: Vec<u8>, cut: usize) {
+            let headers = Headers::from_block(&block);
+            let _ = headers.iter().count();
+            let mut whole = Vec::new();
+            headers.iter().for_each(|(name, value)| push_header(&mut whole, name, value));
+            prop_assert!(Headers::from_block(&whole).is_complete());
+            push_header(&mut whole, b"name", Some(b"value"));
+            let cut = 1 + cut % 10;
+            prop_assert!(!Headers::from_block(&whole[..whole.len() - cut]).is_complete());
         }
     }
 }

@@ -1,55 +1,35 @@
 //! Finds the headers of a list of names on a record. Does not interpret their values.
 
-use crate::model::parsing::dead_letter_reason::Reason;
+use crate::model::parsing::dead_letter_reason::DeadLetterReason;
 use crate::model::parsing::rejection::{Quoted, Rejection};
 
 /// The longest list of names.
 const NAMES_MAX: usize = 8;
 
-/// The headers of a record that are in a list of names.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::model) struct HeaderLookup<'a> {
-    names: &'static [&'static str],
-    found: [Found<'a>; NAMES_MAX],
-}
+/// The headers of a record that are in a list of names, by their index in that list.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::model) struct HeaderLookup<'a>([Found<'a>; NAMES_MAX]);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 enum Found<'a> {
+    #[default]
     Absent,
     Once(Option<&'a [u8]>),
     Repeated,
 }
 
 impl<'a> HeaderLookup<'a> {
-    pub(in crate::model) fn new(names: &'static [&'static str]) -> Self {
-        assert!(
-            names.len() <= NAMES_MAX,
-            "a list has at most NAMES_MAX names"
-        );
-        Self {
-            names,
-            found: [Found::Absent; NAMES_MAX],
-        }
-    }
-
     /// Notes that the record has the header with this index in the list.
     pub(in crate::model) fn record(&mut self, index: usize, value: Option<&'a [u8]>) {
-        let found = &mut self.found[index];
-        *found = if matches!(found, Found::Absent) {
-            Found::Once(value)
-        } else {
-            Found::Repeated
+        let found = &mut self.0[index];
+        *found = match found {
+            Found::Absent => Found::Once(value),
+            Found::Once(_) | Found::Repeated => Found::Repeated,
         };
     }
 
     pub(in crate::model) fn is_empty(&self) -> bool {
-        self.found
-            .iter()
-            .all(|found| matches!(found, Found::Absent))
-    }
-
-    pub(in crate::model) fn name(&self, index: usize) -> &'static str {
-        self.names[index]
+        self.0.iter().all(|found| matches!(found, Found::Absent))
     }
 
     /// The header's value, which may be null. The outer `None` means that the record does not have
@@ -57,35 +37,35 @@ impl<'a> HeaderLookup<'a> {
     pub(in crate::model) fn bytes(
         &self,
         index: usize,
+        name: &str,
     ) -> Result<Option<Option<&'a [u8]>>, Rejection> {
-        match self.found[index] {
+        match self.0[index] {
             Found::Absent => Ok(None),
             Found::Once(value) => Ok(Some(value)),
-            Found::Repeated => Err(Rejection::new(
-                Reason::DuplicateHeader,
-                format!("the record has {} more than once", self.name(index)),
-            )),
+            Found::Repeated => {
+                let detail = format!("the record has {name} more than once");
+                Err(Rejection::new(DeadLetterReason::DuplicateHeader, detail))
+            }
         }
     }
 
     /// The header's value as text that is not empty. `None` if the record does not have the header.
-    pub(in crate::model) fn text(&self, index: usize) -> Result<Option<&'a str>, Rejection> {
-        let Some(value) = self.bytes(index)? else {
+    pub(in crate::model) fn text(
+        &self,
+        index: usize,
+        name: &str,
+    ) -> Result<Option<&'a str>, Rejection> {
+        let Some(value) = self.bytes(index, name)? else {
             return Ok(None);
         };
-        let (name, value) = (self.name(index), value.unwrap_or_default());
+        let value = value.unwrap_or_default();
         if value.is_empty() {
-            return Err(Rejection::new(
-                Reason::EmptyValue,
-                format!("{name} has no value"),
-            ));
+            let detail = format!("{name} has no value");
+            return Err(Rejection::new(DeadLetterReason::EmptyValue, detail));
         }
-        let foreign = |_| {
-            Rejection::new(
-                Reason::NotUtf8,
-                format!("{name} is {}, which is not UTF-8", Quoted(value)),
-            )
-        };
-        std::str::from_utf8(value).map(Some).map_err(foreign)
+        str::from_utf8(value).map(Some).map_err(|_| {
+            let detail = format!("{name} is {}, which is not UTF-8", Quoted(value));
+            Rejection::new(DeadLetterReason::NotUtf8, detail)
+        })
     }
 }

@@ -38,7 +38,7 @@ impl OriginFormat {
 
     /// The offset in an origin of this shard. Accepts only the exact spelling that
     /// [`OriginFormat::append_origin`] writes: another spelling would be another idempotency key.
-    pub(crate) fn parse_offset(&self, text: &str) -> Option<Offset> {
+    pub(in crate::model) fn parse_offset(&self, text: &str) -> Option<Offset> {
         let digits = text.strip_prefix(self.prefix.as_str())?;
         let offset = Offset(digits.parse().ok()?);
         (offset.to_string() == digits).then_some(offset)
@@ -48,10 +48,8 @@ impl OriginFormat {
 /// Returns `true` if the origin is of a NATS source: its topic has a colon, which Kafka topics
 /// cannot have.
 pub(crate) fn is_from_subject(origin: &str) -> bool {
-    origin
-        .split('/')
-        .nth(2)
-        .is_some_and(|topic| split_source_topic(topic).is_some())
+    let topic = origin.split('/').nth(2);
+    topic.is_some_and(|topic| split_source_topic(topic).is_some())
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! The value of `postdate-retry`. The timer writes it on a record that it sends back through the
-//! source, and the ingress parses it there. One line of ASCII text, each field at most once, in
-//! this order, one space between two:
+//! source, and the ingress parses it there. One line of ASCII text:
 //!
 //! ```text
 //! attempt=2 origin=prod/orders/orders.delayed/0/42 due=1700000000000 target=orders error=unknown_target at=1700000001000
@@ -12,22 +11,22 @@
 //! | `origin` | the first record's `postdate-origin` |
 //! | `due` | the first record's `postdate-due`, epoch milliseconds |
 //! | `target` | the target that the message names; empty for the route's default |
-//! | `error` | the [`Reason`]'s code of the last failure |
+//! | `error` | the code of the [`DeadLetterReason`] of the last failure |
 //! | `at` | due time of the next attempt, epoch milliseconds |
 //! | `dialect` | name of the dialect that the message speaks; the field is absent if it speaks none |
 //!
-//! This module only parses the value. `parsing::parse_record` decides if it is genuine, by the
-//! record around it.
+//! `parsing::parse_record` decides whether the value is genuine, by the record around it.
 
 use crate::model::dialect::Dialect;
 use crate::model::message::RetryState;
-use crate::model::parsing::dead_letter_reason::Reason;
+use crate::model::parsing::dead_letter_reason::DeadLetterReason;
+use crate::model::protocol::field_values;
 use crate::model::time::Timestamp;
 use std::fmt;
 
 /// The greatest `max_attempts` of the configuration is lower, so Postdate never writes a higher
 /// count.
-pub(crate) const ATTEMPT_MAX: u32 = 10_000;
+const ATTEMPT_MAX: u32 = 10_000;
 
 /// The parsed value. `Display` writes the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,42 +40,33 @@ pub(crate) struct RetryHeader<'a> {
 impl<'a> RetryHeader<'a> {
     /// Accepts only lines that `Display` writes, so that each value has one spelling.
     pub(crate) fn parse(line: &'a str) -> Option<Self> {
-        let mut fields = line.split(' ');
-        let mut field = |name| fields.next()?.strip_prefix(name);
-        let attempt = field("attempt=")?
-            .parse()
-            .ok()
-            .filter(|attempt| (1..=ATTEMPT_MAX).contains(attempt))?;
-        let origin = field("origin=")?;
-        let due = parse_instant(field("due=")?)?;
-        let target = Some(field("target=")?).filter(|target| !target.is_empty());
-        let error = Reason::from_code(field("error=")?)?;
-        let at = parse_instant(field("at=")?)?;
-        let dialect = match fields.next() {
-            Some(field) => Some(Dialect::from_name(field.strip_prefix("dialect=")?)?),
-            None => None,
+        let (fields, dialect) = match line.split_once(" dialect=") {
+            Some((fields, name)) => (fields, Some(Dialect::from_name(name)?)),
+            None => (line, None),
+        };
+        let keys = ["attempt", "origin", "due", "target", "error", "at"];
+        let [attempt, origin, due, target, error, at] = field_values(fields, keys)?;
+        let retry = RetryState {
+            attempt: attempt.parse().ok()?,
+            origin,
+            due: parse_instant(due)?,
+            error: DeadLetterReason::from_code(error)?,
         };
         let value = Self {
-            retry: RetryState {
-                attempt,
-                origin,
-                due,
-                error,
-            },
-            target,
+            retry,
+            target: Some(target).filter(|target| !target.is_empty()),
             dialect,
-            at,
+            at: parse_instant(at)?,
         };
-        (value.to_string() == line).then_some(value)
+        let is_valid = (1..=ATTEMPT_MAX).contains(&retry.attempt) && value.to_string() == line;
+        is_valid.then_some(value)
     }
 }
 
 /// [`Timestamp::AT_ONCE`] is internal, so it is not accepted in a header.
 fn parse_instant(text: &str) -> Option<Timestamp> {
-    text.parse()
-        .ok()
-        .map(Timestamp::from_millis)
-        .filter(|instant| !instant.is_at_once())
+    let instant = Timestamp::from_millis(text.parse().ok()?);
+    (!instant.is_at_once()).then_some(instant)
 }
 
 impl fmt::Display for RetryHeader<'_> {
@@ -87,17 +77,14 @@ impl fmt::Display for RetryHeader<'_> {
             due,
             error,
         } = self.retry;
-        let (due, target, at) = (
-            due.as_millis(),
-            self.target.unwrap_or_default(),
-            self.at.as_millis(),
-        );
-        write!(
-            f,
-            "attempt={attempt} origin={origin} due={due} target={target} error={error} at={at}"
-        )?;
-        self.dialect
-            .map_or(Ok(()), |dialect| write!(f, " dialect={}", dialect.name()))
+        let (due, at) = (due.as_millis(), self.at.as_millis());
+        let target = self.target.unwrap_or_default();
+        write!(f, "attempt={attempt} origin={origin} due={due} ")?;
+        write!(f, "target={target} error={error} at={at}")?;
+        match self.dialect {
+            Some(dialect) => write!(f, " dialect={}", dialect.name()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -114,7 +101,7 @@ mod tests {
                 attempt: 2,
                 origin: "prod/orders/orders.delayed/0/42",
                 due: Timestamp::from_millis(1_700_000_000_000),
-                error: Reason::UnknownTarget,
+                error: DeadLetterReason::UnknownTarget,
             },
             target: Some("orders"),
             dialect: None,
@@ -152,7 +139,7 @@ mod tests {
             origin in "[a-z0-9/._-]{1,30}",
             (due, at) in (i64::MIN + 1.., i64::MIN + 1..),
             target in proptest::option::of("[a-zA-Z0-9._-]{1,20}"),
-            error in proptest::sample::select(Reason::ALL),
+            error in proptest::sample::select(DeadLetterReason::ALL),
             dialect in proptest::option::of(proptest::sample::select(&Dialect::ALL)),
         ) {
             let retry = RetryState { attempt, origin: &origin, due: Timestamp::from_millis(due), error };

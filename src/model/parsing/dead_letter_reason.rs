@@ -6,11 +6,11 @@ macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $name:ident = $code:literal,)+) => {
         /// The code of a dead letter. A code is never renamed. New codes are announced in the docs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub(crate) enum Reason {
+        pub(crate) enum DeadLetterReason {
             $($(#[doc = $doc])+ $name,)+
         }
 
-        impl Reason {
+        impl DeadLetterReason {
             pub(crate) const ALL: &[Self] = &[$(Self::$name,)+];
 
             /// The value of `postdate-error`.
@@ -94,7 +94,7 @@ reasons! {
     Overdue = "overdue",
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for DeadLetterReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.code())
     }
@@ -106,13 +106,15 @@ mod tests {
 
     #[test]
     fn every_code_is_unique_and_reads_back() {
-        let codes: std::collections::BTreeSet<_> = Reason::ALL.iter().map(|r| r.code()).collect();
-        assert_eq!(codes.len(), Reason::ALL.len());
+        let codes: std::collections::BTreeSet<_> =
+            DeadLetterReason::ALL.iter().map(|r| r.code()).collect();
+        assert_eq!(codes.len(), DeadLetterReason::ALL.len());
         assert!(
-            Reason::ALL
+            DeadLetterReason::ALL
                 .iter()
-                .all(|r| Reason::from_code(r.code()) == Some(*r) && !r.meaning().is_empty())
+                .all(|r| DeadLetterReason::from_code(r.code()) == Some(*r)
+                    && !r.meaning().is_empty())
         );
-        assert_eq!(Reason::from_code("something_else"), None);
+        assert_eq!(DeadLetterReason::from_code("something_else"), None);
     }
 }

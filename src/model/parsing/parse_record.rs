@@ -8,14 +8,14 @@
 //! |---|---|
 //! | number and bytes of all headers | `too_many_headers` |
 //! | `postdate-retry`; a record that has it is parsed by it alone | `invalid_retry`, or as the target |
-//! | `postdate-op`: `schedule` or `cancel`, exactly | `invalid_op` |
-//! | `postdate-id`: 1-128 of `A-Z a-z 0-9 . _ : -` | `invalid_id`, `cancel_without_id` |
+//! | `postdate-op` | `invalid_op` |
+//! | `postdate-id` | `invalid_id`, `cancel_without_id` |
 //! | (a cancel ends here) | |
-//! | `postdate-at` and `postdate-after`: not both; see `time_grammar` | `at_and_after`, `invalid_at`, `invalid_after` |
+//! | `postdate-at` and `postdate-after`: see `time_grammar` | `at_and_after`, `invalid_at`, `invalid_after` |
 //! | without both, on a route with dialects: see `dialect` | `dialect_conflict`, `dialect_unsupported`, or as the control header |
 //! | the delay | `delay_above_max`, `invalid_timestamp` |
 //! | no delay with `postdate-op: schedule`, or on a route that requires one | `missing_due` |
-//! | `postdate-to`, or the dialect's target, or the route's default | see [`RoutingRules::resolve_target`] |
+//! | `postdate-to`, or the dialect's target, or the route's default | see [`TargetRules::resolve`] |
 //! | the key, if the dialect uses it as the id and there is no `postdate-id` | `invalid_id` |
 //!
 //! A control header, or a dialect's, that the record has twice is `duplicate_header`, even with
@@ -32,20 +32,17 @@
 //! **A record without delay** becomes a message that is due at once. Its `postdate-to` applies, and
 //! its `postdate-id` replaces the waiting message of that id.
 
+use super::dead_letter_reason::DeadLetterReason;
+use super::rejection::{Quoted, Rejection};
+use super::time_grammar::{self, Delay, DueSpec, format_units};
 use crate::limit::{RECORD_HEADER_BYTES_MAX, RECORD_HEADERS_MAX};
-use crate::model::dialect::{self, Dialect, DialectRequest};
-use crate::model::headers::header::Headers;
+use crate::model::dialect::{DialectRequest, read_request};
 use crate::model::headers::header_lookup::HeaderLookup;
 use crate::model::headers::header_name::ControlHeader;
-use crate::model::headers::origin::OriginFormat;
-use crate::model::headers::retry;
-use crate::model::message::{Body, Disposition, Record};
-use crate::model::parsing::dead_letter_reason::Reason;
-use crate::model::parsing::rejection::{Quoted, Rejection};
-use crate::model::parsing::time_grammar::{Delay, DueSpec, format_units, parse_after, parse_at};
-use crate::model::routing::routing_rules::{RoutingRules, WithoutDelay};
-use crate::model::routing::target_rules::TemplateInput;
-use crate::model::time::Timestamp;
+use crate::model::headers::retry::RetryHeader;
+use crate::model::{
+    Body, Disposition, Headers, OriginFormat, Record, RoutingRules, Timestamp, WithoutDelay,
+};
 use std::time::Duration;
 
 const ID_BYTES_MAX: usize = 128;
@@ -55,22 +52,11 @@ const ID_FORMAT: &str = "1-128 of A-Z a-z 0-9 . _ : -";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ParsedRecord<'a> {
     /// Waits until `due`, which is [`Timestamp::AT_ONCE`] for a relay and for nothing else.
-    Message {
-        due: Timestamp,
-        body: Body<'a>,
-        warning: Option<Warning>,
-    },
+    Message { due: Timestamp, body: Body<'a> },
     /// Cancels the waiting message of the id. The record itself is not stored.
     Cancel { id: &'a str },
     /// Becomes a dead letter: see [`Body::rejected`].
     Rejected(Rejection),
-}
-
-/// A value that is accepted, but is probably a mistake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Warning {
-    /// The due time is before the year 2000: probably seconds instead of milliseconds.
-    DueBefore2000,
 }
 
 /// Parses a record of the shard that `origins` belongs to.
@@ -82,110 +68,116 @@ pub(crate) fn parse_record<'a>(
     parse(record, origins, rules).unwrap_or_else(ParsedRecord::Rejected)
 }
 
-impl<'a> Body<'a> {
-    /// The body of a rejected record, with everything that the record has. Its message is due at
-    /// once.
-    pub(crate) fn rejected(record: &Record<'a>, rejection: &'a Rejection) -> Self {
-        let disposition = Disposition::DeadLetter {
-            reason: rejection.reason,
-            detail: &rejection.detail,
-        };
-        body(record, None, None, disposition)
-    }
-}
-
 fn parse<'a>(
     record: &Record<'a>,
     origins: &OriginFormat,
     rules: &RoutingRules,
 ) -> Result<ParsedRecord<'a>, Rejection> {
-    let controls = ControlHeaders::read(record.headers)?;
-    if let Some(line) = controls.text(ControlHeader::Retry)? {
+    let controls = find_controls(record.headers)?;
+    let text = |control: ControlHeader| controls.text(control as usize, control.name());
+    if let Some(line) = text(ControlHeader::Retry)? {
         return parse_retry(line, record, origins, rules);
     }
-    let op = parse_op(&controls)?;
-    let id = parse_id(&controls)?;
-    if op == Some(Op::Cancel) {
-        let id = id.ok_or_else(|| {
-            let detail = "postdate-op: cancel needs a postdate-id; the record has none";
-            Rejection::new(Reason::CancelWithoutId, detail)
-        })?;
-        return Ok(ParsedRecord::Cancel { id });
+    let op = text(ControlHeader::Op)?.map(check_op).transpose()?;
+    let id = text(ControlHeader::Id)?.map(check_id).transpose()?;
+    if op == Some("cancel") {
+        return cancel(id, || {
+            "postdate-op: cancel needs a postdate-id; the record has none".to_owned()
+        });
     }
-    let due_header = parse_due_header(&controls)?;
+    let is_schedule = op.is_some();
+    let due_header = due_header(text(ControlHeader::At)?, text(ControlHeader::After)?)?;
     // A control header with a due time has precedence over all dialects.
-    let spoken = match due_header {
+    let request = match due_header {
         Some(_) => None,
-        None => parse_dialect(&controls, op, record, rules)?,
+        None => read_request(record, rules.dialects, !controls.is_empty())?,
     };
-    let (dialect, schedule) = match spoken {
-        None => (None, None),
-        Some((_, DialectRequest::Cancel(by))) => {
-            let id = match id {
-                Some(id) => id,
-                None => cancel_by_key(record, by)?,
-            };
-            return Ok(ParsedRecord::Cancel { id });
+    let schedule = match request {
+        Some(DialectRequest::Cancel(by)) if !is_schedule => {
+            let id = id.map_or_else(|| key_as_id(record), |id| Ok(Some(id)))?;
+            return cancel(id, || {
+                format!("{by} cancels the message of the record's key, but the record has no key")
+            });
         }
-        Some((dialect, DialectRequest::Schedule(schedule))) => (Some(dialect), Some(schedule)),
+        Some(DialectRequest::Schedule(schedule)) => Some(schedule),
+        _ => None,
     };
     let due_header = due_header.or(schedule.map(|schedule| (schedule.header, schedule.due)));
     let (due, disposition) = match due_header {
-        Some((header, spec)) => {
-            let due = resolve_due(header, spec, record, rules)?;
+        Some((_, DueSpec::At(due))) => (check_due(due, record, rules)?, Disposition::Deliver),
+        Some((header, DueSpec::After(delay))) => {
+            let due = add_delay(header, delay, record, rules)?;
             (due, Disposition::Deliver)
         }
-        None => (Timestamp::AT_ONCE, without_due(op, record, rules)?),
+        None => {
+            let timestamp = relay_timestamp(is_schedule, record, rules)?;
+            (Timestamp::AT_ONCE, Disposition::Relay { timestamp })
+        }
     };
-    let target = controls.text(ControlHeader::To)?;
-    let target = target.or(schedule.and_then(|schedule| schedule.target));
-    rules.resolve_target(target, template_input(record, origins))?;
-    let id = match (id, schedule) {
-        (None, Some(schedule)) if schedule.key_is_id => key_as_id(record)?,
-        (id, _) => id,
+    let target = text(ControlHeader::To)?.or(schedule.and_then(|schedule| schedule.target));
+    rules
+        .targets
+        .resolve(target, origins.topic(), record.headers)?;
+    let id = match id {
+        None if schedule.is_some_and(|schedule| schedule.key_is_id) => key_as_id(record)?,
+        id => id,
     };
     let body = Body {
-        dialect,
-        ..body(record, id, target, disposition)
+        id,
+        target,
+        dialect: schedule.map(|schedule| schedule.dialect),
+        disposition,
+        ..Body::of(record)
     };
-    Ok(message(due, body))
+    Ok(ParsedRecord::Message { due, body })
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Op {
-    Schedule,
-    Cancel,
-}
-
-/// `None` without the header: then the record is a schedule if it has a delay.
-fn parse_op(controls: &ControlHeaders<'_>) -> Result<Option<Op>, Rejection> {
-    match controls.text(ControlHeader::Op)? {
-        None => Ok(None),
-        Some("schedule") => Ok(Some(Op::Schedule)),
-        Some("cancel") => Ok(Some(Op::Cancel)),
-        Some(op) => Err(invalid_value(
-            Reason::InvalidOp,
-            ControlHeader::Op,
-            op,
-            "schedule or cancel",
-        )),
+/// Finds the control headers in one pass. A duplicate does not end the pass, because the reason of
+/// a rejection must not depend on the order of the headers.
+fn find_controls(headers: Headers<'_>) -> Result<HeaderLookup<'_>, Rejection> {
+    let too_many = |detail| Rejection::new(DeadLetterReason::TooManyHeaders, detail);
+    let bytes = headers.as_block().len();
+    if bytes > RECORD_HEADER_BYTES_MAX {
+        return Err(too_many(format!(
+            "the record has {bytes} bytes of headers; at most {RECORD_HEADER_BYTES_MAX} are taken"
+        )));
     }
+    let mut controls = HeaderLookup::default();
+    for (index, (name, value)) in headers.iter().enumerate() {
+        if index == RECORD_HEADERS_MAX {
+            let detail = format!("the record has more than {RECORD_HEADERS_MAX} headers");
+            return Err(too_many(detail));
+        }
+        if let Some(control) = ControlHeader::from_name(name) {
+            controls.record(control as usize, value);
+        }
+    }
+    Ok(controls)
 }
 
-fn parse_id<'a>(controls: &ControlHeaders<'a>) -> Result<Option<&'a str>, Rejection> {
-    let Some(id) = controls.text(ControlHeader::Id)? else {
-        return Ok(None);
-    };
+fn cancel<'a>(
+    id: Option<&'a str>,
+    without_id: impl FnOnce() -> String,
+) -> Result<ParsedRecord<'a>, Rejection> {
+    id.map(|id| ParsedRecord::Cancel { id })
+        .ok_or_else(|| Rejection::new(DeadLetterReason::CancelWithoutId, without_id()))
+}
+
+fn check_op(op: &str) -> Result<&str, Rejection> {
+    if matches!(op, "schedule" | "cancel") {
+        return Ok(op);
+    }
+    let (reason, header) = (DeadLetterReason::InvalidOp, ControlHeader::Op.name());
+    let expected = "schedule or cancel";
+    Err(Rejection::invalid_value(reason, header, op, expected))
+}
+
+fn check_id(id: &str) -> Result<&str, Rejection> {
     if is_id(id.as_bytes()) {
-        Ok(Some(id))
-    } else {
-        Err(invalid_value(
-            Reason::InvalidId,
-            ControlHeader::Id,
-            id,
-            ID_FORMAT,
-        ))
+        return Ok(id);
     }
+    let (reason, header) = (DeadLetterReason::InvalidId, ControlHeader::Id.name());
+    Err(Rejection::invalid_value(reason, header, id, ID_FORMAT))
 }
 
 fn is_id(bytes: &[u8]) -> bool {
@@ -195,56 +187,21 @@ fn is_id(bytes: &[u8]) -> bool {
 }
 
 /// The due time of a control header, with the name of the header.
-fn parse_due_header(
-    controls: &ControlHeaders<'_>,
+fn due_header(
+    at: Option<&str>,
+    after: Option<&str>,
 ) -> Result<Option<(&'static str, DueSpec)>, Rejection> {
-    let when = match (
-        controls.text(ControlHeader::At)?,
-        controls.text(ControlHeader::After)?,
-    ) {
+    let (control, format, value) = match (at, after) {
         (None, None) => return Ok(None),
+        (Some(at), None) => (ControlHeader::At, time_grammar::AT, at),
+        (None, Some(after)) => (ControlHeader::After, time_grammar::AFTER, after),
         (Some(_), Some(_)) => {
-            return Err(Rejection::new(
-                Reason::AtAndAfter,
-                "the record has both postdate-at and postdate-after",
-            ));
-        }
-        (Some(at), None) => {
-            let expected =
-                "epoch milliseconds, or RFC 3339 with an offset such as 2027-01-31T09:00:00Z";
-            let at = parse_at(at)
-                .ok_or_else(|| invalid_value(Reason::InvalidAt, ControlHeader::At, at, expected))?;
-            (ControlHeader::At.name(), DueSpec::At(at))
-        }
-        (None, Some(after)) => {
-            let expected = "milliseconds, or units such as 1h30m, 250ms, 7d";
-            let after = parse_after(after).ok_or_else(|| {
-                invalid_value(Reason::InvalidAfter, ControlHeader::After, after, expected)
-            })?;
-            (ControlHeader::After.name(), DueSpec::After(after))
+            let detail = "the record has both postdate-at and postdate-after";
+            return Err(Rejection::new(DeadLetterReason::AtAndAfter, detail));
         }
     };
-    Ok(Some(when))
-}
-
-/// The request of the record in a dialect of the route.
-fn parse_dialect<'a>(
-    controls: &ControlHeaders<'a>,
-    op: Option<Op>,
-    record: &Record<'a>,
-    rules: &RoutingRules,
-) -> Result<Option<(Dialect, DialectRequest<'a>)>, Rejection> {
-    if rules.dialects.is_empty() {
-        return Ok(None);
-    }
-    let spoken = match dialect::read(record, rules.dialects)? {
-        None if controls.0.is_empty() => dialect::read_without_headers(record, rules.dialects),
-        spoken => spoken,
-    };
-    let is_overruled = |asked: &DialectRequest<'_>| {
-        op == Some(Op::Schedule) && matches!(asked, DialectRequest::Cancel(_))
-    };
-    Ok(spoken.filter(|(_, asked)| !is_overruled(asked)))
+    let due = format.parse_value(control.name(), value)?;
+    Ok(Some((control.name(), due)))
 }
 
 /// The key as the id, for a dialect that uses it so. `None` without a key: such a message cannot be
@@ -253,39 +210,15 @@ fn key_as_id<'a>(record: &Record<'a>) -> Result<Option<&'a str>, Rejection> {
     let Some(key) = record.key.filter(|key| !key.is_empty()) else {
         return Ok(None);
     };
-    let rejected = || {
-        let detail = format!(
-            "the record's key, {}, is used as the id; an id is {ID_FORMAT}, and a postdate-id has precedence",
-            Quoted(key)
-        );
-        Rejection::new(Reason::InvalidId, detail)
-    };
-    if !is_id(key) {
-        return Err(rejected());
-    }
-    std::str::from_utf8(key).map(Some).map_err(|_| rejected())
-}
-
-fn cancel_by_key<'a>(record: &Record<'a>, by: &str) -> Result<&'a str, Rejection> {
-    let without_key = || {
-        Rejection::new(
-            Reason::CancelWithoutId,
-            format!("{by} cancels the message of the record's key, but the record has no key"),
-        )
-    };
-    key_as_id(record)?.ok_or_else(without_key)
-}
-
-/// The due time of the record. `header` is the name of the header that gives it.
-fn resolve_due(
-    header: &str,
-    when: DueSpec,
-    record: &Record<'_>,
-    rules: &RoutingRules,
-) -> Result<Timestamp, Rejection> {
-    match when {
-        DueSpec::At(due) => check_due(due, record, rules),
-        DueSpec::After(delay) => add_delay(header, delay, record, rules),
+    match str::from_utf8(key) {
+        Ok(id) if is_id(key) => Ok(Some(id)),
+        _ => {
+            let detail = format!(
+                "the record's key, {}, is used as the id; an id is {ID_FORMAT}, and a postdate-id has precedence",
+                Quoted(key)
+            );
+            Err(Rejection::new(DeadLetterReason::InvalidId, detail))
+        }
     }
 }
 
@@ -296,21 +229,18 @@ fn check_due(
 ) -> Result<Timestamp, Rejection> {
     let start = delay_base(record);
     let delay = due.since(start);
-    if delay > rules.max_delay {
-        let is_own = record.timestamp == Some(start);
-        return Err(delay_above_max(
-            delay,
-            if is_own {
-                "its timestamp"
-            } else {
-                "the year 2000, because it has no later timestamp"
-            },
-            rules,
-        ));
+    if delay <= rules.max_delay {
+        return Ok(due);
     }
-    Ok(due)
+    let start = if record.timestamp == Some(start) {
+        "its timestamp"
+    } else {
+        "the year 2000, because it has no later timestamp"
+    };
+    Err(delay_above_max(delay, start, rules))
 }
 
+/// The due time of a message with a delay. `header` is the name of the header that gives it.
 fn add_delay(
     header: &str,
     delay: Delay,
@@ -320,64 +250,52 @@ fn add_delay(
     if delay.as_duration() > rules.max_delay {
         return Err(delay_above_max(delay.as_duration(), "its timestamp", rules));
     }
-    let rejected = |found: String| {
-        Rejection::new(
-            Reason::InvalidTimestamp,
-            format!("{header} cannot be counted from {found}"),
-        )
+    let start = match record.timestamp {
+        None => "a record without a timestamp".to_owned(),
+        Some(timestamp) if timestamp < Timestamp::YEAR_2000 => {
+            let millis = timestamp.as_millis();
+            format!("the record's timestamp {millis}, which is before the year 2000")
+        }
+        Some(timestamp) => match delay.added_to(timestamp) {
+            Some(due) => return Ok(due),
+            None => format!("the record's timestamp {timestamp}: the sum overflows 64 bits"),
+        },
     };
-    let timestamp = record
-        .timestamp
-        .ok_or_else(|| rejected("a record without a timestamp".to_owned()))?;
-    if timestamp < Timestamp::YEAR_2000 {
-        return Err(rejected(format!(
-            "the record's timestamp {}, which is before the year 2000",
-            timestamp.as_millis()
-        )));
-    }
-    delay.added_to(timestamp).ok_or_else(|| {
-        rejected(format!(
-            "the record's timestamp {timestamp}: the sum overflows 64 bits"
-        ))
-    })
+    let detail = format!("{header} cannot be counted from {start}");
+    Err(Rejection::new(DeadLetterReason::InvalidTimestamp, detail))
 }
 
 /// The time from which delays are measured.
-fn delay_base(record: &Record<'_>) -> Timestamp {
+pub(super) fn delay_base(record: &Record<'_>) -> Timestamp {
     record.timestamp.map_or(Timestamp::YEAR_2000, |timestamp| {
         timestamp.max(Timestamp::YEAR_2000)
     })
 }
 
-fn delay_above_max(delay: Duration, from: &str, rules: &RoutingRules) -> Rejection {
+fn delay_above_max(delay: Duration, start: &str, rules: &RoutingRules) -> Rejection {
     let (delay, max) = (format_units(delay), format_units(rules.max_delay));
-    Rejection::new(
-        Reason::DelayAboveMax,
-        format!("the record is due {delay} after {from}; the route's max_delay is {max}"),
-    )
+    let detail = format!("the record is due {delay} after {start}; the route's max_delay is {max}");
+    Rejection::new(DeadLetterReason::DelayAboveMax, detail)
 }
 
-/// The disposition of a record without a due time.
-fn without_due<'a>(
-    op: Option<Op>,
-    record: &Record<'a>,
+/// The timestamp of a record without a due time, which is relayed if its route allows it.
+fn relay_timestamp(
+    is_schedule: bool,
+    record: &Record<'_>,
     rules: &RoutingRules,
-) -> Result<Disposition<'a>, Rejection> {
-    let requirer = match (op, rules.without_delay) {
-        (Some(_), _) => "postdate-op: schedule",
-        (None, WithoutDelay::DeadLetter) => "the route",
-        // Kafka uses -1 for a missing timestamp.
-        (None, WithoutDelay::Relay) => {
+) -> Result<Timestamp, Rejection> {
+    let requirer = match rules.without_delay {
+        _ if is_schedule => "postdate-op: schedule",
+        WithoutDelay::DeadLetter => "the route",
+        WithoutDelay::Relay => {
             let timestamp = record.timestamp.filter(|timestamp| !timestamp.is_at_once());
-            return Ok(Disposition::Relay {
-                timestamp: timestamp.unwrap_or(Timestamp::from_millis(-1)),
-            });
+            // Kafka uses -1 for a missing timestamp.
+            return Ok(timestamp.unwrap_or(Timestamp::from_millis(-1)));
         }
     };
-    Err(Rejection::new(
-        Reason::MissingDue,
-        format!("{requirer} requires postdate-at or postdate-after; the record has neither"),
-    ))
+    let detail =
+        format!("{requirer} requires postdate-at or postdate-after; the record has neither");
+    Err(Rejection::new(DeadLetterReason::MissingDue, detail))
 }
 
 /// Accepts only a line that Postdate could have written on this record, so that a forged line gains
@@ -390,739 +308,35 @@ fn parse_retry<'a>(
     rules: &RoutingRules,
 ) -> Result<ParsedRecord<'a>, Rejection> {
     let rejected = |why: &str| {
-        Rejection::new(
-            Reason::InvalidRetry,
-            format!("postdate-retry is {}: {why}", Quoted(line.as_bytes())),
-        )
+        let detail = format!("postdate-retry is {}: {why}", Quoted(line.as_bytes()));
+        Rejection::new(DeadLetterReason::InvalidRetry, detail)
     };
-    let retry::RetryHeader {
+    let RetryHeader {
         retry,
         target,
         dialect,
         at,
-    } = retry::RetryHeader::parse(line).ok_or_else(|| rejected("not as Postdate writes it"))?;
-    if origins
-        .parse_offset(retry.origin)
-        .is_none_or(|offset| offset >= record.offset)
-    {
-        return Err(rejected(
-            "its origin is not an earlier record of this partition",
-        ));
+    } = RetryHeader::parse(line).ok_or_else(|| rejected("not as Postdate writes it"))?;
+    let is_earlier = |offset| offset < record.offset;
+    if !origins.parse_offset(retry.origin).is_some_and(is_earlier) {
+        let why = "its origin is not an earlier record of this partition";
+        return Err(rejected(why));
     }
     if at.since(delay_base(record)) > rules.max_delay.max(rules.max_retry_wait) {
-        return Err(rejected(
-            "its next attempt is further ahead than any that the route makes",
-        ));
+        let why = "its next attempt is further ahead than any that the route makes";
+        return Err(rejected(why));
     }
-    let allowed = rules.resolve_target(target, template_input(record, origins));
+    let allowed = rules
+        .targets
+        .resolve(target, origins.topic(), record.headers);
     allowed.map_err(|Rejection { reason, detail }| {
         Rejection::new(reason, format!("retry of {}: {detail}", retry.origin))
     })?;
-    Ok(message(
-        at,
-        Body {
-            dialect,
-            ..body(record, None, target, Disposition::Retry(retry))
-        },
-    ))
-}
-
-fn template_input<'a>(record: &Record<'a>, origins: &'a OriginFormat) -> TemplateInput<'a> {
-    TemplateInput {
-        topic: origins.topic(),
-        headers: record.headers,
-    }
-}
-
-fn message(due: Timestamp, body: Body<'_>) -> ParsedRecord<'_> {
-    let meant = due >= Timestamp::YEAR_2000 || due.is_at_once();
-    ParsedRecord::Message {
-        due,
-        body,
-        warning: (!meant).then_some(Warning::DueBefore2000),
-    }
-}
-
-fn body<'a>(
-    record: &Record<'a>,
-    id: Option<&'a str>,
-    target: Option<&'a str>,
-    disposition: Disposition<'a>,
-) -> Body<'a> {
-    Body {
-        key: record.key,
-        payload: record.payload,
-        headers: record.headers,
-        id,
+    let body = Body {
         target,
-        dialect: None,
-        disposition,
-    }
-}
-
-fn invalid_value(reason: Reason, control: ControlHeader, value: &str, expected: &str) -> Rejection {
-    Rejection::new(
-        reason,
-        format!(
-            "{} is {}; expected {expected}",
-            control.name(),
-            Quoted(value.as_bytes())
-        ),
-    )
-}
-
-/// The control headers of one record.
-struct ControlHeaders<'a>(HeaderLookup<'a>);
-
-impl<'a> ControlHeaders<'a> {
-    /// Reads all headers in one pass. A duplicate does not end the pass, because the reason of a
-    /// rejection must not depend on the order of the headers.
-    fn read(headers: Headers<'a>) -> Result<Self, Rejection> {
-        let bytes = headers.as_block().len();
-        if bytes > RECORD_HEADER_BYTES_MAX {
-            let detail = format!(
-                "the record has {bytes} bytes of headers; at most {RECORD_HEADER_BYTES_MAX} are taken"
-            );
-            return Err(Rejection::new(Reason::TooManyHeaders, detail));
-        }
-        let mut lookup = HeaderLookup::new(&ControlHeader::NAMES);
-        for (index, (name, value)) in headers.iter().enumerate() {
-            if index == RECORD_HEADERS_MAX {
-                return Err(Rejection::new(
-                    Reason::TooManyHeaders,
-                    format!("the record has more than {RECORD_HEADERS_MAX} headers"),
-                ));
-            }
-            if let Some(control) = ControlHeader::from_name(name) {
-                lookup.record(control as usize, value);
-            }
-        }
-        Ok(Self(lookup))
-    }
-
-    fn text(&self, control: ControlHeader) -> Result<Option<&'a str>, Rejection> {
-        self.0.text(control as usize)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::dialect::Dialects;
-    use crate::model::headers::header::push_header;
-    use crate::model::message::RetryState;
-    use crate::model::routing::target_rules::{Naming, TargetRules};
-    use crate::model::shard::{Offset, Partition, ShardId};
-    use proptest::prelude::*;
-
-    const OFFSET: Offset = Offset(43);
-    const NOW: i64 = 1_700_000_000_000;
-    const DAY: i64 = 86_400_000;
-    const RETRY: &str = "postdate-retry: attempt=2 origin=prod/orders/orders.delayed/0/42 due=1600000000000 target=audit \
-        error=unknown_target at=1700000060000";
-
-    fn origins() -> OriginFormat {
-        OriginFormat::new(
-            "prod",
-            &ShardId::new("orders", Partition::new("orders.delayed", 0)),
-        )
-    }
-
-    fn targets(default: Option<&str>) -> TargetRules {
-        let allowed = [
-            "billing.*",
-            "audit",
-            "orders.delayed",
-            "$*",
-            "__*",
-            "..",
-            "* *",
-        ];
-        TargetRules::new(Naming::Topic, default, allowed, ["orders.delayed"])
-    }
-
-    fn rules() -> RoutingRules {
-        RoutingRules {
-            targets: targets(Some("orders")),
-            max_delay: Duration::from_secs(30 * 86_400),
-            max_retry_wait: Duration::from_secs(1),
-            without_delay: WithoutDelay::Relay,
-            dialects: Dialects::default(),
-        }
-    }
-
-    /// A header block from lines: `name: value`, or `name` alone for a null value.
-    fn block<L: AsRef<[u8]>>(lines: &[L]) -> Vec<u8> {
-        let mut block = Vec::new();
-        for line in lines.iter().map(AsRef::as_ref) {
-            match line.windows(2).position(|pair| pair == b": ") {
-                Some(at) => push_header(&mut block, &line[..at], Some(&line[at + 2..])),
-                None => push_header(&mut block, line, None),
-            }
-        }
-        block
-    }
-
-    fn record(timestamp: Option<i64>, block: &[u8]) -> Record<'_> {
-        Record {
-            offset: OFFSET,
-            timestamp: timestamp.map(Timestamp::from_millis),
-            key: Some(b"key"),
-            payload: Some(b"payload"),
-            headers: Headers::from_block(block),
-        }
-    }
-
-    /// The expected result of a row, in short.
-    #[derive(Debug, PartialEq, Eq)]
-    enum Is {
-        Due(i64),
-        DueWithWarning(i64),
-        Relayed,
-        Retried(i64),
-        Cancelled,
-        DeadLetter(Reason),
-    }
-
-    fn short(parsed: &ParsedRecord<'_>) -> Is {
-        match parsed {
-            ParsedRecord::Cancel { .. } => Is::Cancelled,
-            ParsedRecord::Rejected(rejection) => Is::DeadLetter(rejection.reason),
-            ParsedRecord::Message { due, body, warning } => match body.disposition {
-                Disposition::Relay { .. } => Is::Relayed,
-                Disposition::Retry(_) => Is::Retried(due.as_millis()),
-                _ if warning.is_some() => Is::DueWithWarning(due.as_millis()),
-                _ => Is::Due(due.as_millis()),
-            },
-        }
-    }
-
-    type Row<'a> = (&'a str, &'a RoutingRules, Option<i64>, &'a [&'a [u8]], Is);
-
-    fn check(rows: &[Row<'_>]) {
-        for (meaning, rules, timestamp, lines, expected) in rows {
-            let block = block(lines);
-            let parsed = parse_record(&record(*timestamp, &block), &origins(), rules);
-            assert_eq!(
-                short(&parsed),
-                *expected,
-                "{meaning}: {} gave {parsed:?}",
-                lines.join(&b", "[..]).escape_ascii()
-            );
-        }
-    }
-
-    #[test]
-    #[rustfmt::skip]
-    fn bad_delays_get_what_the_docs_say() {
-        use Is::{DeadLetter, Due, DueWithWarning, Relayed};
-        use Reason::{AtAndAfter, DelayAboveMax, DuplicateHeader, EmptyValue, InvalidAfter, InvalidAt, MissingDue, NotUtf8};
-        let r = &rules();
-        let strict = &RoutingRules { without_delay: WithoutDelay::DeadLetter, ..rules() };
-        let now = Some(NOW);
-        check(&[
-            ("no delay header", r, now, &[b"other: 1"], Relayed),
-            ("no delay header", r, now, &[], Relayed),
-            ("no delay header", r, None, &[], Relayed),
-            ("no delay header", strict, now, &[], DeadLetter(MissingDue)),
-            ("no delay header", strict, now, &[b"postdate-to: audit"], DeadLetter(MissingDue)),
-            ("no delay header on an explicit schedule", r, now, &[b"postdate-op: schedule"], DeadLetter(MissingDue)),
-            ("empty or null value", r, now, &[b"postdate-after: "], DeadLetter(EmptyValue)),
-            ("empty or null value", r, now, &[b"postdate-after"], DeadLetter(EmptyValue)),
-            ("empty or null value", r, now, &[b"postdate-at"], DeadLetter(EmptyValue)),
-            ("value not UTF-8", r, now, &[b"postdate-after: 5\xff"], DeadLetter(NotUtf8)),
-            ("value not UTF-8", r, now, &[b"postdate-at: \xc3\x28"], DeadLetter(NotUtf8)),
-            ("abc", r, now, &[b"postdate-after: abc"], DeadLetter(InvalidAfter)),
-            ("abc", r, now, &[b"postdate-at: abc"], DeadLetter(InvalidAt)),
-            ("negative delay", r, now, &[b"postdate-after: -5"], Due(NOW - 5)),
-            ("negative delay", r, now, &[b"postdate-after: -1700000000000"], DueWithWarning(0)),
-            ("negative delay", r, now, &[b"postdate-after: -9223372036854775808"], DueWithWarning(NOW + i64::MIN)),
-            ("zero", r, now, &[b"postdate-after: 0"], Due(NOW)),
-            ("zero", r, now, &[b"postdate-at: 0"], DueWithWarning(0)),
-            ("u64 overflow", r, now, &[b"postdate-after: 18446744073709551616"], DeadLetter(InvalidAfter)),
-            ("u64 overflow", r, now, &[b"postdate-at: 18446744073709551616"], DeadLetter(InvalidAt)),
-            ("the greatest delay", r, now, &[b"postdate-after: 9223372036854775807"], DeadLetter(DelayAboveMax)),
-            ("the greatest due", r, now, &[b"postdate-at: 9223372036854775807"], DeadLetter(DelayAboveMax)),
-            ("the least due, which means at once", r, now, &[b"postdate-at: -9223372036854775808"], DeadLetter(InvalidAt)),
-            ("one more than the least due", r, now, &[b"postdate-at: -9223372036854775807"], DueWithWarning(i64::MIN + 1)),
-            ("1e9", r, now, &[b"postdate-after: 1e9"], DeadLetter(InvalidAfter)),
-            ("+5", r, now, &[b"postdate-after: +5"], DeadLetter(InvalidAfter)),
-            (" 5 ", r, now, &[b"postdate-after:  5 "], DeadLetter(InvalidAfter)),
-            ("NaN, inf", r, now, &[b"postdate-after: NaN"], DeadLetter(InvalidAfter)),
-            ("NaN, inf", r, now, &[b"postdate-at: inf"], DeadLetter(InvalidAt)),
-            ("exactly the maximum", r, now, &[b"postdate-after: 30d"], Due(NOW + 30 * DAY)),
-            ("above the maximum", r, now, &[b"postdate-after: 30d1ms"], DeadLetter(DelayAboveMax)),
-            ("exactly the maximum", r, now, &[b"postdate-at: 1702592000000"], Due(NOW + 30 * DAY)),
-            ("above the maximum", r, now, &[b"postdate-at: 1702592000001"], DeadLetter(DelayAboveMax)),
-            ("due in the past", r, now, &[b"postdate-at: 1600000000000"], Due(1_600_000_000_000)),
-            ("due in the past", r, now, &[b"postdate-at: 2000-01-01T00:00:00Z"], Due(946_684_800_000)),
-            ("seconds where ms are meant", r, now, &[b"postdate-at: 1700000000"], DueWithWarning(1_700_000_000)),
-            ("seconds where ms are meant", r, now, &[b"postdate-at: 1999-12-31T23:59:59.999Z"], DueWithWarning(946_684_799_999)),
-            ("year 9999", r, now, &[b"postdate-at: 9999-12-31T23:59:59Z"], DeadLetter(DelayAboveMax)),
-            ("both a delay and a due time", r, now, &[b"postdate-at: 1700000000001", b"postdate-after: 1"], DeadLetter(AtAndAfter)),
-            ("both, though wrong", r, now, &[b"postdate-at: x", b"postdate-after: y"], DeadLetter(AtAndAfter)),
-            ("the same header twice", r, now, &[b"postdate-after: 1", b"postdate-after: 1"], DeadLetter(DuplicateHeader)),
-            ("the same header twice", r, now, &[b"postdate-at: 1", b"x: 1", b"postdate-at"], DeadLetter(DuplicateHeader)),
-            ("other headers twice", r, now, &[b"x: 1", b"postdate-after: 1", b"x: 1"], Due(NOW + 1)),
-            ("header names in another case", r, now, &[b"Postdate-After: 5"], Relayed),
-            ("header names in another case", r, now, &[b"postdate-after: 5", b"POSTDATE-AFTER: x"], Due(NOW + 5)),
-        ]);
-    }
-
-    #[test]
-    #[rustfmt::skip]
-    fn odd_timestamps_get_what_the_docs_say() {
-        use Is::{DeadLetter, Due, DueWithWarning, Relayed};
-        use Reason::{DelayAboveMax, InvalidTimestamp};
-        let r = &rules();
-        let boundless = &RoutingRules { max_delay: Duration::MAX, ..rules() };
-        let now = Some(NOW);
-        check(&[
-            ("after, and no timestamp", r, None, &[b"postdate-after: 5"], DeadLetter(InvalidTimestamp)),
-            ("after, timestamp before 2000", r, Some(0), &[b"postdate-after: 5"], DeadLetter(InvalidTimestamp)),
-            ("after, timestamp before 2000", r, Some(946_684_799_999), &[b"postdate-after: -5"], DeadLetter(InvalidTimestamp)),
-            ("after, timestamp in 2000", r, Some(946_684_800_000), &[b"postdate-after: 5"], Due(946_684_800_005)),
-            ("timestamp far ahead", r, Some(NOW + 9_000 * DAY), &[b"postdate-after: 5"], Due(NOW + 9_000 * DAY + 5)),
-            ("timestamp far ahead", r, Some(NOW + 9_000 * DAY), &[b"postdate-at: 1600000000000"], Due(1_600_000_000_000)),
-            ("timestamp at the end of time", r, Some(i64::MAX), &[b"postdate-after: 5"], DeadLetter(InvalidTimestamp)),
-            ("timestamp at the end of time", r, Some(i64::MAX), &[b"postdate-after: -5"], Due(i64::MAX - 5)),
-            ("timestamp at the start of time", r, Some(i64::MIN), &[b"postdate-after: 5"], DeadLetter(InvalidTimestamp)),
-            ("timestamp at the start of time", r, Some(i64::MIN), &[], Relayed),
-            ("at, and no timestamp", r, None, &[b"postdate-at: 1700000000000"], DeadLetter(DelayAboveMax)),
-            ("at, and no timestamp", r, None, &[b"postdate-at: 2000-01-31T00:00:00Z"], Due(946_684_800_000 + 30 * DAY)),
-            ("at, and no timestamp", r, None, &[b"postdate-at: 1700000000"], DueWithWarning(1_700_000_000)),
-            ("at, timestamp before 2000", r, Some(5), &[b"postdate-at: 5"], DueWithWarning(5)),
-            ("at, timestamp before 2000", r, Some(5), &[b"postdate-at: 2000-01-31T00:00:00Z"], Due(946_684_800_000 + 30 * DAY)),
-            ("at, timestamp before 2000", r, Some(-5), &[b"postdate-at: 2000-02-01T00:00:00Z"], DeadLetter(DelayAboveMax)),
-            ("no maximum", boundless, now, &[b"postdate-at: 9223372036854775807"], Due(i64::MAX)),
-            ("no maximum", boundless, now, &[b"postdate-after: 9223372036854775807"], DeadLetter(InvalidTimestamp)),
-            ("no maximum", boundless, None, &[b"postdate-at: 9999-12-31T23:59:59Z"], Due(253_402_300_799_000)),
-        ]);
-    }
-
-    #[test]
-    #[rustfmt::skip]
-    fn bad_targets_ids_and_ops_get_what_the_docs_say() {
-        use Is::{Cancelled, DeadLetter, Due, Relayed};
-        use Reason::{CancelWithoutId, DuplicateHeader, EmptyValue, InvalidId, InvalidOp, NotUtf8};
-        use Reason::{InvalidTarget, NoTarget, TargetIsSource, TargetNotAllowed};
-        let r = &rules();
-        let no_default = &RoutingRules { targets: targets(None), ..rules() };
-        let (now, after) = (Some(NOW), b"postdate-after: 5".as_slice());
-        let longest_id = format!("postdate-id: {}", "x".repeat(128));
-        let too_long_id = format!("postdate-id: {}", "x".repeat(129));
-        check(&[
-            ("no target and no default", no_default, now, &[after], DeadLetter(NoTarget)),
-            ("no target and no default", no_default, now, &[], DeadLetter(NoTarget)),
-            ("a target and no default", no_default, now, &[after, b"postdate-to: audit"], Due(NOW + 5)),
-            ("target on the allow-list", r, now, &[after, b"postdate-to: billing.eu"], Due(NOW + 5)),
-            ("target is the default", r, now, &[after, b"postdate-to: orders"], Due(NOW + 5)),
-            ("target not on the allow-list", r, now, &[after, b"postdate-to: other"], DeadLetter(TargetNotAllowed)),
-            ("target not on the allow-list", r, now, &[b"postdate-to: other"], DeadLetter(TargetNotAllowed)),
-            ("target on the allow-list, no delay", r, now, &[b"postdate-to: audit"], Relayed),
-            ("target is a source", r, now, &[after, b"postdate-to: orders.delayed"], DeadLetter(TargetIsSource)),
-            ("target with wildcard", r, now, &[after, b"postdate-to: billing.*"], DeadLetter(InvalidTarget)),
-            ("target with space", r, now, &[after, b"postdate-to: a b"], DeadLetter(InvalidTarget)),
-            ("target ..", r, now, &[after, b"postdate-to: .."], DeadLetter(InvalidTarget)),
-            ("target with NUL", r, now, &[after, b"postdate-to: audit\0"], DeadLetter(InvalidTarget)),
-            ("target __*", r, now, &[after, b"postdate-to: __consumer_offsets"], DeadLetter(InvalidTarget)),
-            ("target $JS", r, now, &[after, b"postdate-to: $JS.API.INFO"], DeadLetter(InvalidTarget)),
-            ("target $SYS", r, now, &[after, b"postdate-to: $SYS"], DeadLetter(InvalidTarget)),
-            ("target empty", r, now, &[after, b"postdate-to: "], DeadLetter(EmptyValue)),
-            ("target null", r, now, &[after, b"postdate-to"], DeadLetter(EmptyValue)),
-            ("target not UTF-8", r, now, &[after, b"postdate-to: \xff"], DeadLetter(NotUtf8)),
-            ("two targets", r, now, &[after, b"postdate-to: audit", b"postdate-to: audit"], DeadLetter(DuplicateHeader)),
-            ("an id", r, now, &[after, b"postdate-id: A-Za.z_0:9"], Due(NOW + 5)),
-            ("an id without delay", r, now, &[b"postdate-id: a"], Relayed),
-            ("an id of 128 bytes", r, now, &[after, longest_id.as_bytes()], Due(NOW + 5)),
-            ("an id of 129 bytes", r, now, &[after, too_long_id.as_bytes()], DeadLetter(InvalidId)),
-            ("an id with {}", r, now, &[after, b"postdate-id: {a}"], DeadLetter(InvalidId)),
-            ("an id with a space", r, now, &[b"postdate-id: a b"], DeadLetter(InvalidId)),
-            ("an id that is not ASCII", r, now, &[after, "postdate-id: é".as_bytes()], DeadLetter(InvalidId)),
-            ("an id with a line end", r, now, &[after, b"postdate-id: a\n"], DeadLetter(InvalidId)),
-            ("an empty id", r, now, &[after, b"postdate-id: "], DeadLetter(EmptyValue)),
-            ("a null id", r, now, &[b"postdate-op: cancel", b"postdate-id"], DeadLetter(EmptyValue)),
-            ("op schedule", r, now, &[after, b"postdate-op: schedule"], Due(NOW + 5)),
-            ("op unknown", r, now, &[after, b"postdate-op: delete"], DeadLetter(InvalidOp)),
-            ("op in another case", r, now, &[after, b"postdate-op: Schedule"], DeadLetter(InvalidOp)),
-            ("op with a space", r, now, &[b"postdate-op: cancel ", b"postdate-id: a"], DeadLetter(InvalidOp)),
-            ("op empty", r, now, &[after, b"postdate-op: "], DeadLetter(EmptyValue)),
-            ("op twice", r, now, &[b"postdate-op: cancel", b"postdate-op: cancel", b"postdate-id: a"], DeadLetter(DuplicateHeader)),
-            ("cancel", r, now, &[b"postdate-op: cancel", b"postdate-id: a"], Cancelled),
-            ("cancel without timestamp", r, None, &[b"postdate-id: a", b"postdate-op: cancel"], Cancelled),
-            ("cancel on a route without default", no_default, now, &[b"postdate-id: a", b"postdate-op: cancel"], Cancelled),
-            ("cancel without id", r, now, &[b"postdate-op: cancel"], DeadLetter(CancelWithoutId)),
-            ("cancel with invalid id", r, now, &[b"postdate-op: cancel", b"postdate-id: a b"], DeadLetter(InvalidId)),
-            ("cancel with due and delays", r, now, &[b"postdate-op: cancel", b"postdate-at", b"postdate-id: a", after, after], Cancelled),
-        ]);
-    }
-
-    #[test]
-    #[rustfmt::skip]
-    fn a_forged_retry_gains_nothing() {
-        use Is::{DeadLetter, Retried};
-        use Reason::{DuplicateHeader, EmptyValue, InvalidRetry, InvalidTarget, NoTarget, NotUtf8, TargetIsSource, TargetNotAllowed};
-        let r = &rules();
-        let no_default = &RoutingRules { targets: targets(None), ..rules() };
-        let retry = RETRY.as_bytes();
-        let with = |from: &str, to: &str| RETRY.replacen(from, to, 1).into_bytes();
-        check(&[
-            ("ours", r, Some(NOW), &[retry], Retried(NOW + 60_000)),
-            ("ours, to the default", r, Some(NOW), &[&with("target=audit", "target=")], Retried(NOW + 60_000)),
-            ("ours, beside others", r, Some(NOW), &[b"postdate-at: x", retry, b"postdate-at", b"postdate-op: x"], Retried(NOW + 60_000)),
-            ("ours, due already", r, Some(NOW + DAY), &[retry], Retried(NOW + 60_000)),
-            ("ours, as late as may be", r, Some(NOW + 60_000 - 30 * DAY), &[retry], Retried(NOW + 60_000)),
-            ("later than may be", r, Some(NOW + 59_999 - 30 * DAY), &[retry], DeadLetter(InvalidRetry)),
-            ("no timestamp", r, None, &[retry], DeadLetter(InvalidRetry)),
-            ("of this record itself", r, Some(NOW), &[&with("/42", "/43")], DeadLetter(InvalidRetry)),
-            ("of a later record", r, Some(NOW), &[&with("/42", "/44")], DeadLetter(InvalidRetry)),
-            ("of another partition", r, Some(NOW), &[&with("/0/42", "/1/42")], DeadLetter(InvalidRetry)),
-            ("of another topic", r, Some(NOW), &[&with("orders.delayed", "other")], DeadLetter(InvalidRetry)),
-            ("of another route", r, Some(NOW), &[&with("prod/orders", "prod/other")], DeadLetter(InvalidRetry)),
-            ("of another deployment", r, Some(NOW), &[&with("prod", "test")], DeadLetter(InvalidRetry)),
-            ("never tried", r, Some(NOW), &[&with("attempt=2", "attempt=0")], DeadLetter(InvalidRetry)),
-            ("tried too often", r, Some(NOW), &[&with("attempt=2", "attempt=4294967295")], DeadLetter(InvalidRetry)),
-            ("due at once", r, Some(NOW), &[&with("at=1700000060000", "at=-9223372036854775808")], DeadLetter(InvalidRetry)),
-            ("not a retry", r, Some(NOW), &[b"postdate-retry: 1"], DeadLetter(InvalidRetry)),
-            ("not UTF-8", r, Some(NOW), &[b"postdate-retry: \xff"], DeadLetter(NotUtf8)),
-            ("null", r, Some(NOW), &[b"postdate-retry", b"postdate-after: 5"], DeadLetter(EmptyValue)),
-            ("twice", r, Some(NOW), &[retry, retry], DeadLetter(DuplicateHeader)),
-            ("to what is not allowed", r, Some(NOW), &[&with("=audit", "=other")], DeadLetter(TargetNotAllowed)),
-            ("to a source", r, Some(NOW), &[&with("=audit", "=orders.delayed")], DeadLetter(TargetIsSource)),
-            ("to what is no topic", r, Some(NOW), &[&with("=audit", "=$JS")], DeadLetter(InvalidTarget)),
-            ("to a default that is gone", no_default, Some(NOW), &[&with("target=audit", "target=")], DeadLetter(NoTarget)),
-        ]);
-    }
-
-    #[test]
-    fn more_headers_than_the_bound_are_rejected_and_the_bound_itself_is_accepted() {
-        let count = |headers: usize| {
-            let mut lines = vec!["h: 1"; headers - 1];
-            lines.push("postdate-after: 5");
-            short(&parse_record(
-                &record(Some(NOW), &block(&lines)),
-                &origins(),
-                &rules(),
-            ))
-        };
-        assert_eq!(count(RECORD_HEADERS_MAX), Is::Due(NOW + 5));
-        assert_eq!(
-            count(RECORD_HEADERS_MAX + 1),
-            Is::DeadLetter(Reason::TooManyHeaders)
-        );
-        assert_eq!(count(10_000), Is::DeadLetter(Reason::TooManyHeaders));
-
-        let bytes = |bytes: usize| {
-            // Name's length, name, three bytes for the value's length.
-            let block = block(&[format!("h: {}", "x".repeat(bytes - 5))]);
-            assert_eq!(block.len(), bytes);
-            short(&parse_record(
-                &record(Some(NOW), &block),
-                &origins(),
-                &rules(),
-            ))
-        };
-        assert_eq!(bytes(RECORD_HEADER_BYTES_MAX), Is::Relayed);
-        assert_eq!(
-            bytes(RECORD_HEADER_BYTES_MAX + 1),
-            Is::DeadLetter(Reason::TooManyHeaders)
-        );
-        assert_eq!(bytes(1_000_000), Is::DeadLetter(Reason::TooManyHeaders));
-    }
-
-    #[test]
-    fn forged_output_headers_change_nothing_on_reading() {
-        let lines = [
-            "postdate-due: x",
-            "postdate-origin",
-            "postdate-error: x",
-            "postdate-error-detail: x",
-            "postdate-after: 5",
-            "postdate-due: y",
-        ];
-        let block = block(&lines);
-        assert_eq!(
-            short(&parse_record(
-                &record(Some(NOW), &block),
-                &origins(),
-                &rules()
-            )),
-            Is::Due(NOW + 5)
-        );
-    }
-
-    #[test]
-    fn a_message_keeps_what_it_named_and_leaves_the_rest_to_the_route() {
-        let named = block(&[
-            "a: 1",
-            "postdate-after: 5",
-            "postdate-to: orders",
-            "postdate-id: x",
-        ]);
-        let admitted = parse_record(&record(Some(NOW), &named), &origins(), &rules());
-        let body = Body {
-            key: Some(b"key"),
-            payload: Some(b"payload"),
-            headers: Headers::from_block(&named),
-            id: Some("x"),
-            target: Some("orders"),
-            dialect: None,
-            disposition: Disposition::Deliver,
-        };
-        assert_eq!(
-            admitted,
-            ParsedRecord::Message {
-                due: Timestamp::from_millis(NOW + 5),
-                body,
-                warning: None
-            }
-        );
-
-        let unnamed = block(&["postdate-after: 5"]);
-        let admitted = parse_record(&record(Some(NOW), &unnamed), &origins(), &rules());
-        let body = Body {
-            headers: Headers::from_block(&unnamed),
-            id: None,
-            target: None,
-            ..body
-        };
-        assert_eq!(
-            admitted,
-            ParsedRecord::Message {
-                due: Timestamp::from_millis(NOW + 5),
-                body,
-                warning: None
-            }
-        );
-    }
-
-    #[test]
-    fn a_relay_keeps_its_timestamp_id_and_target() {
-        let named = block(&["postdate-to: audit", "postdate-id: x"]);
-        for (timestamp, kept) in [
-            (Some(NOW), NOW),
-            (None, -1),
-            (Some(i64::MIN), -1),
-            (Some(5), 5),
-        ] {
-            let disposition = Disposition::Relay {
-                timestamp: Timestamp::from_millis(kept),
-            };
-            let record = record(timestamp, &named);
-            let body = body(&record, Some("x"), Some("audit"), disposition);
-            let expected = ParsedRecord::Message {
-                due: Timestamp::AT_ONCE,
-                body,
-                warning: None,
-            };
-            assert_eq!(parse_record(&record, &origins(), &rules()), expected);
-        }
-    }
-
-    #[test]
-    fn a_retry_brings_back_what_the_first_record_was() {
-        let block = block(&[RETRY, "postdate-id: x"]);
-        let record = record(Some(NOW), &block);
-        let retry = RetryState {
-            attempt: 2,
-            origin: "prod/orders/orders.delayed/0/42",
-            due: Timestamp::from_millis(1_600_000_000_000),
-            error: Reason::UnknownTarget,
-        };
-        let body = body(&record, None, Some("audit"), Disposition::Retry(retry));
-        let expected = ParsedRecord::Message {
-            due: Timestamp::from_millis(NOW + 60_000),
-            body,
-            warning: None,
-        };
-        assert_eq!(parse_record(&record, &origins(), &rules()), expected);
-    }
-
-    #[test]
-    fn null_and_empty_keys_and_payloads_stay_what_they_are() {
-        let delayed = block(&["postdate-after: 5"]);
-        for bytes in [None, Some(b"".as_slice()), Some(b"{a}/\0\xff")] {
-            let record = Record {
-                key: bytes,
-                payload: bytes,
-                ..record(Some(NOW), &delayed)
-            };
-            let ParsedRecord::Message { body, .. } = parse_record(&record, &origins(), &rules())
-            else {
-                panic!("not a message")
-            };
-            assert_eq!((body.key, body.payload), (bytes, bytes));
-            let rejection = Rejection::new(Reason::InvalidAt, "why");
-            let body = Body::rejected(&record, &rejection);
-            assert_eq!(
-                (body.key, body.payload, body.headers),
-                (bytes, bytes, record.headers)
-            );
-            assert_eq!(
-                body.disposition,
-                Disposition::DeadLetter {
-                    reason: Reason::InvalidAt,
-                    detail: "why"
-                }
-            );
-        }
-    }
-
-    #[test]
-    fn a_rejection_names_the_found_and_the_accepted_values() {
-        let table: &[(&[u8], &str)] = &[
-            (
-                b"postdate-after: 1h 30m",
-                r#"postdate-after is "1h 30m"; expected milliseconds, or units such as 1h30m, 250ms, 7d"#,
-            ),
-            (
-                b"postdate-id: a\nb",
-                r#"postdate-id is "a\nb"; expected 1-128 of A-Z a-z 0-9 . _ : -"#,
-            ),
-            (
-                b"postdate-at: \xff\x1b[2J",
-                r#"postdate-at is "\xff\x1b[2J", which is not UTF-8"#,
-            ),
-            (
-                b"postdate-op: schedule",
-                "postdate-op: schedule requires postdate-at or postdate-after; the record has neither",
-            ),
-            (
-                b"postdate-after: 31d",
-                "the record is due 31d after its timestamp; the route's max_delay is 30d",
-            ),
-        ];
-        for (line, expected) in table {
-            let ParsedRecord::Rejected(rejection) =
-                parse_record(&record(Some(NOW), &block(&[line])), &origins(), &rules())
-            else {
-                panic!("not rejected")
-            };
-            assert_eq!(rejection.detail, *expected);
-        }
-        let elsewhere = RETRY.replace("=audit", "=other");
-        let ParsedRecord::Rejected(rejection) = parse_record(
-            &record(Some(NOW), &block(&[elsewhere])),
-            &origins(),
-            &rules(),
-        ) else {
-            panic!("not rejected")
-        };
-        assert!(rejection.detail.starts_with(
-            r#"retry of prod/orders/orders.delayed/0/42: the target "other" is not allowed"#
-        ));
-    }
-
-    /// Mostly control headers with values near the valid ones, so that the later checks are reached
-    /// too.
-    fn lines() -> impl Strategy<Value = Vec<Vec<u8>>> {
-        let plausible = proptest::sample::select(vec![
-            "postdate-at: 1700000000000",
-            "postdate-at: -9223372036854775808",
-            "postdate-at: 2023-11-15T00:00:00Z",
-            "postdate-after: 1h30m",
-            "postdate-after: -9223372036854775808",
-            "postdate-after: 9223372036854775807",
-            "postdate-to: audit",
-            "postdate-to: other",
-            "postdate-id: a",
-            "postdate-op: schedule",
-            "postdate-op: cancel",
-            RETRY,
-            "other: 1",
-        ])
-        .prop_map(|line| line.as_bytes().to_vec());
-        let names = ControlHeader::ALL.map(ControlHeader::name).to_vec();
-        let foreign = (
-            proptest::sample::select(names),
-            proptest::collection::vec(any::<u8>(), 0..20),
-        )
-            .prop_map(|(name, value)| [name.as_bytes(), b": ", &value].concat());
-        let number = (
-            proptest::sample::select(vec!["postdate-at", "postdate-after"]),
-            any::<i64>(),
-        )
-            .prop_map(|(name, millis)| format!("{name}: {millis}").into_bytes());
-        let null = proptest::sample::select(ControlHeader::ALL.map(ControlHeader::name).to_vec())
-            .prop_map(|name| name.as_bytes().to_vec());
-        proptest::collection::vec(
-            prop_oneof![6 => plausible, 2 => foreign, 2 => number, 1 => null],
-            0..4,
-        )
-    }
-
-    fn timestamp() -> impl Strategy<Value = Option<i64>> {
-        prop_oneof![
-            Just(None),
-            Just(Some(NOW)),
-            any::<i64>().prop_map(Some),
-            Just(Some(i64::MIN)),
-            Just(Some(i64::MAX))
-        ]
-    }
-
-    fn any_rules() -> impl Strategy<Value = RoutingRules> {
-        (any::<bool>(), any::<bool>(), any::<u64>()).prop_map(|(relay, default, max_delay)| {
-            RoutingRules {
-                targets: targets(default.then_some("orders")),
-                without_delay: if relay {
-                    WithoutDelay::Relay
-                } else {
-                    WithoutDelay::DeadLetter
-                },
-                max_delay: Duration::from_millis(max_delay),
-                max_retry_wait: Duration::from_secs(1),
-                ..rules()
-            }
-        })
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2_000))]
-
-        #[test]
-        fn a_record_read_twice_means_the_same_twice_in_any_order_of_its_headers(
-            mut lines in lines(), timestamp in timestamp(), rules in any_rules(),
-        ) {
-            let first = block(&lines);
-            let record = record(timestamp, &first);
-            let parsed = parse_record(&record, &origins(), &rules);
-            prop_assert_eq!(&parse_record(&record, &origins(), &rules), &parsed);
-            lines.reverse();
-            let reversed = block(&lines);
-            let other = Record { headers: Headers::from_block(&reversed), ..record };
-            prop_assert_eq!(short(&parse_record(&other, &origins(), &rules)), short(&parsed));
-        }
-
-        #[test]
-        fn at_once_is_never_a_users_due(lines in lines(), timestamp in timestamp(), rules in any_rules()) {
-            let block = block(&lines);
-            if let ParsedRecord::Message { due, body, .. } = parse_record(&record(timestamp, &block), &origins(), &rules) {
-                prop_assert_eq!(due.is_at_once(), matches!(body.disposition, Disposition::Relay { .. }));
-                let shown = match body.disposition {
-                    Disposition::Relay { timestamp } => timestamp,
-                    Disposition::Retry(retry) => retry.due,
-                    _ => due,
-                };
-                prop_assert!(!shown.is_at_once());
-            }
-        }
-
-        #[test]
-        fn what_is_admitted_has_an_allowed_target_and_no_longer_delay_than_the_route_takes(
-            lines in lines(), timestamp in timestamp(), rules in any_rules(),
-        ) {
-            let block = block(&lines);
-            let record = record(timestamp, &block);
-            if let ParsedRecord::Message { due, body, .. } = parse_record(&record, &origins(), &rules) {
-                prop_assert!(rules.resolve_target(body.target, template_input(&record, &origins())).is_ok());
-                prop_assert!(due.since(delay_base(&record)) <= rules.max_delay);
-            }
-        }
-
-        #[test]
-        fn foreign_bytes_never_panic(bytes: Vec<u8>, timestamp in timestamp()) {
-            let _ = parse_record(&record(timestamp, &bytes), &origins(), &rules());
-        }
-    }
+        dialect,
+        disposition: Disposition::Retry(retry),
+        ..Body::of(record)
+    };
+    Ok(ParsedRecord::Message { due: at, body })
 }

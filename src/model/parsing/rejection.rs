@@ -1,11 +1,11 @@
 //! A rejection: why a record is not accepted, as a code for programs and a sentence for people.
 
-use crate::model::parsing::dead_letter_reason::Reason;
+use super::dead_letter_reason::DeadLetterReason;
 use std::fmt;
 
 /// The detail is stored with the message and sent as a header: room for a sentence, but not for a
 /// large value.
-pub(crate) const DETAIL_BYTES_MAX: usize = 512;
+pub(in crate::model) const DETAIL_BYTES_MAX: usize = 512;
 
 /// A detail shows this many bytes of a rejected value, which is enough to find its producer.
 const QUOTED_BYTES_MAX: usize = 64;
@@ -16,18 +16,28 @@ const CUT: &str = "...";
 /// [`DETAIL_BYTES_MAX`] bytes. It contains foreign bytes only as [`Quoted`], and never the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rejection {
-    pub(crate) reason: Reason,
+    pub(crate) reason: DeadLetterReason,
     pub(crate) detail: String,
 }
 
 impl Rejection {
-    pub(crate) fn new(reason: Reason, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(reason: DeadLetterReason, detail: impl Into<String>) -> Self {
         let mut detail = detail.into();
         if detail.len() > DETAIL_BYTES_MAX {
             detail.truncate(detail.floor_char_boundary(DETAIL_BYTES_MAX - CUT.len()));
             detail.push_str(CUT);
         }
         Self { reason, detail }
+    }
+
+    pub(super) fn invalid_value(
+        reason: DeadLetterReason,
+        header: &str,
+        value: &str,
+        expected: &str,
+    ) -> Self {
+        let value = Quoted(value.as_bytes());
+        Self::new(reason, format!("{header} is {value}; expected {expected}"))
     }
 }
 
@@ -38,15 +48,12 @@ pub(crate) struct Quoted<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.split_at_checked(QUOTED_BYTES_MAX) {
-            Some((head, tail)) if !tail.is_empty() => write!(
-                f,
-                "\"{}\"{CUT} ({} bytes)",
-                head.escape_ascii(),
-                self.0.len()
-            ),
-            _ => write!(f, "\"{}\"", self.0.escape_ascii()),
+        let bytes = self.0.len();
+        if bytes <= QUOTED_BYTES_MAX {
+            return write!(f, "\"{}\"", self.0.escape_ascii());
         }
+        let head = self.0[..QUOTED_BYTES_MAX].escape_ascii();
+        write!(f, "\"{head}\"{CUT} ({bytes} bytes)")
     }
 }
 
@@ -58,7 +65,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_detail_is_bounded_for_any_text(detail in "\\PC{0,400}") {
-            let rejection = Rejection::new(Reason::InvalidAt, detail.clone());
+            let rejection = Rejection::new(DeadLetterReason::InvalidAt, detail.clone());
             prop_assert!(rejection.detail.len() <= DETAIL_BYTES_MAX);
             prop_assert!(rejection.detail == detail || rejection.detail.ends_with(CUT));
         }

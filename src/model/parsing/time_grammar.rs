@@ -1,30 +1,19 @@
-//! The grammars of `postdate-at` and `postdate-after`. They are strict: other text is rejected, and
-//! nothing is trimmed. Dialects parse their headers with parts of these grammars, and with variants
-//! in seconds.
+//! The grammars of `postdate-at` and `postdate-after`, and those of the dialects. They are strict:
+//! other text is rejected, and nothing is trimmed.
 //!
-//! **`postdate-at`**, the due time, is one of
+//! | header | form | example | meaning |
+//! |---|---|---|---|
+//! | `postdate-at` | `-?[0-9]+` | `1801386000000` | milliseconds since the Unix epoch, from -2^63 + 1 to 2^63 - 1 |
+//! | | RFC 3339 | `2027-01-31T10:00:00.250+01:00` | that instant; the offset is required |
+//! | `postdate-after` | `-?[0-9]+` | `1800000` | milliseconds, from -2^63 to 2^63 - 1 |
+//! | | `([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?` | `1h30m` | the sum, up to 2^63 - 1 milliseconds |
 //!
-//! | form | example | meaning |
-//! |---|---|---|
-//! | `-?[0-9]+` | `1801386000000` | milliseconds since the Unix epoch, from -2^63 + 1 to 2^63 - 1; leading zeros are allowed |
-//! | RFC 3339 | `2027-01-31T09:00:00Z`, `2027-01-31T10:00:00.250+01:00` | that instant |
-//!
-//! An RFC 3339 time is `YYYY-MM-DD`, `T` or `t`, `hh:mm:ss`, optionally `.` and one or more digits,
-//! then the offset: `Z`, `z`, `+hh:mm` or `-hh:mm`. The offset is required and never a name.
-//! Fractions of a millisecond are cut off. Second 60 is rejected: epoch milliseconds cannot express
-//! a leap second.
-//!
-//! **`postdate-after`**, the delay counted from the record's own timestamp, is one of
-//!
-//! | form | example | meaning |
-//! |---|---|---|
-//! | `-?[0-9]+` | `1800000` | milliseconds, from -2^63 to 2^63 - 1; leading zeros are allowed |
-//! | `([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?` | `1h30m`, `250ms`, `7d` | the sum, up to 2^63 - 1 milliseconds |
-//!
-//! The units are days of 24 hours, hours, minutes, seconds and milliseconds: in this order, in
-//! lower case, each at most once, and at least one. A count may exceed its unit (`90m`). No sign,
-//! space, decimal point or exponent in this form.
+//! Numbers may have leading zeros. In RFC 3339, fractions of a millisecond are cut off. Second 60
+//! is rejected: epoch milliseconds cannot express a leap second. A count of units may exceed its
+//! unit (`90m`), and at least one unit is required.
 
+use super::dead_letter_reason::DeadLetterReason::{self, InvalidAfter, InvalidAt};
+use super::rejection::Rejection;
 use crate::model::time::Timestamp;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -75,51 +64,86 @@ impl Delay {
     }
 
     /// The sum of `timestamp` and the delay. `None` if it overflows.
-    pub(crate) fn added_to(self, timestamp: Timestamp) -> Option<Timestamp> {
-        timestamp
-            .as_millis()
-            .checked_add(self.0)
-            .and_then(allowed_instant)
+    pub(super) fn added_to(self, timestamp: Timestamp) -> Option<Timestamp> {
+        allowed_instant(timestamp.as_millis().checked_add(self.0)?)
     }
 }
 
-/// Parses a value of `postdate-at`. Never returns [`Timestamp::AT_ONCE`].
-pub(crate) fn parse_at(text: &str) -> Option<Timestamp> {
-    if is_integer(text) {
-        parse_millis_at(text)
-    } else {
-        parse_rfc3339(text)
+/// The format of a header that gives a due time: its parser, the reason of a rejection, and the
+/// expected values.
+#[derive(Clone, Copy)]
+pub(in crate::model) struct DueFormat(fn(&str) -> Option<DueSpec>, DeadLetterReason, &'static str);
+
+impl DueFormat {
+    pub(in crate::model) fn parse_value(
+        self,
+        header: &str,
+        value: &str,
+    ) -> Result<DueSpec, Rejection> {
+        let Self(parse, reason, expected) = self;
+        parse(value).ok_or_else(|| Rejection::invalid_value(reason, header, value, expected))
     }
+}
+
+/// The format of `postdate-at`.
+pub(super) const AT: DueFormat = DueFormat(
+    |text| parse_at(text).map(DueSpec::At),
+    InvalidAt,
+    "epoch milliseconds, or RFC 3339 with an offset such as 2027-01-31T09:00:00Z",
+);
+/// The format of `postdate-after`.
+pub(super) const AFTER: DueFormat = DueFormat(
+    |text| parse_after(text).map(DueSpec::After),
+    InvalidAfter,
+    "milliseconds, or units such as 1h30m, 250ms, 7d",
+);
+pub(in crate::model) const MILLIS_AT: DueFormat = DueFormat(
+    |text| allowed_instant(parse_integer(text)?).map(DueSpec::At),
+    InvalidAt,
+    "whole milliseconds since 1970",
+);
+pub(in crate::model) const SECONDS_AT: DueFormat = DueFormat(
+    |text| allowed_instant(parse_integer(text)?.checked_mul(1_000)?).map(DueSpec::At),
+    InvalidAt,
+    "whole seconds since 1970",
+);
+/// The format of `Nats-Schedule`.
+pub(in crate::model) const NATS_AT: DueFormat = DueFormat(
+    |text| parse_rfc3339(text.strip_prefix("@at ")?).map(DueSpec::At),
+    InvalidAt,
+    "@at and an RFC 3339 time with its offset, as in @at 2027-01-31T09:00:00Z",
+);
+pub(in crate::model) const MILLIS_AFTER: DueFormat = DueFormat(
+    |text| parse_integer(text).map(Delay).map(DueSpec::After),
+    InvalidAfter,
+    "whole milliseconds",
+);
+pub(in crate::model) const SECONDS_AFTER: DueFormat = DueFormat(
+    |text| {
+        Some(DueSpec::After(Delay(
+            parse_integer(text)?.checked_mul(1_000)?,
+        )))
+    },
+    InvalidAfter,
+    "whole seconds",
+);
+/// The second form of `postdate-after`, without milliseconds.
+pub(in crate::model) const UNITS_AFTER: DueFormat = DueFormat(
+    |text| parse_units(text, &UNITS[..UNITS.len() - 1]).map(DueSpec::After),
+    InvalidAfter,
+    "numbers with units, in the order d h m s, such as 50s or 1d10h30m",
+);
+
+/// Parses a value of `postdate-at`. Never returns [`Timestamp::AT_ONCE`].
+fn parse_at(text: &str) -> Option<Timestamp> {
+    parse_integer(text).map_or_else(|| parse_rfc3339(text), allowed_instant)
 }
 
 /// Parses a value of `postdate-after`.
 pub(crate) fn parse_after(text: &str) -> Option<Delay> {
-    if is_integer(text) {
-        parse_millis_after(text)
-    } else {
-        parse_units(text, &UNITS)
-    }
-}
-
-pub(in crate::model) fn parse_millis_at(text: &str) -> Option<Timestamp> {
-    allowed_instant(parse_integer(text)?)
-}
-
-pub(in crate::model) fn parse_seconds_at(text: &str) -> Option<Timestamp> {
-    allowed_instant(parse_integer(text)?.checked_mul(1_000)?)
-}
-
-pub(in crate::model) fn parse_millis_after(text: &str) -> Option<Delay> {
-    parse_integer(text).map(Delay)
-}
-
-pub(in crate::model) fn parse_seconds_after(text: &str) -> Option<Delay> {
-    parse_integer(text)?.checked_mul(1_000).map(Delay)
-}
-
-/// The second form of `postdate-after`, without milliseconds.
-pub(in crate::model) fn parse_units_after(text: &str) -> Option<Delay> {
-    parse_units(text, &UNITS[..UNITS.len() - 1])
+    parse_integer(text)
+        .map(Delay)
+        .or_else(|| parse_units(text, &UNITS))
 }
 
 /// An instant that a header may give: all but the least, which means "at once".
@@ -127,28 +151,21 @@ fn allowed_instant(millis: i64) -> Option<Timestamp> {
     Some(Timestamp::from_millis(millis)).filter(|instant| !instant.is_at_once())
 }
 
-/// `-?[0-9]+`. The standard library's parser would take a plus sign too.
-fn is_integer(text: &str) -> bool {
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
-}
-
+/// `-?[0-9]+`. The standard library's parser accepts a plus sign too.
 fn parse_integer(text: &str) -> Option<i64> {
-    text.parse().ok().filter(|_| is_integer(text))
+    text.parse().ok().filter(|_| !text.starts_with('+'))
 }
 
 pub(crate) fn parse_rfc3339(text: &str) -> Option<Timestamp> {
-    // The parser requires the offset. It accepts any character for the T, and rounds a leap second
-    // down.
+    // The parser accepts any character for the T, and rounds a leap second down.
     let bytes = text.as_bytes();
     if !matches!(bytes.get(10), Some(b'T' | b't')) || bytes.get(17..19) == Some(b"60") {
         return None;
     }
-    let nanos = OffsetDateTime::parse(text, &Rfc3339)
-        .ok()?
-        .unix_timestamp_nanos();
+    let instant = OffsetDateTime::parse(text, &Rfc3339).ok()?;
     // Rounds down before 1970 too, so that cutting digits always has the same effect.
-    allowed_instant(i64::try_from(nanos.div_euclid(1_000_000)).ok()?)
+    let millis = instant.unix_timestamp_nanos().div_euclid(1_000_000);
+    allowed_instant(i64::try_from(millis).ok()?)
 }
 
 fn parse_units(text: &str, units: &[(&str, i64)]) -> Option<Delay> {
@@ -158,13 +175,10 @@ fn parse_units(text: &str, units: &[(&str, i64)]) -> Option<Delay> {
     let mut rest = text;
     while !rest.is_empty() {
         let (count, tail) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
-        let (unit, tail) = tail.split_at(
-            tail.find(|c: char| c.is_ascii_digit())
-                .unwrap_or(tail.len()),
-        );
+        let end = tail.find(|c: char| c.is_ascii_digit());
+        let (unit, tail) = tail.split_at(end.unwrap_or(tail.len()));
         let (_, millis) = units.find(|(name, _)| *name == unit)?;
-        let count: i64 = count.parse().ok()?;
-        total = total.checked_add(count.checked_mul(*millis)?)?;
+        total = total.checked_add(count.parse::<i64>().ok()?.checked_mul(*millis)?)?;
         rest = tail;
     }
     (!text.is_empty()).then_some(Delay(total))

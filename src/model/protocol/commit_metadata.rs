@@ -1,6 +1,7 @@
 //! The metadata that is committed with a source offset. It allows to rebuild a lost store from the
 //! log.
 
+use super::field_values;
 use crate::model::protocol::progress::Progress;
 use crate::model::shard::{Offset, SourceIdentity};
 use std::fmt;
@@ -19,15 +20,10 @@ pub(crate) struct CommitMetadata {
 impl CommitMetadata {
     /// `None` if the text was not written by a known version.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let mut words = text.split(' ');
-        let (version, low, done, id) = (words.next()?, words.next()?, words.next()?, words.next()?);
-        if version != "v1" || words.next().is_some() {
-            return None;
-        }
-        let id = id.strip_prefix("id=")?;
+        let [low, done, id] = field_values(text.strip_prefix("v1 ")?, ["low", "done", "id"])?;
         Some(Self {
-            lowest_pending: Offset(low.strip_prefix("low=")?.parse().ok()?),
-            delivered: Progress::from_hex(done.strip_prefix("done=")?)?,
+            lowest_pending: Offset(low.parse().ok()?),
+            delivered: Progress::from_hex(done)?,
             identity: (id != "-").then(|| SourceIdentity(id.into())),
         })
     }
@@ -35,16 +31,9 @@ impl CommitMetadata {
 
 impl fmt::Display for CommitMetadata {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "v1 low={} done={} id=",
-            self.lowest_pending,
-            self.delivered.to_hex()
-        )?;
-        match &self.identity {
-            Some(identity) => identity.fmt(f),
-            None => f.write_str("-"),
-        }
+        let (low, done) = (self.lowest_pending, self.delivered.to_hex());
+        let id = self.identity.as_ref().map_or("-", |identity| &*identity.0);
+        write!(f, "v1 low={low} done={done} id={id}")
     }
 }
 

@@ -1,9 +1,34 @@
 //! The marker: the delivered pair inside a transaction, as the metadata of an offset commit.
 
-use crate::model::protocol::outcome_counts::OutcomeCounts;
+use super::field_values;
 use crate::model::protocol::progress::Progress;
 use crate::model::shard::SourceIdentity;
 use std::fmt;
+
+/// Counts of finished messages, as a timer counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OutcomeCounts {
+    /// The target acknowledged them.
+    pub(crate) delivered: u64,
+    /// Cancelled or replaced in time, and skipped at their due time.
+    pub(crate) cancelled: u64,
+    pub(crate) dead_lettered: u64,
+    /// Sent back through the source for another attempt. There each of them is a new message.
+    pub(crate) retried: u64,
+}
+
+impl OutcomeCounts {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.delivered += other.delivered;
+        self.cancelled += other.cancelled;
+        self.dead_lettered += other.dead_lettered;
+        self.retried += other.retried;
+    }
+
+    pub(crate) fn total(&self) -> u64 {
+        self.delivered + self.cancelled + self.dead_lettered + self.retried
+    }
+}
 
 /// The delivered pair, and the outcomes that the store's ledger does not count yet. One line of
 /// text:
@@ -21,58 +46,36 @@ pub(crate) struct DeliveredMarker {
 impl DeliveredMarker {
     /// `None` if the text was not written by a known version.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let mut words = text.split(' ');
-        if words.next()? != "v1" {
-            return None;
-        }
-        let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=');
-        let delivered = Self {
-            delivered: Progress::from_hex(value("done")?)?,
-            identity: SourceIdentity(value("id")?.into()),
-            ledger_pair: Progress::from_hex(value("since")?)?,
-            uncounted: parse_counts(value("tally")?)?,
-        };
-        words.next().is_none().then_some(delivered)
+        let keys = ["done", "id", "since", "tally"];
+        let [done, id, since, tally] = field_values(text.strip_prefix("v1 ")?, keys)?;
+        let counts: Result<Vec<u64>, _> = tally.split(',').map(str::parse).collect();
+        let [delivered, cancelled, dead_lettered, retried] = counts.ok()?.try_into().ok()?;
+        Some(Self {
+            delivered: Progress::from_hex(done)?,
+            identity: SourceIdentity(id.into()),
+            ledger_pair: Progress::from_hex(since)?,
+            uncounted: OutcomeCounts {
+                delivered,
+                cancelled,
+                dead_lettered,
+                retried,
+            },
+        })
     }
 }
 
 impl fmt::Display for DeliveredMarker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            delivered: pair,
-            identity,
-            ledger_pair: since,
-            uncounted:
-                OutcomeCounts {
-                    delivered,
-                    cancelled,
-                    dead_lettered,
-                    retried: sent_back,
-                },
-        } = self;
-        write!(
-            f,
-            "v1 done={} id={identity} since={} ",
-            pair.to_hex(),
-            since.to_hex()
-        )?;
-        write!(
-            f,
-            "tally={delivered},{cancelled},{dead_lettered},{sent_back}"
-        )
+        let (done, since) = (self.delivered.to_hex(), self.ledger_pair.to_hex());
+        let OutcomeCounts {
+            delivered,
+            cancelled,
+            dead_lettered,
+            retried,
+        } = self.uncounted;
+        write!(f, "v1 done={done} id={} since={since} ", self.identity)?;
+        write!(f, "tally={delivered},{cancelled},{dead_lettered},{retried}")
     }
-}
-
-fn parse_counts(text: &str) -> Option<OutcomeCounts> {
-    let mut numbers = text.split(',').map(|number| number.parse().ok());
-    let mut next = || numbers.next()?;
-    let tally = OutcomeCounts {
-        delivered: next()?,
-        cancelled: next()?,
-        dead_lettered: next()?,
-        retried: next()?,
-    };
-    numbers.next().is_none().then_some(tally)
 }
 
 #[cfg(test)]

@@ -30,15 +30,18 @@ impl Cursor {
     }
 
     pub(crate) fn from_hex(text: &str) -> Option<Self> {
-        let (due, offset) = (text.get(..16)?, text.get(16..32)?);
-        if text.len() != 32 {
-            return None;
-        }
+        let (due, offset) = text.split_at_checked(16)?;
         Some(Self {
-            due: Timestamp::from_ordered_bits(u64::from_str_radix(due, 16).ok()?),
-            offset: Offset(u64::from_str_radix(offset, 16).ok()?),
+            due: Timestamp::from_ordered_bits(parse_hex(due)?),
+            offset: Offset(parse_hex(offset)?),
         })
     }
+}
+
+/// Parses 16 hex digits.
+fn parse_hex(digits: &str) -> Option<u64> {
+    let value = u64::from_str_radix(digits, 16).ok()?;
+    (digits.len() == 16).then_some(value)
 }
 
 /// The pair (C, W). It covers a message if and only if the offset is below W and the position is
@@ -80,13 +83,10 @@ impl Progress {
     }
 
     pub(crate) fn from_hex(text: &str) -> Option<Self> {
-        let (cursor, watermark) = (text.get(..32)?, text.get(32..48)?);
-        if text.len() != 48 {
-            return None;
-        }
+        let (cursor, watermark) = text.split_at_checked(32)?;
         Some(Self {
             cursor: Cursor::from_hex(cursor)?,
-            watermark: Watermark(u64::from_str_radix(watermark, 16).ok()?),
+            watermark: Watermark(parse_hex(watermark)?),
         })
     }
 }

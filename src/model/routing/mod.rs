@@ -2,4 +2,3 @@
 
 pub(in crate::model) mod routing_rules;
 pub(in crate::model) mod subject;
-pub(in crate::model) mod target_rules;

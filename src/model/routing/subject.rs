@@ -50,12 +50,8 @@ pub(crate) fn is_filter(filter: &str) -> bool {
     filter.len() <= SUBJECT_BYTES_MAX && filter.split('.').enumerate().all(fits)
 }
 
-/// Returns `true` if the filter matches the subject.
-pub(crate) fn filter_matches(filter: &str, subject: &str) -> bool {
-    wildcard_values(filter, subject).is_some()
-}
-
-/// Returns `true` if the filter matches every subject that `other` matches.
+/// Returns `true` if the filter matches every subject that `other` matches, which may be a single
+/// subject.
 pub(crate) fn filter_covers(filter: &str, other: &str) -> bool {
     let (mut filter, mut other) = (filter.split('.'), other.split('.'));
     loop {
@@ -84,51 +80,35 @@ pub(crate) fn filters_overlap(one: &str, other: &str) -> bool {
 /// The parts of a subject that the wildcards of a filter match, in their order. `None` if the
 /// filter does not match.
 fn wildcard_values<'s>(filter: &str, subject: &'s str) -> Option<Vec<&'s str>> {
-    let (mut found, mut rest) = (Vec::new(), Some(subject));
-    for token in filter.split('.') {
-        let subject = rest?;
-        if token == ">" {
-            found.push(subject);
-            return (!subject.is_empty()).then_some(found);
-        }
-        let (first, after) = subject
-            .split_once('.')
-            .map_or((subject, None), |(first, after)| (first, Some(after)));
-        match token {
-            "*" if !first.is_empty() => found.push(first),
-            _ if token == first => {}
-            _ => return None,
-        }
-        rest = after;
+    if !filter_covers(filter, subject) {
+        return None;
     }
-    rest.is_none().then_some(found)
+    // The last part is the rest of the subject, as `>` matches it.
+    let parts = subject.splitn(filter.split('.').count(), '.');
+    let tokens = filter.split('.').zip(parts);
+    let wild = tokens.filter(|(token, _)| is_wildcard(token));
+    Some(wild.map(|(_, part)| part).collect())
+}
+
+fn is_wildcard(token: &str) -> bool {
+    matches!(token, "*" | ">")
 }
 
 /// Why the template cannot be filled from subjects that the filter matches.
 pub(crate) fn template_error(template: &str, filter: &str) -> Option<String> {
-    let count = filter
-        .split('.')
-        .filter(|token| matches!(*token, "*" | ">"))
-        .count();
-    let places = template
+    let count = filter.split('.').filter(|token| is_wildcard(token)).count();
+    let mut places = template
         .split('.')
         .filter_map(|token| token.strip_prefix('$'));
-    for place in places {
-        match place.parse::<usize>() {
-            Ok(place) if (1..=count).contains(&place) => {}
-            Ok(_) => {
-                return Some(format!(
-                    "${place} is no wildcard of {filter}, which has {count}"
-                ));
-            }
-            Err(_) => {
-                return Some(format!(
-                    "${place} is not the number of a wildcard, as in orders.$1"
-                ));
-            }
-        }
-    }
-    None
+    places.find_map(|place| match place.parse::<usize>() {
+        Ok(place) if (1..=count).contains(&place) => None,
+        Ok(_) => Some(format!(
+            "${place} is no wildcard of {filter}, which has {count}"
+        )),
+        Err(_) => Some(format!(
+            "${place} is not the number of a wildcard, as in orders.$1"
+        )),
+    })
 }
 
 pub(crate) fn is_template(target: &str) -> bool {
@@ -137,21 +117,18 @@ pub(crate) fn is_template(target: &str) -> bool {
 
 /// Replaces each `$n` of a template by the part of the subject that the n-th wildcard of the filter
 /// matches. `None` if the filter does not match the subject.
-pub(crate) fn fill_template(template: &str, filter: &str, subject: &str) -> Option<String> {
+pub(super) fn fill_template(template: &str, filter: &str, subject: &str) -> Option<String> {
     let found = wildcard_values(filter, subject)?;
-    let mut target = String::with_capacity(template.len() + subject.len());
-    for (place, token) in template.split('.').enumerate() {
-        if place > 0 {
-            target.push('.');
-        }
-        match token.strip_prefix('$') {
-            None => target.push_str(token),
+    let tokens = template
+        .split('.')
+        .map(|token| match token.strip_prefix('$') {
+            None => Some(token),
             Some(number) => {
-                target.push_str(found.get(number.parse::<usize>().ok()?.checked_sub(1)?)?);
+                let index = number.parse::<usize>().ok()?.checked_sub(1)?;
+                found.get(index).copied()
             }
-        }
-    }
-    Some(target)
+        });
+    Some(tokens.collect::<Option<Vec<_>>>()?.join("."))
 }
 
 #[cfg(test)]
@@ -206,7 +183,7 @@ mod tests {
             (">", "a", true),
             ("*.b.*", "x.b.y", true),
         ] {
-            assert_eq!(filter_matches(filter, subject), lets, "{filter} {subject}");
+            assert_eq!(filter_covers(filter, subject), lets, "{filter} {subject}");
         }
         for filter in ["a.b", "a.*.c", "a.>", ">", "*"] {
             assert!(is_filter(filter), "{filter}");

@@ -17,7 +17,7 @@ pub(super) fn merge_runs(
 ) -> Option<Vec<Run>> {
     let own_hours_until = bounds.frozen_until.plus(policy.own_hour_within);
     let mut messages = remaining_messages(inputs, bounds, |run, place| {
-        new_slice(kind, run.slice(), place.due, own_hours_until)
+        new_slice(kind, run.slice, place.due, own_hours_until)
     });
     if messages
         .iter()
@@ -36,7 +36,7 @@ pub(super) fn merge_runs(
     }
     let shared_slice = match kind {
         JobKind::SplitFar => Some(Slice::at(Level::Far, bounds.frozen_until)),
-        JobKind::SplitDay => inputs.first().map(LoadedRun::slice),
+        JobKind::SplitDay => inputs.first().map(|run| run.slice),
         JobKind::MergeSlice | JobKind::SplitHour => None,
     };
     let messages_min = own_run_min(messages.len(), policy);

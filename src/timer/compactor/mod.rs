@@ -208,7 +208,7 @@ impl Compactor {
                 .no_gain_until(&inputs, &outputs, job.kind, bounds.frozen_until);
         if let Some(until) = no_gain_until {
             for run in &inputs {
-                state.skip(run.name().clone(), until);
+                state.skip(run.name.clone(), until);
             }
             return Ok(CompactionResult::NoGain);
         }
@@ -219,7 +219,7 @@ impl Compactor {
         Ok(CompactionResult::Replace(Replacement {
             inputs: inputs
                 .iter()
-                .map(|run| (run.slice(), run.name().clone()))
+                .map(|run| (run.slice, run.name.clone()))
                 .collect(),
             outputs,
             valid_until,

@@ -101,7 +101,7 @@ impl CompactionPolicy {
             .iter()
             .filter(|run| run.slice.level == level)
             .count();
-        let least_due = inputs.iter().map(|run| run.summary().least_due()).min()?;
+        let least_due = inputs.iter().map(|run| run.summary.least_due()).min()?;
         let begins_soon = least_due <= self.split_until(frozen_until);
         (unsplit >= inputs.len() && !begins_soon).then(|| least_due.minus(self.split_lead))
     }

@@ -94,7 +94,7 @@ impl ClaimedBatch {
     /// such lateness is not caused by Postdate.
     pub(crate) fn due_for_lateness(&self, index: usize) -> Option<Timestamp> {
         let (run, _) = self.stored(index);
-        if run.slice().level == Level::Now {
+        if run.slice.level == Level::Now {
             return None;
         }
         if self.is_first_delivery(index) {

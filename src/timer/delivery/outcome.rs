@@ -6,8 +6,7 @@ use super::record::{Destination, Reroute};
 use crate::broker::{DeliveryFailure, FailureKind};
 use crate::limit::{RESEND_DELAY_MAX, RESEND_DELAY_MIN};
 use crate::model::{
-    Disposition, Message, OriginFormat, OutcomeCounts, Reason, Rejection, ShardId, TemplateInput,
-    Timestamp,
+    Body, Disposition, Message, OriginFormat, OutcomeCounts, Reason, Rejection, ShardId, Timestamp,
 };
 use crate::retry::backoff;
 use crate::timer::RouteOptions;
@@ -38,11 +37,11 @@ impl ShardContext {
     }
 
     fn allowed_target<'m>(&'m self, message: &Message<'m>) -> Result<Cow<'m, str>, Rejection> {
-        let input = TemplateInput {
-            topic: self.origins.topic(),
-            headers: message.body.headers,
-        };
-        self.route.rules.resolve_target(message.body.target, input)
+        let Body {
+            target, headers, ..
+        } = message.body;
+        let targets = &self.route.rules.targets;
+        targets.resolve(target, self.origins.topic(), headers)
     }
 
     /// Appends the origin of the first record, which is kept through all retries.

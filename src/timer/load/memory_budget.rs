@@ -222,7 +222,7 @@ impl ResidentRun {
         self.charged = self.run.memory_size();
         self.account.charge(self.charged, self.run.len());
         if self.run.len() < before {
-            self.run.first_dropped_due()
+            self.run.first_dropped_due
         } else {
             None
         }

@@ -60,9 +60,9 @@ impl ResidentRuns {
     }
 
     pub(super) fn add(&mut self, run: LoadedRun) {
-        let not_loaded_from = run.first_dropped_due();
+        let not_loaded_from = run.first_dropped_due;
         self.index
-            .insert(run.name(), run.slice(), run.summary(), not_loaded_from);
+            .insert(&run.name, run.slice, &run.summary, not_loaded_from);
         if let Some(due) = not_loaded_from {
             // The run was read with an older bound than other runs in memory.
             self.schedule.lower_loaded(Cursor::new(due, Offset(0)));
@@ -96,7 +96,7 @@ impl ResidentRuns {
         self.schedule
             .trim(first_position_after(horizon), |resident| {
                 if let Some(due) = resident.keep_until(horizon) {
-                    index.mark_unloaded_from(resident.run.name(), due);
+                    index.mark_unloaded_from(&resident.run.name, due);
                 }
             });
     }

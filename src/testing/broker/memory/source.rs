@@ -166,7 +166,7 @@ fn read_batch(
             stored.timestamp,
             stored.key.as_deref(),
             stored.payload.as_deref(),
-            stored.headers(),
+            stored.headers().iter(),
         );
         reading.next = offset + 1;
     }

@@ -27,7 +27,7 @@ impl IngressSendsDirectly {
                     record.timestamp,
                     record.key,
                     record.payload,
-                    record.headers,
+                    record.headers.iter(),
                 );
             } else {
                 let to = Partition::new(TARGET, 0);
@@ -35,7 +35,7 @@ impl IngressSendsDirectly {
                     &to,
                     record.timestamp,
                     (record.key, record.payload),
-                    record.headers,
+                    record.headers.iter(),
                 );
             }
         }
