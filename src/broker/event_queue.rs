@@ -1,7 +1,7 @@
 //! Queues events from an adapter's thread for the caller of the port.
 
 use super::DeliveryReport;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 pub(super) type DeliveryReports = EventQueue<DeliveryReport>;
@@ -25,10 +25,7 @@ impl<T> EventQueue<T> {
     /// Moves all of `events` into the queue.
     pub(super) fn push(&self, events: &mut Vec<T>) {
         if !events.is_empty() {
-            self.waiting
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .append(events);
+            self.waiting().append(events);
             self.arrived.notify_one();
         }
     }
@@ -37,14 +34,15 @@ impl<T> EventQueue<T> {
     /// result.
     pub(super) async fn take(&self) -> Vec<T> {
         loop {
-            let events = {
-                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                std::mem::take(&mut *waiting)
-            };
+            let events = std::mem::take(&mut *self.waiting());
             if !events.is_empty() {
                 return events;
             }
             self.arrived.notified().await;
         }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<T>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

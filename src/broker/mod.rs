@@ -121,7 +121,6 @@ impl RecordBatch {
         self.buffer.reserve(bytes);
     }
 
-    /// Adds a copy of a record.
     pub(crate) fn push<'h>(
         &mut self,
         offset: Offset,
@@ -147,7 +146,6 @@ impl RecordBatch {
         });
     }
 
-    /// Number of records.
     pub(crate) fn len(&self) -> usize {
         self.records.len()
     }
@@ -159,18 +157,15 @@ impl RecordBatch {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Record<'_>> {
         self.records.iter().map(|span| {
-            let payload_at = span.start + span.key.unwrap_or(0);
-            let headers_at = payload_at + span.payload.unwrap_or(0);
+            let bytes = &self.buffer[span.start..];
+            let (key, bytes) = bytes.split_at(span.key.unwrap_or(0));
+            let (payload, bytes) = bytes.split_at(span.payload.unwrap_or(0));
             Record {
                 offset: span.offset,
                 timestamp: span.timestamp,
-                key: span
-                    .key
-                    .map(|length| &self.buffer[span.start..span.start + length]),
-                payload: span
-                    .payload
-                    .map(|length| &self.buffer[payload_at..payload_at + length]),
-                headers: Headers::from_block(&self.buffer[headers_at..headers_at + span.headers]),
+                key: span.key.map(|_| key),
+                payload: span.payload.map(|_| payload),
+                headers: Headers::from_block(&bytes[..span.headers]),
             }
         })
     }
@@ -241,38 +236,34 @@ pub(crate) struct OutgoingRecord<'a> {
 }
 
 impl<'a> OutgoingRecord<'a> {
-    /// The headers to send.
     pub(crate) fn all_headers(&self) -> impl Iterator<Item = Header<'a>> + use<'a> {
         let keep_header = self.keep_header;
-        let kept = self
-            .headers
-            .iter()
-            .filter(move |(name, _)| keep_header(name));
+        let kept = self.headers.iter();
+        let kept = kept.filter(move |(name, _)| keep_header(name));
         let extra = self.extra_headers.iter();
         kept.chain(extra.map(|(name, value)| (name.as_bytes(), Some(*value))))
     }
 
     /// The value of an extra header, if it is text.
     pub(crate) fn extra_header(&self, name: &str) -> Option<&str> {
-        let (_, value) = self
-            .extra_headers
-            .iter()
-            .find(|(extra, _)| *extra == name)?;
+        let mut extra = self.extra_headers.iter();
+        let (_, value) = extra.find(|(extra, _)| *extra == name)?;
         std::str::from_utf8(value).ok()
     }
 
     /// The id by which a broker recognises a resend as a duplicate. It comes from the origin. A
     /// dead letter and each retry are messages of their own. `None`: the record has no such header.
     pub(crate) fn message_id(&self) -> Option<String> {
-        match (
-            self.extra_header(ORIGIN),
-            self.extra_header(ERROR),
-            self.extra_header(ControlHeader::Retry.name()),
-        ) {
-            (Some(origin), None, _) => Some(origin.to_owned()),
-            (Some(origin), Some(_), _) => Some(format!("{origin}/dead")),
-            (None, _, retry) => retry.map(str::to_owned),
-        }
+        let Some(origin) = self.extra_header(ORIGIN) else {
+            let retry = self.extra_header(ControlHeader::Retry.name());
+            return retry.map(str::to_owned);
+        };
+        let is_dead_letter = self.extra_header(ERROR).is_some();
+        Some(if is_dead_letter {
+            format!("{origin}/dead")
+        } else {
+            origin.to_owned()
+        })
     }
 }
 
@@ -301,6 +292,17 @@ pub(crate) struct DeliveryFailure {
     pub(crate) reason: Reason,
     /// The broker's own text.
     pub(crate) detail: String,
+}
+
+impl DeliveryFailure {
+    pub(crate) fn new(kind: FailureKind, reason: Reason, detail: impl Into<String>) -> Self {
+        let detail = detail.into();
+        Self {
+            kind,
+            reason,
+            detail,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

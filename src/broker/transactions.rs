@@ -1,10 +1,9 @@
 //! The port of transactional producers. Records and an offset are committed together:
 //! `read_committed` consumers see all of them, or none.
 //!
-//! An adapter has many producers, each with a number that the caller chooses and never reuses. Each
-//! has a `transactional.id`, which outlives it. Opening a producer fences the previous one with the
-//! same id, aborts its transaction, and only then reads the committed offset. So the new producer
-//! knows all that the previous one committed, and the previous one can commit nothing more.
+//! The caller chooses the number of each producer and never reuses it. Opening a producer fences the
+//! previous one with the same `transactional.id`, aborts its transaction, and only then reads the
+//! committed offset. So the previous one can commit nothing that the new one does not know.
 
 use super::{DeliveryReport, OutgoingRecord, SendResult};
 use crate::model::{Offset, Partition};
@@ -14,8 +13,8 @@ use std::sync::Arc;
 /// Only [`TransactionalProducers::next_events`] waits: it returns the results of the other calls.
 #[async_trait(?Send)]
 pub(crate) trait TransactionalProducers {
-    /// Announces that a producer of this identity may be opened soon. The adapter may connect in
-    /// advance, but must not fence the current owner of the id. Causes no event. Safe to repeat.
+    /// Connects in advance for a producer that may be opened soon, without fencing the current owner
+    /// of the id. Causes no event. Safe to repeat.
     fn preconnect(&mut self, identity: &ProducerIdentity);
 
     /// Opens a producer. [`ProducerEvent::Opened`] or [`ProducerEvent::Failed`] follows.

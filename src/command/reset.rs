@@ -83,14 +83,15 @@ async fn memories(config: &Config, route: &Route) -> Result<Vec<Memory>, Error> 
             // Subjects that start with `$` belong to the server, so such a stream cannot be a
             // target.
             let is_theirs = facts
+                .config
                 .subjects
                 .iter()
                 .all(|subject| subject.starts_with('$'));
             let until = facts
                 .last_message_at
-                .plus(facts.duplicate_window + CLOCK_SKEW_MAX);
+                .plus(facts.config.duplicate_window + CLOCK_SKEW_MAX);
             memories.extend((!is_theirs).then_some(Memory {
-                stream: facts.name,
+                stream: facts.config.name,
                 until,
             }));
         }

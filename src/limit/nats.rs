@@ -2,21 +2,19 @@
 
 use std::time::Duration;
 
-/// Timeout of a connection attempt, and of a request.
+/// Timeout of a connection attempt, of a request, and of an acknowledgement. After it, a publisher
+/// publishes all records in flight again.
 pub(crate) const NATS_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Interval of pings. Two pings without an answer end a connection, so `/readyz` reports it within
-/// some five seconds.
-pub(crate) const NATS_PING_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of pings and of heartbeats of a group member. Two pings without an answer end a
+/// connection, so `/readyz` reports it within some five seconds.
+pub(crate) const NATS_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Longest wait between two connection attempts.
 pub(crate) const NATS_RECONNECT_DELAY_MAX: Duration = Duration::from_secs(1);
 
 /// Wait before anything else that failed is tried again.
 pub(crate) const NATS_RETRY_DELAY: Duration = Duration::from_millis(200);
-
-/// Interval of heartbeats of a group member.
-pub(crate) const NATS_GROUP_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// After this time without a heartbeat a group member counts as dead.
 pub(crate) const NATS_GROUP_MEMBER_TIMEOUT: Duration = Duration::from_secs(8);
@@ -31,20 +29,13 @@ pub(crate) const NATS_GROUP_WRITE_ATTEMPTS_MAX: usize = 20;
 /// Messages that a consumer has in flight to a reader: they and one batch are a partition's memory.
 pub(crate) const NATS_FETCH_MESSAGES_MAX: usize = 512;
 
-/// Messages at which a batch that is read is closed.
-pub(crate) const NATS_BATCH_MESSAGES_MAX: usize = 1_024;
+/// Messages of a batch that is read, and delivery reports or new records that a publisher handles in
+/// one turn.
+pub(crate) const NATS_MESSAGES_PER_TURN_MAX: usize = 1_024;
 
-/// Interval of heartbeats of an idle consumer. A consumer that misses two is created again.
-pub(crate) const NATS_CONSUMER_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
-
-/// The server removes a consumer after this time without use, such as one of a dead process.
-pub(crate) const NATS_CONSUMER_INACTIVE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Interval at which a reader compares its position with the stream.
+/// Interval at which a reader compares its position with the stream, and of heartbeats of its idle
+/// consumer. A consumer that misses two is created again.
 pub(crate) const NATS_STREAM_CHECK_INTERVAL: Duration = Duration::from_secs(2);
-
-/// The same for a reader that has caught up.
-pub(crate) const NATS_STREAM_RECHECK_DELAY: Duration = Duration::from_millis(500);
 
 /// Checks in a row that find undelivered messages before the consumer counts as stalled.
 pub(crate) const NATS_STALLED_CHECKS_MAX: u32 = 3;
@@ -55,14 +46,8 @@ pub(crate) const NATS_UNACKED_PUBLISHES_MAX: usize = 4_096;
 /// Bytes of unacknowledged records of one target; one record may exceed it.
 pub(crate) const NATS_TARGET_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// After this time without any acknowledgement all records in flight are published again.
-pub(crate) const NATS_ACK_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// A record without an acknowledgement fails after this time.
 pub(crate) const NATS_DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Delivery reports and new records that a publisher handles in one turn.
-pub(crate) const NATS_REPORTS_PER_TURN_MAX: usize = 1_024;
 
 /// Connection events queued for the user of a connection.
 pub(crate) const NATS_CONNECTION_EVENTS_MAX: usize = 64;

@@ -31,7 +31,7 @@ pub(crate) use message::{Body, Disposition, Message, Record, RetryState};
 pub(crate) use parsing::dead_letter_reason::{DeadLetterReason, DeadLetterReason as Reason};
 pub(crate) use parsing::parse_record::{ParsedRecord, parse_record};
 pub(crate) use parsing::rejection::Rejection;
-pub(crate) use parsing::time_grammar::{Delay, parse_after, parse_rfc3339};
+pub(crate) use parsing::time_grammar::{Delay, parse_after};
 pub(crate) use protocol::commit_metadata::CommitMetadata;
 pub(crate) use protocol::delivered_marker::{DeliveredMarker, OutcomeCounts};
 pub(crate) use protocol::lease::{Lease, LeaseToken, WorkerId};

@@ -178,9 +178,7 @@ pub(crate) fn nats_cluster(config: &Config, name: &str) -> nats::Cluster {
             config::Login::Nkey(seed) => nats::Login::Nkey(secret(seed)),
             config::Login::Credentials(text) => nats::Login::Credentials(secret(text)),
         },
-        tls: nats::Tls {
-            ca: nats.ca.clone(),
-            client_certificate: nats.certificate.clone(),
-        },
+        ca: nats.ca.clone(),
+        client_certificate: nats.certificate.clone(),
     }
 }

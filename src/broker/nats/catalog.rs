@@ -1,37 +1,27 @@
 //! The catalog port on NATS: the partitions whose streams exist, and the committed metadata.
 
 use super::connection::Connection;
-use super::kv::{self, KvBucket};
+use super::kv::KvBucket;
 use super::{Cluster, StreamInfo, stream_info};
 use crate::broker::{Catalog, Error};
 use crate::health::HealthPart;
 use crate::model::{Partition, split_source_topic};
 use async_trait::async_trait;
+use std::rc::Rc;
 
-/// The catalog port on one cluster.
 pub(crate) struct NatsCatalog {
-    connection: Connection,
-    bucket: KvBucket,
+    connection: Rc<Connection>,
+    pub(crate) bucket: KvBucket,
 }
 
 impl NatsCatalog {
     /// `part` shows the health of the cluster.
     pub(crate) fn new(cluster: &Cluster, part: HealthPart) -> Self {
-        let connection = Connection::new(cluster, part);
+        let connection = Rc::new(Connection::new(cluster, part));
         Self {
             bucket: KvBucket::new(connection.clone()),
             connection,
         }
-    }
-
-    pub(crate) fn bucket_name(&self) -> String {
-        kv::bucket_name(&self.connection.cluster().deployment)
-    }
-
-    /// Checks that this client may read and write the deployment's KV bucket, without changing it.
-    /// `None`: the bucket does not exist.
-    pub(crate) async fn check_bucket_access(&self) -> Result<Option<()>, Error> {
-        self.bucket.check_access().await
     }
 
     /// `None`: the stream does not exist.
@@ -39,19 +29,11 @@ impl NatsCatalog {
         stream_info::fetch(&self.connection, name).await
     }
 
-    /// The stream that stores messages of a subject. `None`: no stream does.
-    pub(crate) async fn stream_for_subject(
-        &self,
-        subject: &str,
-    ) -> Result<Option<StreamInfo>, Error> {
-        Ok(self.streams_for_subject(subject).await?.into_iter().next())
-    }
-
-    /// The streams whose subjects overlap with a filter.
+    /// The streams whose subjects overlap with a filter. Only one stores messages of a subject.
     pub(crate) async fn streams_for_subject(&self, filter: &str) -> Result<Vec<StreamInfo>, Error> {
         let mut found = Vec::new();
         for name in stream_info::names_for_subject(&self.connection, filter).await? {
-            found.extend(stream_info::fetch(&self.connection, &name).await?);
+            found.extend(self.stream(&name).await?);
         }
         Ok(found)
     }

@@ -1,7 +1,7 @@
 //! Runs the broker contract on a real NATS server, for the integration tests. Each partition of a
 //! contract topic is a stream of its own, which a plain client creates.
 
-use super::{Cluster, Login, NatsCatalog, NatsSource, NatsTarget, SourceOptions, Tls};
+use super::{Cluster, Login, NatsCatalog, NatsSource, NatsTarget, SourceOptions};
 use crate::broker::{Catalog, Source, Target, TransactionalProducers};
 use crate::clock::{Clock as _, WallClock};
 use crate::health::{Health, HealthPart};
@@ -40,7 +40,8 @@ impl NatsUnderTest {
             urls: vec![url.to_owned()],
             domain: None,
             login: Login::Anonymous,
-            tls: Tls::default(),
+            ca: None,
+            client_certificate: None,
         };
         Self {
             cluster,

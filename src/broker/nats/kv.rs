@@ -10,7 +10,7 @@
 
 use super::connection::Connection;
 use super::stream_info;
-use crate::broker::Error;
+use crate::broker::{Error, OffsetCommit};
 use crate::model::Partition;
 use async_nats::jetstream::kv::{Config, Store, UpdateErrorKind};
 use bytes::Bytes;
@@ -19,83 +19,58 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::rc::Rc;
 
-/// A key and a revision that do not exist, for a write that the server must reject.
-const PROBE_KEY: &str = "check";
-const IMPOSSIBLE_REVISION: u64 = 1 << 60;
-
-/// The bucket on one connection. Clones share its state.
-#[derive(Clone)]
-pub(super) struct KvBucket {
-    connection: Connection,
-    /// The opened bucket. It is opened again after each error, because it may have been deleted.
-    opened: Rc<RefCell<Option<Store>>>,
+/// The bucket on one connection.
+pub(crate) struct KvBucket {
+    connection: Rc<Connection>,
+    pub(crate) name: String,
     /// The commits of this process by key. A recreated bucket has lost them, and the caller commits
     /// only changes.
-    commits: Rc<RefCell<BTreeMap<String, String>>>,
+    commits: RefCell<BTreeMap<String, String>>,
 }
 
 impl KvBucket {
-    pub(super) fn new(connection: Connection) -> Self {
+    pub(super) fn new(connection: Rc<Connection>) -> Self {
         Self {
+            name: bucket_name(&connection.cluster.deployment),
             connection,
-            opened: Rc::default(),
-            commits: Rc::default(),
+            commits: RefCell::default(),
         }
     }
 
     /// Opens the bucket, and creates it if it does not exist. The new bucket has one replica, which
     /// every server supports. For more replicas, create the bucket before the first start.
     pub(super) async fn open(&self) -> Result<Store, Error> {
-        let opened = self.opened.borrow().clone();
-        if let Some(store) = opened {
+        let context = self.connection.context().await?;
+        if let Ok(store) = context.get_key_value(&self.name).await {
             return Ok(store);
         }
-        let context = self.connection.context().await?;
-        let bucket = self.name();
-        let store = if self.exists().await? {
-            context
-                .get_key_value(bucket)
-                .await
-                .map_err(|error| self.on_error(&error))?
-        } else {
-            let config = Config {
-                bucket: bucket.clone(),
-                history: 1,
-                description: "commits and group members of Postdate".to_owned(),
-                ..Config::default()
-            };
-            match context.create_key_value(config).await {
-                Ok(store) => store,
-                // Another process may have created it in between.
-                Err(error) => context
-                    .get_key_value(bucket)
-                    .await
-                    .map_err(|_| self.on_error(&error))?,
-            }
+        let config = Config {
+            bucket: self.name.clone(),
+            history: 1,
+            description: "commits and group members of Postdate".to_owned(),
+            ..Config::default()
         };
-        *self.opened.borrow_mut() = Some(store.clone());
+        // If the bucket exists, this changes nothing.
+        let store = self.checked(context.create_key_value(config).await)?;
         self.restore_commits(&store).await?;
         Ok(store)
     }
 
     /// Checks that this client may read and write the bucket, by a write that the server rejects
-    /// because of its revision. `None`: the bucket does not exist.
-    pub(super) async fn check_access(&self) -> Result<Option<()>, Error> {
-        if !self.exists().await? {
-            return Ok(None);
+    /// because of its revision. Returns false if the bucket does not exist.
+    pub(crate) async fn check_access(&self) -> Result<bool, Error> {
+        let stream = format!("KV_{}", self.name);
+        let found = stream_info::fetch(&self.connection, &stream).await?;
+        if found.is_none() {
+            return Ok(false);
         }
         let store = self.open().await?;
-        store
-            .get(PROBE_KEY)
-            .await
-            .map_err(|error| self.on_error(&error))?;
-        match store
-            .update(PROBE_KEY, Bytes::new(), IMPOSSIBLE_REVISION)
-            .await
-        {
-            Ok(_) => Ok(Some(())),
-            Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(Some(())),
-            Err(error) => Err(self.on_error(&error)),
+        let (key, impossible_revision) = ("check", 1 << 60);
+        self.checked(store.get(key).await)?;
+        let update = store.update(key, Bytes::new(), impossible_revision);
+        match update.await {
+            Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(true),
+            updated => self.checked(updated).map(|_| true),
         }
     }
 
@@ -103,19 +78,15 @@ impl KvBucket {
     pub(super) async fn restore_commits(&self, store: &Store) -> Result<(), Error> {
         let commits = self.commits.borrow().clone();
         for (key, metadata) in commits {
-            store
-                .put(key, metadata.into())
-                .await
-                .map_err(|error| self.on_error(&error))?;
+            self.checked(store.put(key, metadata.into()).await)?;
         }
         Ok(())
     }
 
-    /// Converts an error of the client. The next call opens the bucket again.
-    pub(super) fn on_error(&self, error: &(impl std::error::Error + 'static)) -> Error {
-        self.opened.borrow_mut().take();
-        let call = format!("the bucket {}", self.name());
-        self.connection.request_error(&call, error)
+    /// Converts an error of the client library.
+    pub(super) fn checked<T>(&self, result: Result<T, impl std::error::Error>) -> Result<T, Error> {
+        let object = || format!("the bucket {}", self.name);
+        result.map_err(|error| self.connection.request_error(&object(), &error))
     }
 
     /// The metadata of the last commit of each partition.
@@ -124,52 +95,30 @@ impl KvBucket {
         group: &str,
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error> {
-        let mut found = Vec::with_capacity(partitions.len());
-        if partitions.is_empty() {
-            return Ok(found);
-        }
         let store = self.open().await?;
+        let mut found = Vec::with_capacity(partitions.len());
         for partition in partitions {
-            let value = store
-                .get(commit_key(group, partition))
-                .await
-                .map_err(|error| self.on_error(&error))?;
+            let value = self.checked(store.get(commit_key(group, partition)).await)?;
             found.push(value.map(|value| String::from_utf8_lossy(&value).into_owned()));
         }
         Ok(found)
     }
 
-    pub(super) async fn commit(
-        &self,
-        group: &str,
-        partition: &Partition,
-        metadata: &str,
-    ) -> Result<(), Error> {
+    pub(super) async fn commit(&self, group: &str, commits: &[OffsetCommit]) -> Result<(), Error> {
         let store = self.open().await?;
-        let key = commit_key(group, partition);
-        store
-            .put(&key, metadata.to_owned().into())
-            .await
-            .map_err(|error| self.on_error(&error))?;
-        self.commits.borrow_mut().insert(key, metadata.to_owned());
+        for commit in commits {
+            let key = commit_key(group, &commit.partition);
+            let metadata = commit.metadata.clone();
+            self.checked(store.put(&key, metadata.clone().into()).await)?;
+            self.commits.borrow_mut().insert(key, metadata);
+        }
         Ok(())
     }
 
     /// Another process commits for the partition from now on.
     pub(super) fn forget_commit(&self, group: &str, partition: &Partition) {
-        self.commits
-            .borrow_mut()
-            .remove(&commit_key(group, partition));
-    }
-
-    fn name(&self) -> String {
-        bucket_name(&self.connection.cluster().deployment)
-    }
-
-    async fn exists(&self) -> Result<bool, Error> {
-        let stream = format!("KV_{}", self.name());
-        let info = stream_info::fetch(&self.connection, &stream).await?;
-        Ok(info.is_some())
+        let key = commit_key(group, partition);
+        self.commits.borrow_mut().remove(&key);
     }
 }
 

@@ -3,17 +3,6 @@
 //! A partition is a subject filter on a stream. Its topic is `<stream>:<filter>`, its index is 0,
 //! and its offsets are the stream's sequences. NATS has no consumer groups and no offset commits.
 //! The adapter keeps both in a KV bucket of the deployment.
-//!
-//! | file | duty |
-//! |---|---|
-//! | `source/` | the [`Source`](super::Source) port: consumer group and partition readers |
-//! | `target/` | the [`Target`](super::Target) port: publishing and acknowledgements |
-//! | `catalog` | the [`Catalog`](super::Catalog) port |
-//! | `connection` | one connection, its options and its health |
-//! | `header` | keys, null payloads and headers as NATS messages carry them |
-//! | `kv` | the KV bucket of the deployment |
-//! | `stream_info` | the state and settings of a stream, and single messages |
-//! | `demo_stream` | a temporary stream for the demo |
 
 mod catalog;
 mod connection;
@@ -48,17 +37,10 @@ pub(crate) struct Cluster {
     /// The JetStream domain. `None`: the domain of the server that the client connects to.
     pub(crate) domain: Option<String>,
     pub(crate) login: Login,
-    pub(crate) tls: Tls,
-}
-
-impl Cluster {
-    /// The subject of a JetStream API request that the client library has no method for.
-    fn api_subject(&self, request: &str) -> String {
-        match &self.domain {
-            Some(domain) => format!("$JS.{domain}.API.{request}"),
-            None => format!("$JS.API.{request}"),
-        }
-    }
+    /// A file of certificate authorities to trust besides those of the system.
+    pub(crate) ca: Option<PathBuf>,
+    /// The files of the client's certificate and key.
+    pub(crate) client_certificate: Option<(PathBuf, PathBuf)>,
 }
 
 /// How a client authenticates.
@@ -75,13 +57,4 @@ pub(crate) enum Login {
     Nkey(String),
     /// The content of a credentials file.
     Credentials(String),
-}
-
-/// TLS settings in addition to what `tls://` in the URL and the server require.
-#[derive(Clone, Default)]
-pub(crate) struct Tls {
-    /// A file of certificate authorities to trust besides those of the system.
-    pub(crate) ca: Option<PathBuf>,
-    /// The files of the client's certificate and key.
-    pub(crate) client_certificate: Option<(PathBuf, PathBuf)>,
 }

@@ -67,11 +67,14 @@ async fn look_at_all(
                     .filter(|duty| duty.role == Role::Source && is_of(stream, duty))
                     .map(|duty| duty.routes.len())
                     .sum();
-                items.extend(
-                    found.and_then(|facts| {
-                        judge_consumers(area, duty, readers, facts.max_consumers?)
-                    }),
-                );
+                items.extend(found.and_then(|facts| {
+                    judge_consumers(
+                        area,
+                        duty,
+                        readers,
+                        usize::try_from(facts.config.max_consumers).ok()?,
+                    )
+                }));
             }
             _ if is_template(&duty.topic) => {
                 items.push(Item::ok(
@@ -86,15 +89,15 @@ async fn look_at_all(
             _ => items.push(judge_target(
                 area,
                 duty,
-                catalog.stream_for_subject(&duty.topic).await?.as_ref(),
+                catalog.streams_for_subject(&duty.topic).await?.first(),
             )),
         }
     }
     if duties.iter().any(|duty| duty.role == Role::Source) {
         items.push(judge_bucket(
             area,
-            catalog.bucket_name(),
-            catalog.check_bucket_access().await,
+            catalog.bucket.name.clone(),
+            catalog.bucket.check_access().await,
         ));
     }
     items.insert(
@@ -108,16 +111,16 @@ async fn look_at_all(
     Ok(items)
 }
 
-/// Judges the access to the bucket with committed positions and partition owners. `Ok(None)` means
+/// Judges the access to the bucket with committed positions and partition owners. `Ok(false)` means
 /// that the bucket does not exist yet.
-fn judge_bucket(area: &str, bucket: String, rights: Result<Option<()>, Error>) -> Item {
+fn judge_bucket(area: &str, bucket: String, rights: Result<bool, Error>) -> Item {
     match rights {
-        Ok(Some(())) => Item::ok(
+        Ok(true) => Item::ok(
             area,
             bucket,
             "the bucket of what is committed can be read and written".to_owned(),
         ),
-        Ok(None) => Item::ok(
+        Ok(false) => Item::ok(
             area,
             bucket,
             "the bucket of what is committed is made with the first start".to_owned(),
@@ -147,7 +150,7 @@ fn judge_schedules(area: &str, duty: &Duty, is_read: bool, facts: &StreamInfo) -
     }
     let what = format!(
         "the stream {} delivers messages with Nats-Schedule by itself, and here they are messages without a delay",
-        facts.name
+        facts.config.name
     );
     Some(Item::warn(
         area,
@@ -159,30 +162,30 @@ fn judge_schedules(area: &str, duty: &Duty, is_read: bool, facts: &StreamInfo) -
 
 fn judge_target(area: &str, duty: &Duty, found: Option<&StreamInfo>) -> Item {
     match found {
-        Some(facts) if facts.is_without_acks => Item::fail(
+        Some(facts) if facts.config.no_ack => Item::fail(
             area,
             &duty.topic,
             format!(
                 "{}: the stream {} confirms nothing (no_ack), so what it took would be sent again and again",
                 of(duty),
-                facts.name
+                facts.config.name
             ),
             "take no_ack from the stream".to_owned(),
         ),
-        Some(facts) if facts.is_sealed => Item::fail(
+        Some(facts) if facts.config.sealed => Item::fail(
             area,
             &duty.topic,
             format!(
                 "{}: the stream {} is sealed and takes nothing",
                 of(duty),
-                facts.name
+                facts.config.name
             ),
             "name another subject, or make another stream".to_owned(),
         ),
         Some(facts) => Item::ok(
             area,
             &duty.topic,
-            format!("{}: kept by the stream {}", of(duty), facts.name),
+            format!("{}: kept by the stream {}", of(duty), facts.config.name),
         ),
         None => Item::fail(
             area,
@@ -212,6 +215,7 @@ fn judge_source(area: &str, duty: &Duty, filter: &str, found: Option<&StreamInfo
         )];
     }
     if !facts
+        .config
         .subjects
         .iter()
         .any(|subject| filters_overlap(subject, filter))
@@ -222,11 +226,11 @@ fn judge_source(area: &str, duty: &Duty, filter: &str, found: Option<&StreamInfo
         );
         let fix = format!(
             "the stream has the subjects {}: name some of them, or add to them",
-            facts.subjects.join(", ")
+            facts.config.subjects.join(", ")
         );
         return vec![Item::fail(area, &duty.topic, what, fix)];
     }
-    if facts.is_without_acks {
+    if facts.config.no_ack {
         let what = format!(
             "{}: the stream confirms nothing (no_ack), so no message can be put back into it to be tried again",
             of(duty)
@@ -244,7 +248,7 @@ fn judge_source(area: &str, duty: &Duty, filter: &str, found: Option<&StreamInfo
         format!("{}: limits retention", of(duty)),
     )];
     items.extend(judge_limits(area, duty, facts));
-    if facts.is_in_memory {
+    if facts.is_in_memory() {
         let what = "the stream is kept in memory: if its server and the store were lost, what waits could not be read again".to_owned();
         items.push(Item::warn(
             area,
@@ -276,7 +280,8 @@ fn judge_consumers(area: &str, duty: &Duty, readers: usize, max: usize) -> Optio
 
 /// Warns of limits that remove messages which may have to be read again.
 fn judge_limits(area: &str, duty: &Duty, facts: &StreamInfo) -> Option<Item> {
-    if let Some(max_age) = facts.max_age.filter(|max_age| *max_age < duty.max_delay) {
+    let max_age = facts.config.max_age;
+    if !max_age.is_zero() && max_age < duty.max_delay {
         let what = format!(
             "messages are kept for {}, and may wait for {}: if the store were lost, those that wait longer could not be read again",
             length(max_age),
@@ -289,7 +294,7 @@ fn judge_limits(area: &str, duty: &Duty, facts: &StreamInfo) -> Option<Item> {
             "raise max_age above the route's max_delay, or lower that".to_owned(),
         ));
     }
-    facts.has_size_limit.then(|| {
+    facts.has_size_limit().then(|| {
         let what =
             "the stream also drops messages by their number or size, whether or not they were read"
                 .to_owned();

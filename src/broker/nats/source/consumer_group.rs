@@ -21,16 +21,15 @@ use crate::model::{Partition, split_source_topic};
 use async_nats::jetstream::kv::{CreateErrorKind, Store, UpdateErrorKind};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use tokio::time::Instant;
 
 /// This process as a member of its group.
 pub(super) struct GroupMember {
-    connection: Connection,
-    bucket: KvBucket,
+    connection: Rc<Connection>,
+    pub(super) bucket: Rc<KvBucket>,
     key: String,
-    member: String,
-    topics: Vec<String>,
-    reads_schedules: bool,
+    options: SourceOptions,
     /// The counter of each member, and the time at which it last changed.
     last_changes: BTreeMap<String, (u64, Instant)>,
     owned: BTreeSet<Partition>,
@@ -39,7 +38,7 @@ pub(super) struct GroupMember {
 }
 
 /// The result of one step.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Rebalance {
     pub(super) assigned: Vec<Partition>,
     pub(super) revoked: Vec<Partition>,
@@ -48,7 +47,7 @@ pub(super) struct Rebalance {
 }
 
 /// The value of the key. It is stored as JSON.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 struct GroupState {
     /// The heartbeat counter of each member.
     members: BTreeMap<String, u64>,
@@ -57,14 +56,12 @@ struct GroupState {
 }
 
 impl GroupMember {
-    pub(super) fn new(connection: &Connection, options: &SourceOptions) -> Self {
+    pub(super) fn new(connection: &Rc<Connection>, options: SourceOptions) -> Self {
         Self {
             connection: connection.clone(),
-            bucket: KvBucket::new(connection.clone()),
+            bucket: Rc::new(KvBucket::new(connection.clone())),
             key: format!("group.{}", kv::escape_key(&options.group)),
-            member: options.member.clone(),
-            topics: options.topics.clone(),
-            reads_schedules: options.reads_schedules,
+            options,
             last_changes: BTreeMap::new(),
             owned: BTreeSet::new(),
             reported_streams: BTreeSet::new(),
@@ -78,7 +75,7 @@ impl GroupMember {
         let store = self.bucket.open().await?;
         for _ in 0..NATS_GROUP_WRITE_ATTEMPTS_MAX {
             let (mut state, revision) = self.load(&store).await?;
-            if !self.owned.is_empty() && !state.members.contains_key(&self.member) {
+            if !self.owned.is_empty() && !state.members.contains_key(&self.options.member) {
                 // This member was removed, or the bucket was recreated without its commits.
                 self.bucket.restore_commits(&store).await?;
             }
@@ -102,17 +99,15 @@ impl GroupMember {
         let store = self.bucket.open().await?;
         for _ in 0..NATS_GROUP_WRITE_ATTEMPTS_MAX {
             let (mut state, revision) = self.load(&store).await?;
-            state.members.remove(&self.member);
-            state.owners.retain(|_, owner| *owner != self.member);
+            state.members.remove(&self.options.member);
+            state
+                .owners
+                .retain(|_, owner| *owner != self.options.member);
             if self.compare_and_set(&store, &state, revision).await? {
                 break;
             }
         }
         Ok(())
-    }
-
-    pub(super) fn bucket(&self) -> &KvBucket {
-        &self.bucket
     }
 
     /// The partitions whose streams exist and can be sources.
@@ -121,26 +116,25 @@ impl GroupMember {
         errors: &mut Vec<Error>,
     ) -> Result<Vec<Partition>, Error> {
         let mut found = Vec::new();
-        for topic in &self.topics {
+        for topic in &self.options.topics {
             let Some((stream, _)) = split_source_topic(topic) else {
                 continue;
             };
-            let Some(info) = stream_info::fetch(&self.connection, stream).await? else {
-                if self.reported_streams.insert(stream.to_owned()) {
-                    let text = format!("the stream {stream} of `{topic}` does not exist");
-                    errors.push(Error::Rejected(text));
+            let problem = match stream_info::fetch(&self.connection, stream).await? {
+                None => Some(format!("the stream {stream} of `{topic}` does not exist")),
+                Some(info) => {
+                    if let Some(reason) = info.unusable_reason() {
+                        errors.push(Error::Fatal(reason));
+                        continue;
+                    }
+                    // Not fatal: an operator can change this setting of a stream.
+                    info.schedule_conflict()
+                        .filter(|_| self.options.reads_schedules)
                 }
-                continue;
             };
-            if let Some(reason) = info.unusable_reason() {
-                errors.push(Error::Fatal(reason));
-                continue;
-            }
-            // Not fatal: an operator can change this setting of a stream.
-            let conflict = info.schedule_conflict().filter(|_| self.reads_schedules);
-            if let Some(conflict) = conflict {
+            if let Some(problem) = problem {
                 if self.reported_streams.insert(stream.to_owned()) {
-                    errors.push(Error::Rejected(conflict));
+                    errors.push(Error::Rejected(problem));
                 }
                 continue;
             }
@@ -153,11 +147,8 @@ impl GroupMember {
 
     /// The state of the group and the revision of its key. `None`: the key does not exist.
     async fn load(&self, store: &Store) -> Result<(GroupState, Option<u64>), Error> {
-        let entry = store
-            .entry(self.key.as_str())
-            .await
-            .map_err(|error| self.bucket.on_error(&error))?;
-        let Some(entry) = entry else {
+        let entry = store.entry(self.key.as_str()).await;
+        let Some(entry) = self.bucket.checked(entry)? else {
             return Ok((GroupState::default(), None));
         };
         // A value that cannot be read is replaced: the members restore its content within seconds.
@@ -172,19 +163,15 @@ impl GroupMember {
         state: &GroupState,
         revision: Option<u64>,
     ) -> Result<bool, Error> {
-        let value = serde_json::to_vec(state)
-            .expect("maps of text and numbers")
-            .into();
+        let value = serde_json::to_vec(state).expect("maps of text and numbers");
         match revision {
-            None => match store.create(&self.key, value).await {
-                Ok(_) => Ok(true),
+            None => match store.create(&self.key, value.into()).await {
                 Err(error) if error.kind() == CreateErrorKind::AlreadyExists => Ok(false),
-                Err(error) => Err(self.bucket.on_error(&error)),
+                created => self.bucket.checked(created).map(|_| true),
             },
-            Some(revision) => match store.update(&self.key, value, revision).await {
-                Ok(_) => Ok(true),
+            Some(revision) => match store.update(&self.key, value.into(), revision).await {
                 Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(false),
-                Err(error) => Err(self.bucket.on_error(&error)),
+                updated => self.bucket.checked(updated).map(|_| true),
             },
         }
     }
@@ -192,56 +179,43 @@ impl GroupMember {
     /// Records when each member's heartbeat counter changed.
     fn track_members(&mut self, state: &GroupState) {
         let now = Instant::now();
+        let members = &state.members;
         self.last_changes
-            .retain(|member, _| state.members.contains_key(member));
-        for (member, counter) in &state.members {
-            let last = self
-                .last_changes
-                .entry(member.clone())
-                .or_insert((*counter, now));
-            if last.0 != *counter {
-                *last = (*counter, now);
-            }
+            .retain(|member, (counter, _)| members.get(member) == Some(counter));
+        for (member, counter) in members {
+            let member = member.clone();
+            self.last_changes.entry(member).or_insert((*counter, now));
         }
     }
 
     /// Updates the state for this member's heartbeat. Returns the partitions that it owns then.
     fn assign(&mut self, state: &mut GroupState, partitions: &[Partition]) -> BTreeSet<Partition> {
-        let now = Instant::now();
-        let is_alive = |member: &String| {
-            self.last_changes
-                .get(member)
-                .is_some_and(|(_, at)| now - *at < NATS_GROUP_MEMBER_TIMEOUT)
-        };
-        state
-            .members
-            .retain(|member, _| *member == self.member || is_alive(member));
-        // A member that returns starts at counter 1, which may equal the counter seen last.
-        self.last_changes
-            .retain(|member, _| state.members.contains_key(member));
-        *state.members.entry(self.member.clone()).or_default() += 1;
-        let members: Vec<&String> = state.members.keys().collect();
+        let GroupState { members, owners } = state;
+        // A member that returns starts at counter 1, which may equal the counter seen last. So a
+        // removed member is forgotten.
+        self.last_changes.retain(|member, (_, at)| {
+            let is_alive = at.elapsed() < NATS_GROUP_MEMBER_TIMEOUT;
+            is_alive || *member == self.options.member
+        });
+        members.retain(|member, _| self.last_changes.contains_key(member));
+        *members.entry(self.options.member.clone()).or_default() += 1;
         let mut owned = BTreeSet::new();
-        let mut owners = BTreeMap::new();
-        for (index, partition) in partitions.iter().enumerate() {
+        let mut previous = std::mem::take(owners);
+        let turns = members.keys().cycle();
+        for (partition, next) in partitions.iter().zip(turns) {
             let name = partition.to_string();
-            let owner = state
-                .owners
-                .remove(&name)
-                .filter(|owner| state.members.contains_key(owner));
-            let should_own = *members[index % members.len()] == self.member;
-            match owner {
-                Some(owner) if owner != self.member => {
+            let owner = previous.remove(&name);
+            match owner.filter(|owner| members.contains_key(owner)) {
+                Some(owner) if owner != self.options.member => {
                     owners.insert(name, owner);
                 }
-                _ if should_own => {
-                    owners.insert(name, self.member.clone());
+                _ if *next == self.options.member => {
+                    owners.insert(name, self.options.member.clone());
                     owned.insert(partition.clone());
                 }
                 _ => {}
             }
         }
-        state.owners = owners;
         owned
     }
 }
@@ -249,7 +223,7 @@ impl GroupMember {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::nats::{Cluster, Login, Tls};
+    use crate::broker::nats::{Cluster, Login};
     use crate::health::Health;
 
     fn member(name: &str) -> GroupMember {
@@ -259,7 +233,8 @@ mod tests {
             urls: vec!["nats://127.0.0.1:1".to_owned()],
             domain: None,
             login: Login::Anonymous,
-            tls: Tls::default(),
+            ca: None,
+            client_certificate: None,
         };
         let options = SourceOptions {
             group: "g".to_owned(),
@@ -267,8 +242,8 @@ mod tests {
             member: name.to_owned(),
             reads_schedules: false,
         };
-        let connection = Connection::new(&cluster, Health::new().register("nats"));
-        GroupMember::new(&connection, &options)
+        let connection = Rc::new(Connection::new(&cluster, Health::new().register("nats")));
+        GroupMember::new(&connection, options)
     }
 
     fn partitions(count: usize) -> Vec<Partition> {

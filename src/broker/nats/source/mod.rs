@@ -1,10 +1,4 @@
 //! The source port on NATS: joins the consumer group and runs one reader per assigned partition.
-//!
-//! | file | duty |
-//! |---|---|
-//! | `consumer_group` | assigns partitions to the processes of a route |
-//! | `partition_reader` | reads one partition in order |
-//! | `pull_consumer` | a pull consumer that skips no message silently |
 
 mod consumer_group;
 mod partition_reader;
@@ -18,13 +12,15 @@ use super::kv::KvBucket;
 use super::stream_info;
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::health::HealthPart;
-use crate::limit::{NATS_CLOSE_TIMEOUT, NATS_GROUP_HEARTBEAT_INTERVAL, NATS_SOURCE_FAILURE_GRACE};
+use crate::limit::{NATS_CLOSE_TIMEOUT, NATS_HEARTBEAT_INTERVAL, NATS_SOURCE_FAILURE_GRACE};
 use crate::model::{Offset, Partition, split_source_topic};
 use async_trait::async_trait;
-use futures_util::future::{LocalBoxFuture, poll_fn};
+use futures_util::StreamExt as _;
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::{self, AbortHandle, LocalBoxStream, SelectAll};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
-use std::task::Poll;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// The topics to read, and the identity of this process in its group.
@@ -38,13 +34,10 @@ pub(crate) struct SourceOptions {
     pub(crate) reads_schedules: bool,
 }
 
-/// The next event of each reader. A reader returns with its event and is then polled again.
-type Readers = BTreeMap<Partition, LocalBoxFuture<'static, (Event, PartitionReader)>>;
-
 /// The source port on one cluster.
 pub(crate) struct NatsSource {
-    connection: Connection,
-    bucket: KvBucket,
+    connection: Rc<Connection>,
+    bucket: Rc<KvBucket>,
     group: String,
     reads_schedules: bool,
     /// The next step of the group. It owns the group member while it runs.
@@ -52,13 +45,24 @@ pub(crate) struct NatsSource {
     /// Time of the last successful step. `None`: there was none yet.
     last_rebalance: Option<Instant>,
     owned: BTreeSet<Partition>,
-    readers: Readers,
-    statuses: BTreeMap<Partition, Rc<ReaderStatus>>,
+    /// The events of all readers, in turn.
+    readers: SelectAll<LocalBoxStream<'static, Event>>,
+    reading: BTreeMap<Partition, Reading>,
     /// Creation times of the streams when they were last described.
     stream_created: BTreeMap<Partition, i128>,
-    /// The reader that delivered last. The next one in order is polled first.
-    last_read: Option<Partition>,
     events: VecDeque<Result<Event, Error>>,
+}
+
+/// A partition that is read. Dropping it stops the reader.
+struct Reading {
+    status: Rc<ReaderStatus>,
+    abort: AbortHandle,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.abort.abort();
+    }
 }
 
 impl NatsSource {
@@ -67,20 +71,20 @@ impl NatsSource {
         options: SourceOptions,
         part: HealthPart,
     ) -> Result<Self, Error> {
-        let connection = Connection::with_thread(cluster, part)?;
-        let member = GroupMember::new(&connection, &options);
+        let connection = Rc::new(Connection::with_thread(cluster, part)?);
+        let (group, reads_schedules) = (options.group.clone(), options.reads_schedules);
+        let member = GroupMember::new(&connection, options);
         Ok(Self {
-            bucket: member.bucket().clone(),
-            rebalance: Box::pin(next_rebalance(member, false)),
+            bucket: member.bucket.clone(),
+            rebalance: Box::pin(next_rebalance(member, Duration::ZERO)),
             connection,
-            group: options.group,
-            reads_schedules: options.reads_schedules,
+            group,
+            reads_schedules,
             last_rebalance: None,
             owned: BTreeSet::new(),
-            readers: BTreeMap::new(),
-            statuses: BTreeMap::new(),
+            readers: SelectAll::new(),
+            reading: BTreeMap::new(),
             stream_created: BTreeMap::new(),
-            last_read: None,
             events: VecDeque::new(),
         })
     }
@@ -89,15 +93,20 @@ impl NatsSource {
         let rebalance = match result {
             Ok(rebalance) => rebalance,
             Err(error @ Error::Fatal(_)) => return self.events.push_back(Err(error)),
-            Err(error) => return self.on_rebalance_error(&error),
+            Err(error) => {
+                // Readers continue meanwhile.
+                let last = self.last_rebalance;
+                if last.is_none_or(|at| at.elapsed() > NATS_SOURCE_FAILURE_GRACE) {
+                    let reason = format!("partitions cannot be assigned: {error}");
+                    self.connection.state.part.set_not_ready(reason);
+                }
+                return;
+            }
         };
-        let reader_error = self
-            .statuses
-            .values()
-            .find_map(|status| status.error.borrow().clone());
-        match reader_error {
-            Some(error) => self.connection.set_not_ready(error),
-            None => self.connection.set_ready(),
+        let mut reading = self.reading.values();
+        match reading.find_map(|reading| reading.status.error.borrow().clone()) {
+            Some(error) => self.connection.state.part.set_not_ready(error),
+            None => self.connection.state.part.set_ready(),
         }
         let is_first = self.last_rebalance.replace(Instant::now()).is_none();
         let Rebalance {
@@ -106,13 +115,13 @@ impl NatsSource {
             errors,
         } = rebalance;
         self.events.extend(errors.into_iter().map(Err));
+        for partition in &revoked {
+            self.stop(partition);
+            self.bucket.forget_commit(&self.group, partition);
+            self.owned.remove(partition);
+        }
         let has_revoked = !revoked.is_empty();
         if has_revoked {
-            for partition in &revoked {
-                self.stop(partition);
-                self.bucket.forget_commit(&self.group, partition);
-            }
-            self.owned.retain(|partition| !revoked.contains(partition));
             self.events.push_back(Ok(Event::Revoked(revoked)));
         }
         self.owned.extend(assigned.iter().cloned());
@@ -121,49 +130,13 @@ impl NatsSource {
             self.events.push_back(Ok(Event::Assigned(assigned)));
         }
     }
-
-    /// Reports a group that cannot be reached only after a grace time. Readers continue meanwhile.
-    fn on_rebalance_error(&self, error: &Error) {
-        let is_lasting = self
-            .last_rebalance
-            .is_none_or(|at| at.elapsed() > NATS_SOURCE_FAILURE_GRACE);
-        if is_lasting {
-            self.connection
-                .set_not_ready(format!("partitions cannot be assigned: {error}"));
-        }
-    }
-}
-
-/// The next event of any reader, round robin. Safe to drop.
-async fn next_read(readers: &mut Readers, last_read: &mut Option<Partition>) -> Event {
-    let (event, partition, reader) = poll_fn(|context| {
-        let after = last_read
-            .iter()
-            .flat_map(|last| readers.keys().filter(move |partition| *partition > last));
-        let order: Vec<Partition> = after.chain(readers.keys()).cloned().collect();
-        for partition in order {
-            let reading = readers
-                .get_mut(&partition)
-                .expect("the order has only partitions that are read");
-            if let Poll::Ready((event, reader)) = reading.as_mut().poll(context) {
-                return Poll::Ready((event, partition, reader));
-            }
-        }
-        Poll::Pending
-    })
-    .await;
-    readers.insert(partition.clone(), Box::pin(reader.next_event()));
-    *last_read = Some(partition);
-    event
 }
 
 async fn next_rebalance(
     mut member: GroupMember,
-    waits: bool,
+    delay: Duration,
 ) -> (Result<Rebalance, Error>, GroupMember) {
-    if waits {
-        tokio::time::sleep(NATS_GROUP_HEARTBEAT_INTERVAL).await;
-    }
+    tokio::time::sleep(delay).await;
     (member.rebalance().await, member)
 }
 
@@ -178,10 +151,10 @@ impl Source for NatsSource {
             tokio::select! {
                 biased;
                 (result, member) = &mut self.rebalance => {
-                    self.rebalance = Box::pin(next_rebalance(member, true));
+                    self.rebalance = Box::pin(next_rebalance(member, NATS_HEARTBEAT_INTERVAL));
                     self.on_rebalance(result);
                 }
-                event = next_read(&mut self.readers, &mut self.last_read) => return Ok(event),
+                Some(event) = self.readers.next() => return Ok(event),
             }
         }
     }
@@ -191,9 +164,8 @@ impl Source for NatsSource {
         for partition in partitions {
             let missing = || Error::Rejected(format!("the partition {partition} does not exist"));
             let (stream, _) = split_source_topic(&partition.topic).ok_or_else(missing)?;
-            let info = stream_info::fetch(&self.connection, stream)
-                .await?
-                .ok_or_else(missing)?;
+            let info = stream_info::fetch(&self.connection, stream).await?;
+            let info = info.ok_or_else(missing)?;
             self.stream_created.insert(partition.clone(), info.created);
             described.push(info.describe());
         }
@@ -220,30 +192,25 @@ impl Source for NatsSource {
             reads_schedules: self.reads_schedules,
             status: Rc::default(),
         };
-        self.statuses
-            .insert(partition.clone(), options.status.clone());
+        let status = options.status.clone();
         let reader = PartitionReader::new(self.connection.clone(), options, from);
-        self.readers
-            .insert(partition.clone(), Box::pin(reader.next_event()));
+        let (events, abort) = stream::abortable(reader.into_events());
+        self.readers.push(events.boxed_local());
+        self.reading
+            .insert(partition.clone(), Reading { status, abort });
     }
 
     fn stop(&mut self, partition: &Partition) {
-        self.readers.remove(partition);
-        self.statuses.remove(partition);
+        self.reading.remove(partition);
         self.stream_created.remove(partition);
     }
 
     fn known_end(&self, partition: &Partition) -> Option<Offset> {
-        self.statuses.get(partition)?.end.get()
+        self.reading.get(partition)?.status.end.get()
     }
 
     async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
-        for commit in commits {
-            self.bucket
-                .commit(&self.group, &commit.partition, &commit.metadata)
-                .await?;
-        }
-        Ok(())
+        self.bucket.commit(&self.group, commits).await
     }
 
     async fn close(&mut self) {

@@ -6,29 +6,28 @@
 //!
 //! A consumer does not tell where the partition ends, whether messages were removed, or whether the
 //! stream was replaced. So the reader fetches the stream's info every
-//! [`NATS_STREAM_CHECK_INTERVAL`], and soon after it has caught up.
+//! [`NATS_STREAM_CHECK_INTERVAL`].
 
-use super::pull_consumer::{MessagePosition, PullConsumer, Pulled};
+use super::pull_consumer::{PullConsumer, PulledMessage};
 use crate::broker::nats::connection::Connection;
 use crate::broker::nats::header::IncomingHeaders;
-use crate::broker::nats::stream_info::{self, StoredMessage, StreamInfo};
+use crate::broker::nats::stream_info::{self, StreamInfo};
 use crate::broker::{Error, Event, RecordBatch};
 use crate::limit::{
-    NATS_BATCH_MESSAGES_MAX, NATS_CONSUMER_INACTIVE_TIMEOUT, NATS_RETRY_DELAY,
-    NATS_SOURCE_FAILURE_GRACE, NATS_STALLED_CHECKS_MAX, NATS_STREAM_CHECK_INTERVAL,
-    NATS_STREAM_RECHECK_DELAY, SOURCE_BATCH_BYTES_MAX,
+    NATS_MESSAGES_PER_TURN_MAX, NATS_RETRY_DELAY, NATS_SOURCE_FAILURE_GRACE,
+    NATS_STALLED_CHECKS_MAX, NATS_STREAM_CHECK_INTERVAL, SOURCE_BATCH_BYTES_MAX,
 };
 use crate::model::header_name::SUBJECT;
 use crate::model::{Offset, Partition, Timestamp};
-use async_nats::jetstream::Message;
-use futures_util::FutureExt as _;
+use async_nats::jetstream::stream::RawMessage;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::{FutureExt as _, Stream, stream};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// The partition to read, and how.
-#[derive(Clone, Debug)]
 pub(super) struct ReaderOptions {
     pub(super) partition: Partition,
     pub(super) stream: String,
@@ -43,7 +42,7 @@ pub(super) struct ReaderOptions {
 }
 
 /// The state of a reader, which the source can read at any time.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct ReaderStatus {
     /// The end of the stream at the last check.
     pub(super) end: Cell<Option<Offset>>,
@@ -51,22 +50,18 @@ pub(super) struct ReaderStatus {
     pub(super) error: RefCell<Option<String>>,
 }
 
-/// The reader of one partition.
 pub(super) struct PartitionReader {
-    connection: Connection,
+    connection: Rc<Connection>,
     options: ReaderOptions,
     /// The lowest offset that may be returned next.
     next_offset: u64,
     consumer: Option<PullConsumer>,
-    /// Creation time of the stream that is read.
-    created: Option<i128>,
     /// The end that was reported last.
     reported_end: Option<u64>,
     next_check: Instant,
-    /// Offsets skipped since the last check: filtered out, or removed.
-    skipped: Option<SkippedRange>,
-    /// The stream deletes a consumer that is not pulled for this time.
-    consumer_idle_max: Duration,
+    /// Number of offsets that were filtered out or removed since the last check, and the first one.
+    skipped: u64,
+    skipped_from: u64,
     failing_since: Option<Instant>,
     /// The offset of a message that the stream has and the consumer has not brought.
     missing_offset: u64,
@@ -74,85 +69,74 @@ pub(super) struct PartitionReader {
     missing_checks: u32,
     /// The consumer failed and the next message may be the cause. It is read without a consumer.
     reads_next_directly: bool,
-    /// The reader has reported that its position is out of range.
-    is_out_of_range: bool,
-}
-
-/// Offsets that the consumer did not bring.
-#[derive(Clone, Copy)]
-struct SkippedRange {
-    from: u64,
-    count: u64,
 }
 
 impl PartitionReader {
-    pub(super) fn new(connection: Connection, options: ReaderOptions, from: Offset) -> Self {
+    pub(super) fn new(connection: Rc<Connection>, options: ReaderOptions, from: Offset) -> Self {
         Self {
-            created: options.created,
             connection,
             options,
             next_offset: from.0,
             consumer: None,
             reported_end: None,
             next_check: Instant::now(),
-            skipped: None,
-            consumer_idle_max: NATS_CONSUMER_INACTIVE_TIMEOUT,
+            skipped: 0,
+            skipped_from: 0,
             failing_since: None,
             missing_offset: 0,
             missing_checks: 0,
             reads_next_directly: false,
-            is_out_of_range: false,
         }
     }
 
-    /// The next event. Never returns after [`Event::OutOfRange`]. Not safe to drop, so the source
-    /// keeps the future.
-    pub(super) async fn next_event(mut self) -> (Event, Self) {
+    /// The reader's events. [`Event::OutOfRange`] is the last one.
+    pub(super) fn into_events(self) -> impl Stream<Item = Event> {
+        stream::unfold(Some(self), |reader| async move {
+            let mut reader = reader?;
+            let event = reader.next_event().await;
+            let is_last = matches!(event, Event::OutOfRange { .. });
+            Some((event, (!is_last).then_some(reader)))
+        })
+    }
+
+    async fn next_event(&mut self) -> Event {
         loop {
-            if self.is_out_of_range {
-                std::future::pending::<()>().await;
-            }
             match self.step().await {
-                Ok(Some(event)) => return (event, self),
+                Ok(Some(event)) => return event,
                 Ok(None) => {}
-                Err(error) => {
-                    self.consumer = None;
-                    self.on_failure(&error.to_string());
-                    tokio::time::sleep(NATS_RETRY_DELAY).await;
+                Err(reason) => {
+                    self.on_failure(&reason);
+                    sleep(NATS_RETRY_DELAY).await;
                 }
             }
         }
     }
 
-    async fn step(&mut self) -> Result<Option<Event>, Error> {
-        let Some(mut consumer) = self.consumer.take() else {
-            return self.open_consumer().await;
+    /// `Err`: the consumer must be replaced, for this reason.
+    async fn step(&mut self) -> Result<Option<Event>, String> {
+        let Some(consumer) = &mut self.consumer else {
+            return self
+                .open_consumer()
+                .await
+                .map_err(|error| error.to_string());
         };
-        let next_check = self.next_check;
         let pulled = tokio::select! {
             biased;
             pulled = consumer.next() => pulled,
-            () = tokio::time::sleep_until(next_check) => {
-                self.consumer = Some(consumer);
-                return self.check_stream().await;
+            () = sleep_until(self.next_check) => {
+                return self.check_stream().await.map_err(|error| error.to_string());
             }
         };
-        match pulled {
-            Pulled::Failed(reason) => {
-                self.reads_next_directly = true;
-                self.on_failure(&reason);
-                tokio::time::sleep(NATS_RETRY_DELAY).await;
-                Ok(None)
-            }
-            Pulled::Message(message, position) => {
-                self.on_success();
-                Ok(self.read_batch(consumer, *message, position))
-            }
-        }
+        self.reads_next_directly = pulled.is_err();
+        let first = pulled?;
+        self.on_success();
+        Ok(self.read_batch(first))
     }
 
-    /// Reports a failure to the source after a grace time. The connection reports shorter ones.
+    /// Drops the consumer. Reports a failure to the source after a grace time; the connection
+    /// reports shorter ones.
     fn on_failure(&mut self, reason: &str) {
+        self.consumer = None;
         let partition = &self.options.partition;
         tracing::debug!(%partition, reason, "recreating the consumer");
         let failing_since = self.failing_since.get_or_insert_with(Instant::now);
@@ -173,96 +157,71 @@ impl PartitionReader {
         if let Some(event) = self.check_stream().await? {
             return Ok(Some(event));
         }
-        if self.reads_next_directly {
-            // A message whose headers break the connection would otherwise block all behind it.
-            self.reads_next_directly = false;
-            if let Some(message) = self.next_stored_message().await? {
-                return Ok(Some(self.batch_of_one(&message)));
-            }
+        // A message whose headers break the connection would otherwise block all behind it.
+        if std::mem::take(&mut self.reads_next_directly)
+            && let Some(message) = self.next_stored_message().await?
+        {
+            let decode = |text: &str| {
+                let invalid = |error| Error::Unavailable(format!("an invalid message: {error}"));
+                STANDARD.decode(text).map_err(invalid)
+            };
+            let headers = decode(message.headers.as_deref().unwrap_or_default())?;
+            let mut batch = self.new_batch();
+            self.push(
+                &mut batch,
+                message.sequence,
+                stream_info::timestamp(message.time.unix_timestamp_nanos()),
+                &message.subject,
+                &IncomingHeaders::of_bytes(&headers),
+                &decode(&message.payload)?,
+            );
+            return Ok(Some(Event::Records(batch)));
         }
-        let consumer = PullConsumer::create(
-            &self.connection,
-            &self.options.stream,
-            &self.options.filter,
-            self.next_offset,
-            self.consumer_idle_max,
-        );
+        let ReaderOptions { stream, filter, .. } = &self.options;
+        let consumer = PullConsumer::create(&self.connection, stream, filter, self.next_offset);
         self.consumer = Some(consumer.await?);
         Ok(None)
     }
 
     /// A batch of the first message and of those that the client has received already.
-    fn read_batch(
-        &mut self,
-        mut consumer: PullConsumer,
-        first: Message,
-        position: MessagePosition,
-    ) -> Option<Event> {
+    fn read_batch(&mut self, first: PulledMessage) -> Option<Event> {
         let mut batch = self.new_batch();
-        let mut next = Some((first, position));
-        let mut pending = 0;
-        while let Some((message, position)) = next.take() {
-            pending = position.pending;
-            if position.sequence >= self.next_offset {
-                self.push_message(&mut batch, &message, position);
+        let mut next = Some(first);
+        while let Some(pulled) = next.take() {
+            if pulled.sequence >= self.next_offset {
+                self.push(
+                    &mut batch,
+                    pulled.sequence,
+                    pulled.timestamp,
+                    &pulled.message.subject,
+                    &IncomingHeaders::of(pulled.message.headers.as_ref()),
+                    &pulled.message.payload,
+                );
             }
-            if batch.len() >= NATS_BATCH_MESSAGES_MAX || batch.bytes() >= SOURCE_BATCH_BYTES_MAX {
-                break;
-            }
-            match consumer.next().now_or_never() {
-                Some(Pulled::Message(message, position)) => next = Some((*message, position)),
-                Some(Pulled::Failed(reason)) => {
+            let is_full = batch.len() >= NATS_MESSAGES_PER_TURN_MAX
+                || batch.bytes() >= SOURCE_BATCH_BYTES_MAX;
+            let consumer = self.consumer.as_mut().filter(|_| !is_full);
+            match consumer.and_then(|consumer| consumer.next().now_or_never()) {
+                Some(Ok(pulled)) => next = Some(pulled),
+                Some(Err(reason)) => {
                     self.reads_next_directly = true;
                     self.on_failure(&reason);
-                    return (batch.len() > 0).then_some(Event::Records(batch));
                 }
                 None => {}
             }
         }
-        if pending == 0 {
-            self.next_check = self
-                .next_check
-                .min(Instant::now() + NATS_STREAM_RECHECK_DELAY);
-        }
-        self.consumer = Some(consumer);
         (batch.len() > 0).then_some(Event::Records(batch))
-    }
-
-    fn batch_of_one(&mut self, message: &StoredMessage) -> Event {
-        let mut batch = self.new_batch();
-        self.push(
-            &mut batch,
-            (message.sequence, message.timestamp),
-            &message.subject,
-            &IncomingHeaders::of_bytes(&message.headers),
-            &message.payload,
-        );
-        Event::Records(batch)
     }
 
     fn new_batch(&self) -> RecordBatch {
         RecordBatch::new(self.options.partition.clone(), self.options.epoch)
     }
 
-    fn push_message(
-        &mut self,
-        batch: &mut RecordBatch,
-        message: &Message,
-        position: MessagePosition,
-    ) {
-        self.push(
-            batch,
-            (position.sequence, position.timestamp),
-            &message.subject,
-            &IncomingHeaders::of(message.headers.as_ref()),
-            &message.payload,
-        );
-    }
-
     fn push(
         &mut self,
         batch: &mut RecordBatch,
-        (sequence, timestamp): (u64, Option<Timestamp>),
+        sequence: u64,
+        timestamp: Option<Timestamp>,
         subject: &str,
         headers: &IncomingHeaders<'_>,
         payload: &[u8],
@@ -274,99 +233,69 @@ impl PartitionReader {
             .headers(self.options.reads_schedules)
             .filter(|(name, _)| *name != SUBJECT.as_bytes());
         let all = std::iter::once((SUBJECT.as_bytes(), Some(subject.as_bytes()))).chain(own);
-        batch.push(
-            Offset(sequence),
-            timestamp,
-            key.as_deref(),
-            headers.payload(payload),
-            all,
-        );
+        let payload = headers.payload(payload);
+        batch.push(Offset(sequence), timestamp, key.as_deref(), payload, all);
         self.next_offset = sequence + 1;
     }
 
     /// Fetches the stream's info. Reports a replaced stream, removed messages, or the end.
     async fn check_stream(&mut self) -> Result<Option<Event>, Error> {
         self.next_check = Instant::now() + NATS_STREAM_CHECK_INTERVAL;
-        let stream = self.options.stream.as_str();
-        let Some(info) = stream_info::fetch(&self.connection, stream).await? else {
-            // The group revokes a partition without a stream.
-            return Err(Error::Rejected(format!(
-                "the stream {stream} does not exist"
-            )));
-        };
+        let stream = &self.options.stream;
+        let info = stream_info::fetch(&self.connection, stream).await?;
+        // The group revokes a partition without a stream.
+        let missing = || Error::Rejected(format!("the stream {stream} does not exist"));
+        let info = info.ok_or_else(missing)?;
         self.options.status.end.set(Some(Offset(info.end)));
-        self.consumer_idle_max = info
-            .consumer_idle_max
-            .map_or(NATS_CONSUMER_INACTIVE_TIMEOUT, |idle| {
-                idle.min(NATS_CONSUMER_INACTIVE_TIMEOUT)
-            });
-        let created = *self.created.get_or_insert(info.created);
-        let is_same_stream = info.created == created;
-        if let Some(removed) = self.removed_event(&info).filter(|_| is_same_stream) {
+        let is_same_stream = *self.options.created.get_or_insert(info.created) == info.created;
+        if is_same_stream && let Some(removed) = self.removed_event(&info) {
             self.next_check = Instant::now();
             return Ok(Some(removed));
         }
         if !is_same_stream || !(info.first..=info.end).contains(&self.next_offset) {
-            self.is_out_of_range = true;
-            self.consumer = None;
             return Ok(Some(Event::OutOfRange {
                 partition: self.options.partition.clone(),
                 epoch: self.options.epoch,
             }));
         }
-        let is_at_end = info.end == self.next_offset || self.next_stored_message().await?.is_none();
-        if !is_at_end {
+        if info.end != self.next_offset && self.next_stored_message().await?.is_some() {
             self.on_missing_message();
             return Ok(None);
         }
         if self.consumer.is_some() {
             self.on_success();
         }
-        Ok(self.end_event(&info))
-    }
-
-    /// The event that the partition ends here, once per end.
-    fn end_event(&mut self, info: &StreamInfo) -> Option<Event> {
-        if self.reported_end == Some(info.end) {
-            return None;
+        if self.reported_end.replace(info.end) == Some(info.end) {
+            return Ok(None);
         }
         if info.is_covered_by(&self.options.filter) {
             // The filter matches every subject, so the messages up to the end were removed.
             self.skip_to(info.end);
         }
         self.next_offset = info.end;
-        self.reported_end = Some(info.end);
-        Some(Event::EndReached {
+        Ok(Some(Event::EndReached {
             partition: self.options.partition.clone(),
             epoch: self.options.epoch,
             at: Offset(info.end),
-        })
+        }))
     }
 
     /// The first message of the partition from the next offset on, read without a consumer.
-    async fn next_stored_message(&self) -> Result<Option<StoredMessage>, Error> {
-        stream_info::read_message(
-            &self.connection,
-            &self.options.stream,
-            &self.options.filter,
-            self.next_offset,
-        )
-        .await
+    async fn next_stored_message(&self) -> Result<Option<RawMessage>, Error> {
+        let ReaderOptions { stream, filter, .. } = &self.options;
+        stream_info::read_message(&self.connection, stream, filter, self.next_offset).await
     }
 
     /// Recreates a consumer that repeatedly withholds a message that the stream has. A paused
     /// consumer does this, and one whose server lost its state.
     fn on_missing_message(&mut self) {
         let next_offset = self.next_offset;
-        if self.missing_offset != next_offset {
-            self.missing_offset = next_offset;
-            self.missing_checks = 0;
-        }
-        if self.consumer.is_none() {
-            self.missing_checks = 0;
-            return;
-        }
-        self.missing_checks += 1;
+        let is_same = std::mem::replace(&mut self.missing_offset, next_offset) == next_offset;
+        self.missing_checks = match self.consumer {
+            None => 0,
+            Some(_) if is_same => self.missing_checks + 1,
+            Some(_) => 1,
+        };
         if self.missing_checks >= NATS_STALLED_CHECKS_MAX {
             let partition = &self.options.partition;
             tracing::warn!(
@@ -374,7 +303,6 @@ impl PartitionReader {
                 next_offset,
                 "the consumer does not bring messages that the stream has: recreating it"
             );
-            self.consumer = None;
             self.reads_next_directly = true;
             self.on_failure("its consumers do not bring messages that the stream has");
         }
@@ -383,23 +311,22 @@ impl PartitionReader {
     /// The event for messages that were removed before they were read. A consumer skips them
     /// silently, as it skips other subjects, so their number is an upper bound.
     fn removed_event(&mut self, info: &StreamInfo) -> Option<Event> {
-        let SkippedRange { from, count } = self.skipped.take()?;
-        let count = count.min(info.removed_since(&self.options.filter, from));
+        let removed = info.removed_since(&self.options.filter, self.skipped_from);
+        let count = std::mem::take(&mut self.skipped).min(removed);
         (count > 0).then(|| Event::RecordsRemoved {
             partition: self.options.partition.clone(),
             epoch: self.options.epoch,
-            from: Offset(from),
+            from: Offset(self.skipped_from),
             count,
         })
     }
 
     fn skip_to(&mut self, offset: u64) {
         if offset > self.next_offset {
-            let skipped = self.skipped.get_or_insert(SkippedRange {
-                from: self.next_offset,
-                count: 0,
-            });
-            skipped.count += offset - self.next_offset;
+            if self.skipped == 0 {
+                self.skipped_from = self.next_offset;
+            }
+            self.skipped += offset - self.next_offset;
         }
     }
 }

@@ -1,19 +1,14 @@
 //! The target port on NATS: checks and encodes each record, and passes it to the publisher thread.
-//!
-//! | file | duty |
-//! |---|---|
-//! | `publisher` | publishes records in order and keeps them until they are acknowledged |
-//! | `publish_connection` | one connection for publishing, and its events |
-//! | `no_responders` | records whose subject has no stream at the moment |
-//! | `publish_error` | maps the server's replies to delivery failures |
 
 mod no_responders;
 mod publish_connection;
 mod publish_error;
 mod publisher;
 
-use self::publisher::{PendingRecord, Publisher};
-use super::{Cluster, header};
+use self::publisher::Publisher;
+use super::Cluster;
+use super::header::{self, NatsHeaders};
+use crate::broker::FailureKind::{ClientFailed, Rejected};
 use crate::broker::event_queue::DeliveryReports;
 use crate::broker::{DeliveryFailure, DeliveryReport, Error, OutgoingRecord, SendResult, Target};
 use crate::client_thread::ClientThread;
@@ -28,25 +23,47 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// The target port on one cluster.
 pub(crate) struct NatsTarget {
     in_flight_max: usize,
     /// Records that were accepted and whose report was not returned yet.
     in_flight: usize,
-    /// Bytes of the accepted records that are not finished.
-    pending_bytes: Arc<AtomicUsize>,
-    /// The server's limit for headers and payload of one message.
-    max_payload: Arc<AtomicUsize>,
     /// With `count` it makes the message id of a record that has none of its own.
     name: String,
     count: u64,
-    /// `None` after [`Target::close`].
-    records: Option<mpsc::Sender<PendingRecord>>,
-    reports: Arc<DeliveryReports>,
-    stop: CancellationToken,
+    shared: Arc<Shared>,
+    /// Dropped before the thread, which waits for it.
+    _stop: DropGuard,
+    /// The channel has room for all records in flight.
+    records: mpsc::Sender<PendingRecord>,
     thread: ClientThread,
+}
+
+/// The state that the target shares with its publisher.
+#[derive(Default)]
+struct Shared {
+    reports: DeliveryReports,
+    stop: CancellationToken,
+    /// Bytes of the accepted records that are not finished.
+    pending_bytes: AtomicUsize,
+}
+
+/// A record whose delivery report is outstanding.
+struct PendingRecord {
+    ticket: u64,
+    subject: Subject,
+    headers: NatsHeaders,
+    payload: Bytes,
+    /// Bytes of headers and payload.
+    bytes: usize,
+    /// First publish since the cluster was last unreachable.
+    first_sent: Option<Instant>,
+    /// Publish on the current connection.
+    last_sent: Instant,
+    /// A program that is not a stream has replied to this record.
+    has_foreign_reply: bool,
 }
 
 impl NatsTarget {
@@ -59,35 +76,18 @@ impl NatsTarget {
         part: HealthPart,
     ) -> Result<Self, Error> {
         let (records, incoming) = mpsc::channel(in_flight_max);
-        let reports = Arc::<DeliveryReports>::default();
-        let stop = CancellationToken::new();
-        let pending_bytes = Arc::<AtomicUsize>::default();
-        let max_payload = Arc::new(AtomicUsize::new(usize::MAX));
-        let publisher = Publisher {
-            cluster: cluster.clone(),
-            part,
-            incoming,
-            reports: reports.clone(),
-            stop: stop.clone(),
-            pending_bytes: pending_bytes.clone(),
-            max_payload: max_payload.clone(),
-            pending: Default::default(),
-            last_number: 0,
-            finished: Vec::new(),
-            no_responders: Default::default(),
-        };
+        let shared = Arc::<Shared>::default();
+        let publisher = Publisher::new(cluster.clone(), part, incoming, shared.clone());
         let thread = ClientThread::start("nats-target", move || publisher.run())
             .map_err(|error| Error::Fatal(error.to_string()))?;
         Ok(Self {
             in_flight_max,
             in_flight: 0,
-            pending_bytes,
-            max_payload,
             name,
             count: 0,
-            records: Some(records),
-            reports,
-            stop,
+            _stop: shared.stop.clone().drop_guard(),
+            shared,
+            records,
             thread,
         })
     }
@@ -105,39 +105,34 @@ impl NatsTarget {
         } else {
             Some(record.topic)
         };
-        let subject = subject
-            .filter(|subject| is_subject(subject))
-            .ok_or_else(|| {
-                let subject = subject.unwrap_or(record.topic).escape_debug();
-                publish_error::rejected(
-                    Reason::InvalidTarget,
-                    format!("`{subject}` is not a subject that can be sent to"),
-                )
-            })?;
+        let Some(subject) = subject.filter(|subject| is_subject(subject)) else {
+            let subject = subject.unwrap_or(record.topic).escape_debug();
+            let detail = format!("`{subject}` is not a subject that can be sent to");
+            return Err(DeliveryFailure::new(
+                Rejected,
+                Reason::InvalidTarget,
+                detail,
+            ));
+        };
         // A record from Kafka has no subject, so a subject header on it was set by its producer.
         let is_foreign = record
             .extra_header(ORIGIN)
             .is_some_and(|origin| !is_from_subject(origin));
         let left_out = (is_retry || is_foreign).then_some(SUBJECT);
         let mut headers = header::encode(record, left_out)
-            .map_err(|detail| publish_error::rejected(Reason::InvalidHeader, detail))?;
+            .map_err(|detail| DeliveryFailure::new(Rejected, Reason::InvalidHeader, detail))?;
         let id = record.message_id().unwrap_or_else(|| {
             self.count += 1;
             format!("{}/{}", self.name, self.count)
         });
         headers.push(header::MESSAGE_ID, &id);
         let payload = record.payload.unwrap_or_default();
-        let length = headers.wire_length(payload.len());
-        let max = self.max_payload.load(Ordering::Relaxed);
-        if length > max {
-            return Err(publish_error::too_large(length, max));
-        }
         Ok(PendingRecord {
             ticket,
             subject: Subject::from(subject),
+            bytes: headers.len() + payload.len(),
             headers,
             payload: Bytes::copy_from_slice(payload),
-            length,
             first_sent: None,
             last_sent: Instant::now(),
             has_foreign_reply: false,
@@ -147,21 +142,28 @@ impl NatsTarget {
 
 /// The subject from which the message was read.
 fn source_subject<'a>(record: &OutgoingRecord<'a>) -> Option<&'a str> {
-    let (_, subject) = record
-        .headers
-        .iter()
-        .find(|(name, _)| *name == SUBJECT.as_bytes())?;
+    let mut headers = record.headers.iter();
+    let (_, subject) = headers.find(|(name, _)| *name == SUBJECT.as_bytes())?;
     std::str::from_utf8(subject?).ok()
+}
+
+fn closed() -> SendResult {
+    SendResult::Failed(DeliveryFailure::new(
+        ClientFailed,
+        Reason::TimedOut,
+        "the client is closed",
+    ))
 }
 
 #[async_trait(?Send)]
 impl Target for NatsTarget {
     fn send(&mut self, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult {
-        if self.records.is_none() {
-            return SendResult::Failed(publish_error::closed());
+        let shared = &self.shared;
+        if shared.stop.is_cancelled() {
+            return closed();
         }
         let is_full = self.in_flight >= self.in_flight_max
-            || self.pending_bytes.load(Ordering::Relaxed) >= NATS_TARGET_BYTES_MAX;
+            || shared.pending_bytes.load(Ordering::Relaxed) >= NATS_TARGET_BYTES_MAX;
         if is_full && self.in_flight > 0 {
             return SendResult::QueueFull;
         }
@@ -169,35 +171,24 @@ impl Target for NatsTarget {
             Ok(pending) => pending,
             Err(failure) => return SendResult::Failed(failure),
         };
-        let length = pending.length;
-        match self.records.as_ref().map(mpsc::Sender::try_reserve) {
-            Some(Ok(permit)) => {
-                // Added first, because the publisher subtracts it when it finishes the record.
-                self.pending_bytes.fetch_add(length, Ordering::Relaxed);
-                permit.send(pending);
-            }
-            Some(Err(mpsc::error::TrySendError::Full(()))) => return SendResult::QueueFull,
-            _ => return SendResult::Failed(publish_error::closed()),
+        // Added first, because the publisher subtracts it when it finishes the record.
+        let pending_bytes = &self.shared.pending_bytes;
+        pending_bytes.fetch_add(pending.bytes, Ordering::Relaxed);
+        if self.records.try_send(pending).is_err() {
+            return closed();
         }
         self.in_flight += 1;
         SendResult::Accepted
     }
 
     async fn next_reports(&mut self) -> Vec<DeliveryReport> {
-        let reports = self.reports.take().await;
+        let reports = self.shared.reports.take().await;
         self.in_flight -= reports.len();
         reports
     }
 
     async fn close(&mut self) {
-        self.records = None;
-        self.stop.cancel();
+        self.shared.stop.cancel();
         self.thread.join().await;
-    }
-}
-
-impl Drop for NatsTarget {
-    fn drop(&mut self) {
-        self.stop.cancel();
     }
 }

@@ -12,7 +12,6 @@ use tokio::time::Instant;
 /// with an empty value.
 #[derive(Default)]
 pub(super) struct NoResponders {
-    /// By subject.
     blocked: BTreeMap<String, BlockedSubject>,
     /// Number of lookups that were started.
     lookups: u64,
@@ -46,13 +45,10 @@ impl NoResponders {
     /// Queues a record behind the blocked records of its subject, to keep their order. Returns
     /// whether the subject is blocked.
     pub(super) fn queue_if_blocked(&mut self, subject: &str, record: u64) -> bool {
-        match self.blocked.get_mut(subject) {
-            Some(blocked) => {
-                blocked.records.insert(record);
-                true
-            }
-            None => false,
-        }
+        let blocked = self.blocked.get_mut(subject);
+        blocked
+            .map(|blocked| blocked.records.insert(record))
+            .is_some()
     }
 
     /// Handles the reply to a lookup. Returns the records that fail.
@@ -60,10 +56,9 @@ impl NoResponders {
         if !has_stream {
             return self.remove_where(|blocked| blocked.lookup == lookup);
         }
-        for blocked in self.blocked.values_mut() {
-            if blocked.lookup == lookup {
-                blocked.retry_at = Some(now + NATS_RETRY_DELAY);
-            }
+        let mut subjects = self.blocked.values_mut();
+        if let Some(blocked) = subjects.find(|blocked| blocked.lookup == lookup) {
+            blocked.retry_at = Some(now + NATS_RETRY_DELAY);
         }
         Vec::new()
     }

@@ -3,16 +3,15 @@
 //! The client never reconnects, because it would then send its buffered records out of order. The
 //! publisher opens a new connection and drops the runtime of the lost one.
 
+use super::PendingRecord;
 use super::publish_error;
+use crate::broker::FailureKind::Rejected;
 use crate::broker::nats::Cluster;
 use crate::broker::nats::connection::{connect_error, connect_options, error_chain};
 use crate::broker::{DeliveryFailure, Error};
 use crate::limit::{NATS_CONNECTION_EVENTS_MAX, NATS_REQUEST_TIMEOUT, NATS_UNACKED_PUBLISHES_MAX};
-use async_nats::{
-    Client, Event, HeaderMap, PublishErrorKind, ServerError, StatusCode, Subject, Subscriber,
-};
-use bytes::Bytes;
-use futures_util::StreamExt as _;
+use crate::model::Reason;
+use async_nats::{Client, ConnectOptions, Event, PublishErrorKind, ServerError, Subscriber};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,40 +22,21 @@ pub(super) struct PublishConnection {
     client: Client,
     /// Prefix of every reply subject. The number of the record follows, or [`LOOKUP_PREFIX`] and
     /// the number of the lookup.
-    inbox: String,
+    pub(super) inbox: String,
     /// The API subject that returns the streams of a subject.
-    lookup_subject: String,
-    replies: Subscriber,
-    notices: mpsc::Receiver<Notice>,
+    pub(super) lookup_subject: String,
+    pub(super) replies: Subscriber,
+    pub(super) notices: mpsc::Receiver<Notice>,
 }
 
 /// An event that the client library reports by its callback.
-enum Notice {
+pub(super) enum Notice {
     Disconnected,
-    PermissionDenied(String),
-}
-
-/// An event of the connection.
-#[derive(Debug)]
-pub(super) enum PublishEvent {
-    /// The stream's answer to the record of this number: its sequence, or why it was rejected.
-    Acknowledged(u64, Result<u64, DeliveryFailure>),
-    /// A program that is not a stream replied to the record of this number.
-    ForeignReply(u64),
-    /// No program listens on the subject of the record of this number.
-    NoResponders(u64),
-    /// The answer to the lookup of this number: whether some stream has the subject.
-    StreamLookup(u64, bool),
     /// The client may not publish to this subject.
     PermissionDenied(String),
-    Disconnected,
 }
 
-/// The record is larger than the server's `max_payload`.
-#[derive(Debug)]
-pub(super) struct TooLarge;
-
-const LOOKUP_PREFIX: char = '?';
+pub(super) const LOOKUP_PREFIX: char = '?';
 
 /// Longer than the runtime of a lost connection lives.
 const NEVER: Duration = Duration::from_secs(3600);
@@ -64,138 +44,101 @@ const NEVER: Duration = Duration::from_secs(3600);
 impl PublishConnection {
     pub(super) async fn open(cluster: &Cluster) -> Result<Self, Error> {
         let is_open = Arc::new(AtomicBool::new(false));
-        let was_opened = is_open.clone();
         let (notices_tx, notices) = mpsc::channel(NATS_CONNECTION_EVENTS_MAX);
-        let options = connect_options(cluster)?
-            // The target has checked the subjects of the records.
-            .skip_subject_validation(true)
-            // Room for each unacknowledged record and one lookup: a client whose connection is lost
-            // takes no more commands, and `publish` would wait.
-            .client_capacity(2 * NATS_UNACKED_PUBLISHES_MAX)
-            .reconnect_delay_callback(move |_| {
-                if was_opened.load(Ordering::Relaxed) {
-                    NEVER
-                } else {
-                    Duration::ZERO
-                }
-            })
-            .event_callback(move |event| {
-                let notice = notice_of(event);
-                let notices_tx = notices_tx.clone();
-                async move {
-                    if let Some(notice) = notice {
-                        let _connection_dropped = notices_tx.send(notice).await;
-                    }
-                }
-            });
-        let client = options
+        let api = match &cluster.domain {
+            Some(domain) => format!("$JS.{domain}.API"),
+            None => "$JS.API".to_owned(),
+        };
+        let client = client_options(cluster, &is_open, notices_tx)?
             .connect(cluster.urls.as_slice())
             .await
             .map_err(|error| connect_error(cluster, &error))?;
         is_open.store(true, Ordering::Relaxed);
         let inbox = format!("{}.", client.new_inbox());
-        let failed = |error: &dyn std::error::Error| {
-            Error::Unavailable(format!("nats.{}: {}", cluster.name, error_chain(error)))
-        };
         let subscribed = async {
-            let replies = client
-                .subscribe(format!("{inbox}*"))
-                .await
-                .map_err(|error| failed(&error))?;
+            let replies = client.subscribe(format!("{inbox}*")).await?;
             // The server must know the subscription before the first record.
-            client.flush().await.map_err(|error| failed(&error))?;
-            Ok(replies)
+            client.flush().await?;
+            Ok::<_, async_nats::Error>(replies)
         };
         // A connection that is lost meanwhile never answers, so this needs a timeout.
         let replies = tokio::time::timeout(NATS_REQUEST_TIMEOUT, subscribed)
             .await
-            .map_err(|error| failed(&error))??;
+            .map_err(async_nats::Error::from)
+            .flatten()
+            .map_err(|error| {
+                let text = error_chain(&*error);
+                Error::Unavailable(format!("nats.{}: {text}", cluster.name))
+            })?;
         Ok(Self {
             client,
             inbox,
-            lookup_subject: cluster.api_subject("STREAM.NAMES"),
+            lookup_subject: format!("{api}.STREAM.NAMES"),
             replies,
             notices,
         })
     }
 
-    /// The server's limit for headers and payload of one message, in bytes.
-    pub(super) fn max_payload(&self) -> usize {
-        self.client.max_payload()
-    }
-
-    /// Queues a record in the client. A lost connection is not an error here: see
-    /// [`PublishEvent::Disconnected`].
+    /// Queues a record in the client. `Err`: it is too large. A lost connection is not an error
+    /// here: a notice reports it.
     pub(super) async fn publish(
         &self,
         number: u64,
-        subject: &Subject,
-        headers: HeaderMap,
-        payload: Bytes,
-    ) -> Result<(), TooLarge> {
-        let reply = format!("{}{number}", self.inbox);
-        let published = self
-            .client
-            .publish_with_reply_and_headers(subject.clone(), reply, headers, payload)
-            .await;
-        match published {
-            Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => Err(TooLarge),
+        record: &PendingRecord,
+    ) -> Result<(), DeliveryFailure> {
+        let publish = self.client.publish_with_reply_and_headers(
+            record.subject.clone(),
+            format!("{}{number}", self.inbox),
+            record.headers.to_map(),
+            record.payload.clone(),
+        );
+        match publish.await {
+            Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
+                let max = self.client.max_payload();
+                let detail = format!("headers and payload exceed {max} bytes (max_payload)");
+                Err(DeliveryFailure::new(Rejected, Reason::TooLarge, detail))
+            }
             _ => Ok(()),
         }
     }
 
-    /// Asks whether some stream has a subject. The answer is a [`PublishEvent::StreamLookup`], or a
-    /// [`PublishEvent::PermissionDenied`] for the lookup subject.
+    /// Asks whether some stream has a subject. If the connection is stuck, the missing
+    /// acknowledgements end it.
     pub(super) async fn look_up_stream(&self, number: u64, subject: &str) {
         let reply = format!("{}{LOOKUP_PREFIX}{number}", self.inbox);
         let request = serde_json::json!({ "subject": subject }).to_string();
-        // A lost connection is reported by `next_event`.
-        let _disconnected = self
-            .client
-            .publish_with_reply(self.lookup_subject.clone(), reply, request.into())
-            .await;
+        let asked =
+            self.client
+                .publish_with_reply(self.lookup_subject.clone(), reply, request.into());
+        let _timed_out = tokio::time::timeout(NATS_REQUEST_TIMEOUT, asked).await;
     }
+}
 
-    pub(super) fn is_lookup_subject(&self, subject: &str) -> bool {
-        subject == self.lookup_subject
-    }
-
-    /// Waits for the next event. Safe to drop.
-    pub(super) async fn next_event(&mut self) -> PublishEvent {
-        loop {
-            let reply = tokio::select! {
-                biased;
-                reply = self.replies.next() => reply,
-                notice = self.notices.recv() => match notice {
-                    Some(Notice::PermissionDenied(subject)) => {
-                        return PublishEvent::PermissionDenied(subject);
-                    }
-                    Some(Notice::Disconnected) | None => return PublishEvent::Disconnected,
-                },
-            };
-            let Some(reply) = reply else {
-                return PublishEvent::Disconnected;
-            };
-            let Some(token) = reply.subject.strip_prefix(self.inbox.as_str()) else {
-                continue;
-            };
-            let lookup = token.strip_prefix(LOOKUP_PREFIX);
-            if let Some(number) = lookup.and_then(|number| number.parse().ok()) {
-                let has_stream = publish_error::may_have_stream(&reply.payload);
-                return PublishEvent::StreamLookup(number, has_stream);
+fn client_options(
+    cluster: &Cluster,
+    is_open: &Arc<AtomicBool>,
+    notices: mpsc::Sender<Notice>,
+) -> Result<ConnectOptions, Error> {
+    let is_open = is_open.clone();
+    let options = connect_options(cluster)?
+        // The target has checked the subjects of the records.
+        .skip_subject_validation(true)
+        // Room for each unacknowledged record and one lookup: a client whose connection is lost
+        // takes no more commands, and `publish` would wait.
+        .client_capacity(2 * NATS_UNACKED_PUBLISHES_MAX)
+        .reconnect_delay_callback(move |_| {
+            let is_reconnect = is_open.load(Ordering::Relaxed);
+            if is_reconnect { NEVER } else { Duration::ZERO }
+        })
+        .event_callback(move |event| {
+            let notices = notices.clone();
+            async move {
+                if let Some(notice) = notice_of(event) {
+                    let _connection_dropped = notices.send(notice).await;
+                }
             }
-            let Ok(number) = token.parse::<u64>() else {
-                continue;
-            };
-            if reply.status == Some(StatusCode::NO_RESPONDERS) {
-                return PublishEvent::NoResponders(number);
-            }
-            return match publish_error::parse_ack(&reply.payload) {
-                Some(result) => PublishEvent::Acknowledged(number, result),
-                None => PublishEvent::ForeignReply(number),
-            };
-        }
-    }
+        });
+    Ok(options)
 }
 
 fn notice_of(event: Event) -> Option<Notice> {

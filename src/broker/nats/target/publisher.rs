@@ -1,7 +1,7 @@
 //! Publishes records on the target's thread and keeps each until its stream acknowledges it.
 //!
 //! Order: if a connection is lost, or the oldest record has no acknowledgement after
-//! [`NATS_ACK_TIMEOUT`], the publisher opens a new connection. There it publishes every
+//! [`NATS_REQUEST_TIMEOUT`], the publisher opens a new connection. There it publishes every
 //! unacknowledged record again, in the original order. Each record has a `Nats-Msg-Id`, so a stream
 //! ignores the copies that it stored before, as long as its duplicate window lasts.
 //!
@@ -10,83 +10,79 @@
 //!
 //! Bound: at most [`NATS_UNACKED_PUBLISHES_MAX`] records are published and not acknowledged.
 //!
-//! The publish futures of async-nats cannot replace this file. They live on a client that
-//! reconnects by itself and then sends its buffered records before the ones that must be repeated,
-//! which breaks the order. A future also ends with the first reply, even if the reply comes from a
-//! program that is no stream. And each future costs a channel, a boxed timer and a JSON parse.
+//! The publish futures of async-nats cannot replace this file. Their client reconnects by itself
+//! and sends its buffered records before the ones to repeat, which breaks the order. A future also
+//! ends with the first reply, even of a program that is no stream. And each costs a channel, a
+//! boxed timer and an inbox, which the row `nats` of the bench would show.
 
 use super::no_responders::NoResponders;
-use super::publish_connection::{PublishConnection, PublishEvent, TooLarge};
-use super::publish_error;
-use crate::broker::event_queue::DeliveryReports;
+use super::publish_connection::{LOOKUP_PREFIX, Notice, PublishConnection};
+use super::publish_error::{may_have_stream, parse_ack};
+use super::{PendingRecord, Shared};
+use crate::broker::FailureKind::{MaybeDelivered, NotDelivered, Rejected};
 use crate::broker::nats::Cluster;
-use crate::broker::nats::header::NatsHeaders;
 use crate::broker::{DeliveryFailure, DeliveryReport};
 use crate::health::HealthPart;
 use crate::limit::{
-    NATS_ACK_TIMEOUT, NATS_DELIVERY_TIMEOUT, NATS_RECONNECT_DELAY_MAX, NATS_REPORTS_PER_TURN_MAX,
-    NATS_RETRY_DELAY, NATS_UNACKED_PUBLISHES_MAX,
+    NATS_DELIVERY_TIMEOUT, NATS_MESSAGES_PER_TURN_MAX, NATS_RECONNECT_DELAY_MAX,
+    NATS_REQUEST_TIMEOUT, NATS_RETRY_DELAY, NATS_UNACKED_PUBLISHES_MAX,
 };
 use crate::model::{Offset, Reason};
-use async_nats::Subject;
-use bytes::Bytes;
-use futures_util::FutureExt as _;
+use async_nats::{Message, StatusCode};
+use futures_util::future::OptionFuture;
+use futures_util::{FutureExt as _, StreamExt as _};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
-use tokio::runtime::{Builder, Runtime};
+use std::sync::atomic::Ordering;
+use tokio::runtime::Builder;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
-
-/// A record whose delivery report is outstanding.
-pub(super) struct PendingRecord {
-    pub(super) ticket: u64,
-    pub(super) subject: Subject,
-    pub(super) headers: NatsHeaders,
-    pub(super) payload: Bytes,
-    /// Bytes of headers and payload on the wire.
-    pub(super) length: usize,
-    /// First publish since the cluster was last unreachable.
-    pub(super) first_sent: Option<Instant>,
-    /// Publish on the current connection.
-    pub(super) last_sent: Instant,
-    /// A program that is not a stream has replied to this record.
-    pub(super) has_foreign_reply: bool,
-}
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// The state of the publisher thread.
 pub(super) struct Publisher {
-    pub(super) cluster: Cluster,
-    pub(super) part: HealthPart,
-    pub(super) incoming: mpsc::Receiver<PendingRecord>,
-    pub(super) reports: Arc<DeliveryReports>,
-    pub(super) stop: CancellationToken,
-    pub(super) pending_bytes: Arc<AtomicUsize>,
-    pub(super) max_payload: Arc<AtomicUsize>,
+    cluster: Cluster,
+    part: HealthPart,
+    incoming: mpsc::Receiver<PendingRecord>,
+    shared: Arc<Shared>,
     /// Unfinished records by number. Numbers ascend in the order in which records were accepted.
-    pub(super) pending: BTreeMap<u64, PendingRecord>,
-    pub(super) last_number: u64,
+    pending: BTreeMap<u64, PendingRecord>,
+    last_number: u64,
     /// Reports that the target has not received yet.
-    pub(super) finished: Vec<DeliveryReport>,
-    pub(super) no_responders: NoResponders,
+    finished: Vec<DeliveryReport>,
+    no_responders: NoResponders,
 }
 
 /// Why the publisher leaves a connection.
 enum ConnectionEnd {
-    Stopped,
     Lost(String),
-    /// The connection could not be opened.
-    NotConnected(String),
     /// The connection works, but the oldest record was not acknowledged in time.
     NotAcknowledged,
 }
 
 impl Publisher {
-    /// Runs until `stop` is cancelled or the target is dropped.
+    pub(super) fn new(
+        cluster: Cluster,
+        part: HealthPart,
+        incoming: mpsc::Receiver<PendingRecord>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self {
+            cluster,
+            part,
+            incoming,
+            shared,
+            pending: BTreeMap::new(),
+            last_number: 0,
+            finished: Vec::new(),
+            no_responders: NoResponders::default(),
+        }
+    }
+
+    /// Runs until `stop` is cancelled. A stop gives up all pending records.
     pub(super) fn run(mut self) {
-        while !self.stop.is_cancelled() {
+        let stop = self.shared.stop.clone();
+        while !stop.is_cancelled() {
             // One runtime per connection: dropping it ends all background work of a lost client.
             let runtime = match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
@@ -95,54 +91,43 @@ impl Publisher {
                     return self.part.set_not_ready(reason);
                 }
             };
-            match runtime.block_on(self.run_connection()) {
-                ConnectionEnd::Stopped => break,
-                ConnectionEnd::NotAcknowledged => {}
-                ConnectionEnd::Lost(reason) => self.pause(&runtime, reason, NATS_RETRY_DELAY),
-                ConnectionEnd::NotConnected(reason) => {
-                    self.pause(&runtime, reason, NATS_RECONNECT_DELAY_MAX);
-                }
-            }
+            runtime.block_on(stop.run_until_cancelled(self.run_connection()));
         }
     }
 
-    /// Waits before the next connection. Restarts the delivery timeout of every record.
-    fn pause(&mut self, runtime: &Runtime, reason: String, delay: Duration) {
+    /// Opens a connection and publishes on it until it ends.
+    async fn run_connection(&mut self) {
+        let (reason, delay) = match PublishConnection::open(&self.cluster).await {
+            Ok(mut connection) => {
+                let Err(end) = self.publish_on(&mut connection).await;
+                self.shared.reports.push(&mut self.finished);
+                match end {
+                    ConnectionEnd::NotAcknowledged => return,
+                    ConnectionEnd::Lost(reason) => (reason, NATS_RETRY_DELAY),
+                }
+            }
+            Err(error) => (error.to_string(), NATS_RECONNECT_DELAY_MAX),
+        };
         self.part.set_not_ready(reason);
         for record in self.pending.values_mut() {
             record.first_sent = None;
         }
-        let stop = self.stop.clone();
-        runtime.block_on(async move { stop.run_until_cancelled(tokio::time::sleep(delay)).await });
+        tokio::time::sleep(delay).await;
     }
 
-    /// Opens a connection and publishes on it until it ends. A stop gives up all pending records,
-    /// so every wait inside can be dropped.
-    async fn run_connection(&mut self) -> ConnectionEnd {
-        let stop = self.stop.clone();
-        let published = async {
-            match PublishConnection::open(&self.cluster).await {
-                Ok(connection) => self.publish_on(connection).await,
-                Err(error) => ConnectionEnd::NotConnected(error.to_string()),
-            }
-        };
-        stop.run_until_cancelled(published)
-            .await
-            .unwrap_or(ConnectionEnd::Stopped)
-    }
-
-    async fn publish_on(&mut self, mut connection: PublishConnection) -> ConnectionEnd {
+    async fn publish_on(
+        &mut self,
+        connection: &mut PublishConnection,
+    ) -> Result<Infallible, ConnectionEnd> {
         self.part.set_ready();
-        self.max_payload
-            .store(connection.max_payload(), Ordering::Relaxed);
         self.no_responders = NoResponders::default();
+        let unacknowledged: Vec<u64> = self.pending.keys().copied().collect();
+        for number in unacknowledged {
+            self.publish(connection, number).await?;
+        }
         let mut records = Vec::new();
-        let mut result = self.publish_pending(&connection).await;
         loop {
-            match result {
-                Ok(()) => result = self.step(&mut connection, &mut records).await,
-                Err(end) => return end,
-            }
+            self.step(connection, &mut records).await?;
         }
     }
 
@@ -152,39 +137,49 @@ impl Publisher {
         connection: &mut PublishConnection,
         records: &mut Vec<PendingRecord>,
     ) -> Result<(), ConnectionEnd> {
-        self.reports.push(&mut self.finished);
+        self.shared.reports.push(&mut self.finished);
         let room = NATS_UNACKED_PUBLISHES_MAX
             .saturating_sub(self.pending.len())
-            .min(NATS_REPORTS_PER_TURN_MAX);
+            .min(NATS_MESSAGES_PER_TURN_MAX);
         // The oldest record is acknowledged first.
         let oldest = self.pending.values().next();
-        let ack_deadline =
-            oldest.map_or_else(Instant::now, |record| record.last_sent) + NATS_ACK_TIMEOUT;
-        let retry_at = self.no_responders.next_retry();
+        let ack_deadline = oldest.map(|record| record.last_sent + NATS_REQUEST_TIMEOUT);
+        let ack_timeout = OptionFuture::from(ack_deadline.map(sleep_until));
+        let retry = OptionFuture::from(self.no_responders.next_retry().map(sleep_until));
         // Every arm is safe to drop.
         tokio::select! {
             biased;
-            event = connection.next_event() => self.on_events(connection, event).await,
+            Some(reply) = connection.replies.next() => {
+                self.on_reply(connection, &reply).await;
+                while self.finished.len() < NATS_MESSAGES_PER_TURN_MAX
+                    && let Some(Some(reply)) = connection.replies.next().now_or_never()
+                {
+                    self.on_reply(connection, &reply).await;
+                }
+            }
+            notice = connection.notices.recv() => match notice {
+                Some(Notice::PermissionDenied(subject)) => self.on_denied(connection, &subject),
+                Some(Notice::Disconnected) | None => {
+                    return Err(self.lost("does not answer: the connection was lost"));
+                }
+            },
             count = self.incoming.recv_many(records, room), if room > 0 => {
                 if count == 0 {
-                    return Err(ConnectionEnd::Stopped);
+                    // The target was dropped and has cancelled `stop`.
+                    std::future::pending::<()>().await;
                 }
                 for record in records.drain(..) {
                     self.accept(connection, record).await?;
                 }
-                Ok(())
             }
-            () = sleep_until(retry_at.unwrap_or(ack_deadline)), if retry_at.is_some() => {
-                self.retry_blocked(connection).await
-            }
-            () = sleep_until(ack_deadline), if !self.pending.is_empty() => {
-                if self.fail_foreign() {
-                    return Ok(());
-                }
+            Some(()) = retry => self.retry_blocked(connection).await?,
+            // A reply of another program shows that the connection is not the reason.
+            Some(()) = ack_timeout => if !self.fail_foreign() {
                 self.fail_expired();
-                Err(ConnectionEnd::NotAcknowledged)
-            }
+                return Err(ConnectionEnd::NotAcknowledged);
+            },
         }
+        Ok(())
     }
 
     /// Publishes a new record, unless earlier records of its subject wait for a stream.
@@ -203,17 +198,6 @@ impl Publisher {
         self.publish(connection, number).await
     }
 
-    async fn publish_pending(
-        &mut self,
-        connection: &PublishConnection,
-    ) -> Result<(), ConnectionEnd> {
-        let numbers: Vec<u64> = self.pending.keys().copied().collect();
-        for number in numbers {
-            self.publish(connection, number).await?;
-        }
-        Ok(())
-    }
-
     async fn publish(
         &mut self,
         connection: &PublishConnection,
@@ -224,169 +208,123 @@ impl Publisher {
         };
         record.last_sent = Instant::now();
         record.first_sent.get_or_insert(record.last_sent);
-        let length = record.length;
-        let publish = connection.publish(
-            number,
-            &record.subject,
-            record.headers.to_map(),
-            record.payload.clone(),
-        );
-        match tokio::time::timeout_at(record.last_sent + NATS_ACK_TIMEOUT, publish).await {
+        let deadline = record.last_sent + NATS_REQUEST_TIMEOUT;
+        match timeout_at(deadline, connection.publish(number, record)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(TooLarge)) => {
-                let max = connection.max_payload();
-                self.finish(number, Err(publish_error::too_large(length, max)));
+            Ok(Err(failure)) => {
+                self.finish(number, Err(failure));
                 Ok(())
             }
-            Err(_) => Err(ConnectionEnd::Lost(format!(
-                "nats.{} does not take published records: the connection is stuck",
-                self.cluster.name
-            ))),
+            Err(_) => Err(self.lost("does not take published records: the connection is stuck")),
         }
+    }
+
+    fn lost(&self, reason: &str) -> ConnectionEnd {
+        ConnectionEnd::Lost(format!("nats.{} {reason}", self.cluster.name))
     }
 
     /// Publishes the records again that got "no responders" although a stream has their subject.
     async fn retry_blocked(&mut self, connection: &PublishConnection) -> Result<(), ConnectionEnd> {
-        let now = Instant::now();
-        for number in self.no_responders.take_due(now) {
-            let record = self.pending.get(&number);
-            if record.is_some_and(|record| record.is_expired(now)) {
-                self.finish(number, Err(publish_error::not_acknowledged()));
-            } else {
-                self.publish(connection, number).await?;
-            }
+        self.fail_expired();
+        for number in self.no_responders.take_due(Instant::now()) {
+            self.publish(connection, number).await?;
         }
         Ok(())
     }
 
-    /// Asks whether a stream has the subject of a record that got "no responders".
-    async fn on_no_responders(&mut self, connection: &PublishConnection, number: u64) {
-        let Some(record) = self.pending.get(&number) else {
+    async fn on_reply(&mut self, connection: &PublishConnection, reply: &Message) {
+        let Some(token) = reply.subject.strip_prefix(connection.inbox.as_str()) else {
             return;
         };
-        if let Some(lookup) = self.no_responders.block(&record.subject, number) {
-            let asked = connection.look_up_stream(lookup, &record.subject);
-            // If the connection is stuck, the missing acknowledgements end it.
-            let _timed_out = tokio::time::timeout(NATS_ACK_TIMEOUT, asked).await;
+        let lookup = token.strip_prefix(LOOKUP_PREFIX);
+        if let Some(lookup) = lookup.and_then(|lookup| lookup.parse().ok()) {
+            let (has_stream, now) = (may_have_stream(&reply.payload), Instant::now());
+            let failed = self.no_responders.on_lookup(lookup, has_stream, now);
+            return self.fail_without_stream(failed);
         }
+        let Ok(number) = token.parse() else {
+            return;
+        };
+        if reply.status == Some(StatusCode::NO_RESPONDERS) {
+            if let Some(record) = self.pending.get(&number)
+                && let Some(lookup) = self.no_responders.block(&record.subject, number)
+            {
+                connection.look_up_stream(lookup, &record.subject).await;
+            }
+        } else if let Some(result) = parse_ack(&reply.payload) {
+            self.finish(number, result);
+        } else if let Some(record) = self.pending.get_mut(&number) {
+            record.has_foreign_reply = true;
+        }
+    }
+
+    /// This client may not publish to a subject.
+    fn on_denied(&mut self, connection: &PublishConnection, subject: &str) {
+        if subject == connection.lookup_subject {
+            let failed = self.no_responders.on_lookup_denied();
+            return self.fail_without_stream(failed);
+        }
+        let detail = format!("this client may not publish to {subject}");
+        let failure = DeliveryFailure::new(Rejected, Reason::Unauthorized, detail);
+        self.fail_where(&failure, |record| record.subject.as_str() == subject);
     }
 
     fn fail_without_stream(&mut self, numbers: Vec<u64>) {
         for number in numbers {
             if let Some(record) = self.pending.get(&number) {
-                let failure = publish_error::no_stream(&record.subject);
+                let detail = format!("no stream takes the subject {}", record.subject);
+                let failure = DeliveryFailure::new(NotDelivered, Reason::UnknownTarget, detail);
                 self.finish(number, Err(failure));
             }
         }
     }
 
-    /// Handles an event and the events that are ready behind it.
-    async fn on_events(
-        &mut self,
-        connection: &mut PublishConnection,
-        first: PublishEvent,
-    ) -> Result<(), ConnectionEnd> {
-        let mut next = Some(first);
-        while let Some(event) = next.take() {
-            self.on_event(connection, event).await?;
-            if self.finished.len() < NATS_REPORTS_PER_TURN_MAX {
-                next = connection.next_event().now_or_never();
-            }
-        }
-        Ok(())
-    }
-
-    async fn on_event(
-        &mut self,
-        connection: &PublishConnection,
-        event: PublishEvent,
-    ) -> Result<(), ConnectionEnd> {
-        match event {
-            PublishEvent::Acknowledged(number, result) => self.finish(number, result),
-            PublishEvent::ForeignReply(number) => {
-                if let Some(record) = self.pending.get_mut(&number) {
-                    record.has_foreign_reply = true;
-                }
-            }
-            PublishEvent::NoResponders(number) => self.on_no_responders(connection, number).await,
-            PublishEvent::StreamLookup(lookup, has_stream) => {
-                let now = Instant::now();
-                let failed = self.no_responders.on_lookup(lookup, has_stream, now);
-                self.fail_without_stream(failed);
-            }
-            PublishEvent::PermissionDenied(subject) if connection.is_lookup_subject(&subject) => {
-                let failed = self.no_responders.on_lookup_denied();
-                self.fail_without_stream(failed);
-            }
-            PublishEvent::PermissionDenied(subject) => self.fail_denied(&subject),
-            PublishEvent::Disconnected => {
-                return Err(ConnectionEnd::Lost(format!(
-                    "nats.{} does not answer: the connection was lost",
-                    self.cluster.name
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    fn fail_denied(&mut self, subject: &str) {
-        for number in self.numbers(|record| record.subject.as_str() == subject) {
-            let detail = format!("this client may not publish to {subject}");
-            let failure = publish_error::rejected(Reason::Unauthorized, detail);
-            self.finish(number, Err(failure));
-        }
-    }
-
     /// Fails the overdue records to which only another program replied. Returns whether there were
-    /// any: then the connection is not the reason for the timeout.
+    /// any.
     fn fail_foreign(&mut self) -> bool {
-        let numbers = self.numbers(|record| {
-            record.has_foreign_reply && record.last_sent.elapsed() >= NATS_ACK_TIMEOUT
-        });
-        for number in &numbers {
-            self.finish(*number, Err(publish_error::not_a_stream()));
-        }
-        !numbers.is_empty()
+        let detail = "what answers is not a stream";
+        let failure = DeliveryFailure::new(NotDelivered, Reason::UnknownTarget, detail);
+        self.fail_where(&failure, |record| {
+            record.has_foreign_reply && record.last_sent.elapsed() >= NATS_REQUEST_TIMEOUT
+        })
     }
 
     /// Fails the records whose delivery timeout has passed. The timer retries them.
     fn fail_expired(&mut self) {
-        let now = Instant::now();
-        for number in self.numbers(|record| record.is_expired(now)) {
-            self.finish(number, Err(publish_error::not_acknowledged()));
-        }
-        self.reports.push(&mut self.finished);
+        let detail = "the stream does not confirm it";
+        let failure = DeliveryFailure::new(MaybeDelivered, Reason::TimedOut, detail);
+        self.fail_where(&failure, |record| {
+            let first_sent = record.first_sent;
+            first_sent.is_some_and(|sent| sent.elapsed() >= NATS_DELIVERY_TIMEOUT)
+        });
     }
 
-    fn numbers(&self, is_wanted: impl Fn(&PendingRecord) -> bool) -> Vec<u64> {
-        self.pending
-            .iter()
-            .filter(|(_, record)| is_wanted(record))
-            .map(|(number, _)| *number)
-            .collect()
+    /// Returns whether a record has failed.
+    fn fail_where(
+        &mut self,
+        failure: &DeliveryFailure,
+        has_failed: impl Fn(&PendingRecord) -> bool,
+    ) -> bool {
+        let pending = self.pending.iter();
+        let failed = pending.filter(|(_, record)| has_failed(record));
+        let failed: Vec<u64> = failed.map(|(number, _)| *number).collect();
+        for number in &failed {
+            self.finish(*number, Err(failure.clone()));
+        }
+        !failed.is_empty()
     }
 
     /// Removes a record and reports its result: the stream sequence, or the failure.
     fn finish(&mut self, number: u64, result: Result<u64, DeliveryFailure>) {
-        let Some(PendingRecord { ticket, length, .. }) = self.pending.remove(&number) else {
+        let Some(record) = self.pending.remove(&number) else {
             return;
         };
-        self.pending_bytes.fetch_sub(length, Ordering::Relaxed);
-        let (position, outcome) = match result {
-            Ok(sequence) => (Some((0, Offset(sequence))), Ok(())),
-            Err(failure) => (None, Err(failure)),
-        };
+        let bytes = &self.shared.pending_bytes;
+        bytes.fetch_sub(record.bytes, Ordering::Relaxed);
         self.finished.push(DeliveryReport {
-            ticket,
-            position,
-            outcome,
+            ticket: record.ticket,
+            position: result.as_ref().ok().map(|sequence| (0, Offset(*sequence))),
+            outcome: result.map(|_| ()),
         });
-    }
-}
-
-impl PendingRecord {
-    fn is_expired(&self, now: Instant) -> bool {
-        self.first_sent
-            .is_some_and(|sent| sent + NATS_DELIVERY_TIMEOUT <= now)
     }
 }
