@@ -4,7 +4,6 @@
 //! on the adapters' own threads. Every `async` method is cancel-safe: a result that was not
 //! returned comes with the next call.
 
-pub(crate) mod describe;
 mod event_queue;
 pub(crate) mod kafka;
 pub(crate) mod nats;

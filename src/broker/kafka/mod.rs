@@ -12,7 +12,7 @@
 //! | `producer/` | The [`Target`](super::Target) port, with failover after a fatal error. |
 //! | `transactions/` | The [`TransactionalProducers`](super::TransactionalProducers) port. |
 //! | `hanging_txn/` | Finds and ends transactions that a broker left open. |
-//! | `admin/` | The [`Catalog`](super::Catalog) port, and `ClusterDescriber`. |
+//! | `admin/` | The [`Catalog`](super::Catalog) port, and the description of a cluster. |
 //! | `contract` | Runs the broker contract against a real Kafka. |
 //! | `ffi/` | The librdkafka calls that the `rdkafka` crate has no safe form of. |
 
@@ -31,7 +31,7 @@ mod source;
 mod topic_name;
 mod transactions;
 
-pub(crate) use admin::KafkaCatalog;
+pub(crate) use admin::{ClusterInfo, KafkaCatalog, TopicConfig, TopicInfo, TopicPermissions};
 #[cfg(feature = "test-support")]
 pub use contract::{kafka_contract, kafka_outage_contract};
 pub(crate) use ffi::InProcessKafka;

@@ -170,7 +170,12 @@ async fn request<T: DeserializeOwned>(
     call: &str,
     request: &impl Serialize,
 ) -> Result<Option<T>, Error> {
-    match connection.context().await?.request(call, request).await {
+    match connection
+        .context()
+        .await?
+        .request(call.to_owned(), request)
+        .await
+    {
         Ok(Response::Ok(reply)) => Ok(Some(reply)),
         Ok(Response::Err { error }) if error.code() == 404 => Ok(None),
         Ok(Response::Err { error }) => Err(Error::Rejected(format!("{object}: {error}"))),

@@ -2,7 +2,7 @@
 
 use super::item::Item;
 use crate::broker::Error;
-use crate::broker::describe::{ClusterInfo, TopicConfig, TopicInfo, TopicPermissions};
+use crate::broker::kafka::{ClusterInfo, TopicConfig, TopicInfo, TopicPermissions};
 use crate::command::page::{length, several, size};
 use crate::config::Config;
 use std::collections::BTreeMap;

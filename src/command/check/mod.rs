@@ -15,7 +15,6 @@ use super::page::{Page, print};
 use super::pending::{Source, json};
 use super::{Outcome, run};
 use crate::broker;
-use crate::broker::describe::ClusterDescriber as _;
 use crate::broker::kafka::KafkaCatalog;
 use crate::cli::CheckArgs;
 use crate::clock::WallClock;

@@ -1,16 +1,12 @@
-//! The [`ClusterDescriber`] port, for `postdate check`. A failed detail is reported in its place.
+//! Describes a cluster, for `postdate check`. A failed detail is reported in its place.
 
 use super::{KafkaCatalog, WorkerThread};
 use crate::broker::Error;
-use crate::broker::describe::{
-    ClusterDescriber, ClusterInfo, TopicConfig, TopicInfo, TopicPermissions,
-};
 use crate::broker::kafka::error::client_creation_error;
 use crate::broker::kafka::ffi::TopicDescription;
 use crate::broker::kafka::options::ClientOptions;
 use crate::broker::kafka::topic_name::{invalid_topic_name, is_valid_topic_name};
 use crate::limit::KAFKA_REQUEST_TIMEOUT;
-use async_trait::async_trait;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::error::KafkaError;
@@ -31,9 +27,48 @@ type ConfigValues = BTreeMap<String, String>;
 /// Topics by name. `None`: the topic does not exist.
 type Topics = BTreeMap<String, Result<Option<TopicDescription>, String>>;
 
-#[async_trait(?Send)]
-impl ClusterDescriber for KafkaCatalog {
-    async fn describe_cluster(&mut self, names: &[String]) -> Result<ClusterInfo, Error> {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClusterInfo {
+    pub(crate) broker_count: usize,
+    /// Retention of the offsets of an inactive group.
+    pub(crate) offsets_retention: Option<Result<Duration, String>>,
+    /// By name. `None`: the topic does not exist.
+    pub(crate) topics: BTreeMap<String, Result<Option<TopicInfo>, String>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TopicInfo {
+    pub(crate) partitions: usize,
+    /// Permissions of this client; `None`: the cluster does not report them.
+    pub(crate) permissions: Option<TopicPermissions>,
+    pub(crate) config: Result<TopicConfig, String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TopicPermissions {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+}
+
+/// The settings that decide how long a topic keeps its records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TopicConfig {
+    /// Compaction may delete all but the latest record of a key.
+    pub(crate) is_compacted: bool,
+    /// Old records are deleted, beyond the bounds below. `None`: no bound.
+    pub(crate) has_retention: bool,
+    pub(crate) retention: Option<Duration>,
+    /// Per partition.
+    pub(crate) retention_bytes: Option<u64>,
+}
+
+impl KafkaCatalog {
+    /// Describes the cluster and these topics, one part after the other. `Err`: the cluster did not
+    /// answer or rejected everything.
+    pub(crate) async fn describe_cluster(
+        &mut self,
+        names: &[String],
+    ) -> Result<ClusterInfo, Error> {
         let names = names.to_vec();
         let request = move |worker: &mut WorkerThread| {
             Ok((worker.broker_ids()?, worker.topics_by_name(&names)))

@@ -1,4 +1,4 @@
-//! The [`Catalog`] and [`ClusterDescriber`](crate::broker::describe::ClusterDescriber) ports on Kafka. Its clients join no group.
+//! The [`Catalog`] port on Kafka. Its clients join no group.
 //!
 //! Every request blocks until brokers answer, so a thread of its own sends them (`worker`).
 
@@ -6,6 +6,7 @@ mod describe;
 mod requests;
 mod worker;
 
+pub(crate) use describe::{ClusterInfo, TopicConfig, TopicInfo, TopicPermissions};
 pub(super) use worker::{AdminHandle, AdminWorker, TopicWatch, WorkerThread};
 
 use super::health::ClusterHealth;
