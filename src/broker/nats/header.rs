@@ -109,7 +109,7 @@ impl NatsHeaders {
     /// The headers as the client library takes them.
     pub(super) fn to_map(&self) -> HeaderMap {
         let mut map = HeaderMap::new();
-        for (name, value) in Headers::from_block(&self.0) {
+        for (name, value) in Headers::from_block(&self.0).iter() {
             let text = |bytes| std::str::from_utf8(bytes).expect("pushed as text");
             let (name, value) = (text(name), value.map_or("", text));
             let common = COMMON_NAMES.iter().find(|(common, _)| *common == name);
