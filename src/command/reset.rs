@@ -56,7 +56,7 @@ pub(crate) fn reset(config: &Config, reset: &ResetArgs) -> Result<()> {
 fn still_waiting(shards: &[ShardId], states: Vec<Option<StoredShard>>) -> Vec<String> {
     let pending = states
         .into_iter()
-        .map(|state| state.map_or(0, |state| state.pending + state.quarantined));
+        .map(|state| state.map_or(0, |state| state.pending() + state.quarantined));
     shards
         .iter()
         .zip(pending)

@@ -14,7 +14,7 @@ use crate::model::{
     SourceIdentity, Timestamp, Watermark,
 };
 use crate::run::{FarTarget, RunBuilder};
-use crate::store::{Append, AppendEpoch, Appended, Balance, IdChange, StoredShard};
+use crate::store::{Append, AppendEpoch, Appended, Balance, IdChange, StoredShard, due_by};
 use crate::trace::{BatchLinks, Tracer};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -404,13 +404,13 @@ impl AssignedPartition {
     fn report_state(&self, state: &StoredShard, now: Timestamp) {
         let balance = Balance::of(state);
         let difference = (!balance.is_uncertain).then_some(balance.difference);
-        let due_soon = state.forecast.due_by(now.plus(DUE_SOON_WITHIN), now);
+        let due_soon = due_by(&state.slices, now.plus(DUE_SOON_WITHIN), now);
         self.metrics.set(
             [
-                state.pending,
+                state.pending(),
                 due_soon,
                 state.quarantined,
-                state.stored_bytes,
+                state.stored_bytes(),
             ],
             balance.counts(),
             difference,
@@ -525,10 +525,8 @@ mod tests {
             claimed: delivered,
             delivered,
             lowest_pending: Offset(3),
-            pending: 0,
-            stored_bytes: 0,
+            slices: Vec::new(),
             quarantined: 0,
-            forecast: crate::store::Forecast::default(),
             ledger: crate::store::Ledger::default(),
         };
         let rebuilt = Rebuild::new(

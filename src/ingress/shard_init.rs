@@ -137,10 +137,8 @@ mod tests {
             claimed: delivered(),
             delivered: delivered(),
             lowest_pending: Offset(0),
-            pending: 0,
-            stored_bytes: 0,
+            slices: Vec::new(),
             quarantined: 0,
-            forecast: crate::store::Forecast::default(),
             ledger: crate::store::Ledger::default(),
         })
     }

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-/// Calls that wait for the store's thread: each loop of the process makes one or two.
+/// Calls that wait for the store's thread, and calls in one commit: each loop of the process makes
+/// one or two.
 pub(crate) const EMBEDDED_QUEUED_CALLS_MAX: usize = 64;
-
-/// Bytes of calls in one commit: the first call waits for all of them.
-pub(crate) const EMBEDDED_COMMIT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Bytes of small rows in memory before they are written to a file; up to three times as much while
 /// they are written.
@@ -50,6 +48,3 @@ pub(crate) const EMBEDDED_DISK_RESERVE_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Rows of an erased shard that one commit deletes; other calls run between two of them.
 pub(crate) const EMBEDDED_ERASED_ROWS_PER_COMMIT_MAX: usize = 10_000;
-
-/// Cancelled positions that one advance removes. It scans all of them anyway, and blocks no server.
-pub(crate) const EMBEDDED_CANCELLED_REMOVALS_MAX: usize = 65_536;

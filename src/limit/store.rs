@@ -12,10 +12,6 @@ pub(crate) const TAIL_RUNS_MAX: usize = 2_000;
 /// Runs that one request may ask for; larger limits are cut to this.
 pub(crate) const REQUESTED_RUNS_MAX: usize = 1_000_000;
 
-/// Slices that a list reads in its first pipeline, and in any later one. It stops as soon as later
-/// slices cannot change the answer.
-pub(crate) const LIST_SLICES_PER_CALL: std::ops::RangeInclusive<usize> = 4..=32;
-
 /// Keys in one `SCAN` step: some hundred microseconds of the Redis server.
 pub(crate) const SCAN_KEYS_PER_STEP: usize = 1_000;
 

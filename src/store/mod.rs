@@ -39,13 +39,13 @@ use bytes::Bytes;
 pub(crate) use error::Error;
 pub(crate) use outcome::{
     Acquired, Advanced, Appended, Listed, LiveWorker, Opened, Renewed, Replaced, RunEntry,
-    ShardPosition, StoredShard, TailRun, Tailed,
+    ShardPosition, SliceCount, StoredShard, TailRun, Tailed,
 };
-pub(crate) use query::{ShardContents, SliceCount, StoreQuery};
+pub(crate) use query::StoreQuery;
 pub(crate) use request::{
     Advance, Append, Fetch, IdChange, IdChangeKind, List, NewShard, Quarantine, ReplaceRuns, Tail,
 };
-pub(crate) use rules::{AppendEpoch, Balance, Forecast, Ledger, Lineage};
+pub(crate) use rules::{AppendEpoch, Balance, Ledger, Lineage, due_by};
 use std::time::Duration;
 
 /// The data of shards. A store belongs to one loop on one thread, so it need not be `Send`.

@@ -1,6 +1,6 @@
 //! The outcomes of the store port: one per request.
 
-use super::{Forecast, Ledger, Lineage};
+use super::{Ledger, Lineage};
 use crate::model::{
     Cursor, Offset, Progress, Slice, SourceIdentity, Timestamp, Watermark, WorkerId,
 };
@@ -17,14 +17,32 @@ pub(crate) struct StoredShard {
     pub(crate) delivered: Progress,
     /// No message below this offset is pending. May be too low, never too high.
     pub(crate) lowest_pending: Offset,
-    /// Messages in stored runs. A run is deleted when its last message has been delivered.
-    pub(crate) pending: u64,
-    /// Compressed size of these runs.
-    pub(crate) stored_bytes: u64,
-    /// Messages in quarantine.
+    /// The slices with stored runs, ordered.
+    pub(crate) slices: Vec<SliceCount>,
+    /// Messages in quarantine, which belong to no slice.
     pub(crate) quarantined: u64,
-    pub(crate) forecast: Forecast,
     pub(crate) ledger: Ledger,
+}
+
+impl StoredShard {
+    /// Messages in stored runs.
+    pub(crate) fn pending(&self) -> u64 {
+        self.slices.iter().map(|count| count.messages).sum()
+    }
+
+    /// Compressed size of the stored runs.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.slices.iter().map(|count| count.bytes).sum()
+    }
+}
+
+/// The stored runs of one slice. A run is deleted when its last message has been delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SliceCount {
+    pub(crate) slice: Slice,
+    pub(crate) messages: u64,
+    /// Compressed size.
+    pub(crate) bytes: u64,
 }
 
 /// The positions of a shard that change.

@@ -11,7 +11,7 @@ use crate::store::query::{
     IdSearch, LedgerReport, PendingReport, QueryContext, StoreQuery, find_id, ledger_report,
     pending_report,
 };
-use crate::store::{self, Balance, ShardContents};
+use crate::store::{self, StoredShard};
 use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
 use serde::de::DeserializeOwned;
@@ -251,11 +251,7 @@ impl StoreQuery for Empty {
         Ok(Vec::new())
     }
 
-    async fn contents(&self, shards: &[ShardId]) -> Result<Vec<ShardContents>, store::Error> {
-        Ok(vec![ShardContents::default(); shards.len()])
-    }
-
-    async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<Balance>>, store::Error> {
+    async fn states(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, store::Error> {
         Ok(vec![None; shards.len()])
     }
 

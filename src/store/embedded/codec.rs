@@ -6,125 +6,109 @@ use crate::model::{Cursor, Level, Offset, Progress, Slice, SourceIdentity, Times
 use crate::store::rules::{RunTotals, ShardMeta};
 use crate::store::{Ledger, Lineage, OutcomeCounts};
 
-/// A meta row. It contains neither the ledger, which has its own row, nor the lineage.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct MetaRow {
-    pub(super) number: ShardNumber,
-    pub(super) meta: ShardMeta,
+fn numbers<const N: usize>(numbers: [u64; N]) -> Vec<u8> {
+    numbers.map(u64::to_be_bytes).concat()
 }
 
-/// Number, watermark, claimed, delivered. The text of the identity follows.
-const META_LENGTH: usize = 4 + 8 + 24 + 24;
+fn to_numbers<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
+    let (parts, []) = bytes.as_chunks::<8>() else {
+        return None;
+    };
+    let parts = <[[u8; 8]; N]>::try_from(parts).ok()?;
+    Some(parts.map(u64::from_be_bytes))
+}
 
-pub(super) fn meta(row: &MetaRow) -> Vec<u8> {
-    let identity = row.meta.identity.0.as_bytes();
-    let mut bytes = Vec::with_capacity(META_LENGTH + identity.len());
-    bytes.extend(row.number.to_be_bytes());
-    bytes.extend(row.meta.watermark.0.to_be_bytes());
-    bytes.extend(pair(row.meta.claimed));
-    bytes.extend(pair(row.meta.delivered));
-    bytes.extend(identity);
+/// Bytes of the number, and of watermark, claimed and delivered.
+const META_LENGTH: usize = 4 + 7 * 8;
+
+/// The text of the identity follows the numbers. The ledger has a row of its own.
+pub(super) fn meta(number: ShardNumber, meta: &ShardMeta) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(META_LENGTH + meta.identity.0.len());
+    bytes.extend(number.to_be_bytes());
+    bytes.extend(meta.watermark.0.to_be_bytes());
+    bytes.extend(numbers(pair_numbers(meta.claimed)));
+    bytes.extend(numbers(pair_numbers(meta.delivered)));
+    bytes.extend(meta.identity.0.as_bytes());
     bytes
 }
 
 /// `None`: unreadable. The lineage is not on disk, because it shows rollbacks, and a folder cannot
 /// roll back while its process runs. After a restart every timer loads its shards again.
-pub(super) fn to_meta(bytes: &[u8]) -> Option<MetaRow> {
+pub(super) fn to_meta(bytes: &[u8]) -> Option<(ShardNumber, ShardMeta)> {
     let (fixed, identity) = bytes.split_first_chunk::<META_LENGTH>()?;
-    let (number, rest) = fixed.split_first_chunk::<4>()?;
-    let (watermark, rest) = rest.split_first_chunk::<8>()?;
-    let (claimed, delivered) = rest.split_at(24);
+    let (number, positions) = fixed.split_first_chunk::<4>()?;
+    let [watermark, c1, c2, c3, delivered @ ..] = to_numbers::<7>(positions)?;
     let meta = ShardMeta {
         identity: SourceIdentity(std::str::from_utf8(identity).ok()?.into()),
-        watermark: Watermark(u64::from_be_bytes(*watermark)),
-        claimed: to_pair(claimed)?,
-        delivered: to_pair(delivered)?,
+        watermark: Watermark(watermark),
+        claimed: to_pair([c1, c2, c3]),
+        delivered: to_pair(delivered),
         ledger: Ledger::default(),
         lineage: Lineage::default(),
     };
-    Some(MetaRow {
-        number: ShardNumber::from_be_bytes(*number),
-        meta,
-    })
+    Some((ShardNumber::from_be_bytes(*number), meta))
 }
 
-fn pair(pair: Progress) -> [u8; 24] {
-    let mut bytes = [0; 24];
-    bytes[..16].copy_from_slice(&place(pair.cursor));
-    bytes[16..].copy_from_slice(&pair.watermark.0.to_be_bytes());
-    bytes
+fn pair_numbers(pair: Progress) -> [u64; 3] {
+    let [due, offset] = place_numbers(pair.cursor);
+    [due, offset, pair.watermark.0]
 }
 
-fn to_pair(bytes: &[u8]) -> Option<Progress> {
-    let (cursor, watermark) = bytes.split_first_chunk::<16>()?;
-    Some(Progress::new(
-        to_place(cursor)?,
-        Watermark(u64::from_be_bytes(watermark.try_into().ok()?)),
-    ))
+fn to_pair([due, offset, watermark]: [u64; 3]) -> Progress {
+    Progress::new(to_cursor([due, offset]), Watermark(watermark))
+}
+
+fn place_numbers(place: Cursor) -> [u64; 2] {
+    [place.due.to_ordered_bits(), place.offset.0]
+}
+
+fn to_cursor([due, offset]: [u64; 2]) -> Cursor {
+    Cursor::new(Timestamp::from_ordered_bits(due), Offset(offset))
 }
 
 /// Due, then offset.
-pub(super) fn place(place: Cursor) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&place.due.to_ordered_bits().to_be_bytes());
-    bytes[8..].copy_from_slice(&place.offset.0.to_be_bytes());
-    bytes
+pub(super) fn place(place: Cursor) -> Vec<u8> {
+    numbers(place_numbers(place))
 }
 
 pub(super) fn to_place(bytes: &[u8]) -> Option<Cursor> {
-    let (due, offset) = bytes.split_first_chunk::<8>()?;
-    Some(Cursor::new(
-        Timestamp::from_ordered_bits(u64::from_be_bytes(*due)),
-        Offset(u64::from_be_bytes(offset.try_into().ok()?)),
-    ))
+    to_numbers(bytes).map(to_cursor)
 }
 
 /// Start, then the letter of the level.
-pub(super) fn slice(slice: Slice) -> [u8; 9] {
-    let mut bytes = [0; 9];
-    bytes[..8].copy_from_slice(
-        &Timestamp::from_millis(slice.start)
-            .to_ordered_bits()
-            .to_be_bytes(),
-    );
-    bytes[8] = slice.level.letter();
+pub(super) fn slice(slice: Slice) -> Vec<u8> {
+    let start = Timestamp::from_millis(slice.start).to_ordered_bits();
+    let mut bytes = numbers([start]);
+    bytes.push(slice.level.letter());
     bytes
 }
 
 /// `None`: this version does not know the level.
 pub(super) fn to_slice(bytes: &[u8]) -> Option<Slice> {
-    let (start, level) = bytes.split_first_chunk::<8>()?;
-    let [letter] = level else { return None };
-    let level = Level::from_letter(*letter)?;
+    let (letter, start) = bytes.split_last()?;
+    let [start] = to_numbers(start)?;
     Some(Slice {
-        level,
-        start: Timestamp::from_ordered_bits(u64::from_be_bytes(*start)).as_millis(),
+        level: Level::from_letter(*letter)?,
+        start: Timestamp::from_ordered_bits(start).as_millis(),
     })
 }
 
-pub(super) fn totals(totals: RunTotals) -> Vec<u8> {
-    [
+pub(super) fn totals(totals: &RunTotals) -> Vec<u8> {
+    numbers([
         totals.runs,
         totals.messages,
         totals.bytes,
         totals.least_offset.0,
-    ]
-    .map(u64::to_be_bytes)
-    .concat()
+    ])
 }
 
 pub(super) fn to_totals(bytes: &[u8]) -> Option<RunTotals> {
-    let (parts, []) = bytes.as_chunks::<8>() else {
-        return None;
-    };
-    let [runs, messages, bytes, least] = <[[u8; 8]; 4]>::try_from(parts)
-        .ok()?
-        .map(u64::from_be_bytes);
+    let [runs, messages, bytes, least_offset] = to_numbers(bytes)?;
     Some(RunTotals {
         runs,
         messages,
         bytes,
-        least_offset: Offset(least),
+        least_offset: Offset(least_offset),
     })
 }
 
@@ -137,7 +121,8 @@ pub(super) fn ledger(meta: &ShardMeta) -> Vec<u8> {
         removed,
         is_uncertain,
     } = meta.ledger;
-    let numbers = [
+    let [watermark, due, offset, delivered_watermark] = ledger_positions(meta);
+    numbers([
         accepted,
         outcomes.delivered,
         outcomes.cancelled,
@@ -145,29 +130,20 @@ pub(super) fn ledger(meta: &ShardMeta) -> Vec<u8> {
         outcomes.retried,
         removed,
         u64::from(is_uncertain),
-    ];
-    let mut bytes = numbers.map(u64::to_be_bytes).concat();
-    bytes.extend(ledger_positions(meta));
-    bytes
+        watermark,
+        due,
+        offset,
+        delivered_watermark,
+    ])
 }
 
-/// The positions that a ledger belongs to.
-fn ledger_positions(meta: &ShardMeta) -> Vec<u8> {
-    let mut bytes = meta.watermark.0.to_be_bytes().to_vec();
-    bytes.extend(pair(meta.delivered));
-    bytes
+fn ledger_positions(meta: &ShardMeta) -> [u64; 4] {
+    let [due, offset, watermark] = pair_numbers(meta.delivered);
+    [meta.watermark.0, due, offset, watermark]
 }
 
 /// `None`: the ledger belongs to other positions, so a version without ledgers moved them.
 pub(super) fn to_ledger(bytes: &[u8], meta: &ShardMeta) -> Option<Ledger> {
-    let (numbers, positions) = bytes.split_at_checked(7 * 8)?;
-    if positions != ledger_positions(meta) {
-        return None;
-    }
-    let (numbers, []) = numbers.as_chunks::<8>() else {
-        return None;
-    };
-    let numbers = <[[u8; 8]; 7]>::try_from(numbers).ok()?;
     let [
         accepted,
         delivered,
@@ -176,8 +152,9 @@ pub(super) fn to_ledger(bytes: &[u8], meta: &ShardMeta) -> Option<Ledger> {
         retried,
         removed,
         uncertain,
-    ] = numbers.map(u64::from_be_bytes);
-    Some(Ledger {
+        positions @ ..,
+    ] = to_numbers::<11>(bytes)?;
+    (positions == ledger_positions(meta)).then_some(Ledger {
         accepted,
         outcomes: OutcomeCounts {
             delivered,
@@ -192,16 +169,13 @@ pub(super) fn to_ledger(bytes: &[u8], meta: &ShardMeta) -> Option<Ledger> {
 
 /// Least due, and number of bytes.
 pub(super) fn run(least_due: Timestamp, bytes: usize) -> Vec<u8> {
-    [least_due.to_ordered_bits(), bytes as u64]
-        .map(u64::to_be_bytes)
-        .concat()
+    numbers([least_due.to_ordered_bits(), bytes as u64])
 }
 
 pub(super) fn to_run(bytes: &[u8]) -> Option<(Timestamp, usize)> {
-    let (due, length) = bytes.split_first_chunk::<8>()?;
-    let length = u64::from_be_bytes(length.try_into().ok()?);
+    let [due, length] = to_numbers(bytes)?;
     Some((
-        Timestamp::from_ordered_bits(u64::from_be_bytes(*due)),
+        Timestamp::from_ordered_bits(due),
         usize::try_from(length).ok()?,
     ))
 }

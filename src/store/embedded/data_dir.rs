@@ -10,50 +10,17 @@
 //! A new folder is created in this order: `data.new`, `format`, rename of `data.new` to `data`. A
 //! folder with a `format` is therefore complete or empty, even after a crash.
 
-use super::journal_repair;
-use crate::limit;
-use fjall::config::CompressionPolicy;
-use fjall::{
-    CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode,
-};
+use super::tables::{FileSizes, Tables};
+use crate::store::Error;
+use fjall::PersistMode;
 use std::fs::{File, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Version of keys and values. A folder with another version is left alone.
 pub(super) const FORMAT: u32 = 1;
 pub(super) const FORMAT_TEXT: &str = "postdate embedded store, format ";
-
-/// How often a waiting commit checks whether memtables were flushed.
-const FLUSH_POLL: Duration = Duration::from_millis(2);
-/// A commit waits at this number of sealed memtables, or of first-level tables, per keyspace. Both
-/// are below the limits at which fjall itself waits: that wait may never end.
-const SEALED_MAX: usize = 2;
-const FIRST_LEVEL_MAX: usize = 16;
-/// After 2 minutes of polls without progress, the flushing thread has failed.
-const FLUSH_POLLS_MAX: u32 = 60_000;
-
-/// Sizes that decide how often files are written and merged. A folder keeps those it was created
-/// with.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FileSizes {
-    pub(super) index_memory: u64,
-    pub(super) pool_memory: u64,
-    pub(super) blob_file: u64,
-    /// Runs of fewer bytes stay beside their keys.
-    pub(super) separate_min: u32,
-}
-
-impl FileSizes {
-    pub(super) const DEFAULT: Self = Self {
-        index_memory: limit::EMBEDDED_INDEX_MEMTABLE_BYTES,
-        pool_memory: limit::EMBEDDED_RUNS_MEMTABLE_BYTES,
-        blob_file: limit::EMBEDDED_BLOB_FILE_BYTES,
-        separate_min: limit::EMBEDDED_SEPARATE_BLOB_BYTES_MIN,
-    };
-}
 
 /// A locked folder. Dropping it releases the lock.
 pub(super) struct DataDir {
@@ -61,26 +28,10 @@ pub(super) struct DataDir {
     _lock: File,
 }
 
-/// Why a folder cannot be used, and what to do.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct DirError(String);
-
-/// The database of a folder. Clones share it.
-#[derive(Clone)]
-pub(super) struct Tables {
-    pub(super) db: Database,
-    /// Small rows.
-    pub(super) index: Keyspace,
-    /// The bytes of runs, stored apart from their keys. So they are written twice (journal, blob
-    /// file) and rarely moved.
-    pub(super) pool: Keyspace,
-}
-
 impl DataDir {
     /// Locks the folder. Creates it if it is absent.
-    pub(super) fn lock(path: &Path) -> Result<Self, DirError> {
-        let refused = |error: io::Error| DirError(format!("{}: {error}", path.display()));
+    pub(super) fn lock(path: &Path) -> Result<Self, Error> {
+        let refused = |error: io::Error| Error::Unusable(format!("{}: {error}", path.display()));
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -110,12 +61,12 @@ impl DataDir {
         Ok(folder)
     }
 
-    fn check_format(&self) -> Result<(), DirError> {
+    fn check_format(&self) -> Result<(), Error> {
         let path = self.path.display();
         match std::fs::read_to_string(self.path.join("format")) {
             Ok(text) => match text.strip_prefix(FORMAT_TEXT).map(str::trim) {
                 Some(version) if version == FORMAT.to_string() => Ok(()),
-                version => Err(DirError(format!(
+                version => Err(Error::Unusable(format!(
                     "{path} has {}, and this version of Postdate reads and writes format {FORMAT}: \
                      let the version that wrote it deliver the waiting messages, or set \
                      store.embedded.path to a new folder, which is filled again from the sources, \
@@ -127,15 +78,17 @@ impl DataDir {
                 ))),
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.check_emptiness(),
-            Err(error) => Err(DirError(format!("{path}/format cannot be read: {error}"))),
+            Err(error) => Err(Error::Unusable(format!(
+                "{path}/format cannot be read: {error}"
+            ))),
         }
     }
 
     /// A folder without a format is used only if it contains no foreign file.
-    fn check_emptiness(&self) -> Result<(), DirError> {
+    fn check_emptiness(&self) -> Result<(), Error> {
         let path = self.path.display();
-        let entries =
-            std::fs::read_dir(&self.path).map_err(|error| DirError(format!("{path}: {error}")))?;
+        let entries = std::fs::read_dir(&self.path)
+            .map_err(|error| Error::Unusable(format!("{path}: {error}")))?;
         let foreign = entries
             .flatten()
             .map(|entry| entry.file_name())
@@ -144,7 +97,7 @@ impl DataDir {
                 ours.iter().all(|ours| name != ours)
             });
         foreign.map_or(Ok(()), |name| {
-            Err(DirError(format!(
+            Err(Error::Unusable(format!(
                 "{path} holds `{}` and no Postdate store: set store.embedded.path to a folder of its own, which need not exist",
                 name.display()
             )))
@@ -158,28 +111,28 @@ impl DataDir {
             self.create(sizes)?;
         }
         match Tables::open(&data, sizes) {
-            Err(error @ fjall::Error::JournalRecovery(_)) => {
-                self.open_without_torn_commit(sizes, error)
-            }
+            Err(fjall::Error::JournalRecovery(_)) => self.open_without_torn_commit(sizes),
             opened => opened,
         }
     }
 
-    /// Leaves out the last commit of the journal, if only this one is damaged. Otherwise changes
-    /// nothing.
-    fn open_without_torn_commit(
-        &self,
-        sizes: &FileSizes,
-        error: fjall::Error,
-    ) -> fjall::Result<Tables> {
+    /// Leaves out the last commit of the newest journal, if only this one is damaged. Otherwise
+    /// changes nothing.
+    ///
+    /// After a power loss the disk may hold the end of the last commit but not its middle. Its
+    /// callers got no answer. fjall rejects such a journal, but leaves out a last commit whose end
+    /// is missing: so the last byte that is not zero is cut off.
+    fn open_without_torn_commit(&self, sizes: &FileSizes) -> fjall::Result<Tables> {
         let data = self.path.join("data");
-        let Some((journal, begin)) = journal_repair::last_commit(&data)? else {
-            return Err(error);
+        let Some(journal) = newest_journal(&data)? else {
+            return Tables::open(&data, sizes);
         };
         let copy = self.path.join("torn");
         std::fs::copy(&journal, &copy)?;
+        let bytes = std::fs::read(&journal)?;
+        let last = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0);
         let file = File::options().write(true).open(&journal)?;
-        file.set_len(begin)?;
+        file.set_len(last as u64)?;
         file.sync_all()?;
         let opened = Tables::open(&data, sizes);
         if opened.is_ok() {
@@ -220,7 +173,18 @@ impl DataDir {
     }
 }
 
-fn in_use(path: &Path, lock: &mut File) -> DirError {
+fn newest_journal(data: &Path) -> io::Result<Option<PathBuf>> {
+    let number = |path: &PathBuf| -> Option<u64> {
+        let name = path.file_name()?.to_str()?;
+        name.strip_suffix(".jnl")?.parse().ok()
+    };
+    let files = std::fs::read_dir(data)?.flatten().map(|file| file.path());
+    Ok(files
+        .filter(|path| number(path).is_some())
+        .max_by_key(number))
+}
+
+fn in_use(path: &Path, lock: &mut File) -> Error {
     let mut text = String::new();
     // A process that has just started may not have written its id yet.
     let _ = lock.take(20).read_to_string(&mut text);
@@ -230,75 +194,9 @@ fn in_use(path: &Path, lock: &mut File) -> DirError {
     } else {
         format!("process {id}")
     };
-    DirError(format!(
+    Error::Unusable(format!(
         "{} is in use by {process}: only one process can have an embedded store at a time. Stop that one, or set store.embedded.path to \
          another folder; for several processes with one store use [store.redis]",
         path.display()
     ))
-}
-
-impl Tables {
-    fn open(path: &Path, sizes: &FileSizes) -> fjall::Result<Self> {
-        let db = Database::builder(path)
-            .cache_size(limit::EMBEDDED_CACHE_BYTES)
-            .max_journaling_size(limit::EMBEDDED_JOURNAL_BYTES)
-            // Runs are compressed already.
-            .journal_compression(CompressionType::None)
-            .worker_threads(2)
-            .open()?;
-        let options = |memory: u64| {
-            KeyspaceCreateOptions::default()
-                .max_memtable_size(memory)
-                .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
-        };
-        let separation = KvSeparationOptions::default()
-            .compression(CompressionType::None)
-            .separation_threshold(sizes.separate_min)
-            .file_target_size(sizes.blob_file)
-            .staleness_threshold(limit::EMBEDDED_STALE_FRACTION_MAX)
-            .age_cutoff(1.0);
-        let index = db.keyspace("index", || options(sizes.index_memory))?;
-        let pool = db.keyspace("pool", || {
-            options(sizes.pool_memory).with_kv_separation(Some(separation))
-        })?;
-        Ok(Self { db, index, pool })
-    }
-
-    /// Waits while too many memtables wait for their flush. Fails if the flushing thread has
-    /// failed.
-    pub(super) fn wait_until_flushed(&self) -> fjall::Result<()> {
-        self.wait_while(|| {
-            let is_behind = |keyspace: &Keyspace| {
-                keyspace.sealed_memtable_count() > SEALED_MAX
-                    || keyspace.l0_table_count() > FIRST_LEVEL_MAX
-            };
-            is_behind(&self.index) || is_behind(&self.pool)
-        })
-    }
-
-    /// Flushes the memtable of the pool to its files, and waits for it.
-    pub(super) fn flush_pool(&self) -> fjall::Result<()> {
-        self.pool.rotate_memtable()?;
-        self.wait_while(|| self.pool.sealed_memtable_count() > 0)
-    }
-
-    #[allow(
-        clippy::disallowed_methods,
-        reason = "a blocking wait on a thread of the adapter"
-    )]
-    fn wait_while(&self, is_behind: impl Fn() -> bool) -> fjall::Result<()> {
-        for _ in 0..FLUSH_POLLS_MAX {
-            if !is_behind() {
-                return Ok(());
-            }
-            // Fails if a background write has failed.
-            self.db.persist(PersistMode::Buffer)?;
-            std::thread::sleep(FLUSH_POLL);
-        }
-        Err(io::Error::new(
-            io::ErrorKind::TimedOut,
-            "the database does not write to disk any more",
-        )
-        .into())
-    }
 }

@@ -22,7 +22,6 @@
 //! In the pool the slice comes first. Runs that are due together are stored and freed together.
 
 use super::codec;
-use super::write_batch::Table;
 use crate::model::{Cursor, Partition, ShardId, Slice, Timestamp};
 use crate::run::RunName;
 use std::ops::RangeInclusive;
@@ -31,28 +30,7 @@ use std::str::from_utf8;
 /// Identifies a shard in the keys of its rows.
 pub(super) type ShardNumber = u32;
 
-/// One row. See the table above.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key<'a> {
-    Next,
-    Meta {
-        deployment: &'a str,
-        shard: &'a ShardId,
-    },
-    Garbage(ShardNumber),
-    Ledger(ShardNumber),
-    Count(ShardNumber, Option<Slice>),
-    Order(ShardNumber, Timestamp, &'a RunName),
-    Run(ShardNumber, Slice, &'a RunName),
-    Id(ShardNumber, &'a str),
-    Cancelled(ShardNumber, Cursor),
-    Bytes(ShardNumber, Slice, &'a RunName),
-    Quarantined(ShardNumber, &'a RunName),
-    GcMarker,
-}
-
 /// First letters of the keys.
-const NEXT: u8 = b'n';
 const META: u8 = b'm';
 const GARBAGE: u8 = b'g';
 const LEDGER: u8 = b'l';
@@ -63,79 +41,24 @@ const ID: u8 = b'i';
 const CANCELLED: u8 = b'x';
 const BYTES: u8 = b'p';
 const QUARANTINED: u8 = b'q';
-const GC_MARKER: u8 = b's';
-/// Index rows of a shard that remain after its meta row was deleted. Run rows name the rows in the
-/// pool.
-const OF_A_SHARD: [u8; 6] = [LEDGER, COUNT, ORDER, RUN, ID, CANCELLED];
 
-impl Key<'_> {
-    pub(super) fn table(self) -> Table {
-        match self {
-            Self::Bytes(..) | Self::Quarantined(..) | Self::GcMarker => Table::Pool,
-            _ => Table::Index,
-        }
-    }
+pub(super) const NEXT: &[u8] = b"n";
+pub(super) const GC_MARKER: &[u8] = b"s";
+/// Prefix of the garbage rows.
+pub(super) const ALL_GARBAGE: &[u8] = &[GARBAGE];
 
-    pub(super) fn to_bytes(self) -> Vec<u8> {
-        let mut key = Vec::with_capacity(64);
-        match self {
-            Self::Next => key.push(NEXT),
-            Self::Meta { deployment, shard } => {
-                key.extend(all_metas(deployment));
-                push_text(&mut key, &shard.route);
-                push_text(&mut key, &shard.partition.topic);
-                key.extend(shard.partition.index.to_be_bytes());
-            }
-            Self::Garbage(number) => push_number(&mut key, GARBAGE, number),
-            Self::Ledger(number) => push_number(&mut key, LEDGER, number),
-            Self::Count(number, slice) => {
-                push_number(&mut key, COUNT, number);
-                slice
-                    .into_iter()
-                    .for_each(|slice| push_slice(&mut key, slice));
-            }
-            Self::Order(number, least_due, name) => {
-                key.extend(order_from(number, least_due));
-                key.extend(name.least_offset().0.to_be_bytes());
-                key.extend(name.as_str().as_bytes());
-            }
-            Self::Run(number, slice, name) => {
-                push_number(&mut key, RUN, number);
-                push_slice(&mut key, slice);
-                key.extend(name.as_str().as_bytes());
-            }
-            Self::Id(number, id) => {
-                push_number(&mut key, ID, number);
-                key.extend(id.as_bytes());
-            }
-            Self::Cancelled(number, place) => {
-                push_number(&mut key, CANCELLED, number);
-                key.extend(codec::place(place));
-            }
-            Self::Bytes(number, slice, name) => {
-                key.push(BYTES);
-                push_slice(&mut key, slice);
-                key.extend(number.to_be_bytes());
-                key.extend(name.as_str().as_bytes());
-            }
-            Self::Quarantined(number, name) => {
-                push_number(&mut key, QUARANTINED, number);
-                key.extend(name.as_str().as_bytes());
-            }
-            Self::GcMarker => key.push(GC_MARKER),
-        }
-        key
-    }
+/// True for a row of the pool, false for a row of the index.
+pub(super) fn is_in_pool(key: &[u8]) -> bool {
+    matches!(key.first(), Some(&(BYTES | QUARANTINED)) | Some(b's'))
 }
 
-fn push_number(key: &mut Vec<u8>, letter: u8, number: ShardNumber) {
+/// A key of the shard with this number.
+fn key(letter: u8, number: ShardNumber, parts: &[&[u8]]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(64);
     key.push(letter);
     key.extend(number.to_be_bytes());
-}
-
-/// Start, then level: sorts by time.
-fn push_slice(key: &mut Vec<u8>, slice: Slice) {
-    key.extend(codec::slice(slice));
+    parts.iter().for_each(|part| key.extend_from_slice(part));
+    key
 }
 
 fn push_text(key: &mut Vec<u8>, text: &str) {
@@ -150,35 +73,39 @@ pub(super) fn all_metas(deployment: &str) -> Vec<u8> {
     key
 }
 
-pub(super) fn all_garbage() -> Vec<u8> {
-    vec![GARBAGE]
-}
-
-pub(super) fn all_counts(number: ShardNumber) -> Vec<u8> {
-    prefix(COUNT, number)
-}
-
-pub(super) fn all_runs(number: ShardNumber) -> Vec<u8> {
-    prefix(RUN, number)
-}
-
-pub(super) fn all_quarantined(number: ShardNumber) -> Vec<u8> {
-    prefix(QUARANTINED, number)
-}
-
-pub(super) fn all_cancelled(number: ShardNumber) -> Vec<u8> {
-    prefix(CANCELLED, number)
-}
-
-/// Prefixes of the index rows of a shard, in the order in which they are deleted.
-pub(super) fn all_of_a_shard(number: ShardNumber) -> [Vec<u8>; 6] {
-    OF_A_SHARD.map(|letter| prefix(letter, number))
-}
-
-fn prefix(letter: u8, number: ShardNumber) -> Vec<u8> {
-    let mut key = Vec::with_capacity(5);
-    push_number(&mut key, letter, number);
+pub(super) fn meta(deployment: &str, shard: &ShardId) -> Vec<u8> {
+    let mut key = all_metas(deployment);
+    push_text(&mut key, &shard.route);
+    push_text(&mut key, &shard.partition.topic);
+    key.extend(shard.partition.index.to_be_bytes());
     key
+}
+
+pub(super) fn garbage(number: ShardNumber) -> Vec<u8> {
+    key(GARBAGE, number, &[])
+}
+
+pub(super) fn ledger(number: ShardNumber) -> Vec<u8> {
+    key(LEDGER, number, &[])
+}
+
+/// Prefix of the count rows.
+pub(super) fn all_counts(number: ShardNumber) -> Vec<u8> {
+    key(COUNT, number, &[])
+}
+
+pub(super) fn count(number: ShardNumber, slice: Option<Slice>) -> Vec<u8> {
+    key(COUNT, number, &[&slice.map_or_else(Vec::new, codec::slice)])
+}
+
+pub(super) fn order(number: ShardNumber, least_due: Timestamp, name: &RunName) -> Vec<u8> {
+    let offset = name.least_offset().0.to_be_bytes();
+    order_from(number, least_due, &[&offset, name.as_str().as_bytes()])
+}
+
+fn order_from(number: ShardNumber, least_due: Timestamp, rest: &[&[u8]]) -> Vec<u8> {
+    let due = least_due.to_ordered_bits().to_be_bytes();
+    key(ORDER, number, &[&due, &rest.concat()])
 }
 
 /// The order rows with a least due in `from..=until`.
@@ -187,29 +114,51 @@ pub(super) fn order_range(
     from: Timestamp,
     until: Timestamp,
 ) -> RangeInclusive<Vec<u8>> {
-    let mut last = order_from(number, until);
-    // Sorts behind any rest of a key.
-    last.extend([0xff; 9]);
-    order_from(number, from)..=last
+    // The end sorts behind any rest of a key.
+    order_from(number, from, &[])..=order_from(number, until, &[&[0xff; 9]])
 }
 
-fn order_from(number: ShardNumber, least_due: Timestamp) -> Vec<u8> {
-    let mut key = prefix(ORDER, number);
-    key.extend(least_due.to_ordered_bits().to_be_bytes());
+pub(super) fn run(number: ShardNumber, slice: Slice, name: &RunName) -> Vec<u8> {
+    key(
+        RUN,
+        number,
+        &[&codec::slice(slice), name.as_str().as_bytes()],
+    )
+}
+
+pub(super) fn id(number: ShardNumber, id: &str) -> Vec<u8> {
+    key(ID, number, &[id.as_bytes()])
+}
+
+/// Prefix of the cancelled rows.
+pub(super) fn all_cancelled(number: ShardNumber) -> Vec<u8> {
+    key(CANCELLED, number, &[])
+}
+
+pub(super) fn cancelled(number: ShardNumber, place: Cursor) -> Vec<u8> {
+    key(CANCELLED, number, &[&codec::place(place)])
+}
+
+pub(super) fn bytes(number: ShardNumber, slice: Slice, name: &RunName) -> Vec<u8> {
+    let mut key = vec![BYTES];
+    key.extend(codec::slice(slice));
+    key.extend(number.to_be_bytes());
+    key.extend(name.as_str().as_bytes());
     key
 }
 
-/// The cancelled rows with a place in `from..=until`.
-pub(super) fn cancelled_range(
-    number: ShardNumber,
-    from: Cursor,
-    until: Cursor,
-) -> RangeInclusive<Vec<u8>> {
-    Key::Cancelled(number, from).to_bytes()..=Key::Cancelled(number, until).to_bytes()
+pub(super) fn quarantined(number: ShardNumber, name: &RunName) -> Vec<u8> {
+    key(QUARANTINED, number, &[name.as_str().as_bytes()])
+}
+
+/// Prefixes of the rows of an erased shard. Each run row names a bytes row, see
+/// [`bytes_of_run`].
+pub(super) fn all_of_a_shard(number: ShardNumber) -> [Vec<u8>; 7] {
+    [LEDGER, COUNT, ORDER, RUN, ID, CANCELLED, QUARANTINED].map(|letter| key(letter, number, &[]))
 }
 
 /// The shard of a meta row. `None`: unreadable.
-pub(super) fn shard(key: &[u8]) -> Option<ShardId> {
+pub(super) fn to_shard(key: &[u8]) -> Option<ShardId> {
     let (_deployment, rest) = split_text(key.get(1..)?)?;
     let (route, rest) = split_text(rest)?;
     let (topic, rest) = split_text(rest)?;
@@ -226,12 +175,12 @@ fn split_text(bytes: &[u8]) -> Option<(&str, &[u8])> {
 }
 
 /// The number of a garbage row.
-pub(super) fn garbage(key: &[u8]) -> Option<ShardNumber> {
+pub(super) fn to_garbage(key: &[u8]) -> Option<ShardNumber> {
     Some(ShardNumber::from_be_bytes(key.get(1..)?.try_into().ok()?))
 }
 
 /// The slice of a count row; `Some(None)` is the quarantine.
-pub(super) fn counted(key: &[u8]) -> Option<Option<Slice>> {
+pub(super) fn to_counted(key: &[u8]) -> Option<Option<Slice>> {
     match key.get(5..)? {
         [] => Some(None),
         slice => codec::to_slice(slice).map(Some),
@@ -239,27 +188,25 @@ pub(super) fn counted(key: &[u8]) -> Option<Option<Slice>> {
 }
 
 /// Least due and name of the run of an order row.
-pub(super) fn ordered(key: &[u8]) -> Option<(Timestamp, RunName)> {
+pub(super) fn to_ordered(key: &[u8]) -> Option<(Timestamp, RunName)> {
     let (due, rest) = key.get(5..)?.split_first_chunk::<8>()?;
-    let (_least_offset, name) = rest.split_first_chunk::<8>()?;
+    let name = from_utf8(rest.get(8..)?).ok()?;
     Some((
         Timestamp::from_ordered_bits(u64::from_be_bytes(*due)),
-        RunName::new(from_utf8(name).ok()?),
+        RunName::new(name),
     ))
 }
 
-/// Slice and name of the run of a run row.
-pub(super) fn named(key: &[u8]) -> Option<(Slice, RunName)> {
-    let (slice, name) = key.get(5..)?.split_first_chunk::<9>()?;
-    Some((codec::to_slice(slice)?, RunName::new(from_utf8(name).ok()?)))
-}
-
-/// The name of the run of a quarantined row.
-pub(super) fn quarantined(key: &[u8]) -> Option<RunName> {
-    Some(RunName::new(from_utf8(key.get(5..)?).ok()?))
-}
-
 /// The place of a cancelled row.
-pub(super) fn cancelled(key: &[u8]) -> Option<Cursor> {
+pub(super) fn to_cancelled(key: &[u8]) -> Option<Cursor> {
     codec::to_place(key.get(5..)?)
+}
+
+/// The key of the bytes row, if this is the key of a run row.
+pub(super) fn bytes_of_run(key: &[u8]) -> Option<Vec<u8>> {
+    let (&[RUN, ref number @ ..], rest) = key.split_first_chunk::<5>()? else {
+        return None;
+    };
+    let (slice, name) = rest.split_at_checked(9)?;
+    Some([&[BYTES], slice, number, name].concat())
 }

@@ -2,14 +2,13 @@
 //!
 //! | file | duty |
 //! |---|---|
-//! | `threads` | starts and joins the threads below |
-//! | `writer`, `shards`, `shard`, `write_batch` | writer thread: calls, shards, rows, group commit |
-//! | `reader` | reader thread: lists and fetches runs |
+//! | `writer`, `shards`, `shard` | writer thread: calls, shards, group commit |
+//! | `reader` | lists and fetches runs on the threads of the callers |
 //! | `gc` | collector thread: frees the disk space of deleted runs |
-//! | `shared_tables` | the open database, shared by the threads |
-//! | `data_dir`, `journal_repair`, `disk_space` | folder: lock, format, database, free space |
+//! | `tables` | the open database, shared by the threads, and batches of changed rows |
+//! | `data_dir`, `disk_space` | folder: lock, format, damaged journal, free space |
 //! | `key`, `codec` | rows: keys and values |
-//! | `query`, `describe` | questions of people about the messages and about the folder |
+//! | `describe` | questions of people about the folder |
 //!
 //! Every change is on disk before its caller gets the answer. If a caller drops its call, the call
 //! takes effect completely or not at all. Leases, tails and live workers are not on disk, because
@@ -21,44 +20,44 @@ mod describe;
 mod disk_space;
 mod error;
 mod gc;
-mod journal_repair;
 mod key;
-mod query;
 mod reader;
 mod shard;
 mod shards;
-mod shared_tables;
+mod tables;
 #[cfg(test)]
 mod tests;
-mod threads;
-mod write_batch;
 mod writer;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, LeaseStore, Lineage, List, Listed,
+    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, LeaseStore, List, Listed,
     LiveWorker, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
-    ShardPosition, ShardStore, StoreAdmin, StoredShard, Tail, Tailed,
+    ShardPosition, ShardStore, StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
 };
+use crate::client_thread::ClientThread;
 use crate::clock::Clock;
 use crate::limit;
-use crate::model::{Lease, ShardId, WorkerId};
+use crate::model::{Cursor, Lease, ShardId, WorkerId};
 use async_trait::async_trait;
 use bytes::Bytes;
-use data_dir::{DataDir, FileSizes, Tables};
+use data_dir::DataDir;
 pub(crate) use describe::{FolderDescription, FolderUse};
 use disk_space::DiskSpace;
-use error::CallError;
-use reader::{ReadCall, ReadView};
-use shards::{Context, Shards};
-use shared_tables::SharedTables;
-use std::collections::BTreeMap;
+use reader::ReadView;
+use shard::Shard;
+use shards::Shards;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use threads::{Queues, Threads};
+use tables::{FileSizes, SharedTables, Tables, WriteBatch};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use writer::{Complete, WriteCall, Writer};
+
+/// Time for the threads to end. The collector may be busy with files. All answered calls are
+/// on disk, even if a thread is left behind.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -72,7 +71,28 @@ pub(crate) struct Options {
 #[derive(Clone)]
 pub(crate) struct Embedded {
     deployment: Arc<str>,
+    disk: DiskSpace,
+    shared: Arc<SharedTables>,
     threads: Arc<Threads>,
+}
+
+/// The threads of one open store. Each ends when its sender is dropped.
+struct Threads {
+    /// `None` only during the drop.
+    senders: Option<(mpsc::Sender<WriteCall>, SyncSender<()>)>,
+    /// In a mutex only so that handles of the store can be shared between threads.
+    handles: Mutex<[ClientThread; 2]>,
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.senders = None;
+        let deadline = Instant::now() + JOIN_TIMEOUT;
+        let handles = self.handles.get_mut();
+        for thread in handles.unwrap_or_else(PoisonError::into_inner) {
+            thread.join_until(deadline);
+        }
+    }
 }
 
 impl Embedded {
@@ -91,101 +111,127 @@ impl Embedded {
         disk: DiskSpace,
         clock: impl Clock + Send + Sync + 'static,
     ) -> Result<Self, Error> {
-        let folder =
-            DataDir::lock(&options.path).map_err(|error| Error::Unusable(error.to_string()))?;
-        let context = Context {
-            deployment: options.deployment.as_str().into(),
-            clock: Arc::new(clock),
-            disk,
-        };
+        let folder = DataDir::lock(&options.path)?;
         let damaged = |error| Error::Unusable(damaged_folder(options, &error));
         let tables = folder.open(&sizes).map_err(damaged)?;
-        let leases = BTreeMap::new();
-        let shards = Shards::load(tables.clone(), context.clone(), &leases).map_err(damaged)?;
-        let shared = Arc::new(SharedTables::new(tables));
+        let deployment: Arc<str> = options.deployment.as_str().into();
+        let shards = Shards::new(deployment.clone());
+        let shards = shards.reload(&tables).map_err(damaged)?;
+        tables.delete_garbage()?;
+        let shared = Arc::new(SharedTables::new(tables.clone()));
         shared.set_stored(shards.size());
 
-        let (write, write_calls) = mpsc::channel(limit::EMBEDDED_QUEUED_CALLS_MAX);
-        let (read, read_calls) = mpsc::channel(limit::EMBEDDED_QUEUED_CALLS_MAX);
+        let (write, calls) = mpsc::channel(limit::EMBEDDED_QUEUED_CALLS_MAX);
         let (stop_gc, gc_stopped) = sync_channel(1);
-        let mut threads = Threads::new(Queues {
-            write,
-            read,
-            _stop_gc: stop_gc,
-        });
-        let deployment = context.deployment.clone();
         let writer = Writer {
             folder,
             sizes,
-            context,
-            calls: write_calls,
+            clock: Arc::new(clock),
+            calls,
             shared: shared.clone(),
-            shards: Some(shards),
-            leases,
+            tables: Some(tables),
+            shards,
         };
-        threads.start("store-writer", move || writer.serve())?;
-        let for_reader = shared.clone();
-        threads.start("store-reader", move || {
-            reader::serve(read_calls, &for_reader);
-        })?;
-        threads.start("store-gc", move || gc::serve(&gc_stopped, &shared))?;
+        let for_gc = shared.clone();
+        let handles = [
+            start_thread("store-writer", move || writer.serve())?,
+            start_thread("store-gc", move || gc::serve(&gc_stopped, &for_gc))?,
+        ];
         Ok(Self {
             deployment,
-            threads: Arc::new(threads),
+            disk,
+            shared,
+            threads: Arc::new(Threads {
+                senders: Some((write, stop_gc)),
+                handles: Mutex::new(handles),
+            }),
         })
     }
 
     /// Runs a call on the writer thread. Returns when its changes are on disk.
     async fn write<A: Send + 'static>(
         &self,
-        call: impl FnOnce(&mut Shards) -> Result<A, CallError> + Send + 'static,
+        call: impl FnOnce(&mut Shards, &mut WriteBatch<'_>) -> Result<A, Error> + Send + 'static,
     ) -> Result<A, Error> {
         let (reply, answer) = oneshot::channel();
-        let call: WriteCall = Box::new(move |shards| {
-            let outcome = shards.and_then(|shards| shards.attempt(call));
+        let call: WriteCall = Box::new(move |open| {
+            let outcome = open.and_then(|(shards, batch)| {
+                call(shards, batch).inspect_err(|error| batch.fail(error))
+            });
             // The send fails if the caller was dropped. Its call takes effect nevertheless.
-            let complete: Complete =
-                Box::new(move |committed| _ = reply.send(committed.clone().and(outcome)));
+            let complete: Complete = Box::new(|committed| _ = reply.send(committed.and(outcome)));
             complete
         });
-        let queue = &self.threads.queues().write;
+        let thread_ended = || {
+            let why =
+                "a thread of the embedded store has ended: see its last log messages, then restart";
+            Error::Unusable(why.to_owned())
+        };
+        let senders = self.threads.senders.as_ref();
+        let (queue, _) = senders.expect("dropped only with the store");
         queue.send(call).await.map_err(|_| thread_ended())?;
         answer.await.map_err(|_| thread_ended())?
     }
 
-    /// Like [`Embedded::write`], with a copy of the requests.
-    async fn write_all<R: Clone + Send + 'static, A: Send + 'static>(
+    /// Changes the shard of each request on the writer thread.
+    async fn change<R: Clone + Send + 'static, A: Clone + Send + 'static>(
         &self,
         requests: &[R],
-        call: impl FnOnce(&mut Shards, &[R]) -> Result<A, CallError> + Send + 'static,
-    ) -> Result<A, Error> {
+        shard: fn(&R) -> &ShardId,
+        unknown: A,
+        change: impl Fn(&mut Shard, &R, &mut WriteBatch<'_>) -> fjall::Result<A> + Send + 'static,
+    ) -> Result<Vec<A>, Error> {
         let requests = requests.to_vec();
-        self.write(move |shards| call(shards, &requests)).await
+        self.write(move |shards, batch| {
+            let mut outcomes = Vec::with_capacity(requests.len());
+            for request in &requests {
+                let id = shard(request);
+                let outcome =
+                    shards.change(id, batch, |shard, batch| change(shard, request, batch))?;
+                outcomes.push(outcome.unwrap_or_else(|| unknown.clone()));
+            }
+            Ok(outcomes)
+        })
+        .await
     }
 
-    /// Reads on the reader thread.
-    async fn read<A: Send + 'static>(
+    /// Reads one value of each shard. `None`: unknown shard.
+    async fn ask<A: Clone + Send + 'static>(
         &self,
-        read: impl FnOnce(&ReadView<'_>) -> Result<A, Error> + Send + 'static,
-    ) -> Result<A, Error> {
-        let (reply, answer) = oneshot::channel();
-        let deployment = self.deployment.clone();
-        let call: ReadCall = Box::new(move |tables: Result<&Tables, Error>| {
-            let outcome = tables.and_then(|tables| read(&ReadView::new(tables, &deployment)));
-            // The send fails if the caller was dropped.
-            _ = reply.send(outcome);
-        });
-        let queue = &self.threads.queues().read;
-        queue.send(call).await.map_err(|_| thread_ended())?;
-        answer.await.map_err(|_| thread_ended())?
+        shards: &[ShardId],
+        read: impl Fn(&Shard) -> A + Send + 'static,
+    ) -> Result<Vec<Option<A>>, Error> {
+        let read =
+            move |shard: &mut Shard, _: &ShardId, _: &mut WriteBatch<'_>| Ok(Some(read(shard)));
+        self.change(shards, |shard| shard, None, read).await
+    }
+
+    /// Reads the database on this thread, at one moment for all requests.
+    fn read_each<R, A>(
+        &self,
+        requests: &[R],
+        read: impl Fn(&ReadView<'_>, &R) -> fjall::Result<A>,
+    ) -> Result<Vec<A>, Error> {
+        self.shared.with(|tables| {
+            let view = ReadView::new(tables, &self.deployment);
+            let answers = requests.iter().map(|request| Ok(read(&view, request)?));
+            answers.collect()
+        })
+    }
+
+    /// Fails if there are requests to add data and the disk is full.
+    fn check_space<R>(&self, requests: &[R]) -> Result<(), Error> {
+        if requests.is_empty() || !self.disk.is_full() {
+            Ok(())
+        } else {
+            Err(Error::Full)
+        }
     }
 }
 
-fn thread_ended() -> Error {
-    Error::Unusable(
-        "a thread of the embedded store has ended: see its last log messages, then restart"
-            .to_owned(),
-    )
+fn start_thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<ClientThread, Error> {
+    ClientThread::start(name, body)
+        .map_err(|error| Error::Unusable(format!("cannot start {name}: {error}")))
 }
 
 fn damaged_folder(options: &Options, error: &fjall::Error) -> String {
@@ -201,73 +247,115 @@ fn damaged_folder(options: &Options, error: &fjall::Error) -> String {
 #[async_trait(?Send)]
 impl ShardStore for Embedded {
     async fn open(&self, shards: &[NewShard]) -> Result<Vec<Opened>, Error> {
-        self.write_all(shards, Shards::open).await
+        let (new, is_full) = (shards.to_vec(), self.disk.is_full());
+        self.write(move |shards, batch| shards.open(&new, batch, is_full))
+            .await
     }
 
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
-        self.write_all(appends, Shards::append).await
+        self.check_space(appends)?;
+        self.change(
+            appends,
+            |append| &append.shard,
+            Appended::Unknown,
+            Shard::append,
+        )
+        .await
     }
 
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
-        self.write_all(shards, Shards::state).await
+        self.ask(shards, Shard::state).await
     }
 
     async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
-        self.write_all(shards, Shards::positions).await
+        self.ask(shards, |shard| shard.meta.position()).await
     }
 
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
         // The lineages may be read before the names: a folder cannot roll back in between.
-        let shards: Vec<ShardId> = requests
-            .iter()
-            .map(|request| request.shard.clone())
-            .collect();
-        let positions = self.positions(&shards).await?.into_iter();
-        let lineages: Vec<Lineage> = positions
-            .map(|position| position.map_or_else(Lineage::default, |position| position.lineage))
-            .collect();
-        let requests = requests.to_vec();
-        self.read(move |view| view.list(&requests, &lineages)).await
+        let shards: Vec<ShardId> = requests.iter().map(|list| list.shard.clone()).collect();
+        let positions = self.positions(&shards).await?;
+        let requests: Vec<_> = requests.iter().zip(positions).collect();
+        self.read_each(&requests, |view, (request, position)| {
+            let lineage = position.map(|position| position.lineage);
+            view.list(request, lineage.unwrap_or_default())
+        })
     }
 
     async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
-        let requests = requests.to_vec();
-        self.read(move |view| view.fetch(&requests)).await
+        self.read_each(requests, |view, fetch| view.fetch(fetch))
     }
 
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
-        let mut tails = self.write_all(requests, Shards::tail).await?;
+        let read =
+            |shard: &mut Shard, tail: &Tail, _: &mut WriteBatch<'_>| Ok(shard.read_tail(tail));
+        let mut tails = self
+            .change(requests, |tail| &tail.shard, Tailed::Unknown, read)
+            .await?;
         super::fetch_tail_bytes(self, requests, &mut tails).await?;
         Ok(tails)
     }
 
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
-        self.write_all(requests, Shards::advance).await
+        let unknown = Advanced::Unknown;
+        self.change(
+            requests,
+            |advance| &advance.lease.shard,
+            unknown,
+            Shard::advance,
+        )
+        .await
     }
 
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
-        self.write_all(requests, Shards::quarantine).await
+        self.change(
+            requests,
+            |request| &request.lease.shard,
+            0,
+            Shard::quarantine,
+        )
+        .await
     }
 
     async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error> {
-        self.write_all(requests, Shards::replace_runs).await
+        self.check_space(requests)?;
+        let unknown = Replaced::Unknown;
+        self.change(
+            requests,
+            |request| &request.lease.shard,
+            unknown,
+            Shard::replace_runs,
+        )
+        .await
     }
 }
 
 #[async_trait(?Send)]
 impl LeaseStore for Embedded {
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
-        let call = move |shards: &mut Shards, leases: &[Lease]| shards.acquire(leases, length);
-        self.write_all(leases, call).await
+        let acquire = move |shard: &mut Shard, lease: &Lease, batch: &mut WriteBatch<'_>| {
+            Ok(shard.acquire(lease.token, length, batch.now))
+        };
+        self.change(leases, |lease| &lease.shard, Acquired::Unknown, acquire)
+            .await
     }
 
     async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
-        let call = move |shards: &mut Shards, leases: &[Lease]| shards.renew(leases, length);
-        self.write_all(leases, call).await
+        let renew = move |shard: &mut Shard, lease: &Lease, batch: &mut WriteBatch<'_>| {
+            Ok(shard.lease.renew(lease.token, length, batch.now))
+        };
+        self.change(leases, |lease| &lease.shard, Renewed::Unknown, renew)
+            .await
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
-        self.write_all(leases, Shards::release).await
+        let release = |shard: &mut Shard, lease: &Lease, _: &mut WriteBatch<'_>| {
+            shard.lease.release(lease.token);
+            Ok(())
+        };
+        self.change(leases, |lease| &lease.shard, (), release)
+            .await
+            .map(drop)
     }
 }
 
@@ -278,13 +366,13 @@ impl Membership for Embedded {
         worker: WorkerId,
         length: Duration,
     ) -> Result<Vec<LiveWorker>, Error> {
-        self.write(move |shards| Ok(shards.heartbeat_worker(worker, length)))
+        self.write(move |shards, batch| Ok(shards.workers.heartbeat(worker, length, batch.now)))
             .await
     }
 
     async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {
-        self.write(move |shards| {
-            shards.remove_worker(worker);
+        self.write(move |shards, _| {
+            shards.workers.remove(worker);
             Ok(())
         })
         .await
@@ -294,6 +382,27 @@ impl Membership for Embedded {
 #[async_trait(?Send)]
 impl StoreAdmin for Embedded {
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
-        self.write_all(shards, Shards::erase).await
+        let erased = shards.to_vec();
+        self.write(move |shards, batch| {
+            shards.erase(&erased, batch);
+            Ok(())
+        })
+        .await?;
+        self.shared.with(Tables::delete_garbage)
+    }
+}
+
+#[async_trait(?Send)]
+impl StoreQuery for Embedded {
+    async fn shards(&self) -> Result<Vec<ShardId>, Error> {
+        self.write(|shards, _| Ok(shards.names())).await
+    }
+
+    async fn states(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
+        self.state(shards).await
+    }
+
+    async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
+        self.read_each(ids, |view, (shard, id)| view.find_id(shard, id))
     }
 }

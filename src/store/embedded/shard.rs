@@ -4,17 +4,16 @@
 //!
 //! After a disk error a value must not be used again: it may be ahead of its rows.
 
-use super::codec::{self, MetaRow};
+use super::codec;
 use super::error::empty_if_damaged;
-use super::key::{self, Key, ShardNumber};
-use super::write_batch::{Table, WriteBatch};
-use crate::limit;
+use super::key::{self, ShardNumber};
+use super::tables::{Tables, WriteBatch};
 use crate::model::{Cursor, LeaseToken, Offset, ShardId, Slice, Timestamp};
 use crate::run::{Run, RunName};
-use crate::store::rules::{LeaseHolder, Ledger, ShardCounts, ShardMeta, ShardTail};
+use crate::store::rules::{LeaseHolder, Ledger, RunTotals, ShardCounts, ShardMeta, ShardTail};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, IdChange, NewShard, Quarantine, Renewed,
-    ReplaceRuns, Replaced, ShardContents, StoredShard, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, IdChange, NewShard, Quarantine, ReplaceRuns,
+    Replaced, StoredShard, Tail, Tailed,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -54,25 +53,25 @@ impl Shard {
 
     /// Loads the shard of a meta row. The inner error names unreadable data.
     pub(super) fn load(
-        row: MetaRow,
-        batch: &WriteBatch,
+        number: ShardNumber,
+        meta: ShardMeta,
+        tables: &Tables,
     ) -> fjall::Result<Result<Self, &'static str>> {
-        let mut shard = Self::at(row.meta, row.number);
-        for (key, value) in batch.rows_with(&key::all_counts(row.number))? {
-            let (Some(slice), Some(totals)) = (key::counted(&key), codec::to_totals(&value)) else {
+        let mut shard = Self::at(meta, number);
+        for row in tables.rows(&key::all_counts(number)) {
+            let (key, value) = row?;
+            let (Some(slice), Some(totals)) = (key::to_counted(&key), codec::to_totals(&value))
+            else {
                 return Ok(Err("counts that cannot be read"));
             };
-            shard.counts.restore(slice, totals);
+            shard.counts.0.insert(slice, totals);
         }
-        let ledger = batch
-            .get(Key::Ledger(row.number))?
-            .and_then(|value| codec::to_ledger(&value, &shard.meta));
-        shard.meta.ledger = ledger.unwrap_or_else(|| {
-            Ledger::starting_with(shard.counts.pending() + shard.counts.quarantined())
-        });
-        let prefix = key::all_cancelled(row.number);
-        if let Some(first) = batch.committed_keys(Table::Index, &prefix, 1)?.first() {
-            let Some(place) = key::cancelled(first) else {
+        let ledger = tables.index.get(key::ledger(number))?;
+        shard.meta.ledger = ledger
+            .and_then(|value| codec::to_ledger(&value, &shard.meta))
+            .unwrap_or_else(|| Ledger::starting_with(shard.size().messages));
+        if let Some(row) = tables.rows(&key::all_cancelled(number)).next() {
+            let Some(place) = key::to_cancelled(&row?.0) else {
                 return Ok(Err("a cancelled place that cannot be read"));
             };
             shard.cancelled_from = place;
@@ -88,13 +87,9 @@ impl Shard {
         self.counts.state(&self.meta)
     }
 
-    pub(super) fn contents(&self) -> ShardContents {
-        self.counts.contents()
-    }
-
-    /// Number and bytes of all runs.
-    pub(super) fn size(&self) -> (u64, u64) {
-        self.counts.size()
+    /// The totals of all runs, quarantine included.
+    pub(super) fn size(&self) -> RunTotals {
+        self.counts.total()
     }
 
     /// The runs come without bytes.
@@ -104,13 +99,10 @@ impl Shard {
     }
 
     /// Writes the rows for meta and ledger.
-    pub(super) fn write_meta(&self, deployment: &str, shard: &ShardId, batch: &mut WriteBatch) {
-        let row = MetaRow {
-            number: self.number,
-            meta: self.meta.clone(),
-        };
-        batch.put(Key::Meta { deployment, shard }, codec::meta(&row));
-        batch.put(Key::Ledger(self.number), codec::ledger(&self.meta));
+    pub(super) fn write_meta(&self, deployment: &str, shard: &ShardId, batch: &mut WriteBatch<'_>) {
+        let meta = codec::meta(self.number, &self.meta);
+        batch.put(key::meta(deployment, shard), meta);
+        batch.put(key::ledger(self.number), codec::ledger(&self.meta));
     }
 
     pub(super) fn acquire(
@@ -128,19 +120,11 @@ impl Shard {
         }
     }
 
-    pub(super) fn renew(&mut self, token: LeaseToken, length: Duration, now: Timestamp) -> Renewed {
-        if self.lease.renew(token, length, now) {
-            Renewed::Renewed { now }
-        } else {
-            Renewed::Fenced
-        }
-    }
-
     /// The caller writes the meta row.
     pub(super) fn append(
         &mut self,
         append: &Append,
-        batch: &mut WriteBatch,
+        batch: &mut WriteBatch<'_>,
     ) -> fjall::Result<Appended> {
         if !self.meta.accepts(append) {
             return Ok(Appended::WatermarkMismatch(self.meta.watermark));
@@ -155,46 +139,41 @@ impl Shard {
         Ok(appended)
     }
 
-    fn add(&mut self, run: &Run, batch: &mut WriteBatch) {
+    fn add(&mut self, run: &Run, batch: &mut WriteBatch<'_>) {
         let least_due = run.summary.least_due();
-        batch.put(
-            Key::Order(self.number, least_due, &run.name),
-            codec::slice(run.slice).to_vec(),
-        );
-        batch.put(
-            Key::Run(self.number, run.slice, &run.name),
-            codec::run(least_due, run.bytes.len()),
-        );
-        batch.put(
-            Key::Bytes(self.number, run.slice, &run.name),
-            run.bytes.clone(),
-        );
-        self.counts.add(run.slice, &run.name, run.bytes.len());
+        let order = key::order(self.number, least_due, &run.name);
+        let row = codec::run(least_due, run.bytes.len());
+        let bytes = key::bytes(self.number, run.slice, &run.name);
+        batch.put(order, codec::slice(run.slice));
+        batch.put(key::run(self.number, run.slice, &run.name), row);
+        batch.put(bytes, run.bytes.clone());
+        self.counts.add(Some(run.slice), &run.name, run.bytes.len());
     }
 
     fn apply_changes(
         &mut self,
         changes: &[IdChange],
-        batch: &mut WriteBatch,
+        batch: &mut WriteBatch<'_>,
     ) -> fjall::Result<Appended> {
-        let mut ids = BTreeMap::new();
+        let mut before = BTreeMap::new();
         for change in changes {
             if let Some(place) = self.place_of_id(&change.id, batch)? {
-                ids.insert(change.id.clone(), place);
+                before.insert(change.id.clone(), place);
             }
         }
-        let before = ids.clone();
+        let mut ids = before.clone();
         let outcome = self.meta.apply_changes(changes, &mut ids);
         for id in before.keys().filter(|id| !ids.contains_key(*id)) {
-            batch.remove(Key::Id(self.number, id));
+            batch.remove(key::id(self.number, id));
         }
-        for (id, place) in &ids {
-            if before.get(id) != Some(place) {
-                batch.put(Key::Id(self.number, id), codec::place(*place).to_vec());
-            }
+        for (id, place) in ids
+            .iter()
+            .filter(|(id, place)| before.get(*id) != Some(place))
+        {
+            batch.put(key::id(self.number, id), codec::place(*place));
         }
         for place in &outcome.cancelled {
-            batch.put(Key::Cancelled(self.number, *place), Vec::new());
+            batch.put(key::cancelled(self.number, *place), Vec::new());
             self.cancelled_from = self.cancelled_from.min(*place);
         }
         Ok(Appended::Done {
@@ -203,16 +182,20 @@ impl Shard {
         })
     }
 
-    fn place_of_id(&self, id: &str, batch: &WriteBatch) -> fjall::Result<Option<Cursor>> {
-        let value = batch.get(Key::Id(self.number, id))?;
+    fn place_of_id(&self, id: &str, batch: &WriteBatch<'_>) -> fjall::Result<Option<Cursor>> {
+        let value = batch.get(&key::id(self.number, id))?;
         Ok(value.and_then(|value| codec::to_place(&value)))
     }
 
     /// Writes the count rows of these slices, and of the quarantine for `None`.
-    fn write_counts(&self, slices: impl Iterator<Item = Option<Slice>>, batch: &mut WriteBatch) {
+    fn write_counts(
+        &self,
+        slices: impl Iterator<Item = Option<Slice>>,
+        batch: &mut WriteBatch<'_>,
+    ) {
         for slice in slices.collect::<BTreeSet<_>>() {
-            let key = Key::Count(self.number, slice);
-            match self.counts.get(slice) {
+            let key = key::count(self.number, slice);
+            match self.counts.0.get(&slice) {
                 Some(totals) => batch.put(key, codec::totals(totals)),
                 None => batch.remove(key),
             }
@@ -223,8 +206,7 @@ impl Shard {
     pub(super) fn advance(
         &mut self,
         request: &Advance,
-        now: Timestamp,
-        batch: &mut WriteBatch,
+        batch: &mut WriteBatch<'_>,
     ) -> fjall::Result<Advanced> {
         if !self.lease.is_held(request.lease.token) {
             return Ok(Advanced::Fenced);
@@ -235,38 +217,37 @@ impl Shard {
         self.write_counts(request.deletes.iter().map(|(slice, _)| Some(*slice)), batch);
         for (id, place) in &request.delivered_ids {
             if self.place_of_id(id, batch)? == Some(*place) {
-                batch.remove(Key::Id(self.number, id));
+                batch.remove(key::id(self.number, id));
             }
         }
         let cancelled = self.split_cancelled(request, batch)?;
-        Ok(self.meta.move_claimed(request, now, cancelled))
+        Ok(self.meta.move_claimed(request, batch.now, cancelled))
     }
 
     /// The cancelled places inside the claim. Deletes those inside the delivered pair.
     fn split_cancelled(
         &mut self,
         request: &Advance,
-        batch: &mut WriteBatch,
+        batch: &mut WriteBatch<'_>,
     ) -> fjall::Result<Vec<Cursor>> {
         let last = self.meta.last_to_check(request.claim);
         if last < self.cancelled_from {
             return Ok(Vec::new());
         }
-        let range = key::cancelled_range(self.number, self.cancelled_from, last);
-        let keys = batch.keys(range)?;
-        let places: Vec<Cursor> = keys.iter().filter_map(|key| key::cancelled(key)).collect();
-        let mut split = self
+        let first = key::cancelled(self.number, self.cancelled_from);
+        let keys = batch.index_keys(first..=key::cancelled(self.number, last));
+        let places: Vec<Cursor> = keys
+            .filter_map(|key| key.map(|key| key::to_cancelled(&key)).transpose())
+            .collect::<fjall::Result<_>>()?;
+        let split = self
             .meta
             .split_cancelled(request.claim, places.iter().copied());
-        split
-            .expired
-            .truncate(limit::EMBEDDED_CANCELLED_REMOVALS_MAX);
         for place in &split.expired {
-            batch.remove(Key::Cancelled(self.number, *place));
+            batch.remove(key::cancelled(self.number, *place));
         }
         let first_left = places
             .iter()
-            .find(|place| split.expired.binary_search(place).is_err());
+            .find(|place| !self.meta.delivered.covers(**place));
         self.cancelled_from = first_left.copied().unwrap_or(last);
         Ok(split.in_claim)
     }
@@ -276,17 +257,17 @@ impl Shard {
         &mut self,
         slice: Slice,
         name: &RunName,
-        batch: &mut WriteBatch,
+        batch: &mut WriteBatch<'_>,
     ) -> fjall::Result<bool> {
-        let key = Key::Run(self.number, slice, name);
-        let Some((least_due, bytes)) = batch.get(key)?.and_then(|value| codec::to_run(&value))
-        else {
+        let key = key::run(self.number, slice, name);
+        let row = batch.get(&key)?;
+        let Some((least_due, bytes)) = row.and_then(|row| codec::to_run(&row)) else {
             return Ok(false);
         };
         batch.remove(key);
-        batch.remove(Key::Order(self.number, least_due, name));
-        batch.remove(Key::Bytes(self.number, slice, name));
-        self.counts.remove(slice, name, bytes);
+        batch.remove(key::order(self.number, least_due, name));
+        batch.remove(key::bytes(self.number, slice, name));
+        self.counts.remove(Some(slice), name, bytes);
         Ok(true)
     }
 
@@ -294,7 +275,7 @@ impl Shard {
     fn remove_all(
         &mut self,
         runs: &[(Slice, RunName)],
-        batch: &mut WriteBatch,
+        batch: &mut WriteBatch<'_>,
     ) -> fjall::Result<u64> {
         let mut messages = 0;
         for (slice, name) in runs {
@@ -309,7 +290,7 @@ impl Shard {
     pub(super) fn replace_runs(
         &mut self,
         request: &ReplaceRuns,
-        batch: &mut WriteBatch,
+        batch: &mut WriteBatch<'_>,
     ) -> fjall::Result<Replaced> {
         if !self.lease.is_held(request.lease.token) {
             return Ok(Replaced::Fenced);
@@ -338,26 +319,26 @@ impl Shard {
         Ok(Replaced::Done)
     }
 
-    fn has(&self, slice: Slice, name: &RunName, batch: &WriteBatch) -> fjall::Result<bool> {
-        Ok(batch.get(Key::Run(self.number, slice, name))?.is_some())
+    fn has(&self, slice: Slice, name: &RunName, batch: &WriteBatch<'_>) -> fjall::Result<bool> {
+        Ok(batch.get(&key::run(self.number, slice, name))?.is_some())
     }
 
     /// Returns the number of moved runs.
     pub(super) fn quarantine(
         &mut self,
         request: &Quarantine,
-        batch: &mut WriteBatch,
+        batch: &mut WriteBatch<'_>,
     ) -> fjall::Result<usize> {
         if !self.lease.is_held(request.lease.token) {
             return Ok(0);
         }
         let mut moved = 0;
         for (slice, name) in &request.runs {
-            let read = batch.get(Key::Bytes(self.number, *slice, name));
+            let read = batch.get(&key::bytes(self.number, *slice, name));
             let bytes = empty_if_damaged(read)?.unwrap_or_default();
             if self.remove(*slice, name, batch)? {
-                self.counts.quarantine_run(name, bytes.len());
-                batch.put(Key::Quarantined(self.number, name), bytes);
+                self.counts.add(None, name, bytes.len());
+                batch.put(key::quarantined(self.number, name), bytes);
                 moved += 1;
             }
         }

@@ -1,123 +1,96 @@
-//! The writer thread: owns all writes. It runs the waiting calls one after the other, writes their
+//! The writer thread: owns the shards. It runs the waiting calls one after the other, writes their
 //! changes with one commit, and answers all of them when the commit is on disk. More calls
 //! therefore share one wait for the disk.
 //!
 //! After an error the next call opens the folder again and loads the shards from disk.
 
-use super::data_dir::{DataDir, FileSizes};
-use super::error::{explain, unavailable};
-use super::shards::{Context, Shards};
-use super::shared_tables::SharedTables;
-use crate::model::ShardId;
+use super::data_dir::DataDir;
+use super::shards::Shards;
+use super::tables::{FileSizes, SharedTables, Tables, WriteBatch};
+use crate::clock::Clock;
+use crate::limit;
 use crate::store::Error;
-use crate::store::rules::LeaseHolder;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc::Receiver;
-use tokio::sync::mpsc::error::TryRecvError;
 
 /// Runs a call on the shards. The returned function answers the caller after the commit.
-pub(super) type WriteCall = Box<dyn FnOnce(Result<&mut Shards, Error>) -> Complete + Send>;
-pub(super) type Complete = Box<dyn FnOnce(&Result<(), Error>)>;
+pub(super) type WriteCall =
+    Box<dyn FnOnce(Result<(&mut Shards, &mut WriteBatch<'_>), Error>) -> Complete + Send>;
+pub(super) type Complete = Box<dyn FnOnce(Result<(), Error>)>;
 
 pub(super) struct Writer {
     pub(super) folder: DataDir,
     pub(super) sizes: FileSizes,
-    pub(super) context: Context,
+    pub(super) clock: Arc<dyn Clock + Send + Sync>,
     pub(super) calls: Receiver<WriteCall>,
     pub(super) shared: Arc<SharedTables>,
-    /// `None`: the folder must be opened again.
-    pub(super) shards: Option<Shards>,
-    /// Leases of the shards that were closed. They survive because their holders are in this
-    /// process.
-    pub(super) leases: BTreeMap<ShardId, LeaseHolder>,
+    /// `None`: the folder must be opened again, because the shards may differ from the disk.
+    pub(super) tables: Option<Tables>,
+    pub(super) shards: Shards,
 }
 
 impl Writer {
     /// Runs until all handles on the store are gone.
     pub(super) fn serve(mut self) {
-        while let Some(first) = self.next_call() {
+        while let Some(first) = self.calls.blocking_recv() {
             self.run_batch(first);
         }
-    }
-
-    /// The next call. Deletes rows of erased shards while no call waits.
-    fn next_call(&mut self) -> Option<WriteCall> {
-        while self.shards.as_ref().is_some_and(Shards::has_garbage) {
-            match self.calls.try_recv() {
-                Ok(call) => return Some(call),
-                Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) => self.delete_garbage(),
-            }
-        }
-        self.calls.blocking_recv()
-    }
-
-    fn delete_garbage(&mut self) {
-        let Some(shards) = &mut self.shards else {
-            return;
-        };
-        let deleted = shards
-            .attempt(Shards::delete_garbage)
-            .and_then(|()| shards.commit());
-        if deleted.is_err() {
-            self.close();
-        }
+        self.close();
     }
 
     /// Runs the call and those behind it with one commit.
     fn run_batch(&mut self, first: WriteCall) {
-        if let Err(error) = self.reopen() {
-            first(Err(error))(&Ok(()));
-            return;
-        }
-        let shards = self.shards.as_mut().expect("reopen succeeded");
-        let mut answers = vec![first(Ok(shards))];
-        while shards.has_room()
+        let tables = match self.open() {
+            Ok(tables) => tables,
+            Err(error) => return first(Err(error))(Ok(())),
+        };
+        let mut batch = tables.begin(self.clock.now());
+        let mut answers = vec![first(Ok((&mut self.shards, &mut batch)))];
+        while !batch.has_failed()
+            && answers.len() < limit::EMBEDDED_QUEUED_CALLS_MAX
             && let Ok(call) = self.calls.try_recv()
         {
-            answers.push(call(Ok(shards)));
+            answers.push(call(Ok((&mut self.shards, &mut batch))));
         }
-        let committed = shards.commit();
-        self.shared.set_stored(shards.size());
+        let committed = batch.commit();
+        self.shared.set_stored(self.shards.size());
+        if let Err(error) = &committed {
+            tracing::error!(%error, "the embedded store cannot write: opening the folder again");
+        }
+        let is_committed = committed.is_ok();
         for answer in answers {
-            answer(&committed);
+            answer(committed.clone());
         }
-        if committed.is_err() {
+        drop(tables);
+        if !is_committed {
             self.close();
         }
     }
 
-    /// Opens the folder, unless it is open.
-    fn reopen(&mut self) -> Result<(), Error> {
-        if self.shards.is_some() {
-            return Ok(());
+    /// Opens the folder and loads the shards, unless it is open.
+    fn open(&mut self) -> Result<Tables, Error> {
+        if let Some(tables) = &self.tables {
+            return Ok(tables.clone());
         }
-        let failed = |error: fjall::Error| {
+        let opened = self.folder.open(&self.sizes).and_then(|tables| {
+            let shards = self.shards.reload(&tables)?;
+            Ok((tables, shards))
+        });
+        let (tables, shards) = opened.map_err(Error::from).inspect_err(|error| {
             tracing::warn!(
-                error = explain(&error),
+                %error,
                 "the embedded store's folder cannot be opened; the next call tries again"
             );
-            unavailable(&error)
-        };
-        let tables = self.folder.open(&self.sizes).map_err(failed)?;
-        let shards = Shards::load(tables.clone(), self.context.clone(), &self.leases);
-        self.shards = Some(shards.map_err(failed)?);
-        self.shared.set(Some(tables));
-        Ok(())
+        })?;
+        self.shards = shards;
+        self.tables = Some(tables.clone());
+        self.shared.set(Some(tables.clone()));
+        Ok(tables)
     }
 
     /// Closes the database, so that it can be opened again. Waits for the other threads.
     fn close(&mut self) {
-        if let Some(shards) = self.shards.take() {
-            self.leases = shards.leases();
-        }
+        self.tables = None;
         self.shared.set(None);
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.close();
     }
 }

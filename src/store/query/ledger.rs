@@ -1,11 +1,11 @@
 //! The ledger report: the JSON of `postdate ledger --json` and `GET /ledger`. Fields are never
 //! renamed or removed.
 
+use super::StoreQuery;
 use super::pending::{QueryContext, shards_of_route};
-use super::{Balance, StoreQuery};
 use crate::limit::QUERY_SHARDS_PER_CALL_MAX;
-use crate::model::{ShardId, Timestamp};
-use crate::store::Error;
+use crate::model::Timestamp;
+use crate::store::{Balance, Error};
 use serde::{Deserialize, Serialize};
 
 /// The ledgers of all shards, and whether they add up.
@@ -91,24 +91,21 @@ pub(crate) async fn ledger_report(
     };
     let shards = shards_of_route(query, route).await?;
     for shards in shards.chunks(QUERY_SHARDS_PER_CALL_MAX) {
-        for (shard, balance) in shards.iter().zip(query.balances(shards).await?) {
-            // A shard that was erased meanwhile has no balance.
-            let Some(balance) = balance else { continue };
-            let ledger = shard_ledger(shard, &balance);
-            report.total.add(ledger.sum);
-            report.balances &= ledger.balances;
-            report.shards.push(ledger);
+        for (shard, state) in shards.iter().zip(query.states(shards).await?) {
+            // A shard that was erased meanwhile has no state.
+            let Some(state) = state else { continue };
+            let balance = Balance::of(&state);
+            let sum = LedgerTotals::of(&balance);
+            report.total.add(sum);
+            report.balances &= balance.is_balanced();
+            report.shards.push(ShardLedger {
+                route: shard.route.to_string(),
+                topic: shard.partition.topic.to_string(),
+                partition: shard.partition.index,
+                balances: balance.is_balanced(),
+                sum,
+            });
         }
     }
     Ok(report)
-}
-
-fn shard_ledger(shard: &ShardId, balance: &Balance) -> ShardLedger {
-    ShardLedger {
-        route: shard.route.to_string(),
-        topic: shard.partition.topic.to_string(),
-        partition: shard.partition.index,
-        balances: balance.is_balanced(),
-        sum: LedgerTotals::of(balance),
-    }
 }

@@ -4,8 +4,8 @@
 mod ledger;
 mod pending;
 
-use super::{Balance, Error};
-use crate::model::{Cursor, ShardId, Slice};
+use super::{Error, StoredShard};
+use crate::model::{Cursor, ShardId};
 use async_trait::async_trait;
 pub(crate) use ledger::{LedgerReport, LedgerTotals, ShardLedger, ledger_report};
 #[cfg(test)]
@@ -21,30 +21,9 @@ pub(crate) trait StoreQuery {
     /// missing or included.
     async fn shards(&self) -> Result<Vec<ShardId>, Error>;
 
-    /// The contents of each shard. An unknown shard is empty.
-    async fn contents(&self, shards: &[ShardId]) -> Result<Vec<ShardContents>, Error>;
-
-    /// The ledger of each shard, read in one step with its pending messages. `None`: unknown shard.
-    async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<Balance>>, Error>;
+    /// The state of each shard, read in one step per shard. `None`: unknown shard.
+    async fn states(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error>;
 
     /// The place of the message that waits under each id. `None`: no message waits under it.
     async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error>;
-}
-
-/// The contents of one shard.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ShardContents {
-    /// Ordered by slice.
-    pub(crate) slices: Vec<SliceCount>,
-    /// Messages in quarantine, which belong to no slice.
-    pub(crate) quarantined: u64,
-}
-
-/// The stored runs of one slice. A run is deleted when its last message has been delivered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SliceCount {
-    pub(crate) slice: Slice,
-    pub(crate) messages: u64,
-    /// Compressed size.
-    pub(crate) bytes: u64,
 }

@@ -1,10 +1,10 @@
 //! The reports about waiting messages: the JSON of `postdate pending --json` and `GET /pending`.
 //! Fields are never renamed or removed.
 
-use super::{ShardContents, StoreQuery};
+use super::StoreQuery;
 use crate::limit::{QUERY_SHARDS_PER_CALL_MAX, REPORT_HOURS_MAX, REPORT_SHARDS_MAX};
 use crate::model::{Level, ShardId, Slice, Timestamp};
-use crate::store::Error;
+use crate::store::{Error, StoredShard};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -112,11 +112,11 @@ impl QueryContext {
 }
 
 impl Amount {
-    fn of(contents: &ShardContents) -> Self {
+    fn of(state: &StoredShard) -> Self {
         Self {
-            messages: contents.slices.iter().map(|slice| slice.messages).sum(),
-            bytes: contents.slices.iter().map(|slice| slice.bytes).sum(),
-            quarantined: contents.quarantined,
+            messages: state.pending(),
+            bytes: state.stored_bytes(),
+            quarantined: state.quarantined,
         }
     }
 
@@ -144,8 +144,11 @@ pub(crate) async fn pending_report(
     let shards = shards_of_route(query, route).await?;
     let mut totals = PendingTotals::new(context, route);
     for shards in shards.chunks(QUERY_SHARDS_PER_CALL_MAX) {
-        for (shard, contents) in shards.iter().zip(query.contents(shards).await?) {
-            totals.add(shard, &contents);
+        for (shard, state) in shards.iter().zip(query.states(shards).await?) {
+            // A shard that was erased meanwhile has no state.
+            if let Some(state) = state {
+                totals.add(shard, &state);
+            }
         }
     }
     Ok(totals.into_report(now))
@@ -225,9 +228,9 @@ impl<'a> PendingTotals<'a> {
         }
     }
 
-    fn add(&mut self, shard: &ShardId, contents: &ShardContents) {
-        let amount = Amount::of(contents);
-        for count in &contents.slices {
+    fn add(&mut self, shard: &ShardId, state: &StoredShard) {
+        let amount = Amount::of(state);
+        for count in &state.slices {
             let sum = match count.slice.level {
                 Level::Now => &mut self.due_when_stored,
                 Level::Far | Level::Day => &mut self.far,
@@ -257,7 +260,7 @@ impl<'a> PendingTotals<'a> {
             partition: shard.partition.index,
             configured: self.context.serves(shard),
             amount,
-            first_hour_ms: contents
+            first_hour_ms: state
                 .slices
                 .iter()
                 .map(|count| hour_start(count.slice))
@@ -317,12 +320,12 @@ fn hour_start(slice: Slice) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Cursor, Offset, Partition};
-    use crate::store::SliceCount;
+    use crate::model::{Cursor, Offset, Partition, Progress, SourceIdentity, Watermark};
+    use crate::store::{Ledger, SliceCount};
     use async_trait::async_trait;
 
-    /// Shards with their contents, and the place of the id `a` in each.
-    struct Fake(Vec<(ShardId, ShardContents, Option<Cursor>)>);
+    /// Shards with their states, and the place of the id `a` in each.
+    struct Fake(Vec<(ShardId, StoredShard, Option<Cursor>)>);
 
     #[async_trait(?Send)]
     impl StoreQuery for Fake {
@@ -330,24 +333,14 @@ mod tests {
             Ok(self.0.iter().map(|(shard, ..)| shard.clone()).collect())
         }
 
-        async fn contents(&self, shards: &[ShardId]) -> Result<Vec<ShardContents>, Error> {
+        async fn states(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
             let of = |shard: &ShardId| {
                 self.0
                     .iter()
                     .find(|(known, ..)| known == shard)
-                    .map(|(_, contents, _)| contents.clone())
+                    .map(|(_, state, _)| state.clone())
             };
-            Ok(shards
-                .iter()
-                .map(|shard| of(shard).unwrap_or_default())
-                .collect())
-        }
-
-        async fn balances(
-            &self,
-            shards: &[ShardId],
-        ) -> Result<Vec<Option<crate::store::Balance>>, Error> {
-            Ok(vec![None; shards.len()])
+            Ok(shards.iter().map(of).collect())
         }
 
         async fn find_ids(
@@ -369,6 +362,19 @@ mod tests {
 
     const HOUR: i64 = 3_600_000;
 
+    fn state(slices: Vec<SliceCount>, quarantined: u64) -> StoredShard {
+        StoredShard {
+            identity: SourceIdentity("id".into()),
+            watermark: Watermark(0),
+            claimed: Progress::START,
+            delivered: Progress::START,
+            lowest_pending: Offset(0),
+            slices,
+            quarantined,
+            ledger: Ledger::default(),
+        }
+    }
+
     fn fake() -> Fake {
         let shard =
             |route: &str, topic: &str, index| ShardId::new(route, Partition::new(topic, index));
@@ -381,30 +387,24 @@ mod tests {
         Fake(vec![
             (
                 shard("gone", "t", 0),
-                ShardContents {
-                    slices: vec![count(Level::Hour, 5, 7)],
-                    quarantined: 2,
-                },
+                state(vec![count(Level::Hour, 5, 7)], 2),
                 place(Timestamp::AT_ONCE, 4),
             ),
             (
                 shard("orders", "d", 0),
-                ShardContents {
-                    slices: vec![count(Level::Now, 1, 1), count(Level::Hour, 5, 3)],
-                    quarantined: 0,
-                },
+                state(vec![count(Level::Now, 1, 1), count(Level::Hour, 5, 3)], 0),
                 None,
             ),
             (
                 shard("orders", "old", 1),
-                ShardContents {
-                    slices: vec![
+                state(
+                    vec![
                         count(Level::Far, 1, 5),
                         count(Level::Hour, 29, 1),
                         count(Level::Minute, 29 * 60 + 7, 1),
                     ],
-                    quarantined: 0,
-                },
+                    0,
+                ),
                 place(Timestamp::from_millis(29 * HOUR), 8),
             ),
         ])

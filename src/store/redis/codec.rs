@@ -1,6 +1,5 @@
 //! The values in Redis as Rust types, and back. The formats are listed in `key`.
 
-use super::key;
 use crate::model::{Offset, OutcomeCounts, Slice, Timestamp, Watermark};
 use crate::run::RunName;
 use crate::store::{AppendEpoch, Ledger, Lineage, RunEntry, StoredShard};
@@ -127,7 +126,7 @@ pub(super) fn parse_ledger(text: &str, shard: &StoredShard) -> Ledger {
             is_uncertain: uncertain > 0,
         })
     };
-    parse().unwrap_or_else(|| Ledger::starting_with(shard.pending + shard.quarantined))
+    parse().unwrap_or_else(|| Ledger::starting_with(shard.pending() + shard.quarantined))
 }
 
 /// The value of one field of `counts`.
@@ -150,20 +149,6 @@ impl CountField {
             bytes: bytes.unwrap_or(0),
             least_offset: Offset(least.unwrap_or_default().0),
         }
-    }
-
-    /// Adds this value to the state of its shard.
-    pub(super) fn add_to(self, shard: &mut StoredShard, field: &str) {
-        if field == key::QUARANTINE_FIELD {
-            shard.quarantined += self.messages;
-        } else {
-            shard.pending += self.messages;
-            shard.stored_bytes += self.bytes;
-            if let Some(slice) = Slice::parse(field) {
-                shard.forecast.add(slice, self.messages);
-            }
-        }
-        shard.lowest_pending = shard.lowest_pending.min(self.least_offset);
     }
 }
 

@@ -13,7 +13,7 @@ use redis::{
     AsyncConnectionConfig, Client, IntoConnectionInfo, Pipeline, RedisConnectionInfo, ServerError,
     Value,
 };
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
 use std::time::Duration;
 
@@ -68,15 +68,7 @@ pub(super) struct Connection {
     login: Pipeline,
     /// Rejects an unsuitable server.
     checks_server: bool,
-    current: RefCell<Option<OpenConnection>>,
-    /// Numbers the connections, so that a late failure of one does not drop the next one.
-    connections_made: Cell<u64>,
-}
-
-#[derive(Clone)]
-struct OpenConnection {
-    number: u64,
-    connection: MultiplexedConnection,
+    current: RefCell<Option<MultiplexedConnection>>,
 }
 
 impl Connection {
@@ -107,7 +99,6 @@ impl Connection {
             login,
             checks_server: true,
             current: RefCell::new(None),
-            connections_made: Cell::new(0),
         })
     }
 
@@ -129,32 +120,29 @@ impl Connection {
         if pipeline.is_empty() {
             return Ok(Vec::new());
         }
-        let mut live = self.current_or_connect().await?;
-        match live
-            .connection
-            .send_packed_commands(pipeline, 0, pipeline.len())
-            .await
-        {
-            Ok(values) => match values.iter().find_map(fatal_error) {
-                None => Ok(values),
-                Some(refused) => {
-                    if needs_reconnect(refused) {
-                        self.drop_connection(live.number);
-                    }
-                    Err(self.server_error(refused))
-                }
-            },
-            Err(error) => {
-                self.drop_connection(live.number);
-                Err(self.client_error(&error))
+        let mut connection = self.current_or_connect().await?;
+        let sent = connection.send_packed_commands(pipeline, 0, pipeline.len());
+        let values = sent.await.map_err(|error| {
+            self.drop_connection();
+            self.client_error(&error)
+        })?;
+        if let Some(refused) = values.iter().find_map(fatal_error) {
+            if needs_reconnect(refused) {
+                self.drop_connection();
             }
+            return Err(self.server_error(refused));
         }
+        Ok(values)
     }
 
     /// Calls scripts in one pipeline and returns one value each. Scripts that the server does not
     /// have in its cache (after a restart, a failover or a flush) are loaded and called again.
     pub(super) async fn call(&self, calls: &[Call]) -> Result<Vec<Value>, Error> {
-        let mut values = self.send(&pipeline(calls.iter())).await?;
+        let mut pipeline = Pipeline::new();
+        for call in calls {
+            pipeline.add_command(call.command.clone());
+        }
+        let mut values = self.send(&pipeline).await?;
         for _ in 0..SCRIPT_LOADS_MAX {
             let unknown: Vec<usize> = (0..calls.len())
                 .filter(|&at| is_error(&values[at], "NOSCRIPT"))
@@ -162,12 +150,9 @@ impl Connection {
             if unknown.is_empty() {
                 return Ok(values);
             }
-            let mut scripts: Vec<Script> = Vec::new();
-            for &at in &unknown {
-                if !scripts.contains(&calls[at].script) {
-                    scripts.push(calls[at].script);
-                }
-            }
+            let mut scripts: Vec<Script> = unknown.iter().map(|&at| calls[at].script).collect();
+            scripts.sort_unstable();
+            scripts.dedup();
             let mut again = Pipeline::new();
             for script in &scripts {
                 again.add_command(script.load());
@@ -213,9 +198,9 @@ impl Connection {
             })
     }
 
-    async fn current_or_connect(&self) -> Result<OpenConnection, Error> {
-        if let Some(live) = &*self.current.borrow() {
-            return Ok(live.clone());
+    async fn current_or_connect(&self) -> Result<MultiplexedConnection, Error> {
+        if let Some(connection) = &*self.current.borrow() {
+            return Ok(connection.clone());
         }
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
@@ -230,19 +215,12 @@ impl Connection {
             .await
             .map_err(|error| self.client_error(&error))?;
         self.check_server(&answers)?;
-        self.connections_made.set(self.connections_made.get() + 1);
-        let live = OpenConnection {
-            number: self.connections_made.get(),
-            connection,
-        };
-        *self.current.borrow_mut() = Some(live.clone());
-        Ok(live)
+        *self.current.borrow_mut() = Some(connection.clone());
+        Ok(connection)
     }
 
-    fn drop_connection(&self, number: u64) {
-        self.current
-            .borrow_mut()
-            .take_if(|live| live.number == number);
+    fn drop_connection(&self) {
+        self.current.borrow_mut().take();
     }
 
     /// Checks the replies to the login, and that the server is suitable.
@@ -361,14 +339,6 @@ fn listener_settings(options: &Options, url: &RedisConnectionInfo) -> RedisConne
         }
     }
     settings
-}
-
-fn pipeline<'a>(calls: impl Iterator<Item = &'a Call>) -> Pipeline {
-    let mut pipeline = Pipeline::new();
-    for call in calls {
-        pipeline.add_command(call.command.clone());
-    }
-    pipeline
 }
 
 pub(super) fn is_error(value: &Value, code: &str) -> bool {

@@ -45,7 +45,7 @@ use key::{Key, Keyspace};
 pub(crate) use pubsub::RedisNotifier;
 use redis::Pipeline;
 use reply::Reply;
-use script::{Call, SliceKey};
+use script::{Call, Script, SliceKey};
 use std::time::Duration;
 
 /// How often an erase restarts because another process appended to the shard.
@@ -76,43 +76,32 @@ impl Redis {
         call: impl Fn(&Keyspace, &T) -> Call,
         outcome: impl Fn(Reply) -> Result<O, Error>,
     ) -> Result<Vec<O>, Error> {
-        let calls = items.iter().map(|item| call(&self.keyspace, item));
-        let replies = self.run(calls.collect()).await?;
+        let calls: Vec<Call> = items
+            .iter()
+            .map(|item| call(&self.keyspace, item))
+            .collect();
+        let replies = self.run(&calls).await?;
         replies.into_iter().map(outcome).collect()
     }
 
     /// Runs the calls in one pipeline. A call that finds foreign values under keys of slices is
     /// repeated after they were renamed. A call that finds them under the shard's own keys answers
     /// `unknown`.
-    async fn run(&self, calls: Vec<Call>) -> Result<Vec<Reply>, Error> {
-        let mut replies = self.run_once(&calls).await?;
-        let with_foreign: Vec<usize> = (0..replies.len())
-            .filter(|&at| replies[at].tag == "foreign")
-            .collect();
-        if with_foreign.is_empty() {
-            return Ok(replies);
-        }
-        let mut foreign_keys = Vec::new();
-        for &at in &with_foreign {
-            let numbers = replies[at].numbers()?.into_iter();
-            foreign_keys.extend(numbers.filter_map(|number| calls[at].slice_key(number)));
-        }
-        self.rename_foreign(&foreign_keys).await?;
-        let repeated: Vec<Call> = calls
-            .into_iter()
-            .enumerate()
-            .filter(|(at, _)| with_foreign.contains(at))
-            .map(|(_, call)| call)
-            .collect();
-        for (at, reply) in with_foreign
-            .into_iter()
-            .zip(self.run_once(&repeated).await?)
-        {
-            replies[at] = if reply.tag == "foreign" {
-                Reply::unknown()
-            } else {
-                reply
-            };
+    async fn run(&self, calls: &[Call]) -> Result<Vec<Reply>, Error> {
+        let mut replies = self.run_once(calls).await?;
+        for (call, reply) in calls.iter().zip(&mut replies) {
+            if reply.tag != "foreign" {
+                continue;
+            }
+            let keys = reply.keys(&call.keys)?.into_iter();
+            let slice_keys: Vec<SliceKey> = keys
+                .filter_map(|(number, _)| call.slice_key(number))
+                .collect();
+            self.rename_foreign(&slice_keys).await?;
+            let repeated = self.run_once(std::slice::from_ref(call)).await?.pop();
+            *reply = repeated
+                .filter(|reply| reply.tag != "foreign")
+                .unwrap_or_else(Reply::unknown);
         }
         Ok(replies)
     }
@@ -121,7 +110,7 @@ impl Redis {
         let values = self.connection.call(calls).await?;
         let replies = values.into_iter().map(|value| {
             // Only a script that reads meta without a type check fails like this, before any write.
-            if reads::is_wrong_type(&value) {
+            if connection::is_error(&value, "WRONGTYPE") {
                 Ok(Reply::unknown())
             } else {
                 Reply::new(value)
@@ -152,10 +141,9 @@ impl Redis {
             let mut pipeline = Pipeline::new();
             pipeline.cmd("HKEYS").arg(&counts);
             let values = self.connection.send(&pipeline).await?;
-            let fields: Vec<String> = values.into_iter().flat_map(reads::fields).collect();
-            let replies = self
-                .run_once(&[Call::erase(&self.keyspace, shard, &fields)])
-                .await?;
+            let fields = values.into_iter().filter_map(reply::texts).flatten();
+            let call = Call::erase(&self.keyspace, shard, &fields.collect::<Vec<_>>());
+            let replies = self.run_once(&[call]).await?;
             if replies.iter().all(|reply| reply.tag == "erased") {
                 return Ok(());
             }
@@ -233,12 +221,16 @@ impl ShardStore for Redis {
 #[async_trait(?Send)]
 impl LeaseStore for Redis {
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
-        let call = |keyspace: &Keyspace, lease: &Lease| Call::acquire(keyspace, lease, length);
+        let call = |keyspace: &Keyspace, lease: &Lease| {
+            Call::on_lease(Script::AcquireLease, keyspace, lease, length)
+        };
         self.call_each(leases, call, Reply::acquired).await
     }
 
     async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
-        let call = |keyspace: &Keyspace, lease: &Lease| Call::renew(keyspace, lease, length);
+        let call = |keyspace: &Keyspace, lease: &Lease| {
+            Call::on_lease(Script::RenewLease, keyspace, lease, length)
+        };
         self.call_each(leases, call, Reply::renewed).await
     }
 
@@ -257,13 +249,13 @@ impl Membership for Redis {
         length: Duration,
     ) -> Result<Vec<LiveWorker>, Error> {
         let call = Call::heartbeat_worker(&self.keyspace, worker, length);
-        let reply = self.run(vec![call]).await?.pop();
+        let reply = self.run(&[call]).await?.pop();
         reply.map_or(Ok(Vec::new()), Reply::live_workers)
     }
 
     async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {
         let call = Call::remove_worker(&self.keyspace, worker);
-        self.run(vec![call]).await.map(drop)
+        self.run(&[call]).await.map(drop)
     }
 }
 

@@ -2,12 +2,10 @@
 
 use super::Redis;
 use super::key::Key;
-use super::reads::fields;
-use super::reply::{Reply, text};
-use super::script::Call;
+use super::reply::{text, texts};
 use crate::limit::SCAN_KEYS_PER_STEP;
 use crate::model::{Cursor, ShardId};
-use crate::store::{Balance, Error, ShardContents, ShardStore, StoreQuery};
+use crate::store::{Error, ShardStore, StoreQuery, StoredShard};
 use async_trait::async_trait;
 use redis::{Pipeline, Value};
 use std::collections::BTreeSet;
@@ -33,7 +31,7 @@ impl StoreQuery for Redis {
             };
             let mut reply = reply.into_iter();
             cursor = reply.next().and_then(text).unwrap_or_default();
-            let keys = reply.next().map(fields).unwrap_or_default();
+            let keys = reply.next().and_then(texts).unwrap_or_default();
             shards.extend(
                 keys.iter()
                     .filter_map(|key| self.keyspace.shard_of_meta_key(key)),
@@ -45,14 +43,8 @@ impl StoreQuery for Redis {
         Ok(shards.into_iter().collect())
     }
 
-    async fn contents(&self, shards: &[ShardId]) -> Result<Vec<ShardContents>, Error> {
-        self.call_each(shards, Call::state, Reply::contents).await
-    }
-
-    async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<Balance>>, Error> {
-        let states = self.state(shards).await?;
-        let balances = states.iter().map(|state| state.as_ref().map(Balance::of));
-        Ok(balances.collect())
+    async fn states(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
+        self.state(shards).await
     }
 
     async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {

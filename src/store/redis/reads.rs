@@ -1,18 +1,20 @@
 //! Reads without a script: positions, lists and fetches. A script must get its keys with the call,
 //! and only `counts` tells which slices a shard has.
 
-use super::key::{self, Key, Keys};
-use super::reply::text;
+use super::key::{self, Key, Keys, Keyspace};
+use super::reply::{Reply, text, texts};
 use super::script::{Call, SliceKey};
-use super::{Redis, codec, connection};
-use crate::limit::{LIST_SLICES_PER_CALL, REQUESTED_RUNS_MAX};
+use super::{Redis, codec};
+use crate::limit::REQUESTED_RUNS_MAX;
 use crate::model::{Offset, Progress, ShardId, Slice, Timestamp, Watermark};
 use crate::run::RunName;
 use crate::store::{Error, Fetch, Lineage, List, Listed, RunEntry, ShardPosition};
 use bytes::Bytes;
 use redis::{Pipeline, Value};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+
+/// Slices that a list reads in one round. It stops as soon as later slices cannot change the answer.
+const SLICES_PER_ROUND: usize = 8;
 
 impl Redis {
     pub(super) async fn read_positions(
@@ -60,91 +62,74 @@ impl Redis {
         &self,
         requests: &'a [List],
     ) -> Result<Vec<Option<ListScan<'a>>>, Error> {
-        let calls = requests
-            .iter()
-            .map(|request| Call::state(&self.keyspace, &request.shard));
-        let replies = self.run(calls.collect()).await?;
-        let scans = requests.iter().zip(replies).map(|(request, reply)| {
+        let state = |keyspace: &Keyspace, list: &List| Call::state(keyspace, &list.shard);
+        let states = self
+            .call_each(requests, state, Reply::state_and_lineage)
+            .await?;
+        let scans = requests.iter().zip(states).map(|(request, state)| {
             let keys = self.keyspace.shard_keys(&request.shard);
-            let parts = reply.slices()?;
-            Ok(parts.map(|(watermark, lineage, slices)| {
-                ListScan::new(request, keys, watermark, lineage, slices)
-            }))
+            let (state, lineage) = state?;
+            let slices = state.slices.iter().map(|count| count.slice).collect();
+            Some(ListScan::new(
+                request,
+                keys,
+                state.watermark,
+                lineage,
+                slices,
+            ))
         });
-        scans.collect()
+        Ok(scans.collect())
     }
 
     pub(super) async fn fetch_runs(
         &self,
         requests: &[Fetch],
     ) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
-        let groups: Vec<BTreeMap<Slice, Vec<usize>>> = requests
+        let shards: Vec<(Keys, &Fetch)> = requests
             .iter()
-            .map(|request| by_slice(&request.runs))
+            .map(|request| (self.keyspace.shard_keys(&request.shard), request))
             .collect();
+        let runs = || {
+            shards.iter().flat_map(|(keys, request)| {
+                let runs = request.runs.iter();
+                runs.map(move |(slice, name)| (keys, *slice, name))
+            })
+        };
         let mut pipeline = Pipeline::new();
-        for (request, group) in requests.iter().zip(&groups) {
-            let keys = self.keyspace.shard_keys(&request.shard);
-            for (slice, places) in group {
-                let names: Vec<&str> = places
-                    .iter()
-                    .map(|&at| request.runs[at].1.as_str())
-                    .collect();
-                pipeline.cmd("HMGET").arg(keys.pool(*slice)).arg(names);
-            }
+        for (keys, slice, name) in runs() {
+            pipeline
+                .cmd("HGET")
+                .arg(keys.pool(slice))
+                .arg(name.as_str());
         }
-        let mut values = self.connection.send(&pipeline).await?.into_iter();
-        let mut fetched: Vec<Vec<Option<Bytes>>> = requests
-            .iter()
-            .map(|request| vec![None; request.runs.len()])
+        let values = self.connection.send(&pipeline).await?.into_iter();
+        // A pool of another type counts as empty.
+        let mut fetched: Vec<Option<Bytes>> = values
+            .map(|value| match value {
+                Value::BulkString(bytes) => Some(Bytes::from(bytes)),
+                _ => None,
+            })
             .collect();
-        for (group, runs) in groups.iter().zip(&mut fetched) {
-            for places in group.values() {
-                // A pool of another type counts as empty.
-                let Some(Value::Array(found)) = values.next() else {
-                    continue;
-                };
-                for (&at, value) in places.iter().zip(found) {
-                    if let Value::BulkString(bytes) = value {
-                        runs[at] = Some(Bytes::from(bytes));
-                    }
-                }
-            }
-        }
-        self.mark_lost_runs(requests, &mut fetched).await?;
-        Ok(fetched)
-    }
 
-    /// A run without bytes is gone, or it is lost: then the index still lists it. A lost run gets
-    /// empty bytes, so that the timer quarantines it instead of fetching it again and again.
-    async fn mark_lost_runs(
-        &self,
-        requests: &[Fetch],
-        fetched: &mut [Vec<Option<Bytes>>],
-    ) -> Result<(), Error> {
+        // A run without bytes is gone, or it is lost: then the index still lists it. A lost run
+        // gets empty bytes, so that the timer quarantines it instead of fetching it again.
         let mut pipeline = Pipeline::new();
-        for (request, runs) in requests.iter().zip(&*fetched) {
-            let keys = self.keyspace.shard_keys(&request.shard);
-            let missing = request
-                .runs
-                .iter()
-                .zip(runs)
-                .filter(|(_, bytes)| bytes.is_none());
-            for ((slice, name), _) in missing {
-                pipeline
-                    .cmd("ZSCORE")
-                    .arg(keys.slice(*slice))
-                    .arg(codec::index_member(name));
-            }
+        for ((keys, slice, name), _) in runs().zip(&fetched).filter(|(_, bytes)| bytes.is_none()) {
+            pipeline
+                .cmd("ZSCORE")
+                .arg(keys.slice(slice))
+                .arg(codec::index_member(name));
         }
         let scores = self.connection.send(&pipeline).await?;
-        let missing = fetched.iter_mut().flatten().filter(|bytes| bytes.is_none());
+        let missing = fetched.iter_mut().filter(|bytes| bytes.is_none());
         for (bytes, score) in missing.zip(scores) {
-            if matches!(score, Value::BulkString(_)) {
-                *bytes = Some(Bytes::new());
-            }
+            *bytes = matches!(score, Value::BulkString(_)).then(Bytes::new);
         }
-        Ok(())
+        let mut fetched = fetched.into_iter();
+        let answers = requests
+            .iter()
+            .map(|request| fetched.by_ref().take(request.runs.len()).collect());
+        Ok(answers.collect())
     }
 }
 
@@ -158,14 +143,9 @@ struct ListScan<'a> {
     remaining: Vec<Slice>,
     /// Slices of the current round.
     requested: Vec<Slice>,
-    /// Slices of the next round. Doubles with each round: often the first few slices are enough,
-    /// and a slice may have many rows.
-    slices_per_round: usize,
-    /// Runs per slice that this round needs, and rows per slice that it requests.
-    runs_wanted: usize,
+    /// Rows per slice that a round requests: enough for the list. All rows, if foreign rows took
+    /// the place of runs.
     rows_requested: usize,
-    /// Foreign rows seen so far. The next request asks for as many rows more.
-    foreign_rows: usize,
     found: Vec<RunEntry>,
 }
 
@@ -186,10 +166,8 @@ impl<'a> ListScan<'a> {
             lineage,
             remaining: slices,
             requested: Vec::new(),
-            slices_per_round: *LIST_SLICES_PER_CALL.start(),
-            runs_wanted: 0,
-            rows_requested: 0,
-            foreign_rows: 0,
+            // One row more than the limit tells whether there are more.
+            rows_requested: request.limit.min(REQUESTED_RUNS_MAX) + 1,
             found: Vec::new(),
         }
     }
@@ -210,11 +188,8 @@ impl<'a> ListScan<'a> {
         if self.is_done() {
             return;
         }
-        self.runs_wanted = self.runs_needed().min(REQUESTED_RUNS_MAX + 1);
-        self.rows_requested = (self.runs_wanted + self.foreign_rows).min(REQUESTED_RUNS_MAX + 1);
-        let first = self.remaining.len().saturating_sub(self.slices_per_round);
+        let first = self.remaining.len().saturating_sub(SLICES_PER_ROUND);
         self.requested = self.remaining.split_off(first);
-        self.slices_per_round = (2 * self.slices_per_round).min(*LIST_SLICES_PER_CALL.end());
         request_meta(pipeline, &self.keys);
         for slice in &self.requested {
             pipeline
@@ -227,16 +202,6 @@ impl<'a> ListScan<'a> {
                 .arg(0)
                 .arg(self.rows_requested);
         }
-    }
-
-    /// Runs that the remaining slices can contribute at most. Runs found before all of them are
-    /// certain. One run more than the limit tells whether there are more.
-    fn runs_needed(&self) -> usize {
-        let certain = self.remaining.last().map_or(0, |next| {
-            self.found
-                .partition_point(|run| run.least_due < next.least_due())
-        });
-        self.request.limit.saturating_add(1) - certain.min(self.request.limit)
     }
 
     /// Reads the replies to [`ListScan::request_slices`]. Returns whether the shard still exists.
@@ -269,17 +234,15 @@ impl<'a> ListScan<'a> {
         true
     }
 
-    /// If foreign rows took the place of wanted runs, reads the slice again with more rows. The
-    /// number of additional rows at least doubles each time.
     fn read_slice(&mut self, slice: Slice, rows: &[String]) {
+        let row_count = rows.len() / 2;
         let runs: Vec<RunEntry> = rows
             .chunks_exact(2)
             .filter_map(|row| run_entry(slice, &row[0], &row[1]))
             .collect();
-        let row_count = rows.len() / 2;
         let is_cut = row_count == self.rows_requested && row_count <= REQUESTED_RUNS_MAX;
-        if runs.len() < self.runs_wanted && is_cut {
-            self.foreign_rows += row_count - runs.len();
+        if runs.len() < row_count && is_cut {
+            self.rows_requested = REQUESTED_RUNS_MAX + 1;
             self.remaining.push(slice);
         } else {
             self.found.extend(runs);
@@ -314,14 +277,6 @@ fn run_entry(slice: Slice, member: &str, score: &str) -> Option<RunEntry> {
 fn may_hold(slice: Slice, request: &List) -> bool {
     let is_over = slice.end().is_some_and(|end| end <= request.from);
     slice.least_due() <= request.until && !is_over
-}
-
-fn by_slice(runs: &[(Slice, RunName)]) -> BTreeMap<Slice, Vec<usize>> {
-    let mut groups: BTreeMap<Slice, Vec<usize>> = BTreeMap::new();
-    for (at, (slice, _)) in runs.iter().enumerate() {
-        groups.entry(*slice).or_default().push(at);
-    }
-    groups
 }
 
 /// Fields of meta that reads outside of scripts need.
@@ -368,23 +323,6 @@ fn parse_position(value: Value) -> Option<ShardPosition> {
         delivered: Progress::from_hex(&text(meta.further?)?)?,
         lineage: meta.lineage,
     })
-}
-
-/// A list of strings. `None`: another value, or a string is missing.
-fn texts(value: Value) -> Option<Vec<String>> {
-    match value {
-        Value::Array(values) => values.into_iter().map(text).collect(),
-        _ => None,
-    }
-}
-
-/// The fields of a hash; empty if the value is no hash.
-pub(super) fn fields(value: Value) -> Vec<String> {
-    texts(value).unwrap_or_default()
-}
-
-pub(super) fn is_wrong_type(value: &Value) -> bool {
-    connection::is_error(value, "WRONGTYPE")
 }
 
 #[cfg(test)]

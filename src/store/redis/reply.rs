@@ -3,10 +3,12 @@
 
 use super::codec::{self, CountField};
 use super::key;
-use crate::model::{Cursor, Progress, Slice, SourceIdentity, Timestamp, Watermark, WorkerId};
+use crate::model::{
+    Cursor, Level, Progress, Slice, SourceIdentity, Timestamp, Watermark, WorkerId,
+};
 use crate::store::{
-    Acquired, Advanced, Appended, Error, Forecast, Ledger, Lineage, LiveWorker, Opened, Renewed,
-    Replaced, ShardContents, SliceCount, StoredShard, TailRun, Tailed,
+    Acquired, Advanced, Appended, Error, Ledger, Lineage, LiveWorker, Opened, Renewed, Replaced,
+    SliceCount, StoredShard, TailRun, Tailed,
 };
 use redis::Value;
 use std::time::Duration;
@@ -46,25 +48,26 @@ impl Reply {
             .ok_or_else(|| unexpected_reply(&self.tag))
     }
 
-    fn has_more_parts(&self) -> bool {
-        !self.parts.as_slice().is_empty()
-    }
-
     fn text(&mut self) -> Result<String, Error> {
         self.part(text)
     }
 
     fn number<N: TryFrom<i64>>(&mut self) -> Result<N, Error> {
-        self.part(|value| N::try_from(int(&value)?).ok())
+        self.part(|value| match value {
+            Value::Int(number) => N::try_from(number).ok(),
+            _ => None,
+        })
     }
 
-    /// All remaining parts as numbers.
-    pub(super) fn numbers(&mut self) -> Result<Vec<usize>, Error> {
-        let mut numbers = Vec::new();
-        while self.has_more_parts() {
-            numbers.push(self.number()?);
+    /// The keys that the remaining parts name by their number in `KEYS`.
+    pub(super) fn keys<'a>(&mut self, keys: &'a [String]) -> Result<Vec<(usize, &'a str)>, Error> {
+        let mut named = Vec::new();
+        while !self.parts.as_slice().is_empty() {
+            let number: usize = self.number()?;
+            let key = number.checked_sub(1).and_then(|at| keys.get(at));
+            named.extend(key.map(|key| (number, key.as_str())));
         }
-        Ok(numbers)
+        Ok(named)
     }
 
     fn watermark(&mut self) -> Result<Watermark, Error> {
@@ -72,29 +75,22 @@ impl Reply {
     }
 
     fn time(&mut self) -> Result<Timestamp, Error> {
-        self.part(|value| int(&value).map(Timestamp::from_millis))
+        self.number().map(Timestamp::from_millis)
     }
 
     fn state(&mut self) -> Result<StoredShard, Error> {
-        self.part(parse_state)
-    }
-
-    fn lineage(&mut self) -> Result<Lineage, Error> {
-        self.part(|value| Some(codec::parse_lineage(&text(value)?)))
+        Ok(self.part(parse_state)?.0)
     }
 
     fn tail_runs(&mut self) -> Result<Vec<TailRun>, Error> {
-        self.part(|value| {
-            let Value::Array(members) = value else {
-                return None;
-            };
-            // A member that cannot be parsed is foreign.
-            let entries = members
-                .into_iter()
-                .filter_map(|member| codec::parse_tail_member(&text(member)?));
-            let runs = entries.map(|entry| TailRun { entry, bytes: None });
-            Some(runs.collect())
-        })
+        let members = self.part(texts)?;
+        // A member that cannot be parsed is foreign.
+        let entries = members
+            .iter()
+            .filter_map(|member| codec::parse_tail_member(member));
+        Ok(entries
+            .map(|entry| TailRun { entry, bytes: None })
+            .collect())
     }
 
     fn unexpected_tag<T>(self) -> Result<T, Error> {
@@ -108,11 +104,8 @@ impl Reply {
             "existing" => Opened::Existing(self.state()?),
             "version" => Opened::Incompatible(wrong_layout(&keys[0], &self.text()?)),
             "foreign" => {
-                let numbers = self.numbers()?.into_iter();
-                let names: Vec<String> = numbers
-                    .filter_map(|number| keys.get(number - 1))
-                    .map(|key| format!("`{key}`"))
-                    .collect();
+                let keys = self.keys(keys)?;
+                let names: Vec<String> = keys.iter().map(|(_, key)| format!("`{key}`")).collect();
                 Opened::Incompatible(wrong_type(&names.join(", ")))
             }
             _ => return self.unexpected_tag(),
@@ -132,22 +125,13 @@ impl Reply {
     }
 
     pub(super) fn known_state(self) -> Result<Option<StoredShard>, Error> {
-        self.state_with(parse_state)
+        Ok(self.state_and_lineage()?.map(|(state, _)| state))
     }
 
-    /// Watermark, lineage, and the slices whose level this version knows. `None`: unknown shard.
-    pub(super) fn slices(self) -> Result<Option<(Watermark, Lineage, Vec<Slice>)>, Error> {
-        self.state_with(parse_slices)
-    }
-
-    /// The contents of a shard. An unknown shard is empty.
-    pub(super) fn contents(self) -> Result<ShardContents, Error> {
-        Ok(self.state_with(parse_contents)?.unwrap_or_default())
-    }
-
-    fn state_with<T>(mut self, parse: impl FnOnce(Value) -> Option<T>) -> Result<Option<T>, Error> {
+    /// `None`: unknown shard.
+    pub(super) fn state_and_lineage(mut self) -> Result<Option<(StoredShard, Lineage)>, Error> {
         match self.tag.as_str() {
-            "state" => self.part(parse).map(Some),
+            "state" => self.part(parse_state).map(Some),
             "unknown" => Ok(None),
             _ => self.unexpected_tag(),
         }
@@ -179,13 +163,12 @@ impl Reply {
         Ok(match self.tag.as_str() {
             "done" => {
                 let watermark = self.watermark()?;
-                let places: Option<Vec<_>> = self
-                    .parts
-                    .map(|value| Cursor::from_hex(&text(value)?))
-                    .collect();
+                let places = self.parts.map(|value| Cursor::from_hex(&text(value)?));
                 Advanced::Done {
                     watermark,
-                    cancelled: places.ok_or_else(|| unexpected_reply("done"))?,
+                    cancelled: places
+                        .collect::<Option<_>>()
+                        .ok_or_else(|| unexpected_reply("done"))?,
                 }
             }
             "clock_ahead" => Advanced::ClockAhead {
@@ -204,7 +187,7 @@ impl Reply {
             "runs" => Tailed::Runs {
                 watermark: self.watermark()?,
                 complete_to: self.watermark()?,
-                lineage: self.lineage()?,
+                lineage: codec::parse_lineage(&self.text()?),
                 runs: self.tail_runs()?,
             },
             "out_of_range" => Tailed::OutOfRange {
@@ -231,11 +214,10 @@ impl Reply {
             return self.unexpected_tag();
         }
         let mut workers = Vec::new();
-        while self.has_more_parts() {
-            let name = self.text()?;
-            let millis = self.number::<i64>()?;
-            let expires_in = Duration::from_millis(u64::try_from(millis).unwrap_or(0));
-            workers.extend(WorkerId::parse(&name).map(|worker| LiveWorker { worker, expires_in }));
+        while !self.parts.as_slice().is_empty() {
+            let worker = WorkerId::parse(&self.text()?);
+            let expires_in = Duration::from_millis(self.number()?);
+            workers.extend(worker.map(|worker| LiveWorker { worker, expires_in }));
         }
         workers.sort_by_key(|live| live.worker);
         Ok(workers)
@@ -252,15 +234,19 @@ impl Reply {
 }
 
 /// The parts of a state: identity, watermark, claimed, delivered, ledger, lineage, counts.
-fn state_parts(value: Value) -> Option<[Value; 7]> {
+fn parse_state(value: Value) -> Option<(StoredShard, Lineage)> {
     let Value::Array(parts) = value else {
         return None;
     };
-    <[Value; 7]>::try_from(parts).ok()
-}
-
-fn parse_state(value: Value) -> Option<StoredShard> {
-    let [identity, watermark, claimed, delivered, ledger, _, counts] = state_parts(value)?;
+    let [
+        identity,
+        watermark,
+        claimed,
+        delivered,
+        ledger,
+        lineage,
+        counts,
+    ] = <[Value; 7]>::try_from(parts).ok()?;
     let watermark = codec::parse_watermark(&text(watermark)?)?;
     let mut shard = StoredShard {
         identity: SourceIdentity(text(identity)?.into()),
@@ -268,59 +254,40 @@ fn parse_state(value: Value) -> Option<StoredShard> {
         claimed: Progress::from_hex(&text(claimed)?)?,
         delivered: Progress::from_hex(&text(delivered)?)?,
         lowest_pending: watermark.offset(),
-        pending: 0,
-        stored_bytes: 0,
+        slices: Vec::new(),
         quarantined: 0,
-        forecast: Forecast::default(),
         ledger: Ledger::default(),
     };
-    for (field, count) in hash(counts)? {
-        CountField::parse(&count).add_to(&mut shard, &field);
-    }
-    shard.ledger = codec::parse_ledger(&text(ledger)?, &shard);
-    Some(shard)
-}
-
-fn parse_slices(value: Value) -> Option<(Watermark, Lineage, Vec<Slice>)> {
-    let [_, watermark, _, _, _, lineage, counts] = state_parts(value)?;
-    let watermark = codec::parse_watermark(&text(watermark)?)?;
-    let lineage = codec::parse_lineage(&text(lineage)?);
-    let fields = hash(counts)?;
-    let slices = fields.iter().filter_map(|(field, _)| Slice::parse(field));
-    Some((watermark, lineage, slices.collect()))
-}
-
-fn parse_contents(value: Value) -> Option<ShardContents> {
-    let [.., counts] = state_parts(value)?;
-    let mut contents = ShardContents::default();
-    for (field, count) in hash(counts)? {
-        let count = CountField::parse(&count);
-        if field == key::QUARANTINE_FIELD {
-            contents.quarantined = count.messages;
-        }
-        if let Some(slice) = Slice::parse(&field) {
-            contents.slices.push(SliceCount {
-                slice,
+    for field in texts(counts)?.chunks_exact(2) {
+        let count = CountField::parse(&field[1]);
+        shard.lowest_pending = shard.lowest_pending.min(count.least_offset);
+        if field[0] == key::QUARANTINE_FIELD {
+            shard.quarantined = count.messages;
+        } else {
+            shard.slices.push(SliceCount {
+                slice: Slice::parse(&field[0]).unwrap_or(UNKNOWN_SLICE),
                 messages: count.messages,
                 bytes: count.bytes,
             });
         }
     }
-    contents.slices.sort_by_key(|count| count.slice);
-    Some(contents)
+    shard.slices.sort_by_key(|count| count.slice);
+    shard.ledger = codec::parse_ledger(&text(ledger)?, &shard);
+    Some((shard, codec::parse_lineage(&text(lineage)?)))
 }
 
-/// A hash as Redis sends it: field, value, field, value.
-fn hash(value: Value) -> Option<Vec<(String, String)>> {
-    let Value::Array(values) = value else {
-        return None;
-    };
-    let mut values = values.into_iter();
-    let mut fields = Vec::with_capacity(values.len() / 2);
-    while let (Some(field), Some(value)) = (values.next(), values.next()) {
-        fields.push((text(field)?, text(value)?));
+/// Stands for a slice with a level that this version does not know. Its messages count as far away.
+const UNKNOWN_SLICE: Slice = Slice {
+    level: Level::Far,
+    start: i64::MAX,
+};
+
+/// A list of strings. `None`: another value, or a string is missing.
+pub(super) fn texts(value: Value) -> Option<Vec<String>> {
+    match value {
+        Value::Array(values) => values.into_iter().map(text).collect(),
+        _ => None,
     }
-    Some(fields)
 }
 
 /// Any string. Bytes that are not UTF-8 are replaced: Postdate writes none.
@@ -332,13 +299,6 @@ pub(super) fn text(value: Value) -> Option<String> {
         }),
         Value::SimpleString(text) => Some(text),
         Value::Okay => Some("OK".to_owned()),
-        _ => None,
-    }
-}
-
-fn int(value: &Value) -> Option<i64> {
-    match value {
-        Value::Int(number) => Some(*number),
         _ => None,
     }
 }

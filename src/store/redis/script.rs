@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 /// One script of `lua/`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Script {
     OpenShard,
     Append,
@@ -223,15 +223,15 @@ impl Call {
         call
     }
 
-    pub(super) fn acquire(keyspace: &Keyspace, lease: &Lease, length: Duration) -> Self {
+    /// Acquires or renews a lease.
+    pub(super) fn on_lease(
+        script: Script,
+        keyspace: &Keyspace,
+        lease: &Lease,
+        length: Duration,
+    ) -> Self {
         let keys = [Key::Meta, Key::Counts];
-        let mut call = Self::on_shard(Script::AcquireLease, keyspace, &lease.shard, keys);
-        call.arg(lease.token.to_string()).arg(millis(length));
-        call
-    }
-
-    pub(super) fn renew(keyspace: &Keyspace, lease: &Lease, length: Duration) -> Self {
-        let mut call = Self::on_shard(Script::RenewLease, keyspace, &lease.shard, [Key::Meta]);
+        let mut call = Self::on_shard(script, keyspace, &lease.shard, keys);
         call.arg(lease.token.to_string()).arg(millis(length));
         call
     }

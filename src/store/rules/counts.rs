@@ -1,10 +1,10 @@
-//! Counts of a shard, by slice and for the quarantine. They give the slices, the forecast and the
-//! lowest pending offset without reading a run.
+//! Counts of a shard, by slice and for the quarantine. They give the slices and the lowest pending
+//! offset without reading a run.
 
-use super::{Forecast, ShardMeta};
-use crate::model::{Offset, Slice, Watermark};
+use super::ShardMeta;
+use crate::model::{Offset, Slice};
 use crate::run::RunName;
-use crate::store::{ShardContents, SliceCount, StoredShard};
+use crate::store::{SliceCount, StoredShard};
 use std::collections::BTreeMap;
 
 /// Totals of the runs in one slice, or in the quarantine.
@@ -17,145 +17,79 @@ pub(crate) struct RunTotals {
     pub(crate) least_offset: Offset,
 }
 
-impl RunTotals {
-    const EMPTY: Self = Self {
-        runs: 0,
-        messages: 0,
-        bytes: 0,
-        least_offset: Offset::MAX,
-    };
+const EMPTY: RunTotals = RunTotals {
+    runs: 0,
+    messages: 0,
+    bytes: 0,
+    least_offset: Offset::MAX,
+};
 
-    fn add(&mut self, name: &RunName, bytes: usize) {
-        self.runs += 1;
-        self.messages += u64::from(name.count());
-        self.bytes += bytes as u64;
-        self.least_offset = self.least_offset.min(name.least_offset());
-    }
-
-    fn remove(&mut self, name: &RunName, bytes: usize) {
-        self.runs = self.runs.saturating_sub(1);
-        self.messages = self.messages.saturating_sub(u64::from(name.count()));
-        self.bytes = self.bytes.saturating_sub(bytes as u64);
-    }
-}
-
-/// The counts of one shard. An empty slice has no entry.
+/// The totals of the quarantine (`None`) and of the slices of one shard. An empty slice has no
+/// entry.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ShardCounts {
-    slices: BTreeMap<Slice, RunTotals>,
-    quarantine: Option<RunTotals>,
-}
+pub(crate) struct ShardCounts(pub(crate) BTreeMap<Option<Slice>, RunTotals>);
 
 impl ShardCounts {
-    /// Counts a run that was added to a slice.
-    pub(crate) fn add(&mut self, slice: Slice, name: &RunName, bytes: usize) {
-        self.slices
-            .entry(slice)
-            .or_insert(RunTotals::EMPTY)
-            .add(name, bytes);
+    /// Counts a run that was added to a slice or to the quarantine.
+    pub(crate) fn add(&mut self, slice: Option<Slice>, name: &RunName, bytes: usize) {
+        let totals = self.0.entry(slice).or_insert(EMPTY);
+        totals.runs += 1;
+        totals.messages += u64::from(name.count());
+        totals.bytes += bytes as u64;
+        totals.least_offset = totals.least_offset.min(name.least_offset());
     }
 
-    /// Counts a run that was removed from a slice. The caller checks that it was there.
-    pub(crate) fn remove(&mut self, slice: Slice, name: &RunName, bytes: usize) {
-        let Some(totals) = self.slices.get_mut(&slice) else {
+    /// Counts a run that was removed. The caller checks that it was there.
+    pub(crate) fn remove(&mut self, slice: Option<Slice>, name: &RunName, bytes: usize) {
+        let Some(totals) = self.0.get_mut(&slice) else {
             return;
         };
-        totals.remove(name, bytes);
+        totals.runs = totals.runs.saturating_sub(1);
+        totals.messages = totals.messages.saturating_sub(u64::from(name.count()));
+        totals.bytes = totals.bytes.saturating_sub(bytes as u64);
         if totals.runs == 0 {
-            self.slices.remove(&slice);
+            self.0.remove(&slice);
         }
     }
 
-    /// Counts a run that was added to the quarantine.
-    pub(crate) fn quarantine_run(&mut self, name: &RunName, bytes: usize) {
-        self.quarantine
-            .get_or_insert(RunTotals::EMPTY)
-            .add(name, bytes);
-    }
-
-    /// The totals of a slice, or of the quarantine if `slice` is `None`.
-    pub(crate) fn get(&self, slice: Option<Slice>) -> Option<RunTotals> {
-        match slice {
-            Some(slice) => self.slices.get(&slice).copied(),
-            None => self.quarantine,
-        }
-    }
-
-    /// Restores totals that were read from disk.
-    pub(crate) fn restore(&mut self, slice: Option<Slice>, totals: RunTotals) {
-        match slice {
-            Some(slice) => _ = self.slices.insert(slice, totals),
-            None => self.quarantine = Some(totals),
-        }
-    }
-
-    /// Number and bytes of all runs, quarantine included.
-    pub(crate) fn size(&self) -> (u64, u64) {
-        self.slices
-            .values()
-            .chain(&self.quarantine)
-            .fold((0, 0), |(runs, bytes), totals| {
-                (runs + totals.runs, bytes + totals.bytes)
-            })
-    }
-
-    pub(crate) fn contents(&self) -> ShardContents {
-        let slices = self.slices.iter().map(|(slice, totals)| SliceCount {
-            slice: *slice,
-            messages: totals.messages,
-            bytes: totals.bytes,
-        });
-        ShardContents {
-            slices: slices.collect(),
-            quarantined: self.quarantined(),
-        }
+    /// The totals of all runs, quarantine included.
+    pub(crate) fn total(&self) -> RunTotals {
+        self.0.values().fold(EMPTY, |sum, totals| RunTotals {
+            runs: sum.runs + totals.runs,
+            messages: sum.messages + totals.messages,
+            bytes: sum.bytes + totals.bytes,
+            least_offset: sum.least_offset.min(totals.least_offset),
+        })
     }
 
     /// True if all slices are empty. The quarantine does not count.
-    pub(crate) fn have_no_runs(&self) -> bool {
-        self.slices.is_empty()
+    pub(super) fn have_no_runs(&self) -> bool {
+        self.0.keys().all(Option::is_none)
     }
 
     /// Messages in quarantine.
-    pub(crate) fn quarantined(&self) -> u64 {
-        self.quarantine.map_or(0, |totals| totals.messages)
-    }
-
-    /// Messages in slices.
-    pub(crate) fn pending(&self) -> u64 {
-        self.slices.values().map(|totals| totals.messages).sum()
+    pub(super) fn quarantined(&self) -> u64 {
+        self.0.get(&None).map_or(0, |totals| totals.messages)
     }
 
     /// The complete state of the shard with this meta data.
     pub(crate) fn state(&self, meta: &ShardMeta) -> StoredShard {
+        let slices = self.0.iter().filter_map(|(slice, totals)| {
+            Some(SliceCount {
+                slice: (*slice)?,
+                messages: totals.messages,
+                bytes: totals.bytes,
+            })
+        });
         StoredShard {
             identity: meta.identity.clone(),
             watermark: meta.watermark,
             claimed: meta.claimed,
             delivered: meta.delivered,
-            lowest_pending: self.lowest_pending(meta.watermark),
-            pending: self.pending(),
-            stored_bytes: self.slices.values().map(|totals| totals.bytes).sum(),
+            lowest_pending: meta.watermark.offset().min(self.total().least_offset),
+            slices: slices.collect(),
             quarantined: self.quarantined(),
-            forecast: self.forecast(),
             ledger: meta.ledger,
         }
-    }
-
-    fn forecast(&self) -> Forecast {
-        let mut forecast = Forecast::default();
-        for (slice, totals) in &self.slices {
-            forecast.add(*slice, totals.messages);
-        }
-        forecast
-    }
-
-    fn lowest_pending(&self, watermark: Watermark) -> Offset {
-        let least_offsets = self
-            .slices
-            .values()
-            .chain(&self.quarantine)
-            .map(|totals| totals.least_offset);
-        least_offsets.fold(watermark.offset(), Offset::min)
     }
 }

@@ -2,26 +2,16 @@
 //! of slices, so no run is read.
 
 use crate::model::{Level, Slice, Timestamp};
-use std::collections::BTreeMap;
+use crate::store::SliceCount;
 
-/// Messages of a shard by slice.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Forecast(BTreeMap<Slice, u64>);
-
-impl Forecast {
-    pub(crate) fn add(&mut self, slice: Slice, messages: u64) {
-        let count = self.0.entry(slice).or_default();
-        *count = count.saturating_add(messages);
-    }
-
-    /// Estimated number of messages that are due by `until`, including overdue ones. Assumes that
-    /// due times are spread evenly over the rest of a slice. A far slice counts as 0, because its
-    /// messages move to other slices before they are due.
-    pub(crate) fn due_by(&self, until: Timestamp, now: Timestamp) -> u64 {
-        self.0.iter().fold(0, |sum, (slice, messages)| {
-            sum.saturating_add(due_share(*slice, *messages, until, now))
-        })
-    }
+/// Estimated number of messages in these slices that are due by `until`, including overdue ones.
+/// Assumes that due times are spread evenly over the rest of a slice. A far slice counts as 0,
+/// because its messages move to other slices before they are due.
+pub(crate) fn due_by(slices: &[SliceCount], until: Timestamp, now: Timestamp) -> u64 {
+    let due = slices
+        .iter()
+        .map(|count| due_share(count.slice, count.messages, until, now));
+    due.fold(0, u64::saturating_add)
 }
 
 fn due_share(slice: Slice, messages: u64, until: Timestamp, now: Timestamp) -> u64 {
@@ -51,11 +41,19 @@ mod tests {
     /// Ten minutes after midnight.
     const NOW: i64 = 86_400_000 + 10 * MINUTE;
 
+    fn count(level: Level, start: i64, messages: u64) -> SliceCount {
+        SliceCount {
+            slice: Slice { level, start },
+            messages,
+            bytes: 0,
+        }
+    }
+
     fn due_in(level: Level, start: i64, minutes: i64) -> u64 {
-        let mut forecast = Forecast::default();
-        forecast.add(Slice { level, start }, 600);
-        forecast.due_by(
-            Timestamp::from_millis(NOW + minutes * MINUTE),
+        let until = Timestamp::from_millis(NOW + minutes * MINUTE);
+        due_by(
+            &[count(level, start, 600)],
+            until,
             Timestamp::from_millis(NOW),
         )
     }
@@ -102,9 +100,8 @@ mod tests {
             slices in prop::collection::vec((0usize..5, any::<i64>(), 0u64..1 << 40), 0..8), now: i64, first in 0i64..1 << 40, second in 0i64..1 << 40,
         ) {
             let levels = [Level::Now, Level::Far, Level::Day, Level::Hour, Level::Minute];
-            let mut forecast = Forecast::default();
-            slices.iter().for_each(|(level, start, messages)| forecast.add(Slice { level: levels[*level], start: *start }, *messages));
-            let due = |after: i64| forecast.due_by(Timestamp::from_millis(now.saturating_add(after)), Timestamp::from_millis(now));
+            let counts: Vec<_> = slices.iter().map(|(level, start, messages)| count(levels[*level], *start, *messages)).collect();
+            let due = |after: i64| due_by(&counts, Timestamp::from_millis(now.saturating_add(after)), Timestamp::from_millis(now));
             let all: u64 = slices.iter().map(|(.., messages)| messages).sum();
             prop_assert!(due(first.min(second)) <= due(first.max(second)) && due(first.max(second)) <= all);
         }

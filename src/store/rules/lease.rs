@@ -1,10 +1,12 @@
-//! The lease of a shard: which worker may deliver it, and until when (I5). Pure: the caller passes
-//! the time.
+//! The lease of a shard, and the live workers of a deployment. Pure: the caller passes the time.
 
-use crate::model::{LeaseToken, Timestamp};
+use crate::model::{LeaseToken, Timestamp, WorkerId};
+use crate::store::{LiveWorker, Renewed};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The token of the holder and the end of its lease; `None` if the lease is free.
+/// Which worker may deliver a shard (I5): the token of the holder and the end of its lease; `None`
+/// if the lease is free.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LeaseHolder(Option<(LeaseToken, Timestamp)>);
 
@@ -21,12 +23,12 @@ impl LeaseHolder {
     }
 
     /// Extends the lease of this token. An expired lease that no other worker took is extended too.
-    pub(crate) fn renew(&mut self, token: LeaseToken, length: Duration, now: Timestamp) -> bool {
-        let is_held = self.is_held(token);
-        if is_held {
-            self.0 = Some((token, now.plus(length)));
+    pub(crate) fn renew(&mut self, token: LeaseToken, length: Duration, now: Timestamp) -> Renewed {
+        if !self.is_held(token) {
+            return Renewed::Fenced;
         }
-        is_held
+        self.0 = Some((token, now.plus(length)));
+        Renewed::Renewed { now }
     }
 
     pub(crate) fn release(&mut self, token: LeaseToken) {
@@ -43,5 +45,31 @@ impl LeaseHolder {
 
     pub(crate) fn is_held(&self, token: LeaseToken) -> bool {
         self.0.is_some_and(|(holder, _)| holder == token)
+    }
+}
+
+/// The workers whose last heartbeat has not expired, with the time at which it does.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LiveWorkers(BTreeMap<WorkerId, Timestamp>);
+
+impl LiveWorkers {
+    /// Records a heartbeat, removes expired workers, and answers the remaining ones.
+    pub(crate) fn heartbeat(
+        &mut self,
+        worker: WorkerId,
+        length: Duration,
+        now: Timestamp,
+    ) -> Vec<LiveWorker> {
+        self.0.insert(worker, now.plus(length));
+        self.0.retain(|_, end| *end > now);
+        let live = self.0.iter().map(|(worker, end)| LiveWorker {
+            worker: *worker,
+            expires_in: end.since(now),
+        });
+        live.collect()
+    }
+
+    pub(crate) fn remove(&mut self, worker: WorkerId) {
+        self.0.remove(&worker);
     }
 }

@@ -116,12 +116,12 @@ impl Balance {
             is_uncertain,
         } = shard.ledger;
         let finished_in_runs = outcomes.total().saturating_sub(removed);
-        let pending = shard.pending.saturating_sub(finished_in_runs);
+        let pending = shard.pending().saturating_sub(finished_in_runs);
         // A run may be partly finished when it becomes unreadable. Its finished messages count
         // once.
         let quarantined = shard
             .quarantined
-            .saturating_sub(finished_in_runs.saturating_sub(shard.pending));
+            .saturating_sub(finished_in_runs.saturating_sub(shard.pending()));
         let sum = outcomes
             .total()
             .saturating_add(quarantined)

@@ -8,15 +8,13 @@ mod forecast;
 mod lease;
 mod ledger;
 mod lineage;
-mod live_workers;
 mod shard_meta;
 mod tail;
 
 pub(crate) use counts::{RunTotals, ShardCounts};
-pub(crate) use forecast::Forecast;
-pub(crate) use lease::LeaseHolder;
+pub(crate) use forecast::due_by;
+pub(crate) use lease::{LeaseHolder, LiveWorkers};
 pub(crate) use ledger::{Balance, Ledger};
 pub(crate) use lineage::{AppendEpoch, Lineage};
-pub(crate) use live_workers::LiveWorkers;
 pub(crate) use shard_meta::ShardMeta;
 pub(crate) use tail::ShardTail;

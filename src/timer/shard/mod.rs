@@ -468,7 +468,7 @@ mod tests {
     use crate::limit::{CLAIM_MESSAGES_MAX, TAIL_POLL_INTERVAL_MAX};
     use crate::model::{LeaseToken, Level, Offset, Partition, Slice};
     use crate::run::{RunDecoder, RunEncoder, RunName};
-    use crate::store::{Forecast, Ledger, Lineage, StoredShard};
+    use crate::store::{Ledger, Lineage, StoredShard};
     use crate::timer::lease::LeaseDeadline;
     use crate::timer::load::{MemoryBudget, ReadOutcome};
 
@@ -491,10 +491,8 @@ mod tests {
                     claimed: Progress::START,
                     delivered: Progress::START,
                     lowest_pending: Offset(0),
-                    pending: watermark.0,
-                    stored_bytes: 0,
+                    slices: Vec::new(),
                     quarantined: 0,
-                    forecast: Forecast::default(),
                     ledger: Ledger::default(),
                 },
                 start: Progress::START,

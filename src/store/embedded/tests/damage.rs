@@ -1,7 +1,7 @@
 //! Damaged rows and files.
 
 use super::disk::{big, files};
-use super::key::Key;
+use super::key;
 use super::*;
 
 /// Opens the database without the store.
@@ -34,14 +34,8 @@ async fn two_shards() -> TestStore {
 async fn an_unreadable_meta_row_affects_only_its_shard() {
     let mut test = two_shards().await;
     with_tables(&mut test, |tables| {
-        let key = Key::Meta {
-            deployment: "test",
-            shard: &shard("bad"),
-        };
-        tables
-            .index
-            .insert(key.to_bytes(), "something else")
-            .unwrap();
+        let key = key::meta("test", &shard("bad"));
+        tables.index.insert(key, "something else").unwrap();
     });
     let store = test.store();
     let leases = [lease("bad"), lease("good")];
@@ -124,7 +118,7 @@ async fn unreadable_rows_do_not_push_runs_out_of_a_list() {
             tables
                 .index
                 .insert(
-                    Key::Order(1, run.summary.least_due(), &run.name).to_bytes(),
+                    key::order(1, run.summary.least_due(), &run.name),
                     "no slice",
                 )
                 .unwrap();
@@ -158,7 +152,7 @@ async fn unreadable_counts_affect_only_their_shard() {
         let slice = append("bad", 0).runs[0].slice;
         tables
             .index
-            .insert(Key::Count(1, Some(slice)).to_bytes(), "many")
+            .insert(key::count(1, Some(slice)), "many")
             .unwrap();
     });
     let opened = test
@@ -181,7 +175,7 @@ async fn a_run_without_bytes_is_empty_and_can_be_quarantined() {
     with_tables(&mut test, |tables| {
         tables
             .pool
-            .remove(Key::Bytes(1, run.slice, &run.name).to_bytes())
+            .remove(key::bytes(1, run.slice, &run.name))
             .unwrap();
     });
     let fetch = || Fetch {
@@ -206,7 +200,7 @@ async fn a_run_without_bytes_is_empty_and_can_be_quarantined() {
     assert_eq!(test.store().fetch(&[fetch()]).await.unwrap(), [[None]]);
     let state = state_of(test.store(), "bad").await.unwrap();
     assert_eq!(
-        (state.pending, state.quarantined, state.lowest_pending),
+        (state.pending(), state.quarantined, state.lowest_pending),
         (0, 1, Offset(0))
     );
 }
@@ -228,10 +222,7 @@ async fn a_quarantined_run_is_kept_with_its_bytes() {
         [1]
     );
     let aside = with_tables(&mut test, |tables| {
-        tables
-            .pool
-            .get(Key::Quarantined(1, &run.name).to_bytes())
-            .unwrap()
+        tables.pool.get(key::quarantined(1, &run.name)).unwrap()
     });
     assert_eq!(aside.map(Bytes::from), Some(run.bytes));
 }
@@ -252,7 +243,7 @@ async fn damaged_bytes_on_disk_are_detected_and_quarantined() {
     with_tables(&mut test, |tables| {
         tables.flush_pool().unwrap();
         assert!(
-            tables.pool.blob_file_count() > 0,
+            tables.pool.inner().blob_file_count() > 0,
             "the runs are in blob files"
         );
     });
@@ -305,7 +296,7 @@ async fn damaged_bytes_on_disk_are_detected_and_quarantined() {
     assert_eq!(
         state_of(test.store(), "t")
             .await
-            .map(|state| (state.pending, state.quarantined)),
+            .map(|state| (state.pending(), state.quarantined)),
         Some((39, 1))
     );
 }

@@ -225,20 +225,9 @@ async fn an_erased_shard_leaves_no_rows_even_after_a_restart() {
     test.store = None;
     let folder = DataDir::lock(test.folder.path()).unwrap();
     let tables = folder.open(&FileSizes::DEFAULT).unwrap();
-    let context = Context {
-        deployment: "test".into(),
-        clock: Arc::new(WallClock),
-        disk: DiskSpace::new(test.folder.path().to_owned()),
-    };
-    let mut shards = Shards::load(tables.clone(), context, &BTreeMap::new()).unwrap();
-    while shards.has_garbage() {
-        shards
-            .attempt(Shards::delete_garbage)
-            .and_then(|()| shards.commit())
-            .unwrap();
-    }
-    let keys = |keyspace: &fjall::Keyspace| {
+    let keys = |keyspace: &fjall::SingleWriterTxKeyspace| {
         keyspace
+            .inner()
             .iter()
             .map(|row| row.key().unwrap().to_vec())
             .collect::<Vec<_>>()

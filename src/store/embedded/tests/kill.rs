@@ -166,7 +166,7 @@ async fn check_store(store: &Embedded, length: usize, (stored, delivered): (u64,
             state.watermark.0 - first,
             "{topic}: every run from the first one"
         );
-        assert_eq!(state.pending, runs.len() as u64);
+        assert_eq!(state.pending(), runs.len() as u64);
         if topic == "a" {
             assert!(delivered.is_none_or(|delivered| state.delivered.cursor.offset.0 >= delivered));
             assert!(

@@ -6,7 +6,6 @@ mod disk;
 mod folder;
 mod kill;
 
-use super::data_dir::FileSizes;
 use super::*;
 use crate::clock::WallClock;
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
@@ -240,7 +239,7 @@ async fn many_threads_can_call_at_the_same_time() {
                 .unwrap();
             if states
                 .iter()
-                .all(|state| state.as_ref().is_some_and(|state| state.pending == 50))
+                .all(|state| state.as_ref().is_some_and(|state| state.pending() == 50))
             {
                 break;
             }

@@ -143,7 +143,7 @@ async fn a_meta_key_of_another_layout_affects_only_its_shard() {
         .remove(0)
         .unwrap();
     assert_eq!(
-        (state.watermark, state.pending),
+        (state.watermark, state.pending()),
         (Watermark(1), 1),
         "nothing was written meanwhile"
     );
@@ -238,7 +238,7 @@ async fn an_advance_that_finds_a_key_of_another_type_writes_nothing() {
             .remove(0)
             .unwrap();
         assert_eq!(
-            (state.delivered, state.claimed, state.pending),
+            (state.delivered, state.claimed, state.pending()),
             (Progress::START, Progress::START, 1)
         );
     }
@@ -394,7 +394,7 @@ async fn runs_without_bytes_are_unreadable_and_can_be_quarantined() {
             .remove(0)
             .unwrap();
         assert_eq!(
-            (state.pending, state.quarantined, state.lowest_pending),
+            (state.pending(), state.quarantined, state.lowest_pending),
             (0, 1, Offset(0))
         );
         assert_eq!(real.redis.fetch(&[fetch("bad")]).await.unwrap(), [[None]]);

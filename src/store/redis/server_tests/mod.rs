@@ -190,12 +190,8 @@ async fn a_delivered_shard_keeps_only_meta_and_tail() {
 async fn a_missing_ledger_starts_anew_and_is_certain_once_the_shard_is_empty() {
     let real = RealRedis::start().await;
     let balance = async || {
-        real.redis
-            .balances(&[shard("t")])
-            .await
-            .unwrap()
-            .remove(0)
-            .expect("it was born")
+        let states = real.redis.states(&[shard("t")]).await.unwrap();
+        Balance::of(states[0].as_ref().expect("it was born"))
     };
     real.redis.open(&[new_shard("t")]).await.unwrap();
     real.redis.append(&[append("t", 0)]).await.unwrap();

@@ -20,7 +20,7 @@ async fn scripts_are_loaded_again_after_a_flush_and_no_call_runs_twice() {
         .unwrap()
         .remove(0)
         .unwrap();
-    assert_eq!((state.watermark, state.pending), (Watermark(3), 3));
+    assert_eq!((state.watermark, state.pending()), (Watermark(3), 3));
 }
 
 #[tokio::test]
@@ -108,7 +108,7 @@ async fn a_server_that_hangs_times_out_and_works_again_later() {
     assert_eq!(
         real.redis.state(&[shard("t")]).await.unwrap()[0]
             .as_ref()
-            .map(|state| state.pending),
+            .map(|state| state.pending()),
         Some(1)
     );
 }

@@ -53,11 +53,11 @@ async fn everything_works(real: &RealRedis) {
     );
     assert_eq!(
         real.redis
-            .balances(&[shard("old")])
+            .states(&[shard("old")])
             .await
             .unwrap()
             .remove(0)
-            .map(|balance| balance.accepted),
+            .map(|state| Balance::of(&state).accepted),
         Some(2)
     );
     real.redis.open(&[new_shard("t")]).await.unwrap();

@@ -112,7 +112,7 @@ pub(super) async fn delivered_runs_are_deleted_by_name_and_subtracted_from_the_c
             cancelled: vec![]
         }
     );
-    assert_eq!(t.state().await.pending, 2);
+    assert_eq!(t.state().await.pending(), 2);
     assert_eq!(t.list_all().await.1, [listing(&next), listing(&far)]);
     assert_eq!(
         t.fetch(&[&near, &next, &far]).await,
@@ -124,7 +124,7 @@ pub(super) async fn delivered_runs_are_deleted_by_name_and_subtracted_from_the_c
         ..t.empty_advance(1)
     })
     .await;
-    assert_eq!(t.state().await.pending, 0);
+    assert_eq!(t.state().await.pending(), 0);
     assert_eq!(t.state().await.lowest_pending, Offset(4));
 }
 
@@ -255,7 +255,7 @@ pub(super) async fn a_claim_ahead_of_the_stores_time_is_rejected_but_the_rest_is
         assert!(then >= now && then < now.plus(Duration::from_secs(60)));
         let state = t.state().await;
         assert_eq!(
-            (state.delivered, state.claimed, state.pending),
+            (state.delivered, state.claimed, state.pending()),
             (pair(0, 0, 1), Progress::START, 0)
         );
     }
@@ -326,7 +326,7 @@ pub(super) async fn a_quarantined_run_leaves_its_slice_and_still_limits_the_lowe
     assert_eq!(t.fetch(&[&bad]).await, [None]);
     let state = t.state().await;
     assert_eq!(
-        (state.pending, state.quarantined, state.lowest_pending),
+        (state.pending(), state.quarantined, state.lowest_pending),
         (2, 3, Offset(0))
     );
     t.advance(Advance {
@@ -336,7 +336,7 @@ pub(super) async fn a_quarantined_run_leaves_its_slice_and_still_limits_the_lowe
     .await;
     let state = t.state().await;
     assert_eq!(
-        (state.pending, state.quarantined, state.lowest_pending),
+        (state.pending(), state.quarantined, state.lowest_pending),
         (0, 3, Offset(1))
     );
 }

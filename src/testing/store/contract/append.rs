@@ -3,7 +3,9 @@
 use super::fixture::{Fixture, cancel, due, key_of, listing, place, run_of, schedule};
 use crate::model::{Cursor, Offset, Partition, Progress, ShardId, Timestamp, Watermark};
 use crate::run::Run;
-use crate::store::{Advance, Append, AppendEpoch, Appended, IdChange, Lineage, NewShard, Replaced};
+use crate::store::{
+    Advance, Append, AppendEpoch, Appended, IdChange, Lineage, NewShard, Replaced, due_by,
+};
 
 pub(super) async fn an_append_at_the_watermark_moves_it_and_adds_runs(t: &Fixture<'_>) {
     t.create_shard(10).await;
@@ -20,18 +22,14 @@ pub(super) async fn an_append_at_the_watermark_moves_it_and_adds_runs(t: &Fixtur
     );
     let state = t.state().await;
     assert_eq!(
-        (state.watermark, state.lowest_pending, state.pending),
+        (state.watermark, state.lowest_pending, state.pending()),
         (Watermark(13), Offset(10), 3)
     );
     assert_eq!(
-        state.stored_bytes,
+        state.stored_bytes(),
         (near.bytes.len() + far.bytes.len()) as u64
     );
-    let due_before = |hour| {
-        state
-            .forecast
-            .due_by(due(hour, 0), Timestamp::from_millis(0))
-    };
+    let due_before = |hour| due_by(&state.slices, due(hour, 0), Timestamp::from_millis(0));
     assert_eq!([1, 2, 5, 6].map(due_before), [0, 2, 2, 3]);
 }
 
@@ -182,7 +180,7 @@ pub(super) async fn requests_of_one_call_are_independent(t: &Fixture<'_>) {
         .collect();
     assert_eq!(t.store().append(&appends).await.unwrap(), wanted);
     for (shard, outcome) in shards.iter().zip(wanted) {
-        let pending = shard.state_if_created().await.map(|state| state.pending);
+        let pending = shard.state_if_created().await.map(|state| state.pending());
         assert_eq!(
             pending,
             (outcome != Appended::Unknown)
@@ -308,6 +306,6 @@ pub(super) async fn a_batch_may_have_more_changes_and_runs_than_a_lua_stack(t: &
         ..t.empty_advance(1)
     })
     .await;
-    assert_eq!(t.state().await.pending, 0);
+    assert_eq!(t.state().await.pending(), 0);
     assert_eq!(t.list_all().await, (Watermark(count + 1), vec![]));
 }

@@ -9,8 +9,7 @@ use crate::run::{Run, RunName, RunSummary};
 use crate::store::{
     Acquired, Advance, Advanced, Append, AppendEpoch, Appended, Fetch, IdChange, IdChangeKind,
     Lineage, List, Listed, NewShard, Opened, OutcomeCounts, Quarantine, Renewed, ReplaceRuns,
-    Replaced, RunEntry, ShardContents, ShardPosition, Store, StoreQuery, StoredShard, Tail,
-    TailRun, Tailed,
+    Replaced, RunEntry, ShardPosition, Store, StoreQuery, StoredShard, Tail, TailRun, Tailed,
 };
 use bytes::Bytes;
 use std::time::Duration;
@@ -426,9 +425,10 @@ impl Fixture<'_> {
             .remove(0)
     }
 
-    pub(super) async fn contents(&self) -> ShardContents {
+    /// The answer of a query. `None`: the shard does not exist.
+    pub(super) async fn queried_state(&self) -> Option<StoredShard> {
         self.survey()
-            .contents(std::slice::from_ref(&self.shard))
+            .states(std::slice::from_ref(&self.shard))
             .await
             .unwrap()
             .remove(0)

@@ -3,8 +3,8 @@
 use super::fixture::{Fixture, due, key_of, listing, place, run_of, schedule};
 use crate::model::{Offset, Partition, Progress, ShardId, SourceIdentity, Timestamp, Watermark};
 use crate::store::{
-    Acquired, Advance, Advanced, Appended, Error, Fetch, Forecast, Ledger, Listed, NewShard,
-    Opened, Renewed, ReplaceRuns, StoredShard, Tailed,
+    Acquired, Advance, Advanced, Appended, Error, Fetch, Ledger, Listed, NewShard, Opened, Renewed,
+    ReplaceRuns, StoredShard, Tailed,
 };
 use std::time::Duration;
 
@@ -16,10 +16,8 @@ pub(super) async fn creating_a_shard_stores_identity_watermark_and_delivered(t: 
         claimed: delivered,
         delivered,
         lowest_pending: Offset(4),
-        pending: 0,
-        stored_bytes: 0,
+        slices: Vec::new(),
         quarantined: 0,
-        forecast: Forecast::default(),
         ledger: Ledger::default(),
     };
     assert_eq!(
@@ -108,7 +106,7 @@ pub(super) async fn an_erased_shard_does_not_exist_and_is_recreated_empty(t: &Fi
     t.create_shard(0).await;
     let state = t.state().await;
     assert_eq!(
-        (state.pending, state.quarantined, state.lowest_pending),
+        (state.pending(), state.quarantined, state.lowest_pending),
         (0, 0, Offset(0))
     );
     assert_eq!(t.list_all().await, (Watermark(0), vec![]));
@@ -213,7 +211,7 @@ pub(super) async fn a_full_store_rejects_new_data_but_still_delivers(t: &Fixture
         Renewed::Renewed { .. }
     ));
     t.release(1).await;
-    assert_eq!(t.state().await.pending, 0);
+    assert_eq!(t.state().await.pending(), 0);
 
     t.subject.set_full(false).await;
     assert_eq!(t.store().state(&[stranger]).await.unwrap(), [None]);

@@ -53,11 +53,11 @@ pub(super) async fn a_rewrite_replaces_runs(t: &Fixture<'_>) {
         [None, None, Some(far.bytes.clone())]
     );
     assert_eq!(
-        (t.state().await.pending, t.state().await.lowest_pending),
+        (t.state().await.pending(), t.state().await.lowest_pending),
         (5, Offset(0))
     );
     let slices: Vec<_> = t
-        .contents()
+        .state()
         .await
         .slices
         .into_iter()
@@ -70,7 +70,7 @@ pub(super) async fn a_rewrite_replaces_runs(t: &Fixture<'_>) {
     })
     .await;
     assert_eq!(
-        (t.state().await.pending, t.contents().await.slices),
+        (t.state().await.pending(), t.state().await.slices),
         (0, vec![])
     );
 }
@@ -87,7 +87,7 @@ pub(super) async fn a_repeated_rewrite_is_done_and_changes_nothing_more(t: &Fixt
     for _ in 0..2 {
         assert_eq!(t.rewrite(1, &[&a, &b], &[&both]).await, Replaced::Done);
         assert_eq!(
-            (t.list_all().await.1, t.state().await.pending),
+            (t.list_all().await.1, t.state().await.pending()),
             (vec![listing(&both)], 2)
         );
     }
@@ -107,7 +107,7 @@ pub(super) async fn a_rewrite_with_a_missing_input_writes_nothing(t: &Fixture<'_
         Replaced::Conflict
     );
     assert_eq!(
-        (t.list_all().await.1, t.state().await.pending),
+        (t.list_all().await.1, t.state().await.pending()),
         (vec![listing(&a)], 1)
     );
 }
@@ -175,5 +175,8 @@ pub(super) async fn delivered_runs_are_rewritten_to_nothing(t: &Fixture<'_>) {
     t.append_runs(0, 1, &[&a]).await;
     t.take_lease(1).await;
     assert_eq!(t.rewrite(1, &[&a], &[]).await, Replaced::Done);
-    assert_eq!((t.list_all().await.1, t.state().await.pending), (vec![], 0));
+    assert_eq!(
+        (t.list_all().await.1, t.state().await.pending()),
+        (vec![], 0)
+    );
 }

@@ -13,7 +13,7 @@ use crate::store::rules::LiveWorkers;
 use crate::store::{
     Acquired, Advance, Advanced, Append, Appended, Balance, Error, Fetch, LeaseStore, List, Listed,
     LiveWorker, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
-    ShardContents, ShardPosition, ShardStore, StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
+    ShardPosition, ShardStore, StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -344,22 +344,8 @@ impl StoreQuery for MemoryStore {
         Ok(self.inner.shards.borrow().keys().cloned().collect())
     }
 
-    async fn contents(&self, shards: &[ShardId]) -> Result<Vec<ShardContents>, Error> {
-        self.answer_each(
-            shards,
-            |shard| shard,
-            |_, shard| shard.map(|shard| shard.contents()).unwrap_or_default(),
-        )
-        .await
-    }
-
-    async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<Balance>>, Error> {
-        Ok(self
-            .state(shards)
-            .await?
-            .iter()
-            .map(|state| state.as_ref().map(Balance::of))
-            .collect())
+    async fn states(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
+        self.state(shards).await
     }
 
     async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {

@@ -6,7 +6,7 @@ use crate::run::{Run, RunName};
 use crate::store::rules::{LeaseHolder, ShardCounts, ShardMeta, ShardTail};
 use crate::store::{
     Acquired, Advance, Advanced, Append, Appended, List, Listed, NewShard, Renewed, ReplaceRuns,
-    Replaced, RunEntry, ShardContents, ShardPosition, StoredShard, Tail, Tailed,
+    Replaced, RunEntry, ShardPosition, StoredShard, Tail, Tailed,
 };
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,10 +44,6 @@ impl MemoryShard {
 
     pub(super) fn position(&self) -> ShardPosition {
         self.positions.position()
-    }
-
-    pub(super) fn contents(&self) -> ShardContents {
-        self.counts.contents()
     }
 
     pub(super) fn waiting_place(&self, id: &str) -> Option<Cursor> {
@@ -99,11 +95,7 @@ impl MemoryShard {
     }
 
     pub(super) fn renew(&mut self, token: LeaseToken, length: Duration, now: Timestamp) -> Renewed {
-        if self.lease.renew(token, length, now) {
-            Renewed::Renewed { now }
-        } else {
-            Renewed::Fenced
-        }
+        self.lease.renew(token, length, now)
     }
 
     pub(super) fn release(&mut self, token: LeaseToken) {
@@ -214,7 +206,7 @@ impl MemoryShard {
     fn add_run(&mut self, run: &Run) {
         // Only an injected fault uses a name twice.
         self.remove_run(run.slice, &run.name);
-        self.counts.add(run.slice, &run.name, run.bytes.len());
+        self.counts.add(Some(run.slice), &run.name, run.bytes.len());
         self.runs.insert(
             (run.slice, run.name.clone()),
             (run.summary.least_due(), run.bytes.clone()),
@@ -223,7 +215,7 @@ impl MemoryShard {
 
     fn remove_run(&mut self, slice: Slice, name: &RunName) -> Option<Bytes> {
         let (_, bytes) = self.runs.remove(&(slice, name.clone()))?;
-        self.counts.remove(slice, name, bytes.len());
+        self.counts.remove(Some(slice), name, bytes.len());
         Some(bytes)
     }
 
@@ -267,7 +259,7 @@ impl MemoryShard {
         let mut moved = 0;
         for (slice, name) in runs {
             if let Some(bytes) = self.remove_run(*slice, name) {
-                self.counts.quarantine_run(name, bytes.len());
+                self.counts.add(None, name, bytes.len());
                 self.quarantine.insert(name.clone(), bytes);
                 moved += 1;
             }
