@@ -21,22 +21,21 @@ pub(super) fn admit_record(
     now: Timestamp,
 ) {
     let (rejection, without_payload);
-    let (due, body) = match parse_record(record, partition.origin_format(), rules) {
+    let (due, body) = match parse_record(record, &partition.origin_format, rules) {
         ParsedRecord::Cancel { id } => {
-            partition.add_change(IdChange {
+            let kind = IdChangeKind::Cancel;
+            partition.batch.changes.push(IdChange {
                 id: id.into(),
-                kind: IdChangeKind::Cancel,
+                kind,
             });
             // The cancelled message may be due at any moment.
             partition.flush_within(Duration::ZERO);
             return;
         }
-        _ if record_bytes(record) > RECORD_BYTES_MAX => {
+        _ if part_sizes(record).iter().sum::<usize>() > RECORD_BYTES_MAX => {
             (without_payload, rejection) = reject_too_large(record);
-            (
-                Timestamp::AT_ONCE,
-                Body::rejected(&without_payload, &rejection),
-            )
+            let body = Body::rejected(&without_payload, &rejection);
+            (Timestamp::AT_ONCE, body)
         }
         ParsedRecord::Message { due, body } => {
             if due.is_suspicious_due() {
@@ -49,44 +48,46 @@ pub(super) fn admit_record(
             (Timestamp::AT_ONCE, Body::rejected(record, &rejection))
         }
     };
-    let newest = now.plus(CLOCK_SKEW_MAX);
-    if record.timestamp.is_some_and(|timestamp| timestamp > newest) {
+    if record.timestamp > Some(now.plus(CLOCK_SKEW_MAX)) {
         metric.timestamp_ahead.increment(1);
     }
     let position = Cursor::new(due, record.offset);
-    if partition.is_delivered(position) {
+    // A rebuild skips what was delivered.
+    if partition.delivered.covers(position) {
         return;
     }
-    if partition.may_be_duplicate(position) {
+    let rebuild = partition.rebuild;
+    if rebuild.is_some_and(|rebuild| rebuild.may_be_duplicate(position)) {
         metric.possible_duplicates.increment(1);
     }
     if let Some(id) = body.id {
-        partition.add_change(IdChange {
+        let kind = IdChangeKind::Schedule(position);
+        partition.batch.changes.push(IdChange {
             id: id.into(),
-            kind: IdChangeKind::Schedule(position),
+            kind,
         });
         // The replaced message may be due at any moment.
         partition.flush_within(Duration::ZERO);
     } else {
         partition.flush_within(due.since(now));
     }
-    partition.add_message(Slice::of(due, now), position, &body);
+    partition.batch.add(Slice::of(due, now), position, &body);
 }
 
-fn record_bytes(record: &Record<'_>) -> usize {
-    let [key, payload] = [record.key, record.payload].map(|part| part.map_or(0, <[u8]>::len));
-    key + payload + record.headers.as_block().len()
+fn part_sizes(record: &Record<'_>) -> [usize; 3] {
+    let size = |part: Option<&[u8]>| part.map_or(0, <[u8]>::len);
+    let headers = record.headers.as_block().len();
+    [size(record.key), size(record.payload), headers]
 }
 
 /// Rejects a record that is larger than a run can hold. The dead letter keeps the key, unless the
 /// key itself is too large.
 fn reject_too_large<'a>(record: &Record<'a>) -> (Record<'a>, Rejection) {
-    let [key, payload] = [record.key, record.payload].map(|part| part.map_or(0, <[u8]>::len));
+    let [key, payload, headers] = part_sizes(record);
     let detail = format!(
         "the record has {} bytes, and at most {RECORD_BYTES_MAX} can be stored; sent by reference: \
-         its key has {key} bytes, its payload {payload}, its headers {}",
-        record_bytes(record),
-        record.headers.as_block().len()
+         its key has {key} bytes, its payload {payload}, its headers {headers}",
+        key + payload + headers
     );
     let stored = Record {
         key: record.key.filter(|key| key.len() <= RECORD_BYTES_MAX),

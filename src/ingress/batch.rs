@@ -4,21 +4,21 @@ use crate::limit::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX};
 use crate::model::{Body, Cursor, Slice};
 use crate::run::{EncodedMessage, FarTarget, Run, RunBuilder, record};
 use crate::store::IdChange;
+use std::ops::Range;
 
 /// The batch that the next append stores. Its buffers are reused by later batches.
 #[derive(Default)]
 pub(crate) struct AppendBatch {
     bodies: Vec<u8>,
     entries: Vec<Entry>,
-    changes: Vec<IdChange>,
+    pub(super) changes: Vec<IdChange>,
 }
 
 /// One message: its position, and the range of its body in `bodies`.
 struct Entry {
     slice: Slice,
     position: Cursor,
-    start: usize,
-    end: usize,
+    body: Range<usize>,
 }
 
 impl AppendBatch {
@@ -28,16 +28,10 @@ impl AppendBatch {
         self.entries.push(Entry {
             slice,
             position,
-            start,
-            end: self.bodies.len(),
+            body: start..self.bodies.len(),
         });
     }
 
-    pub(crate) fn add_change(&mut self, change: IdChange) {
-        self.changes.push(change);
-    }
-
-    /// Bytes of memory that the buffers hold, whether used or not.
     pub(crate) fn allocated_bytes(&self) -> usize {
         self.bodies.capacity()
             + self.entries.capacity() * size_of::<Entry>()
@@ -74,12 +68,10 @@ impl AppendBatch {
         let placed = |entry: &Entry| EncodedMessage {
             slice: entry.slice,
             place: entry.position,
-            record: &bodies[entry.start..entry.end],
+            record: &bodies[entry.body.clone()],
         };
-        let runs = builder.build(
-            &mut self.entries.iter().map(placed).collect::<Vec<_>>(),
-            Some(far),
-        );
+        let mut messages: Vec<_> = self.entries.iter().map(placed).collect();
+        let runs = builder.build(&mut messages, Some(far));
         let changes = std::mem::take(&mut self.changes);
         self.clear();
         (runs, changes)

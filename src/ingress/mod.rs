@@ -11,7 +11,6 @@
 //! |---|---|
 //! | `read_loop` | [`Ingress`]: source events, appends, commits, shutdown |
 //! | `partition` | the state of one assigned partition |
-//! | `partitions` | all assigned partitions, and their next opening or flush |
 //! | `admit_record` | one record becomes a message, a change of an id, or nothing |
 //! | `batch` | messages that are not in a run yet |
 //! | `appender` | the loop that calls the store |
@@ -24,7 +23,6 @@ mod appender;
 mod batch;
 mod open_shards;
 mod partition;
-mod partitions;
 mod read_loop;
 mod shard_init;
 mod store_check;
@@ -45,7 +43,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// The configuration of one route's ingress.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) deployment: Arc<str>,
@@ -57,7 +54,6 @@ pub(crate) struct Options {
     pub(crate) thin: ThinHours,
 }
 
-/// Why an ingress ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("ingress of route {route}")]
@@ -66,7 +62,6 @@ pub(crate) enum Error {
     AppenderEnded(Arc<str>),
 }
 
-/// Why a call to the broker or the store failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
     #[error(transparent)]
@@ -84,7 +79,6 @@ impl CallError {
     }
 }
 
-/// The health parts of an ingress.
 pub(crate) struct HealthParts {
     source: HealthPart,
     shards: HealthPart,
@@ -109,7 +103,6 @@ impl HealthParts {
     }
 }
 
-/// Everything that an ingress works with.
 pub(crate) struct Ports {
     pub(crate) source: Box<dyn Source>,
     pub(crate) store: Rc<dyn Store>,

@@ -2,159 +2,181 @@
 //! shards that the store does not have, and moves over gaps of the source.
 
 use super::partition::Rebuild;
+use super::read_loop::Ingress;
 use super::shard_init::{StartDecision, decide_start, new_shard};
-use super::{CallError, Options, unless_stopped};
-use crate::broker::{self, Source};
-use crate::clock::Clock;
-use crate::metric;
-use crate::model::{CommitMetadata, Partition, Progress, ShardId, SourceIdentity, Watermark};
+use super::{CallError, Error, unless_stopped};
+use crate::broker;
+use crate::limit::{SHARD_OPEN_RETRY_DELAY, STOPPED_SHARD_RETRY_DELAY};
+use crate::model::{CommitMetadata, Partition, Progress, ShardId, Watermark};
 use crate::store::{self, Append, AppendEpoch, NewShard, Opened, Store};
+use std::collections::BTreeSet;
 use std::ops::Range;
-use tokio_util::sync::CancellationToken;
+use tokio::time::Instant;
 
-/// The parts of an ingress that open shards.
-pub(super) struct ShardOpener<'a> {
-    pub(super) options: &'a Options,
-    pub(super) source: &'a mut dyn Source,
-    pub(super) store: &'a dyn Store,
-    pub(super) clock: &'a dyn Clock,
-    pub(super) metric: &'a metric::RouteMetrics,
-    pub(super) stop: &'a CancellationToken,
-}
-
-/// A shard that the store has now, and how its reading starts.
-pub(super) struct OpenedShard {
-    pub(super) id: ShardId,
-    pub(super) identity: Option<SourceIdentity>,
-    /// The shard was created by this call, and some of its messages may be delivered.
-    pub(super) rebuild: Option<Rebuild>,
-    pub(super) decision: StartDecision,
-}
-
-impl ShardOpener<'_> {
-    /// Opens the shards of these partitions. Returns them in the order of the partitions. Safe to
-    /// repeat.
-    pub(super) async fn open(
-        &mut self,
-        partitions: &[Partition],
-    ) -> Result<Vec<OpenedShard>, CallError> {
-        let stopping = || broker::Error::Unavailable("the process is stopping".to_owned());
-        let infos = unless_stopped(self.stop, self.source.describe(partitions))
-            .await
-            .ok_or_else(stopping)??;
-        let commits = unless_stopped(self.stop, self.source.committed_metadata(partitions))
-            .await
-            .ok_or_else(stopping)??;
-        let shards: Vec<_> = partitions
-            .iter()
-            .map(|partition| ShardId::new(self.options.route.clone(), partition.clone()))
+impl Ingress {
+    /// Opens the shards whose time has come, and starts or stops the reading of their partitions.
+    pub(super) async fn open_due_shards(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        let partitions = self.partitions.iter();
+        let due: Vec<Partition> = partitions
+            .filter(|(_, partition)| partition.open_at.is_some_and(|at| at <= now))
+            .map(|(id, _)| id.clone())
             .collect();
-        let new_shards = (shards.iter().zip(&infos).zip(&commits))
-            .map(|((shard, info), metadata)| {
-                let committed = metadata.as_deref().and_then(CommitMetadata::parse);
-                new_shard(shard, info, committed.as_ref())
-            })
-            .collect();
-        let opened = self.find_or_create(&shards, new_shards).await?;
-        let shards = shards.into_iter().zip(infos).zip(opened);
-        Ok(shards
-            .map(|((shard, info), opened)| {
-                let rebuild = match &opened {
-                    Opened::Created(state) => {
-                        tracing::info!(%shard, watermark = %state.watermark, "shard created");
-                        Rebuild::new(state, info.end_offset, self.clock.now())
-                    }
-                    Opened::Existing(_) | Opened::Incompatible(_) => None,
-                };
-                OpenedShard {
-                    decision: decide_start(&shard, &info, &opened),
-                    identity: info.identity,
-                    id: shard,
-                    rebuild,
-                }
-            })
-            .collect())
-    }
-
-    /// Reads the state of existing shards, and creates the others. Only creating needs free memory:
-    /// while the store is full, existing shards are still read.
-    async fn find_or_create(
-        &self,
-        shards: &[ShardId],
-        new_shards: Vec<NewShard>,
-    ) -> Result<Vec<Opened>, store::Error> {
-        let states = self.store.state(shards).await?;
-        let absent: Vec<_> = new_shards
-            .into_iter()
-            .zip(&states)
-            .filter(|(_, state)| state.is_none())
-            .map(|(new_shard, _)| new_shard)
-            .collect();
-        let mut created = self.store.open(&absent).await?.into_iter();
-        let opened = states.into_iter().map(|state| match state {
-            Some(state) => Opened::Existing(state),
-            None => created.next().expect("the store answers every request"),
-        });
-        Ok(opened.collect())
-    }
-
-    /// Moves over the gaps of opened shards. Returns how the readings start, in the order of the
-    /// shards.
-    pub(super) async fn skip_gaps(
-        &mut self,
-        opened: Vec<OpenedShard>,
-        mut next_epoch: impl FnMut() -> AppendEpoch,
-    ) -> Result<Vec<StartDecision>, CallError> {
-        let mut decisions = Vec::new();
-        for shard in opened {
-            decisions.push(match shard.decision {
-                StartDecision::Gap {
-                    from,
-                    to,
-                    delivered,
-                } => {
-                    let epoch = next_epoch();
-                    self.skip_gap(&shard.id, from..to, epoch, delivered).await?
-                }
-                decision => decision,
-            });
+        if due.is_empty() {
+            return Ok(());
         }
-        Ok(decisions)
+        match self.open_shards(&due).await {
+            Ok(()) => {
+                let reasons = Vec::from_iter(self.stop_reasons());
+                if reasons.is_empty() {
+                    self.ports.health.shards.set_ready();
+                } else {
+                    self.ports.health.shards.set_not_ready(reasons.join("; "));
+                }
+                Ok(())
+            }
+            Err(error) if error.is_transient() => {
+                let reason = format!("cannot open shards: {error}");
+                self.ports.health.shards.set_not_ready(reason);
+                let retry_at = Instant::now() + SHARD_OPEN_RETRY_DELAY;
+                for id in &due {
+                    if let Some(partition) = self.partitions.get_mut(id)
+                        && !partition.is_reading()
+                    {
+                        partition.stop_reading(retry_at, None);
+                    }
+                }
+                Ok(())
+            }
+            Err(error) => Err(self.fatal(error)),
+        }
     }
 
-    /// Reports a gap of the source. Moves the stored watermark over it, unless the route stops at
-    /// gaps.
+    /// Why partitions are stopped, each reason once.
+    fn stop_reasons(&self) -> BTreeSet<&str> {
+        let partitions = self.partitions.values();
+        partitions
+            .filter_map(|partition| partition.stop_reason.as_deref())
+            .collect()
+    }
+
+    async fn open_shards(&mut self, due: &[Partition]) -> Result<(), CallError> {
+        let stopping = || broker::Error::Unavailable("the process is stopping".to_owned());
+        let source = &mut self.ports.source;
+        let infos = unless_stopped(&self.stop, source.describe(due))
+            .await
+            .ok_or_else(stopping)??;
+        let commits = unless_stopped(&self.stop, source.committed_metadata(due))
+            .await
+            .ok_or_else(stopping)??;
+        let requests = due.iter().zip(&infos).zip(&commits);
+        let new_shards = requests.map(|((partition, info), metadata)| {
+            let shard = ShardId::new(self.options.route.clone(), partition.clone());
+            let committed = metadata.as_deref().and_then(CommitMetadata::parse);
+            new_shard(shard, info, committed.as_ref())
+        });
+        let opened = find_or_create(&*self.ports.store, new_shards.collect()).await?;
+        // First for all shards, because only the first answer tells that a shard was created.
+        for ((id, info), opened) in due.iter().zip(&infos).zip(&opened) {
+            let Some(partition) = self.partitions.get_mut(id) else {
+                continue;
+            };
+            partition.identity = info.identity.clone();
+            if let Opened::Created(state) = opened {
+                tracing::info!(shard = %partition.shard, watermark = %state.watermark, "shard created");
+                let rebuild = Rebuild::new(state, info.end_offset, self.ports.clock.now());
+                partition.rebuild = rebuild.or(partition.rebuild);
+            }
+        }
+        for ((id, info), opened) in due.iter().zip(&infos).zip(&opened) {
+            let shard = ShardId::new(self.options.route.clone(), id.clone());
+            match decide_start(&shard, info, opened) {
+                StartDecision::Read { from, delivered } => self.start(id, from, delivered),
+                StartDecision::Gap { missing, delivered } => {
+                    self.skip_gap(&shard, missing, delivered).await?;
+                }
+                StartDecision::Stop(reason) => self.stop(id, reason),
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, id: &Partition, from: Watermark, delivered: Progress) {
+        if let Some(partition) = self.partitions.get_mut(id) {
+            tracing::info!(shard = %partition.shard, %from, "reading started");
+            partition.delivered = delivered;
+            self.start_reading(id, from);
+        }
+    }
+
+    fn stop(&mut self, id: &Partition, reason: String) {
+        // All partitions of a recreated topic have the same reason: log it once.
+        let is_known = self.stop_reasons().contains(&*reason);
+        let Some(partition) = self.partitions.get_mut(id) else {
+            return;
+        };
+        if !is_known {
+            tracing::error!(shard = %partition.shard, "shard stopped: {reason}");
+        }
+        let retry_at = Instant::now() + STOPPED_SHARD_RETRY_DELAY;
+        partition.stop_reading(retry_at, Some(reason));
+        self.ports.source.stop(id);
+    }
+
+    /// Reports a gap of the source. Moves the stored watermark over it and starts to read, unless
+    /// the route stops at gaps.
     async fn skip_gap(
         &mut self,
         shard: &ShardId,
         gap: Range<Watermark>,
-        epoch: AppendEpoch,
         delivered: Progress,
-    ) -> Result<StartDecision, CallError> {
+    ) -> Result<(), CallError> {
         let (from, to) = (gap.start, gap.end);
         let missing = to.0 - from.0;
         let reason = format!(
             "the source no longer retains {missing} offsets of {shard} ({from} to {to}) that were never stored"
         );
         if self.options.stops_at_gap {
-            return Ok(StartDecision::Stop(format!(
+            let reason = format!(
                 "{reason}: set on_source_gap = \"continue\" for the route to continue without them"
-            )));
+            );
+            self.stop(&shard.partition, reason);
+            return Ok(());
         }
+        self.last_epoch += 1;
         let append = Append {
             shard: shard.clone(),
-            epoch,
+            epoch: AppendEpoch {
+                process: self.runs.writer(),
+                number: self.last_epoch,
+            },
             from,
             to,
             runs: Vec::new(),
             changes: Vec::new(),
         };
-        self.store.append(&[append]).await?;
+        self.ports.store.append(&[append]).await?;
         tracing::error!(%shard, missing, "{reason}: they are lost; raise the source's retention above the longest delay");
-        self.metric.source_gap_messages.increment(missing);
-        Ok(StartDecision::Read {
-            from: to,
-            delivered,
-        })
+        self.ports.metric.source_gap_messages.increment(missing);
+        self.start(&shard.partition, to, delivered);
+        Ok(())
     }
+}
+
+/// Reads the state of existing shards, and creates the others. Only creating needs free memory:
+/// while the store is full, existing shards are still read.
+async fn find_or_create(
+    store: &dyn Store,
+    new_shards: Vec<NewShard>,
+) -> Result<Vec<Opened>, store::Error> {
+    let shards: Vec<_> = new_shards.iter().map(|new| new.shard.clone()).collect();
+    let states = store.state(&shards).await?;
+    let absent = new_shards.into_iter().zip(&states);
+    let absent = absent.filter_map(|(new, state)| state.is_none().then_some(new));
+    let mut created = store.open(&absent.collect::<Vec<_>>()).await?.into_iter();
+    let opened = states.into_iter().map(|state| match state {
+        Some(state) => Opened::Existing(state),
+        None => created.next().expect("the store answers every request"),
+    });
+    Ok(opened.collect())
 }

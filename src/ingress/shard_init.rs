@@ -4,18 +4,17 @@
 use crate::broker::PartitionInfo;
 use crate::model::{CommitMetadata, Progress, ShardId, SourceIdentity, Watermark};
 use crate::store::{NewShard, Opened, StoredShard};
+use std::ops::Range;
 
-/// How the reading of a partition starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StartDecision {
     Read {
         from: Watermark,
         delivered: Progress,
     },
-    /// The source no longer retains the records in `from..to`, and they were never stored.
+    /// The source no longer retains the `missing` records, and they were never stored.
     Gap {
-        from: Watermark,
-        to: Watermark,
+        missing: Range<Watermark>,
         delivered: Progress,
     },
     /// A person must act.
@@ -26,7 +25,7 @@ pub(super) enum StartDecision {
 /// offset, if the commit is for this incarnation of the partition; otherwise the first retained
 /// offset.
 pub(super) fn new_shard(
-    shard: &ShardId,
+    shard: ShardId,
     info: &PartitionInfo,
     committed: Option<&CommitMetadata>,
 ) -> NewShard {
@@ -38,7 +37,7 @@ pub(super) fn new_shard(
         None => (Watermark(info.first_offset.0), Progress::START),
     };
     NewShard {
-        shard: shard.clone(),
+        shard,
         identity: stored_identity(info),
         watermark,
         delivered,
@@ -72,11 +71,8 @@ pub(super) fn decide_start(
     let first = Watermark(info.first_offset.0);
     let delivered = state.delivered;
     if from < first {
-        StartDecision::Gap {
-            from,
-            to: first,
-            delivered,
-        }
+        let missing = from..first;
+        StartDecision::Gap { missing, delivered }
     } else {
         StartDecision::Read { from, delivered }
     }
@@ -85,12 +81,11 @@ pub(super) fn decide_start(
 /// Why the stored state cannot belong to the partition that the broker has now.
 fn recreated_reason(shard: &ShardId, info: &PartitionInfo, state: &StoredShard) -> Option<String> {
     let (topic, route) = (&shard.partition.topic, &shard.route);
+    let (id, stored_id) = (stored_identity(info), &state.identity);
     // All partitions of a topic have the same id, so all of them give the same reason.
-    let found = if state.identity != stored_identity(info) {
+    let found = if *stored_id != id {
         format!(
-            "topic {topic} of route {route} was recreated (its id is {}, the stored state belongs to {})",
-            stored_identity(info),
-            state.identity
+            "topic {topic} of route {route} was recreated (its id is {id}, the stored state belongs to {stored_id})"
         )
     } else if state.watermark.0 > info.end_offset.0 {
         format!(
@@ -150,7 +145,7 @@ mod tests {
             delivered: delivered(),
             identity: Some(SourceIdentity("a".into())),
         };
-        let new = new_shard(&shard(), &info("a", 2, 90), Some(&committed));
+        let new = new_shard(shard(), &info("a", 2, 90), Some(&committed));
         assert_eq!((new.watermark, new.delivered), (Watermark(7), delivered()));
     }
 
@@ -162,7 +157,7 @@ mod tests {
                 delivered: delivered(),
                 identity: Some(SourceIdentity(identity.into())),
             };
-            let new = new_shard(&shard(), &info("a", 2, 90), Some(&committed));
+            let new = new_shard(shard(), &info("a", 2, 90), Some(&committed));
             assert_eq!(
                 (new.watermark, new.delivered),
                 (Watermark(2), Progress::START)
@@ -188,8 +183,7 @@ mod tests {
         assert_eq!(
             decision,
             StartDecision::Gap {
-                from: Watermark(15),
-                to: Watermark(20),
+                missing: Watermark(15)..Watermark(20),
                 delivered: delivered()
             }
         );

@@ -1,101 +1,97 @@
 //! Reads the stored state of all shards at an interval. This finds a store that lost data although
 //! nothing is appended, and gives the positions to commit.
 
-use super::partitions::Partitions;
+use super::partition::NextStep;
+use super::read_loop::Ingress;
+use super::{Error, unless_stopped};
+use crate::broker::OffsetCommit;
 use crate::limit::{IDLE_OFFSET_COMMIT_INTERVAL, OFFSET_COMMIT_INTERVAL};
 use crate::model::{Partition, ShardId};
-use crate::store::{self, ShardPosition, Store, StoredShard};
-use std::collections::BTreeSet;
+use crate::store::{self, StoredShard};
 use tokio::time::Instant;
 
-/// When the next check is due, and when it also commits unchanged positions.
-pub(super) struct StoreCheck {
-    next_at: Instant,
-    commit_unchanged_at: Instant,
-}
-
-impl StoreCheck {
-    pub(super) fn new(now: Instant) -> Self {
-        Self {
-            next_at: now,
-            commit_unchanged_at: now + IDLE_OFFSET_COMMIT_INTERVAL,
+impl Ingress {
+    /// Compares all partitions with the store and commits the positions that it has (I1).
+    pub(super) async fn check_store(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        self.next_check_at = now + OFFSET_COMMIT_INTERVAL;
+        // Brokers expire unchanged positions that are not committed again.
+        let commit_unchanged = now >= self.commit_unchanged_at;
+        for (id, partition) in &self.partitions {
+            partition.report_lag(self.ports.source.known_end(id));
         }
-    }
-
-    pub(super) fn next_at(&self) -> Instant {
-        self.next_at
-    }
-
-    pub(super) fn start(&mut self, now: Instant) {
-        self.next_at = now + OFFSET_COMMIT_INTERVAL;
-    }
-
-    /// Returns `true` if unchanged positions are committed again, so that the broker does not
-    /// expire them.
-    pub(super) fn commits_unchanged(&self, now: Instant) -> bool {
-        now >= self.commit_unchanged_at
-    }
-
-    /// Starts the next interval if unchanged positions were due.
-    pub(super) fn finish(&mut self, now: Instant) {
-        if self.commits_unchanged(now) {
-            self.commit_unchanged_at = now + IDLE_OFFSET_COMMIT_INTERVAL;
+        let states = match self.read_states(commit_unchanged).await {
+            Ok(states) => states,
+            Err(error) if error.is_transient() => {
+                let watermarks = &self.ports.health.watermarks;
+                watermarks.set_not_ready(error.to_string());
+                return Ok(());
+            }
+            Err(error) => return Err(self.fatal(error)),
+        };
+        self.ports.health.watermarks.set_ready();
+        let mut commits = Vec::new();
+        for (id, state) in states {
+            let (wall, now) = (self.ports.clock.now(), Instant::now());
+            let Some(partition) = self.partitions.get_mut(&id) else {
+                continue;
+            };
+            let next = state.map_or(NextStep::Reopen, |state| {
+                partition.on_state(&state, commit_unchanged, wall, now)
+            });
+            commits.extend(self.follow(&id, next, "the watermark in the store changed"));
         }
+        if commit_unchanged {
+            self.commit_unchanged_at = Instant::now() + IDLE_OFFSET_COMMIT_INTERVAL;
+        }
+        self.commit(commits).await;
+        Ok(())
     }
 
     /// Reads the state of all partitions that are read, except idle ones whose positions are
     /// unchanged. `None` for a shard that the store does not know.
-    pub(super) async fn read_states(
+    async fn read_states(
         &self,
-        store: &dyn Store,
-        partitions: &Partitions,
+        all: bool,
     ) -> Result<Vec<(Partition, Option<StoredShard>)>, store::Error> {
-        let unchanged = self.unchanged_partitions(store, partitions).await?;
-        let (ids, shards): (Vec<Partition>, Vec<ShardId>) = partitions
-            .iter()
-            .filter(|(id, partition)| partition.is_reading() && !unchanged.contains(id))
-            .map(|(id, partition)| (id.clone(), partition.shard().clone()))
-            .unzip();
+        let store = &self.ports.store;
+        let reading = (self.partitions.values()).filter(|partition| partition.is_reading());
+        let mut shards: Vec<ShardId> = reading.map(|partition| partition.shard.clone()).collect();
+        if !all && !shards.is_empty() {
+            let now = Instant::now();
+            let mut positions = store.positions(&shards).await?.into_iter();
+            shards.retain(|shard| {
+                let found = positions.next().flatten();
+                !found.is_some_and(|found| {
+                    self.partitions[&shard.partition].is_unchanged(&found, now)
+                })
+            });
+        }
         if shards.is_empty() {
             return Ok(Vec::new());
         }
         let states = store.state(&shards).await?;
-        Ok(ids.into_iter().zip(states).collect())
+        let ids = shards.into_iter().map(|shard| shard.partition);
+        Ok(ids.zip(states).collect())
     }
 
-    /// The idle partitions whose shards are still at their last known positions.
-    async fn unchanged_partitions<'p>(
-        &self,
-        store: &dyn Store,
-        partitions: &'p Partitions,
-    ) -> Result<BTreeSet<&'p Partition>, store::Error> {
-        let now = Instant::now();
-        if self.commits_unchanged(now) {
-            return Ok(BTreeSet::new());
+    async fn commit(&mut self, commits: Vec<OffsetCommit>) {
+        if commits.is_empty() {
+            return;
         }
-        let idle: Vec<_> = partitions
-            .iter()
-            .filter(|(_, partition)| partition.is_reading())
-            .filter_map(|(id, partition)| {
-                Some((id, partition.shard(), partition.idle_positions(now)?))
-            })
-            .collect();
-        if idle.is_empty() {
-            return Ok(BTreeSet::new());
+        let health = &self.ports.health.commits;
+        match unless_stopped(&self.stop, self.ports.source.commit(&commits)).await {
+            None => {}
+            Some(Ok(())) => {
+                health.set_ready();
+                for commit in commits {
+                    if let Some(partition) = self.partitions.get_mut(&commit.partition) {
+                        partition.last_commit = Some(commit);
+                    }
+                }
+            }
+            // After a store loss more records are read again. The next commit replaces this one.
+            Some(Err(error)) => health.set_not_ready(format!("cannot commit offsets: {error}")),
         }
-        let shards: Vec<_> = idle.iter().map(|(_, shard, _)| (*shard).clone()).collect();
-        let found = store.positions(&shards).await?;
-        let is_unchanged = |position: &ShardPosition, known| {
-            known == (position.watermark, position.delivered) || fault!(IngressAssumesIdleShard)
-        };
-        let unchanged = idle
-            .into_iter()
-            .zip(found)
-            .filter(|((_, _, known), found)| {
-                found
-                    .as_ref()
-                    .is_some_and(|found| is_unchanged(found, *known))
-            });
-        Ok(unchanged.map(|((id, ..), _)| id).collect())
     }
 }

@@ -9,9 +9,6 @@ pub(crate) const APPEND_LINGER_MIN: Duration = Duration::from_millis(5);
 /// one record as for hundreds.
 pub(crate) const APPEND_LINGER_MAX: Duration = Duration::from_millis(500);
 
-/// A batch waits for this fraction (one eighth) of the time until its earliest message is due.
-pub(crate) const APPEND_LINGER_DIVISOR: u32 = 8;
-
 /// Appends of one shard in flight. More than one only while batches are full.
 pub(crate) const SHARD_APPENDS_IN_FLIGHT_MAX: usize = 4;
 
@@ -31,10 +28,6 @@ pub(crate) const IDLE_OFFSET_COMMIT_INTERVAL: Duration = Duration::from_secs(24 
 /// A message counts as due soon if it is due within this time. It exceeds a process start with the
 /// assignment of its shards.
 pub(crate) const DUE_SOON_WITHIN: Duration = Duration::from_secs(300);
-
-/// Interval at which the full state of an idle shard is read. The cheap position check does not
-/// show deleted runs.
-pub(crate) const FULL_STATE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Wait before a shard that could not be opened is opened again.
 pub(crate) const SHARD_OPEN_RETRY_DELAY: Duration = Duration::from_millis(500);

@@ -7,7 +7,8 @@ use std::time::Duration;
 /// the lease if that is shorter. A worker that joins or leaves is known to all after this time.
 pub(crate) const MEMBERSHIP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Interval at which a worker lists the partitions of its sources.
+/// Interval at which a worker lists the partitions of its sources. A new worker waits this long for
+/// them before it joins without: others would hand over shards that it does not know.
 pub(crate) const PARTITION_DISCOVERY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Interval of attempts to acquire a shard that another worker is about to hand over. Its messages
@@ -24,12 +25,9 @@ pub(crate) const ACQUIRES_PER_TURN_MAX: usize = 64;
 /// in which all workers learn of new partitions.
 pub(crate) const UNASSIGNED_ACQUIRE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Shards that a worker hands over at the same time, unless [`HANDOVERS_DIVISOR`] allows more. The
-/// next worker loads a few shards faster than many.
+/// Shards that a worker hands over at the same time, or a tenth of them if that is more. The next
+/// worker loads a few shards faster than many.
 pub(crate) const HANDOVERS_MAX: usize = 4;
-
-/// A worker may hand over this fraction (one tenth) of its shards at the same time.
-pub(crate) const HANDOVERS_DIVISOR: usize = 10;
 
 /// A handover waits this long for in-flight messages before it is postponed.
 pub(crate) const HANDOVER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -39,10 +37,6 @@ pub(crate) const HANDOVER_RETRY_DELAY: Duration = Duration::from_secs(3);
 
 /// Claimed messages become due, and are sent, well before a handover is postponed.
 const _: () = assert!(2 * CLAIM_AHEAD.as_millis() < HANDOVER_TIMEOUT.as_millis());
-
-/// A new worker waits this long for the partitions of its sources before it joins without them.
-/// Other workers would hand over shards that it does not know.
-pub(crate) const FIRST_DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Lease events queued between the lease loop and the dispatcher.
 pub(crate) const LEASE_EVENT_QUEUE_MAX: usize = 64;

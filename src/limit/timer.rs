@@ -111,14 +111,12 @@ pub(crate) const CATCH_UP_LATENESS_MIN: Duration = Duration::from_secs(1);
 /// Late messages are claimed in portions that the catch-up rate allows for this time.
 pub(crate) const CATCH_UP_CLAIM_SPAN: Duration = Duration::from_millis(50);
 
-/// First wait before a record is sent again to a dead-letter target or source that failed.
+/// First wait before a record is sent again to a dead-letter target or source that failed. Wait
+/// before another look at a condition whose end is not announced.
 pub(crate) const RESEND_DELAY_MIN: Duration = Duration::from_millis(200);
 
 /// Longest wait before a record is sent again to a dead-letter target or source that failed.
 pub(crate) const RESEND_DELAY_MAX: Duration = Duration::from_secs(10);
-
-/// Wait after the store refused a claim because the worker's clock is ahead.
-pub(crate) const CLOCK_AHEAD_PAUSE: Duration = Duration::from_millis(200);
 
 /// A retry looks forged if the clocks of timer and broker differ by more than this.
 pub(crate) const RETRY_CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);

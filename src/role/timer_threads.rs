@@ -72,12 +72,8 @@ pub(super) fn start(
         };
         let dispatcher = Dispatcher::new(options(wiring), ports, producers(wiring, worker)?);
         thread.startup.finish();
-        let signals = timer::ShutdownSignals::new(
-            thread.stop,
-            wiring.give_up.clone(),
-            wiring.timers_done.clone(),
-        );
-        Ok(timer::serve(leases, dispatcher, signals).await?)
+        let (give_up, timers_done) = (wiring.give_up.clone(), wiring.timers_done.clone());
+        Ok(timer::serve(leases, dispatcher, thread.stop, give_up, timers_done).await?)
     })?;
     start_loader(group, wiring, requests_in, replies_out)?;
     start_compactor(group, wiring, jobs_in, results_out, run_writer)

@@ -17,10 +17,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// A request for one shard, and the store's reply.
 pub(super) type ClaimReply = (Advance, Advanced);
 
-/// Plans the calls and runs them.
 pub(super) struct ClaimCalls {
     /// Its result is `None` if the timer gives up.
     pub(super) call: StoreCall<Result<Option<Vec<ClaimReply>>, Error>>,
@@ -42,7 +40,6 @@ impl ClaimCalls {
         }
     }
 
-    /// Returns the calls to make now, at most one for each shard.
     pub(super) fn plan(
         &mut self,
         shards: &mut ShardStates,
@@ -152,7 +149,6 @@ impl ClaimCalls {
     }
 }
 
-/// Applies the store's reply to its shard.
 pub(super) fn apply_reply(
     (advance, outcome): ClaimReply,
     shards: &mut ShardStates,

@@ -4,26 +4,21 @@
 //! all delivered messages. After an unknown result the shard restarts behind the last committed marker. A
 //! message is delivered only when its transaction is committed (I4).
 
-use super::Options;
 use super::delivery::in_flight::Ticket;
 use super::delivery::producers::Producers;
 use super::shard::commit_point::commit_pair;
 use super::shard::txn_state::{TxnAction, TxnInput, TxnState};
 use super::shard::{ShardState, ShardStates};
 use super::shard_slots::ShardSlots;
-use crate::broker::{
-    DeliveryFailure, DeliveryReport, FailureKind, ProducerEvent, ProducerIdentity, TxnOffset,
-};
+use crate::broker::{DeliveryFailure, DeliveryReport, FailureKind, ProducerEvent, TxnOffset};
 use crate::limit::{
     RECOVERY_PRODUCERS_MAX, RESEND_DELAY_MAX, RESEND_DELAY_MIN, TRANSACTIONAL_PRODUCER_OPEN_AHEAD,
 };
-use crate::model::{DeliveredMarker, Partition, Progress, Reason, ShardId, Timestamp};
+use crate::model::{DeliveredMarker, Progress, Reason, Timestamp};
 use std::collections::BTreeMap;
 use tokio::time::Instant;
 
-/// Carries out the actions that the transaction states of shards decide on.
 pub(super) struct TxnDriver<'a> {
-    pub(super) options: &'a Options,
     pub(super) producers: &'a mut Producers,
     pub(super) wall: Timestamp,
     pub(super) stopping: bool,
@@ -37,7 +32,7 @@ impl TxnDriver<'_> {
         events: Vec<(u64, ProducerEvent)>,
     ) {
         for (number, event) in events {
-            if let Some(state) = slots.state(shards, slot_of(number))
+            if let Some(state) = slots.state(shards, number as u16)
                 && state.txn.as_ref().and_then(TxnState::number) == Some(number)
             {
                 self.on_event(state, event);
@@ -45,7 +40,6 @@ impl TxnDriver<'_> {
         }
     }
 
-    /// Gives the producer of a shard up.
     pub(super) fn discard(&mut self, state: &ShardState) {
         if let Some(number) = state.txn.as_ref().and_then(TxnState::number) {
             self.producers
@@ -54,7 +48,6 @@ impl TxnDriver<'_> {
         }
     }
 
-    /// Carries out the next actions of all exactly-once shards.
     pub(super) fn drive_all(&mut self, shards: &mut ShardStates) {
         // Recoveries in progress are limited per cluster, so that an unreachable cluster delays only
         // its own.
@@ -88,13 +81,14 @@ impl TxnDriver<'_> {
                     return txn.defer_recovery(now + RESEND_DELAY_MIN);
                 }
                 self.producers.opened += 1;
+                // The lower bits tell the shard of an event.
                 let number = self.producers.opened << 16 | u64::from(state.slot);
                 txn.on_opening(number, now);
                 if !input.has_work {
                     *recovering += 1;
                     txn.set_recovery_only();
                 }
-                let identity = producer_identity(self.options, &context.shard);
+                let identity = context.producer_identity();
                 self.producers.of_shards(route).open(number, &identity);
             }
             (TxnAction::Commit { batches, pair }, Some(number)) => {
@@ -223,34 +217,6 @@ impl TxnDriver<'_> {
     }
 }
 
-/// Connects in advance for a shard that this worker will probably get. A handover is then shorter:
-/// see the exactly-once rows of the benchmark `fleet`.
-pub(super) fn preconnect(options: &Options, producers: &mut Producers, shard: &ShardId) {
-    let route = &options.routes[&shard.route];
-    if route.marker_group.is_some() {
-        let identity = producer_identity(options, shard);
-        producers.of_shards(route).preconnect(&identity);
-    }
-}
-
-fn producer_identity(options: &Options, shard: &ShardId) -> ProducerIdentity {
-    let deployment = &options.deployment;
-    let Partition { topic, index } = &shard.partition;
-    let route = &options.routes[&shard.route];
-    ProducerIdentity {
-        transactional_id: format!("{deployment}.{}.{topic}.{index}", shard.route),
-        offset_group: route.marker_group.clone().unwrap_or_default(),
-        partition: shard.partition.clone(),
-        target_topics: route.known_topics.clone(),
-    }
-}
-
-/// The slot of the shard that a transactional producer belongs to.
-fn slot_of(number: u64) -> u16 {
-    number as u16
-}
-
-/// The offset commit that makes `pair` the marker.
 fn marker(state: &ShardState, pair: Progress, batches: usize) -> TxnOffset {
     let marker = DeliveredMarker {
         delivered: pair,
@@ -285,7 +251,6 @@ fn txn_input(state: &ShardState, wall: Timestamp, stopping: bool) -> TxnInput {
     }
 }
 
-/// True if nothing more will be delivered.
 fn has_no_more_work(state: &ShardState, stopping: bool) -> bool {
     (stopping || !state.ownership.is_active()) && !state.has_claims()
 }

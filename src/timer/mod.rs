@@ -32,20 +32,20 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 pub(crate) use compactor::{CompactionPolicy, CompactionReply, CompactionTask, Compactor};
 pub(crate) use delivery::alerts::DeliveryAlerts;
 pub(crate) use delivery::producers::{ClusterProducers, Producers};
 pub(crate) use delivery::retry::RetryPolicy;
 pub(crate) use dispatcher::{Dispatcher, Ports};
-pub(crate) use lease::{LeaseEvent, LeaseKeeper, ReleaseResult, RouteCatalog, ShutdownSignals};
+pub(crate) use lease::{LeaseEvent, LeaseKeeper, ReleaseResult, RouteCatalog};
 pub(crate) use load::{LoadReply, LoadRequest, Loader};
 
 /// A store call that runs beside the dispatcher's loop, so that due messages do not wait for it.
 /// There is at most one. After its end the future is pending for ever.
 type StoreCall<T> = Fuse<LocalBoxFuture<'static, T>>;
 
-/// The settings of a timer.
 pub(crate) struct Options {
     pub(crate) deployment: String,
     pub(crate) routes: BTreeMap<Arc<str>, Rc<RouteOptions>>,
@@ -55,7 +55,6 @@ pub(crate) struct Options {
     pub(crate) skew_max: Duration,
 }
 
-/// The settings of one route.
 pub(crate) struct RouteOptions {
     pub(crate) rules: RoutingRules,
     pub(crate) dead_letter: String,
@@ -76,14 +75,33 @@ pub(crate) struct RouteOptions {
     pub(crate) alerts: DeliveryAlerts,
 }
 
+/// The tokens that end a timer, and the tokens with which it reports its progress in ending.
+#[derive(Clone)]
+struct ShutdownSignals {
+    stop: CancellationToken,
+    give_up: CancellationToken,
+    /// Reports that this timer has delivered its last message. Cancelled early if other workers
+    /// continue the delivery.
+    timers_done: CancellationToken,
+    /// Tells the dispatcher to finish: every shard that could be handed over was handed over.
+    finish: CancellationToken,
+}
+
 /// Runs lease keeper and dispatcher together. Leases are released after the last claim is finished.
 pub(crate) async fn serve(
     lease_keeper: LeaseKeeper,
     dispatcher: Dispatcher,
-    signals: ShutdownSignals,
+    stop: CancellationToken,
+    give_up: CancellationToken,
+    timers_done: CancellationToken,
 ) -> Result<(), crate::store::Error> {
-    let finish = signals.finish.clone();
-    let give_up = signals.give_up.clone();
+    let finish = CancellationToken::new();
+    let signals = ShutdownSignals {
+        stop,
+        give_up: give_up.clone(),
+        timers_done,
+        finish: finish.clone(),
+    };
     let (kept, dispatched) = tokio::join!(
         lease_keeper.serve(signals),
         dispatcher.serve(finish, give_up)

@@ -7,7 +7,6 @@ use super::shard::{ShardState, ShardStates};
 use crate::model::ShardId;
 use std::collections::BTreeMap;
 
-/// The shard of each slot in use.
 #[derive(Default)]
 pub(super) struct ShardSlots {
     shards: BTreeMap<u16, ShardId>,
@@ -25,7 +24,6 @@ impl ShardSlots {
         self.last_assigned
     }
 
-    /// The shard that has this slot.
     pub(super) fn state<'a>(
         &self,
         shards: &'a mut ShardStates,

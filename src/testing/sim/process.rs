@@ -247,7 +247,9 @@ impl Process {
         let served = timer::serve(
             claimer,
             dispatcher,
-            timer::ShutdownSignals::new(stop.clone(), give_up.clone(), timers_done.clone()),
+            stop.clone(),
+            give_up.clone(),
+            timers_done.clone(),
         );
         self.spawn(world, "timer", async move {
             let _done = timers_done.drop_guard();

@@ -14,7 +14,6 @@ use std::fmt::Display;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The delivery alerts of one route.
 pub(crate) struct DeliveryAlerts {
     health: HealthPart,
     /// Messages that could not be sent to their last destination. Bounded by the messages in flight.
@@ -125,7 +124,6 @@ impl DeliveryAlerts {
         !self.failing_targets.borrow().is_empty()
     }
 
-    /// A target has accepted a message.
     pub(crate) fn on_target_recovered(&self, target: &str) {
         let known = self.failing_targets.borrow_mut().remove(target);
         if known.is_some() {
@@ -148,7 +146,6 @@ impl DeliveryAlerts {
     }
 }
 
-/// True if a log line may be written now. If so, the next one may follow after one interval.
 fn is_log_due(next: &Cell<Option<Instant>>) -> bool {
     let now = Instant::now();
     let is_due = next.get().is_none_or(|next| next <= now);

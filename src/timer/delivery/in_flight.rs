@@ -21,7 +21,7 @@ pub(crate) struct ClaimedBatch {
     /// Positions that were cancelled before the claim, sorted. They are never sent.
     cancelled: Vec<Cursor>,
     /// Rerouted messages by index. There are few.
-    reroutes: BTreeMap<usize, Reroute>,
+    pub(super) reroutes: BTreeMap<usize, Reroute>,
     /// Links to the producers' traces of the sent messages that no earlier span has reported.
     pub(super) trace_links: BatchLinks,
     /// One of these messages names its own target.
@@ -50,12 +50,10 @@ impl ClaimedBatch {
         }
     }
 
-    /// Index of the next message to send.
     pub(crate) fn next_unsent(&self) -> usize {
         self.next_unsent
     }
 
-    /// Position of the next message to send.
     pub(crate) fn next_position(&self) -> Option<Cursor> {
         (self.next_unsent < self.messages.len()).then(|| self.position(self.next_unsent))
     }
@@ -69,7 +67,6 @@ impl ClaimedBatch {
         self.messages.len() - self.next_unsent
     }
 
-    /// The run of a message, and its index there.
     fn stored(&self, index: usize) -> (&LoadedRun, usize) {
         let (run, at) = &self.messages[index];
         (&run.run, *at as usize)
@@ -110,21 +107,6 @@ impl ClaimedBatch {
         run.is_plain_delivery(at)
     }
 
-    pub(crate) fn reroute(&self, index: usize) -> Option<&Reroute> {
-        self.reroutes.get(&index)
-    }
-
-    pub(crate) fn set_reroute(&mut self, index: usize, reroute: Reroute) {
-        self.reroutes.insert(index, reroute);
-    }
-
-    /// Counts a failed attempt to send a rerouted message.
-    pub(crate) fn count_failure(&mut self, index: usize) {
-        if let Some(reroute) = self.reroutes.get_mut(&index) {
-            reroute.failures += 1;
-        }
-    }
-
     /// Links the trace of the next message, which a client has just accepted.
     pub(crate) fn link_trace(&mut self, tracer: &Tracer, now: Timestamp) {
         if tracer.is_enabled()
@@ -157,11 +139,10 @@ impl ClaimedBatch {
         self.trace_links = BatchLinks::default();
     }
 
-    /// Counts the outcomes of messages whose delivery is complete.
     pub(crate) fn outcomes(&self, indexes: Range<usize>) -> OutcomeCounts {
         let mut outcomes = OutcomeCounts::default();
         for index in indexes {
-            let destination = self.reroute(index).map(|reroute| reroute.destination);
+            let destination = self.reroutes.get(&index).map(|reroute| reroute.destination);
             let count = match destination {
                 _ if self.is_cancelled(self.position(index)) => &mut outcomes.cancelled,
                 None | Some(Destination::Target) => &mut outcomes.delivered,
@@ -213,9 +194,7 @@ pub(crate) fn next_batch<'a>(
 pub(crate) struct Ticket {
     /// Slot of the shard (see `shard_slots`).
     pub(crate) slot: u16,
-    /// Number of the batch.
     pub(crate) batch: u32,
-    /// Index of the message in the batch.
     pub(crate) index: u16,
 }
 

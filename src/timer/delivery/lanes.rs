@@ -12,10 +12,8 @@ use crate::limit::{
     SHARD_SENDS_PER_TICK_MAX,
 };
 
-/// One of the two clients of each cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// Has a short queue.
     #[default]
     Fast,
     /// For shards that have more due messages than their part of the fast lane.
@@ -33,7 +31,6 @@ impl Lane {
     }
 }
 
-/// The use that one shard makes of its lane.
 #[derive(Debug, Default)]
 pub(crate) struct LaneState {
     lane: Lane,
@@ -70,7 +67,6 @@ impl LaneState {
         }
     }
 
-    /// Returns the number of messages to send in this tick if the queue may hold `quota`.
     pub(crate) fn room(&self, quota: usize) -> usize {
         match self.lane {
             Lane::Fast if self.is_full => 0,
@@ -80,7 +76,6 @@ impl LaneState {
         }
     }
 
-    /// Ends a tick in which `count` messages were sent.
     pub(crate) fn on_sent(&mut self, count: usize, quota: usize, has_more_due: bool) {
         self.unreported += count;
         self.has_more_due = has_more_due;

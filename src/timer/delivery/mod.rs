@@ -32,7 +32,6 @@ use tokio::time::Instant;
 /// Packed tickets of records to send again, the earliest first.
 type Resends = BinaryHeap<Reverse<(Instant, u64)>>;
 
-/// The delivery part of a dispatcher.
 pub(crate) struct Delivery {
     pub(crate) producers: Producers,
     record_builder: RecordBuilder,
@@ -48,7 +47,6 @@ impl Delivery {
         }
     }
 
-    /// When the next record must be sent again.
     pub(crate) fn next_resend(&self) -> Option<Instant> {
         self.resends.peek().map(|Reverse((at, _))| *at)
     }
@@ -135,7 +133,6 @@ impl Delivery {
         }
     }
 
-    /// Sends the records whose pause after a failure is over.
     pub(crate) fn resend_due(
         &mut self,
         shards: &mut ShardStates,
@@ -185,7 +182,6 @@ impl Delivery {
         }
     }
 
-    /// Handles delivery reports of plain delivery.
     pub(crate) fn on_reports(
         &mut self,
         shards: &mut ShardStates,

@@ -3,10 +3,11 @@
 
 use super::in_flight::ClaimedBatch;
 use super::record::{Destination, Reroute};
-use crate::broker::{DeliveryFailure, FailureKind};
+use crate::broker::{DeliveryFailure, FailureKind, ProducerIdentity};
 use crate::limit::{RESEND_DELAY_MAX, RESEND_DELAY_MIN};
 use crate::model::{
-    Body, Disposition, Message, OriginFormat, OutcomeCounts, Reason, Rejection, ShardId, Timestamp,
+    Body, Disposition, Message, OriginFormat, OutcomeCounts, Partition, Reason, Rejection, ShardId,
+    Timestamp,
 };
 use crate::retry::backoff;
 use crate::timer::RouteOptions;
@@ -18,11 +19,31 @@ use std::time::Duration;
 /// A shard and its route.
 pub(crate) struct ShardContext {
     pub(crate) shard: ShardId,
-    pub(crate) origins: OriginFormat,
+    origins: OriginFormat,
+    transactional_id: String,
     pub(crate) route: Rc<RouteOptions>,
 }
 
 impl ShardContext {
+    pub(crate) fn new(deployment: &str, shard: ShardId, route: Rc<RouteOptions>) -> Self {
+        let Partition { topic, index } = &shard.partition;
+        Self {
+            origins: OriginFormat::new(deployment, &shard),
+            transactional_id: format!("{deployment}.{}.{topic}.{index}", shard.route),
+            shard,
+            route,
+        }
+    }
+
+    pub(crate) fn producer_identity(&self) -> ProducerIdentity {
+        ProducerIdentity {
+            transactional_id: self.transactional_id.clone(),
+            offset_group: self.route.marker_group.clone().unwrap_or_default(),
+            partition: self.shard.partition.clone(),
+            target_topics: self.route.known_topics.clone(),
+        }
+    }
+
     /// The target of a message that has no reroute yet. A message without an allowed target is
     /// rerouted to the dead-letter topic.
     pub(super) fn first_target<'m>(
@@ -52,11 +73,10 @@ impl ShardContext {
         }
     }
 
-    /// Counts an acknowledged message by its destination.
     pub(crate) fn on_delivered(&self, batch: &ClaimedBatch, index: usize, now: Timestamp) {
         let RouteOptions { metric, alerts, .. } = &*self.route;
         alerts.on_delivered(&self.shard, batch.position(index).offset);
-        let Some(reroute) = batch.reroute(index) else {
+        let Some(reroute) = batch.reroutes.get(&index) else {
             metric.delivered.increment(1);
             if let Some(due) = batch.due_for_lateness(index) {
                 metric.lateness_seconds.record(now.since(due).as_secs_f64());
@@ -101,11 +121,10 @@ impl ShardContext {
         if is_client_failed || failure.kind == FailureKind::MaybeDelivered {
             route.metric.possible_duplicates.increment(1);
         }
-        let (failed, failures) = batch
-            .reroute(index)
-            .map_or((Destination::Target, 0), |reroute| {
-                (reroute.destination, reroute.failures)
-            });
+        let (failed, failures) = match batch.reroutes.get(&index) {
+            Some(reroute) => (reroute.destination, reroute.failures),
+            None => (Destination::Target, 0),
+        };
         let Some(message) = batch.message(index) else {
             return RESEND_DELAY_MAX;
         };
@@ -113,7 +132,7 @@ impl ShardContext {
         if let Some(next) = (route.retry).next_destination(disposition, failed, failure, now) {
             let reroute = Reroute::new(next, failure.reason, failure.detail.clone());
             self.alert_rerouted(&message, failed, failure, &reroute, now);
-            batch.set_reroute(index, reroute);
+            batch.reroutes.insert(index, reroute);
             return Duration::ZERO;
         }
         // A failed client reports its own readiness.
@@ -124,7 +143,9 @@ impl ShardContext {
             };
             let offset = message.position.offset;
             route.alerts.on_blocked(&self.shard, offset, name, failure);
-            batch.count_failure(index);
+            if let Some(reroute) = batch.reroutes.get_mut(&index) {
+                reroute.failures += 1;
+            }
         }
         backoff(RESEND_DELAY_MIN, RESEND_DELAY_MAX, failures)
     }
@@ -222,10 +243,6 @@ impl ShardContext {
             tracer: crate::trace::Tracer::default(),
             alerts: crate::timer::DeliveryAlerts::new(health),
         };
-        Self {
-            origins: OriginFormat::new("d", &shard),
-            shard,
-            route: Rc::new(route),
-        }
+        Self::new("d", shard, Rc::new(route))
     }
 }

@@ -10,7 +10,6 @@ use crate::timer::RouteOptions;
 use futures_util::future::{FutureExt, join, join_all, pending, select_all};
 use std::collections::BTreeMap;
 
-/// All producers, by the name of their cluster.
 pub(crate) struct Producers {
     targets: BTreeMap<String, ClusterProducers>,
     transactors: BTreeMap<String, Box<dyn TransactionalProducers>>,
@@ -18,21 +17,17 @@ pub(crate) struct Producers {
     pub(crate) opened: u64,
 }
 
-/// The plain producers of one cluster (see `lanes`).
 pub(crate) struct ClusterProducers {
     pub(crate) fast: Box<dyn Target>,
     pub(crate) bulk: Box<dyn Target>,
 }
 
-/// The producer that sends a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Via {
     Lane(Lane),
-    /// The transactional producer with this number.
     Transaction(u64),
 }
 
-/// News of producers.
 #[derive(Debug, Default)]
 pub(crate) struct DeliveryEvents {
     pub(crate) reports: Vec<DeliveryReport>,

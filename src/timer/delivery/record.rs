@@ -7,9 +7,7 @@ use crate::model::header_name::{self, ControlHeader};
 use crate::model::retry::RetryHeader;
 use crate::model::{Disposition, Message, Partition, Reason, RetryState, Timestamp};
 use std::fmt::Write;
-use std::ops::Range;
 
-/// Where a message is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
     Target,
@@ -72,35 +70,24 @@ pub(crate) struct RecordBuilder {
     retry: String,
 }
 
-/// A built record. It borrows the message and the builder's buffers.
-pub(crate) struct BuiltRecord<'a> {
-    record: OutgoingRecord<'a>,
-    added: [(&'a str, &'a [u8]); 4],
-    used: Range<usize>,
-}
-
-impl BuiltRecord<'_> {
-    pub(crate) fn outgoing(&self) -> OutgoingRecord<'_> {
-        OutgoingRecord {
-            extra_headers: &self.added[self.used.clone()],
-            ..self.record
-        }
-    }
-}
+/// Room for the headers that a record gets in addition to its own.
+pub(super) type AddedHeaders<'a> = [(&'a str, &'a [u8]); 4];
 
 impl RecordBuilder {
-    /// `target` is the topic of a message without a reroute.
+    /// `target` is the topic of a message without a reroute. The record borrows the buffers of the
+    /// builder, and `added`.
     pub(super) fn build<'a>(
         &'a mut self,
         context: &'a ShardContext,
         target: &'a str,
         message: &Message<'a>,
         reroute: Option<&Reroute>,
-    ) -> BuiltRecord<'a> {
+        added: &'a mut AddedHeaders<'a>,
+    ) -> OutgoingRecord<'a> {
         self.write_values(context, message, reroute);
         let body = &message.body;
         let code = reroute.map_or("", |reroute| reroute.reason.code());
-        let mut added = [
+        *added = [
             (header_name::DUE, self.due.as_bytes()),
             (header_name::ORIGIN, self.origin.as_bytes()),
             (header_name::ERROR, code.as_bytes()),
@@ -147,11 +134,8 @@ impl RecordBuilder {
                 }
             }
         }
-        BuiltRecord {
-            record,
-            added,
-            used,
-        }
+        record.extra_headers = &added[used];
+        record
     }
 
     fn write_values(
@@ -222,8 +206,8 @@ mod tests {
         let reroute = Reroute::new(destination, Reason::TimedOut, String::new());
         let reroute = Some(&reroute).filter(|_| destination != Destination::Target);
         let mut builder = RecordBuilder::default();
-        let built = builder.build(&context, "target", message, reroute);
-        let record = built.outgoing();
+        let mut added = AddedHeaders::default();
+        let record = builder.build(&context, "target", message, reroute, &mut added);
         let names = record
             .all_headers()
             .map(|(name, _)| String::from_utf8_lossy(name).into_owned());

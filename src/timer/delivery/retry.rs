@@ -7,7 +7,6 @@ use crate::model::{Disposition, Reason, Timestamp};
 use crate::retry::backoff;
 use std::time::Duration;
 
-/// How often and how fast a route retries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryPolicy {
     /// A message that failed this many times is dead-lettered.

@@ -4,7 +4,7 @@ use super::Resends;
 use super::in_flight::{ClaimedBatch, Ticket, next_batch};
 use super::outcome::ShardContext;
 use super::producers::{Producers, Via};
-use super::record::{Destination, RecordBuilder, Reroute};
+use super::record::{AddedHeaders, Destination, RecordBuilder, Reroute};
 use crate::broker::{FailureKind, SendResult};
 use crate::limit::RESEND_DELAY_MAX;
 use crate::model::{Cursor, Reason, Timestamp};
@@ -17,7 +17,6 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Sends messages of one shard.
 pub(super) struct ShardSender<'a> {
     pub(super) context: Rc<ShardContext>,
     pub(super) producers: &'a mut Producers,
@@ -32,24 +31,15 @@ pub(super) struct ShardSender<'a> {
     pub(super) room: usize,
 }
 
-/// The outcome of one attempt to send.
 pub(super) enum SendOutcome {
     /// The client has accepted the record and will report on it.
     Accepted,
-    /// The message was cancelled and is not sent.
     Cancelled,
     /// The record must be built and sent again after this time.
     RetryAfter(Duration),
     /// This message and all later ones must wait: the message is not due by the current clock, or
     /// the client accepts nothing now.
     Blocked,
-}
-
-/// The result of one round for one batch.
-struct BatchProgress {
-    /// Messages whose delivery is complete without a report.
-    completed: usize,
-    is_blocked: bool,
 }
 
 impl ShardSender<'_> {
@@ -68,25 +58,25 @@ impl ShardSender<'_> {
         {
             let until = [others, until].into_iter().flatten().min();
             let first = batch.next_unsent();
-            let progress = self.send_batch(batch, number, until, txn.as_deref_mut());
+            let (completed, is_blocked) = self.send_batch(batch, number, until, txn.as_deref_mut());
             let has_moved = batch.next_unsent() > first;
-            in_flight.complete(number, progress.completed);
-            if progress.is_blocked || !has_moved {
+            in_flight.complete(number, completed);
+            if is_blocked || !has_moved {
                 return;
             }
         }
     }
 
-    /// Sends messages of one batch up to `until`, where another batch continues.
+    /// Sends messages of one batch up to `until`, where another batch continues. Returns how many
+    /// are complete without a report, and whether one is blocked.
     fn send_batch(
         &mut self,
         batch: &mut ClaimedBatch,
         number: u32,
         until: Option<Cursor>,
         mut txn: Option<&mut TxnState>,
-    ) -> BatchProgress {
+    ) -> (usize, bool) {
         let mut completed = 0;
-        let mut is_blocked = false;
         while let Some(position) = batch.next_position()
             && until.is_none_or(|until| position <= until)
         {
@@ -99,10 +89,7 @@ impl ShardSender<'_> {
                 self.room -= 1;
             }
             match (outcome, txn.as_deref_mut()) {
-                (SendOutcome::Blocked, _) => {
-                    is_blocked = true;
-                    break;
-                }
+                (SendOutcome::Blocked, _) => return (completed, true),
                 (SendOutcome::Accepted, None) => {}
                 (SendOutcome::Cancelled, None) => completed += 1,
                 (SendOutcome::RetryAfter(wait), None) => {
@@ -116,19 +103,14 @@ impl ShardSender<'_> {
                 (SendOutcome::RetryAfter(Duration::ZERO), Some(_)) => continue,
                 (SendOutcome::RetryAfter(wait), Some(txn)) => {
                     txn.abort_and_pause(self.now + wait);
-                    is_blocked = true;
-                    break;
+                    return (completed, true);
                 }
             }
             batch.advance();
         }
-        BatchProgress {
-            completed,
-            is_blocked,
-        }
+        (completed, false)
     }
 
-    /// Sends the next message of a batch.
     fn send_next(&mut self, batch: &mut ClaimedBatch, number: u32) -> SendOutcome {
         let index = batch.next_unsent();
         let position = batch.position(index);
@@ -158,7 +140,9 @@ impl ShardSender<'_> {
             return;
         };
         let late = self.wall.since(position.due);
-        if late < overdue_after || !batch.is_first_delivery(index) || batch.reroute(index).is_some()
+        if late < overdue_after
+            || !batch.is_first_delivery(index)
+            || batch.reroutes.contains_key(&index)
         {
             return;
         }
@@ -170,10 +154,9 @@ impl ShardSender<'_> {
         );
         let reroute = Reroute::dead_letter(Reason::Overdue, detail);
         route.alerts.on_rerouted(shard, position.offset, &reroute);
-        batch.set_reroute(index, reroute);
+        batch.reroutes.insert(index, reroute);
     }
 
-    /// Builds the record of one message and gives it to its client.
     pub(super) fn send(
         &mut self,
         batch: &mut ClaimedBatch,
@@ -188,28 +171,25 @@ impl ShardSender<'_> {
                 "a stored message has an unknown format: upgrade Postdate to deliver its shard");
             return SendOutcome::RetryAfter(RESEND_DELAY_MAX);
         };
-        let known = batch.reroute(index);
-        let (target, rejected) = match known {
-            Some(_) => (Cow::Borrowed(""), None),
+        let reroute = batch.reroutes.get(&index);
+        let target = match reroute {
+            Some(_) => Cow::Borrowed(""),
             None => match context.first_target(&message) {
-                Ok(target) => (target, None),
-                Err(reroute) => (Cow::Borrowed(""), Some(reroute)),
+                Ok(target) => target,
+                Err(reroute) => {
+                    let offset = message.position.offset;
+                    route.alerts.on_rerouted(&context.shard, offset, &reroute);
+                    batch.reroutes.insert(index, reroute);
+                    return self.send(batch, number, index);
+                }
             },
         };
-        let reroute = known.or(rejected.as_ref());
         let destination = reroute.map_or(Destination::Target, |reroute| reroute.destination);
-        let record = self
-            .record_builder
-            .build(context, &target, &message, reroute);
+        let mut added = AddedHeaders::default();
+        let builder = &mut *self.record_builder;
+        let record = builder.build(context, &target, &message, reroute, &mut added);
         let ticket = Ticket::new(self.slot, number, index).pack();
-        let outgoing = record.outgoing();
-        let result = (self.producers).send(route, destination, self.via, &outgoing, ticket);
-        if let Some(reroute) = rejected {
-            let offset = message.position.offset;
-            route.alerts.on_rerouted(&context.shard, offset, &reroute);
-            batch.set_reroute(index, reroute);
-        }
-        match result {
+        match (self.producers).send(route, destination, self.via, &record, ticket) {
             SendResult::Accepted => SendOutcome::Accepted,
             SendResult::QueueFull => SendOutcome::Blocked,
             // The client is being replaced. Later messages must not overtake this one (G4).

@@ -13,7 +13,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The times of the next tries of one worker.
 pub(super) struct AcquireSchedule {
     /// The next try of all own shards.
     all_own_at: Instant,
@@ -40,7 +39,6 @@ impl AcquireSchedule {
         }
     }
 
-    /// Starts again because the assignment has changed.
     pub(super) fn on_reassigned(&mut self, now: Instant) {
         self.all_own_at = now;
         self.next_quick_at = now;
@@ -74,24 +72,14 @@ impl AcquireSchedule {
         batch
     }
 
-    /// The next contested shards in rotation, at most `ACQUIRES_PER_TURN_MAX`.
     fn quick_batch(&mut self, own: &[ShardId]) -> Vec<ShardId> {
-        let contested: Vec<_> = own
-            .iter()
-            .filter(|shard| self.contested.contains(*shard))
-            .collect();
-        let start = self
-            .last_quick
-            .as_ref()
-            .map_or(0, |last| contested.partition_point(|shard| *shard <= last));
-        let batch: Vec<_> = contested[start..]
-            .iter()
-            .chain(&contested[..start])
-            .take(ACQUIRES_PER_TURN_MAX)
-            .map(|shard| (*shard).clone())
-            .collect();
-        self.last_quick = batch.last().cloned();
-        batch
+        let is_contested = |shard: &&ShardId| self.contested.contains(*shard);
+        let mut contested: Vec<_> = own.iter().filter(is_contested).cloned().collect();
+        let start = contested.partition_point(|shard| Some(shard) <= self.last_quick.as_ref());
+        contested.rotate_left(start);
+        contested.truncate(ACQUIRES_PER_TURN_MAX);
+        self.last_quick = contested.last().cloned();
+        contested
     }
 
     /// Records the result of a try. Returns whether the shard has become contested.
@@ -115,13 +103,9 @@ impl AcquireSchedule {
         } else {
             self.all_own_at
         };
-        [
-            has_own.then_some(own_at),
-            has_others.then_some(self.others_at),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let own = has_own.then_some(own_at);
+        let others = has_others.then_some(self.others_at);
+        own.into_iter().chain(others).min()
     }
 }
 

@@ -37,7 +37,6 @@ pub(super) fn assign<'s>(
     assigned
 }
 
-/// A shard, the index of a worker, and their weight.
 struct Pair<'s> {
     weight: u64,
     shard: &'s ShardId,

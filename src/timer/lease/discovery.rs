@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Access to the source partitions and committed offsets of one route.
 pub(crate) struct RouteCatalog {
     pub(crate) route: Arc<str>,
     pub(crate) topics: Vec<String>,
@@ -47,17 +46,13 @@ pub(super) async fn list_shards(
         match answer {
             Ok(partitions) => {
                 route.health.set_ready();
-                shards.extend(
-                    partitions
-                        .into_iter()
-                        .map(|partition| ShardId::new(route.route.clone(), partition)),
-                );
+                let shard = |partition| ShardId::new(route.route.clone(), partition);
+                shards.extend(partitions.into_iter().map(shard));
             }
             Err(error) => {
                 is_complete = false;
-                route
-                    .health
-                    .set_not_ready(format!("cannot list the source's partitions: {error}"));
+                let reason = format!("cannot list the source's partitions: {error}");
+                route.health.set_not_ready(reason);
             }
         }
     }
@@ -109,16 +104,12 @@ pub(super) fn start_position(
     committed: Option<&CommitMetadata>,
     own: Option<&(SourceIdentity, Progress)>,
 ) -> Progress {
+    let is_same = |identity: &SourceIdentity| *identity == state.identity;
     let committed = committed
-        .filter(|committed| {
-            committed
-                .identity
-                .as_ref()
-                .is_none_or(|identity| *identity == state.identity)
-        })
+        .filter(|committed| committed.identity.as_ref().is_none_or(is_same))
         .map_or(Progress::START, |committed| committed.delivered);
     let own = own
-        .filter(|(identity, _)| *identity == state.identity)
+        .filter(|(identity, _)| is_same(identity))
         .map_or(Progress::START, |(_, delivered)| *delivered);
     state.delivered.greatest(committed).greatest(own)
 }

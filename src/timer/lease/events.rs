@@ -1,13 +1,14 @@
-//! The messages between the lease keeper and the dispatcher, and the signals that end a timer.
+//! Events, results and lease deadlines between the lease keeper and the dispatcher.
 
-use super::LeaseDeadline;
 use crate::model::{Lease, Progress, ShardId};
 use crate::store::StoredShard;
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
-use tokio_util::sync::CancellationToken;
+use std::time::Duration;
+use tokio::time::Instant;
 
-/// A message to the dispatcher.
 #[derive(Debug)]
 pub(crate) enum LeaseEvent {
     /// The number of shards of each route, whichever worker owns them.
@@ -40,29 +41,24 @@ pub(crate) enum ReleaseResult {
     Postponed(ShardId),
 }
 
-/// The tokens that end a timer, and the tokens with which it reports its progress in ending.
+/// The time until which a lease certainly holds, by this process's own monotonic clock. A process
+/// that was frozen or lost the store stops delivering then, because another worker may hold the
+/// shard. The lease keeper extends the shared deadline, the dispatcher reads it.
 #[derive(Clone, Debug)]
-pub(crate) struct ShutdownSignals {
-    pub(super) stop: CancellationToken,
-    pub(in crate::timer) give_up: CancellationToken,
-    /// Reports that this timer has delivered its last message. Cancelled early if other workers
-    /// continue the delivery.
-    pub(super) timers_done: CancellationToken,
-    /// Tells the dispatcher to finish: every shard that could be handed over was handed over.
-    pub(in crate::timer) finish: CancellationToken,
-}
+pub(crate) struct LeaseDeadline(Rc<Cell<Instant>>);
 
-impl ShutdownSignals {
-    pub(crate) fn new(
-        stop: CancellationToken,
-        give_up: CancellationToken,
-        timers_done: CancellationToken,
-    ) -> Self {
-        Self {
-            stop,
-            give_up,
-            timers_done,
-            finish: CancellationToken::new(),
-        }
+impl LeaseDeadline {
+    /// `asked` is the time at which the call was sent. The store starts the lease when it handles
+    /// the call, which is never earlier.
+    pub(crate) fn new(asked: Instant, length: Duration) -> Self {
+        Self(Rc::new(Cell::new(asked + length)))
+    }
+
+    pub(crate) fn extend(&self, asked: Instant, length: Duration) {
+        self.0.set(asked + length);
+    }
+
+    pub(crate) fn has_passed(&self, now: Instant) -> bool {
+        self.0.get() <= now && !fault!(IgnoreLeaseExpiry)
     }
 }

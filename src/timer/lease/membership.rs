@@ -5,14 +5,14 @@ use crate::model::{ShardId, WorkerId};
 use crate::store::LiveWorker;
 use std::collections::BTreeSet;
 
-/// The workers as one of them sees them.
 pub(super) struct Membership {
     pub(super) me: WorkerId,
     /// All live workers, sorted. Empty until this worker has sent its first heartbeat.
-    live_workers: Vec<WorkerId>,
+    pub(super) live_workers: Vec<WorkerId>,
     /// The workers that joined with the last change.
     newcomers: BTreeSet<WorkerId>,
-    mine: BTreeSet<ShardId>,
+    /// The shards that are assigned to this worker.
+    pub(super) mine: BTreeSet<ShardId>,
     /// Shards assigned to newcomers, which already try to acquire them.
     for_newcomers: BTreeSet<ShardId>,
 }
@@ -47,7 +47,6 @@ impl Membership {
         true
     }
 
-    /// Computes the assignment of `shards` to the live workers.
     pub(super) fn reassign(&mut self, shards: &[ShardId]) {
         self.mine.clear();
         self.for_newcomers.clear();
@@ -60,22 +59,12 @@ impl Membership {
         }
     }
 
-    /// Returns whether the shard is assigned to a newcomer.
     pub(super) fn is_for_newcomer(&self, shard: &ShardId) -> bool {
         self.for_newcomers.contains(shard)
     }
 
     pub(super) fn is_mine(&self, shard: &ShardId) -> bool {
         self.mine.contains(shard)
-    }
-
-    /// The number of shards assigned to this worker.
-    pub(super) fn assigned_count(&self) -> usize {
-        self.mine.len()
-    }
-
-    pub(super) fn worker_count(&self) -> usize {
-        self.live_workers.len()
     }
 
     pub(super) fn is_alone(&self) -> bool {
@@ -105,19 +94,19 @@ mod tests {
             .collect();
         let mut membership = Membership::new(WorkerId(2));
         membership.reassign(&shards);
-        assert_eq!(membership.assigned_count(), 0);
+        assert_eq!(membership.mine.len(), 0);
         assert!(
             membership.update(&workers(&[])),
             "this worker counts even if the store does not list it"
         );
         membership.reassign(&shards);
-        assert_eq!(membership.assigned_count(), 8);
+        assert_eq!(membership.mine.len(), 8);
         assert!(membership.is_alone());
         assert!(!membership.update(&workers(&[2])));
         assert!(membership.update(&workers(&[1, 2])));
         membership.reassign(&shards);
-        assert_eq!(membership.assigned_count(), 4);
-        assert_eq!(membership.worker_count(), 2);
+        assert_eq!(membership.mine.len(), 4);
+        assert_eq!(membership.live_workers.len(), 2);
         assert!(!membership.is_alone());
         let for_newcomers = |membership: &Membership| {
             shards

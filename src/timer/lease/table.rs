@@ -2,11 +2,11 @@
 //! which to hand over; the lease keeper acts on it.
 
 use super::acquire_schedule::AcquireSchedule;
-use super::deadline::LeaseDeadline;
+use super::events::LeaseDeadline;
 use super::membership::Membership;
 use crate::limit::{
-    HANDOVER_RETRY_DELAY, HANDOVERS_DIVISOR, HANDOVERS_MAX, MEMBERSHIP_INTERVAL,
-    PARTITION_DISCOVERY_INTERVAL, SHUTDOWN_ANNOUNCE_MARGIN,
+    HANDOVER_RETRY_DELAY, HANDOVERS_MAX, MEMBERSHIP_INTERVAL, PARTITION_DISCOVERY_INTERVAL,
+    SHUTDOWN_ANNOUNCE_MARGIN,
 };
 use crate::metric;
 use crate::model::{Lease, Progress, ShardId, SourceIdentity, WorkerId};
@@ -16,13 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A lease of this worker.
 pub(super) struct HeldLease {
     pub(super) lease: Lease,
     pub(super) deadline: LeaseDeadline,
-    /// When the current handover started.
     pub(super) handover_since: Option<Instant>,
-    /// A postponed handover is not tried again before this time.
     handover_not_before: Option<Instant>,
     /// The shard is assigned to a live worker that did not acquire it. This worker keeps it until
     /// the membership changes.
@@ -84,7 +81,6 @@ impl LeaseTable {
         has_new
     }
 
-    /// The number of shards of each route.
     pub(super) fn shard_counts(&self) -> BTreeMap<Arc<str>, usize> {
         let routes = self.shards.chunk_by(|a, b| a.route == b.route);
         routes
@@ -129,7 +125,6 @@ impl LeaseTable {
             .partition(|shard| self.membership.is_mine(shard) || fault!(AcquireUnassignedShards))
     }
 
-    /// Records a lease that was granted.
     pub(super) fn insert_held(&mut self, lease: Lease, deadline: LeaseDeadline) {
         let shard = lease.shard.clone();
         let held = HeldLease {
@@ -147,44 +142,33 @@ impl LeaseTable {
     /// that the new owners can keep up.
     pub(super) fn next_handovers(&mut self, now: Instant) -> Vec<ShardId> {
         let is_departing = self.departs_at.is_some_and(|at| at <= now);
-        let to_hand_over: Vec<_> = self
-            .held
-            .iter()
-            .filter(|(shard, held)| {
-                is_departing || self.departs_at.is_none() && self.is_assigned_elsewhere(shard, held)
-            })
-            .map(|(shard, _)| shard.clone())
-            .collect();
-        let running = self
-            .held
+        let Self {
+            held, membership, ..
+        } = self;
+        let is_settled = is_departing || self.membership_settled_at <= now;
+        let running = held
             .values()
             .filter(|held| held.handover_since.is_some())
             .count();
-        let limit = HANDOVERS_MAX.max(to_hand_over.len() / HANDOVERS_DIVISOR);
-        let is_ready = |shard: &ShardId| {
-            let held = &self.held[shard];
-            let new_owner_knows = is_departing
-                || self.membership_settled_at <= now
-                || self.membership.is_for_newcomer(shard);
-            new_owner_knows
+        let mut to_hand_over: Vec<_> = held
+            .iter_mut()
+            .filter(|(shard, held)| match self.departs_at {
+                Some(_) => is_departing,
+                None => is_assigned_elsewhere(membership, shard, held),
+            })
+            .collect();
+        let limit = HANDOVERS_MAX.max(to_hand_over.len() / 10);
+        to_hand_over.retain(|(shard, held)| {
+            (is_settled || membership.is_for_newcomer(shard))
                 && held.handover_since.is_none()
                 && held.handover_not_before.is_none_or(|at| at <= now)
+        });
+        let start = |(shard, held): (&ShardId, &mut HeldLease)| {
+            held.handover_since = Some(now);
+            shard.clone()
         };
-        let next: Vec<_> = to_hand_over
-            .into_iter()
-            .filter(is_ready)
-            .take(limit.saturating_sub(running))
-            .collect();
-        for shard in &next {
-            if let Some(held) = self.held.get_mut(shard) {
-                held.handover_since = Some(now);
-            }
-        }
-        next
-    }
-
-    fn is_assigned_elsewhere(&self, shard: &ShardId, held: &HeldLease) -> bool {
-        !held.is_adopted && !self.membership.is_mine(shard)
+        let next = to_hand_over.into_iter().take(limit.saturating_sub(running));
+        next.map(start).collect()
     }
 
     /// Ends a handover whose messages were not acknowledged in time. It is tried again later.
@@ -197,37 +181,32 @@ impl LeaseTable {
 
     /// The next time at which there may be a shard to acquire or to hand over.
     pub(super) fn next_wakeup(&self, now: Instant) -> Option<Instant> {
-        let postponed = self
+        let waiting = self
             .held
             .values()
-            .filter(|held| held.handover_since.is_none())
+            .filter(|held| held.handover_since.is_none());
+        let postponed = waiting
             .filter_map(|held| held.handover_not_before)
             .filter(|at| *at > now)
             .min();
         if let Some(departs_at) = self.departs_at {
-            return [Some(departs_at).filter(|at| *at > now), postponed]
-                .into_iter()
-                .flatten()
-                .min();
+            let departure = Some(departs_at).filter(|at| *at > now);
+            return departure.into_iter().chain(postponed).min();
         }
+        let mut held = self.held.iter();
         let awaits_settling = self.membership_settled_at > now
-            && self
-                .held
-                .iter()
-                .any(|(shard, held)| self.is_assigned_elsewhere(shard, held));
+            && held.any(|(shard, held)| is_assigned_elsewhere(&self.membership, shard, held));
         let (own, others) = self.not_held();
         let next_try = self
             .acquire_schedule
             .next_at(now, !own.is_empty(), !others.is_empty());
-        [
-            next_try,
-            postponed,
-            awaits_settling.then_some(self.membership_settled_at),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let settled = awaits_settling.then_some(self.membership_settled_at);
+        [next_try, postponed, settled].into_iter().flatten().min()
     }
+}
+
+fn is_assigned_elsewhere(membership: &Membership, shard: &ShardId, held: &HeldLease) -> bool {
+    !held.is_adopted && !membership.is_mine(shard)
 }
 
 #[cfg(test)]
@@ -358,7 +337,7 @@ mod tests {
         table.update_workers(&workers(&[1, 2, 3]), later);
         let settled_at = later + MEMBERSHIP_INTERVAL + SHUTDOWN_ANNOUNCE_MARGIN;
         let moving = table.next_handovers(settled_at).len();
-        assert_eq!(moving + table.membership.assigned_count(), 2);
+        assert_eq!(moving + table.membership.mine.len(), 2);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use super::delivery::outcome::ShardContext;
 use super::lease::Grant;
 use super::load::{Load, LoadResult};
 use super::load::{MemoryAccount, ResidentRun};
-use crate::limit::{CLOCK_AHEAD_PAUSE, SHARD_IN_FLIGHT_MAX, TRANSACTIONAL_PRODUCER_OPEN_AHEAD};
+use crate::limit::{RESEND_DELAY_MIN, SHARD_IN_FLIGHT_MAX, TRANSACTIONAL_PRODUCER_OPEN_AHEAD};
 use crate::model::{
     Cursor, Lease, OutcomeCounts, Progress, ShardId, SourceIdentity, Timestamp, Watermark,
 };
@@ -270,7 +270,7 @@ impl ShardState {
     /// again after a pause.
     pub(crate) fn on_claim_rejected(&mut self, watermark: Watermark, now: Instant) {
         self.reload(self.in_flight.claimed(), watermark, now);
-        self.claim.pause_until(now + CLOCK_AHEAD_PAUSE);
+        self.claim.pause_until(now + RESEND_DELAY_MIN);
     }
 
     /// Checks the watermark that came with the answer to a call. The loader may have seen a greater
