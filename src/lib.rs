@@ -44,7 +44,8 @@
 //!
 //! The promises G1-G7 to users are in the protocol page. Some things are absent on purpose: the
 //! ingress never sends to a broker, and no role names a concrete store or broker. No message has a
-//! task, a lock, a log line or a store call of its own. Only `clock` reads the time of day.
+//! task, a lock or a store call of its own, and a log line only for an audit or an error. Only
+//! `clock` reads the time of day.
 //!
 //! ## Threads
 //! `TaskGroup` starts every loop of the service on a thread of its own: see the table in

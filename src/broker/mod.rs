@@ -92,7 +92,7 @@ pub(crate) struct RecordBatch {
     records: Vec<RecordSpan>,
 }
 
-/// The place of one record in a batch's buffer: key, payload and headers follow each other.
+/// One record in a batch's buffer: key, payload and headers follow each other.
 #[derive(Clone, Copy, Debug)]
 struct RecordSpan {
     offset: Offset,

@@ -74,7 +74,7 @@ impl KvBucket {
         }
     }
 
-    /// Writes the commits of this process again. Call it if the bucket may have lost them.
+    /// Writes the commits of this process again, which the bucket may have lost.
     pub(super) async fn restore_commits(&self, store: &Store) -> Result<(), Error> {
         let commits = self.commits.borrow().clone();
         for (key, metadata) in commits {
@@ -83,7 +83,6 @@ impl KvBucket {
         Ok(())
     }
 
-    /// Converts an error of the client library.
     pub(super) fn checked<T>(&self, result: Result<T, impl std::error::Error>) -> Result<T, Error> {
         let object = || format!("the bucket {}", self.name);
         result.map_err(|error| self.connection.request_error(&object(), &error))

@@ -62,12 +62,8 @@ impl StreamInfo {
     /// An upper bound for the removed messages with sequences from `from` on. It counts only those
     /// before the first stored one if the filter does not match every subject.
     pub(super) fn removed_since(&self, filter: &str, from: u64) -> u64 {
-        let deleted = if self.is_covered_by(filter) {
-            self.deleted
-        } else {
-            0
-        };
-        self.first.saturating_sub(from) + deleted
+        let deleted = Some(self.deleted).filter(|_| self.is_covered_by(filter));
+        self.first.saturating_sub(from) + deleted.unwrap_or(0)
     }
 
     /// Returns true if the filter matches every message. A stream that mirrors another one, has

@@ -34,7 +34,6 @@ pub(crate) struct SourceOptions {
     pub(crate) reads_schedules: bool,
 }
 
-/// The source port on one cluster.
 pub(crate) struct NatsSource {
     connection: Rc<Connection>,
     bucket: Rc<KvBucket>,
@@ -42,7 +41,7 @@ pub(crate) struct NatsSource {
     reads_schedules: bool,
     /// The next step of the group. It owns the group member while it runs.
     rebalance: LocalBoxFuture<'static, (Result<Rebalance, Error>, GroupMember)>,
-    /// Time of the last successful step. `None`: there was none yet.
+    /// Time of the last successful step.
     last_rebalance: Option<Instant>,
     owned: BTreeSet<Partition>,
     /// The events of all readers, in turn.

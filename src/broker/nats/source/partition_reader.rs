@@ -1,12 +1,10 @@
 //! Reads one partition in order, from a given offset, by a pull consumer without acknowledgements.
 //!
 //! The reader replaces its consumer when the consumer skips a message, sends no heartbeat,
-//! withholds messages that the stream has, or loses its connection. The new consumer starts at the
-//! next offset. The reader never returns a message below the requested offset.
+//! withholds messages that the stream has, or loses its connection.
 //!
 //! A consumer does not tell where the partition ends, whether messages were removed, or whether the
-//! stream was replaced. So the reader fetches the stream's info every
-//! [`NATS_STREAM_CHECK_INTERVAL`].
+//! stream was replaced. So the reader fetches the stream's info at an interval.
 
 use super::pull_consumer::{PullConsumer, PulledMessage};
 use crate::broker::nats::connection::Connection;
@@ -31,7 +29,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 pub(super) struct ReaderOptions {
     pub(super) partition: Partition,
     pub(super) stream: String,
-    /// The subject filter.
     pub(super) filter: String,
     pub(super) epoch: u64,
     /// Creation time of the stream to which the start offset belongs. `None`: any stream.
@@ -89,7 +86,7 @@ impl PartitionReader {
         }
     }
 
-    /// The reader's events. [`Event::OutOfRange`] is the last one.
+    /// [`Event::OutOfRange`] is the last event.
     pub(super) fn into_events(self) -> impl Stream<Item = Event> {
         stream::unfold(Some(self), |reader| async move {
             let mut reader = reader?;
@@ -133,8 +130,7 @@ impl PartitionReader {
         Ok(self.read_batch(first))
     }
 
-    /// Drops the consumer. Reports a failure to the source after a grace time; the connection
-    /// reports shorter ones.
+    /// Drops the consumer. Reports only lasting failures; the connection reports shorter ones.
     fn on_failure(&mut self, reason: &str) {
         self.consumer = None;
         let partition = &self.options.partition;
@@ -152,7 +148,6 @@ impl PartitionReader {
         }
     }
 
-    /// Checks the stream, then creates a consumer at the next offset.
     async fn open_consumer(&mut self) -> Result<Option<Event>, Error> {
         if let Some(event) = self.check_stream().await? {
             return Ok(Some(event));
@@ -280,7 +275,6 @@ impl PartitionReader {
         }))
     }
 
-    /// The first message of the partition from the next offset on, read without a consumer.
     async fn next_stored_message(&self) -> Result<Option<RawMessage>, Error> {
         let ReaderOptions { stream, filter, .. } = &self.options;
         stream_info::read_message(&self.connection, stream, filter, self.next_offset).await

@@ -25,7 +25,6 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// The target port on one cluster.
 pub(crate) struct NatsTarget {
     in_flight_max: usize,
     /// Records that were accepted and whose report was not returned yet.

@@ -169,7 +169,13 @@ impl Publisher {
                     std::future::pending::<()>().await;
                 }
                 for record in records.drain(..) {
-                    self.accept(connection, record).await?;
+                    self.last_number += 1;
+                    let number = self.last_number;
+                    let is_queued = self.no_responders.queue_if_blocked(&record.subject, number);
+                    self.pending.insert(number, record);
+                    if !is_queued {
+                        self.publish(connection, number).await?;
+                    }
                 }
             }
             Some(()) = retry => self.retry_blocked(connection).await?,
@@ -180,22 +186,6 @@ impl Publisher {
             },
         }
         Ok(())
-    }
-
-    /// Publishes a new record, unless earlier records of its subject wait for a stream.
-    async fn accept(
-        &mut self,
-        connection: &PublishConnection,
-        record: PendingRecord,
-    ) -> Result<(), ConnectionEnd> {
-        self.last_number += 1;
-        let number = self.last_number;
-        let is_queued = self.no_responders.queue_if_blocked(&record.subject, number);
-        self.pending.insert(number, record);
-        if is_queued {
-            return Ok(());
-        }
-        self.publish(connection, number).await
     }
 
     async fn publish(
