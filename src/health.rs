@@ -5,7 +5,6 @@
 //! while all others are delivered. Each change of readiness is logged here once.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -25,111 +24,78 @@ pub(crate) struct HealthProblem {
 }
 
 /// The parts of a process. Clones share them.
-#[derive(Clone, Debug)]
-pub(crate) struct Health(Arc<Registry>);
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Health(Arc<Mutex<BTreeMap<String, SharedState>>>);
 
-#[derive(Debug)]
-struct Registry {
-    started: Instant,
-    parts: Mutex<BTreeMap<String, Arc<State>>>,
-}
+type SharedState = Arc<Mutex<State>>;
 
 #[derive(Debug)]
 struct State {
-    /// Milliseconds from the start of the registry to the last heartbeat, plus one. 0: none.
-    last_heartbeat: AtomicU64,
+    last_heartbeat: Option<Instant>,
     /// Why the part is not ready. `None`: it is ready.
-    reason: Mutex<Option<String>>,
-    degradation: Mutex<Option<Degradation>>,
-}
-
-/// Why a part is degraded, and how long this is valid.
-#[derive(Debug)]
-struct Degradation {
-    reason: String,
-    until: Instant,
+    reason: Option<String>,
+    /// Why the part is degraded, and how long this is valid.
+    degradation: Option<(String, Instant)>,
 }
 
 impl Health {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Registry {
-            started: Instant::now(),
-            parts: Mutex::default(),
-        }))
+        Self::default()
     }
 
     /// Registers a part, which is not ready at first. It replaces an earlier part of the same name.
     pub(crate) fn register(&self, name: impl Into<String>) -> HealthPart {
         let name = name.into();
-        let state = Arc::new(State {
-            last_heartbeat: AtomicU64::new(0),
-            reason: Mutex::new(Some(STARTING.to_owned())),
-            degradation: Mutex::default(),
-        });
-        lock(&self.0.parts).insert(name.clone(), state.clone());
+        let state = Arc::new(Mutex::new(State {
+            last_heartbeat: None,
+            reason: Some(STARTING.to_owned()),
+            degradation: None,
+        }));
+        lock(&self.0).insert(name.clone(), state.clone());
         HealthPart {
             name,
-            registry: self.0.clone(),
+            registry: self.clone(),
             state,
         }
     }
 
     /// Why the process is not ready. Empty: it is ready. A process without parts is not.
     pub(crate) fn not_ready(&self) -> Vec<HealthProblem> {
-        if lock(&self.0.parts).is_empty() {
+        if lock(&self.0).is_empty() {
             return vec![HealthProblem {
                 part: "process".to_owned(),
                 reason: STARTING.to_owned(),
             }];
         }
-        self.problems(|state| lock(&state.reason).clone())
+        self.problems(|state| state.reason.clone())
     }
 
     /// The problems of degraded parts.
     pub(crate) fn degraded(&self) -> Vec<HealthProblem> {
         let now = Instant::now();
         self.problems(|state| {
-            let degradation = lock(&state.degradation);
-            let valid = degradation.as_ref().filter(|it| it.until > now)?;
-            Some(valid.reason.clone())
+            let (reason, until) = state.degradation.as_ref()?;
+            (*until > now).then(|| reason.clone())
         })
     }
 
     /// The parts that have sent no heartbeat for [`HEARTBEAT_TIMEOUT`].
     pub(crate) fn not_alive(&self) -> Vec<HealthProblem> {
-        let now = self.0.millis();
         self.problems(|state| {
-            let last = match state.last_heartbeat.load(Ordering::Relaxed) {
-                0 => return None,
-                last => last,
-            };
-            let silence = Duration::from_millis(now.saturating_sub(last));
+            let silence = state.last_heartbeat?.elapsed();
             (silence > HEARTBEAT_TIMEOUT)
                 .then(|| format!("has not moved for {}s", silence.as_secs()))
         })
     }
 
     fn problems(&self, reason: impl Fn(&State) -> Option<String>) -> Vec<HealthProblem> {
-        lock(&self.0.parts)
-            .iter()
-            .filter_map(|(part, state)| {
-                Some(HealthProblem {
-                    part: part.clone(),
-                    reason: reason(state)?,
-                })
+        let problem = |(part, state): (&String, &SharedState)| {
+            Some(HealthProblem {
+                part: part.clone(),
+                reason: reason(&lock(state))?,
             })
-            .collect()
-    }
-}
-
-impl Registry {
-    /// Milliseconds since the start, plus one. Never 0.
-    fn millis(&self) -> u64 {
-        1 + u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
-    }
-
-    fn remove(&self, state: &Arc<State>) {
-        lock(&self.parts).retain(|_, part| !Arc::ptr_eq(part, state));
+        };
+        lock(&self.0).iter().filter_map(problem).collect()
     }
 }
 
@@ -137,13 +103,13 @@ impl Registry {
 #[derive(Debug)]
 pub(crate) struct HealthPart {
     name: String,
-    registry: Arc<Registry>,
-    state: Arc<State>,
+    registry: Health,
+    state: SharedState,
 }
 
 impl HealthPart {
     pub(crate) fn set_ready(&self) {
-        let before = lock(&self.state.reason).take();
+        let before = lock(&self.state).reason.take();
         if let Some(reason) = before.filter(|reason| reason != STARTING) {
             tracing::info!(part = self.name, "ready again, after: {reason}");
         }
@@ -152,43 +118,39 @@ impl HealthPart {
     /// `reason` tells the operator the cause and the fix.
     pub(crate) fn set_not_ready(&self, reason: impl Into<String>) {
         let reason = reason.into();
-        let mut current = lock(&self.state.reason);
-        if current.as_ref().is_none_or(|before| before == STARTING) {
+        let before = lock(&self.state).reason.replace(reason.clone());
+        if before.is_none_or(|before| before == STARTING) {
             tracing::warn!(part = self.name, "not ready: {reason}");
         }
-        *current = Some(reason);
     }
 
     /// Marks a ready part as degraded, until the next call or until `until`. The caller logs it.
     pub(crate) fn set_degraded(&self, reason: impl Into<String>, until: Instant) {
-        *lock(&self.state.degradation) = Some(Degradation {
-            reason: reason.into(),
-            until,
-        });
+        lock(&self.state).degradation = Some((reason.into(), until));
     }
 
     pub(crate) fn clear_degraded(&self) {
-        *lock(&self.state.degradation) = None;
+        lock(&self.state).degradation = None;
     }
 
     /// Removes a part that has finished its work, so that it does not count as not ready.
     pub(crate) fn unregister(self) {
-        self.registry.remove(&self.state);
+        lock(&self.registry.0).retain(|_, part| !Arc::ptr_eq(part, &self.state));
     }
 
     /// Shows that the part's loop runs. After the first call it must be called regularly.
     pub(crate) fn heartbeat(&self) {
-        self.state
-            .last_heartbeat
-            .store(self.registry.millis(), Ordering::Relaxed);
+        lock(&self.state).last_heartbeat = Some(Instant::now());
     }
 }
 
 impl Drop for HealthPart {
     fn drop(&mut self) {
-        self.state.last_heartbeat.store(0, Ordering::Relaxed);
-        *lock(&self.state.reason) = Some("ended".to_owned());
-        self.clear_degraded();
+        *lock(&self.state) = State {
+            last_heartbeat: None,
+            reason: Some("ended".to_owned()),
+            degradation: None,
+        };
     }
 }
 

@@ -1,14 +1,14 @@
 //! Authentication of requests: by a token (`Authorization: Bearer ...`), by a client certificate,
 //! or both. Without either, every request is answered. The probes are always answered.
 
+use super::error_response;
 use super::tls::ClientInfo;
 use axum::Router;
 use axum::extract::{ConnectInfo, Request};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
@@ -69,26 +69,13 @@ fn has_token(headers: &HeaderMap, token: &str) -> bool {
 fn unauthorized() -> Response {
     let error =
         "the token of admin.token is required: send the header `Authorization: Bearer <token>`";
-    let headers = [
-        (CONTENT_TYPE, "application/json"),
-        (WWW_AUTHENTICATE, "Bearer"),
-    ];
-    (
-        StatusCode::UNAUTHORIZED,
-        headers,
-        json!({ "error": error }).to_string(),
-    )
-        .into_response()
+    let response = error_response(StatusCode::UNAUTHORIZED, error);
+    ([(WWW_AUTHENTICATE, "Bearer")], response).into_response()
 }
 
 fn certificate_required() -> Response {
     let error = "a client certificate is required, signed by an authority of admin.client_ca";
-    (
-        StatusCode::FORBIDDEN,
-        [(CONTENT_TYPE, "application/json")],
-        json!({ "error": error }).to_string(),
-    )
-        .into_response()
+    error_response(StatusCode::FORBIDDEN, error)
 }
 
 #[cfg(test)]

@@ -3,24 +3,25 @@
 //! the two probes need no credentials.
 
 mod auth;
-mod health;
 pub(crate) mod queries;
 mod tls;
 
-use crate::health::Health;
+use crate::health::{Health, HealthProblem};
 use crate::task::StopToken;
 pub(crate) use auth::Auth;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use queries::QueryCall;
+use serde_json::json;
 use std::net::{SocketAddr, TcpListener};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tls::ClientInfo;
-pub(crate) use tls::Tls;
+pub(crate) use tls::{Tls, TlsError};
 use tokio::sync::mpsc;
 
 /// A stopping endpoint waits this long for its responses, then closes the connections.
@@ -87,10 +88,35 @@ impl Endpoint {
         let guarded = queries::router(self.queries)
             .route("/metrics", get(metrics))
             .fallback(|| async { StatusCode::NOT_FOUND });
+        let (alive, ready) = (self.health.clone(), self.health);
+        let alive = async move || health_response("alive", &alive.not_alive(), &[]);
+        let ready = async move || health_response("ready", &ready.not_ready(), &ready.degraded());
         self.auth
             .protect(guarded)
-            .merge(health::router(self.health))
+            .route("/healthz", get(alive))
+            .route("/readyz", get(ready))
     }
+}
+
+/// `degraded` is added only if it is not empty. It does not change the status.
+fn health_response(word: &str, problems: &[HealthProblem], degraded: &[HealthProblem]) -> Response {
+    let status = match problems {
+        [] => StatusCode::OK,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let mut body = json!({ word: problems.is_empty(), "reasons": problems });
+    if !degraded.is_empty() {
+        body["degraded"] = json!(degraded);
+    }
+    json_response(status, body.to_string())
+}
+
+fn error_response(status: StatusCode, error: &str) -> Response {
+    json_response(status, json!({ "error": error }).to_string())
+}
+
+fn json_response(status: StatusCode, body: String) -> Response {
+    (status, [(CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 /// Serves requests until `stop` is cancelled.

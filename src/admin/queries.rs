@@ -2,6 +2,7 @@
 //! that owns its store. A thread of its own answers, so that a slow query delays no probe. The
 //! queue is bounded, and each query has a timeout.
 
+use super::{error_response, json_response};
 use crate::clock::Clock;
 use crate::limit::{ADMIN_QUERIES_MAX, ADMIN_QUERY_TIMEOUT};
 use crate::store::Error;
@@ -10,10 +11,8 @@ use crate::task::StopToken;
 use axum::Router;
 use axum::extract::RawQuery;
 use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::get;
-use serde_json::json;
 use std::rc::Rc;
 use tokio::sync::{mpsc, oneshot};
 
@@ -139,12 +138,7 @@ async fn respond(calls: &mpsc::Sender<QueryCall>, query: Option<Query>) -> Respo
         );
     }
     match tokio::time::timeout(ADMIN_QUERY_TIMEOUT, answer).await {
-        Ok(Ok(Ok(document))) => (
-            StatusCode::OK,
-            [(CONTENT_TYPE, "application/json")],
-            document,
-        )
-            .into_response(),
+        Ok(Ok(Ok(document))) => json_response(StatusCode::OK, document),
         Ok(Ok(Err(error))) => error_response(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
         Ok(Err(_)) => error_response(StatusCode::SERVICE_UNAVAILABLE, "the service is stopping"),
         Err(_) => {
@@ -155,15 +149,6 @@ async fn respond(calls: &mpsc::Sender<QueryCall>, query: Option<Query>) -> Respo
             error_response(StatusCode::GATEWAY_TIMEOUT, &error)
         }
     }
-}
-
-fn error_response(status: StatusCode, error: &str) -> Response {
-    (
-        status,
-        [(CONTENT_TYPE, "application/json")],
-        json!({ "error": error }).to_string(),
-    )
-        .into_response()
 }
 
 #[cfg(test)]

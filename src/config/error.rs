@@ -3,37 +3,14 @@
 //! The texts are our own, because a parser would quote the value, and the value may be a password.
 
 use std::fmt;
-use std::path::PathBuf;
-
-/// Where a value was written. Problems are listed in this order: by line of the file, then by
-/// variable.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
-    File { path: PathBuf, line: Option<usize> },
-    Variable(String),
-    Option(&'static str),
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File {
-                path,
-                line: Some(line),
-            } => write!(f, "{}, line {line}", path.display()),
-            Self::File { path, line: None } => write!(f, "{}", path.display()),
-            Self::Option(name) => write!(f, "option {name} of the command line"),
-            Self::Variable(name) => write!(f, "environment variable {name}"),
-        }
-    }
-}
 
 /// One problem.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
-    pub(super) place: Place,
     /// The path of the key; `None` if the problem concerns the whole file.
     pub(super) key: Option<String>,
+    /// The file and its line, the environment variable, or the option of the command line.
+    pub(super) place: String,
     pub(super) what: String,
     pub(super) fix: String,
 }
@@ -41,44 +18,34 @@ pub(super) struct Problem {
 impl Problem {
     /// A problem that no key has.
     pub(super) fn without_key(
-        place: Place,
+        place: impl Into<String>,
         what: impl Into<String>,
         fix: impl Into<String>,
     ) -> Self {
         Self {
-            place,
             key: None,
+            place: place.into(),
             what: what.into(),
             fix: fix.into(),
         }
     }
 }
 
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(key) = &self.key {
-            writeln!(f, "  key:  {key}")?;
-        }
-        writeln!(f, "  in:   {}", self.place)?;
-        writeln!(f, "  what: {}", self.what)?;
-        writeln!(f, "  fix:  {}", self.fix)
+/// The problems of a configuration: the first one that prevents decoding, or all that the checks
+/// found.
+#[derive(Debug)]
+pub struct Error(pub(super) Vec<Problem>);
+
+impl Error {
+    /// A command-line option that does not fit the configuration.
+    pub(crate) fn for_option(option: &str, what: String, fix: impl Into<String>) -> Self {
+        Problem::without_key(format!("option {option} of the command line"), what, fix).into()
     }
 }
 
-/// All problems of a configuration, each of them once.
-#[derive(Debug)]
-pub struct Error(Vec<Problem>);
-
-impl Error {
-    pub(super) fn new(mut problems: Vec<Problem>) -> Self {
-        problems.sort();
-        problems.dedup();
-        Self(problems)
-    }
-
-    /// A command-line option that does not fit the configuration.
-    pub(crate) fn for_option(option: &'static str, what: String, fix: impl Into<String>) -> Self {
-        Self(vec![Problem::without_key(Place::Option(option), what, fix)])
+impl From<Problem> for Error {
+    fn from(problem: Problem) -> Self {
+        Self(vec![problem])
     }
 }
 
@@ -89,7 +56,12 @@ impl fmt::Display for Error {
             count => writeln!(f, "there are {count} problems with the configuration")?,
         }
         for problem in &self.0 {
-            write!(f, "\n{problem}")?;
+            writeln!(f)?;
+            if let Some(key) = &problem.key {
+                writeln!(f, "  key:  {key}")?;
+            }
+            writeln!(f, "  in:   {}", problem.place)?;
+            writeln!(f, "  what: {}\n  fix:  {}", problem.what, problem.fix)?;
         }
         Ok(())
     }

@@ -52,7 +52,8 @@ fn apply<'a>(name: &str, changes: &'a str) -> (String, Vec<(&'a str, &'a str)>) 
 
 #[test]
 fn every_problem_has_its_key_place_cause_and_fix() {
-    let cases = include_str!("error_texts.txt");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/error_texts.txt");
+    let cases = std::fs::read_to_string(file).unwrap();
     let mut actual = String::new();
     for case in format!("\n{cases}").split("\n== ").skip(1) {
         let (head, _) = case.split_once("\n--").unwrap();

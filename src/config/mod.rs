@@ -1,17 +1,21 @@
 //! The checked configuration, its defaults, and how it is loaded.
 //!
-//! The environment overrides the file. `decode` reads both with serde, each section checks its
-//! values, and `cross_checks` compares sections. No later code reads the environment.
+//! The environment overrides the file. `source` reads both, `decode` decodes them with serde, each
+//! section checks its values, and `cross_checks` compares sections. No later code reads the
+//! environment.
 
 mod admin;
+mod check;
 mod cross_checks;
 mod decode;
 mod error;
 mod kafka;
 mod name;
 mod nats;
+mod quantity;
 mod route;
 mod secret;
+mod source;
 mod store;
 mod traces;
 
@@ -19,122 +23,140 @@ pub use error::Error;
 pub(crate) use {
     admin::Admin,
     kafka::Kafka,
-    nats::{Login, Nats},
+    nats::Nats,
     route::{BrokerKind, Delivery, OnSourceGap, Overdue, Route, Source, WithoutDelay},
     secret::Secret,
     store::{Embedded, Redis, Store},
 };
 
 use crate::limit;
-use decode::{At, Range, Report, Size, Sources, Span, Table, choice};
-use figment::value::Value;
+use check::At;
+use decode::{choice, choices};
+use quantity::quantity;
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use source::Sources;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 use traces::Traces;
 
 /// All options, checked: each value is possible, and the values fit together.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Config {
     /// Prefix of the store's keys and of consumer groups.
     pub(crate) deployment: String,
-    pub(crate) roles: Roles,
+    /// The roles of this process.
+    #[serde(default = "all_roles", deserialize_with = "choices")]
+    pub(crate) roles: BTreeSet<Role>,
+    #[serde(default)]
     pub(crate) store: Store,
+    #[serde(default)]
     pub(crate) kafka: BTreeMap<String, Kafka>,
+    #[serde(default)]
     pub(crate) nats: BTreeMap<String, Nats>,
+    #[serde(default, rename = "route")]
     pub(crate) routes: BTreeMap<String, Route>,
+    #[serde(default)]
     pub(crate) timer: Timer,
+    #[serde(default)]
     pub(crate) admin: Admin,
+    #[serde(default)]
     pub(crate) log: Log,
+    #[serde(default)]
     pub(crate) traces: Traces,
 }
 
-/// The roles of this process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Roles {
-    pub(crate) ingress: bool,
-    pub(crate) timer: bool,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Role {
+    Ingress,
+    Timer,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+fn all_roles() -> BTreeSet<Role> {
+    [Role::Ingress, Role::Timer].into()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(crate) struct Timer {
     /// Bytes of memory for loaded messages.
+    #[serde(deserialize_with = "quantity")]
     pub(crate) memory: u64,
+    #[serde(deserialize_with = "quantity")]
     pub(crate) lease: Duration,
+    #[serde(deserialize_with = "quantity")]
     pub(crate) max_clock_skew: Duration,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+impl Default for Timer {
+    fn default() -> Self {
+        Self {
+            memory: 256 << 20,
+            lease: Duration::from_secs(5),
+            max_clock_skew: limit::CLOCK_SKEW_MAX,
+        }
+    }
+}
+
+impl Timer {
+    fn check(&self, at: &At<'_>) {
+        // With less than a few whole batches the loader could not continue.
+        const { assert!(16 << 20 >= 4 * limit::BATCH_BYTES_MAX) }
+        at.key("memory").in_range(self.memory, "16MiB", "1TiB");
+        // Below a second, a pause of the process loses its shards. Above some minutes, a lost
+        // process delays them.
+        at.key("lease").in_range(self.lease, "1s", "5m");
+        at.key("max_clock_skew")
+            .in_range(self.max_clock_skew, "50ms", "1m");
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(crate) struct Log {
+    #[serde(deserialize_with = "choice")]
     pub(crate) format: LogFormat,
     /// Well-formed directives such as `info,rdkafka=warn`.
     pub(crate) level: String,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            format: LogFormat::Auto,
+            level: "info".to_owned(),
+        }
+    }
+}
+
+impl Log {
+    fn check(&self, at: &At<'_>) {
+        if !is_log_filter(&self.level) {
+            at.key("level").refuse(
+                format!("{:?} is not a filter", self.level),
+                "write a level (off error warn info debug trace), or levels by module: \"info,postdate::timer=debug,rdkafka=warn\"",
+            );
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum LogFormat {
     /// Text on a terminal, JSON elsewhere.
-    #[default]
     Auto,
     Text,
     Json,
 }
 
-/// With less than a few whole batches the loader could not continue.
-const MEMORY: Range<Size> = Range::new(
-    Size(256 << 20),
-    Size(4 * limit::BATCH_BYTES_MAX as u64),
-    Size(1 << 40),
-);
-/// Below a second, a pause of the process loses its shards. Above some minutes, a lost process
-/// delays them.
-const LEASE: Range<Span> = Range::new(Span::from_secs(5), Span::from_secs(1), Span::from_secs(300));
-const MAX_CLOCK_SKEW: Range<Span> = Range::new(
-    Span(limit::CLOCK_SKEW_MAX),
-    Span::from_millis(50),
-    Span::from_secs(60),
-);
-const DEFAULT_LEVEL: &str = "info";
-
-/// The configuration as it is written. All keys are optional here; the checks report missing ones.
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct RootTable {
-    deployment: Option<String>,
-    roles: Option<Vec<String>>,
-    store: Table<store::StoreTable>,
-    kafka: BTreeMap<String, Table<kafka::KafkaTable>>,
-    nats: BTreeMap<String, Table<nats::NatsTable>>,
-    route: BTreeMap<String, Table<route::RouteTable>>,
-    timer: Table<TimerTable>,
-    admin: Table<admin::AdminTable>,
-    log: Table<LogTable>,
-    traces: Table<traces::TracesTable>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct TimerTable {
-    memory: Option<Size>,
-    lease: Option<Span>,
-    max_clock_skew: Option<Span>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct LogTable {
-    #[serde(deserialize_with = "choice")]
-    format: LogFormat,
-    level: Option<String>,
-}
-
 impl Config {
-    /// Loads the file and the environment. The error lists all problems.
+    /// Loads the file and the environment.
     pub fn load(file: &Path) -> Result<Self, Error> {
-        let text = decode::read_file(file).map_err(|problem| Error::new(vec![problem]))?;
+        let text = source::read_file(file)?;
         Self::parse(file, &text, std::env::vars_os())
     }
 
@@ -148,39 +170,42 @@ impl Config {
         text: &str,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, Error> {
-        let report = Report::new(Sources::new(file, text, environment).map_err(Error::new)?);
-        let config = Self::check(&report.root(), report.decode());
-        cross_checks::check(&config, &report);
-        let problems = report.into_problems();
+        let sources = Sources::new(file, text, environment)?;
+        let config: Self = sources.decode()?;
+        let problems = RefCell::default();
+        config.check(&At::root(&sources, &problems));
+        let problems = problems.into_inner();
         if problems.is_empty() {
             Ok(config)
         } else {
-            Err(Error::new(problems))
+            Err(Error(problems))
         }
     }
 
-    /// Checks the sections. A missing or invalid value is replaced by some other, and reported.
-    fn check(at: &At<'_>, root: RootTable) -> Self {
-        let routes = at.key("route");
-        let is_empty = |value: &Value| value.as_dict().is_some_and(BTreeMap::is_empty);
-        if routes.value().is_none_or(is_empty) {
-            routes.refuse(
+    fn check(&self, at: &At<'_>) {
+        if !name::is_deployment(&self.deployment) {
+            let what = format!("{:?} is an invalid name", self.deployment);
+            at.key("deployment").refuse(what, name::DEPLOYMENT);
+        }
+        if self.roles.is_empty() {
+            let fix = "write [\"ingress\", \"timer\"], or one of the two";
+            at.key("roles").refuse("the list is empty", fix);
+        }
+        if self.routes.is_empty() {
+            at.key("route").refuse(
                 "missing",
                 "add a [route.<name>] with source, target and dead_letter: see config/kafka.toml",
             );
         }
-        Self {
-            deployment: check_deployment(&at.key("deployment"), root.deployment),
-            roles: check_roles(&at.key("roles"), root.roles),
-            store: store::check(&at.key("store"), root.store.0),
-            kafka: check_named(&at.key("kafka"), root.kafka, kafka::check),
-            nats: check_named(&at.key("nats"), root.nats, nats::check),
-            routes: check_named(&routes, root.route, route::check),
-            timer: check_timer(&at.key("timer"), &root.timer.0),
-            admin: admin::check(&at.key("admin"), root.admin.0),
-            log: check_log(&at.key("log"), root.log.0),
-            traces: traces::check(&at.key("traces"), root.traces.0),
-        }
+        self.store.check(&at.key("store"));
+        check_named(&at.key("kafka"), &self.kafka, Kafka::check);
+        check_named(&at.key("nats"), &self.nats, Nats::check);
+        check_named(&at.key("route"), &self.routes, Route::check);
+        self.timer.check(&at.key("timer"));
+        self.admin.check(&at.key("admin"));
+        self.log.check(&at.key("log"));
+        self.traces.check(&at.key("traces"));
+        cross_checks::check(self, at);
     }
 
     /// Logs only errors: for commands whose output says everything else.
@@ -223,81 +248,13 @@ impl Config {
 }
 
 /// Checks tables whose names the user chooses.
-fn check_named<'a, T, C>(
-    at: &At<'a>,
-    tables: BTreeMap<String, Table<T>>,
-    check: impl Fn(&At<'a>, T) -> C,
-) -> BTreeMap<String, C> {
-    let check_one = |(name, Table(table)): (String, Table<T>)| {
-        let at = at.key(&name);
-        if !name::is_name(&name) {
+fn check_named<'a, T>(at: &At<'a>, tables: &BTreeMap<String, T>, check: impl Fn(&T, &At<'a>)) {
+    for (name, table) in tables {
+        let at = at.key(name);
+        if !name::is_name(name) {
             at.refuse("invalid name", name::NAME);
         }
-        let checked = check(&at, table);
-        (name, checked)
-    };
-    tables.into_iter().map(check_one).collect()
-}
-
-fn check_deployment(at: &At<'_>, deployment: Option<String>) -> String {
-    at.missing("add deployment = \"prod\": the prefix of this installation's Redis keys and consumer groups");
-    if deployment
-        .as_deref()
-        .is_some_and(|name| !name::is_deployment(name))
-    {
-        at.refuse(
-            format!("{:?} is an invalid name", at.shown()),
-            name::DEPLOYMENT,
-        );
-    }
-    deployment.unwrap_or_default()
-}
-
-fn check_roles(at: &At<'_>, roles: Option<Vec<String>>) -> Roles {
-    if roles.is_none() {
-        return Roles::BOTH;
-    }
-    let mut checked = Roles::default();
-    for (at, word) in at.entries(roles) {
-        match at.choose(&word, &[("ingress", true), ("timer", false)]) {
-            Some(true) => checked.ingress = true,
-            Some(false) => checked.timer = true,
-            None => {}
-        }
-    }
-    checked
-}
-
-impl Roles {
-    const BOTH: Self = Self {
-        ingress: true,
-        timer: true,
-    };
-}
-
-fn check_timer(at: &At<'_>, timer: &TimerTable) -> Timer {
-    let max_clock_skew = at.key("max_clock_skew");
-    Timer {
-        memory: at.key("memory").in_range(timer.memory, &MEMORY).0,
-        lease: at.key("lease").in_range(timer.lease, &LEASE).0,
-        max_clock_skew: max_clock_skew
-            .in_range(timer.max_clock_skew, &MAX_CLOCK_SKEW)
-            .0,
-    }
-}
-
-fn check_log(at: &At<'_>, log: LogTable) -> Log {
-    let level = log.level.unwrap_or_else(|| DEFAULT_LEVEL.to_owned());
-    if !is_log_filter(&level) {
-        let at = at.key("level");
-        at.refuse(
-            format!("{:?} is not a filter", at.shown()),
-            "write a level (off error warn info debug trace), or levels by module: \"info,postdate::timer=debug,rdkafka=warn\"",
-        );
-    }
-    Log {
-        format: log.format,
-        level,
+        check(table, &at);
     }
 }
 

@@ -1,14 +1,19 @@
-//! Decodes `[route.<name>]`: the source, the destinations, and the rules between them.
-//! `cross_checks` checks how options of several tables fit together.
+//! `[route.<name>]`: the source, the destinations, and the rules between them. `cross_checks` checks
+//! how options of several tables fit together.
 
-use super::decode::{At, Range, Span, Table, choice};
+use super::check::At;
+use super::decode::{choice, choices};
 use super::name;
-use crate::model::{Dialect, Dialects, filters_overlap, is_filter, is_subject, source_topic};
+use super::quantity::{optional_quantity, quantity};
+use crate::model::{
+    Dialects, filters_overlap, is_filter, is_subject, source_topic, split_source_topic,
+};
 use serde::Deserialize;
 use std::time::Duration;
 
-/// One route, checked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One route.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
 pub(crate) struct Route {
     pub(crate) source: Source,
     /// The default target. Without it every message names its own.
@@ -16,30 +21,29 @@ pub(crate) struct Route {
     /// Patterns of the targets that `postdate-to` may name; `None` allows the default target only.
     pub(crate) allow: Option<Vec<String>>,
     pub(crate) dead_letter: Destination,
+    #[serde(default, deserialize_with = "choice")]
     pub(crate) delivery: Delivery,
+    #[serde(default = "default_max_delay", deserialize_with = "quantity")]
     pub(crate) max_delay: Duration,
+    #[serde(default, deserialize_with = "choice")]
     pub(crate) without_delay: WithoutDelay,
+    #[serde(default, deserialize_with = "choices")]
     pub(crate) dialects: Dialects,
+    #[serde(default, deserialize_with = "choice")]
     pub(crate) on_source_gap: OnSourceGap,
+    #[serde(default, deserialize_with = "choice")]
     pub(crate) overdue: Overdue,
     /// Lateness from which on a message is overdue.
+    #[serde(default, deserialize_with = "optional_quantity")]
     pub(crate) overdue_after: Option<Duration>,
     /// Late messages that are delivered in a second.
     pub(crate) catch_up_rate: Option<u32>,
+    #[serde(default)]
     pub(crate) retry: Retry,
 }
 
-impl Route {
-    /// The cluster of the topics that `postdate-to` names.
-    pub(crate) fn target_cluster(&self) -> &str {
-        let target = self.target.as_ref();
-        target.map_or(&self.source.cluster, |target| &target.cluster)
-    }
-
-    pub(crate) fn target_kind(&self) -> BrokerKind {
-        let target = self.target.as_ref();
-        target.map_or(self.source.kind, |target| target.kind)
-    }
+const fn default_max_delay() -> Duration {
+    Duration::from_secs(30 * 24 * 3600)
 }
 
 /// The kind of a cluster. Two clusters never have the same name, even if their kinds differ.
@@ -69,19 +73,87 @@ impl BrokerKind {
 }
 
 /// The topics of one cluster that a route reads. [`source_topic`] writes those of NATS.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "SourceTable")]
 pub(crate) struct Source {
     pub(crate) kind: BrokerKind,
     pub(crate) cluster: String,
     pub(crate) topics: Vec<String>,
 }
 
+/// `source` as it is written.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "expected a table of kafka and topics, or of nats, stream and subjects"
+)]
+enum SourceTable {
+    Kafka {
+        kafka: String,
+        topics: Vec<String>,
+    },
+    Nats {
+        nats: String,
+        stream: String,
+        subjects: Vec<String>,
+    },
+}
+
+impl From<SourceTable> for Source {
+    fn from(table: SourceTable) -> Self {
+        let (kind, cluster, topics) = match table {
+            SourceTable::Kafka { kafka, topics } => (BrokerKind::Kafka, kafka, topics),
+            SourceTable::Nats {
+                nats,
+                stream,
+                subjects,
+            } => {
+                let topics = subjects.iter().map(|filter| source_topic(&stream, filter));
+                (BrokerKind::Nats, nats, topics.collect())
+            }
+        };
+        Self {
+            kind,
+            cluster,
+            topics,
+        }
+    }
+}
+
 /// A topic or a subject that a route writes to. A target's subject may be a template.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "DestinationTable")]
 pub(crate) struct Destination {
     pub(crate) kind: BrokerKind,
     pub(crate) cluster: String,
     pub(crate) name: String,
+}
+
+/// `target` or `dead_letter` as it is written.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "expected a table of kafka and topic, or of nats and subject"
+)]
+enum DestinationTable {
+    Kafka { kafka: String, topic: String },
+    Nats { nats: String, subject: String },
+}
+
+impl From<DestinationTable> for Destination {
+    fn from(table: DestinationTable) -> Self {
+        let (kind, cluster, name) = match table {
+            DestinationTable::Kafka { kafka, topic } => (BrokerKind::Kafka, kafka, topic),
+            DestinationTable::Nats { nats, subject } => (BrokerKind::Nats, nats, subject),
+        };
+        Self {
+            kind,
+            cluster,
+            name,
+        }
+    }
 }
 
 /// The delivery guarantee.
@@ -122,289 +194,158 @@ pub(crate) enum Overdue {
 }
 
 /// Retries of a delivery with a transient failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(crate) struct Retry {
     pub(crate) max_attempts: u32,
     /// Wait before the second attempt. Each further wait is twice as long.
+    #[serde(deserialize_with = "quantity")]
     pub(crate) backoff: Duration,
+    #[serde(deserialize_with = "quantity")]
     pub(crate) backoff_max: Duration,
 }
 
-const DAY: u64 = 24 * 3600;
-
-/// A due time after ten years is a mistake of the producer, such as microseconds for milliseconds.
-const MAX_DELAY: Range<Span> = Range::new(
-    Span::from_secs(30 * DAY),
-    Span::from_millis(1),
-    Span::from_secs(3650 * DAY),
-);
-/// A time below a takeover or a restart would make dead letters of messages without a fault.
-const OVERDUE_AFTER: Range<Span> = Range::new(
-    Span::from_secs(3600),
-    Span::from_secs(1),
-    Span::from_secs(3650 * DAY),
-);
-const CATCH_UP_RATE: Range<u32> = Range::new(5_000, 1, 10_000_000);
-const MAX_ATTEMPTS: Range<u32> = Range::new(10, 1, 1000);
-pub(super) const BACKOFF: Range<Span> = Range::new(
-    Span::from_secs(1),
-    Span::from_millis(100),
-    Span::from_secs(DAY),
-);
-pub(super) const BACKOFF_MAX: Range<Span> = Range::new(
-    Span::from_secs(300),
-    Span::from_millis(100),
-    Span::from_secs(DAY),
-);
-
-/// `[route.<name>]` as it is written.
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct RouteTable {
-    source: Option<Table<SourceTable>>,
-    target: Option<Table<DestinationTable>>,
-    allow: Option<Vec<String>>,
-    dead_letter: Option<Table<DestinationTable>>,
-    #[serde(deserialize_with = "choice")]
-    delivery: Delivery,
-    max_delay: Option<Span>,
-    #[serde(deserialize_with = "choice")]
-    without_delay: WithoutDelay,
-    dialects: Option<Vec<String>>,
-    #[serde(deserialize_with = "choice")]
-    on_source_gap: OnSourceGap,
-    #[serde(deserialize_with = "choice")]
-    overdue: Overdue,
-    overdue_after: Option<Span>,
-    catch_up_rate: Option<i64>,
-    retry: Table<RetryTable>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct SourceTable {
-    kafka: Option<String>,
-    topics: Option<Vec<String>>,
-    nats: Option<String>,
-    stream: Option<String>,
-    subjects: Option<Vec<String>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct DestinationTable {
-    kafka: Option<String>,
-    topic: Option<String>,
-    nats: Option<String>,
-    subject: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct RetryTable {
-    max_attempts: Option<i64>,
-    backoff: Option<Span>,
-    backoff_max: Option<Span>,
-}
-
-pub(super) fn check(at: &At<'_>, table: RouteTable) -> Route {
-    let source = check_source(&at.key("source"), table.source);
-    let target = check_destination(&at.key("target"), table.target);
-    let dead_letter = at.key("dead_letter");
-    dead_letter.missing("name the destination of rejected messages: dead_letter = { kafka = \"main\", topic = \"orders.dead\" }");
-    let target_kind = target.as_ref().map_or(source.kind, |target| target.kind);
-    let overdue_after = table.overdue_after;
-    let retry = table.retry.0;
-    let retry_at = at.key("retry");
-    Route {
-        allow: check_allow(&at.key("allow"), table.allow, target_kind),
-        source,
-        target,
-        dead_letter: check_destination(&dead_letter, table.dead_letter).unwrap_or_default(),
-        delivery: table.delivery,
-        max_delay: at.key("max_delay").in_range(table.max_delay, &MAX_DELAY).0,
-        without_delay: table.without_delay,
-        dialects: check_dialects(&at.key("dialects"), table.dialects),
-        on_source_gap: table.on_source_gap,
-        overdue: table.overdue,
-        overdue_after: overdue_after.map(|_| {
-            at.key("overdue_after")
-                .in_range(overdue_after, &OVERDUE_AFTER)
-                .0
-        }),
-        catch_up_rate: at
-            .key("catch_up_rate")
-            .number_in_range(table.catch_up_rate, &CATCH_UP_RATE),
-        retry: Retry {
-            max_attempts: retry_at
-                .key("max_attempts")
-                .number_in_range(retry.max_attempts, &MAX_ATTEMPTS)
-                .unwrap_or(MAX_ATTEMPTS.default),
-            backoff: retry_at.key("backoff").in_range(retry.backoff, &BACKOFF).0,
-            backoff_max: retry_at
-                .key("backoff_max")
-                .in_range(retry.backoff_max, &BACKOFF_MAX)
-                .0,
-        },
-    }
-}
-
-fn check_source(at: &At<'_>, table: Option<Table<SourceTable>>) -> Source {
-    let Some(Table(table)) = table else {
-        at.missing(
-            "say what is read: source = { kafka = \"main\", topics = [\"orders.delayed\"] }",
-        );
-        return Source::default();
-    };
-    let kind = check_kind(at, &["topics"], &["stream", "subjects"]);
-    let topics = match kind {
-        BrokerKind::Kafka => {
-            let topics = at.key("topics");
-            topics.missing("add topics = [\"orders.delayed\"]");
-            let topics = topics.entries(table.topics);
-            for (at, topic) in &topics {
-                check_topic(at, topic);
-            }
-            topics.into_iter().map(|(_, topic)| topic).collect()
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            max_attempts: 10,
+            backoff: Duration::from_secs(1),
+            backoff_max: Duration::from_secs(300),
         }
-        BrokerKind::Nats => check_filters(at, table.stream.as_deref(), table.subjects),
-    };
-    Source {
-        kind,
-        cluster: check_cluster(at, kind, table.kafka, table.nats),
-        topics,
     }
 }
 
-/// Checks the filter subjects of a stream. Each of them is a partition.
-fn check_filters(at: &At<'_>, stream: Option<&str>, subjects: Option<Vec<String>>) -> Vec<String> {
-    let stream_at = at.key("stream");
-    stream_at.missing("add stream = \"DELAYED\"");
-    let stream = stream.unwrap_or_default();
-    if !stream.is_empty() && !name::is_stream(stream) {
-        let what = format!("{:?} is not the name of a stream", stream_at.shown());
-        stream_at.refuse(what, name::STREAM);
+impl Route {
+    /// The cluster of the topics that `postdate-to` names.
+    pub(crate) fn target_cluster(&self) -> &str {
+        let target = self.target.as_ref();
+        target.map_or(&self.source.cluster, |target| &target.cluster)
     }
-    let subjects_at = at.key("subjects");
-    subjects_at
-        .missing("add the subjects of the stream that are read: subjects = [\"delayed.orders.>\"]");
-    let subjects = subjects_at.entries(subjects);
-    for (position, (at, filter)) in subjects.iter().enumerate() {
-        let mut before = subjects[..position].iter();
-        if !is_filter(filter) {
-            let what = format!("{:?} is not a subject that can be read", at.shown());
-            at.refuse(what, name::FILTER);
-        } else if let Some((_, other)) = before.find(|(_, other)| filters_overlap(other, filter)) {
-            at.refuse(
-                format!(
-                    "{other} matches some of the same messages, which would be delivered twice"
-                ),
-                "write subjects that match each message once",
+
+    pub(crate) fn target_kind(&self) -> BrokerKind {
+        let target = self.target.as_ref();
+        target.map_or(self.source.kind, |target| target.kind)
+    }
+
+    pub(super) fn check(&self, at: &At<'_>) {
+        self.source.check(&at.key("source"));
+        if let Some(target) = &self.target {
+            target.check(&at.key("target"), true);
+        }
+        self.dead_letter.check(&at.key("dead_letter"), false);
+        for (index, pattern) in self.allow.iter().flatten().enumerate() {
+            let (is_valid, name_key, fix) = match self.target_kind() {
+                BrokerKind::Kafka => (name::is_pattern(pattern), "topic", name::PATTERN),
+                BrokerKind::Nats => (is_filter(pattern), "subject", name::FILTER),
+            };
+            if !is_valid {
+                let what = format!("{pattern:?} matches no {name_key} that could be a target");
+                at.key("allow").key(index).refuse(what, fix);
+            }
+        }
+        // A due time after ten years is a mistake of the producer, such as microseconds for
+        // milliseconds.
+        at.key("max_delay").in_range(self.max_delay, "1ms", "3650d");
+        if let Some(rate) = self.catch_up_rate {
+            at.key("catch_up_rate").in_range(rate, "1", "10000000");
+        }
+        self.check_overdue(at);
+        self.retry.check(&at.key("retry"));
+    }
+
+    /// `overdue = "dead-letter"` and `overdue_after` need each other.
+    fn check_overdue(&self, at: &At<'_>) {
+        let after = at.key("overdue_after");
+        if let Some(lateness) = self.overdue_after {
+            // A shorter time would make dead letters of messages without a fault: a takeover or a
+            // restart takes longer.
+            after.in_range(lateness, "1s", "3650d");
+            if !at.key("overdue").is_set() {
+                after.refuse(
+                    "without overdue it has no effect",
+                    "add overdue = \"dead-letter\", or remove it",
+                );
+            }
+        } else if self.overdue == Overdue::DeadLetter {
+            after.refuse(
+                "missing",
+                "say from which lateness on a message is a dead letter: overdue_after = \"1h\"",
             );
         }
     }
-    subjects
-        .iter()
-        .map(|(_, filter)| source_topic(stream, filter))
-        .collect()
 }
 
-/// The kind of the cluster that a table names. Keys of the other kind are reported.
-fn check_kind(at: &At<'_>, of_kafka: &[&str], of_nats: &[&str]) -> BrokerKind {
-    let nats = at.key("nats");
-    let (kind, foreign) = if nats.is_set() && !at.key("kafka").is_set() {
-        (BrokerKind::Nats, of_kafka)
-    } else {
-        (BrokerKind::Kafka, of_nats)
-    };
-    if nats.is_set() && kind == BrokerKind::Kafka {
-        nats.refuse("kafka and nats are both set", "keep one of the two");
+impl Source {
+    fn check(&self, at: &At<'_>) {
+        let key = match self.kind {
+            BrokerKind::Kafka => "topics",
+            BrokerKind::Nats => "subjects",
+        };
+        let at_list = at.key(key);
+        at_list.check_list(&self.topics);
+        for (index, topic) in self.topics.iter().enumerate() {
+            let Some((stream, filter)) = split_source_topic(topic) else {
+                check_topic(&at_list.key(index), topic);
+                continue;
+            };
+            if index == 0 && !name::is_stream(stream) {
+                let what = format!("{stream:?} is not the name of a stream");
+                at.key("stream").refuse(what, name::STREAM);
+            }
+            // Each filter is a partition.
+            let before = self.topics[..index].iter();
+            let mut before = before.filter_map(|topic| Some(split_source_topic(topic)?.1));
+            if !is_filter(filter) {
+                let what = format!("{filter:?} is not a subject that can be read");
+                at_list.key(index).refuse(what, name::FILTER);
+            } else if let Some(other) = before.find(|other| filters_overlap(other, filter)) {
+                at_list.key(index).refuse(
+                    format!(
+                        "{other} matches some of the same messages, which would be delivered twice"
+                    ),
+                    "write subjects that match each message once",
+                );
+            }
+        }
     }
-    for at in foreign.iter().map(|key| at.key(key)).filter(At::is_set) {
-        at.refuse(
-            format!("a table with `{}` has no such key", kind.key()),
-            "remove it, or name the other cluster",
-        );
-    }
-    kind
 }
 
-fn check_destination(at: &At<'_>, table: Option<Table<DestinationTable>>) -> Option<Destination> {
-    let Table(table) = table?;
-    let kind = check_kind(at, &["topic"], &["subject"]);
-    let name_at = at.key(kind.name_key());
-    name_at.missing(format!("add {} = \"<name>\"", kind.name_key()));
-    let name = match kind {
-        BrokerKind::Kafka => table.topic,
-        BrokerKind::Nats => table.subject,
-    };
-    match (kind, &name) {
-        (BrokerKind::Kafka, Some(name)) => check_topic(&name_at, name),
-        (BrokerKind::Nats, Some(name)) => check_subject(&name_at, name, at.name() == "target"),
-        (_, None) => {}
-    }
-    Some(Destination {
-        kind,
-        cluster: check_cluster(at, kind, table.kafka, table.nats),
-        name: name.unwrap_or_default(),
-    })
-}
-
-fn check_cluster(
-    at: &At<'_>,
-    kind: BrokerKind,
-    kafka: Option<String>,
-    nats: Option<String>,
-) -> String {
-    at.key(kind.key()).missing(
-        "add kafka = \"<name>\" with the name of a [kafka.<name>], or nats = \"<name>\" with the name of a [nats.<name>]",
-    );
-    let cluster = match kind {
-        BrokerKind::Kafka => kafka,
-        BrokerKind::Nats => nats,
-    };
-    cluster.unwrap_or_default()
-}
-
-/// A template has tokens with a `$`. `cross_checks` compares them with the subjects of the source.
-fn check_subject(at: &At<'_>, subject: &str, may_be_template: bool) {
-    let filled = subject.replace('$', if may_be_template { "x" } else { "$" });
-    if !is_subject(&filled) {
-        let what = format!("{:?} is not a subject that can be sent to", at.shown());
-        at.refuse(what, name::SUBJECT);
+impl Destination {
+    /// `cross_checks` compares the tokens of a template with the subjects of the source.
+    fn check(&self, at: &At<'_>, may_be_template: bool) {
+        let at = at.key(self.kind.name_key());
+        let filled = self
+            .name
+            .replace('$', if may_be_template { "x" } else { "$" });
+        match self.kind {
+            BrokerKind::Kafka => check_topic(&at, &self.name),
+            BrokerKind::Nats if !is_subject(&filled) => {
+                let what = format!("{:?} is not a subject that can be sent to", self.name);
+                at.refuse(what, name::SUBJECT);
+            }
+            BrokerKind::Nats => {}
+        }
     }
 }
 
 fn check_topic(at: &At<'_>, topic: &str) {
     if let Some(cause) = name::topic_error(topic) {
-        at.refuse(format!("{:?}: {cause}", at.shown()), name::TOPIC);
+        at.refuse(format!("{topic:?}: {cause}"), name::TOPIC);
     }
 }
 
-fn check_allow(at: &At<'_>, allow: Option<Vec<String>>, kind: BrokerKind) -> Option<Vec<String>> {
-    allow.as_ref()?;
-    let entries = at.any_entries(allow);
-    for (at, pattern) in &entries {
-        match kind {
-            BrokerKind::Kafka if !name::is_pattern(pattern) => {
-                let what = format!("{:?} matches no topic that could be a target", at.shown());
-                at.refuse(what, name::PATTERN);
-            }
-            BrokerKind::Nats if !is_filter(pattern) => {
-                let what = format!("{:?} matches no subject that could be a target", at.shown());
-                at.refuse(what, name::FILTER);
-            }
-            _ => {}
+impl Retry {
+    fn check(&self, at: &At<'_>) {
+        at.key("max_attempts")
+            .in_range(self.max_attempts, "1", "1000");
+        at.key("backoff").in_range(self.backoff, "100ms", "1d");
+        at.key("backoff_max")
+            .in_range(self.backoff_max, "100ms", "1d");
+        if self.backoff > self.backoff_max {
+            at.refuse(
+                "backoff is longer than backoff_max",
+                "raise backoff_max (default 5m) or lower backoff (default 1s)",
+            );
         }
     }
-    Some(entries.into_iter().map(|(_, pattern)| pattern).collect())
-}
-
-fn check_dialects(at: &At<'_>, dialects: Option<Vec<String>>) -> Dialects {
-    let known = Dialect::ALL.map(|dialect| (dialect.name(), dialect));
-    let dialects = at.entries(dialects.filter(|dialects| !dialects.is_empty()));
-    dialects
-        .iter()
-        .filter_map(|(at, word)| at.choose(word, &known))
-        .collect()
 }

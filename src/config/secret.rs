@@ -1,17 +1,31 @@
 //! Text that is never printed: passwords, addresses with a login, client properties. It is plain
 //! memory, not a vault.
 
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use super::decode::invalid;
+use serde::Deserialize;
 use std::fmt;
+use std::io::Read as _;
+
+/// Bytes of a secret's file; a bundle of certificates has a quarter of it.
+const SECRET_FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Prints as `[secret]`.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Written")]
 pub(crate) struct Secret(Box<str>);
 
-impl Secret {
-    /// The type that a decoder expects. Errors show no value where this was expected.
-    pub(super) const EXPECTED: &str = "secret text";
+/// A secret in the form that [`Sources`](super::source::Sources) gives it.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected text")]
+enum Written {
+    Text(String),
+    File {
+        #[serde(rename = "<file>")]
+        file: String,
+    },
+}
 
+impl Secret {
     pub(crate) fn new(text: impl Into<Box<str>>) -> Self {
         Self(text.into())
     }
@@ -22,29 +36,47 @@ impl Secret {
     }
 }
 
+impl TryFrom<Written> for Secret {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        let text = match written {
+            Written::Text(text) => text,
+            Written::File { file } => read(&file).map_err(|what| {
+                let fix = "give the path of a file that contains only the secret";
+                invalid(what, fix)
+            })?,
+        };
+        if text.contains('\0') {
+            return Err(invalid("the text contains a NUL character", "remove it"));
+        }
+        Ok(Self::new(text))
+    }
+}
+
+/// Reads a file without the end of its last line.
+fn read(file: &str) -> Result<String, String> {
+    let mut text = String::new();
+    std::fs::File::open(file)
+        .and_then(|file| {
+            file.take(SECRET_FILE_BYTES_MAX + 1)
+                .read_to_string(&mut text)
+        })
+        .map_err(|error| format!("the file {file} cannot be read: {error}"))?;
+    if text.len() as u64 > SECRET_FILE_BYTES_MAX {
+        return Err(format!("the file {file} is larger than 1MiB"));
+    }
+    let line = text.strip_suffix('\n').unwrap_or(&text);
+    let line = line.strip_suffix('\r').unwrap_or(line);
+    if line.is_empty() {
+        return Err(format!("the file {file} is empty"));
+    }
+    Ok(line.to_owned())
+}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[secret]")
-    }
-}
-
-struct SecretVisitor;
-
-impl Visitor<'_> for SecretVisitor {
-    type Value = Secret;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Secret::EXPECTED)
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Secret, E> {
-        Ok(Secret::new(text))
-    }
-}
-
-impl<'de> Deserialize<'de> for Secret {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(SecretVisitor)
     }
 }
 

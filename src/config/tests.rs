@@ -1,13 +1,15 @@
 //! Tests of the configuration: defaults, sources and error texts.
 
 use super::admin::Admin;
-use super::decode::{KeyPath, tables};
 use super::route::{Destination, Retry};
+use super::source::is_secret;
 use super::*;
 use crate::model::{Dialect, Dialects};
+use figment::error::Kind;
+use figment::value::{Dict, Value};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use std::collections::BTreeSet;
+use serde::de::DeserializeOwned;
 use std::io::Write as _;
 use toml_edit::{Item, TableLike};
 
@@ -73,6 +75,39 @@ fn the_reference_file_has_every_key_and_no_other() {
     assert_eq!(shown, known_keys());
 }
 
+/// All tables with their keys. `*` is any name that the user chooses.
+fn tables() -> Vec<(&'static str, &'static [&'static str])> {
+    // Serde does not list the keys of an untagged enum.
+    let source = &["kafka", "topics", "nats", "stream", "subjects"];
+    let destination = &["kafka", "topic", "nats", "subject"];
+    vec![
+        ("store.redis", keys::<Redis>()),
+        ("store.embedded", keys::<Embedded>()),
+        ("store", keys::<Store>()),
+        ("kafka.*", keys::<Kafka>()),
+        ("nats.*", keys::<Nats>()),
+        ("route.*.source", source),
+        ("route.*.target", destination),
+        ("route.*.dead_letter", destination),
+        ("route.*.retry", keys::<Retry>()),
+        ("route.*", keys::<Route>()),
+        ("timer", keys::<Timer>()),
+        ("admin", keys::<Admin>()),
+        ("log", keys::<Log>()),
+        ("traces", keys::<Traces>()),
+        ("", keys::<Config>()),
+    ]
+}
+
+/// The keys that `T` decodes from: serde lists them when it rejects another one.
+fn keys<T: DeserializeOwned>() -> &'static [&'static str] {
+    let probe = Value::from(Dict::from([(String::new(), Value::from(""))]));
+    match T::deserialize(&probe).map_err(|error| error.kind) {
+        Err(Kind::UnknownField(_, keys)) => keys,
+        _ => panic!("an unknown key is not rejected"),
+    }
+}
+
 /// All keys with a value, such as `route.*.source.topics`.
 fn known_keys() -> BTreeSet<String> {
     let tables = tables();
@@ -82,11 +117,19 @@ fn known_keys() -> BTreeSet<String> {
             .iter()
             .any(|(table, _)| *table == key || table.starts_with(&below))
     };
-    let keys = tables.iter().flat_map(|(table, keys)| {
-        keys.iter()
-            .map(move |key| format!("{table}.{key}").trim_start_matches('.').to_owned())
-    });
-    keys.filter(|key| !is_table(key)).collect()
+    let mut known = BTreeSet::new();
+    for (table, keys) in &tables {
+        for key in *keys {
+            let key = format!("{table}.{key}").trim_start_matches('.').to_owned();
+            if is_secret(&key.split('.').collect::<Vec<_>>()) {
+                known.insert(format!("{key}_file"));
+            }
+            if !is_table(&key) {
+                known.insert(key);
+            }
+        }
+    }
+    known
 }
 
 /// Adds the known keys that stand below `table`, whose path is `path`.
@@ -146,10 +189,7 @@ fn the_smallest_file_gives_the_documented_defaults() {
     };
     let expected = Config {
         deployment: "local".to_owned(),
-        roles: Roles {
-            ingress: true,
-            timer: true,
-        },
+        roles: all_roles(),
         store: Store::Redis(Redis {
             url: Secret::new("redis://127.0.0.1:6379"),
             username: None,
@@ -172,7 +212,9 @@ fn the_smallest_file_gives_the_documented_defaults() {
         admin: Admin {
             listen: "127.0.0.1:8088".parse().unwrap(),
             token: None,
-            tls: None,
+            certificate: None,
+            certificate_key: None,
+            client_ca: None,
         },
         log: Log {
             format: LogFormat::Auto,
@@ -250,10 +292,7 @@ fn every_option_can_be_set_by_the_environment() {
     };
     let expected = Config {
         deployment: "prod-eu".to_owned(),
-        roles: Roles {
-            ingress: false,
-            timer: true,
-        },
+        roles: [Role::Timer].into(),
         store: Store::Redis(Redis {
             url: Secret::new("rediss://redis.example.com:6380/3"),
             username: Some("postdate".to_owned()),
@@ -309,7 +348,9 @@ fn every_option_can_be_set_by_the_environment() {
         admin: Admin {
             listen: "[::]:9000".parse().unwrap(),
             token: Some(Secret::new("sixteen-or-more-characters")),
-            tls: None,
+            certificate: None,
+            certificate_key: None,
+            client_ca: None,
         },
         log: Log {
             format: LogFormat::Json,
@@ -410,7 +451,10 @@ fn properties_are_text_whole_numbers_or_booleans_with_any_spelling_of_their_name
         .replace("[route.orders]", "[kafka.main.properties]\n\"a.b\" = 5\nc.d = true\ne = \"text, with [all] kinds\"\n[route.orders]");
     let properties = &good(
         &text,
-        &[("POSTDATE_KAFKA__MAIN__PROPERTIES__C__D", "false")],
+        &[
+            ("POSTDATE_KAFKA__MAIN__PROPERTIES__C__D", "false"),
+            ("POSTDATE_KAFKA__MAIN__PROPERTIES__SASL__PASSWORD", "0123"),
+        ],
     )
     .kafka["main"]
         .properties;
@@ -418,6 +462,7 @@ fn properties_are_text_whole_numbers_or_booleans_with_any_spelling_of_their_name
         ("a.b", "5"),
         ("c.d", "false"),
         ("e", "text, with [all] kinds"),
+        ("sasl.password", "0123"),
     ];
     assert_eq!(
         properties,
@@ -479,13 +524,13 @@ fn an_unreadable_file_is_an_error() {
     };
     let missing = said(&folder.path().join("none.toml"));
     assert!(
-        missing.ends_with("  in:   <folder>/none.toml\n  what: there is no such file\n  fix:  give the path of the file with --config\n"),
+        missing.contains("  in:   <folder>/none.toml\n  what: cannot be read: No such file"),
         "{missing}"
     );
     assert!(said(folder.path()).contains("what: cannot be read: "));
     let foreign = folder.path().join("foreign.toml");
     std::fs::write(&foreign, b"# a\n# \xff\n").unwrap();
-    assert!(said(&foreign).contains("what: line 2 is not UTF-8"));
+    assert!(said(&foreign).contains("what: cannot be read: stream did not contain valid UTF-8"));
 }
 
 #[cfg(unix)]
@@ -581,13 +626,12 @@ proptest! {
         for (pattern, value, in_file) in changes {
             let name = if pattern.starts_with("kafka") { "main" } else { "orders" };
             let key = pattern.replace("properties", "properties.sasl").replace('*', name);
-            let path = KeyPath::of(&key.split('.').collect::<Vec<_>>());
-            let is_secret = SECRET_KEYS.contains(&path.name());
+            let is_secret = SECRET_KEYS.contains(&key.rsplit('.').next().unwrap());
             let value = value.get(if is_secret { SECRETS } else { VALUES });
             if in_file {
                 lines.insert(key, value);
             } else {
-                environment.push((path.variable(), value.replace('\'', "\"")));
+                environment.push((format!("POSTDATE_{}", key.replace('.', "__").to_uppercase()), value.replace('\'', "\"")));
             }
         }
         let text: String = lines.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();

@@ -1,13 +1,17 @@
-//! Decodes `[traces]`: the collector, and the share of traces. Without an endpoint there are none.
+//! `[traces]`: the collector, and the share of traces. Without an endpoint there are none.
 
-use super::decode::{At, Range};
+use super::check::At;
+use super::decode::invalid;
 use super::secret::Secret;
 use serde::Deserialize;
+use serde::de::{Deserializer, Error};
 use url::Url;
 
 /// Where traces go.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(crate) struct Traces {
+    #[serde(deserialize_with = "endpoint")]
     pub(crate) endpoint: Option<Url>,
     /// The whole value of the `Authorization` header.
     pub(crate) authorization: Option<Secret>,
@@ -15,53 +19,42 @@ pub(crate) struct Traces {
     pub(crate) one_in: u32,
 }
 
-const ONE_IN: Range<u32> = Range::new(1, 1, 1_000_000);
-
-const URL_FORM: &str = "write the collector's address for OTLP over HTTP, such as \"http://127.0.0.1:4318\", without /v1/traces";
-
-/// `[traces]` as it is written.
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct TracesTable {
-    endpoint: Option<String>,
-    authorization: Option<Secret>,
-    authorization_file: Option<String>,
-    one_in: Option<i64>,
+impl Default for Traces {
+    fn default() -> Self {
+        Self {
+            endpoint: None,
+            authorization: None,
+            one_in: 1,
+        }
+    }
 }
 
-pub(super) fn check(at: &At<'_>, table: TracesTable) -> Traces {
-    let authorization = at
-        .key("authorization")
-        .secret(table.authorization, table.authorization_file);
-    let endpoint = at.key("endpoint");
-    if let Some((at, value)) = &authorization {
-        if !endpoint.is_set() {
+impl Traces {
+    pub(super) fn check(&self, at: &At<'_>) {
+        at.key("one_in").in_range(self.one_in, "1", "1000000");
+        let Some(value) = &self.authorization else {
+            return;
+        };
+        let at = at.key("authorization");
+        at.check_secret(Some(value));
+        if self.endpoint.is_none() {
             at.refuse(
                 "a login without traces.endpoint",
                 "add the endpoint, or remove the login",
             );
         }
-        if !value
-            .expose()
-            .bytes()
-            .all(|byte| byte == b' ' || byte.is_ascii_graphic())
-        {
+        let is_allowed = |c: char| c == ' ' || c.is_ascii_graphic();
+        if !value.expose().chars().all(is_allowed) {
             at.refuse(
                 "the value has characters that a header may not have",
                 "write the header's value in one line of ASCII: Bearer <token>",
             );
         }
     }
-    let one_in = at.key("one_in").number_in_range(table.one_in, &ONE_IN);
-    Traces {
-        endpoint: table.endpoint.and_then(|text| check_url(&endpoint, &text)),
-        authorization: authorization.map(|(_, value)| value),
-        one_in: one_in.unwrap_or(ONE_IN.default),
-    }
 }
 
-fn check_url(at: &At<'_>, text: &str) -> Option<Url> {
-    let what = match Url::parse(text) {
+fn endpoint<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Url>, D::Error> {
+    let what = match Url::parse(&String::deserialize(deserializer)?) {
         Err(_) => "the address is not understood",
         Ok(url) if !["http", "https"].contains(&url.scheme()) => {
             "the address begins with neither http:// nor https://"
@@ -76,8 +69,8 @@ fn check_url(at: &At<'_>, text: &str) -> Option<Url> {
         Ok(url) if url.path().ends_with("/v1/traces") => {
             "the address ends with /v1/traces, which Postdate appends"
         }
-        Ok(url) => return Some(url),
+        Ok(url) => return Ok(Some(url)),
     };
-    at.refuse(what, URL_FORM);
-    None
+    let fix = "write the collector's address for OTLP over HTTP, such as \"http://127.0.0.1:4318\", without /v1/traces";
+    Err(D::Error::custom(invalid(what, fix)))
 }

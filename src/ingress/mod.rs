@@ -27,7 +27,7 @@ mod read_loop;
 mod shard_init;
 mod store_check;
 
-pub(crate) use appender::{Appender, AppenderHandle, AppenderInbox, appender_channels};
+pub(crate) use appender::{Appender, AppenderHandle, appender_channels};
 pub(crate) use read_loop::Ingress;
 
 use crate::broker::{self, Source};

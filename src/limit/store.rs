@@ -36,6 +36,3 @@ pub(crate) const STORE_RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
 /// A subscription to hints is renewed after this time. This ends a subscription that broke
 /// without an error.
 pub(crate) const HINTS_RESUBSCRIBE_INTERVAL: Duration = Duration::from_secs(300);
-
-/// Wait after a subscription to hints failed.
-pub(crate) const HINTS_RETRY_DELAY: Duration = Duration::from_secs(1);

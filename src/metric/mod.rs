@@ -15,19 +15,13 @@ pub(crate) use metrics::{Counter, Gauge, Histogram};
 pub(crate) use shard::{LeaseHeld, ShardGauges};
 pub(crate) use store::{Operation, StoreMetrics};
 
-/// One metric. `docs/metrics.md` repeats this list, and a test compares them.
+/// One metric. `docs/metrics.md` repeats this list with advice, and a test compares them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instrument {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
     pub(crate) labels: &'static [&'static str],
     pub(crate) description: &'static str,
-    /// Advice for the operator when the value changes. Shown in `docs/metrics.md` only.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "read by the test of docs/metrics.md")
-    )]
-    pub(crate) action: &'static str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,14 +45,12 @@ macro_rules! instruments {
     ($(
         $id:ident $name:literal $kind:expr, [$($label:literal),*]
         $description:literal
-        $action:literal
     )+) => {
         $(const $id: Instrument = Instrument {
             name: $name,
             kind: $kind,
             labels: &[$($label),*],
             description: $description,
-            action: $action,
         };)+
         /// In the order of a message's life.
         pub(crate) const ALL: &[Instrument] = &[$($id),+];
@@ -68,154 +60,104 @@ macro_rules! instruments {
 instruments! {
     ACCEPTED "postdate_accepted_total" Kind::Counter, ["route"]
         "Records read from the source, including those that become dead letters."
-        "Flat while the source's lag grows: ingress does not read. See /readyz and the store's errors."
     STORED "postdate_stored_total" Kind::Counter, ["route"]
         "Messages that the store has accepted."
-        "More than a moment behind accepted: the store is slow or rejects writes."
     DELIVERED "postdate_delivered_total" Kind::Counter, ["route"]
         "Messages that their target has acknowledged."
-        "Flat while messages are due: see lateness, in flight, and /readyz."
     LATENESS_SECONDS "postdate_lateness_seconds" LATENESS, ["route"]
         "Seconds from the due time to the acknowledgement, of messages that were stored before they were due."
-        "Rises on all routes: too little CPU, or a slow store. Rises on one route: its target is slow."
     EARLY "postdate_early_total" Kind::Counter, ["route"]
         "Messages acknowledged before their due time, by the worker's clock."
-        "Act: never early is the first promise. Look for a clock that was set back between sending and acknowledgement. If there is none, report a bug."
     LATE "postdate_late_total" Kind::Counter, ["route"]
         "Messages that were stored behind the cursor, because they were due already."
-        "Producers send delays that are shorter than the time to store a message, or ingress lags."
     STALLED "postdate_stalled_seconds" Kind::Gauge, ["route"]
         "Seconds without a claim or a finished message in a shard of this process that has due or in-flight messages; the maximum of its shards."
-        "Above 60: a shard is stuck. Lateness does not show it while other shards deliver. See /readyz, the target, and the log."
     DEAD_LETTERED "postdate_dead_lettered_total" Kind::Counter, ["route", "reason"]
         "Messages sent to the dead-letter topic, by the code in `postdate-error`."
-        "Look at the dead letters. The codes are explained below."
     RETRIED "postdate_retried_total" Kind::Counter, ["route", "reason"]
         "Deliveries that failed and were retried through the source, by code."
-        "A target is missing or does not answer. After the last attempt its messages become dead letters."
     CANCELLED "postdate_cancelled_total" Kind::Counter, ["route"]
         "Messages cancelled or replaced before delivery."
-        "No action: producers asked for it."
     CANCEL_MISSED "postdate_cancel_missed_total" Kind::Counter, ["route"]
         "Cancels that came too late, or whose id matched no pending message."
-        "Producers cancel after the due time, with unknown ids, or on another partition."
     POSSIBLE_DUPLICATES "postdate_possible_duplicates_total" Kind::Counter, ["route"]
         "Messages sent again because the outcome of the first attempt is unknown; an upper bound after the store lost data."
-        "After crashes and takeovers: expected. Steadily: a shard changes its worker repeatedly, or a target times out."
     TRANSACTIONS_COMMITTED "postdate_transactions_committed_total" Kind::Counter, ["route"]
         "Exactly-once: committed transactions."
-        "At most 50 per second and shard. Flat while messages are due: see /readyz and the log."
     TRANSACTIONS_ABORTED "postdate_transactions_aborted_total" Kind::Counter, ["route"]
         "Exactly-once: transactions aborted because a record was rejected; the next transaction delivers their messages."
-        "Together with dead letters and retries: expected. Otherwise the target's cluster is slow or was unreachable."
     COMMIT_SECONDS "postdate_commit_seconds" LATENCY, ["route"]
         "Exactly-once: seconds from the last acknowledgement in a transaction to its commit."
-        "Rises: the cluster's transaction coordinators are busy. Lateness follows."
     PRODUCERS_FENCED "postdate_transactors_fenced_total" Kind::Counter, ["route"]
         "Exactly-once: transactional producers that were fenced by a successor, or whose transaction timed out."
-        "After takeovers: expected. Steadily: two deployments have the same name, or the cluster stalls for seconds."
     QUARANTINED_RUNS "postdate_quarantined_runs_total" Kind::Counter, ["route"]
         "Stored runs that could not be read and were moved to quarantine."
-        "Act: their messages are not delivered. Find out what else writes to this Redis. Keep the quarantine."
     COMPACTED_RUNS "postdate_rewritten_runs_total" Kind::Counter, ["route"]
         "Runs rewritten by compaction, because they were too small to be efficient or too large for the memory budget."
-        "No action: no message waits for it. If it stays flat for long, the store needs more memory and timers read more."
     SOURCE_GAP_MESSAGES "postdate_source_gap_messages_total" Kind::Counter, ["route"]
         "Messages that the source deleted before they were stored; an upper bound for a NATS stream with other subjects."
-        "Act: they are lost. Raise the source's retention and limits above the longest outage."
     SUSPICIOUS_DUE "postdate_suspicious_due_total" Kind::Counter, ["route"]
         "Messages with a due time before the year 2000, which are delivered at once."
-        "A producer sends seconds instead of milliseconds."
     TIMESTAMP_AHEAD "postdate_timestamp_ahead_total" Kind::Counter, ["route"]
         "Records whose timestamp is ahead of the reader's clock."
-        "A producer's clock is ahead. Delays that start at the timestamp end too late."
     PENDING "postdate_pending_messages" Kind::Gauge, ["route", "topic", "partition"]
         "Messages in a shard's stored runs; a run counts until its last message is delivered. 0 in processes that do not read the partition."
-        "Grows without end: more messages are scheduled than delivered. The memory of Redis grows with it."
     DUE_SOON "postdate_due_soon_messages" Kind::Gauge, ["route", "topic", "partition"]
         "Messages of a shard that are overdue or due within five minutes, estimated from counts per minute and hour. 0 in processes that do not read the partition."
-        "Rises before a peak. Divide it by the messages that one timer delivers in five minutes to get the number of timers (see the page on scaling)."
     INGRESS_LAG "postdate_ingress_lag_messages" Kind::Gauge, ["route", "topic", "partition"]
         "Records of a partition that are not read yet: its last known end minus the read position. 0 in processes that do not read the partition."
-        "Grows: more arrives than is stored. See the store's latency and errors, then add ingress processes, up to one per partition."
     QUARANTINED "postdate_quarantined_messages" Kind::Gauge, ["route", "topic", "partition"]
         "Messages in the quarantined runs of a shard. 0 in processes that do not read the partition."
-        "Act while it is above 0: these messages are not delivered. The log names each run."
     STORED_BYTES "postdate_stored_bytes" Kind::Gauge, ["route", "topic", "partition"]
         "Compressed bytes of a shard's runs, without the overhead of the store. 0 in processes that do not read the partition."
-        "Grows with the pending messages. Redis needs more than this (see the page on sizing). Its INFO memory shows the free memory."
     LEDGER "postdate_ledger_messages" Kind::Gauge, ["route", "topic", "partition", "count"]
         "Messages in a shard's ledger, by `count`: accepted, delivered, cancelled, dead_lettered, quarantined, sent_back, pending. 0 in processes that do not read the partition."
-        "Accepted is the sum of the others. A value may fall after the store lost data: see the page on the store."
     LEDGER_DIFFERENCE "postdate_ledger_difference_messages" Kind::Gauge, ["route", "topic", "partition"]
         "Messages accepted minus all other counts of the ledger; 0 while the ledger is unsure."
-        "Act while it is not 0. Above 0: messages are missing. Below 0: more messages finished than were accepted. Run `postdate ledger`."
     LEDGER_UNSURE "postdate_ledger_unsure" Kind::Gauge, ["route", "topic", "partition"]
         "1 while a shard's ledger cannot be exact, because the store lost data or a timer lost its lease; otherwise 0."
-        "After such a loss: expected, until no message of the shard is pending."
     PARTITION_ASSIGNED "postdate_partition_assigned" Kind::Gauge, ["route", "topic", "partition"]
         "1 while this process reads the partition, otherwise 0."
-        "The sum over all processes is 1 per partition. 0 for minutes: no process reads it."
     LEASE_HELD "postdate_lease_held" Kind::Gauge, ["route", "topic", "partition"]
         "1 while this process holds the shard's lease, otherwise 0."
-        "The sum over all processes is 1 per shard. 0 for longer than the lease: no process delivers it."
     LEASES_HELD "postdate_leases_held" Kind::Gauge, []
         "Leases that this process holds."
-        "Very different between processes: some cannot acquire their share. See their logs."
     WORKERS "postdate_timer_workers" Kind::Gauge, []
         "Live timer processes that this process knows, including itself."
-        "Not the expected number: a process has ended or cannot reach the store. Different between processes: check clocks and logs."
     LEASES_ACQUIRED "postdate_leases_taken_total" Kind::Counter, []
         "Leases that this process acquired: of free shards, after a handover, or after their holder died."
-        "After a worker joined or left: expected. Steadily: shards change their worker without a reason. See the logs."
     LEASES_HANDED_OVER "postdate_leases_handed_over_total" Kind::Counter, []
         "Leases that this process released for another worker, after all claimed messages were finished."
-        "After a worker joined, or when this one stops: expected."
     HANDOVERS_POSTPONED "postdate_hand_overs_put_off_total" Kind::Counter, []
         "Handovers postponed because in-flight messages were not acknowledged in time."
-        "A target does not acknowledge messages. See lateness and /readyz."
     LEASES_LOST "postdate_leases_lost_total" Kind::Counter, []
         "Leases that expired and were acquired by another worker, or whose shard the store lost."
-        "The process was frozen, starved or cut off from the store for longer than the lease, or the store lost data."
     LEASES_EXPIRED "postdate_leases_run_out_total" Kind::Counter, []
         "Leases that this process did not renew in time; it does not deliver the shard until it has renewed the lease."
-        "The same reasons as for lost leases. If none is lost, `timer.lease` is too short for this store and machine."
     LOADED_MESSAGES "postdate_loaded_messages" Kind::Gauge, []
         "Messages in the memory of this process, loaded ahead of their due time."
-        "Follows the number of messages that are due soon. The memory budget bounds it."
     IN_FLIGHT_MESSAGES "postdate_in_flight_messages" Kind::Gauge, []
         "Messages sent to a target and not acknowledged yet."
-        "At its limit for long: the target is the bottleneck."
     MEMORY_USED "postdate_memory_used_bytes" Kind::Gauge, []
         "Bytes of memory that loaded messages use."
-        "At the budget: messages are loaded later. Raise `timer.memory` if lateness rises too."
     MEMORY_BUDGET "postdate_memory_budget_bytes" Kind::Gauge, []
         "Maximum bytes of memory for loaded messages (`timer.memory`)."
-        "No action: it changes only with the configuration."
     STORE_LATENCY_SECONDS "postdate_store_latency_seconds" LATENCY, ["operation"]
         "Seconds that a call to the store took, successful or not."
-        "Rises: Redis is busy, swaps, or is far away. Lateness follows."
     STORE_ERRORS "postdate_store_errors_total" Kind::Counter, ["operation"]
         "Calls to the store that failed; each is repeated."
-        "The log names the error. If the store is full, raise the maxmemory of Redis, or free disk space for the embedded store."
     SPANS_EXPORTED "postdate_spans_exported_total" Kind::Counter, []
         "Spans that the collector of `traces.endpoint` has accepted."
-        "Flat: no producer samples its traces, or spans are dropped."
     SPANS_DROPPED "postdate_spans_dropped_total" Kind::Counter, []
         "Spans dropped because the collector did not accept them or was too slow."
-        "Delivery is not affected. The log names the reason. If the collector is too slow, raise `traces.one_in`."
     CLOCK_SKEW "postdate_clock_skew_seconds" Kind::Gauge, []
         "This process' clock minus the store's clock, in seconds."
-        "Near `timer.max_clock_skew`: fix the time synchronisation, otherwise the store rejects claims."
     READY "postdate_ready" Kind::Gauge, []
         "1 while /readyz reports the process as ready, otherwise 0."
-        "0 for longer than a start or a restart of the store: /readyz and the log name the part and the reason."
     DEGRADED "postdate_degraded" Kind::Gauge, []
         "1 while the process is ready and /readyz lists a problem under `degraded`, otherwise 0."
-        "1: /readyz names the problem. Usually a target topic is missing, or the client may not write to it."
     START_TIME "postdate_start_time_seconds" Kind::Gauge, []
         "Start time of the process, in seconds since 1970."
-        "Changes often: the process ends and is restarted. The last lines of its log say why."
 }
 
 impl Instrument {
@@ -434,7 +376,7 @@ mod tests {
             describe();
             body();
         });
-        let page = recorder.handle().render();
+        let page = recorder.render();
         page.lines().map(str::to_owned).collect()
     }
 
@@ -541,7 +483,7 @@ mod tests {
         }
     }
 
-    /// The row of a metric in docs/metrics.md.
+    /// The row of a metric in docs/metrics.md, without the advice in its last column.
     fn row(instrument: &Instrument) -> String {
         let labels: Vec<String> = instrument
             .labels
@@ -549,18 +491,29 @@ mod tests {
             .map(|label| format!("`{label}`"))
             .collect();
         format!(
-            "| `{}` | {} | {} | {} | {} |\n",
+            "| `{}` | {} | {} | {} | ",
             instrument.name,
             instrument.kind_name(),
             labels.join(" "),
-            instrument.description,
-            instrument.action
+            instrument.description
         )
     }
 
     #[test]
     fn the_page_on_metrics_has_the_same_list() {
-        let instruments: String = ALL.iter().map(row).collect();
+        let page = include_str!("../../docs/metrics.md");
+        let rows: Vec<&str> = page
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .collect();
+        assert_eq!(rows.len(), ALL.len());
+        for (actual, expected) in rows.iter().zip(ALL.iter().map(row)) {
+            let advice = actual.strip_prefix(&expected);
+            assert!(
+                advice.is_some_and(|advice| advice.len() > " |".len()),
+                "docs/metrics.md has {actual}, and should have {expected}"
+            );
+        }
         let reasons: String = Reason::ALL
             .iter()
             .map(|reason| format!("| `{}` | {} |\n", reason.code(), reason.meaning()))
@@ -569,15 +522,7 @@ mod tests {
             .iter()
             .map(|(_, name)| format!("`{name}`"))
             .collect();
-        let page = include_str!("../../docs/metrics.md");
-        for part in [&instruments, &operations.join(" ")] {
-            assert!(page.contains(part), "docs/metrics.md should have:\n{part}");
-        }
-        assert_eq!(
-            page.matches("\n| `").count(),
-            ALL.len(),
-            "docs/metrics.md has other rows"
-        );
+        assert!(page.contains(&operations.join(" ")), "{operations:?}");
         let contract = include_str!("../../docs/contract.md");
         assert!(
             contract.ends_with(&reasons),

@@ -2,9 +2,9 @@
 
 use super::query_context;
 use super::wiring::Wiring;
-use crate::admin::{self, Auth, Endpoint, Tls};
+use crate::admin::{self, Auth, Endpoint};
 use crate::clock::{Clock, WallClock};
-use crate::config::{self, Secret};
+use crate::config::Secret;
 use crate::metric;
 use crate::task::TaskGroup;
 use crate::telemetry::Telemetry;
@@ -19,8 +19,12 @@ pub(super) fn start(
     telemetry: &Telemetry,
 ) -> Result<()> {
     let (queries, queries_in) = admin::queries::channel();
-    let tls = tls(&wiring.config.admin)?;
-    let auth = auth(&wiring.config.admin);
+    let admin = &wiring.config.admin;
+    let tls = admin.tls()?;
+    let auth = Auth::new(
+        admin.token.as_ref().map(Secret::expose),
+        admin.client_ca.is_some(),
+    );
     let health = wiring.health.clone();
     let render_metrics = render_metrics(wiring, telemetry);
     group.spawn_thread("admin", move |stop| async move {
@@ -44,22 +48,6 @@ pub(super) fn start(
         anyhow::Ok(())
     })?;
     Ok(())
-}
-
-fn auth(admin: &config::Admin) -> Auth {
-    let client_ca = admin.tls.as_ref().and_then(|tls| tls.client_ca.as_ref());
-    Auth::new(
-        admin.token.as_ref().map(Secret::expose),
-        client_ca.is_some(),
-    )
-}
-
-fn tls(admin: &config::Admin) -> Result<Option<Tls>> {
-    let Some(tls) = &admin.tls else {
-        return Ok(None);
-    };
-    let tls = Tls::new(&tls.certificate, &tls.key, tls.client_ca.as_deref())?;
-    Ok(Some(tls))
 }
 
 /// Renders all metrics, and updates those of the process before.

@@ -162,23 +162,34 @@ pub(crate) fn kafka_cluster(config: &Config, name: &str) -> kafka::Cluster {
 
 pub(crate) fn nats_cluster(config: &Config, name: &str) -> nats::Cluster {
     let nats = &config.nats[name];
-    let secret = |secret: &config::Secret| secret.expose().to_owned();
     nats::Cluster {
         name: name.into(),
         deployment: config.deployment.as_str().into(),
         urls: nats.urls().collect(),
         domain: nats.domain.clone(),
-        login: match &nats.login {
-            config::Login::Anonymous => nats::Login::Anonymous,
-            config::Login::User { name, password } => nats::Login::User {
-                name: name.clone(),
-                password: secret(password),
-            },
-            config::Login::Token(token) => nats::Login::Token(secret(token)),
-            config::Login::Nkey(seed) => nats::Login::Nkey(secret(seed)),
-            config::Login::Credentials(text) => nats::Login::Credentials(secret(text)),
-        },
+        login: nats_login(nats),
         ca: nats.ca.clone(),
-        client_certificate: nats.certificate.clone(),
+        client_certificate: nats.certificate.clone().zip(nats.certificate_key.clone()),
     }
+}
+
+/// The configuration has at most one login.
+fn nats_login(nats: &config::Nats) -> nats::Login {
+    let trimmed = |secret: &config::Secret| secret.expose().trim().to_owned();
+    let in_url = nats.url_login().map(|(name, password)| match password {
+        Some(password) => nats::Login::User { name, password },
+        None => nats::Login::Token(name),
+    });
+    let user = nats.username.clone().zip(nats.password.as_ref());
+    let user = user.map(|(name, password)| nats::Login::User {
+        name,
+        password: password.expose().to_owned(),
+    });
+    let credentials = nats.credentials.as_ref();
+    in_url
+        .or(user)
+        .or(nats.token.as_ref().map(trimmed).map(nats::Login::Token))
+        .or(nats.nkey.as_ref().map(trimmed).map(nats::Login::Nkey))
+        .or(credentials.map(|text| nats::Login::Credentials(text.expose().to_owned())))
+        .unwrap_or(nats::Login::Anonymous)
 }

@@ -3,7 +3,8 @@
 
 use super::wiring::Wiring;
 use crate::clock::{Clock, WallClock};
-use crate::limit::{HINT_QUEUE_MAX, HINTS_RETRY_DELAY, URGENT_HINT_WITHIN};
+use crate::config::Role;
+use crate::limit::{HINT_QUEUE_MAX, STORE_RETRY_DELAY_MAX, URGENT_HINT_WITHIN};
 use crate::model::Hint;
 use crate::store::{Error, Notifier};
 use crate::task::{StopToken, TaskGroup};
@@ -22,7 +23,11 @@ pub(super) fn start(
         return Ok(None);
     };
     let (hints, hints_in) = mpsc::channel(HINT_QUEUE_MAX);
-    let timer = wiring.config.roles.timer.then(|| timer.clone());
+    let timer = wiring
+        .config
+        .roles
+        .contains(&Role::Timer)
+        .then(|| timer.clone());
     group.spawn_thread("hints", move |stop| async move {
         serve(notifier, hints_in, timer, stop).await;
         anyhow::Ok(())
@@ -56,7 +61,7 @@ async fn publish(notifier: &dyn Notifier, mut own: mpsc::Receiver<Hint>) {
                 &error,
                 "cannot send hints to other processes: their messages may be up to 250 ms late",
             );
-            tokio::time::sleep(HINTS_RETRY_DELAY).await;
+            tokio::time::sleep(STORE_RETRY_DELAY_MAX).await;
         }
         urgent.clear();
     }
@@ -74,7 +79,7 @@ async fn receive(notifier: &dyn Notifier, timer: Option<mpsc::Sender<Hint>>) {
                 &error,
                 "cannot receive hints from other processes: messages may be up to 250 ms late",
             );
-            tokio::time::sleep(HINTS_RETRY_DELAY).await;
+            tokio::time::sleep(STORE_RETRY_DELAY_MAX).await;
         }
     }
 }

@@ -5,7 +5,7 @@ use super::wiring::{StoreThread, Wiring, consumer_group, routing_rules};
 use crate::broker::Source;
 use crate::clock::WallClock;
 use crate::config::OnSourceGap;
-use crate::ingress::{self, Appender, AppenderHandle, AppenderInbox, Ingress};
+use crate::ingress::{self, Appender, Ingress};
 use crate::metric;
 use crate::model::Hint;
 use crate::run::ThinHours;
@@ -23,61 +23,48 @@ pub(super) fn start(
     hints: Vec<mpsc::Sender<Hint>>,
     process: u64,
 ) -> Result<()> {
-    let (handle, inbox) = ingress::appender_channels();
-    start_ingress(group, wiring, route.to_owned(), handle, process)?;
-    start_appender(group, wiring, route.to_owned(), inbox, hints)
-}
-
-fn start_ingress(
-    group: &mut TaskGroup,
-    wiring: &Arc<Wiring>,
-    route: String,
-    appender: AppenderHandle,
-    process: u64,
-) -> Result<()> {
-    let name = format!("ingress-{route}");
-    wiring.spawn_with_store(group, &name, async move |thread: StoreThread| {
+    let (appender, inbox) = ingress::appender_channels();
+    let name = route.to_owned();
+    let build_ingress = move |thread: StoreThread| {
         let wiring = &thread.wiring;
         let ports = ingress::Ports {
-            source: source(wiring, &route, process)?,
+            source: source(wiring, &name, process)?,
             store: thread.store,
             clock: Rc::new(WallClock),
-            health: ingress::HealthParts::new(&wiring.health, &route),
-            metric: metric::RouteMetrics::new(&route),
+            health: ingress::HealthParts::new(&wiring.health, &name),
+            metric: metric::RouteMetrics::new(&name),
             tracer: wiring.tracer.clone(),
             appender,
             timers_done: wiring.timers_done.clone(),
         };
-        thread.startup.finish();
-        let ingress = Ingress::new(options(wiring, &route), ports, process);
-        Ok(ingress.serve(thread.stop).await?)
-    })
-}
-
-fn start_appender(
-    group: &mut TaskGroup,
-    wiring: &Arc<Wiring>,
-    route: String,
-    inbox: AppenderInbox,
-    hints: Vec<mpsc::Sender<Hint>>,
-) -> Result<()> {
-    let name = format!("appender-{route}");
-    wiring.spawn_with_store(group, &name, async move |thread: StoreThread| {
-        let wiring = &thread.wiring;
+        let options = ingress::Options {
+            deployment: wiring.config.deployment.as_str().into(),
+            route: name.as_str().into(),
+            rules: routing_rules(&wiring.config, &name),
+            stops_at_gap: wiring.config.routes[&name].on_source_gap == OnSourceGap::Stop,
+            thin: ThinHours::DEFAULT,
+        };
+        let ingress = Ingress::new(options, ports, process);
+        Ok(async move { Ok(ingress.serve(thread.stop).await?) })
+    };
+    let health = format!("route {route} appender");
+    let build_appender = move |thread: StoreThread| {
         let appender = Appender {
             store: thread.store,
             inbox,
             hints,
-            health: wiring.ready_part(&format!("route {route} appender")),
+            health: thread.wiring.ready_part(&health),
         };
-        thread.startup.finish();
         // Not `stop`: the ingress ends first, and closes the channel when everything is stored.
-        Ok(appender.serve(wiring.give_up.clone()).await?)
-    })
+        let give_up = thread.wiring.give_up.clone();
+        Ok(async move { Ok(appender.serve(give_up).await?) })
+    };
+    wiring.spawn_with_store(group, &format!("ingress-{route}"), build_ingress)?;
+    wiring.spawn_with_store(group, &format!("appender-{route}"), build_appender)
 }
 
 fn source(wiring: &Wiring, name: &str, process: u64) -> Result<Box<dyn Source>> {
-    let route = wiring.route(name);
+    let route = &wiring.config.routes[name];
     let options = SourceOptions {
         group: consumer_group(&wiring.config, name),
         member: format!("{process:016x}"),
@@ -90,14 +77,4 @@ fn source(wiring: &Wiring, name: &str, process: u64) -> Result<Box<dyn Source>> 
     Cluster::of(&wiring.config, &route.source.cluster)
         .source(options, health)
         .with_context(|| format!("route.{name}.source"))
-}
-
-fn options(wiring: &Wiring, name: &str) -> ingress::Options {
-    ingress::Options {
-        deployment: wiring.config.deployment.as_str().into(),
-        route: name.into(),
-        rules: routing_rules(&wiring.config, name),
-        stops_at_gap: wiring.route(name).on_source_gap == OnSourceGap::Stop,
-        thin: ThinHours::DEFAULT,
-    }
 }

@@ -28,7 +28,7 @@ pub(crate) use store_factory::{StoreFactory, query_context, redis_options};
 pub(crate) use wiring::{catalog, routing_rules};
 
 use crate::admin;
-use crate::config::Config;
+use crate::config::{Config, Role};
 use crate::health::Health;
 use crate::limit::{DRAIN_TIMEOUT, HINT_QUEUE_MAX, SHUTDOWN_TIMEOUT};
 use crate::task::{self, StopToken, TaskGroup};
@@ -53,7 +53,6 @@ pub(crate) fn serve(config: &Config, telemetry: &Telemetry) -> Result<()> {
 /// The running roles.
 pub(crate) struct Service {
     group: TaskGroup,
-    health: Health,
     give_up: StopToken,
 }
 
@@ -73,7 +72,7 @@ impl Service {
         let wiring = Arc::new(Wiring {
             config: config.clone(),
             store,
-            health: health.clone(),
+            health,
             tracer,
             timers_done: give_up.child_token(),
             give_up: give_up.clone(),
@@ -81,30 +80,22 @@ impl Service {
         admin_threads::start(&mut group, &wiring, listener, telemetry)?;
         let (hints_out, hints_in) = mpsc::channel(HINT_QUEUE_MAX);
         let notifier = hints::start(&mut group, &wiring, &hints_out, random.random())?;
-        if config.roles.ingress {
-            let mut hint_receivers: Vec<_> = notifier.into_iter().collect();
-            hint_receivers.extend(config.roles.timer.then(|| hints_out.clone()));
+        let has_timer = config.roles.contains(&Role::Timer);
+        if config.roles.contains(&Role::Ingress) {
+            let timer = has_timer.then(|| hints_out.clone());
+            let hint_receivers: Vec<_> = notifier.into_iter().chain(timer).collect();
             for route in config.routes.keys() {
                 let (hints, process) = (hint_receivers.clone(), random.random());
                 ingress_threads::start(&mut group, &wiring, route, hints, process)?;
             }
         }
-        if config.roles.timer {
-            let hints = (hints_out, hints_in);
-            timer_threads::start(&mut group, &wiring, hints, random.random())?;
+        if has_timer {
+            timer_threads::start(&mut group, &wiring, hints_out, hints_in, random.random())?;
         } else {
             wiring.timers_done.cancel();
         }
         startup.unregister();
-        Ok(Self {
-            group,
-            health,
-            give_up,
-        })
-    }
-
-    pub(crate) fn health(&self) -> &Health {
-        &self.health
+        Ok(Self { group, give_up })
     }
 
     /// Waits until `stop` is ready or a thread fails, then drains all roles. After

@@ -66,10 +66,7 @@ pub(crate) fn redis_options(config: &Config, redis: &config::Redis) -> redis::Op
     redis::Options {
         url: redis.url.expose().to_owned(),
         username: redis.username.clone(),
-        password: redis
-            .password
-            .as_ref()
-            .map(|password| password.expose().to_owned()),
+        password: redis.password.as_ref().map(|it| it.expose().to_owned()),
         deployment: config.deployment.clone(),
     }
 }
@@ -77,12 +74,13 @@ pub(crate) fn redis_options(config: &Config, redis: &config::Redis) -> redis::Op
 /// The parts of the configuration that queries need. Holds no secret.
 pub(crate) fn query_context(config: &Config) -> QueryContext {
     let store = match &config.store {
-        config::Store::Redis(redis) => format!("redis {}", address(redis.url.expose())),
+        config::Store::Redis(redis) => {
+            let address = address(redis.url.expose());
+            format!("redis {}", address.as_deref().unwrap_or("?"))
+        }
         config::Store::Embedded(config::Embedded { path }) => {
-            format!(
-                "folder {}",
-                std::path::absolute(path).as_ref().unwrap_or(path).display()
-            )
+            let absolute = std::path::absolute(path);
+            format!("folder {}", absolute.as_ref().unwrap_or(path).display())
         }
     };
     let routes = config
@@ -96,14 +94,11 @@ pub(crate) fn query_context(config: &Config) -> QueryContext {
     }
 }
 
-fn address(url: &str) -> String {
-    let url = Url::parse(url).ok();
-    let part = |url: Url| {
-        Some(format!(
-            "{}:{}",
-            url.host_str()?,
-            url.port().unwrap_or(6379)
-        ))
-    };
-    url.and_then(part).unwrap_or_else(|| "?".to_owned())
+fn address(url: &str) -> Option<String> {
+    let url = Url::parse(url).ok()?;
+    Some(format!(
+        "{}:{}",
+        url.host_str()?,
+        url.port().unwrap_or(6379)
+    ))
 }

@@ -15,8 +15,8 @@ use crate::store::Store;
 use crate::task::{self, TaskGroup};
 use crate::timer::{
     self, ClusterProducers, CompactionPolicy, CompactionReply, CompactionTask, Compactor,
-    DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper, LoadReply, LoadRequest, Loader, Producers,
-    ReleaseResult, RetryPolicy, RouteCatalog, RouteOptions,
+    DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper, Loader, Producers, ReleaseResult,
+    RetryPolicy, RouteCatalog, RouteOptions,
 };
 use anyhow::{Context, Result};
 use rand::rngs::StdRng;
@@ -26,36 +26,28 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// `hints` is the queue of hints; the timer keeps a sender, so that it stays open without an
-/// ingress.
+/// The timer keeps `hint_sender`, so that the queue of hints stays open without an ingress.
 pub(super) fn start(
     group: &mut TaskGroup,
     wiring: &Arc<Wiring>,
-    hints: (mpsc::Sender<Hint>, mpsc::Receiver<Hint>),
+    hint_sender: mpsc::Sender<Hint>,
+    hints: mpsc::Receiver<Hint>,
     seed: u64,
 ) -> Result<()> {
     let mut random = StdRng::seed_from_u64(seed);
     let run_writer: u64 = random.random();
     let worker: u64 = random.random();
-    let (hint_sender, hints) = hints;
     let (requests, requests_in) = mpsc::channel(LOADER_QUEUE_MAX);
     let (replies_out, replies) = mpsc::channel(LOADER_REPLIES_MAX);
     let (compaction_jobs, jobs_in) = mpsc::channel(COMPACT_REQUEST_QUEUE_MAX);
     let (results_out, compaction_results) = mpsc::channel(COMPACT_RESULT_QUEUE_MAX);
     let timers_done = wiring.timers_done.clone().drop_guard();
-    wiring.spawn_with_store(group, "timer", async move |thread: StoreThread| {
-        let _timers_done = timers_done;
-        let _hint_sender = hint_sender;
+    wiring.spawn_with_store(group, "timer", move |thread: StoreThread| {
         let wiring = &thread.wiring;
         let (lease_events_out, lease_events) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
-        let (releases_out, releases) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
-        let leases = lease_keeper(
-            wiring,
-            thread.store.clone(),
-            seed,
-            lease_events_out,
-            releases,
-        )?;
+        let (release_results, releases) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
+        let store = thread.store.clone();
+        let leases = lease_keeper(wiring, store, seed, lease_events_out, releases)?;
         let ports = timer::Ports {
             store: thread.store,
             clock: Rc::new(WallClock),
@@ -63,7 +55,7 @@ pub(super) fn start(
             clock_health: wiring.ready_part("clock ahead"),
             metric: metric::TimerMetrics::new(),
             lease_events,
-            release_results: releases_out,
+            release_results,
             requests,
             replies,
             hints,
@@ -71,33 +63,25 @@ pub(super) fn start(
             compaction_results,
         };
         let dispatcher = Dispatcher::new(options(wiring), ports, producers(wiring, worker)?);
-        thread.startup.finish();
-        let (give_up, timers_done) = (wiring.give_up.clone(), wiring.timers_done.clone());
-        Ok(timer::serve(leases, dispatcher, thread.stop, give_up, timers_done).await?)
+        let (give_up, done) = (wiring.give_up.clone(), wiring.timers_done.clone());
+        Ok(async move {
+            let _guards = (timers_done, hint_sender);
+            Ok(timer::serve(leases, dispatcher, thread.stop, give_up, done).await?)
+        })
     })?;
-    start_loader(group, wiring, requests_in, replies_out)?;
-    start_compactor(group, wiring, jobs_in, results_out, run_writer)
-}
-
-fn start_loader(
-    group: &mut TaskGroup,
-    wiring: &Arc<Wiring>,
-    requests: mpsc::Receiver<Vec<LoadRequest>>,
-    replies: mpsc::Sender<LoadReply>,
-) -> Result<()> {
-    wiring.spawn_with_store(group, "loader", async move |thread: StoreThread| {
-        let wiring = &thread.wiring;
+    wiring.spawn_with_store(group, "loader", move |thread: StoreThread| {
         let loader = Loader {
             store: thread.store,
-            requests,
-            replies,
-            health: wiring.ready_part("loader"),
+            requests: requests_in,
+            replies: replies_out,
+            health: thread.wiring.ready_part("loader"),
         };
-        thread.startup.finish();
         // Not `stop`: a stopping timer still loads for its handovers, and closes the channel at its
         // end.
-        Ok(loader.serve(wiring.give_up.clone()).await?)
-    })
+        let give_up = thread.wiring.give_up.clone();
+        Ok(async move { Ok(loader.serve(give_up).await?) })
+    })?;
+    start_compactor(group, wiring, jobs_in, results_out, run_writer)
 }
 
 fn start_compactor(
@@ -107,7 +91,7 @@ fn start_compactor(
     replies: mpsc::Sender<CompactionReply>,
     writer: u64,
 ) -> Result<()> {
-    wiring.spawn_with_store(group, "compactor", async move |thread: StoreThread| {
+    wiring.spawn_with_store(group, "compactor", move |thread: StoreThread| {
         task::lower_thread_priority();
         let compactor = Compactor {
             store: thread.store,
@@ -116,8 +100,7 @@ fn start_compactor(
             policy: CompactionPolicy::DEFAULT,
             writer,
         };
-        thread.startup.finish();
-        Ok(compactor.serve(thread.stop).await?)
+        Ok(async move { Ok(compactor.serve(thread.stop).await?) })
     })
 }
 

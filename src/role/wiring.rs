@@ -26,72 +26,57 @@ pub(super) struct Wiring {
     pub(super) timers_done: StopToken,
 }
 
-/// Everything that the body of a thread with a store connection works with.
+/// Everything that a thread with a store connection works with.
 pub(super) struct StoreThread {
     pub(super) wiring: Arc<Wiring>,
     pub(super) store: Rc<dyn Store>,
     pub(super) stop: StopToken,
-    pub(super) startup: Startup,
-}
-
-/// Keeps the process unready until the thread has registered its own health parts. It is registered
-/// before the thread starts, so the process is never ready while some threads have not started.
-pub(super) struct Startup(HealthPart);
-
-impl Startup {
-    pub(super) fn finish(self) {
-        self.0.set_ready();
-        self.0.unregister();
-    }
 }
 
 impl Wiring {
-    /// Starts a thread that has a store connection of its own. Runs `body` once the store has
-    /// answered.
-    pub(super) fn spawn_with_store<B>(
+    /// Starts a thread that has a store connection of its own. Once the store has answered, `build`
+    /// registers the thread's health parts and returns its loop. Until then the process is not
+    /// ready, because of a part that is registered before the thread starts.
+    pub(super) fn spawn_with_store<B, F>(
         self: &Arc<Self>,
         group: &mut TaskGroup,
         name: &str,
-        body: B,
+        build: B,
     ) -> Result<()>
     where
-        B: AsyncFnOnce(StoreThread) -> Result<()> + Send + 'static,
+        B: FnOnce(StoreThread) -> Result<F> + Send + 'static,
+        F: Future<Output = Result<()>>,
     {
         let wiring = self.clone();
-        let startup = Startup(self.health.register(format!("store of {name}")));
+        let startup = self.health.register(format!("store of {name}"));
         group.spawn_thread(name, move |stop| async move {
-            let Some(store) = wiring.connect_store(&startup, &stop).await? else {
+            let connected = stop
+                .run_until_cancelled(wiring.connect_store(&startup))
+                .await;
+            let Some(store) = connected.transpose()? else {
                 return Ok(());
             };
-            let thread = StoreThread {
+            let serve = build(StoreThread {
                 wiring,
                 store,
                 stop,
-                startup,
-            };
-            body(thread).await
+            })?;
+            startup.set_ready();
+            startup.unregister();
+            serve.await
         })?;
         Ok(())
     }
 
-    /// Connects to the store, and retries while it does not answer. `None` if the process stops
-    /// first.
-    async fn connect_store(
-        &self,
-        startup: &Startup,
-        stop: &StopToken,
-    ) -> Result<Option<Rc<dyn Store>>> {
+    /// Connects to the store, and retries while it does not answer.
+    async fn connect_store(&self, startup: &HealthPart) -> Result<Rc<dyn Store>> {
         loop {
             match self.store.connect().await {
-                Ok(store) => return Ok(Some(store)),
-                Err(error) if error.is_transient() => startup.0.set_not_ready(error.to_string()),
+                Ok(store) => return Ok(store),
+                Err(error) if error.is_transient() => startup.set_not_ready(error.to_string()),
                 Err(error) => return Err(error).context("store.redis"),
             }
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return Ok(None),
-                () = tokio::time::sleep(STORE_RETRY_DELAY_MAX) => {}
-            }
+            tokio::time::sleep(STORE_RETRY_DELAY_MAX).await;
         }
     }
 
@@ -100,10 +85,6 @@ impl Wiring {
         let part = self.health.register(name);
         part.set_ready();
         part
-    }
-
-    pub(super) fn route(&self, name: &str) -> &config::Route {
-        &self.config.routes[name]
     }
 }
 

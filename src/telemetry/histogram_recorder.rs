@@ -10,31 +10,23 @@ use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Sh
 use metrics_exporter_prometheus::formatting::{
     write_help_line, write_metric_line, write_type_line,
 };
-use metrics_exporter_prometheus::{
-    LabelSet, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
-};
+use metrics_exporter_prometheus::{LabelSet, PrometheusBuilder, PrometheusRecorder};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Records all metrics of the process.
+/// Records all metrics of the process, and renders them at any time. Clones share them.
+#[derive(Clone)]
 pub(crate) struct MetricsRecorder {
     /// Counters and gauges.
-    inner: PrometheusRecorder,
-    histograms: Arc<[HistogramFamily]>,
-}
-
-/// Reads all metrics at any time. Clones read the same.
-#[derive(Clone)]
-pub(crate) struct MetricsHandle {
-    inner: PrometheusHandle,
+    inner: Arc<PrometheusRecorder>,
     histograms: Arc<[HistogramFamily]>,
 }
 
 impl MetricsRecorder {
     pub(crate) fn new() -> Self {
         Self {
-            inner: PrometheusBuilder::new().build_recorder(),
+            inner: Arc::new(PrometheusBuilder::new().build_recorder()),
             histograms: metric::ALL
                 .iter()
                 .filter_map(HistogramFamily::for_instrument)
@@ -42,18 +34,9 @@ impl MetricsRecorder {
         }
     }
 
-    pub(crate) fn handle(&self) -> MetricsHandle {
-        MetricsHandle {
-            inner: self.inner.handle(),
-            histograms: self.histograms.clone(),
-        }
-    }
-}
-
-impl MetricsHandle {
     /// All metrics in Prometheus' text format.
     pub(crate) fn render(&self) -> String {
-        let mut page = self.inner.render();
+        let mut page = self.inner.handle().render();
         for family in self.histograms.iter() {
             family.render(&mut page);
         }
@@ -85,7 +68,7 @@ impl metrics::Recorder for MetricsRecorder {
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
         self.histograms
             .iter()
-            .find(|family| family.name == key.name())
+            .find(|family| family.instrument.name == key.name())
             .map_or_else(Histogram::noop, |family| {
                 Histogram::from_arc(family.buckets(key))
             })
@@ -94,21 +77,19 @@ impl metrics::Recorder for MetricsRecorder {
 
 /// One histogram instrument, with a series for each set of labels.
 struct HistogramFamily {
-    name: &'static str,
-    description: &'static str,
+    instrument: &'static Instrument,
     bounds: &'static [f64],
     series: Mutex<BTreeMap<Key, Arc<Buckets>>>,
 }
 
 impl HistogramFamily {
     /// `None`: the instrument is not a histogram.
-    fn for_instrument(instrument: &Instrument) -> Option<Self> {
+    fn for_instrument(instrument: &'static Instrument) -> Option<Self> {
         let metric::Kind::Histogram(bounds) = instrument.kind else {
             return None;
         };
         Some(Self {
-            name: instrument.name,
-            description: instrument.description,
+            instrument,
             bounds,
             series: Mutex::default(),
         })
@@ -127,11 +108,14 @@ impl HistogramFamily {
         if series.is_empty() {
             return;
         }
-        write_help_line(page, self.name, None, None, self.description);
-        write_type_line(page, self.name, None, None, "histogram");
+        let Instrument {
+            name, description, ..
+        } = self.instrument;
+        write_help_line(page, name, None, None, description);
+        write_type_line(page, name, None, None, "histogram");
         for (key, buckets) in &*series {
             let labels = LabelSet::from_key_and_global(key, &Default::default());
-            buckets.render(self.name, &labels, page);
+            buckets.render(name, &labels, page);
         }
         page.push('\n');
     }
@@ -195,7 +179,6 @@ mod tests {
         let recorder = MetricsRecorder::new();
         metrics::with_local_recorder(&recorder, body);
         recorder
-            .handle()
             .render()
             .lines()
             .filter_map(|line| line.strip_prefix("postdate_lateness_seconds_"))

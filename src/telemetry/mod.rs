@@ -15,7 +15,6 @@ mod span;
 use crate::config::{Log, LogFormat};
 use crate::metric;
 pub(crate) use exporter::Exporter;
-use histogram_recorder::MetricsHandle;
 pub(crate) use histogram_recorder::MetricsRecorder;
 pub(crate) use span::{MessagingSystems, SpanConverter};
 use std::io::IsTerminal;
@@ -35,7 +34,7 @@ pub(crate) enum Error {
 /// The installed telemetry. Renders the metrics.
 #[derive(Clone)]
 pub struct Telemetry {
-    metrics: MetricsHandle,
+    metrics: MetricsRecorder,
 }
 
 impl Telemetry {
@@ -55,9 +54,8 @@ impl Telemetry {
             .with(layer)
             .try_init()
             .map_err(|_| Error::Installed)?;
-        let recorder = MetricsRecorder::new();
-        let metrics = recorder.handle();
-        metrics::set_global_recorder(recorder).map_err(|_| Error::Installed)?;
+        let metrics = MetricsRecorder::new();
+        metrics::set_global_recorder(metrics.clone()).map_err(|_| Error::Installed)?;
         metric::describe();
         std::panic::set_hook(Box::new(log_panic));
         Ok(Self { metrics })

@@ -40,7 +40,7 @@ pub(crate) use delivery::producers::{ClusterProducers, Producers};
 pub(crate) use delivery::retry::RetryPolicy;
 pub(crate) use dispatcher::{Dispatcher, Ports};
 pub(crate) use lease::{LeaseEvent, LeaseKeeper, ReleaseResult, RouteCatalog};
-pub(crate) use load::{LoadReply, LoadRequest, Loader};
+pub(crate) use load::Loader;
 
 /// A store call that runs beside the dispatcher's loop, so that due messages do not wait for it.
 /// There is at most one. After its end the future is pending for ever.

@@ -397,7 +397,7 @@ impl Reader {
     }
 
     fn refuse(&mut self, key: &str, what: String, fix: String) {
-        let place = Place::File {
+        let place = Place {
             path: self.path.clone(),
             line: self.line(key),
         };
@@ -410,7 +410,7 @@ impl Reader {
     }
 
     fn whole_file(&mut self, at: Option<usize>, what: String, fix: &str) {
-        let place = Place::File {
+        let place = Place {
             path: self.path.clone(),
             line: at.map(|at| self.line_of(at)),
         };

@@ -3,20 +3,8 @@
 //! A message is determined by its number, and its payload contains that number.
 
 mod delay;
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "the service's own words for what is wrong with a file; it has more of them"
-)]
-#[path = "../../../src/config/error.rs"]
 mod error;
 mod file;
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "the service's own grammar of durations and sizes, whole"
-)]
-#[path = "../../../src/config/decode/quantity.rs"]
 mod quantity;
 
 use std::ops::RangeInclusive;

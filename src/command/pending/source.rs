@@ -134,7 +134,7 @@ impl Endpoint {
         Self {
             address: reachable(admin.listen),
             token: admin.token.clone(),
-            has_tls: admin.tls.is_some(),
+            has_tls: admin.certificate.is_some(),
         }
     }
 }

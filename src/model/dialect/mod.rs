@@ -27,7 +27,8 @@ use systems::{SYSTEMS, System};
 
 /// A system whose headers Postdate understands. The number is part of stored messages and is never
 /// reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub(crate) enum Dialect {
     RabbitMq = 1,

@@ -1,9 +1,7 @@
 //! Durations and sizes as people write them: `1h30m`, `64MiB`. The grammar is strict, so that no
 //! text has two meanings.
 
-use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 use std::fmt;
-use std::marker::PhantomData;
 use std::time::Duration;
 
 /// Units of a duration with their milliseconds, in the order in which they may follow one another.
@@ -36,10 +34,6 @@ pub(crate) trait Quantity: Copy + PartialOrd + fmt::Display {
 pub(crate) struct Span(pub(crate) Duration);
 
 impl Span {
-    pub(crate) const fn from_secs(seconds: u64) -> Self {
-        Self(Duration::from_secs(seconds))
-    }
-
     pub(crate) const fn from_millis(milliseconds: u64) -> Self {
         Self(Duration::from_millis(milliseconds))
     }
@@ -113,109 +107,4 @@ fn split_number(text: &str) -> Option<(u64, &str)> {
         .unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);
     Some((digits.parse().ok()?, rest))
-}
-
-struct QuantityVisitor<T>(PhantomData<T>);
-
-impl<T: Quantity> Visitor<'_> for QuantityVisitor<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(T::GRAMMAR)
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
-        T::parse(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
-    }
-}
-
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(QuantityVisitor(PhantomData))
-    }
-}
-
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(QuantityVisitor(PhantomData))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn durations_have_falling_units() {
-        let millis = |text: &str| Span::parse(text).map(|span| span.0.as_millis());
-        for (text, expected) in [
-            ("30d", 2_592_000_000),
-            ("1h30m", 5_400_000),
-            ("250ms", 250),
-            ("1d2h3m4s5ms", 93_784_005),
-            ("0s", 0),
-            ("007s", 7_000),
-        ] {
-            assert_eq!(millis(text), Some(expected), "{text}");
-        }
-        for text in [
-            "",
-            "30",
-            "d",
-            "1.5h",
-            "-1s",
-            "+1s",
-            "1 h",
-            " 1h",
-            "1h ",
-            "30m1h",
-            "1h1h",
-            "1H",
-            "1w",
-            "1y",
-            "1min",
-            "99999999999999999999s",
-            "9999999999999999d",
-            "1h30",
-        ] {
-            assert_eq!(millis(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn sizes_are_one_number_and_one_unit() {
-        let bytes = |text: &str| Size::parse(text).map(|size| size.0);
-        for (text, expected) in [
-            ("64MiB", 64 << 20),
-            ("1GiB", 1 << 30),
-            ("0B", 0),
-            ("5KiB", 5120),
-        ] {
-            assert_eq!(bytes(text), Some(expected), "{text}");
-        }
-        for text in [
-            "",
-            "64",
-            "64MB",
-            "64mib",
-            "MiB",
-            "1.5GiB",
-            "1GiB512MiB",
-            "64 MiB",
-            "-1B",
-            "16777216TiB",
-        ] {
-            assert_eq!(bytes(text), None, "{text}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn a_written_quantity_parses_to_itself(millis in 0u64..1_000_000_000_000, bytes: u64) {
-            let span = Span::from_millis(millis);
-            prop_assert_eq!(Span::parse(&span.to_string()), Some(span));
-            prop_assert_eq!(Size::parse(&Size(bytes).to_string()), Some(Size(bytes)));
-        }
-    }
 }
