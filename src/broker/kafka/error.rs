@@ -63,7 +63,7 @@ pub(super) fn refused_send(
     code: Code,
     topic: &str,
     in_flight: usize,
-    client_trouble: Option<String>,
+    client_trouble: impl FnOnce() -> Option<String>,
 ) -> SendResult {
     let failure = match code {
         Code::QueueFull if in_flight > 0 => return SendResult::QueueFull,
@@ -72,7 +72,7 @@ pub(super) fn refused_send(
         Code::InvalidTopic => delivery_failure(code, false, &invalid_topic_name(topic)),
         _ => delivery_failure(code, false, ""),
     };
-    SendResult::Failed(or_client_failed(failure, client_trouble))
+    SendResult::Failed(or_client_failed(failure, client_trouble()))
 }
 
 /// The client failed or was closed. Another client may send the record.

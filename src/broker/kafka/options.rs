@@ -25,6 +25,12 @@ pub(super) struct ClientOptions {
     pub(super) enforced: &'static [(&'static str, &'static str)],
 }
 
+pub(super) const NO_OPTIONS: ClientOptions = ClientOptions {
+    defaults: &[],
+    limits: &[],
+    enforced: &[],
+};
+
 const ALL_CLIENTS: ClientOptions = ClientOptions {
     defaults: &[
         ("client.id", "postdate"),
@@ -45,7 +51,7 @@ const ALL_CLIENTS: ClientOptions = ClientOptions {
             3 * millis(PARTITION_DISCOVERY_INTERVAL),
         ),
     ],
-    enforced: &[],
+    ..NO_OPTIONS
 };
 
 /// Defaults of every client that sends.

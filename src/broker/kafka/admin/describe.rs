@@ -4,7 +4,7 @@ use super::{KafkaCatalog, WorkerThread};
 use crate::broker::Error;
 use crate::broker::kafka::error::client_creation_error;
 use crate::broker::kafka::ffi::TopicDescription;
-use crate::broker::kafka::options::ClientOptions;
+use crate::broker::kafka::options::NO_OPTIONS;
 use crate::broker::kafka::topic_name::{invalid_topic_name, is_valid_topic_name};
 use crate::limit::KAFKA_REQUEST_TIMEOUT;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
@@ -14,12 +14,6 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
-
-const OPTIONS: ClientOptions = ClientOptions {
-    defaults: &[],
-    limits: &[],
-    enforced: &[],
-};
 
 /// Configuration values by name, without sensitive ones.
 type ConfigValues = BTreeMap<String, String>;
@@ -74,7 +68,7 @@ impl KafkaCatalog {
             Ok((worker.broker_ids()?, worker.topics_by_name(&names)))
         };
         let (brokers, topics) = self.worker.request(request).await?;
-        let client = self.cluster.config(&OPTIONS, &[]).create();
+        let client = self.cluster.config(&NO_OPTIONS, &[]).create();
         let client = client.map_err(|error| client_creation_error(&error))?;
         let mut info = ClusterInfo {
             broker_count: brokers.len(),

@@ -5,7 +5,7 @@ use crate::broker::Error;
 use crate::broker::kafka::error::call_error;
 use crate::broker::kafka::ffi::{CallContext, CallError, NativeClient, TopicDescription};
 use crate::broker::kafka::health::{ClusterHealth, ClusterProbe};
-use crate::broker::kafka::options::{ClientOptions, Cluster};
+use crate::broker::kafka::options::{ClientOptions, Cluster, NO_OPTIONS};
 use crate::client_thread::ClientThread;
 use crate::limit::{
     KAFKA_ADMIN_REQUESTS_MAX, KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_REQUEST_TIMEOUT,
@@ -21,12 +21,11 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 const OPTIONS: ClientOptions = ClientOptions {
-    defaults: &[],
-    limits: &[],
     enforced: &[
         ("enable.auto.commit", "false"),
         ("isolation.level", "read_committed"),
     ],
+    ..NO_OPTIONS
 };
 
 /// The caller's side of the thread.

@@ -122,11 +122,11 @@ impl Target for KafkaTarget {
             self.in_flight += 1;
             return SendResult::Accepted;
         };
-        let trouble = (code == Code::Fatal).then(|| {
+        refused_send(code, record.topic, self.in_flight, || {
             let reason = self.producer.fatal_error().unwrap_or_default();
-            format!("the producer failed fatally and is not replaced yet: {reason}")
-        });
-        refused_send(code, record.topic, self.in_flight, trouble)
+            let text = format!("the producer failed fatally and is not replaced yet: {reason}");
+            (code == Code::Fatal).then_some(text)
+        })
     }
 
     async fn next_reports(&mut self) -> Vec<DeliveryReport> {

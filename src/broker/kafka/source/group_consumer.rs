@@ -5,7 +5,7 @@
 use crate::broker::kafka::error::{call_error, client_creation_error, needs_operator};
 use crate::broker::kafka::ffi::{self, ClientEvent};
 use crate::broker::kafka::health::ClusterHealth;
-use crate::broker::kafka::options::{ClientOptions, Cluster};
+use crate::broker::kafka::options::{ClientOptions, Cluster, NO_OPTIONS};
 use crate::broker::kafka::partition_list;
 use crate::broker::{Error, OffsetCommit};
 use crate::model::Partition;
@@ -23,7 +23,6 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 const OPTIONS: ClientOptions = ClientOptions {
-    defaults: &[],
     limits: &[
         // Without a heartbeat for this time, a member counts as dead.
         ("session.timeout.ms", 10_000),
@@ -38,6 +37,7 @@ const OPTIONS: ClientOptions = ClientOptions {
         ("enable.auto.commit", "false"),
         ("enable.auto.offset.store", "false"),
     ],
+    ..NO_OPTIONS
 };
 
 /// Events that are served in one turn, so that a flood of log lines does not block the thread.

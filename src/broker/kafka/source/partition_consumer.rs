@@ -3,7 +3,7 @@
 use crate::broker::kafka::error::needs_operator;
 use crate::broker::kafka::ffi::{Message, NativeClient, NativeConsumer};
 use crate::broker::kafka::health::ClusterHealth;
-use crate::broker::kafka::options::{ClientOptions, Cluster, kbytes};
+use crate::broker::kafka::options::{ClientOptions, Cluster, NO_OPTIONS, kbytes};
 use crate::broker::kafka::partition_list;
 use crate::broker::{Error, Event, RecordBatch};
 use crate::limit::{KAFKA_PREFETCH_BYTES_MAX, KAFKA_READ_MESSAGES_MAX, SOURCE_BATCH_BYTES_MAX};
@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::thread::Thread;
 
 const OPTIONS: ClientOptions = ClientOptions {
-    defaults: &[],
     limits: &[
         (
             "queued.max.messages.kbytes",
@@ -37,6 +36,7 @@ const OPTIONS: ClientOptions = ClientOptions {
         ("enable.partition.eof", "true"),
         ("isolation.level", "read_committed"),
     ],
+    ..NO_OPTIONS
 };
 
 /// Where to start reading a partition, and the epoch of its events.

@@ -23,7 +23,7 @@ use async_trait::async_trait;
 use futures_util::future::{join_all, pending};
 use producer_handle::ProducerHandle;
 use producer_thread::Command;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
@@ -34,8 +34,6 @@ pub(crate) struct KafkaTransactionalProducers {
     producers: BTreeMap<u64, ProducerHandle>,
     /// Connected producers by `transactional.id`, each with its expiry.
     preconnected: BTreeMap<String, (Instant, ProducerHandle)>,
-    /// Waiting for a place in `preconnected`, each with its expiry. At most one per shard.
-    preconnect_queue: VecDeque<(Instant, ProducerIdentity)>,
     /// Retired producers whose threads have not ended.
     retired: Vec<ProducerHandle>,
     /// Declared after the producers, because their threads use it.
@@ -99,7 +97,6 @@ impl KafkaTransactionalProducers {
             },
             producers: BTreeMap::new(),
             preconnected: BTreeMap::new(),
-            preconnect_queue: VecDeque::new(),
             retired: Vec::new(),
             admin,
         })
@@ -132,30 +129,14 @@ impl KafkaTransactionalProducers {
     /// Retires preconnected producers that were not opened in time.
     fn expire_preconnected(&mut self) {
         let now = Instant::now();
-        let expired: Vec<_> = self
+        let expired = self
             .preconnected
-            .extract_if(.., |_, (expiry, _)| *expiry <= now)
-            .collect();
-        for (_, (_, producer)) in expired {
-            self.retire(producer);
+            .extract_if(.., |_, (expiry, _)| *expiry <= now);
+        for (_, (_, mut producer)) in expired {
+            producer.retire();
+            self.retired.push(producer);
         }
         self.drop_closed();
-        self.preconnect_next();
-    }
-
-    /// Preconnects waiting identities while there is room.
-    fn preconnect_next(&mut self) {
-        let now = Instant::now();
-        while self.preconnected.len() < PRECONNECTIONS_MAX
-            && let Some((expiry, identity)) = self.preconnect_queue.pop_front()
-        {
-            if expiry > now
-                && let Ok(producer) = self.connect(&identity)
-            {
-                self.preconnected
-                    .insert(identity.transactional_id, (expiry, producer));
-            }
-        }
     }
 
     fn command(&mut self, number: u64, command: Command) {
@@ -182,42 +163,35 @@ impl KafkaTransactionalProducers {
 
 #[async_trait(?Send)]
 impl TransactionalProducers for KafkaTransactionalProducers {
-    /// Connecting takes as long as the rest of opening.
+    /// Connecting takes as long as the rest of opening. Without room, the producer connects when it
+    /// is opened.
     fn preconnect(&mut self, identity: &ProducerIdentity) {
         self.drop_closed();
         let id = &identity.transactional_id;
-        if !self.preconnected.contains_key(id) {
-            self.preconnect_queue
-                .retain(|(_, waiting)| waiting.transactional_id != *id);
+        if self.preconnected.len() < PRECONNECTIONS_MAX
+            && !self.preconnected.contains_key(id)
+            && let Ok(producer) = self.connect(identity)
+        {
             let expiry = Instant::now() + HANDOVER_ACQUIRE_DURATION;
-            self.preconnect_queue.push_back((expiry, identity.clone()));
+            self.preconnected.insert(id.clone(), (expiry, producer));
         }
-        self.preconnect_next();
     }
 
     fn open(&mut self, number: u64, identity: &ProducerIdentity) {
         self.drop_closed();
-        let id = &identity.transactional_id;
-        self.preconnect_queue
-            .retain(|(_, waiting)| waiting.transactional_id != *id);
-        let producer = match self.take_preconnected(id) {
-            Some(producer) => Ok(producer),
-            None => self.connect(identity),
-        };
-        match producer {
+        let preconnected = self.take_preconnected(&identity.transactional_id);
+        match preconnected.map_or_else(|| self.connect(identity), Ok) {
             Ok(producer) => {
                 producer.command(Command::Open(number));
                 self.producers.insert(number, producer);
             }
-            Err(error) => self.context.report(
-                number,
-                ProducerEvent::Failed {
-                    is_fenced: false,
-                    reason: error.to_string(),
-                },
-            ),
+            Err(error) => {
+                let reason = error.to_string();
+                let is_fenced = false;
+                let failed = ProducerEvent::Failed { is_fenced, reason };
+                self.context.report(number, failed);
+            }
         }
-        self.preconnect_next();
     }
 
     fn send(&mut self, number: u64, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult {
@@ -229,12 +203,9 @@ impl TransactionalProducers for KafkaTransactionalProducers {
             return SendResult::Accepted;
         };
         // The transaction must be aborted or the client has failed: no fault of the record.
-        refused_send(
-            code,
-            record.topic,
-            producer.in_flight,
-            Some(code.to_string()),
-        )
+        refused_send(code, record.topic, producer.in_flight, || {
+            Some(code.to_string())
+        })
     }
 
     fn commit(&mut self, number: u64, offset: TxnOffset) {
