@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::env::{
-    Kafka, Outgoing, Postdate, Producer, Record, Redis, Sink, Wire, eventually, kafka, now_ms,
-    redis,
+    Kafka, Outgoing, Postdate, Producer, Record, Redis, Sink, eventually, kafka, now_ms, redis,
 };
 use crate::verdict::{LIMIT, Scene, number, wait_for_complaint, wait_until_ready};
 
@@ -121,125 +120,31 @@ fn a_clean_shutdown_of_kafka_loses_and_duplicates_nothing() {
     scene.ledger_says_all_once(&postdate);
 }
 
-/// Delivers a second message in a transaction that the coordinator completes but whose end its
-/// partitions never see (seen with Kafka 4.3). The producer's process then dies. With
-/// `begins_another`, its `transactional.id` has one more open transaction by then.
-fn forget(name: &str, begins_another: bool) {
-    let kafka = Kafka::start_with(&[("transaction.partition.verification.enable", "false")]);
-    let mut scene = Scene::new(&kafka, name, 1);
+/// A foreign producer leaves a transaction open. Consumers of committed messages wait behind it.
+#[test]
+fn a_transaction_that_stays_open_on_a_target_is_reported_until_it_ends() {
+    let mut scene = Scene::new(kafka(), "exact_open", 1);
     let sink = scene.sink();
-    let (id, group) = (
-        format!("{}.r.{}.0", scene.deployment, scene.source),
-        format!("{}.r.delivered", scene.deployment),
+    let postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));
+    let producer = Producer::transactional(kafka().addr(), &format!("{}-open", scene.deployment));
+    producer.begin();
+    producer.send(
+        &Outgoing::to(&scene.target)
+            .partition(0)
+            .header("uid", "never"),
     );
-    let mut postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));
+    producer.flush();
     scene.send(1, 0..1);
-    sink.wait_for(1, LIMIT);
-    let marker = eventually("the first is marked", LIMIT, || {
-        Some(scene.marker(0)).filter(|(offset, _)| *offset == 1)
-    })
-    .1;
-    // The store must know the first delivery, so that the next marker counts from there.
-    scene.ledger_says_all_once(&postdate);
-    scene.send(1, 3_000..3_001);
-    scene.wait_until_stored(&postdate, 2);
-    postdate.kill();
-    let due = scene.due(1);
-    while now_ms() <= due {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let mut wire = Wire::connect(kafka.addr());
-    let producing = wire.init_producer(&id);
-    wire.produce(&id, producing, &scene.target, ("uid", "1"));
-    wire.commit_offset(
-        &id,
-        producing,
-        &group,
-        (&scene.source, 2, &beyond(&marker, due, 1)),
-    );
-    wire.add_partition(&id, producing, &scene.source);
-    wire.end(&id, producing, true);
-    if begins_another {
-        eventually("the coordinator is done with it", LIMIT, || {
-            wire.may_add_partition(&id, producing, &scene.target)
-                .then_some(())
+    let wait_for_log = |text: &str| {
+        eventually(text, 2 * LIMIT, || {
+            postdate.logs().contains(text).then_some(())
         });
-    }
-    postdate.restart();
-    assert_eq!(scene.all_arrive(&sink), 0);
-    let (offset, marker) = scene.marker(0);
-    assert!(offset == 2 && marker.contains("done="), "{offset} {marker}");
-    assert_eq!(scene.duplicates_at_the_end(), 0);
-    scene.ledger_says_all_once(&postdate);
-}
-
-#[test]
-fn a_transaction_that_the_broker_forgot_to_commit_is_committed_without_a_later_one() {
-    forget("exact_hangs", false);
-}
-
-/// The next transaction is open on the partition of the forgotten one. Its abort would abort that
-/// one, too.
-#[test]
-fn a_transaction_that_the_broker_forgot_to_commit_is_committed_despite_a_later_one() {
-    forget("exact_begun", true);
-}
-
-/// The coordinator aborted the transaction, but its partitions never saw the abort. The producer's
-/// next commit must reveal neither its records nor its marker.
-#[test]
-fn a_transaction_that_the_broker_forgot_to_abort_is_aborted_before_the_next() {
-    let kafka = Kafka::start_with(&[("transaction.partition.verification.enable", "false")]);
-    let mut scene = Scene::new(&kafka, "exact_undone", 1);
-    let sink = scene.sink();
-    let (id, group) = (
-        format!("{}.r.{}.0", scene.deployment, scene.source),
-        format!("{}.r.delivered", scene.deployment),
-    );
-    let mut postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));
-    scene.send(1, 0..1);
-    sink.wait_for(1, LIMIT);
-    let marker = eventually("the first is marked", LIMIT, || {
-        Some(scene.marker(0)).filter(|(offset, _)| *offset == 1)
-    })
-    .1;
-    scene.ledger_says_all_once(&postdate);
-    scene.send(1, 3_000..3_001);
-    scene.wait_until_stored(&postdate, 2);
-    postdate.kill();
-    let due = scene.due(1);
-    let mut wire = Wire::connect(kafka.addr());
-    let producing = wire.init_producer(&id);
-    wire.produce(&id, producing, &scene.target, ("uid", "1"));
-    wire.commit_offset(
-        &id,
-        producing,
-        &group,
-        (&scene.source, 2, &beyond(&marker, due, 1)),
-    );
-    wire.add_partition(&id, producing, &scene.source);
-    wire.end(&id, producing, false);
-    postdate.restart();
-    assert_eq!(scene.all_arrive(&sink), 0, "by its marker it was delivered");
-    assert_eq!(scene.duplicates_at_the_end(), 0);
-    scene.ledger_says_all_once(&postdate);
-}
-
-/// The marker that follows `marker` and also counts the message with `due` and `offset` as
-/// delivered. Its pair is the due time with flipped sign bit, the offset and the watermark, each as
-/// 16 hex digits.
-fn beyond(marker: &str, due: i64, offset: u64) -> String {
-    let words: Vec<&str> = marker.split(' ').collect();
-    let [version, done, id, ..] = words[..] else {
-        panic!("not a marker: {marker}")
     };
-    let since = done.replace("done=", "since=");
-    let pair = format!(
-        "{:016x}{offset:016x}{:016x}",
-        due.cast_unsigned() ^ (1 << 63),
-        offset + 1
-    );
-    format!("{version} done={pair} {id} {since} tally=1,0,0,0")
+    wait_for_log("a transaction stays open on a target partition");
+    producer.abort();
+    wait_for_log("the open transaction on a target partition has ended");
+    assert_eq!(scene.all_arrive(&sink), 0);
+    assert_eq!(scene.duplicates_at_the_end(), 0);
 }
 
 /// A foreign producer whose transaction is aborted.
@@ -256,29 +161,6 @@ fn produce_in_vain(scene: &Scene, addr: &str) {
     }
     producer.flush();
     producer.abort();
-}
-
-/// Checks the assumptions of `broker::kafka::hanging_txn::history`.
-#[test]
-fn fencing_an_open_transaction_raises_the_epoch_by_one_more_than_fencing_an_ended_one() {
-    let kafka = kafka();
-    kafka.create_topic("epochs", 1, &[]);
-    let mut wire = Wire::connect(kafka.addr());
-    let first = eventually("the coordinator is there", LIMIT, || {
-        wire.may_init_producer("epochs")
-    });
-    eventually("the topic is there", LIMIT, || {
-        wire.may_add_partition("epochs", first, "epochs")
-            .then_some(())
-    });
-    let second = eventually("the transaction is undone", LIMIT, || {
-        wire.may_init_producer("epochs")
-    });
-    assert_eq!((second.id, second.epoch), (first.id, first.epoch + 2));
-    wire.add_partition("epochs", second, "epochs");
-    wire.end("epochs", second, true);
-    let third = eventually("it is complete", LIMIT, || wire.may_init_producer("epochs"));
-    assert_eq!((third.id, third.epoch), (second.id, second.epoch + 1));
 }
 
 #[test]

@@ -169,18 +169,9 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
     /// Committed offset and metadata of the route's consumer group. The offset is -1 before the
     /// first commit.
     pub(crate) fn committed(&self, partition: i32) -> (i64, String) {
-        self.committed_by(&format!("{}.r", self.deployment), partition)
-    }
-
-    /// Offset and metadata of the exactly-once marker, in the same form.
-    pub(crate) fn marker(&self, partition: i32) -> (i64, String) {
-        self.committed_by(&format!("{}.r.delivered", self.deployment), partition)
-    }
-
-    fn committed_by(&self, group: &str, partition: i32) -> (i64, String) {
         let consumer: BaseConsumer = ClientConfig::new()
             .set("bootstrap.servers", &self.addr)
-            .set("group.id", group)
+            .set("group.id", format!("{}.r", self.deployment))
             .create()
             .unwrap();
         let mut asked = TopicPartitionList::new();

@@ -366,9 +366,14 @@ impl Producer {
         }
     }
 
-    /// A producer that sends records in transactions: `begin`, then `commit` or `abort`.
+    /// A producer that sends records in transactions: `begin`, then `commit` or `abort`. The broker
+    /// aborts one only after ten minutes.
     pub(crate) fn transactional(addr: &str, id: &str) -> Producer {
-        let producer = Producer::start_with(addr, &[("transactional.id", id)]);
+        let options = [
+            ("transactional.id", id),
+            ("transaction.timeout.ms", "600000"),
+        ];
+        let producer = Producer::start_with(addr, &options);
         producer.client.init_transactions(PATIENCE).unwrap();
         producer
     }

@@ -23,7 +23,6 @@ mod prometheus;
 mod redis;
 #[cfg(test)]
 mod smoke;
-mod wire;
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -41,7 +40,6 @@ pub(crate) use postdate::{Metrics, Postdate};
 pub(crate) use process::{Process, cpu_of, folder, free_port};
 pub(crate) use prometheus::Prometheus;
 pub(crate) use redis::{Redis, Snapshot};
-pub(crate) use wire::Wire;
 
 /// Limit for a server start and for a client call. It is long because tests share few cores with
 /// several JVMs.

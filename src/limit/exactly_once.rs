@@ -1,6 +1,5 @@
 //! Transactions for exactly-once delivery.
 
-use super::CLIENT_CLOSE_TIMEOUT;
 use std::time::Duration;
 
 /// A busy shard commits again after this many times the duration of its last commit: less delay on
@@ -78,24 +77,5 @@ const _: () = assert!(
 );
 const _: () = assert!(KAFKA_MARKER_TIMEOUT.as_secs() < TRANSACTIONAL_PRODUCER_TIMEOUT.as_secs());
 
-/// Timeout for finding the outcome of a producer's last transaction, and again for ending it.
-pub(crate) const KAFKA_TXN_REPAIR_TIMEOUT: Duration = Duration::from_secs(8);
-
-/// Wait before partitions that did not answer in time are asked again.
-pub(crate) const KAFKA_TXN_REPAIR_PAUSE: Duration = Duration::from_secs(60);
-
-/// The repair, and the marker after it, fit into the time for opening a producer.
-const _: () = assert!(
-    2 * KAFKA_TXN_REPAIR_TIMEOUT.as_secs() + KAFKA_MARKER_TIMEOUT.as_secs()
-        < TRANSACTIONAL_PRODUCER_TIMEOUT.as_secs()
-);
-
-/// Timeout for an answer on a connection for the repair.
-pub(crate) const KAFKA_WIRE_ANSWER_MAX: Duration = Duration::from_secs(1);
-const _: () = assert!(KAFKA_WIRE_ANSWER_MAX.as_millis() < CLIENT_CLOSE_TIMEOUT.as_millis());
-
-/// Bytes of such an answer: some 40 for each producer of the last day.
-pub(crate) const KAFKA_WIRE_ANSWER_BYTES_MAX: usize = 16 << 20;
-
-/// Partitions in one request for their producers.
-pub(crate) const KAFKA_DESCRIBED_MAX: usize = 16;
+/// Interval at which target partitions are checked for transactions that stay open.
+pub(crate) const KAFKA_OPEN_TXN_CHECK_INTERVAL: Duration = Duration::from_secs(30);

@@ -11,7 +11,6 @@
 //! | `source/` | The [`Source`](super::Source) port: two consumers on one thread. |
 //! | `producer/` | The [`Target`](super::Target) port, with failover after a fatal error. |
 //! | `transactions/` | The [`TransactionalProducers`](super::TransactionalProducers) port. |
-//! | `hanging_txn/` | Finds and ends transactions that a broker left open. |
 //! | `admin/` | The [`Catalog`](super::Catalog) port, and the description of a cluster. |
 //! | `contract` | Runs the broker contract against a real Kafka. |
 //! | `ffi/` | The librdkafka calls that the `rdkafka` crate has no safe form of. |
@@ -21,7 +20,6 @@ mod admin;
 mod contract;
 mod error;
 mod ffi;
-mod hanging_txn;
 mod health;
 mod options;
 mod partition_list;

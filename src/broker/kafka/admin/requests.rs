@@ -2,7 +2,7 @@
 
 use super::worker::WorkerThread;
 use crate::broker::kafka::error::call_error;
-use crate::broker::kafka::ffi::{self, TopicDescription};
+use crate::broker::kafka::ffi::{self, Isolation, TopicDescription};
 use crate::broker::kafka::topic_name::is_valid_topic_name;
 use crate::broker::{Error, PartitionInfo};
 use crate::model::{Offset, Partition, SourceIdentity};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 impl WorkerThread {
     /// All partitions of the topics, sorted.
-    pub(super) fn partitions(&mut self, names: &[String]) -> Result<Vec<Partition>, Error> {
+    pub(crate) fn partitions(&mut self, names: &[String]) -> Result<Vec<Partition>, Error> {
         let mut found = Vec::new();
         for topic in self.topics(names.iter().map(String::as_str), false)? {
             let name: Arc<str> = topic.name.into();
@@ -62,7 +62,8 @@ impl WorkerThread {
         partitions: &[Partition],
         offset: rdkafka::Offset,
     ) -> Result<Vec<Offset>, Error> {
-        let found = self.call(|call| ffi::list_offsets(call, partitions, offset))?;
+        let found =
+            self.call(|call| ffi::list_offsets(call, partitions, offset, Isolation::Uncommitted))?;
         let offset_of = |partition| {
             let answer = found.get(partition).cloned().unwrap_or_else(|| {
                 let text = "the broker's answer lacks the partition";

@@ -220,7 +220,7 @@ impl WorkerThread {
 
     /// Makes a call, unless the cluster is down. Cancels it when the cluster goes down or the
     /// worker stops.
-    pub(super) fn call<T>(
+    pub(crate) fn call<T>(
         &mut self,
         call: impl FnOnce(&mut CallContext<'_>) -> Result<T, CallError>,
     ) -> Result<T, Error> {

@@ -121,20 +121,42 @@ pub(super) fn controller_responds(native: &NativeClient, topic: &CStr) -> bool {
     answer.is_some_and(|event| event.check().is_ok())
 }
 
+/// Whether the end of a partition is behind its last record, or before its first open transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Isolation {
+    Uncommitted,
+    Committed,
+}
+
 /// Lists one offset per partition: `Offset::Beginning` or `Offset::End`, which have the values of
 /// the admin call's own offset specs.
 pub(crate) fn list_offsets(
     context: &mut CallContext<'_>,
     partitions: &[Partition],
     offset: rdkafka::Offset,
+    isolation: Isolation,
 ) -> Result<BTreeMap<Partition, Result<i64, CallError>>, CallError> {
     let mut list = partition_list(partitions);
     list.set_all_offsets(offset)
         .expect("every list accepts these offsets");
     let operation = AdminOperation::RD_KAFKA_ADMIN_OP_LISTOFFSETS;
     let call = AdminCall::new(context.native, operation, KAFKA_REQUEST_TIMEOUT);
-    // SAFETY: all handles are alive; librdkafka copies the list.
-    unsafe { sys::rd_kafka_ListOffsets(call.client, list.ptr(), call.options, call.queue.ptr()) };
+    let level = match isolation {
+        Isolation::Uncommitted => {
+            sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_UNCOMMITTED
+        }
+        Isolation::Committed => {
+            sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_COMMITTED
+        }
+    };
+    // SAFETY: all handles are alive; librdkafka copies the list; this owns the error.
+    unsafe {
+        take_error(sys::rd_kafka_AdminOptions_set_isolation_level(
+            call.options,
+            level,
+        ))?;
+        sys::rd_kafka_ListOffsets(call.client, list.ptr(), call.options, call.queue.ptr());
+    }
     let event = call.wait(context)?;
     // SAFETY: the event is alive and answers the only call of its queue; it owns all that is read.
     unsafe {

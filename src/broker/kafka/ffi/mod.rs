@@ -36,7 +36,7 @@ mod queue;
 mod transactions;
 
 pub(super) use admin::{
-    CallContext, TopicDescription, committed_metadata, describe_topics, list_offsets,
+    CallContext, Isolation, TopicDescription, committed_metadata, describe_topics, list_offsets,
 };
 pub(super) use client::{ClientEvent, NativeClient, ProbeTarget, queued_events};
 pub(super) use consumer::{Message, NativeConsumer, PendingCommit};

@@ -2,12 +2,13 @@
 //!
 //! librdkafka's transaction calls block, so each producer has a thread (`producer_thread`).
 
+mod colocated_group;
 mod producer_handle;
 mod producer_thread;
+mod stuck_transactions;
 
-use super::admin::AdminWorker;
+use super::admin::{AdminWorker, WorkerThread};
 use super::error::{client_failed, refused_send};
-use super::hanging_txn::RecoveryState;
 use super::health::ClusterHealth;
 use super::options::Cluster;
 use crate::broker::event_queue::EventQueue;
@@ -17,14 +18,17 @@ use crate::broker::{
 };
 use crate::health::HealthPart;
 use crate::limit::{
-    HANDOVER_ACQUIRE_DURATION, KAFKA_SINGLE_RECORD_BATCHES_DURATION, PRECONNECTIONS_MAX,
+    HANDOVER_ACQUIRE_DURATION, KAFKA_OPEN_TXN_CHECK_INTERVAL, KAFKA_SINGLE_RECORD_BATCHES_DURATION,
+    PRECONNECTIONS_MAX,
 };
 use async_trait::async_trait;
 use futures_util::future::{join_all, pending};
 use producer_handle::ProducerHandle;
 use producer_thread::Command;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use stuck_transactions::StuckTransactions;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 /// The port for one cluster.
@@ -38,6 +42,12 @@ pub(crate) struct KafkaTransactionalProducers {
     retired: Vec<ProducerHandle>,
     /// Declared after the producers, because their threads use it.
     admin: AdminWorker,
+    /// The known topics that producers may have written to.
+    topics: BTreeSet<String>,
+    stuck_transactions: Arc<Mutex<StuckTransactions>>,
+    next_stuck_check: Instant,
+    /// The check in flight, which ends with its receiver.
+    stuck_check: Option<oneshot::Receiver<Result<(), Error>>>,
 }
 
 /// State that all producers of one cluster share.
@@ -50,7 +60,6 @@ struct ClusterContext {
     /// broker rejects a batch, it does not say which record is at fault, and no other producer can
     /// take part in the transaction. So the producer fails, and its successors send single records.
     single_record_ids: Arc<Mutex<BTreeMap<String, Instant>>>,
-    recovery_state: Arc<RecoveryState>,
 }
 
 impl ClusterContext {
@@ -93,12 +102,15 @@ impl KafkaTransactionalProducers {
                 health,
                 events: Arc::default(),
                 single_record_ids: Arc::default(),
-                recovery_state: Arc::default(),
             },
             producers: BTreeMap::new(),
             preconnected: BTreeMap::new(),
             retired: Vec::new(),
             admin,
+            topics: BTreeSet::new(),
+            stuck_transactions: Arc::default(),
+            next_stuck_check: Instant::now() + KAFKA_OPEN_TXN_CHECK_INTERVAL,
+            stuck_check: None,
         })
     }
 
@@ -137,6 +149,20 @@ impl KafkaTransactionalProducers {
             self.retired.push(producer);
         }
         self.drop_closed();
+    }
+
+    /// Starts a check on the thread of the admin client.
+    fn check_stuck_transactions(&mut self) {
+        self.next_stuck_check = Instant::now() + KAFKA_OPEN_TXN_CHECK_INTERVAL;
+        let topics: Vec<String> = self.topics.iter().cloned().collect();
+        let stuck = self.stuck_transactions.clone();
+        let check = move |worker: &mut WorkerThread| {
+            let mut stuck = stuck.lock().unwrap_or_else(PoisonError::into_inner);
+            stuck.check(worker, &topics)
+        };
+        // Readiness reports a cluster that does not answer.
+        let handle = self.admin.handle();
+        self.stuck_check = handle.and_then(|handle| handle.start(check)).ok();
     }
 
     fn command(&mut self, number: u64, command: Command) {
@@ -179,6 +205,7 @@ impl TransactionalProducers for KafkaTransactionalProducers {
 
     fn open(&mut self, number: u64, identity: &ProducerIdentity) {
         self.drop_closed();
+        self.topics.extend(identity.target_topics.iter().cloned());
         let preconnected = self.take_preconnected(&identity.transactional_id);
         match preconnected.map_or_else(|| self.connect(identity), Ok) {
             Ok(producer) => {
@@ -238,6 +265,10 @@ impl TransactionalProducers for KafkaTransactionalProducers {
                 events = self.context.events.take() => events,
                 () = expiry => {
                     self.expire_preconnected();
+                    continue;
+                }
+                () = tokio::time::sleep_until(self.next_stuck_check) => {
+                    self.check_stuck_transactions();
                     continue;
                 }
             };

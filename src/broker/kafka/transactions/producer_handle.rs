@@ -18,7 +18,7 @@ use crate::limit::{
 use rdkafka::config::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 const OPTIONS: ClientOptions = ClientOptions {
@@ -37,8 +37,6 @@ pub(super) struct ProducerHandle {
     /// Declared before the client: a thread that waits for a command ends when this is dropped.
     commands: Option<SyncSender<Command>>,
     client: ProducerClient,
-    /// Shared with the thread, see [`ProducerThread`].
-    has_sent: Arc<AtomicBool>,
     /// Sends each record in a batch of its own.
     pub(super) is_single_record: bool,
     pub(super) in_flight: usize,
@@ -61,7 +59,6 @@ impl ProducerHandle {
         );
         let native = Arc::new(NativeProducer::new(&config)?);
         let stop = Arc::<AtomicBool>::default();
-        let has_sent = Arc::<AtomicBool>::default();
         // The caller has one command in flight; the second place is for the end.
         let (commands, command_receiver) = sync_channel(2);
         let producer_thread = ProducerThread {
@@ -72,19 +69,14 @@ impl ProducerHandle {
             commands: command_receiver,
             admin,
             stop: stop.clone(),
-            has_sent: has_sent.clone(),
             single_record_until,
             batch_was_rejected: false,
-            is_open: false,
-            lost_all_brokers: false,
-            lost_a_broker: false,
         };
         let thread = ClientThread::start("kafka-transact", move || producer_thread.serve())
             .map_err(|error| Error::Fatal(error.to_string()))?;
         Ok(Self {
             commands: Some(commands),
             client: ProducerClient::new(native, stop, thread),
-            has_sent,
             is_single_record,
             in_flight: 0,
         })
@@ -99,8 +91,6 @@ impl ProducerHandle {
     }
 
     pub(super) fn send(&mut self, record: &OutgoingRecord<'_>, ticket: u64) -> Result<(), Code> {
-        // Set before the record is sent, so that the thread does not end the producer in between.
-        self.has_sent.store(true, Ordering::Release);
         let request = ProduceRequest::new(record, ticket);
         self.client
             .send(record.topic, &request, record.all_headers())

@@ -1,18 +1,17 @@
 //! The thread of one transactional producer: opens it, makes the blocking calls, serves its
 //! reports.
 //!
-//! Opening has these steps: connect, wait for [`Command::Open`], look up the last transaction,
-//! fence the predecessor, end what a broker left open, commit an empty transaction, and read the
-//! committed offset's metadata. Other owners of the `transactional.id` notice only the fence and
-//! what follows.
+//! Opening has these steps: connect, wait for [`Command::Open`], fence the predecessor, commit an
+//! empty transaction, and read the committed offset's metadata. Other owners of the
+//! `transactional.id` notice only the fence and the steps after it.
 
 use super::ClusterContext;
+use super::colocated_group::colocated_group;
 use crate::broker::kafka::admin::{AdminHandle, WorkerThread};
 use crate::broker::kafka::error::{
     client_failed, delivery_failure, delivery_report, is_batch_rejection,
 };
-use crate::broker::kafka::ffi::{ClientEvent, Delivery, NativeProducer, NextStep, TxnError};
-use crate::broker::kafka::hanging_txn::{Recovery, RecoveryFailed, colocated_group};
+use crate::broker::kafka::ffi::{Delivery, NativeProducer, NextStep, TxnError};
 use crate::broker::kafka::health::ClusterHealth;
 use crate::broker::kafka::partition_list;
 use crate::broker::{DeliveryReport, Error, ProducerEvent, ProducerIdentity, TxnOffset};
@@ -46,18 +45,10 @@ pub(super) struct ProducerThread {
     pub(super) commands: Receiver<Command>,
     pub(super) admin: AdminHandle,
     pub(super) stop: Arc<AtomicBool>,
-    /// The caller has sent a record since the last commit, abort or opening was reported.
-    pub(super) has_sent: Arc<AtomicBool>,
     /// The end of the single record mode, if this producer was created in it.
     pub(super) single_record_until: Option<Instant>,
     /// A broker rejected a batch, so the record at fault is unknown.
     pub(super) batch_was_rejected: bool,
-    /// The opening was reported.
-    pub(super) is_open: bool,
-    /// All brokers were unreachable at some time since [`Command::Open`].
-    pub(super) lost_all_brokers: bool,
-    /// Some broker was unreachable at some time since [`Command::Open`].
-    pub(super) lost_a_broker: bool,
 }
 
 /// Why the thread ends.
@@ -70,12 +61,6 @@ fn failed(reason: impl Into<String>) -> ExitReason {
     ExitReason::Failed {
         is_fenced: false,
         reason: reason.into(),
-    }
-}
-
-impl From<RecoveryFailed> for ExitReason {
-    fn from(RecoveryFailed(reason): RecoveryFailed) -> Self {
-        failed(reason)
     }
 }
 
@@ -111,11 +96,9 @@ impl ProducerThread {
 
     fn run(&mut self) -> Result<(), ExitReason> {
         let metadata = self.open()?;
-        self.is_open = true;
         self.report(ProducerEvent::Opened(metadata));
         loop {
             self.check_usable()?;
-            self.check_recovery_while_idle()?;
             match self.commands.try_recv() {
                 Ok(Command::Commit(offset)) => self.commit(&offset)?,
                 Ok(Command::Abort) => self.abort()?,
@@ -130,15 +113,7 @@ impl ProducerThread {
     fn open(&mut self) -> Result<Option<String>, ExitReason> {
         self.connect()?;
         self.wait_for_open_command()?;
-        self.lost_all_brokers = false;
-        self.lost_a_broker = false;
-        // The coordinator forgets the last transaction with the fence, so look it up before.
-        let recovery = self.look_up_last_transaction()?;
         self.call_until_done(NativeProducer::init_transactions)?;
-        if let Some(recovery) = recovery {
-            let state = self.context.recovery_state.clone();
-            recovery.end_hanging(&state, &mut |patience| self.serve_opening(patience))?;
-        }
         self.commit_empty_transaction()?;
         let metadata = self.read_committed_metadata()?;
         self.native.begin_transaction()?;
@@ -177,25 +152,6 @@ impl ProducerThread {
         }
     }
 
-    fn look_up_last_transaction(&mut self) -> Result<Option<Recovery>, ExitReason> {
-        let context = self.context.clone();
-        let identity = self.identity.clone();
-        let stop = self.stop.clone();
-        Recovery::prepare(
-            &context.recovery_state,
-            &context.cluster,
-            &identity,
-            stop,
-            &mut |patience| self.serve_opening(patience),
-        )
-    }
-
-    /// Serves the client while the recovery waits.
-    fn serve_opening(&mut self, patience: Duration) -> Result<(), ExitReason> {
-        self.poll(patience);
-        self.check_usable()
-    }
-
     fn check_usable(&self) -> Result<(), ExitReason> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(ExitReason::Stopped);
@@ -217,34 +173,11 @@ impl ProducerThread {
         Ok(())
     }
 
-    /// Fails an open producer after an outage. A broker that comes back may have forgotten to end
-    /// the last transaction. Only a new opening repairs that, and it must come before the next
-    /// transaction: otherwise an abort would also undo the last, committed one.
-    fn check_no_recovery_needed(&self) -> Result<(), ExitReason> {
-        if self.is_open && (self.lost_all_brokers || self.context.health.outage_reason().is_some())
-        {
-            return Err(failed(
-                "the brokers were unreachable: a new producer ends what they may have left open",
-            ));
-        }
-        Ok(())
-    }
-
-    /// The same, but only if no record was sent. A forgotten transaction and one with records end
-    /// together: an abort loses committed messages, and a commit by another producer, without this
-    /// producer's offset, duplicates the records. So a transaction with records must finish first.
-    fn check_recovery_while_idle(&self) -> Result<(), ExitReason> {
-        if self.has_sent.load(Ordering::Acquire) {
-            Ok(())
-        } else {
-            self.check_no_recovery_needed()
-        }
-    }
-
     /// Commits an empty transaction with an offset of a group in the same offsets partition, for
-    /// two broker faults. A broker may complete a transaction without telling its partitions; the
-    /// next transaction ends it there. A broker that was killed under load may return an outdated
-    /// committed offset until something is written to the offsets partition.
+    /// two broker faults. A broker may complete a transaction without telling the offsets partition,
+    /// and then never returns the committed offset; the next transaction ends it there. A broker
+    /// that was killed under load may return an outdated committed offset until something is
+    /// written to the offsets partition.
     fn commit_empty_transaction(&mut self) -> Result<(), ExitReason> {
         self.native.begin_transaction()?;
         let group = colocated_group(&self.identity.offset_group);
@@ -326,8 +259,6 @@ impl ProducerThread {
         }
         self.context.health.record_response();
         let next = self.begin_next();
-        // The caller may send as soon as it sees the event.
-        self.has_sent.store(false, Ordering::Release);
         self.report(ProducerEvent::Committed);
         next
     }
@@ -339,7 +270,6 @@ impl ProducerThread {
         {
             return Err(failed("a new producer sends records in batches again"));
         }
-        self.check_no_recovery_needed()?;
         Ok(self.native.begin_transaction()?)
     }
 
@@ -367,20 +297,11 @@ impl ProducerThread {
 
     fn abort(&mut self) -> Result<(), ExitReason> {
         self.poll_all();
-        self.check_no_recovery_needed()?;
-        if self.lost_a_broker {
-            // After this abort, an unfinished part could not be told from an older forgotten
-            // transaction. The next producer looks up where this one has written, and fences it.
-            return Err(failed(
-                "a broker was unreachable: the next producer aborts the transaction",
-            ));
-        }
         self.call_until_done(NativeProducer::abort_transaction)?;
         self.poll_all();
         self.native.begin_transaction()?;
         // A batch rejection is reported only now, because the abort had to come first.
         self.check_usable()?;
-        self.has_sent.store(false, Ordering::Release);
         self.report(ProducerEvent::Aborted);
         Ok(())
     }
@@ -412,7 +333,6 @@ impl ProducerThread {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(ExitReason::Stopped);
             }
-            self.check_recovery_while_idle()?;
             self.poll_all();
         }
     }
@@ -428,32 +348,21 @@ impl ProducerThread {
             context,
             single_record_until,
             batch_was_rejected,
-            lost_all_brokers,
-            lost_a_broker,
             ..
         } = self;
         let health = &context.health;
-        let mut on_event = |event: ClientEvent| {
-            if let ClientEvent::Error { code, .. } = &event {
-                *lost_all_brokers |= *code == Code::AllBrokersDown;
-                *lost_a_broker |= matches!(
-                    code,
-                    Code::BrokerTransportFailure
-                        | Code::Resolve
-                        | Code::OperationTimedOut
-                        | Code::AllBrokersDown
-                );
-            }
-            health.on_client_event(event);
-        };
         let is_single_record = single_record_until.is_some();
         let mut reports = Vec::new();
-        let served = native.poll(patience, &mut on_event, |delivery| {
-            let is_rejected_batch =
-                !is_single_record && delivery.error.is_some_and(is_batch_rejection);
-            *batch_was_rejected |= is_rejected_batch;
-            reports.push(to_report(delivery, is_rejected_batch, health));
-        });
+        let served = native.poll(
+            patience,
+            &mut |event| health.on_client_event(event),
+            |delivery| {
+                let is_rejected_batch =
+                    !is_single_record && delivery.error.is_some_and(is_batch_rejection);
+                *batch_was_rejected |= is_rejected_batch;
+                reports.push(to_report(delivery, is_rejected_batch, health));
+            },
+        );
         if !reports.is_empty() {
             self.report(ProducerEvent::Reports(reports));
         }

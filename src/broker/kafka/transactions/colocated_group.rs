@@ -1,7 +1,7 @@
-//! The partition of `__consumer_offsets` that holds a group's offsets.
+//! A group whose offsets lie in the same partition of `__consumer_offsets` as another group's.
 //!
-//! Kafka chooses it by the hash of the group name (`GroupMetadataManager.partitionFor`): the
-//! absolute value of Java's `String.hashCode`, modulo the number of partitions. Pure.
+//! Kafka chooses the partition by the hash of the group name (`GroupMetadataManager.partitionFor`):
+//! the absolute value of Java's `String.hashCode`, modulo the number of partitions. Pure.
 
 const LETTERS: u64 = 26;
 /// The factor of Java's hash.
@@ -13,7 +13,7 @@ const LENGTH: u32 = 9;
 /// that commits an offset for it writes to that partition without changing the group.
 ///
 /// The name is the group, `.ended.`, and letters that make the hashes equal.
-pub(crate) fn colocated_group(group: &str) -> String {
+pub(super) fn colocated_group(group: &str) -> String {
     let start = format!("{group}.ended.");
     let lowest = format!("{start}{}", "a".repeat(LENGTH as usize));
     let missing = u64::from(hash(group).wrapping_sub(hash(&lowest)));
@@ -26,17 +26,10 @@ pub(crate) fn colocated_group(group: &str) -> String {
 /// `None`: a digit in base 31 is not a letter.
 fn letters(sum: u64) -> Option<String> {
     let digits = (0..LENGTH).rev().map(|power| sum / BASE.pow(power) % BASE);
+    let letter = |digit| Some(char::from(b'a' + u8::try_from(digit).ok()?));
     digits
-        .map(|digit| {
-            (digit < LETTERS).then(|| char::from(b'a' + u8::try_from(digit).unwrap_or_default()))
-        })
+        .map(|digit| letter(digit).filter(|_| digit < LETTERS))
         .collect()
-}
-
-/// The partition that holds a group's offsets, of this many.
-pub(super) fn offsets_partition(group: &str, partitions: i32) -> i32 {
-    // Like Kafka, which uses 0 for the smallest integer: it has no absolute value.
-    hash(group).cast_signed().checked_abs().unwrap_or(0) % partitions.max(1)
 }
 
 /// Java's `String.hashCode`.
@@ -56,24 +49,6 @@ mod tests {
         // Printed by `System.out.println("...".hashCode())`.
         let answers = ["", "postdate", "prod.orders.delivered", "größe"].map(hash);
         assert_eq!(answers, [0, 757_479_502, 1_782_642_290, 98_762_257]);
-    }
-
-    #[test]
-    fn the_offsets_partition_equals_kafka_s() {
-        // Computed by `Utils.abs(group.hashCode()) % 50` of Kafka's library. The first hash is
-        // negative.
-        let partitions = [
-            "demo.r.delivered",
-            "postdate.orders.delivered",
-            "prod.orders.delivered",
-        ]
-        .map(|group| offsets_partition(group, 50));
-        assert_eq!(partitions, [25, 15, 40]);
-        assert_eq!(
-            offsets_partition("polygenelubricants", 50),
-            0,
-            "its hash is the smallest integer"
-        );
     }
 
     proptest! {
