@@ -8,7 +8,7 @@
 use super::ffi::{ClientEvent, ProbeTarget};
 use crate::health::HealthPart;
 use crate::limit::{KAFKA_DELIVERY_TIMEOUT, KAFKA_PROBE_INTERVAL, KAFKA_SILENCE_TIMEOUT};
-use rdkafka::types::RDKafkaErrorCode;
+use rdkafka::types::RDKafkaErrorCode as Code;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
@@ -59,12 +59,11 @@ impl ClusterHealth {
     /// The outage that a delivery timeout may come from: the current one, or one that ended within
     /// the delivery timeout.
     pub(super) fn recent_outage(&self) -> Option<String> {
+        let is_recent = |end: Instant| end.elapsed() < KAFKA_DELIVERY_TIMEOUT;
         self.outage_reason().or_else(|| {
-            self.reasons()
-                .last_outage
-                .as_ref()
-                .filter(|(end, _)| end.elapsed() < KAFKA_DELIVERY_TIMEOUT)
-                .map(|(_, reason)| reason.clone())
+            let last = self.reasons().last_outage.clone();
+            last.filter(|(end, _)| is_recent(*end))
+                .map(|(_, reason)| reason)
         })
     }
 
@@ -83,27 +82,28 @@ impl ClusterHealth {
         self.0.part.set_ready();
     }
 
+    /// Log lines get one level below librdkafka's own: it repeats a line at every connection attempt.
     pub(super) fn on_client_event(&self, event: ClientEvent) {
+        const WARNING: i32 = 4;
         match event {
-            ClientEvent::Log { syslog_level, text } => log(syslog_level, &text),
+            ClientEvent::Log { syslog_level, text } if syslog_level <= WARNING => {
+                tracing::debug!(target: "librdkafka", "{text}");
+            }
+            ClientEvent::Log { text, .. } => tracing::trace!(target: "librdkafka", "{text}"),
             ClientEvent::Error { code, text } => self.record_error(code, text),
         }
     }
 
-    pub(super) fn record_error(&self, code: RDKafkaErrorCode, text: String) {
-        use RDKafkaErrorCode::{
-            Authentication, BrokerTransportFailure, OperationTimedOut, Resolve, SSL,
-            SaslAuthenticationFailed,
-        };
+    pub(super) fn record_error(&self, code: Code, text: String) {
         tracing::debug!(target: "librdkafka", cluster = %self.0.cluster, "{text}");
         if matches!(
             code,
-            BrokerTransportFailure
-                | Resolve
-                | OperationTimedOut
-                | Authentication
-                | SSL
-                | SaslAuthenticationFailed
+            Code::BrokerTransportFailure
+                | Code::Resolve
+                | Code::OperationTimedOut
+                | Code::Authentication
+                | Code::SSL
+                | Code::SaslAuthenticationFailed
         ) {
             self.reasons().broker_error = Some((Instant::now(), text));
         }
@@ -120,38 +120,19 @@ impl ClusterHealth {
         let mut reasons = self.reasons();
         // An older error does not explain this outage: that broker has recovered, or was not
         // needed.
-        let recent_error = reasons
-            .broker_error
-            .as_ref()
-            .filter(|(at, _)| *at + 2 * KAFKA_PROBE_INTERVAL >= since)
-            .map(|(_, text)| text.clone());
-        let reason = recent_error.unwrap_or_else(|| {
-            format!("no broker has answered for {} s", since.elapsed().as_secs())
-        });
+        let reason = match &reasons.broker_error {
+            Some((at, text)) if *at + 2 * KAFKA_PROBE_INTERVAL >= since => text.clone(),
+            _ => format!("no broker has answered for {} s", since.elapsed().as_secs()),
+        };
         reasons.outage = Some(reason.clone());
-        self.0.is_up.store(false, Ordering::Relaxed);
         drop(reasons);
-        self.0.part.set_not_ready(format!(
-            "kafka.{} does not answer: {reason}",
-            self.0.cluster
-        ));
+        let cluster = &self.0.cluster;
+        self.mark_broken(format!("kafka.{cluster} does not answer: {reason}"));
     }
 
     fn reasons(&self) -> MutexGuard<'_, Reasons> {
-        self.0
-            .reasons
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// One level below librdkafka's own: it repeats a line at every connection attempt.
-fn log(syslog_level: i32, text: &str) {
-    const WARNING: i32 = 4;
-    if syslog_level <= WARNING {
-        tracing::debug!(target: "librdkafka", "{text}");
-    } else {
-        tracing::trace!(target: "librdkafka", "{text}");
+        let reasons = self.0.reasons.lock();
+        reasons.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -199,7 +180,7 @@ impl ClusterProbe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use RDKafkaErrorCode::{AllBrokersDown, BrokerTransportFailure, SaslAuthenticationFailed};
+    use Code::{AllBrokersDown, BrokerTransportFailure, SaslAuthenticationFailed};
     use std::time::Duration;
 
     fn reasons(health: &crate::health::Health) -> Vec<String> {

@@ -2,9 +2,11 @@
 
 use super::ffi::{NativeProducer, ProduceRequest, TopicHandle};
 use super::topic_name::is_valid_topic_name;
+use crate::broker::Error;
 use crate::client_thread::ClientThread;
 use crate::limit::KAFKA_TOPIC_HANDLES_MAX;
 use crate::model::header::Header;
+use rdkafka::config::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,18 +24,24 @@ pub(super) struct ProducerClient {
 }
 
 impl ProducerClient {
-    /// `thread` serves the client, and ends soon after `stop` is set.
-    pub(super) fn new(
-        native: Arc<NativeProducer>,
-        stop: Arc<AtomicBool>,
-        thread: ClientThread,
-    ) -> Self {
-        Self {
+    /// Opens a client and starts its thread. `serve` serves the client, and returns soon after the
+    /// flag is set.
+    pub(super) fn start(
+        config: &ClientConfig,
+        thread_name: &str,
+        serve: impl FnOnce(Arc<NativeProducer>, Arc<AtomicBool>) + Send + 'static,
+    ) -> Result<Self, Error> {
+        let native = Arc::new(NativeProducer::new(config)?);
+        let stop = Arc::<AtomicBool>::default();
+        let (client, flag) = (native.clone(), stop.clone());
+        let thread = ClientThread::start(thread_name, move || serve(client, flag))
+            .map_err(|error| Error::Fatal(error.to_string()))?;
+        Ok(Self {
             topics: BTreeMap::new(),
             native: Some(native),
             stop,
             thread,
-        }
+        })
     }
 
     pub(super) fn send<'h>(

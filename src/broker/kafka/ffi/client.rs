@@ -10,7 +10,7 @@ use rdkafka::client::{Client, ClientContext, DefaultClientContext};
 use rdkafka::config::ClientConfig;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaType};
 use rdkafka_sys as sys;
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CStr, CString};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -49,15 +49,10 @@ pub(crate) enum ProbeTarget {
 }
 
 impl NativeClient {
-    /// `events`: the kinds of events, besides errors, that the main queue gets.
-    pub(super) fn new(
-        config: &ClientConfig,
-        kind: RDKafkaType,
-        events: c_int,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(config: &ClientConfig, kind: RDKafkaType) -> Result<Self, Error> {
         let create = || {
             let native = config.create_native_config()?;
-            let events = events | sys::RD_KAFKA_EVENT_ERROR;
+            let events = sys::RD_KAFKA_EVENT_DR | sys::RD_KAFKA_EVENT_ERROR;
             // SAFETY: the configuration is alive, and no client owns it yet.
             unsafe { sys::rd_kafka_conf_set_events(native.ptr(), events) };
             Client::new(config, native, kind, DefaultClientContext)
@@ -74,7 +69,7 @@ impl NativeClient {
 
     /// A client for admin requests only. It joins no group and reads no records.
     pub(crate) fn admin_client(config: &ClientConfig) -> Result<Self, Error> {
-        Self::new(config, RDKafkaType::RD_KAFKA_CONSUMER, 0)
+        Self::new(config, RDKafkaType::RD_KAFKA_CONSUMER)
     }
 
     pub(super) fn ptr(&self) -> *mut sys::rd_kafka_t {

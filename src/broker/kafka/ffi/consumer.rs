@@ -31,7 +31,7 @@ impl NativeConsumer {
     /// `messages_max`: the most messages of one [`NativeConsumer::read`]. librdkafka needs a
     /// `group.id` in the configuration.
     pub(crate) fn new(config: &ClientConfig, messages_max: usize) -> Result<Self, Error> {
-        let native = NativeClient::new(config, RDKafkaType::RD_KAFKA_CONSUMER, 0)?;
+        let native = NativeClient::new(config, RDKafkaType::RD_KAFKA_CONSUMER)?;
         // SAFETY: the client is alive and outlives the queue, which is declared before it.
         let queue = unsafe { Queue::own(sys::rd_kafka_queue_get_consumer(native.ptr())) };
         let queue = queue.ok_or_else(|| Error::Rejected("a consumer needs a group.id".into()))?;

@@ -8,8 +8,7 @@
 //! | `client` | A client whose events are polled. Probes. |
 //! | `queue` | Event queues that unpark a thread. |
 //! | `consumer` | Batches from a consumer's queue. Header names as bytes. Non-blocking commits. |
-//! | `producer` | Header names as bytes. Delivery reports in batches, with their status. |
-//! | `transactions` | Offsets of a group without members. The step after an error. |
+//! | `producer` | Header names as bytes. Reports in batches. Transactions with offsets of any group. |
 //! | `admin` | Topic ids and permissions. Offsets of many partitions. Commit metadata as bytes. |
 //! | `mock` | The delay of a group's first rebalance in the mock broker, for the demo. |
 //!
@@ -33,7 +32,6 @@ mod consumer;
 mod mock;
 mod producer;
 mod queue;
-mod transactions;
 
 pub(super) use admin::{
     CallContext, Isolation, TopicDescription, committed_metadata, describe_topics, list_offsets,
@@ -41,8 +39,9 @@ pub(super) use admin::{
 pub(super) use client::{ClientEvent, NativeClient, ProbeTarget, queued_events};
 pub(super) use consumer::{Message, NativeConsumer, PendingCommit};
 pub(crate) use mock::InProcessKafka;
-pub(super) use producer::{Delivery, NativeProducer, ProduceRequest, TopicHandle};
-pub(super) use transactions::{NextStep, TxnError};
+pub(super) use producer::{
+    Delivery, NativeProducer, NextStep, ProduceRequest, TopicHandle, TxnError,
+};
 
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use rdkafka_sys as sys;

@@ -12,7 +12,6 @@ use crate::broker::kafka::health::{ClusterHealth, ClusterProbe};
 use crate::broker::kafka::options::set_single_record;
 use crate::broker::kafka::producer_client::ProducerClient;
 use crate::broker::{DeliveryFailure, DeliveryReport, Error};
-use crate::client_thread::ClientThread;
 use crate::limit::{
     KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_CLOSING_PRODUCERS_MAX, PRODUCER_REPLACE_INTERVAL,
 };
@@ -68,29 +67,28 @@ impl FailoverProducer {
     }
 
     fn open_client(&self) -> Result<ProducerClient, Error> {
-        let native = Arc::new(NativeProducer::new(&self.config)?);
-        let stop = Arc::<AtomicBool>::default();
+        let (reports, health) = (self.reports.clone(), self.health.clone());
         let resend = (!self.is_single_record).then(|| {
             let mut config = self.config.clone();
             set_single_record(&mut config);
-            Self::new(config, true, self.reports.clone(), self.health.clone())
+            Self::new(config, true, reports.clone(), health.clone())
         });
         let name = match &resend {
             Some(_) => "kafka-target",
             None => "kafka-resend",
         };
-        let report_loop = ReportLoop {
-            native: native.clone(),
-            stop: stop.clone(),
-            reports: self.reports.clone(),
-            health: self.health.clone(),
-            batch: Vec::new(),
-            has_failed: false,
-            resend,
-        };
-        let thread = ClientThread::start(name, move || report_loop.serve())
-            .map_err(|error| Error::Fatal(error.to_string()))?;
-        Ok(ProducerClient::new(native, stop, thread))
+        ProducerClient::start(&self.config, name, move |native, stop| {
+            let report_loop = ReportLoop {
+                native,
+                stop,
+                reports,
+                health,
+                batch: Vec::new(),
+                has_failed: false,
+                resend,
+            };
+            report_loop.serve();
+        })
     }
 
     /// `Fatal`: the producer failed and must not be replaced yet.

@@ -92,7 +92,7 @@ impl KafkaSource {
         }
         let health = ClusterHealth::new(&cluster.name, part);
         let partition_consumer = PartitionConsumer::new(cluster, &group, health.clone())?;
-        let native = partition_consumer.native().clone();
+        let native = partition_consumer.consumer.native.clone();
         let shared = Arc::new(Shared::default());
         let watcher = shared.clone();
         let on_recreated = move |topic: &str| {
@@ -128,10 +128,9 @@ impl KafkaSource {
     }
 
     fn command(&mut self, partition: &Partition, start: Option<Start>) {
-        self.shared
-            .commands()
-            .starts
-            .insert(partition.clone(), start);
+        let mut commands = self.shared.commands();
+        commands.starts.insert(partition.clone(), start);
+        drop(commands);
         self.thread.unpark();
     }
 
@@ -287,12 +286,13 @@ impl<T> BoundedSender<T> {
 impl SourceThread {
     fn serve(mut self) {
         self.group_consumer.set_waker(std::thread::current());
-        self.partition_consumer.set_waker(std::thread::current());
+        let records = &mut self.partition_consumer.consumer;
+        records.set_waker(std::thread::current());
         let mut probe = ClusterProbe::new();
         while !self.shared.stop.load(Ordering::Relaxed) {
             self.serve_group();
             self.serve_commands();
-            let native = self.partition_consumer.native();
+            let native = &self.partition_consumer.consumer.native;
             native.serve_events(|event| self.health.on_client_event(event));
             probe.serve(&self.health, |target| native.probe(target));
             if !self.serve_records() {

@@ -1,7 +1,7 @@
 //! The consumer that reads partitions from explicit offsets and batches their records.
 
 use crate::broker::kafka::error::needs_operator;
-use crate::broker::kafka::ffi::{Message, NativeClient, NativeConsumer};
+use crate::broker::kafka::ffi::{Message, NativeConsumer};
 use crate::broker::kafka::health::ClusterHealth;
 use crate::broker::kafka::options::{ClientOptions, Cluster, NO_OPTIONS, kbytes};
 use crate::broker::kafka::partition_list;
@@ -11,8 +11,6 @@ use crate::model::{Offset, Partition, Timestamp};
 use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
-use std::thread::Thread;
 
 const OPTIONS: ClientOptions = ClientOptions {
     limits: &[
@@ -47,7 +45,7 @@ pub(super) struct Start {
 }
 
 pub(super) struct PartitionConsumer {
-    consumer: NativeConsumer,
+    pub(super) consumer: NativeConsumer,
     partitions: Partitions,
     health: ClusterHealth,
 }
@@ -65,15 +63,6 @@ impl PartitionConsumer {
             partitions: Partitions::default(),
             health,
         })
-    }
-
-    pub(super) fn native(&self) -> &Arc<NativeClient> {
-        &self.consumer.native
-    }
-
-    /// Unparks `thread` whenever the empty record queue gets a record.
-    pub(super) fn set_waker(&mut self, thread: Thread) {
-        self.consumer.set_waker(thread);
     }
 
     /// Starts or restarts partitions at their positions, and stops those with `None`.

@@ -135,7 +135,7 @@ impl KafkaTransactionalProducers {
     }
 
     fn drop_closed(&mut self) {
-        self.retired.retain(|producer| !producer.is_closed());
+        self.retired.retain(|producer| !producer.client.is_closed());
     }
 
     /// Retires preconnected producers that were not opened in time.
@@ -253,6 +253,10 @@ impl TransactionalProducers for KafkaTransactionalProducers {
     /// Cancel-safe: events leave only with the result.
     async fn next_events(&mut self) -> Vec<(u64, ProducerEvent)> {
         loop {
+            // The caller calls this often, so no timer is needed.
+            if self.next_stuck_check <= Instant::now() {
+                self.check_stuck_transactions();
+            }
             let next_expiry = self.preconnected.values().map(|(expiry, _)| *expiry).min();
             let expiry = async {
                 match next_expiry {
@@ -265,10 +269,6 @@ impl TransactionalProducers for KafkaTransactionalProducers {
                 events = self.context.events.take() => events,
                 () = expiry => {
                     self.expire_preconnected();
-                    continue;
-                }
-                () = tokio::time::sleep_until(self.next_stuck_check) => {
-                    self.check_stuck_transactions();
                     continue;
                 }
             };

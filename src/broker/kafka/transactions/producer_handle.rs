@@ -3,22 +3,19 @@
 use super::ClusterContext;
 use super::producer_thread::{Command, ProducerThread};
 use crate::broker::kafka::admin::AdminHandle;
-use crate::broker::kafka::ffi::{NativeProducer, ProduceRequest};
+use crate::broker::kafka::ffi::ProduceRequest;
 use crate::broker::kafka::options::{
     ClientOptions, Cluster, PRODUCER_DEFAULTS, PRODUCER_ENFORCED, millis, queue_limits,
     set_single_record,
 };
 use crate::broker::kafka::producer_client::ProducerClient;
 use crate::broker::{Error, OutgoingRecord, ProducerIdentity};
-use crate::client_thread::ClientThread;
 use crate::limit::{
     BULK_LANE_MESSAGES_MAX, KAFKA_SEND_LINGER, KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT,
     KAFKA_TRANSACTION_TIMEOUT,
 };
 use rdkafka::config::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode as Code;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 const OPTIONS: ClientOptions = ClientOptions {
@@ -36,7 +33,7 @@ const OPTIONS: ClientOptions = ClientOptions {
 pub(super) struct ProducerHandle {
     /// Declared before the client: a thread that waits for a command ends when this is dropped.
     commands: Option<SyncSender<Command>>,
-    client: ProducerClient,
+    pub(super) client: ProducerClient,
     /// Sends each record in a batch of its own.
     pub(super) is_single_record: bool,
     pub(super) in_flight: usize,
@@ -57,26 +54,26 @@ impl ProducerHandle {
             &identity.transactional_id,
             is_single_record,
         );
-        let native = Arc::new(NativeProducer::new(&config)?);
-        let stop = Arc::<AtomicBool>::default();
         // The caller has one command in flight; the second place is for the end.
         let (commands, command_receiver) = sync_channel(2);
-        let producer_thread = ProducerThread {
-            number: None,
-            context: context.clone(),
-            identity: identity.clone(),
-            native: native.clone(),
-            commands: command_receiver,
-            admin,
-            stop: stop.clone(),
-            single_record_until,
-            batch_was_rejected: false,
+        let (context, identity) = (context.clone(), identity.clone());
+        let serve = move |native, stop| {
+            let producer_thread = ProducerThread {
+                number: None,
+                context,
+                identity,
+                native,
+                commands: command_receiver,
+                admin,
+                stop,
+                single_record_until,
+                batch_was_rejected: false,
+            };
+            producer_thread.serve();
         };
-        let thread = ClientThread::start("kafka-transact", move || producer_thread.serve())
-            .map_err(|error| Error::Fatal(error.to_string()))?;
         Ok(Self {
             commands: Some(commands),
-            client: ProducerClient::new(native, stop, thread),
+            client: ProducerClient::start(&config, "kafka-transact", serve)?,
             is_single_record,
             in_flight: 0,
         })
@@ -100,11 +97,6 @@ impl ProducerHandle {
     pub(super) fn retire(&mut self) {
         self.commands = None;
         self.client.retire();
-    }
-
-    /// Returns whether a retired producer has closed its client.
-    pub(super) fn is_closed(&self) -> bool {
-        self.client.is_closed()
     }
 
     pub(super) async fn close(&mut self) {

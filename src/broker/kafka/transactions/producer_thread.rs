@@ -98,11 +98,20 @@ impl ProducerThread {
         let metadata = self.open()?;
         self.report(ProducerEvent::Opened(metadata));
         loop {
+            match self.next_command()? {
+                Command::Commit(offset) => self.commit(&offset)?,
+                Command::Abort => self.abort()?,
+                Command::Open(_) => return Err(failed("the producer was opened twice")),
+            }
+        }
+    }
+
+    /// Serves the client until there is a command.
+    fn next_command(&mut self) -> Result<Command, ExitReason> {
+        loop {
             self.check_usable()?;
             match self.commands.try_recv() {
-                Ok(Command::Commit(offset)) => self.commit(&offset)?,
-                Ok(Command::Abort) => self.abort()?,
-                Ok(Command::Open(_)) => return Err(failed("the producer was opened twice")),
+                Ok(command) => return Ok(command),
                 Err(TryRecvError::Empty) => _ = self.poll(KAFKA_CLIENT_WAKE_INTERVAL),
                 Err(TryRecvError::Disconnected) => return Err(ExitReason::Stopped),
             }
@@ -112,7 +121,10 @@ impl ProducerThread {
     /// Returns the metadata of the committed offset.
     fn open(&mut self) -> Result<Option<String>, ExitReason> {
         self.connect()?;
-        self.wait_for_open_command()?;
+        let Command::Open(number) = self.next_command()? else {
+            return Err(failed("the producer was not opened"));
+        };
+        self.number = Some(number);
         self.call_until_done(NativeProducer::init_transactions)?;
         self.commit_empty_transaction()?;
         let metadata = self.read_committed_metadata()?;
@@ -133,23 +145,6 @@ impl ProducerThread {
             .topic(&self.identity.partition.topic)
             .ok_or_else(|| failed("the source topic has an invalid name"))?;
         self.call_until_done(|native, timeout| native.connect(&source, timeout))
-    }
-
-    fn wait_for_open_command(&mut self) -> Result<(), ExitReason> {
-        loop {
-            self.check_usable()?;
-            match self.commands.try_recv() {
-                Ok(Command::Open(number)) => {
-                    self.number = Some(number);
-                    return Ok(());
-                }
-                Ok(Command::Commit(_) | Command::Abort) => {
-                    return Err(failed("the producer was not opened"));
-                }
-                Err(TryRecvError::Empty) => _ = self.poll(KAFKA_CLIENT_WAKE_INTERVAL),
-                Err(TryRecvError::Disconnected) => return Err(ExitReason::Stopped),
-            }
-        }
     }
 
     fn check_usable(&self) -> Result<(), ExitReason> {
