@@ -28,7 +28,7 @@ pub(crate) use headers::header::Headers;
 pub(crate) use headers::origin::{OriginFormat, is_from_subject};
 pub(crate) use headers::{header, header_name, retry};
 pub(crate) use message::{Body, Disposition, Message, Record, RetryState};
-pub(crate) use parsing::dead_letter_reason::{DeadLetterReason, DeadLetterReason as Reason};
+pub(crate) use parsing::dead_letter_reason::DeadLetterReason;
 pub(crate) use parsing::parse_record::{ParsedRecord, parse_record};
 pub(crate) use parsing::rejection::Rejection;
 pub(crate) use parsing::time_grammar::{Delay, parse_after};
