@@ -1,4 +1,5 @@
-//! The shard, and positions in its source partition.
+//! The shard, which holds the waiting messages of one source partition, and positions in that
+//! partition.
 
 use super::Timestamp;
 use std::fmt;
@@ -22,7 +23,8 @@ impl fmt::Display for Offset {
     }
 }
 
-/// The next source offset that the store accepts: all offsets below it are stored.
+/// The next source offset that the store accepts for a shard: all offsets below it are stored. This
+/// is no watermark of event time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Watermark(pub(crate) u64);
 
@@ -95,7 +97,8 @@ pub(crate) struct Hint {
     pub(crate) least_due: Timestamp,
 }
 
-/// Identifies one incarnation of a source partition, such as the topic id of Kafka.
+/// Identifies one incarnation of a source partition, such as the topic id of Kafka. A topic that
+/// was deleted and created again has another identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SourceIdentity(pub(crate) Arc<str>);
 

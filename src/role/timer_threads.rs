@@ -75,11 +75,11 @@ pub(super) fn start(
             requests: requests_in,
             replies: replies_out,
             health: thread.wiring.ready_part("loader"),
+            // Not `stop`: a stopping timer still loads for its handovers, and closes the channel at
+            // its end.
+            give_up: thread.wiring.give_up.clone(),
         };
-        // Not `stop`: a stopping timer still loads for its handovers, and closes the channel at its
-        // end.
-        let give_up = thread.wiring.give_up.clone();
-        Ok(async move { Ok(loader.serve(give_up).await?) })
+        Ok(async move { Ok(loader.serve().await?) })
     })?;
     start_compactor(group, wiring, jobs_in, results_out, run_writer)
 }
@@ -93,13 +93,8 @@ fn start_compactor(
 ) -> Result<()> {
     wiring.spawn_with_store(group, "compactor", move |thread: StoreThread| {
         task::lower_thread_priority();
-        let compactor = Compactor {
-            store: thread.store,
-            tasks,
-            replies,
-            policy: CompactionPolicy::DEFAULT,
-            writer,
-        };
+        let policy = CompactionPolicy::DEFAULT;
+        let compactor = Compactor::new(thread.store, tasks, replies, policy, writer);
         Ok(async move { Ok(compactor.serve(thread.stop).await?) })
     })
 }

@@ -10,7 +10,6 @@ pub(crate) struct InFlightClaims<T> {
     queue: VecDeque<InFlightClaim<T>>,
     /// The number of the first claim in the queue.
     first: u32,
-    /// The number of open messages of all claims.
     open: usize,
     delivered: Progress,
 }
@@ -67,9 +66,7 @@ impl<T> InFlightClaims<T> {
     /// The numbers of the claims, in order.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + use<T> {
         let first = self.first;
-        let count = u32::try_from(self.queue.len())
-            .expect("the limit of messages in flight also limits the claims");
-        (0..count).map(move |at| first.wrapping_add(at))
+        (0..self.queue.len() as u32).map(move |at| first.wrapping_add(at))
     }
 
     /// The claimed pairs, in order.

@@ -1,8 +1,7 @@
 //! The protocol of one shard: which messages to take next, and which pair (C, W) describes them.
 //! Pure.
 //!
-//! The schedule holds runs, not messages. A run is queued by the due time of its next message: in
-//! the timing wheel if that is in the future, otherwise in the heap of ready runs.
+//! The schedule holds runs, not messages. The timing wheel orders them by their next messages.
 //!
 //! Relative to the pair (C, W) that was taken last, a message has one of three states:
 //!
@@ -23,9 +22,7 @@ pub(crate) use run_index::RunIndex;
 
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
 use crate::wheel::Wheel;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::collections::binary_heap::PeekMut;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// The messages of a run as the schedule sees them: places (due, offset) in ascending order.
@@ -45,21 +42,13 @@ pub(crate) struct Schedule<R> {
     /// While `loaded` is not past the cursor: all late messages below this offset are in the
     /// schedule.
     late_loaded: Offset,
-    wheel: Wheel,
-    ready: BinaryHeap<Reverse<ReadyEntry>>,
-    late: BinaryHeap<LateMessage<R>>,
-    /// Queued runs by handle. The wheel and the heap store handles.
-    runs: Vec<Option<QueuedRun<R>>>,
-    free: Vec<u32>,
-    /// Buffer for [`Wheel::advance`].
-    promoted: Vec<(Timestamp, u32)>,
+    /// Runs by the places of their next messages.
+    wheel: Wheel<QueuedRun<R>>,
+    /// Late messages that are not taken, so none is below W.
+    late: BTreeMap<Offset, LateMessage<R>>,
 }
 
-/// The place of a run's next message, and the run's handle.
-type ReadyEntry = (Cursor, u32);
-
-/// A run whose messages `next..end` were not taken yet. Trimming may have left fewer, or none. A
-/// handle without messages is free again only after the wheel or the heap has returned it.
+/// A run whose messages `next..end` were not taken yet. Trimming may have left fewer, or none.
 struct QueuedRun<R> {
     run: Rc<R>,
     next: u32,
@@ -74,35 +63,10 @@ impl<R: Places> QueuedRun<R> {
 }
 
 struct LateMessage<R> {
-    place: Cursor,
+    due: Timestamp,
     run: Rc<R>,
     index: u32,
 }
-
-/// Reversed, so that the heap returns the least offset first.
-impl<R> Ord for LateMessage<R> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        other
-            .place
-            .offset
-            .cmp(&self.place.offset)
-            .then(other.place.due.cmp(&self.place.due))
-    }
-}
-
-impl<R> PartialOrd for LateMessage<R> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<R> PartialEq for LateMessage<R> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl<R> Eq for LateMessage<R> {}
 
 /// The messages that were taken in one step, each as a run and an index into it.
 pub(crate) struct TakenBatch<R> {
@@ -121,12 +85,8 @@ impl<R: Places> Schedule<R> {
             seen,
             loaded: Cursor::new(Timestamp::AT_ONCE, Offset(0)),
             late_loaded: Offset(0),
-            wheel: Wheel::new(Timestamp::AT_ONCE),
-            ready: BinaryHeap::new(),
-            late: BinaryHeap::new(),
-            runs: Vec::new(),
-            free: Vec::new(),
-            promoted: Vec::new(),
+            wheel: Wheel::new(),
+            late: BTreeMap::new(),
         }
     }
 
@@ -189,10 +149,8 @@ impl<R: Places> Schedule<R> {
 
     /// The due time of the next late message, if it is loaded.
     pub(crate) fn next_late_due(&self) -> Option<Timestamp> {
-        self.late
-            .peek()
-            .filter(|late| self.late_end().covers(late.place.offset))
-            .map(|late| late.place.due)
+        let (offset, late) = self.late.first_key_value()?;
+        self.late_end().covers(*offset).then_some(late.due)
     }
 
     /// The number of late messages in memory.
@@ -200,21 +158,11 @@ impl<R: Places> Schedule<R> {
         self.late.len()
     }
 
-    /// Returns whether there may be messages in memory that wait only for their due time.
+    /// Returns whether there are messages in memory that wait only for their due time.
     pub(crate) fn has_loaded_messages(&self) -> bool {
-        let has_late = self
-            .late
-            .peek()
-            .is_some_and(|late| self.late_end().covers(late.place.offset));
-        let has_ready = self
-            .ready
-            .peek()
-            .is_some_and(|Reverse((place, _))| *place < self.loaded);
-        let has_future = self
-            .wheel
-            .next_wakeup()
-            .is_some_and(|due| due < self.loaded.due);
-        has_late || self.is_cursor_loaded() && (has_ready || has_future)
+        let next = self.wheel.next_place();
+        let has_fresh = next.is_some_and(|place| place < self.loaded);
+        self.next_late_due().is_some() || self.is_cursor_loaded() && has_fresh
     }
 
     /// Adds a run. The same message may be added several times, also by runs of different names:
@@ -224,66 +172,36 @@ impl<R: Places> Schedule<R> {
         while next < run.len() && run.place(next) <= self.taken.cursor {
             let place = run.place(next);
             if !self.taken.covers(place) {
-                self.late.push(LateMessage {
-                    place,
-                    run: run.clone(),
-                    index: index(next),
-                });
+                self.add_late(place, run.clone(), index(next));
             }
             next += 1;
         }
-        if next < run.len() {
-            let end = index(run.len());
-            let handle = self.allocate(QueuedRun {
-                run,
-                next: index(next),
-                end,
-            });
-            self.requeue(handle);
+        let queued = QueuedRun {
+            next: index(next),
+            end: index(run.len()),
+            run,
+        };
+        if let Some(place) = queued.next_place() {
+            self.wheel.insert(place, queued);
         }
     }
 
-    fn allocate(&mut self, run: QueuedRun<R>) -> u32 {
-        if let Some(handle) = self.free.pop() {
-            self.runs[handle as usize] = Some(run);
-            return handle;
-        }
-        self.runs.push(Some(run));
-        index(self.runs.len() - 1)
-    }
-
-    fn release(&mut self, handle: u32) {
-        self.runs[handle as usize] = None;
-        self.free.push(handle);
-    }
-
-    fn next_place(&self, handle: u32) -> Option<Cursor> {
-        self.runs[handle as usize].as_ref()?.next_place()
-    }
-
-    /// Inserts a run into the wheel by its next message. Releases a run without messages.
-    fn requeue(&mut self, handle: u32) {
-        match self.next_place(handle) {
-            Some(place) => self.wheel.insert(place.due, handle),
-            None => self.release(handle),
-        }
+    fn add_late(&mut self, place: Cursor, run: Rc<R>, index: u32) {
+        let due = place.due;
+        let late = LateMessage { due, run, index };
+        self.late.insert(place.offset, late);
     }
 
     /// Shortens each run that is not shared with `trim`, which may cut messages at or after
     /// `loaded`.
     pub(crate) fn trim(&mut self, loaded: Cursor, mut trim: impl FnMut(&mut R)) {
         self.lower_loaded(loaded);
-        for slot in &mut self.runs {
-            if let Some(run) = slot
-                .as_mut()
-                .and_then(|queued| Rc::get_mut(&mut queued.run))
-            {
+        self.wheel.retain_mut(|queued| {
+            if let Some(run) = Rc::get_mut(&mut queued.run) {
                 trim(run);
             }
-            // An empty run is dropped at once: a shard may have too many runs even if all are
-            // empty.
-            slot.take_if(|queued| queued.next_place().is_none());
-        }
+            queued.next_place().is_some()
+        });
     }
 
     /// Takes at most `limit` messages that are due at `now`, and moves the pair over them. Late
@@ -308,10 +226,9 @@ impl<R: Places> Schedule<R> {
             // W alone need not move. It moves with the next message.
             return None;
         }
-        let claim = Progress::new(cursor, watermark);
-        self.taken = claim;
+        self.taken = Progress::new(cursor, watermark);
         Some(TakenBatch {
-            claim,
+            claim: self.taken,
             messages,
             late_count,
         })
@@ -325,24 +242,18 @@ impl<R: Places> Schedule<R> {
         messages: &mut Vec<(Rc<R>, u32)>,
     ) -> Watermark {
         let end = self.late_end();
-        let mut last_offset = None;
-        while let Some(late) = self.late.peek() {
-            let place = late.place;
-            let is_duplicate =
-                last_offset == Some(place.offset) || self.taken.watermark.covers(place.offset);
-            if !is_duplicate {
-                if !end.covers(place.offset) {
-                    break;
-                }
-                if place.due > now || messages.len() == limit {
-                    return Watermark(place.offset.0);
-                }
+        while let Some(late) = self.late.first_entry() {
+            let offset = *late.key();
+            if !end.covers(offset) {
+                break;
             }
-            let Some(late) = self.late.pop() else { break };
-            if !is_duplicate && !fault!(SkipLateMessages) {
-                messages.push((late.run, late.index));
+            if late.get().due > now || messages.len() == limit {
+                return Watermark(offset.0);
             }
-            last_offset = Some(place.offset);
+            let LateMessage { run, index, .. } = late.remove();
+            if !fault!(SkipLateMessages) {
+                messages.push((run, index));
+            }
         }
         end
     }
@@ -357,113 +268,73 @@ impl<R: Places> Schedule<R> {
         messages: &mut Vec<(Rc<R>, u32)>,
     ) -> Cursor {
         let mut cursor = self.taken.cursor;
-        let mut past_watermark: Vec<LateMessage<R>> = Vec::new();
-        while messages.len() < limit && past_watermark.len() < limit {
-            let Some((place, run, index)) = self.pop_due(now) else {
-                break;
-            };
-            if place <= cursor {
-                if !watermark.covers(place.offset) {
-                    self.late.push(LateMessage { place, run, index });
-                }
-            } else if watermark.covers(place.offset) {
+        let mut past_watermark = Vec::new();
+        while messages.len() < limit
+            && past_watermark.len() < limit
+            && let Some((place, run, index)) = self.pop_due(now)
+        {
+            if !watermark.covers(place.offset) {
+                past_watermark.push((place, run, index));
+            } else if place > cursor {
                 cursor = place;
                 messages.push((run, index));
-            } else {
-                past_watermark.push(LateMessage { place, run, index });
             }
         }
-        for LateMessage { place, run, index } in past_watermark {
+        for (place, run, next) in past_watermark {
             if place <= cursor {
-                self.late.push(LateMessage { place, run, index });
+                self.add_late(place, run, next);
             } else {
-                let handle = self.allocate(QueuedRun {
-                    run,
-                    next: index,
-                    end: index + 1,
-                });
-                self.ready.push(Reverse((place, handle)));
+                let end = next + 1;
+                self.wheel.insert(place, QueuedRun { run, next, end });
             }
         }
         cursor
     }
 
+    /// Removes the next message that is due and loaded.
+    fn pop_due(&mut self, now: Timestamp) -> Option<(Cursor, Rc<R>, u32)> {
+        let place = self.wheel.next_place()?;
+        if place.due > now || place >= self.loaded {
+            return None;
+        }
+        self.wheel.turn(|queued| {
+            let message = (place, queued.run.clone(), queued.next);
+            queued.next += 1;
+            (message, queued.next_place())
+        })
+    }
+
     /// The least due time of the messages that are due at `now`, except messages that are due at
     /// once. Only the first late message is considered.
-    pub(crate) fn earliest_due(&mut self, now: Timestamp) -> Option<Timestamp> {
-        self.promote_due(now);
-        let ready = self.ready.peek().map(|Reverse((place, _))| place.due);
-        let late = self
-            .late
-            .peek()
-            .map(|late| late.place.due)
-            .filter(|due| !due.is_at_once());
-        [ready, late]
+    pub(crate) fn earliest_due(&self, now: Timestamp) -> Option<Timestamp> {
+        self.first_dues()
             .into_iter()
             .flatten()
-            .filter(|due| *due <= now)
+            .filter(|due| *due <= now && !due.is_at_once())
             .min()
     }
 
-    /// Moves the runs whose next message is due from the wheel to the heap.
-    fn promote_due(&mut self, now: Timestamp) {
-        let mut promoted = std::mem::take(&mut self.promoted);
-        self.wheel.advance(now, &mut promoted);
-        for (_, handle) in promoted.drain(..) {
-            match self.next_place(handle) {
-                Some(place) => self.ready.push(Reverse((place, handle))),
-                None => self.release(handle),
-            }
-        }
-        self.promoted = promoted;
-    }
-
-    /// Removes the next message that is due and loaded, and queues its run by the message after it.
-    fn pop_due(&mut self, now: Timestamp) -> Option<(Cursor, Rc<R>, u32)> {
-        self.promote_due(now);
-        loop {
-            let mut head = self.ready.peek_mut()?;
-            let Reverse((place, handle)) = *head;
-            if place.due > now || place >= self.loaded {
-                return None;
-            }
-            let queued = self.runs[handle as usize]
-                .as_mut()
-                .filter(|queued| queued.next_place() == Some(place));
-            let Some(queued) = queued else {
-                // The message was trimmed while it was in the heap.
-                PeekMut::pop(head);
-                self.requeue(handle);
-                continue;
-            };
-            let (run, index) = (queued.run.clone(), queued.next);
-            queued.next += 1;
-            match queued.next_place() {
-                Some(after) if after.due <= now => *head = Reverse((after, handle)),
-                _ => {
-                    PeekMut::pop(head);
-                    self.requeue(handle);
-                }
-            }
-            return Some((place, run, index));
-        }
-    }
-
     /// When to call [`Schedule::take`] again, if it took nothing at `now` and no run is added.
-    /// Never too late; may be too early.
     pub(crate) fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
-        let ready = self.ready.peek().map(|Reverse((place, _))| place.due);
-        let late = self.late.peek().map(|late| late.place.due);
-        [ready, late, self.wheel.next_wakeup()]
+        self.first_dues()
             .into_iter()
             .flatten()
             .filter(|due| *due > now)
             .min()
     }
+
+    /// The due times of the next run in the wheel, and of the first late message.
+    fn first_dues(&self) -> [Option<Timestamp>; 2] {
+        let late = self.late.first_key_value();
+        [
+            self.wheel.next_place().map(|place| place.due),
+            late.map(|(_, late)| late.due),
+        ]
+    }
 }
 
 fn index(value: usize) -> u32 {
-    u32::try_from(value).expect("memory holds fewer than 2^32 runs, and messages per run")
+    u32::try_from(value).expect("memory holds fewer than 2^32 messages of a run")
 }
 
 #[cfg(test)]
@@ -685,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_trimmed_to_nothing_is_dropped_and_its_handle_is_reused_later() {
+    fn a_run_that_is_trimmed_to_nothing_is_dropped() {
         let mut schedule = Schedule::new(Progress::START, Watermark(9));
         let (now, run) = (Timestamp::from_millis(1_000), |due, offset| {
             Rc::new(vec![place(due, offset)])
@@ -698,10 +569,9 @@ mod tests {
             Some(Timestamp::from_millis(500))
         );
         schedule.trim(place(400, 0), |run| run.retain(|at| *at < place(400, 0)));
-        assert_eq!(schedule.runs.iter().flatten().count(), 0);
+        assert_eq!(schedule.wheel.next_place(), None);
         schedule.set_loaded(place(9_000, 0));
         assert!(schedule.take(Timestamp::from_millis(3_000), 9).is_none());
-        assert_eq!(schedule.free.len(), 2);
     }
 
     proptest! {

@@ -2,18 +2,18 @@
 
 use crate::model::{Cursor, Offset, Progress, Slice, Timestamp};
 use crate::run::{RunName, RunSummary};
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The runs of one shard that a timer has read.
 #[derive(Default)]
 pub(crate) struct RunIndex {
     known: BTreeMap<RunName, KnownRun>,
     /// Runs that are only partly in memory, by the due time of the first message that is not.
-    partial: BinaryHeap<Reverse<(Timestamp, RunName)>>,
-    by_last_place: BinaryHeap<Reverse<(Cursor, RunName)>>,
+    partial: BTreeSet<(Timestamp, RunName)>,
+    /// May name runs that are not known any more.
+    by_last_place: BTreeSet<(Cursor, RunName)>,
     /// Runs behind the delivered cursor that the delivered watermark may not cover yet.
-    by_offset: BinaryHeap<Reverse<(Offset, RunName)>>,
+    by_offset: BTreeSet<(Offset, RunName)>,
 }
 
 struct KnownRun {
@@ -44,26 +44,30 @@ impl RunIndex {
         summary: &RunSummary,
         unloaded_from: Option<Timestamp>,
     ) {
+        self.remove(name);
         let known = KnownRun {
             slice,
             greatest_offset: summary.greatest_offset,
-            unloaded_from,
+            unloaded_from: None,
             is_replaced: false,
         };
-        if self.known.insert(name.clone(), known).is_none() {
-            self.by_last_place
-                .push(Reverse((summary.last, name.clone())));
-        }
-        if let Some(due) = unloaded_from {
-            self.partial.push(Reverse((due, name.clone())));
-        }
+        self.known.insert(name.clone(), known);
+        self.by_last_place.insert((summary.last, name.clone()));
+        self.set_unloaded_from(name, unloaded_from);
     }
 
-    /// Records that the messages of a run from `due` on were dropped from memory.
-    pub(crate) fn mark_unloaded_from(&mut self, name: &RunName, due: Timestamp) {
+    fn remove(&mut self, name: &RunName) -> Option<KnownRun> {
+        self.set_unloaded_from(name, None);
+        self.known.remove(name)
+    }
+
+    /// Records that the messages of a run from this due time on are not in memory.
+    pub(crate) fn set_unloaded_from(&mut self, name: &RunName, due: Option<Timestamp>) {
         if let Some(known) = self.known.get_mut(name) {
-            known.unloaded_from = Some(due);
-            self.partial.push(Reverse((due, name.clone())));
+            if let Some(before) = std::mem::replace(&mut known.unloaded_from, due) {
+                self.partial.remove(&(before, name.clone()));
+            }
+            self.partial.extend(due.map(|due| (due, name.clone())));
         }
     }
 
@@ -78,29 +82,19 @@ impl RunIndex {
     /// replaced; otherwise the store lost it.
     pub(crate) fn remove_if_replaced(&mut self, name: &RunName) -> bool {
         let is_replaced = self.known.get(name).is_some_and(|known| known.is_replaced);
-        if is_replaced {
-            self.known.remove(name);
-        }
-        is_replaced
+        is_replaced && self.remove(name).is_some()
     }
 
     /// The least due time of a message that is not in memory.
-    pub(crate) fn first_unloaded_due(&mut self) -> Option<Timestamp> {
-        while let Some(Reverse((due, name))) = self.partial.peek() {
-            let known = self.known.get(name);
-            if known.is_some_and(|known| known.unloaded_from == Some(*due)) {
-                return Some(*due);
-            }
-            self.partial.pop();
-        }
-        None
+    pub(crate) fn first_unloaded_due(&self) -> Option<Timestamp> {
+        self.partial.first().map(|(due, _)| *due)
     }
 
     /// A run to read again, because a message due by `until` is not in memory. Each is returned
     /// once.
     pub(crate) fn pop_partial(&mut self, until: Timestamp) -> Option<(Timestamp, Slice, RunName)> {
         self.first_unloaded_due().filter(|due| *due <= until)?;
-        let Reverse((due, name)) = self.partial.pop()?;
+        let (due, name) = self.partial.pop_first()?;
         let known = self.known.get_mut(&name)?;
         known.unloaded_from = None;
         Some((due, known.slice, name))
@@ -113,21 +107,21 @@ impl RunIndex {
         delivered: Progress,
         limit: usize,
     ) -> Vec<(Slice, RunName)> {
-        while let Some(Reverse((last, _))) = self.by_last_place.peek()
+        while let Some((last, _)) = self.by_last_place.first()
             && *last <= delivered.cursor
-            && let Some(Reverse((_, name))) = self.by_last_place.pop()
+            && let Some((_, name)) = self.by_last_place.pop_first()
         {
             if let Some(known) = self.known.get(&name) {
-                self.by_offset.push(Reverse((known.greatest_offset, name)));
+                self.by_offset.insert((known.greatest_offset, name));
             }
         }
         let mut deletable = Vec::new();
         while deletable.len() < limit
-            && let Some(Reverse((offset, _))) = self.by_offset.peek()
+            && let Some((offset, _)) = self.by_offset.first()
             && delivered.watermark.covers(*offset)
-            && let Some(Reverse((_, name))) = self.by_offset.pop()
+            && let Some((_, name)) = self.by_offset.pop_first()
         {
-            if let Some(known) = self.known.remove(&name) {
+            if let Some(known) = self.remove(&name) {
                 deletable.push((known.slice, name));
             }
         }
@@ -187,8 +181,8 @@ mod tests {
             Some((due(5), slice(), name.clone()))
         );
         assert_eq!(index.pop_partial(due(50)), None);
-        index.mark_unloaded_from(&name, due(7));
-        index.mark_unloaded_from(&name, due(6));
+        index.set_unloaded_from(&name, Some(due(7)));
+        index.set_unloaded_from(&name, Some(due(6)));
         assert_eq!(index.pop_partial(due(50)), Some((due(6), slice(), name)));
         assert_eq!(index.pop_partial(due(50)), None);
     }

@@ -1,8 +1,8 @@
 //! Claims due messages of all shards and reports delivered ones, in one store call at a time.
 
 use super::handover;
+use super::quota::InFlightQuota;
 use super::quota::catch_up_rate::{CatchUpRates, catch_up_before};
-use super::quota::in_flight::InFlightQuota;
 use super::shard::{PendingCall, ShardState, ShardStates};
 use super::{Options, StoreCall};
 use crate::clock::Clock;
@@ -80,14 +80,14 @@ impl ClaimCalls {
             };
             if let Some(taken) = &taken {
                 quota.add(&shard.route, taken.messages.len());
-                if self.catch_up_rates.has(&shard.route) {
+                if let Some(bucket) = self.catch_up_rates.bucket(&shard.route) {
                     let dues = taken
                         .messages
                         .iter()
                         .map(|(run, at)| run.run.place(*at as usize).due);
                     let behind =
                         dues.filter(|due| !due.is_at_once() && *due < catch_up_before(wall));
-                    self.catch_up_rates.spend(&shard.route, behind.count());
+                    bucket.spend(behind.count());
                 }
             }
             let claim = taken.as_ref().map(|taken| taken.claim);
@@ -108,20 +108,18 @@ impl ClaimCalls {
         wall: Timestamp,
         now: Instant,
     ) -> usize {
-        let route = state.lease.shard.route.clone();
-        if room == 0 || !self.catch_up_rates.has(&route) {
-            return room;
-        }
-        let earliest_due = state.load.runs_mut().earliest_due(wall);
-        if earliest_due.is_none_or(|due| due >= catch_up_before(wall)) {
-            return room;
-        }
-        match self.catch_up_rates.room(&route, now) {
-            Ok(most) => room.min(most),
-            Err(at) => {
-                state.claim.delay_until(at);
-                0
-            }
+        let bucket = self.catch_up_rates.bucket(&state.lease.shard.route);
+        let earliest_due = state.load.schedule().earliest_due(wall);
+        let is_late = earliest_due.is_some_and(|due| due < catch_up_before(wall));
+        match bucket.filter(|_| is_late && room > 0) {
+            None => room,
+            Some(bucket) => match bucket.room(now) {
+                Ok(most) => room.min(most),
+                Err(at) => {
+                    state.claim.delay_until(at);
+                    0
+                }
+            },
         }
     }
 
@@ -162,7 +160,7 @@ pub(super) fn apply_reply(
         .get_mut(shard)
         .filter(|state| state.lease == advance.lease);
     let Some(state) = state else { return };
-    let Some(call) = state.claim.finish() else {
+    let Some(call) = state.claim.pending.take() else {
         return;
     };
     let PendingCall {

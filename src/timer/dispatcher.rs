@@ -14,7 +14,7 @@ use super::handover;
 use super::lease::{Grant, LeaseEvent, ReleaseResult};
 use super::load::{LoadReply, LoadRequest, MemoryBudget};
 use super::run_replacement::{self, ReplacementCall, ReplacementReply};
-use super::shard::{ShardState, ShardStates, WakeupInput};
+use super::shard::{self, ShardState, ShardStates, WakeupInput};
 use super::shard_slots::ShardSlots;
 use crate::clock::Clock;
 use crate::health::HealthPart;
@@ -71,7 +71,7 @@ impl Dispatcher {
             slots: ShardSlots::default(),
             claims: ClaimCalls::new(&options, now),
             delivery: Delivery::new(producers),
-            replacement: ReplacementCall::new(),
+            replacement: ReplacementCall::terminated(),
             tick_wall: ports.clock.now(),
             tick_at: now,
             options,
@@ -132,11 +132,13 @@ impl Dispatcher {
             }
             Some(reply) = self.ports.replies.recv() => self.on_load_reply(reply),
             Some(hint) = self.ports.hints.recv() => self.on_hint(&hint),
-            Some(result) = self.ports.compaction_results.recv(), if self.replacement.is_idle() => {
-                self.replacement.add_result(result);
+            Some(reply) = self.ports.compaction_results.recv(),
+                if self.replacement.is_terminated() && !stopping =>
+            {
+                self.on_compaction_reply(reply);
             }
             replies = &mut self.claims.call => self.on_claim_replies(replies?),
-            reply = self.replacement.reply() => self.on_replacement_reply(reply)?,
+            reply = &mut self.replacement => self.on_replacement_reply(reply)?,
             () = tokio::time::sleep_until(wakeup) => {}
         }
         while let Ok(reply) = self.ports.replies.try_recv() {
@@ -150,7 +152,7 @@ impl Dispatcher {
         if let Some(replies) = (&mut self.claims.call).now_or_never() {
             self.on_claim_replies(replies?);
         }
-        if let Some(reply) = self.replacement.reply().now_or_never() {
+        if let Some(reply) = (&mut self.replacement).now_or_never() {
             self.on_replacement_reply(reply)?;
         }
         Ok(())
@@ -167,7 +169,10 @@ impl Dispatcher {
             stopping,
             store_is_idle: self.claims.call.is_terminated(),
         };
-        let shards = self.shards.values().map(|state| state.next_wakeup(&input));
+        let shards = self
+            .shards
+            .values()
+            .map(|state| shard::next_wakeup(state, &input));
         let transactions = (self.shards.values())
             .filter_map(|state| exactly_once::next_wakeup(state, wall, now, stopping));
         let wakeup = shards
@@ -236,13 +241,16 @@ impl Dispatcher {
     fn on_hint(&mut self, hint: &Hint) {
         if let Some(state) = self.shards.get_mut(&hint.shard) {
             let wall = self.ports.clock.now();
-            state.load.on_hint(hint.least_due, wall, Instant::now());
+            state
+                .load
+                .tail
+                .on_hint(hint.least_due, wall, Instant::now());
         }
     }
 
     fn on_load_reply(&mut self, reply: LoadReply) {
         if let Some(state) = self.shards.get_mut(&reply.shard)
-            && state.load.generation() == reply.tag
+            && state.load.generation == reply.tag
             && !state.on_load_reply(reply.result, Instant::now())
         {
             handover::drop_shard(&mut self.shards, &reply.shard);
@@ -260,6 +268,12 @@ impl Dispatcher {
         }
     }
 
+    fn on_compaction_reply(&mut self, reply: CompactionReply) {
+        let wall = self.ports.clock.now();
+        let (call, store) = (&mut self.replacement, &self.ports.store);
+        run_replacement::on_compaction_reply(call, store, &mut self.shards, reply, wall);
+    }
+
     fn on_replacement_reply(&mut self, reply: ReplacementReply) -> Result<(), Error> {
         if let Some(lost) = run_replacement::apply_replacement(&mut self.shards, reply)? {
             handover::drop_shard(&mut self.shards, &lost);
@@ -275,8 +289,6 @@ impl Dispatcher {
         self.delivery
             .resend_due(&mut self.shards, &self.slots, &*clock);
         if !stopping {
-            self.replacement
-                .start(&self.ports.store, &mut self.shards, clock.now());
             self.request_loads();
             self.request_compaction();
         }
@@ -320,11 +332,10 @@ impl Dispatcher {
             .values()
             .any(|state| state.is_tail_poll_due(now));
         let mut requests = Vec::new();
-        for (shard, state) in round_robin(&mut self.shards, self.claims.first_shard) {
+        for (_, state) in round_robin(&mut self.shards, self.claims.first_shard) {
             if let Some(load) = state.next_request(wall, now, joins_batch) {
                 requests.push(LoadRequest {
-                    shard: shard.clone(),
-                    tag: state.load.generation(),
+                    tag: state.load.generation,
                     load,
                 });
             }
@@ -352,7 +363,7 @@ impl Dispatcher {
     async fn quarantine_unreadable(&mut self) -> Result<(), Error> {
         let mut requests = Vec::new();
         for state in self.shards.values_mut() {
-            let runs = state.load.take_unreadable();
+            let runs = std::mem::take(&mut state.load.unreadable);
             if !runs.is_empty() {
                 let lease = state.lease.clone();
                 requests.push(Quarantine { lease, runs });
@@ -366,7 +377,7 @@ impl Dispatcher {
         if is_refused {
             for request in requests {
                 if let Some(state) = self.shards.get_mut(&request.lease.shard) {
-                    state.load.restore_unreadable(request.runs);
+                    state.load.unreadable.extend(request.runs);
                 }
             }
             return Ok(());

@@ -14,7 +14,7 @@ use crate::broker::{DeliveryFailure, DeliveryReport, FailureKind, ProducerEvent,
 use crate::limit::{
     RECOVERY_PRODUCERS_MAX, RESEND_DELAY_MAX, RESEND_DELAY_MIN, TRANSACTIONAL_PRODUCER_OPEN_AHEAD,
 };
-use crate::model::{DeadLetterReason, DeliveredMarker, Progress, Timestamp};
+use crate::model::{DeliveredMarker, Progress, Reason, Timestamp};
 use std::collections::BTreeMap;
 use tokio::time::Instant;
 
@@ -69,7 +69,8 @@ impl TxnDriver<'_> {
         let now = Instant::now();
         let input = txn_input(state, self.wall, self.stopping);
         // Opening fences another owner, so it needs a lease that is certainly valid.
-        let may_open = !has_no_more_work(state, self.stopping) && !state.ownership.is_expired(now);
+        let may_open =
+            !has_no_more_work(state, self.stopping) && !state.ownership.deadline.has_passed(now);
         let context = state.context.clone();
         let route = &*context.route;
         let Some(txn) = &mut state.txn else { return };
@@ -192,7 +193,7 @@ impl TxnDriver<'_> {
         let Some((batches, took)) = txn.on_committed(Instant::now()) else {
             return;
         };
-        let pair = txn.marker();
+        let pair = txn.marker;
         metric.transactions_committed.increment(1);
         metric.commit_seconds.record(took.as_secs_f64());
         for batch in state.in_flight.iter().take(batches) {
@@ -221,7 +222,7 @@ fn marker(state: &ShardState, pair: Progress, batches: usize) -> TxnOffset {
     let marker = DeliveredMarker {
         delivered: pair,
         identity: state.identity.clone(),
-        ledger_pair: state.delivered.ledger_pair(),
+        ledger_pair: state.delivered.ledger_pair,
         uncounted: state.outcomes_with_transaction(batches),
     };
     TxnOffset {
@@ -235,7 +236,7 @@ fn marker(state: &ShardState, pair: Progress, batches: usize) -> TxnOffset {
 fn is_about_the_record(failure: &DeliveryFailure) -> bool {
     match failure.kind {
         FailureKind::Rejected => true,
-        FailureKind::NotDelivered => failure.reason != DeadLetterReason::TimedOut,
+        FailureKind::NotDelivered => failure.reason != Reason::TimedOut,
         FailureKind::MaybeDelivered | FailureKind::ClientFailed => false,
     }
 }
@@ -273,7 +274,7 @@ pub(super) fn next_wakeup(
         return None;
     }
     let is_closed = txn.number().is_none();
-    if is_closed && state.ownership.is_expired(now) {
+    if is_closed && state.ownership.deadline.has_passed(now) {
         // The renewal of the lease is not announced.
         return Some(now + RESEND_DELAY_MIN);
     }

@@ -15,7 +15,7 @@ pub(super) fn start_handover(shards: &mut ShardStates, shard: &ShardId, now: Ins
         && state.ownership.is_active()
     {
         let until = now + HANDOVER_TIMEOUT;
-        state.ownership.set_phase(ShardPhase::HandingOver { until });
+        state.ownership.phase = ShardPhase::HandingOver { until };
     }
 }
 
@@ -27,7 +27,7 @@ pub(super) fn drop_shard(shards: &mut ShardStates, shard: &ShardId) {
         tracing::warn!(%shard, in_flight = state.in_flight.open_messages(),
             "lease lost: no longer delivering the shard");
         let until = Instant::now() + LOST_LEASE_REPORTS_TIMEOUT;
-        state.ownership.set_phase(ShardPhase::LeaseLost { until });
+        state.ownership.phase = ShardPhase::LeaseLost { until };
     }
 }
 
@@ -59,7 +59,7 @@ pub(super) fn finish_shards(
         };
         if decision == Decision::Postpone {
             if let Some(state) = shards.get_mut(&shard) {
-                state.ownership.set_phase(ShardPhase::Active);
+                state.ownership.phase = ShardPhase::Active;
             }
             room.send(ReleaseResult::Postponed(shard));
         } else if let Some(state) = shards.remove(&shard) {
@@ -87,7 +87,7 @@ enum Decision {
 
 /// `None` if the shard is not released, or the release has not ended.
 fn release_decision(state: &ShardState, now: Instant) -> Option<Decision> {
-    match state.ownership.phase() {
+    match state.ownership.phase {
         ShardPhase::Active => None,
         ShardPhase::HandingOver { .. } if is_ready_for_handover(state) => Some(Decision::Remove),
         ShardPhase::HandingOver { until } => (until <= now).then_some(Decision::Postpone),

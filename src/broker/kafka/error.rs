@@ -3,7 +3,7 @@
 use super::ffi::{CallError, Delivery};
 use super::topic_name::invalid_topic_name;
 use crate::broker::{DeliveryFailure, DeliveryReport, Error, FailureKind, SendResult};
-use crate::model::{DeadLetterReason, Offset};
+use crate::model::{Offset, Reason};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
@@ -31,10 +31,10 @@ pub(super) fn delivery_report(
 pub(super) fn delivery_failure(code: Code, may_be_stored: bool, text: &str) -> DeliveryFailure {
     let (kind, reason) = match code {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => {
-            (FailureKind::Rejected, DeadLetterReason::TooLarge)
+            (FailureKind::Rejected, Reason::TooLarge)
         }
         Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => {
-            (FailureKind::Rejected, DeadLetterReason::Unauthorized)
+            (FailureKind::Rejected, Reason::Unauthorized)
         }
         Code::InvalidRecord
         | Code::InvalidDifferentRecord
@@ -42,13 +42,13 @@ pub(super) fn delivery_failure(code: Code, may_be_stored: bool, text: &str) -> D
         | Code::InvalidMessageSize
         | Code::InvalidTimestamp
         | Code::UnsupportedForMessageFormat
-        | Code::PolicyViolation => (FailureKind::Rejected, DeadLetterReason::InvalidRecord),
-        Code::InvalidTopic => (FailureKind::Rejected, DeadLetterReason::InvalidTarget),
+        | Code::PolicyViolation => (FailureKind::Rejected, Reason::InvalidRecord),
+        Code::InvalidTopic => (FailureKind::Rejected, Reason::InvalidTarget),
         Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition => {
-            (FailureKind::NotDelivered, DeadLetterReason::UnknownTarget)
+            (FailureKind::NotDelivered, Reason::UnknownTarget)
         }
-        _ if may_be_stored => (FailureKind::MaybeDelivered, DeadLetterReason::TimedOut),
-        _ => (FailureKind::NotDelivered, DeadLetterReason::TimedOut),
+        _ if may_be_stored => (FailureKind::MaybeDelivered, Reason::TimedOut),
+        _ => (FailureKind::NotDelivered, Reason::TimedOut),
     };
     DeliveryFailure {
         kind,
@@ -79,7 +79,7 @@ pub(super) fn refused_send(
 pub(super) fn client_failed(detail: String) -> DeliveryFailure {
     DeliveryFailure {
         kind: FailureKind::ClientFailed,
-        reason: DeadLetterReason::TimedOut,
+        reason: Reason::TimedOut,
         detail,
     }
 }
@@ -91,7 +91,7 @@ pub(super) fn or_client_failed(
     trouble: Option<String>,
 ) -> DeliveryFailure {
     match trouble {
-        Some(trouble) if failure.reason == DeadLetterReason::TimedOut => client_failed(trouble),
+        Some(trouble) if failure.reason == Reason::TimedOut => client_failed(trouble),
         _ => failure,
     }
 }
@@ -100,11 +100,7 @@ pub(super) fn or_client_failed(
 /// fails every record of the batch, so each must be sent alone to find the one at fault.
 pub(super) fn is_batch_rejection(code: Code) -> bool {
     let DeliveryFailure { kind, reason, .. } = delivery_failure(code, false, "");
-    kind == FailureKind::Rejected
-        && matches!(
-            reason,
-            DeadLetterReason::TooLarge | DeadLetterReason::InvalidRecord
-        )
+    kind == FailureKind::Rejected && matches!(reason, Reason::TooLarge | Reason::InvalidRecord)
 }
 
 /// Why an admin request, a commit or reading a partition failed.
@@ -171,114 +167,109 @@ mod tests {
     const NOT_STORED: bool = false;
     const MAY_BE_STORED: bool = true;
 
-    const KINDS: [(Code, bool, FailureKind, DeadLetterReason); 18] = [
+    const KINDS: [(Code, bool, FailureKind, Reason); 18] = [
         (
             Code::MessageSizeTooLarge,
             NOT_STORED,
             Rejected,
-            DeadLetterReason::TooLarge,
+            Reason::TooLarge,
         ),
         (
             Code::MessageBatchTooLarge,
             NOT_STORED,
             Rejected,
-            DeadLetterReason::TooLarge,
+            Reason::TooLarge,
         ),
         (
             Code::TopicAuthorizationFailed,
             NOT_STORED,
             Rejected,
-            DeadLetterReason::Unauthorized,
+            Reason::Unauthorized,
         ),
         (
             Code::ClusterAuthorizationFailed,
             NOT_STORED,
             Rejected,
-            DeadLetterReason::Unauthorized,
+            Reason::Unauthorized,
         ),
         (
             Code::InvalidRecord,
             NOT_STORED,
             Rejected,
-            DeadLetterReason::InvalidRecord,
+            Reason::InvalidRecord,
         ),
         (
             Code::InvalidTimestamp,
             NOT_STORED,
             Rejected,
-            DeadLetterReason::InvalidRecord,
+            Reason::InvalidRecord,
         ),
         (
             Code::PolicyViolation,
             NOT_STORED,
             Rejected,
-            DeadLetterReason::InvalidRecord,
+            Reason::InvalidRecord,
         ),
         (
             Code::InvalidTopic,
             NOT_STORED,
             Rejected,
-            DeadLetterReason::InvalidTarget,
+            Reason::InvalidTarget,
         ),
         (
             Code::UnknownTopic,
             NOT_STORED,
             NotDelivered,
-            DeadLetterReason::UnknownTarget,
+            Reason::UnknownTarget,
         ),
         (
             Code::UnknownTopicOrPartition,
             NOT_STORED,
             NotDelivered,
-            DeadLetterReason::UnknownTarget,
+            Reason::UnknownTarget,
         ),
         (
             Code::UnknownPartition,
             NOT_STORED,
             NotDelivered,
-            DeadLetterReason::UnknownTarget,
+            Reason::UnknownTarget,
         ),
         (
             Code::MessageTimedOut,
             NOT_STORED,
             NotDelivered,
-            DeadLetterReason::TimedOut,
+            Reason::TimedOut,
         ),
         (
             Code::MessageTimedOut,
             MAY_BE_STORED,
             MaybeDelivered,
-            DeadLetterReason::TimedOut,
+            Reason::TimedOut,
         ),
         (
             Code::OperationTimedOut,
             MAY_BE_STORED,
             MaybeDelivered,
-            DeadLetterReason::TimedOut,
+            Reason::TimedOut,
         ),
         (
             Code::NetworkException,
             MAY_BE_STORED,
             MaybeDelivered,
-            DeadLetterReason::TimedOut,
+            Reason::TimedOut,
         ),
-        (
-            Code::PurgeQueue,
-            NOT_STORED,
-            NotDelivered,
-            DeadLetterReason::TimedOut,
-        ),
+        (Code::PurgeQueue, NOT_STORED, NotDelivered, Reason::TimedOut),
         (
             Code::PurgeInflight,
             MAY_BE_STORED,
             MaybeDelivered,
-            DeadLetterReason::TimedOut,
+            Reason::TimedOut,
         ),
         (
             Code::OutOfOrderSequenceNumber,
             MAY_BE_STORED,
             MaybeDelivered,
-            DeadLetterReason::TimedOut,
+            Reason::TimedOut,
         ),
     ];
 

@@ -1,4 +1,5 @@
-//! The metadata that is committed with a source offset, from which a lost store is rebuilt.
+//! The metadata that is committed with a source offset. It allows to rebuild a lost store from the
+//! log.
 
 use super::field_values;
 use crate::model::protocol::progress::Progress;

@@ -260,15 +260,10 @@ impl Process {
             requests: requests_in,
             replies: replies_out,
             health: health.register("loader"),
+            give_up,
         };
-        self.spawn(world, "loader", loader.serve(give_up));
-        let rewriter = Compactor {
-            store,
-            tasks: chores_in,
-            replies: looked_out,
-            policy: shape,
-            writer: random.random(),
-        };
+        self.spawn(world, "loader", loader.serve());
+        let rewriter = Compactor::new(store, chores_in, looked_out, shape, random.random());
         let rewriter = self.control.compactor.wrap(rewriter.serve(stop));
         self.spawn(world, "rewriter", rewriter);
     }

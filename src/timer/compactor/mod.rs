@@ -37,7 +37,6 @@ pub(crate) struct CompactionTask {
     pub(crate) hour_messages_max: u64,
 }
 
-/// The result of a task.
 #[derive(Debug)]
 pub(crate) struct CompactionReply {
     pub(crate) shard: ShardId,
@@ -45,7 +44,6 @@ pub(crate) struct CompactionReply {
     pub(crate) result: CompactionResult,
 }
 
-/// The result of a scan.
 #[derive(Debug)]
 pub(crate) enum CompactionResult {
     Replace(Replacement),
@@ -59,7 +57,6 @@ pub(crate) enum CompactionResult {
     StoreUnavailable,
 }
 
-/// Runs, and the new runs that replace them.
 #[derive(Debug)]
 pub(crate) struct Replacement {
     pub(crate) inputs: Vec<(Slice, RunName)>,
@@ -68,18 +65,11 @@ pub(crate) struct Replacement {
     pub(crate) valid_until: Timestamp,
 }
 
-/// The compaction loop of one timer.
 pub(crate) struct Compactor {
-    pub(crate) store: Rc<dyn Store>,
-    pub(crate) tasks: mpsc::Receiver<CompactionTask>,
-    pub(crate) replies: mpsc::Sender<CompactionReply>,
-    pub(crate) policy: CompactionPolicy,
-    /// A random id for the names of new runs.
-    pub(crate) writer: u64,
-}
-
-/// The state of the loop.
-struct CompactorState {
+    store: Rc<dyn Store>,
+    tasks: mpsc::Receiver<CompactionTask>,
+    replies: mpsc::Sender<CompactionReply>,
+    policy: CompactionPolicy,
     decoder: RunDecoder,
     builder: RunBuilder,
     /// Runs to skip while messages are frozen up to a due time before the given one. They are
@@ -105,53 +95,53 @@ impl Bounds {
 }
 
 impl Compactor {
-    /// Serves until the task channel is closed or `stop` is cancelled. If the store is unavailable,
-    /// the next task tries again. After each task, the loop rests in proportion to the work,
-    /// because delivery needs the store and the processor more urgently.
-    pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
-        let mut state = CompactorState::new(self.writer);
-        loop {
-            // safe to drop because a task that was not received stays in the channel
-            let task = tokio::select! {
-                biased;
-                () = stop.cancelled() => return Ok(()),
-                task = self.tasks.recv() => task,
-            };
-            let Some(task) = task else { return Ok(()) };
-            let started_at = Instant::now();
-            // safe to drop because compaction only reads
-            let outcome = tokio::select! {
-                biased;
-                () = stop.cancelled() => return Ok(()),
-                outcome = self.compact(&task, &mut state) => outcome,
-            };
-            let result = match outcome {
-                Ok(result) => result,
-                Err(error) if error.is_transient() => CompactionResult::StoreUnavailable,
-                Err(error) => return Err(error),
-            };
-            let reply = CompactionReply {
-                shard: task.shard,
-                tag: task.tag,
-                result,
-            };
-            if self.replies.send(reply).await.is_err() {
-                return Ok(());
-            }
-            // safe to drop because a pause changes nothing
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return Ok(()),
-                () = tokio::time::sleep(state.pause(started_at, Instant::now())) => {}
-            }
+    /// `writer` is a random id for the names of new runs.
+    pub(crate) fn new(
+        store: Rc<dyn Store>,
+        tasks: mpsc::Receiver<CompactionTask>,
+        replies: mpsc::Sender<CompactionReply>,
+        policy: CompactionPolicy,
+        writer: u64,
+    ) -> Self {
+        Self {
+            store,
+            tasks,
+            replies,
+            policy,
+            decoder: RunDecoder::new(),
+            builder: RunBuilder::new(writer),
+            skipped: BTreeMap::new(),
+            last_urgent: None,
         }
     }
 
-    async fn compact(
-        &self,
-        task: &CompactionTask,
-        state: &mut CompactorState,
-    ) -> Result<CompactionResult, Error> {
+    /// Serves until the task channel is closed or `stop` is cancelled.
+    pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
+        // safe to drop because compaction only reads
+        let served = stop.run_until_cancelled(self.serve_tasks()).await;
+        served.unwrap_or(Ok(()))
+    }
+
+    /// If the store is unavailable, the next task tries again. After each task, the loop rests in
+    /// proportion to the work, because delivery needs the store and the processor more urgently.
+    async fn serve_tasks(&mut self) -> Result<(), Error> {
+        while let Some(task) = self.tasks.recv().await {
+            let started_at = Instant::now();
+            let result = match self.compact(&task).await {
+                Err(error) if error.is_transient() => CompactionResult::StoreUnavailable,
+                outcome => outcome?,
+            };
+            let CompactionTask { shard, tag, .. } = task;
+            let reply = CompactionReply { shard, tag, result };
+            if self.replies.send(reply).await.is_err() {
+                break;
+            }
+            tokio::time::sleep(pause(self.last_urgent, started_at, Instant::now())).await;
+        }
+        Ok(())
+    }
+
+    async fn compact(&mut self, task: &CompactionTask) -> Result<CompactionResult, Error> {
         let shard = std::slice::from_ref(&task.shard);
         let stored = self.store.state(shard).await?.pop().flatten();
         let list = List {
@@ -164,13 +154,11 @@ impl Compactor {
             Some(Listed::Runs { runs, has_more, .. }) => (runs, has_more),
             _ => (Vec::new(), false),
         };
-        let resume_from = runs
-            .last()
-            .filter(|_| has_more)
-            .map(|run| run.least_due.plus(Duration::from_millis(1)));
+        let last = runs.last().filter(|_| has_more);
+        let resume_from = last.map(|run| run.least_due.plus(Duration::from_millis(1)));
         let frozen_until = self.policy.frozen_until(task.loaded_until);
         runs.retain(|run| {
-            let skipped_until = state.skipped.get(&run.name);
+            let skipped_until = self.skipped.get(&run.name);
             skipped_until.is_none_or(|until| *until <= frozen_until)
         });
         let job = self
@@ -180,59 +168,51 @@ impl Compactor {
             return Ok(CompactionResult::NothingToDo { resume_from });
         };
         if job.is_urgent {
-            state.last_urgent = Some(Instant::now());
+            self.last_urgent = Some(Instant::now());
         }
         let bounds = Bounds {
             delivered: stored.delivered,
             frozen_until,
         };
-        self.build_replacement(&task.shard, job, bounds, state)
-            .await
+        let replacement = self.build_replacement(&task.shard, job, bounds).await?;
+        Ok(replacement.map_or(CompactionResult::NoGain, CompactionResult::Replace))
     }
 
     async fn build_replacement(
-        &self,
+        &mut self,
         shard: &ShardId,
         job: Job,
         bounds: Bounds,
-        state: &mut CompactorState,
-    ) -> Result<CompactionResult, Error> {
-        let inputs = self.fetch_inputs(shard, job.runs, bounds, state).await?;
-        let outputs =
-            merge::merge_runs(&inputs, job.kind, bounds, &self.policy, &mut state.builder);
+    ) -> Result<Option<Replacement>, Error> {
+        let inputs = self.fetch_inputs(shard, job.runs, bounds).await?;
+        let (policy, builder) = (&self.policy, &mut self.builder);
+        let outputs = merge::merge_runs(&inputs, job.kind, bounds, policy, builder);
         let Some(outputs) = outputs.filter(|_| !inputs.is_empty()) else {
-            return Ok(CompactionResult::NoGain);
+            return Ok(None);
         };
-        let no_gain_until =
-            self.policy
-                .no_gain_until(&inputs, &outputs, job.kind, bounds.frozen_until);
+        let no_gain_until = policy.no_gain_until(&inputs, &outputs, job.kind, bounds.frozen_until);
         if let Some(until) = no_gain_until {
             for run in &inputs {
-                state.skip(run.name.clone(), until);
+                self.skip(run.name.clone(), until);
             }
-            return Ok(CompactionResult::NoGain);
+            return Ok(None);
         }
         let least_due = outputs.iter().map(|run| run.summary.least_due()).min();
-        let valid_until = least_due.map_or(Timestamp::MAX, |due| {
-            self.policy.replacement_valid_until(due)
-        });
-        Ok(CompactionResult::Replace(Replacement {
-            inputs: inputs
-                .iter()
-                .map(|run| (run.slice, run.name.clone()))
-                .collect(),
+        let valid_until = least_due.map(|due| policy.replacement_valid_until(due));
+        let inputs = inputs.iter().map(|run| (run.slice, run.name.clone()));
+        Ok(Some(Replacement {
+            inputs: inputs.collect(),
             outputs,
-            valid_until,
+            valid_until: valid_until.unwrap_or(Timestamp::MAX),
         }))
     }
 
     /// Fetches the runs that can be compacted now, until they exceed `COMPACT_BYTES_MAX`.
     async fn fetch_inputs(
-        &self,
+        &mut self,
         shard: &ShardId,
         runs: Vec<(Slice, RunName)>,
         bounds: Bounds,
-        state: &mut CompactorState,
     ) -> Result<Vec<LoadedRun>, Error> {
         let mut inputs = Vec::new();
         let mut used = 0;
@@ -244,14 +224,14 @@ impl Compactor {
             let blobs = self.store.fetch(&[fetch]).await?.pop().unwrap_or_default();
             for ((slice, name), bytes) in part.iter().zip(blobs) {
                 let Some(bytes) = bytes else { continue };
-                match state.decoder.decode(name.clone(), *slice, &bytes) {
+                match self.decoder.decode(name.clone(), *slice, &bytes) {
                     Ok(run) if is_ready(&run, bounds) => {
                         used += run.memory_size();
                         inputs.push(run);
                     }
                     // Its frozen messages may be delivered some time after they were due.
-                    Ok(_) => state.skip(name.clone(), bounds.frozen_until.plus(PREFETCH_AHEAD)),
-                    Err(_) => state.skip(name.clone(), Timestamp::MAX),
+                    Ok(_) => self.skip(name.clone(), bounds.frozen_until.plus(PREFETCH_AHEAD)),
+                    Err(_) => self.skip(name.clone(), Timestamp::MAX),
                 }
                 if used > COMPACT_BYTES_MAX {
                     return Ok(inputs);
@@ -260,31 +240,6 @@ impl Compactor {
         }
         Ok(inputs)
     }
-}
-
-impl CompactorState {
-    fn new(writer: u64) -> Self {
-        Self {
-            decoder: RunDecoder::new(),
-            builder: RunBuilder::new(writer),
-            skipped: BTreeMap::new(),
-            last_urgent: None,
-        }
-    }
-
-    /// The rest after a task that began at `started_at`. It is shorter while any shard has urgent
-    /// work.
-    fn pause(&self, started_at: Instant, now: Instant) -> Duration {
-        let is_urgent = self
-            .last_urgent
-            .is_some_and(|found_at| now < found_at + COMPACT_SCAN_INTERVAL);
-        let factor = if is_urgent {
-            COMPACT_URGENT_REST_FACTOR
-        } else {
-            COMPACT_REST_FACTOR
-        };
-        (now.duration_since(started_at) * factor).min(COMPACT_SCAN_INTERVAL)
-    }
 
     fn skip(&mut self, name: RunName, until: Timestamp) {
         if self.skipped.len() >= COMPACT_SKIPPED_RUNS_MAX {
@@ -292,6 +247,17 @@ impl CompactorState {
         }
         self.skipped.insert(name, until);
     }
+}
+
+/// The rest after a task that began at `started_at`. It is shorter while any shard has urgent work.
+fn pause(last_urgent: Option<Instant>, started_at: Instant, now: Instant) -> Duration {
+    let is_urgent = last_urgent.is_some_and(|found_at| now < found_at + COMPACT_SCAN_INTERVAL);
+    let factor = if is_urgent {
+        COMPACT_URGENT_REST_FACTOR
+    } else {
+        COMPACT_REST_FACTOR
+    };
+    (now.duration_since(started_at) * factor).min(COMPACT_SCAN_INTERVAL)
 }
 
 /// Returns whether all frozen messages of the run are delivered.
@@ -310,23 +276,24 @@ mod tests {
     fn the_pause_is_proportional_to_the_work_shorter_while_urgent_and_limited() {
         let started_at = Instant::now();
         let work = Duration::from_millis(10);
-        let mut state = CompactorState::new(1);
+        let urgent_at = started_at;
+        let normal = |started_at, now| pause(None, started_at, now);
         assert_eq!(
-            state.pause(started_at, started_at + work),
+            normal(started_at, started_at + work),
             work * COMPACT_REST_FACTOR
         );
         assert_eq!(
-            state.pause(started_at, started_at + Duration::from_secs(9)),
+            normal(started_at, started_at + Duration::from_secs(9)),
             COMPACT_SCAN_INTERVAL
         );
-        state.last_urgent = Some(started_at);
+        let urgent = |started_at, now| pause(Some(urgent_at), started_at, now);
         assert_eq!(
-            state.pause(started_at, started_at + work),
+            urgent(started_at, started_at + work),
             work * COMPACT_URGENT_REST_FACTOR
         );
         let later = started_at + COMPACT_SCAN_INTERVAL;
         assert_eq!(
-            state.pause(later, later + work),
+            urgent(later, later + work),
             work * COMPACT_REST_FACTOR,
             "the urgent work is done"
         );

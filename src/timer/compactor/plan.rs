@@ -4,7 +4,7 @@
 //! become one larger run. So a message is rewritten only a few times, however small its first run
 //! was.
 
-use crate::limit;
+use crate::limit::COMPACT_RUNS_MAX;
 use crate::model::{Level, Slice, Timestamp};
 use crate::run::{LoadedRun, Run, RunName, ThinHours};
 use crate::store::RunEntry;
@@ -24,24 +24,27 @@ pub(crate) struct CompactionPolicy {
     pub(crate) split_lead: Duration,
     /// After a split, an hour that ends within this time has its own run.
     pub(crate) own_hour_within: Duration,
-    /// A split of runs that begin within this time is urgent.
+    /// A split of runs that begin within this time is urgent: the compactor rests less.
     pub(crate) urgent_within: Duration,
-    /// The number of messages in one job.
+    /// The number of messages in one job: some milliseconds of work for the store and the
+    /// dispatcher.
     pub(crate) job_messages_max: u64,
-    /// Messages due within this time after the loaded ones are left alone.
+    /// Messages due within this time after the loaded ones are left alone. The new runs must be
+    /// stored before any of them is loaded, even if the reply is lost and the store acts some
+    /// seconds later.
     pub(crate) margin: Duration,
 }
 
 impl CompactionPolicy {
     pub(crate) const DEFAULT: Self = Self {
         thin: ThinHours::DEFAULT,
-        merge_count: limit::COMPACT_FAN_IN,
-        full_messages: limit::COMPACT_FULL_RUN_MESSAGES,
-        split_lead: limit::COMPACT_SPLIT_STARTS_WITHIN,
-        own_hour_within: limit::COMPACT_SPLIT_DUE_WITHIN,
-        urgent_within: limit::COMPACT_URGENT_WITHIN,
-        job_messages_max: limit::COMPACT_MESSAGES_MAX,
-        margin: limit::COMPACT_DUE_MARGIN,
+        merge_count: 8,
+        full_messages: 512,
+        split_lead: Duration::from_hours(1),
+        own_hour_within: Duration::from_hours(6),
+        urgent_within: Duration::from_mins(20),
+        job_messages_max: 32_768,
+        margin: Duration::from_secs(120),
     };
 }
 
@@ -97,13 +100,10 @@ impl CompactionPolicy {
             JobKind::SplitFar => Level::Far,
             JobKind::SplitDay => Level::Day,
         };
-        let unsplit = outputs
-            .iter()
-            .filter(|run| run.slice.level == level)
-            .count();
+        let unsplit = outputs.iter().filter(|run| run.slice.level == level);
         let least_due = inputs.iter().map(|run| run.summary.least_due()).min()?;
-        let begins_soon = least_due <= self.split_until(frozen_until);
-        (unsplit >= inputs.len() && !begins_soon).then(|| least_due.minus(self.split_lead))
+        let begins_soon = least_due <= frozen_until.plus(self.split_lead);
+        (unsplit.count() >= inputs.len() && !begins_soon).then(|| least_due.minus(self.split_lead))
     }
 
     /// The next job among the `listed` runs. Runs of hours and minutes that begin by `frozen_until`
@@ -132,18 +132,17 @@ impl CompactionPolicy {
         if let Some(runs) = large_hour {
             return Some(self.job(runs.clone(), JobKind::SplitHour, frozen_until));
         }
-        let next_day = of_level(Level::Day)
-            .map(|runs| self.starting_soon(runs, frozen_until))
-            .find(|runs| !runs.is_empty());
-        if let Some(runs) = next_day {
+        let split_until = frozen_until.plus(self.split_lead);
+        let begins_soon = |run: &&RunEntry| run.least_due <= split_until;
+        if let Some(runs) = of_level(Level::Day).find(|runs| runs.iter().any(begins_soon)) {
+            let runs = runs.iter().copied().filter(begins_soon).collect();
             return Some(self.job(runs, JobKind::SplitDay, frozen_until));
         }
         let far: Vec<_> = of_level(Level::Far).flatten().copied().collect();
-        let far_soon = self.starting_soon(&far, frozen_until);
-        let far_runs = if far_soon.is_empty() {
-            self.mergeable(far, u64::MAX)
+        let far_runs = if far.iter().any(begins_soon) {
+            Some(far.into_iter().filter(begins_soon).collect())
         } else {
-            Some(far_soon)
+            self.mergeable(far, u64::MAX)
         };
         if let Some(runs) = far_runs {
             return Some(self.job(runs, JobKind::SplitFar, frozen_until));
@@ -154,22 +153,6 @@ impl CompactionPolicy {
             .filter_map(|runs| self.mergeable(runs.clone(), self.full_messages))
             .max_by_key(Vec::len)
             .map(|runs| self.job(runs, JobKind::MergeSlice, frozen_until))
-    }
-
-    fn starting_soon<'a>(
-        &self,
-        runs: &[&'a RunEntry],
-        frozen_until: Timestamp,
-    ) -> Vec<&'a RunEntry> {
-        runs.iter()
-            .copied()
-            .filter(|run| run.least_due <= self.split_until(frozen_until))
-            .collect()
-    }
-
-    /// Far runs and runs of days that begin by then are split.
-    fn split_until(&self, frozen_until: Timestamp) -> Timestamp {
-        frozen_until.plus(self.split_lead)
     }
 
     /// The smallest size class with enough runs to merge, together with all smaller runs. Runs with
@@ -192,24 +175,19 @@ impl CompactionPolicy {
     /// A job of the first runs, as many as one job may have.
     fn job(&self, mut runs: Vec<&RunEntry>, kind: JobKind, frozen_until: Timestamp) -> Job {
         let mut sum = 0;
-        let count = runs
-            .iter()
-            .take(limit::COMPACT_RUNS_MAX)
-            .take_while(|run| {
-                let fits = sum == 0 || sum + size(run) <= self.job_messages_max;
-                sum += size(run);
-                fits
-            })
-            .count();
-        runs.truncate(count);
+        let fits = |run: &&&RunEntry| {
+            let is_first = sum == 0;
+            sum += size(run);
+            is_first || sum <= self.job_messages_max
+        };
+        let first = runs.iter().take(COMPACT_RUNS_MAX);
+        runs.truncate(first.take_while(fits).count());
         let urgent_until = frozen_until.plus(self.urgent_within);
         let is_urgent =
             kind != JobKind::MergeSlice && runs.iter().any(|run| run.least_due <= urgent_until);
+        let runs = runs.into_iter().map(|run| (run.slice, run.name.clone()));
         Job {
-            runs: runs
-                .into_iter()
-                .map(|run| (run.slice, run.name.clone()))
-                .collect(),
+            runs: runs.collect(),
             kind,
             is_urgent,
         }

@@ -15,43 +15,42 @@ use std::rc::Rc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// A request of the dispatcher for one shard. The reply carries the same `tag`.
+/// A request of the dispatcher. The reply carries the same `tag`.
 #[derive(Debug)]
 pub(crate) struct LoadRequest {
-    pub(crate) shard: ShardId,
     pub(crate) tag: u64,
     pub(crate) load: Load,
 }
 
-/// The data to read.
+/// The data to read for one shard.
 #[derive(Debug)]
 pub(crate) enum Load {
-    /// The runs that were appended after `after`. Runs that begin after `until` stay in the store.
-    /// Unless `hinted`, the loader first makes a position check, which costs the store less.
-    Tail {
-        after: Watermark,
-        until: Timestamp,
-        keep_until: Timestamp,
-        limit: usize,
-        hinted: bool,
-    },
-    /// The names of the runs that begin in `from..=until`.
-    List {
-        from: Timestamp,
-        until: Timestamp,
-        limit: usize,
-    },
-    /// Runs by name, as many as fit into `bytes` of memory. Messages due after `keep_until` are not
-    /// kept, nor are leading messages that `taken` covers.
-    Fetch {
-        runs: Vec<(Slice, RunName)>,
-        bytes: usize,
-        keep_until: Timestamp,
-        taken: Progress,
-    },
+    Tail(TailLoad),
+    List(List),
+    Fetch(FetchLoad),
 }
 
-/// The answer to a request.
+#[derive(Debug)]
+pub(crate) struct TailLoad {
+    pub(crate) call: Tail,
+    /// Messages that are due later are not kept.
+    pub(crate) keep_until: Timestamp,
+    /// If not, the loader first makes a position check, which costs the store less (benchmark
+    /// `idle`).
+    pub(crate) hinted: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct FetchLoad {
+    pub(crate) call: Fetch,
+    /// Runs that need more bytes of memory together are left out.
+    pub(crate) bytes_max: usize,
+    /// Messages that are due later are not kept.
+    pub(crate) keep_until: Timestamp,
+    /// Leading messages that this pair covers are not kept.
+    pub(crate) taken: Progress,
+}
+
 #[derive(Debug)]
 pub(crate) struct LoadReply {
     pub(crate) shard: ShardId,
@@ -59,7 +58,6 @@ pub(crate) struct LoadReply {
     pub(crate) result: LoadResult,
 }
 
-/// The data that was read.
 #[derive(Debug)]
 pub(crate) enum LoadResult {
     Tail {
@@ -69,17 +67,11 @@ pub(crate) enum LoadResult {
         lineage: Lineage,
         runs: Vec<ReadOutcome>,
     },
-    /// The tail does not reach back to `after`, or the store was rolled back: load everything
-    /// again.
+    /// The tail does not reach back far enough, or the store was rolled back: load everything again.
     TailGap {
         watermark: Watermark,
     },
-    List {
-        watermark: Watermark,
-        lineage: Lineage,
-        runs: Vec<RunEntry>,
-        has_more: bool,
-    },
+    List(Listed),
     Fetch {
         /// The first of the requested runs.
         reads: Vec<ReadOutcome>,
@@ -89,7 +81,6 @@ pub(crate) enum LoadResult {
     UnknownShard,
 }
 
-/// The result for one run.
 #[derive(Debug)]
 pub(crate) enum ReadOutcome {
     Loaded(LoadedRun),
@@ -105,128 +96,33 @@ pub(crate) enum ReadOutcome {
     },
 }
 
-/// The loader loop of one timer.
 pub(crate) struct Loader {
     pub(crate) store: Rc<dyn Store>,
     /// Each message holds the requests of one tick.
     pub(crate) requests: mpsc::Receiver<Vec<LoadRequest>>,
     pub(crate) replies: mpsc::Sender<LoadReply>,
     pub(crate) health: HealthPart,
-}
-
-/// Why the loop ends.
-enum End {
-    /// The loader was cancelled, or the receiver of its replies is gone.
-    Stopped,
-    Failed(Error),
-}
-
-/// A tail request and its store call.
-struct TailCall<'a> {
-    request: &'a LoadRequest,
-    keep_until: Timestamp,
-    hinted: bool,
-    call: Tail,
-}
-
-impl<'a> TailCall<'a> {
-    fn new(request: &'a LoadRequest) -> Option<Self> {
-        let Load::Tail {
-            after,
-            until,
-            keep_until,
-            limit,
-            hinted,
-        } = request.load
-        else {
-            return None;
-        };
-        let call = Tail {
-            shard: request.shard.clone(),
-            after,
-            until,
-            limit,
-        };
-        Some(Self {
-            request,
-            keep_until,
-            hinted,
-            call,
-        })
-    }
-}
-
-/// A fetch request and its store call.
-struct FetchCall<'a> {
-    request: &'a LoadRequest,
-    bounds: FetchBounds,
-    call: Fetch,
-}
-
-/// The part of the fetched runs that is kept.
-#[derive(Clone, Copy)]
-pub(crate) struct FetchBounds {
-    pub(crate) bytes_max: usize,
-    pub(crate) keep_until: Timestamp,
-    pub(crate) taken: Progress,
-}
-
-impl<'a> FetchCall<'a> {
-    fn new(request: &'a LoadRequest) -> Option<Self> {
-        let Load::Fetch {
-            runs,
-            bytes,
-            keep_until,
-            taken,
-        } = &request.load
-        else {
-            return None;
-        };
-        let bounds = FetchBounds {
-            bytes_max: *bytes,
-            keep_until: *keep_until,
-            taken: *taken,
-        };
-        let call = Fetch {
-            shard: request.shard.clone(),
-            runs: runs.clone(),
-        };
-        Some(Self {
-            request,
-            bounds,
-            call,
-        })
-    }
+    /// Ends the loop. A timer that hands its shards over still needs its loader.
+    pub(crate) give_up: CancellationToken,
 }
 
 impl Loader {
-    /// Serves until the request channel is closed or `give_up` is cancelled. A timer that is
-    /// handing its shards over still needs its loader.
-    pub(crate) async fn serve(mut self, give_up: CancellationToken) -> Result<(), Error> {
+    /// Serves until the request channel is closed or `give_up` is cancelled.
+    pub(crate) async fn serve(mut self) -> Result<(), Error> {
         let mut decoder = RunDecoder::new();
-        loop {
-            // safe to drop because a request that was not received stays in the channel
-            let mut batch = tokio::select! {
-                biased;
-                () = give_up.cancelled() => return Ok(()),
-                requests = self.requests.recv() => match requests {
-                    Some(requests) => requests,
-                    None => return Ok(()),
-                },
-            };
+        let give_up = self.give_up.clone();
+        // safe to drop because a request that was not received stays in the channel
+        while let Some(Some(mut batch)) = give_up.run_until_cancelled(self.requests.recv()).await {
             while batch.len() < LOADER_BATCH_MAX
                 && let Ok(more) = self.requests.try_recv()
             {
                 batch.extend(more);
             }
             for part in batch.chunks(LOADER_BATCH_MAX) {
-                match self.serve_batch(part, &mut decoder, &give_up).await {
-                    Ok(()) => {}
-                    Err(End::Stopped) => return Ok(()),
-                    Err(End::Failed(error)) => return Err(error),
-                }
+                self.serve_batch(part, &mut decoder).await?;
             }
         }
+        Ok(())
     }
 
     /// Serves tails before lists. A run that is appended in between is then in the list, or after
@@ -235,32 +131,33 @@ impl Loader {
         &self,
         batch: &[LoadRequest],
         decoder: &mut RunDecoder,
-        give_up: &CancellationToken,
-    ) -> Result<(), End> {
-        self.load_tails(batch, decoder, give_up).await?;
-        self.load_lists(batch, give_up).await?;
-        self.load_runs(batch, decoder, give_up).await
+    ) -> Result<(), Error> {
+        let (mut tails, mut lists, mut fetches) = (Vec::new(), Vec::new(), Vec::new());
+        for LoadRequest { tag, load } in batch {
+            match load {
+                Load::Tail(tail) => tails.push((*tag, tail)),
+                Load::List(list) => lists.push((*tag, list)),
+                Load::Fetch(fetch) => fetches.push((*tag, fetch)),
+            }
+        }
+        self.load_tails(tails, decoder).await?;
+        self.load_lists(lists).await?;
+        self.load_runs(&fetches, decoder).await
     }
 
     async fn load_tails(
         &self,
-        batch: &[LoadRequest],
+        tails: Vec<(u64, &TailLoad)>,
         decoder: &mut RunDecoder,
-        give_up: &CancellationToken,
-    ) -> Result<(), End> {
-        let (mut tails, unhinted): (Vec<_>, Vec<_>) = batch
-            .iter()
-            .filter_map(TailCall::new)
-            .partition(|tail| tail.hinted);
-        tails.extend(self.changed_tails(unhinted, give_up).await?);
-        if tails.is_empty() {
-            return Ok(());
-        }
-        let calls: Vec<_> = tails.iter().map(|tail| tail.call.clone()).collect();
-        let answers = self.answer(give_up, || self.store.tail(&calls)).await?;
-        for (tail, answer) in tails.iter().zip(answers) {
+    ) -> Result<(), Error> {
+        let (mut tails, unhinted): (Vec<_>, Vec<_>) =
+            tails.into_iter().partition(|(_, tail)| tail.hinted);
+        tails.extend(self.changed_tails(unhinted).await?);
+        let calls: Vec<_> = tails.iter().map(|(_, tail)| tail.call.clone()).collect();
+        let answers = self.ask(&calls, async |calls| self.store.tail(calls).await);
+        for ((tag, tail), answer) in tails.into_iter().zip(answers.await?) {
             let result = tail_result(answer, tail.keep_until, decoder);
-            self.reply(tail.request, result).await?;
+            self.reply(&tail.call.shard, tag, result).await;
         }
         Ok(())
     }
@@ -268,23 +165,20 @@ impl Loader {
     /// Makes a position check. Replies for the shards without new messages, and returns the others.
     async fn changed_tails<'a>(
         &self,
-        tails: Vec<TailCall<'a>>,
-        give_up: &CancellationToken,
-    ) -> Result<Vec<TailCall<'a>>, End> {
-        if tails.is_empty() {
-            return Ok(tails);
-        }
-        let shards: Vec<_> = tails.iter().map(|tail| tail.call.shard.clone()).collect();
-        let positions = self
-            .answer(give_up, || self.store.positions(&shards))
-            .await?;
+        tails: Vec<(u64, &'a TailLoad)>,
+    ) -> Result<Vec<(u64, &'a TailLoad)>, Error> {
+        let shards: Vec<_> = tails
+            .iter()
+            .map(|(_, tail)| tail.call.shard.clone())
+            .collect();
+        let positions = self.ask(&shards, async |shards| self.store.positions(shards).await);
         let mut changed = Vec::new();
-        for (tail, position) in tails.into_iter().zip(positions) {
+        for ((tag, tail), position) in tails.into_iter().zip(positions.await?) {
             let after = tail.call.after;
             let unchanged = position
                 .filter(|position| position.watermark == after || fault!(TimerAssumesIdleShard));
             let Some(position) = unchanged else {
-                changed.push(tail);
+                changed.push((tag, tail));
                 continue;
             };
             let result = LoadResult::Tail {
@@ -293,113 +187,71 @@ impl Loader {
                 lineage: position.lineage,
                 runs: Vec::new(),
             };
-            self.reply(tail.request, result).await?;
+            self.reply(&tail.call.shard, tag, result).await;
         }
         Ok(changed)
     }
 
-    async fn load_lists(
-        &self,
-        batch: &[LoadRequest],
-        give_up: &CancellationToken,
-    ) -> Result<(), End> {
-        let mut requests = Vec::new();
-        let mut calls = Vec::new();
-        for request in batch {
-            if let Load::List { from, until, limit } = request.load {
-                requests.push(request);
-                calls.push(List {
-                    shard: request.shard.clone(),
-                    from,
-                    until,
-                    limit,
-                });
-            }
-        }
-        if calls.is_empty() {
-            return Ok(());
-        }
-        let answers = self.answer(give_up, || self.store.list(&calls)).await?;
-        for (request, answer) in requests.into_iter().zip(answers) {
-            let result = match answer {
-                Listed::Runs {
-                    watermark,
-                    lineage,
-                    runs,
-                    has_more,
-                } => LoadResult::List {
-                    watermark,
-                    lineage,
-                    runs,
-                    has_more,
-                },
-                Listed::Unknown => LoadResult::UnknownShard,
-            };
-            self.reply(request, result).await?;
+    async fn load_lists(&self, lists: Vec<(u64, &List)>) -> Result<(), Error> {
+        let calls: Vec<_> = lists.iter().map(|(_, list)| (*list).clone()).collect();
+        let answers = self.ask(&calls, async |calls| self.store.list(calls).await);
+        for ((tag, list), answer) in lists.into_iter().zip(answers.await?) {
+            self.reply(&list.shard, tag, LoadResult::List(answer)).await;
         }
         Ok(())
     }
 
     async fn load_runs(
         &self,
-        batch: &[LoadRequest],
+        mut fetches: &[(u64, &FetchLoad)],
         decoder: &mut RunDecoder,
-        give_up: &CancellationToken,
-    ) -> Result<(), End> {
-        let fetches: Vec<_> = batch.iter().filter_map(FetchCall::new).collect();
-        let mut rest = &fetches[..];
-        while !rest.is_empty() {
-            let (part, after) = rest.split_at(fetches_per_call(rest));
-            let calls: Vec<_> = part.iter().map(|fetch| fetch.call.clone()).collect();
-            let answers = self.answer(give_up, || self.store.fetch(&calls)).await?;
-            for (fetch, blobs) in part.iter().zip(answers) {
-                let result = fetch_result(&fetch.call.runs, blobs, fetch.bounds, decoder);
-                self.reply(fetch.request, result).await?;
+    ) -> Result<(), Error> {
+        while !fetches.is_empty() {
+            let (part, rest) = fetches.split_at(fetches_per_call(fetches));
+            let calls: Vec<_> = part.iter().map(|(_, fetch)| fetch.call.clone()).collect();
+            let answers = self.ask(&calls, async |calls| self.store.fetch(calls).await);
+            for ((tag, fetch), blobs) in part.iter().zip(answers.await?) {
+                let result = fetch_result(fetch, blobs, decoder);
+                self.reply(&fetch.call.shard, *tag, result).await;
             }
-            rest = after;
+            fetches = rest;
         }
         Ok(())
     }
 
-    /// Repeats a store call until the store answers. Safe, because the loader only reads.
-    async fn answer<T>(
+    /// Makes a store call, and repeats it until the store answers. Safe, because the loader only
+    /// reads. Returns no answers if there are no calls, or if the loader gives up.
+    async fn ask<C, T>(
         &self,
-        give_up: &CancellationToken,
-        call: impl AsyncFn() -> Result<T, Error>,
-    ) -> Result<T, End> {
-        until_store_answers(
-            &self.health,
-            "stored messages cannot be read",
-            give_up,
-            call,
-        )
-        .await
-        .map_err(End::Failed)?
-        .ok_or(End::Stopped)
+        calls: &[C],
+        call: impl AsyncFn(&[C]) -> Result<Vec<T>, Error>,
+    ) -> Result<Vec<T>, Error> {
+        if calls.is_empty() {
+            return Ok(Vec::new());
+        }
+        let consequence = "stored messages cannot be read";
+        let call = async || call(calls).await;
+        let answers = until_store_answers(&self.health, consequence, &self.give_up, call).await?;
+        Ok(answers.unwrap_or_default())
     }
 
-    async fn reply(&self, request: &LoadRequest, result: LoadResult) -> Result<(), End> {
-        let reply = LoadReply {
-            shard: request.shard.clone(),
-            tag: request.tag,
-            result,
-        };
-        self.replies.send(reply).await.map_err(|_| End::Stopped)
+    /// Without a receiver the request channel is closed, too, which ends the loop.
+    async fn reply(&self, shard: &ShardId, tag: u64, result: LoadResult) {
+        let shard = shard.clone();
+        _ = self.replies.send(LoadReply { shard, tag, result }).await;
     }
 }
 
 /// The number of fetches to send in one call: at least one, and as many as fit into
 /// `FETCH_BYTES_MAX`.
-fn fetches_per_call(fetches: &[FetchCall<'_>]) -> usize {
+fn fetches_per_call(fetches: &[(u64, &FetchLoad)]) -> usize {
     let mut bytes = 0;
-    fetches
-        .iter()
-        .take_while(|fetch| {
-            let fits = bytes == 0 || bytes + fetch.bounds.bytes_max <= FETCH_BYTES_MAX;
-            bytes += fetch.bounds.bytes_max;
-            fits
-        })
-        .count()
+    let fits = |(_, fetch): &&(u64, &FetchLoad)| {
+        let fits = bytes == 0 || bytes + fetch.bytes_max <= FETCH_BYTES_MAX;
+        bytes += fetch.bytes_max;
+        fits
+    };
+    fetches.iter().take_while(fits).count()
 }
 
 fn tail_result(answer: Tailed, keep_until: Timestamp, decoder: &mut RunDecoder) -> LoadResult {
@@ -414,14 +266,8 @@ fn tail_result(answer: Tailed, keep_until: Timestamp, decoder: &mut RunDecoder) 
             for run in runs {
                 let Some(bytes) = run.bytes else { continue };
                 let RunEntry { slice, name, .. } = run.entry;
-                reads.push(decode_run(
-                    slice,
-                    &name,
-                    Some(&bytes),
-                    keep_until,
-                    Progress::START,
-                    decoder,
-                ));
+                let read = decode_run(slice, &name, &bytes, keep_until, Progress::START, decoder);
+                reads.push(read);
             }
             LoadResult::Tail {
                 watermark,
@@ -435,31 +281,32 @@ fn tail_result(answer: Tailed, keep_until: Timestamp, decoder: &mut RunDecoder) 
     }
 }
 
-/// Decodes as many of the runs as fit into `bounds.bytes_max`.
+/// Decodes as many of the runs as fit into `bytes_max`.
 pub(crate) fn fetch_result(
-    runs: &[(Slice, RunName)],
+    fetch: &FetchLoad,
     blobs: Vec<Option<Bytes>>,
-    bounds: FetchBounds,
     decoder: &mut RunDecoder,
 ) -> LoadResult {
     let mut reads = Vec::new();
     let mut left = Vec::new();
     let mut used = 0;
-    for ((slice, name), blob) in runs.iter().zip(blobs) {
+    for ((slice, name), blob) in fetch.call.runs.iter().zip(blobs) {
         let size = blob.as_ref().map_or(0, |bytes| decoded_size(bytes));
-        if !left.is_empty() || used + size > bounds.bytes_max {
+        if !left.is_empty() || used + size > fetch.bytes_max {
             left.push(size);
             continue;
         }
         used += size;
-        reads.push(decode_run(
-            *slice,
-            name,
-            blob.as_ref(),
-            bounds.keep_until,
-            bounds.taken,
-            decoder,
-        ));
+        reads.push(match blob {
+            Some(bytes) => {
+                let (keep_until, taken) = (fetch.keep_until, fetch.taken);
+                decode_run(*slice, name, &bytes, keep_until, taken, decoder)
+            }
+            None => ReadOutcome::Missing {
+                slice: *slice,
+                name: name.clone(),
+            },
+        });
     }
     LoadResult::Fetch { reads, left }
 }
@@ -467,17 +314,11 @@ pub(crate) fn fetch_result(
 pub(crate) fn decode_run(
     slice: Slice,
     name: &RunName,
-    bytes: Option<&Bytes>,
+    bytes: &Bytes,
     keep_until: Timestamp,
     taken: Progress,
     decoder: &mut RunDecoder,
 ) -> ReadOutcome {
-    let Some(bytes) = bytes else {
-        return ReadOutcome::Missing {
-            slice,
-            name: name.clone(),
-        };
-    };
     match decoder.decode(name.clone(), slice, bytes) {
         Ok(mut run) => {
             run.drop_after(keep_until);

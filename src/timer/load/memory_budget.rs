@@ -15,11 +15,9 @@ use crate::schedule::Places;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-/// The budget of one timer, in bytes.
+/// The budget of one timer.
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
-    used: Cell<usize>,
-    messages: Cell<usize>,
     limit: usize,
     accounts: RefCell<Vec<Weak<MemoryAccount>>>,
 }
@@ -29,6 +27,7 @@ pub(crate) struct MemoryBudget {
 #[derive(Debug)]
 pub(crate) struct MemoryAccount {
     used: Cell<usize>,
+    /// Messages in memory.
     messages: Cell<usize>,
     /// For runs that are being fetched.
     reserved: Cell<usize>,
@@ -42,8 +41,6 @@ pub(crate) struct MemoryAccount {
 impl MemoryBudget {
     pub(crate) fn new(limit: usize) -> Rc<Self> {
         Rc::new(Self {
-            used: Cell::new(0),
-            messages: Cell::new(0),
             limit,
             accounts: RefCell::default(),
         })
@@ -64,23 +61,26 @@ impl MemoryBudget {
         account
     }
 
+    /// Adds up a property of all accounts.
+    fn sum(&self, property: impl Fn(&MemoryAccount) -> usize) -> usize {
+        let accounts = self.accounts.borrow();
+        let open = accounts.iter().filter_map(Weak::upgrade);
+        open.map(|account| property(&account)).sum()
+    }
+
     pub(crate) fn used_bytes(&self) -> usize {
-        self.used.get()
+        self.sum(|account| account.used.get())
     }
 
     pub(crate) fn loaded_messages(&self) -> usize {
-        self.messages.get()
+        self.sum(|account| account.messages.get())
     }
 
     /// The bytes that no shard uses and that are not guaranteed to a shard; negative if shards have
     /// exceeded their parts. The second value is the guaranteed part of one shard.
     fn unallocated(&self) -> (isize, usize) {
-        let accounts = self.accounts.borrow();
-        let open = || accounts.iter().filter_map(Weak::upgrade);
-        let guaranteed = self.limit / 2 / open().count().max(1);
-        let allocated: usize = open()
-            .map(|account| account.used_and_reserved().max(guaranteed))
-            .sum();
+        let guaranteed = self.limit / 2 / self.sum(|_| 1).max(1);
+        let allocated = self.sum(|account| account.used_and_reserved().max(guaranteed));
         (self.limit as isize - allocated as isize, guaranteed)
     }
 }
@@ -99,17 +99,15 @@ impl MemoryAccount {
 
     /// The estimated size of a run of `messages` messages, with a reserve of an eighth.
     pub(crate) fn expected_bytes(&self, messages: u32) -> usize {
-        let mean = self.mean_message.get();
-        if mean == 0 {
-            USUAL_RUN_MEMORY_BYTES
-        } else {
-            (messages as usize * (mean + mean / 8)).min(USUAL_RUN_MEMORY_BYTES)
+        match self.mean_message.get() {
+            0 => USUAL_RUN_MEMORY_BYTES,
+            mean => (messages as usize * (mean + mean / 8)).min(USUAL_RUN_MEMORY_BYTES),
         }
     }
 
     /// Reserves memory for runs that are about to be fetched.
     pub(crate) fn reserve(self: &Rc<Self>, bytes: usize) -> Reservation {
-        self.reserved.set(self.reserved.get() + bytes);
+        self.reserved.update(|reserved| reserved + bytes);
         Reservation {
             bytes,
             account: self.clone(),
@@ -119,10 +117,9 @@ impl MemoryAccount {
     /// The number of appended runs to request, and their estimated size. At least one run, even
     /// without available memory.
     pub(crate) fn tail_limits(&self) -> (usize, usize) {
-        let run = if self.usual_run.get() == 0 {
-            USUAL_RUN_MEMORY_BYTES
-        } else {
-            self.usual_run.get()
+        let run = match self.usual_run.get() {
+            0 => USUAL_RUN_MEMORY_BYTES,
+            usual => usual,
         };
         let runs = (self.available().min(FETCH_BYTES_MAX) / run).clamp(1, TAIL_REPLY_RUNS_MAX);
         (runs, runs * run)
@@ -146,35 +143,27 @@ impl MemoryAccount {
         self.budget.unallocated().0 < 0
     }
 
-    /// Returns whether less than half of the whole budget is used. If so, runs are kept whole,
-    /// including messages that are not needed soon.
-    pub(crate) fn is_half_free(&self) -> bool {
-        self.budget.used.get() < self.budget.limit / 2
+    /// The due time up to which to keep the messages of a run: all of them while less than half of
+    /// the whole budget is used, so that the run need not be read again.
+    pub(crate) fn keep_until(&self, horizon: Timestamp) -> Timestamp {
+        if self.budget.used_bytes() < self.budget.limit / 2 {
+            Timestamp::MAX
+        } else {
+            horizon
+        }
     }
 
     fn charge(&self, bytes: usize, messages: usize) {
-        for (used, count) in self.counters() {
-            used.set(used.get() + bytes);
-            count.set(count.get() + messages);
-        }
+        self.used.update(|used| used + bytes);
+        self.messages.update(|count| count + messages);
         if let Some(mean) = self.used.get().checked_div(self.messages.get()) {
             self.mean_message.set(mean.max(1));
         }
     }
 
     fn discharge(&self, bytes: usize, messages: usize) {
-        for (used, count) in self.counters() {
-            used.set(used.get() - bytes);
-            count.set(count.get() - messages);
-        }
-    }
-
-    /// The byte and message counters of this shard and of the whole budget.
-    fn counters(&self) -> [(&Cell<usize>, &Cell<usize>); 2] {
-        [
-            (&self.used, &self.messages),
-            (&self.budget.used, &self.budget.messages),
-        ]
+        self.used.update(|used| used - bytes);
+        self.messages.update(|count| count - messages);
     }
 }
 
@@ -187,8 +176,7 @@ pub(crate) struct Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let reserved = &self.account.reserved;
-        reserved.set(reserved.get() - self.bytes);
+        self.account.reserved.update(|bytes| bytes - self.bytes);
     }
 }
 
@@ -196,42 +184,35 @@ impl Drop for Reservation {
 #[derive(Debug)]
 pub(crate) struct ResidentRun {
     pub(crate) run: LoadedRun,
-    charged: usize,
     account: Rc<MemoryAccount>,
 }
 
 impl ResidentRun {
     pub(crate) fn new(run: LoadedRun, account: &Rc<MemoryAccount>) -> Self {
-        let charged = run.memory_size();
-        account.charge(charged, run.len());
-        let decayed = account.usual_run.get() - account.usual_run.get() / 8;
-        account.usual_run.set(charged.max(decayed));
-        Self {
-            run,
-            charged,
-            account: account.clone(),
-        }
+        let size = run.memory_size();
+        account.charge(size, run.len());
+        let usual = &account.usual_run;
+        usual.update(|bytes| size.max(bytes - bytes / 8));
+        let account = account.clone();
+        Self { run, account }
     }
 
     /// Drops the messages that are due after `horizon`, and their charge. Returns the due time of
     /// the first message that this call dropped.
     pub(crate) fn keep_until(&mut self, horizon: Timestamp) -> Option<Timestamp> {
         let before = self.run.len();
-        self.account.discharge(self.charged, before);
+        self.account.discharge(self.run.memory_size(), before);
         self.run.drop_after(horizon);
-        self.charged = self.run.memory_size();
-        self.account.charge(self.charged, self.run.len());
-        if self.run.len() < before {
-            self.run.first_dropped_due
-        } else {
-            None
-        }
+        self.account.charge(self.run.memory_size(), self.run.len());
+        let first_dropped = self.run.first_dropped_due;
+        first_dropped.filter(|_| self.run.len() < before)
     }
 }
 
 impl Drop for ResidentRun {
     fn drop(&mut self) {
-        self.account.discharge(self.charged, self.run.len());
+        self.account
+            .discharge(self.run.memory_size(), self.run.len());
     }
 }
 
@@ -248,12 +229,7 @@ impl Places for ResidentRun {
 #[cfg(test)]
 impl MemoryBudget {
     pub(crate) fn used_and_reserved(&self) -> usize {
-        self.accounts
-            .borrow()
-            .iter()
-            .filter_map(Weak::upgrade)
-            .map(|account| account.used_and_reserved())
-            .sum()
+        self.sum(MemoryAccount::used_and_reserved)
     }
 }
 

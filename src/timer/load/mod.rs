@@ -3,7 +3,8 @@
 mod loader;
 mod memory_budget;
 
+pub(crate) use loader::{FetchLoad, Load, LoadReply, LoadRequest, LoadResult, TailLoad};
+pub(crate) use loader::{Loader, ReadOutcome};
 #[cfg(test)]
-pub(super) use loader::{FetchBounds, decode_run, fetch_result};
-pub(crate) use loader::{Load, LoadReply, LoadRequest, LoadResult, Loader, ReadOutcome};
+pub(super) use loader::{decode_run, fetch_result};
 pub(crate) use memory_budget::{MemoryAccount, MemoryBudget, Reservation, ResidentRun};

@@ -19,7 +19,7 @@ pub(crate) struct CatchUpRates(BTreeMap<Arc<str>, RateBucket>);
 ///
 /// A claim may overdraw it, because late messages and others are claimed together. Then the next
 /// claims wait until the debt is paid.
-struct RateBucket {
+pub(crate) struct RateBucket {
     rate: f64,
     /// Shards of the route over all workers. 0 if unknown.
     total_shards: usize,
@@ -51,29 +51,15 @@ impl CatchUpRates {
         }
     }
 
-    pub(crate) fn has(&self, route: &str) -> bool {
-        self.0.contains_key(route)
-    }
-
-    /// Returns the number of late messages of the route that may be claimed now. An error is the
-    /// time to ask again.
-    pub(crate) fn room(&mut self, route: &str, now: Instant) -> Result<usize, Instant> {
-        self.0
-            .get_mut(route)
-            .map_or(Ok(usize::MAX), |bucket| bucket.room(now))
-    }
-
-    pub(crate) fn spend(&mut self, route: &str, messages: usize) {
-        if let Some(bucket) = self.0.get_mut(route) {
-            bucket.tokens -= messages as f64;
-        }
+    /// `None` if the route has no rate.
+    pub(crate) fn bucket(&mut self, route: &str) -> Option<&mut RateBucket> {
+        self.0.get_mut(route)
     }
 }
 
 /// The limit applies to messages that are due before this time.
 pub(crate) fn catch_up_before(wall: Timestamp) -> Timestamp {
-    let lateness = CATCH_UP_LATENESS_MIN.as_millis() as i64;
-    Timestamp::from_millis(wall.as_millis().saturating_sub(lateness))
+    wall.minus(CATCH_UP_LATENESS_MIN)
 }
 
 impl RateBucket {
@@ -89,17 +75,10 @@ impl RateBucket {
     }
 
     fn set_served(&mut self, served: usize, now: Instant) {
-        let part = if served >= self.total_shards {
-            1.0
-        } else {
-            served.max(1) as f64 / self.total_shards as f64
-        };
-        let per_second = self.rate * part;
-        if per_second.to_bits() != self.per_second.to_bits() {
-            // Tokens up to now were earned at the old rate.
-            self.refill(now);
-            self.per_second = per_second;
-        }
+        // Tokens up to now were earned at the old rate.
+        self.refill(now);
+        let part = served.max(1) as f64 / self.total_shards.max(1) as f64;
+        self.per_second = self.rate * part.min(1.0);
     }
 
     fn refill(&mut self, now: Instant) {
@@ -115,7 +94,9 @@ impl RateBucket {
         (self.per_second * CATCH_UP_CLAIM_SPAN.as_secs_f64()).max(1.0)
     }
 
-    fn room(&mut self, now: Instant) -> Result<usize, Instant> {
+    /// Returns the number of late messages of the route that may be claimed now. An error is the
+    /// time to ask again.
+    pub(crate) fn room(&mut self, now: Instant) -> Result<usize, Instant> {
         self.refill(now);
         let missing = self.burst() - self.tokens;
         if missing > 0.0 {
@@ -123,6 +104,10 @@ impl RateBucket {
         } else {
             Ok(self.tokens as usize)
         }
+    }
+
+    pub(crate) fn spend(&mut self, messages: usize) {
+        self.tokens -= messages as f64;
     }
 }
 
@@ -189,9 +174,10 @@ mod tests {
                 let served = (0..SHARDS).filter(|shard| shard % live == me).count();
                 rates.set_served(|_| served, now);
                 if served > 0
-                    && let Ok(room) = rates.room("orders", now)
+                    && let Some(bucket) = rates.bucket("orders")
+                    && let Ok(room) = bucket.room(now)
                 {
-                    rates.spend("orders", room);
+                    bucket.spend(room);
                     taken += room;
                     burst = burst.max(room);
                 }

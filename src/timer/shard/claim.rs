@@ -7,22 +7,21 @@ use crate::timer::load::ResidentRun;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The claim state of one shard.
 #[derive(Default)]
 pub(crate) struct ClaimState {
     /// No claim before this time, because the last one was just now or was rejected.
-    not_before: Option<Instant>,
+    pub(super) not_before: Option<Instant>,
     /// Only late messages are claimed before this time: messages that are due soon are claimed.
     only_late_before: Option<Instant>,
-    pending: Option<PendingCall>,
+    /// The call that the store has not answered.
+    pub(crate) pending: Option<PendingCall>,
 }
 
-/// A call that the store has not answered.
 pub(crate) struct PendingCall {
-    reports_delivered: bool,
+    pub(super) reports_delivered: bool,
     /// The messages to claim.
     pub(crate) taken: Option<TakenBatch<ResidentRun>>,
-    least_position: Option<Cursor>,
+    pub(super) least_position: Option<Cursor>,
     /// The greatest watermark seen when the call was sent. An answer below the current one need not
     /// mean that the store was rolled back.
     pub(crate) watermark_when_sent: Watermark,
@@ -41,11 +40,6 @@ impl ClaimState {
             && (is_late || self.only_late_before.is_none_or(|at| at <= now + early_by))
     }
 
-    /// Messages that may not wait for `only_late_before` may be claimed again at this time.
-    pub(super) fn not_before(&self) -> Option<Instant> {
-        self.not_before
-    }
-
     /// Sets the pause after `taken` messages were taken, of up to `limit`.
     pub(super) fn on_taken(
         &mut self,
@@ -62,37 +56,8 @@ impl ClaimState {
         self.only_late_before = (is_small && has_all).then_some(now + CLAIM_INTERVAL.min(ahead));
     }
 
-    pub(super) fn pause_until(&mut self, at: Instant) {
-        self.not_before = Some(at);
-    }
-
     pub(crate) fn delay_until(&mut self, at: Instant) {
         self.not_before = self.not_before.max(Some(at));
-    }
-
-    /// A call was sent that claims `taken`.
-    pub(super) fn start(
-        &mut self,
-        taken: Option<TakenBatch<ResidentRun>>,
-        reports_delivered: bool,
-        seen: Watermark,
-    ) {
-        let least_position = taken.as_ref().and_then(least_position);
-        self.pending = Some(PendingCall {
-            reports_delivered,
-            taken,
-            least_position,
-            watermark_when_sent: seen,
-        });
-    }
-
-    /// The call was answered.
-    pub(crate) fn finish(&mut self) -> Option<PendingCall> {
-        self.pending.take()
-    }
-
-    pub(super) fn is_pending(&self) -> bool {
-        self.pending.is_some()
     }
 
     pub(super) fn has_taken(&self) -> bool {
@@ -120,14 +85,4 @@ impl ClaimState {
             call.least_position = None;
         }
     }
-}
-
-/// Late messages come first, in order of their offsets. The others follow in order of positions.
-fn least_position(taken: &TakenBatch<ResidentRun>) -> Option<Cursor> {
-    taken
-        .messages
-        .iter()
-        .take(taken.late_count + 1)
-        .map(|(resident, at)| resident.run.place(*at as usize))
-        .min()
 }

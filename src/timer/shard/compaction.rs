@@ -9,11 +9,15 @@ use crate::timer::compactor::{CompactionResult, Replacement};
 use tokio::time::Instant;
 
 /// Progress of the compaction scan over the runs of one shard.
+///
+/// The main scan reads the runs page by page, which may take hours. So every minute the first page
+/// is scanned in between, because its runs begin soon. A shard that is clean and gets no new
+/// messages rests (benchmark `idle`).
 pub(crate) struct CompactionScan {
     /// The compactor has a task of this shard.
     in_progress: bool,
     /// No task before this time.
-    next_at: Instant,
+    pub(crate) next_at: Instant,
     /// Where the main scan continues.
     resume_from: Timestamp,
     /// When a scan of the earliest runs last found nothing to compact.
@@ -25,9 +29,9 @@ pub(crate) struct CompactionScan {
     /// The watermark and the time when a main scan found nothing to compact.
     found_clean: Option<(Watermark, Instant)>,
     /// The store's replacement count after our last successful replacement.
-    replacements: Option<u64>,
+    pub(crate) replacements: Option<u64>,
     /// A replacement is being made. It is valid while the shard is loaded no further than this.
-    replacing_until: Option<Timestamp>,
+    pub(crate) replacing_until: Option<Timestamp>,
 }
 
 impl CompactionScan {
@@ -45,16 +49,11 @@ impl CompactionScan {
         }
     }
 
-    /// The state after the shard is loaded again. A replacement in progress continues.
-    pub(super) fn restarted(&self, now: Instant) -> Self {
-        Self {
-            replacing_until: self.replacing_until,
-            ..Self::new(now)
-        }
-    }
-
-    pub(crate) fn replacements(&self) -> Option<u64> {
-        self.replacements
+    /// The shard is loaded again. A replacement in progress continues.
+    pub(super) fn restart(&mut self, now: Instant) {
+        let replacing_until = self.replacing_until;
+        *self = Self::new(now);
+        self.replacing_until = replacing_until;
     }
 
     /// True if the shard must not be loaded up to `until` now. This lasts no longer than one store
@@ -70,7 +69,8 @@ impl CompactionScan {
         if self.in_progress || self.replacing_until.is_some() || self.next_at > now {
             return None;
         }
-        if self.resume_from.is_at_once() {
+        let is_first_page = self.resume_from.is_at_once();
+        if is_first_page {
             let is_clean = self.found_clean.is_some_and(|(watermark, at)| {
                 watermark == seen && now < at + COMPACT_IDLE_SCAN_INTERVAL
             });
@@ -81,8 +81,8 @@ impl CompactionScan {
             self.watermark_at_start = seen;
         }
         self.in_progress = true;
-        self.scans_front = !self.resume_from.is_at_once()
-            && now >= self.front_clean_at + COMPACT_FRONT_SCAN_INTERVAL;
+        self.scans_front =
+            !is_first_page && now >= self.front_clean_at + COMPACT_FRONT_SCAN_INTERVAL;
         Some(if self.scans_front {
             Timestamp::AT_ONCE
         } else {
@@ -97,17 +97,10 @@ impl CompactionScan {
         now: Instant,
     ) -> Option<Replacement> {
         self.in_progress = false;
-        self.next_at = now + COMPACT_SCAN_INTERVAL;
+        self.next_at = now + COMPACT_STEP_PAUSE;
         match result {
-            CompactionResult::Replace(replacement) => return Some(replacement),
-            CompactionResult::NothingToDo { .. } if self.scans_front => {
-                self.front_clean_at = now;
-                self.next_at = now + COMPACT_STEP_PAUSE;
-            }
-            CompactionResult::NothingToDo { resume_from: None } => {
-                self.resume_from = Timestamp::AT_ONCE;
-                self.found_clean = Some((self.watermark_at_start, now));
-            }
+            CompactionResult::NoGain => {}
+            CompactionResult::NothingToDo { .. } if self.scans_front => self.front_clean_at = now,
             CompactionResult::NothingToDo {
                 resume_from: Some(from),
             } => {
@@ -115,26 +108,20 @@ impl CompactionScan {
                     self.front_clean_at = now;
                 }
                 self.resume_from = from;
-                self.next_at = now + COMPACT_STEP_PAUSE;
             }
-            CompactionResult::NoGain => self.next_at = now + COMPACT_STEP_PAUSE,
-            CompactionResult::StoreUnavailable => {}
+            CompactionResult::NothingToDo { resume_from: None } => {
+                self.resume_from = Timestamp::AT_ONCE;
+                self.found_clean = Some((self.watermark_at_start, now));
+                self.next_at = now + COMPACT_SCAN_INTERVAL;
+            }
+            CompactionResult::StoreUnavailable => self.next_at = now + COMPACT_SCAN_INTERVAL,
+            CompactionResult::Replace(replacement) => {
+                // Until the store has made the replacement.
+                self.next_at = now + COMPACT_SCAN_INTERVAL;
+                return Some(replacement);
+            }
         }
         None
-    }
-
-    pub(crate) fn start_replacement(&mut self, valid_until: Timestamp) {
-        self.replacing_until = Some(valid_until);
-    }
-
-    /// The replacement call has ended. `replacements` is the new count if it succeeded. If the
-    /// result is unknown, the next reply to the loader has the count.
-    pub(crate) fn finish_replacement(&mut self, replacements: Option<u64>, now: Instant) {
-        self.replacing_until = None;
-        self.replacements = replacements;
-        if replacements.is_some() {
-            self.next_at = now + COMPACT_STEP_PAUSE;
-        }
     }
 }
 
@@ -143,10 +130,10 @@ mod tests {
     use super::*;
     use crate::model::{Cursor, Level, Offset, Progress, Slice};
     use crate::run::{RunDecoder, RunEncoder, RunName};
-    use crate::store::{Lineage, RunEntry};
+    use crate::store::{Lineage, Listed, RunEntry};
     use crate::testing::fault_injection::{self, InjectedFault};
     use crate::timer::load::MemoryBudget;
-    use crate::timer::load::{FetchBounds, Load, LoadResult, decode_run, fetch_result};
+    use crate::timer::load::{Load, LoadResult, decode_run, fetch_result};
     use crate::timer::run_replacement::{finish_replacement, next_task, valid_replacement};
     use crate::timer::shard::ShardState;
     use std::time::Duration;
@@ -157,7 +144,7 @@ mod tests {
     /// A shard of which the compactor has a task.
     fn scanning() -> ShardState {
         let mut state = ShardState::for_test(1, &MemoryBudget::new(1 << 20), Watermark(9));
-        state.load.set_horizon(HORIZON);
+        state.load.prefetch.horizon = HORIZON;
         let task = next_task(&mut state, WALL, Instant::now() + COMPACT_FIRST_SCAN_DELAY)
             .expect("it is time");
         assert_eq!(task.loaded_until, HORIZON);
@@ -190,7 +177,7 @@ mod tests {
         let later = Timestamp::from_millis(5_001);
         assert!(!may_replace(scanning(), 5_001, later), "it is due");
         let mut loaded = scanning();
-        loaded.load.set_horizon(Timestamp::from_millis(6_000));
+        loaded.load.prefetch.horizon = Timestamp::from_millis(6_000);
         assert!(!may_replace(loaded, 5_001, WALL), "it was loaded meanwhile");
     }
 
@@ -205,7 +192,7 @@ mod tests {
         );
         assert!(matches!(
             state.next_prefetch_request(soon),
-            Some(Load::List { until, .. }) if until > soon
+            Some(Load::List(list)) if list.until > soon
         ));
     }
 
@@ -213,7 +200,7 @@ mod tests {
     fn a_shard_does_not_load_runs_that_are_being_replaced() {
         let mut state = scanning();
         let replaced = Timestamp::from_millis(30_000);
-        state.compaction.start_replacement(replaced);
+        state.compaction.replacing_until = Some(replaced);
         state.reload(Progress::START, Watermark(9), Instant::now());
         assert!(state.next_prefetch_request(replaced).is_none());
         assert!(
@@ -228,7 +215,7 @@ mod tests {
         let mut state = scanning();
         let now = Instant::now();
         let watermark = Watermark(9);
-        let generation = state.load.generation();
+        let generation = state.load.generation;
         let slice = Slice {
             level: Level::Hour,
             start: 0,
@@ -243,7 +230,7 @@ mod tests {
         let partial = decode_run(
             slice,
             &old,
-            Some(&bytes(vec![soon, later])),
+            &bytes(vec![soon, later]),
             HORIZON,
             Progress::START,
             &mut RunDecoder::new(),
@@ -258,7 +245,7 @@ mod tests {
         finish_replacement(&mut state, Some((1, &[(slice, old)])), now);
         while let Some(load) = state.next_prefetch_request(later.due) {
             let result = match load {
-                Load::List { .. } => LoadResult::List {
+                Load::List(_) => LoadResult::List(Listed::Runs {
                     watermark,
                     lineage: Lineage::default(),
                     runs: vec![RunEntry {
@@ -267,31 +254,22 @@ mod tests {
                         least_due: later.due,
                     }],
                     has_more: false,
-                },
-                Load::Fetch {
-                    runs,
-                    bytes: bytes_max,
-                    keep_until,
-                    taken,
-                } => {
+                }),
+                Load::Fetch(fetch) => {
+                    let runs = fetch.call.runs.iter();
                     let blobs = runs
-                        .iter()
                         .map(|(_, name)| (*name == new).then(|| bytes(vec![later])))
                         .collect();
-                    let bounds = FetchBounds {
-                        bytes_max,
-                        keep_until,
-                        taken,
-                    };
-                    fetch_result(&runs, blobs, bounds, &mut RunDecoder::new())
+                    fetch_result(&fetch, blobs, &mut RunDecoder::new())
                 }
-                Load::Tail { .. } => unreachable!("prefetch does not poll the tail"),
+                Load::Tail(_) => unreachable!("prefetch does not poll the tail"),
             };
             state.on_load_reply(result, now);
         }
         let taken = state
             .load
-            .runs_mut()
+            .runs
+            .schedule
             .take(later.due, 9)
             .expect("both are due");
         let positions: Vec<_> = taken
@@ -300,7 +278,7 @@ mod tests {
             .map(|(run, index)| run.run.place(*index as usize))
             .collect();
         assert!(positions.ends_with(&[later]));
-        state.load.generation() != generation
+        state.load.generation != generation
     }
 
     #[test]

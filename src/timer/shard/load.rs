@@ -1,37 +1,34 @@
 //! Loads the messages of a shard: requests to the loader, its replies, and rollbacks of the store.
+//!
+//! A lower watermark shows a rollback directly. If other processes have appended since, the watermark
+//! may look right. The lineage that comes with each reply to the loader then shows the rollback.
 
-use super::prefetch::{FetchOutcome, Prefetch};
-use super::resident_runs::ResidentRuns;
-use super::rollback::RollbackDetector;
+use super::prefetch::Prefetch;
 use super::tail_poll::TailPoll;
-use crate::limit::{CLAIM_MESSAGES_MAX, TAIL_POLL_INTERVAL_MAX};
-use crate::model::{Progress, ShardId, Slice, Timestamp, Watermark};
-use crate::run::RunName;
-use crate::schedule::Schedule;
-use crate::store::Lineage;
-use crate::timer::load::{Load, LoadResult, MemoryAccount, ReadOutcome, ResidentRun};
+use crate::limit::CLAIM_MESSAGES_MAX;
+use crate::model::{Cursor, Offset, Progress, ShardId, Slice, Timestamp, Watermark};
+use crate::run::{LoadedRun, RunName};
+use crate::schedule::{RunIndex, Schedule};
+use crate::store::{Lineage, Listed, Tail};
+use crate::timer::load::{Load, LoadResult, MemoryAccount, ReadOutcome, ResidentRun, TailLoad};
 use std::rc::Rc;
+use std::time::Duration;
 use tokio::time::Instant;
 
-/// The load state of one shard.
 pub(crate) struct ShardLoad {
     shard: ShardId,
-    runs: ResidentRuns,
+    pub(crate) runs: ResidentRuns,
     /// Replies with another generation were requested before everything was dropped.
-    generation: u64,
-    rollback: RollbackDetector,
-    prefetch: Prefetch,
-    tail: TailPoll,
+    pub(crate) generation: u64,
+    /// The lineage of the store as the loader last saw it. `None` while nothing is loaded: then
+    /// there is nothing that the store could contradict.
+    pub(crate) lineage: Option<Lineage>,
+    pub(crate) prefetch: Prefetch,
+    pub(crate) tail: TailPoll,
+    /// Runs that the last fetch did not find.
+    missing: Vec<(Slice, RunName)>,
     /// Runs that cannot be decoded, until they are in quarantine.
-    unreadable: Vec<(Slice, RunName)>,
-}
-
-/// The effect of a reply.
-pub(super) enum LoadOutcome {
-    Applied,
-    /// The store was rolled back: everything in memory was dropped and is loaded again.
-    Restarted,
-    UnknownShard,
+    pub(crate) unreadable: Vec<(Slice, RunName)>,
 }
 
 impl ShardLoad {
@@ -48,69 +45,25 @@ impl ShardLoad {
             runs: ResidentRuns::new(start, watermark, memory),
             // Replies to an earlier period of ownership must not match.
             generation: u64::from(slot) << 32,
-            rollback: RollbackDetector::default(),
+            lineage: None,
             prefetch: Prefetch::new(),
             tail: TailPoll::new(now),
+            missing: Vec::new(),
             unreadable: Vec::new(),
         }
     }
 
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation
-    }
-
-    pub(crate) fn runs_mut(&mut self) -> &mut ResidentRuns {
-        &mut self.runs
-    }
-
     pub(crate) fn schedule(&self) -> &Schedule<ResidentRun> {
-        self.runs.schedule()
-    }
-
-    pub(crate) fn memory(&self) -> &Rc<MemoryAccount> {
-        self.runs.memory()
-    }
-
-    /// Runs that begin at this due time or before are loaded, or about to be.
-    pub(crate) fn horizon(&self) -> Timestamp {
-        self.prefetch.horizon()
-    }
-
-    /// Time of the next tail poll, or `None` while a reply is awaited.
-    pub(super) fn next_tail_poll(&self) -> Option<Instant> {
-        self.tail.next_at()
-    }
-
-    /// The number of run replacements in the store, as of the last reply.
-    pub(crate) fn known_replacements(&self) -> Option<u64> {
-        self.rollback.replacements()
+        &self.runs.schedule
     }
 
     /// Drops everything in memory and loads it again.
     pub(super) fn restart(&mut self, taken: Progress, watermark: Watermark, now: Instant) {
-        self.runs.restart(taken, watermark);
-        self.rollback.forget();
+        self.runs = ResidentRuns::new(taken, watermark, self.runs.memory.clone());
+        self.lineage = None;
         self.prefetch.restart();
         self.tail = TailPoll::new(now);
         self.generation += 1;
-    }
-
-    pub(crate) fn on_hint(&mut self, least_due: Timestamp, wall: Timestamp, now: Instant) {
-        self.tail.on_hint(least_due, wall, now);
-    }
-
-    pub(super) fn next_prefetch_request(
-        &mut self,
-        wall: Timestamp,
-        has_claims: bool,
-        is_blocked: impl FnOnce(Timestamp) -> bool,
-    ) -> Option<Load> {
-        self.prefetch
-            .next_request(&mut self.runs, wall, has_claims, is_blocked)
-    }
-
-    pub(super) fn is_tail_poll_due(&self, now: Instant) -> bool {
-        self.tail.is_due(now, false)
     }
 
     /// Returns the request of a tail poll if it is time. `is_full`: no further message of the shard
@@ -124,36 +77,36 @@ impl ShardLoad {
         if !self.tail.is_due(now, joins_batch) {
             return None;
         }
-        let memory = self.runs.memory();
-        let is_backlogged = self.runs.schedule().late_count() > CLAIM_MESSAGES_MAX || is_full;
+        let ResidentRuns {
+            schedule, memory, ..
+        } = &self.runs;
+        let is_backlogged = schedule.late_count() > CLAIM_MESSAGES_MAX || is_full;
         if is_backlogged && memory.is_exhausted() {
             // Deliver the messages in memory first. If the store cuts the tail in the meantime, the shard
             // is loaded again within the budget.
-            self.tail.postpone(now + TAIL_POLL_INTERVAL_MAX);
+            self.tail.postpone(now);
             return None;
         }
         let (limit, bytes) = memory.tail_limits();
         let is_likely = self.tail.is_likely_to_find();
-        let reservation = is_likely.then(|| memory.reserve(bytes));
-        let hinted = self.tail.start(reservation);
-        let until = self.prefetch.horizon();
-        let keep_until = if memory.is_half_free() {
-            Timestamp::MAX
-        } else {
-            until
-        };
-        Some(Load::Tail {
-            after: self.runs.schedule().seen(),
-            until,
-            keep_until,
-            limit,
+        let hinted = self.tail.start(is_likely.then(|| memory.reserve(bytes)));
+        let until = self.prefetch.horizon;
+        Some(Load::Tail(TailLoad {
+            call: Tail {
+                shard: self.shard.clone(),
+                after: schedule.seen(),
+                until,
+                limit,
+            },
+            keep_until: memory.keep_until(until),
             hinted,
-        })
+        }))
     }
 
-    pub(super) fn on_reply(&mut self, result: LoadResult, now: Instant) -> LoadOutcome {
-        let has_restarted = match result {
-            LoadResult::UnknownShard => return LoadOutcome::UnknownShard,
+    /// Handles a reply of the loader. Returns false if the store does not know the shard.
+    pub(super) fn on_reply(&mut self, result: LoadResult, now: Instant) -> bool {
+        match result {
+            LoadResult::List(Listed::Unknown) | LoadResult::UnknownShard => return false,
             LoadResult::TailGap { watermark } => self.on_tail_gap(watermark, now),
             LoadResult::Tail {
                 watermark,
@@ -161,81 +114,76 @@ impl ShardLoad {
                 lineage,
                 runs,
             } => {
-                if self.detect_rollback_by_lineage(watermark, lineage, now) {
-                    return LoadOutcome::Restarted;
+                if !self.detect_rollback(watermark, Some(lineage), now) {
+                    let found = complete_to > self.schedule().seen();
+                    self.tail.finish(found, complete_to < watermark, now);
+                    for run in runs {
+                        self.add_run(run);
+                    }
+                    self.runs.schedule.advance_seen(complete_to);
                 }
-                let found = complete_to > self.runs.schedule().seen();
-                self.tail.finish(found, complete_to < watermark, now);
-                for run in runs {
-                    self.add_run(run);
-                }
-                self.runs.advance_seen(complete_to);
-                false
             }
-            LoadResult::List {
+            LoadResult::List(Listed::Runs {
                 watermark,
                 lineage,
                 runs,
                 has_more,
-            } => {
-                if self.detect_rollback_by_lineage(watermark, lineage, now) {
-                    return LoadOutcome::Restarted;
+            }) => {
+                if !self.detect_rollback(watermark, Some(lineage), now) {
+                    self.lineage = Some(lineage);
+                    self.prefetch.on_list_reply(&mut self.runs, runs, has_more);
                 }
-                self.rollback.set(lineage);
-                self.prefetch.on_list_reply(&mut self.runs, runs, has_more);
-                false
             }
             LoadResult::Fetch { reads, left } => self.on_fetch_reply(reads, left, now),
-        };
-        if has_restarted {
-            LoadOutcome::Restarted
-        } else {
-            LoadOutcome::Applied
-        }
-    }
-
-    fn on_tail_gap(&mut self, watermark: Watermark, now: Instant) -> bool {
-        let seen = self.runs.schedule().seen();
-        if fault!(IgnoreRollback) && watermark < seen {
-            self.tail.finish(false, false, now);
-            return false;
-        }
-        if !self.detect_rollback(watermark, now) {
-            tracing::info!(shard = %self.shard,
-                "the store no longer holds the tail up to the last poll: loading the shard again");
-            self.restart(self.runs.schedule().taken(), watermark, now);
         }
         true
     }
 
-    fn on_fetch_reply(&mut self, reads: Vec<ReadOutcome>, left: Vec<usize>, now: Instant) -> bool {
-        let missing = reads.iter().filter_map(|read| match read {
-            ReadOutcome::Missing { slice, name } => Some((*slice, name.clone())),
-            _ => None,
-        });
-        let missing = missing.collect();
-        for read in reads {
-            self.add_run(read);
+    fn on_tail_gap(&mut self, watermark: Watermark, now: Instant) {
+        if fault!(IgnoreRollback) && watermark < self.schedule().seen() {
+            self.tail.finish(false, false, now);
+        } else if !self.detect_rollback(watermark, None, now) {
+            tracing::info!(shard = %self.shard,
+                "the store no longer holds the tail up to the last poll: loading the shard again");
+            self.restart(self.schedule().taken(), watermark, now);
         }
-        let outcome = self.prefetch.on_fetch_reply(&mut self.runs, missing, left);
-        let FetchOutcome::RolledBack { unreadable } = outcome else {
-            return false;
-        };
-        for (slice, name) in unreadable {
-            tracing::error!(shard = %self.shard, run = %name, messages = name.count(),
+    }
+
+    fn on_fetch_reply(&mut self, reads: Vec<ReadOutcome>, left: Vec<usize>, now: Instant) {
+        let mut missing = Vec::new();
+        for read in reads {
+            missing.extend(self.add_run(read));
+        }
+        if missing.is_empty() {
+            self.prefetch.on_fetch_reply(&mut self.runs, left);
+            self.missing = missing;
+            return;
+        }
+        // Only this process may delete or replace runs, so the store was rolled back. It may hold
+        // the same messages in runs that are not known here. A run that is missing again after the
+        // shard was listed again has lost its bytes.
+        let missing_before = std::mem::replace(&mut self.missing, missing);
+        for run in self
+            .missing
+            .iter()
+            .filter(|run| missing_before.contains(run))
+        {
+            tracing::error!(shard = %self.shard, run = %run.1, messages = run.1.count(),
                 "a stored run has no content: moving it to the shard's quarantine");
-            self.unreadable.push((slice, name));
+            self.unreadable.push(run.clone());
         }
         tracing::warn!(shard = %self.shard,
             "a run has disappeared from the store: loading the shard again");
-        let schedule = self.runs.schedule();
-        self.restart(schedule.taken(), schedule.seen(), now);
-        true
+        self.restart(self.schedule().taken(), self.schedule().seen(), now);
     }
 
-    fn add_run(&mut self, read: ReadOutcome) {
+    /// Returns the run if it is missing in the store, and was not replaced.
+    fn add_run(&mut self, read: ReadOutcome) -> Option<(Slice, RunName)> {
         match read {
-            ReadOutcome::Missing { .. } => {}
+            ReadOutcome::Missing { slice, name } => {
+                let is_replaced = self.runs.index.remove_if_replaced(&name);
+                return (!is_replaced).then_some((slice, name));
+            }
             ReadOutcome::Corrupt { slice, name, why } => {
                 tracing::error!(shard = %self.shard, run = %name,
                     least_offset = %name.least_offset(), messages = name.count(),
@@ -244,53 +192,185 @@ impl ShardLoad {
             }
             ReadOutcome::Loaded(run) => self.runs.add(run),
         }
+        None
     }
 
-    /// Reloads the shard if the store's watermark shows a rollback. Returns whether it does.
-    pub(super) fn detect_rollback(&mut self, watermark: Watermark, now: Instant) -> bool {
-        let schedule = self.runs.schedule();
-        let is_rolled_back = schedule.is_rolled_back(watermark);
-        if is_rolled_back {
-            tracing::warn!(shard = %self.shard, seen = %schedule.seen(), %watermark,
-                "the store has lost messages: loading the shard again");
-            self.restart(schedule.taken(), watermark, now);
-        }
-        is_rolled_back
-    }
-
-    /// Like [`Self::detect_rollback`], and also finds a rollback after which others have appended.
-    fn detect_rollback_by_lineage(
+    /// Loads the shard again if the watermark or the lineage of the store shows a rollback. Returns
+    /// whether it does.
+    ///
+    /// Checking the lineage only here is safe, because the load horizon advances only with a list
+    /// reply, and each list reply is checked. Replies come in the order in which the store was asked.
+    pub(super) fn detect_rollback(
         &mut self,
         watermark: Watermark,
-        lineage: Lineage,
+        lineage: Option<Lineage>,
         now: Instant,
     ) -> bool {
-        if self.detect_rollback(watermark, now) {
-            return true;
-        }
-        let schedule = self.runs.schedule();
-        let is_refilled = self.rollback.is_refilled(lineage, schedule.seen());
-        if is_refilled {
+        let seen = self.schedule().seen();
+        if self.schedule().is_rolled_back(watermark) {
+            tracing::warn!(shard = %self.shard, %seen, %watermark,
+                "the store has lost messages: loading the shard again");
+        } else if let Some(lineage) = lineage
+            && let Some(known) = &mut self.lineage
+            && !lineage.continues(&std::mem::replace(known, lineage), seen)
+            && !fault!(IgnoreRefilledRollback)
+        {
             tracing::warn!(shard = %self.shard,
                 "the store has lost messages and was refilled: loading the shard again");
-            self.restart(schedule.taken(), watermark, now);
+        } else {
+            return false;
         }
-        is_refilled
-    }
-
-    /// Takes the runs to quarantine.
-    pub(crate) fn take_unreadable(&mut self) -> Vec<(Slice, RunName)> {
-        std::mem::take(&mut self.unreadable)
-    }
-
-    pub(crate) fn restore_unreadable(&mut self, runs: Vec<(Slice, RunName)>) {
-        self.unreadable.extend(runs);
+        self.restart(self.schedule().taken(), watermark, now);
+        true
     }
 }
 
+/// The runs of one shard that are in memory: the schedule of their messages, and the index of their
+/// names.
+pub(crate) struct ResidentRuns {
+    pub(crate) schedule: Schedule<ResidentRun>,
+    pub(crate) index: RunIndex,
+    pub(crate) memory: Rc<MemoryAccount>,
+}
+
+impl ResidentRuns {
+    /// Without runs. Loading begins behind `taken`.
+    pub(super) fn new(taken: Progress, watermark: Watermark, memory: Rc<MemoryAccount>) -> Self {
+        Self {
+            schedule: Schedule::new(taken, watermark),
+            index: RunIndex::default(),
+            memory,
+        }
+    }
+
+    pub(super) fn add(&mut self, run: LoadedRun) {
+        let not_loaded_from = run.first_dropped_due;
+        self.index
+            .insert(&run.name, run.slice, &run.summary, not_loaded_from);
+        if let Some(due) = not_loaded_from {
+            // The run was read with an older bound than other runs in memory.
+            self.schedule.lower_loaded(Cursor::new(due, Offset(0)));
+        }
+        self.schedule
+            .add_run(Rc::new(ResidentRun::new(run, &self.memory)));
+    }
+
+    /// Everything before `bound` is in memory, except for partial runs that an older bound has cut.
+    pub(super) fn mark_loaded_to(&mut self, bound: Cursor) {
+        let first_missing = self.index.first_unloaded_due();
+        let loaded = first_missing.map_or(bound, |due| bound.min(Cursor::new(due, Offset(0))));
+        self.schedule.set_loaded(loaded);
+    }
+
+    /// Frees the memory of messages that are due after `horizon`.
+    pub(super) fn drop_due_after(&mut self, horizon: Timestamp) {
+        let index = &mut self.index;
+        self.schedule
+            .trim(first_position_after(horizon), |resident| {
+                if let Some(due) = resident.keep_until(horizon) {
+                    index.set_unloaded_from(&resident.run.name, Some(due));
+                }
+            });
+    }
+}
+
+/// The first position after every message that is due at `due` or before.
+pub(super) fn first_position_after(due: Timestamp) -> Cursor {
+    Cursor::new(due.plus(Duration::from_millis(1)), Offset(0))
+}
+
 #[cfg(test)]
-impl ShardLoad {
-    pub(super) fn set_horizon(&mut self, horizon: Timestamp) {
-        self.prefetch.set_horizon(horizon);
+mod tests {
+    use super::*;
+    use crate::store::AppendEpoch;
+    use crate::timer::load::MemoryBudget;
+    use crate::timer::run_replacement::known_replacements;
+    use crate::timer::shard::ShardState;
+
+    fn list(watermark: Watermark, lineage: Lineage) -> LoadResult {
+        LoadResult::List(Listed::Runs {
+            watermark,
+            lineage,
+            runs: Vec::new(),
+            has_more: false,
+        })
+    }
+
+    /// A shard that has received an empty list with this lineage.
+    fn listed(lineage: Lineage) -> ShardState {
+        let memory = MemoryBudget::new(1 << 20);
+        let mut state = ShardState::for_test(1, &memory, Watermark(262));
+        let now = Instant::now();
+        assert!(matches!(
+            state.next_request(Timestamp::from_millis(1_000_000), now, false),
+            Some(Load::List(_))
+        ));
+        state.on_load_reply(list(Watermark(262), lineage), now);
+        state
+    }
+
+    /// True if a later reply makes the shard load again.
+    fn reloads(state: &mut ShardState, watermark: u64, lineage: Lineage, is_list: bool) -> bool {
+        let watermark = Watermark(watermark);
+        let generation = state.load.generation;
+        let reply = if is_list {
+            list(watermark, lineage)
+        } else {
+            LoadResult::Tail {
+                watermark,
+                complete_to: watermark,
+                lineage,
+                runs: Vec::new(),
+            }
+        };
+        assert!(state.on_load_reply(reply, Instant::now()));
+        state.load.generation != generation
+    }
+
+    #[test]
+    fn a_rolled_back_shard_is_loaded_again_even_if_its_watermark_has_recovered() {
+        let epoch = |number| AppendEpoch { process: 7, number };
+        let mut known = Lineage {
+            replacements: 3,
+            ..Lineage::default()
+        };
+        known.appended(epoch(1), Watermark(0));
+        let undone = Lineage {
+            replacements: 2,
+            ..known
+        };
+        let (mut refilled, mut taken_over) = (known, known);
+        refilled.appended(epoch(2), Watermark(30));
+        taken_over.appended(epoch(2), Watermark(262));
+        for is_list in [false, true] {
+            for (watermark, lineage, expected) in [
+                (262, known, false),
+                (262, undone, true),
+                (262, refilled, true),
+                (300, refilled, true),
+                (300, taken_over, false),
+                (261, known, true),
+            ] {
+                assert_eq!(
+                    reloads(&mut listed(known), watermark, lineage, is_list),
+                    expected,
+                    "{watermark} {lineage:?}"
+                );
+            }
+        }
+        let mut state = listed(known);
+        assert!(!reloads(&mut state, 300, taken_over, false));
+        assert!(!reloads(&mut state, 300, taken_over, false));
+        assert!(
+            reloads(&mut state, 300, undone, false),
+            "it is older than the lineage seen since"
+        );
+        assert!(
+            !reloads(&mut state, 300, undone, false) && known_replacements(&state).is_none(),
+            "nothing is loaded that it could contradict"
+        );
+        assert!(!reloads(&mut state, 300, undone, true));
+        assert_eq!(known_replacements(&state), Some(2));
+        assert!(reloads(&mut state, 300, Lineage::default(), false));
     }
 }

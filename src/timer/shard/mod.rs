@@ -8,8 +8,6 @@ mod delivered;
 mod load;
 mod ownership;
 mod prefetch;
-mod resident_runs;
-mod rollback;
 mod stall;
 mod tail_poll;
 pub(crate) mod txn_state;
@@ -17,14 +15,13 @@ mod wakeup;
 
 pub(crate) use claim::PendingCall;
 pub(crate) use ownership::{Ownership, ShardPhase};
-pub(crate) use wakeup::WakeupInput;
+pub(crate) use wakeup::{WakeupInput, next_wakeup};
 
 use super::delivery::in_flight::ClaimedBatch;
 use super::delivery::lanes::LaneState;
 use super::delivery::outcome::ShardContext;
 use super::lease::Grant;
-use super::load::{Load, LoadResult};
-use super::load::{MemoryAccount, ResidentRun};
+use super::load::{Load, LoadResult, MemoryAccount, ResidentRun};
 use crate::limit::{RESEND_DELAY_MIN, SHARD_IN_FLIGHT_MAX, TRANSACTIONAL_PRODUCER_OPEN_AHEAD};
 use crate::model::{
     Cursor, Lease, OutcomeCounts, Progress, ShardId, SourceIdentity, Timestamp, Watermark,
@@ -34,7 +31,7 @@ use crate::store::Advance;
 use claim::ClaimState;
 use compaction::CompactionScan;
 use delivered::DeliveredState;
-use load::{LoadOutcome, ShardLoad};
+use load::ShardLoad;
 use stall::StallTimer;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -42,7 +39,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 use txn_state::TxnState;
 
-/// All shards of a timer.
 pub(crate) type ShardStates = BTreeMap<ShardId, ShardState>;
 
 pub(crate) struct ShardState {
@@ -53,7 +49,6 @@ pub(crate) struct ShardState {
     /// The identity of the source for which the lease was granted.
     pub(crate) identity: SourceIdentity,
     pub(crate) ownership: Ownership,
-    /// Only for an exactly-once shard.
     pub(crate) txn: Option<TxnState>,
     pub(crate) in_flight: InFlightClaims<ClaimedBatch>,
     pub(crate) lane: LaneState,
@@ -74,19 +69,15 @@ impl ShardState {
         memory: Rc<MemoryAccount>,
         now: Instant,
     ) -> Self {
-        let Grant {
-            lease,
-            deadline,
-            state,
-            start,
-        } = grant;
+        let Grant { start, state, .. } = grant;
+        let shard = &grant.lease.shard;
         Self {
-            load: ShardLoad::new(&lease.shard, slot, start, state.watermark, memory, now),
-            lease,
+            load: ShardLoad::new(shard, slot, start, state.watermark, memory, now),
+            lease: grant.lease,
             slot,
             context,
             identity: state.identity,
-            ownership: Ownership::new(deadline),
+            ownership: Ownership::new(grant.deadline),
             txn: None,
             in_flight: InFlightClaims::new(start),
             lane: LaneState::default(),
@@ -105,20 +96,24 @@ impl ShardState {
         self
     }
 
-    // Loading.
-
     /// Drops everything in memory and loads it again.
     fn reload(&mut self, taken: Progress, watermark: Watermark, now: Instant) {
-        self.load.restart(taken, watermark, now);
-        self.on_restarted_load(now);
+        self.change_load(now, |load| load.restart(taken, watermark, now));
     }
 
-    fn on_restarted_load(&mut self, now: Instant) {
-        self.delivered.forget_deletes();
-        self.compaction = self.compaction.restarted(now);
+    /// Changes the load state. If it restarts, the scan for compaction restarts, and runs to delete
+    /// are found again when they are listed.
+    fn change_load<T>(&mut self, now: Instant, change: impl FnOnce(&mut ShardLoad) -> T) -> T {
+        let generation = self.load.generation;
+        let result = change(&mut self.load);
+        if self.load.generation != generation {
+            self.delivered.runs_to_delete.clear();
+            self.compaction.restart(now);
+        }
+        result
     }
 
-    /// Returns the next request for the loader. `joins_batch`: other shards poll their tail anyway.
+    /// The next request for the loader. `joins_batch`: other shards poll their tail anyway.
     pub(crate) fn next_request(
         &mut self,
         wall: Timestamp,
@@ -135,37 +130,27 @@ impl ShardState {
 
     fn next_prefetch_request(&mut self, wall: Timestamp) -> Option<Load> {
         let has_claims = self.has_claims();
-        let compaction = &self.compaction;
-        self.load
-            .next_prefetch_request(wall, has_claims, |until| compaction.blocks_load(until))
+        let ShardLoad { prefetch, runs, .. } = &mut self.load;
+        prefetch.next_request(&self.lease.shard, runs, &self.compaction, wall, has_claims)
     }
 
     pub(crate) fn is_tail_poll_due(&self, now: Instant) -> bool {
-        self.ownership.is_active() && self.load.is_tail_poll_due(now)
+        self.ownership.is_active() && self.load.tail.is_due(now, false)
     }
 
     /// Handles a reply of the loader. Returns false if the store does not know the shard.
     pub(crate) fn on_load_reply(&mut self, result: LoadResult, now: Instant) -> bool {
-        match self.load.on_reply(result, now) {
-            LoadOutcome::Applied => {}
-            LoadOutcome::Restarted => self.on_restarted_load(now),
-            LoadOutcome::UnknownShard => return false,
-        }
-        true
+        self.change_load(now, |load| load.on_reply(result, now))
     }
 
-    // Claiming.
-
-    /// True if messages may be claimed as far as the transaction is concerned.
-    fn txn_allows_claims(&self) -> bool {
-        self.txn.as_ref().is_none_or(TxnState::may_claim)
+    fn may_claim(&self, now: Instant) -> bool {
+        self.ownership.may_claim(now) && self.txn.as_ref().is_none_or(TxnState::may_claim)
     }
 
     /// True if it is time to claim and a message is due within `ahead`.
     pub(crate) fn is_claim_due(&self, wall: Timestamp, now: Instant, ahead: Duration) -> bool {
-        self.ownership.may_claim(now)
+        self.may_claim(now)
             && self.claim.earliest().is_none_or(|at| at <= now)
-            && self.txn_allows_claims()
             && self.first_due().is_some_and(|due| due <= wall.plus(ahead))
     }
 
@@ -182,19 +167,14 @@ impl ShardState {
         let until = wall.plus(ahead);
         let late_due = self.load.schedule().next_late_due();
         let is_late = late_due.is_some_and(|due| due <= until);
-        if !self.claim.allows(is_late, early_by, now) {
-            return None;
-        }
         let room = SHARD_IN_FLIGHT_MAX.saturating_sub(self.in_flight.open_messages());
-        if !self.ownership.may_claim(now) || !self.txn_allows_claims() || room == 0 {
+        let limit = limit.min(room);
+        if limit == 0 || !self.claim.allows(is_late, early_by, now) || !self.may_claim(now) {
             return None;
         }
-        let limit = limit.min(room);
-        let taken = self.load.runs_mut().take(until, limit)?;
-        let is_behind = taken
-            .messages
-            .first()
-            .is_some_and(|(run, at)| run.run.place(*at as usize).due < wall);
+        let taken = self.load.runs.schedule.take(until, limit)?;
+        let first = taken.messages.first();
+        let is_behind = first.is_some_and(|(run, at)| run.run.place(*at as usize).due < wall);
         self.claim
             .on_taken(taken.messages.len(), limit, is_behind, ahead, now);
         Some(taken)
@@ -216,33 +196,40 @@ impl ShardState {
             delivered
         };
         self.delivered
-            .collect_deletes(self.load.runs_mut(), deletable);
-        let may_report = self.may_report_delivered();
+            .collect_deletes(&mut self.load.runs.index, deletable);
         let at_once = at_once || claim.is_some();
-        let report = self
-            .delivered
-            .next_report(delivered, may_report, at_once, now);
-        if claim.is_none() && report.is_none() {
+        let reports =
+            self.may_report_delivered() && self.delivered.is_report_due(delivered, at_once, now);
+        if claim.is_none() && !reports {
             return None;
         }
-        let report = report.unwrap_or_else(|| self.delivered.empty_report());
-        Some(Advance {
+        let mut advance = Advance {
             lease: self.lease.clone(),
-            delivered: report.delivered,
-            delivered_before: report.ledger_pair,
-            outcomes: report.outcomes,
-            deletes: report.deletes,
-            delivered_ids: report.ids,
+            delivered: None,
+            delivered_before: self.delivered.ledger_pair,
+            outcomes: OutcomeCounts::default(),
+            deletes: Vec::new(),
+            delivered_ids: Vec::new(),
             claim,
             clock_skew_max,
-        })
+        };
+        if reports {
+            self.delivered.report(delivered, &mut advance);
+        }
+        Some(advance)
     }
 
-    /// The call was sent; it claims `taken`.
     pub(crate) fn start_call(&mut self, advance: &Advance, taken: Option<TakenBatch<ResidentRun>>) {
-        let reports_delivered = advance.delivered.is_some();
-        let seen = self.load.schedule().seen();
-        self.claim.start(taken, reports_delivered, seen);
+        // Late messages come first, in order of their offsets. The others follow in order of positions.
+        let first = taken
+            .iter()
+            .flat_map(|taken| taken.messages.iter().take(taken.late_count + 1));
+        self.claim.pending = Some(PendingCall {
+            reports_delivered: advance.delivered.is_some(),
+            least_position: first.map(|(run, at)| run.run.place(*at as usize)).min(),
+            taken,
+            watermark_when_sent: self.load.schedule().seen(),
+        });
     }
 
     /// The store has accepted a claim. Returns how many of its messages the previous owner may have
@@ -252,17 +239,13 @@ impl ShardState {
         taken: TakenBatch<ResidentRun>,
         cancelled: Vec<Cursor>,
     ) -> usize {
-        let previous_owner = self.previous_owner;
-        let TakenBatch {
-            claim, messages, ..
-        } = taken;
-        let possible_duplicates = messages
-            .iter()
-            .filter(|(run, at)| previous_owner.covers(run.run.place(*at as usize)))
+        let count = taken.messages.len();
+        let positions = taken.messages.iter();
+        let possible_duplicates = positions
+            .filter(|(run, at)| self.previous_owner.covers(run.run.place(*at as usize)))
             .count();
-        let count = messages.len();
-        let batch = ClaimedBatch::new(messages, cancelled);
-        self.in_flight.push(claim, count, batch);
+        let batch = ClaimedBatch::new(taken.messages, cancelled);
+        self.in_flight.push(taken.claim, count, batch);
         possible_duplicates
     }
 
@@ -270,7 +253,7 @@ impl ShardState {
     /// again after a pause.
     pub(crate) fn on_claim_rejected(&mut self, watermark: Watermark, now: Instant) {
         self.reload(self.in_flight.claimed(), watermark, now);
-        self.claim.pause_until(now + RESEND_DELAY_MIN);
+        self.claim.not_before = Some(now + RESEND_DELAY_MIN);
     }
 
     /// Checks the watermark that came with the answer to a call. The loader may have seen a greater
@@ -281,8 +264,8 @@ impl ShardState {
         watermark: Watermark,
         now: Instant,
     ) {
-        if watermark < watermark_when_sent && self.load.detect_rollback(watermark, now) {
-            self.on_restarted_load(now);
+        if watermark < watermark_when_sent {
+            self.change_load(now, |load| load.detect_rollback(watermark, None, now));
         }
     }
 
@@ -291,9 +274,6 @@ impl ShardState {
         !self.in_flight.is_empty() || self.claim.has_taken()
     }
 
-    // Delivery.
-
-    /// The least position that is claimed and not sent.
     pub(crate) fn next_unsent_position(&self) -> Option<Cursor> {
         self.in_flight
             .iter()
@@ -301,7 +281,6 @@ impl ShardState {
             .min()
     }
 
-    /// Messages that are claimed and not sent.
     pub(crate) fn unsent_messages(&self) -> usize {
         self.in_flight
             .iter()
@@ -309,7 +288,6 @@ impl ShardState {
             .sum()
     }
 
-    /// Messages that were sent and not acknowledged.
     pub(crate) fn unacknowledged_messages(&self) -> usize {
         self.in_flight.open_messages() - self.unsent_messages()
     }
@@ -323,13 +301,10 @@ impl ShardState {
         while let Some(mut batch) = self.in_flight.pop_complete() {
             let rest = batch.not_committed();
             let outcomes = batch.outcomes(rest.clone());
-            let is_ignored =
-                fault!(CountNothingAfterTakeover) && self.previous_owner != Progress::START;
-            let counted = if is_ignored {
-                OutcomeCounts::default()
-            } else {
-                outcomes
-            };
+            let mut counted = outcomes;
+            if fault!(CountNothingAfterTakeover) && self.previous_owner != Progress::START {
+                counted = OutcomeCounts::default();
+            }
             self.delivered.add(counted, batch.delivered_ids(rest));
             on_finished(&mut batch, outcomes);
         }
@@ -337,12 +312,12 @@ impl ShardState {
 
     /// True if a handover waits until the store knows the delivered pair.
     pub(crate) fn must_report_delivered(&self) -> bool {
-        matches!(self.ownership.phase(), ShardPhase::HandingOver { .. }) && !self.has_claims()
+        matches!(self.ownership.phase, ShardPhase::HandingOver { .. }) && !self.has_claims()
     }
 
     /// True if the store knows everything that is delivered.
     pub(crate) fn is_delivered_reported(&self) -> bool {
-        self.delivered.is_sent(self.in_flight.delivered()) && !self.claim.is_pending()
+        self.delivered.is_sent(self.in_flight.delivered()) && self.claim.pending.is_none()
     }
 
     /// True if all claimed messages are delivered and the store knows it.
@@ -350,18 +325,16 @@ impl ShardState {
         !self.has_claims() && self.is_delivered_reported()
     }
 
-    // Exactly-once.
-
     /// True if the delivered pair may be reported. A commit counts from the last reported pair, so
     /// the pair must not change while the result of a commit is unknown.
-    pub(crate) fn may_report_delivered(&self) -> bool {
-        !self.txn.as_ref().is_some_and(TxnState::commit_in_doubt) || fault!(AcknowledgeDuringCommit)
+    fn may_report_delivered(&self) -> bool {
+        !self.txn.as_ref().is_some_and(|txn| txn.commit_in_doubt) || fault!(AcknowledgeDuringCommit)
     }
 
     /// Outcomes that the store does not know, with those of the current transaction in the first
     /// `batches` batches.
     pub(crate) fn outcomes_with_transaction(&self, batches: usize) -> OutcomeCounts {
-        let mut outcomes = self.delivered.outcomes();
+        let mut outcomes = self.delivered.outcomes;
         for batch in self.in_flight.iter().take(batches) {
             outcomes.add(batch.outcomes(batch.uncommitted()));
         }
@@ -377,10 +350,8 @@ impl ShardState {
         mut on_finished: impl FnMut(&mut ClaimedBatch, OutcomeCounts),
     ) {
         for number in self.in_flight.numbers().take(batches) {
-            let batch = self
-                .in_flight
-                .get_mut(number)
-                .expect("the batch is in flight");
+            let batch = self.in_flight.get_mut(number);
+            let batch = batch.expect("the batch is in flight");
             let committed = batch.uncommitted();
             let count = committed.len();
             let outcomes = batch.outcomes(committed.clone());
@@ -401,17 +372,19 @@ impl ShardState {
         if pair != self.in_flight.delivered() {
             // A commit that this process knows nothing about has delivered the messages in between.
             // Their number is unknown.
-            self.delivered.set_ledger(pair);
+            self.delivered.ledger_pair = pair;
         }
         self.in_flight = InFlightClaims::new(pair);
         self.claim.cancel();
         self.reload(pair, self.load.schedule().seen(), now);
     }
 
-    /// Takes over the counts in the marker of `pair`, if they count from the pair in the store.
+    /// Takes over the counts in the marker of a previous owner, if they count from the pair in the
+    /// store.
     pub(crate) fn adopt_uncounted(&mut self, since: Progress, outcomes: OutcomeCounts) {
-        if since == self.delivered.sent() {
-            self.delivered.set_uncounted(since, outcomes);
+        if since == self.delivered.sent {
+            self.delivered.ledger_pair = since;
+            self.delivered.outcomes = outcomes;
         }
     }
 
@@ -424,40 +397,28 @@ impl ShardState {
         }
     }
 
-    /// A lower bound of the first due time in memory.
     pub(crate) fn first_due(&self) -> Option<Timestamp> {
         self.load.schedule().next_due(Timestamp::AT_ONCE)
     }
 
-    /// True if a message is claimed, or due so soon that the producer should be open.
-    pub(crate) fn has_work_soon(&self, wall: Timestamp) -> bool {
-        let soon = wall.plus(TRANSACTIONAL_PRODUCER_OPEN_AHEAD);
+    /// True if a message is claimed, late, or due at `until` or before.
+    fn has_work_until(&self, until: Timestamp) -> bool {
         self.has_claims()
             || self.load.schedule().late_count() > 0
-            || self.first_due().is_some_and(|due| due <= soon)
+            || self.first_due().is_some_and(|due| due <= until)
     }
 
-    // Monitoring.
+    /// True if a message is claimed, or due so soon that the producer should be open.
+    pub(crate) fn has_work_soon(&self, wall: Timestamp) -> bool {
+        self.has_work_until(wall.plus(TRANSACTIONAL_PRODUCER_OPEN_AHEAD))
+    }
 
     /// Returns the time since the last progress of a shard that has due messages, or zero.
     pub(crate) fn stalled_for(&mut self, wall: Timestamp, now: Instant) -> Duration {
-        let has_claims = self.has_claims();
-        let schedule = self.load.schedule();
-        let has_due = || {
-            has_claims
-                || schedule.late_count() > 0
-                || schedule
-                    .next_due(Timestamp::AT_ONCE)
-                    .is_some_and(|due| due <= wall)
-        };
-        let delivered = self.in_flight.delivered();
+        let has_work = self.has_work_until(wall);
         let open_messages = self.in_flight.open_messages();
-        self.stall.observe(delivered, open_messages, has_due, now)
-    }
-
-    /// When to look at the shard again if no event comes before.
-    pub(crate) fn next_wakeup(&self, input: &WakeupInput) -> Instant {
-        wakeup::next_wakeup(self, input)
+        self.stall
+            .observe(self.in_flight.delivered(), open_messages, has_work, now)
     }
 }
 
@@ -465,7 +426,7 @@ impl ShardState {
 mod tests {
     use super::*;
     use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, LATE_CLAIM_INTERVAL, USUAL_RUN_MEMORY_BYTES};
-    use crate::limit::{CLAIM_MESSAGES_MAX, TAIL_POLL_INTERVAL_MAX};
+    use crate::limit::{CLAIM_MESSAGES_MAX, TAIL_POLL_INTERVAL};
     use crate::model::{LeaseToken, Level, Offset, Partition, Slice};
     use crate::run::{RunDecoder, RunEncoder, RunName};
     use crate::store::{Ledger, Lineage, StoredShard};
@@ -539,10 +500,7 @@ mod tests {
             .decode(RunName::new("1-1-1-1"), slice, &bytes)
             .expect("a valid run");
         state.on_load_reply(tail(watermark, vec![ReadOutcome::Loaded(run)]), now);
-        state
-            .load
-            .runs_mut()
-            .mark_loaded_to(Cursor::new(due, Offset(2)));
+        state.load.runs.mark_loaded_to(Cursor::new(due, Offset(2)));
         state
     }
 
@@ -583,11 +541,11 @@ mod tests {
                 stopping: false,
                 store_is_idle: false,
             };
-            assert!(state.next_wakeup(&input) > now, "the reply wakes it");
+            assert!(next_wakeup(&state, &input) > now, "the reply wakes it");
             if restarts {
                 state.restart_after(Progress::START, now);
             }
-            let call = state.claim.finish().expect("a call is pending");
+            let call = state.claim.pending.take().expect("a call is pending");
             assert_eq!(call.taken.is_none(), restarts);
             let taken = state.load.schedule().taken();
             assert_eq!(taken == Progress::START, restarts);
@@ -605,10 +563,10 @@ mod tests {
             let mut state = loaded(0, now);
             state.claim_for_test(now);
             state.on_load_reply(tail(Watermark(9), Vec::new()), now);
-            let generation = state.load.generation();
-            let call = state.claim.finish().expect("a call is pending");
+            let generation = state.load.generation;
+            let call = state.claim.pending.take().expect("a call is pending");
             state.detect_rollback_by_reply(call.watermark_when_sent, watermark, now);
-            let has_reloaded = state.load.generation() != generation;
+            let has_reloaded = state.load.generation != generation;
             assert_eq!(has_reloaded, is_rollback, "{watermark:?}");
         }
     }
@@ -628,7 +586,7 @@ mod tests {
             let next = state.next_unsent_position().expect("one is claimed");
             let pending = state.claim.pending_position().expect("one is pending");
             assert_eq!(next < pending, may_send);
-            state.claim.finish();
+            state.claim.pending.take();
             assert_eq!(state.claim.pending_position(), None);
         }
     }
@@ -642,14 +600,15 @@ mod tests {
         // Returns the limit of the next tail poll, and the memory that it reserves.
         let poll = |state: &mut ShardState, has_hint| {
             if has_hint {
-                state.load.on_hint(WALL, WALL, now);
+                state.load.tail.on_hint(WALL, WALL, now);
             }
-            let mut request = || state.next_request(WALL, now + TAIL_POLL_INTERVAL_MAX, false);
-            let is_tail = |load: &Load| matches!(load, Load::Tail { .. });
+            let mut request = || state.next_request(WALL, now + TAIL_POLL_INTERVAL, false);
+            let is_tail = |load: &Load| matches!(load, Load::Tail(_));
             let load = request().filter(is_tail).or_else(request);
-            let Some(Load::Tail { limit, .. }) = load else {
+            let Some(Load::Tail(poll)) = load else {
                 return (0, 0);
             };
+            let limit = poll.call.limit;
             let reserved = memory.used_and_reserved();
             state.on_load_reply(tail(Watermark(5), Vec::new()), now);
             (limit, reserved - memory.used_and_reserved())
@@ -659,7 +618,7 @@ mod tests {
         assert_eq!(poll(&mut state, true), (3, 3 * run));
         let _all = other.reserve(64 << 20);
         assert_eq!(poll(&mut state, true), (3, 3 * run), "its own part");
-        let _own = state.load.memory().reserve(15 << 20);
+        let _own = state.load.runs.memory.reserve(15 << 20);
         assert_eq!(poll(&mut state, true), (1, run), "at least one batch");
     }
 
@@ -669,7 +628,7 @@ mod tests {
         let mut earlier = ShardState::for_test(1, &memory, Watermark(5));
         let later = ShardState::for_test(2, &memory, Watermark(5));
         for _ in 0..100 {
-            assert_ne!(earlier.load.generation(), later.load.generation());
+            assert_ne!(earlier.load.generation, later.load.generation);
             earlier.reload(Progress::START, Watermark(5), Instant::now());
         }
     }

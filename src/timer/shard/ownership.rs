@@ -18,10 +18,9 @@ pub(crate) enum ShardPhase {
     },
 }
 
-/// The lease of one shard as its owner sees it.
 pub(crate) struct Ownership {
-    phase: ShardPhase,
-    deadline: LeaseDeadline,
+    pub(crate) phase: ShardPhase,
+    pub(crate) deadline: LeaseDeadline,
     /// The deadline has passed and was logged.
     expiry_reported: bool,
 }
@@ -35,14 +34,6 @@ impl Ownership {
         }
     }
 
-    pub(crate) fn phase(&self) -> ShardPhase {
-        self.phase
-    }
-
-    pub(crate) fn set_phase(&mut self, phase: ShardPhase) {
-        self.phase = phase;
-    }
-
     pub(crate) fn is_active(&self) -> bool {
         self.phase == ShardPhase::Active
     }
@@ -51,29 +42,19 @@ impl Ownership {
         matches!(self.phase, ShardPhase::LeaseLost { .. })
     }
 
-    pub(crate) fn deadline(&self) -> &LeaseDeadline {
-        &self.deadline
-    }
-
-    /// True if the lease was not renewed in time.
-    pub(crate) fn is_expired(&self, now: Instant) -> bool {
-        self.deadline.has_passed(now)
-    }
-
     /// True if the lease is certainly valid, so that claimed messages may be sent.
     pub(crate) fn may_deliver(&self, now: Instant) -> bool {
-        !self.is_lost() && !self.is_expired(now)
+        !self.is_lost() && !self.deadline.has_passed(now)
     }
 
     pub(crate) fn may_claim(&self, now: Instant) -> bool {
-        self.is_active() && !self.is_expired(now)
+        self.is_active() && !self.deadline.has_passed(now)
     }
 
     /// Returns true once when the lease has expired.
     pub(crate) fn note_expiry(&mut self, now: Instant) -> bool {
-        let is_expired = self.is_expired(now);
-        let is_new = is_expired && !self.expiry_reported;
-        self.expiry_reported = is_expired;
-        is_new
+        let is_expired = self.deadline.has_passed(now);
+        let was_reported = std::mem::replace(&mut self.expiry_reported, is_expired);
+        is_expired && !was_reported
     }
 }

@@ -1,26 +1,22 @@
 //! Loads the runs of a shard up to a horizon: lists them, fetches them in order, and keeps within
 //! the memory budget.
 
-use super::resident_runs::{ResidentRuns, first_position_after};
+use super::compaction::CompactionScan;
+use super::load::{ResidentRuns, first_position_after};
 use crate::limit::{
-    FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, FETCH_RUNS_MAX, LIST_RUNS_MAX, PREFETCH_AHEAD,
-    PREFETCH_AHEAD_MIN,
+    FETCH_BYTES_MAX, FETCH_RUNS_MAX, LIST_RUNS_MAX, PREFETCH_AHEAD, PREFETCH_AHEAD_MIN,
 };
-use crate::model::{Cursor, Offset, Slice, Timestamp};
+use crate::model::{Cursor, Offset, ShardId, Slice, Timestamp};
 use crate::run::RunName;
-use crate::store::RunEntry;
-use crate::timer::load::Load;
-use crate::timer::load::{MemoryAccount, Reservation};
+use crate::store::{Fetch, List, RunEntry};
+use crate::timer::load::{FetchLoad, Load, MemoryAccount, Reservation};
 use std::collections::VecDeque;
 
-/// The prefetch state of one shard.
-pub(super) struct Prefetch {
+pub(crate) struct Prefetch {
     phase: Phase,
     /// Runs that begin at this due time or before are requested. Appended messages up to it are kept
     /// in memory.
-    horizon: Timestamp,
-    /// Runs that the last fetch did not find.
-    missing: Vec<(Slice, RunName)>,
+    pub(crate) horizon: Timestamp,
 }
 
 enum Phase {
@@ -39,16 +35,10 @@ struct Fetching {
     /// Number of runs at the head of the queue that may hold late messages. They are fetched in
     /// order of their least offsets, the others in order of their least positions.
     late_runs: usize,
-    in_flight: Option<FetchInFlight>,
+    /// The runs of the current fetch, and the memory reserved for them.
+    in_flight: Option<(Vec<RunToFetch>, Reservation)>,
 }
 
-/// The runs of the current fetch, and the memory reserved for them.
-struct FetchInFlight {
-    runs: Vec<RunToFetch>,
-    _reserved: Reservation,
-}
-
-/// A run to fetch.
 struct RunToFetch {
     /// The least position of the run's wanted messages, or a lower one.
     least: Cursor,
@@ -75,23 +65,11 @@ impl RunToFetch {
     }
 }
 
-/// The result of a fetch.
-pub(super) enum FetchOutcome {
-    Complete,
-    /// Runs are missing that only this process may delete or replace, so the store was rolled back.
-    /// The shard must be loaded again. `unreadable` runs were missing twice: the store lists them
-    /// but has lost their bytes.
-    RolledBack {
-        unreadable: Vec<(Slice, RunName)>,
-    },
-}
-
 impl Prefetch {
     pub(super) fn new() -> Self {
         Self {
             phase: Phase::Idle,
             horizon: Timestamp::AT_ONCE,
-            missing: Vec::new(),
         }
     }
 
@@ -100,180 +78,65 @@ impl Prefetch {
         self.phase = Phase::Idle;
     }
 
-    pub(super) fn horizon(&self) -> Timestamp {
-        self.horizon
-    }
-
-    /// Returns the next request for the loader. `has_claims` tells whether messages are in flight, and
-    /// `is_blocked` whether the compactor is replacing runs that begin at this time or before.
+    /// Returns the next request for the loader. `has_claims`: messages are in flight.
     pub(super) fn next_request(
         &mut self,
+        shard: &ShardId,
         runs: &mut ResidentRuns,
+        compaction: &CompactionScan,
         wall: Timestamp,
         has_claims: bool,
-        is_blocked: impl FnOnce(Timestamp) -> bool,
     ) -> Option<Load> {
-        let Phase::Fetching(fetching) = &self.phase else {
-            return self.start_listing(runs, wall, is_blocked);
-        };
-        if fetching.in_flight.is_some() {
-            return None;
-        }
-        if fetching.queue.is_empty() {
-            return self.finish_page(runs);
-        }
-        if self.has_room_for_next_run(runs, has_claims) {
-            self.fetch(runs)
-        } else {
-            None
+        match &mut self.phase {
+            Phase::Idle => self.start_listing(shard, runs, compaction, wall),
+            Phase::Listing { .. } => None,
+            Phase::Fetching(fetching) if fetching.in_flight.is_some() => None,
+            Phase::Fetching(fetching) if fetching.queue.is_empty() => {
+                let (until, next_page) = (fetching.until, fetching.finish_page(runs));
+                self.phase = Phase::Idle;
+                // A page that ends where it began would come again with the same limit.
+                let limit = LIST_RUNS_MAX.max(2 * runs.index.len());
+                self.list(shard, next_page?, until, limit)
+            }
+            Phase::Fetching(fetching) => fetching
+                .has_room_for_next_run(runs, has_claims)
+                .then(|| fetching.fetch(shard, runs)),
         }
     }
 
     fn start_listing(
         &mut self,
+        shard: &ShardId,
         runs: &ResidentRuns,
+        compaction: &CompactionScan,
         wall: Timestamp,
-        is_blocked: impl FnOnce(Timestamp) -> bool,
     ) -> Option<Load> {
-        if !matches!(self.phase, Phase::Idle) {
-            return None;
-        }
-        let loaded = runs.schedule().loaded().due;
+        let loaded = runs.schedule.loaded().due;
         let is_short = loaded < wall.plus(PREFETCH_AHEAD_MIN);
-        let may_load = !runs.memory().is_exhausted() || loaded <= wall;
-        if !is_short || !may_load {
-            return None;
-        }
+        let may_load = !runs.memory.is_exhausted() || loaded <= wall;
         let until = wall.plus(PREFETCH_AHEAD).max(self.horizon);
-        if is_blocked(until) {
+        if !is_short || !may_load || compaction.blocks_load(until) {
             return None;
         }
         // Raised before the list is read: from now on appended messages up to it are kept.
         self.horizon = until;
+        self.list(shard, loaded, until, LIST_RUNS_MAX)
+    }
+
+    fn list(
+        &mut self,
+        shard: &ShardId,
+        from: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Option<Load> {
         self.phase = Phase::Listing { until };
-        Some(Load::List {
-            from: loaded,
-            until,
-            limit: LIST_RUNS_MAX,
-        })
-    }
-
-    /// True if the next run may be fetched. If no message in memory can go out before it, it may
-    /// exceed the shard's part of the memory, or the shard would stop. Only one such run at a time is
-    /// allowed over all shards.
-    fn has_room_for_next_run(&mut self, runs: &mut ResidentRuns, has_claims: bool) -> bool {
-        let Phase::Fetching(fetching) = &self.phase else {
-            return false;
-        };
-        let Some(next) = fetching.queue.front() else {
-            return true;
-        };
-        if next.size(runs.memory()) <= runs.memory().available() {
-            return true;
-        }
-        if has_claims || runs.schedule().has_loaded_messages() {
-            // Messages in memory go out first and free memory.
-            return false;
-        }
-        if runs.memory().is_exhausted() && self.shrink(runs) {
-            return true;
-        }
-        !runs.memory().is_over_budget()
-    }
-
-    fn fetch(&mut self, loaded: &ResidentRuns) -> Option<Load> {
-        let Phase::Fetching(fetching) = &mut self.phase else {
-            return None;
-        };
-        let memory = loaded.memory();
-        let bytes_max = memory.available().min(FETCH_BYTES_MAX);
-        let mut runs = Vec::new();
-        let mut messages = 0;
-        let mut bytes = 0;
-        while runs.len() < FETCH_RUNS_MAX
-            && messages < FETCH_MESSAGES_MAX
-            && let Some(next) = fetching.queue.front()
-        {
-            let size = next.size(memory);
-            if !runs.is_empty() && bytes + size > bytes_max {
-                break;
-            }
-            messages += u64::from(next.name.count());
-            bytes += size;
-            runs.extend(fetching.queue.pop_front());
-        }
-        let names = runs
-            .iter()
-            .map(|run| (run.slice, run.name.clone()))
-            .collect();
-        fetching.in_flight = Some(FetchInFlight {
-            runs,
-            _reserved: memory.reserve(bytes),
-        });
-        // With enough memory, runs are kept whole, so that they need not be fetched again.
-        let keep_until = if memory.is_half_free() && fetching.keep_until == fetching.until {
-            Timestamp::MAX
-        } else {
-            fetching.keep_until
-        };
-        Some(Load::Fetch {
-            runs: names,
-            bytes,
-            keep_until,
-            taken: loaded.schedule().taken(),
-        })
-    }
-
-    /// The listed runs are fetched. Requests the next page of the list, if there is one.
-    fn finish_page(&mut self, runs: &mut ResidentRuns) -> Option<Load> {
-        let Phase::Fetching(fetching) = std::mem::replace(&mut self.phase, Phase::Idle) else {
-            return None;
-        };
-        let Fetching {
-            until,
-            keep_until,
-            next_page,
-            ..
-        } = fetching;
-        let Some(from) = next_page.filter(|from| *from <= keep_until) else {
-            runs.mark_loaded_to(first_position_after(keep_until));
-            return None;
-        };
-        let loaded = runs.schedule().loaded();
-        runs.mark_loaded_to(Cursor::new(from, Offset(0)).max(loaded));
-        self.phase = Phase::Listing { until };
-        // A page that ends where it began would come again with the same limit.
-        Some(Load::List {
+        Some(Load::List(List {
+            shard: shard.clone(),
             from,
             until,
-            limit: LIST_RUNS_MAX.max(2 * runs.known_runs()),
-        })
-    }
-
-    /// Memory is exhausted and nothing in it can be delivered yet. Drops the messages that are due
-    /// last. Returns whether memory is still exhausted: then the messages of one instant need it all.
-    ///
-    /// The runs of a backlog overlap. No message may go out before all of them are loaded up to its
-    /// position. So the bound is halved until everything before it fits.
-    fn shrink(&mut self, runs: &mut ResidentRuns) -> bool {
-        let Phase::Fetching(fetching) = &mut self.phase else {
-            return false;
-        };
-        let Some(next) = fetching.queue.front() else {
-            return true;
-        };
-        // Late messages must stay, because W moves over them. Messages that are due at once are not
-        // spread over time, so the bound does not go below the epoch.
-        let taken = runs.schedule().taken().cursor.due;
-        let low = next.least.due.max(taken).as_millis().max(0);
-        let mut keep = fetching.keep_until.as_millis();
-        // Messages of one instant that are spread over several runs must be in memory together.
-        while runs.memory().is_exhausted() && keep > low {
-            keep = low + (keep - low) / 2;
-            runs.drop_due_after(Timestamp::from_millis(keep));
-        }
-        fetching.keep_until = fetching.keep_until.min(Timestamp::from_millis(keep));
-        runs.memory().is_exhausted()
+            limit,
+        }))
     }
 
     pub(super) fn on_list_reply(
@@ -285,91 +148,153 @@ impl Prefetch {
         let Phase::Listing { until } = self.phase else {
             return;
         };
-        let last_due = listed.last().map(|entry| entry.least_due);
-        let next_page = last_due.filter(|_| has_more);
-        let unknown = listed
-            .into_iter()
-            .filter(|entry| !runs.is_known(&entry.name));
-        let mut queue: Vec<_> = unknown
-            .map(|entry| {
-                let least = Cursor::new(entry.least_due, entry.name.least_offset());
-                RunToFetch::new(least, entry.slice, entry.name)
-            })
-            .collect();
-        while let Some((due, slice, name)) = runs.pop_partial(until) {
+        let next_page = listed.last().filter(|_| has_more).map(|run| run.least_due);
+        let mut queue = Vec::new();
+        for RunEntry {
+            slice,
+            name,
+            least_due,
+        } in listed
+        {
+            if !runs.index.contains(&name) {
+                let least = Cursor::new(least_due, name.least_offset());
+                queue.push(RunToFetch::new(least, slice, name));
+            }
+        }
+        while let Some((due, slice, name)) = runs.index.pop_partial(until) {
             queue.push(RunToFetch::new(Cursor::new(due, Offset(0)), slice, name));
         }
         // Late messages are fetched in order of their offsets, so that W can move over them before
         // the whole backlog is loaded.
-        let taken = runs.schedule().taken().cursor.due;
-        let may_be_late = |run: &RunToFetch| run.least.due <= taken;
-        let late_runs = if next_page.is_some_and(|due| due <= taken) {
-            0
-        } else {
-            queue.iter().filter(|run| may_be_late(run)).count()
-        };
-        let by_offset =
-            |run: &RunToFetch| (late_runs > 0 && may_be_late(run)).then(|| run.name.least_offset());
-        queue.sort_by_key(|run| (by_offset(run).is_none(), by_offset(run), run.least));
+        let taken = runs.schedule.taken().cursor.due;
+        let lists_all_late = next_page.is_none_or(|due| due > taken);
+        let is_late = |run: &RunToFetch| lists_all_late && run.least.due <= taken;
+        queue.sort_by_key(|run| {
+            let late_offset = is_late(run).then(|| run.name.least_offset());
+            (late_offset.is_none(), late_offset, run.least)
+        });
         self.phase = Phase::Fetching(Fetching {
+            late_runs: queue.iter().filter(|run| is_late(run)).count(),
             queue: queue.into(),
             until,
             keep_until: until,
             next_page,
-            late_runs,
             in_flight: None,
         });
     }
 
     /// The requested runs were added, except the last ones, whose sizes are in `left`: they did not
-    /// fit into the reserved memory. `missing` runs were not found.
-    pub(super) fn on_fetch_reply(
-        &mut self,
-        loaded: &mut ResidentRuns,
-        mut missing: Vec<(Slice, RunName)>,
-        left: Vec<usize>,
-    ) -> FetchOutcome {
+    /// fit into the reserved memory.
+    pub(super) fn on_fetch_reply(&mut self, loaded: &mut ResidentRuns, left: Vec<usize>) {
         let Phase::Fetching(fetching) = &mut self.phase else {
-            return FetchOutcome::Complete;
+            return;
         };
-        let Some(FetchInFlight { mut runs, .. }) = fetching.in_flight.take() else {
-            return FetchOutcome::Complete;
+        let Some((mut runs, _)) = fetching.in_flight.take() else {
+            return;
         };
         let rest = runs.split_off(runs.len().saturating_sub(left.len()));
         fetching.late_runs = fetching.late_runs.saturating_sub(runs.len());
-        for (run, size) in rest.into_iter().zip(left).rev() {
-            fetching.queue.push_front(RunToFetch {
-                size: Some(size),
-                ..run
-            });
+        for (mut run, size) in rest.into_iter().zip(left).rev() {
+            run.size = Some(size);
+            fetching.queue.push_front(run);
         }
-        missing.retain(|(_, name)| !loaded.remove_if_replaced(name));
-        if missing.is_empty() {
-            self.missing.clear();
-            match fetching.queue.front() {
-                Some(next) if fetching.late_runs > 0 => {
-                    loaded.mark_late_loaded_to(next.name.least_offset());
-                }
-                Some(next) => {
-                    let bound = next.least.max(loaded.schedule().loaded());
-                    loaded.mark_loaded_to(bound);
-                }
-                None => {}
+        if let Some(next) = fetching.queue.front() {
+            if fetching.late_runs > 0 {
+                let bound = next.name.least_offset();
+                loaded.schedule.advance_late_loaded(bound);
+            } else {
+                loaded.mark_loaded_to(next.least.max(loaded.schedule.loaded()));
             }
-            return FetchOutcome::Complete;
         }
-        // After a rollback the store may hold the same messages in runs that are not known here.
-        let is_missing_again = |run: &&(Slice, RunName)| self.missing.contains(run);
-        let unreadable = missing.iter().filter(is_missing_again).cloned().collect();
-        self.missing = missing;
-        FetchOutcome::RolledBack { unreadable }
     }
 }
 
-#[cfg(test)]
-impl Prefetch {
-    pub(super) fn set_horizon(&mut self, horizon: Timestamp) {
-        self.horizon = horizon;
+impl Fetching {
+    /// True if the next run may be fetched. If no message in memory can go out before it, it may
+    /// exceed the shard's part of the memory, or the shard would stop. Only one such run at a time is
+    /// allowed over all shards.
+    fn has_room_for_next_run(&mut self, runs: &mut ResidentRuns, has_claims: bool) -> bool {
+        let Some(next) = self.queue.front() else {
+            return true;
+        };
+        if next.size(&runs.memory) <= runs.memory.available() {
+            return true;
+        }
+        if has_claims || runs.schedule.has_loaded_messages() {
+            // Messages in memory go out first and free memory.
+            return false;
+        }
+        if runs.memory.is_exhausted() {
+            let least = next.least.due;
+            self.shrink(runs, least);
+            if runs.memory.is_exhausted() {
+                // The messages of one instant need all of the memory.
+                return true;
+            }
+        }
+        !runs.memory.is_over_budget()
+    }
+
+    /// Memory is exhausted and nothing in it can be delivered yet. Drops the messages that are due
+    /// last. The next run begins at `least`.
+    ///
+    /// The runs of a backlog overlap. No message may go out before all of them are loaded up to its
+    /// position. So the bound is halved until everything before it fits. Only messages of one
+    /// instant that are spread over several runs must be in memory together.
+    fn shrink(&mut self, runs: &mut ResidentRuns, least: Timestamp) {
+        // Late messages must stay, because W moves over them. Messages that are due at once are not
+        // spread over time, so the bound does not go below the epoch.
+        let taken = runs.schedule.taken().cursor.due;
+        let low = least.max(taken).as_millis().max(0);
+        let mut keep = self.keep_until.as_millis();
+        while runs.memory.is_exhausted() && keep > low {
+            keep = low + (keep - low) / 2;
+            runs.drop_due_after(Timestamp::from_millis(keep));
+        }
+        self.keep_until = self.keep_until.min(Timestamp::from_millis(keep));
+    }
+
+    fn fetch(&mut self, shard: &ShardId, loaded: &ResidentRuns) -> Load {
+        let memory = &loaded.memory;
+        let reserved_max = memory.available().min(FETCH_BYTES_MAX);
+        let mut runs = Vec::new();
+        let mut bytes_max = 0;
+        while runs.len() < FETCH_RUNS_MAX
+            && let Some(next) = self.queue.pop_front_if(|next| {
+                runs.is_empty() || bytes_max + next.size(memory) <= reserved_max
+            })
+        {
+            bytes_max += next.size(memory);
+            runs.push(next);
+        }
+        let names = runs.iter().map(|run| (run.slice, run.name.clone()));
+        let is_cut = self.keep_until < self.until;
+        let load = FetchLoad {
+            call: Fetch {
+                shard: shard.clone(),
+                runs: names.collect(),
+            },
+            bytes_max,
+            keep_until: if is_cut {
+                self.keep_until
+            } else {
+                memory.keep_until(self.until)
+            },
+            taken: loaded.schedule.taken(),
+        };
+        self.in_flight = Some((runs, memory.reserve(bytes_max)));
+        Load::Fetch(load)
+    }
+
+    /// The listed runs are fetched. Returns where the next page of the list begins, if there is one.
+    fn finish_page(&self, runs: &mut ResidentRuns) -> Option<Timestamp> {
+        let next_page = self.next_page.filter(|from| *from <= self.keep_until);
+        let bound = match next_page {
+            Some(from) => Cursor::new(from, Offset(0)).max(runs.schedule.loaded()),
+            None => first_position_after(self.keep_until),
+        };
+        runs.mark_loaded_to(bound);
+        next_page
     }
 }
 
@@ -379,9 +304,9 @@ mod tests {
     use crate::limit::{CLAIM_MESSAGES_MAX, LATE_CLAIM_INTERVAL, USUAL_RUN_MEMORY_BYTES};
     use crate::model::{Body, Disposition, Headers, Level, Watermark};
     use crate::run::{LoadedRun, RunDecoder, RunEncoder, record};
-    use crate::store::Lineage;
+    use crate::store::{Lineage, Listed};
     use crate::timer::load::MemoryBudget;
-    use crate::timer::load::{FetchBounds, LoadResult, ReadOutcome, fetch_result};
+    use crate::timer::load::{LoadResult, ReadOutcome, fetch_result};
     use crate::timer::shard::ShardState;
     use bytes::Bytes;
     use proptest::prelude::*;
@@ -451,44 +376,35 @@ mod tests {
         fn answer(&self, load: Load, fetched: &mut usize) -> LoadResult {
             let watermark = Watermark(self.count);
             match load {
-                Load::Tail { .. } => LoadResult::Tail {
+                Load::Tail(_) => LoadResult::Tail {
                     watermark,
                     complete_to: watermark,
                     lineage: Lineage::default(),
                     runs: Vec::new(),
                 },
-                Load::List { from, until, .. } => {
+                Load::List(List { from, until, .. }) => {
                     let entries = self.runs.keys().map(|name| RunEntry {
                         slice: SLICE,
                         name: name.clone(),
                         least_due: Timestamp::from_millis(name.least_offset().0 as i64),
                     });
-                    LoadResult::List {
+                    LoadResult::List(Listed::Runs {
                         watermark,
                         lineage: Lineage::default(),
                         runs: entries
                             .filter(|run| (from..=until).contains(&run.least_due))
                             .collect(),
                         has_more: false,
-                    }
+                    })
                 }
-                Load::Fetch {
-                    runs,
-                    bytes,
-                    keep_until,
-                    taken,
-                } => {
+                Load::Fetch(fetch) => {
+                    let runs = &fetch.call.runs;
                     *fetched += runs.len();
                     let blobs = runs
                         .iter()
                         .map(|(_, name)| self.runs.get(name).cloned())
                         .collect();
-                    let bounds = FetchBounds {
-                        bytes_max: bytes,
-                        keep_until,
-                        taken,
-                    };
-                    fetch_result(&runs, blobs, bounds, &mut RunDecoder::new())
+                    fetch_result(&fetch, blobs, &mut RunDecoder::new())
                 }
             }
         }
@@ -581,10 +497,10 @@ mod tests {
         let mut fetch = || {
             let before = memory.used_bytes();
             let load = state.next_request(WALL, now, false)?;
-            let Load::Fetch { runs, bytes, .. } = &load else {
+            let Load::Fetch(fetch) = &load else {
                 return None;
             };
-            let (count, reserved) = (runs.len(), *bytes);
+            let (count, reserved) = (fetch.call.runs.len(), fetch.bytes_max);
             state.on_load_reply(backlog.answer(load, &mut fetched), now);
             let added = memory.used_bytes() - before;
             assert!(

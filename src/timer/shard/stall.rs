@@ -6,8 +6,8 @@ use crate::model::Progress;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The time since the last progress of one shard.
 pub(super) struct StallTimer {
+    /// The time of the last progress.
     since: Instant,
     /// The delivered pair then, and the number of messages in flight behind it.
     last_seen: (Progress, usize),
@@ -26,11 +26,11 @@ impl StallTimer {
         &mut self,
         delivered: Progress,
         open_messages: usize,
-        has_due: impl FnOnce() -> bool,
+        has_work: bool,
         now: Instant,
     ) -> Duration {
         let seen = (delivered, open_messages);
-        if seen != self.last_seen || open_messages == 0 && !has_due() {
+        if seen != self.last_seen || !has_work {
             self.since = now;
             self.last_seen = seen;
         }
@@ -50,7 +50,12 @@ mod tests {
         let start = Instant::now();
         let mut stall = StallTimer::new(start, Progress::START);
         let mut observe = |delivered, open, is_due, minutes| {
-            let stalled = stall.observe(delivered, open, || is_due, start + minutes * MINUTE);
+            let stalled = stall.observe(
+                delivered,
+                open,
+                open > 0 || is_due,
+                start + minutes * MINUTE,
+            );
             stalled.as_secs() / 60
         };
         let cursor = Cursor::new(Timestamp::from_millis(5), Offset(1));

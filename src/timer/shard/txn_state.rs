@@ -28,22 +28,15 @@ use crate::retry::backoff;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The state of the producer and of its current transaction.
 pub(crate) struct TxnState {
     phase: TxnPhase,
     /// Number of the current producer. Events of other numbers belong to earlier producers.
     number: u64,
     phase_since: Instant,
-    /// When the first record was sent, or the last one reported. `None` if the transaction is empty.
-    last_progress: Option<Instant>,
-    sent: usize,
-    reported: usize,
-    /// The greatest position in the transaction.
-    highest_sent: Option<Cursor>,
-    commit_point: Option<CommitPoint>,
-    must_abort: bool,
-    /// A commit was started and its result is unknown.
-    commit_in_doubt: bool,
+    current: Transaction,
+    /// A commit was started and its result is unknown, so more messages may be delivered than this
+    /// process knows. The marker tells, once the next producer has read it.
+    pub(super) commit_in_doubt: bool,
     last_commit_at: Instant,
     /// Minimum time from one commit to the next.
     commit_interval: Duration,
@@ -57,7 +50,19 @@ pub(crate) struct TxnState {
     /// The producer is closed after this time without work.
     idle_timeout: Duration,
     /// The pair of the last known commit.
-    marker: Progress,
+    pub(crate) marker: Progress,
+}
+
+#[derive(Default)]
+struct Transaction {
+    /// When the first record was sent, or the last one reported. `None` if the transaction is empty.
+    last_progress: Option<Instant>,
+    sent: usize,
+    reported: usize,
+    /// The greatest position in the transaction.
+    highest_sent: Option<Cursor>,
+    commit_point: Option<CommitPoint>,
+    must_abort: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +91,6 @@ pub(crate) struct TxnInput {
     pub(crate) commit: Option<(usize, Progress)>,
 }
 
-/// The next step of a transaction state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TxnAction {
     None,
@@ -96,7 +100,6 @@ pub(crate) enum TxnAction {
         pair: Progress,
     },
     Abort,
-    /// Close the idle producer.
     Close,
     /// Replace the producer, which does not answer.
     Abandon,
@@ -108,12 +111,7 @@ impl TxnState {
             phase: TxnPhase::Closed,
             number: 0,
             phase_since: now,
-            last_progress: None,
-            sent: 0,
-            reported: 0,
-            highest_sent: None,
-            commit_point: None,
-            must_abort: false,
+            current: Transaction::default(),
             commit_in_doubt: false,
             last_commit_at: now - TRANSACTION_INTERVAL_MIN,
             commit_interval: TRANSACTION_INTERVAL_MIN,
@@ -140,160 +138,137 @@ impl TxnState {
         matches!(self.phase, TxnPhase::Committing { .. })
     }
 
-    /// True if more messages may be delivered than this process knows. The marker tells, once the
-    /// next producer has read it.
-    pub(crate) fn commit_in_doubt(&self) -> bool {
-        self.commit_in_doubt
-    }
-
-    pub(crate) fn marker(&self) -> Progress {
-        self.marker
-    }
-
     /// True if the transaction has messages and all of them were delivered.
     pub(crate) fn is_fully_reported(&self) -> bool {
-        self.phase == TxnPhase::Open
-            && self.last_progress.is_some()
-            && self.unreported() == 0
-            && !self.must_abort
+        self.abort_at().is_some() && self.unreported() == 0 && !self.current.must_abort
     }
 
     /// Records that the client has not reported on.
     pub(crate) fn unreported(&self) -> usize {
-        self.sent - self.reported
+        self.current.sent - self.current.reported
     }
 
     /// True if claimed messages may be sent.
     pub(crate) fn accepts_records(&self, now: Instant) -> bool {
-        self.phase == TxnPhase::Open && !self.must_abort && self.not_before <= now
+        self.phase == TxnPhase::Open && !self.current.must_abort && self.not_before <= now
     }
 
     /// The greatest position that was sent or committed.
     pub(crate) fn highest_position(&self) -> Cursor {
         let committed = self.marker.cursor;
-        self.highest_sent
+        self.current
+            .highest_sent
             .map_or(committed, |sent| sent.max(committed))
     }
 
-    /// True if it is time to commit. After an idle period the first message commits at once. Later
-    /// messages wait for the commit interval and share a transaction.
+    /// After an idle period the first message commits at once. Later messages wait for the commit
+    /// interval and share a transaction.
+    fn commit_at(&self) -> Instant {
+        self.last_commit_at + self.commit_interval
+    }
+
     fn is_commit_due(&self, now: Instant) -> bool {
-        self.last_commit_at + self.commit_interval <= now || self.sent >= TRANSACTION_MESSAGES_MAX
+        self.commit_at() <= now || self.current.sent >= TRANSACTION_MESSAGES_MAX
     }
 
     /// The point where the current transaction ends, once it is time to commit. `batches` batches
     /// are in flight.
     pub(crate) fn commit_point(&mut self, batches: usize, now: Instant) -> Option<CommitPoint> {
-        let has_begun = self.last_progress.is_some_and(|begun| begun < now);
-        if self.commit_point.is_none() && has_begun && self.is_commit_due(now) {
-            self.commit_point = Some(CommitPoint {
+        let has_begun = self.current.last_progress.is_some_and(|begun| begun < now);
+        if self.current.commit_point.is_none() && has_begun && self.is_commit_due(now) {
+            self.current.commit_point = Some(CommitPoint {
                 batches,
                 until: self.highest_position(),
             });
         }
-        self.commit_point
+        self.current.commit_point
     }
 
-    pub(crate) fn next_action(&self, input: TxnInput, now: Instant) -> TxnAction {
-        match self.phase {
-            TxnPhase::Closed => self.action_when_closed(input, now),
-            TxnPhase::Opening | TxnPhase::Committing { .. } | TxnPhase::Aborting => {
-                if self.phase_since + TRANSACTIONAL_PRODUCER_TIMEOUT <= now {
-                    TxnAction::Abandon
-                } else {
-                    TxnAction::None
-                }
-            }
-            TxnPhase::Open if self.must_abort => TxnAction::Abort,
-            TxnPhase::Open => match self.last_progress {
-                None => self.action_when_idle(input, now),
-                Some(last_progress) => self.action_in_transaction(input, last_progress, now),
-            },
-        }
+    fn open_at(&self, has_work: bool) -> Option<Instant> {
+        let work = has_work.then_some(self.not_before);
+        let recovery = self.recovery_due_at.map(|at| at.max(self.not_before));
+        [work, recovery, self.refresh_at()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
-    fn action_when_closed(&self, input: TxnInput, now: Instant) -> TxnAction {
-        let is_needed = input.has_work || self.is_recovery_due(now) || self.is_refresh_due(now);
-        if self.not_before <= now && is_needed {
-            TxnAction::Open
-        } else {
-            TxnAction::None
-        }
+    /// When an idle producer commits the marker again, because brokers drop old ones.
+    fn refresh_at(&self) -> Option<Instant> {
+        let has_marker = self.marker != Progress::START;
+        has_marker.then(|| self.refresh_marker_at.max(self.not_before))
     }
 
-    fn action_when_idle(&self, input: TxnInput, now: Instant) -> TxnAction {
-        let may_commit = self.not_before <= now && !input.is_reporting_delivered;
-        if may_commit && self.is_refresh_due(now) {
-            return TxnAction::Commit {
-                batches: 0,
-                pair: self.marker,
-            };
-        }
-        if !input.has_work && self.phase_since + self.idle_timeout <= now {
-            TxnAction::Close
-        } else {
-            TxnAction::None
-        }
-    }
-
-    fn action_in_transaction(
-        &self,
-        input: TxnInput,
-        last_progress: Instant,
-        now: Instant,
-    ) -> TxnAction {
-        let is_complete = !input.is_reporting_delivered && self.unreported() == 0;
-        match input.commit {
-            Some((batches, pair))
-                if is_complete && (input.commit_now || self.is_commit_due(now)) =>
-            {
-                TxnAction::Commit { batches, pair }
-            }
-            _ if last_progress + TRANSACTION_SILENCE_TIMEOUT <= now => TxnAction::Abort,
-            _ => TxnAction::None,
-        }
-    }
-
-    /// True if the marker is so old that brokers may soon drop it.
-    fn is_refresh_due(&self, now: Instant) -> bool {
-        self.refresh_marker_at <= now && self.marker != Progress::START
+    fn close_at(&self, has_work: bool) -> Option<Instant> {
+        (!has_work).then(|| self.phase_since + self.idle_timeout)
     }
 
     /// When a transaction that cannot be committed is aborted.
     pub(crate) fn abort_at(&self) -> Option<Instant> {
-        self.last_progress
+        self.current
+            .last_progress
             .filter(|_| self.phase == TxnPhase::Open)
             .map(|last_progress| last_progress + TRANSACTION_SILENCE_TIMEOUT)
     }
 
+    pub(crate) fn next_action(&self, input: TxnInput, now: Instant) -> TxnAction {
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        let may_commit = !input.is_reporting_delivered && self.unreported() == 0;
+        let is_commit_due = input.commit_now || self.is_commit_due(now);
+        match (self.phase, input.commit) {
+            (TxnPhase::Closed, _) if is_due(self.open_at(input.has_work)) => TxnAction::Open,
+            (TxnPhase::Closed, _) => TxnAction::None,
+            (TxnPhase::Open, _) if self.current.must_abort => TxnAction::Abort,
+            (TxnPhase::Open, _) if self.current.last_progress.is_none() => {
+                if may_commit && is_due(self.refresh_at()) {
+                    let pair = self.marker;
+                    TxnAction::Commit { batches: 0, pair }
+                } else if is_due(self.close_at(input.has_work)) {
+                    TxnAction::Close
+                } else {
+                    TxnAction::None
+                }
+            }
+            (TxnPhase::Open, Some((batches, pair))) if may_commit && is_commit_due => {
+                TxnAction::Commit { batches, pair }
+            }
+            (TxnPhase::Open, _) if is_due(self.abort_at()) => TxnAction::Abort,
+            (TxnPhase::Open, _) => TxnAction::None,
+            _ if is_due(Some(self.phase_since + TRANSACTIONAL_PRODUCER_TIMEOUT)) => {
+                TxnAction::Abandon
+            }
+            _ => TxnAction::None,
+        }
+    }
+
     /// When to call [`TxnState::next_action`] again, if no event comes before.
     pub(crate) fn next_wakeup(&self, has_work: bool, now: Instant) -> Option<Instant> {
-        let refresh =
-            (self.marker != Progress::START).then_some(self.refresh_marker_at.max(self.not_before));
-        let pause = Some(self.not_before).filter(|at| *at > now);
-        match self.phase {
-            TxnPhase::Closed if has_work => pause.or(Some(now)),
-            TxnPhase::Closed => {
-                let recovery = self.recovery_due_at.map(|at| at.max(self.not_before));
-                [refresh, recovery].into_iter().flatten().min()
-            }
-            TxnPhase::Opening | TxnPhase::Committing { .. } | TxnPhase::Aborting => {
-                Some(self.phase_since + TRANSACTIONAL_PRODUCER_TIMEOUT)
-            }
-            TxnPhase::Open if self.must_abort => Some(now),
-            TxnPhase::Open => {
-                let end = match self.last_progress {
-                    Some(last_progress) => Some(last_progress + TRANSACTION_SILENCE_TIMEOUT),
-                    None if has_work => None,
-                    None => Some(self.phase_since + self.idle_timeout),
-                };
-                let commit = self
-                    .last_progress
-                    .map(|_| self.last_commit_at + self.commit_interval)
-                    .filter(|at| *at > now);
-                [refresh, pause, commit, end].into_iter().flatten().min()
-            }
-        }
+        let later = |at: Instant| Some(at).filter(|at| *at > now);
+        let times = match self.phase {
+            TxnPhase::Closed => [self.open_at(has_work), None, None],
+            TxnPhase::Open if self.current.must_abort => [Some(now), None, None],
+            TxnPhase::Open if self.current.last_progress.is_none() => [
+                self.refresh_at(),
+                self.close_at(has_work),
+                later(self.not_before),
+            ],
+            TxnPhase::Open => [
+                later(self.commit_at()),
+                self.abort_at(),
+                later(self.not_before),
+            ],
+            _ => [
+                Some(self.phase_since + TRANSACTIONAL_PRODUCER_TIMEOUT),
+                None,
+                None,
+            ],
+        };
+        times.into_iter().flatten().min()
+    }
+
+    fn reset(&mut self, phase: TxnPhase, now: Instant) {
+        self.current = Transaction::default();
+        self.enter(phase, now);
     }
 
     fn enter(&mut self, phase: TxnPhase, now: Instant) {
@@ -301,20 +276,10 @@ impl TxnState {
         self.phase_since = now;
     }
 
-    fn clear_transaction(&mut self) {
-        self.last_progress = None;
-        self.sent = 0;
-        self.reported = 0;
-        self.must_abort = false;
-        self.highest_sent = None;
-        self.commit_point = None;
-    }
-
     pub(crate) fn on_opening(&mut self, number: u64, now: Instant) {
         self.number = number;
         self.idle_timeout = TRANSACTIONAL_PRODUCER_IDLE_TIMEOUT;
-        self.clear_transaction();
-        self.enter(TxnPhase::Opening, now);
+        self.reset(TxnPhase::Opening, now);
     }
 
     /// True while the producer is being opened for recovery.
@@ -333,10 +298,6 @@ impl TxnState {
         self.refresh_marker_at = self.refresh_marker_at.max(until);
     }
 
-    fn is_recovery_due(&self, now: Instant) -> bool {
-        self.recovery_due_at.is_some_and(|at| at <= now)
-    }
-
     pub(crate) fn on_opened(&mut self, marker: Progress, now: Instant) {
         self.recovery_due_at = None;
         self.marker = marker;
@@ -346,21 +307,21 @@ impl TxnState {
 
     /// The message at `position` was sent, or is cancelled (`is_sent` is false).
     pub(crate) fn on_sent(&mut self, position: Cursor, is_sent: bool, now: Instant) {
-        self.last_progress.get_or_insert(now);
+        self.current.last_progress.get_or_insert(now);
         self.idle_timeout = TRANSACTIONAL_PRODUCER_IDLE_TIMEOUT;
-        self.highest_sent = self.highest_sent.max(Some(position));
-        self.sent += usize::from(is_sent);
+        self.current.highest_sent = self.current.highest_sent.max(Some(position));
+        self.current.sent += usize::from(is_sent);
     }
 
     /// Aborts the transaction and sends its messages again at `again` or later.
     pub(crate) fn abort_and_pause(&mut self, again: Instant) {
-        self.must_abort = true;
+        self.current.must_abort = true;
         self.not_before = self.not_before.max(again);
     }
 
     pub(crate) fn on_report(&mut self, now: Instant) {
-        self.reported += 1;
-        self.last_progress = self.last_progress.map(|_| now);
+        self.current.reported += 1;
+        self.current.last_progress = self.current.last_progress.map(|_| now);
     }
 
     pub(crate) fn on_committing(&mut self, batches: usize, pair: Progress, now: Instant) {
@@ -384,8 +345,7 @@ impl TxnState {
             .clamp(TRANSACTION_INTERVAL_MIN, TRANSACTION_INTERVAL_MAX);
         self.not_before = self.not_before.max(now + TRANSACTION_PAUSE_AFTER_COMMIT);
         self.commit_in_doubt = false;
-        self.clear_transaction();
-        self.enter(TxnPhase::Open, now);
+        self.reset(TxnPhase::Open, now);
         Some((batches, took))
     }
 
@@ -399,8 +359,7 @@ impl TxnState {
             self.back_off(now);
         }
         self.commit_in_doubt = false;
-        self.clear_transaction();
-        self.enter(TxnPhase::Open, now);
+        self.reset(TxnPhase::Open, now);
     }
 
     pub(crate) fn on_lost(&mut self, now: Instant) {
@@ -416,8 +375,7 @@ impl TxnState {
     }
 
     pub(crate) fn on_ended(&mut self, now: Instant) {
-        self.clear_transaction();
-        self.enter(TxnPhase::Closed, now);
+        self.reset(TxnPhase::Closed, now);
     }
 }
 
@@ -695,7 +653,7 @@ mod tests {
         let committing = || {
             let mut txn = open(now);
             txn.on_committing(1, pair(9), now);
-            assert!(txn.commit_in_doubt());
+            assert!(txn.commit_in_doubt);
             txn
         };
         let (mut committed, mut aborted, mut lost) = (committing(), committing(), committing());
@@ -704,16 +662,16 @@ mod tests {
         lost.on_lost(now);
         assert_eq!(
             (
-                committed.commit_in_doubt(),
-                aborted.commit_in_doubt(),
-                lost.commit_in_doubt()
+                committed.commit_in_doubt,
+                aborted.commit_in_doubt,
+                lost.commit_in_doubt
             ),
             (false, false, true)
         );
         lost.on_opening(8, now);
-        assert!(lost.commit_in_doubt());
+        assert!(lost.commit_in_doubt);
         lost.on_opened(pair(9), now);
-        assert!(!lost.commit_in_doubt());
+        assert!(!lost.commit_in_doubt);
     }
 
     #[test]

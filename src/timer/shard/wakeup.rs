@@ -1,7 +1,7 @@
 //! Computes when a shard has something to do that no event announces.
 
 use super::{ShardPhase, ShardState};
-use crate::limit::{RESEND_DELAY_MIN, TAIL_POLL_INTERVAL_MAX};
+use crate::limit::{RESEND_DELAY_MIN, TAIL_POLL_INTERVAL};
 use crate::model::Timestamp;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -17,53 +17,43 @@ pub(crate) struct WakeupInput {
     pub(crate) store_is_idle: bool,
 }
 
-/// The time of the next wakeup.
-pub(super) fn next_wakeup(state: &ShardState, input: &WakeupInput) -> Instant {
+/// When to look at the shard again if no event comes before.
+pub(crate) fn next_wakeup(state: &ShardState, input: &WakeupInput) -> Instant {
     let now = input.now;
     // A shard that is released, and a timer that is stopping, neither polls nor claims.
     let is_served = state.ownership.may_claim(now) && !input.stopping;
-    let tail_poll = state.load.next_tail_poll().filter(|_| is_served);
     [
-        tail_poll,
+        state.load.tail.next_at().filter(|_| is_served),
         next_claim(state, input).filter(|_| is_served && input.store_is_idle),
         next_phase_change(state, input),
         next_send(state, input),
         // While a commit is in doubt nothing is reported. Its result wakes the dispatcher.
         state
             .delivered
-            .report_at()
+            .report_at
             .filter(|_| state.may_report_delivered() && input.store_is_idle),
     ]
     .into_iter()
     .flatten()
     .min()
-    .unwrap_or(now + TAIL_POLL_INTERVAL_MAX)
+    .unwrap_or(now + TAIL_POLL_INTERVAL)
 }
 
 fn next_claim(state: &ShardState, input: &WakeupInput) -> Option<Instant> {
-    let WakeupInput {
-        wall,
-        now,
-        claim_ahead,
-        ..
-    } = *input;
-    let until = wall.plus(claim_ahead);
+    let now = input.now;
+    let until = input.wall.plus(input.claim_ahead);
     let schedule = state.load.schedule();
     let earliest = state.claim.earliest();
     let due = schedule
         .next_due(until)
-        .map(|due| now + due.since(until))
-        .map(|at| earliest.map_or(at, |earliest| at.max(earliest)));
+        .map(|due| earliest.unwrap_or(now).max(now + due.since(until)));
     let late = schedule.next_late_due().map(|due| {
         if due > until {
             now + due.since(until)
         } else {
             // This tick could not take it for lack of room. A report announces room.
-            state
-                .claim
-                .not_before()
-                .filter(|at| *at > now)
-                .unwrap_or(now + RESEND_DELAY_MIN)
+            let pause_end = state.claim.not_before.filter(|at| *at > now);
+            pause_end.unwrap_or(now + RESEND_DELAY_MIN)
         }
     });
     // Messages that were already due are not in `next_due`.
@@ -73,12 +63,12 @@ fn next_claim(state: &ShardState, input: &WakeupInput) -> Option<Instant> {
 
 fn next_phase_change(state: &ShardState, input: &WakeupInput) -> Option<Instant> {
     let now = input.now;
-    match state.ownership.phase() {
+    match state.ownership.phase {
         // The renewal of an expired lease is not announced.
-        ShardPhase::Active => state
-            .ownership
-            .is_expired(now)
-            .then(|| now + RESEND_DELAY_MIN),
+        ShardPhase::Active => {
+            let is_expired = state.ownership.deadline.has_passed(now);
+            is_expired.then(|| now + RESEND_DELAY_MIN)
+        }
         ShardPhase::HandingOver { .. } if state.in_flight.is_empty() && input.store_is_idle => {
             Some(now)
         }

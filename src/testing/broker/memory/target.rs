@@ -6,7 +6,7 @@ use super::{ClusterState, MemoryCluster, Topic};
 use crate::broker::{
     DeliveryFailure, DeliveryReport, FailureKind, OutgoingRecord, SendResult, Target,
 };
-use crate::model::{DeadLetterReason, Partition};
+use crate::model::{Partition, Reason};
 use async_trait::async_trait;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ impl ClusterState {
         {
             return Err(failure(
                 FailureKind::Rejected,
-                DeadLetterReason::TooLarge,
+                Reason::TooLarge,
                 "the record is larger than the topic takes",
             ));
         }
@@ -182,11 +182,7 @@ fn murmur2(key: &[u8]) -> u32 {
     hash ^ (hash >> 15)
 }
 
-pub(super) fn failure(
-    kind: FailureKind,
-    reason: DeadLetterReason,
-    detail: &str,
-) -> DeliveryFailure {
+pub(super) fn failure(kind: FailureKind, reason: Reason, detail: &str) -> DeliveryFailure {
     DeliveryFailure {
         kind,
         reason,
@@ -195,17 +191,13 @@ pub(super) fn failure(
 }
 
 fn not_now(detail: &str) -> DeliveryFailure {
-    failure(
-        FailureKind::NotDelivered,
-        DeadLetterReason::UnknownTarget,
-        detail,
-    )
+    failure(FailureKind::NotDelivered, Reason::UnknownTarget, detail)
 }
 
 fn unknown() -> DeliveryFailure {
     failure(
         FailureKind::MaybeDelivered,
-        DeadLetterReason::TimedOut,
+        Reason::TimedOut,
         "the answer was lost",
     )
 }
@@ -251,7 +243,7 @@ impl Target for MemoryTarget {
         if self.closed || self.cluster.state().faults.producers_failed {
             return SendResult::Failed(failure(
                 FailureKind::ClientFailed,
-                DeadLetterReason::TimedOut,
+                Reason::TimedOut,
                 "the producer is closed",
             ));
         }
@@ -261,7 +253,7 @@ impl Target for MemoryTarget {
         if !is_name(record.topic) {
             return SendResult::Failed(failure(
                 FailureKind::Rejected,
-                DeadLetterReason::InvalidTarget,
+                Reason::InvalidTarget,
                 "no topic can have that name",
             ));
         }

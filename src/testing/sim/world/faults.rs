@@ -2,7 +2,7 @@
 
 use super::{TARGET, World};
 use crate::broker::{DeliveryFailure, FailureKind};
-use crate::model::DeadLetterReason;
+use crate::model::Reason;
 use rand::RngExt;
 use rand::rngs::StdRng;
 
@@ -75,7 +75,7 @@ impl World {
         });
         let failure = DeliveryFailure {
             kind: FailureKind::NotDelivered,
-            reason: DeadLetterReason::UnknownTarget,
+            reason: Reason::UnknownTarget,
             detail: "no such topic".into(),
         };
         self.0
