@@ -13,7 +13,9 @@ pub(crate) use transactions::{ProducerEvent, ProducerIdentity, TransactionalProd
 
 use crate::model::header::{Header, push_header};
 use crate::model::header_name::{ControlHeader, ERROR, ORIGIN};
-use crate::model::{Headers, Offset, Partition, Reason, Record, SourceIdentity, Timestamp};
+use crate::model::{
+    DeadLetterReason, Headers, Offset, Partition, Record, SourceIdentity, Timestamp,
+};
 use async_trait::async_trait;
 
 /// Reads the partitions that a consumer group assigns to this process. The caller says where
@@ -288,13 +290,17 @@ pub(crate) struct DeliveryReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeliveryFailure {
     pub(crate) kind: FailureKind,
-    pub(crate) reason: Reason,
+    pub(crate) reason: DeadLetterReason,
     /// The broker's own text.
     pub(crate) detail: String,
 }
 
 impl DeliveryFailure {
-    pub(crate) fn new(kind: FailureKind, reason: Reason, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(
+        kind: FailureKind,
+        reason: DeadLetterReason,
+        detail: impl Into<String>,
+    ) -> Self {
         let detail = detail.into();
         Self {
             kind,

@@ -16,8 +16,8 @@ use crate::limit::{COMMAND_DELIVERY_TIMEOUT, COMMAND_PAYLOAD_BYTES_MAX, COMMAND_
 use crate::model::header::push_header;
 use crate::model::header_name::{ControlHeader, SUBJECT};
 use crate::model::{
-    Headers, Offset, OriginFormat, ParsedRecord, Partition, Reason, Record, RoutingRules, ShardId,
-    Timestamp, parse_record,
+    DeadLetterReason, Headers, Offset, OriginFormat, ParsedRecord, Partition, Record, RoutingRules,
+    ShardId, Timestamp, parse_record,
 };
 use crate::role::{Cluster, TargetOptions, TargetPurpose, routing_rules};
 use anyhow::{Context, Result, bail};
@@ -366,7 +366,7 @@ async fn reported(target: &mut dyn Target, health: &Health) -> Result<DeliveryRe
         position: None,
         outcome: Err(DeliveryFailure {
             kind: FailureKind::MaybeDelivered,
-            reason: Reason::TimedOut,
+            reason: DeadLetterReason::TimedOut,
             detail,
         }),
     })

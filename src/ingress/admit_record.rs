@@ -4,8 +4,8 @@ use super::partition::AssignedPartition;
 use crate::limit::{CLOCK_SKEW_MAX, RECORD_BYTES_MAX};
 use crate::metric;
 use crate::model::{
-    Body, Cursor, Headers, ParsedRecord, Reason, Record, Rejection, RoutingRules, Slice, Timestamp,
-    parse_record,
+    Body, Cursor, DeadLetterReason, Headers, ParsedRecord, Record, Rejection, RoutingRules, Slice,
+    Timestamp, parse_record,
 };
 use crate::store::{IdChange, IdChangeKind};
 use std::time::Duration;
@@ -95,7 +95,7 @@ fn reject_too_large<'a>(record: &Record<'a>) -> (Record<'a>, Rejection) {
         headers: Headers::from_block(&[]),
         ..*record
     };
-    (stored, Rejection::new(Reason::TooLarge, detail))
+    (stored, Rejection::new(DeadLetterReason::TooLarge, detail))
 }
 
 #[cfg(test)]
@@ -123,12 +123,12 @@ mod tests {
         }
     }
 
-    /// Reason, detail, key length, and presence of the payload of the stored message.
+    /// DeadLetterReason, detail, key length, and presence of the payload of the stored message.
     fn stored(
         key: &[u8],
         payload: &[u8],
         headers: &[(&str, &str)],
-    ) -> Option<(Option<Reason>, String, Option<usize>, bool)> {
+    ) -> Option<(Option<DeadLetterReason>, String, Option<usize>, bool)> {
         let mut block = Vec::new();
         headers.iter().for_each(|(name, value)| {
             push_header(&mut block, name.as_bytes(), Some(value.as_bytes()));
@@ -184,7 +184,7 @@ mod tests {
             let (reason, detail, key, has_payload) = stored(b"key", &giant, headers).unwrap();
             assert_eq!(
                 (reason, key, has_payload),
-                (Some(Reason::TooLarge), Some(3), false)
+                (Some(DeadLetterReason::TooLarge), Some(3), false)
             );
             assert!(
                 detail.contains(&format!("its payload {}", giant.len()))
@@ -194,7 +194,7 @@ mod tests {
         }
         assert_eq!(
             stored(&giant, b"", &delay).map(|(reason, _, key, _)| (reason, key)),
-            Some((Some(Reason::TooLarge), None))
+            Some((Some(DeadLetterReason::TooLarge), None))
         );
         assert_eq!(
             stored(b"key", b"small", &delay).map(|(reason, ..)| reason),

@@ -2,80 +2,55 @@
 
 use std::time::Duration;
 
-/// A busy shard commits again after this many times the duration of its last commit: less delay on
-/// fast brokers, fewer commits on slow ones.
+/// A busy shard commits again after this multiple of the duration of its last commit.
 pub(crate) const TRANSACTION_INTERVAL_FACTOR: u32 = 3;
-
 /// Shortest interval between two commits of a busy shard.
 pub(crate) const TRANSACTION_INTERVAL_MIN: Duration = Duration::from_millis(5);
-
 /// Longest interval between two commits of a busy shard.
 pub(crate) const TRANSACTION_INTERVAL_MAX: Duration = Duration::from_millis(20);
-
 /// Pause after a commit. A broker confirms a commit before its partitions know it, and refuses the
 /// next transaction until then; librdkafka would wait 20 ms.
 pub(crate) const TRANSACTION_PAUSE_AFTER_COMMIT: Duration = Duration::from_millis(3);
-
 /// Messages in one transaction.
 pub(crate) const TRANSACTION_MESSAGES_MAX: usize = 16_384;
-
 /// A transaction without any delivery report for this time is aborted. Consumers of committed
 /// messages wait behind it. It exceeds the restart of a broker.
 pub(crate) const TRANSACTION_SILENCE_TIMEOUT: Duration = Duration::from_secs(20);
-
 /// A transactional producer that does not answer for this time is replaced.
 pub(crate) const TRANSACTIONAL_PRODUCER_TIMEOUT: Duration = Duration::from_secs(45);
-
 /// A transactional producer is opened this long before its shard's next due time.
 pub(crate) const TRANSACTIONAL_PRODUCER_OPEN_AHEAD: Duration = Duration::from_secs(2);
-
 /// A transactional producer is closed after this time without messages.
 pub(crate) const TRANSACTIONAL_PRODUCER_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Pre-connected producers of shards that other workers are about to hand over. One costs the
-/// timer's thread a millisecond.
+/// Pre-connected producers of shards that other workers are about to hand over.
 pub(crate) const PRECONNECTIONS_MAX: usize = 8;
-
 /// Producers of one cluster that are open only to abort transactions of their predecessors.
 pub(crate) const RECOVERY_PRODUCERS_MAX: usize = 8;
-
-/// The marker is committed for the first time this long after its shard was acquired, because the
-/// age of the last commit is unknown.
+/// First commit of the marker after an acquisition: the age of the last commit is unknown.
 pub(crate) const MARKER_FIRST_COMMIT_DELAY: Duration = Duration::from_secs(3600);
-
 /// Timeout for a missing topic: the other messages of the transaction wait with it.
 pub(crate) const KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// `transaction.timeout.ms`: when the broker itself aborts the transaction of a dead process.
 pub(crate) const KAFKA_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// A call that begins or ends a transaction blocks for this time; then delivery reports are served.
 pub(crate) const KAFKA_TRANSACTION_CALL_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// A producer sends every record alone for this time after a broker refused a batch for one of its
-/// records.
+/// A producer sends every record alone for this time after a broker refused a batch.
 pub(crate) const KAFKA_SINGLE_RECORD_BATCHES_DURATION: Duration = Duration::from_secs(30);
-
 /// Timeout for adding the marker to the transaction; a restarted broker first loads its group
 /// offsets. After the timeout the transaction can only be aborted.
 pub(crate) const KAFKA_MARKER_TIMEOUT: Duration = Duration::from_secs(25);
-
 /// Interval at which the answer to the marker is polled.
 pub(crate) const KAFKA_MARKER_POLL_INTERVAL: Duration = Duration::from_millis(5);
-
 /// A marker without an answer for this time is reported; it hardly ever takes a second.
 pub(crate) const KAFKA_MARKER_WARN_AFTER: Duration = Duration::from_secs(15);
-
 /// A missing topic is reported before silence aborts its transaction.
 const _: () =
     assert!(KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT.as_secs() < TRANSACTION_SILENCE_TIMEOUT.as_secs());
-
 /// A transaction that waited for reports, and then for its marker, is still open at the broker.
 const _: () = assert!(
     TRANSACTION_SILENCE_TIMEOUT.as_secs() + KAFKA_MARKER_TIMEOUT.as_secs()
         < KAFKA_TRANSACTION_TIMEOUT.as_secs()
 );
 const _: () = assert!(KAFKA_MARKER_TIMEOUT.as_secs() < TRANSACTIONAL_PRODUCER_TIMEOUT.as_secs());
-
 /// Interval at which target partitions are checked for transactions that stay open.
 pub(crate) const KAFKA_OPEN_TXN_CHECK_INTERVAL: Duration = Duration::from_secs(30);

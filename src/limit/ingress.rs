@@ -4,36 +4,23 @@ use std::time::Duration;
 
 /// Shortest time that a batch waits for more records.
 pub(crate) const APPEND_LINGER_MIN: Duration = Duration::from_millis(5);
-
-/// Longest time that a batch waits for more records. An append costs the store almost the same for
-/// one record as for hundreds.
+/// Longest time that a batch waits for more records. A large append costs the store little more.
 pub(crate) const APPEND_LINGER_MAX: Duration = Duration::from_millis(500);
-
 /// Appends of one shard in flight. More than one only while batches are full.
 pub(crate) const SHARD_APPENDS_IN_FLIGHT_MAX: usize = 4;
-
 /// Appends queued between the ingress loop and its appender thread.
 pub(crate) const APPEND_QUEUE_MAX: usize = 16;
-
 /// Bytes of unsealed batches of all shards at which an ingress stops reading.
 pub(crate) const INGRESS_BUFFER_BYTES_MAX: usize = 64 * 1024 * 1024;
-
 /// Interval of offset commits while offsets move, and of watermark checks of idle shards.
 pub(crate) const OFFSET_COMMIT_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Interval of offset commits while nothing moves: brokers forget the offsets of idle groups after
-/// some days.
+/// Interval of offset commits while nothing moves: brokers forget offsets after some days.
 pub(crate) const IDLE_OFFSET_COMMIT_INTERVAL: Duration = Duration::from_secs(24 * 3600);
-
-/// A message counts as due soon if it is due within this time. It exceeds a process start with the
-/// assignment of its shards.
+/// A message is due soon within this time, which exceeds the start of a process.
 pub(crate) const DUE_SOON_WITHIN: Duration = Duration::from_secs(300);
-
 /// Wait before a shard that could not be opened is opened again.
 pub(crate) const SHARD_OPEN_RETRY_DELAY: Duration = Duration::from_millis(500);
-
 /// Wait before a stopped shard, which needs an operator, is checked again.
 pub(crate) const STOPPED_SHARD_RETRY_DELAY: Duration = Duration::from_secs(10);
-
 /// Hints about appended shards, queued from the ingresses of a process to its timer.
 pub(crate) const HINT_QUEUE_MAX: usize = 1_024;

@@ -6,42 +6,28 @@ use std::time::Duration;
 
 /// Batches queued between a source's thread and its ingress.
 pub(crate) const KAFKA_RECORD_QUEUE_BATCHES_MAX: usize = 64;
-
 /// Bytes queued between a source's thread and its ingress; one read may exceed it.
 pub(crate) const KAFKA_RECORD_QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
-
-/// Group events queued for a source's ingress. A lost partition cancels its queued assignment, so
-/// there are few.
+/// Group events queued for a source's ingress. A lost partition cancels its queued assignment.
 pub(crate) const KAFKA_GROUP_EVENT_QUEUE_MAX: usize = 64;
-
 /// Messages in one read: a millisecond or two of work between two looks at group and commands.
 pub(crate) const KAFKA_READ_MESSAGES_MAX: usize = 4_096;
-
 /// Bytes that librdkafka prefetches for one source, beside one response of at most as much.
 pub(crate) const KAFKA_PREFETCH_BYTES_MAX: u64 = 16 * 1024 * 1024;
-
 /// A source's thread sleeps at most this long, so it notices a silent broker this late.
 pub(crate) const KAFKA_SOURCE_WAKE_INTERVAL: Duration = Duration::from_millis(100);
-
 /// The same for the threads of admin clients and producers.
 pub(crate) const KAFKA_CLIENT_WAKE_INTERVAL: Duration = Duration::from_millis(500);
-
 /// Timeout of a request: a new controller needs some seconds.
 pub(crate) const KAFKA_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Requests that wait for the admin client's thread; more are refused.
 pub(crate) const KAFKA_ADMIN_REQUESTS_MAX: usize = 16;
-
 /// Interval at which a client that receives nothing probes its brokers.
 pub(crate) const KAFKA_PROBE_INTERVAL: Duration = Duration::from_secs(1);
-
 /// Timeout of a probe.
 pub(crate) const KAFKA_PROBE_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// A cluster is unreachable after this time without an answer. A pause for garbage collection is
-/// shorter.
+/// A cluster is unreachable after this time without an answer. A garbage collection is shorter.
 pub(crate) const KAFKA_SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// `/readyz` reports a silent broker within five seconds: the turn in which it answers last, the
 /// silence, a probe that began just before, the next probe, and two timeouts.
 const _: () = assert!(
@@ -51,28 +37,18 @@ const _: () = assert!(
         + 2 * KAFKA_PROBE_TIMEOUT.as_millis()
         <= 5_000
 );
-
-/// Bytes in the queue of one producer: far above the limits of its caller, and enough for one
-/// record of any size.
+/// Bytes in the queue of one producer: enough for one record of any size.
 pub(crate) const KAFKA_PRODUCER_QUEUE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 const _: () = assert!(RUN_BYTES_MAX as u64 * 2 < KAFKA_PRODUCER_QUEUE_BYTES_MAX);
-
 /// A due record waits this long in a producer for others in its request.
 pub(crate) const KAFKA_SEND_LINGER: Duration = Duration::from_millis(1);
-
 /// A producer tries to send a record for this time.
 pub(crate) const KAFKA_DELIVERY_TIMEOUT: Duration = Duration::from_secs(300);
-
 /// Topic handles that a producer keeps. Messages may name any number of topics.
 pub(crate) const KAFKA_TOPIC_HANDLES_MAX: usize = 1_024;
-
-/// Shortest interval between two replacements of a failed producer: each makes threads and
-/// connections.
+/// Shortest interval between replacements of a failed producer: each makes threads.
 pub(crate) const PRODUCER_REPLACE_INTERVAL: Duration = Duration::from_secs(5);
-
 /// Failed producers that are still closing. If librdkafka hangs, no more are made.
 pub(crate) const KAFKA_CLOSING_PRODUCERS_MAX: usize = 4;
-
-/// Timeout for closing a client, leaving its group included. After it the client's thread is
-/// abandoned.
+/// Timeout for closing a client and leaving its group. Then the client's thread is abandoned.
 pub(crate) const CLIENT_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);

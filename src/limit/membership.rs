@@ -6,41 +6,26 @@ use std::time::Duration;
 /// Interval at which a worker renews its membership and reads the list of live workers; a fifth of
 /// the lease if that is shorter. A worker that joins or leaves is known to all after this time.
 pub(crate) const MEMBERSHIP_INTERVAL: Duration = Duration::from_secs(1);
-
 /// Interval at which a worker lists the partitions of its sources. A new worker waits this long for
 /// them before it joins without: others would hand over shards that it does not know.
 pub(crate) const PARTITION_DISCOVERY_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Interval of attempts to acquire a shard that another worker is about to hand over. Its messages
-/// wait meanwhile.
+/// Interval of attempts to acquire a shard that another worker is about to hand over.
 pub(crate) const HANDOVER_ACQUIRE_INTERVAL: Duration = Duration::from_millis(15);
-
 /// The frequent attempts end this long after a membership change.
 pub(crate) const HANDOVER_ACQUIRE_DURATION: Duration = Duration::from_secs(6);
-
 /// Shards that one round of attempts tries to acquire: a short script for each.
 pub(crate) const ACQUIRES_PER_TURN_MAX: usize = 64;
-
-/// Interval of attempts to acquire shards that are assigned to another worker. It exceeds the time
-/// in which all workers learn of new partitions.
+/// Interval of attempts for unassigned shards: all workers learn of new partitions before.
 pub(crate) const UNASSIGNED_ACQUIRE_INTERVAL: Duration = Duration::from_secs(30);
-
-/// Shards that a worker hands over at the same time, or a tenth of them if that is more. The next
-/// worker loads a few shards faster than many.
+/// Shards that a worker hands over at the same time, unless [`HANDOVERS_DIVISOR`] allows more.
 pub(crate) const HANDOVERS_MAX: usize = 4;
-
 /// A handover waits this long for in-flight messages before it is postponed.
 pub(crate) const HANDOVER_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// Wait before a postponed handover is tried again.
 pub(crate) const HANDOVER_RETRY_DELAY: Duration = Duration::from_secs(3);
-
 /// Claimed messages become due, and are sent, well before a handover is postponed.
 const _: () = assert!(2 * CLAIM_AHEAD.as_millis() < HANDOVER_TIMEOUT.as_millis());
-
 /// Lease events queued between the lease loop and the dispatcher.
 pub(crate) const LEASE_EVENT_QUEUE_MAX: usize = 64;
-
-/// Timeout for outstanding delivery reports after a lease is lost. After it the shard may be
-/// acquired again.
+/// A shard can be acquired again this long after a lost lease, without all delivery reports.
 pub(crate) const LOST_LEASE_REPORTS_TIMEOUT: Duration = Duration::from_secs(5);

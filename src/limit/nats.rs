@@ -5,52 +5,36 @@ use std::time::Duration;
 /// Timeout of a connection attempt, of a request, and of an acknowledgement. After it, a publisher
 /// publishes all records in flight again.
 pub(crate) const NATS_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// Interval of pings and of heartbeats of a group member. Two pings without an answer end a
 /// connection, so `/readyz` reports it within some five seconds.
 pub(crate) const NATS_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
-
 /// Longest wait between two connection attempts.
 pub(crate) const NATS_RECONNECT_DELAY_MAX: Duration = Duration::from_secs(1);
-
 /// Wait before anything else that failed is tried again.
 pub(crate) const NATS_RETRY_DELAY: Duration = Duration::from_millis(200);
-
 /// After this time without a heartbeat a group member counts as dead.
 pub(crate) const NATS_GROUP_MEMBER_TIMEOUT: Duration = Duration::from_secs(8);
-
-/// A failing group or reader is reported after this time. A restart of one server of three is
-/// shorter.
+/// A group or reader that fails for longer than the restart of a server is reported.
 pub(crate) const NATS_SOURCE_FAILURE_GRACE: Duration = Duration::from_secs(4);
-
 /// Attempts of one write to the group's record, which other members write too.
 pub(crate) const NATS_GROUP_WRITE_ATTEMPTS_MAX: usize = 20;
-
 /// Messages that a consumer has in flight to a reader: they and one batch are a partition's memory.
 pub(crate) const NATS_FETCH_MESSAGES_MAX: usize = 512;
-
 /// Messages of a batch that is read, and delivery reports or new records that a publisher handles in
 /// one turn.
 pub(crate) const NATS_MESSAGES_PER_TURN_MAX: usize = 1_024;
-
 /// Interval at which a reader compares its position with the stream, and of heartbeats of its idle
 /// consumer. A consumer that misses two is created again.
 pub(crate) const NATS_STREAM_CHECK_INTERVAL: Duration = Duration::from_secs(2);
-
 /// Checks in a row that find undelivered messages before the consumer counts as stalled.
 pub(crate) const NATS_STALLED_CHECKS_MAX: u32 = 3;
-
 /// Published records without an acknowledgement. A stream refuses more than ten thousand.
 pub(crate) const NATS_UNACKED_PUBLISHES_MAX: usize = 4_096;
-
 /// Bytes of unacknowledged records of one target; one record may exceed it.
 pub(crate) const NATS_TARGET_BYTES_MAX: usize = 256 * 1024 * 1024;
-
 /// A record without an acknowledgement fails after this time.
 pub(crate) const NATS_DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
-
 /// Connection events queued for the user of a connection.
 pub(crate) const NATS_CONNECTION_EVENTS_MAX: usize = 64;
-
 /// Timeout for leaving the group.
 pub(crate) const NATS_CLOSE_TIMEOUT: Duration = Duration::from_millis(1_500);

@@ -3,27 +3,18 @@
 use super::{CLIENT_CLOSE_TIMEOUT, HANDOVER_TIMEOUT, MEMBERSHIP_INTERVAL};
 use std::time::Duration;
 
-/// A stopping worker hands over shards for this time while it still serves them. It then finishes
-/// and releases the rest.
+/// A stopping worker hands over served shards for this time. It then releases the rest.
 pub(crate) const SHUTDOWN_HANDOVER_TIMEOUT: Duration = Duration::from_millis(3_500);
-
-/// A stopping worker waits this much longer than [`MEMBERSHIP_INTERVAL`] before its first handover,
-/// so that all workers know that it leaves.
+/// Wait after [`MEMBERSHIP_INTERVAL`] until all workers know that a worker leaves.
 pub(crate) const SHUTDOWN_ANNOUNCE_MARGIN: Duration = Duration::from_millis(50);
-
 /// A stopping process delivers claimed messages and stores received records for this time.
 pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(6);
-
 /// Timeout of a stopping ingress for its broker: mostly for the last offset commit.
 pub(crate) const FINAL_COMMIT_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Timeout of the last store call of a stopping process. Leases expire without it, and an
-/// unknown commit only means more reading after a store loss.
+/// Timeout of the last store call of a stopping process. Leases expire without it.
 pub(crate) const FINAL_STORE_CALL_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// When a process that has not stopped exits with an error: one of its loops hangs.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(9_500);
-
 /// Draining, the last store call and the end of the broker clients fit into the shutdown, and that
 /// into the promised ten seconds.
 const _: () = assert!(
@@ -33,13 +24,11 @@ const _: () = assert!(
         < SHUTDOWN_TIMEOUT.as_millis()
         && SHUTDOWN_TIMEOUT.as_millis() < 10_000
 );
-
 /// So do two answers of an unreachable broker and the end of its client.
 const _: () = assert!(
     2 * FINAL_COMMIT_TIMEOUT.as_millis() + CLIENT_CLOSE_TIMEOUT.as_millis()
         < SHUTDOWN_TIMEOUT.as_millis()
 );
-
 /// A first handover fits into the time for handovers, and two more into the drain after it.
 const _: () = assert!(
     MEMBERSHIP_INTERVAL.as_millis()

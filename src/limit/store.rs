@@ -2,37 +2,23 @@
 
 use std::time::Duration;
 
-/// Longest time that a claim may lie ahead of the store's clock: the default of
-/// `timer.max_clock_skew`.
+/// Lead of a claim over the store's clock: the default of `timer.max_clock_skew`.
 pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(2);
-
 /// Runs that the tail of a shard holds. A timer further behind loads the shard again.
 pub(crate) const TAIL_RUNS_MAX: usize = 2_000;
-
 /// Runs that one request may ask for; larger limits are cut to this.
 pub(crate) const REQUESTED_RUNS_MAX: usize = 1_000_000;
-
 /// Keys in one `SCAN` step: some hundred microseconds of the Redis server.
 pub(crate) const SCAN_KEYS_PER_STEP: usize = 1_000;
-
-/// Runs that one advance deletes, and message ids that it carries. Redis serves no other client
-/// while a script runs.
+/// Runs that one advance deletes, and message ids that it carries. A script blocks Redis.
 pub(crate) const ADVANCE_DELETES_MAX: usize = 512;
-
-/// Cancelled positions that one advance removes behind the delivered position; the next advance
-/// removes the rest.
+/// Cancelled positions that one advance removes; the next advance removes the rest.
 pub(crate) const CANCELLED_REMOVALS_MAX: usize = 4_096;
-
 /// Scripts in one Redis pipeline.
 pub(crate) const APPENDS_PER_PIPELINE_MAX: usize = 8;
-
-/// First wait before a call to an unreachable store is repeated. Each further wait is twice as
-/// long.
+/// First wait before a call to an unreachable store is repeated. It doubles.
 pub(crate) const STORE_RETRY_DELAY_MIN: Duration = Duration::from_millis(20);
-
 /// Longest wait before a call to an unreachable store is repeated.
 pub(crate) const STORE_RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
-
-/// A subscription to hints is renewed after this time. This ends a subscription that broke
-/// without an error.
+/// A subscription to hints is renewed after this time, in case that it broke silently.
 pub(crate) const HINTS_RESUBSCRIBE_INTERVAL: Duration = Duration::from_secs(300);

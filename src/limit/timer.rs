@@ -5,121 +5,79 @@ use std::time::Duration;
 
 /// Requests that the loader handles in one batch.
 pub(crate) const LOADER_BATCH_MAX: usize = 64;
-
 /// Requests queued for the loader.
 pub(crate) const LOADER_QUEUE_MAX: usize = 1_024;
-
 /// Replies queued between loader and dispatcher; each holds at most one fetch.
 pub(crate) const LOADER_REPLIES_MAX: usize = 4;
-
 /// Runs in one fetch.
 pub(crate) const FETCH_RUNS_MAX: usize = 32;
-
 /// Bytes of memory for the runs of one fetch, as far as known in advance; one run may exceed it.
 pub(crate) const FETCH_BYTES_MAX: usize = 16 * 1024 * 1024;
-
-/// Bytes of memory that a decoded run takes: a batch and its unpacked columns. Only a run with a
-/// very large last record takes more.
+/// Bytes of memory of a decoded run, unless its last record is very large.
 pub(crate) const USUAL_RUN_MEMORY_BYTES: usize = BATCH_BYTES_MAX + BATCH_BYTES_MAX / 4;
-
 /// Run names in one list: millions of messages at the usual size of a run.
 pub(crate) const LIST_RUNS_MAX: usize = 8_192;
-
 /// Runs in one reply of a tail poll.
 pub(crate) const TAIL_REPLY_RUNS_MAX: usize = 128;
-
 /// A timer prefetches messages that are due within this time.
 pub(crate) const PREFETCH_AHEAD: Duration = Duration::from_secs(20);
-
 /// A timer prefetches again when less than this is loaded ahead of now.
 pub(crate) const PREFETCH_AHEAD_MIN: Duration = Duration::from_secs(10);
-
 /// A hint triggers a poll at once only if one of its messages is due within this time.
 pub(crate) const URGENT_HINT_WITHIN: Duration = Duration::from_secs(1);
-
 /// Interval of tail polls without a hint.
 pub(crate) const TAIL_POLL_INTERVAL: Duration = Duration::from_millis(250);
-
 /// Messages in one claim. A delivery ticket numbers them with 16 bits.
 pub(crate) const CLAIM_MESSAGES_MAX: usize = 4_096;
 const _: () = assert!(CLAIM_MESSAGES_MAX <= u16::MAX as usize);
-
-/// Claimed messages of one shard that are not acknowledged: the duplicates that a crash may cause,
-/// and the queue that one shard may build before the others.
+/// Unacknowledged claimed messages of one shard: the duplicates that a crash may cause.
 pub(crate) const SHARD_IN_FLIGHT_MAX: usize = 16_384;
-
 /// Claimed messages of all shards of a timer that are not acknowledged.
 pub(crate) const TIMER_IN_FLIGHT_MAX: usize = 100_000;
-
 /// A claim fits into the limit of one shard, and several shards fit into the limit of all.
 const _: () =
     assert!(CLAIM_MESSAGES_MAX <= SHARD_IN_FLIGHT_MAX && SHARD_IN_FLIGHT_MAX < TIMER_IN_FLIGHT_MAX);
-
-/// Messages in the producer queue of shards with few messages: some 30 ms of sending. A producer
-/// sends in order, so every message waits for those before it.
+/// Messages in the producer queue of shards with few messages: some 30 ms of sending.
 pub(crate) const FAST_LANE_MESSAGES_MAX: usize = 8_192;
-
 /// Messages in the producer queue of shards with many messages. With fewer a drain is slower; with
 /// many more the queue no longer fits into the processor's caches (benchmarks `drain` and `burst`).
 pub(crate) const BULK_LANE_MESSAGES_MAX: usize = 14_336;
-
 /// Messages that each shard may have in a producer queue, however many shards share it.
 pub(crate) const LANE_MESSAGES_PER_SHARD_MIN: usize = 256;
-
 /// Messages of one shard that are sent in one tick: some 1.5 ms.
 pub(crate) const SHARD_SENDS_PER_TICK_MAX: usize = 1_024;
-
-/// A message is claimed this long before its due time, so that delivery does not wait for the
-/// store. A claimed message can no longer be cancelled.
+/// A message is claimed this long before its due time, and can then no longer be cancelled.
 pub(crate) const CLAIM_AHEAD: Duration = Duration::from_millis(300);
-
-/// Interval of claims of a shard without a backlog: a claim costs the store almost the same for one
-/// message as for many.
+/// Interval of claims of a shard without a backlog: a claim of many messages costs little more.
 pub(crate) const CLAIM_INTERVAL: Duration = Duration::from_millis(250);
-
 /// Interval of claims for messages that were stored after the cursor had passed their due time.
 pub(crate) const LATE_CLAIM_INTERVAL: Duration = Duration::from_millis(3);
-
 /// Interval at which due messages are sent; messages that become due in between are sent together.
 pub(crate) const SEND_INTERVAL: Duration = Duration::from_millis(2);
-
-/// Longest time that acknowledged messages wait for the next claim, which records them as
-/// delivered.
+/// Longest wait of acknowledged messages for the next claim, which records them.
 pub(crate) const DELIVERED_WRITE_DELAY: Duration = Duration::from_millis(300);
-
 /// The tail poll finds a message without an urgent hint well before its claim.
 const _: () = assert!(
     2 * TAIL_POLL_INTERVAL.as_millis() + CLAIM_AHEAD.as_millis() < URGENT_HINT_WITHIN.as_millis()
 );
-
 /// The next claim is answered before the first message after the last claim is due.
 const _: () =
     assert!(CLAIM_INTERVAL.as_millis() + LATE_CLAIM_INTERVAL.as_millis() < CLAIM_AHEAD.as_millis());
 const _: () = assert!(CLAIM_INTERVAL.as_millis() < DELIVERED_WRITE_DELAY.as_millis());
-
-/// Lateness from which on the catch-up rate of a route applies. No claim, load or send takes so
-/// long.
+/// Lateness from which on the catch-up rate applies. No claim, load or send takes so long.
 pub(crate) const CATCH_UP_LATENESS_MIN: Duration = Duration::from_secs(1);
-
 /// Late messages are claimed in portions that the catch-up rate allows for this time.
 pub(crate) const CATCH_UP_CLAIM_SPAN: Duration = Duration::from_millis(50);
-
 /// First wait before a record is sent again to a dead-letter target or source that failed. Wait
 /// before another look at a condition whose end is not announced.
 pub(crate) const RESEND_DELAY_MIN: Duration = Duration::from_millis(200);
-
 /// Longest wait before a record is sent again to a dead-letter target or source that failed.
 pub(crate) const RESEND_DELAY_MAX: Duration = Duration::from_secs(10);
-
 /// A retry looks forged if the clocks of timer and broker differ by more than this.
 pub(crate) const RETRY_CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);
-
 /// Interval at which the same delivery problem is logged again.
 pub(crate) const DELIVERY_ALERT_INTERVAL: Duration = Duration::from_secs(10);
-
 /// Failing targets of one route that `/readyz` names.
 pub(crate) const FAILING_TARGETS_SHOWN_MAX: usize = 8;
-
-/// `/readyz` names a failing target for this time after its next announced attempt, which comes
-/// through the source.
+/// `/readyz` names a failing target for this time after its next announced attempt.
 pub(crate) const FAILING_TARGET_SHOWN_MARGIN: Duration = Duration::from_secs(30);

@@ -9,7 +9,7 @@
 mod shard;
 mod store;
 
-use crate::model::{Reason, Timestamp};
+use crate::model::{DeadLetterReason, Timestamp};
 use metrics::Label;
 pub(crate) use metrics::{Counter, Gauge, Histogram};
 pub(crate) use shard::{LeaseHeld, ShardGauges};
@@ -290,11 +290,11 @@ pub(crate) struct ReasonCounters(Vec<Counter>);
 
 impl ReasonCounters {
     fn new(instrument: Instrument, route: &str) -> Self {
-        let counter = |reason: &Reason| instrument.counter(&[route, reason.code()]);
-        Self(Reason::ALL.iter().map(counter).collect())
+        let counter = |reason: &DeadLetterReason| instrument.counter(&[route, reason.code()]);
+        Self(DeadLetterReason::ALL.iter().map(counter).collect())
     }
 
-    pub(crate) fn of(&self, reason: Reason) -> &Counter {
+    pub(crate) fn of(&self, reason: DeadLetterReason) -> &Counter {
         // `ALL` has the reasons in the order of their declaration. A test checks this.
         &self.0[reason as usize]
     }
@@ -421,7 +421,10 @@ mod tests {
         let lines = rendered(|| {
             let route = RouteMetrics::new("orders");
             route.delivered.increment(5);
-            route.dead_lettered.of(Reason::TooLarge).increment(2);
+            route
+                .dead_lettered
+                .of(DeadLetterReason::TooLarge)
+                .increment(2);
             let gauges = ShardGauges::new(&shard());
             gauges.set([7, 3, 2, 512], [9, 1, 0, 0, 2, 0, 7], Some(-1));
             gauges.set_ingress_lag(4);
@@ -467,7 +470,7 @@ mod tests {
 
     #[test]
     fn lists_are_in_the_order_of_their_declaration() {
-        for (index, reason) in Reason::ALL.iter().enumerate() {
+        for (index, reason) in DeadLetterReason::ALL.iter().enumerate() {
             assert_eq!(*reason as usize, index);
         }
         for (index, (operation, _)) in Operation::ALL.iter().enumerate() {
@@ -514,7 +517,7 @@ mod tests {
                 "docs/metrics.md has {actual}, and should have {expected}"
             );
         }
-        let reasons: String = Reason::ALL
+        let reasons: String = DeadLetterReason::ALL
             .iter()
             .map(|reason| format!("| `{}` | {} |\n", reason.code(), reason.meaning()))
             .collect();

@@ -41,8 +41,7 @@ pub(crate) struct Body<'a> {
     pub(crate) id: Option<&'a str>,
     /// The target that the message names. `None`: the route's default, resolved at delivery.
     pub(crate) target: Option<&'a str>,
-    /// The other system whose headers give the due time. They are removed at delivery, and may give
-    /// another key.
+    /// The other system whose headers give the due time, and maybe another key.
     pub(crate) dialect: Option<Dialect>,
     pub(crate) disposition: Disposition<'a>,
 }
@@ -58,8 +57,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// The body of a rejected record, with everything that the record has. Its message is due at
-    /// once.
+    /// The body of a rejected record. Its message is due at once.
     pub(crate) fn rejected(record: &Record<'a>, rejection: &'a Rejection) -> Self {
         let disposition = Disposition::DeadLetter {
             reason: rejection.reason,
@@ -78,8 +76,7 @@ pub(crate) enum Disposition<'a> {
     /// Delivered to its target.
     #[default]
     Deliver,
-    /// Delivered at once, because it has no delay. `timestamp` is the record's own, and is sent as
-    /// `postdate-due`.
+    /// Delivered at once, because it has no delay. The record's own timestamp is sent as due.
     Relay { timestamp: Timestamp },
     /// Rejected by the ingress; sent to the dead-letter topic.
     DeadLetter {

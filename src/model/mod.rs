@@ -2,9 +2,9 @@
 //! randomness; nothing here knows a broker or a store.
 //!
 //! A *record* read from a source is parsed into a *message* with a due time, or rejected with a
-//! [`DeadLetterReason`]. The waiting messages of one source partition are a *shard*. A pair (C, W), the type
-//! [`Progress`], tells which of them were taken or are done: those with an offset below the
-//! *watermark* W and a (due, offset) not past the *cursor* C.
+//! [`DeadLetterReason`]. The waiting messages of one source partition are a *shard*. The pair
+//! (C, W), of type [`Progress`], tells which messages were taken or are done: those with an offset
+//! below the *watermark* W and a (due, offset) not past the *cursor* C.
 //!
 //! | folder | duty |
 //! |---|---|
@@ -28,7 +28,7 @@ pub(crate) use headers::header::Headers;
 pub(crate) use headers::origin::{OriginFormat, is_from_subject};
 pub(crate) use headers::{header, header_name, retry};
 pub(crate) use message::{Body, Disposition, Message, Record, RetryState};
-pub(crate) use parsing::dead_letter_reason::{DeadLetterReason, DeadLetterReason as Reason};
+pub(crate) use parsing::dead_letter_reason::DeadLetterReason;
 pub(crate) use parsing::parse_record::{ParsedRecord, parse_record};
 pub(crate) use parsing::rejection::Rejection;
 pub(crate) use parsing::time_grammar::{Delay, parse_after};

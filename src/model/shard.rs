@@ -1,5 +1,4 @@
-//! The shard, which holds the waiting messages of one source partition, and positions in that
-//! partition.
+//! The shard, and positions in its source partition.
 
 use super::Timestamp;
 use std::fmt;
@@ -23,8 +22,7 @@ impl fmt::Display for Offset {
     }
 }
 
-/// The next source offset that the store accepts for a shard: all offsets below it are stored. This
-/// is no watermark of event time.
+/// The next source offset that the store accepts: all offsets below it are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Watermark(pub(crate) u64);
 
@@ -97,8 +95,7 @@ pub(crate) struct Hint {
     pub(crate) least_due: Timestamp,
 }
 
-/// Identifies one incarnation of a source partition, such as the topic id of Kafka. A topic that
-/// was deleted and created again has another identity.
+/// Identifies one incarnation of a source partition, such as the topic id of Kafka.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SourceIdentity(pub(crate) Arc<str>);
 

@@ -1,5 +1,4 @@
-//! Instants, and the slices of time in which a shard keeps its messages. Pure arithmetic: nothing
-//! here reads a clock.
+//! Instants, and the slices of time in which a shard keeps its messages.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,8 +14,7 @@ impl Timestamp {
     /// instant and behind every cursor, so these messages are always delivered in offset order.
     pub(crate) const AT_ONCE: Self = Self(i64::MIN);
     pub(crate) const MAX: Self = Self(i64::MAX);
-    /// 2000-01-01T00:00:00Z. An earlier time is a mistake: a record without a timestamp, or seconds
-    /// sent as milliseconds.
+    /// 2000-01-01T00:00:00Z. An earlier time is a mistake, such as seconds sent as milliseconds.
     pub(crate) const YEAR_2000: Self = Self(946_684_800_000);
 
     pub(crate) const fn from_millis(millis: i64) -> Self {
@@ -31,8 +29,7 @@ impl Timestamp {
         self.0 == i64::MIN
     }
 
-    /// RFC 3339 in UTC, with milliseconds if they are not zero. An instant outside of its years
-    /// stays a number.
+    /// RFC 3339 in UTC, with milliseconds if they are not zero; a number outside of its years.
     pub(crate) fn to_rfc3339(self) -> String {
         let second = OffsetDateTime::from_unix_timestamp(self.0.div_euclid(1_000));
         let text = second.ok().and_then(|second| second.format(&Rfc3339).ok());
@@ -43,8 +40,7 @@ impl Timestamp {
         }
     }
 
-    /// Returns `true` for a due time before the year 2000, which is probably in seconds instead of
-    /// milliseconds.
+    /// Returns `true` for a due time before the year 2000, which is probably in seconds.
     pub(crate) fn is_suspicious_due(self) -> bool {
         self < Self::YEAR_2000 && !self.is_at_once()
     }
@@ -156,8 +152,7 @@ impl Slice {
         }
     }
 
-    /// The least due time that the slice can hold. A timer with an earlier horizon need not load
-    /// it.
+    /// The least due time that the slice can hold.
     pub(crate) fn least_due(self) -> Timestamp {
         match self.level {
             Level::Now => Timestamp::AT_ONCE,

@@ -1,5 +1,4 @@
-//! Groups messages into runs: one run per slice, and one far run for all slices with few messages.
-//! Pure.
+//! Groups messages into runs: one per slice, and a far run for all slices with few messages.
 
 use super::writer::RunEncoder;
 use super::{Run, RunName};
@@ -122,8 +121,8 @@ fn same_slice(a: &EncodedMessage<'_>, b: &EncodedMessage<'_>) -> bool {
     a.slice == b.slice
 }
 
-/// Moves hours and days with few messages to the far slice, if there are at least two of them.
-/// Returns whether it moved any.
+/// Moves hours and days with few messages to the far slice, if there are at least two. Returns
+/// whether it moved any.
 fn move_thin_to_far(messages: &mut [EncodedMessage<'_>], far: FarTarget) -> bool {
     let is_thin = |group: &[EncodedMessage<'_>]| {
         let slice = group[0].slice;

@@ -27,9 +27,8 @@ use std::sync::Arc;
 
 /// The name of a run: `<writer>-<counter>-<count>-<least offset>`, each in lower-case hex.
 ///
-/// The writer is a random id and counts its own runs, so a name is never used twice. Count and
-/// least offset serve for unreadable runs, and let a store count the messages of the runs that it
-/// deletes.
+/// The writer is a random id and counts its own runs. A store counts the messages of unreadable and
+/// deleted runs by their names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RunName(Arc<str>);
 
@@ -47,8 +46,7 @@ impl RunName {
         u32::try_from(self.number(2)).unwrap_or(0)
     }
 
-    /// The least offset in the run. For a name that Postdate did not write it is 0, which is never
-    /// too high.
+    /// The least offset in the run; 0, which is never too high, for such a name.
     pub(crate) fn least_offset(&self) -> Offset {
         Offset(self.number(3))
     }

@@ -14,7 +14,7 @@ use crate::broker::{DeliveryFailure, DeliveryReport, FailureKind, ProducerEvent,
 use crate::limit::{
     RECOVERY_PRODUCERS_MAX, RESEND_DELAY_MAX, RESEND_DELAY_MIN, TRANSACTIONAL_PRODUCER_OPEN_AHEAD,
 };
-use crate::model::{DeliveredMarker, Progress, Reason, Timestamp};
+use crate::model::{DeadLetterReason, DeliveredMarker, Progress, Timestamp};
 use std::collections::BTreeMap;
 use tokio::time::Instant;
 
@@ -236,7 +236,7 @@ fn marker(state: &ShardState, pair: Progress, batches: usize) -> TxnOffset {
 fn is_about_the_record(failure: &DeliveryFailure) -> bool {
     match failure.kind {
         FailureKind::Rejected => true,
-        FailureKind::NotDelivered => failure.reason != Reason::TimedOut,
+        FailureKind::NotDelivered => failure.reason != DeadLetterReason::TimedOut,
         FailureKind::MaybeDelivered | FailureKind::ClientFailed => false,
     }
 }

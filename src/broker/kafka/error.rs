@@ -3,7 +3,7 @@
 use super::ffi::{CallError, Delivery};
 use super::topic_name::invalid_topic_name;
 use crate::broker::{DeliveryFailure, DeliveryReport, Error, FailureKind, SendResult};
-use crate::model::{Offset, Reason};
+use crate::model::{DeadLetterReason, Offset};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
@@ -31,10 +31,10 @@ pub(super) fn delivery_report(
 pub(super) fn delivery_failure(code: Code, may_be_stored: bool, text: &str) -> DeliveryFailure {
     let (kind, reason) = match code {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => {
-            (FailureKind::Rejected, Reason::TooLarge)
+            (FailureKind::Rejected, DeadLetterReason::TooLarge)
         }
         Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => {
-            (FailureKind::Rejected, Reason::Unauthorized)
+            (FailureKind::Rejected, DeadLetterReason::Unauthorized)
         }
         Code::InvalidRecord
         | Code::InvalidDifferentRecord
@@ -42,13 +42,13 @@ pub(super) fn delivery_failure(code: Code, may_be_stored: bool, text: &str) -> D
         | Code::InvalidMessageSize
         | Code::InvalidTimestamp
         | Code::UnsupportedForMessageFormat
-        | Code::PolicyViolation => (FailureKind::Rejected, Reason::InvalidRecord),
-        Code::InvalidTopic => (FailureKind::Rejected, Reason::InvalidTarget),
+        | Code::PolicyViolation => (FailureKind::Rejected, DeadLetterReason::InvalidRecord),
+        Code::InvalidTopic => (FailureKind::Rejected, DeadLetterReason::InvalidTarget),
         Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition => {
-            (FailureKind::NotDelivered, Reason::UnknownTarget)
+            (FailureKind::NotDelivered, DeadLetterReason::UnknownTarget)
         }
-        _ if may_be_stored => (FailureKind::MaybeDelivered, Reason::TimedOut),
-        _ => (FailureKind::NotDelivered, Reason::TimedOut),
+        _ if may_be_stored => (FailureKind::MaybeDelivered, DeadLetterReason::TimedOut),
+        _ => (FailureKind::NotDelivered, DeadLetterReason::TimedOut),
     };
     DeliveryFailure {
         kind,
@@ -79,7 +79,7 @@ pub(super) fn refused_send(
 pub(super) fn client_failed(detail: String) -> DeliveryFailure {
     DeliveryFailure {
         kind: FailureKind::ClientFailed,
-        reason: Reason::TimedOut,
+        reason: DeadLetterReason::TimedOut,
         detail,
     }
 }
@@ -91,7 +91,7 @@ pub(super) fn or_client_failed(
     trouble: Option<String>,
 ) -> DeliveryFailure {
     match trouble {
-        Some(trouble) if failure.reason == Reason::TimedOut => client_failed(trouble),
+        Some(trouble) if failure.reason == DeadLetterReason::TimedOut => client_failed(trouble),
         _ => failure,
     }
 }
@@ -100,7 +100,11 @@ pub(super) fn or_client_failed(
 /// fails every record of the batch, so each must be sent alone to find the one at fault.
 pub(super) fn is_batch_rejection(code: Code) -> bool {
     let DeliveryFailure { kind, reason, .. } = delivery_failure(code, false, "");
-    kind == FailureKind::Rejected && matches!(reason, Reason::TooLarge | Reason::InvalidRecord)
+    kind == FailureKind::Rejected
+        && matches!(
+            reason,
+            DeadLetterReason::TooLarge | DeadLetterReason::InvalidRecord
+        )
 }
 
 /// Why an admin request, a commit or reading a partition failed.
@@ -167,109 +171,114 @@ mod tests {
     const NOT_STORED: bool = false;
     const MAY_BE_STORED: bool = true;
 
-    const KINDS: [(Code, bool, FailureKind, Reason); 18] = [
+    const KINDS: [(Code, bool, FailureKind, DeadLetterReason); 18] = [
         (
             Code::MessageSizeTooLarge,
             NOT_STORED,
             Rejected,
-            Reason::TooLarge,
+            DeadLetterReason::TooLarge,
         ),
         (
             Code::MessageBatchTooLarge,
             NOT_STORED,
             Rejected,
-            Reason::TooLarge,
+            DeadLetterReason::TooLarge,
         ),
         (
             Code::TopicAuthorizationFailed,
             NOT_STORED,
             Rejected,
-            Reason::Unauthorized,
+            DeadLetterReason::Unauthorized,
         ),
         (
             Code::ClusterAuthorizationFailed,
             NOT_STORED,
             Rejected,
-            Reason::Unauthorized,
+            DeadLetterReason::Unauthorized,
         ),
         (
             Code::InvalidRecord,
             NOT_STORED,
             Rejected,
-            Reason::InvalidRecord,
+            DeadLetterReason::InvalidRecord,
         ),
         (
             Code::InvalidTimestamp,
             NOT_STORED,
             Rejected,
-            Reason::InvalidRecord,
+            DeadLetterReason::InvalidRecord,
         ),
         (
             Code::PolicyViolation,
             NOT_STORED,
             Rejected,
-            Reason::InvalidRecord,
+            DeadLetterReason::InvalidRecord,
         ),
         (
             Code::InvalidTopic,
             NOT_STORED,
             Rejected,
-            Reason::InvalidTarget,
+            DeadLetterReason::InvalidTarget,
         ),
         (
             Code::UnknownTopic,
             NOT_STORED,
             NotDelivered,
-            Reason::UnknownTarget,
+            DeadLetterReason::UnknownTarget,
         ),
         (
             Code::UnknownTopicOrPartition,
             NOT_STORED,
             NotDelivered,
-            Reason::UnknownTarget,
+            DeadLetterReason::UnknownTarget,
         ),
         (
             Code::UnknownPartition,
             NOT_STORED,
             NotDelivered,
-            Reason::UnknownTarget,
+            DeadLetterReason::UnknownTarget,
         ),
         (
             Code::MessageTimedOut,
             NOT_STORED,
             NotDelivered,
-            Reason::TimedOut,
+            DeadLetterReason::TimedOut,
         ),
         (
             Code::MessageTimedOut,
             MAY_BE_STORED,
             MaybeDelivered,
-            Reason::TimedOut,
+            DeadLetterReason::TimedOut,
         ),
         (
             Code::OperationTimedOut,
             MAY_BE_STORED,
             MaybeDelivered,
-            Reason::TimedOut,
+            DeadLetterReason::TimedOut,
         ),
         (
             Code::NetworkException,
             MAY_BE_STORED,
             MaybeDelivered,
-            Reason::TimedOut,
+            DeadLetterReason::TimedOut,
         ),
-        (Code::PurgeQueue, NOT_STORED, NotDelivered, Reason::TimedOut),
+        (
+            Code::PurgeQueue,
+            NOT_STORED,
+            NotDelivered,
+            DeadLetterReason::TimedOut,
+        ),
         (
             Code::PurgeInflight,
             MAY_BE_STORED,
             MaybeDelivered,
-            Reason::TimedOut,
+            DeadLetterReason::TimedOut,
         ),
         (
             Code::OutOfOrderSequenceNumber,
             MAY_BE_STORED,
             MaybeDelivered,
-            Reason::TimedOut,
+            DeadLetterReason::TimedOut,
         ),
     ];
 

@@ -2,8 +2,7 @@
 //! compared byte for byte, case included, on every broker. Other headers have no meaning to
 //! Postdate. `CONTRIBUTING.md` tells how to add a control header.
 
-/// A header that controls what happens to a record. Producers write them; only Postdate writes
-/// `Retry`.
+/// A header that controls a delay. Producers write them; only Postdate writes `Retry`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ControlHeader {
     /// The due time.
@@ -56,8 +55,7 @@ pub(crate) const ORIGIN: &str = "postdate-origin";
 pub(crate) const ERROR: &str = "postdate-error";
 /// On a dead letter: the explanation for a person.
 pub(crate) const ERROR_DETAIL: &str = "postdate-error-detail";
-/// On a record from a NATS stream: its source subject. Replaces a header of this name on the
-/// record.
+/// On a record from a NATS stream: its source subject, also if the record has such a header.
 pub(crate) const SUBJECT: &str = "postdate-subject";
 
 const OUTPUT: [&str; 4] = [DUE, ORIGIN, ERROR, ERROR_DETAIL];
@@ -68,9 +66,8 @@ fn is_output(name: &[u8]) -> bool {
     OUTPUT.iter().any(|output| output.as_bytes() == name)
 }
 
-/// Returns `true` for headers that stay on a delivered record that speaks no
-/// [`crate::model::Dialect`]. Control headers are removed: they would act again if the consumer
-/// sent the record to a source.
+/// Returns `true` for headers that stay on a delivered record without a dialect. Control headers
+/// would act again if the consumer sent the record to a source.
 pub(crate) fn stays_on_delivery(name: &[u8]) -> bool {
     ControlHeader::from_name(name).is_none() && !is_output(name)
 }

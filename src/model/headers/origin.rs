@@ -7,9 +7,8 @@ use crate::model::shard::{Offset, ShardId};
 use std::sync::Arc;
 
 /// Writes and parses the origins of one shard's records:
-/// `<deployment>/<route>/<source topic>/<partition>/<offset>`. No part can contain a `/`:
-/// deployments and routes are `[a-z0-9_]+`, Kafka topics have no slash, and NATS sources are
-/// rejected if they have one.
+/// `<deployment>/<route>/<source topic>/<partition>/<offset>`. Only the `/` between parts occurs:
+/// neither deployments, routes, Kafka topics nor accepted NATS sources contain one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OriginFormat {
     /// Everything before the offset.
@@ -45,8 +44,7 @@ impl OriginFormat {
     }
 }
 
-/// Returns `true` if the origin is of a NATS source: its topic has a colon, which Kafka topics
-/// cannot have.
+/// Returns `true` for a NATS source: its topic has a colon, which Kafka topics cannot have.
 pub(crate) fn is_from_subject(origin: &str) -> bool {
     let topic = origin.split('/').nth(2);
     topic.is_some_and(|topic| split_source_topic(topic).is_some())

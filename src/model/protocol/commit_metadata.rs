@@ -1,5 +1,4 @@
-//! The metadata that is committed with a source offset. It allows to rebuild a lost store from the
-//! log.
+//! The metadata that is committed with a source offset, from which a lost store is rebuilt.
 
 use super::field_values;
 use crate::model::protocol::progress::Progress;

@@ -1,5 +1,4 @@
-//! The cursor and the pair (C, W). One pair tells for millions of messages which of them were
-//! taken, or are done.
+//! The cursor, and the pair (C, W) that tells which messages were taken or are done.
 
 use crate::model::shard::{Offset, Watermark};
 use crate::model::time::Timestamp;
@@ -44,8 +43,7 @@ fn parse_hex(digits: &str) -> Option<u64> {
     (digits.len() == 16).then_some(value)
 }
 
-/// The pair (C, W). It covers a message if and only if the offset is below W and the position is
-/// not past C.
+/// The pair (C, W). It covers a message below W whose position is not past C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Progress {
     pub(crate) cursor: Cursor,

@@ -1,5 +1,4 @@
-//! NATS subjects: which subjects a message can be sent to, which subjects a filter matches, and
-//! target subjects that are filled from a source subject.
+//! NATS subjects, filters of subjects, and templates that are filled from a source subject.
 //!
 //! A subject is a list of tokens, separated by dots. In a filter `*` matches one token, and `>` at
 //! the end one or more.
@@ -50,8 +49,7 @@ pub(crate) fn is_filter(filter: &str) -> bool {
     filter.len() <= SUBJECT_BYTES_MAX && filter.split('.').enumerate().all(fits)
 }
 
-/// Returns `true` if the filter matches every subject that `other` matches, which may be a single
-/// subject.
+/// Returns `true` if the filter matches all subjects of `other`, which may be a single subject.
 pub(crate) fn filter_covers(filter: &str, other: &str) -> bool {
     let (mut filter, mut other) = (filter.split('.'), other.split('.'));
     loop {

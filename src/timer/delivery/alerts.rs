@@ -7,7 +7,7 @@ use crate::health::HealthPart;
 use crate::limit::{
     DELIVERY_ALERT_INTERVAL, FAILING_TARGET_SHOWN_MARGIN, FAILING_TARGETS_SHOWN_MAX,
 };
-use crate::model::{Offset, Reason, ShardId};
+use crate::model::{DeadLetterReason, Offset, ShardId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -23,7 +23,7 @@ pub(crate) struct DeliveryAlerts {
     next_target_log: Cell<Option<Instant>>,
     /// Why a target does not accept messages, and when the note on it expires: by that time its last
     /// known message has been retried.
-    failing_targets: RefCell<BTreeMap<String, (Reason, Instant)>>,
+    failing_targets: RefCell<BTreeMap<String, (DeadLetterReason, Instant)>>,
 }
 
 impl DeliveryAlerts {
@@ -138,8 +138,9 @@ impl DeliveryAlerts {
         let Some(until) = failing.values().map(|(_, until)| *until).max() else {
             return self.health.clear_degraded();
         };
-        let name =
-            |(name, (reason, _)): (&String, &(Reason, Instant))| format!("`{name}` ({reason})");
+        let name = |(name, (reason, _)): (&String, &(DeadLetterReason, Instant))| {
+            format!("`{name}` ({reason})")
+        };
         let names: Vec<String> = failing.iter().map(name).collect();
         let note = format!("targets do not accept their messages: {}", names.join(", "));
         self.health.set_degraded(note, until);
@@ -164,7 +165,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn failure(reason: Reason) -> DeliveryFailure {
+    fn failure(reason: DeadLetterReason) -> DeliveryFailure {
         DeliveryFailure {
             kind: FailureKind::NotDelivered,
             reason,
@@ -173,7 +174,7 @@ mod tests {
     }
 
     fn unknown_target() -> DeliveryFailure {
-        failure(Reason::UnknownTarget)
+        failure(DeadLetterReason::UnknownTarget)
     }
 
     fn notes(health: &Health) -> Vec<String> {
@@ -194,7 +195,7 @@ mod tests {
         let health = Health::new();
         let alerts = DeliveryAlerts::new(health.register("outlets"));
         alerts.on_target_failed("gone", &unknown_target(), Some(SECOND));
-        let timed_out = failure(Reason::TimedOut);
+        let timed_out = failure(DeadLetterReason::TimedOut);
         alerts.on_target_failed("slow", &timed_out, Some(SECOND));
         assert_eq!(
             notes(&health),

@@ -6,8 +6,8 @@ use super::record::{Destination, Reroute};
 use crate::broker::{DeliveryFailure, FailureKind, ProducerIdentity};
 use crate::limit::{RESEND_DELAY_MAX, RESEND_DELAY_MIN};
 use crate::model::{
-    Body, Disposition, Message, OriginFormat, OutcomeCounts, Partition, Reason, Rejection, ShardId,
-    Timestamp,
+    Body, DeadLetterReason, Disposition, Message, OriginFormat, OutcomeCounts, Partition,
+    Rejection, ShardId, Timestamp,
 };
 use crate::retry::backoff;
 use crate::timer::RouteOptions;
@@ -97,7 +97,7 @@ impl ShardContext {
             return;
         }
         metric.dead_lettered.of(reroute.reason).increment(1);
-        if reroute.reason == Reason::TargetNotAllowed
+        if reroute.reason == DeadLetterReason::TargetNotAllowed
             && let Some(message) = batch.message(index)
         {
             let mut origin = String::new();
@@ -161,7 +161,10 @@ impl ShardContext {
         let alerts = &self.route.alerts;
         let target_failed = matches!(
             failure.reason,
-            Reason::UnknownTarget | Reason::TargetFull | Reason::TimedOut | Reason::Unauthorized
+            DeadLetterReason::UnknownTarget
+                | DeadLetterReason::TargetFull
+                | DeadLetterReason::TimedOut
+                | DeadLetterReason::Unauthorized
         );
         match self.allowed_target(message) {
             Ok(target) if failed == Destination::Target && target_failed => {

@@ -5,7 +5,7 @@ use super::outcome::ShardContext;
 use crate::broker::OutgoingRecord;
 use crate::model::header_name::{self, ControlHeader};
 use crate::model::retry::RetryHeader;
-use crate::model::{Disposition, Message, Partition, Reason, RetryState, Timestamp};
+use crate::model::{DeadLetterReason, Disposition, Message, Partition, RetryState, Timestamp};
 use std::fmt::Write;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,14 +29,14 @@ pub(crate) enum Destination {
 #[derive(Clone, Debug)]
 pub(crate) struct Reroute {
     pub(crate) destination: Destination,
-    pub(crate) reason: Reason,
+    pub(crate) reason: DeadLetterReason,
     pub(crate) detail: String,
     /// Failed attempts to send to this destination.
     pub(crate) failures: u32,
 }
 
 impl Reroute {
-    pub(crate) fn new(destination: Destination, reason: Reason, detail: String) -> Self {
+    pub(crate) fn new(destination: Destination, reason: DeadLetterReason, detail: String) -> Self {
         Self {
             destination,
             reason,
@@ -45,7 +45,7 @@ impl Reroute {
         }
     }
 
-    pub(crate) fn dead_letter(reason: Reason, detail: String) -> Self {
+    pub(crate) fn dead_letter(reason: DeadLetterReason, detail: String) -> Self {
         Self::new(Destination::DeadLetter, reason, detail)
     }
 }
@@ -203,7 +203,7 @@ mod tests {
     /// Topic, key and header names of the record that goes to `destination`.
     fn sent(message: &Message<'_>, destination: Destination) -> Sent {
         let context = ShardContext::for_test(ShardId::new("r", Partition::new("source", 3)));
-        let reroute = Reroute::new(destination, Reason::TimedOut, String::new());
+        let reroute = Reroute::new(destination, DeadLetterReason::TimedOut, String::new());
         let reroute = Some(&reroute).filter(|_| destination != Destination::Target);
         let mut builder = RecordBuilder::default();
         let mut added = AddedHeaders::default();
@@ -255,7 +255,7 @@ mod tests {
             attempt: 1,
             origin: "o",
             due: Timestamp::from_millis(5),
-            error: Reason::TimedOut,
+            error: DeadLetterReason::TimedOut,
         };
         let back = Destination::RetryViaSource {
             attempt: 1,

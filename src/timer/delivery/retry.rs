@@ -3,7 +3,7 @@
 
 use super::record::Destination;
 use crate::broker::{DeliveryFailure, FailureKind};
-use crate::model::{Disposition, Reason, Timestamp};
+use crate::model::{DeadLetterReason, Disposition, Timestamp};
 use crate::retry::backoff;
 use std::time::Duration;
 
@@ -54,12 +54,16 @@ impl RetryPolicy {
             // A timeout means that the source cluster is down. An outage must not produce dead
             // letters.
             (RetryViaSource { .. }, MaybeDelivered, _)
-            | (RetryViaSource { .. }, NotDelivered, Reason::TimedOut) => None,
+            | (RetryViaSource { .. }, NotDelivered, DeadLetterReason::TimedOut) => None,
             (RetryViaSource { .. }, ..) => Some(DeadLetter),
-            (DeadLetter, Rejected, Reason::TooLarge | Reason::InvalidHeader) => {
-                Some(DeadLetterByReference)
+            (
+                DeadLetter,
+                Rejected,
+                DeadLetterReason::TooLarge | DeadLetterReason::InvalidHeader,
+            ) => Some(DeadLetterByReference),
+            (DeadLetterByReference, Rejected, DeadLetterReason::TooLarge) => {
+                Some(DeadLetterWithoutKey)
             }
-            (DeadLetterByReference, Rejected, Reason::TooLarge) => Some(DeadLetterWithoutKey),
             (DeadLetter | DeadLetterByReference | DeadLetterWithoutKey, ..) => None,
         }
     }
@@ -86,7 +90,7 @@ mod tests {
         disposition: &Disposition<'_>,
         destination: Destination,
         kind: FailureKind,
-        reason: Reason,
+        reason: DeadLetterReason,
     ) -> Option<Destination> {
         let failure = DeliveryFailure {
             kind,
@@ -97,7 +101,11 @@ mod tests {
         POLICY.next_destination(disposition, destination, &failure, now)
     }
 
-    fn first(destination: Destination, kind: FailureKind, reason: Reason) -> Option<Destination> {
+    fn first(
+        destination: Destination,
+        kind: FailureKind,
+        reason: DeadLetterReason,
+    ) -> Option<Destination> {
         next_destination(&Disposition::Deliver, destination, kind, reason)
     }
 
@@ -106,16 +114,16 @@ mod tests {
             attempt,
             origin: "o",
             due: Timestamp::from_millis(1),
-            error: Reason::UnknownTarget,
+            error: DeadLetterReason::UnknownTarget,
         })
     }
 
     #[test]
     fn rejected_messages_are_dead_lettered() {
         for reason in [
-            Reason::TooLarge,
-            Reason::Unauthorized,
-            Reason::InvalidRecord,
+            DeadLetterReason::TooLarge,
+            DeadLetterReason::Unauthorized,
+            DeadLetterReason::InvalidRecord,
         ] {
             assert_eq!(
                 first(Destination::Target, FailureKind::Rejected, reason),
@@ -133,7 +141,7 @@ mod tests {
             })
         };
         let after = |disposition: &Disposition<'_>, kind| {
-            let reason = Reason::UnknownTarget;
+            let reason = DeadLetterReason::UnknownTarget;
             next_destination(disposition, Destination::Target, kind, reason)
         };
         assert_eq!(
@@ -151,10 +159,10 @@ mod tests {
     #[test]
     fn a_retry_that_the_source_rejects_is_dead_lettered() {
         let unknown = FailureKind::MaybeDelivered;
-        assert_eq!(first(BACK, unknown, Reason::TimedOut), None);
+        assert_eq!(first(BACK, unknown, DeadLetterReason::TimedOut), None);
         for (kind, reason) in [
-            (FailureKind::Rejected, Reason::TooLarge),
-            (FailureKind::NotDelivered, Reason::UnknownTarget),
+            (FailureKind::Rejected, DeadLetterReason::TooLarge),
+            (FailureKind::NotDelivered, DeadLetterReason::UnknownTarget),
         ] {
             assert_eq!(first(BACK, kind, reason), Some(Destination::DeadLetter));
         }
@@ -163,15 +171,15 @@ mod tests {
     #[test]
     fn an_outage_of_the_source_makes_no_dead_letters() {
         for kind in [FailureKind::NotDelivered, FailureKind::MaybeDelivered] {
-            let next = first(BACK, kind, Reason::TimedOut);
+            let next = first(BACK, kind, DeadLetterReason::TimedOut);
             assert_eq!(next, None, "{kind:?}");
         }
     }
 
     #[test]
     fn a_dead_letter_that_is_too_large_is_sent_by_reference_and_other_failures_wait() {
+        use DeadLetterReason::{InvalidHeader, TooLarge, Unauthorized, UnknownTarget};
         use Destination::{DeadLetter, DeadLetterByReference, DeadLetterWithoutKey};
-        use Reason::{InvalidHeader, TooLarge, Unauthorized, UnknownTarget};
         for (destination, kind, reason, next) in [
             (
                 DeadLetter,
@@ -209,7 +217,7 @@ mod tests {
     fn a_failed_client_does_not_change_the_destination() {
         for destination in [Destination::Target, Destination::DeadLetter] {
             let kind = FailureKind::ClientFailed;
-            let next = first(destination, kind, Reason::TimedOut);
+            let next = first(destination, kind, DeadLetterReason::TimedOut);
             assert_eq!(next, None);
         }
     }

@@ -7,7 +7,7 @@ use super::producers::{Producers, Via};
 use super::record::{AddedHeaders, Destination, RecordBuilder, Reroute};
 use crate::broker::{FailureKind, SendResult};
 use crate::limit::RESEND_DELAY_MAX;
-use crate::model::{Cursor, Reason, Timestamp};
+use crate::model::{Cursor, DeadLetterReason, Timestamp};
 use crate::schedule::InFlightClaims;
 use crate::timer::lease::LeaseDeadline;
 use crate::timer::shard::txn_state::TxnState;
@@ -152,7 +152,7 @@ impl ShardSender<'_> {
             late.as_secs(),
             overdue_after.as_secs()
         );
-        let reroute = Reroute::dead_letter(Reason::Overdue, detail);
+        let reroute = Reroute::dead_letter(DeadLetterReason::Overdue, detail);
         route.alerts.on_rerouted(shard, position.offset, &reroute);
         batch.reroutes.insert(index, reroute);
     }

@@ -15,7 +15,7 @@ use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
 use crate::limit::NATS_TARGET_BYTES_MAX;
 use crate::model::header_name::{ORIGIN, SUBJECT};
-use crate::model::{Reason, is_from_subject, is_subject};
+use crate::model::{DeadLetterReason, is_from_subject, is_subject};
 use async_nats::Subject;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -109,7 +109,7 @@ impl NatsTarget {
             let detail = format!("`{subject}` is not a subject that can be sent to");
             return Err(DeliveryFailure::new(
                 Rejected,
-                Reason::InvalidTarget,
+                DeadLetterReason::InvalidTarget,
                 detail,
             ));
         };
@@ -118,8 +118,9 @@ impl NatsTarget {
             .extra_header(ORIGIN)
             .is_some_and(|origin| !is_from_subject(origin));
         let left_out = (is_retry || is_foreign).then_some(SUBJECT);
-        let mut headers = header::encode(record, left_out)
-            .map_err(|detail| DeliveryFailure::new(Rejected, Reason::InvalidHeader, detail))?;
+        let mut headers = header::encode(record, left_out).map_err(|detail| {
+            DeliveryFailure::new(Rejected, DeadLetterReason::InvalidHeader, detail)
+        })?;
         let id = record.message_id().unwrap_or_else(|| {
             self.count += 1;
             format!("{}/{}", self.name, self.count)
@@ -149,7 +150,7 @@ fn source_subject<'a>(record: &OutgoingRecord<'a>) -> Option<&'a str> {
 fn closed() -> SendResult {
     SendResult::Failed(DeliveryFailure::new(
         ClientFailed,
-        Reason::TimedOut,
+        DeadLetterReason::TimedOut,
         "the client is closed",
     ))
 }

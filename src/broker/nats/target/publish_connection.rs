@@ -10,7 +10,7 @@ use crate::broker::nats::Cluster;
 use crate::broker::nats::connection::{connect_error, connect_options, error_chain};
 use crate::broker::{DeliveryFailure, Error};
 use crate::limit::{NATS_CONNECTION_EVENTS_MAX, NATS_REQUEST_TIMEOUT, NATS_UNACKED_PUBLISHES_MAX};
-use crate::model::Reason;
+use crate::model::DeadLetterReason;
 use async_nats::{Client, ConnectOptions, Event, PublishErrorKind, ServerError, Subscriber};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,7 +96,11 @@ impl PublishConnection {
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
                 let max = self.client.max_payload();
                 let detail = format!("headers and payload exceed {max} bytes (max_payload)");
-                Err(DeliveryFailure::new(Rejected, Reason::TooLarge, detail))
+                Err(DeliveryFailure::new(
+                    Rejected,
+                    DeadLetterReason::TooLarge,
+                    detail,
+                ))
             }
             _ => Ok(()),
         }

@@ -1,7 +1,7 @@
 //! Maps the server's replies to a published record to delivery failures. No I/O happens here.
 
 use crate::broker::{DeliveryFailure, FailureKind};
-use crate::model::Reason;
+use crate::model::DeadLetterReason;
 use serde::de::IgnoredAny;
 
 /// The stream sequence of a published record, or why the stream did not take it. `None`: the reply
@@ -33,17 +33,23 @@ impl ApiError {
     fn into_failure(self) -> DeliveryFailure {
         let (kind, reason) = match (self.code, self.err_code) {
             // JetStream is not enabled, or not for this account.
-            (_, 10_035 | 10_039) => (FailureKind::NotDelivered, Reason::UnknownTarget),
+            (_, 10_035 | 10_039) => (FailureKind::NotDelivered, DeadLetterReason::UnknownTarget),
             // The stream is at its limit of messages or bytes, or the server has no space.
-            (_, 10_023 | 10_047 | 10_077) => (FailureKind::NotDelivered, Reason::TargetFull),
+            (_, 10_023 | 10_047 | 10_077) => {
+                (FailureKind::NotDelivered, DeadLetterReason::TargetFull)
+            }
             // The account is at its limit of storage or memory.
-            (_, 10_002 | 10_028 | 10_120) => (FailureKind::NotDelivered, Reason::TargetFull),
+            (_, 10_002 | 10_028 | 10_120) => {
+                (FailureKind::NotDelivered, DeadLetterReason::TargetFull)
+            }
             // The message is larger than the stream allows, or its headers exceed 65,535 bytes.
-            (_, 10_054 | 10_097) => (FailureKind::Rejected, Reason::TooLarge),
+            (_, 10_054 | 10_097) => (FailureKind::Rejected, DeadLetterReason::TooLarge),
             // Too many requests, or no leader.
-            (429, _) | (_, 10_008 | 10_167) => (FailureKind::NotDelivered, Reason::TimedOut),
-            (400..=499, _) => (FailureKind::Rejected, Reason::InvalidRecord),
-            _ => (FailureKind::NotDelivered, Reason::TimedOut),
+            (429, _) | (_, 10_008 | 10_167) => {
+                (FailureKind::NotDelivered, DeadLetterReason::TimedOut)
+            }
+            (400..=499, _) => (FailureKind::Rejected, DeadLetterReason::InvalidRecord),
+            _ => (FailureKind::NotDelivered, DeadLetterReason::TimedOut),
         };
         DeliveryFailure::new(
             kind,
@@ -85,18 +91,46 @@ mod tests {
             )
         };
         for (reply, kind, reason) in [
-            (error(503, 10_039), NotDelivered, Reason::UnknownTarget),
-            (error(503, 10_077), NotDelivered, Reason::TargetFull),
-            (error(503, 10_047), NotDelivered, Reason::TargetFull),
-            (error(400, 10_002), NotDelivered, Reason::TargetFull),
-            (error(500, 10_028), NotDelivered, Reason::TargetFull),
-            (error(400, 10_120), NotDelivered, Reason::TargetFull),
-            (error(400, 10_054), Rejected, Reason::TooLarge),
-            (error(400, 10_097), Rejected, Reason::TooLarge),
-            (error(429, 10_167), NotDelivered, Reason::TimedOut),
-            (error(503, 10_008), NotDelivered, Reason::TimedOut),
-            (error(400, 10_071), Rejected, Reason::InvalidRecord),
-            (error(500, 1), NotDelivered, Reason::TimedOut),
+            (
+                error(503, 10_039),
+                NotDelivered,
+                DeadLetterReason::UnknownTarget,
+            ),
+            (
+                error(503, 10_077),
+                NotDelivered,
+                DeadLetterReason::TargetFull,
+            ),
+            (
+                error(503, 10_047),
+                NotDelivered,
+                DeadLetterReason::TargetFull,
+            ),
+            (
+                error(400, 10_002),
+                NotDelivered,
+                DeadLetterReason::TargetFull,
+            ),
+            (
+                error(500, 10_028),
+                NotDelivered,
+                DeadLetterReason::TargetFull,
+            ),
+            (
+                error(400, 10_120),
+                NotDelivered,
+                DeadLetterReason::TargetFull,
+            ),
+            (error(400, 10_054), Rejected, DeadLetterReason::TooLarge),
+            (error(400, 10_097), Rejected, DeadLetterReason::TooLarge),
+            (error(429, 10_167), NotDelivered, DeadLetterReason::TimedOut),
+            (error(503, 10_008), NotDelivered, DeadLetterReason::TimedOut),
+            (
+                error(400, 10_071),
+                Rejected,
+                DeadLetterReason::InvalidRecord,
+            ),
+            (error(500, 1), NotDelivered, DeadLetterReason::TimedOut),
         ] {
             let failure = parse_ack(reply.as_bytes()).unwrap().unwrap_err();
             assert_eq!((failure.kind, failure.reason), (kind, reason), "{reply}");

@@ -27,7 +27,7 @@ use crate::limit::{
     NATS_DELIVERY_TIMEOUT, NATS_MESSAGES_PER_TURN_MAX, NATS_RECONNECT_DELAY_MAX,
     NATS_REQUEST_TIMEOUT, NATS_RETRY_DELAY, NATS_UNACKED_PUBLISHES_MAX,
 };
-use crate::model::{Offset, Reason};
+use crate::model::{DeadLetterReason, Offset};
 use async_nats::{Message, StatusCode};
 use futures_util::future::OptionFuture;
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -255,7 +255,7 @@ impl Publisher {
             return self.fail_without_stream(failed);
         }
         let detail = format!("this client may not publish to {subject}");
-        let failure = DeliveryFailure::new(Rejected, Reason::Unauthorized, detail);
+        let failure = DeliveryFailure::new(Rejected, DeadLetterReason::Unauthorized, detail);
         self.fail_where(&failure, |record| record.subject.as_str() == subject);
     }
 
@@ -263,7 +263,8 @@ impl Publisher {
         for number in numbers {
             if let Some(record) = self.pending.get(&number) {
                 let detail = format!("no stream takes the subject {}", record.subject);
-                let failure = DeliveryFailure::new(NotDelivered, Reason::UnknownTarget, detail);
+                let failure =
+                    DeliveryFailure::new(NotDelivered, DeadLetterReason::UnknownTarget, detail);
                 self.finish(number, Err(failure));
             }
         }
@@ -273,7 +274,7 @@ impl Publisher {
     /// any.
     fn fail_foreign(&mut self) -> bool {
         let detail = "what answers is not a stream";
-        let failure = DeliveryFailure::new(NotDelivered, Reason::UnknownTarget, detail);
+        let failure = DeliveryFailure::new(NotDelivered, DeadLetterReason::UnknownTarget, detail);
         self.fail_where(&failure, |record| {
             record.has_foreign_reply && record.last_sent.elapsed() >= NATS_REQUEST_TIMEOUT
         })
@@ -282,7 +283,7 @@ impl Publisher {
     /// Fails the records whose delivery timeout has passed. The timer retries them.
     fn fail_expired(&mut self) {
         let detail = "the stream does not confirm it";
-        let failure = DeliveryFailure::new(MaybeDelivered, Reason::TimedOut, detail);
+        let failure = DeliveryFailure::new(MaybeDelivered, DeadLetterReason::TimedOut, detail);
         self.fail_where(&failure, |record| {
             let first_sent = record.first_sent;
             first_sent.is_some_and(|sent| sent.elapsed() >= NATS_DELIVERY_TIMEOUT)

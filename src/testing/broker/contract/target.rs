@@ -6,7 +6,7 @@ use super::{
 };
 use crate::broker::{FailureKind, OutgoingRecord, SendResult, Target};
 use crate::model::header::push_header;
-use crate::model::{Headers, Offset, Reason};
+use crate::model::{DeadLetterReason, Headers, Offset};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -149,7 +149,7 @@ async fn a_missing_topic_is_reported_soon_and_used_once_it_exists(broker: &dyn B
         .expect_err("there is no such topic");
         assert_eq!(
             (failure.kind, failure.reason),
-            (FailureKind::NotDelivered, Reason::UnknownTarget),
+            (FailureKind::NotDelivered, DeadLetterReason::UnknownTarget),
             "{}",
             failure.detail
         );
@@ -193,7 +193,7 @@ async fn only_an_oversized_record_is_rejected(broker: &dyn BrokerUnderTest) {
             Err(failure) => {
                 assert_eq!(
                     (failure.kind, failure.reason),
-                    (FailureKind::Rejected, Reason::TooLarge),
+                    (FailureKind::Rejected, DeadLetterReason::TooLarge),
                     "{}",
                     failure.detail
                 );
@@ -237,7 +237,7 @@ async fn an_impossible_name_is_rejected(broker: &dyn BrokerUnderTest) {
         };
         assert_eq!(
             (failure.kind, failure.reason),
-            (FailureKind::Rejected, Reason::InvalidTarget),
+            (FailureKind::Rejected, DeadLetterReason::InvalidTarget),
             "{topic}: {}",
             failure.detail
         );
@@ -270,7 +270,7 @@ async fn a_missing_partition_is_a_temporary_failure(broker: &dyn BrokerUnderTest
     };
     assert_eq!(
         (failure.kind, failure.reason),
-        (FailureKind::NotDelivered, Reason::UnknownTarget),
+        (FailureKind::NotDelivered, DeadLetterReason::UnknownTarget),
         "{}",
         failure.detail
     );

@@ -8,7 +8,7 @@ use crate::broker::{
     DeliveryFailure, DeliveryReport, FailureKind, OutgoingRecord, ProducerEvent, ProducerIdentity,
     SendResult, TransactionalProducers, TxnOffset,
 };
-use crate::model::{Headers, Offset, Partition, Reason};
+use crate::model::{DeadLetterReason, Headers, Offset, Partition};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -384,7 +384,7 @@ async fn an_oversized_record_is_identified_and_the_others_are_delivered(
         loop {
             match client.next(opening).await {
                 ProducerEvent::Reports(reports) => {
-                    let is_large = |report: &&DeliveryReport| matches!(&report.outcome, Err(failure) if failure.reason == Reason::TooLarge);
+                    let is_large = |report: &&DeliveryReport| matches!(&report.outcome, Err(failure) if failure.reason == DeadLetterReason::TooLarge);
                     refused = refused.or(reports.iter().find(is_large).map(|report| report.ticket));
                     left -= reports
                         .iter()
@@ -444,7 +444,7 @@ async fn a_missing_topic_is_reported_and_the_transaction_can_be_aborted(
         .expect_err("there is no such topic");
     assert_eq!(
         (failure.kind, failure.reason),
-        (FailureKind::NotDelivered, Reason::UnknownTarget),
+        (FailureKind::NotDelivered, DeadLetterReason::UnknownTarget),
         "{}",
         failure.detail
     );
@@ -466,7 +466,7 @@ async fn an_impossible_name_is_rejected(broker: &dyn BrokerUnderTest) {
         match client.send(1, (name, None), &OwnedRecord::text("1"), 1) {
             SendResult::Failed(failure) => assert_eq!(
                 (failure.kind, failure.reason),
-                (FailureKind::Rejected, Reason::InvalidTarget)
+                (FailureKind::Rejected, DeadLetterReason::InvalidTarget)
             ),
             other => panic!("{other:?}"),
         }

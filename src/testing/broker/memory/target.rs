@@ -6,7 +6,7 @@ use super::{ClusterState, MemoryCluster, Topic};
 use crate::broker::{
     DeliveryFailure, DeliveryReport, FailureKind, OutgoingRecord, SendResult, Target,
 };
-use crate::model::{Partition, Reason};
+use crate::model::{DeadLetterReason, Partition};
 use async_trait::async_trait;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ impl ClusterState {
         {
             return Err(failure(
                 FailureKind::Rejected,
-                Reason::TooLarge,
+                DeadLetterReason::TooLarge,
                 "the record is larger than the topic takes",
             ));
         }
@@ -182,7 +182,11 @@ fn murmur2(key: &[u8]) -> u32 {
     hash ^ (hash >> 15)
 }
 
-pub(super) fn failure(kind: FailureKind, reason: Reason, detail: &str) -> DeliveryFailure {
+pub(super) fn failure(
+    kind: FailureKind,
+    reason: DeadLetterReason,
+    detail: &str,
+) -> DeliveryFailure {
     DeliveryFailure {
         kind,
         reason,
@@ -191,13 +195,17 @@ pub(super) fn failure(kind: FailureKind, reason: Reason, detail: &str) -> Delive
 }
 
 fn not_now(detail: &str) -> DeliveryFailure {
-    failure(FailureKind::NotDelivered, Reason::UnknownTarget, detail)
+    failure(
+        FailureKind::NotDelivered,
+        DeadLetterReason::UnknownTarget,
+        detail,
+    )
 }
 
 fn unknown() -> DeliveryFailure {
     failure(
         FailureKind::MaybeDelivered,
-        Reason::TimedOut,
+        DeadLetterReason::TimedOut,
         "the answer was lost",
     )
 }
@@ -243,7 +251,7 @@ impl Target for MemoryTarget {
         if self.closed || self.cluster.state().faults.producers_failed {
             return SendResult::Failed(failure(
                 FailureKind::ClientFailed,
-                Reason::TimedOut,
+                DeadLetterReason::TimedOut,
                 "the producer is closed",
             ));
         }
@@ -253,7 +261,7 @@ impl Target for MemoryTarget {
         if !is_name(record.topic) {
             return SendResult::Failed(failure(
                 FailureKind::Rejected,
-                Reason::InvalidTarget,
+                DeadLetterReason::InvalidTarget,
                 "no topic can have that name",
             ));
         }

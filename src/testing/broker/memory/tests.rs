@@ -6,7 +6,7 @@ use crate::broker::{
     Target, TransactionalProducers,
 };
 use crate::clock::Clock;
-use crate::model::{Headers, Offset, Partition, Reason, Timestamp};
+use crate::model::{DeadLetterReason, Headers, Offset, Partition, Timestamp};
 use crate::testing::broker::contract::{self, BrokerUnderTest};
 use async_trait::async_trait;
 use std::cell::Cell;
@@ -259,7 +259,7 @@ fn a_rejecting_topic_rejects_until_it_is_released() {
     let mut target = cluster.target(10);
     let failure = DeliveryFailure {
         kind: FailureKind::Rejected,
-        reason: Reason::Unauthorized,
+        reason: DeadLetterReason::Unauthorized,
         detail: "no".into(),
     };
     cluster.refuse_records("t", Some(failure.clone()));

@@ -10,7 +10,7 @@ use crate::broker::{
     DeliveryFailure, DeliveryReport, FailureKind, OutgoingRecord, ProducerEvent, ProducerIdentity,
     SendResult, TransactionalProducers, TxnOffset,
 };
-use crate::model::{Partition, Reason};
+use crate::model::{DeadLetterReason, Partition};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -211,7 +211,11 @@ impl MemoryProducer {
 }
 
 fn closed(detail: &str) -> DeliveryFailure {
-    failure(FailureKind::ClientFailed, Reason::TimedOut, detail)
+    failure(
+        FailureKind::ClientFailed,
+        DeadLetterReason::TimedOut,
+        detail,
+    )
 }
 
 /// The transactional producers of one process.
@@ -297,7 +301,7 @@ impl TransactionalProducers for MemoryTransactions {
         if !is_name(record.topic) {
             return SendResult::Failed(failure(
                 FailureKind::Rejected,
-                Reason::InvalidTarget,
+                DeadLetterReason::InvalidTarget,
                 "no topic can have that name",
             ));
         }

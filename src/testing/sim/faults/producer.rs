@@ -7,7 +7,7 @@ use crate::broker::{
     DeliveryFailure, DeliveryReport, FailureKind, OutgoingRecord, ProducerEvent, ProducerIdentity,
     SendResult, Target, TransactionalProducers, TxnOffset,
 };
-use crate::model::{Headers, Reason};
+use crate::model::{DeadLetterReason, Headers};
 use crate::testing::broker::memory::{MemoryTarget, MemoryTransactions};
 use crate::testing::sim::faults::network::Network;
 use crate::testing::sim::world::World;
@@ -67,7 +67,7 @@ impl WaitingRecord {
 fn closed() -> DeliveryFailure {
     DeliveryFailure {
         kind: FailureKind::ClientFailed,
-        reason: Reason::TimedOut,
+        reason: DeadLetterReason::TimedOut,
         detail: "the producer has failed permanently".to_owned(),
     }
 }

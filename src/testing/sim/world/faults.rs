@@ -2,7 +2,7 @@
 
 use super::{TARGET, World};
 use crate::broker::{DeliveryFailure, FailureKind};
-use crate::model::Reason;
+use crate::model::DeadLetterReason;
 use rand::RngExt;
 use rand::rngs::StdRng;
 
@@ -75,7 +75,7 @@ impl World {
         });
         let failure = DeliveryFailure {
             kind: FailureKind::NotDelivered,
-            reason: Reason::UnknownTarget,
+            reason: DeadLetterReason::UnknownTarget,
             detail: "no such topic".into(),
         };
         self.0
