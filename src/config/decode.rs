@@ -57,10 +57,13 @@ impl Sources {
             Kind::UnknownField(key, known) => {
                 let fix = match nearest(&key, known.iter().copied()) {
                     Some(nearest) => format!("did you mean `{nearest}`?"),
-                    None => {
-                        let known = known.join(", ");
-                        format!("remove it, or move it to its table; the keys here are: {known}")
-                    }
+                    None if self.variable(&path).is_some() => "unset it, or write two underscores \
+                         for each dot, as in POSTDATE_ROUTE__ORDERS__MAX_DELAY"
+                        .to_owned(),
+                    None => format!(
+                        "remove it, or move it to its table or above the first one; the keys here are: {}",
+                        known.join(", ")
+                    ),
                 };
                 ("unknown key".to_owned(), fix)
             }

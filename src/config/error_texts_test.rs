@@ -52,6 +52,7 @@ fn apply<'a>(name: &str, changes: &'a str) -> (String, Vec<(&'a str, &'a str)>) 
 
 #[test]
 fn every_problem_has_its_key_place_cause_and_fix() {
+    // Read here, so that a changed text needs no new build.
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/error_texts.txt");
     let cases = std::fs::read_to_string(file).unwrap();
     let mut actual = String::new();

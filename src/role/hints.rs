@@ -52,16 +52,14 @@ async fn serve(
 
 async fn publish(notifier: &dyn Notifier, mut own: mpsc::Receiver<Hint>) {
     let mut urgent = Vec::new();
-    let mut failures = FailureLog::default();
+    let mut logged = String::new();
     while own.recv_many(&mut urgent, HINT_QUEUE_MAX).await > 0 {
         let soon = WallClock.now().plus(URGENT_HINT_WITHIN);
         urgent.retain(|hint| hint.least_due < soon);
         if let Err(error) = notifier.publish(&urgent).await {
-            failures.warn_once(
-                &error,
-                "cannot send hints to other processes: their messages may be up to 250 ms late",
-            );
-            tokio::time::sleep(STORE_RETRY_DELAY_MAX).await;
+            let consequence =
+                "cannot send hints to other processes: their messages may be up to 250 ms late";
+            wait_after(&error, consequence, &mut logged).await;
         }
         urgent.clear();
     }
@@ -69,32 +67,24 @@ async fn publish(notifier: &dyn Notifier, mut own: mpsc::Receiver<Hint>) {
 
 async fn receive(notifier: &dyn Notifier, timer: Option<mpsc::Sender<Hint>>) {
     let Some(timer) = timer else { return };
-    let mut failures = FailureLog::default();
+    let mut logged = String::new();
+    let mut pass_on = |hint| drop(timer.try_send(hint));
     loop {
-        let outcome = notifier
-            .listen(&mut |hint| drop(timer.try_send(hint)))
-            .await;
-        if let Err(error) = outcome {
-            failures.warn_once(
-                &error,
-                "cannot receive hints from other processes: messages may be up to 250 ms late",
-            );
-            tokio::time::sleep(STORE_RETRY_DELAY_MAX).await;
+        if let Err(error) = notifier.listen(&mut pass_on).await {
+            let consequence =
+                "cannot receive hints from other processes: messages may be up to 250 ms late";
+            wait_after(&error, consequence, &mut logged).await;
         }
     }
 }
 
-/// The reason that was logged last. A store that does not answer is reported by the loops that need
-/// it.
-#[derive(Default)]
-struct FailureLog(String);
-
-impl FailureLog {
-    fn warn_once(&mut self, error: &Error, consequence: &str) {
-        let reason = error.to_string();
-        if !error.is_transient() && self.0 != reason {
-            tracing::warn!(reason, "{consequence}");
-            self.0 = reason;
-        }
+/// Logs an error, unless it is the one that was `logged` last. The loops that need the store report
+/// that it does not answer.
+async fn wait_after(error: &Error, consequence: &str, logged: &mut String) {
+    let reason = error.to_string();
+    if !error.is_transient() && *logged != reason {
+        tracing::warn!(reason, "{consequence}");
+        *logged = reason;
     }
+    tokio::time::sleep(STORE_RETRY_DELAY_MAX).await;
 }
