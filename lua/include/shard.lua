@@ -41,11 +41,11 @@ local function shard()
   }
 end
 
--- The reply that describes a shard: identity, watermark, claimed, delivered, ledger, lineage,
--- fields and values of counts.
+-- The reply that describes a shard: identity, watermark, claimed, delivered, ledger, fields and
+-- values of counts.
 local function state(s)
   local counts = redis.call('HGETALL', KEYS[2])
-  return { s.identity, s.watermark, s.claimed, s.delivered, s.ledger or '', s.lineage, counts }
+  return { s.identity, s.watermark, s.claimed, s.delivered, s.ledger or '', counts }
 end
 
 -- The clock of the server in milliseconds: far below 2^53, so a double holds it.

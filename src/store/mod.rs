@@ -179,27 +179,20 @@ async fn fetch_tail_bytes(
         let Tailed::Runs { runs, .. } = tail else {
             continue;
         };
-        let due_in_horizon: Vec<&mut TailRun> = runs
-            .iter_mut()
-            .filter(|run| run.entry.least_due <= request.until)
-            .collect();
-        if due_in_horizon.is_empty() {
-            continue;
-        }
-        let names = due_in_horizon
+        let is_due = |run: &&mut TailRun| run.entry.least_due <= request.until;
+        let due: Vec<&mut TailRun> = runs.iter_mut().filter(is_due).collect();
+        let names = due
             .iter()
             .map(|run| (run.entry.slice, run.entry.name.clone()));
         fetches.push(Fetch {
             shard: request.shard.clone(),
             runs: names.collect(),
         });
-        runs_to_fill.push(due_in_horizon);
+        runs_to_fill.extend(due);
     }
-    if fetches.is_empty() {
-        return Ok(());
-    }
-    for (runs, found) in runs_to_fill.into_iter().zip(store.fetch(&fetches).await?) {
-        for (run, bytes) in runs.into_iter().zip(found) {
+    if !runs_to_fill.is_empty() {
+        let found = store.fetch(&fetches).await?.into_iter().flatten();
+        for (run, bytes) in runs_to_fill.into_iter().zip(found) {
             run.bytes = bytes;
         }
     }

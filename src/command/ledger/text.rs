@@ -2,7 +2,8 @@
 
 use crate::command::page::{Page, Side, Table, Tone, count, moment, several};
 use crate::model::Timestamp;
-use crate::store::query::{LedgerReport, LedgerTotals, ShardLedger};
+use crate::store::Balance;
+use crate::store::query::{LedgerReport, ShardLedger};
 
 const HEAD: [&str; 9] = [
     "SHARD",
@@ -60,7 +61,7 @@ pub(super) fn sheet(sheet: &LedgerReport, page: &Page) -> String {
             page.paint(Tone::Bad, &format!("{}: {messages} {what}", name(line)))
         );
     }
-    if sheet.shards.iter().any(|line| line.sum.unsure) {
+    if sheet.shards.iter().any(|line| line.sum.is_uncertain) {
         text += &format!("\n{}\n", page.paint(Tone::Odd, UNSURE));
     }
     text
@@ -70,18 +71,12 @@ fn name(line: &ShardLedger) -> String {
     format!("{} {}/{}", line.route, line.topic, line.partition)
 }
 
-fn cells(name: String, sum: &LedgerTotals) -> [String; 9] {
-    let LedgerTotals {
-        accepted,
-        delivered,
-        cancelled,
-        dead_lettered,
-        quarantined,
-        sent_back,
-        pending,
-        difference,
-        unsure,
-    } = *sum;
+fn cells(name: String, sum: &Balance) -> [String; 9] {
+    let difference = if sum.is_uncertain {
+        "(?)".to_owned()
+    } else {
+        sum.difference.to_string()
+    };
     let [
         accepted,
         delivered,
@@ -90,21 +85,7 @@ fn cells(name: String, sum: &LedgerTotals) -> [String; 9] {
         quarantined,
         sent_back,
         pending,
-    ] = [
-        accepted,
-        delivered,
-        cancelled,
-        dead_lettered,
-        quarantined,
-        sent_back,
-        pending,
-    ]
-    .map(count);
-    let difference = if unsure {
-        "(?)".to_owned()
-    } else {
-        difference.to_string()
-    };
+    ] = sum.counts().map(count);
     [
         name,
         accepted,
@@ -121,8 +102,9 @@ fn cells(name: String, sum: &LedgerTotals) -> [String; 9] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::OutcomeCounts;
 
-    fn line(partition: i32, balances: bool, sum: LedgerTotals) -> ShardLedger {
+    fn line(partition: i32, balances: bool, sum: Balance) -> ShardLedger {
         ShardLedger {
             route: "orders".to_owned(),
             topic: "orders.delayed".to_owned(),
@@ -134,24 +116,26 @@ mod tests {
 
     #[test]
     fn a_line_tells_what_became_of_a_shards_messages_and_what_is_missing() {
-        let sum = LedgerTotals {
+        let sum = Balance {
             accepted: 12_000,
-            delivered: 9_990,
-            cancelled: 3,
-            dead_lettered: 2,
+            outcomes: OutcomeCounts {
+                delivered: 9_990,
+                cancelled: 3,
+                dead_lettered: 2,
+                retried: 4,
+            },
             quarantined: 1,
-            sent_back: 4,
             pending: 2_000,
             difference: 0,
-            unsure: false,
+            is_uncertain: false,
         };
-        let missing = LedgerTotals {
+        let missing = Balance {
             accepted: 12_001,
             difference: 1,
             ..sum
         };
-        let unsure = LedgerTotals {
-            unsure: true,
+        let unsure = Balance {
+            is_uncertain: true,
             ..sum
         };
         let shards = vec![

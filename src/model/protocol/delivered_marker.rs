@@ -3,10 +3,11 @@
 use super::field_values;
 use crate::model::protocol::progress::Progress;
 use crate::model::shard::SourceIdentity;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Counts of finished messages, as a timer counts them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OutcomeCounts {
     /// The target acknowledged them.
     pub(crate) delivered: u64,
@@ -14,6 +15,7 @@ pub(crate) struct OutcomeCounts {
     pub(crate) cancelled: u64,
     pub(crate) dead_lettered: u64,
     /// Sent back through the source for another attempt. There each of them is a new message.
+    #[serde(rename = "sent_back")]
     pub(crate) retried: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The folder on disk: its lock, its format version, and the database in it.
+//! The folder on disk: its lock, its format version, the database in it, and its free space.
 //!
 //! | name | content |
 //! |---|---|
@@ -11,12 +11,15 @@
 //! folder with a `format` is therefore complete or empty, even after a crash.
 
 use super::tables::{FileSizes, Tables};
+use crate::limit;
 use crate::store::Error;
 use fjall::PersistMode;
 use std::fs::{File, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Version of keys and values. A folder with another version is left alone.
 pub(super) const FORMAT: u32 = 1;
@@ -171,6 +174,39 @@ impl DataDir {
     fn sync(&self) -> io::Result<()> {
         File::open(&self.path)?.sync_all()
     }
+}
+
+/// Checks whether the disk has room for new data. A reserve stays free for deliveries.
+#[derive(Clone)]
+pub(super) struct DiskSpace {
+    /// The folder whose file system is checked.
+    path: PathBuf,
+    /// Free bytes below which no new data is stored.
+    reserve: Arc<AtomicU64>,
+}
+
+impl DiskSpace {
+    pub(super) fn new(path: PathBuf) -> Self {
+        let reserve = Arc::new(AtomicU64::new(limit::EMBEDDED_DISK_RESERVE_BYTES));
+        Self { path, reserve }
+    }
+
+    /// A file system that gives no answer counts as not full: the write itself reports the error.
+    pub(super) fn is_full(&self) -> bool {
+        let reserve = self.reserve.load(Ordering::Relaxed);
+        free_bytes(&self.path).is_some_and(|free| free < reserve)
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_reserve(&self, bytes: u64) {
+        self.reserve.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Free bytes on the file system of a path, if known.
+pub(super) fn free_bytes(path: &Path) -> Option<u64> {
+    let stat = rustix::fs::statvfs(path).ok()?;
+    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 fn newest_journal(data: &Path) -> io::Result<Option<PathBuf>> {

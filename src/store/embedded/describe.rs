@@ -1,7 +1,7 @@
 //! Describes a folder without opening the store: who uses it, its format, free space and
 //! permissions. Changes nothing, except that it tries the lock for a moment.
 
-use super::data_dir::{FORMAT, FORMAT_TEXT};
+use super::data_dir::{FORMAT, FORMAT_TEXT, free_bytes};
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
@@ -46,13 +46,12 @@ impl FolderDescription {
             rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK,
         )
         .err();
-        let stat = rustix::fs::statvfs(existing).ok();
         Self {
             path: path.to_owned(),
             used: used(path),
             unwritable: unwritable.map(|error| format!("{}: {error}", existing.display())),
             foreign_format: foreign_format(path),
-            free: stat.map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)),
+            free: free_bytes(existing),
         }
     }
 }

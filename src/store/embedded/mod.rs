@@ -6,7 +6,7 @@
 //! | `reader` | lists and fetches runs on the threads of the callers |
 //! | `gc` | collector thread: frees the disk space of deleted runs |
 //! | `tables` | the open database, shared by the threads, and batches of changed rows |
-//! | `data_dir`, `disk_space` | folder: lock, format, damaged journal, free space |
+//! | `data_dir` | folder: lock, format, damaged journal, free space |
 //! | `key`, `codec` | rows: keys and values |
 //! | `describe` | questions of people about the folder |
 //!
@@ -17,7 +17,6 @@
 mod codec;
 mod data_dir;
 mod describe;
-mod disk_space;
 mod error;
 mod gc;
 mod key;
@@ -40,9 +39,8 @@ use crate::limit;
 use crate::model::{Cursor, Lease, ShardId, WorkerId};
 use async_trait::async_trait;
 use bytes::Bytes;
-use data_dir::DataDir;
+use data_dir::{DataDir, DiskSpace};
 pub(crate) use describe::{FolderDescription, FolderUse};
-use disk_space::DiskSpace;
 use reader::ReadView;
 use shard::Shard;
 use shards::Shards;

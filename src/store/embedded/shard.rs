@@ -15,7 +15,7 @@ use crate::store::{
     Acquired, Advance, Advanced, Append, Appended, IdChange, NewShard, Quarantine, ReplaceRuns,
     Replaced, StoredShard, Tail, Tailed,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(super) struct Shard {
@@ -133,7 +133,6 @@ impl Shard {
         for run in &append.runs {
             self.add(run, batch);
         }
-        self.write_counts(append.runs.iter().map(|run| Some(run.slice)), batch);
         self.tail.add(append.to, &append.runs);
         self.meta.appended(append);
         Ok(appended)
@@ -148,6 +147,7 @@ impl Shard {
         batch.put(key::run(self.number, run.slice, &run.name), row);
         batch.put(bytes, run.bytes.clone());
         self.counts.add(Some(run.slice), &run.name, run.bytes.len());
+        self.write_count(Some(run.slice), batch);
     }
 
     fn apply_changes(
@@ -187,18 +187,12 @@ impl Shard {
         Ok(value.and_then(|value| codec::to_place(&value)))
     }
 
-    /// Writes the count rows of these slices, and of the quarantine for `None`.
-    fn write_counts(
-        &self,
-        slices: impl Iterator<Item = Option<Slice>>,
-        batch: &mut WriteBatch<'_>,
-    ) {
-        for slice in slices.collect::<BTreeSet<_>>() {
-            let key = key::count(self.number, slice);
-            match self.counts.0.get(&slice) {
-                Some(totals) => batch.put(key, codec::totals(totals)),
-                None => batch.remove(key),
-            }
+    /// Writes the count row of a slice, or of the quarantine for `None`.
+    fn write_count(&self, slice: Option<Slice>, batch: &mut WriteBatch<'_>) {
+        let key = key::count(self.number, slice);
+        match self.counts.0.get(&slice) {
+            Some(totals) => batch.put(key, codec::totals(totals)),
+            None => batch.remove(key),
         }
     }
 
@@ -214,7 +208,6 @@ impl Shard {
         self.meta.move_delivered(request);
         let removed = self.remove_all(&request.deletes, batch)?;
         self.meta.runs_deleted(request, removed, &self.counts);
-        self.write_counts(request.deletes.iter().map(|(slice, _)| Some(*slice)), batch);
         for (id, place) in &request.delivered_ids {
             if self.place_of_id(id, batch)? == Some(*place) {
                 batch.remove(key::id(self.number, id));
@@ -268,6 +261,7 @@ impl Shard {
         batch.remove(key::order(self.number, least_due, name));
         batch.remove(key::bytes(self.number, slice, name));
         self.counts.remove(Some(slice), name, bytes);
+        self.write_count(Some(slice), batch);
         Ok(true)
     }
 
@@ -313,9 +307,6 @@ impl Shard {
             self.add(run, batch);
         }
         self.meta.runs_replaced(request, removed);
-        let inputs = request.inputs.iter().map(|(slice, _)| Some(*slice));
-        let outputs = request.outputs.iter().map(|run| Some(run.slice));
-        self.write_counts(inputs.chain(outputs), batch);
         Ok(Replaced::Done)
     }
 
@@ -338,12 +329,11 @@ impl Shard {
             let bytes = empty_if_damaged(read)?.unwrap_or_default();
             if self.remove(*slice, name, batch)? {
                 self.counts.add(None, name, bytes.len());
+                self.write_count(None, batch);
                 batch.put(key::quarantined(self.number, name), bytes);
                 moved += 1;
             }
         }
-        let slices = request.runs.iter().map(|(slice, _)| Some(*slice));
-        self.write_counts(slices.chain([None]), batch);
         Ok(moved)
     }
 }

@@ -7,7 +7,7 @@ mod pending;
 use super::{Error, StoredShard};
 use crate::model::{Cursor, ShardId};
 use async_trait::async_trait;
-pub(crate) use ledger::{LedgerReport, LedgerTotals, ShardLedger, ledger_report};
+pub(crate) use ledger::{LedgerReport, ShardLedger, ledger_report};
 #[cfg(test)]
 pub(crate) use pending::{Amount, FoundMessage, PendingHour, PendingRoute};
 pub(crate) use pending::{

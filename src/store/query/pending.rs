@@ -50,7 +50,7 @@ pub(crate) struct Amount {
 }
 
 /// All shards of one route.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PendingRoute {
     pub(crate) route: String,
     /// True if the configuration has the route. Messages of other routes are not delivered.
@@ -111,6 +111,16 @@ impl QueryContext {
     }
 }
 
+impl PendingRoute {
+    fn new(name: &str, configured: bool) -> Self {
+        Self {
+            route: name.to_owned(),
+            configured,
+            ..Self::default()
+        }
+    }
+}
+
 impl Amount {
     fn of(state: &StoredShard) -> Self {
         Self {
@@ -125,12 +135,6 @@ impl Amount {
         self.bytes += other.bytes;
         self.quarantined += other.quarantined;
     }
-
-    fn sum(amounts: impl Iterator<Item = Self>) -> Self {
-        let mut sum = Self::default();
-        amounts.for_each(|amount| sum.add(amount));
-        sum
-    }
 }
 
 /// Reports the waiting messages of one route, or of all routes. A configured route without messages
@@ -142,7 +146,7 @@ pub(crate) async fn pending_report(
     now: Timestamp,
 ) -> Result<PendingReport, Error> {
     let shards = shards_of_route(query, route).await?;
-    let mut totals = PendingTotals::new(context, route);
+    let mut totals = PendingTotals::new(context, route, now);
     for shards in shards.chunks(QUERY_SHARDS_PER_CALL_MAX) {
         for (shard, state) in shards.iter().zip(query.states(shards).await?) {
             // A shard that was erased meanwhile has no state.
@@ -151,7 +155,7 @@ pub(crate) async fn pending_report(
             }
         }
     }
-    Ok(totals.into_report(now))
+    Ok(totals.into_report())
 }
 
 /// Finds the messages that wait under `id`, in one route or in all routes.
@@ -202,28 +206,27 @@ pub(super) async fn shards_of_route(
 /// Adds up the shards of a report.
 struct PendingTotals<'a> {
     context: &'a QueryContext,
+    report: PendingReport,
     routes: BTreeMap<String, PendingRoute>,
-    shards: Vec<PendingShard>,
-    shards_left_out: u64,
-    due_when_stored: Amount,
-    far: Amount,
     hours: BTreeMap<i64, Amount>,
 }
 
 impl<'a> PendingTotals<'a> {
-    fn new(context: &'a QueryContext, route: Option<&str>) -> Self {
+    fn new(context: &'a QueryContext, route: Option<&str>, now: Timestamp) -> Self {
         let routes = context
             .routes
             .keys()
             .filter(|name| route.is_none_or(|route| route == *name))
-            .map(|name| (name.clone(), empty_route(name, true)));
+            .map(|name| (name.clone(), PendingRoute::new(name, true)));
         Self {
             context,
+            report: PendingReport {
+                deployment: context.deployment.clone(),
+                store: context.store.clone(),
+                at_ms: now.as_millis(),
+                ..PendingReport::default()
+            },
             routes: routes.collect(),
-            shards: Vec::new(),
-            shards_left_out: 0,
-            due_when_stored: Amount::default(),
-            far: Amount::default(),
             hours: BTreeMap::new(),
         }
     }
@@ -232,8 +235,8 @@ impl<'a> PendingTotals<'a> {
         let amount = Amount::of(state);
         for count in &state.slices {
             let sum = match count.slice.level {
-                Level::Now => &mut self.due_when_stored,
-                Level::Far | Level::Day => &mut self.far,
+                Level::Now => &mut self.report.due_when_stored,
+                Level::Far | Level::Day => &mut self.report.far,
                 Level::Hour | Level::Minute => {
                     self.hours.entry(hour_start(count.slice)).or_default()
                 }
@@ -247,14 +250,15 @@ impl<'a> PendingTotals<'a> {
         let route = self
             .routes
             .entry(shard.route.to_string())
-            .or_insert_with(|| empty_route(&shard.route, false));
+            .or_insert_with(|| PendingRoute::new(&shard.route, false));
         route.shards += 1;
         route.amount.add(amount);
-        if self.shards.len() >= REPORT_SHARDS_MAX {
-            self.shards_left_out += 1;
+        self.report.total.add(amount);
+        if self.report.shards.len() >= REPORT_SHARDS_MAX {
+            self.report.shards_left_out += 1;
             return;
         }
-        self.shards.push(PendingShard {
+        self.report.shards.push(PendingShard {
             route: shard.route.to_string(),
             topic: shard.partition.topic.to_string(),
             partition: shard.partition.index,
@@ -268,40 +272,22 @@ impl<'a> PendingTotals<'a> {
         });
     }
 
-    fn into_report(self, now: Timestamp) -> PendingReport {
-        let mut hours = self.hours.into_iter();
-        let listed = hours
-            .by_ref()
-            .take(REPORT_HOURS_MAX)
-            .map(|(start_ms, amount)| PendingHour {
+    fn into_report(self) -> PendingReport {
+        let mut report = self.report;
+        report.routes = self.routes.into_values().collect();
+        for (start_ms, amount) in self.hours {
+            if report.hours.len() >= REPORT_HOURS_MAX {
+                report.later.add(amount);
+                continue;
+            }
+            report.hours.push(PendingHour {
                 start_ms,
                 start: Timestamp::from_millis(start_ms).to_rfc3339(),
                 messages: amount.messages,
                 bytes: amount.bytes,
             });
-        let listed = listed.collect();
-        PendingReport {
-            deployment: self.context.deployment.clone(),
-            store: self.context.store.clone(),
-            at_ms: now.as_millis(),
-            total: Amount::sum(self.routes.values().map(|route| route.amount)),
-            routes: self.routes.into_values().collect(),
-            shards: self.shards,
-            shards_left_out: self.shards_left_out,
-            due_when_stored: self.due_when_stored,
-            far: self.far,
-            hours: listed,
-            later: Amount::sum(hours.map(|(_, amount)| amount)),
         }
-    }
-}
-
-fn empty_route(name: &str, configured: bool) -> PendingRoute {
-    PendingRoute {
-        route: name.to_owned(),
-        configured,
-        shards: 0,
-        amount: Amount::default(),
+        report
     }
 }
 

@@ -17,10 +17,9 @@ use std::cell::RefCell;
 use std::fmt;
 use std::time::Duration;
 
-/// The longest script takes milliseconds. The default of the client, 500 ms, is too short: a fork
-/// or a slow disk can delay a server longer.
+/// For a reply, and for a new connection. The longest script takes milliseconds. The default of the
+/// client, 500 ms, is too short: a fork or a slow disk can delay a server longer.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often one call loads scripts. A second load is needed only if another client flushes the
 /// cache.
@@ -82,8 +81,14 @@ impl Connection {
             )
         })?;
         let address = info.addr().to_string();
-        let login = login_commands(options, info.redis_settings());
-        let listener = listener_settings(options, info.redis_settings());
+        let mut settings = info.redis_settings().clone().set_skip_set_lib_name();
+        if let Some(username) = &options.username {
+            settings = settings.set_username(username);
+        }
+        if let Some(password) = &options.password {
+            settings = settings.set_password(password);
+        }
+        let login = login_commands(&settings);
         // The client does not log in, because it would not report why a login failed.
         let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
         let open = |settings| {
@@ -91,7 +96,7 @@ impl Connection {
             client.map_err(|error| Error::Unusable(format!("{address}: {error}")))
         };
         let client = open(RedisConnectionInfo::default().set_skip_set_lib_name())?;
-        let listener = open(listener)?;
+        let listener = open(settings)?;
         Ok(Self {
             client,
             listener,
@@ -186,7 +191,7 @@ impl Connection {
             listener.subscribe(channel).await?;
             Ok(listener.into_on_message())
         };
-        let timely = tokio::time::timeout(CONNECT_TIMEOUT, subscribed).await;
+        let timely = tokio::time::timeout(RESPONSE_TIMEOUT, subscribed).await;
         timely
             .map_err(|_| Error::Unavailable(format!("{} did not answer in time", self.address)))?
             .map_err(|error: redis::RedisError| {
@@ -203,7 +208,7 @@ impl Connection {
             return Ok(connection.clone());
         }
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_connection_timeout(Some(RESPONSE_TIMEOUT))
             .set_response_timeout(Some(RESPONSE_TIMEOUT));
         let mut connection = self
             .client
@@ -237,12 +242,11 @@ impl Connection {
             .collect();
         let address = &self.address;
         let version = info_field(&info, "redis_version").unwrap_or("unknown");
-        if version
+        let major = version
             .split('.')
             .next()
-            .and_then(|major| major.parse().ok())
-            .is_none_or(|major: u32| major < VERSION_MIN)
-        {
+            .and_then(|major| major.parse().ok());
+        if major.is_none_or(|major: u32| major < VERSION_MIN) {
             return Err(Error::Unusable(format!(
                 "{address} is Redis {version}, and Postdate needs {VERSION_MIN}.0 or newer: upgrade it"
             )));
@@ -312,33 +316,18 @@ impl Connection {
 }
 
 /// The first commands on a connection. [`Connection::check_server`] reads the replies.
-fn login_commands(options: &Options, url: &RedisConnectionInfo) -> Pipeline {
+fn login_commands(settings: &RedisConnectionInfo) -> Pipeline {
     let mut login = Pipeline::new();
-    let username = options.username.as_deref().or(url.username());
-    if let Some(password) = options.password.as_deref().or(url.password()) {
-        login.cmd("AUTH").arg(username).arg(password);
+    if let Some(password) = settings.password() {
+        login.cmd("AUTH").arg(settings.username()).arg(password);
     }
-    if url.db() != 0 {
-        login.cmd("SELECT").arg(url.db());
+    if settings.db() != 0 {
+        login.cmd("SELECT").arg(settings.db());
     }
     // Two calls, because Redis before 7 accepts one section only. Its version must be reported.
     login.cmd("INFO").arg("server");
     login.cmd("INFO").arg("memory");
     login
-}
-
-/// The same login, done by the client.
-fn listener_settings(options: &Options, url: &RedisConnectionInfo) -> RedisConnectionInfo {
-    let mut settings = RedisConnectionInfo::default()
-        .set_skip_set_lib_name()
-        .set_db(url.db());
-    if let Some(password) = options.password.as_deref().or(url.password()) {
-        settings = settings.set_password(password);
-        if let Some(username) = options.username.as_deref().or(url.username()) {
-            settings = settings.set_username(username);
-        }
-    }
-    settings
 }
 
 pub(super) fn is_error(value: &Value, code: &str) -> bool {

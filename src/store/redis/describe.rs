@@ -81,10 +81,8 @@ async fn ask(connection: &Connection, command: &[&str]) -> Result<Option<Value>,
 }
 
 async fn config(connection: &Connection, name: &str) -> Result<Option<String>, Error> {
-    let Some(Value::Array(pair)) = ask(connection, &["CONFIG", "GET", name]).await? else {
-        return Ok(None);
-    };
-    Ok(pair.into_iter().nth(1).and_then(reply::text))
+    let pair = ask(connection, &["CONFIG", "GET", name]).await?;
+    Ok(pair.and_then(reply::texts).and_then(|mut pair| pair.pop()))
 }
 
 /// Clock of the server minus the local clock in the middle of the round trip, and the round trip.
@@ -95,14 +93,8 @@ async fn measure_clock(
     let before = clock.now();
     let reply = ask(connection, &["TIME"]).await?;
     let after = clock.now();
-    let parts = match reply {
-        Some(Value::Array(parts)) => parts
-            .into_iter()
-            .filter_map(reply::text)
-            .filter_map(|part| part.parse::<i64>().ok())
-            .collect(),
-        _ => Vec::new(),
-    };
+    let parts = reply.and_then(reply::texts).unwrap_or_default();
+    let parts: Vec<i64> = parts.iter().filter_map(|part| part.parse().ok()).collect();
     let [seconds, micros] = parts[..] else {
         return Err(Error::Unusable(
             "the reply to TIME is no time: check that this server is a Redis".to_owned(),

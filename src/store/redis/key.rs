@@ -41,22 +41,18 @@
 //! by the epoch ms at which they expire. It expires with the last of them.
 //! `pd:{<deployment>}:hints` is a pub/sub channel, see `pubsub`.
 
-use crate::model::{Partition, ShardId, Slice};
+use crate::model::{Partition, ShardId};
 use std::fmt::Write;
 
-/// One key of a shard. A change of a name, a type or a format needs a new [`LAYOUT_VERSION`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key<'a> {
-    Meta,
-    Counts,
-    Tail,
-    Ids,
-    Cancelled,
-    Quarantine,
-    /// Named by text, so that a slice with a level that this version does not know can be erased.
-    Slice(&'a str),
-    Pool(&'a str),
-}
+// The keys of a shard. A change of a name, a type or a format needs a new `LAYOUT_VERSION`.
+pub(super) const META: &str = "meta";
+pub(super) const COUNTS: &str = "counts";
+pub(super) const TAIL: &str = "tail";
+pub(super) const IDS: &str = "ids";
+pub(super) const CANCELLED: &str = "cancelled";
+pub(super) const QUARANTINE: &str = "quarantine";
+/// The keys that every shard has, besides those of its slices.
+pub(super) const OF_EVERY_SHARD: [&str; 6] = [META, COUNTS, TAIL, IDS, CANCELLED, QUARANTINE];
 
 /// Version of keys and values, stored in `meta`. All scripts except open and erase leave a shard of
 /// another version alone.
@@ -68,18 +64,6 @@ pub(super) const QUARANTINE_FIELD: &str = "quarantine";
 /// Redis types of the two keys of a slice.
 pub(super) const INDEX_TYPE: &str = "zset";
 pub(super) const POOL_TYPE: &str = "hash";
-
-impl Key<'_> {
-    /// The keys that every shard has, besides those of its slices.
-    pub(super) const OF_EVERY_SHARD: [Self; 6] = [
-        Self::Meta,
-        Self::Counts,
-        Self::Tail,
-        Self::Ids,
-        Self::Cancelled,
-        Self::Quarantine,
-    ];
-}
 
 /// Names the keys of one deployment.
 #[derive(Clone, Debug)]
@@ -134,7 +118,7 @@ impl Keyspace {
         let index = parts.next()?.parse().ok()?;
         let shard = ShardId::new(route, Partition::new(topic, index));
         // Rejects other spellings of the same names.
-        (self.shard_keys(&shard).name(Key::Meta) == key).then_some(shard)
+        (self.shard_keys(&shard).name(META) == key).then_some(shard)
     }
 }
 
@@ -145,30 +129,22 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    pub(super) fn name(&self, key: Key<'_>) -> String {
-        let prefix = &self.prefix;
-        match key {
-            Key::Meta => format!("{prefix}meta"),
-            Key::Counts => format!("{prefix}counts"),
-            Key::Tail => format!("{prefix}tail"),
-            Key::Ids => format!("{prefix}ids"),
-            Key::Cancelled => format!("{prefix}cancelled"),
-            Key::Quarantine => format!("{prefix}quarantine"),
-            Key::Slice(slice) => format!("{prefix}slice:{}", escaped(slice)),
-            Key::Pool(slice) => format!("{prefix}pool:{}", escaped(slice)),
-        }
+    pub(super) fn name(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
     }
 
-    pub(super) fn names<const N: usize>(&self, keys: [Key<'_>; N]) -> Vec<String> {
-        keys.into_iter().map(|key| self.name(key)).collect()
+    pub(super) fn names(&self, keys: &[&str]) -> Vec<String> {
+        keys.iter().map(|key| self.name(key)).collect()
     }
 
-    pub(super) fn slice(&self, slice: Slice) -> String {
-        self.name(Key::Slice(&slice.to_string()))
+    /// The slice may be a text, so that one with a level that this version does not know can be
+    /// erased.
+    pub(super) fn slice(&self, slice: impl ToString) -> String {
+        self.name(&format!("slice:{}", escaped(&slice.to_string())))
     }
 
-    pub(super) fn pool(&self, slice: Slice) -> String {
-        self.name(Key::Pool(&slice.to_string()))
+    pub(super) fn pool(&self, slice: impl ToString) -> String {
+        self.name(&format!("pool:{}", escaped(&slice.to_string())))
     }
 }
 
@@ -214,25 +190,19 @@ mod tests {
 
     fn meta(deployment: &str, route: &str, topic: &str) -> String {
         let shard = ShardId::new(route, Partition::new(topic, 3));
-        Keyspace::new(deployment).shard_keys(&shard).name(Key::Meta)
+        Keyspace::new(deployment).shard_keys(&shard).name(META)
     }
 
     #[test]
     fn keys_read_as_the_layout_table_says() {
         let keys = Keyspace::new("prod")
             .shard_keys(&ShardId::new("orders", Partition::new("orders.delayed", 0)));
+        assert_eq!(keys.name(META), "pd:{prod/orders/orders.delayed/0}:meta");
         assert_eq!(
-            keys.name(Key::Meta),
-            "pd:{prod/orders/orders.delayed/0}:meta"
-        );
-        assert_eq!(
-            keys.name(Key::Slice("h482913")),
+            keys.slice("h482913"),
             "pd:{prod/orders/orders.delayed/0}:slice:h482913"
         );
-        assert_eq!(
-            keys.name(Key::Pool("n7")),
-            "pd:{prod/orders/orders.delayed/0}:pool:n7"
-        );
+        assert_eq!(keys.pool("n7"), "pd:{prod/orders/orders.delayed/0}:pool:n7");
         assert_eq!(Keyspace::new("pr/od").workers_key(), "pd:{pr%2fod}:workers");
     }
 
@@ -245,7 +215,7 @@ mod tests {
         #[test]
         fn a_shard_is_read_back_from_its_key_by_its_own_deployment_only(names: [String; 3], other: String, index: i32) {
             let (keyspace, shard) = (Keyspace::new(&names[0]), ShardId::new(&*names[1], Partition::new(&*names[2], index)));
-            let key = keyspace.shard_keys(&shard).name(Key::Meta);
+            let key = keyspace.shard_keys(&shard).name(META);
             prop_assert_eq!(Keyspace::new(&other).shard_of_meta_key(&key).is_some(), other == names[0]);
             prop_assert_eq!(keyspace.shard_of_meta_key(&key), Some(shard));
         }

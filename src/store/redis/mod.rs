@@ -1,12 +1,11 @@
-//! The store on one Redis server. Each change is one script of `lua/`; lists and fetches are plain
-//! reads.
+//! The store on one Redis server. Each change is one script of `lua/`; fetches are plain reads.
 //!
 //! | file | duty |
 //! |---|---|
 //! | `key` | key names, and the format of all values |
 //! | `codec` | values as Rust types |
 //! | `script`, `reply` | calls of the scripts, and their replies |
-//! | `reads` | list, fetch and positions: reads without a script |
+//! | `reads` | list, fetch and positions |
 //! | `connection` | login, checks of the server, pipelines, meaning of errors |
 //! | `pubsub` | hints between processes |
 //! | `query`, `describe` | questions of people about the messages and about the server |
@@ -41,7 +40,7 @@ use bytes::Bytes;
 use connection::Connection;
 pub(crate) use connection::{Options, VERSION_MIN};
 pub(crate) use describe::RedisDescription;
-use key::{Key, Keyspace};
+use key::Keyspace;
 pub(crate) use pubsub::RedisNotifier;
 use redis::Pipeline;
 use reply::Reply;
@@ -136,7 +135,7 @@ impl Redis {
     }
 
     async fn erase_shard(&self, shard: &ShardId) -> Result<(), Error> {
-        let counts = self.keyspace.shard_keys(shard).name(Key::Counts);
+        let counts = self.keyspace.shard_keys(shard).name(key::COUNTS);
         for _ in 0..ERASE_ATTEMPTS_MAX {
             let mut pipeline = Pipeline::new();
             pipeline.cmd("HKEYS").arg(&counts);

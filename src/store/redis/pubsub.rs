@@ -1,7 +1,7 @@
 //! Hints between processes over one pub/sub channel of the deployment.
 
 use super::connection::Connection;
-use super::key::{Key, Keyspace};
+use super::key::{self, Keyspace};
 use super::{Error, Options};
 use crate::limit::HINTS_RESUBSCRIBE_INTERVAL;
 use crate::model::{Hint, Timestamp};
@@ -32,7 +32,7 @@ impl RedisNotifier {
             "{:x} {} {}",
             self.process,
             hint.least_due.as_millis(),
-            self.keyspace.shard_keys(&hint.shard).name(Key::Meta)
+            self.keyspace.shard_keys(&hint.shard).name(key::META)
         )
     }
 

@@ -1,7 +1,7 @@
 //! Questions of people about the messages in Redis: a scan for shards, and plain reads.
 
 use super::Redis;
-use super::key::Key;
+use super::key;
 use super::reply::{text, texts};
 use crate::limit::SCAN_KEYS_PER_STEP;
 use crate::model::{Cursor, ShardId};
@@ -53,7 +53,7 @@ impl StoreQuery for Redis {
         for (shard, id) in ids {
             pipeline
                 .cmd("HGET")
-                .arg(self.keyspace.shard_keys(shard).name(Key::Ids))
+                .arg(self.keyspace.shard_keys(shard).name(key::IDS))
                 .arg(&**id);
         }
         let values = self.connection.send(&pipeline).await?;

@@ -7,8 +7,8 @@ use crate::model::{
     Cursor, Level, Progress, Slice, SourceIdentity, Timestamp, Watermark, WorkerId,
 };
 use crate::store::{
-    Acquired, Advanced, Appended, Error, Ledger, Lineage, LiveWorker, Opened, Renewed, Replaced,
-    SliceCount, StoredShard, TailRun, Tailed,
+    Acquired, Advanced, Appended, Error, Ledger, Listed, LiveWorker, Opened, Renewed, Replaced,
+    RunEntry, SliceCount, StoredShard, TailRun, Tailed,
 };
 use redis::Value;
 use std::time::Duration;
@@ -79,7 +79,7 @@ impl Reply {
     }
 
     fn state(&mut self) -> Result<StoredShard, Error> {
-        Ok(self.part(parse_state)?.0)
+        self.part(parse_state)
     }
 
     fn tail_runs(&mut self) -> Result<Vec<TailRun>, Error> {
@@ -124,17 +124,58 @@ impl Reply {
         })
     }
 
-    pub(super) fn known_state(self) -> Result<Option<StoredShard>, Error> {
-        Ok(self.state_and_lineage()?.map(|(state, _)| state))
-    }
-
     /// `None`: unknown shard.
-    pub(super) fn state_and_lineage(mut self) -> Result<Option<(StoredShard, Lineage)>, Error> {
+    pub(super) fn known_state(mut self) -> Result<Option<StoredShard>, Error> {
         match self.tag.as_str() {
-            "state" => self.part(parse_state).map(Some),
+            "state" => self.state().map(Some),
             "unknown" => Ok(None),
             _ => self.unexpected_tag(),
         }
+    }
+
+    /// `slices` are those of the call. The names that they had before the call were read at the
+    /// watermark `before`: only runs below the lower watermark are complete.
+    pub(super) fn listed(
+        mut self,
+        before: Watermark,
+        slices: &[Slice],
+        limit: usize,
+    ) -> Result<Listed, Error> {
+        match self.tag.as_str() {
+            "runs" => {}
+            "unknown" => return Ok(Listed::Unknown),
+            _ => return self.unexpected_tag(),
+        }
+        let watermark = self.watermark()?.min(before);
+        let lineage = codec::parse_lineage(&self.text()?);
+        let mut runs = Vec::new();
+        while !self.parts.as_slice().is_empty() {
+            let number: usize = self.number()?;
+            let name = codec::parse_index_member(&self.text()?);
+            let least_due = codec::parse_score(&self.text()?);
+            // Index and pool of each slice follow two other keys.
+            let slice = number.checked_sub(3).and_then(|at| slices.get(at / 2));
+            runs.extend(
+                slice
+                    .zip(name)
+                    .zip(least_due)
+                    .map(|((slice, name), least_due)| RunEntry {
+                        slice: *slice,
+                        name,
+                        least_due,
+                    }),
+            );
+        }
+        let place = |run: &RunEntry| (run.least_due, run.name.least_offset());
+        runs.sort_by(|a, b| place(a).cmp(&place(b)).then_with(|| a.name.cmp(&b.name)));
+        let has_more = runs.len() > limit;
+        runs.truncate(limit);
+        Ok(Listed::Runs {
+            watermark,
+            lineage,
+            runs,
+            has_more,
+        })
     }
 
     pub(super) fn acquired(mut self) -> Result<Acquired, Error> {
@@ -233,20 +274,13 @@ impl Reply {
     }
 }
 
-/// The parts of a state: identity, watermark, claimed, delivered, ledger, lineage, counts.
-fn parse_state(value: Value) -> Option<(StoredShard, Lineage)> {
+/// The parts of a state are listed in `lua/state.lua`.
+fn parse_state(value: Value) -> Option<StoredShard> {
     let Value::Array(parts) = value else {
         return None;
     };
-    let [
-        identity,
-        watermark,
-        claimed,
-        delivered,
-        ledger,
-        lineage,
-        counts,
-    ] = <[Value; 7]>::try_from(parts).ok()?;
+    let [identity, watermark, claimed, delivered, ledger, counts] =
+        <[Value; 6]>::try_from(parts).ok()?;
     let watermark = codec::parse_watermark(&text(watermark)?)?;
     let mut shard = StoredShard {
         identity: SourceIdentity(text(identity)?.into()),
@@ -273,7 +307,7 @@ fn parse_state(value: Value) -> Option<(StoredShard, Lineage)> {
     }
     shard.slices.sort_by_key(|count| count.slice);
     shard.ledger = codec::parse_ledger(&text(ledger)?, &shard);
-    Some((shard, codec::parse_lineage(&text(lineage)?)))
+    Some(shard)
 }
 
 /// Stands for a slice with a level that this version does not know. Its messages count as far away.

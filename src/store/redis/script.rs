@@ -2,11 +2,11 @@
 //! script. `reply` reads their replies.
 
 use super::codec;
-use super::key::{self, Key, Keyspace};
+use super::key::{self, Keyspace};
 use crate::limit;
 use crate::model::{Lease, Progress, ShardId, Slice, WorkerId};
 use crate::run::{Run, RunName};
-use crate::store::{Advance, Append, IdChangeKind, NewShard, Quarantine, ReplaceRuns, Tail};
+use crate::store::{Advance, Append, IdChangeKind, List, NewShard, Quarantine, ReplaceRuns, Tail};
 use redis::{Cmd, ToRedisArgs};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -24,6 +24,7 @@ pub(super) enum Script {
     Quarantine,
     ReplaceRuns,
     State,
+    List,
     Tail,
     HeartbeatWorker,
     RemoveWorker,
@@ -33,7 +34,7 @@ pub(super) enum Script {
 
 /// The text of each script, in the order of [`Script`].
 #[rustfmt::skip]
-const SCRIPTS: [(Script, &str); 14] = [
+const SCRIPTS: [(Script, &str); 15] = [
     (Script::OpenShard, include_str!("../../../lua/open_shard.lua")),
     (Script::Append, include_str!("../../../lua/append.lua")),
     (Script::AcquireLease, include_str!("../../../lua/acquire_lease.lua")),
@@ -43,6 +44,7 @@ const SCRIPTS: [(Script, &str); 14] = [
     (Script::Quarantine, include_str!("../../../lua/quarantine.lua")),
     (Script::ReplaceRuns, include_str!("../../../lua/replace_runs.lua")),
     (Script::State, include_str!("../../../lua/state.lua")),
+    (Script::List, include_str!("../../../lua/list.lua")),
     (Script::Tail, include_str!("../../../lua/tail.lua")),
     (Script::HeartbeatWorker, include_str!("../../../lua/heartbeat_worker.lua")),
     (Script::RemoveWorker, include_str!("../../../lua/remove_worker.lua")),
@@ -135,11 +137,9 @@ impl Call {
         script: Script,
         keyspace: &Keyspace,
         shard: &ShardId,
-        keys: [Key<'_>; N],
+        keys: [&str; N],
     ) -> Self {
-        let mut call = Self::new(script, keyspace.shard_keys(shard).names(keys));
-        call.arg(key::LAYOUT_VERSION);
-        call
+        Self::on_slices(script, keyspace, shard, keys, std::iter::empty())
     }
 
     /// Like [`Call::on_shard`], followed by index and pool of each slice.
@@ -147,11 +147,11 @@ impl Call {
         script: Script,
         keyspace: &Keyspace,
         shard: &ShardId,
-        keys: [Key<'_>; N],
+        keys: [&str; N],
         slices: impl Iterator<Item = Slice>,
     ) -> Self {
         let shard_keys = keyspace.shard_keys(shard);
-        let mut names = shard_keys.names(keys);
+        let mut names = shard_keys.names(&keys);
         let mut slice_numbers = BTreeMap::new();
         for slice in slices {
             slice_numbers.entry(slice).or_insert_with(|| {
@@ -190,7 +190,7 @@ impl Call {
     }
 
     pub(super) fn open(keyspace: &Keyspace, new: &NewShard) -> Self {
-        let mut call = Self::on_shard(Script::OpenShard, keyspace, &new.shard, Key::OF_EVERY_SHARD);
+        let mut call = Self::on_shard(Script::OpenShard, keyspace, &new.shard, key::OF_EVERY_SHARD);
         call.arg(&*new.identity.0)
             .arg(codec::watermark_hex(new.watermark))
             .arg(new.delivered.to_hex());
@@ -202,7 +202,7 @@ impl Call {
             Script::Append,
             keyspace,
             &append.shard,
-            [Key::Meta, Key::Counts, Key::Tail, Key::Ids, Key::Cancelled],
+            [key::META, key::COUNTS, key::TAIL, key::IDS, key::CANCELLED],
             append.runs.iter().map(|run| run.slice),
         );
         call.arg(codec::watermark_hex(append.from))
@@ -230,14 +230,14 @@ impl Call {
         lease: &Lease,
         length: Duration,
     ) -> Self {
-        let keys = [Key::Meta, Key::Counts];
+        let keys = [key::META, key::COUNTS];
         let mut call = Self::on_shard(script, keyspace, &lease.shard, keys);
         call.arg(lease.token.to_string()).arg(millis(length));
         call
     }
 
     pub(super) fn release(keyspace: &Keyspace, lease: &Lease) -> Self {
-        let mut call = Self::on_shard(Script::ReleaseLease, keyspace, &lease.shard, [Key::Meta]);
+        let mut call = Self::on_shard(Script::ReleaseLease, keyspace, &lease.shard, [key::META]);
         call.arg(lease.token.to_string());
         call
     }
@@ -247,7 +247,7 @@ impl Call {
             Script::Advance,
             keyspace,
             &advance.lease.shard,
-            [Key::Meta, Key::Counts, Key::Ids, Key::Cancelled],
+            [key::META, key::COUNTS, key::IDS, key::CANCELLED],
             advance.deletes.iter().map(|(slice, _)| *slice),
         );
         let claim_due = advance
@@ -279,7 +279,7 @@ impl Call {
             Script::Quarantine,
             keyspace,
             &quarantine.lease.shard,
-            [Key::Meta, Key::Counts, Key::Quarantine],
+            [key::META, key::COUNTS, key::QUARANTINE],
             quarantine.runs.iter().map(|(slice, _)| *slice),
         );
         call.arg(quarantine.lease.token.to_string());
@@ -296,7 +296,7 @@ impl Call {
             Script::ReplaceRuns,
             keyspace,
             &request.lease.shard,
-            [Key::Meta, Key::Counts],
+            [key::META, key::COUNTS],
             inputs.chain(outputs),
         );
         call.arg(request.lease.token.to_string())
@@ -312,11 +312,25 @@ impl Call {
     }
 
     pub(super) fn state(keyspace: &Keyspace, shard: &ShardId) -> Self {
-        Self::on_shard(Script::State, keyspace, shard, [Key::Meta, Key::Counts])
+        Self::on_shard(Script::State, keyspace, shard, [key::META, key::COUNTS])
+    }
+
+    /// `slices` are ordered by their least due.
+    pub(super) fn list(keyspace: &Keyspace, list: &List, slices: &[Slice]) -> Self {
+        let keys = [key::META, key::COUNTS];
+        let slices = slices.iter().copied();
+        let mut call = Self::on_slices(Script::List, keyspace, &list.shard, keys, slices.clone());
+        call.arg(codec::due_score(list.from))
+            .arg(codec::due_score(list.until))
+            .arg(list.limit.min(limit::REQUESTED_RUNS_MAX));
+        for slice in slices {
+            call.arg(codec::due_score(slice.least_due()));
+        }
+        call
     }
 
     pub(super) fn tail(keyspace: &Keyspace, tail: &Tail) -> Self {
-        let keys = [Key::Meta, Key::Tail];
+        let keys = [key::META, key::TAIL];
         let mut call = Self::on_shard(Script::Tail, keyspace, &tail.shard, keys);
         call.arg(codec::watermark_hex(tail.after))
             .arg(tail.limit.min(limit::REQUESTED_RUNS_MAX));
@@ -351,9 +365,9 @@ impl Call {
     /// `fields`: the fields of `counts` when it was read.
     pub(super) fn erase(keyspace: &Keyspace, shard: &ShardId, fields: &[String]) -> Self {
         let keys = keyspace.shard_keys(shard);
-        let mut names = keys.names(Key::OF_EVERY_SHARD);
+        let mut names = keys.names(&key::OF_EVERY_SHARD);
         for field in fields {
-            names.extend(keys.names([Key::Slice(field), Key::Pool(field)]));
+            names.extend([keys.slice(field), keys.pool(field)]);
         }
         let foreign: Vec<String> = names.iter().map(|name| key::foreign_key(name)).collect();
         names.extend(foreign);
@@ -447,7 +461,7 @@ mod tests {
         for (script, text) in SCRIPTS {
             let expected = match script {
                 Script::OpenShard | Script::Append | Script::ReplaceRuns => "#!lua",
-                Script::State | Script::Tail => "#!lua flags=no-writes",
+                Script::State | Script::List | Script::Tail => "#!lua flags=no-writes",
                 _ => "#!lua flags=allow-oom",
             };
             assert_eq!(text.lines().next(), Some(expected), "{script:?}");

@@ -22,6 +22,7 @@
 
 use crate::model::OutcomeCounts;
 use crate::store::StoredShard;
+use serde::{Deserialize, Serialize};
 
 /// The ledger of one shard, as it is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,11 +57,6 @@ impl Ledger {
         self.outcomes.add(outcomes);
     }
 
-    /// Records that messages were finished which the ledger cannot place.
-    pub(crate) fn mark_uncertain(&mut self) {
-        self.is_uncertain = true;
-    }
-
     /// Records that runs with `removed` messages were deleted, and runs with `added` messages took
     /// their place.
     pub(crate) fn runs_removed(&mut self, removed: u64, added: u64) {
@@ -92,10 +88,12 @@ impl Ledger {
     }
 }
 
-/// A ledger as people see it: the parts add up to `accepted`, except for `difference`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A ledger as people see it: the parts add up to `accepted`, except for `difference`. Part of the
+/// JSON of `postdate ledger`: its fields are never renamed or removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Balance {
     pub(crate) accepted: u64,
+    #[serde(flatten)]
     pub(crate) outcomes: OutcomeCounts,
     /// Messages in quarantine that had no outcome before.
     pub(crate) quarantined: u64,
@@ -103,7 +101,8 @@ pub(crate) struct Balance {
     /// Accepted minus all other counts. Positive: messages are missing. Negative: more messages
     /// were finished than accepted.
     pub(crate) difference: i64,
-    /// The difference means nothing yet.
+    /// The store or a timer lost outcomes. The difference means nothing until the shard is empty.
+    #[serde(rename = "unsure")]
     pub(crate) is_uncertain: bool,
 }
 
@@ -135,6 +134,16 @@ impl Balance {
             difference,
             is_uncertain,
         }
+    }
+
+    /// Adds the numbers of another shard.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.accepted += other.accepted;
+        self.outcomes.add(other.outcomes);
+        self.quarantined += other.quarantined;
+        self.pending += other.pending;
+        self.difference += other.difference;
+        self.is_uncertain |= other.is_uncertain;
     }
 
     /// All numbers but the difference: accepted, delivered, cancelled, dead-lettered, quarantined,

@@ -1,20 +1,17 @@
 //! The lineage of a shard: which ingress epochs appended to it, and how often its runs were
 //! replaced. A timer uses it to detect that the store lost writes. Pure.
 //!
-//! A failover of the store may lose its last writes. The watermark shows the loss only until an
-//! ingress has appended the lost messages again, and never shows a lost replacement of runs. After
-//! that, the store holds the same messages in other runs. A timer that continues with its loaded
-//! runs would never list some of the new ones. Therefore the store keeps:
+//! After a failover the watermark shows lost writes only until an ingress has appended the lost
+//! messages again, in other runs. It never shows a lost replacement of runs. A timer that kept its
+//! loaded runs would miss the new ones. Therefore the store keeps:
 //!
-//! - the *epoch* of the last append. An ingress starts a new epoch whenever it starts at a watermark
-//!   that the store told it. Only such an epoch can append lost messages again, and it starts before
-//!   the messages that a timer has seen;
-//! - the epoch before it, so that a timer notices an epoch that it missed between two polls;
+//! - the *epoch* of the last append, and the one before it. An ingress starts a new epoch whenever
+//!   it starts at a watermark that the store told it. Only such an epoch can append lost messages
+//!   again, and it starts before the messages that a timer has seen;
 //! - the number of replacements. A replacement requires that its author knows the number, so a
 //!   rolled back number is never counted up unnoticed.
 //!
-//! The scheme is that of Kafka's leader epochs. A missing field means the default value: a shard
-//! without appends and replacements, or one that a version without lineages wrote.
+//! The scheme is that of Kafka's leader epochs. A missing field means the default value.
 
 use crate::model::Watermark;
 

@@ -118,7 +118,7 @@ impl ShardMeta {
             self.ledger.add_outcomes(request.outcomes, is_known);
             self.delivered = delivered;
         } else {
-            self.ledger.mark_uncertain();
+            self.ledger.is_uncertain = true;
         }
     }
 

@@ -5,7 +5,7 @@ use super::key;
 use super::*;
 
 /// Opens the database without the store.
-fn with_tables<T>(test: &mut TestStore, body: impl FnOnce(&Tables) -> T) -> T {
+pub(super) fn with_tables<T>(test: &mut TestStore, body: impl FnOnce(&Tables) -> T) -> T {
     test.store = None;
     let folder = DataDir::lock(test.folder.path()).unwrap();
     let answer = body(&folder.open(&FileSizes::DEFAULT).unwrap());
