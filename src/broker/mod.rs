@@ -5,6 +5,7 @@
 //! returned comes with the next call.
 
 mod event_queue;
+pub(crate) mod inspection;
 pub(crate) mod kafka;
 pub(crate) mod nats;
 mod transactions;

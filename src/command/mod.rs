@@ -7,7 +7,6 @@ mod page;
 mod pending;
 mod reset;
 mod send;
-mod subject;
 
 pub(crate) use check::check;
 pub(crate) use demo::demo;
@@ -42,9 +41,8 @@ pub(crate) fn complete(completion: &CompletionArgs) -> Result<Outcome> {
 }
 
 fn run<T>(command: impl Future<Output = Result<T>>) -> Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build()?;
     let outcome = runtime.block_on(command);
     // Dropping the runtime would wait for pending name look-ups to time out.
     runtime.shutdown_background();

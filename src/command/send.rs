@@ -2,22 +2,21 @@
 //!
 //! It refuses records that the service would refuse, using the same parser.
 
-use super::page::{Page, Side, Table, Tone, moment, print, relative};
+use super::page::{Page, Tone, print};
 use super::pending::{Source, json};
-use super::{Outcome, Refused, run, subject};
-use crate::broker::{
-    DeliveryFailure, DeliveryReport, FailureKind, OutgoingRecord, SendResult, Target,
-};
-use crate::cli;
+use super::{Outcome, Refused, run};
+use crate::broker::{DeliveryFailure, FailureKind, OutgoingRecord, SendResult, Target};
+use crate::cli::SendArgs;
 use crate::clock::{Clock, WallClock};
-use crate::config::{self, Config};
-use crate::health::{Health, HealthPart};
+use crate::config::{self, BrokerKind, Config};
+use crate::health::Health;
 use crate::limit::{COMMAND_DELIVERY_TIMEOUT, COMMAND_PAYLOAD_BYTES_MAX, COMMAND_REPORT_TIMEOUT};
 use crate::model::header::push_header;
 use crate::model::header_name::{ControlHeader, SUBJECT};
+use crate::model::readable::{moment, relative};
 use crate::model::{
     DeadLetterReason, Headers, Offset, OriginFormat, ParsedRecord, Partition, Record, RoutingRules,
-    ShardId, Timestamp, parse_record,
+    ShardId, Timestamp, filter_covers, is_subject, parse_record, split_source_topic,
 };
 use crate::role::{Cluster, TargetOptions, TargetPurpose, routing_rules};
 use anyhow::{Context, Result, bail};
@@ -47,65 +46,56 @@ struct Receipt {
 /// A record that the service will accept.
 struct Draft {
     headers: Vec<u8>,
+    payload: Option<Vec<u8>>,
     /// `None` for a cancel.
     due: Option<Timestamp>,
 }
 
 /// Sends the message of the command line and prints where it was stored.
-pub(crate) fn send(config: &Config, send: &cli::SendArgs) -> Result<Outcome> {
-    let source = config.routes.get(&send.route).map(|route| &route.source);
-    let (by_subject, subject) = source
-        .map(|source| subject::of(source, send))
-        .transpose()?
-        .flatten()
-        .unzip();
-    let first = source.and_then(|source| source.topics.first());
-    let topic = by_subject
-        .or(send.topic.clone())
-        .or(first.cloned())
-        .unwrap_or_default();
+pub(crate) fn send(config: &Config, send: &SendArgs) -> Result<Outcome> {
+    let (topic, subject) = match config.routes.get(&send.route) {
+        Some(route) => place(&route.source, send)?,
+        None => Default::default(),
+    };
     config.check_source(&send.route, &topic)?;
     let rules = routing_rules(config, &send.route);
-    let shard = ShardId::new(
-        send.route.as_str(),
-        Partition::new(topic.as_str(), send.partition.unwrap_or(0)),
-    );
-    let (origins, now) = (
-        OriginFormat::new(&config.deployment, &shard),
-        WallClock.now(),
-    );
-    let payload = payload(send)?;
+    let now = WallClock.now();
+    let origins = origins(config, send, &topic, send.partition.unwrap_or(0));
     let draft = draft(
-        (send, subject.as_deref()),
-        (&origins, &rules),
-        payload.as_deref(),
+        send,
+        subject.as_deref(),
+        &origins,
+        &rules,
+        payload(send)?,
         now,
     )?;
-    let receipt = Receipt {
+    let headers = Headers::from_block(&draft.headers);
+    let target = rules
+        .targets
+        .resolve(send.to.as_deref(), origins.topic(), headers);
+    let mut receipt = Receipt {
         route: send.route.clone(),
         topic,
         key: send.key.clone(),
         id: send.id.clone(),
         cancel: draft.due.is_none(),
-        target: draft
-            .due
-            .and_then(|_| target_of(send, &draft, (&origins, &rules))),
+        target: draft.due.and(target.ok()).map(Cow::into_owned),
         due_ms: draft.due.map(Timestamp::as_millis),
         due: draft.due.map(Timestamp::to_rfc3339),
         ..Receipt::default()
     };
-    let (receipt, note) = run(async {
-        let (partition, note) = lead(config, send, &receipt.topic).await;
-        Ok((
-            deliver(
-                config,
-                (send, partition, subject.as_deref()),
-                (&draft, payload.as_deref()),
-                receipt,
-            )
-            .await?,
-            note,
-        ))
+    let note = run(async {
+        let (partition, note) = partition(config, send, &receipt.topic).await;
+        let topic = subject.as_deref().unwrap_or(&receipt.topic);
+        let partition = partition.filter(|_| subject.is_none());
+        if let Some((partition, offset)) = deliver(config, send, &draft, topic, partition).await? {
+            let origins = self::origins(config, send, &receipt.topic, partition);
+            let mut origin = String::new();
+            origins.append_origin(offset, &mut origin);
+            receipt.origin = Some(origin).filter(|_| !receipt.cancel);
+            (receipt.partition, receipt.offset) = (Some(partition), Some(offset.0));
+        }
+        Ok(note)
     })?;
     print(&if send.json {
         json(&receipt)?
@@ -118,224 +108,207 @@ pub(crate) fn send(config: &Config, send: &cli::SendArgs) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// The target to which the service will deliver the message.
-fn target_of(
-    send: &cli::SendArgs,
-    draft: &Draft,
-    (origins, rules): (&OriginFormat, &RoutingRules),
-) -> Option<String> {
-    let headers = Headers::from_block(&draft.headers);
-    rules
-        .targets
-        .resolve(send.to.as_deref(), origins.topic(), headers)
-        .ok()
-        .map(Cow::into_owned)
-}
-
-/// Returns the partition, or `None` to let the key choose, and a note for the user. A cancel or
-/// replacement works only on the partition of the pending message. Its producer may use another
-/// partitioner, so look the id up.
-async fn lead(config: &Config, send: &cli::SendArgs, topic: &str) -> (Option<i32>, Option<String>) {
-    let Some(id) = send.id.as_ref().filter(|_| send.partition.is_none()) else {
-        return (send.partition, None);
-    };
-    let found = async {
-        Source::open(config)
-            .await?
-            .found(id, Some(&send.route))
-            .await
-    };
-    let search = match tokio::time::timeout(COMMAND_DELIVERY_TIMEOUT, found).await {
-        Ok(Ok(search)) => search,
-        Ok(Err(error)) => return (None, Some(unled(id, &format!("{error:#}")))),
-        Err(_) => return (None, Some(unled(id, "the store does not answer"))),
-    };
-    let partitions: Vec<i32> = search
-        .found
-        .iter()
-        .filter(|place| place.topic == topic)
-        .map(|place| place.partition)
-        .collect();
-    match partitions[..] {
-        [partition] => (Some(partition), None),
-        [] if send.cancel => (
-            None,
-            Some(format!(
-                "nothing waits under the id {id} now: the cancel went where its key leads"
-            )),
-        ),
-        [] => (None, None),
-        _ => (
-            None,
-            Some(format!(
-                "messages wait under the id {id} on partitions {partitions:?}: choose with --partition, else the key does"
-            )),
-        ),
-    }
-}
-
-fn unled(id: &str, why: &str) -> String {
-    format!(
-        "where the id {id} waits could not be looked up, so the record went where its key leads: {why}"
+fn origins(config: &Config, send: &SendArgs, topic: &str, partition: i32) -> OriginFormat {
+    let partition = Partition::new(topic, partition);
+    OriginFormat::new(
+        &config.deployment,
+        &ShardId::new(send.route.as_str(), partition),
     )
 }
 
-fn payload(send: &cli::SendArgs) -> Result<Option<Vec<u8>>> {
-    let read = |reader: &mut dyn Read| -> Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        reader
-            .take(COMMAND_PAYLOAD_BYTES_MAX + 1)
-            .read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > COMMAND_PAYLOAD_BYTES_MAX {
+/// The source topic, and the subject if the route reads NATS.
+fn place(source: &config::Source, send: &SendArgs) -> Result<(String, Option<String>), Refused> {
+    if source.kind == BrokerKind::Kafka {
+        if send.subject.is_some() {
+            let text = "--subject is for a route that reads NATS; this one reads topics";
+            return Err(Refused(text.to_owned()));
+        }
+        let topic = send.topic.as_ref().or(source.topics.first()).cloned();
+        return Ok((topic.unwrap_or_default(), None));
+    }
+    let filters = source
+        .topics
+        .iter()
+        .filter_map(|topic| split_source_topic(topic));
+    let filters: Vec<&str> = filters.map(|(_, filter)| filter).collect();
+    let known = filters.join(", ");
+    let subject = match (&send.subject, filters.as_slice()) {
+        (Some(subject), _) => subject.as_str(),
+        (None, [only]) if is_subject(only) => only,
+        (None, _) => {
             return Err(Refused(format!(
-                "the payload has more than {COMMAND_PAYLOAD_BYTES_MAX} bytes"
-            ))
-            .into());
+                "say to which subject, with --subject; the route reads {known}"
+            )));
         }
-        Ok(bytes)
     };
-    let bytes = match (&send.file, send.payload.as_deref()) {
-        (Some(file), _) => {
-            let mut file_in = std::fs::File::open(file)
-                .map_err(|error| Refused(format!("--file {}: {error}", file.display())))?;
-            read(&mut file_in)?
+    let takes = |topic: &&String| {
+        let filter = split_source_topic(topic).map(|(_, filter)| filter);
+        is_subject(subject) && filter.is_some_and(|filter| filter_covers(filter, subject))
+    };
+    match source.topics.iter().find(takes) {
+        Some(topic) => Ok((topic.clone(), Some(subject.to_owned()))),
+        None => Err(Refused(format!(
+            "the route does not read the subject {subject:?}; it reads {known}"
+        ))),
+    }
+}
+
+/// Returns the partition, or `None` to let the key choose, and a note for the user. A cancel or
+/// replacement works only on the partition of the waiting message. Its producer may use another
+/// partitioner, so look the id up.
+async fn partition(config: &Config, send: &SendArgs, topic: &str) -> (Option<i32>, Option<String>) {
+    let Some(id) = send.id.as_ref().filter(|_| send.partition.is_none()) else {
+        return (send.partition, None);
+    };
+    let find = async {
+        Source::open(config)
+            .await?
+            .find(id, Some(&send.route))
+            .await
+    };
+    let found = match tokio::time::timeout(COMMAND_DELIVERY_TIMEOUT, find).await {
+        Ok(Ok(search)) => Ok(search.found),
+        Ok(Err(error)) => Err(format!("{error:#}")),
+        Err(_) => Err("the store does not answer".to_owned()),
+    };
+    let found = match found {
+        Ok(found) => found.into_iter().filter(|place| place.topic == topic),
+        Err(why) => {
+            return (
+                None,
+                Some(format!(
+                    "where the id {id} waits could not be looked up, so the record went where its key leads: {why}"
+                )),
+            );
         }
-        (None, Some("-")) => read(&mut std::io::stdin().lock()).context("standard input")?,
-        (None, Some(text)) => text.as_bytes().to_vec(),
+    };
+    let partitions: Vec<i32> = found.map(|place| place.partition).collect();
+    let note = match partitions[..] {
+        [partition] => return (Some(partition), None),
+        [] if send.cancel => {
+            format!("nothing waits under the id {id} now: the cancel went where its key leads")
+        }
+        [] => return (None, None),
+        _ => format!(
+            "messages wait under the id {id} on partitions {partitions:?}: choose with --partition, else the key does"
+        ),
+    };
+    (None, Some(note))
+}
+
+fn payload(send: &SendArgs) -> Result<Option<Vec<u8>>> {
+    let mut reader: Box<dyn Read> = match (&send.file, send.payload.as_deref()) {
+        (Some(file), _) => match std::fs::File::open(file) {
+            Ok(file) => Box::new(file),
+            Err(error) => {
+                return Err(Refused(format!("--file {}: {error}", file.display())).into());
+            }
+        },
+        (None, Some("-")) => Box::new(std::io::stdin()),
+        (None, Some(text)) => return Ok(Some(text.as_bytes().to_vec())),
         (None, None) => return Ok(None),
     };
+    let mut bytes = Vec::new();
+    let limit = COMMAND_PAYLOAD_BYTES_MAX;
+    let read = reader.by_ref().take(limit + 1).read_to_end(&mut bytes);
+    if read.context("cannot read the payload")? as u64 > limit {
+        return Err(Refused(format!("the payload has more than {limit} bytes")).into());
+    }
     Ok(Some(bytes))
 }
 
 /// Builds the record and parses it as the service does.
 fn draft(
-    (send, subject): (&cli::SendArgs, Option<&str>),
-    (origins, rules): (&OriginFormat, &RoutingRules),
-    payload: Option<&[u8]>,
+    send: &SendArgs,
+    subject: Option<&str>,
+    origins: &OriginFormat,
+    rules: &RoutingRules,
+    payload: Option<Vec<u8>>,
     now: Timestamp,
-) -> std::result::Result<Draft, Refused> {
-    let mut own = own_headers(send)?;
-    // The service sees the NATS subject as a header.
-    own.extend(subject.map(|subject| (SUBJECT, subject)));
-    let when = [
-        (ControlHeader::After, &send.delay),
-        (ControlHeader::At, &send.at),
-    ];
-    let when: Vec<_> = when
-        .into_iter()
-        .filter_map(|(control, value)| Some((control, value.clone()?)))
-        .collect();
-    let admitted = |when: &[(ControlHeader, String)]| -> std::result::Result<Draft, Refused> {
-        let headers = block(send, &own, when);
-        let key = send.key.as_deref().map(str::as_bytes);
+) -> Result<Draft, Refused> {
+    let parse = |when: &[(ControlHeader, &str)]| {
+        let headers = headers(send, subject, when)?;
         let record = Record {
             offset: Offset(0),
             timestamp: Some(now),
-            key,
-            payload,
+            key: send.key.as_deref().map(str::as_bytes),
+            payload: payload.as_deref(),
             headers: Headers::from_block(&headers),
         };
         let due = match parse_record(&record, origins, rules) {
             ParsedRecord::Message { due, .. } => Some(due),
             ParsedRecord::Cancel { .. } => None,
-            ParsedRecord::Rejected(refusal) => {
+            ParsedRecord::Rejected(rejection) => {
                 return Err(Refused(format!(
                     "not sent, for the service would make a dead letter of it ({}): {}",
-                    refusal.reason.code(),
-                    refusal.detail
+                    rejection.reason.code(),
+                    rejection.detail
                 )));
             }
         };
-        Ok(Draft { headers, due })
+        Ok((headers, due))
     };
-    let draft = admitted(&when)?;
+    let after = send
+        .delay
+        .as_deref()
+        .map(|delay| (ControlHeader::After, delay));
+    let at = send.at.as_deref().map(|at| (ControlHeader::At, at));
+    let when: Vec<_> = after.into_iter().chain(at).collect();
+    let mut parsed = parse(&when)?;
     // The service counts a delay from the record's timestamp, which the broker may set. An absolute
     // time keeps the printed due time true.
-    match draft.due {
-        Some(due) if send.delay.is_some() => {
-            admitted(&[(ControlHeader::At, due.as_millis().to_string())])
-        }
-        _ => Ok(draft),
+    if let (Some(due), Some(_)) = (parsed.1, after) {
+        parsed = parse(&[(ControlHeader::At, &due.as_millis().to_string())])?;
     }
+    let (headers, due) = parsed;
+    Ok(Draft {
+        headers,
+        payload,
+        due,
+    })
 }
 
-fn own_headers(send: &cli::SendArgs) -> std::result::Result<Vec<(&str, &str)>, Refused> {
-    let pairs = send.headers.iter().map(|header| {
-        let pair = header.split_once('=').filter(|(name, _)| !name.is_empty());
-        pair.ok_or_else(|| Refused(format!("--header {header:?}: write NAME=VALUE")))
-    });
-    pairs.collect()
-}
-
-/// Encodes the record's headers: the message's own first, then the control headers.
-fn block(send: &cli::SendArgs, own: &[(&str, &str)], when: &[(ControlHeader, String)]) -> Vec<u8> {
+/// Encodes the record's headers: the message's own first, then the control headers. The service
+/// sees the NATS subject as a header.
+fn headers(
+    send: &SendArgs,
+    subject: Option<&str>,
+    when: &[(ControlHeader, &str)],
+) -> Result<Vec<u8>, Refused> {
     let mut block = Vec::new();
     let mut push =
         |name: &str, value: &str| push_header(&mut block, name.as_bytes(), Some(value.as_bytes()));
-    own.iter().for_each(|(name, value)| push(name, value));
-    when.iter()
-        .for_each(|(control, value)| push(control.name(), value));
-    send.to
-        .iter()
-        .for_each(|target| push(ControlHeader::To.name(), target));
-    send.id
-        .iter()
-        .for_each(|id| push(ControlHeader::Id.name(), id));
-    if send.cancel {
-        push(ControlHeader::Op.name(), "cancel");
+    for header in &send.headers {
+        let pair = header.split_once('=').filter(|(name, _)| !name.is_empty());
+        let unnamed = || Refused(format!("--header {header:?}: write NAME=VALUE"));
+        let (name, value) = pair.ok_or_else(unnamed)?;
+        push(name, value);
     }
-    block
+    let to = send.to.as_deref().map(|to| (ControlHeader::To, to));
+    let id = send.id.as_deref().map(|id| (ControlHeader::Id, id));
+    let op = send.cancel.then_some((ControlHeader::Op, "cancel"));
+    let controls = when.iter().copied().chain(to).chain(id).chain(op);
+    let controls = controls.map(|(control, value)| (control.name(), value));
+    for (name, value) in subject
+        .map(|subject| (SUBJECT, subject))
+        .into_iter()
+        .chain(controls)
+    {
+        push(name, value);
+    }
+    Ok(block)
 }
 
+/// Sends the record. Returns its partition and offset if the broker reports them.
 async fn deliver(
     config: &Config,
-    (send, partition, subject): (&cli::SendArgs, Option<i32>, Option<&str>),
-    (draft, payload): (&Draft, Option<&[u8]>),
-    receipt: Receipt,
-) -> Result<Receipt> {
-    let source = &config.routes[&send.route].source;
-    let name = &format!("{}.{}", source.kind.key(), source.cluster);
-    let health = Health::new();
-    let mut target =
-        target(config, source, health.register("send")).with_context(|| name.clone())?;
-    let record = OutgoingRecord {
-        topic: subject.unwrap_or(&receipt.topic),
-        partition: partition.filter(|_| subject.is_none()),
-        key: send.key.as_deref().map(str::as_bytes),
-        payload,
-        headers: Headers::from_block(&draft.headers),
-        keep_header: |name| name != SUBJECT.as_bytes(),
-        extra_headers: &[],
-    };
-    let report = match target.send(&record, 0) {
-        SendResult::Accepted => reported(&mut *target, &health).await?,
-        SendResult::QueueFull => bail!("not sent: the client takes nothing"),
-        SendResult::Failed(failure) => DeliveryReport {
-            ticket: 0,
-            position: None,
-            outcome: Err(failure),
-        },
-    };
-    target.close().await;
-    match report.outcome {
-        Ok(()) => Ok(placed(config, receipt, report.position)),
-        Err(failure) => {
-            let (topic, detail) = (&receipt.topic, &failure.detail);
-            match failure.kind {
-                FailureKind::Rejected => bail!("not sent: {name} refuses it for {topic}: {detail}"),
-                FailureKind::NotDelivered => {
-                    bail!("not sent: {name} does not take it for {topic} now: {detail}")
-                }
-                FailureKind::MaybeDelivered | FailureKind::ClientFailed => bail!(
-                    "{name} has not confirmed it within {} s: {detail}. It may have arrived all the same: look before you send it again",
-                    COMMAND_DELIVERY_TIMEOUT.as_secs()
-                ),
-            }
-        }
-    }
-}
-
-fn target(config: &Config, source: &config::Source, part: HealthPart) -> Result<Box<dyn Target>> {
+    send: &SendArgs,
+    draft: &Draft,
+    topic: &str,
+    partition: Option<i32>,
+) -> Result<Option<(i32, Offset)>> {
+    let cluster = Cluster::of(config, &config.routes[&send.route].source.cluster);
+    let (name, health) = (cluster.qualified_name(), Health::new());
     let options = TargetOptions {
         purpose: TargetPurpose::Command,
         in_flight_max: 1,
@@ -346,110 +319,94 @@ fn target(config: &Config, source: &config::Source, part: HealthPart) -> Result<
             WallClock.now().as_millis()
         ),
     };
-    Cluster::of(config, &source.cluster).target(options, part)
+    let target = cluster.target(options, health.register("send"));
+    let mut target = target.with_context(|| name.clone())?;
+    let record = OutgoingRecord {
+        topic,
+        partition,
+        key: send.key.as_deref().map(str::as_bytes),
+        payload: draft.payload.as_deref(),
+        headers: Headers::from_block(&draft.headers),
+        keep_header: |name| name != SUBJECT.as_bytes(),
+        extra_headers: &[],
+    };
+    let sent = match target.send(&record, 0) {
+        SendResult::Accepted => reported(&mut *target, &health).await?,
+        SendResult::QueueFull => bail!("not sent: the client takes nothing"),
+        SendResult::Failed(failure) => Err(failure),
+    };
+    target.close().await;
+    let DeliveryFailure { kind, detail, .. } = match sent {
+        Ok(position) => return Ok(position),
+        Err(failure) => failure,
+    };
+    match kind {
+        FailureKind::Rejected => bail!("not sent: {name} refuses it for {topic}: {detail}"),
+        FailureKind::NotDelivered => {
+            bail!("not sent: {name} does not take it for {topic} now: {detail}")
+        }
+        FailureKind::MaybeDelivered | FailureKind::ClientFailed => bail!(
+            "{name} has not confirmed it within {} s: {detail}. It may have arrived all the same: look before you send it again",
+            COMMAND_DELIVERY_TIMEOUT.as_secs()
+        ),
+    }
 }
 
 /// Waits for the delivery report. A client without a connection may never report, so the wait has a
 /// timeout.
-async fn reported(target: &mut dyn Target, health: &Health) -> Result<DeliveryReport> {
-    if let Ok(mut reports) =
-        tokio::time::timeout(COMMAND_REPORT_TIMEOUT, target.next_reports()).await
-    {
-        return reports.pop().context("the client reports on every record");
+async fn reported(
+    target: &mut dyn Target,
+    health: &Health,
+) -> Result<Result<Option<(i32, Offset)>, DeliveryFailure>> {
+    let reports = tokio::time::timeout(COMMAND_REPORT_TIMEOUT, target.next_reports()).await;
+    if let Ok(mut reports) = reports {
+        let report = reports
+            .pop()
+            .context("the client reports on every record")?;
+        return Ok(report.outcome.map(|()| report.position));
     }
-    let detail = health
-        .not_ready()
-        .pop()
-        .map_or_else(|| "no answer".to_owned(), |complaint| complaint.reason);
-    Ok(DeliveryReport {
-        ticket: 0,
-        position: None,
-        outcome: Err(DeliveryFailure {
-            kind: FailureKind::MaybeDelivered,
-            reason: DeadLetterReason::TimedOut,
-            detail,
-        }),
-    })
-}
-
-fn placed(config: &Config, receipt: Receipt, place: Option<(i32, Offset)>) -> Receipt {
-    let Some((partition, offset)) = place else {
-        return receipt;
-    };
-    let shard = ShardId::new(
-        receipt.route.as_str(),
-        Partition::new(receipt.topic.as_str(), partition),
-    );
-    let mut origin = String::new();
-    OriginFormat::new(&config.deployment, &shard).append_origin(offset, &mut origin);
-    let origin = Some(origin).filter(|_| !receipt.cancel);
-    Receipt {
-        partition: Some(partition),
-        offset: Some(offset.0),
-        origin,
-        ..receipt
-    }
+    let problem = health.not_ready().pop();
+    Ok(Err(DeliveryFailure {
+        kind: FailureKind::MaybeDelivered,
+        reason: DeadLetterReason::TimedOut,
+        detail: problem.map_or_else(|| "no answer".to_owned(), |problem| problem.reason),
+    }))
 }
 
 fn text(receipt: &Receipt, now: Timestamp, page: &Page) -> String {
-    let mut rows = Vec::new();
+    let topic = &receipt.topic;
     let place = match (receipt.partition, receipt.offset, &receipt.key) {
-        (Some(partition), Some(offset), _) => {
-            format!("{}/{partition} offset {offset}", receipt.topic)
-        }
-        (_, _, Some(key)) => format!("{} under the key {key}", receipt.topic),
-        _ => receipt.topic.clone(),
+        (Some(partition), Some(offset), _) => format!("{topic}/{partition} offset {offset}"),
+        (_, _, Some(key)) => format!("{topic} under the key {key}"),
+        _ => topic.clone(),
     };
-    rows.push((
-        if receipt.cancel {
+    let is_cancel = receipt.cancel;
+    let mut fields = vec![(
+        if is_cancel {
             "cancel sent to"
         } else {
             "sent to"
         },
         place,
-    ));
-    if let Some(due) = receipt.due_ms.map(Timestamp::from_millis) {
-        let when = if due.is_at_once() || due <= now {
-            "at once".to_owned()
-        } else {
-            relative(due, now)
-        };
-        rows.push((
-            "due",
-            if due.is_at_once() {
-                when
-            } else {
-                format!("{}  ({when})", moment(due))
-            },
-        ));
+    )];
+    let due = receipt.due_ms.map(Timestamp::from_millis);
+    fields.extend(due.map(|due| match due {
+        due if due.is_at_once() => ("due", "at once".to_owned()),
+        due if due <= now => ("due", format!("{}  (at once)", moment(due))),
+        due => ("due", format!("{}  ({})", moment(due), relative(due, now))),
+    }));
+    let (target, id, origin) = (&receipt.target, &receipt.id, &receipt.origin);
+    for (name, value) in [("target", target), ("id", id), ("origin", origin)] {
+        fields.extend(value.clone().map(|value| (name, value)));
     }
-    rows.extend(
-        receipt
-            .target
-            .iter()
-            .map(|target| ("target", target.clone())),
-    );
-    rows.extend(receipt.id.iter().map(|id| ("id", id.clone())));
-    rows.extend(
-        receipt
-            .origin
-            .iter()
-            .map(|origin| ("origin", origin.clone())),
-    );
-    let mut table = Table::new([Side::Left, Side::Left]);
-    for (name, value) in rows {
-        table.toned([(Tone::Faint, name.to_owned()), (Tone::Plain, value)]);
-    }
-    let mut text = table.print(page);
-    if receipt.cancel {
+    let mut text = page.fields(&fields);
+    if is_cancel {
         text += "It holds if the message still waits on this partition when the service reads it; what is being delivered is not stopped.\n";
     }
-    let due = receipt.due_ms.map(Timestamp::from_millis);
     if due.is_some_and(Timestamp::is_suspicious_due) {
-        text += &page.paint(
-            Tone::Odd,
-            "The due time lies before the year 2000: --at takes milliseconds, not seconds.\n",
-        );
+        let hint =
+            "The due time lies before the year 2000: --at takes milliseconds, not seconds.\n";
+        text += &page.paint(Tone::Odd, hint);
     }
     text
 }
@@ -464,7 +421,7 @@ mod tests {
 
     const NOW: i64 = 1_795_302_005_000;
 
-    fn parsed(line: &[&str]) -> cli::SendArgs {
+    fn parsed(line: &[&str]) -> SendArgs {
         let all = ["postdate", "send", "--config", "c", "--route", "orders"]
             .iter()
             .chain(line);
@@ -492,15 +449,17 @@ mod tests {
             &ShardId::new("orders", Partition::new("orders.delayed", 0)),
         );
         draft(
-            (&parsed(line), None),
-            (&origins, &rules),
-            Some(b"x"),
+            &parsed(line),
+            None,
+            &origins,
+            &rules,
+            Some(b"x".to_vec()),
             Timestamp::from_millis(NOW),
         )
         .map_err(|refused| refused.to_string())
     }
 
-    fn headers(draft: &Draft) -> Vec<(String, String)> {
+    fn pairs(draft: &Draft) -> Vec<(String, String)> {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         Headers::from_block(&draft.headers)
             .iter()
@@ -530,7 +489,7 @@ mod tests {
             ("postdate-id", "x"),
         ];
         assert_eq!(
-            headers(&draft),
+            pairs(&draft),
             expected.map(|(name, value)| (name.to_owned(), value.to_owned()))
         );
     }
@@ -540,7 +499,7 @@ mod tests {
         let draft = drafted(&["--cancel", "--id", "x", "--key", "k"]).unwrap();
         assert_eq!(draft.due, None);
         assert_eq!(
-            headers(&draft),
+            pairs(&draft),
             [("postdate-id", "x"), ("postdate-op", "cancel")]
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
         );

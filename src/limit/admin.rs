@@ -13,7 +13,7 @@ pub(crate) const ADMIN_QUERIES_MAX: usize = 4;
 /// Timeout of a query to the admin endpoint.
 pub(crate) const ADMIN_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of an admin response that a command reads: more than the largest report.
-pub(crate) const ADMIN_RESPONSE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+pub(crate) const ADMIN_RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// TLS handshakes that the admin endpoint runs at the same time.
 pub(crate) const ADMIN_HANDSHAKES_MAX: usize = 128;
 /// Timeout of a TLS handshake: less than a probe waits.

@@ -15,10 +15,10 @@ pub(crate) const COMMAND_PAYLOAD_BYTES_MAX: u64 = 256 * 1024 * 1024;
 pub(crate) const DEMO_TICK_INTERVAL: Duration = Duration::from_millis(100);
 /// Unacknowledged messages of the demo: some seconds' worth.
 pub(crate) const DEMO_IN_FLIGHT_MAX: usize = 1_000;
-/// Lines that the demo keeps until the next tick, of the log and of its own, and deliveries to show.
+/// Lines that the demo keeps until the next tick, and deliveries that it keeps to show.
 pub(crate) const DEMO_LINES_MAX: usize = 32;
-/// Characters that the demo keeps of a text in another producer's message.
-pub(crate) const DEMO_TEXT_CHARS_MAX: usize = 200;
+/// Bytes that the demo shows of the key and of the payload of a message.
+pub(crate) const DEMO_TEXT_BYTES_MAX: usize = 200;
 /// Timeout for the start of the service in a demo.
 pub(crate) const DEMO_START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for overdue messages at the end of a demo.

@@ -13,12 +13,14 @@
 //! | `dialect` | delay headers of other systems |
 //! | `routing` | where a message may go: targets, allow-lists, NATS subjects |
 //! | `protocol` | the values of the shard protocol, and their text forms |
+//! | `readable` | numbers, sizes and times as people read them |
 
 mod dialect;
 mod headers;
 mod message;
 mod parsing;
 mod protocol;
+pub(crate) mod readable;
 mod routing;
 mod shard;
 mod time;

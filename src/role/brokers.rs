@@ -1,11 +1,12 @@
 //! The registry of broker kinds: builds the clients of a configured cluster. A new kind of broker is
 //! one more variant of [`Cluster`].
 
+use crate::broker::inspection::Inspector;
 use crate::broker::kafka::{
     self, KafkaCatalog, KafkaSource, KafkaTarget, KafkaTransactionalProducers,
 };
 use crate::broker::nats::{self, NatsCatalog, NatsSource, NatsTarget};
-use crate::broker::{Catalog, Source, Target, TransactionalProducers};
+use crate::broker::{self, Catalog, Source, Target, TransactionalProducers};
 use crate::config::{self, BrokerKind, Config};
 use crate::health::HealthPart;
 use crate::limit::COMMAND_DELIVERY_TIMEOUT;
@@ -93,6 +94,16 @@ impl Cluster {
         })
     }
 
+    pub(crate) fn inspector(
+        &self,
+        health: HealthPart,
+    ) -> Result<Box<dyn Inspector>, broker::Error> {
+        Ok(match self {
+            Self::Kafka(cluster) => Box::new(KafkaCatalog::new(cluster, None, health)?),
+            Self::Nats(cluster) => Box::new(NatsCatalog::new(cluster, health)),
+        })
+    }
+
     pub(crate) fn target(
         &self,
         options: TargetOptions,
@@ -147,7 +158,7 @@ fn with_command_timeout(cluster: &kafka::Cluster) -> kafka::Cluster {
     cluster
 }
 
-pub(crate) fn kafka_cluster(config: &Config, name: &str) -> kafka::Cluster {
+fn kafka_cluster(config: &Config, name: &str) -> kafka::Cluster {
     let kafka = &config.kafka[name];
     let properties = kafka
         .properties

@@ -21,9 +21,7 @@ mod timer_threads;
 mod trace_thread;
 mod wiring;
 
-pub(crate) use brokers::{
-    Cluster, SourceOptions, TargetOptions, TargetPurpose, kafka_cluster, nats_cluster,
-};
+pub(crate) use brokers::{Cluster, SourceOptions, TargetOptions, TargetPurpose, nats_cluster};
 pub(crate) use store_factory::{StoreFactory, query_context, redis_options};
 pub(crate) use wiring::{catalog, routing_rules};
 

@@ -41,15 +41,7 @@ impl Telemetry {
     /// Installs logs on stderr, the metrics recorder, and a hook that logs panics.
     pub fn install(config: &crate::Config) -> anyhow::Result<Self> {
         let is_terminal = std::io::stderr().is_terminal();
-        Self::install_on(&config.log, is_terminal, std::io::stderr)
-    }
-
-    /// Like [`Telemetry::install`], with logs on `writer`. `is_terminal`: the writer shows colours.
-    pub(crate) fn install_on<W>(log: &Log, is_terminal: bool, writer: W) -> anyhow::Result<Self>
-    where
-        W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
-    {
-        let layer = layer(log, is_terminal, writer);
+        let layer = layer(&config.log, is_terminal, std::io::stderr);
         tracing_subscriber::registry()
             .with(layer)
             .try_init()

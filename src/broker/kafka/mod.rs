@@ -11,7 +11,7 @@
 //! | `source/` | The [`Source`](super::Source) port: two consumers on one thread. |
 //! | `producer/` | The [`Target`](super::Target) port, with failover after a fatal error. |
 //! | `transactions/` | The [`TransactionalProducers`](super::TransactionalProducers) port. |
-//! | `admin/` | The [`Catalog`](super::Catalog) port, and the description of a cluster. |
+//! | `admin/` | The [`Catalog`](super::Catalog) and `Inspector` ports. |
 //! | `contract` | Runs the broker contract against a real Kafka. |
 //! | `ffi/` | The librdkafka calls that the `rdkafka` crate has no safe form of. |
 
@@ -29,7 +29,7 @@ mod source;
 mod topic_name;
 mod transactions;
 
-pub(crate) use admin::{ClusterInfo, KafkaCatalog, TopicConfig, TopicInfo, TopicPermissions};
+pub(crate) use admin::KafkaCatalog;
 #[cfg(feature = "test-support")]
 pub use contract::{kafka_contract, kafka_outage_contract};
 pub(crate) use ffi::InProcessKafka;

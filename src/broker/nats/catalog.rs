@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use std::rc::Rc;
 
 pub(crate) struct NatsCatalog {
-    connection: Rc<Connection>,
-    pub(crate) bucket: KvBucket,
+    pub(super) connection: Rc<Connection>,
+    pub(super) bucket: KvBucket,
 }
 
 impl NatsCatalog {
@@ -25,12 +25,12 @@ impl NatsCatalog {
     }
 
     /// `None`: the stream does not exist.
-    pub(crate) async fn stream(&self, name: &str) -> Result<Option<StreamInfo>, Error> {
+    pub(super) async fn stream(&self, name: &str) -> Result<Option<StreamInfo>, Error> {
         stream_info::fetch(&self.connection, name).await
     }
 
     /// The streams whose subjects overlap with a filter. Only one stores messages of a subject.
-    pub(crate) async fn streams_for_subject(&self, filter: &str) -> Result<Vec<StreamInfo>, Error> {
+    pub(super) async fn streams_for_subject(&self, filter: &str) -> Result<Vec<StreamInfo>, Error> {
         let mut found = Vec::new();
         for name in stream_info::names_for_subject(&self.connection, filter).await? {
             found.extend(self.stream(&name).await?);

@@ -10,6 +10,7 @@ mod connection;
 mod contract;
 mod demo_stream;
 mod header;
+mod inspection;
 mod kv;
 mod source;
 mod stream_info;
@@ -20,7 +21,7 @@ pub(crate) use catalog::NatsCatalog;
 pub use contract::{nats_contract, nats_outage_contract};
 pub(crate) use demo_stream::DemoStream;
 pub(crate) use source::{NatsSource, SourceOptions};
-pub(crate) use stream_info::StreamInfo;
+use stream_info::StreamInfo;
 pub(crate) use target::NatsTarget;
 
 use std::path::PathBuf;

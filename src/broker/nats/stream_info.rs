@@ -11,10 +11,10 @@ use serde_json::json;
 
 /// A stream as it was when its info was fetched.
 #[derive(Clone, Debug)]
-pub(crate) struct StreamInfo {
-    pub(crate) config: Config,
+pub(super) struct StreamInfo {
+    pub(super) config: Config,
     /// Time of the last message. Long ago if there was none.
-    pub(crate) last_message_at: Timestamp,
+    pub(super) last_message_at: Timestamp,
     /// Number of sequences between the first and the last that have no message.
     deleted: u64,
     /// Creation time in nanoseconds. It identifies the stream: a recreated one differs.
@@ -41,13 +41,13 @@ impl StreamInfo {
     }
 
     /// The stream also drops messages when it exceeds a number or a size.
-    pub(crate) fn has_size_limit(&self) -> bool {
+    pub(super) fn has_size_limit(&self) -> bool {
         let config = &self.config;
         config.max_messages > 0 || config.max_bytes > 0 || config.max_messages_per_subject > 0
     }
 
     /// A restart of the server loses the messages.
-    pub(crate) fn is_in_memory(&self) -> bool {
+    pub(super) fn is_in_memory(&self) -> bool {
         self.config.storage == StorageType::Memory
     }
 
@@ -80,7 +80,7 @@ impl StreamInfo {
     }
 
     /// Why the stream cannot be the source of a route that reads the headers of NATS' schedules.
-    pub(crate) fn schedule_conflict(&self) -> Option<String> {
+    pub(super) fn schedule_conflict(&self) -> Option<String> {
         self.config.allow_message_schedules.then(|| {
             format!(
                 "the stream {} delivers messages with Nats-Schedule by itself \
@@ -93,7 +93,7 @@ impl StreamInfo {
     }
 
     /// Why the stream cannot be a source: its retention removes messages that others have read.
-    pub(crate) fn unusable_reason(&self) -> Option<String> {
+    pub(super) fn unusable_reason(&self) -> Option<String> {
         let retention = match self.config.retention {
             RetentionPolicy::Limits => return None,
             RetentionPolicy::Interest => "interest",

@@ -1,102 +1,88 @@
 //! Judges the folder of an embedded store.
 
-use super::item::Item;
-use crate::command::page::{several, size};
+use crate::broker::inspection::Finding;
 use crate::limit::EMBEDDED_DISK_RESERVE_BYTES;
+use crate::model::readable::{several, size};
 use crate::store::embedded::{FolderDescription, FolderUse};
 
-const AREA: &str = "store";
 /// Below this amount, a busy day may fill the disk.
 const FREE_LOW: u64 = 4 * EMBEDDED_DISK_RESERVE_BYTES;
 
-pub(super) fn judge(folder: &FolderDescription) -> Vec<Item> {
+pub(super) fn judge(folder: &FolderDescription) -> Vec<Finding> {
+    let mut findings = vec![usage(folder)];
+    findings.push(match &folder.unwritable {
+        None => Finding::ok("writable", "by this user"),
+        Some(why) => {
+            let fix = "give the folder to the user that the service runs as, or set store.embedded.path to another one";
+            Finding::fail("writable", why, fix)
+        }
+    });
+    if let Some(format) = &folder.foreign_format {
+        let found = format!("`{format}` is not what this version reads and writes");
+        let fix = "let the version that wrote it deliver what waits there, or set store.embedded.path to a new folder";
+        findings.push(Finding::fail("format", found, fix));
+    }
+    findings.push(room(folder.free));
+    findings
+}
+
+fn usage(folder: &FolderDescription) -> Finding {
     let path = folder.path.display();
-    let used = match folder.used {
+    let warn = |found: String| {
+        let fix = "run the check as the user that the service runs as";
+        Finding::warn("folder", found, fix)
+    };
+    let found = match &folder.used {
+        FolderUse::OwnedByOther(owner) => return warn(format!("{path} belongs to user {owner}")),
+        FolderUse::Unreadable(why) => return warn(format!("{path} cannot be looked into: {why}")),
         FolderUse::Absent => format!("{path} is not there yet: `postdate run` makes it"),
         FolderUse::Free => format!("{path} holds a store, and no process uses it"),
         FolderUse::InUse(Some(id)) => format!("{path} is in use by process {id}: a service runs"),
         FolderUse::InUse(None) => format!("{path} is in use: a service runs"),
-        FolderUse::OwnedByOther(owner) => format!("{path} belongs to user {owner}"),
-        FolderUse::Unreadable(ref why) => format!("{path} cannot be looked into: {why}"),
     };
-    let mut items = match folder.used {
-        FolderUse::OwnedByOther(_) | FolderUse::Unreadable(_) => vec![Item::warn(
-            AREA,
-            "folder",
-            used,
-            "run the check as the user that the service runs as",
-        )],
-        _ => vec![Item::ok(AREA, "folder", used)],
-    };
-    if let Some(why) = &folder.unwritable {
-        let fix = "give the folder to the user that the service runs as, or set store.embedded.path to another one";
-        items.push(Item::fail(AREA, "writable", why.clone(), fix));
-    } else {
-        items.push(Item::ok(AREA, "writable", "by this user"));
-    }
-    if let Some(format) = &folder.foreign_format {
-        items.push(Item::fail(
-            AREA,
-            "format",
-            format!("`{format}` is not what this version reads and writes"),
-            "let the version that wrote it deliver what waits there, or set store.embedded.path to a new folder",
-        ));
-    }
-    items.push(room(folder.free));
-    items
+    Finding::ok("folder", found)
 }
 
-fn room(free: Option<u64>) -> Item {
+fn room(free: Option<u64>) -> Finding {
     let reserve = size(EMBEDDED_DISK_RESERVE_BYTES);
-    match free {
-        None => Item::ok(AREA, "free disk", "the file system does not say"),
-        Some(free) if free < EMBEDDED_DISK_RESERVE_BYTES => {
-            let found = format!(
-                "{}: the last {reserve} are left alone, so nothing new is stored",
-                size(free)
-            );
-            Item::fail(
-                AREA,
-                "free disk",
-                found,
-                "free disk; what waits is delivered all the same",
-            )
-        }
-        Some(free) if free < FREE_LOW => {
-            let found = format!("{}: below {reserve} nothing new is stored", size(free));
-            Item::warn(
-                AREA,
-                "free disk",
-                found,
-                "free disk, or set store.embedded.path to a larger one",
-            )
-        }
-        Some(free) => Item::ok(AREA, "free disk", size(free)),
+    let Some(free) = free else {
+        return Finding::ok("free disk", "the file system does not say");
+    };
+    let shown = size(free);
+    if free < EMBEDDED_DISK_RESERVE_BYTES {
+        let found = format!("{shown}: the last {reserve} are left alone, so nothing new is stored");
+        let fix = "free disk; what waits is delivered all the same";
+        Finding::fail("free disk", found, fix)
+    } else if free < FREE_LOW {
+        let found = format!("{shown}: below {reserve} nothing new is stored");
+        let fix = "free disk, or set store.embedded.path to a larger one";
+        Finding::warn("free disk", found, fix)
+    } else {
+        Finding::ok("free disk", shown)
     }
 }
 
 /// Warns of messages in a folder that the configuration does not use. `waits` is `None` if a
 /// process uses the folder.
-pub(super) fn left_behind(path: &str, waits: Option<u64>) -> Option<Item> {
+pub(super) fn left_behind(path: &str, waits: Option<u64>) -> Option<Finding> {
     let found = match waits {
         Some(0) => return None,
-        Some(count) => format!(
-            "{} in {path}, of which this store knows nothing",
-            several(count, "message")
-        ),
+        Some(count) => {
+            let messages = several(count, "message");
+            format!("{messages} in {path}, of which this store knows nothing")
+        }
         None => format!(
             "a service uses the folder {path}, and what waits there does not wait in this store"
         ),
     };
-    let fix = "drain it (run it with its own store until nothing waits), or stop it and let this store be filled again from the log, and \
-               remove the folder then: docs/stores.md";
-    Some(Item::warn("waiting", "another store", found, fix))
+    let fix = "drain it (run it with its own store until nothing waits), or stop it and let this store be filled again from the log, and remove the folder then: docs/stores.md";
+    Some(Finding::warn("another store", found, fix))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::item::Verdict::{Fail, Ok as Fine, Warn};
     use super::*;
+    use crate::broker::inspection::Verdict::{Fail, Ok as Fine, Warn};
 
     #[test]
     fn a_folder_is_judged_by_its_rights_its_format_and_its_room() {
@@ -110,7 +96,7 @@ mod tests {
         let verdicts = |folder: FolderDescription| {
             judge(&folder)
                 .iter()
-                .map(|item| item.verdict)
+                .map(|finding| finding.verdict)
                 .collect::<Vec<_>>()
         };
         assert_eq!(verdicts(good.clone()), [Fine, Fine, Fine]);

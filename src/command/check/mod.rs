@@ -1,12 +1,9 @@
 //! `postdate check`: reports whether the configuration works with its brokers and its store.
 //!
-//! This file gathers facts. Pure functions in one file per area judge them, and `text` formats the
-//! result.
+//! The broker adapters judge their clusters. Pure functions in `redis`, `folder` and `waiting`
+//! judge the store, and `text` formats the result.
 
 mod folder;
-mod item;
-mod kafka;
-mod nats;
 mod redis;
 mod text;
 mod waiting;
@@ -15,29 +12,81 @@ use super::page::{Page, print};
 use super::pending::{Source, json};
 use super::{Outcome, run};
 use crate::broker;
-use crate::broker::kafka::KafkaCatalog;
+use crate::broker::inspection::{Finding, TopicRole, TopicUse, Verdict};
 use crate::cli::CheckArgs;
 use crate::clock::WallClock;
 use crate::config::{self, Config};
 use crate::health::Health;
 use crate::limit::CHECK_TIMEOUT;
-use crate::role::{kafka_cluster, redis_options};
+use crate::model::Dialect;
+use crate::role::{Cluster, redis_options};
+use crate::store;
 use crate::store::embedded::{FolderDescription, FolderUse};
+use crate::store::query::PendingReport;
 use crate::store::redis::Redis;
-use crate::store::{self, query::PendingReport};
 use anyhow::Result;
 use futures_util::future::{join, join_all};
-use item::{Document, Item};
-use std::collections::BTreeSet;
-use std::path::PathBuf;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// Default folder of the embedded store.
 const DEFAULT_FOLDER: &str = "./postdate-data";
 
+/// The document of `--json`. Fields are only added, never renamed or removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Document {
+    deployment: String,
+    ok: usize,
+    warn: usize,
+    fail: usize,
+    items: Vec<Item>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Item {
+    /// `kafka.<name>`, `nats.<name>`, `store` or `waiting`.
+    area: String,
+    #[serde(flatten)]
+    finding: Finding,
+}
+
+impl Document {
+    fn new(deployment: &str, areas: Vec<(String, Vec<Finding>)>) -> Self {
+        let item = |area: &str, finding| Item {
+            area: area.to_owned(),
+            finding,
+        };
+        let items = areas.into_iter().flat_map(|(area, findings)| {
+            findings
+                .into_iter()
+                .map(move |finding| item(&area, finding))
+        });
+        let items: Vec<Item> = items.collect();
+        let count = |verdict| {
+            let verdicts = items.iter().map(|item| item.finding.verdict);
+            verdicts.filter(|found| *found == verdict).count()
+        };
+        Self {
+            deployment: deployment.to_owned(),
+            ok: count(Verdict::Ok),
+            warn: count(Verdict::Warn),
+            fail: count(Verdict::Fail),
+            items,
+        }
+    }
+}
+
 /// Checks everything that the configuration names and prints the result.
 pub(crate) fn check(config: &Config, check: &CheckArgs) -> Result<Outcome> {
-    let items = run(async { Ok(look(config).await) })?;
-    let document = Document::new(&config.deployment, items);
+    let areas = run(async {
+        let clusters = used_clusters(config).into_iter();
+        let clusters = join_all(clusters.map(|name| inspect_cluster(config, name)));
+        let (mut areas, store) = join(clusters, check_store(config)).await;
+        areas.extend(store);
+        Ok(areas)
+    })?;
+    let document = Document::new(&config.deployment, areas);
     print(&if check.json {
         json(&document)?
     } else {
@@ -50,122 +99,119 @@ pub(crate) fn check(config: &Config, check: &CheckArgs) -> Result<Outcome> {
     })
 }
 
-async fn look(config: &Config) -> Vec<Item> {
-    let clusters = join_all(
-        used_clusters(config)
-            .into_iter()
-            .map(|name| look_at_cluster(config, name)),
-    );
-    let (clusters, store) = join(clusters, look_at_store(config)).await;
-    clusters.into_iter().flatten().chain(store).collect()
+fn no_answer() -> String {
+    format!("no answer within {} s", CHECK_TIMEOUT.as_secs())
 }
 
 fn used_clusters(config: &Config) -> BTreeSet<&str> {
     let names = config.routes.values().flat_map(|route| {
-        [
-            &*route.source.cluster,
-            route.target_cluster(),
-            &*route.dead_letter.cluster,
-        ]
+        let dead_letter = &*route.dead_letter.cluster;
+        [&*route.source.cluster, route.target_cluster(), dead_letter]
     });
     names.collect()
 }
 
-async fn look_at_cluster(config: &Config, name: &str) -> Vec<Item> {
-    let duties = kafka::duties(config, name);
-    if config.nats.contains_key(name) {
-        return nats::look(config, name, &duties).await;
-    }
-    let topics: Vec<String> = duties
-        .iter()
-        .map(|duty| duty.topic.clone())
-        .collect::<BTreeSet<_>>()
-        .into_iter()
-        .collect();
-    let found = match KafkaCatalog::new(
-        &kafka_cluster(config, name),
-        None,
-        Health::new().register("check"),
-    ) {
-        Err(error) => Err(error),
-        Ok(mut catalog) => {
-            let found =
-                tokio::time::timeout(CHECK_TIMEOUT, catalog.describe_cluster(&topics)).await;
-            broker::Catalog::close(&mut catalog).await;
-            found.unwrap_or_else(|_| {
-                Err(broker::Error::Unavailable(format!(
-                    "no answer within {} s",
-                    CHECK_TIMEOUT.as_secs()
-                )))
-            })
+async fn inspect_cluster(config: &Config, name: &str) -> (String, Vec<Finding>) {
+    let cluster = Cluster::of(config, name);
+    let area = cluster.qualified_name();
+    let fail = |error: broker::Error, remedy| Finding::fail("reachable", error.to_string(), remedy);
+    let mut inspector = match cluster.inspector(Health::new().register("check")) {
+        Ok(inspector) => inspector,
+        Err(error) => {
+            let remedy = format!("check {area}.properties, and what this client may do");
+            return (area, vec![fail(error, remedy)]);
         }
     };
-    kafka::judge(name, &config.kafka[name].brokers, &duties, &found)
+    let uses = topic_uses(config, name);
+    let inspected = tokio::time::timeout(CHECK_TIMEOUT, inspector.inspect(&uses)).await;
+    inspector.close().await;
+    let inspected = inspected.unwrap_or_else(|_| Err(broker::Error::Unavailable(no_answer())));
+    let findings = inspected.unwrap_or_else(|error| {
+        let remedy = inspector.remedy(&error);
+        vec![fail(error, remedy)]
+    });
+    (area, findings)
 }
 
-async fn look_at_store(config: &Config) -> Vec<Item> {
-    match &config.store {
+/// The topics of a cluster that the configuration names.
+fn topic_uses(config: &Config, cluster: &str) -> Vec<TopicUse> {
+    let mut uses: BTreeMap<(TopicRole, &str), TopicUse> = BTreeMap::new();
+    for (name, route) in &config.routes {
+        let sources = route.source.topics.iter();
+        let sources = sources.map(|topic| (TopicRole::Source, &route.source.cluster, topic));
+        let target = route
+            .target
+            .iter()
+            .map(|target| (TopicRole::Target, target));
+        let targets = target.chain([(TopicRole::DeadLetters, &route.dead_letter)]);
+        let targets = targets.map(|(role, target)| (role, &target.cluster, &target.name));
+        for (role, _, topic) in sources.chain(targets).filter(|(_, of, _)| *of == cluster) {
+            let used = uses
+                .entry((role, topic.as_str()))
+                .or_insert_with(|| TopicUse {
+                    topic: topic.clone(),
+                    role,
+                    routes: Vec::new(),
+                    max_delay: Duration::ZERO,
+                    reads_schedules: false,
+                });
+            used.routes.push(name.clone());
+            used.max_delay = used.max_delay.max(route.max_delay);
+            used.reads_schedules |= route.dialects.has(Dialect::Nats);
+        }
+    }
+    uses.into_values().collect()
+}
+
+async fn check_store(config: &Config) -> Vec<(String, Vec<Finding>)> {
+    let mut areas = Vec::new();
+    let is_usable = match &config.store {
         config::Store::Redis(redis) => {
-            let found = tokio::time::timeout(
-                CHECK_TIMEOUT,
-                Redis::describe(&redis_options(config, redis), &WallClock),
-            )
-            .await;
-            let found = found.unwrap_or_else(|_| {
-                Err(store::Error::Unavailable(format!(
-                    "no answer within {} s",
-                    CHECK_TIMEOUT.as_secs()
-                )))
-            });
-            let mut items = redis::judge(&found, config.timer.max_clock_skew);
-            let is_usable = items.iter().all(|item| item.verdict != item::Verdict::Fail);
-            items.extend(look_at_left_behind(config).await);
-            if is_usable {
-                items.extend(look_at_waiting(config).await);
-            }
-            items
+            let options = redis_options(config, redis);
+            let found = Redis::describe(&options, &WallClock);
+            let found = tokio::time::timeout(CHECK_TIMEOUT, found).await;
+            let found = found.unwrap_or_else(|_| Err(store::Error::Unavailable(no_answer())));
+            let findings = redis::judge(&found, config.timer.max_clock_skew);
+            let is_usable = findings
+                .iter()
+                .all(|finding| finding.verdict != Verdict::Fail);
+            areas.push(("store".to_owned(), findings));
+            areas.push(("waiting".to_owned(), left_behind(config).await));
+            is_usable
         }
         config::Store::Embedded(embedded) => {
             let found = FolderDescription::of(&embedded.path);
-            let mut items = folder::judge(&found);
-            if found.foreign_format.is_none() {
-                items.extend(look_at_waiting(config).await);
-            }
-            items
+            areas.push(("store".to_owned(), folder::judge(&found)));
+            found.foreign_format.is_none()
         }
+    };
+    if is_usable {
+        let found = report(config).await.map_err(|error| format!("{error:#}"));
+        areas.push(("waiting".to_owned(), waiting::judge(&found)));
     }
-}
-
-async fn look_at_waiting(config: &Config) -> Vec<Item> {
-    waiting::judge(&report(config).await.map_err(|error| format!("{error:#}")))
+    areas
 }
 
 async fn report(config: &Config) -> Result<PendingReport> {
     let report = async { Source::open(config).await?.report(None).await };
-    tokio::time::timeout(CHECK_TIMEOUT, report)
-        .await
-        .unwrap_or_else(|_| anyhow::bail!("no answer within {} s", CHECK_TIMEOUT.as_secs()))
+    let report = tokio::time::timeout(CHECK_TIMEOUT, report).await;
+    report.unwrap_or_else(|_| anyhow::bail!(no_answer()))
 }
 
 /// Reports messages in the default folder of an embedded store while the configuration uses Redis.
-async fn look_at_left_behind(config: &Config) -> Option<Item> {
-    let folder = FolderDescription::of(DEFAULT_FOLDER.as_ref());
-    let waits = match folder.used {
-        FolderUse::Absent => return None,
-        FolderUse::OwnedByOther(_) | FolderUse::Unreadable(_) => return None,
+async fn left_behind(config: &Config) -> Vec<Finding> {
+    let waits = match FolderDescription::of(DEFAULT_FOLDER.as_ref()).used {
+        FolderUse::Absent | FolderUse::OwnedByOther(_) | FolderUse::Unreadable(_) => return vec![],
         FolderUse::InUse(_) => None,
         FolderUse::Free => {
-            let store = config::Store::Embedded(config::Embedded {
-                path: PathBuf::from(DEFAULT_FOLDER),
-            });
-            let report = report(&Config {
-                store,
-                ..config.clone()
-            })
-            .await
-            .ok()?;
+            let path = DEFAULT_FOLDER.into();
+            let store = config::Store::Embedded(config::Embedded { path });
+            let config = config.clone();
+            let Ok(report) = report(&Config { store, ..config }).await else {
+                return vec![];
+            };
             Some(report.total.messages + report.total.quarantined)
         }
     };
-    folder::left_behind(DEFAULT_FOLDER, waits)
+    Vec::from_iter(folder::left_behind(DEFAULT_FOLDER, waits))
 }

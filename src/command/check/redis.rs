@@ -1,32 +1,27 @@
 //! Judges a Redis server as a store.
 
-use super::item::Item;
-use crate::command::page::{length, several, size};
+use crate::broker::inspection::Finding;
+use crate::model::readable::{length, several, size};
 use crate::store::Error;
 use crate::store::redis::{RedisDescription, VERSION_MIN};
 use std::time::Duration;
 
-const AREA: &str = "store";
 /// Above this share, a burst may fill the memory.
 const MEMORY_HIGH_PERCENT: u64 = 80;
 
-pub(super) fn judge(found: &Result<RedisDescription, Error>, skew_max: Duration) -> Vec<Item> {
+pub(super) fn judge(found: &Result<RedisDescription, Error>, skew_max: Duration) -> Vec<Finding> {
     let redis = match found {
         Ok(redis) => redis,
         Err(error) => {
-            let fix = "check store.redis.url, username and password (or their _file), the network between, and whether the server wants \
-                       TLS (rediss://)";
-            return vec![Item::fail(AREA, "redis reachable", error.to_string(), fix)];
+            let fix = "check store.redis.url, username and password (or their _file), the network between, and whether the server wants TLS (rediss://)";
+            return vec![Finding::fail("redis reachable", error.to_string(), fix)];
         }
     };
-    let answered = format!(
-        "{}, which answers in {}",
-        redis.address,
-        length(redis.round_trip)
-    );
-    let mut items = vec![Item::ok(AREA, "redis reachable", answered), version(redis)];
-    items.extend(kind(redis));
-    items.extend([
+    let round_trip = length(redis.round_trip);
+    let answered = format!("{}, which answers in {round_trip}", redis.address);
+    let mut findings = vec![Finding::ok("redis reachable", answered), version(redis)];
+    findings.extend(kind(redis));
+    findings.extend([
         policy(redis),
         scripts(redis),
         memory(redis),
@@ -34,200 +29,144 @@ pub(super) fn judge(found: &Result<RedisDescription, Error>, skew_max: Duration)
         replicas(redis),
         clock(redis, skew_max),
     ]);
-    items
+    findings
 }
 
-fn version(redis: &RedisDescription) -> Item {
-    let major: Option<u32> = redis
-        .version
+fn version(redis: &RedisDescription) -> Finding {
+    let version = &redis.version;
+    let major = version
         .split('.')
         .next()
         .and_then(|major| major.parse().ok());
-    match major {
-        Some(major) if major >= VERSION_MIN => Item::ok(AREA, "version", redis.version.clone()),
-        _ => {
-            let found = format!(
-                "{}: its scripts cannot be told to run on a full Redis",
-                redis.version
-            );
-            Item::fail(
-                AREA,
-                "version",
-                found,
-                format!("upgrade it to {VERSION_MIN}.0 or newer"),
-            )
-        }
+    if major.is_some_and(|major: u32| major >= VERSION_MIN) {
+        return Finding::ok("version", version);
     }
+    let found = format!("{version}: its scripts cannot be told to run on a full Redis");
+    Finding::fail(
+        "version",
+        found,
+        format!("upgrade it to {VERSION_MIN}.0 or newer"),
+    )
 }
 
-fn kind(redis: &RedisDescription) -> Option<Item> {
-    if redis.is_cluster {
-        return Some(Item::fail(
-            AREA,
-            "kind",
-            "a node of a Redis Cluster, which this version cannot use",
-            "give it a single Redis server",
-        ));
-    }
-    let replica = || {
-        Item::fail(
-            AREA,
-            "kind",
-            "a replica, which takes no writes",
-            "give store.redis.url the address of its master",
-        )
+fn kind(redis: &RedisDescription) -> Option<Finding> {
+    let (found, fix) = if redis.is_cluster {
+        let found = "a node of a Redis Cluster, which this version cannot use";
+        (found, "give it a single Redis server")
+    } else if redis.is_replica {
+        let fix = "give store.redis.url the address of its master";
+        ("a replica, which takes no writes", fix)
+    } else {
+        return None;
     };
-    redis.is_replica.then(replica)
+    Some(Finding::fail("kind", found, fix))
 }
 
-fn policy(redis: &RedisDescription) -> Item {
-    match redis.eviction_policy.as_deref() {
-        Some("noeviction") => Item::ok(AREA, "maxmemory-policy", "noeviction"),
-        policy => Item::fail(
-            AREA,
-            "maxmemory-policy",
-            format!(
-                "{}: Redis drops waiting messages when memory runs out, so `postdate run` refuses it",
-                policy.unwrap_or("unknown")
-            ),
-            "run `CONFIG SET maxmemory-policy noeviction`, and set it in redis.conf too",
-        ),
+fn policy(redis: &RedisDescription) -> Finding {
+    let policy = redis.eviction_policy.as_deref().unwrap_or("unknown");
+    if policy == "noeviction" {
+        return Finding::ok("maxmemory-policy", policy);
     }
+    let found = format!(
+        "{policy}: Redis drops waiting messages when memory runs out, so `postdate run` refuses it"
+    );
+    let fix = "run `CONFIG SET maxmemory-policy noeviction`, and set it in redis.conf too";
+    Finding::fail("maxmemory-policy", found, fix)
 }
 
-fn scripts(redis: &RedisDescription) -> Item {
+fn scripts(redis: &RedisDescription) -> Finding {
+    let fix = "grant the user `~pd:* +@read +@write +@scripting +info +time +select`";
     match &redis.script_error {
-        None => Item::ok(AREA, "scripts", "run"),
-        Some(error) => Item::fail(
-            AREA,
-            "scripts",
-            error.clone(),
-            "grant the user `~pd:* +@read +@write +@scripting +info +time +select`",
-        ),
+        None => Finding::ok("scripts", "run"),
+        Some(error) => Finding::fail("scripts", error, fix),
     }
 }
 
-fn memory(redis: &RedisDescription) -> Item {
+fn memory(redis: &RedisDescription) -> Finding {
     let used = redis.used_memory.map_or_else(|| "?".to_owned(), size);
-    match redis.memory_max {
-        None | Some(0) => Item::warn(
-            AREA,
-            "maxmemory",
-            format!(
-                "not set, {used} used: Redis takes what the machine has, and is killed when there is no more"
-            ),
-            "set maxmemory (`CONFIG SET maxmemory 4gb`, and in redis.conf) below what the machine has: a full Redis still delivers",
-        ),
-        Some(max)
-            if redis.used_memory.is_some_and(|used| {
-                used.saturating_mul(100) >= max.saturating_mul(MEMORY_HIGH_PERCENT)
-            }) =>
-        {
-            Item::warn(
-                AREA,
-                "maxmemory",
-                format!(
-                    "{used} of {} used: when it is full, nothing new is stored",
-                    size(max)
-                ),
-                "raise maxmemory; `postdate pending` tells what waits there",
-            )
-        }
-        Some(max) => Item::ok(AREA, "maxmemory", format!("{used} of {} used", size(max))),
+    let Some(max) = redis.memory_max.filter(|max| *max > 0) else {
+        let found = format!(
+            "not set, {used} used: Redis takes what the machine has, and is killed when there is no more"
+        );
+        let fix = "set maxmemory (`CONFIG SET maxmemory 4gb`, and in redis.conf) below what the machine has: a full Redis still delivers";
+        return Finding::warn("maxmemory", found, fix);
+    };
+    let found = format!("{used} of {} used", size(max));
+    let used = redis.used_memory.unwrap_or(0);
+    if used.saturating_mul(100) < max.saturating_mul(MEMORY_HIGH_PERCENT) {
+        return Finding::ok("maxmemory", found);
     }
+    let fix = "raise maxmemory; `postdate pending` tells what waits there";
+    Finding::warn(
+        "maxmemory",
+        format!("{found}: when it is full, nothing new is stored"),
+        fix,
+    )
 }
 
-fn persistence(redis: &RedisDescription) -> Item {
-    let fix = "set appendonly yes (`CONFIG SET appendonly yes`, and in redis.conf)";
-    match (redis.aof_enabled, redis.save.as_deref()) {
-        (Some(true), _) => match redis.appendfsync.as_deref() {
-            Some("no") => Item::warn(
-                AREA,
-                "persistence",
+fn persistence(redis: &RedisDescription) -> Finding {
+    let warn = |found, fix| Finding::warn("persistence", found, fix);
+    if redis.aof_enabled == Some(true) {
+        return match redis.appendfsync.as_deref() {
+            Some("no") => warn(
                 "appendonly yes, appendfsync no: a machine that fails takes half a minute of writes along, which are read again",
                 "set appendfsync everysec",
             ),
-            fsync => Item::ok(
-                AREA,
+            Some(fsync) => Finding::ok(
                 "persistence",
-                format!(
-                    "appendonly yes{}",
-                    fsync
-                        .map(|at| format!(", appendfsync {at}"))
-                        .unwrap_or_default()
-                ),
+                format!("appendonly yes, appendfsync {fsync}"),
             ),
-        },
-        (_, Some(save)) if !save.is_empty() => {
-            let found = "snapshots only: a restart loses what was stored since the last one, and duplicates what was delivered since";
-            Item::warn(AREA, "persistence", found, fix)
-        }
-        (_, None) => Item::warn(
-            AREA,
-            "persistence",
-            "no append-only file; whether there are snapshots is not shown to this user",
-            fix,
-        ),
-        (_, Some(_)) => {
-            let found = "none: a restart of Redis is a loss of all that waits, which is read again as far as the sources retain it";
-            Item::warn(AREA, "persistence", found, fix)
-        }
+            None => Finding::ok("persistence", "appendonly yes"),
+        };
     }
-}
-
-fn replicas(redis: &RedisDescription) -> Item {
-    let found = match redis.replicas {
-        None | Some(0) => {
-            "none: if its machine is lost, all that waits is read again from the sources".to_owned()
+    let found = match redis.save.as_deref() {
+        None => "no append-only file; whether there are snapshots is not shown to this user",
+        Some("") => {
+            "none: a restart of Redis is a loss of all that waits, which is read again as far as the sources retain it"
         }
-        Some(count) => several(count, "replica"),
+        Some(_) => {
+            "snapshots only: a restart loses what was stored since the last one, and duplicates what was delivered since"
+        }
     };
-    Item::ok(AREA, "replicas", found)
+    warn(
+        found,
+        "set appendonly yes (`CONFIG SET appendonly yes`, and in redis.conf)",
+    )
 }
 
-fn clock(redis: &RedisDescription, skew_max: Duration) -> Item {
+fn replicas(redis: &RedisDescription) -> Finding {
+    let none = "none: if its machine is lost, all that waits is read again from the sources";
+    let count = redis.replicas.filter(|count| *count > 0);
+    let found = count.map_or_else(|| none.to_owned(), |count| several(count, "replica"));
+    Finding::ok("replicas", found)
+}
+
+fn clock(redis: &RedisDescription, skew_max: Duration) -> Finding {
     let off = Duration::from_millis(redis.clock_ahead_ms.unsigned_abs());
     // The round trip explains part of the difference. Only the rest is certain.
     let sure = off.saturating_sub(redis.round_trip + Duration::from_millis(1));
-    let side = if redis.clock_ahead_ms < 0 {
-        "behind"
-    } else {
-        "ahead of"
-    };
+    let limit = format!("timer.max_clock_skew is {}", length(skew_max));
     if sure.is_zero() {
-        return Item::ok(
-            AREA,
-            "clock",
-            format!(
-                "as this machine's; timer.max_clock_skew is {}",
-                length(skew_max)
-            ),
-        );
+        return Finding::ok("clock", format!("as this machine's; {limit}"));
     }
-    let found = format!(
-        "Redis is {} {side} this machine; timer.max_clock_skew is {}",
-        length(off),
-        length(skew_max)
-    );
+    let is_behind = redis.clock_ahead_ms < 0;
+    let side = if is_behind { "behind" } else { "ahead of" };
+    let found = format!("Redis is {} {side} this machine; {limit}", length(off));
     let fix = "mend the clock synchronisation (`chronyc tracking`) of whichever is wrong";
     if sure > skew_max {
-        Item::fail(
-            AREA,
-            "clock",
-            format!("{found}: this process would not be ready"),
-            fix,
-        )
+        let found = format!("{found}: this process would not be ready");
+        Finding::fail("clock", found, fix)
     } else if sure > skew_max / 4 {
-        Item::warn(AREA, "clock", found, fix)
+        Finding::warn("clock", found, fix)
     } else {
-        Item::ok(AREA, "clock", found)
+        Finding::ok("clock", found)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::item::Verdict::{self, Fail, Ok as Fine, Warn};
     use super::*;
+    use crate::broker::inspection::Verdict::{self, Fail, Ok as Fine, Warn};
 
     /// A change to a good server, the item that must report it, and its verdict.
     type Case = (fn(&mut RedisDescription), &'static str, Verdict);
@@ -250,14 +189,14 @@ mod tests {
         }
     }
 
-    /// The items that are not `ok`. Each must have a fix.
+    /// The findings that are not `ok`. Each must have a fix.
     fn faults(redis: RedisDescription) -> Vec<(String, Verdict)> {
-        let items = judge(&Ok(redis), SKEW)
+        let findings = judge(&Ok(redis), SKEW)
             .into_iter()
-            .filter(|item| item.verdict != Fine);
-        items
-            .inspect(|item| assert!(item.fix.is_some(), "{item:?}"))
-            .map(|item| (item.subject, item.verdict))
+            .filter(|finding| finding.verdict != Fine);
+        findings
+            .inspect(|finding| assert!(finding.fix.is_some(), "{finding:?}"))
+            .map(|finding| (finding.subject, finding.verdict))
             .collect()
     }
 
@@ -323,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_redis_that_does_not_answer_is_one_item() {
-        let items = judge(&Err(Error::Unavailable("r:1: refused".into())), SKEW);
-        assert_eq!((items.len(), items[0].verdict), (1, Fail));
+        let findings = judge(&Err(Error::Unavailable("r:1: refused".into())), SKEW);
+        assert_eq!((findings.len(), findings[0].verdict), (1, Fail));
     }
 }

@@ -1,83 +1,86 @@
 //! Formats a check as text: one line per item, grouped by area, with the remedy below.
 
-use super::item::{Document, Verdict};
-use crate::command::page::{Page, Tone, several, wrapped};
+use super::Document;
+use crate::broker::inspection::Verdict;
+use crate::command::page::{Page, Tone};
+use crate::model::readable::several;
 
 pub(super) fn document(document: &Document, page: &Page) -> String {
-    let mut text = String::new();
-    let subjects = document
-        .items
-        .iter()
-        .map(|item| item.subject.chars().count())
-        .max()
-        .unwrap_or_default()
-        .max("fix".len());
-    let indent = 2 + 4 + 2 + subjects + 2;
-    let mut area = "";
+    let subjects = document.items.iter().map(|item| &item.finding.subject);
+    let width = subjects.map(|subject| subject.chars().count()).max();
+    let width = width.unwrap_or_default().max("fix".len());
+    let indent = 2 + 4 + 2 + width + 2;
+    let (mut text, mut area) = (String::new(), "");
     for item in &document.items {
         if item.area != area {
+            text += if area.is_empty() { "" } else { "\n" };
             area = &item.area;
-            text += &format!(
-                "{}{}\n",
-                if text.is_empty() { "" } else { "\n" },
-                page.paint(Tone::Strong, area)
-            );
+            text += &format!("{}\n", page.paint(Tone::Strong, area));
         }
-        let (word, tone) = match item.verdict {
+        let (word, tone) = match item.finding.verdict {
             Verdict::Ok => ("ok  ", Tone::Good),
             Verdict::Warn => ("warn", Tone::Odd),
             Verdict::Fail => ("fail", Tone::Bad),
         };
-        text += &format!(
-            "  {}  {:subjects$}  {}\n",
-            page.paint(tone, word),
-            item.subject,
-            wrapped(&item.found, indent, page)
-        );
-        if let Some(fix) = &item.fix {
-            text += &format!(
-                "        {}  {}\n",
-                page.paint(Tone::Faint, &format!("{:subjects$}", "fix")),
-                wrapped(fix, indent, page)
-            );
+        let (word, subject) = (page.paint(tone, word), &item.finding.subject);
+        let found = wrapped(&item.finding.found, indent, page);
+        text += &format!("  {word}  {subject:width$}  {found}\n");
+        if let Some(fix) = &item.finding.fix {
+            let (word, fix) = (format!("{:width$}", "fix"), wrapped(fix, indent, page));
+            text += &format!("        {}  {fix}\n", page.paint(Tone::Faint, &word));
         }
     }
-    let (warn, fail) = (several(document.warn as u64, "warning"), document.fail);
-    let tone = if fail > 0 {
-        Tone::Bad
-    } else if document.warn > 0 {
-        Tone::Odd
-    } else {
-        Tone::Good
+    let tone = match (document.fail, document.warn) {
+        (0, 0) => Tone::Good,
+        (0, _) => Tone::Odd,
+        _ => Tone::Bad,
     };
-    text + &format!(
-        "\n{}\n",
-        page.paint(tone, &format!("{} ok, {warn}, {fail} failed", document.ok))
-    )
+    let warnings = several(document.warn as u64, "warning");
+    let sum = format!("{} ok, {warnings}, {} failed", document.ok, document.fail);
+    text + &format!("\n{}\n", page.paint(tone, &sum))
+}
+
+/// Wraps the text to the terminal's width. All lines after the first are indented.
+fn wrapped(text: &str, indent: usize, page: &Page) -> String {
+    // A very narrow column is harder to read than a line that the terminal breaks.
+    if !page.is_terminal || page.width < indent + 30 {
+        return text.to_owned();
+    }
+    let (mut lines, mut line) = (Vec::new(), String::new());
+    for word in text.split(' ') {
+        let length = line.chars().count() + 1 + word.chars().count();
+        if !line.is_empty() && indent + length > page.width {
+            lines.push(std::mem::take(&mut line));
+        }
+        line += if line.is_empty() { "" } else { " " };
+        line += word;
+    }
+    lines.push(line);
+    lines.join(&format!("\n{}", " ".repeat(indent)))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::item::Item;
     use super::*;
+    use crate::broker::inspection::Finding;
 
     fn example() -> Document {
-        let items = vec![
-            Item::ok("kafka.main", "reachable", "1 broker"),
-            Item::fail(
-                "kafka.main",
-                "orders.paid",
-                "target of orders does not exist",
-                "create it",
+        let missing = "target of orders does not exist";
+        let fix = "set maxmemory below what the machine has: a full Redis still delivers";
+        let areas = vec![
+            (
+                "kafka.main".to_owned(),
+                vec![
+                    Finding::ok("reachable", "1 broker"),
+                    Finding::fail("orders.paid", missing, "create it"),
+                ],
             ),
-            Item::warn(
-                "store",
-                "maxmemory",
-                "not set",
-                "set maxmemory below what the machine has: a full Redis still delivers",
+            (
+                "store".to_owned(),
+                vec![Finding::warn("maxmemory", "not set", fix)],
             ),
         ];
-        Document::new("prod", items)
+        Document::new("prod", areas)
     }
 
     #[test]

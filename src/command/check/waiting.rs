@@ -1,109 +1,79 @@
 //! Judges the pending messages: their routes must be configured and their runs readable.
 
-use super::item::Item;
-use crate::command::page::several;
+use crate::broker::inspection::Finding;
+use crate::command::pending::shards_of_removed_topics;
+use crate::model::readable::several;
 use crate::store::query::PendingReport;
+use std::collections::BTreeMap;
 
-const AREA: &str = "waiting";
-
-pub(super) fn judge(found: &Result<PendingReport, String>) -> Vec<Item> {
+pub(super) fn judge(found: &Result<PendingReport, String>) -> Vec<Finding> {
     let report = match found {
         Ok(report) => report,
         Err(error) => {
             let fix = "if a service has the store to itself, give the configuration that it runs with; then `postdate pending` tells more";
-            return vec![Item::warn(
-                AREA,
+            return vec![Finding::warn(
                 "messages",
                 format!("not known: {error}"),
                 fix,
             )];
         }
     };
+    let shards = several(report.shards.len() as u64, "shard");
     let found = match report.total.messages {
         0 => "none wait".to_owned(),
-        messages => format!(
-            "{} in {} (at most)",
-            several(messages, "message"),
-            several(report.shards.len() as u64, "shard")
-        ),
+        messages => format!("{} in {shards} (at most)", several(messages, "message")),
     };
-    let mut items = vec![Item::ok(AREA, "messages", found)];
-    items.extend(report.routes.iter().filter(|route| !route.configured).map(|route| {
+    let mut findings = vec![Finding::ok("messages", found)];
+    for route in report.routes.iter().filter(|route| !route.configured) {
         let waits = route.amount.messages + route.amount.quarantined;
-        let found = format!("{} under it, which the configuration no longer has: nobody delivers them", several(waits, "message"));
-        let fix = format!(
-            "add [route.{0}] again until nothing waits; to lose them, add it and run `postdate reset --route {0} --topic TOPIC --discard`",
-            route.route
-        );
-        let is_empty = waits == 0;
-        if is_empty {
-            Item::ok(AREA, format!("route {}", route.route), "no longer in the configuration, and nothing waits under it")
+        let name = &route.route;
+        let subject = format!("route {name}");
+        findings.push(if waits == 0 {
+            Finding::ok(subject, "no longer in the configuration, and nothing waits under it")
         } else {
-            Item::warn(AREA, format!("route {}", route.route), found, fix)
-        }
-    }));
-    items.extend(removed_topics(report));
-    if report.total.quarantined > 0 {
-        let found = format!(
-            "{} cannot be read, and will not be delivered",
-            several(report.total.quarantined, "message")
-        );
-        items.push(Item::warn(
-            AREA,
-            "set aside",
-            found,
-            "see PostdateQuarantined in docs/runbook.md",
-        ));
+            let found = format!(
+                "{} under it, which the configuration no longer has: nobody delivers them",
+                several(waits, "message")
+            );
+            let fix = format!(
+                "add [route.{name}] again until nothing waits; to lose them, add it and run `postdate reset --route {name} --topic TOPIC --discard`"
+            );
+            Finding::warn(subject, found, fix)
+        });
     }
-    items
+    findings.extend(removed_topics(report));
+    if report.total.quarantined > 0 {
+        let messages = several(report.total.quarantined, "message");
+        let found = format!("{messages} cannot be read, and will not be delivered");
+        let fix = "see PostdateQuarantined in docs/runbook.md";
+        findings.push(Finding::warn("set aside", found, fix));
+    }
+    findings
 }
 
 /// Warns of messages from source topics that a route no longer reads.
-fn removed_topics(report: &PendingReport) -> Vec<Item> {
-    let has_route = |name: &str| {
-        report
-            .routes
-            .iter()
-            .any(|route| route.configured && route.route == name)
-    };
-    let mut waits: Vec<(&str, &str, u64)> = Vec::new();
-    for shard in report
-        .shards
-        .iter()
-        .filter(|shard| !shard.configured && has_route(&shard.route))
-    {
-        let count = shard.amount.messages + shard.amount.quarantined;
-        match waits
-            .last_mut()
-            .filter(|(route, topic, _)| *route == shard.route && *topic == shard.topic)
-        {
-            Some((_, _, sum)) => *sum += count,
-            None => waits.push((&shard.route, &shard.topic, count)),
-        }
+fn removed_topics(report: &PendingReport) -> Vec<Finding> {
+    let mut topics: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for shard in shards_of_removed_topics(report) {
+        let waits = shard.amount.messages + shard.amount.quarantined;
+        *topics.entry((&shard.route, &shard.topic)).or_default() += waits;
     }
-    let item = |(route, topic, count): (&str, &str, u64)| {
+    let topics = topics.into_iter().filter(|(_, count)| *count > 0);
+    let finding = |((route, topic), count): ((&str, &str), u64)| {
+        let messages = several(count, "message");
         let found = format!(
-            "{} of a topic that route {route} no longer reads: nobody delivers them",
-            several(count, "message")
+            "{messages} of a topic that route {route} no longer reads: nobody delivers them"
         );
-        Item::warn(
-            AREA,
-            format!("topic {topic}"),
-            found,
-            format!("add it to route.{route}.source.topics again until nothing waits"),
-        )
+        let fix = format!("add it to route.{route}.source.topics again until nothing waits");
+        Finding::warn(format!("topic {topic}"), found, fix)
     };
-    waits
-        .into_iter()
-        .filter(|(_, _, count)| *count > 0)
-        .map(item)
-        .collect()
+    topics.map(finding).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::item::Verdict::{Ok as Fine, Warn};
     use super::*;
+    use crate::broker::inspection::Verdict::{Ok as Fine, Warn};
     use crate::store::query::{Amount, PendingRoute, PendingShard};
 
     #[test]
@@ -145,10 +115,10 @@ mod tests {
             ],
             ..PendingReport::default()
         };
-        let items = judge(&Ok(report));
-        let verdicts: Vec<_> = items
+        let findings = judge(&Ok(report));
+        let verdicts: Vec<_> = findings
             .iter()
-            .map(|item| (&*item.subject, item.verdict))
+            .map(|finding| (&*finding.subject, finding.verdict))
             .collect();
         assert_eq!(
             verdicts,
@@ -161,11 +131,11 @@ mod tests {
             ]
         );
         assert!(
-            items[3]
+            findings[3]
                 .found
                 .starts_with("4 messages of a topic that route orders no longer reads"),
             "{}",
-            items[3].found
+            findings[3].found
         );
         assert_eq!(judge(&Err("no answer".into()))[0].verdict, Warn);
     }

@@ -53,7 +53,7 @@ pub(super) struct Arrival {
     /// `None` if the record has no due header.
     pub(super) due: Option<Timestamp>,
     pub(super) at: Timestamp,
-    /// DeadLetterReason of the failure, if the record is a dead letter.
+    /// Reason of the failure, if the record is a dead letter.
     pub(super) refusal: Option<String>,
 }
 

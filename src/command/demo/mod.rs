@@ -17,7 +17,6 @@ mod traffic;
 
 use crate::cli::DemoArgs;
 use crate::clock::{Clock as _, WallClock};
-use crate::config::{Log, LogFormat};
 use crate::role::Service;
 use crate::telemetry::Telemetry;
 use anyhow::{Context, Result, bail, ensure};
@@ -26,7 +25,7 @@ use rand::RngExt;
 use rand::SeedableRng;
 use rand::rngs::{StdRng, SysRng};
 use scene::Scene;
-use screen::{LogFile, Screen};
+use screen::Screen;
 use std::io::{BufRead, IsTerminal, Write};
 use traffic::Traffic;
 
@@ -57,17 +56,14 @@ fn show(demo: &DemoArgs, traffic: &mut Traffic<'_>) -> Result<()> {
         ensure!(read > 0, "not begun");
     }
     let draws = !demo.plain && Screen::is_possible();
-    let log = draws.then(LogFile::create).transpose()?;
-    let telemetry = match &log {
-        Some(log) => {
-            let (format, level) = (LogFormat::Text, "warn".to_owned());
-            Telemetry::install_on(&Log { format, level }, false, log.file.clone())?
-        }
-        None => Telemetry::install(&scene.config)?,
-    };
-    let service = Service::start(&scene.config, &telemetry)?;
+    let mut config = scene.config.clone();
+    if draws {
+        "warn".clone_into(&mut config.log.level);
+    }
+    let telemetry = Telemetry::install(&config)?;
+    let service = Service::start(&config, &telemetry)?;
     let mut ended = Ok(());
-    let served = service.run_until(async { ended = traffic.serve(log).await });
+    let served = service.run_until(async { ended = traffic.serve(draws).await });
     served.and(ended)?;
     let board = &mut traffic.board;
     say(&text::summary(board))?;

@@ -27,8 +27,7 @@ pub(super) struct Scene {
     pub(super) dead_letter: String,
     stream: Option<DemoStream>,
     /// Held only to keep them alive. The service reaches both through the configuration.
-    _folder: Option<TempDir>,
-    _broker: Option<InProcessKafka>,
+    _temporary: (Option<TempDir>, Option<InProcessKafka>),
 }
 
 impl Scene {
@@ -49,7 +48,7 @@ impl Scene {
         let (folder, broker) = (folder()?, InProcessKafka::start(&topics)?);
         let config = Config::parse_builtin(&own_config(&broker.address(), &folder))?;
         let mut scene = Self::of(config, None)?;
-        (scene.is_own, scene._folder, scene._broker) = (true, Some(folder), Some(broker));
+        (scene.is_own, scene._temporary) = (true, (Some(folder), Some(broker)));
         Ok(scene)
     }
 
@@ -68,7 +67,7 @@ impl Scene {
             dead_letter: watched[1].clone(),
             watched: watched.into(),
             stream: Some(created),
-            _folder: Some(folder),
+            _temporary: (Some(folder), None),
             ..Self::of(config, None)?
         })
     }
@@ -109,8 +108,7 @@ impl Scene {
             route: name,
             config,
             stream: None,
-            _folder: None,
-            _broker: None,
+            _temporary: (None, None),
         })
     }
 

@@ -1,51 +1,18 @@
-//! The terminal while a picture is shown: keys, drawing in place, and the log. It always restores
-//! the terminal.
+//! The terminal while a picture is shown: keys, and drawing in place. It always restores the
+//! terminal.
 
 use super::text::{HEIGHT_MIN, WIDTH_MIN};
 use crate::command::page::Page;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::termios::{
-    LocalModes, OptionalActions, Termios, Winsize, tcgetattr, tcgetwinsize, tcsetattr,
-};
-use std::fs::File;
-use std::io::{Error, ErrorKind, IsTerminal, Result, Write, stderr, stdin, stdout};
-use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use rustix::termios::{LocalModes, OptionalActions::Now, Termios};
+use rustix::termios::{tcgetattr, tcgetwinsize, tcsetattr};
+use std::io::{Error, ErrorKind, IsTerminal, Result, Write, stdin, stdout};
 
-/// The log while a picture is shown. Dropping it writes the rest to standard error.
-pub(super) struct LogFile {
-    pub(super) file: Arc<File>,
-    read: u64,
-}
-
-impl LogFile {
-    pub(super) fn create() -> Result<Self> {
-        let file = Arc::new(tempfile::tempfile()?);
-        Ok(Self { file, read: 0 })
-    }
-
-    fn next_lines(&mut self) -> String {
-        let mut bytes = [0; 16 * 1024];
-        let count = self.file.read_at(&mut bytes, self.read).unwrap_or(0);
-        self.read += count as u64;
-        String::from_utf8_lossy(&bytes[..count]).into_owned()
-    }
-}
-
-impl Drop for LogFile {
-    fn drop(&mut self) {
-        // Errors cannot be handled here.
-        let _ = stderr().write_all(self.next_lines().as_bytes());
-    }
-}
-
-/// The lower lines of the terminal. Dropping it restores the terminal, also after a panic.
+/// The lower lines of the terminal. The cursor is on the first of them, so that a line of the log
+/// pushes the next picture down. Dropping it restores the terminal, also after a panic.
 pub(super) struct Screen {
     settings: Termios,
-    log: LogFile,
     pub(super) page: Page,
-    /// Lines of the last picture. The cursor is below it.
-    height: usize,
 }
 
 impl Screen {
@@ -54,37 +21,31 @@ impl Screen {
     pub(super) fn is_possible() -> bool {
         let is_able = std::env::var_os("TERM").is_some_and(|term| term != "dumb");
         let is_terminal = stdin().is_terminal() && stdout().is_terminal();
-        let is_large = |size: Winsize| size.ws_col >= WIDTH_MIN && size.ws_row > HEIGHT_MIN;
-        is_able && is_terminal && tcgetwinsize(stdout()).is_ok_and(is_large)
+        let size = tcgetwinsize(stdout());
+        let is_large = size.is_ok_and(|size| size.ws_col >= WIDTH_MIN && size.ws_row > HEIGHT_MIN);
+        is_able && is_terminal && is_large
     }
 
     /// Lets keys arrive one by one and without an echo, and hides the cursor.
-    pub(super) fn open(log: LogFile) -> Result<Self> {
+    pub(super) fn open() -> Result<Self> {
         let settings = tcgetattr(stdin())?;
         let mut keys = settings.clone();
         keys.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
-        let screen = Self {
-            settings,
-            log,
-            page: Page::of_stdout(),
-            height: 0,
-        };
-        tcsetattr(stdin(), OptionalActions::Now, &keys)?;
+        let page = Page::of_stdout();
+        let screen = Self { settings, page };
+        tcsetattr(stdin(), Now, &keys)?;
         write("\x1b[?25l")?;
         Ok(screen)
     }
 
-    /// Replaces the last picture. The log and `lines` stay above it.
-    pub(super) fn draw(&mut self, lines: &[String], picture: &[String]) -> Result<()> {
-        let end = "\x1b[K\n";
-        let mut text = "\x1b[A".repeat(self.height) + "\r";
-        text += &self.log.next_lines().replace('\n', end);
-        text.extend(lines.iter().flat_map(|line| [line.as_str(), end]));
+    /// Replaces the last picture. `lines` stay above it.
+    pub(super) fn draw(&self, lines: &[String], picture: &[String]) -> Result<()> {
+        let mut text = "\r".to_owned();
+        text.extend(lines.iter().flat_map(|line| [line.as_str(), "\x1b[K\n"]));
         // A line of the picture that wraps would move the picture.
         text += "\x1b[?7l";
-        text.extend(picture.iter().flat_map(|line| [line.as_str(), end]));
-        self.height = picture.len();
-        write(&(text + "\x1b[?7h"))
+        text.extend(picture.iter().flat_map(|line| [line.as_str(), "\x1b[K\n"]));
+        write(&format!("{text}\x1b[?7h\x1b[{}A", picture.len()))
     }
 
     /// Number of quit keys since the last call. An error: the terminal was closed.
@@ -105,9 +66,9 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Errors cannot be handled here.
-        let _ = write("\x1b[?25h");
-        let _ = tcsetattr(stdin(), OptionalActions::Now, &self.settings);
+        // Errors cannot be handled here. The cursor leaves the picture.
+        let _ = write(&format!("\x1b[{HEIGHT_MIN}B\r\x1b[?25h"));
+        let _ = tcsetattr(stdin(), Now, &self.settings);
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::board::{Arrival, Board, Phase};
 use super::scene::Scene;
-use crate::command::page::{Page, Tone, count};
+use crate::command::page::{Page, Tone};
 use crate::config::BrokerKind;
 use crate::model::Timestamp;
+use crate::model::readable::count;
 
 /// The text before the start: addresses, and how to send a message.
 pub(super) fn introduction(scene: &Scene) -> String {
@@ -44,7 +45,8 @@ when they are due. Send one yourself while it runs, due in five seconds:
 
 {invitation}
 
-docs/commands.md has the same in Python. {note}
+docs/commands.md has the same in Python.
+{note}
 
 "
     )
@@ -105,7 +107,8 @@ pub(super) fn picture(board: &Board, scene: &Scene, now: Timestamp, page: &Page)
     let faint = |text: &str| page.paint(Tone::Faint, text);
     let title = page.paint(Tone::Strong, "postdate demo");
     let heading = faint("waiting messages, by the second in which they are due");
-    let mut lines = vec![format!("{title}  {heading}")];
+    // A line of the log may replace the empty line.
+    let mut lines = vec![String::new(), format!("{title}  {heading}")];
     // Slightly more seconds than the longest delay.
     let waiting = board.by_second(now, 10);
     let most = waiting.iter().max().map_or(8, |most| 8.max(*most));
@@ -115,10 +118,12 @@ pub(super) fn picture(board: &Board, scene: &Scene, now: Timestamp, page: &Page)
     }
     lines.push(page.paint(Tone::Strong, &counts(board, now)));
     lines.push(format!("       {}", lateness(board)));
-    lines.extend((0..5).map(|at| board.latest.get(at).cloned().unwrap_or_default()));
+    lines.extend((0..4).map(|at| board.latest.get(at).cloned().unwrap_or_default()));
     let invitation = format!("try  {}", invitation(scene));
-    lines.push(scene.is_own.then_some(invitation).unwrap_or_default());
+    let invites = scene.is_own && board.phase != Phase::Over;
+    lines.push(if invites { invitation } else { String::new() });
     lines.push(faint(match board.phase {
+        Phase::Over => "",
         Phase::Finishing => "q    leave now, without the rest",
         _ => "q    send no more, wait for the rest, and end",
     }));
@@ -210,7 +215,7 @@ mod tests {
             is_terminal: true,
             ..Page::PLAIN
         };
-        insta::assert_snapshot!(drawn(&board, &page), @r#"
+        insta::assert_snapshot!(drawn(&board, &page).trim_start(), @r#"
         postdate demo  waiting messages, by the second in which they are due
           +0 s    8  ██████████████████████████▊
           +1 s   11  ████████████████████████████████████▊
@@ -228,7 +233,6 @@ mod tests {
           key "order-7", "close it unless it was paid", +4 ms
           key "order-7", "close it unless it was paid", +3 ms
           key "order-7", "close it unless it was paid", +2 ms
-          key "order-7", "close it unless it was paid", +1 ms
         try  echo hi|kcat -Pb 127.0.0.1:41234 -t orders.delayed -H postdate-after=5s
         q    send no more, wait for the rest, and end
         "#);

@@ -2,12 +2,12 @@
 
 use super::board::{Arrival, Board, Phase};
 use super::scene::Scene;
-use super::screen::{LogFile, Screen};
+use super::screen::Screen;
 use super::{say, text};
 use crate::broker::{Error, Event, OutgoingRecord, SendResult, Source, Target};
 use crate::clock::{Clock as _, WallClock};
 use crate::health::Health;
-use crate::limit::{DEMO_IN_FLIGHT_MAX, DEMO_TEXT_CHARS_MAX, DEMO_TICK_INTERVAL};
+use crate::limit::{DEMO_IN_FLIGHT_MAX, DEMO_TEXT_BYTES_MAX, DEMO_TICK_INTERVAL};
 use crate::model::header_name::{DUE, ERROR_DETAIL};
 use crate::model::{Dialects, Headers, Partition, Record, Timestamp};
 use crate::role::{Cluster, SourceOptions, TargetOptions, TargetPurpose};
@@ -45,7 +45,7 @@ pub(super) struct Traffic<'a> {
 
 impl Traffic<'_> {
     /// Runs until all messages arrived, a timeout passed, or the user quits.
-    pub(super) async fn serve(&mut self, log: Option<LogFile>) -> Result<()> {
+    pub(super) async fn serve(&mut self, draws: bool) -> Result<()> {
         let (config, route) = (&self.scene.config, self.scene.route());
         let cluster = |name: &str| Cluster::of(config, name);
         let part = |name: &str| Health::new().register(name);
@@ -62,7 +62,7 @@ impl Traffic<'_> {
             dialects: Dialects::default(),
         };
         let mut source = cluster(route.target_cluster()).source(options, part("demo watcher"))?;
-        let served = self.serve_with(&mut *target, &mut *source, log).await;
+        let served = self.serve_with(&mut *target, &mut *source, draws).await;
         tokio::join!(target.close(), source.close());
         served
     }
@@ -71,7 +71,7 @@ impl Traffic<'_> {
         &mut self,
         target: &mut dyn Target,
         source: &mut dyn Source,
-        mut log: Option<LogFile>,
+        mut draws: bool,
     ) -> Result<()> {
         let mut tick = interval(DEMO_TICK_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -89,11 +89,13 @@ impl Traffic<'_> {
                     self.board.hurry(WallClock.now());
                 }
                 _ = tick.tick() => {
-                    // A terminal that cannot be opened gets lines.
-                    screen = log.take().map_or(screen, |log| Screen::open(log).ok());
+                    if std::mem::take(&mut draws) {
+                        // A terminal that cannot be opened gets lines.
+                        screen = Screen::open().ok();
+                    }
                     self.send_messages(target);
                     self.start_partitions(source).await?;
-                    if self.show(screen.as_mut(), &mut next_line).is_err() {
+                    if self.show(screen.as_ref(), &mut next_line).is_err() {
                         // The terminal was closed, or nothing reads the output any more.
                         self.board.end(WallClock.now());
                     }
@@ -198,7 +200,7 @@ impl Traffic<'_> {
     }
 
     /// Draws the picture, or prints a line each second. An error: there is no terminal or reader.
-    fn show(&mut self, screen: Option<&mut Screen>, next_line: &mut Instant) -> Result<()> {
+    fn show(&mut self, screen: Option<&Screen>, next_line: &mut Instant) -> Result<()> {
         let (now, board) = (WallClock.now(), &mut self.board);
         let lines = std::mem::take(&mut board.lines);
         if let Some(screen) = screen {
@@ -229,22 +231,21 @@ fn arrival(record: &Record<'_>, run: &str, is_dead: bool) -> Arrival {
     let due = header(DUE).and_then(|due| due.parse().ok());
     Arrival {
         number: own.and_then(|number| number.parse().ok()),
-        content: format!("key {:?}, {:?}", shown(record.key), shown(record.payload)),
+        content: content(record),
         due: due.map(Timestamp::from_millis),
         at: WallClock.now(),
         refusal: is_dead.then(|| header(ERROR_DETAIL).unwrap_or("refused").to_owned()),
     }
 }
 
-/// Makes foreign bytes safe for a terminal: short, one line, no control characters.
-fn shown(bytes: Option<&[u8]>) -> String {
-    let Some(bytes) = bytes else {
-        return "(null)".to_owned();
+/// Key and payload, short and with escaped control characters, which a terminal would obey.
+fn content(record: &Record<'_>) -> String {
+    let shown = |bytes: Option<&[u8]>| {
+        let bytes = bytes.unwrap_or(b"(null)");
+        let bytes = &bytes[..bytes.len().min(DEMO_TEXT_BYTES_MAX)];
+        format!("{:?}", String::from_utf8_lossy(bytes))
     };
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * DEMO_TEXT_CHARS_MAX)]);
-    let text = text.replace(char::is_control, " ");
-    let text: String = text.chars().take(DEMO_TEXT_CHARS_MAX).collect();
-    text.trim().to_owned()
+    format!("key {}, {}", shown(record.key), shown(record.payload))
 }
 
 /// Waits for a stop signal or SIGHUP. The demo must also end properly when the terminal closes, to
@@ -262,16 +263,26 @@ async fn quit_signal() -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Offset;
 
     #[test]
     fn foreign_bytes_do_not_reach_the_terminal() {
-        assert_eq!(shown(Some(b"\x1b[31mred\r\nalert\x07\n")), "[31mred  alert");
-        assert_eq!(shown(Some("\u{9b}2J".as_bytes())), "2J");
-        assert_eq!(
-            (shown(None).as_str(), shown(Some(b"")).as_str()),
-            ("(null)", "")
-        );
-        assert_eq!(shown(Some(&[b'x'; 5_000])).len(), DEMO_TEXT_CHARS_MAX);
-        assert_eq!(shown(Some(b"\xff\xfe")), "\u{fffd}\u{fffd}");
+        let of = |key, payload| {
+            let (offset, headers) = (Offset(0), Headers::default());
+            content(&Record {
+                offset,
+                timestamp: None,
+                key,
+                payload,
+                headers,
+            })
+        };
+        let red = "\x1b[31mred\r\nalert\x07\u{9b}2J".as_bytes();
+        let content = of(Some(red), None);
+        assert!(!content.contains(char::is_control), "{content}");
+        assert!(content.ends_with(", \"(null)\""), "{content}");
+        let long = of(Some(b"\xff\xfe"), Some(&[b'x'; 5_000]));
+        assert!(long.starts_with("key \"\u{fffd}\u{fffd}\""), "{long}");
+        assert!(long.len() < DEMO_TEXT_BYTES_MAX + 30, "{long}");
     }
 }

@@ -1,4 +1,4 @@
-//! `postdate pending`: shows the pending messages, or finds one by its id.
+//! `postdate pending`: shows the waiting messages, or finds one by its id.
 
 mod source;
 mod text;
@@ -9,44 +9,59 @@ use crate::cli::PendingArgs;
 use crate::config::Config;
 use anyhow::Result;
 pub(super) use source::Source;
+pub(super) use text::shards_of_removed_topics;
 
-/// Prints a report of the pending messages, or the place of one message.
+/// Prints a report of the waiting messages, or the place of one message.
 pub(crate) fn pending(config: &Config, pending: &PendingArgs) -> Result<Outcome> {
     run(async {
         let source = Source::open(config).await?;
         let (page, route) = (Page::of_stdout(), pending.route.as_deref());
-        let Some(id) = &pending.id else {
+        let (text, outcome) = if let Some(id) = &pending.id {
+            let search = source.find(id, route).await?;
+            let is_found = !search.found.is_empty();
+            let text = match pending.json {
+                true => json(&search)?,
+                false => text::search(&search, &page),
+            };
+            (
+                text,
+                if is_found {
+                    Outcome::Done
+                } else {
+                    Outcome::Nothing
+                },
+            )
+        } else {
             let report = source.report(route).await?;
             if report.routes.is_empty() {
-                let known: Vec<&str> = config.routes.keys().map(String::as_str).collect();
                 let route = route.unwrap_or_default();
-                return Err(Refused(format!(
-                    "no route is called {route:?}, and nothing waits under that name: choose from {}",
-                    known.join(", ")
-                ))
-                .into());
+                return Err(unknown_route(
+                    config,
+                    route,
+                    "nothing waits under that name",
+                ));
             }
-            print(&if pending.json {
-                json(&report)?
-            } else {
-                text::report(&report, &page)
-            })?;
-            return Ok(Outcome::Done);
+            let text = match pending.json {
+                true => json(&report)?,
+                false => text::report(&report, &page),
+            };
+            (text, Outcome::Done)
         };
-        let search = source.found(id, route).await?;
-        print(&if pending.json {
-            json(&search)?
-        } else {
-            text::search(&search, &page)
-        })?;
-        Ok(if search.found.is_empty() {
-            Outcome::Nothing
-        } else {
-            Outcome::Done
-        })
+        print(&text)?;
+        Ok(outcome)
     })
 }
 
 pub(super) fn json(document: &impl serde::Serialize) -> Result<String> {
     Ok(serde_json::to_string_pretty(document)? + "\n")
+}
+
+/// Neither the configuration nor the store has the route.
+pub(super) fn unknown_route(config: &Config, route: &str, stored: &str) -> anyhow::Error {
+    let known: Vec<&str> = config.routes.keys().map(String::as_str).collect();
+    let known = known.join(", ");
+    Refused(format!(
+        "no route is called {route:?}, and {stored}: choose from {known}"
+    ))
+    .into()
 }

@@ -1,4 +1,4 @@
-//! Finds where to query pending messages: in the store, or from the service that holds an exclusive
+//! Finds where to query waiting messages: in the store, or from the service that holds an exclusive
 //! store.
 
 use crate::clock::{Clock, WallClock};
@@ -12,11 +12,15 @@ use crate::store::query::{
     pending_report,
 };
 use crate::store::{self, StoredShard};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use async_trait::async_trait;
+use http::Request;
+use http::header::AUTHORIZATION;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
 use serde::de::DeserializeOwned;
-use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 use url::form_urlencoded::Serializer;
@@ -25,116 +29,67 @@ use url::form_urlencoded::Serializer;
 pub(in crate::command) enum Source {
     Store(Rc<dyn StoreQuery>, QueryContext),
     /// A service uses the folder. Ask it at its admin address.
-    Service(Endpoint, QueryContext),
-    /// The folder does not exist yet, so no message is pending.
-    Nothing(QueryContext),
+    Service(Admin, QueryContext),
 }
-
-/// Timeout for connecting to a service on this machine.
-const CONNECT_MAX: Duration = Duration::from_secs(2);
 
 impl Source {
     pub(in crate::command) async fn open(config: &Config) -> Result<Self> {
-        let known = query_context(config);
+        let mut context = query_context(config);
         if let config::Store::Embedded(embedded) = &config.store {
             match FolderDescription::of(&embedded.path).used {
+                FolderUse::Free => {}
                 FolderUse::Absent => {
-                    return Ok(Self::Nothing(QueryContext {
-                        store: format!("{}, not there yet", known.store),
-                        ..known
-                    }));
+                    context.store += ", not there yet";
+                    return Ok(Self::Store(Rc::new(NoMessages), context));
                 }
-                FolderUse::InUse(_) => {
-                    return Ok(Self::Service(Endpoint::of(&config.admin), known));
-                }
+                FolderUse::InUse(_) => return Ok(Self::Service(config.admin.clone(), context)),
                 // A running service can still answer through its admin endpoint.
                 FolderUse::Unreadable(why) => {
-                    let store = format!("{}, closed to this user: {why}", known.store);
-                    return Ok(Self::Service(
-                        Endpoint::of(&config.admin),
-                        QueryContext { store, ..known },
-                    ));
+                    context.store += &format!(", closed to this user: {why}");
+                    return Ok(Self::Service(config.admin.clone(), context));
                 }
                 FolderUse::OwnedByOther(owner) => bail!(
                     "{} belongs to user {owner}, and no service uses it: run this as that user, for what another one leaves in it would \
                      lock its service out",
-                    known.store
+                    context.store
                 ),
-                FolderUse::Free => {}
             }
         }
-        let survey = StoreFactory::open(config)?
-            .connect_query()
-            .await
-            .context("store.redis")?;
-        Ok(Self::Store(survey, known))
+        let query = StoreFactory::open(config)?.connect_query().await;
+        Ok(Self::Store(query.context("store.redis")?, context))
     }
 
     pub(in crate::command) async fn report(&self, route: Option<&str>) -> Result<PendingReport> {
         match self {
-            Self::Store(survey, known) => {
-                Ok(pending_report(&**survey, known, route, WallClock.now()).await?)
+            Self::Store(query, context) => {
+                Ok(pending_report(&**query, context, route, WallClock.now()).await?)
             }
-            Self::Service(endpoint, known) => {
-                let answer: PendingReport = ask(endpoint, "/pending", &[("route", route)], known)?;
-                same(endpoint, &answer.deployment, known).map(|()| answer)
-            }
-            Self::Nothing(known) => {
-                Ok(pending_report(&Empty, known, route, WallClock.now()).await?)
+            Self::Service(admin, context) => {
+                ask(admin, context, "/pending", &[("route", route)]).await
             }
         }
     }
 
-    pub(in crate::command) async fn sheet(&self, route: Option<&str>) -> Result<LedgerReport> {
+    pub(in crate::command) async fn ledgers(&self, route: Option<&str>) -> Result<LedgerReport> {
         match self {
-            Self::Store(survey, known) => {
-                Ok(ledger_report(&**survey, known, route, WallClock.now()).await?)
+            Self::Store(query, context) => {
+                Ok(ledger_report(&**query, context, route, WallClock.now()).await?)
             }
-            Self::Service(endpoint, known) => {
-                let answer: LedgerReport = ask(endpoint, "/ledger", &[("route", route)], known)?;
-                same(endpoint, &answer.deployment, known).map(|()| answer)
+            Self::Service(admin, context) => {
+                ask(admin, context, "/ledger", &[("route", route)]).await
             }
-            Self::Nothing(known) => Ok(ledger_report(&Empty, known, route, WallClock.now()).await?),
         }
     }
 
-    pub(in crate::command) async fn found(
-        &self,
-        id: &str,
-        route: Option<&str>,
-    ) -> Result<IdSearch> {
-        let asked = (id, route);
+    pub(in crate::command) async fn find(&self, id: &str, route: Option<&str>) -> Result<IdSearch> {
         match self {
-            Self::Store(survey, known) => {
-                Ok(find_id(&**survey, known, asked, WallClock.now()).await?)
+            Self::Store(query, context) => {
+                Ok(find_id(&**query, context, (id, route), WallClock.now()).await?)
             }
-            Self::Service(endpoint, known) => {
-                let answer: IdSearch = ask(
-                    endpoint,
-                    "/pending",
-                    &[("id", Some(id)), ("route", route)],
-                    known,
-                )?;
-                same(endpoint, &answer.deployment, known).map(|()| answer)
+            Self::Service(admin, context) => {
+                let query = [("id", Some(id)), ("route", route)];
+                ask(admin, context, "/pending", &query).await
             }
-            Self::Nothing(known) => Ok(find_id(&Empty, known, asked, WallClock.now()).await?),
-        }
-    }
-}
-
-/// Admin address of a service on this machine, its token, and its use of TLS.
-pub(in crate::command) struct Endpoint {
-    address: SocketAddr,
-    token: Option<Secret>,
-    has_tls: bool,
-}
-
-impl Endpoint {
-    fn of(admin: &Admin) -> Self {
-        Self {
-            address: reachable(admin.listen),
-            token: admin.token.clone(),
-            has_tls: admin.certificate.is_some(),
         }
     }
 }
@@ -149,49 +104,45 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-fn same(Endpoint { address, .. }: &Endpoint, deployment: &str, known: &QueryContext) -> Result<()> {
-    anyhow::ensure!(
-        deployment == known.deployment,
-        "the service at {address} (admin.listen) is of deployment {deployment:?}, and this configuration of {:?}: give --config the file \
-         that the service runs with",
-        known.deployment
-    );
-    Ok(())
-}
-
 /// Queries the service that uses the folder.
-fn ask<T: DeserializeOwned>(
-    endpoint: &Endpoint,
+async fn ask<T: DeserializeOwned>(
+    admin: &Admin,
+    context: &QueryContext,
     path: &str,
     query: &[(&str, Option<&str>)],
-    known: &QueryContext,
 ) -> Result<T> {
-    let (store, address) = (&known.store, endpoint.address);
-    let context = || {
+    let (store, address) = (&context.store, reachable(admin.listen));
+    let other_version =
+        "the answer is not of this version: use the `postdate` that the service runs";
+    let answer = async {
+        let body = get(admin, address, path, query).await?;
+        serde_json::from_slice::<serde_json::Value>(&body).context(other_version)
+    };
+    let answer = answer.await.with_context(|| {
         format!(
             "only the service that has the store to itself ({store}) can tell, and is asked at {address} (admin.listen): does it run, \
              and with this configuration?"
         )
-    };
-    let body = get(endpoint, path, query).with_context(context)?;
-    serde_json::from_slice(&body)
-        .context("the answer is not of this version: use the `postdate` that the service runs")
-        .with_context(context)
+    })?;
+    let deployment = &answer["deployment"];
+    ensure!(
+        *deployment == *context.deployment,
+        "the service at {address} (admin.listen) is of deployment {deployment}, and this configuration of {:?}: give --config the file \
+         that the service runs with",
+        context.deployment
+    );
+    serde_json::from_value(answer).context(other_version)
 }
 
-/// Sends one HTTP request and returns the body of a 200 answer. The service then closes the
-/// connection, so no HTTP client is needed. Blocking is fine: the command has no other work.
-fn get(
-    Endpoint {
-        address,
-        token,
-        has_tls,
-    }: &Endpoint,
+/// Sends one request and returns the body of a 200 answer.
+async fn get(
+    admin: &Admin,
+    address: SocketAddr,
     path: &str,
     query: &[(&str, Option<&str>)],
 ) -> Result<Vec<u8>> {
-    anyhow::ensure!(
-        !has_tls,
+    ensure!(
+        admin.certificate.is_none(),
         "it speaks TLS (admin.certificate), and this command does not: ask it by curl, at https://{address}{path}"
     );
     let mut line = Serializer::new(String::new());
@@ -200,34 +151,26 @@ fn get(
             .iter()
             .filter_map(|(name, value)| Some((name, (*value)?))),
     );
-    let login = token.as_ref().map_or_else(String::new, |token| {
-        format!("authorization: Bearer {}\r\n", token.expose())
-    });
-    let request = format!(
-        "GET {path}?{} HTTP/1.1\r\nhost: {address}\r\n{login}connection: close\r\n\r\n",
-        line.finish()
-    );
-    let mut stream = TcpStream::connect_timeout(address, CONNECT_MAX)?;
+    let mut request = Request::get(format!("http://{address}{path}?{}", line.finish()));
+    if let Some(token) = admin.token.as_ref().map(Secret::expose) {
+        request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+    }
+    let request = request.body(Empty::<&[u8]>::new())?;
+    let answer = async {
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        let response = client.request(request).await?;
+        let status = response.status().as_u16();
+        let body = Limited::new(response.into_body(), ADMIN_RESPONSE_BYTES_MAX);
+        let body = body.collect().await.map_err(|error| anyhow!(error))?;
+        anyhow::Ok((status, body.to_bytes().to_vec()))
+    };
     // Slightly longer than the service's own timeout, so that its error arrives first.
-    stream.set_read_timeout(Some(ADMIN_QUERY_TIMEOUT + CONNECT_MAX))?;
-    stream.write_all(request.as_bytes())?;
-    let mut answer = Vec::new();
-    stream
-        .take(ADMIN_RESPONSE_BYTES_MAX)
-        .read_to_end(&mut answer)?;
-    let end = answer
-        .windows(4)
-        .position(|four| four == b"\r\n\r\n")
-        .context("what answers there speaks no HTTP")?;
-    let body = answer.split_off(end + 4);
-    let status = std::str::from_utf8(&answer)
-        .ok()
-        .and_then(|head| head.strip_prefix("HTTP/1.1 ")?.get(..3))
-        .unwrap_or_default();
+    let patience = ADMIN_QUERY_TIMEOUT + Duration::from_secs(2);
+    let (status, body) = tokio::time::timeout(patience, answer).await??;
     match status {
-        "200" => Ok(body),
-        "401" => bail!("it asks for another token than admin.token of this configuration"),
-        "404" => {
+        200 => Ok(body),
+        401 => bail!("it asks for another token than admin.token of this configuration"),
+        404 => {
             bail!("what answers there knows no {path}: it is another program, or an older postdate")
         }
         _ => bail!("it answers {status}: {}", error_of(&body)),
@@ -243,10 +186,10 @@ fn error_of(body: &[u8]) -> String {
 }
 
 /// A store query for a folder that does not exist yet. It always finds nothing.
-struct Empty;
+struct NoMessages;
 
 #[async_trait(?Send)]
-impl StoreQuery for Empty {
+impl StoreQuery for NoMessages {
     async fn shards(&self) -> Result<Vec<ShardId>, store::Error> {
         Ok(Vec::new())
     }

@@ -1,8 +1,9 @@
-//! Formats pending messages as text: a table of routes and shards, and a bar chart by due time.
+//! Formats waiting messages as text: a table of routes and shards, and a bar chart by due time.
 
-use crate::command::page::{Page, Side, Table, Tone, count, moment, relative, several, size};
+use crate::command::page::{Page, Table, Tone};
 use crate::model::Timestamp;
-use crate::store::query::{IdSearch, PendingReport, PendingShard};
+use crate::model::readable::{count, moment, relative, several, size};
+use crate::store::query::{Amount, IdSearch, PendingReport, PendingShard};
 
 const HOUR_MS: i64 = 3_600_000;
 /// Hours per line of the chart. The chart uses the first step that needs at most `LINES_MAX` lines.
@@ -15,166 +16,86 @@ const UPPER_BOUND: &str = "Upper bounds: messages are stored in batches, and a b
 const UNCONFIGURED: &str = "not in the configuration, so nothing of it is delivered";
 
 pub(super) fn report(report: &PendingReport, page: &Page) -> String {
-    let mut text = head(&report.deployment, &report.store, report.at_ms, page);
+    let mut text = page.title(&report.deployment, &report.store, report.at_ms) + "\n";
     let quarantined = report.total.quarantined;
     if report.total.messages == 0 && quarantined == 0 {
-        return text + "\nNothing waits.\n" + &unconfigured(report, page);
+        return text + "Nothing waits.\n" + &unconfigured(report, page);
     }
-    text += "\n";
     text += &table(report, page);
     text += &unconfigured(report, page);
     if report.total.messages > 0 {
-        text += "\n";
-        text += &chart(report, page);
-        text += "\n";
-        text += &page.paint(Tone::Faint, UPPER_BOUND);
-        text += "\n";
+        let bound = page.paint(Tone::Faint, UPPER_BOUND);
+        text += &format!("\n{}\n{bound}\n", chart(report, page));
     }
     if quarantined > 0 {
+        let messages = several(quarantined, "message");
         let what = format!(
-            "{} set aside as unreadable, and not delivered: see PostdateQuarantined in docs/runbook.md.",
-            several(quarantined, "message")
+            "{messages} set aside as unreadable, and not delivered: see PostdateQuarantined in docs/runbook.md."
         );
         text += &format!("{}\n", page.paint(Tone::Bad, &what));
     }
     text
 }
 
-/// Title line: deployment, store and time.
-fn head(deployment: &str, store: &str, at_ms: i64, page: &Page) -> String {
-    let rest = format!(
-        "  {store}  {}",
-        moment(Timestamp::from_millis(at_ms.div_euclid(1_000) * 1_000))
-    );
-    format!(
-        "{}{}\n",
-        page.paint(Tone::Strong, deployment),
-        page.paint(Tone::Faint, &rest)
-    )
-}
-
 fn table(report: &PendingReport, page: &Page) -> String {
-    let aside = |messages: u64| {
-        if messages == 0 {
-            String::new()
-        } else {
-            count(messages)
-        }
+    let aside = if report.total.quarantined > 0 {
+        "SET ASIDE"
+    } else {
+        ""
     };
-    let mut table = Table::new([
-        Side::Left,
-        Side::Left,
-        Side::Right,
-        Side::Right,
-        Side::Left,
-        Side::Right,
-    ]);
-    let has_aside = report.total.quarantined > 0;
-    table.row(
-        Tone::Faint,
-        [
-            "ROUTE",
-            "SHARD",
-            "WAITING",
-            "STORED",
-            "FIRST HOUR",
-            if has_aside { "SET ASIDE" } else { "" },
-        ],
-    );
+    let head = ["ROUTE", "SHARD", "WAITING", "STORED", "FIRST HOUR", aside];
+    let mut table = Table::new(&[0, 1, 4], head);
+    let mark = |name: String, is_configured| match is_configured {
+        true => name,
+        false => format!("{name} (!)"),
+    };
+    let tone = |tone, is_configured| if is_configured { tone } else { Tone::Odd };
     for route in &report.routes {
-        let name = if route.configured {
-            (Tone::Plain, route.route.clone())
-        } else {
-            (Tone::Odd, format!("{} (!)", route.route))
+        let holds = |shard: &&PendingShard| {
+            let waits = shard.amount.messages + shard.amount.quarantined;
+            shard.route == route.route && waits > 0
         };
-        let shards: Vec<&PendingShard> = report
-            .shards
-            .iter()
-            .filter(|shard| shard.route == route.route && holds(shard))
-            .collect();
-        let (first, amount) = (
-            shards.iter().filter_map(|shard| shard.first_hour_ms).min(),
-            route.amount,
-        );
-        let shard = several(route.shards, "shard");
-        let cells = [
-            count(amount.messages),
-            size(amount.bytes),
-            first_hour(first, report.at_ms),
-            aside(amount.quarantined),
+        let shards: Vec<&PendingShard> = report.shards.iter().filter(holds).collect();
+        let first = shards.iter().filter_map(|shard| shard.first_hour_ms).min();
+        let first = first_hour(first, report.at_ms);
+        let names = [
+            mark(route.route.clone(), route.configured),
+            several(route.shards, "shard"),
         ];
-        let [waiting, stored, due, quarantined] = cells.map(|cell| (Tone::Plain, cell));
-        table.toned([
-            name,
-            (Tone::Faint, shard),
-            waiting,
-            stored,
-            due,
-            quarantined,
-        ]);
+        table.row(
+            tone(Tone::Plain, route.configured),
+            row(names, &route.amount, first),
+        );
         for shard in shards.iter().take(SHARDS_SHOWN_MAX) {
-            let name = format!(
-                "{}/{}{}",
-                shard.topic,
-                shard.partition,
-                if shard.configured { "" } else { " (!)" }
-            );
-            let tone = if shard.configured {
-                Tone::Faint
-            } else {
-                Tone::Odd
-            };
-            let (waiting, stored) = (count(shard.amount.messages), size(shard.amount.bytes));
-            let due = first_hour(shard.first_hour_ms, report.at_ms);
+            let name = format!("{}/{}", shard.topic, shard.partition);
+            let names = [String::new(), mark(name, shard.configured)];
+            let first = first_hour(shard.first_hour_ms, report.at_ms);
             table.row(
-                tone,
-                [
-                    String::new(),
-                    name,
-                    waiting,
-                    stored,
-                    due,
-                    aside(shard.amount.quarantined),
-                ],
+                tone(Tone::Faint, shard.configured),
+                row(names, &shard.amount, first),
             );
         }
-        if let Some(more) = shards
-            .len()
-            .checked_sub(SHARDS_SHOWN_MAX)
-            .filter(|more| *more > 0)
-        {
-            table.row(
-                Tone::Faint,
-                [
-                    "",
-                    &format!("and {more} more: --json has all"),
-                    "",
-                    "",
-                    "",
-                    "",
-                ],
+        if shards.len() > SHARDS_SHOWN_MAX {
+            let mut cells = [const { String::new() }; 6];
+            cells[1] = format!(
+                "and {} more: --json has all",
+                shards.len() - SHARDS_SHOWN_MAX
             );
+            table.row(Tone::Faint, cells);
         }
     }
     if report.routes.len() > 1 {
-        let total = report.total;
-        table.row(
-            Tone::Strong,
-            [
-                "total",
-                "",
-                &count(total.messages),
-                &size(total.bytes),
-                "",
-                &aside(total.quarantined),
-            ],
-        );
+        let names = ["total".to_owned(), String::new()];
+        table.row(Tone::Strong, row(names, &report.total, String::new()));
     }
     table.print(page)
 }
 
-fn holds(shard: &PendingShard) -> bool {
-    shard.amount.messages + shard.amount.quarantined > 0
+fn row([route, shard]: [String; 2], amount: &Amount, first_hour: String) -> [String; 6] {
+    let (waiting, stored) = (count(amount.messages), size(amount.bytes));
+    let aside = Some(amount.quarantined).filter(|messages| *messages > 0);
+    let aside = aside.map(count).unwrap_or_default();
+    [route, shard, waiting, stored, first_hour, aside]
 }
 
 /// Formats the first hour with a due message. Finer times would require reading the messages.
@@ -187,82 +108,60 @@ fn first_hour(hour_ms: Option<i64>, at_ms: i64) -> String {
     }
 }
 
+/// The shards of configured routes whose topics the routes no longer read.
+pub(in crate::command) fn shards_of_removed_topics(
+    report: &PendingReport,
+) -> impl Iterator<Item = &PendingShard> {
+    let shards = report.shards.iter().filter(|shard| !shard.configured);
+    shards.filter(|shard| {
+        let mut routes = report.routes.iter();
+        routes.any(|route| route.configured && route.route == shard.route)
+    })
+}
+
 /// Explains the routes and topics that the table marks with `(!)`.
 fn unconfigured(report: &PendingReport, page: &Page) -> String {
-    let routes = report
-        .routes
-        .iter()
-        .filter(|route| !route.configured)
-        .map(|route| format!("route {}", route.route));
-    let is_topic = |shard: &&PendingShard| {
-        !shard.configured
-            && report
-                .routes
-                .iter()
-                .any(|route| route.configured && route.route == shard.route)
-    };
-    let mut topics: Vec<String> = report
-        .shards
-        .iter()
-        .filter(is_topic)
-        .map(|shard| format!("{} of route {}", shard.topic, shard.route))
-        .collect();
-    topics.dedup();
-    let names: Vec<String> = routes.chain(topics).collect();
+    let routes = report.routes.iter().filter(|route| !route.configured);
+    let routes = routes.map(|route| format!("route {}", route.route));
+    let topics = shards_of_removed_topics(report);
+    let topics = topics.map(|shard| format!("{} of route {}", shard.topic, shard.route));
+    let mut names: Vec<String> = routes.chain(topics).collect();
+    names.dedup();
     if names.is_empty() {
         return String::new();
     }
-    format!(
-        "\n{}\n",
-        page.paint(
-            Tone::Odd,
-            &format!("(!) {}: {UNCONFIGURED}", names.join(", "))
-        )
-    )
+    let text = format!("(!) {}: {UNCONFIGURED}", names.join(", "));
+    format!("\n{}\n", page.paint(Tone::Odd, &text))
 }
 
-/// One line of the chart.
-struct Line {
-    label: String,
-    messages: u64,
-}
+/// One line of the chart: label and number of messages.
+type Line = (String, u64);
 
 fn chart(report: &PendingReport, page: &Page) -> String {
-    let drawn = |step: &i64| (*step, lines(report, *step));
-    let (step, lines) = STEPS
-        .iter()
-        .map(drawn)
-        .find(|(step, lines)| lines.len() <= LINES_MAX || *step == STEPS[STEPS.len() - 1])
-        .expect("the last one is taken");
+    let drawn = STEPS.map(|step| (step, lines(report, step)));
+    let fits = |(_, lines): &&(i64, Vec<Line>)| lines.len() <= LINES_MAX;
+    let (step, lines) = drawn.iter().find(fits).unwrap_or(&drawn[STEPS.len() - 1]);
     let unit = match step {
         1 => "BY HOUR".to_owned(),
         24 => "BY DAY".to_owned(),
-        hours if hours < 24 => format!("EVERY {hours} HOURS"),
+        hours if *hours < 24 => format!("EVERY {hours} HOURS"),
         hours => format!("EVERY {} DAYS", hours / 24),
     };
     let max = lines
         .iter()
-        .map(|line| line.messages)
+        .map(|(_, messages)| *messages)
         .max()
-        .unwrap_or_default();
-    let width = |text: fn(&Line) -> usize| lines.iter().map(text).max().unwrap_or_default();
-    let (labels, counts) = (
-        width(|line| line.label.chars().count()),
-        width(|line| count(line.messages).len()),
-    );
+        .unwrap_or(0);
+    let labels = lines.iter().map(|(label, _)| label.chars().count());
+    let (labels, counts) = (labels.max().unwrap_or(0), count(max).len());
     let cells = page.width.saturating_sub(labels + counts + 8).clamp(10, 60);
-    let mut text = format!(
-        "  {}\n",
-        page.paint(Tone::Faint, &format!("DUE, {unit} (UTC)"))
-    );
-    for line in &lines {
-        let bar = page.paint(Tone::Bar, &page.bar(line.messages, max, cells));
-        let amount = if line.messages == 0 {
-            String::new()
-        } else {
-            count(line.messages)
-        };
-        text += format!("  {:labels$}  {amount:>counts$}  {bar}", line.label).trim_end();
+    let title = page.paint(Tone::Faint, &format!("DUE, {unit} (UTC)"));
+    let mut text = format!("  {title}\n");
+    for (label, messages) in lines {
+        let bar = page.paint(Tone::Bar, &page.bar(*messages, max, cells));
+        let amount = Some(*messages).filter(|messages| *messages > 0);
+        let amount = amount.map(count).unwrap_or_default();
+        text += format!("  {label:labels$}  {amount:>counts$}  {bar}").trim_end();
         text += "\n";
     }
     text
@@ -271,53 +170,31 @@ fn chart(report: &PendingReport, page: &Page) -> String {
 /// One line for messages already due, then one per `step` hours up to the last that holds messages.
 /// Long empty stretches become `...`.
 fn lines(report: &PendingReport, step: i64) -> Vec<Line> {
-    let is_over = |start_ms: i64| start_ms + HOUR_MS <= report.at_ms;
-    let over = report
+    let is_ahead = |start_ms: i64| start_ms + HOUR_MS > report.at_ms;
+    let (ahead, over): (Vec<_>, Vec<_>) = report
         .hours
         .iter()
-        .filter(|hour| is_over(hour.start_ms))
-        .map(|hour| hour.messages)
-        .sum::<u64>();
+        .partition(|hour| is_ahead(hour.start_ms));
+    let over: u64 = over.iter().map(|hour| hour.messages).sum();
     let due = over + report.due_when_stored.messages;
-    let ahead: Vec<_> = report
-        .hours
-        .iter()
-        .filter(|hour| !is_over(hour.start_ms))
-        .collect();
-    let mut lines = Vec::new();
-    if due > 0 {
-        lines.push(Line {
-            label: "due already".to_owned(),
-            messages: due,
-        });
-    }
+    let mut lines = vec![("due already".to_owned(), due)];
     let step_of = |start_ms: i64| start_ms.div_euclid(step * HOUR_MS);
     let mut next = ahead.first().map_or(0, |first| step_of(first.start_ms));
     for group in ahead.chunk_by(|a, b| step_of(a.start_ms) == step_of(b.start_ms)) {
         let this = step_of(group[0].start_ms);
         if this - next > 2 {
-            lines.push(Line {
-                label: "...".to_owned(),
-                messages: 0,
-            });
+            lines.push(("...".to_owned(), 0));
             next = this;
         }
-        lines.extend((next..this).map(|empty| Line {
-            label: label(empty * step * HOUR_MS, step),
-            messages: 0,
-        }));
-        lines.push(Line {
-            label: label(this * step * HOUR_MS, step),
-            messages: group.iter().map(|hour| hour.messages).sum(),
-        });
+        lines.extend((next..this).map(|empty| (label(empty * step * HOUR_MS, step), 0)));
+        let messages = group.iter().map(|hour| hour.messages).sum();
+        lines.push((label(this * step * HOUR_MS, step), messages));
         next = this + 1;
     }
-    let rest = [("later", report.later), ("in any hour", report.far)];
-    let rest = rest.into_iter().filter(|(_, amount)| amount.messages > 0);
-    lines.extend(rest.map(|(label, amount)| Line {
-        label: label.to_owned(),
-        messages: amount.messages,
-    }));
+    lines.push(("later".to_owned(), report.later.messages));
+    lines.push(("in any hour".to_owned(), report.far.messages));
+    let is_named = |label: &str| !["due already", "later", "in any hour"].contains(&label);
+    lines.retain(|(label, messages)| *messages > 0 || is_named(label));
     lines
 }
 
@@ -332,40 +209,30 @@ fn label(start_ms: i64, step: i64) -> String {
 }
 
 pub(super) fn search(search: &IdSearch, page: &Page) -> String {
-    let mut text = head(&search.deployment, &search.store, search.at_ms, page);
+    let mut text = page.title(&search.deployment, &search.store, search.at_ms);
+    let id = &search.id;
     if search.found.is_empty() {
-        return text
-            + &format!(
-                "\nNothing waits under the id {}: it was delivered, cancelled, or never stored.\n",
-                search.id
-            );
+        let end = "it was delivered, cancelled, or never stored";
+        return text + &format!("\nNothing waits under the id {id}: {end}.\n");
     }
     let now = Timestamp::from_millis(search.at_ms);
     for place in &search.found {
-        let mut table = Table::new([Side::Left, Side::Left]);
-        let mark = if place.configured {
-            String::new()
-        } else {
-            format!("  ({UNCONFIGURED})")
+        let (topic, partition, offset) = (&place.topic, place.partition, place.offset);
+        let mark = match place.configured {
+            true => String::new(),
+            false => format!("  ({UNCONFIGURED})"),
         };
         let due = match place.due_ms.map(Timestamp::from_millis) {
             Some(due) => format!("{}  ({})", moment(due), relative(due, now)),
             None => "at once".to_owned(),
         };
-        let source = format!(
-            "{}/{} offset {}",
-            place.topic, place.partition, place.offset
-        );
-        for (name, value) in [
-            ("id", search.id.clone()),
-            ("route", place.route.clone() + &mark),
-            ("source", source),
-            ("due", due),
-        ] {
-            table.toned([(Tone::Faint, name.to_owned()), (Tone::Plain, value)]);
-        }
         text += "\n";
-        text += &table.print(page);
+        text += &page.fields(&[
+            ("id", id.clone()),
+            ("route", place.route.clone() + &mark),
+            ("source", format!("{topic}/{partition} offset {offset}")),
+            ("due", due),
+        ]);
     }
     text
 }
@@ -373,7 +240,7 @@ pub(super) fn search(search: &IdSearch, page: &Page) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::query::{Amount, FoundMessage, PendingHour, PendingRoute};
+    use crate::store::query::{FoundMessage, PendingHour, PendingRoute};
 
     /// This is 2026-11-21T23:00:05Z.
     const NOW: i64 = 1_795_302_005_000;

@@ -8,11 +8,11 @@ use super::{Error, StoredShard};
 use crate::model::{Cursor, ShardId};
 use async_trait::async_trait;
 pub(crate) use ledger::{LedgerReport, ShardLedger, ledger_report};
-#[cfg(test)]
-pub(crate) use pending::{Amount, FoundMessage, PendingHour, PendingRoute};
 pub(crate) use pending::{
-    IdSearch, PendingReport, PendingShard, QueryContext, find_id, pending_report,
+    Amount, IdSearch, PendingReport, PendingShard, QueryContext, find_id, pending_report,
 };
+#[cfg(test)]
+pub(crate) use pending::{FoundMessage, PendingHour, PendingRoute};
 
 /// Reads for people. Calls may be repeated. Two calls never see one consistent moment.
 #[async_trait(?Send)]

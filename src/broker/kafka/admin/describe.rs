@@ -1,4 +1,4 @@
-//! Describes a cluster, for `postdate check`. A failed detail is reported in its place.
+//! Describes a cluster, for `inspection`. A failed detail is reported in its place.
 
 use super::{KafkaCatalog, WorkerThread};
 use crate::broker::Error;
@@ -22,44 +22,38 @@ type ConfigValues = BTreeMap<String, String>;
 type Topics = BTreeMap<String, Result<Option<TopicDescription>, String>>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ClusterInfo {
-    pub(crate) broker_count: usize,
+pub(super) struct ClusterInfo {
+    pub(super) broker_count: usize,
     /// Retention of the offsets of an inactive group.
-    pub(crate) offsets_retention: Option<Result<Duration, String>>,
+    pub(super) offsets_retention: Option<Result<Duration, String>>,
     /// By name. `None`: the topic does not exist.
-    pub(crate) topics: BTreeMap<String, Result<Option<TopicInfo>, String>>,
+    pub(super) topics: BTreeMap<String, Result<Option<TopicInfo>, String>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TopicInfo {
-    pub(crate) partitions: usize,
-    /// Permissions of this client; `None`: the cluster does not report them.
-    pub(crate) permissions: Option<TopicPermissions>,
-    pub(crate) config: Result<TopicConfig, String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TopicPermissions {
-    pub(crate) read: bool,
-    pub(crate) write: bool,
+pub(super) struct TopicInfo {
+    pub(super) partitions: usize,
+    /// Whether this client may read and write; `None`: the cluster does not report it.
+    pub(super) permissions: Option<(bool, bool)>,
+    pub(super) config: Result<TopicConfig, String>,
 }
 
 /// The settings that decide how long a topic keeps its records.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TopicConfig {
+pub(super) struct TopicConfig {
     /// Compaction may delete all but the latest record of a key.
-    pub(crate) is_compacted: bool,
+    pub(super) is_compacted: bool,
     /// Old records are deleted, beyond the bounds below. `None`: no bound.
-    pub(crate) has_retention: bool,
-    pub(crate) retention: Option<Duration>,
+    pub(super) has_retention: bool,
+    pub(super) retention: Option<Duration>,
     /// Per partition.
-    pub(crate) retention_bytes: Option<u64>,
+    pub(super) retention_bytes: Option<u64>,
 }
 
 impl KafkaCatalog {
     /// Describes the cluster and these topics, one part after the other. `Err`: the cluster did not
     /// answer or rejected everything.
-    pub(crate) async fn describe_cluster(
+    pub(super) async fn describe_cluster(
         &mut self,
         names: &[String],
     ) -> Result<ClusterInfo, Error> {
@@ -137,9 +131,7 @@ async fn topic_info(
     let config = config(client, ResourceSpecifier::Topic(&topic.name)).await;
     TopicInfo {
         partitions: topic.partitions.len(),
-        permissions: topic
-            .permissions
-            .map(|(read, write)| TopicPermissions { read, write }),
+        permissions: topic.permissions,
         config: config.map(|values| topic_config(&values)),
     }
 }

@@ -1,12 +1,12 @@
-//! The [`Catalog`] port on Kafka. Its clients join no group.
+//! The [`Catalog`] and `Inspector` ports on Kafka. Their clients join no group.
 //!
 //! Every request blocks until brokers answer, so a thread of its own sends them (`worker`).
 
 mod describe;
+mod inspection;
 mod requests;
 mod worker;
 
-pub(crate) use describe::{ClusterInfo, TopicConfig, TopicInfo, TopicPermissions};
 pub(super) use worker::{AdminHandle, AdminWorker, TopicWatch, WorkerThread};
 
 use super::health::ClusterHealth;

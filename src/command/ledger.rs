@@ -1,9 +1,15 @@
-//! Formats the ledgers as text: a table with one row per shard, and explanations of differences.
+//! `postdate ledger`: shows the outcome of all accepted messages and checks that the numbers
+//! balance.
 
-use crate::command::page::{Page, Side, Table, Tone, count, moment, several};
-use crate::model::Timestamp;
+use super::page::{Page, Table, Tone, print};
+use super::pending::{Source, json, unknown_route};
+use super::{Outcome, run};
+use crate::cli::LedgerArgs;
+use crate::config::Config;
+use crate::model::readable::{count, several};
 use crate::store::Balance;
 use crate::store::query::{LedgerReport, ShardLedger};
+use anyhow::Result;
 
 const HEAD: [&str; 9] = [
     "SHARD",
@@ -21,54 +27,63 @@ const SURPLUS: &str =
     "more than were accepted came to an end. See PostdateLedgerDoesNotBalance in docs/runbook.md.";
 const UNSURE: &str = "(?) The store lost data, or a timer its lease, or another version was at work: exact again once nothing of the shard is pending.";
 
-pub(super) fn sheet(sheet: &LedgerReport, page: &Page) -> String {
-    let at = moment(Timestamp::from_millis(
-        sheet.at_ms.div_euclid(1_000) * 1_000,
-    ));
-    let rest = page.paint(Tone::Faint, &format!("  {}  {at}", sheet.store));
-    let mut text = format!("{}{rest}\n", page.paint(Tone::Strong, &sheet.deployment));
-    if sheet.shards.is_empty() {
-        return text + "\nThere are no shards yet.\n";
+/// Prints the ledger of each shard. Fails if a ledger does not balance.
+pub(crate) fn ledger(config: &Config, ledger: &LedgerArgs) -> Result<Outcome> {
+    run(async {
+        let route = ledger.route.as_deref();
+        let report = Source::open(config).await?.ledgers(route).await?;
+        if let Some(route) = route.filter(|_| report.shards.is_empty())
+            && !config.routes.contains_key(route)
+        {
+            return Err(unknown_route(config, route, "the store knows none"));
+        }
+        print(&if ledger.json {
+            json(&report)?
+        } else {
+            text(&report, &Page::of_stdout())
+        })?;
+        Ok(if report.balances {
+            Outcome::Done
+        } else {
+            Outcome::Failing
+        })
+    })
+}
+
+/// One row per shard, and explanations of differences.
+fn text(report: &LedgerReport, page: &Page) -> String {
+    let mut text = page.title(&report.deployment, &report.store, report.at_ms) + "\n";
+    if report.shards.is_empty() {
+        return text + "There are no shards yet.\n";
     }
-    let mut sides = [Side::Right; 9];
-    sides[0] = Side::Left;
-    let mut table = Table::new(sides);
-    table.row(Tone::Faint, HEAD);
-    for line in &sheet.shards {
-        let tone = if line.balances {
+    let mut table = Table::new(&[0], HEAD);
+    for shard in &report.shards {
+        let tone = if shard.balances {
             Tone::Plain
         } else {
             Tone::Bad
         };
-        table.row(tone, cells(name(line), &line.sum));
+        table.row(tone, cells(name(shard), &shard.sum));
     }
-    if sheet.shards.len() > 1 {
-        table.row(Tone::Strong, cells("total".to_owned(), &sheet.total));
+    if report.shards.len() > 1 {
+        table.row(Tone::Strong, cells("total".to_owned(), &report.total));
     }
-    text += "\n";
     text += &table.print(page);
-    for line in sheet.shards.iter().filter(|line| !line.balances) {
-        let (messages, what) = (
-            several(line.sum.difference.unsigned_abs(), "message"),
-            if line.sum.difference > 0 {
-                MISSING
-            } else {
-                SURPLUS
-            },
-        );
-        text += &format!(
-            "\n{}\n",
-            page.paint(Tone::Bad, &format!("{}: {messages} {what}", name(line)))
-        );
+    for shard in report.shards.iter().filter(|shard| !shard.balances) {
+        let difference = shard.sum.difference;
+        let what = if difference > 0 { MISSING } else { SURPLUS };
+        let messages = several(difference.unsigned_abs(), "message");
+        let line = format!("{}: {messages} {what}", name(shard));
+        text += &format!("\n{}\n", page.paint(Tone::Bad, &line));
     }
-    if sheet.shards.iter().any(|line| line.sum.is_uncertain) {
+    if report.shards.iter().any(|shard| shard.sum.is_uncertain) {
         text += &format!("\n{}\n", page.paint(Tone::Odd, UNSURE));
     }
     text
 }
 
-fn name(line: &ShardLedger) -> String {
-    format!("{} {}/{}", line.route, line.topic, line.partition)
+fn name(shard: &ShardLedger) -> String {
+    format!("{} {}/{}", shard.route, shard.topic, shard.partition)
 }
 
 fn cells(name: String, sum: &Balance) -> [String; 9] {
@@ -81,7 +96,7 @@ fn cells(name: String, sum: &Balance) -> [String; 9] {
         accepted,
         delivered,
         cancelled,
-        dead_lettered,
+        dead,
         quarantined,
         sent_back,
         pending,
@@ -91,7 +106,7 @@ fn cells(name: String, sum: &Balance) -> [String; 9] {
         accepted,
         delivered,
         cancelled,
-        dead_lettered,
+        dead,
         quarantined,
         sent_back,
         pending,
@@ -151,7 +166,7 @@ mod tests {
             total: sum,
             shards,
         };
-        let text = sheet(&document, &Page::PLAIN);
+        let text = text(&document, &Page::PLAIN);
         let rows: Vec<Vec<&str>> = text
             .lines()
             .map(|line| line.split_whitespace().collect())
