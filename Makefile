@@ -17,7 +17,7 @@
 SERVERS := $(or $(POSTDATE_SERVERS),.servers)
 TESTS := --features test-support
 .DEFAULT_GOAL := help
-.PHONY: help demo build test integration lint sbom bench chaos kube image-check servers packages up down
+.PHONY: help demo build test integration lint docs sbom bench chaos kube image-check servers packages up down
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,13 @@ lint: packages $(SERVERS)/tools/bin/cargo-deny ## check format, clippy and depen
 # A debug build takes half the time and checks as fast.
 $(SERVERS)/tools/bin/cargo-deny: | packages
 	cargo install cargo-deny --version 0.20.2 --locked --debug --root $(SERVERS)/tools
+
+docs: $(SERVERS)/tools/bin/mdbook ## build the documentation as a site: target/book/index.html
+	$(SERVERS)/tools/bin/mdbook build docs
+
+# Without its web server. A debug build takes two minutes.
+$(SERVERS)/tools/bin/mdbook: | packages
+	cargo install mdbook --version 0.5.4 --locked --debug --no-default-features --features search --root $(SERVERS)/tools
 
 # Without date and serial number, so that the same Cargo.lock gives the same bytes.
 sbom: $(SERVERS)/tools/bin/cargo-cyclonedx ## write the bill of materials (CycloneDX): postdate.cdx.json

@@ -1,7 +1,9 @@
 //! Checks the style of the project: layers, fences, sizes, names, and the headers of Lua scripts.
 //!
 //! The test reads `src/` and `lua/` as text, in the form that rustfmt gives them. Rules that clippy
-//! can check are not repeated here.
+//! can check are not repeated here. `docs` checks the documentation.
+
+mod docs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -42,7 +42,7 @@
 //! - **I5** A call with an old lease token changes nothing. The claimed pair never moves back.
 //! - **I6** Every buffer has a bound in `limit`.
 //!
-//! The promises G1-G7 to users are in the protocol page. Some things are absent on purpose: the
+//! The promises G1-G7 to users are in `docs/promises.md`. Some things are absent on purpose: the
 //! ingress never sends to a broker, and no role names a concrete store or broker. No message has a
 //! task, a lock or a store call of its own, and a log line only for an audit or an error. Only
 //! `clock` reads the time of day.
