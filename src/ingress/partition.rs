@@ -14,7 +14,7 @@ use crate::model::{
     Timestamp, Watermark,
 };
 use crate::run::{FarTarget, RunBuilder};
-use crate::store::{Append, AppendEpoch, Appended, Balance, ShardPosition, StoredShard, due_by};
+use crate::store::{Append, AppendEpoch, Appended, Balance, StoredShard, due_by};
 use crate::trace::BatchLinks;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -245,16 +245,14 @@ impl AssignedPartition {
         }
     }
 
-    /// Returns `true` if the shard is still where the last check found nothing new to commit. Then
-    /// its full state need not be read, which costs the store more: see the benchmark `idle`.
-    pub(super) fn is_unchanged(&self, found: &ShardPosition, now: Instant) -> bool {
-        self.idle_at.is_some_and(|(watermark, delivered, since)| {
-            let is_idle = self.is_fully_stored() && self.append_from == watermark;
-            let is_same = (found.watermark, found.delivered) == (watermark, delivered);
-            // Positions do not show deleted runs.
-            let is_recent = now < since + 10 * OFFSET_COMMIT_INTERVAL;
-            is_recent && is_idle && (is_same || fault!(IngressAssumesIdleShard))
-        })
+    /// The positions at which the last check found nothing new to commit. While an idle shard still
+    /// has them, its full state is not read, which costs the store more: see the benchmark `idle`.
+    pub(super) fn idle_positions(&self, now: Instant) -> Option<(Watermark, Progress)> {
+        let (watermark, delivered, since) = self.idle_at?;
+        // Positions do not show deleted runs.
+        let is_recent = now < since + 10 * OFFSET_COMMIT_INTERVAL;
+        let is_idle = self.is_fully_stored() && self.append_from == watermark;
+        (is_recent && is_idle).then_some((watermark, delivered))
     }
 
     /// Handles the stored state of the shard: sets its gauges, and decides what to commit.

@@ -7,7 +7,7 @@ use super::{Error, unless_stopped};
 use crate::broker::OffsetCommit;
 use crate::limit::{IDLE_OFFSET_COMMIT_INTERVAL, OFFSET_COMMIT_INTERVAL};
 use crate::model::{Partition, ShardId};
-use crate::store::{self, StoredShard};
+use crate::store::{self, ShardPosition, StoredShard};
 use tokio::time::Instant;
 
 impl Ingress {
@@ -55,16 +55,27 @@ impl Ingress {
         all: bool,
     ) -> Result<Vec<(Partition, Option<StoredShard>)>, store::Error> {
         let store = &self.ports.store;
+        let now = Instant::now();
+        let idle_positions = |shard: &ShardId| {
+            let partition = self.partitions.get(&shard.partition).filter(|_| !all)?;
+            partition.idle_positions(now)
+        };
         let reading = (self.partitions.values()).filter(|partition| partition.is_reading());
         let mut shards: Vec<ShardId> = reading.map(|partition| partition.shard.clone()).collect();
-        if !all && !shards.is_empty() {
-            let now = Instant::now();
-            let mut positions = store.positions(&shards).await?.into_iter();
+        let idle: Vec<ShardId> = (shards.iter())
+            .filter(|shard| idle_positions(shard).is_some())
+            .cloned()
+            .collect();
+        if !idle.is_empty() {
+            let mut found = store.positions(&idle).await?.into_iter();
             shards.retain(|shard| {
-                let found = positions.next().flatten();
-                !found.is_some_and(|found| {
-                    self.partitions[&shard.partition].is_unchanged(&found, now)
-                })
+                let Some(known) = idle_positions(shard) else {
+                    return true;
+                };
+                let is_unchanged = |found: ShardPosition| {
+                    known == (found.watermark, found.delivered) || fault!(IngressAssumesIdleShard)
+                };
+                !found.next().flatten().is_some_and(is_unchanged)
             });
         }
         if shards.is_empty() {

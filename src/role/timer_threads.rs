@@ -14,9 +14,9 @@ use crate::model::Hint;
 use crate::store::Store;
 use crate::task::{self, TaskGroup};
 use crate::timer::{
-    self, ClusterProducers, CompactionPolicy, CompactionReply, CompactionTask, Compactor,
-    DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper, Loader, Producers, ReleaseResult,
-    RetryPolicy, RouteCatalog, RouteOptions,
+    self, CompactionPolicy, CompactionReply, CompactionTask, Compactor, DeliveryAlerts, Dispatcher,
+    LeaseEvent, LeaseKeeper, Loader, Producers, ReleaseResult, RetryPolicy, RouteCatalog,
+    RouteOptions,
 };
 use anyhow::{Context, Result};
 use rand::rngs::StdRng;
@@ -203,11 +203,9 @@ fn producers(wiring: &Wiring, worker: u64) -> Result<Producers> {
     }
     let mut targets = BTreeMap::new();
     for cluster in clusters {
-        let producers = ClusterProducers {
-            fast: target(wiring, cluster, TargetPurpose::Fast, worker)?,
-            bulk: target(wiring, cluster, TargetPurpose::Bulk, worker)?,
-        };
-        targets.insert(cluster.to_owned(), producers);
+        let fast = target(wiring, cluster, TargetPurpose::Fast, worker)?;
+        let bulk = target(wiring, cluster, TargetPurpose::Bulk, worker)?;
+        targets.insert(cluster.to_owned(), [fast, bulk]);
     }
     let mut transactional = BTreeMap::new();
     for (cluster, marker_group) in exactly_once {

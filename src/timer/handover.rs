@@ -51,13 +51,13 @@ pub(super) fn finish_shards(
     let mut removed = Vec::new();
     let decided: Vec<_> = shards
         .iter()
-        .filter_map(|(shard, state)| Some((shard.clone(), release_decision(state, now)?)))
+        .filter_map(|(shard, state)| Some((shard.clone(), is_removed(state, now)?)))
         .collect();
-    for (shard, decision) in decided {
+    for (shard, is_removed) in decided {
         let Ok(room) = results.try_reserve() else {
             break;
         };
-        if decision == Decision::Postpone {
+        if !is_removed {
             if let Some(state) = shards.get_mut(&shard) {
                 state.ownership.phase = ShardPhase::Active;
             }
@@ -77,22 +77,15 @@ pub(super) fn finish_shards(
     removed
 }
 
-/// How the release of a shard ends.
-#[derive(PartialEq)]
-enum Decision {
-    Remove,
-    /// The shard is served on.
-    Postpone,
-}
-
-/// `None` if the shard is not released, or the release has not ended.
-fn release_decision(state: &ShardState, now: Instant) -> Option<Decision> {
+/// True if the release of a shard has ended, false if its handover is postponed. `None` if the shard
+/// is not released, or the release goes on.
+fn is_removed(state: &ShardState, now: Instant) -> Option<bool> {
     match state.ownership.phase {
         ShardPhase::Active => None,
-        ShardPhase::HandingOver { .. } if is_ready_for_handover(state) => Some(Decision::Remove),
-        ShardPhase::HandingOver { until } => (until <= now).then_some(Decision::Postpone),
+        ShardPhase::HandingOver { .. } if is_ready_for_handover(state) => Some(true),
+        ShardPhase::HandingOver { until } => (until <= now).then_some(false),
         ShardPhase::LeaseLost { until } => {
-            (awaits_no_report(state) || until <= now).then_some(Decision::Remove)
+            (awaits_no_report(state) || until <= now).then_some(true)
         }
     }
 }

@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use compactor::{CompactionPolicy, CompactionReply, CompactionTask, Compactor};
 pub(crate) use delivery::alerts::DeliveryAlerts;
-pub(crate) use delivery::producers::{ClusterProducers, Producers};
+pub(crate) use delivery::producers::Producers;
 pub(crate) use delivery::retry::RetryPolicy;
 pub(crate) use dispatcher::{Dispatcher, Ports};
 pub(crate) use lease::{LeaseEvent, LeaseKeeper, ReleaseResult, RouteCatalog};

@@ -23,8 +23,8 @@ use crate::testing::sim::mutants::source_faults::SourceFaults;
 use crate::testing::sim::process_control::ProcessControl;
 use crate::testing::sim::world::{DEAD, GROUP, MARKERS, ROUTE, SOURCE, TARGET, World};
 use crate::timer::{
-    self, ClusterProducers, CompactionPolicy, Compactor, DeliveryAlerts, Dispatcher, LeaseKeeper,
-    Loader, Producers, RetryPolicy, RouteCatalog, RouteOptions,
+    self, CompactionPolicy, Compactor, DeliveryAlerts, Dispatcher, LeaseKeeper, Loader, Producers,
+    RetryPolicy, RouteCatalog, RouteOptions,
 };
 use crate::trace::Tracer;
 use rand::rngs::StdRng;
@@ -152,13 +152,7 @@ impl Process {
         let transactors: Box<dyn TransactionalProducers> = Box::new(MarkerFaults::new(transactors));
         let transactors: Box<dyn TransactionalProducers> =
             Box::new(DeliveryObserver::new(world, &self.control, transactors));
-        let clients = BTreeMap::from([(
-            CLUSTER.to_owned(),
-            ClusterProducers {
-                fast: client(),
-                bulk: client(),
-            },
-        )]);
+        let clients = BTreeMap::from([(CLUSTER.to_owned(), [client(), client()])]);
         let transactors = BTreeMap::from([(CLUSTER.to_owned(), transactors)]);
         Producers::new(clients, transactors)
     }

@@ -17,10 +17,8 @@ pub(crate) struct Producers {
     pub(crate) opened: u64,
 }
 
-pub(crate) struct ClusterProducers {
-    pub(crate) fast: Box<dyn Target>,
-    pub(crate) bulk: Box<dyn Target>,
-}
+/// The plain producers of one cluster, in the order of [`Lane`].
+pub(crate) type ClusterProducers = [Box<dyn Target>; 2];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Via {
@@ -33,12 +31,6 @@ pub(crate) struct DeliveryEvents {
     pub(crate) reports: Vec<DeliveryReport>,
     /// Events of transactional producers, each with the producer's number.
     pub(crate) transactions: Vec<(u64, ProducerEvent)>,
-}
-
-impl ClusterProducers {
-    fn both(&mut self) -> [&mut Box<dyn Target>; 2] {
-        [&mut self.fast, &mut self.bulk]
-    }
 }
 
 impl Producers {
@@ -76,10 +68,7 @@ impl Producers {
         };
         let producers = (self.targets.get_mut(cluster))
             .expect("the wiring makes producers for each cluster of each route");
-        match lane {
-            Lane::Fast => producers.fast.send(record, ticket),
-            Lane::Bulk => producers.bulk.send(record, ticket),
-        }
+        producers[lane as usize].send(record, ticket)
     }
 
     /// The transactional producers of the route's shards. An exactly-once route uses one cluster for
@@ -96,7 +85,7 @@ impl Producers {
     ///
     /// Safe to drop: nothing is awaited after news was taken.
     pub(crate) async fn next_events(&mut self) -> DeliveryEvents {
-        let targets = self.targets.values_mut().flat_map(ClusterProducers::both);
+        let targets = self.targets.values_mut().flatten();
         let targets = targets.map(|target| {
             let events = target.next_reports().map(|reports| DeliveryEvents {
                 reports,
@@ -127,7 +116,7 @@ impl Producers {
 
     /// Closes all producers concurrently, because one whose broker is down takes longer.
     pub(crate) async fn close(&mut self) {
-        let targets = self.targets.values_mut().flat_map(ClusterProducers::both);
+        let targets = self.targets.values_mut().flatten();
         let transactors = self.transactors.values_mut();
         join(
             join_all(targets.map(|target| target.close())),
@@ -168,9 +157,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_busy_producer_does_not_delay_the_reports_of_others() {
-        let producers = |fast, bulk| ClusterProducers {
-            fast: Box::new(Reporter(fast)),
-            bulk: Box::new(Reporter(bulk)),
+        let producers = |fast, bulk| -> ClusterProducers {
+            [Box::new(Reporter(fast)), Box::new(Reporter(bulk))]
         };
         let targets = [
             ("busy".to_owned(), producers(Some(1), None)),
