@@ -82,7 +82,7 @@ up: servers ## start a Kafka, a NATS server and a Redis on this machine
 down: ## stop them and keep their data
 	@integration/env/local.sh down
 
-servers: ## install what the tests need: Debian packages, Kafka (Maven), NATS, Helm and a trace collector (Go)
+servers: ## install what the tests need: Debian packages, Kafka (Maven), client libraries, NATS, Helm and a trace collector (Go)
 	@integration/env/servers.sh
 
 packages:

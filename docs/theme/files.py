@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
-LANGUAGES = {".rs": "rust,noplayground", ".yaml": "yaml", ".toml": "toml", ".sh": "bash", ".py": "python", ".go": "go", ".java": "java"}
+LANGUAGES = {".rs": "rust,noplayground", ".yaml": "yaml", ".toml": "toml", ".sh": "bash", ".py": "python", ".go": "go", ".java": "java", ".js": "js"}
 
 
 def site_path(target):

@@ -17,14 +17,14 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every file below the folder whose name ends with `end`.
+/// Every file below the folder whose name ends with `end`, except for packages of npm.
 fn files(folder: &str, end: &str) -> Vec<PathBuf> {
     let (mut found, mut folders) = (Vec::new(), vec![root().join(folder)]);
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).expect("the folder can be read") {
             let path = entry.expect("the entry can be read").path();
             if path.is_dir() {
-                folders.push(path);
+                folders.extend(Some(path).filter(|path| !path.ends_with("node_modules")));
             } else if path.to_str().is_some_and(|path| path.ends_with(end)) {
                 found.push(path);
             }

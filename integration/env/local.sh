@@ -147,6 +147,7 @@ In a second terminal, send a message that is due in ten seconds and wait for it,
 
     python3 -m venv .venv && .venv/bin/pip install confluent-kafka && .venv/bin/python docs/clients/delay.py 127.0.0.1:$kafka_port
     (cd docs/clients/go && go run . 127.0.0.1:$kafka_port)
+    (cd docs/clients/node && npm install && node delay.js 127.0.0.1:$kafka_port)    # Node.js 22.22 or later
     java -cp '$servers/kafka/lib/*' docs/clients/Delay.java 127.0.0.1:$kafka_port    # a JDK: \`apt-get install openjdk-17-jdk-headless\`
 
 With kcat (a Debian package), send here, and watch the target in a third terminal:

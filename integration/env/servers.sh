@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building and testing need: Debian packages, a real Kafka, a NATS server, an OpenTelemetry collector, and Helm. Safe to
-# repeat.
+# Installs what building and testing need: Debian packages, a real Kafka, a NATS server, the
+# libraries of docs/clients, an OpenTelemetry collector, and Helm. Safe to repeat.
 #   servers.sh packages   packages for building only
 #   servers.sh            also the servers and tools of the integration tests
 set -euo pipefail
@@ -22,12 +22,15 @@ packages() {
     perl -MFindBin -MIPC::Cmd -MFile::Compare -e 1 2>/dev/null || missing+=(perl)
     if [[ ${1:-} == all ]]; then
         command -v redis-server >/dev/null || missing+=(redis-server)
-        command -v java >/dev/null || missing+=(openjdk-17-jre-headless)
         command -v mvn >/dev/null || missing+=(maven)
         command -v go >/dev/null || missing+=(golang-go)
         command -v promtool >/dev/null || missing+=(prometheus)
         command -v systemd-analyze >/dev/null || missing+=(systemd)
         python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
+        # A Java program without a build needs the compiler of a JDK.
+        command -v javac >/dev/null || missing+=(openjdk-17-jdk-headless)
+        command -v node >/dev/null || missing+=(nodejs)
+        command -v npm >/dev/null || missing+=(npm)
         command -v curl >/dev/null || missing+=(curl)
         command -v openssl >/dev/null || missing+=(openssl)
         [[ -e /etc/ssl/certs/ca-certificates.crt ]] || missing+=(ca-certificates)
@@ -68,6 +71,26 @@ nats() {
         complain "$said"$'\n'"Go did not build nats-server $version. It needs a Go module proxy: GOPROXY names it."
 }
 
+# Libraries of docs/clients, in the versions that the examples name. The Java library is among Kafka's jars.
+clients() {
+    local folder=$servers/clients/python package=confluent-kafka==2.16.1 said
+    if [[ $(cat "$folder/from" 2>/dev/null) != "$package" ]]; then
+        rm -rf "$folder"
+        said=$(python3 -m pip install --quiet --target "$folder" "$package" 2>&1) ||
+            complain "$said"$'\n'"pip did not bring $package. It needs a Python package index."
+        echo "$package" >"$folder/from"
+    fi
+    said=$(cd docs/clients/go && ../../../integration/env/go.sh mod download 2>&1) ||
+        complain "$said"$'\n'"Go did not bring the modules of docs/clients/go. It needs a Go module proxy: GOPROXY names it."
+    folder=$servers/clients/node
+    ! cmp -s docs/clients/node/package-lock.json "$folder/from" || return 0
+    mkdir -p "$folder"
+    cp docs/clients/node/package{,-lock}.json "$folder"
+    said=$(POSTDATE_SERVERS=$servers integration/env/node.sh npm ci --prefix "$folder" --no-audit --no-fund 2>&1) ||
+        complain "$said"$'\n'"npm did not bring the packages of docs/clients/node. It needs an npm registry."
+    cp "$folder/package-lock.json" "$folder/from"
+}
+
 # Built from its official components, in the versions of go.mod.
 collector() {
     local bin=$servers/collector/bin/collector said
@@ -86,6 +109,7 @@ case ${1:-all} in
         packages all
         kafka
         nats
+        clients
         collector
         integration/deploy/tools.sh
         ;;

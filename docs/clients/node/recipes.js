@@ -1,0 +1,143 @@
+// The recipes of docs/recipes, with short delays. It ends with an error if a message is missing, repeated or too much.
+//
+//     cd docs/clients/node && npm install && node recipes.js [BROKER]
+
+import { isDeepStrictEqual } from 'node:util'
+import { compatibilityPartitioner, Consumer, Producer, stringDeserializers, stringSerializers } from '@platformatic/kafka'
+
+const broker = process.argv[2] ?? '127.0.0.1:9092'
+const run = `node-${process.hrtime.bigint()}`
+
+const producer = new Producer({
+  clientId: run,
+  bootstrapBrokers: [broker],
+  serializers: stringSerializers,
+  idempotent: true,
+  // The partitions of Java clients. The default differs unless the number of partitions is a power of two.
+  partitioner: compatibilityPartitioner
+})
+
+// Returns when the in-sync replicas have the record. A repeat after an error may store it twice.
+async function send(key, value, headers) {
+  await producer.send({ messages: [{ topic: 'orders.delayed', key, value, headers }] })
+}
+
+// Order timeout.
+
+async function orderPlaced(order, timeout = '30m') {
+  await send(order, 'close', { 'postdate-after': timeout, 'postdate-id': `close:${order}` })
+}
+
+function closeUnlessPaid(order, origin) {
+  // In your database, these lines are one transaction.
+  if (done.has(origin)) return
+  done.add(origin)
+  if (!paid.has(order)) closed.push(order)
+}
+
+// Cancel on payment.
+
+async function orderPaid(order) {
+  paid.add(order)
+  await send(order, null, { 'postdate-op': 'cancel', 'postdate-id': `close:${order}` })
+}
+
+// Reminder.
+
+async function appointmentSet(appointment, start, leads) {
+  for (const [name, lead] of Object.entries(leads)) {
+    const due = start - lead
+    const change = due > Date.now() ? { 'postdate-at': `${due}` } : { 'postdate-op': 'cancel' }
+    await send(appointment, `remind ${new Date(start).toISOString()}`, { ...change, 'postdate-id': `${name}:${appointment}` })
+  }
+}
+
+// Debounce.
+
+async function documentEdited(document, quiet = '5s') {
+  await send(document, 'index', { 'postdate-after': quiet, 'postdate-id': `index:${document}` })
+}
+
+async function documentEditedOften(document, window = 60_000) {
+  const number = Math.floor(Date.now() / window)
+  await send(document, 'index-window', { 'postdate-at': `${(number + 1) * window}`, 'postdate-id': `index:${document}:${number}` })
+}
+
+// Retry with backoff.
+
+async function retry(key, value, headers, { first = 1000, longest = 3_600_000, attempts = 10 } = {}) {
+  const attempt = Number(headers.get('attempt') ?? 1) + 1
+  if (attempt > attempts) {
+    givenUp.push(key) // Write it to a topic of its own.
+    return
+  }
+  const delay = Math.min(first * 2 ** (attempt - 2), longest) * (0.8 + 0.4 * Math.random())
+  const kept = Object.fromEntries([...headers].filter(([name]) => !name.startsWith('postdate-')))
+  await send(key, value, {
+    // The origin of the first attempt: each attempt is a new record with an origin of its own.
+    'first-origin': headers.get('postdate-origin'),
+    ...kept,
+    attempt: `${attempt}`,
+    'postdate-after': `${Math.round(delay)}`,
+    'postdate-id': `retry:${key}:${attempt}`
+  })
+}
+
+// The consumer of all recipes.
+
+const consumer = new Consumer({ clientId: run, groupId: run, bootstrapBrokers: [broker], deserializers: stringDeserializers })
+
+async function consume(handle) {
+  const stream = await consumer.consume({ topics: ['orders'], mode: 'committed', fallbackMode: 'earliest', autocommit: false })
+  for await (const record of stream) {
+    await handle(record.key, record.value, record.headers)
+    // After the work: a crash before this line repeats the record.
+    await record.commit()
+  }
+}
+
+// The run.
+
+const [done, paid, closed, givenUp] = [new Set(), new Set(), [], []]
+const arrived = {}
+
+async function handle(key, value, headers) {
+  if (!key?.startsWith(run)) return
+  const counted = `${key.slice(run.length)} ${value.split(' ')[0]}`
+  arrived[counted] = (arrived[counted] ?? 0) + 1
+  if (value === 'close') {
+    closeUnlessPaid(key, headers.get('postdate-origin'))
+    closeUnlessPaid(key, headers.get('postdate-origin'))
+  } else if (value === 'charge' && Number(headers.get('attempt') ?? 1) < 3) {
+    await retry(key, value, headers, { first: 500 })
+  } else if (value === 'refund') {
+    await retry(key, value, headers, { first: 500, attempts: 2 })
+  }
+}
+
+function judge() {
+  const { '-text index-window': windows, ...rest } = arrived
+  const expected = { '-unpaid close': 1, '-late close': 1, '-visit remind': 1, '-text index': 1, '-charge charge': 3, '-refund refund': 2 }
+  const ends = isDeepStrictEqual([closed, givenUp], [[`${run}-unpaid`], [`${run}-refund`]])
+  if (ends && isDeepStrictEqual(rest, expected) && [1, 2].includes(windows)) {
+    console.log('each recipe has done what it says')
+    process.exit(0)
+  }
+  console.error('arrived', arrived, 'closed', closed, 'given up', givenUp)
+  process.exit(1)
+}
+
+const now = Date.now()
+for (const order of ['-unpaid', '-paid', '-late']) await orderPlaced(run + order, '5s')
+await orderPaid(`${run}-paid`)
+paid.add(`${run}-late`) // Paid, and the cancel comes too late.
+const leads = { day: 86_400_000, soon: 2000 }
+await appointmentSet(`${run}-visit`, now + 8000, leads)
+await appointmentSet(`${run}-visit`, now + 9000, leads)
+for (let edit = 0; edit < 5; edit++) {
+  await documentEdited(`${run}-text`, '3s')
+  await documentEditedOften(`${run}-text`, 4000)
+}
+for (const task of ['charge', 'refund']) await send(`${run}-${task}`, task, { 'postdate-after': '500ms' })
+setTimeout(judge, 12_000)
+await consume(handle)

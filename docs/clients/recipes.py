@@ -1,0 +1,170 @@
+"""The recipes of docs/recipes, with short delays. It ends with an error if a message is missing, repeated or too much.
+
+    python3 -m venv .venv && .venv/bin/pip install confluent-kafka
+    .venv/bin/python docs/clients/recipes.py [BROKER]
+"""
+
+import random
+import sys
+import time
+from collections import Counter
+from datetime import datetime, timedelta, timezone
+
+from confluent_kafka import Consumer, KafkaException, Producer
+
+broker = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
+run = f"python-{time.time_ns()}"
+
+producer = Producer({
+    "bootstrap.servers": broker,
+    "enable.idempotence": True,
+    # The partitions of Java clients. The default of librdkafka differs.
+    "partitioner": "murmur2_random",
+})
+
+
+def send(key, value, headers):
+    """Returns when the in-sync replicas have the record. A repeat after an error may store it twice."""
+    errors = []
+    producer.produce("orders.delayed", key=key, value=value, headers=headers, on_delivery=lambda error, _: errors.append(error))
+    producer.flush()
+    if errors[0]:
+        raise KafkaException(errors[0])
+
+
+# Order timeout.
+
+
+def order_placed(order, timeout="30m"):
+    send(order, "close", {"postdate-after": timeout, "postdate-id": f"close:{order}"})
+
+
+def close_unless_paid(order, origin):
+    # In your database, these lines are one transaction.
+    if origin in done:
+        return
+    done.add(origin)
+    if order not in paid:
+        closed.append(order)
+
+
+# Cancel on payment.
+
+
+def order_paid(order):
+    paid.add(order)
+    send(order, None, {"postdate-op": "cancel", "postdate-id": f"close:{order}"})
+
+
+# Reminder.
+
+
+def appointment_set(appointment, start, leads):
+    for name, lead in leads.items():
+        due = start - lead
+        headers = {"postdate-id": f"{name}:{appointment}"}
+        if due > datetime.now(timezone.utc):
+            headers["postdate-at"] = due.isoformat(timespec="milliseconds")
+        else:
+            headers["postdate-op"] = "cancel"
+        send(appointment, f"remind {start.isoformat()}", headers)
+
+
+# Debounce.
+
+
+def document_edited(document, quiet="5s"):
+    send(document, "index", {"postdate-after": quiet, "postdate-id": f"index:{document}"})
+
+
+def document_edited_often(document, window=60):
+    number = int(time.time() // window)
+    headers = {"postdate-at": str((number + 1) * window * 1000), "postdate-id": f"index:{document}:{number}"}
+    send(document, "index-window", headers)
+
+
+# Retry with backoff.
+
+
+def retry(key, value, headers, first=1, longest=3600, attempts=10):
+    attempt = int(headers.get("attempt", 1)) + 1
+    if attempt > attempts:
+        given_up.append(key)  # Write it to a topic of its own.
+        return
+    delay = min(first * 2 ** (attempt - 2), longest) * random.uniform(0.8, 1.2)
+    kept = {name: text for name, text in headers.items() if not name.startswith("postdate-")}
+    kept["attempt"] = str(attempt)
+    # The origin of the first attempt: each attempt is a new record with an origin of its own.
+    kept.setdefault("first-origin", headers["postdate-origin"])
+    send(key, value, {**kept, "postdate-after": str(round(delay * 1000)), "postdate-id": f"retry:{key}:{attempt}"})
+
+
+# The consumer of all recipes.
+
+consumer = Consumer({
+    "bootstrap.servers": broker,
+    "group.id": run,
+    "auto.offset.reset": "earliest",
+    "enable.auto.commit": False,
+})
+consumer.subscribe(["orders"])
+
+
+def consume(handle, seconds):
+    end = time.time() + seconds
+    while time.time() < end:
+        record = consumer.poll(0.2)
+        if record is None:
+            continue
+        if record.error():
+            raise KafkaException(record.error())
+        headers = {name: value.decode() for name, value in record.headers() or []}
+        handle((record.key() or b"").decode(), (record.value() or b"").decode(), headers)
+        # After the work: a crash before this line repeats the record.
+        consumer.commit(record)
+
+
+# The run.
+
+done, paid, closed, given_up = set(), set(), [], []
+arrived = Counter()
+
+
+def handle(key, value, headers):
+    if not key.startswith(run):
+        return
+    arrived[f"{key.removeprefix(run)} {value.split()[0]}"] += 1
+    if value == "close":
+        close_unless_paid(key, headers["postdate-origin"])
+        close_unless_paid(key, headers["postdate-origin"])
+    elif value == "charge" and int(headers.get("attempt", 1)) < 3:
+        retry(key, value, headers, first=0.5)
+    elif value == "refund":
+        retry(key, value, headers, first=0.5, attempts=2)
+
+
+def main():
+    leads = {"day": timedelta(days=1), "soon": timedelta(seconds=2)}
+    now = datetime.now(timezone.utc)
+    for order in ("unpaid", "paid", "late"):
+        order_placed(f"{run}-{order}", timeout="5s")
+    order_paid(f"{run}-paid")
+    paid.add(f"{run}-late")  # Paid, and the cancel comes too late.
+    appointment_set(f"{run}-visit", now + timedelta(seconds=8), leads)
+    appointment_set(f"{run}-visit", now + timedelta(seconds=9), leads)
+    for _ in range(5):
+        document_edited(f"{run}-text", quiet="3s")
+        document_edited_often(f"{run}-text", window=4)
+    for task in ("charge", "refund"):
+        send(f"{run}-{task}", task, {"postdate-after": "500ms"})
+    consume(handle, seconds=12)
+    consumer.close()
+
+    windows = arrived.pop("-text index-window", 0)
+    expected = {"-unpaid close": 1, "-late close": 1, "-visit remind": 1, "-text index": 1, "-charge charge": 3, "-refund refund": 2}
+    if arrived != expected or windows not in (1, 2) or closed != [f"{run}-unpaid"] or given_up != [f"{run}-refund"]:
+        sys.exit(f"arrived {dict(arrived)} and {windows} windows, closed {closed}, given up {given_up}")
+    print("each recipe has done what it says")
+
+
+main()
