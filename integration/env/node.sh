@@ -4,7 +4,7 @@
 #   node.sh node program.js
 #   node.sh npm ci
 set -euo pipefail
-cd_from=$PWD
+cd_from=$(pwd -P)
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 version=22.23.3
 minimum=2222
@@ -25,7 +25,7 @@ if (($(printf '%d%02d' ${found:-0 0}) < minimum)); then
     esac
     servers=${POSTDATE_SERVERS:-$PWD/.servers}
     mkdir -p "$servers/node"
-    servers=$(cd "$servers" && pwd)
+    servers=$(cd "$servers" && pwd -P)
     bin=$servers/node/node_modules/$package/bin
     if [[ $("$bin/node" --version 2>/dev/null) != "v$version" ]]; then
         said=$(npm install --silent --no-audit --no-fund --prefix "$servers/node" "$package@$version" 2>&1) ||
