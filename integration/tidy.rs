@@ -87,7 +87,7 @@ const FENCES: [(&[&str], usize, &[&str]); 14] = [
     (&["tokio", "tokio_util", "tracing", "async_trait"], 2, &[]),
 ];
 
-const LINES_MAX: usize = 600;
+const LINES_MAX: usize = 500;
 
 /// Rust files in one folder, without its subfolders.
 const FILES_MAX: usize = 14;

@@ -2,7 +2,7 @@
 //! machines can reach requires a token or client certificates.
 
 use super::check::At;
-use super::secret::Secret;
+use super::decode::secret::Secret;
 use crate::admin::{Tls, TlsError};
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};

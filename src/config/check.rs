@@ -1,10 +1,11 @@
 //! The position of a value, at which the checks report problems.
 
+use super::decode::quantity::Quantity;
+use super::decode::secret::Secret;
+use super::decode::source::Sources;
 use super::error::Problem;
-use super::quantity::Quantity;
-use super::secret::Secret;
-use super::source::Sources;
 use std::cell::RefCell;
+use std::fmt::Display;
 
 #[derive(Clone)]
 pub(super) struct At<'a> {
@@ -24,7 +25,7 @@ impl<'a> At<'a> {
     }
 
     /// The position of a key of this table, or of an index of this list.
-    pub(super) fn key(&self, key: impl ToString) -> Self {
+    pub(super) fn key(&self, key: impl Display) -> Self {
         let mut below = self.clone();
         below.path.push(key.to_string());
         below

@@ -2,8 +2,8 @@
 //! which properties exist; this module rejects those that Postdate's promises depend on.
 
 use super::check::At;
+use super::decode::secret::Secret;
 use super::name;
-use super::secret::Secret;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 

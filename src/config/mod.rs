@@ -12,29 +12,26 @@ mod error;
 mod kafka;
 mod name;
 mod nats;
-mod quantity;
 mod route;
-mod secret;
-mod source;
 mod store;
 mod traces;
 
 pub use error::Error;
 pub(crate) use {
     admin::Admin,
+    decode::secret::Secret,
     kafka::Kafka,
     nats::Nats,
     route::{BrokerKind, Delivery, OnSourceGap, Overdue, Route, Source, WithoutDelay},
-    secret::Secret,
     store::{Embedded, Redis, Store},
 };
 
 use crate::limit;
 use check::At;
+use decode::quantity::quantity;
+use decode::source::Sources;
 use decode::{choice, choices};
-use quantity::quantity;
 use serde::Deserialize;
-use source::Sources;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -156,7 +153,7 @@ pub(crate) enum LogFormat {
 impl Config {
     /// Loads the file and the environment.
     pub fn load(file: &Path) -> Result<Self, Error> {
-        let text = source::read_file(file)?;
+        let text = decode::source::read_file(file)?;
         Self::parse(file, &text, std::env::vars_os())
     }
 

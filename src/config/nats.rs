@@ -1,7 +1,7 @@
 //! `[nats.<name>]`: the servers of a NATS cluster, the login, and the trusted certificates.
 
 use super::check::At;
-use super::secret::Secret;
+use super::decode::secret::Secret;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use std::path::PathBuf;

@@ -2,9 +2,9 @@
 //! how options of several tables fit together.
 
 use super::check::At;
+use super::decode::quantity::{optional_quantity, quantity};
 use super::decode::{choice, choices};
 use super::name;
-use super::quantity::{optional_quantity, quantity};
 use crate::model::{
     Dialects, filters_overlap, is_filter, is_subject, source_topic, split_source_topic,
 };

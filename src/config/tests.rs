@@ -1,8 +1,8 @@
 //! Tests of the configuration: defaults, sources and error texts.
 
 use super::admin::Admin;
+use super::decode::source::is_secret;
 use super::route::{Destination, Retry};
-use super::source::is_secret;
 use super::*;
 use crate::model::{Dialect, Dialects};
 use figment::error::Kind;

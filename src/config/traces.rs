@@ -2,7 +2,7 @@
 
 use super::check::At;
 use super::decode::invalid;
-use super::secret::Secret;
+use super::decode::secret::Secret;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use url::Url;

@@ -96,12 +96,16 @@ pub(super) fn flags_of(record: &[u8]) -> u8 {
 }
 
 fn flags(body: &Body<'_>) -> u8 {
-    u8::from(body.key.is_none()) * NULL_KEY
-        | u8::from(body.payload.is_none()) * NULL_PAYLOAD
-        | u8::from(body.id.is_some()) * HAS_ID
-        | u8::from(body.target.is_some()) * HAS_TARGET
-        | u8::from(body.disposition != Disposition::Deliver) * HAS_DISPOSITION
-        | u8::from(body.dialect.is_some()) * HAS_DIALECT
+    let present = [
+        (body.key.is_none(), NULL_KEY),
+        (body.payload.is_none(), NULL_PAYLOAD),
+        (body.id.is_some(), HAS_ID),
+        (body.target.is_some(), HAS_TARGET),
+        (body.disposition != Disposition::Deliver, HAS_DISPOSITION),
+        (body.dialect.is_some(), HAS_DIALECT),
+    ];
+    let set = present.into_iter().filter(|(is_set, _)| *is_set);
+    set.fold(0, |flags, (_, flag)| flags | flag)
 }
 
 fn push_disposition(out: &mut Vec<u8>, disposition: &Disposition<'_>) {

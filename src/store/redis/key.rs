@@ -42,7 +42,7 @@
 //! `pd:{<deployment>}:hints` is a pub/sub channel, see `pubsub`.
 
 use crate::model::{Partition, ShardId};
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 // The keys of a shard. A change of a name, a type or a format needs a new `LAYOUT_VERSION`.
 pub(super) const META: &str = "meta";
@@ -139,11 +139,11 @@ impl Keys {
 
     /// The slice may be a text, so that one with a level that this version does not know can be
     /// erased.
-    pub(super) fn slice(&self, slice: impl ToString) -> String {
+    pub(super) fn slice(&self, slice: impl Display) -> String {
         self.name(&format!("slice:{}", escaped(&slice.to_string())))
     }
 
-    pub(super) fn pool(&self, slice: impl ToString) -> String {
+    pub(super) fn pool(&self, slice: impl Display) -> String {
         self.name(&format!("pool:{}", escaped(&slice.to_string())))
     }
 }

@@ -1,7 +1,7 @@
 //! Text that is never printed: passwords, addresses with a login, client properties. It is plain
 //! memory, not a vault.
 
-use super::decode::invalid;
+use super::invalid;
 use serde::Deserialize;
 use std::fmt;
 use std::io::Read as _;

@@ -1,7 +1,7 @@
 //! Durations and sizes as people write them: `1h30m`, `64MiB`. The grammar is strict, so that no
 //! text has two meanings.
 
-use super::decode::invalid;
+use super::invalid;
 use serde::de::{Deserialize, Deserializer, Error};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const SIZES: [(&str, u64); 5] = [
 ];
 
 /// A value that has a range.
-pub(super) trait Quantity: Copy + PartialOrd {
+pub(in crate::config) trait Quantity: Copy + PartialOrd {
     /// Describes the grammar in errors.
     const GRAMMAR: &str;
 
@@ -77,7 +77,7 @@ fn split_number(text: &str) -> Option<(u64, &str)> {
 }
 
 /// Decodes a quantity with a unit from text.
-pub(super) fn quantity<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub(in crate::config) fn quantity<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Quantity,
@@ -89,7 +89,9 @@ where
     })
 }
 
-pub(super) fn optional_quantity<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+pub(in crate::config) fn optional_quantity<'de, D, T>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Quantity,

@@ -1,14 +1,18 @@
 //! Decodes the values with serde, and explains the first value that does not decode.
 
+pub(super) mod quantity;
+pub(super) mod secret;
+pub(super) mod source;
+
 use super::error::Problem;
-use super::source::{PREFIX, Sources, is_secret};
 use figment::error::Kind;
 use serde::de::value::StrDeserializer;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer};
+use source::{PREFIX, Sources, is_secret};
 use std::fmt::Display;
 
 /// Shows how each option is written.
-const REFERENCE: &str = include_str!("../../config/default.toml");
+const REFERENCE: &str = include_str!("../../../config/default.toml");
 
 /// The text of a serde error with our own cause and fix.
 pub(super) fn invalid(what: impl Display, fix: impl Display) -> String {

@@ -1,7 +1,7 @@
 //! Reads the configuration file, puts the environment over it, and knows where each value was
 //! written.
 
-use super::error::Problem;
+use crate::config::error::Problem;
 use figment::providers::{Format, Toml};
 use figment::value::{Dict, Value};
 use figment::{Profile, Provider};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use toml_edit::ImDocument;
 
 /// Prefix of the environment variables that set a key.
-pub(super) const PREFIX: &str = "POSTDATE_";
+pub(in crate::config) const PREFIX: &str = "POSTDATE_";
 
 /// Variables with our prefix that belong to the tools around the service: the tested program, and
 /// the folder of test servers.
@@ -21,8 +21,8 @@ const TOOL_VARIABLES: [&str; 2] = ["BIN", "SERVERS"];
 /// The names of Kafka properties are in one piece: `{ sasl = { password = "x" } }` is read as
 /// `"sasl.password" = "x"`. A secret in a file, `password_file = "x"`, is read as
 /// `password = { <file> = "x" }`, so that the environment overrides either form with the other one.
-pub(super) struct Sources {
-    pub(super) values: Value,
+pub(in crate::config) struct Sources {
+    pub(in crate::config) values: Value,
     variables: Vec<Variable>,
     document: ImDocument<String>,
     file: PathBuf,
@@ -35,7 +35,7 @@ struct Variable {
 }
 
 impl Sources {
-    pub(super) fn new(
+    pub(in crate::config) fn new(
         file: &Path,
         text: &str,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -64,11 +64,11 @@ impl Sources {
         Ok(sources)
     }
 
-    pub(super) fn is_set(&self, path: &[String]) -> bool {
+    pub(in crate::config) fn is_set(&self, path: &[String]) -> bool {
         find(&self.values, path).is_some()
     }
 
-    pub(super) fn problem(
+    pub(in crate::config) fn problem(
         &self,
         path: &[String],
         what: impl Into<String>,
@@ -86,7 +86,7 @@ impl Sources {
     }
 
     /// The name of the environment variable that sets the value at `path`.
-    pub(super) fn variable(&self, path: &[String]) -> Option<&str> {
+    pub(in crate::config) fn variable(&self, path: &[String]) -> Option<&str> {
         let sets = |variable: &&Variable| find(&variable.values, path).is_some();
         let variable = self.variables.iter().rev().find(sets)?;
         Some(&variable.name)
@@ -140,7 +140,7 @@ fn value_below<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
 }
 
 /// Returns whether a file may contain the value. The key then ends with `_file`.
-pub(super) fn is_secret(path: &[&str]) -> bool {
+pub(in crate::config) fn is_secret(path: &[&str]) -> bool {
     match path {
         ["store", "redis", key] => ["url", "password"].contains(key),
         ["nats", _, key] => ["url", "password", "token", "nkey", "credentials"].contains(key),
@@ -236,7 +236,7 @@ fn invalid_toml(file: &Path, text: &str, error: &toml_edit::TomlError) -> Proble
 
 /// Reads the text of the configuration file. A missing file is an error: a service that runs on
 /// defaults alone is not the one that was asked for.
-pub(super) fn read_file(file: &Path) -> Result<String, Problem> {
+pub(in crate::config) fn read_file(file: &Path) -> Result<String, Problem> {
     std::fs::read_to_string(file).map_err(|error| {
         let what = format!("cannot be read: {error}");
         let fix = "give the path of a UTF-8 file that this user can read with --config";
