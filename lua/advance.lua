@@ -16,11 +16,11 @@
 --        3 delivered, or empty
 --        4 claim, or empty
 --        5 due time of the claim in ms
---        6 how far this may be ahead of now, in ms
+--        6 how far argument 5 may be ahead of now, in ms
 --        7 maximum number of cancelled places to remove
 --        8 number of runs to delete
 --        9 delivered pair that the caller acknowledged before
---        10 delivered messages since then
+--        10 messages delivered since argument 9
 --        11 cancelled
 --        12 dead-lettered
 --        13 retried

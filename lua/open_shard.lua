@@ -14,7 +14,7 @@
 --        4 delivered
 -- Reply  created, state
 --        existing, state
---        version, layout version in meta
+--        version, layout version in meta: another one, or the current one with unreadable values
 --        foreign, numbers of the KEYS with another type..
 local wrong_types = foreign({ 'hash', 'hash', 'zset', 'hash', 'zset', 'hash' })
 if wrong_types then return wrong_types end

@@ -1,8 +1,8 @@
 #!lua
--- Replaces runs by others that hold the same messages, for the current token only: all or nothing.
--- Writes nothing if an input is gone, or if the caller does not know the number of replacements so
--- far. Counts the replacement. A full Redis refuses the whole script. A repeat finds the first new
--- run. The tail stays: a timer that finds a run of the tail gone lists the shard.
+-- Replaces runs by others with the same messages, except delivered ones: all or nothing, for the
+-- current token only. Writes nothing if an input is gone, or if the caller does not know the number
+-- of replacements so far. Counts the replacement. A full Redis refuses the whole script. A repeat
+-- finds the first new run. The tail stays: a timer lists the shard if a run of the tail is gone.
 -- KEYS   1 meta
 --        2 counts
 --        then for each slice: index, pool

@@ -7,7 +7,7 @@
 -- ARGV   1 layout version
 --        2 after
 --        3 limit
--- Reply  runs, watermark, watermark up to which the reply is complete, lineage, members..
+-- Reply  runs, watermark, watermark up to which the reply is complete, lineage, {members..}
 --        out_of_range, watermark
 --        unknown
 local s = shard()

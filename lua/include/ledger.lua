@@ -1,4 +1,4 @@
--- Functions for the ledger of a shard. The build puts this file behind the first line of every
+-- Functions for the ledger of a shard. `script.rs` puts this file behind the first line of every
 -- script. The format of the field is in src/store/redis/key.rs, the rules are in
 -- src/store/rules/ledger.rs. In Lua the ledger is a list: 1 accepted, 2 delivered, 3 cancelled, 4
 -- dead-lettered, 5 retried, 6 removed, 7 uncertain (1 or 0).

@@ -1,4 +1,4 @@
--- Functions for the lineage of a shard. The build puts this file behind the first line of every
+-- Functions for the lineage of a shard. `script.rs` puts this file behind the first line of every
 -- script. The format of the field is in src/store/redis/key.rs, its use is in
 -- src/store/rules/lineage.rs. In Lua the lineage is a list: 1 epoch of the last append, 2 epoch
 -- before it, 3 watermark where the epoch started, 4 number of replacements.

@@ -1,6 +1,6 @@
--- Functions for the meta data of a shard. The build puts this file behind the first line of every
--- script.
--- KEYS[1] is the meta key, KEYS[2] the counts key, ARGV[1] the layout version.
+-- Functions for the meta data of a shard. `script.rs` puts this file behind the first line of every
+-- script. KEYS[1] is the meta key and ARGV[1] the layout version. Functions that use counts take
+-- its key from KEYS[2].
 
 -- Returns true if hex text a is less than b; both have the same length. Compares eight digits at a
 -- time, because a double holds eight digits exactly and sixteen not. Lua's own `<` depends on the

@@ -1,6 +1,6 @@
--- Functions for slices. The build puts this file behind the first line of every script. A slice has
--- two keys: its index and, next in KEYS, its pool. A member of the index is the least offset of the
--- run, a space, and the name of the run.
+-- Functions for slices. `script.rs` puts this file behind the first line of every script. A slice
+-- has two keys: its index and, next in KEYS, its pool. A member of the index is the least offset of
+-- the run, a space, and the name of the run.
 
 -- Adds messages and bytes to a field of counts, and lowers its least offset to `least`. A field
 -- that cannot be read counts as offset 0, which is never too high.

@@ -29,7 +29,7 @@ pub(crate) struct Message<'a> {
     pub(crate) body: Body<'a>,
 }
 
-/// A message without its position. Key and headers are those of the record, control headers
+/// A message without its place. Key and headers are those of the record, control headers
 /// included. The headers that the target does not get are removed at delivery, so a dead letter
 /// still has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

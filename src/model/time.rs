@@ -29,7 +29,7 @@ impl Timestamp {
         self.0 == i64::MIN
     }
 
-    /// RFC 3339 in UTC, with milliseconds if they are not zero; a number outside of its years.
+    /// RFC 3339 in UTC, with milliseconds if they are not zero. Outside of its years, `Display`.
     pub(crate) fn to_rfc3339(self) -> String {
         let second = OffsetDateTime::from_unix_timestamp(self.0.div_euclid(1_000));
         let text = second.ok().and_then(|second| second.format(&Rfc3339).ok());
@@ -45,7 +45,7 @@ impl Timestamp {
         self < Self::YEAR_2000 && !self.is_at_once()
     }
 
-    /// Saturates below [`Timestamp::MAX`] instead of wrapping.
+    /// Saturates at [`Timestamp::MAX`] instead of wrapping.
     pub(crate) fn plus(self, delay: Duration) -> Self {
         Self(self.0.saturating_add(saturating_millis(delay)))
     }

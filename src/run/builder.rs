@@ -1,4 +1,4 @@
-//! Groups messages into runs: one per slice, and a far run for all slices with few messages.
+//! Groups messages into runs by slice. Slices with few messages share far runs.
 
 use super::writer::RunEncoder;
 use super::{Run, RunName};
@@ -30,7 +30,7 @@ impl ThinHours {
     };
 }
 
-/// The slice for hours and days with few messages.
+/// The slice that takes hours and days with few messages: a far slice, or a day.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FarTarget {
     pub(crate) slice: Slice,

@@ -4,7 +4,7 @@
 //! rollback of the store (I3).
 //!
 //! `header` documents the byte layout, and `record` the bytes of one message. `RunBuilder` groups
-//! messages into runs and names them, `writer` encodes them, and `RunDecoder` reads them.
+//! messages into runs and names them, `RunEncoder` encodes them, and `RunDecoder` reads them.
 
 mod builder;
 mod header;
@@ -27,8 +27,8 @@ use std::sync::Arc;
 
 /// The name of a run: `<writer>-<counter>-<count>-<least offset>`, each in lower-case hex.
 ///
-/// The writer is a random id and counts its own runs. A store counts the messages of unreadable and
-/// deleted runs by their names.
+/// The writer is the random id of a [`RunBuilder`], which counts its runs. A store counts the
+/// messages of unreadable and deleted runs by their names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RunName(Arc<str>);
 

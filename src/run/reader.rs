@@ -118,7 +118,7 @@ impl LoadedRun {
         self.has_flag(index, HAS_ID)
     }
 
-    /// Returns whether the message is delivered as usual, to its target. As cheap.
+    /// Returns whether the message is delivered as usual, to its target. As cheap as `has_id`.
     pub(crate) fn is_plain_delivery(&self, index: usize) -> bool {
         !self.has_flag(index, HAS_DISPOSITION)
     }

@@ -1,4 +1,4 @@
-//! The bytes of one message's body in a run. A body is written once, and then read as a view.
+//! The bytes of one message's body in a run, called its record. They are read as a view.
 //!
 //! The place of the message is not part of its body: it is in the columns of the run.
 //!

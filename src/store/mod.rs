@@ -17,10 +17,10 @@
 //! - A request is atomic for its shard. Requests of one call are independent of each other.
 //! - A result that the caller must act on is a value. After an `Err` the caller knows nothing about
 //!   any request of the call: it may retry, report the error, or stop.
-//! - Every call may be repeated. The repeat of an append or of an open returns the stored state. The
+//! - Every call may be repeated. The repeat of an append or of an open finds the stored state. The
 //!   repeat of a claim, a release or a delete changes nothing more.
 //! - A shard is unknown if it was never created, was lost, or has another layout version. Every
-//!   call but [`ShardStore::open`] then answers `Unknown` (or `None`) and writes nothing.
+//!   call but `open` and `erase` then writes nothing, and answers `Unknown`, `None` or 0.
 //! - A full store refuses only calls that add data. Everything that a delivery needs still works.
 
 pub(crate) mod embedded;
@@ -84,7 +84,7 @@ pub(crate) trait ShardStore {
 
     /// Acknowledges deliveries, then claims the next messages, in one step (I4, I5):
     /// 1. checks the lease token;
-    /// 2. moves `delivered` forward, never back, and only to a position that includes the old one;
+    /// 2. moves `delivered` forward, never back, and only to a pair that includes the old one;
     /// 3. deletes the named runs and the ids of delivered messages;
     /// 4. moves `claimed` forward, each component on its own;
     /// 5. answers the cancelled places inside the claim.
@@ -142,8 +142,8 @@ pub(crate) trait Membership {
 /// Administration by commands beside the service.
 #[async_trait(?Send)]
 pub(crate) trait StoreAdmin {
-    /// Deletes everything that is stored for the shards, readable or not. Safe to repeat. Works on
-    /// a full store.
+    /// Deletes the shards, readable or not: `open` can create them anew. Safe to repeat. Works on a
+    /// full store.
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error>;
 }
 

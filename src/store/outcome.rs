@@ -45,7 +45,7 @@ pub(crate) struct SliceCount {
     pub(crate) bytes: u64,
 }
 
-/// The positions of a shard that change.
+/// The part of a shard's state that a position check reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardPosition {
     pub(crate) watermark: Watermark,
@@ -77,7 +77,7 @@ pub(crate) enum Appended {
     Unknown,
 }
 
-/// Name and position of a stored run.
+/// Name, slice and least due of a stored run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunEntry {
     pub(crate) slice: Slice,
@@ -136,7 +136,7 @@ pub(crate) enum Advanced {
         watermark: Watermark,
         now: Timestamp,
     },
-    /// Another worker holds the lease. The store wrote nothing.
+    /// The lease has another token, or none. The store wrote nothing.
     Fenced,
     Unknown,
 }
@@ -146,7 +146,7 @@ pub(crate) enum Replaced {
     Done,
     /// An input is gone, or the caller does not know all replacements. The store wrote nothing.
     Conflict,
-    /// Another worker holds the lease. The store wrote nothing.
+    /// The lease has another token, or none. The store wrote nothing.
     Fenced,
     Unknown,
 }
@@ -172,7 +172,7 @@ pub(crate) enum Renewed {
         /// The clock of the store.
         now: Timestamp,
     },
-    /// Another worker holds the lease: stop the work on the shard, do not retry.
+    /// The lease has another token, or none: stop the work on the shard, do not retry.
     Fenced,
     Unknown,
 }

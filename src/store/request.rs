@@ -71,13 +71,13 @@ pub(crate) struct Tail {
     pub(crate) limit: usize,
 }
 
-/// The changes of one timer turn for one shard.
+/// The acknowledgement of previous claims, and the next claim.
 #[derive(Clone, Debug)]
 pub(crate) struct Advance {
     pub(crate) lease: Lease,
     /// The new delivered pair; `None` leaves it unchanged.
     pub(crate) delivered: Option<Progress>,
-    /// The position that this timer acknowledged before.
+    /// The delivered pair that this timer acknowledged before.
     pub(crate) delivered_before: Progress,
     /// Outcomes of the messages between `delivered_before` and `delivered`, for the ledger.
     pub(crate) outcomes: OutcomeCounts,
@@ -104,7 +104,7 @@ pub(crate) struct Quarantine {
     pub(crate) runs: Vec<(Slice, RunName)>,
 }
 
-/// Replaces the runs `inputs` by `outputs`. All their messages are due after the load horizon.
+/// Replaces `inputs` by `outputs`, whose messages are all due after the load horizon.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplaceRuns {
     pub(crate) lease: Lease,

@@ -42,8 +42,8 @@ impl<S> WithMetrics<S> {
 
 #[async_trait(?Send)]
 impl<S: ShardStore> ShardStore for WithMetrics<S> {
-    async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error> {
-        self.timed(Operation::Open, self.store.open(births)).await
+    async fn open(&self, shards: &[NewShard]) -> Result<Vec<Opened>, Error> {
+        self.timed(Operation::Open, self.store.open(shards)).await
     }
 
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {

@@ -55,7 +55,7 @@ pub(crate) const ORIGIN: &str = "postdate-origin";
 pub(crate) const ERROR: &str = "postdate-error";
 /// On a dead letter: the explanation for a person.
 pub(crate) const ERROR_DETAIL: &str = "postdate-error-detail";
-/// On a record from a NATS stream: its source subject, also if the record has such a header.
+/// On a record from a NATS stream: its source subject. Replaces the producer's own such header.
 pub(crate) const SUBJECT: &str = "postdate-subject";
 
 const OUTPUT: [&str; 4] = [DUE, ORIGIN, ERROR, ERROR_DETAIL];

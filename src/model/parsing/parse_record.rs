@@ -7,12 +7,12 @@
 //! | checked | rejected as |
 //! |---|---|
 //! | number and bytes of all headers | `too_many_headers` |
-//! | `postdate-retry`; a record that has it is parsed by it alone | `invalid_retry`, or as the target |
+//! | `postdate-retry`; a record that has it is parsed by it alone | `invalid_retry`, or a reason of the target |
 //! | `postdate-op` | `invalid_op` |
 //! | `postdate-id` | `invalid_id`, `cancel_without_id` |
 //! | (a cancel ends here) | |
 //! | `postdate-at` and `postdate-after`: see `time_grammar` | `at_and_after`, `invalid_at`, `invalid_after` |
-//! | without both, on a route with dialects: see `dialect` | `dialect_conflict`, `dialect_unsupported`, or as the control header |
+//! | without both, on a route with dialects: see `dialect` | `dialect_conflict`, `dialect_unsupported`, or a reason of the control header |
 //! | the delay | `delay_above_max`, `invalid_timestamp` |
 //! | no delay with `postdate-op: schedule`, or on a route that requires one | `missing_due` |
 //! | `postdate-to`, or the dialect's target, or the route's default | see [`TargetRules::resolve`] |

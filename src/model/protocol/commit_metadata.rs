@@ -1,4 +1,4 @@
-//! The metadata that is committed with a source offset, from which a lost store is rebuilt.
+//! The metadata of a source commit. It tells where to start when a lost store is rebuilt.
 
 use super::field_values;
 use crate::model::protocol::progress::Progress;

@@ -1,10 +1,10 @@
-//! Who may deliver a shard: leases, and the ids of workers.
+//! Leases, which give the right to deliver a shard, and the ids of workers.
 
 use crate::model::shard::ShardId;
 use std::fmt;
 
-/// Fences earlier holders of the lease. It is random, because a store that lost writes would issue
-/// the same number of a counter twice.
+/// Proves a lease, and fences its earlier holders. It is random, because a counter would issue the
+/// same number twice after the store lost writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseToken(pub(crate) u128);
 

@@ -3,7 +3,7 @@
 use crate::model::shard::{Offset, Watermark};
 use crate::model::time::Timestamp;
 
-/// A position in delivery order: messages are delivered by due time, then by offset.
+/// The place of a message, or a cursor, in delivery order: by due time, then by offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Cursor {
     pub(crate) due: Timestamp,
@@ -43,7 +43,7 @@ fn parse_hex(digits: &str) -> Option<u64> {
     (digits.len() == 16).then_some(value)
 }
 
-/// The pair (C, W). It covers a message below W whose position is not past C.
+/// The pair (C, W). It covers a message below W whose place is not past C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Progress {
     pub(crate) cursor: Cursor,
@@ -60,8 +60,8 @@ impl Progress {
         Self { cursor, watermark }
     }
 
-    pub(crate) fn covers(self, position: Cursor) -> bool {
-        self.watermark.covers(position.offset) && position <= self.cursor
+    pub(crate) fn covers(self, place: Cursor) -> bool {
+        self.watermark.covers(place.offset) && place <= self.cursor
     }
 
     /// Returns `true` if this pair covers everything that `other` covers.

@@ -139,9 +139,8 @@ impl DataDir {
         file.sync_all()?;
         let opened = Tables::open(&data, sizes);
         if opened.is_ok() {
-            let kept = copy.display();
             tracing::warn!(
-                %kept,
+                damaged_copy = %copy.display(),
                 "the last write before the process ended is damaged, as after a power loss: leaving it out; \
                  its messages are read again from the source"
             );

@@ -4,7 +4,7 @@ use crate::store::Error;
 use bytes::Bytes;
 use fjall::LsmError;
 
-/// An error of the running store. The next call opens the folder again.
+/// An error of the running store. If a change failed, the next one opens the folder again.
 impl From<fjall::Error> for Error {
     fn from(error: fjall::Error) -> Self {
         Self::Unavailable(format!("the embedded store's folder: {}", explain(&error)))

@@ -11,8 +11,8 @@
 //! | `describe` | questions of people about the folder |
 //!
 //! Every change is on disk before its caller gets the answer. If a caller drops its call, the call
-//! takes effect completely or not at all. Leases, tails and live workers are not on disk, because
-//! their users end with this process.
+//! takes effect completely or not at all. Leases, lineages, tails and live workers are not on disk,
+//! because their users end with this process.
 
 mod codec;
 mod data_dir;

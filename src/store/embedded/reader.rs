@@ -105,7 +105,8 @@ impl<'a> ReadView<'a> {
 /// `None`: an unreadable row, which is skipped.
 fn run_entry(key: &[u8], value: &[u8]) -> Option<RunEntry> {
     let Some(((least_due, name), slice)) = key::to_ordered(key).zip(codec::to_slice(value)) else {
-        tracing::error!("the embedded store lists a run with an unreadable name: skipping it");
+        let key = key.escape_ascii();
+        tracing::error!(%key, "the embedded store has an unreadable entry for a run: skipping it");
         return None;
     };
     Some(RunEntry {

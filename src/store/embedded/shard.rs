@@ -2,7 +2,7 @@
 //! ids and cancelled places are only in rows. `store::rules` decides what changes; this file
 //! changes rows.
 //!
-//! After a disk error a value must not be used again: it may be ahead of its rows.
+//! After a disk error a [`Shard`] must not be used again: it may be ahead of its rows.
 
 use super::codec;
 use super::error::empty_if_damaged;

@@ -49,6 +49,7 @@ impl Shards {
             let (key, value) = row?;
             let Some(id) = key::to_shard(&key) else {
                 tracing::error!(
+                    key = %key.escape_ascii(),
                     "the embedded store holds a shard with an unreadable name: ignoring it"
                 );
                 continue;
@@ -132,8 +133,7 @@ impl Shards {
     }
 
     /// Removes the meta rows, so that no other row is found any more. [`Tables::delete_garbage`]
-    /// deletes the other rows. The rows of an unreadable shard are never deleted, because their
-    /// number is unknown.
+    /// deletes the other rows. An unreadable shard leaves its rows: its number may be unknown.
     pub(super) fn erase(&mut self, shards: &[ShardId], batch: &mut WriteBatch<'_>) {
         for id in shards {
             if let Some(entry) = self.shards.remove(id) {

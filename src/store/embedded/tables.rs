@@ -107,7 +107,7 @@ impl Tables {
         })
     }
 
-    /// Starts the only batch. Waits while another thread has one.
+    /// Starts a batch. Waits while another thread has one.
     pub(super) fn begin(&self, now: Timestamp) -> WriteBatch<'_> {
         WriteBatch {
             tables: self,
@@ -210,7 +210,7 @@ impl WriteBatch<'_> {
         rows.map(|row| Ok(Bytes::from(row.key()?)))
     }
 
-    /// Records that a call failed in the middle of its changes. A full store changes nothing.
+    /// Records that a call failed in the middle of its changes. A call that is `Full` made none.
     pub(super) fn fail(&mut self, error: &Error) {
         if !matches!(error, Error::Full) {
             self.failed.get_or_insert_with(|| error.clone());

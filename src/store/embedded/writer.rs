@@ -88,7 +88,7 @@ impl Writer {
         Ok(tables)
     }
 
-    /// Closes the database, so that it can be opened again. Waits for the other threads.
+    /// Closes the database, so that it can be opened again. Waits for threads that read it.
     fn close(&mut self) {
         self.tables = None;
         self.shared.set(None);

@@ -1,5 +1,5 @@
 //! Read-only questions of people: the commands `pending` and `ledger`, and the admin server. The
-//! roles never ask them, so they may be slow. `pending` and `ledger` combine the answers.
+//! ingress and the timer never ask them, so they may be slow. The modules build the reports.
 
 mod ledger;
 mod pending;

@@ -2,8 +2,7 @@
 //! its errors.
 //!
 //! A connection that fails, or does not answer in time, is dropped. The next call opens a new one
-//! with the same checks. It sends no request again: the caller repeats a request whose reply was
-//! lost.
+//! with the same checks. The caller repeats a request whose reply was lost.
 
 use super::script::{Call, Script};
 use crate::store::Error;
@@ -158,14 +157,14 @@ impl Connection {
             let mut scripts: Vec<Script> = unknown.iter().map(|&at| calls[at].script).collect();
             scripts.sort_unstable();
             scripts.dedup();
-            let mut again = Pipeline::new();
+            let mut reload = Pipeline::new();
             for script in &scripts {
-                again.add_command(script.load());
+                reload.add_command(script.load());
             }
             for &at in &unknown {
-                again.add_command(calls[at].command.clone());
+                reload.add_command(calls[at].command.clone());
             }
-            let answers = self.send(&again).await?;
+            let answers = self.send(&reload).await?;
             for (at, value) in unknown
                 .into_iter()
                 .zip(answers.into_iter().skip(scripts.len()))
@@ -280,7 +279,7 @@ impl Connection {
 
     fn missing_permission(&self, detail: &str) -> Error {
         Error::Unusable(format!(
-            "{} does not allow its user what Postdate needs ({detail}): grant it what deploy/redis/users.acl has, or more roughly \
+            "{} denies its user a permission that Postdate needs ({detail}): grant it what deploy/redis/users.acl has, or more broadly \
              `~pd:* &pd:* +@read +@write +@scripting +info +time +select +publish +subscribe`",
             self.address
         ))

@@ -27,7 +27,7 @@ pub(crate) struct RedisDescription {
     pub(crate) save: Option<String>,
     /// Clock of the server minus clock of this machine, in milliseconds.
     pub(crate) clock_ahead_ms: i64,
-    /// Round trip of the measurement: its greatest possible error.
+    /// Round trip of the clock measurement, which bounds its error.
     pub(crate) round_trip: Duration,
     /// Why scripts cannot run.
     pub(crate) script_error: Option<String>,
@@ -110,7 +110,7 @@ async fn measure_clock(
     ))
 }
 
-/// Runs one script, on a shard that never exists.
+/// Calls one script, on a shard that never exists. Returns its error.
 async fn script_error(connection: Connection, options: &Options) -> Option<String> {
     let redis = Redis {
         connection,

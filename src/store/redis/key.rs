@@ -9,8 +9,8 @@
 //! | `meta` | hash | `version` | layout version | open |
 //! | | | `identity` | identity of the source | open |
 //! | | | `watermark` | watermark | open, append |
-//! | | | `claimed` | position | open, advance |
-//! | | | `delivered` | position | open, advance |
+//! | | | `claimed` | pair | open, advance |
+//! | | | `delivered` | pair | open, advance |
 //! | | | `tail_from` | watermark from which the tail is complete | open, append |
 //! | | | `token` | lease token | acquire, release |
 //! | | | `lease_end` | end of the lease in epoch ms | acquire, renew, release |
@@ -28,7 +28,7 @@
 //! |---|---|
 //! | offset, watermark | 16 hex digits |
 //! | place | due and offset: 32 hex digits |
-//! | position | due and offset of the cursor, and watermark: 48 hex digits |
+//! | pair | due and offset of the cursor, and watermark: 48 hex digits |
 //! | score | due in ms as a double, see `codec::due_score` |
 //! | ledger | `<accepted> <delivered> <cancelled> <dead-lettered> <retried> <removed> <uncertain: 0 or 1> <watermark><delivered>`; the last part names the positions that the ledger belongs to |
 //! | lineage | `<epoch> <epoch before it> <watermark where the epoch started> <replacements>` |
@@ -54,8 +54,7 @@ pub(super) const QUARANTINE: &str = "quarantine";
 /// The keys that every shard has, besides those of its slices.
 pub(super) const OF_EVERY_SHARD: [&str; 6] = [META, COUNTS, TAIL, IDS, CANCELLED, QUARANTINE];
 
-/// Version of keys and values, stored in `meta`. All scripts except open and erase leave a shard of
-/// another version alone.
+/// Version of keys and values, stored in `meta`. Only erase changes a shard of another version.
 pub(super) const LAYOUT_VERSION: &str = "1";
 
 /// Field of `counts` for the quarantine. No slice has this name.

@@ -11,9 +11,9 @@
 //! | `query`, `describe` | questions of people about the messages and about the server |
 //!
 //! Foreign data under a key of Postdate affects one shard, or one of its slices. If it is under a
-//! key of the shard itself, every call answers `Unknown` and `open` answers `Incompatible` with the
-//! name of the key. If it is under a key of a slice, it is renamed to `<key>:foreign`, an error is
-//! logged, and the shard continues.
+//! key of the shard itself, calls that use the key answer `Unknown`, and `open` answers
+//! `Incompatible` with the name of the key. If it is under a key of a slice, it is renamed to
+//! `<key>:foreign`, an error is logged, and the shard continues.
 
 mod codec;
 mod connection;
@@ -127,7 +127,7 @@ impl Redis {
                     key = key.name,
                     renamed_to = key::foreign_key(&key.name),
                     "another client overwrote a key of Postdate: renamed the foreign value; \
-                     messages of this key are lost"
+                     messages that were stored under it are lost"
                 );
             }
         }
@@ -148,7 +148,7 @@ impl Redis {
             }
         }
         Err(Error::Unavailable(format!(
-            "shard {shard} is written to while it is erased: stop what writes to it"
+            "a worker appends to shard {shard} while it is erased: stop the service, then try again"
         )))
     }
 }

@@ -1,5 +1,5 @@
-//! Reads of positions and runs. A script must get its keys with the call, and only `counts` tells
-//! which slices a shard has.
+//! Reads of positions and runs. A list takes two calls: a script must get its keys with the call,
+//! and only `counts` tells which slices a shard has.
 
 use super::key::{self, Keys, Keyspace};
 use super::reply::{Reply, text};

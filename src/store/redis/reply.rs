@@ -133,8 +133,8 @@ impl Reply {
         }
     }
 
-    /// `slices` are those of the call. The names that they had before the call were read at the
-    /// watermark `before`: only runs below the lower watermark are complete.
+    /// `slices` are those of the call, as they were at the watermark `before`. Later slices are
+    /// missing, so the answer is complete only up to the lower watermark.
     pub(super) fn listed(
         mut self,
         before: Watermark,
@@ -310,7 +310,7 @@ fn parse_state(value: Value) -> Option<StoredShard> {
     Some(shard)
 }
 
-/// Stands for a slice with a level that this version does not know. Its messages count as far away.
+/// Takes the place of a slice with an unknown level. Its messages count as far away.
 const UNKNOWN_SLICE: Slice = Slice {
     level: Level::Far,
     start: i64::MAX,

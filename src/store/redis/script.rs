@@ -142,7 +142,7 @@ impl Call {
         Self::on_slices(script, keyspace, shard, keys, std::iter::empty())
     }
 
-    /// Like [`Call::on_shard`], followed by index and pool of each slice.
+    /// Like [`Call::on_shard`]. Index and pool of each slice follow the other keys.
     fn on_slices<const N: usize>(
         script: Script,
         keyspace: &Keyspace,
@@ -402,8 +402,8 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn optional_hex(position: Option<Progress>) -> String {
-    position.map_or_else(String::new, Progress::to_hex)
+fn optional_hex(pair: Option<Progress>) -> String {
+    pair.map_or_else(String::new, Progress::to_hex)
 }
 
 /// Faults in the scripts: tests replace a piece of a script's text.

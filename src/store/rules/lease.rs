@@ -48,7 +48,7 @@ impl LeaseHolder {
     }
 }
 
-/// The workers whose last heartbeat has not expired, with the time at which it does.
+/// The live workers, each with the time at which its last heartbeat expires.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LiveWorkers(BTreeMap<WorkerId, Timestamp>);
 

@@ -49,8 +49,8 @@ impl Ledger {
 
     /// Adds the outcomes of the messages that `delivered` moved over.
     ///
-    /// `is_known` says whether the shard stands where the timer reported last. If not, the store
-    /// lost something, or an earlier timer lost its lease before it could report. The messages in
+    /// `is_known`: the stored pair is the one that the timer reported last. If not, the store lost
+    /// something, or an earlier timer lost its lease before it could report. The messages in
     /// between leave the ledger together with their runs.
     pub(crate) fn add_outcomes(&mut self, outcomes: OutcomeCounts, is_known: bool) {
         self.is_uncertain |= !is_known;

@@ -6,12 +6,12 @@
 //! loaded runs would miss the new ones. Therefore the store keeps:
 //!
 //! - the *epoch* of the last append, and the one before it. An ingress starts a new epoch whenever
-//!   it starts at a watermark that the store told it. Only such an epoch can append lost messages
+//!   it starts to read at the watermark of the store. Only such an epoch can append lost messages
 //!   again, and it starts before the messages that a timer has seen;
 //! - the number of replacements. A replacement requires that its author knows the number, so a
 //!   rolled back number is never counted up unnoticed.
 //!
-//! The scheme is that of Kafka's leader epochs. A missing field means the default value.
+//! The scheme is that of Kafka's leader epochs. A missing lineage counts as the default one.
 
 use crate::model::Watermark;
 

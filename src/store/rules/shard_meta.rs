@@ -19,7 +19,7 @@ pub(crate) struct ShardMeta {
     pub(crate) lineage: Lineage,
 }
 
-/// Result of the id changes of one append, besides the ids themselves.
+/// Effects of the id changes of one append on the waiting messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChangeOutcome {
     /// Places that must not be delivered any more.
@@ -103,8 +103,8 @@ impl ShardMeta {
         self.claimed.covers(place) || self.delivered.covers(place)
     }
 
-    /// Moves `delivered` to a position that includes it, and to no other (I4). A repeat finds the
-    /// position unchanged and counts nothing.
+    /// Moves `delivered` to a pair that includes it, and to no other (I4). A repeat finds the pair
+    /// unchanged and counts nothing.
     pub(crate) fn move_delivered(&mut self, request: &Advance) {
         let Some(delivered) = request
             .delivered
