@@ -576,11 +576,7 @@ fn assert_reported(path: &str, text: &str, complaint: &str) {
 }
 
 #[test]
-fn each_offence_of_a_module_is_reported() {
-    let long = format!(
-        "//! Long.\n{}#[cfg(test)]\nmod tests {{\n",
-        "//\n".repeat(LINES_MAX)
-    );
+fn each_import_against_the_layers_is_reported() {
     for (path, text, complaint) in [
         (
             "src/model/time.rs",
@@ -637,6 +633,18 @@ fn each_offence_of_a_module_is_reported() {
             "//! Misc.\n",
             "it has no place in the layer table",
         ),
+    ] {
+        assert_reported(path, text, complaint);
+    }
+}
+
+#[test]
+fn each_offence_of_form_and_names_is_reported() {
+    let long = format!(
+        "//! Long.\n{}#[cfg(test)]\nmod tests {{\n",
+        "//\n".repeat(LINES_MAX)
+    );
+    for (path, text, complaint) in [
         (
             "src/clock.rs",
             "use std::fmt;\n",

@@ -1,6 +1,7 @@
 //! Measures the lateness of a steady load while timers join, stop and crash, as a `read_committed`
 //! consumer sees it.
 
+use std::ops::Range;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -30,17 +31,11 @@ impl Bench<'_> {
             .collect()
     }
 
-    /// Measures the events of one delivery guarantee. A timer is killed only with exactly-once,
-    /// because at-least-once may deliver duplicates after it.
+    /// Measures the events of one delivery guarantee.
     fn moves(&self, delivery: Delivery) -> Vec<Row> {
         self.progress
             .step(&format!("timers come and go, {}", delivery.name()));
-        let events = match delivery {
-            Delivery::AtLeastOnce => &[Event::Joined, Event::Asked][..],
-            Delivery::ExactlyOnce => {
-                &[Event::Joined, Event::Asked, Event::Joined, Event::Killed][..]
-            }
-        };
+        let events = events_of(delivery);
         let route = self.route().delivering(delivery.name());
         let mut ingress = route.serve(&["ingress"]);
         let mut fleet = Fleet {
@@ -89,15 +84,7 @@ impl Bench<'_> {
             .map(|(_, event)| *event);
         kinds
             .map(|event| {
-                let ends = met
-                    .iter()
-                    .skip(1)
-                    .map(|(_, next)| next - millis(MARGIN))
-                    .chain([i64::MAX]);
-                let spans = met.iter().zip(ends).filter(|((kind, _), _)| *kind == event);
-                let spans: Vec<_> = spans
-                    .map(|((_, at), end)| *at..end.min(at + millis(APART)))
-                    .collect();
+                let spans = spans_after(event, &met);
                 let lateness = seen.lateness_of(|number| {
                     Some(dues[number]).filter(|due| spans.iter().any(|span| span.contains(due)))
                 });
@@ -115,6 +102,29 @@ impl Bench<'_> {
             })
             .collect()
     }
+}
+
+/// The events of a measurement, in order. A timer is killed only with exactly-once, because
+/// at-least-once may deliver duplicates after it.
+fn events_of(delivery: Delivery) -> &'static [Event] {
+    match delivery {
+        Delivery::AtLeastOnce => &[Event::Joined, Event::Asked],
+        Delivery::ExactlyOnce => &[Event::Joined, Event::Asked, Event::Joined, Event::Killed],
+    }
+}
+
+/// The spans of epoch milliseconds that begin with this event. Each ends at most `APART` later, and
+/// `MARGIN` before the next event.
+fn spans_after(event: Event, met: &[(Event, i64)]) -> Vec<Range<i64>> {
+    let ends = met
+        .iter()
+        .skip(1)
+        .map(|(_, next)| next - millis(MARGIN))
+        .chain([i64::MAX]);
+    let spans = met.iter().zip(ends).filter(|((kind, _), _)| *kind == event);
+    spans
+        .map(|((_, at), end)| *at..end.min(at + millis(APART)))
+        .collect()
 }
 
 struct Fleet<'a> {

@@ -127,6 +127,33 @@ pub(crate) struct Idle {
     pub(crate) broker: f64,
 }
 
+impl Process {
+    /// The median of each figure over the rows that have it.
+    fn median(rows: &[&Row]) -> Option<Process> {
+        let of = |figure: fn(&Process) -> Option<f64>| {
+            median_of(rows, |row| figure(row.process.as_ref()?))
+        };
+        Some(Process {
+            start_up_s: of(|process| process.start_up_s),
+            peak_bytes: of(|process| Some(process.peak_bytes))?,
+            budget_bytes: of(|process| Some(process.budget_bytes))?,
+            rewritten_runs: of(|process| Some(process.rewritten_runs))?,
+        })
+    }
+}
+
+impl Idle {
+    /// The median of each figure over the rows that have it.
+    fn median(rows: &[&Row]) -> Option<Idle> {
+        let of = |figure: fn(&Idle) -> f64| median_of(rows, |row| row.idle.as_ref().map(figure));
+        Some(Idle {
+            service: of(|idle| idle.service)?,
+            redis: of(|idle| idle.redis)?,
+            broker: of(|idle| idle.broker)?,
+        })
+    }
+}
+
 /// The result of one measurement. Figures that do not apply are `None`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
@@ -171,6 +198,19 @@ impl Lateness {
             p99: share(990),
             p99_9: share(999),
             greatest: share(1_000),
+        })
+    }
+
+    /// The median of each figure over the rows that have it.
+    fn median(rows: &[&Row]) -> Option<Lateness> {
+        let of = |figure: fn(&Lateness) -> f64| {
+            median_of(rows, |row| row.lateness_ms.as_ref().map(figure))
+        };
+        Some(Lateness {
+            p50: of(|late| late.p50)?,
+            p99: of(|late| late.p99)?,
+            p99_9: of(|late| late.p99_9)?,
+            greatest: of(|late| late.greatest)?,
         })
     }
 }
@@ -298,81 +338,17 @@ impl Row {
     /// The median of each figure over several runs. The verdict is the first one that shows a
     /// defect.
     fn median(rows: &[&Row]) -> Row {
-        let of = |figure: fn(&Row) -> Option<f64>| {
-            median(rows.iter().filter_map(|row| figure(row)).collect())
-        };
-        let late = |figure: fn(&Lateness) -> f64| {
-            median(
-                rows.iter()
-                    .filter_map(|row| row.lateness_ms.as_ref().map(figure))
-                    .collect(),
-            )
-        };
-        let lateness = || {
-            let (p50, p99, p99_9) = (
-                late(|late| late.p50)?,
-                late(|late| late.p99)?,
-                late(|late| late.p99_9)?,
-            );
-            Some(Lateness {
-                p50,
-                p99,
-                p99_9,
-                greatest: late(|late| late.greatest)?,
-            })
-        };
-        let of_process = |figure: fn(&Process) -> Option<f64>| {
-            median(
-                rows.iter()
-                    .filter_map(|row| figure(row.process.as_ref()?))
-                    .collect(),
-            )
-        };
-        let process = || {
-            let (peak, budget) = (
-                of_process(|process| Some(process.peak_bytes))?,
-                of_process(|process| Some(process.budget_bytes))?,
-            );
-            let (start_up_s, rewritten) = (
-                of_process(|process| process.start_up_s),
-                of_process(|process| Some(process.rewritten_runs))?,
-            );
-            Some(Process {
-                start_up_s,
-                peak_bytes: peak,
-                budget_bytes: budget,
-                rewritten_runs: rewritten,
-            })
-        };
-        let of_idle = |figure: fn(&Idle) -> f64| {
-            median(
-                rows.iter()
-                    .filter_map(|row| row.idle.as_ref().map(figure))
-                    .collect(),
-            )
-        };
-        let idle = || {
-            let (service, redis, broker) = (
-                of_idle(|idle| idle.service)?,
-                of_idle(|idle| idle.redis)?,
-                of_idle(|idle| idle.broker)?,
-            );
-            Some(Idle {
-                service,
-                redis,
-                broker,
-            })
-        };
+        let of = |figure: fn(&Row) -> Option<f64>| median_of(rows, figure);
         Row {
             rate: of(|row| row.rate),
             cpu_us: of(|row| row.cpu_us),
             redis_cpu_us: of(|row| row.redis_cpu_us),
             broker_cpu_us: of(|row| row.broker_cpu_us),
             bytes: of(|row| row.bytes),
-            lateness_ms: lateness(),
+            lateness_ms: Lateness::median(rows),
             last_p50_ms: of(|row| row.last_p50_ms),
-            process: process(),
-            idle: idle(),
+            process: Process::median(rows),
+            idle: Idle::median(rows),
             others: of(|row| Some(row.others)).unwrap_or(0.0),
             verdict: rows
                 .iter()
@@ -464,6 +440,11 @@ pub(crate) fn medians(runs: &[Vec<Row>]) -> Vec<Row> {
 pub(crate) fn find(rows: &[Row], system: System, stage: Stage) -> Option<&Row> {
     rows.iter()
         .find(|row| row.system == system && row.stage == stage)
+}
+
+/// The median of a figure over the rows that have it.
+fn median_of(rows: &[&Row], figure: impl Fn(&Row) -> Option<f64>) -> Option<f64> {
+    median(rows.iter().filter_map(|row| figure(row)).collect())
 }
 
 /// The median. For an even count it is the mean of the two middle values.

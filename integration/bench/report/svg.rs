@@ -87,44 +87,80 @@ const SIGN: f64 = 6.5;
 /// Room around the axes for titles and labels: left, top, right, bottom.
 const MARGIN: (f64, f64, f64, f64) = (48.0, 12.0, 18.0, 44.0);
 
+/// The frame of a panel in pixels, and the values that it shows: the least and the greatest.
+struct Frame {
+    left: f64,
+    top: f64,
+    right: f64,
+    bottom: f64,
+    x_range: (f64, f64),
+    y_range: (f64, f64),
+}
+
+impl Frame {
+    fn new(axes: &Axes) -> Frame {
+        Frame {
+            left: MARGIN.0,
+            top: MARGIN.1,
+            right: PANEL.0 - MARGIN.2,
+            bottom: PANEL.1 - MARGIN.3,
+            x_range: (
+                axes.x.first().copied().unwrap_or(1.0),
+                axes.x.last().copied().unwrap_or(1.0),
+            ),
+            y_range: axes.y,
+        }
+    }
+
+    /// The pixel of a value on the x axis. It keeps the points away from the frame.
+    fn x(&self, value: f64) -> f64 {
+        self.left + 16.0 + share(value, self.x_range) * (self.right - self.left - 32.0)
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        let value = value.clamp(self.y_range.0, self.y_range.1);
+        self.bottom - share(value, self.y_range) * (self.bottom - self.top)
+    }
+}
+
+/// The place of a value in a logarithmic range, from 0 to 1.
+fn share(value: f64, (least, most): (f64, f64)) -> f64 {
+    if most > least {
+        (value / least).ln() / (most / least).ln()
+    } else {
+        0.5
+    }
+}
+
 /// Draws lines on logarithmic axes.
 pub(super) fn panel(lines: &[Line], axes: &Axes, x_title: &str, y_title: &str) -> String {
-    let (left, top, right, bottom) = (MARGIN.0, MARGIN.1, PANEL.0 - MARGIN.2, PANEL.1 - MARGIN.3);
-    let (first, last) = (
-        axes.x.first().copied().unwrap_or(1.0),
-        axes.x.last().copied().unwrap_or(1.0),
-    );
-    let share = |value: f64, (least, most): (f64, f64)| {
-        if most > least {
-            (value / least).ln() / (most / least).ln()
-        } else {
-            0.5
-        }
-    };
-    // Keep the points away from the frame.
-    let x = |value: f64| left + 16.0 + share(value, (first, last)) * (right - left - 32.0);
-    let y = |value: f64| bottom - share(value.clamp(axes.y.0, axes.y.1), axes.y) * (bottom - top);
+    let frame = Frame::new(axes);
     let mut svg = open(PANEL.0, PANEL.1);
+    draw_axes(&mut svg, &frame, axes, x_title, y_title);
+    for drawn in lines {
+        draw_line(&mut svg, &frame, drawn, lines);
+    }
+    svg + "</svg>"
+}
+
+fn draw_axes(svg: &mut String, frame: &Frame, axes: &Axes, x_title: &str, y_title: &str) {
+    let (left, right, bottom) = (frame.left, frame.right, frame.bottom);
     for tick in decades(axes.y) {
-        line(&mut svg, "grid", (left, y(tick)), (right, y(tick)));
-        text(
-            &mut svg,
-            "tick end",
-            (left - 6.0, y(tick) + 4.0),
-            &short(tick),
-        );
+        let y = frame.y(tick);
+        line(svg, "grid", (left, y), (right, y));
+        text(svg, "tick end", (left - 6.0, y + 4.0), &short(tick));
     }
-    for tick in apart(&axes.x, x) {
+    for tick in apart(&axes.x, |value| frame.x(value)) {
         text(
-            &mut svg,
+            svg,
             "tick middle",
-            (x(tick), bottom + 16.0),
+            (frame.x(tick), bottom + 16.0),
             &short(tick),
         );
     }
-    line(&mut svg, "axis", (left, bottom), (right, bottom));
+    line(svg, "axis", (left, bottom), (right, bottom));
     text(
-        &mut svg,
+        svg,
         "tick middle",
         (f64::midpoint(left, right), PANEL.1 - 8.0),
         x_title,
@@ -132,46 +168,47 @@ pub(super) fn panel(lines: &[Line], axes: &Axes, x_title: &str, y_title: &str) -
     let _ = write!(
         svg,
         r#"<g transform="translate(12 {:.1}) rotate(-90)">"#,
-        f64::midpoint(top, bottom)
+        f64::midpoint(frame.top, bottom)
     );
-    text(&mut svg, "tick middle", (0.0, 0.0), y_title);
-    svg += "</g>";
-    for drawn in lines {
-        let points: Vec<String> = drawn
-            .points
-            .iter()
-            .map(|(at, value)| format!("{:.1},{:.1}", x(*at), y(*value)))
-            .collect();
+    text(svg, "tick middle", (0.0, 0.0), y_title);
+    *svg += "</g>";
+}
+
+/// Draws a line with a label at each point. `lines` are all lines of the panel.
+fn draw_line(svg: &mut String, frame: &Frame, drawn: &Line, lines: &[Line]) {
+    let points: Vec<String> = drawn
+        .points
+        .iter()
+        .map(|(at, value)| format!("{:.1},{:.1}", frame.x(*at), frame.y(*value)))
+        .collect();
+    let _ = write!(
+        svg,
+        r#"<polyline class="line {}" points="{}"/>"#,
+        drawn.class,
+        points.join(" ")
+    );
+    for (at, value) in &drawn.points {
+        let (name, what) = (
+            escaped(&drawn.name),
+            format!("{} at {}", short(*value), short(*at)),
+        );
+        let (class, x, y) = (drawn.class, frame.x(*at), frame.y(*value));
         let _ = write!(
             svg,
-            r#"<polyline class="line {}" points="{}"/>"#,
-            drawn.class,
-            points.join(" ")
+            r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="4"><title>{name}: {what}</title></circle>"#
         );
-        for (at, value) in &drawn.points {
-            let (name, what) = (
-                escaped(&drawn.name),
-                format!("{} at {}", short(*value), short(*at)),
-            );
-            let (class, x, y) = (drawn.class, x(*at), y(*value));
-            let _ = write!(
-                svg,
-                r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="4"><title>{name}: {what}</title></circle>"#
-            );
-            // If another point is close above, put the label below the point.
-            let lower = lines
-                .iter()
-                .flat_map(|line| &line.points)
-                .any(|(there, above)| there == at && above > value && *above < value * 4.0);
-            text(
-                &mut svg,
-                "point middle",
-                (x, if lower { y + 17.0 } else { y - 8.0 }),
-                &short(*value),
-            );
-        }
+        // If another point is close above, put the label below the point.
+        let lower = lines
+            .iter()
+            .flat_map(|line| &line.points)
+            .any(|(there, above)| there == at && above > value && *above < value * 4.0);
+        text(
+            svg,
+            "point middle",
+            (x, if lower { y + 17.0 } else { y - 8.0 }),
+            &short(*value),
+        );
     }
-    svg + "</svg>"
 }
 
 /// Selects ticks whose labels do not overlap, starting with the greatest. `ticks` must be

@@ -10,7 +10,7 @@ use crate::limit::{
     LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX, LOADER_REPLIES_MAX,
 };
 use crate::metric;
-use crate::model::{Dialects, Naming, RoutingRules, TargetRules, WithoutDelay};
+use crate::model::{Dialects, Hint, Naming, RoutingRules, TargetRules, WithoutDelay};
 use crate::run::ThinHours;
 use crate::store::Store;
 use crate::testing::sim::delivery_observer::DeliveryObserver;
@@ -23,8 +23,8 @@ use crate::testing::sim::mutants::source_faults::SourceFaults;
 use crate::testing::sim::process_control::ProcessControl;
 use crate::testing::sim::world::{DEAD, GROUP, MARKERS, ROUTE, SOURCE, TARGET, World};
 use crate::timer::{
-    self, CompactionPolicy, Compactor, DeliveryAlerts, Dispatcher, LeaseKeeper, Loader, Producers,
-    RetryPolicy, RouteCatalog, RouteOptions,
+    self, CompactionPolicy, Compactor, DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper, Loader,
+    Producers, ReleaseResult, RetryPolicy, RouteCatalog, RouteOptions,
 };
 use crate::trace::Tracer;
 use rand::rngs::StdRng;
@@ -67,6 +67,20 @@ pub(crate) struct Process {
     tasks: Vec<JoinHandle<()>>,
     stop: CancellationToken,
     health: Health,
+}
+
+/// The parts of one run of a process that ingress and timer share.
+struct Shared<'a> {
+    world: &'a World,
+    health: Health,
+    store: Rc<dyn Store>,
+    shape: CompactionPolicy,
+    /// Asks the roles to stop.
+    stop: CancellationToken,
+    /// Ends the waits for the store.
+    give_up: CancellationToken,
+    /// Cancelled when the timer has ended.
+    timers_done: CancellationToken,
 }
 
 impl Process {
@@ -157,71 +171,83 @@ impl Process {
         Producers::new(clients, transactors)
     }
 
+    /// Starts the roles. The order of the draws from `random` and of the tasks is part of what a
+    /// seed repeats.
     fn run(&mut self, world: &World, random: &mut StdRng) {
-        let health = Health::new();
-        self.health = health.clone();
+        self.health = Health::new();
         let (hint, hints) = mpsc::channel(HINT_QUEUE_MAX);
-        let (give_up, stop, timers_done) = (
-            CancellationToken::new(),
-            self.stop.clone(),
-            CancellationToken::new(),
-        );
+        let shared = Shared {
+            world,
+            health: self.health.clone(),
+            store: Rc::new(SlowStore::new(world, &self.control, random.random())),
+            shape: if world.has_real_levels() {
+                CompactionPolicy::DEFAULT
+            } else {
+                SHAPE
+            },
+            stop: self.stop.clone(),
+            give_up: CancellationToken::new(),
+            timers_done: CancellationToken::new(),
+        };
+        self.start_ingress(&shared, hint, random);
+        self.start_timer(&shared, hints, random);
+    }
+
+    /// Starts the reader of the source and the writer of the store.
+    fn start_ingress(
+        &mut self,
+        shared: &Shared<'_>,
+        hint: mpsc::Sender<Hint>,
+        random: &mut StdRng,
+    ) {
+        let (world, health) = (shared.world, &shared.health);
         let (appender, inbox) = ingress::appender_channels();
-        let store: Rc<dyn Store> = Rc::new(SlowStore::new(world, &self.control, random.random()));
         let ports = ingress::Ports {
             source: source(world, &self.control),
-            store: store.clone(),
+            store: shared.store.clone(),
             clock: self.control.clock.clone(),
-            health: ingress::HealthParts::new(&health, ROUTE),
+            health: ingress::HealthParts::new(health, ROUTE),
             metric: metric::RouteMetrics::new(ROUTE),
             tracer: Tracer::default(),
             appender,
-            timers_done: timers_done.clone(),
-        };
-        let shape = if world.has_real_levels() {
-            CompactionPolicy::DEFAULT
-        } else {
-            SHAPE
+            timers_done: shared.timers_done.clone(),
         };
         let options = ingress::Options {
             deployment: "sim".into(),
             route: ROUTE.into(),
             rules: rules(world),
             stops_at_gap: false,
-            thin: shape.thin,
+            thin: shared.shape.thin,
         };
         self.spawn(
             world,
             "ingress",
-            Ingress::new(options, ports, random.random()).serve(stop.clone()),
+            Ingress::new(options, ports, random.random()).serve(shared.stop.clone()),
         );
         let writer = Appender {
-            store: store.clone(),
+            store: shared.store.clone(),
             inbox,
             hints: vec![hint],
             health: health.register("writer"),
         };
-        self.spawn(world, "writer", writer.serve(give_up.clone()));
+        self.spawn(world, "writer", writer.serve(shared.give_up.clone()));
+    }
 
+    /// Starts the lease keeper with the dispatcher, the loader and the compactor.
+    fn start_timer(
+        &mut self,
+        shared: &Shared<'_>,
+        hints: mpsc::Receiver<Hint>,
+        random: &mut StdRng,
+    ) {
+        let (world, health, store) = (shared.world, &shared.health, &shared.store);
         let (requests, requests_in) = mpsc::channel(LOADER_QUEUE_MAX);
         let (replies_out, replies) = mpsc::channel(LOADER_REPLIES_MAX);
         let (chores, chores_in) = mpsc::channel(COMPACT_REQUEST_QUEUE_MAX);
         let (looked_out, looked) = mpsc::channel(COMPACT_RESULT_QUEUE_MAX);
         let (holdings_out, holdings) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
         let (gave_up, gave_up_in) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
-        let claimer = LeaseKeeper {
-            routes: vec![claimable(world, &self.control, &health)],
-            store: store.clone(),
-            clock: self.control.clock.clone(),
-            lease_health: health.register("leases"),
-            clock_health: health.register("clocks"),
-            lease_length: LEASE,
-            skew_max: CLOCK_SKEW_MAX,
-            random: StdRng::seed_from_u64(random.random()),
-            metric: metric::TimerMetrics::new(),
-            events: holdings_out,
-            release_results: gave_up_in,
-        };
+        let claimer = self.lease_keeper(shared, holdings_out, gave_up_in, random);
         let ports = timer::Ports {
             store: store.clone(),
             clock: self.control.clock.clone(),
@@ -237,12 +263,13 @@ impl Process {
             compaction_results: looked,
         };
         let dispatcher =
-            Dispatcher::new(timer_options(world, &health), ports, self.producers(world));
+            Dispatcher::new(timer_options(world, health), ports, self.producers(world));
+        let timers_done = shared.timers_done.clone();
         let served = timer::serve(
             claimer,
             dispatcher,
-            stop.clone(),
-            give_up.clone(),
+            shared.stop.clone(),
+            shared.give_up.clone(),
             timers_done.clone(),
         );
         self.spawn(world, "timer", async move {
@@ -254,12 +281,43 @@ impl Process {
             requests: requests_in,
             replies: replies_out,
             health: health.register("loader"),
-            give_up,
+            give_up: shared.give_up.clone(),
         };
         self.spawn(world, "loader", loader.serve());
-        let rewriter = Compactor::new(store, chores_in, looked_out, shape, random.random());
-        let rewriter = self.control.compactor.wrap(rewriter.serve(stop));
+        let rewriter = Compactor::new(
+            store.clone(),
+            chores_in,
+            looked_out,
+            shared.shape,
+            random.random(),
+        );
+        let rewriter = self
+            .control
+            .compactor
+            .wrap(rewriter.serve(shared.stop.clone()));
         self.spawn(world, "rewriter", rewriter);
+    }
+
+    fn lease_keeper(
+        &self,
+        shared: &Shared<'_>,
+        events: mpsc::Sender<LeaseEvent>,
+        release_results: mpsc::Receiver<ReleaseResult>,
+        random: &mut StdRng,
+    ) -> LeaseKeeper {
+        LeaseKeeper {
+            routes: vec![claimable(shared.world, &self.control, &shared.health)],
+            store: shared.store.clone(),
+            clock: self.control.clock.clone(),
+            lease_health: shared.health.register("leases"),
+            clock_health: shared.health.register("clocks"),
+            lease_length: LEASE,
+            skew_max: CLOCK_SKEW_MAX,
+            random: StdRng::seed_from_u64(random.random()),
+            metric: metric::TimerMetrics::new(),
+            events,
+            release_results,
+        }
     }
 }
 

@@ -227,30 +227,54 @@ mod tests {
         )
     }
 
-    #[test]
-    fn dialect_headers_stay_on_a_message_until_it_reaches_its_target() {
-        let names = [
-            "own",
-            "postdate-id",
-            "scheduler-epoch",
-            "scheduler-target-key",
-            "x-delay",
-        ];
+    /// The headers of each message.
+    const NAMES: [&str; 5] = [
+        "own",
+        "postdate-id",
+        "scheduler-epoch",
+        "scheduler-target-key",
+        "x-delay",
+    ];
+
+    /// The headers that a delivered message gets, and those that a dead letter gets.
+    const LABELS: [&str; 2] = ["postdate-due", "postdate-origin"];
+    const ERRORS: [&str; 4] = [
+        "postdate-due",
+        "postdate-origin",
+        "postdate-error",
+        "postdate-error-detail",
+    ];
+
+    fn block_of_names() -> Vec<u8> {
         let mut block = Vec::new();
-        for name in names {
+        for name in NAMES {
             push_header(&mut block, name.as_bytes(), Some(name.as_bytes()));
         }
-        let headers = Headers::from_block(&block);
-        let body = |dialect, disposition| Body {
-            key: Some(b"key"),
-            payload: Some(b"payload"),
-            headers,
-            id: None,
-            target: None,
-            dialect,
-            disposition,
-        };
-        let position = Cursor::new(Timestamp::from_millis(7), Offset(1));
+        block
+    }
+
+    fn message<'a>(
+        block: &'a [u8],
+        dialect: Option<Dialect>,
+        disposition: Disposition<'a>,
+    ) -> Message<'a> {
+        Message {
+            position: Cursor::new(Timestamp::from_millis(7), Offset(1)),
+            body: Body {
+                key: Some(b"key"),
+                payload: Some(b"payload"),
+                headers: Headers::from_block(block),
+                id: None,
+                target: None,
+                dialect,
+                disposition,
+            },
+        }
+    }
+
+    #[test]
+    fn dialect_headers_stay_on_a_message_until_it_reaches_its_target() {
+        let block = block_of_names();
         let retry = RetryState {
             attempt: 1,
             origin: "o",
@@ -261,51 +285,40 @@ mod tests {
             attempt: 1,
             next: Timestamp::from_millis(9),
         };
-        let labels = ["postdate-due", "postdate-origin"];
-        let errors = [
-            "postdate-due",
-            "postdate-origin",
-            "postdate-error",
-            "postdate-error-detail",
-        ];
         for disposition in [Disposition::Deliver, Disposition::Retry(retry)] {
-            let message = Message {
-                position,
-                body: body(Some(Dialect::Etf1), disposition),
-            };
-            assert_eq!(
-                sent(&message, Destination::Target),
-                expected(
-                    "target",
-                    "scheduler-target-key",
-                    &["own", "x-delay"],
-                    &labels
-                )
-            );
-            assert_eq!(
-                sent(&message, back),
-                expected("source", "key", &names, &["postdate-retry"])
-            );
-            assert_eq!(
-                sent(&message, Destination::DeadLetter),
-                expected("dead", "key", &names, &errors)
-            );
-            assert_eq!(
-                sent(&message, Destination::DeadLetterByReference),
-                expected("dead", "key", &[], &errors)
-            );
+            let message = message(&block, Some(Dialect::Etf1), disposition);
+            let kept = ["own", "x-delay"];
+            for (destination, wanted) in [
+                (
+                    Destination::Target,
+                    expected("target", "scheduler-target-key", &kept, &LABELS),
+                ),
+                (back, expected("source", "key", &NAMES, &["postdate-retry"])),
+                (
+                    Destination::DeadLetter,
+                    expected("dead", "key", &NAMES, &ERRORS),
+                ),
+                (
+                    Destination::DeadLetterByReference,
+                    expected("dead", "key", &[], &ERRORS),
+                ),
+            ] {
+                assert_eq!(sent(&message, destination), wanted, "{destination:?}");
+            }
         }
-        let message = Message {
-            position,
-            body: body(None, Disposition::Deliver),
-        };
+    }
+
+    #[test]
+    fn headers_of_an_unused_dialect_stay_on_a_message() {
+        let block = block_of_names();
+        let message = message(&block, None, Disposition::Deliver);
         assert_eq!(
             sent(&message, Destination::Target),
             expected(
                 "target",
                 "key",
                 &["own", "scheduler-epoch", "scheduler-target-key", "x-delay"],
-                &labels
+                &LABELS
             )
         );
     }

@@ -241,33 +241,49 @@ async fn a_missing_ledger_starts_anew_and_is_certain_once_the_shard_is_empty() {
     assert_eq!(balance().await, wanted);
 }
 
+/// The lineage of shard `t`.
+async fn lineage(real: &RealRedis) -> Lineage {
+    real.redis
+        .positions(&[shard("t")])
+        .await
+        .unwrap()
+        .remove(0)
+        .expect("it was born")
+        .lineage
+}
+
+/// Appends a message to shard `t` in an epoch.
+async fn append_in_epoch(real: &RealRedis, epoch: AppendEpoch, offset: u64) {
+    let append = Append {
+        epoch,
+        ..append("t", offset)
+    };
+    real.redis.append(&[append]).await.unwrap();
+}
+
+/// The request that replaces the run with the message at `offset` of shard `t`.
+fn replace_run(offset: u64) -> ReplaceRuns {
+    let input = append("t", offset).runs.remove(0);
+    ReplaceRuns {
+        lease: lease("t"),
+        known_replacements: 0,
+        inputs: vec![(input.slice, input.name)],
+        outputs: vec![run_of(&format!("new{offset}"), &[place(offset)])],
+    }
+}
+
 /// A version without lineages wrote the shard, or the field holds foreign text.
 #[tokio::test]
 async fn a_shard_without_lineage_gets_one_with_the_next_append_or_replacement() {
     let real = RealRedis::start().await;
-    let history = async || {
-        real.redis
-            .positions(&[shard("t")])
-            .await
-            .unwrap()
-            .remove(0)
-            .expect("it was born")
-            .lineage
-    };
     let meta = key("t", "meta");
     let of = |number| AppendEpoch {
         process: 0xab,
         number,
     };
     real.redis.open(&[new_shard("t")]).await.unwrap();
-    real.redis
-        .append(&[Append {
-            epoch: of(1),
-            ..append("t", 0)
-        }])
-        .await
-        .unwrap();
-    assert_eq!(history().await.epoch, of(1));
+    append_in_epoch(&real, of(1), 0).await;
+    assert_eq!(lineage(&real).await.epoch, of(1));
     real.redis
         .acquire(&[lease("t")], Duration::from_secs(9))
         .await
@@ -281,44 +297,28 @@ async fn a_shard_without_lineage_gets_one_with_the_next_append_or_replacement() 
     {
         let from = from as u64;
         real.server.command(lost).await;
-        assert_eq!(history().await, Lineage::default(), "{lost}");
-        let (input, output) = (
-            append("t", from).runs.remove(0),
-            run_of(&format!("new{from}"), &[place(from)]),
-        );
-        let rewrite = ReplaceRuns {
-            lease: lease("t"),
-            known_replacements: 0,
-            inputs: vec![(input.slice, input.name)],
-            outputs: vec![output],
-        };
+        assert_eq!(lineage(&real).await, Lineage::default(), "{lost}");
         assert_eq!(
-            real.redis.replace_runs(&[rewrite]).await.unwrap(),
+            real.redis.replace_runs(&[replace_run(from)]).await.unwrap(),
             [Replaced::Done],
             "{lost}"
         );
         assert_eq!(
-            history().await,
+            lineage(&real).await,
             Lineage {
                 replacements: 1,
                 ..Lineage::default()
             },
             "{lost}"
         );
-        real.redis
-            .append(&[Append {
-                epoch: of(2),
-                ..append("t", from + 1)
-            }])
-            .await
-            .unwrap();
+        append_in_epoch(&real, of(2), from + 1).await;
         let wanted = Lineage {
             epoch: of(2),
             previous_epoch: AppendEpoch::default(),
             epoch_start: Watermark(from + 1),
             replacements: 1,
         };
-        assert_eq!(history().await, wanted, "{lost}");
+        assert_eq!(lineage(&real).await, wanted, "{lost}");
     }
 }
 

@@ -267,7 +267,6 @@ async fn outcome(
     (watermark, known): (u64, Progress),
 ) -> String {
     let shard = sequence.shard.clone();
-    let runs = |picks: &[Index]| sequence.keys_of(picks);
     match call {
         StoreCall::Open {
             watermark,
@@ -291,6 +290,23 @@ async fn outcome(
         StoreCall::List { .. } | StoreCall::Fetch { .. } | StoreCall::Tail { .. } => {
             read_outcome(store, call, sequence, watermark).await
         }
+        StoreCall::Advance { .. } | StoreCall::Quarantine { .. } | StoreCall::Rewrite { .. } => {
+            holder_outcome(store, call, sequence, new, known).await
+        }
+        StoreCall::Erase => format!("{:?}", store.erase(&[shard]).await),
+    }
+}
+
+/// Makes a call with which the holder of the lease changes the shard.
+async fn holder_outcome(
+    store: &dyn Store,
+    call: &StoreCall,
+    sequence: &Sequence,
+    new: &NewData,
+    known: Progress,
+) -> String {
+    let runs = |picks: &[Index]| sequence.keys_of(picks);
+    match call {
         StoreCall::Advance {
             token,
             delivered,
@@ -343,7 +359,7 @@ async fn outcome(
             };
             format!("{:?}", store.replace_runs(&[rewrite]).await)
         }
-        StoreCall::Erase => format!("{:?}", store.erase(&[shard]).await),
+        _ => unreachable!("a call of the holder of the lease"),
     }
 }
 
@@ -546,6 +562,53 @@ pub(crate) trait ComparedStore {
     async fn restart(&mut self) -> bool;
 }
 
+/// The new data of the next call, which the sequence stores from now on.
+async fn new_data(
+    memory: &MemoryStore,
+    call: &StoreCall,
+    sequence: &mut Sequence,
+    watermark: u64,
+) -> NewData {
+    match call {
+        StoreCall::Append {
+            ahead,
+            messages,
+            cancels,
+            gap,
+        } => {
+            let append = sequence.append(
+                watermark.saturating_add_signed(*ahead),
+                messages,
+                cancels,
+                *gap,
+            );
+            NewData {
+                appends: vec![append],
+                ..NewData::default()
+            }
+        }
+        StoreCall::Rewrite {
+            messages,
+            knows_all,
+            ..
+        } => {
+            let position = memory
+                .positions(std::slice::from_ref(&sequence.shard))
+                .await
+                .unwrap()
+                .remove(0);
+            let after = position.map_or(0, |position| position.lineage.replacements)
+                + u64::from(!knows_all);
+            NewData {
+                outputs: sequence.new_runs(watermark, messages, &mut Vec::new()).0,
+                after,
+                ..NewData::default()
+            }
+        }
+        _ => NewData::default(),
+    }
+}
+
 async fn compare_sequence(
     memory: &MemoryStore,
     other: &mut dyn ComparedStore,
@@ -566,45 +629,7 @@ async fn compare_sequence(
         let stands = known.map_or((0, Progress::START), |state| {
             (state.watermark.0, state.delivered)
         });
-        let watermark = stands.0;
-        let new = match call {
-            StoreCall::Append {
-                ahead,
-                messages,
-                cancels,
-                gap,
-            } => {
-                let append = sequence.append(
-                    watermark.saturating_add_signed(*ahead),
-                    messages,
-                    cancels,
-                    *gap,
-                );
-                NewData {
-                    appends: vec![append],
-                    ..NewData::default()
-                }
-            }
-            StoreCall::Rewrite {
-                messages,
-                knows_all,
-                ..
-            } => {
-                let position = memory
-                    .positions(std::slice::from_ref(&sequence.shard))
-                    .await
-                    .unwrap()
-                    .remove(0);
-                let after = position.map_or(0, |position| position.lineage.replacements)
-                    + u64::from(!knows_all);
-                NewData {
-                    outputs: sequence.new_runs(watermark, messages, &mut Vec::new()).0,
-                    after,
-                    ..NewData::default()
-                }
-            }
-            _ => NewData::default(),
-        };
+        let new = new_data(memory, call, &mut sequence, stands.0).await;
         let in_memory = outcome(memory, call, &sequence, &new, stands).await;
         let in_other = outcome(other.store(), call, &sequence, &new, stands).await;
         prop_assert_eq!(in_memory, in_other, "{:?}", call);
