@@ -75,7 +75,7 @@ fn the_clients_of_all_languages_receive_their_message_and_run_every_recipe() {
         [node("delay.js"), node("recipes.js")],
     ] {
         let started = [
-            (first, "arrived after 1"),
+            (first, "arrived after "),
             (recipes, "each recipe has done what it says"),
         ]
         .map(|(mut program, expected)| {

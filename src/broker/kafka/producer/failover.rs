@@ -32,6 +32,7 @@ pub(super) struct FailoverProducer {
     health: ClusterHealth,
     /// `None`: not needed yet, or closed.
     current: Option<ProducerClient>,
+    is_closed: bool,
     /// Failed producers whose last reports have not arrived.
     retired: Vec<ProducerClient>,
     next_replacement_at: Instant,
@@ -61,6 +62,7 @@ impl FailoverProducer {
             reports,
             health,
             current: None,
+            is_closed: false,
             retired: Vec::new(),
             next_replacement_at: Instant::now(),
         }
@@ -91,7 +93,7 @@ impl FailoverProducer {
         })
     }
 
-    /// `Fatal`: the producer failed and must not be replaced yet.
+    /// `Fatal`: the producer is closed, or failed and must not be replaced yet.
     pub(super) fn send<'h, H: Iterator<Item = Header<'h>>>(
         &mut self,
         topic: &str,
@@ -135,7 +137,7 @@ impl FailoverProducer {
     fn replace(&mut self) -> Option<&mut ProducerClient> {
         self.drop_closed();
         let now = Instant::now();
-        if now < self.next_replacement_at {
+        if self.is_closed || now < self.next_replacement_at {
             return None;
         }
         self.next_replacement_at = now + PRODUCER_REPLACE_INTERVAL;
@@ -163,6 +165,7 @@ impl FailoverProducer {
     pub(super) async fn close(&mut self) {
         let producers = self.current.iter_mut().chain(&mut self.retired);
         join_all(producers.map(ProducerClient::close)).await;
+        self.is_closed = true;
         self.current = None;
         self.retired.clear();
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Time from the rollback to the due time. It is longer than the ingress needs to detect the loss
 /// and store the records again. It is shorter than the interval of the full check.
-const LOSS_TO_DUE: Duration = Duration::from_secs(5);
+const LOSS_TO_DUE: Duration = Duration::from_secs(6);
 
 /// The lateness of two messages. The store forgets the second one after `quiet` idle seconds.
 fn simulate(quiet: u64) -> Vec<i64> {
