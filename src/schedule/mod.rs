@@ -1,14 +1,14 @@
 //! The protocol of one shard: which messages to take next, and which pair (C, W) describes them.
 //! Pure.
 //!
-//! The schedule holds runs, not messages. The timing wheel orders them by their next messages.
+//! The schedule holds runs, not messages. The wheel orders them by their next messages.
 //!
 //! Relative to the pair (C, W) that was taken last, a message has one of three states:
 //!
 //! | a message at (due, offset) | is | is taken |
 //! |---|---|---|
 //! | at or before C, offset below W | done | never |
-//! | at or before C, offset W or above | *late*: stored behind the cursor | by offset; W moves over it |
+//! | at or before C, offset W or above | *late*: stored behind C | by offset; W moves over it |
 //! | after C | fresh | by (due, offset); C moves to it |
 //!
 //! The schedule does not read, decode, claim or deliver. It has no clock: `now` is an argument. If
@@ -126,7 +126,7 @@ impl<R: Places> Schedule<R> {
         self.late_loaded = self.late_loaded.max(bound);
     }
 
-    /// Records that a message at or after `bound` is missing.
+    /// Records that messages at or after `bound` may be missing.
     pub(crate) fn lower_loaded(&mut self, bound: Cursor) {
         self.loaded = self.loaded.min(bound);
         if !self.is_cursor_loaded() {
@@ -192,8 +192,7 @@ impl<R: Places> Schedule<R> {
         self.late.insert(place.offset, late);
     }
 
-    /// Shortens each run that is not shared with `trim`, which may cut messages at or after
-    /// `loaded`.
+    /// Calls `trim` for each run that is not shared. `trim` may cut messages at or after `loaded`.
     pub(crate) fn trim(&mut self, loaded: Cursor, mut trim: impl FnMut(&mut R)) {
         self.lower_loaded(loaded);
         self.wheel.retain_mut(|queued| {
@@ -234,7 +233,7 @@ impl<R: Places> Schedule<R> {
         })
     }
 
-    /// Takes late messages. Returns the new W: the offset of the first late message that stays.
+    /// Takes late messages. Returns the new W: the first late message that stays, or their end.
     fn take_late(
         &mut self,
         now: Timestamp,

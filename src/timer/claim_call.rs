@@ -1,4 +1,4 @@
-//! Claims due messages of all shards and reports delivered ones, in one store call at a time.
+//! Claims due messages of all shards and reports delivered ones. One store call runs at a time.
 
 use super::handover;
 use super::quota::InFlightQuota;
@@ -20,10 +20,10 @@ use tokio_util::sync::CancellationToken;
 pub(super) type ClaimReply = (Advance, Advanced);
 
 pub(super) struct ClaimCalls {
-    /// Its result is `None` if the timer gives up.
+    /// The call that runs. Its result is `None` if the timer gives up.
     pub(super) call: StoreCall<Result<Option<Vec<ClaimReply>>, Error>>,
     pub(super) catch_up_rates: CatchUpRates,
-    /// Messages are claimed this long before they are due. Lower if the clocks must agree closely.
+    /// Messages are claimed this long before they are due: at most half of the allowed clock skew.
     pub(super) claim_ahead: Duration,
     /// Index of the shard that comes first. It changes with each plan, so that every shard gets its
     /// turn.
@@ -100,7 +100,7 @@ impl ClaimCalls {
         advances
     }
 
-    /// Returns `room`, or less while a shard is late and its route has a catch-up rate.
+    /// Returns `room`, or less while the shard is behind and its route has a catch-up rate.
     fn limit_catch_up(
         &mut self,
         state: &mut ShardState,
@@ -110,8 +110,8 @@ impl ClaimCalls {
     ) -> usize {
         let bucket = self.catch_up_rates.bucket(&state.lease.shard.route);
         let earliest_due = state.load.schedule().earliest_due(wall);
-        let is_late = earliest_due.is_some_and(|due| due < catch_up_before(wall));
-        match bucket.filter(|_| is_late && room > 0) {
+        let is_behind = earliest_due.is_some_and(|due| due < catch_up_before(wall));
+        match bucket.filter(|_| is_behind && room > 0) {
             None => room,
             Some(bucket) => match bucket.room(now) {
                 Ok(most) => room.min(most),
@@ -123,7 +123,7 @@ impl ClaimCalls {
         }
     }
 
-    /// Starts the call. It is repeated until the store answers, which changes nothing more.
+    /// Starts the call, which is repeated until the store answers. A repeat changes nothing more.
     pub(super) fn start(
         &mut self,
         store: &Rc<dyn Store>,
@@ -189,7 +189,7 @@ pub(super) fn apply_reply(
         } => {
             let ahead = clock.now().since(store_time).as_millis();
             clock_health.set_not_ready(format!(
-                "the store rejects claims: this machine's clock is {ahead} ms ahead of the store's clock; fix the clock synchronization"
+                "the store rejects claims: this machine's clock is {ahead} ms ahead of the store's clock; fix the clock synchronisation"
             ));
             state.on_claim_rejected(watermark, now);
         }

@@ -1,7 +1,7 @@
 //! The dispatcher: owns the shards of a timer, and drives loading, claiming, delivery and
 //! compaction in one loop.
 //!
-//! Store calls run beside the loop. The loop waits for the store only to quarantine unreadable runs.
+//! The loop waits for the store only to quarantine unreadable runs. Other calls run beside it.
 
 use super::Options;
 use super::claim_call::{self, ClaimCalls, ClaimReply, round_robin};
@@ -33,9 +33,9 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct Ports {
     pub(crate) store: Rc<dyn Store>,
     pub(crate) clock: Rc<dyn Clock>,
-    /// True if the store answers claims.
+    /// Ready while the store answers claims.
     pub(crate) claims_health: Rc<HealthPart>,
-    /// True if the store rejects claims because this machine's clock is ahead.
+    /// Not ready while the store rejects claims because this machine's clock is ahead.
     pub(crate) clock_health: HealthPart,
     pub(crate) metric: metric::TimerMetrics,
     pub(crate) lease_events: mpsc::Receiver<LeaseEvent>,
@@ -158,8 +158,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Computed for the beginning of the last tick: messages that became due during the tick were
-    /// not sent by it and must be sent at once.
+    /// The time of the next tick, computed from the beginning of the last one: messages that became
+    /// due during that tick were not sent by it and must be sent at once.
     fn next_wakeup(&self, stopping: bool) -> Instant {
         let (wall, now) = (self.tick_wall, self.tick_at);
         let input = WakeupInput {
@@ -195,7 +195,7 @@ impl Dispatcher {
                     let route = &context.route;
                     // Shortens the handover: see the exactly-once rows of the benchmark `fleet`.
                     if route.marker_group.is_some() {
-                        let producers = self.delivery.producers.of_shards(route);
+                        let producers = self.delivery.producers.transactors(route);
                         producers.preconnect(&context.producer_identity());
                     }
                 }
@@ -373,8 +373,8 @@ impl Dispatcher {
             return Ok(());
         }
         let outcome = self.ports.store.quarantine(&requests).await;
-        let is_refused = matches!(&outcome, Err(error) if error.is_transient());
-        if is_refused {
+        let is_unavailable = matches!(&outcome, Err(error) if error.is_transient());
+        if is_unavailable {
             for request in requests {
                 if let Some(state) = self.shards.get_mut(&request.lease.shard) {
                     state.load.unreadable.extend(request.runs);
@@ -410,7 +410,7 @@ impl Dispatcher {
         if let Some(replies) = (&mut self.claims.call).now_or_never() {
             self.on_claim_replies(replies?);
         } else {
-            // Sends the request before the delivery, which may take a while.
+            // Lets the request go out before the delivery, which may take a while.
             tokio::task::yield_now().await;
         }
         Ok(())

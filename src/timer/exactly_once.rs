@@ -1,8 +1,8 @@
 //! Drives the transactional producers of exactly-once shards.
 //!
 //! Claimed messages are sent in transactions. Each commit includes the marker, the pair that covers
-//! all delivered messages. After an unknown result the shard restarts behind the last committed marker. A
-//! message is delivered only when its transaction is committed (I4).
+//! all delivered messages. After an unknown result the shard restarts after the last committed
+//! marker. A message is delivered only when its transaction is committed (I4).
 
 use super::delivery::in_flight::Ticket;
 use super::delivery::producers::Producers;
@@ -43,14 +43,13 @@ impl TxnDriver<'_> {
     pub(super) fn discard(&mut self, state: &ShardState) {
         if let Some(number) = state.txn.as_ref().and_then(TxnState::number) {
             self.producers
-                .of_shards(&state.context.route)
+                .transactors(&state.context.route)
                 .discard(number);
         }
     }
 
     pub(super) fn drive_all(&mut self, shards: &mut ShardStates) {
-        // Recoveries in progress are limited per cluster, so that an unreachable cluster delays only
-        // its own.
+        // Recoveries are limited per cluster, so that an unreachable cluster delays no other.
         let mut recoveries: BTreeMap<String, usize> = BTreeMap::new();
         for state in shards.values() {
             if state.txn.as_ref().is_some_and(TxnState::is_recovering) {
@@ -90,19 +89,19 @@ impl TxnDriver<'_> {
                     txn.set_recovery_only();
                 }
                 let identity = context.producer_identity();
-                self.producers.of_shards(route).open(number, &identity);
+                self.producers.transactors(route).open(number, &identity);
             }
             (TxnAction::Commit { batches, pair }, Some(number)) => {
                 txn.on_committing(batches, pair, now);
                 let marker = marker(state, pair, batches);
-                self.producers.of_shards(route).commit(number, marker);
+                self.producers.transactors(route).commit(number, marker);
             }
             (TxnAction::Abort, Some(number)) => {
-                self.producers.of_shards(route).abort(number);
+                self.producers.transactors(route).abort(number);
                 txn.on_aborting(now);
             }
             (TxnAction::Close, Some(number)) => {
-                self.producers.of_shards(route).discard(number);
+                self.producers.transactors(route).discard(number);
                 txn.on_ended(now);
             }
             (TxnAction::Abandon, _) => self.on_producer_lost(state, "it does not answer"),
@@ -197,7 +196,7 @@ impl TxnDriver<'_> {
         metric.transactions_committed.increment(1);
         metric.commit_seconds.record(took.as_secs_f64());
         for batch in state.in_flight.iter().take(batches) {
-            for index in batch.uncommitted() {
+            for index in batch.in_transaction() {
                 if !batch.is_cancelled(batch.position(index)) {
                     context.on_delivered(batch, index, self.wall);
                 }
@@ -210,7 +209,7 @@ impl TxnDriver<'_> {
 
     fn on_producer_lost(&mut self, state: &mut ShardState, reason: &str) {
         tracing::warn!(shard = %state.context.shard, reason,
-            "transactional producer lost: opening another one, which delivers uncommitted messages");
+            "transactional producer lost: opening another one, and sending uncommitted messages again");
         self.discard(state);
         if let Some(txn) = &mut state.txn {
             txn.on_lost(Instant::now());

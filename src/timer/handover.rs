@@ -25,7 +25,7 @@ pub(super) fn drop_shard(shards: &mut ShardStates, shard: &ShardId) {
         && !state.ownership.is_lost()
     {
         tracing::warn!(%shard, in_flight = state.in_flight.open_messages(),
-            "lease lost: no longer delivering the shard");
+            "lease lost: delivery of the shard stops until a worker acquires it");
         let until = Instant::now() + LOST_LEASE_REPORTS_TIMEOUT;
         state.ownership.phase = ShardPhase::LeaseLost { until };
     }
@@ -77,8 +77,7 @@ pub(super) fn finish_shards(
     removed
 }
 
-/// True if the release of a shard has ended, false if its handover is postponed. `None` if the shard
-/// is not released, or the release goes on.
+/// True removes a shard that is being released, false postpones its handover, `None` waits.
 fn is_removed(state: &ShardState, now: Instant) -> Option<bool> {
     match state.ownership.phase {
         ShardPhase::Active => None,

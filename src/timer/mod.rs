@@ -3,10 +3,10 @@
 //! | module | duty | thread |
 //! |---|---|---|
 //! | `lease` | acquires and renews leases | timer |
-//! | `dispatcher` | owns the shards and drives everything below | timer |
+//! | `dispatcher`, `claim_call` | owns the shards, claims, and drives the modules below | timer |
 //! | `shard` | state and decisions of one shard, without I/O | timer |
 //! | `delivery`, `exactly_once` | sends messages and handles reports | timer |
-//! | `load` | reads runs that are due soon, within a memory budget | loader |
+//! | `load` | reads runs that are due soon; the dispatcher keeps its memory budget | loader |
 //! | `compactor` | merges and splits runs that are not due soon | compactor |
 //!
 //! Bounded channels connect the threads.
@@ -43,7 +43,7 @@ pub(crate) use lease::{LeaseEvent, LeaseKeeper, ReleaseResult, RouteCatalog};
 pub(crate) use load::Loader;
 
 /// A store call that runs beside the dispatcher's loop, so that due messages do not wait for it.
-/// There is at most one. After its end the future is pending for ever.
+/// There is at most one of each kind. A call that has ended stays pending for ever.
 type StoreCall<T> = Fuse<LocalBoxFuture<'static, T>>;
 
 pub(crate) struct Options {
@@ -61,7 +61,7 @@ pub(crate) struct RouteOptions {
     pub(crate) retry: RetryPolicy,
     /// A message whose first delivery would be this late is dead-lettered.
     pub(crate) overdue_after: Option<Duration>,
-    /// Late messages claimed per second, over all workers.
+    /// Messages per second that all workers together claim while they catch up after an outage.
     pub(crate) catch_up_rate: Option<u32>,
     pub(crate) source_cluster: String,
     pub(crate) target_cluster: String,
@@ -75,7 +75,7 @@ pub(crate) struct RouteOptions {
     pub(crate) alerts: DeliveryAlerts,
 }
 
-/// The tokens that end a timer, and the tokens with which it reports its progress in ending.
+/// The tokens that stop a timer, and the tokens with which it reports its shutdown.
 #[derive(Clone)]
 struct ShutdownSignals {
     stop: CancellationToken,

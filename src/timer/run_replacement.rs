@@ -14,8 +14,8 @@ use futures_util::future::FutureExt as _;
 use std::rc::Rc;
 use tokio::time::Instant;
 
-/// The replacement in progress. The dispatcher accepts the next result of the compactor when it is
-/// idle, to bound its memory.
+/// The store call that makes a replacement. While it runs, the dispatcher accepts no other result
+/// of the compactor, to bound its memory.
 pub(super) type ReplacementCall = StoreCall<ReplacementReply>;
 
 /// A request, and the store's reply.
@@ -75,8 +75,7 @@ pub(super) fn next_task(
     })
 }
 
-/// Handles a result of the compactor. Returns the replacement to make, if none of its runs is loaded
-/// or about to be.
+/// Returns the proposed replacement, if none of its runs is loaded or about to be loaded.
 pub(super) fn valid_replacement(
     state: &mut ShardState,
     result: CompactionResult,
@@ -140,7 +139,7 @@ pub(super) fn apply_replacement(
         Ok(Some(Replaced::Fenced | Replaced::Unknown)) => return Ok(Some(shard)),
         Ok(Some(Replaced::Conflict) | None) => {}
         Err(error) if error.is_transient() => {
-            tracing::debug!(%shard, %error, "cannot replace runs");
+            tracing::debug!(%shard, %error, "cannot replace runs: trying again later");
         }
         Err(error) => return Err(error),
     }

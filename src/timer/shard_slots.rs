@@ -1,7 +1,7 @@
 //! The numbers (slots) that identify a dispatcher's shards in tickets.
 //!
 //! A free slot is reused as late as possible. Clients may still report on messages of a lost shard
-//! under its old slot, and such a report must not settle a message of another shard (I4).
+//! under its old slot, and such a report must not complete a message of another shard (I4).
 
 use super::shard::{ShardState, ShardStates};
 use crate::model::ShardId;

@@ -1,8 +1,7 @@
-//! The timing wheel: values in memory, turned in the order of the places (due, offset) at which they
-//! are due.
+//! The wheel: a priority queue of values by the places (due, offset) at which they are due next.
 //!
-//! A shard has one value for each loaded run, some thousands at most. So a heap is enough: it needs
-//! no slots for spans of time. The wheel reads no clock.
+//! A shard has one value for each loaded run, some thousands at most. So the wheel is a heap, not a
+//! timing wheel with slots for spans of time. It reads no clock.
 
 use crate::model::Cursor;
 use std::cmp::Ordering;
@@ -56,7 +55,7 @@ impl<T> Wheel<T> {
         self.entries.peek().map(|entry| entry.place)
     }
 
-    /// Turns the value with the least place. `turn` returns a result and the value's next place.
+    /// Calls `turn` for the value with the least place. It returns a result and the next place.
     /// A value without a next place leaves the wheel.
     pub(crate) fn turn<R>(
         &mut self,

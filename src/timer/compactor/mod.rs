@@ -52,7 +52,7 @@ pub(crate) enum CompactionResult {
     NothingToDo {
         resume_from: Option<Timestamp>,
     },
-    /// The chosen runs cannot be improved. They are skipped from now on.
+    /// The chosen runs cannot be improved, or not yet. The next scans skip them.
     NoGain,
     StoreUnavailable,
 }
@@ -72,14 +72,14 @@ pub(crate) struct Compactor {
     policy: CompactionPolicy,
     decoder: RunDecoder,
     builder: RunBuilder,
-    /// Runs to skip while messages are frozen up to a due time before the given one. They are
-    /// unreadable, cannot be improved, or have a message that is due too soon.
+    /// Runs to skip until messages are frozen up to the given due time. They are unreadable, cannot
+    /// be improved, or have a message that is due too soon.
     skipped: BTreeMap<RunName, Timestamp>,
     /// When an urgent job was last found.
     last_urgent: Option<Instant>,
 }
 
-/// The messages that compaction must not touch.
+/// The messages that compaction drops, and those that it must not touch.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     /// Delivered messages are dropped.

@@ -1,5 +1,5 @@
-//! Reports delivery problems of one route in logs and readiness: rerouted messages, failing targets,
-//! and blocked messages. Logs are rate-limited; metrics count every case.
+//! Reports delivery problems of one route in logs and readiness: rerouted messages, failing
+//! targets, and blocked messages. Logs are rate-limited; metrics count every case.
 
 use super::record::{Destination, Reroute};
 use crate::broker::DeliveryFailure;
@@ -16,13 +16,13 @@ use tokio::time::Instant;
 
 pub(crate) struct DeliveryAlerts {
     health: HealthPart,
-    /// Messages that could not be sent to their last destination. Bounded by the messages in flight.
+    /// Messages that have no further destination to try. Bounded by the messages in flight.
     blocked: RefCell<BTreeSet<(ShardId, Offset)>>,
     next_blocked_log: Cell<Option<Instant>>,
     next_reroute_log: Cell<Option<Instant>>,
     next_target_log: Cell<Option<Instant>>,
-    /// Why a target does not accept messages, and when the note on it expires: by that time its last
-    /// known message has been retried.
+    /// Why a target does not accept messages, and how long `/readyz` shows it: until the last known
+    /// message has been retried.
     failing_targets: RefCell<BTreeMap<String, (DeadLetterReason, Instant)>>,
 }
 
@@ -39,7 +39,7 @@ impl DeliveryAlerts {
         }
     }
 
-    /// A message cannot be sent to its last destination. The process is not ready until it can.
+    /// A message has no further destination to try. The process is not ready until it is delivered.
     pub(crate) fn on_blocked(
         &self,
         shard: &ShardId,
@@ -48,7 +48,7 @@ impl DeliveryAlerts {
         failure: &DeliveryFailure,
     ) {
         let reason = format!(
-            "a message of {shard} is blocked: {destination} does not accept it: {} ({})",
+            "a message of {shard} is blocked: make {destination} accept it: {} ({})",
             failure.detail, failure.reason
         );
         self.blocked.borrow_mut().insert((shard.clone(), offset));

@@ -119,7 +119,7 @@ impl ClaimedBatch {
     }
 
     /// The messages that were sent in the current transaction.
-    pub(crate) fn uncommitted(&self) -> Range<usize> {
+    pub(crate) fn in_transaction(&self) -> Range<usize> {
         self.committed..self.next_unsent
     }
 

@@ -5,7 +5,7 @@
 //! others. A shard changes its lane only when it has no unreported message, because otherwise its
 //! messages could overtake each other (G4).
 //!
-//! Two lanes pay for their code: see "drain" and "burst" in `docs/performance.md`.
+//! Two lanes pay for their code: see the benchmarks `drain` and `burst`.
 
 use crate::limit::{
     BULK_LANE_MESSAGES_MAX, FAST_LANE_MESSAGES_MAX, LANE_MESSAGES_PER_SHARD_MIN,
@@ -38,10 +38,10 @@ pub(crate) struct LaneState {
     unreported: usize,
     /// The last tick could not send all due messages.
     has_more_due: bool,
-    /// It could not, because the quota was used up. In the fast lane nothing more is sent then until
-    /// all is reported and the lane can change.
+    /// The quota kept it from sending them. In the fast lane, the shard then sends nothing until
+    /// all messages are reported on and it can change its lane.
     is_full: bool,
-    /// It could not, because of the limit of messages per tick.
+    /// Only the limit of messages per tick kept it from sending them.
     hit_tick_limit: bool,
 }
 

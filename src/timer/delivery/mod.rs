@@ -178,7 +178,7 @@ impl Delivery {
             }
             SendOutcome::Cancelled => None,
             SendOutcome::RetryAfter(wait) => Some(wait),
-            SendOutcome::Blocked => Some(RESEND_DELAY_MIN),
+            SendOutcome::MustWait => Some(RESEND_DELAY_MIN),
         }
     }
 

@@ -1,5 +1,5 @@
-//! Handles the outcome of each message: resolves its target, counts deliveries, and reroutes failed
-//! messages.
+//! A shard with its route: resolves the targets of its messages, counts deliveries, and reroutes
+//! failed messages.
 
 use super::in_flight::ClaimedBatch;
 use super::record::{Destination, Reroute};

@@ -57,7 +57,9 @@ impl Producers {
     ) -> SendResult {
         let lane = match via {
             Via::Lane(lane) => lane,
-            Via::Transaction(number) => return self.of_shards(route).send(number, record, ticket),
+            Via::Transaction(number) => {
+                return self.transactors(route).send(number, record, ticket);
+            }
         };
         let cluster = match destination {
             Destination::Target => &route.target_cluster,
@@ -71,19 +73,19 @@ impl Producers {
         producers[lane as usize].send(record, ticket)
     }
 
-    /// The transactional producers of the route's shards. An exactly-once route uses one cluster for
-    /// everything.
-    pub(crate) fn of_shards(&mut self, route: &RouteOptions) -> &mut dyn TransactionalProducers {
+    /// The transactional producers of the route's cluster. An exactly-once route has only one
+    /// cluster.
+    pub(crate) fn transactors(&mut self, route: &RouteOptions) -> &mut dyn TransactionalProducers {
         self.transactors
             .get_mut(&route.source_cluster)
             .expect("the wiring makes transactional producers for each exactly-once route")
             .as_mut()
     }
 
-    /// Waits for news of any producer, and also takes what the others have ready. Without that a
-    /// busy producer could keep the others from being served.
+    /// Waits for events of any producer, and also takes the ready events of the others. Without
+    /// that, a busy producer could keep the others from being served.
     ///
-    /// Safe to drop: nothing is awaited after news was taken.
+    /// Safe to drop: it awaits nothing after it has taken events.
     pub(crate) async fn next_events(&mut self) -> DeliveryEvents {
         let targets = self.targets.values_mut().flatten();
         let targets = targets.map(|target| {

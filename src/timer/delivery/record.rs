@@ -25,7 +25,7 @@ pub(crate) enum Destination {
     DeadLetterWithoutKey,
 }
 
-/// Sends a message somewhere else than to its target, and says why.
+/// A destination other than the message's target, and the reason for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Reroute {
     pub(crate) destination: Destination,

@@ -1,5 +1,5 @@
-//! Decides where a message goes after a failed delivery: to the same destination again, back through
-//! the source, or to the dead-letter topic.
+//! Decides where a message goes after a failed delivery: to the same destination again, back
+//! through the source, or to the dead-letter topic.
 
 use super::record::Destination;
 use crate::broker::{DeliveryFailure, FailureKind};

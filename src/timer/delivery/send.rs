@@ -39,12 +39,12 @@ pub(super) enum SendOutcome {
     RetryAfter(Duration),
     /// This message and all later ones must wait: the message is not due by the current clock, or
     /// the client accepts nothing now.
-    Blocked,
+    MustWait,
 }
 
 impl ShardSender<'_> {
     /// Sends due messages of the first `batches` batches in order of their positions (G4), up to
-    /// `until`, or to the first that is blocked.
+    /// `until`, or to the first that must wait.
     pub(super) fn send_batches(
         &mut self,
         in_flight: &mut InFlightClaims<ClaimedBatch>,
@@ -58,17 +58,17 @@ impl ShardSender<'_> {
         {
             let until = [others, until].into_iter().flatten().min();
             let first = batch.next_unsent();
-            let (completed, is_blocked) = self.send_batch(batch, number, until, txn.as_deref_mut());
+            let (completed, must_wait) = self.send_batch(batch, number, until, txn.as_deref_mut());
             let has_moved = batch.next_unsent() > first;
             in_flight.complete(number, completed);
-            if is_blocked || !has_moved {
+            if must_wait || !has_moved {
                 return;
             }
         }
     }
 
     /// Sends messages of one batch up to `until`, where another batch continues. Returns how many
-    /// are complete without a report, and whether one is blocked.
+    /// are complete without a report, and whether one must wait.
     fn send_batch(
         &mut self,
         batch: &mut ClaimedBatch,
@@ -81,7 +81,7 @@ impl ShardSender<'_> {
             && until.is_none_or(|until| position <= until)
         {
             let outcome = if self.room == 0 {
-                SendOutcome::Blocked
+                SendOutcome::MustWait
             } else {
                 self.send_next(batch, number)
             };
@@ -89,7 +89,7 @@ impl ShardSender<'_> {
                 self.room -= 1;
             }
             match (outcome, txn.as_deref_mut()) {
-                (SendOutcome::Blocked, _) => return (completed, true),
+                (SendOutcome::MustWait, _) => return (completed, true),
                 (SendOutcome::Accepted, None) => {}
                 (SendOutcome::Cancelled, None) => completed += 1,
                 (SendOutcome::RetryAfter(wait), None) => {
@@ -119,7 +119,7 @@ impl ShardSender<'_> {
         if position.due > self.wall && !fault!(NoDueCheckAtSend)
             || self.lease_deadline.has_passed(Instant::now())
         {
-            return SendOutcome::Blocked;
+            return SendOutcome::MustWait;
         }
         if batch.is_cancelled(position) {
             return SendOutcome::Cancelled;
@@ -139,8 +139,8 @@ impl ShardSender<'_> {
         let Some(overdue_after) = route.overdue_after else {
             return;
         };
-        let late = self.wall.since(position.due);
-        if late < overdue_after
+        let lateness = self.wall.since(position.due);
+        if lateness < overdue_after
             || !batch.is_first_delivery(index)
             || batch.reroutes.contains_key(&index)
         {
@@ -149,7 +149,7 @@ impl ShardSender<'_> {
         let detail = format!(
             "it was due {} and is {} s late; overdue_after is {} s",
             position.due.to_rfc3339(),
-            late.as_secs(),
+            lateness.as_secs(),
             overdue_after.as_secs()
         );
         let reroute = Reroute::dead_letter(DeadLetterReason::Overdue, detail);
@@ -167,7 +167,7 @@ impl ShardSender<'_> {
         let route = &*context.route;
         let Some(message) = batch.message(index) else {
             // The checksum of the run is right, so a newer version has written the record.
-            tracing::error!(shard = %context.shard, position = ?batch.position(index),
+            tracing::error!(shard = %context.shard, offset = %batch.position(index).offset,
                 "a stored message has an unknown format: upgrade Postdate to deliver its shard");
             return SendOutcome::RetryAfter(RESEND_DELAY_MAX);
         };
@@ -191,10 +191,10 @@ impl ShardSender<'_> {
         let ticket = Ticket::new(self.slot, number, index).pack();
         match (self.producers).send(route, destination, self.via, &record, ticket) {
             SendResult::Accepted => SendOutcome::Accepted,
-            SendResult::QueueFull => SendOutcome::Blocked,
+            SendResult::QueueFull => SendOutcome::MustWait,
             // The client is being replaced. Later messages must not overtake this one (G4).
             SendResult::Failed(failure) if failure.kind == FailureKind::ClientFailed => {
-                SendOutcome::Blocked
+                SendOutcome::MustWait
             }
             SendResult::Failed(failure) => {
                 SendOutcome::RetryAfter(context.on_failed(batch, index, &failure, self.wall))

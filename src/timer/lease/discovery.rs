@@ -1,4 +1,4 @@
-//! Asks the brokers which shards exist and which offsets are committed.
+//! Asks the brokers which shards exist and which delivered pairs are committed.
 //!
 //! Each request has a timeout, so that a slow broker never delays the renewal of leases.
 
@@ -59,8 +59,8 @@ pub(super) async fn list_shards(
     (shards, is_complete)
 }
 
-/// Reads the last commit of each shard. A missing answer is harmless: the pair in the store is also
-/// correct. After a rollback of the store, the committed pair avoids duplicates.
+/// Reads the commit metadata of each shard. A missing answer is safe: the pair in the store is also
+/// correct. But after a rollback of the store, only the committed pair avoids duplicates.
 pub(super) async fn read_committed(
     routes: &mut [RouteCatalog],
     shards: &[&ShardId],
@@ -89,7 +89,7 @@ pub(super) async fn read_committed(
                 tracing::warn!(
                     route = %route.route,
                     %error,
-                    "cannot read committed offsets: using positions from the store"
+                    "cannot read commit metadata: starting from the delivered pairs in the store"
                 );
             }
         }

@@ -32,7 +32,7 @@ pub(crate) struct Grant {
     pub(crate) start: Progress,
 }
 
-/// The dispatcher's reply for a shard that it had to hand over or stop.
+/// The dispatcher's report on a shard that it had to hand over or stop.
 #[derive(Debug)]
 pub(crate) enum ReleaseResult {
     /// The shard has stopped, with this pair delivered.

@@ -1,7 +1,7 @@
 //! Acquires, renews and releases the leases of this worker's shards.
 //!
-//! The lease keeper also reports that this worker is alive, and tells the dispatcher which shards it
-//! owns. It never touches messages. `table` decides what to do next, from `membership` (which
+//! The lease keeper also reports that this worker is alive, and tells the dispatcher which shards
+//! it owns. It never touches messages. `table` decides what to do next, from `membership` (which
 //! workers are alive), `assignment` (which worker gets which shard) and `acquire_schedule` (when to
 //! try). `discovery` asks the brokers which shards exist.
 
@@ -79,7 +79,7 @@ struct LeaseLoop {
     renew_at: Instant,
     /// Until then, this worker waits for its sources before it sends the first heartbeat.
     await_sources_until: Option<Instant>,
-    /// Set during a shutdown: the time at which handovers end.
+    /// Set during a shutdown: when handovers end, and after that a wakeup in the future.
     depart_until: Option<Instant>,
 }
 
@@ -139,7 +139,7 @@ impl LeaseLoop {
             // Without a call, the state of the store is unknown.
             Ok(false) => {}
             Err(error) if error.is_transient() => {
-                let reason = format!("leases cannot be renewed: {error}");
+                let reason = format!("leases cannot be renewed, so delivery will stop: {error}");
                 self.ports.lease_health.set_not_ready(reason);
                 let retry_at = Instant::now() + self.ports.lease_length / 20;
                 self.heartbeat_at = retry_at;
@@ -261,7 +261,7 @@ impl LeaseLoop {
                 }
             }
             Renewed::Fenced | Renewed::Unknown => {
-                tracing::warn!(shard = %lease.shard, ?outcome, "lease lost");
+                tracing::warn!(shard = %lease.shard, ?outcome, "lease lost: stopping the shard");
                 self.ports.metric.leases_lost.increment(1);
                 self.table.held.remove(&lease.shard);
                 self.table.stopping.insert(lease.shard.clone());
@@ -447,13 +447,13 @@ impl LeaseLoop {
         }
         let direction = if skew_ms > 0 { "ahead of" } else { "behind" };
         clock_health.set_not_ready(format!(
-            "this machine's clock is {} ms {direction} the store's: check the clock synchronisation",
+            "this machine's clock is {} ms {direction} the store's: fix the clock synchronisation",
             skew_ms.unsigned_abs()
         ));
     }
 
     async fn send(&self, event: LeaseEvent) {
-        // An error means that the dispatcher has ended. The main loop notices that by itself.
+        // An error means that the dispatcher has ended. The lease loop notices that by itself.
         let _ = self.ports.events.send(event).await;
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct HeldLease {
     pub(super) handover_since: Option<Instant>,
     handover_not_before: Option<Instant>,
     /// The shard is assigned to a live worker that did not acquire it. This worker keeps it until
-    /// the membership changes.
+    /// the shards are assigned again.
     is_adopted: bool,
     /// Resets its gauge when it is dropped.
     _metric: metric::LeaseHeld,

@@ -35,7 +35,7 @@ pub(crate) struct TailLoad {
     pub(crate) call: Tail,
     /// Messages that are due later are not kept.
     pub(crate) keep_until: Timestamp,
-    /// If not, the loader first makes a position check, which costs the store less (benchmark
+    /// If false, the loader first makes a position check, which costs the store less (benchmark
     /// `idle`).
     pub(crate) hinted: bool,
 }
@@ -67,7 +67,7 @@ pub(crate) enum LoadResult {
         lineage: Lineage,
         runs: Vec<ReadOutcome>,
     },
-    /// The tail does not reach back far enough, or the store was rolled back: load everything again.
+    /// The tail does not reach back far enough, or the store was rolled back: load all again.
     TailGap {
         watermark: Watermark,
     },

@@ -94,8 +94,8 @@ impl RateBucket {
         (self.per_second * CATCH_UP_CLAIM_SPAN.as_secs_f64()).max(1.0)
     }
 
-    /// Returns the number of late messages of the route that may be claimed now. An error is the
-    /// time to ask again.
+    /// Returns how many messages a shard that is behind may claim now, or as an error the time to
+    /// ask again.
     pub(crate) fn room(&mut self, now: Instant) -> Result<usize, Instant> {
         self.refill(now);
         let missing = self.burst() - self.tokens;

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 #[derive(Default)]
 pub(crate) struct ClaimState {
-    /// No claim before this time, because the last one was just now or was rejected.
+    /// No claim before this time: the last one was just now or rejected, or the rate is used up.
     pub(super) not_before: Option<Instant>,
-    /// Only late messages are claimed before this time: messages that are due soon are claimed.
+    /// Only late messages are claimed before this time: the others that are due soon already are.
     only_late_before: Option<Instant>,
     /// The call that the store has not answered.
     pub(crate) pending: Option<PendingCall>,
@@ -28,7 +28,7 @@ pub(crate) struct PendingCall {
 }
 
 impl ClaimState {
-    /// No message at all is claimed before this time, if any.
+    /// When any message may be claimed. Late messages may be claimed earlier.
     pub(super) fn earliest(&self) -> Option<Instant> {
         self.not_before.max(self.only_late_before)
     }
@@ -60,7 +60,7 @@ impl ClaimState {
         self.not_before = self.not_before.max(Some(at));
     }
 
-    pub(super) fn has_taken(&self) -> bool {
+    pub(super) fn is_claiming(&self) -> bool {
         self.pending
             .as_ref()
             .is_some_and(|call| call.taken.is_some())

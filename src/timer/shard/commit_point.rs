@@ -1,9 +1,9 @@
 //! Where a transaction of a shard may end, and the pair (C, W) that it commits.
 //!
-//! A transaction need not end with a claim. Claims `1..=k` together contain all messages between the
-//! pair before them and the pair of claim k, whichever claim has taken which message. If messages
-//! are sent in order of their positions, up to some position, then (that position, W of claim k) is
-//! as correct a pair as a claimed one.
+//! A transaction need not end with a claim. Claims `1..=k` together contain all messages between
+//! the pair before them and the pair of claim k, whichever claim has taken which message. If they
+//! are sent in order of their positions, up to some position, then (that position, W of claim k)
+//! is as correct a pair as a claimed one.
 //!
 //! A late message may precede a position that was already sent. Then it must be part of the
 //! transaction, or its claim is left out.
@@ -12,11 +12,11 @@ use crate::model::{Cursor, Progress};
 use crate::schedule::InFlightClaims;
 use crate::timer::delivery::in_flight::ClaimedBatch;
 
-/// The end of the current transaction. It must contain all messages within these limits, and
+/// The end of the current transaction, which must contain all messages within these limits and
 /// accepts no others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CommitPoint {
-    /// Only the first batches, this many.
+    /// Only messages of this many batches, counted from the first.
     pub(crate) batches: usize,
     /// No message after this position.
     pub(crate) until: Cursor,
@@ -42,7 +42,7 @@ pub(crate) fn commit_pair(
     let part = |(claim, batch): (Progress, &ClaimedBatch)| ClaimPart {
         claim,
         next: batch.next_position(),
-        is_in_transaction: !batch.uncommitted().is_empty(),
+        is_in_transaction: !batch.in_transaction().is_empty(),
     };
     commit_pair_of(in_flight.claims().zip(in_flight.iter()).map(part), until)
 }

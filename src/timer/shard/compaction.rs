@@ -30,7 +30,7 @@ pub(crate) struct CompactionScan {
     found_clean: Option<(Watermark, Instant)>,
     /// The store's replacement count after our last successful replacement.
     pub(crate) replacements: Option<u64>,
-    /// A replacement is being made. It is valid while the shard is loaded no further than this.
+    /// A replacement is being made. It is valid while the shard is not loaded up to this due time.
     pub(crate) replacing_until: Option<Timestamp>,
 }
 
@@ -116,7 +116,7 @@ impl CompactionScan {
             }
             CompactionResult::StoreUnavailable => self.next_at = now + COMPACT_SCAN_INTERVAL,
             CompactionResult::Replace(replacement) => {
-                // Until the store has made the replacement.
+                // The end of a successful replacement brings this forward.
                 self.next_at = now + COMPACT_SCAN_INTERVAL;
                 return Some(replacement);
             }

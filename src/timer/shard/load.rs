@@ -1,7 +1,7 @@
 //! Loads the messages of a shard: requests to the loader, its replies, and rollbacks of the store.
 //!
-//! A lower watermark shows a rollback directly. If other processes have appended since, the watermark
-//! may look right. The lineage that comes with each reply to the loader then shows the rollback.
+//! A lower watermark shows a rollback directly. If other processes have appended since, the
+//! watermark may look right. The lineage that comes with the store's replies then shows it.
 
 use super::prefetch::Prefetch;
 use super::tail_poll::TailPoll;
@@ -82,7 +82,7 @@ impl ShardLoad {
         } = &self.runs;
         let is_backlogged = schedule.late_count() > CLAIM_MESSAGES_MAX || is_full;
         if is_backlogged && memory.is_exhausted() {
-            // Deliver the messages in memory first. If the store cuts the tail in the meantime, the shard
+            // Deliver the messages in memory first. If the store cuts the tail meanwhile, the shard
             // is loaded again within the budget.
             self.tail.postpone(now);
             return None;
@@ -144,7 +144,7 @@ impl ShardLoad {
             self.tail.finish(false, false, now);
         } else if !self.detect_rollback(watermark, None, now) {
             tracing::info!(shard = %self.shard,
-                "the store no longer holds the tail up to the last poll: loading the shard again");
+                "the tail in the store no longer reaches back to the last poll: loading the shard again");
             self.restart(self.schedule().taken(), watermark, now);
         }
     }
@@ -172,8 +172,8 @@ impl ShardLoad {
                 "a stored run has no content: moving it to the shard's quarantine");
             self.unreadable.push(run.clone());
         }
-        tracing::warn!(shard = %self.shard,
-            "a run has disappeared from the store: loading the shard again");
+        tracing::warn!(shard = %self.shard, runs = self.missing.len(),
+            "runs are missing in the store: loading the shard again");
         self.restart(self.schedule().taken(), self.schedule().seen(), now);
     }
 
@@ -199,7 +199,7 @@ impl ShardLoad {
     /// whether it does.
     ///
     /// Checking the lineage only here is safe, because the load horizon advances only with a list
-    /// reply, and each list reply is checked. Replies come in the order in which the store was asked.
+    /// reply, and each list reply is checked. Replies come in the order of the store calls.
     pub(super) fn detect_rollback(
         &mut self,
         watermark: Watermark,
@@ -234,7 +234,7 @@ pub(crate) struct ResidentRuns {
 }
 
 impl ResidentRuns {
-    /// Without runs. Loading begins behind `taken`.
+    /// Without runs. Loading begins after `taken`.
     pub(super) fn new(taken: Progress, watermark: Watermark, memory: Rc<MemoryAccount>) -> Self {
         Self {
             schedule: Schedule::new(taken, watermark),

@@ -1,5 +1,5 @@
-//! The state of one owned shard: loaded runs, claims, messages in flight, and deliveries. It decides;
-//! the dispatcher and the loader act.
+//! The state of one owned shard: loaded runs, claims, messages in flight, and deliveries. It
+//! decides; the dispatcher and the loader act.
 
 mod claim;
 pub(crate) mod commit_point;
@@ -57,8 +57,8 @@ pub(crate) struct ShardState {
     pub(crate) delivered: DeliveredState,
     pub(crate) compaction: CompactionScan,
     stall: StallTimer,
-    /// The previous owner may already have delivered messages that this pair covers.
-    previous_owner: Progress,
+    /// The claimed pair of the previous owner, which may have delivered what the pair covers.
+    previous_claimed: Progress,
 }
 
 impl ShardState {
@@ -85,14 +85,14 @@ impl ShardState {
             delivered: DeliveredState::new(start, state.delivered),
             compaction: CompactionScan::new(now),
             stall: StallTimer::new(now, start),
-            previous_owner: state.claimed,
+            previous_claimed: state.claimed,
         }
     }
 
-    /// Makes it an exactly-once shard. No previous owner can have delivered messages twice.
+    /// Makes it an exactly-once shard. Its claims never repeat a delivery of the previous owner.
     pub(crate) fn with_transactions(mut self, now: Instant) -> Self {
         self.txn = Some(TxnState::new(self.in_flight.delivered(), now));
-        self.previous_owner = Progress::START;
+        self.previous_claimed = Progress::START;
         self
     }
 
@@ -154,8 +154,8 @@ impl ShardState {
             && self.first_due().is_some_and(|due| due <= wall.plus(ahead))
     }
 
-    /// Takes messages that are due within `ahead`, up to `limit`, as far as there is room in flight.
-    /// May come `early_by` before its time.
+    /// Takes messages that are due within `ahead`, up to `limit`, as far as there is room in
+    /// flight. May come `early_by` before its time.
     pub(crate) fn take_due(
         &mut self,
         wall: Timestamp,
@@ -220,7 +220,7 @@ impl ShardState {
     }
 
     pub(crate) fn start_call(&mut self, advance: &Advance, taken: Option<TakenBatch<ResidentRun>>) {
-        // Late messages come first, in order of their offsets. The others follow in order of positions.
+        // Late messages come first, by offset. The others follow by position.
         let first = taken
             .iter()
             .flat_map(|taken| taken.messages.iter().take(taken.late_count + 1));
@@ -242,7 +242,7 @@ impl ShardState {
         let count = taken.messages.len();
         let positions = taken.messages.iter();
         let possible_duplicates = positions
-            .filter(|(run, at)| self.previous_owner.covers(run.run.place(*at as usize)))
+            .filter(|(run, at)| self.previous_claimed.covers(run.run.place(*at as usize)))
             .count();
         let batch = ClaimedBatch::new(taken.messages, cancelled);
         self.in_flight.push(taken.claim, count, batch);
@@ -271,7 +271,7 @@ impl ShardState {
 
     /// True if a message is claimed or about to be.
     pub(crate) fn has_claims(&self) -> bool {
-        !self.in_flight.is_empty() || self.claim.has_taken()
+        !self.in_flight.is_empty() || self.claim.is_claiming()
     }
 
     pub(crate) fn next_unsent_position(&self) -> Option<Cursor> {
@@ -302,7 +302,7 @@ impl ShardState {
             let rest = batch.not_committed();
             let outcomes = batch.outcomes(rest.clone());
             let mut counted = outcomes;
-            if fault!(CountNothingAfterTakeover) && self.previous_owner != Progress::START {
+            if fault!(CountNothingAfterTakeover) && self.previous_claimed != Progress::START {
                 counted = OutcomeCounts::default();
             }
             self.delivered.add(counted, batch.delivered_ids(rest));
@@ -336,7 +336,7 @@ impl ShardState {
     pub(crate) fn outcomes_with_transaction(&self, batches: usize) -> OutcomeCounts {
         let mut outcomes = self.delivered.outcomes;
         for batch in self.in_flight.iter().take(batches) {
-            outcomes.add(batch.outcomes(batch.uncommitted()));
+            outcomes.add(batch.outcomes(batch.in_transaction()));
         }
         outcomes
     }
@@ -352,7 +352,7 @@ impl ShardState {
         for number in self.in_flight.numbers().take(batches) {
             let batch = self.in_flight.get_mut(number);
             let batch = batch.expect("the batch is in flight");
-            let committed = batch.uncommitted();
+            let committed = batch.in_transaction();
             let count = committed.len();
             let outcomes = batch.outcomes(committed.clone());
             self.delivered.add(outcomes, batch.delivered_ids(committed));

@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 
 pub(crate) struct Prefetch {
     phase: Phase,
-    /// Runs that begin at this due time or before are requested. Appended messages up to it are kept
-    /// in memory.
+    /// Runs that begin at this due time or before are requested. Appended messages up to it are
+    /// kept in memory.
     pub(crate) horizon: Timestamp,
 }
 
@@ -210,9 +210,9 @@ impl Prefetch {
 }
 
 impl Fetching {
-    /// True if the next run may be fetched. If no message in memory can go out before it, it may
-    /// exceed the shard's part of the memory, or the shard would stop. Only one such run at a time is
-    /// allowed over all shards.
+    /// True if the next run may be fetched. If no message in memory can go out before it, the run
+    /// may exceed the shard's part of the memory, or the shard would stop. All shards together may
+    /// have one such run at a time.
     fn has_room_for_next_run(&mut self, runs: &mut ResidentRuns, has_claims: bool) -> bool {
         let Some(next) = self.queue.front() else {
             return true;
@@ -286,7 +286,7 @@ impl Fetching {
         Load::Fetch(load)
     }
 
-    /// The listed runs are fetched. Returns where the next page of the list begins, if there is one.
+    /// All listed runs are fetched. Returns where the next page begins, if there is one.
     fn finish_page(&self, runs: &mut ResidentRuns) -> Option<Timestamp> {
         let next_page = self.next_page.filter(|from| *from <= self.keep_until);
         let bound = match next_page {

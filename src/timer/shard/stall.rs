@@ -9,7 +9,7 @@ use tokio::time::Instant;
 pub(super) struct StallTimer {
     /// The time of the last progress.
     since: Instant,
-    /// The delivered pair then, and the number of messages in flight behind it.
+    /// The delivered pair then, and the number of messages in flight after it.
     last_seen: (Progress, usize),
 }
 

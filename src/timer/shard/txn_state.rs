@@ -5,7 +5,7 @@
 //!
 //! | phase | what may follow |
 //! |---|---|
-//! | closed | opening, if a message is due soon, the marker needs a refresh, or recovery is due |
+//! | closed | opening, for a message due soon, a refresh of the marker, or recovery |
 //! | opening | open, with the marker; nothing is claimed before that |
 //! | open | due messages are sent; then a commit, or an abort if a record was not delivered |
 //! | committing, aborting | open; messages that are claimed in between wait |
@@ -55,7 +55,7 @@ pub(crate) struct TxnState {
 
 #[derive(Default)]
 struct Transaction {
-    /// When the first record was sent, or the last one reported. `None` if the transaction is empty.
+    /// When the first record was sent or the last one reported. `None`: the transaction is empty.
     last_progress: Option<Instant>,
     sent: usize,
     reported: usize,
