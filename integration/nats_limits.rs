@@ -116,7 +116,7 @@ fn a_consumer_that_delivers_nothing_is_recreated() {
     nats().publish_all(&subject, (0..3).map(|_| (&[][..], "behind it")));
     nats().wait_for(&out, 4, PATIENCE);
     assert_eq!(
-        postdate.logs().matches("does not bring messages").count(),
+        postdate.logs().matches("withholds messages").count(),
         1,
         "{}",
         postdate.logs()

@@ -265,7 +265,7 @@ fn a_stream_that_delivers_schedules_itself_is_refused_with_the_dialect() {
     // Without the dialect these headers have no effect, and `check` says so.
     let (fine, told) = checked(&Postdate::ready_with(&text(ALONE)));
     assert!(
-        fine && told.contains("here they are messages without a delay"),
+        fine && told.contains("this route sees no delay on them"),
         "{told}"
     );
 }
@@ -300,8 +300,8 @@ fn check_reports_streams_that_are_sealed_in_memory_or_without_acknowledgements()
     let (fine, told) = checked(&postdate);
     assert!(!fine, "{told}");
     for words in [
-        "confirms nothing (no_ack)",
-        "is sealed and takes nothing",
+        "sends no acknowledgements (no_ack)",
+        "is sealed and takes no messages",
         "kept in memory",
     ] {
         assert!(told.contains(words), "{words}: {told}");
@@ -365,7 +365,7 @@ fn a_missing_permission_is_reported_in_the_servers_words_and_logged_once() {
     assert_eq!(lines.len(), 1, "{lines:#?}");
     let (fine, told) = checked(&postdate);
     assert!(
-        !fine && told.contains("$KV.postdate-") && told.contains("cannot be kept there"),
+        !fine && told.contains("$KV.postdate-") && told.contains("cannot be stored there"),
         "{told}"
     );
 }

@@ -361,7 +361,7 @@ fn a_program_that_replies_in_place_of_a_stream_does_not_count_as_a_stream() {
     );
     assert_eq!(
         dead[0].header("postdate-error-detail"),
-        Some("what answers is not a stream")
+        Some("a program that is not a stream answers on the subject")
     );
     assert_eq!(
         (

@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 
 pub(super) type DeliveryReports = EventQueue<DeliveryReport>;
 
-/// Bounded by its producers: an adapter queues at most one report per record that it accepted.
+/// Bounded by its producers: an adapter queues at most one event per accepted record or call.
 pub(super) struct EventQueue<T> {
     waiting: Mutex<Vec<T>>,
     arrived: Notify,

@@ -17,8 +17,8 @@ pub(crate) trait Inspector: Catalog {
     /// The remedy for an error of [`Inspector::inspect`].
     fn remedy(&self, error: &Error) -> String;
 
-    /// The streams that may take messages for a target or a target template. Each has the time
-    /// until which it drops a message with a known id as a duplicate.
+    /// The streams that may take messages for a target or a target template, with the ends of their
+    /// duplicate windows. Until then a stream drops a message whose id it has seen.
     async fn duplicate_windows(&mut self, target: &str) -> Result<Vec<(String, Timestamp)>, Error>;
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct TopicUse {
     pub(crate) routes: Vec<String>,
     /// The longest delay of these routes. It matters for sources only.
     pub(crate) max_delay: Duration,
-    /// A route reads the headers of message schedules of NATS.
+    /// One of these routes reads the headers of NATS' own message schedules.
     pub(crate) reads_schedules: bool,
 }
 

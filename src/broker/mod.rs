@@ -1,4 +1,4 @@
-//! The broker ports: reading source partitions, and sending to target topics.
+//! The broker ports: [`Source`], [`Target`], [`Catalog`], `Inspector`, [`TransactionalProducers`].
 //!
 //! Every header and byte that a source returns can be sent to a target. Blocking client calls run
 //! on the adapters' own threads. Every `async` method is cancel-safe: a result that was not
@@ -64,22 +64,22 @@ pub(crate) enum Event {
     /// The partitions must not be read or committed any more. A commit in flight may fail.
     Revoked(Vec<Partition>),
     Records(RecordBatch),
-    /// All records before `at` were returned, or no consumer can read them: they were compacted, or
-    /// belong to an aborted transaction.
+    /// All records before `at` were returned, or the reader does not get them: they were compacted,
+    /// filtered out, or belong to an aborted transaction.
     EndReached {
         partition: Partition,
         epoch: u64,
         at: Offset,
     },
     /// The broker removed up to `count` records, starting at `from`, before they were read. Reading
-    /// continues behind them.
+    /// continues after them.
     RecordsRemoved {
         partition: Partition,
         epoch: u64,
         from: Offset,
         count: u64,
     },
-    /// The start position is before the first retained offset or behind the end.
+    /// The position is not between the first offset and the end, or the topic was recreated.
     OutOfRange {
         partition: Partition,
         epoch: u64,
@@ -180,7 +180,7 @@ pub(crate) struct PartitionInfo {
     pub(crate) identity: Option<SourceIdentity>,
     /// The first retained offset.
     pub(crate) first_offset: Offset,
-    /// One behind the last offset.
+    /// One past the last offset.
     pub(crate) end_offset: Offset,
 }
 
@@ -191,8 +191,8 @@ pub(crate) struct OffsetCommit {
     pub(crate) metadata: String,
 }
 
-/// The questions of a timer about sources. Separate from [`Source`], because a timer reads no
-/// records and may run in a process without ingress.
+/// Requests of a timer about sources. Separate from [`Source`], because a timer reads no records
+/// and may run in a process without ingress.
 #[async_trait(?Send)]
 pub(crate) trait Catalog {
     /// All partitions of the topics. A topic that does not exist has none.
@@ -228,7 +228,7 @@ pub(crate) trait Target {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutgoingRecord<'a> {
     pub(crate) topic: &'a str,
-    /// `None`: the partitioner chooses, by Kafka's murmur2 for a key that is not null.
+    /// A retry returns to its source partition. `None`: the partitioner chooses (Kafka: murmur2).
     pub(crate) partition: Option<i32>,
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) payload: Option<&'a [u8]>,
@@ -254,7 +254,7 @@ impl<'a> OutgoingRecord<'a> {
     }
 
     /// The id by which a broker recognises a resend as a duplicate. It comes from the origin. A
-    /// dead letter and each retry are messages of their own. `None`: the record has no such header.
+    /// dead letter and each retry are messages of their own. `None`: the record has no origin.
     pub(crate) fn message_id(&self) -> Option<String> {
         let Some(origin) = self.extra_header(ORIGIN) else {
             let retry = self.extra_header(ControlHeader::Retry.name());
@@ -292,7 +292,7 @@ pub(crate) struct DeliveryReport {
 pub(crate) struct DeliveryFailure {
     pub(crate) kind: FailureKind,
     pub(crate) reason: DeadLetterReason,
-    /// The broker's own text.
+    /// The text of the broker, the client library or the adapter.
     pub(crate) detail: String,
 }
 
@@ -315,7 +315,7 @@ impl DeliveryFailure {
 pub(crate) enum FailureKind {
     /// The broker will always reject this record: too large, invalid, or not allowed.
     Rejected,
-    /// Not delivered, but a retry may succeed: the topic does not exist.
+    /// Not delivered, but a retry may succeed: for example the topic does not exist or is full.
     NotDelivered,
     /// The client gave up waiting, so the record may have been delivered.
     MaybeDelivered,
@@ -324,7 +324,7 @@ pub(crate) enum FailureKind {
     ClientFailed,
 }
 
-/// Why a call of a source or a catalog failed.
+/// Why a call of a port failed. A send fails with a [`DeliveryFailure`].
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("the broker does not answer: {0}")]

@@ -10,7 +10,7 @@ use crate::model::{Offset, Partition};
 use async_trait::async_trait;
 use std::sync::Arc;
 
-/// Only [`TransactionalProducers::next_events`] waits: it returns the results of the other calls.
+/// Only `next_events` and `close` wait. `next_events` returns the results of the other calls.
 #[async_trait(?Send)]
 pub(crate) trait TransactionalProducers {
     /// Connects in advance for a producer that may be opened soon, without fencing the current owner
@@ -34,7 +34,7 @@ pub(crate) trait TransactionalProducers {
     fn commit(&mut self, number: u64, offset: TxnOffset);
 
     /// Aborts the records sent since the last commit or abort. [`ProducerEvent::Aborted`] or
-    /// [`ProducerEvent::Failed`] follows. Reports on the records come before it, or not at all.
+    /// [`ProducerEvent::Failed`] follows. Reports on the records precede that event, or never come.
     fn abort(&mut self, number: u64);
 
     /// Closes a producer without a commit. The next producer of the id, or the broker's transaction
@@ -48,11 +48,11 @@ pub(crate) trait TransactionalProducers {
     async fn close(&mut self);
 }
 
-/// A `transactional.id`, and where its offset is committed.
+/// A `transactional.id`, and the group and source partition for which it commits an offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProducerIdentity {
     pub(crate) transactional_id: String,
-    /// The group that the offset is committed for. It has no members.
+    /// This group has no members.
     pub(crate) offset_group: String,
     pub(crate) partition: Partition,
     /// The known topics that the producer may write to, besides its partition's topic.
@@ -68,7 +68,7 @@ pub(crate) struct TxnOffset {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProducerEvent {
-    /// Records may be sent. With the metadata of the committed offset, if there is one.
+    /// Records may be sent. Contains the metadata of the committed offset, if there is one.
     Opened(Option<String>),
     Reports(Vec<DeliveryReport>),
     /// Records of the next transaction may be sent.

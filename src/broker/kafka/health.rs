@@ -82,14 +82,17 @@ impl ClusterHealth {
         self.0.part.set_ready();
     }
 
-    /// Log lines get one level below librdkafka's own: it repeats a line at every connection attempt.
+    /// Logs at debug and trace only: librdkafka repeats a line at every connection attempt.
     pub(super) fn on_client_event(&self, event: ClientEvent) {
         const WARNING: i32 = 4;
+        let cluster = &*self.0.cluster;
         match event {
             ClientEvent::Log { syslog_level, text } if syslog_level <= WARNING => {
-                tracing::debug!(target: "librdkafka", "{text}");
+                tracing::debug!(target: "librdkafka", cluster, "{text}");
             }
-            ClientEvent::Log { text, .. } => tracing::trace!(target: "librdkafka", "{text}"),
+            ClientEvent::Log { text, .. } => {
+                tracing::trace!(target: "librdkafka", cluster, "{text}");
+            }
             ClientEvent::Error { code, text } => self.record_error(code, text),
         }
     }

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Dropping it gives up the records in flight and joins the thread.
 pub(super) struct ProducerClient {
-    /// Sending by name costs more: for every record, librdkafka would take its global write lock
-    /// and search its list of topics.
+    /// Handles by topic name. To send by name, librdkafka takes its global write lock and searches
+    /// its list of topics for every record.
     topics: BTreeMap<Box<str>, TopicHandle>,
     /// `None` once retired. The last owner closes the client, which blocks: it must be the thread.
     pub(super) native: Option<Arc<NativeProducer>>,

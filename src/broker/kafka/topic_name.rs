@@ -1,7 +1,7 @@
 //! The rules for Kafka topic names.
 //!
 //! An invalid name must not reach librdkafka. It ends a name at a zero byte, treats a leading `^`
-//! as a pattern, and asks the brokers for any other name with every metadata refresh.
+//! as a pattern, and asks the brokers for any other invalid name with every refresh.
 
 const TOPIC_NAME_BYTES_MAX: usize = 249;
 

@@ -29,7 +29,7 @@ impl NatsCatalog {
         stream_info::fetch(&self.connection, name).await
     }
 
-    /// The streams whose subjects overlap with a filter. Only one stores messages of a subject.
+    /// The streams whose subjects overlap with a filter: at most one if it has no wildcards.
     pub(super) async fn streams_for_subject(&self, filter: &str) -> Result<Vec<StreamInfo>, Error> {
         let mut found = Vec::new();
         for name in stream_info::names_for_subject(&self.connection, filter).await? {

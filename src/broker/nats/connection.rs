@@ -35,9 +35,9 @@ pub(super) struct ConnectionState {
     pub(super) part: HealthPart,
     /// Counts how often the connection was lost.
     pub(super) disconnects: watch::Sender<u64>,
-    /// The server's permission errors and their last times. The request that caused one gets no
-    /// reply and times out.
-    permission_errors: Mutex<BTreeMap<String, Instant>>,
+    /// The server's error texts, most of them about permissions, and their last times. The request
+    /// that caused one gets no reply and times out.
+    server_errors: Mutex<BTreeMap<String, Instant>>,
 }
 
 impl ConnectionState {
@@ -55,9 +55,9 @@ impl ConnectionState {
                 self.part.set_not_ready(reason);
             }
             Event::ServerError(error) => {
-                let mut errors = self.permission_errors();
+                let mut errors = self.server_errors();
                 if errors.insert(error.to_string(), Instant::now()).is_none() {
-                    tracing::warn!(cluster, "{error}");
+                    tracing::warn!(cluster, %error, "the NATS server reports an error");
                 }
                 if errors.len() > NATS_CONNECTION_EVENTS_MAX {
                     errors.pop_first();
@@ -67,8 +67,8 @@ impl ConnectionState {
         }
     }
 
-    fn permission_errors(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
-        self.permission_errors
+    fn server_errors(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        self.server_errors
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -109,7 +109,7 @@ impl Connection {
                 cluster: cluster.name.clone(),
                 part,
                 disconnects: watch::Sender::default(),
-                permission_errors: Mutex::default(),
+                server_errors: Mutex::default(),
             }),
             context: RefCell::default(),
             runtime: None,
@@ -119,15 +119,16 @@ impl Connection {
     /// A connection whose client runs on its own thread. The row `nats` of the bench needs it:
     /// parsing messages costs as much CPU time as the ingress loop itself.
     pub(super) fn with_thread(cluster: &Cluster, part: HealthPart) -> Result<Self, Error> {
-        let runtime = ClientRuntime::start()
-            .map_err(|error| Error::Fatal(format!("nats.{}: no thread: {error}", cluster.name)))?;
+        let runtime = ClientRuntime::start().map_err(|error| {
+            Error::Fatal(format!("nats.{}: no client thread: {error}", cluster.name))
+        })?;
         Ok(Self {
             runtime: Some(runtime),
             ..Self::new(cluster, part)
         })
     }
 
-    /// JetStream on this connection. The first call connects. Safe to drop.
+    /// JetStream on this connection. The first call connects. Cancel-safe.
     #[expect(
         clippy::disallowed_methods,
         reason = "the client library runs its tasks where `connect` is polled"
@@ -170,12 +171,12 @@ impl Connection {
         Ok(context)
     }
 
-    /// The error of a request without a reply. If the server reported a permission error recently,
-    /// that is the likely reason.
+    /// The error of a request without a reply. If the server reported an error recently, that is
+    /// the likely reason.
     pub(super) fn request_error(&self, object: &str, error: &dyn std::error::Error) -> Error {
         let text = format!("{object}: {}", error_chain(error));
-        let permission_errors = self.state.permission_errors();
-        let last = permission_errors.iter().max_by_key(|(_, at)| **at);
+        let server_errors = self.state.server_errors();
+        let last = server_errors.iter().max_by_key(|(_, at)| **at);
         match last.filter(|(_, at)| at.elapsed() < 2 * NATS_REQUEST_TIMEOUT) {
             Some((reason, _)) => Error::Rejected(format!("{text}; {reason}")),
             None => Error::Unavailable(text),

@@ -9,7 +9,7 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Config;
 use std::time::Duration;
 
-/// A stream that the demo has created on a server.
+/// A stream that the demo created. [`DemoStream::delete`] removes it; dropping does not.
 pub(crate) struct DemoStream {
     cluster: Cluster,
     stream: String,

@@ -18,7 +18,7 @@ const KEY: &str = "postdate-key";
 const KEY_BASE64: &str = "postdate-key-base64";
 const NULL_PAYLOAD: &str = "postdate-null-payload";
 
-/// Returns true if the header holds a part of a record other than its headers.
+/// Returns true if the header holds the record's key, or says that its payload is null.
 fn is_envelope_header(name: &[u8]) -> bool {
     let envelope = [KEY, KEY_BASE64, NULL_PAYLOAD];
     envelope.iter().any(|header| header.as_bytes() == name)
@@ -73,7 +73,7 @@ fn check_header<'h>(
         .ok_or("its name is empty, or not printable ASCII without a colon")?;
     let value = value.ok_or("its value is null")?;
     let value = header_text(value)
-        .ok_or("its value is not UTF-8, or has CR, LF, NUL or blanks at its ends")?;
+        .ok_or("its value is not UTF-8, contains CR, LF or NUL, or starts or ends with a blank")?;
     Ok((name, value))
 }
 

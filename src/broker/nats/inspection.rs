@@ -33,7 +33,7 @@ impl Inspector for NatsCatalog {
                     findings.extend(found.and_then(|found| judge_consumers(used, readers, &found)));
                 }
                 None if is_template(name) => {
-                    let found = "made of the subject a message came by, not looked at";
+                    let found = "depends on the subject of each message, so it is not checked";
                     findings.push(Finding::ok(name, format!("{}: {found}", used.text())));
                 }
                 None => {
@@ -63,7 +63,7 @@ impl Inspector for NatsCatalog {
                 "check {area}.url, the network between, and that the server has JetStream (-js)"
             ),
             _ => {
-                format!("check how {area} logs in and whom it trusts, and what this client may do")
+                format!("check the login and the ca of {area}, and the permissions of this client")
             }
         }
     }
@@ -104,14 +104,14 @@ fn covering_filter(target: &str) -> String {
 /// Judges the access to the bucket with committed positions and partition owners. `Ok(false)`:
 /// the bucket does not exist yet.
 fn judge_bucket(bucket: String, access: Result<bool, Error>) -> Finding {
-    let what = "the bucket of what is committed";
+    let what = "the bucket for commits";
     match access {
         Ok(true) => Finding::ok(bucket, format!("{what} can be read and written")),
-        Ok(false) => Finding::ok(bucket, format!("{what} is made with the first start")),
+        Ok(false) => Finding::ok(bucket, format!("the first start creates {what}")),
         Err(error) => {
-            let found = format!("what is committed cannot be kept there: {error}");
+            let found = format!("commits cannot be stored there: {error}");
             let fix = format!(
-                "let this client ask the streams' API about KV_{bucket}, and publish to $KV.{bucket}.>"
+                "allow this client the JetStream API for the stream KV_{bucket}, and to publish to $KV.{bucket}.>"
             );
             Finding::fail(bucket, found, fix)
         }
@@ -123,11 +123,11 @@ fn judge_bucket(bucket: String, access: Result<bool, Error>) -> Finding {
 fn judge_schedules(used: &TopicUse, stream: &StreamInfo) -> Option<Finding> {
     let conflict = stream.schedule_conflict()?;
     if used.reads_schedules {
-        let fix = "one of the two is to deliver them";
+        let fix = "let either the stream or the route deliver them, not both";
         return Some(Finding::fail(&used.topic, conflict, fix));
     }
     let found = format!(
-        "the stream {} delivers messages with Nats-Schedule by itself, and here they are messages without a delay",
+        "the stream {} delivers messages with Nats-Schedule by itself, and this route sees no delay on them",
         stream.config.name
     );
     let fix = "send them to another stream, or to a subject that no route reads";
@@ -137,25 +137,21 @@ fn judge_schedules(used: &TopicUse, stream: &StreamInfo) -> Option<Finding> {
 fn judge_target(used: &TopicUse, stream: Option<&StreamInfo>) -> Finding {
     let (subject, of) = (&used.topic, used.text());
     let Some(stream) = stream else {
-        let fix = format!("make one: nats stream add --subjects {subject}");
-        return Finding::fail(
-            subject,
-            format!("{of}: no stream takes what is sent there"),
-            fix,
-        );
+        let fix = format!("create one: nats stream add --subjects {subject}");
+        return Finding::fail(subject, format!("{of}: no stream takes this subject"), fix);
     };
     let name = &stream.config.name;
     if stream.config.no_ack {
         let found = format!(
-            "{of}: the stream {name} confirms nothing (no_ack), so what it took would be sent again and again"
+            "{of}: the stream {name} sends no acknowledgements (no_ack), so each message would be sent again and again"
         );
-        Finding::fail(subject, found, "take no_ack from the stream")
+        Finding::fail(subject, found, "set no_ack of the stream to false")
     } else if stream.config.sealed {
-        let found = format!("{of}: the stream {name} is sealed and takes nothing");
+        let found = format!("{of}: the stream {name} is sealed and takes no messages");
         Finding::fail(
             subject,
             found,
-            "name another subject, or make another stream",
+            "use another subject, or create another stream",
         )
     } else {
         Finding::ok(subject, format!("{of}: kept by the stream {name}"))
@@ -166,37 +162,37 @@ fn judge_source(used: &TopicUse, filter: &str, stream: Option<&StreamInfo>) -> V
     let of = used.text();
     let fail = |found, fix: String| vec![Finding::fail(&used.topic, found, fix)];
     let Some(stream) = stream else {
-        let fix = format!("make it: nats stream add --subjects {filter} --retention limits");
+        let fix = format!("create it: nats stream add --subjects {filter} --retention limits");
         return fail(format!("{of}: there is no such stream"), fix);
     };
     if let Some(reason) = stream.unusable_reason() {
         return fail(
             reason,
-            "make a stream with limits retention for it".to_owned(),
+            "create a stream with limits retention for it".to_owned(),
         );
     }
     let mut subjects = stream.config.subjects.iter();
     if !subjects.any(|subject| filters_overlap(subject, filter)) {
         let fix = format!(
-            "the stream has the subjects {}: name some of them, or add to them",
+            "use a filter that matches some of the stream's subjects ({}), or add subjects to it",
             stream.config.subjects.join(", ")
         );
         return fail(
-            format!("{of}: the stream takes nothing that {filter} lets through"),
+            format!("{of}: no subject of the stream matches the filter {filter}"),
             fix,
         );
     }
     if stream.config.no_ack {
         let found = format!(
-            "{of}: the stream confirms nothing (no_ack), so no message can be put back into it to be tried again"
+            "{of}: the stream sends no acknowledgements (no_ack), so no message can go back to it for a retry"
         );
-        return fail(found, "take no_ack from the stream".to_owned());
+        return fail(found, "set no_ack of the stream to false".to_owned());
     }
     let mut findings = vec![Finding::ok(&used.topic, format!("{of}: limits retention"))];
     findings.extend(judge_limits(used, stream));
     if stream.is_in_memory() {
-        let found = "the stream is kept in memory: if its server and the store were lost, what waits could not be read again";
-        let fix = "keep it in files, or on several servers";
+        let found = "the stream is kept in memory: if its server and the store were lost, waiting messages could not be read again";
+        let fix = "use file storage, or several replicas";
         findings.push(Finding::warn(&used.topic, found, fix));
     }
     findings
@@ -208,9 +204,9 @@ fn judge_consumers(used: &TopicUse, readers: usize, stream: &StreamInfo) -> Opti
     let max = usize::try_from(stream.config.max_consumers).ok()?;
     let needed = 2 * readers;
     let found = format!(
-        "the stream has at most {max} consumers; {readers} read it, and {needed} while they change hands"
+        "the stream has at most {max} consumers; {readers} are needed, and {needed} during a handover"
     );
-    let fix = format!("raise max_consumers to {needed} at least");
+    let fix = format!("raise max_consumers to {needed} or more");
     if max < readers {
         return Some(Finding::fail(&used.topic, found, fix));
     }
@@ -234,9 +230,8 @@ fn judge_limits(used: &TopicUse, stream: &StreamInfo) -> Option<Finding> {
     if !stream.has_size_limit() {
         return None;
     }
-    let found =
-        "the stream also drops messages by their number or size, whether or not they were read";
-    let fix = "leave it to max_age, or make sure that the bound holds more than what can wait";
+    let found = "the stream also drops messages by their number or size, even unread ones";
+    let fix = "bound it by max_age only, or raise the limit above the messages that can wait";
     warn(found.to_owned(), fix)
 }
 

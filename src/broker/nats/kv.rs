@@ -23,8 +23,8 @@ use std::rc::Rc;
 pub(crate) struct KvBucket {
     connection: Rc<Connection>,
     pub(crate) name: String,
-    /// The commits of this process by key. A recreated bucket has lost them, and the caller commits
-    /// only changes.
+    /// The commits of this process by key. They are restored in a recreated bucket, because the
+    /// caller commits only changes.
     commits: RefCell<BTreeMap<String, String>>,
 }
 
@@ -37,8 +37,8 @@ impl KvBucket {
         }
     }
 
-    /// Opens the bucket, and creates it if it does not exist. The new bucket has one replica, which
-    /// every server supports. For more replicas, create the bucket before the first start.
+    /// Opens the bucket. If it does not exist, creates it with one replica, which every server
+    /// supports, and restores the commits. For more replicas, create it before the first start.
     pub(super) async fn open(&self) -> Result<Store, Error> {
         let context = self.connection.context().await?;
         if let Ok(store) = context.get_key_value(&self.name).await {
@@ -114,7 +114,7 @@ impl KvBucket {
         Ok(())
     }
 
-    /// Another process commits for the partition from now on.
+    /// Forgets a commit, because another process commits for the partition from now on.
     pub(super) fn forget_commit(&self, group: &str, partition: &Partition) {
         let key = commit_key(group, partition);
         self.commits.borrow_mut().remove(&key);

@@ -34,6 +34,7 @@ pub(crate) struct Cluster {
     pub(crate) name: Arc<str>,
     /// Part of the KV bucket's name.
     pub(crate) deployment: Arc<str>,
+    /// Without logins.
     pub(crate) urls: Vec<String>,
     /// The JetStream domain. `None`: the domain of the server that the client connects to.
     pub(crate) domain: Option<String>,
@@ -47,7 +48,6 @@ pub(crate) struct Cluster {
 /// How a client authenticates.
 #[derive(Clone)]
 pub(crate) enum Login {
-    /// Without credentials, or with those in the URL.
     Anonymous,
     User {
         name: String,

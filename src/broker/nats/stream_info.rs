@@ -85,7 +85,7 @@ impl StreamInfo {
             format!(
                 "the stream {} delivers messages with Nats-Schedule by itself \
                  (allow_msg_schedules), so that a route with the dialect nats would deliver them \
-                 once more: take nats from the route's dialects, or read a stream without \
+                 once more: remove nats from the route's dialects, or read a stream without \
                  allow_msg_schedules",
                 self.config.name
             )

@@ -1,4 +1,4 @@
-//! Describes a cluster, for `inspection`. A failed detail is reported in its place.
+//! Describes a cluster, for `inspection`. A detail that cannot be read holds its error.
 
 use super::{KafkaCatalog, WorkerThread};
 use crate::broker::Error;
@@ -33,7 +33,7 @@ pub(super) struct ClusterInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TopicInfo {
     pub(super) partitions: usize,
-    /// Whether this client may read and write; `None`: the cluster does not report it.
+    /// The client's permissions to read and to write; `None`: the cluster does not report them.
     pub(super) permissions: Option<(bool, bool)>,
     pub(super) config: Result<TopicConfig, String>,
 }
@@ -43,7 +43,7 @@ pub(super) struct TopicInfo {
 pub(super) struct TopicConfig {
     /// Compaction may delete all but the latest record of a key.
     pub(super) is_compacted: bool,
-    /// Old records are deleted, beyond the bounds below. `None`: no bound.
+    /// Records beyond the two bounds below are deleted. `None`: no bound.
     pub(super) has_retention: bool,
     pub(super) retention: Option<Duration>,
     /// Per partition.

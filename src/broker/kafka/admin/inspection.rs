@@ -59,7 +59,7 @@ fn judge(uses: &[TopicUse], info: &ClusterInfo) -> Vec<Finding> {
             Some(Ok(Some(topic))) => judge_topic(used, topic),
             Some(Err(why)) => {
                 let fix = format!("grant this client DESCRIBE and {right} on the topic");
-                let found = format!("{of} cannot be looked at: {why}");
+                let found = format!("{of} cannot be described: {why}");
                 vec![Finding::fail(name, found, fix)]
             }
             Some(Ok(None)) | None => {
@@ -111,14 +111,14 @@ fn judge_retention(used: &TopicUse, config: &Result<TopicConfig, String>) -> Vec
         Ok(config) => config,
         Err(why) => {
             let fix = format!(
-                "look yourself that it is longer than {longest}, or grant DESCRIBE_CONFIGS on the topic"
+                "check that the retention exceeds {longest}, or grant DESCRIBE_CONFIGS on the topic"
             );
             return vec![warn(format!("not known: {why}"), fix)];
         }
     };
     let mut findings = Vec::new();
     if config.is_compacted {
-        let found = "cleanup.policy has compact: of two messages with one key, only the later could be read again after a loss of the store";
+        let found = "cleanup.policy has compact: after a loss of the store, only the latest message of each key can be read again";
         let fix = format!("set cleanup.policy=delete on {topic}");
         findings.push(warn(found.to_owned(), fix));
     }
@@ -128,7 +128,7 @@ fn judge_retention(used: &TopicUse, config: &Result<TopicConfig, String>) -> Vec
     });
     findings.push(if kept.is_some_and(|kept| kept < used.max_delay) {
         let found = format!(
-            "kept {kept_for}, less than route.{}.max_delay {longest}: after a loss of the store, what waits for longer than that cannot be read again and is lost",
+            "kept {kept_for}, less than route.{}.max_delay {longest}: after a loss of the store, messages that wait longer cannot be read again and are lost",
             used.routes.join(", ")
         );
         let needed = (used.max_delay + DAY).as_millis();
@@ -140,7 +140,7 @@ fn judge_retention(used: &TopicUse, config: &Result<TopicConfig, String>) -> Vec
     });
     if let Some(bytes) = config.retention_bytes.filter(|_| config.has_retention) {
         let found = format!(
-            "retention.bytes keeps {} a partition, however old: what waits and lies beyond it cannot be read again after a loss of the store",
+            "retention.bytes keeps only {} per partition: after a loss of the store, waiting messages beyond it cannot be read again",
             size(bytes)
         );
         let fix = format!("set retention.bytes=-1 on {topic}, and let retention.ms bound it");
@@ -153,8 +153,7 @@ fn judge_offsets(retention: &Result<Duration, String>) -> Finding {
     let (subject, needed) = ("offsets.retention.minutes", OFFSETS_RETENTION_MIN);
     match retention {
         Ok(kept) if *kept < needed => {
-            let found =
-                "what an idle group committed is refreshed daily, and may be forgotten before";
+            let found = "Postdate refreshes the commit of an idle group daily, and it may expire before that";
             let found = format!("{}: {found}", length(*kept));
             let fix = format!("set it to {} or more on the brokers", needed.as_secs() / 60);
             Finding::warn(subject, found, fix)

@@ -72,7 +72,7 @@ impl WorkerThread {
             let offset = answer.map_err(call_error)?;
             u64::try_from(offset)
                 .map(Offset)
-                .map_err(|_| Error::Unavailable(format!("the broker answers the offset {offset}")))
+                .map_err(|_| Error::Unavailable(format!("the broker returned the offset {offset}")))
         };
         partitions.iter().map(offset_of).collect()
     }

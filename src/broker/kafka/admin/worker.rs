@@ -1,5 +1,5 @@
 //! A thread that sends admin requests to a cluster, one after the other. Between requests it
-//! watches topics for a recreation and probes the cluster.
+//! watches topics for a recreation, and probes the cluster if it owns the client.
 
 use crate::broker::Error;
 use crate::broker::kafka::error::call_error;
@@ -63,8 +63,8 @@ impl AdminHandle {
 }
 
 impl AdminWorker {
-    /// Starts with a client of its own, which reads committed records only and is a member of no
-    /// group. It connects for `group` from the start.
+    /// Starts with a client of its own, which joins no group. It can read the commits of `group`
+    /// without another connection. `read_committed` makes it wait for open transactions.
     pub(crate) fn with_own_client(
         cluster: &Cluster,
         group: Option<&str>,

@@ -37,7 +37,7 @@ pub(crate) struct TopicDescription {
     /// The topic id in base64, as Kafka's tools print it; `None`: the brokers have no topic ids.
     pub(crate) id: Option<String>,
     pub(crate) partitions: Vec<i32>,
-    /// Whether this client may read and write the topic; `None`: not requested, or not known.
+    /// The client's permissions to read and to write; `None`: not requested, or not known.
     pub(crate) permissions: Option<(bool, bool)>,
 }
 
@@ -121,7 +121,7 @@ pub(super) fn controller_responds(native: &NativeClient, topic: &CStr) -> bool {
     answer.is_some_and(|event| event.check().is_ok())
 }
 
-/// Whether the end of a partition is behind its last record, or before its first open transaction.
+/// The end of a partition is past its last record, or at the start of its first open transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Isolation {
     Uncommitted,

@@ -17,8 +17,8 @@ use std::time::Duration;
 /// A client whose main queue (logs, errors, delivery reports) is served by its owner.
 pub(crate) struct NativeClient {
     pub(super) main_queue: Queue,
-    /// The first topic that the client used. A probe asks a broker about it: brokers log a topic
-    /// that the client may not describe.
+    /// The first topic that the client used. A probe asks for it, because brokers log each request
+    /// for a topic that the client may not describe.
     pub(super) probe_topic: OnceLock<CString>,
     client: Client<DefaultClientContext>,
 }
@@ -89,7 +89,7 @@ impl NativeClient {
 
     /// Returns whether a broker responds within [`KAFKA_PROBE_TIMEOUT`].
     pub(crate) fn probe(&self, target: ProbeTarget) -> bool {
-        // It need not exist.
+        // This topic need not exist.
         const DEFAULT_TOPIC: &CStr = c"postdate-probe";
         match target {
             ProbeTarget::Controller => {

@@ -257,7 +257,7 @@ pub(crate) enum NextStep {
     Fatal,
 }
 
-/// The crate's own calls take the group from a consumer, and Postdate has none for this group.
+/// The transaction calls. The crate's own take the group from a consumer, but this group has none.
 impl NativeProducer {
     /// Waits for a connection to a broker with a request for one topic's metadata. A late answer is
     /// no error. Without a connection [`NativeProducer::init_transactions`] may miss the

@@ -258,7 +258,8 @@ struct SourceThread {
     reported_rejections: BTreeMap<String, Instant>,
 }
 
-/// A bounded channel with an overflow queue, which never holds more than one turn produced.
+/// A bounded channel, and the items that wait for room in it. Records that wait stop reading, and
+/// [`queue_revoked`] bounds the group events.
 struct BoundedSender<T> {
     channel: mpsc::Sender<T>,
     waiting: VecDeque<T>,
@@ -331,7 +332,7 @@ impl SourceThread {
         }
         let mut read = ReadResult::default();
         for topic in recreated_topics {
-            tracing::error!(topic, "source topic was deleted and recreated");
+            tracing::error!(topic, "source topic was recreated: run `postdate reset`");
             if let Err(error) = self.partition_consumer.abandon_topic(&topic, &mut read) {
                 self.group_events.waiting.push_back(Err(error));
             }

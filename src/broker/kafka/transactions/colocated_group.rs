@@ -1,7 +1,7 @@
-//! A group whose offsets lie in the same partition of `__consumer_offsets` as another group's.
+//! Names a group whose offsets are in the same partition of `__consumer_offsets` as another's.
 //!
 //! Kafka chooses the partition by the hash of the group name (`GroupMetadataManager.partitionFor`):
-//! the absolute value of Java's `String.hashCode`, modulo the number of partitions. Pure.
+//! the absolute value of Java's `String.hashCode`, modulo the number of partitions.
 
 const LETTERS: u64 = 26;
 /// The factor of Java's hash.
@@ -23,7 +23,7 @@ pub(super) fn colocated_group(group: &str) -> String {
     format!("{start}{letters}")
 }
 
-/// `None`: a digit in base 31 is not a letter.
+/// The digits of `sum` in base 31 as letters; `None`: a digit is too large for a letter.
 fn letters(sum: u64) -> Option<String> {
     let digits = (0..LENGTH).rev().map(|power| sum / BASE.pow(power) % BASE);
     let letter = |digit| Some(char::from(b'a' + u8::try_from(digit).ok()?));

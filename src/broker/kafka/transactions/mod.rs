@@ -42,7 +42,7 @@ pub(crate) struct KafkaTransactionalProducers {
     retired: Vec<ProducerHandle>,
     /// Declared after the producers, because their threads use it.
     admin: AdminWorker,
-    /// The known topics that producers may have written to.
+    /// The known topics that producers may have written to, for the check of stuck transactions.
     topics: BTreeSet<String>,
     stuck_transactions: Arc<Mutex<StuckTransactions>>,
     next_stuck_check: Instant,
@@ -172,7 +172,7 @@ impl KafkaTransactionalProducers {
     }
 
     /// Removes events of discarded producers, and updates the records in flight. Keeps failures,
-    /// because the number of a producer that could not be opened is unknown.
+    /// because a producer that could not be opened is not in `producers`.
     fn apply_events(&mut self, events: &mut Vec<(u64, ProducerEvent)>) {
         events.retain(|(number, event)| {
             self.producers.contains_key(number) || matches!(event, ProducerEvent::Failed { .. })

@@ -54,7 +54,7 @@ impl ProducerHandle {
             &identity.transactional_id,
             is_single_record,
         );
-        // The caller has one command in flight; the second place is for the end.
+        // The caller has one command in flight; the second place is a reserve.
         let (commands, command_receiver) = sync_channel(2);
         let (context, identity) = (context.clone(), identity.clone());
         let serve = move |native, stop| {

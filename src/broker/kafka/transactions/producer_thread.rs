@@ -263,7 +263,7 @@ impl ProducerThread {
             .single_record_until
             .is_some_and(|until| until <= Instant::now())
         {
-            return Err(failed("a new producer sends records in batches again"));
+            return Err(failed("single record mode ended: opening a new producer"));
         }
         Ok(self.native.begin_transaction()?)
     }
@@ -307,7 +307,7 @@ impl ProducerThread {
     ) -> Result<(), ExitReason> {
         match self.call(call)? {
             None => Ok(()),
-            Some(error) => Err(failed(format!("cannot abort the transaction: {error}"))),
+            Some(error) => Err(failed(format!("librdkafka demands an abort: {error}"))),
         }
     }
 

@@ -33,16 +33,16 @@ pub(super) struct GroupMember {
     /// The counter of each member, and the time at which it last changed.
     last_changes: BTreeMap<String, (u64, Instant)>,
     owned: BTreeSet<Partition>,
-    /// Streams whose error was reported already.
+    /// Streams whose rejection was reported already.
     reported_streams: BTreeSet<String>,
 }
 
-/// The result of one step.
+/// The result of one [`GroupMember::rebalance`].
 #[derive(Default)]
 pub(super) struct Rebalance {
     pub(super) assigned: Vec<Partition>,
     pub(super) revoked: Vec<Partition>,
-    /// Errors of streams that are missing or cannot be sources. Each is reported once.
+    /// Errors of streams that are missing or cannot be sources. A rejection is reported once.
     pub(super) errors: Vec<Error>,
 }
 

@@ -1,4 +1,4 @@
-//! The source port on NATS: joins the consumer group and runs one reader per assigned partition.
+//! The source port on NATS: joins the consumer group and runs one reader per started partition.
 
 mod consumer_group;
 mod partition_reader;
@@ -39,9 +39,9 @@ pub(crate) struct NatsSource {
     bucket: Rc<KvBucket>,
     group: String,
     reads_schedules: bool,
-    /// The next step of the group. It owns the group member while it runs.
+    /// The next rebalance. The future owns the group member until it ends.
     rebalance: LocalBoxFuture<'static, (Result<Rebalance, Error>, GroupMember)>,
-    /// Time of the last successful step.
+    /// Time of the last successful rebalance.
     last_rebalance: Option<Instant>,
     owned: BTreeSet<Partition>,
     /// The events of all readers, in turn.

@@ -60,7 +60,7 @@ pub(super) struct PartitionReader {
     skipped: u64,
     skipped_from: u64,
     failing_since: Option<Instant>,
-    /// The offset of a message that the stream has and the consumer has not brought.
+    /// The offset of a message that the stream has and the consumer withholds.
     missing_offset: u64,
     /// Number of checks in a row that found this offset missing.
     missing_checks: u32,
@@ -86,7 +86,7 @@ impl PartitionReader {
         }
     }
 
-    /// [`Event::OutOfRange`] is the last event.
+    /// All events of the reader. [`Event::OutOfRange`] is the last one.
     pub(super) fn into_events(self) -> impl Stream<Item = Event> {
         stream::unfold(Some(self), |reader| async move {
             let mut reader = reader?;
@@ -295,10 +295,10 @@ impl PartitionReader {
             tracing::warn!(
                 %partition,
                 next_offset,
-                "the consumer does not bring messages that the stream has: recreating it"
+                "the consumer withholds messages that the stream has: recreating it"
             );
             self.reads_next_directly = true;
-            self.on_failure("its consumers do not bring messages that the stream has");
+            self.on_failure("its consumers withhold messages that the stream has");
         }
     }
 

@@ -13,13 +13,13 @@ use tokio::sync::watch;
 
 pub(super) struct PullConsumer {
     messages: pull::Stream,
-    /// The consumer's own number of the message that it brings next.
+    /// The consumer's sequence of the next message. Another sequence shows a skipped message.
     next_sequence: u64,
     /// Changes when the connection is lost.
     disconnects: watch::Receiver<u64>,
 }
 
-/// A message that a consumer has brought.
+/// A message from a consumer.
 pub(super) struct PulledMessage {
     pub(super) message: Message,
     /// The message's offset.
@@ -41,17 +41,17 @@ impl PullConsumer {
         let context = connection.context().await?;
         let created = context.create_consumer_on_stream(config(filter, from), stream);
         let consumer = created.await.map_err(|error| {
-            let ConsumerErrorKind::JetStream(refusal) = error.kind() else {
+            let ConsumerErrorKind::JetStream(rejection) = error.kind() else {
                 return connection.request_error(&format!("the stream {stream}"), &error);
             };
-            let fix = match refusal.error_code() {
+            let fix = match rejection.error_code() {
                 ErrorCode::MAXIMUM_CONSUMERS_LIMIT => {
                     "; raise max_consumers of the stream, or of the account"
                 }
                 _ => "",
             };
             Error::Rejected(format!(
-                "no consumer of the stream {stream}: {refusal}{fix}"
+                "the stream {stream} rejects a consumer: {rejection}{fix}"
             ))
         })?;
         // The server's `max_request_batch` is a limit of each consumer: it rejects a larger fetch.
@@ -73,8 +73,8 @@ impl PullConsumer {
         })
     }
 
-    /// Waits for the next message. `Err`: the consumer must be replaced, for this reason. Safe to
-    /// drop.
+    /// Waits for the next message. `Err`: the consumer must be replaced, for this reason.
+    /// Cancel-safe.
     pub(super) async fn next(&mut self) -> Result<PulledMessage, String> {
         let pulled = tokio::select! {
             biased;

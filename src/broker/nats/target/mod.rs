@@ -29,7 +29,7 @@ pub(crate) struct NatsTarget {
     in_flight_max: usize,
     /// Records that were accepted and whose report was not returned yet.
     in_flight: usize,
-    /// With `count` it makes the message id of a record that has none of its own.
+    /// The message id of a record that has none of its own is `<name>/<count>`.
     name: String,
     count: u64,
     shared: Arc<Shared>,

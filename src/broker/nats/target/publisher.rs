@@ -141,7 +141,7 @@ impl Publisher {
         let room = NATS_UNACKED_PUBLISHES_MAX
             .saturating_sub(self.pending.len())
             .min(NATS_MESSAGES_PER_TURN_MAX);
-        // The oldest record is acknowledged first.
+        // Only the acknowledgement of the oldest record is watched.
         let oldest = self.pending.values().next();
         let ack_deadline = oldest.map(|record| record.last_sent + NATS_REQUEST_TIMEOUT);
         let ack_timeout = OptionFuture::from(ack_deadline.map(sleep_until));
@@ -273,7 +273,7 @@ impl Publisher {
     /// Fails the overdue records to which only another program replied. Returns whether there were
     /// any.
     fn fail_foreign(&mut self) -> bool {
-        let detail = "what answers is not a stream";
+        let detail = "a program that is not a stream answers on the subject";
         let failure = DeliveryFailure::new(NotDelivered, DeadLetterReason::UnknownTarget, detail);
         self.fail_where(&failure, |record| {
             record.has_foreign_reply && record.last_sent.elapsed() >= NATS_REQUEST_TIMEOUT
@@ -282,7 +282,7 @@ impl Publisher {
 
     /// Fails the records whose delivery timeout has passed. The timer retries them.
     fn fail_expired(&mut self) {
-        let detail = "the stream does not confirm it";
+        let detail = "the stream did not acknowledge it in time";
         let failure = DeliveryFailure::new(MaybeDelivered, DeadLetterReason::TimedOut, detail);
         self.fail_where(&failure, |record| {
             let first_sent = record.first_sent;
@@ -290,7 +290,7 @@ impl Publisher {
         });
     }
 
-    /// Returns whether a record has failed.
+    /// Fails the records that `has_failed` selects. Returns whether there were any.
     fn fail_where(
         &mut self,
         failure: &DeliveryFailure,
