@@ -32,7 +32,7 @@ pub(super) fn empty_if_damaged(read: fjall::Result<Option<Bytes>>) -> fjall::Res
         Err(error) => {
             tracing::error!(
                 error = explain(&error),
-                "the embedded store holds damaged bytes: the run is quarantined"
+                "the embedded store holds damaged bytes: the timer quarantines their run and logs its name"
             );
             Ok(Some(Bytes::new()))
         }
