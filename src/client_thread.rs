@@ -9,11 +9,11 @@ use std::thread::{Builder, JoinHandle};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// A thread that its owner tells to end by other means. Dropping it joins it, blocking.
+/// A thread that its owner must tell to end. A drop blocks until it has ended or is abandoned.
 pub(crate) struct ClientThread {
     /// `None` once joined or abandoned.
     handle: Option<JoinHandle<()>>,
-    /// Disconnected at the end of the thread, for `drop` and for `join`.
+    /// Both channels close at the end of the thread: one for `join_until`, one for `join`.
     ended: Receiver<()>,
     ended_async: Option<oneshot::Receiver<()>>,
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A part that has sent a heartbeat and none since is not alive. Loops send many per second, and
-/// the calls that they wait for have much shorter timeouts.
+/// A part that has sent a heartbeat and none since is not alive. An idle loop sends about
+/// one per second, and the calls that it waits for have much shorter timeouts.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The reason of a part that has not reported yet.

@@ -43,9 +43,9 @@
 //! - **I6** Every buffer has a bound in `limit`.
 //!
 //! The promises G1-G7 to users are in `docs/promises.md`. Some things are absent on purpose: the
-//! ingress never sends to a broker, and no role names a concrete store or broker. No message has a
-//! task, a lock or a store call of its own, and a log line only for an audit or an error. Only
-//! `clock` reads the time of day.
+//! ingress never sends to a broker, and only `role` and `command` name concrete stores and brokers.
+//! No message has a task, a lock or a store call of its own, and a log line only for an audit or an
+//! error. Only `clock` reads the time of day.
 //!
 //! ## Threads
 //! `TaskGroup` starts every loop of the service on a thread of its own: see the table in

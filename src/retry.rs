@@ -6,8 +6,8 @@ use crate::store::Error;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// The delay before the next attempt: `first` after the first failure, doubled with each of the
-/// earlier `failures`, and never more than `max`.
+/// The delay before the next attempt: `first`, doubled for each of the `failures` before the last
+/// one, and at most `max`.
 pub(crate) fn backoff(first: Duration, max: Duration, failures: u32) -> Duration {
     first.saturating_mul(1 << failures.min(30)).min(max)
 }
@@ -24,7 +24,7 @@ pub(crate) async fn until_store_answers<T>(
 ) -> Result<Option<T>, Error> {
     let mut failures = 0;
     loop {
-        // safe to drop because the caller promises that the call is
+        // Safe to drop: the caller promises that the call is.
         let outcome = tokio::select! {
             biased;
             () = give_up.cancelled() => return Ok(None),
@@ -42,7 +42,7 @@ pub(crate) async fn until_store_answers<T>(
         }
         let delay = backoff(STORE_RETRY_DELAY_MIN, STORE_RETRY_DELAY_MAX, failures);
         failures += 1;
-        // safe to drop because neither branch changes anything
+        // Safe to drop: neither arm changes anything.
         tokio::select! {
             biased;
             () = give_up.cancelled() => return Ok(None),

@@ -1,9 +1,8 @@
-//! `TaskGroup`: starts the process' role threads, and joins them.
+//! `TaskGroup`: starts the threads of a process, and waits for their end.
 //!
-//! Each thread has a name and its own runtime. The first one that fails stops all others, and those
-//! that do not end in time are named. Adapters start their client threads themselves
-//! (`broker/client_thread`, `store/embedded`); the clippy bans in `.clippy.toml` hold all other
-//! code to this.
+//! Each thread has a name and its own runtime. The first one that fails stops all others. The group
+//! names threads that do not end in time. Adapters start their client threads with `client_thread`.
+//! The clippy bans in `.clippy.toml` hold all other code to this.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
 //! Authentication of requests: by a token (`Authorization: Bearer ...`), by a client certificate,
-//! or both. Without either, every request is answered. The probes are always answered.
+//! or both. If neither is set, every request is answered. Probes always are.
 
 use super::error_response;
 use super::tls::ClientInfo;

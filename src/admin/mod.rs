@@ -25,7 +25,7 @@ pub(crate) use tls::{Tls, TlsError};
 use tokio::sync::mpsc;
 
 /// A stopping endpoint waits this long for its responses, then closes the connections.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+const RESPONSES_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Renders the metrics in the Prometheus text format.
 pub(crate) type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
@@ -150,7 +150,7 @@ pub(crate) async fn serve(
     };
     let overdue = async {
         stop.cancelled().await;
-        tokio::time::sleep(DRAIN_TIMEOUT).await;
+        tokio::time::sleep(RESPONSES_TIMEOUT).await;
     };
     // Safe to drop: the endpoint ends with either arm.
     tokio::select! {

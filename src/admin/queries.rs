@@ -1,6 +1,6 @@
 //! `/pending` and `/ledger`: counts of waiting and finished messages, for commands beside a service
-//! that owns its store. A thread of its own answers, so that a slow query delays no probe. The
-//! queue is bounded, and each query has a timeout.
+//! that owns the embedded store. A thread of its own answers, so that a slow query delays no probe.
+//! The queue is bounded, and each query has a timeout.
 
 use super::{error_response, json_response};
 use crate::clock::Clock;

@@ -1,6 +1,6 @@
 //! The admin endpoint over TLS. A client certificate is optional in the handshake, because probes
-//! have none; one that the configured authority did not sign ends the connection. `auth` decides
-//! which requests need it.
+//! have none. One that no configured authority signed ends the connection. `auth` decides which
+//! requests need a certificate.
 
 use crate::limit::{ADMIN_HANDSHAKE_TIMEOUT, ADMIN_HANDSHAKES_MAX};
 use axum::extract::connect_info::Connected;
@@ -103,8 +103,8 @@ fn unusable_file(key: &'static str, path: &Path, error: &dyn Display) -> TlsErro
 type PendingHandshake =
     Pin<Box<dyn Future<Output = Option<(TlsStream<TcpStream>, SocketAddr)>> + Send>>;
 
-/// Accepts connections whose TLS handshake is complete. A slow handshake delays no other
-/// connection, and their number is bounded.
+/// Returns connections after their TLS handshake. A slow handshake delays no other connection, and
+/// their number is bounded.
 pub(super) struct TlsListener {
     listener: TcpListener,
     acceptor: TlsAcceptor,
@@ -138,8 +138,8 @@ impl Listener for TlsListener {
     }
 }
 
-/// `None` if it is not TLS, the certificate is not accepted, or the handshake takes too long. Logs
-/// nothing, because any client could fill the log.
+/// `None` if the client speaks no TLS, has an invalid certificate, or is too slow. Logs nothing,
+/// because any client could fill the log.
 async fn finish_handshake(
     handshake: Accept<TcpStream>,
     address: SocketAddr,

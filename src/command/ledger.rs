@@ -2,7 +2,7 @@
 //! balance.
 
 use super::page::{Page, Table, Tone, print};
-use super::pending::{Source, json, unknown_route};
+use super::pending::{QueryClient, json, unknown_route};
 use super::{Outcome, run};
 use crate::cli::LedgerArgs;
 use crate::config::Config;
@@ -22,16 +22,15 @@ const HEAD: [&str; 9] = [
     "PENDING",
     "DIFFERENCE",
 ];
-const MISSING: &str = "missing: accepted, and neither there nor accounted for. See PostdateLedgerDoesNotBalance in docs/runbook.md.";
-const SURPLUS: &str =
-    "more than were accepted came to an end. See PostdateLedgerDoesNotBalance in docs/runbook.md.";
-const UNSURE: &str = "(?) The store lost data, or a timer its lease, or another version was at work: exact again once nothing of the shard is pending.";
+const MISSING: &str = "missing: accepted, but neither pending nor finished. See PostdateLedgerDoesNotBalance in docs/runbook.md.";
+const SURPLUS: &str = "too many: more were finished than accepted. See PostdateLedgerDoesNotBalance in docs/runbook.md.";
+const UNSURE: &str = "(?) The store lost data, a timer lost its lease, or another version wrote to the shard. The ledger is exact again when no message is pending.";
 
 /// Prints the ledger of each shard. Fails if a ledger does not balance.
 pub(crate) fn ledger(config: &Config, ledger: &LedgerArgs) -> Result<Outcome> {
     run(async {
         let route = ledger.route.as_deref();
-        let report = Source::open(config).await?.ledgers(route).await?;
+        let report = QueryClient::open(config).await?.ledgers(route).await?;
         if let Some(route) = route.filter(|_| report.shards.is_empty())
             && !config.routes.contains_key(route)
         {
@@ -77,7 +76,7 @@ fn text(report: &LedgerReport, page: &Page) -> String {
         text += &format!("\n{}\n", page.paint(Tone::Bad, &line));
     }
     if report.shards.iter().any(|shard| shard.sum.is_uncertain) {
-        text += &format!("\n{}\n", page.paint(Tone::Odd, UNSURE));
+        text += &format!("\n{}\n", page.paint(Tone::Warning, UNSURE));
     }
     text
 }

@@ -28,7 +28,7 @@ pub(crate) enum Tone {
     Strong,
     Faint,
     Good,
-    Odd,
+    Warning,
     Bad,
     Bar,
 }
@@ -66,7 +66,7 @@ impl Page {
             Tone::Strong => "1",
             Tone::Faint => "2",
             Tone::Good => "32",
-            Tone::Odd => "33",
+            Tone::Warning => "33",
             Tone::Bad => "31",
             Tone::Bar => "36",
         };

@@ -47,15 +47,15 @@ pub(crate) fn reset(config: &Config, reset: &ResetArgs) -> Result<()> {
         );
         let windows = duplicate_windows(config, &config.routes[&reset.route]).await;
         let windows = windows.context(
-            "nothing was erased, for it is not known how long the streams of the targets know what they have",
+            "nothing was erased: cannot read the duplicate windows of the target streams",
         )?;
         store.erase(&shards).await?;
         let count = shards.len();
         print(&format!(
-            "{topic}: what was kept of {count} partitions is erased.\n"
+            "{topic}: erased the stored state of {count} partitions.\n"
         ))?;
-        outlast(&windows, reset.no_wait).await?;
-        print("Start the service: it reads them from their first retained records.\n")
+        wait_for_windows(&windows, reset.no_wait).await?;
+        print("Start the service: it reads them from the first retained records.\n")
     })
 }
 
@@ -85,26 +85,24 @@ async fn duplicate_windows(config: &Config, route: &Route) -> Result<Vec<(String
     Ok(windows)
 }
 
-/// Waits until every window has passed. With `ends_at_once`, only prints the time until which to
-/// wait.
-async fn outlast(windows: &[(String, Timestamp)], ends_at_once: bool) -> Result<()> {
+/// Waits until every window has passed. With `no_wait`, only prints when that is.
+async fn wait_for_windows(windows: &[(String, Timestamp)], no_wait: bool) -> Result<()> {
     let now = WallClock.now();
     let Some((stream, until)) = windows.iter().max_by_key(|(_, until)| *until) else {
         return Ok(());
     };
     let (left, until) = (until.since(now), until.to_rfc3339());
-    let why = format!(
-        "until then the stream {stream} drops what bears the id of a message that it has, as new ones of the topic do"
-    );
+    let why =
+        format!("until then the stream {stream} drops new messages that have the ids of old ones");
     if left.is_zero() {
         return Ok(());
     }
-    if ends_at_once {
+    if no_wait {
         return print(&format!(
             "Do not start the service before {until}: {why}.\n"
         ));
     }
-    let hint = "--no-wait leaves the waiting to you";
+    let hint = "--no-wait only prints this time";
     print(&format!("Waiting until {until}: {why} ({hint}).\n"))?;
     tokio::time::sleep(left).await;
     Ok(())

@@ -1,9 +1,9 @@
 //! `postdate send`: sends one delayed message or a cancel as an ordinary producer does.
 //!
-//! It refuses records that the service would refuse, using the same parser.
+//! It rejects records that the service would reject, using the same parser.
 
 use super::page::{Page, Tone, print};
-use super::pending::{Source, json};
+use super::pending::{QueryClient, json};
 use super::{Outcome, Refused, run};
 use crate::broker::{DeliveryFailure, FailureKind, OutgoingRecord, SendResult, Target};
 use crate::cli::SendArgs;
@@ -161,7 +161,7 @@ async fn partition(config: &Config, send: &SendArgs, topic: &str) -> (Option<i32
         return (send.partition, None);
     };
     let find = async {
-        Source::open(config)
+        QueryClient::open(config)
             .await?
             .find(id, Some(&send.route))
             .await
@@ -177,7 +177,7 @@ async fn partition(config: &Config, send: &SendArgs, topic: &str) -> (Option<i32
             return (
                 None,
                 Some(format!(
-                    "where the id {id} waits could not be looked up, so the record went where its key leads: {why}"
+                    "cannot look up the partition of id {id}, so the key chose the partition: {why}"
                 )),
             );
         }
@@ -186,11 +186,11 @@ async fn partition(config: &Config, send: &SendArgs, topic: &str) -> (Option<i32
     let note = match partitions[..] {
         [partition] => return (Some(partition), None),
         [] if send.cancel => {
-            format!("nothing waits under the id {id} now: the cancel went where its key leads")
+            format!("no message waits with id {id} now: the key chose the partition of the cancel")
         }
         [] => return (None, None),
         _ => format!(
-            "messages wait under the id {id} on partitions {partitions:?}: choose with --partition, else the key does"
+            "messages with id {id} wait on partitions {partitions:?}, so the key chose one: --partition chooses another"
         ),
     };
     (None, Some(note))
@@ -240,7 +240,7 @@ fn draft(
             ParsedRecord::Cancel { .. } => None,
             ParsedRecord::Rejected(rejection) => {
                 return Err(Refused(format!(
-                    "not sent, for the service would make a dead letter of it ({}): {}",
+                    "not sent, because the service would dead-letter it ({}): {}",
                     rejection.reason.code(),
                     rejection.detail
                 )));
@@ -332,7 +332,7 @@ async fn deliver(
     };
     let sent = match target.send(&record, 0) {
         SendResult::Accepted => reported(&mut *target, &health).await?,
-        SendResult::QueueFull => bail!("not sent: the client takes nothing"),
+        SendResult::QueueFull => bail!("not sent: the queue of the client is full"),
         SendResult::Failed(failure) => Err(failure),
     };
     target.close().await;
@@ -343,10 +343,10 @@ async fn deliver(
     match kind {
         FailureKind::Rejected => bail!("not sent: {name} refuses it for {topic}: {detail}"),
         FailureKind::NotDelivered => {
-            bail!("not sent: {name} does not take it for {topic} now: {detail}")
+            bail!("not sent: {name} does not accept it for {topic} now: {detail}")
         }
         FailureKind::MaybeDelivered | FailureKind::ClientFailed => bail!(
-            "{name} has not confirmed it within {} s: {detail}. It may have arrived all the same: look before you send it again",
+            "{name} has not confirmed it within {} s: {detail}. It may have arrived: look before you send it again",
             COMMAND_DELIVERY_TIMEOUT.as_secs()
         ),
     }
@@ -401,12 +401,12 @@ fn text(receipt: &Receipt, now: Timestamp, page: &Page) -> String {
     }
     let mut text = page.fields(&fields);
     if is_cancel {
-        text += "It holds if the message still waits on this partition when the service reads it; what is being delivered is not stopped.\n";
+        text += "The service cancels the message if it still waits on this partition. A delivery that has begun is not stopped.\n";
     }
     if due.is_some_and(Timestamp::is_suspicious_due) {
         let hint =
             "The due time lies before the year 2000: --at takes milliseconds, not seconds.\n";
-        text += &page.paint(Tone::Odd, hint);
+        text += &page.paint(Tone::Warning, hint);
     }
     text
 }

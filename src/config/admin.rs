@@ -74,7 +74,7 @@ impl Admin {
     }
 }
 
-/// A token must be a header value: no request could send another one. Sixteen random characters
+/// A token must be a valid header value, or no request could send it. Sixteen random characters
 /// cannot be guessed; more than 1024 do not fit into a header.
 fn is_token(token: &Secret) -> bool {
     let token = token.expose();

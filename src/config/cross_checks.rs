@@ -1,5 +1,5 @@
 //! Checks how options fit together: references to clusters, delivery loops, and pairs of options.
-//! Each value is already possible by itself.
+//! The sections check each value by itself.
 
 use super::check::At;
 use super::decode::nearest;
@@ -97,7 +97,7 @@ fn check_template(route: &Route, at: &At<'_>) {
     }
 }
 
-/// A message must have a target; no target may be read by a route, or receive the dead letters.
+/// A message needs a target, which no route may read and which must not take dead letters.
 fn check_targets(config: &Config, route: &Route, at: &At<'_>) {
     let patterns = route.allow.as_deref().unwrap_or_default();
     if route.target.is_none() && patterns.is_empty() {

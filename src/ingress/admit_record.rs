@@ -1,4 +1,4 @@
-//! Turns one record into a message of its shard, into a change of an id, or into nothing.
+//! Turns one record into a message of its shard, a cancel of a message id, or nothing.
 
 use super::partition::AssignedPartition;
 use crate::limit::{CLOCK_SKEW_MAX, RECORD_BYTES_MAX};
@@ -52,7 +52,7 @@ pub(super) fn admit_record(
         metric.timestamp_ahead.increment(1);
     }
     let position = Cursor::new(due, record.offset);
-    // A rebuild skips what was delivered.
+    // A rebuild skips delivered messages.
     if partition.delivered.covers(position) {
         return;
     }

@@ -58,7 +58,7 @@ impl AppendBatch {
         }
     }
 
-    /// Encodes the messages into runs, one per slice, and empties the batch.
+    /// Encodes the messages into runs, and empties the batch. Hours with few messages share a run.
     pub(crate) fn build_runs(
         &mut self,
         builder: &mut RunBuilder,

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `read_loop` | [`Ingress`]: source events, appends, commits, shutdown |
 //! | `partition` | the state of one assigned partition |
-//! | `admit_record` | one record becomes a message, a change of an id, or nothing |
+//! | `admit_record` | one record becomes a message, a cancel of a message id, or nothing |
 //! | `batch` | messages that are not in a run yet |
 //! | `appender` | the loop that calls the store |
 //! | `open_shards` | opening the shards of assigned partitions |

@@ -76,7 +76,7 @@ impl Ingress {
             new_shard(shard, info, committed.as_ref())
         });
         let opened = find_or_create(&*self.ports.store, new_shards.collect()).await?;
-        // First for all shards, because only the first answer tells that a shard was created.
+        // Before any step that can fail: a repeated call answers `Existing` instead of `Created`.
         for ((id, info), opened) in due.iter().zip(&infos).zip(&opened) {
             let Some(partition) = self.partitions.get_mut(id) else {
                 continue;

@@ -170,7 +170,7 @@ impl AssignedPartition {
         self.linger = self.linger.min((spare / 8).max(APPEND_LINGER_MIN));
     }
 
-    /// Sets the gauge of the offsets between the reader and the partition's end, if the end is
+    /// Sets the gauge of the offsets from the next append to the partition's end, if the end is
     /// known.
     pub(super) fn report_lag(&self, end: Option<Offset>) {
         if let Some(end) = end.filter(|_| self.is_reading()) {
@@ -249,7 +249,7 @@ impl AssignedPartition {
     /// has them, its full state is not read, which costs the store more: see the benchmark `idle`.
     pub(super) fn idle_positions(&self, now: Instant) -> Option<(Watermark, Progress)> {
         let (watermark, delivered, since) = self.idle_at?;
-        // Positions do not show deleted runs.
+        // Deleting a run changes no position, so sometimes read the full state.
         let is_recent = now < since + 10 * OFFSET_COMMIT_INTERVAL;
         let is_idle = self.is_fully_stored() && self.append_from == watermark;
         (is_recent && is_idle).then_some((watermark, delivered))

@@ -26,8 +26,8 @@ pub(crate) struct Ingress {
     pub(super) last_epoch: u64,
     pub(super) next_check_at: Instant,
     pub(super) commit_unchanged_at: Instant,
-    /// The source rejected a call and has assigned no partition since.
-    source_rejected: bool,
+    /// The source returned an error and has assigned no partition since.
+    source_failed: bool,
     pub(super) stop: CancellationToken,
 }
 
@@ -43,7 +43,7 @@ impl Ingress {
             last_epoch: 0,
             next_check_at: now,
             commit_unchanged_at: now + IDLE_OFFSET_COMMIT_INTERVAL,
-            source_rejected: false,
+            source_failed: false,
             stop: CancellationToken::new(),
         }
     }
@@ -131,7 +131,7 @@ impl Ingress {
                 }
             }
             Err(error) if error.is_transient() => {
-                self.source_rejected = true;
+                self.source_failed = true;
                 self.ports.health.source.set_not_ready(error.to_string());
                 tokio::time::sleep(SHARD_OPEN_RETRY_DELAY).await;
             }
@@ -141,16 +141,16 @@ impl Ingress {
     }
 
     /// An empty assignment means that the group has no partition for this process, which is then
-    /// ready. It does not clear an earlier rejection of a topic.
+    /// ready. It does not clear an earlier error of the source.
     fn on_assigned(&mut self, partitions: Vec<Partition>, now: Instant) {
-        self.source_rejected &= partitions.is_empty();
+        self.source_failed &= partitions.is_empty();
         for partition in partitions {
             tracing::info!(route = %self.options.route, %partition, "partition assigned");
             let shard = ShardId::new(self.options.route.clone(), partition.clone());
             let assigned = AssignedPartition::new(&self.options.deployment, shard, now);
             self.partitions.insert(partition, assigned);
         }
-        if !self.source_rejected {
+        if !self.source_failed {
             self.ports.health.source.set_ready();
         }
     }
@@ -161,7 +161,7 @@ impl Ingress {
             self.ports.source.stop(&partition);
             self.partitions.remove(&partition);
         }
-        if self.partitions.is_empty() && !self.source_rejected {
+        if self.partitions.is_empty() && !self.source_failed {
             self.ports.health.source.set_not_ready(
                 "all partitions were revoked; waiting for the consumer group to assign them again",
             );
@@ -188,7 +188,7 @@ impl Ingress {
     }
 
     /// Acts on an append result or a store check. Returns the commit to make.
-    pub(super) fn follow(
+    pub(super) fn take_step(
         &mut self,
         id: &Partition,
         next: NextStep,
@@ -251,7 +251,7 @@ impl Ingress {
         };
         let next = partition.on_append_result(result.to, result.outcome);
         let reason = "an append found another watermark in the store";
-        let _no_commit = self.follow(&result.shard.partition, next, reason);
+        let _no_commit = self.take_step(&result.shard.partition, next, reason);
         if let Appended::Done { cancelled, missed } = result.outcome {
             let metric = &self.ports.metric;
             metric.stored.increment(result.messages);

@@ -1,5 +1,5 @@
-//! Reads the stored state of all shards at an interval. This finds a store that lost data although
-//! nothing is appended, and gives the positions to commit.
+//! Reads the stored state of all shards at an interval. This notices that the store lost data
+//! even while nothing is appended, and gives the positions to commit.
 
 use super::partition::NextStep;
 use super::read_loop::Ingress;
@@ -39,7 +39,7 @@ impl Ingress {
             let next = state.map_or(NextStep::Reopen, |state| {
                 partition.on_state(&state, commit_unchanged, wall, now)
             });
-            commits.extend(self.follow(&id, next, "the watermark in the store changed"));
+            commits.extend(self.take_step(&id, next, "the watermark in the store changed"));
         }
         if commit_unchanged {
             self.commit_unchanged_at = Instant::now() + IDLE_OFFSET_COMMIT_INTERVAL;
@@ -48,8 +48,8 @@ impl Ingress {
         Ok(())
     }
 
-    /// Reads the state of all partitions that are read, except idle ones whose positions are
-    /// unchanged. `None` for a shard that the store does not know.
+    /// Reads the state of all partitions that are read; without `all`, not of idle ones whose
+    /// positions are unchanged. `None` for a shard that the store does not know.
     async fn read_states(
         &self,
         all: bool,

@@ -8,7 +8,7 @@ pub(crate) const QUERY_SHARDS_PER_CALL_MAX: usize = 500;
 pub(crate) const REPORT_SHARDS_MAX: usize = 10_000;
 /// Hours that a report lists; the sums contain the rest.
 pub(crate) const REPORT_HOURS_MAX: usize = 10_000;
-/// Queries that the admin endpoint runs at the same time.
+/// Queries that wait for the thread that answers them, one after the other.
 pub(crate) const ADMIN_QUERIES_MAX: usize = 4;
 /// Timeout of a query to the admin endpoint.
 pub(crate) const ADMIN_QUERY_TIMEOUT: Duration = Duration::from_secs(20);

@@ -10,7 +10,7 @@ pub(crate) const APPEND_LINGER_MAX: Duration = Duration::from_millis(500);
 pub(crate) const SHARD_APPENDS_IN_FLIGHT_MAX: usize = 4;
 /// Appends queued between the ingress loop and its appender thread.
 pub(crate) const APPEND_QUEUE_MAX: usize = 16;
-/// Bytes of unsealed batches of all shards at which an ingress stops reading.
+/// Bytes of the batches of all shards at which an ingress stops reading.
 pub(crate) const INGRESS_BUFFER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Interval of offset commits while offsets move, and of watermark checks of idle shards.
 pub(crate) const OFFSET_COMMIT_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,5 +22,5 @@ pub(crate) const DUE_SOON_WITHIN: Duration = Duration::from_secs(300);
 pub(crate) const SHARD_OPEN_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Wait before a stopped shard, which needs an operator, is checked again.
 pub(crate) const STOPPED_SHARD_RETRY_DELAY: Duration = Duration::from_secs(10);
-/// Hints about appended shards, queued from the ingresses of a process to its timer.
+/// Hints about appended shards, queued for the timer of a process, or for other processes.
 pub(crate) const HINT_QUEUE_MAX: usize = 1_024;

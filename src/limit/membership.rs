@@ -17,7 +17,7 @@ pub(crate) const HANDOVER_ACQUIRE_DURATION: Duration = Duration::from_secs(6);
 pub(crate) const ACQUIRES_PER_TURN_MAX: usize = 64;
 /// Interval of attempts for unassigned shards: all workers learn of new partitions before.
 pub(crate) const UNASSIGNED_ACQUIRE_INTERVAL: Duration = Duration::from_secs(30);
-/// Shards that a worker hands over at the same time, unless [`HANDOVERS_DIVISOR`] allows more.
+/// Shards that a worker hands over at the same time, or a tenth of all handovers if it is more.
 pub(crate) const HANDOVERS_MAX: usize = 4;
 /// A handover waits this long for in-flight messages before it is postponed.
 pub(crate) const HANDOVER_TIMEOUT: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ pub(crate) const RECORD_HEADER_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of key, headers and payload of one record; a larger record becomes a dead letter. The
 /// record and the batch around it must fit into a run.
 pub(crate) const RECORD_BYTES_MAX: usize = RUN_BYTES_MAX - 2 * BATCH_BYTES_MAX;
-/// Messages of one append batch of a shard; each slice of a batch becomes a run.
+/// Messages of one append batch of a shard.
 pub(crate) const BATCH_MESSAGES_MAX: usize = 16_384;
 /// Bytes of one append batch before compression; its last record may exceed it.
 pub(crate) const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;

@@ -13,7 +13,7 @@ pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(6);
 pub(crate) const FINAL_COMMIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout of the last store call of a stopping process. Leases expire without it.
 pub(crate) const FINAL_STORE_CALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// When a process that has not stopped exits with an error: one of its loops hangs.
+/// After this time a process that has not stopped exits with an error: one of its loops hangs.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(9_500);
 /// Draining, the last store call and the end of the broker clients fit into the shutdown, and that
 /// into the promised ten seconds.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Lead of a claim over the store's clock: the default of `timer.max_clock_skew`.
+/// Difference of two clocks that is tolerated; the default of `timer.max_clock_skew`.
 pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(2);
 /// Runs that the tail of a shard holds. A timer further behind loads the shard again.
 pub(crate) const TAIL_RUNS_MAX: usize = 2_000;
@@ -14,7 +14,7 @@ pub(crate) const SCAN_KEYS_PER_STEP: usize = 1_000;
 pub(crate) const ADVANCE_DELETES_MAX: usize = 512;
 /// Cancelled positions that one advance removes; the next advance removes the rest.
 pub(crate) const CANCELLED_REMOVALS_MAX: usize = 4_096;
-/// Scripts in one Redis pipeline.
+/// Appends in one call of the appender, and in one Redis pipeline.
 pub(crate) const APPENDS_PER_PIPELINE_MAX: usize = 8;
 /// First wait before a call to an unreachable store is repeated. It doubles.
 pub(crate) const STORE_RETRY_DELAY_MIN: Duration = Duration::from_millis(20);

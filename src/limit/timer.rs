@@ -68,8 +68,8 @@ const _: () = assert!(CLAIM_INTERVAL.as_millis() < DELIVERED_WRITE_DELAY.as_mill
 pub(crate) const CATCH_UP_LATENESS_MIN: Duration = Duration::from_secs(1);
 /// Late messages are claimed in portions that the catch-up rate allows for this time.
 pub(crate) const CATCH_UP_CLAIM_SPAN: Duration = Duration::from_millis(50);
-/// First wait before a record is sent again to a dead-letter target or source that failed. Wait
-/// before another look at a condition whose end is not announced.
+/// First wait before a record is sent again to a dead-letter target or source that failed. Also the
+/// wait before a condition is checked again whose change sends no event.
 pub(crate) const RESEND_DELAY_MIN: Duration = Duration::from_millis(200);
 /// Longest wait before a record is sent again to a dead-letter target or source that failed.
 pub(crate) const RESEND_DELAY_MAX: Duration = Duration::from_secs(10);

@@ -105,7 +105,7 @@ instruments! {
     DUE_SOON "postdate_due_soon_messages" Kind::Gauge, ["route", "topic", "partition"]
         "Messages of a shard that are overdue or due within five minutes, estimated from counts per minute and hour. 0 in processes that do not read the partition."
     INGRESS_LAG "postdate_ingress_lag_messages" Kind::Gauge, ["route", "topic", "partition"]
-        "Records of a partition that are not read yet: its last known end minus the read position. 0 in processes that do not read the partition."
+        "Records of a partition that are not sent to the store yet: its last known end minus the start of the next append. 0 in processes that do not read the partition."
     QUARANTINED "postdate_quarantined_messages" Kind::Gauge, ["route", "topic", "partition"]
         "Messages in the quarantined runs of a shard. 0 in processes that do not read the partition."
     STORED_BYTES "postdate_stored_bytes" Kind::Gauge, ["route", "topic", "partition"]

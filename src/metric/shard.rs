@@ -74,7 +74,7 @@ impl ShardGauges {
         }
     }
 
-    /// Sets the number of records that were not read yet.
+    /// Sets the number of records that were not sent to the store yet.
     pub(crate) fn set_ingress_lag(&self, records: u64) {
         self.ingress_lag.set(records as f64);
     }

@@ -3,13 +3,13 @@
 use super::{Counter, Histogram, STORE_ERRORS, STORE_LATENCY_SECONDS};
 use std::time::Duration;
 
-/// A call of the store port. `ALL` has the values of the label `operation`.
+/// A call of the store port. The public label `operation` keeps older names of some calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Open,
     Append,
     State,
-    Glance,
+    Positions,
     Acquire,
     Renew,
     Release,
@@ -18,9 +18,9 @@ pub(crate) enum Operation {
     Tail,
     Advance,
     Quarantine,
-    Rewrite,
-    Enrol,
-    Resign,
+    ReplaceRuns,
+    HeartbeatWorker,
+    RemoveWorker,
     Erase,
 }
 
@@ -29,7 +29,7 @@ impl Operation {
         (Self::Open, "open"),
         (Self::Append, "append"),
         (Self::State, "state"),
-        (Self::Glance, "glance"),
+        (Self::Positions, "glance"),
         (Self::Acquire, "acquire"),
         (Self::Renew, "renew"),
         (Self::Release, "release"),
@@ -38,9 +38,9 @@ impl Operation {
         (Self::Tail, "tail"),
         (Self::Advance, "advance"),
         (Self::Quarantine, "quarantine"),
-        (Self::Rewrite, "rewrite"),
-        (Self::Enrol, "enrol"),
-        (Self::Resign, "resign"),
+        (Self::ReplaceRuns, "rewrite"),
+        (Self::HeartbeatWorker, "enrol"),
+        (Self::RemoveWorker, "resign"),
         (Self::Erase, "erase"),
     ];
 }

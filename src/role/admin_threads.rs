@@ -50,7 +50,7 @@ pub(super) fn start(
     Ok(())
 }
 
-/// Renders all metrics, and updates those of the process before.
+/// Updates the metrics of the process, then renders all metrics.
 fn render_metrics(wiring: &Wiring, telemetry: &Telemetry) -> admin::RenderMetrics {
     let process = metric::ProcessMetrics::new(WallClock.now());
     let health = wiring.health.clone();

@@ -11,8 +11,8 @@ use crate::task::{StopToken, TaskGroup};
 use anyhow::Result;
 use tokio::sync::mpsc;
 
-/// Starts the thread, if other processes share the store. Returns where an ingress sends its hints.
-/// `process` is a random number that no other process has.
+/// Starts the thread, if other processes can share the store. Returns where an ingress sends its
+/// hints. `process` is a random number that no other process has.
 pub(super) fn start(
     group: &mut TaskGroup,
     wiring: &Wiring,

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `admin_threads` | `admin`, `queries` |
 //! | `trace_thread` | `traces`, if traces are configured |
-//! | `hints` | `hints`, if other processes share the store |
+//! | `hints` | `hints`, if other processes can share the store |
 //! | `ingress_threads` | `ingress-<route>`, `appender-<route>` |
 //! | `timer_threads` | `timer`, `loader`, `compactor` |
 //!

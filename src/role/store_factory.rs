@@ -41,7 +41,7 @@ impl StoreFactory {
         })
     }
 
-    /// The notifier of a store that several processes share. `process` is the random id of this
+    /// The notifier of a store that several processes can share. `process` is the random id of this
     /// one.
     pub(crate) fn notifier(&self, process: u64) -> Result<Option<Box<dyn Notifier + Send>>> {
         Ok(match self {

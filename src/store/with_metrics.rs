@@ -56,7 +56,7 @@ impl<S: ShardStore> ShardStore for WithMetrics<S> {
     }
 
     async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
-        self.timed(Operation::Glance, self.store.positions(shards))
+        self.timed(Operation::Positions, self.store.positions(shards))
             .await
     }
 
@@ -84,7 +84,7 @@ impl<S: ShardStore> ShardStore for WithMetrics<S> {
     }
 
     async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error> {
-        self.timed(Operation::Rewrite, self.store.replace_runs(requests))
+        self.timed(Operation::ReplaceRuns, self.store.replace_runs(requests))
             .await
     }
 }
@@ -115,14 +115,14 @@ impl<S: Membership> Membership for WithMetrics<S> {
         length: Duration,
     ) -> Result<Vec<LiveWorker>, Error> {
         self.timed(
-            Operation::Enrol,
+            Operation::HeartbeatWorker,
             self.store.heartbeat_worker(worker, length),
         )
         .await
     }
 
     async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {
-        self.timed(Operation::Resign, self.store.remove_worker(worker))
+        self.timed(Operation::RemoveWorker, self.store.remove_worker(worker))
             .await
     }
 }

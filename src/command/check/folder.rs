@@ -18,8 +18,8 @@ pub(super) fn judge(folder: &FolderDescription) -> Vec<Finding> {
         }
     });
     if let Some(format) = &folder.foreign_format {
-        let found = format!("`{format}` is not what this version reads and writes");
-        let fix = "let the version that wrote it deliver what waits there, or set store.embedded.path to a new folder";
+        let found = format!("this version cannot read the format `{format}`");
+        let fix = "let the version that wrote it deliver the waiting messages, or set store.embedded.path to a new folder";
         findings.push(Finding::fail("format", found, fix));
     }
     findings.push(room(folder.free));
@@ -34,8 +34,8 @@ fn usage(folder: &FolderDescription) -> Finding {
     };
     let found = match &folder.used {
         FolderUse::OwnedByOther(owner) => return warn(format!("{path} belongs to user {owner}")),
-        FolderUse::Unreadable(why) => return warn(format!("{path} cannot be looked into: {why}")),
-        FolderUse::Absent => format!("{path} is not there yet: `postdate run` makes it"),
+        FolderUse::Unreadable(why) => return warn(format!("cannot read {path}: {why}")),
+        FolderUse::Absent => format!("{path} does not exist yet: `postdate run` creates it"),
         FolderUse::Free => format!("{path} holds a store, and no process uses it"),
         FolderUse::InUse(Some(id)) => format!("{path} is in use by process {id}: a service runs"),
         FolderUse::InUse(None) => format!("{path} is in use: a service runs"),
@@ -50,12 +50,12 @@ fn room(free: Option<u64>) -> Finding {
     };
     let shown = size(free);
     if free < EMBEDDED_DISK_RESERVE_BYTES {
-        let found = format!("{shown}: the last {reserve} are left alone, so nothing new is stored");
-        let fix = "free disk; what waits is delivered all the same";
+        let found = format!("{shown}: the store keeps {reserve} free, so it stores nothing new");
+        let fix = "free disk space; waiting messages are still delivered";
         Finding::fail("free disk", found, fix)
     } else if free < FREE_LOW {
         let found = format!("{shown}: below {reserve} nothing new is stored");
-        let fix = "free disk, or set store.embedded.path to a larger one";
+        let fix = "free disk space, or set store.embedded.path to a larger one";
         Finding::warn("free disk", found, fix)
     } else {
         Finding::ok("free disk", shown)
@@ -69,13 +69,11 @@ pub(super) fn left_behind(path: &str, waits: Option<u64>) -> Option<Finding> {
         Some(0) => return None,
         Some(count) => {
             let messages = several(count, "message");
-            format!("{messages} in {path}, of which this store knows nothing")
+            format!("{messages} in {path}, which this configuration does not use")
         }
-        None => format!(
-            "a service uses the folder {path}, and what waits there does not wait in this store"
-        ),
+        None => format!("a service uses the folder {path}, and its messages are not in this store"),
     };
-    let fix = "drain it (run it with its own store until nothing waits), or stop it and let this store be filled again from the log, and remove the folder then: docs/stores.md";
+    let fix = "run a service with that folder until nothing waits; or stop it, let this store be rebuilt from the source, and remove the folder: docs/stores.md";
     Some(Finding::warn("another store", found, fix))
 }
 

@@ -9,7 +9,7 @@ mod text;
 mod waiting;
 
 use super::page::{Page, print};
-use super::pending::{Source, json};
+use super::pending::{QueryClient, json};
 use super::{Outcome, run};
 use crate::broker;
 use crate::broker::inspection::{Finding, TopicRole, TopicUse, Verdict};
@@ -193,7 +193,7 @@ async fn check_store(config: &Config) -> Vec<(String, Vec<Finding>)> {
 }
 
 async fn report(config: &Config) -> Result<PendingReport> {
-    let report = async { Source::open(config).await?.report(None).await };
+    let report = async { QueryClient::open(config).await?.report(None).await };
     let report = tokio::time::timeout(CHECK_TIMEOUT, report).await;
     report.unwrap_or_else(|_| anyhow::bail!(no_answer()))
 }

@@ -41,7 +41,7 @@ fn version(redis: &RedisDescription) -> Finding {
     if major.is_some_and(|major: u32| major >= VERSION_MIN) {
         return Finding::ok("version", version);
     }
-    let found = format!("{version}: its scripts cannot be told to run on a full Redis");
+    let found = format!("{version}: it cannot run the scripts while its memory is full");
     Finding::fail(
         "version",
         found,
@@ -55,7 +55,7 @@ fn kind(redis: &RedisDescription) -> Option<Finding> {
         (found, "give it a single Redis server")
     } else if redis.is_replica {
         let fix = "give store.redis.url the address of its master";
-        ("a replica, which takes no writes", fix)
+        ("a replica, which accepts no writes", fix)
     } else {
         return None;
     };
@@ -85,10 +85,8 @@ fn scripts(redis: &RedisDescription) -> Finding {
 fn memory(redis: &RedisDescription) -> Finding {
     let used = redis.used_memory.map_or_else(|| "?".to_owned(), size);
     let Some(max) = redis.memory_max.filter(|max| *max > 0) else {
-        let found = format!(
-            "not set, {used} used: Redis takes what the machine has, and is killed when there is no more"
-        );
-        let fix = "set maxmemory (`CONFIG SET maxmemory 4gb`, and in redis.conf) below what the machine has: a full Redis still delivers";
+        let found = format!("not set, {used} used: Redis grows until the system kills it");
+        let fix = "set maxmemory (`CONFIG SET maxmemory 4gb`, and in redis.conf) below the machine's memory: a full Redis still delivers";
         return Finding::warn("maxmemory", found, fix);
     };
     let found = format!("{used} of {} used", size(max));
@@ -96,7 +94,7 @@ fn memory(redis: &RedisDescription) -> Finding {
     if used.saturating_mul(100) < max.saturating_mul(MEMORY_HIGH_PERCENT) {
         return Finding::ok("maxmemory", found);
     }
-    let fix = "raise maxmemory; `postdate pending` tells what waits there";
+    let fix = "raise maxmemory; `postdate pending` shows the waiting messages";
     Finding::warn(
         "maxmemory",
         format!("{found}: when it is full, nothing new is stored"),
@@ -109,7 +107,7 @@ fn persistence(redis: &RedisDescription) -> Finding {
     if redis.aof_enabled == Some(true) {
         return match redis.appendfsync.as_deref() {
             Some("no") => warn(
-                "appendonly yes, appendfsync no: a machine that fails takes half a minute of writes along, which are read again",
+                "appendonly yes, appendfsync no: a machine failure loses half a minute of writes, which are read again from the sources",
                 "set appendfsync everysec",
             ),
             Some(fsync) => Finding::ok(
@@ -120,12 +118,12 @@ fn persistence(redis: &RedisDescription) -> Finding {
         };
     }
     let found = match redis.save.as_deref() {
-        None => "no append-only file; whether there are snapshots is not shown to this user",
+        None => "no append-only file; this user may not see whether there are snapshots",
         Some("") => {
-            "none: a restart of Redis is a loss of all that waits, which is read again as far as the sources retain it"
+            "none: a restart of Redis loses all waiting messages, which are read again if the sources retain them"
         }
         Some(_) => {
-            "snapshots only: a restart loses what was stored since the last one, and duplicates what was delivered since"
+            "snapshots only: a restart loses messages that were stored since the last one, and repeats those that were delivered since"
         }
     };
     warn(
@@ -135,7 +133,7 @@ fn persistence(redis: &RedisDescription) -> Finding {
 }
 
 fn replicas(redis: &RedisDescription) -> Finding {
-    let none = "none: if its machine is lost, all that waits is read again from the sources";
+    let none = "none: if its machine is lost, all waiting messages are read again from the sources";
     let count = redis.replicas.filter(|count| *count > 0);
     let found = count.map_or_else(|| none.to_owned(), |count| several(count, "replica"));
     Finding::ok("replicas", found)
@@ -147,12 +145,12 @@ fn clock(redis: &RedisDescription, skew_max: Duration) -> Finding {
     let sure = off.saturating_sub(redis.round_trip + Duration::from_millis(1));
     let limit = format!("timer.max_clock_skew is {}", length(skew_max));
     if sure.is_zero() {
-        return Finding::ok("clock", format!("as this machine's; {limit}"));
+        return Finding::ok("clock", format!("same as this machine's; {limit}"));
     }
     let is_behind = redis.clock_ahead_ms < 0;
     let side = if is_behind { "behind" } else { "ahead of" };
     let found = format!("Redis is {} {side} this machine; {limit}", length(off));
-    let fix = "mend the clock synchronisation (`chronyc tracking`) of whichever is wrong";
+    let fix = "repair the clock synchronisation (`chronyc tracking`) of the machine that is wrong";
     if sure > skew_max {
         let found = format!("{found}: this process would not be ready");
         Finding::fail("clock", found, fix)

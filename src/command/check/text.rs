@@ -19,7 +19,7 @@ pub(super) fn document(document: &Document, page: &Page) -> String {
         }
         let (word, tone) = match item.finding.verdict {
             Verdict::Ok => ("ok  ", Tone::Good),
-            Verdict::Warn => ("warn", Tone::Odd),
+            Verdict::Warn => ("warn", Tone::Warning),
             Verdict::Fail => ("fail", Tone::Bad),
         };
         let (word, subject) = (page.paint(tone, word), &item.finding.subject);
@@ -32,7 +32,7 @@ pub(super) fn document(document: &Document, page: &Page) -> String {
     }
     let tone = match (document.fail, document.warn) {
         (0, 0) => Tone::Good,
-        (0, _) => Tone::Odd,
+        (0, _) => Tone::Warning,
         _ => Tone::Bad,
     };
     let warnings = several(document.warn as u64, "warning");

@@ -10,7 +10,7 @@ pub(super) fn judge(found: &Result<PendingReport, String>) -> Vec<Finding> {
     let report = match found {
         Ok(report) => report,
         Err(error) => {
-            let fix = "if a service has the store to itself, give the configuration that it runs with; then `postdate pending` tells more";
+            let fix = "if a service owns the store, give the configuration that it runs with; `postdate pending` shows the details";
             return vec![Finding::warn(
                 "messages",
                 format!("not known: {error}"),
@@ -32,7 +32,7 @@ pub(super) fn judge(found: &Result<PendingReport, String>) -> Vec<Finding> {
             Finding::ok(subject, "no longer in the configuration, and nothing waits under it")
         } else {
             let found = format!(
-                "{} under it, which the configuration no longer has: nobody delivers them",
+                "{} of a route that the configuration no longer has: they are not delivered",
                 several(waits, "message")
             );
             let fix = format!(
@@ -62,7 +62,7 @@ fn removed_topics(report: &PendingReport) -> Vec<Finding> {
     let finding = |((route, topic), count): ((&str, &str), u64)| {
         let messages = several(count, "message");
         let found = format!(
-            "{messages} of a topic that route {route} no longer reads: nobody delivers them"
+            "{messages} of a topic that route {route} no longer reads: they are not delivered"
         );
         let fix = format!("add it to route.{route}.source.topics again until nothing waits");
         Finding::warn(format!("topic {topic}"), found, fix)

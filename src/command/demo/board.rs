@@ -13,7 +13,7 @@ pub(super) enum Phase {
     Sending {
         since: Timestamp,
     },
-    /// Nothing more is sent. Messages still wait.
+    /// The demo sends no more messages. Some still wait.
     Finishing,
     Over,
 }
@@ -40,7 +40,7 @@ pub(super) struct Board {
     /// Lines that are not printed yet.
     pub(super) lines: Vec<String>,
     /// The latest problem of the broker.
-    pub(super) trouble: Option<String>,
+    pub(super) last_problem: Option<String>,
 }
 
 /// A record that the demo read.
@@ -71,13 +71,13 @@ impl Board {
             lateness: Vec::new(),
             latest: VecDeque::new(),
             lines: Vec::new(),
-            trouble: None,
+            last_problem: None,
         }
     }
 
     pub(super) fn begin(&mut self, now: Timestamp) {
         if self.phase == Phase::Starting {
-            (self.phase, self.trouble) = (Phase::Sending { since: now }, None);
+            (self.phase, self.last_problem) = (Phase::Sending { since: now }, None);
         }
     }
 
@@ -91,7 +91,7 @@ impl Board {
     }
 
     /// Handles a quit request: the first stops sending, the second ends the demo.
-    pub(super) fn hurry(&mut self, now: Timestamp) {
+    pub(super) fn on_quit(&mut self, now: Timestamp) {
         match self.phase {
             Phase::Sending { .. } => self.finish(now),
             _ => self.end(now),
@@ -119,14 +119,14 @@ impl Board {
     /// The broker refused a message.
     pub(super) fn refuse(&mut self, number: u64, why: String) {
         self.refused += u64::from(self.waiting.remove(&number).is_some());
-        self.worry(why);
+        self.report_problem(why);
     }
 
     /// Prints a problem of the broker once.
-    pub(super) fn worry(&mut self, why: String) {
-        if self.trouble.as_ref() != Some(&why) {
+    pub(super) fn report_problem(&mut self, why: String) {
+        if self.last_problem.as_ref() != Some(&why) {
             self.print(format!("({why})"));
-            self.trouble = Some(why);
+            self.last_problem = Some(why);
         }
     }
 
@@ -292,7 +292,7 @@ pub(super) mod tests {
         let mut board = board();
         board.begin(at(0));
         board.send(at(1_000));
-        board.hurry(at(100));
+        board.on_quit(at(100));
         board.step(at(10_999));
         assert_eq!(board.phase, Phase::Finishing);
         board.step(at(11_000));
@@ -309,7 +309,7 @@ pub(super) mod tests {
         let mut board = board();
         board.begin(at(0));
         board.send(at(1_000));
-        (0..2).for_each(|_| board.hurry(at(100)));
+        (0..2).for_each(|_| board.on_quit(at(100)));
         assert_eq!((board.phase, board.lost()), (Phase::Over, 0));
         assert!(!board.is_well());
     }

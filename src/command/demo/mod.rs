@@ -32,7 +32,7 @@ use traffic::Traffic;
 /// Runs the demo. Fails unless every message arrived exactly once and not early.
 pub(crate) fn demo(demo: &DemoArgs) -> Result<()> {
     let random = StdRng::try_from_rng(&mut SysRng);
-    let mut random = random.context("the system has no randomness to give")?;
+    let mut random = random.context("cannot read random bytes from the operating system")?;
     let run = format!("{:08x}", random.random::<u32>());
     let scene = Scene::open(demo, &run)?;
     let mut traffic = Traffic {
@@ -51,9 +51,9 @@ fn show(demo: &DemoArgs, traffic: &mut Traffic<'_>) -> Result<()> {
     let scene = traffic.scene;
     say(&text::introduction(scene))?;
     if !scene.is_own && !demo.yes && std::io::stdin().is_terminal() {
-        say("\nEnter begins, Ctrl-C leaves everything as it is: ")?;
+        say("\nPress Enter to begin, or Ctrl-C to change nothing: ")?;
         let read = std::io::stdin().lock().read_line(&mut String::new())?;
-        ensure!(read > 0, "not begun");
+        ensure!(read > 0, "not started: there was no confirmation");
     }
     let draws = !demo.plain && Screen::is_possible();
     let mut config = scene.config.clone();
@@ -71,7 +71,7 @@ fn show(demo: &DemoArgs, traffic: &mut Traffic<'_>) -> Result<()> {
         let silent = || "the broker did not answer in time".to_owned();
         bail!(
             "nothing was sent: {}",
-            board.trouble.take().unwrap_or_else(silent)
+            board.last_problem.take().unwrap_or_else(silent)
         );
     }
     ensure!(

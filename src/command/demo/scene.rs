@@ -76,10 +76,9 @@ impl Scene {
         let scene = Self::of(config, route)?;
         let (name, route) = (&scene.route, scene.route());
         if [route.source.kind, route.target_kind()].contains(&BrokerKind::Nats) {
-            let problem = format!(
-                "of a configuration the demo shows Kafka only, and route {name} has to do with NATS"
-            );
-            let fix = "choose a route from Kafka to Kafka, show NATS by --nats URL, or send to this one by postdate send";
+            let problem =
+                format!("route {name} uses NATS, and with --config the demo supports Kafka only");
+            let fix = "choose a route from Kafka to Kafka, use --nats URL, or send to this route with `postdate send`";
             return Err(Error::for_option("--route", problem, fix));
         }
         Ok(scene)
@@ -91,7 +90,11 @@ impl Scene {
         let route = &config.routes[&name];
         let Some(target) = &route.target else {
             let problem = format!("route {name} has no default target");
-            return Err(Error::for_option("--route", problem, "choose one that has"));
+            return Err(Error::for_option(
+                "--route",
+                problem,
+                "choose a route that has one",
+            ));
         };
         let kafka = config.kafka.get(&route.source.cluster);
         let mut watched = vec![target.name.clone()];
@@ -127,7 +130,7 @@ impl Scene {
 
 fn folder() -> Result<TempDir> {
     let folder = tempfile::Builder::new().prefix("postdate-demo-").tempdir();
-    folder.context("no temporary folder can be made")
+    folder.context("cannot create a temporary folder")
 }
 
 /// Removes logins from the addresses, which are printed.

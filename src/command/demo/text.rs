@@ -32,7 +32,7 @@ needs a real one, and `make up` starts one.",
         ),
         BrokerKind::Nats => (
             format!("The whole service in this one process, on the NATS server at\n{address}."),
-            "At the end the stream that holds the messages is taken away, and nothing stays
+            "At the end the demo deletes the stream with the messages, and nothing stays
 on the server.",
         ),
     };
@@ -327,7 +327,7 @@ mod tests {
         let command = format!("nats pub -J -H postdate-after:5s -s 127.0.0.1:4222 {source} hi");
         assert!(text.lines().any(|line| line == command), "{text}");
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
-        assert!(text.contains("taken away"), "{text}");
+        assert!(text.contains("deletes the stream"), "{text}");
     }
 
     #[test]

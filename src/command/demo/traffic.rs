@@ -86,7 +86,7 @@ impl Traffic<'_> {
                 // A second failure to wait for signals ends the demo, like a second signal.
                 _ = &mut quit => {
                     quit = Box::pin(quit_signal());
-                    self.board.hurry(WallClock.now());
+                    self.board.on_quit(WallClock.now());
                 }
                 _ = tick.tick() => {
                     if std::mem::take(&mut draws) {
@@ -195,7 +195,7 @@ impl Traffic<'_> {
         if !error.is_transient() {
             return Err(error);
         }
-        self.board.worry(error.to_string());
+        self.board.report_problem(error.to_string());
         Ok(())
     }
 
@@ -204,7 +204,7 @@ impl Traffic<'_> {
         let (now, board) = (WallClock.now(), &mut self.board);
         let lines = std::mem::take(&mut board.lines);
         if let Some(screen) = screen {
-            (0..screen.quit_keys()?).for_each(|_| board.hurry(now));
+            (0..screen.quit_keys()?).for_each(|_| board.on_quit(now));
             board.step(now);
             let picture = text::picture(board, self.scene, now, &screen.page);
             return Ok(screen.draw(&lines, &picture)?);

@@ -1,6 +1,6 @@
 //! `postdate pending`: shows the waiting messages, or finds one by its id.
 
-mod source;
+mod query_client;
 mod text;
 
 use super::page::{Page, print};
@@ -8,16 +8,16 @@ use super::{Outcome, Refused, run};
 use crate::cli::PendingArgs;
 use crate::config::Config;
 use anyhow::Result;
-pub(super) use source::Source;
+pub(super) use query_client::QueryClient;
 pub(super) use text::shards_of_removed_topics;
 
 /// Prints a report of the waiting messages, or the place of one message.
 pub(crate) fn pending(config: &Config, pending: &PendingArgs) -> Result<Outcome> {
     run(async {
-        let source = Source::open(config).await?;
+        let client = QueryClient::open(config).await?;
         let (page, route) = (Page::of_stdout(), pending.route.as_deref());
         let (text, outcome) = if let Some(id) = &pending.id {
-            let search = source.find(id, route).await?;
+            let search = client.find(id, route).await?;
             let is_found = !search.found.is_empty();
             let text = match pending.json {
                 true => json(&search)?,
@@ -32,7 +32,7 @@ pub(crate) fn pending(config: &Config, pending: &PendingArgs) -> Result<Outcome>
                 },
             )
         } else {
-            let report = source.report(route).await?;
+            let report = client.report(route).await?;
             if report.routes.is_empty() {
                 let route = route.unwrap_or_default();
                 return Err(unknown_route(

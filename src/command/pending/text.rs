@@ -49,7 +49,7 @@ fn table(report: &PendingReport, page: &Page) -> String {
         true => name,
         false => format!("{name} (!)"),
     };
-    let tone = |tone, is_configured| if is_configured { tone } else { Tone::Odd };
+    let tone = |tone, is_configured| if is_configured { tone } else { Tone::Warning };
     for route in &report.routes {
         let holds = |shard: &&PendingShard| {
             let waits = shard.amount.messages + shard.amount.quarantined;
@@ -131,7 +131,7 @@ fn unconfigured(report: &PendingReport, page: &Page) -> String {
         return String::new();
     }
     let text = format!("(!) {}: {UNCONFIGURED}", names.join(", "));
-    format!("\n{}\n", page.paint(Tone::Odd, &text))
+    format!("\n{}\n", page.paint(Tone::Warning, &text))
 }
 
 /// One line of the chart: label and number of messages.

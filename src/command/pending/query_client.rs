@@ -1,5 +1,4 @@
-//! Finds where to query waiting messages: in the store, or from the service that holds an exclusive
-//! store.
+//! Queries waiting messages in the store, or asks the service that owns an embedded store.
 
 use crate::clock::{Clock, WallClock};
 use crate::config::{self, Admin, Config, Secret};
@@ -25,14 +24,14 @@ use std::rc::Rc;
 use std::time::Duration;
 use url::form_urlencoded::Serializer;
 
-/// The origin of the answers.
-pub(in crate::command) enum Source {
+/// Answers queries.
+pub(in crate::command) enum QueryClient {
     Store(Rc<dyn StoreQuery>, QueryContext),
-    /// A service uses the folder. Ask it at its admin address.
+    /// A service uses the folder, and answers at its admin address.
     Service(Admin, QueryContext),
 }
 
-impl Source {
+impl QueryClient {
     pub(in crate::command) async fn open(config: &Config) -> Result<Self> {
         let mut context = query_context(config);
         if let config::Store::Embedded(embedded) = &config.store {
@@ -49,8 +48,8 @@ impl Source {
                     return Ok(Self::Service(config.admin.clone(), context));
                 }
                 FolderUse::OwnedByOther(owner) => bail!(
-                    "{} belongs to user {owner}, and no service uses it: run this as that user, for what another one leaves in it would \
-                     lock its service out",
+                    "{} belongs to user {owner}, and no service uses it: run this as that user, because files of \
+                     another user would lock its service out",
                     context.store
                 ),
             }
@@ -113,15 +112,15 @@ async fn ask<T: DeserializeOwned>(
 ) -> Result<T> {
     let (store, address) = (&context.store, reachable(admin.listen));
     let other_version =
-        "the answer is not of this version: use the `postdate` that the service runs";
+        "cannot read the answer: use the version of `postdate` that the service runs";
     let answer = async {
         let body = get(admin, address, path, query).await?;
         serde_json::from_slice::<serde_json::Value>(&body).context(other_version)
     };
     let answer = answer.await.with_context(|| {
         format!(
-            "only the service that has the store to itself ({store}) can tell, and is asked at {address} (admin.listen): does it run, \
-             and with this configuration?"
+            "cannot ask the service that owns the store ({store}) at {address} (admin.listen): check that it runs, \
+             with this configuration"
         )
     })?;
     let deployment = &answer["deployment"];
@@ -143,7 +142,7 @@ async fn get(
 ) -> Result<Vec<u8>> {
     ensure!(
         admin.certificate.is_none(),
-        "it speaks TLS (admin.certificate), and this command does not: ask it by curl, at https://{address}{path}"
+        "it speaks TLS (admin.certificate), and this command does not: use curl with https://{address}{path}"
     );
     let mut line = Serializer::new(String::new());
     line.extend_pairs(
@@ -165,13 +164,13 @@ async fn get(
         anyhow::Ok((status, body.to_bytes().to_vec()))
     };
     // Slightly longer than the service's own timeout, so that its error arrives first.
-    let patience = ADMIN_QUERY_TIMEOUT + Duration::from_secs(2);
-    let (status, body) = tokio::time::timeout(patience, answer).await??;
+    let timeout = ADMIN_QUERY_TIMEOUT + Duration::from_secs(2);
+    let (status, body) = tokio::time::timeout(timeout, answer).await??;
     match status {
         200 => Ok(body),
-        401 => bail!("it asks for another token than admin.token of this configuration"),
+        401 => bail!("it requires another token than admin.token of this configuration"),
         404 => {
-            bail!("what answers there knows no {path}: it is another program, or an older postdate")
+            bail!("it does not know {path}: it is another program, or an older postdate")
         }
         _ => bail!("it answers {status}: {}", error_of(&body)),
     }
@@ -182,7 +181,7 @@ fn error_of(body: &[u8]) -> String {
     let document: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     document
         .and_then(|document| Some(document.get("error")?.as_str()?.to_owned()))
-        .unwrap_or_else(|| "it does not say why".to_owned())
+        .unwrap_or_else(|| "it gives no reason".to_owned())
 }
 
 /// A store query for a folder that does not exist yet. It always finds nothing.
