@@ -283,6 +283,7 @@ pub(super) fn first_position_after(due: Timestamp) -> Cursor {
 mod tests {
     use super::*;
     use crate::store::AppendEpoch;
+    use crate::testing::fault_injection::{self, InjectedFault};
     use crate::timer::load::MemoryBudget;
     use crate::timer::run_replacement::known_replacements;
     use crate::timer::shard::ShardState;
@@ -358,6 +359,11 @@ mod tests {
                 );
             }
         }
+        let faults = [InjectedFault::IgnoreRefilledRollback];
+        assert!(
+            !fault_injection::with(faults, || reloads(&mut listed(known), 262, refilled, true)),
+            "only the lineage shows that the store was refilled"
+        );
         let mut state = listed(known);
         assert!(!reloads(&mut state, 300, taken_over, false));
         assert!(!reloads(&mut state, 300, taken_over, false));
