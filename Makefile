@@ -9,8 +9,9 @@
 #   WAITING                waiting messages of `make bench STAGES=deep`, default 10000000
 #   WORKLOAD               file that describes your messages for `make bench`; example: integration/bench/workload.toml
 #   RUNS                   runs of `make bench`, default 1; with several, medians are printed
-#   BROKER BROKERS MODE SEED REPORT
-#                          for `make chaos`: kafka or nats; 1 or 3 Kafka brokers; at-least-once or exactly-once; seed; report file
+#   BROKER BROKERS MODE FAULTS SEED REPORT
+#                          for `make chaos`: kafka or nats; 1 or 3 Kafka brokers; at-least-once or exactly-once; the part that all
+#                          faults hit (timers, ingresses, redis or broker); seed; report file
 #   DEPENDENCIES           `once`: `make image-check` compiles third-party crates for the first build only
 #   TEST                   part of a test name, for `make integration`
 
@@ -66,7 +67,7 @@ bench: servers ## measure the service beside a plain copy and rivals, in one run
 	cargo bench --bench figures -- $(COUNT) $(STAGES) $(if $(WORKLOAD),workload=$(WORKLOAD)) $(if $(WAITING),waiting=$(WAITING)) $(if $(RUNS),runs=$(RUNS))
 
 chaos: servers ## run a fleet under load while processes and servers are killed; FOR=30m BROKER=nats BROKERS=3 MODE=exactly-once
-	cargo bench --bench chaos -- $(if $(FOR),for=$(FOR)) $(if $(BROKER),broker=$(BROKER)) $(if $(BROKERS),brokers=$(BROKERS)) $(if $(MODE),mode=$(MODE)) $(if $(SEED),seed=$(SEED)) $(if $(REPORT),report=$(REPORT))
+	cargo bench --bench chaos -- $(if $(FOR),for=$(FOR)) $(if $(BROKER),broker=$(BROKER)) $(if $(BROKERS),brokers=$(BROKERS)) $(if $(MODE),mode=$(MODE)) $(if $(FAULTS),faults=$(FAULTS)) $(if $(SEED),seed=$(SEED)) $(if $(REPORT),report=$(REPORT))
 
 kube: servers ## test the Helm chart on a real Kubernetes control plane; the first build takes ten minutes or more
 	@integration/deploy/tools.sh cluster

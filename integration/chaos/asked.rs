@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::fault::Subject;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     AtLeastOnce,
@@ -43,6 +45,8 @@ pub(crate) struct Asked {
     pub(crate) mode: Mode,
     /// Messages per second.
     pub(crate) rate: u32,
+    /// The part of the system that all faults hit. Without it, faults hit all parts.
+    pub(crate) faults: Option<Subject>,
     pub(crate) seed: u64,
     pub(crate) report: Option<PathBuf>,
 }
@@ -55,6 +59,7 @@ impl Asked {
             brokers: 1,
             mode: Mode::AtLeastOnce,
             rate: 500,
+            faults: None,
             seed: 1,
             report: None,
         };
@@ -62,7 +67,7 @@ impl Asked {
         for word in words.filter(|word| word != "--bench") {
             let wrong = || {
                 format!(
-                    "{word}: write for=30m, broker=kafka or broker=nats, brokers=1 or brokers=3, mode=at-least-once or mode=exactly-once, rate=500, seed=7, or \
+                    "{word}: write for=30m, broker=kafka or broker=nats, brokers=1 or brokers=3, mode=at-least-once or mode=exactly-once, rate=500, faults=broker, seed=7, or \
                      report=FILE"
                 )
             };
@@ -86,6 +91,15 @@ impl Asked {
                         .ok()
                         .filter(|rate| (1..=5_000).contains(rate))
                         .ok_or_else(wrong)?;
+                }
+                "faults" => {
+                    asked.faults = Some(match value {
+                        "timers" => Subject::Timers,
+                        "ingresses" => Subject::Ingresses,
+                        "redis" => Subject::Redis,
+                        "broker" => Subject::Broker,
+                        _ => return Err(wrong()),
+                    });
                 }
                 "seed" => asked.seed = value.parse().map_err(|_| wrong())?,
                 "report" => asked.report = Some(value.into()),

@@ -55,9 +55,14 @@ impl Fault {
         Self::StopBroker,
     ];
 
-    /// Picks one fault, or sometimes two that hit different subjects.
-    pub(crate) fn some(random: &mut StdRng) -> Vec<Self> {
-        let mut pick = || Self::ALL[random.random_range(0..Self::ALL.len())];
+    /// Picks one fault, or sometimes two that hit different subjects. With `only`, each fault hits
+    /// this subject.
+    pub(crate) fn some(random: &mut StdRng, only: Option<Subject>) -> Vec<Self> {
+        let faults: Vec<Self> = Self::ALL
+            .into_iter()
+            .filter(|fault| only.is_none_or(|subject| fault.subjects() == [subject]))
+            .collect();
+        let mut pick = || faults[random.random_range(0..faults.len())];
         let (first, second) = (pick(), pick());
         let apart = first
             .subjects()

@@ -6,7 +6,8 @@
 //! The run then stops all faults, waits until every message arrived, and prints a report.
 //!
 //! Arguments: `for=30m` (also `s`, `h`), `broker=kafka|nats`, `brokers=1|3`,
-//! `mode=at-least-once|exactly-once`, `rate=500` (messages per second), `seed=7`, `report=FILE`.
+//! `mode=at-least-once|exactly-once`, `rate=500` (messages per second), `faults=broker` (only faults of
+//! this part: timers, ingresses, redis or broker), `seed=7`, `report=FILE`.
 //! The exit code is 1 if a promise was broken.
 //! The same seed injects the same faults, but they hit the processes at different points of their
 //! work.

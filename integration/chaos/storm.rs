@@ -252,7 +252,8 @@ impl Storm {
     fn strike(&mut self) {
         self.fleet.look_after();
         let told = self.fleet.possible_duplicates();
-        let (faults, began) = (Fault::some(&mut self.random), Instant::now());
+        let faults = Fault::some(&mut self.random, self.asked.faults);
+        let began = Instant::now();
         let start = now_ms();
         let victims: BTreeMap<_, _> = faults
             .iter()
