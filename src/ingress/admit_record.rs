@@ -123,7 +123,7 @@ mod tests {
         }
     }
 
-    /// DeadLetterReason, detail, key length, and presence of the payload of the stored message.
+    /// Reason, detail, key length, and presence of the payload of the stored message.
     fn stored(
         key: &[u8],
         payload: &[u8],

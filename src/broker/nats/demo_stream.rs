@@ -9,67 +9,44 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Config;
 use std::time::Duration;
 
-/// A stream that the demo created. [`DemoStream::delete`] removes it; dropping does not.
-pub(crate) struct DemoStream {
-    cluster: Cluster,
-    stream: String,
-}
-
-impl DemoStream {
-    /// Creates the stream. Its messages expire, in case the stream is never deleted.
-    pub(crate) async fn create(
-        cluster: Cluster,
-        stream: &str,
-        subjects: String,
-    ) -> Result<Self, Error> {
-        let config = Config {
-            name: stream.to_owned(),
-            subjects: vec![subjects],
-            // Twice the longest demo.
-            max_age: Duration::from_secs(2 * 3_600),
-            ..Config::default()
-        };
-        let create = async |context: Context| {
-            context.create_stream(config).await.map_err(|error| {
-                let reason = error_chain(&error);
-                Error::Rejected(format!("the stream {stream} cannot be created: {reason}"))
-            })
-        };
-        with_jetstream(&cluster, create).await?;
-        let stream = stream.to_owned();
-        Ok(Self { cluster, stream })
-    }
-
-    /// Deletes the stream, and the KV bucket of the demo's deployment.
-    pub(crate) async fn delete(self) -> Result<(), Error> {
-        let Self { cluster, stream } = self;
-        let bucket = kv::bucket_name(&cluster.deployment);
-        let failed = |what: String, reason: String| {
-            Error::Unavailable(format!("{what} was not deleted: {reason}"))
-        };
-        let delete = async |context: Context| {
-            let deleted = context.delete_stream(&stream).await;
-            deleted.map_err(|error| failed(format!("the stream {stream}"), error_chain(&error)))?;
-            let deleted = context.delete_key_value(&bucket).await;
-            deleted.map_err(|error| failed(format!("the bucket {bucket}"), error_chain(&error)))
-        };
-        with_jetstream(&cluster, delete).await.map(|_| ())
-    }
-}
-
-async fn with_jetstream<T>(
-    cluster: &Cluster,
-    call: impl AsyncFnOnce(Context) -> Result<T, Error>,
-) -> Result<T, Error> {
-    let connection = Connection::new(cluster, Health::new().register("demo"));
-    let called = async { call(connection.context().await?).await };
-    let silent = |_| {
-        Err(Error::Unavailable(format!(
-            "nats.{} does not answer",
-            cluster.name
-        )))
+/// Creates a stream. Its messages expire after twice the longest demo, if it is never deleted.
+pub(crate) async fn create_demo_stream(cluster: &Cluster, id: &str) -> Result<(), Error> {
+    let config = Config {
+        name: format!("DEMO_{id}"),
+        subjects: vec![format!("demo.{id}.>")],
+        max_age: Duration::from_secs(2 * 3_600),
+        ..Config::default()
     };
-    tokio::time::timeout(NATS_REQUEST_TIMEOUT + NATS_CLOSE_TIMEOUT, called)
-        .await
-        .unwrap_or_else(silent)
+    let create = async |context: Context| {
+        let created = context.create_stream(config).await;
+        created.map(|_| ()).map_err(|error| error_chain(&error))
+    };
+    with_jetstream(cluster, "the demo's stream was not created", create).await
+}
+
+/// Deletes the stream, and the KV bucket of the demo's deployment.
+pub(crate) async fn delete_demo_stream(cluster: &Cluster, name: &str) -> Result<(), Error> {
+    let bucket = kv::bucket_name(&cluster.deployment);
+    let delete = async |context: Context| {
+        let deleted = context.delete_stream(name).await;
+        deleted.map_err(|error| error_chain(&error))?;
+        let deleted = context.delete_key_value(&bucket).await;
+        deleted.map(|_| ()).map_err(|error| error_chain(&error))
+    };
+    let failure = format!("the stream {name} or the bucket {bucket} was not deleted");
+    with_jetstream(cluster, &failure, delete).await
+}
+
+async fn with_jetstream(
+    cluster: &Cluster,
+    failure: &str,
+    call: impl AsyncFnOnce(Context) -> Result<(), String>,
+) -> Result<(), Error> {
+    let connection = Connection::new(cluster, Health::new().register("demo"));
+    let called = async {
+        let called = call(connection.context().await?).await;
+        called.map_err(|reason| Error::Rejected(format!("{failure}: {reason}")))
+    };
+    let called = tokio::time::timeout(NATS_REQUEST_TIMEOUT + NATS_CLOSE_TIMEOUT, called).await;
+    called.unwrap_or_else(|_| Err(Error::Unavailable(format!("{failure}: no answer"))))
 }

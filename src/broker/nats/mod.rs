@@ -19,7 +19,7 @@ mod target;
 pub(crate) use catalog::NatsCatalog;
 #[cfg(feature = "test-support")]
 pub use contract::{nats_contract, nats_outage_contract};
-pub(crate) use demo_stream::DemoStream;
+pub(crate) use demo_stream::{create_demo_stream, delete_demo_stream};
 pub(crate) use source::{NatsSource, SourceOptions};
 use stream_info::StreamInfo;
 pub(crate) use target::NatsTarget;

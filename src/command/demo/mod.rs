@@ -1,33 +1,32 @@
-//! `postdate demo`: runs the whole service in one process, sends delayed messages and watches their
-//! deliveries.
-//!
-//! | file | duty |
-//! |---|---|
-//! | `scene` | chooses temporary brokers, a NATS stream, or a given configuration |
-//! | `traffic` | the loop that sends, watches and shows messages |
-//! | `board` | phase of the demo, and counts of its messages |
-//! | `screen` | the terminal while a picture is shown |
-//! | `text` | introduction, picture, lines, summary |
+//! `postdate demo`: runs the whole service, sends delayed messages and watches their deliveries.
 
 mod board;
 mod scene;
 mod screen;
 mod text;
-mod traffic;
 
+use crate::broker::{Error, Event, OutgoingRecord, SendResult, Source, Target};
 use crate::cli::DemoArgs;
 use crate::clock::{Clock as _, WallClock};
-use crate::role::Service;
+use crate::health::Health;
+use crate::limit::{DEMO_IN_FLIGHT_MAX, DEMO_TEXT_BYTES_MAX, DEMO_TICK_INTERVAL};
+use crate::model::header_name::{DUE, ERROR_DETAIL};
+use crate::model::{Dialects, Headers, Partition, Record, Timestamp};
+use crate::role::{Cluster, Service, SourceOptions, TargetOptions, TargetPurpose};
 use crate::telemetry::Telemetry;
-use anyhow::{Context, Result, bail, ensure};
-use board::Board;
-use rand::RngExt;
-use rand::SeedableRng;
+use anyhow::{Context, Result, ensure};
+use board::{Board, Phase};
 use rand::rngs::{StdRng, SysRng};
+use rand::{RngExt, SeedableRng};
 use scene::Scene;
 use screen::Screen;
 use std::io::{BufRead, IsTerminal, Write};
-use traffic::Traffic;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+/// Header that marks the demo's messages: `<run>/<number>`.
+const HEADER: &str = "demo";
 
 /// Runs the demo. Fails unless every message arrived exactly once and not early.
 pub(crate) fn demo(demo: &DemoArgs) -> Result<()> {
@@ -43,8 +42,7 @@ pub(crate) fn demo(demo: &DemoArgs) -> Result<()> {
         board: Board::new(WallClock.now()),
         unstarted: Vec::new(),
     };
-    let shown = show(demo, &mut traffic);
-    shown.and(scene.close())
+    show(demo, &mut traffic).and(scene.close())
 }
 
 fn show(demo: &DemoArgs, traffic: &mut Traffic<'_>) -> Result<()> {
@@ -65,24 +63,246 @@ fn show(demo: &DemoArgs, traffic: &mut Traffic<'_>) -> Result<()> {
     let mut ended = Ok(());
     let served = service.run_until(async { ended = traffic.serve(draws).await });
     served.and(ended)?;
-    let board = &mut traffic.board;
+    let board = &traffic.board;
     say(&text::summary(board))?;
-    if board.sent == 0 {
-        let silent = || "the broker did not answer in time".to_owned();
-        bail!(
-            "nothing was sent: {}",
-            board.last_problem.take().unwrap_or_else(silent)
-        );
-    }
-    ensure!(
-        board.is_well(),
-        "not every message that was sent has arrived exactly once and in time"
-    );
-    Ok(())
+    let failure = "not every message that was sent has arrived exactly once and in time";
+    board.is_well().then_some(()).context(failure)
 }
 
 fn say(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.context("cannot write to standard output")
+}
+
+struct Traffic<'a> {
+    scene: &'a Scene,
+    run: String,
+    random: StdRng,
+    length: Duration,
+    board: Board,
+    /// Assigned partitions without a position.
+    unstarted: Vec<Partition>,
+}
+
+impl Traffic<'_> {
+    /// Runs until all messages arrived, a timeout passed, or the user quits.
+    async fn serve(&mut self, draws: bool) -> Result<()> {
+        let (config, route) = (&self.scene.config, &self.scene.route);
+        let part = |name: &str| Health::new().register(name);
+        let options = TargetOptions {
+            purpose: TargetPurpose::Fast,
+            in_flight_max: DEMO_IN_FLIGHT_MAX,
+            sender: self.run.clone(),
+        };
+        let cluster = Cluster::of(config, &route.source.cluster);
+        let mut target = cluster.target(options, part("demo sender"))?;
+        let options = SourceOptions {
+            group: format!("{}.demo.{}", config.deployment, self.run),
+            member: "watcher".to_owned(),
+            topics: self.scene.watched.clone(),
+            dialects: Dialects::default(),
+        };
+        let cluster = Cluster::of(config, route.target_cluster());
+        let mut source = cluster.source(options, part("demo watcher"))?;
+        let mut tick = interval(DEMO_TICK_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut quit = Box::pin(quit_signal());
+        // A terminal that cannot be opened gets lines.
+        let screen = draws.then(Screen::open).and_then(Result::ok);
+        let mut next_line = Instant::now();
+        let served = loop {
+            // All branches are safe to cancel.
+            let outcome = tokio::select! {
+                biased;
+                // A second failure to wait for signals ends the demo, like a second signal.
+                _ = &mut quit => {
+                    quit = Box::pin(quit_signal());
+                    self.board.end_phase(WallClock.now());
+                    Ok(())
+                }
+                _ = tick.tick() => {
+                    if matches!(self.board.phase, Phase::Sending { .. }) {
+                        self.send_messages(&mut *target);
+                    }
+                    let shown = self.show(screen.as_ref(), &mut next_line);
+                    // An error: the terminal was closed, or nothing reads the output any more.
+                    if shown.is_err() || self.board.phase == Phase::Over {
+                        break Ok(());
+                    }
+                    self.start_partitions(&mut *source).await
+                }
+                reports = target.next_reports() => {
+                    for report in reports {
+                        if let Err(failure) = report.outcome {
+                            self.board.refuse(report.ticket, failure.detail);
+                        }
+                    }
+                    Ok(())
+                }
+                event = source.next_event() => event.map(|event| self.watch(event)),
+            };
+            match outcome {
+                Err(error) if error.is_transient() => self.board.report_problem(error.to_string()),
+                Err(error) => break Err(error.into()),
+                Ok(()) => {}
+            }
+        };
+        tokio::join!(target.close(), source.close());
+        served
+    }
+
+    fn send_messages(&mut self, target: &mut dyn Target) {
+        let now = WallClock.now();
+        for _ in 0..self.random.random_range(1..=4) {
+            let key = format!("order-{}", self.random.random_range(1_000..10_000));
+            let delay = Duration::from_millis(self.random.random_range(1_000..9_000));
+            // The board counts a message before it is sent, or it could arrive first.
+            let due = now.plus(delay);
+            let number = self.board.send(due);
+            let at = due.as_millis().to_string();
+            let own = format!("{}/{number}", self.run);
+            let headers = [("postdate-at", at.as_bytes()), (HEADER, own.as_bytes())];
+            let record = OutgoingRecord {
+                topic: &self.scene.source,
+                partition: None,
+                key: Some(key.as_bytes()),
+                payload: Some(b"close it unless it was paid"),
+                headers: Headers::default(),
+                keep_header: |_| true,
+                extra_headers: &headers,
+            };
+            let refusal = match target.send(&record, number) {
+                SendResult::Accepted => continue,
+                SendResult::QueueFull => "the broker has not answered for seconds".to_owned(),
+                SendResult::Failed(failure) => failure.detail,
+            };
+            self.board.refuse(number, refusal);
+        }
+    }
+
+    /// Reads each partition from its end. Sending begins when the target's partitions have their
+    /// positions, so that no delivery is missed.
+    async fn start_partitions(&mut self, source: &mut dyn Source) -> Result<(), Error> {
+        if self.unstarted.is_empty() {
+            return Ok(());
+        }
+        let described = source.describe(&self.unstarted).await?;
+        for (partition, described) in self.unstarted.drain(..).zip(described) {
+            source.start(&partition, described.end_offset, 1);
+            if *partition.topic == *self.scene.watched[0] {
+                self.board.begin(WallClock.now(), self.length);
+            }
+        }
+        Ok(())
+    }
+
+    fn watch(&mut self, event: Event) {
+        match event {
+            Event::Assigned(partitions) => self.unstarted.extend(partitions),
+            Event::OutOfRange { partition, .. } => self.unstarted.push(partition),
+            Event::Records(batch) => {
+                let is_dead = *batch.partition.topic != *self.scene.watched[0];
+                batch
+                    .iter()
+                    .for_each(|record| self.arrive(&record, is_dead));
+            }
+            Event::Revoked(_) | Event::RecordsRemoved { .. } | Event::EndReached { .. } => {}
+        }
+    }
+
+    fn arrive(&mut self, record: &Record<'_>, is_dead: bool) {
+        let header = |wanted: &str| {
+            let mut headers = record.headers.iter();
+            let (_, value) = headers.find(|(name, _)| *name == wanted.as_bytes())?;
+            std::str::from_utf8(value?).ok()
+        };
+        let own = header(HEADER).and_then(|own| own.strip_prefix(&self.run)?.strip_prefix('/'));
+        let number = own.and_then(|number| number.parse().ok());
+        // Other messages belong to the user only if the demo invited the user.
+        if number.is_none() && !self.scene.is_own {
+            return;
+        }
+        let (now, content) = (WallClock.now(), content(record));
+        let due = header(DUE).and_then(|due| due.parse().ok());
+        let late = due.map(|due| now.since(Timestamp::from_millis(due)).as_millis());
+        let text = match (is_dead, late) {
+            (true, _) => format!(
+                "refused: {content}: {}",
+                header(ERROR_DETAIL).unwrap_or("-")
+            ),
+            (false, Some(late)) => format!("{content}, +{late} ms"),
+            (false, None) => content,
+        };
+        self.board.arrive(number, now, text, is_dead);
+    }
+
+    /// Draws the picture, or prints a line each second.
+    fn show(&mut self, screen: Option<&Screen>, next_line: &mut Instant) -> Result<()> {
+        let (now, board) = (WallClock.now(), &mut self.board);
+        let mut lines = std::mem::take(&mut board.lines);
+        let quits = screen.map_or(Ok(0), Screen::quit_keys)?;
+        (0..quits).for_each(|_| board.end_phase(now));
+        board.step(now);
+        if let Some(screen) = screen {
+            let picture = text::picture(board, self.scene, now, &screen.page);
+            return screen.draw(&lines, &picture);
+        }
+        if Instant::now() >= *next_line || board.phase == Phase::Over {
+            *next_line += Duration::from_secs(1);
+            lines.push(format!(
+                "{}  {}",
+                text::counts(board, now),
+                text::lateness(board)
+            ));
+        }
+        lines.iter().try_for_each(|line| say(&format!("{line}\n")))
+    }
+}
+
+/// Key and payload, short and with escaped control characters, which a terminal would obey.
+fn content(record: &Record<'_>) -> String {
+    let shown = |bytes: Option<&[u8]>| {
+        let bytes = bytes.unwrap_or(b"(null)");
+        let bytes = &bytes[..bytes.len().min(DEMO_TEXT_BYTES_MAX)];
+        format!("{:?}", String::from_utf8_lossy(bytes))
+    };
+    format!("key {}, {}", shown(record.key), shown(record.payload))
+}
+
+/// Waits for a stop signal, or for the SIGHUP of a terminal that closes.
+async fn quit_signal() -> std::io::Result<()> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    tokio::select! {
+        biased;
+        _ = hangup.recv() => Ok(()),
+        stopped = crate::task::stop_signal() => stopped.map(|_| ()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Offset;
+
+    #[test]
+    fn foreign_bytes_do_not_reach_the_terminal() {
+        let of = |key, payload| {
+            let (offset, headers) = (Offset(0), Headers::default());
+            content(&Record {
+                offset,
+                timestamp: None,
+                key,
+                payload,
+                headers,
+            })
+        };
+        let red = "\x1b[31mred\r\nalert\x07\u{9b}2J".as_bytes();
+        let content = of(Some(red), None);
+        assert!(!content.contains(char::is_control), "{content}");
+        assert!(content.ends_with(", \"(null)\""), "{content}");
+        let long = of(Some(b"\xff\xfe"), Some(&[b'x'; 5_000]));
+        assert!(long.starts_with("key \"\u{fffd}\u{fffd}\""), "{long}");
+        assert!(long.len() < DEMO_TEXT_BYTES_MAX + 30, "{long}");
+    }
 }

@@ -1,117 +1,75 @@
 //! The texts of the demo: introduction, picture, lines and summary.
 
-use super::board::{Arrival, Board, Phase};
+use super::board::{Board, Phase};
 use super::scene::Scene;
 use crate::command::page::{Page, Tone};
 use crate::config::BrokerKind;
-use crate::model::Timestamp;
-use crate::model::readable::count;
+use crate::model::{Timestamp, readable::count};
 
 /// The text before the start: addresses, and how to send a message.
 pub(super) fn introduction(scene: &Scene) -> String {
     let (address, source, target) = (&scene.address, &scene.source, &scene.target);
-    if !scene.is_own {
-        return format!(
-            "
-This runs the service of your configuration, all its routes, for as long as the
-demo lasts, on {address}. Besides, it writes:
-
-  to {source}: some 25 messages a second, each with a header `demo`
-  to {target}: the same messages when they are due, as consumers will see
-
-It reads {target}, as a consumer group of its own that commits nothing.
-
-"
-        );
-    }
-    let (place, note) = match scene.route().source.kind {
-        BrokerKind::Kafka => (
-            "A Kafka and the whole service, in this one process.".to_owned(),
-            "Clients built on librdkafka can talk to this broker. The Java client cannot: it
-needs a real one, and `make up` starts one.",
-        ),
-        BrokerKind::Nats => (
-            format!("The whole service in this one process, on the NATS server at\n{address}."),
-            "At the end the demo deletes the stream with the messages, and nothing stays
-on the server.",
-        ),
-    };
     let invitation = invitation(scene);
+    let note = match scene.route.source.kind {
+        BrokerKind::Kafka => "Clients of librdkafka can use this Kafka. The Java client cannot.",
+        BrokerKind::Nats => "At the end the demo deletes the stream with the messages.",
+    };
+    let rest = if scene.is_own {
+        let why = "Send one yourself while it runs, due in five seconds";
+        format!("{why}:\n\n{invitation}\n\n{note}\ndocs/commands.md has the same in Python.")
+    } else {
+        "It serves all routes of your configuration. Its own consumer commits nothing.".to_owned()
+    };
     format!(
         "
-{place} Messages are sent to
-{source}, wait, and arrive on {target}
-when they are due. Send one yourself while it runs, due in five seconds:
+The whole service runs in this process, on {address}. It writes:
 
-{invitation}
+  to {source}: some 25 messages a second, with a header `demo`
+  to {target}: the same messages when they are due
 
-docs/commands.md has the same in Python.
-{note}
+{rest}
 
 "
     )
 }
 
-/// A command that sends a message. It must fit into one line of a narrow terminal.
+/// A command that sends a message, short enough for a narrow terminal.
 fn invitation(scene: &Scene) -> String {
-    // The command must be short, so leave out the default scheme.
     let address = scene.address.trim_start_matches("nats://");
     let source = &scene.source;
-    match scene.route().source.kind {
+    match scene.route.source.kind {
         BrokerKind::Kafka => format!("echo hi|kcat -Pb {address} -t {source} -H postdate-after=5s"),
         BrokerKind::Nats => format!("nats pub -J -H postdate-after:5s -s {address} {source} hi"),
     }
 }
 
-/// A line about an arrival.
-pub(super) fn delivery(arrival: &Arrival) -> String {
-    let late = arrival.due.map(|due| arrival.at.since(due).as_millis());
-    let late = late.map_or(String::new(), |late| format!(", +{late} ms"));
-    let content = &arrival.content;
-    match (&arrival.refusal, arrival.number) {
-        (Some(why), Some(_)) => format!("  refused: {content}: {why}"),
-        (None, Some(_)) => format!("  {content}{late}"),
-        (Some(why), None) => format!("yours, refused: {content}: {why}"),
-        (None, None) => format!("yours has arrived: {content}{late}"),
-    }
-}
-
-fn lateness(board: &Board) -> String {
-    let shown =
-        |late: Option<u64>| late.map_or("-".to_owned(), |late| format!("{} ms", count(late)));
-    let [p50, p99, max] = board.lateness([500, 990, 1_000]).map(shown);
+pub(super) fn lateness(board: &Board) -> String {
+    let shown = |late: Option<u64>| late.map_or("-".into(), |late| format!("{} ms", count(late)));
+    let [p50, p99, max] = board.percentiles().map(shown);
     format!("late by p50 {p50}, p99 {p99}, max {max}")
 }
 
-fn counts(board: &Board, now: Timestamp) -> String {
+pub(super) fn counts(board: &Board, now: Timestamp) -> String {
     let state = match board.phase {
         Phase::Starting => "start".to_owned(),
         Phase::Sending { since } => format!("{:>3} s", now.since(since).as_secs()),
         Phase::Finishing | Phase::Over => "  end".to_owned(),
     };
-    let (sent, delivered, waiting) = (board.sent, board.delivered(), board.waiting());
+    let (sent, delivered, waiting) = (board.sent, board.lateness.len(), board.waiting.len());
     format!("{state}  sent {sent}  delivered {delivered}  waiting {waiting}")
-}
-
-/// The line of one second.
-pub(super) fn line(board: &Board, now: Timestamp) -> String {
-    format!("{}  {}", counts(board, now), lateness(board))
 }
 
 /// The smallest terminal for a picture, without a line for the cursor.
 pub(super) const HEIGHT_MIN: u16 = 20;
 pub(super) const WIDTH_MIN: u16 = 78;
 
-/// The picture: waiting messages by second, counts, and the latest deliveries.
+/// Waiting messages by second, counts, and the latest deliveries.
 pub(super) fn picture(board: &Board, scene: &Scene, now: Timestamp, page: &Page) -> Vec<String> {
-    let faint = |text: &str| page.paint(Tone::Faint, text);
-    let title = page.paint(Tone::Strong, "postdate demo");
-    let heading = faint("waiting messages, by the second in which they are due");
+    let title = "postdate demo  waiting messages, by the second in which they are due";
     // A line of the log may replace the empty line.
-    let mut lines = vec![String::new(), format!("{title}  {heading}")];
-    // Slightly more seconds than the longest delay.
-    let waiting = board.by_second(now, 10);
-    let most = waiting.iter().max().map_or(8, |most| 8.max(*most));
+    let mut lines = vec![String::new(), page.paint(Tone::Strong, title)];
+    let waiting: [u64; 10] = board.by_second(now);
+    let most = waiting.into_iter().fold(8, u64::max);
     for (second, waiting) in waiting.into_iter().enumerate() {
         let bar = page.paint(Tone::Bar, &page.bar(waiting, most, 50));
         lines.push(format!("  +{second} s {waiting:>4}  {bar}"));
@@ -119,64 +77,63 @@ pub(super) fn picture(board: &Board, scene: &Scene, now: Timestamp, page: &Page)
     lines.push(page.paint(Tone::Strong, &counts(board, now)));
     lines.push(format!("       {}", lateness(board)));
     lines.extend((0..4).map(|at| board.latest.get(at).cloned().unwrap_or_default()));
-    let invitation = format!("try  {}", invitation(scene));
-    let invites = scene.is_own && board.phase != Phase::Over;
-    lines.push(if invites { invitation } else { String::new() });
-    lines.push(faint(match board.phase {
-        Phase::Over => "",
-        Phase::Finishing => "q    leave now, without the rest",
-        _ => "q    send no more, wait for the rest, and end",
-    }));
+    if board.phase != Phase::Over && scene.is_own {
+        lines.push(format!("try  {}", invitation(scene)));
+    }
+    lines.extend(match board.phase {
+        Phase::Over => None,
+        Phase::Finishing => Some(page.paint(Tone::Faint, "q    leave now, without the rest")),
+        _ => Some(page.paint(Tone::Faint, "q    send no more, wait for the rest, and end")),
+    });
     lines
 }
 
 /// The text after the end.
 pub(super) fn summary(board: &Board) -> String {
-    let (lost, waiting) = (board.lost(), board.waiting());
-    let headline = match waiting - lost {
+    let lost = board.lost();
+    let left = board.waiting.len() - lost;
+    let headline = match left {
         _ if board.is_well() => "All that was sent has arrived: each once, none early.",
-        1.. => "Left early: not all was waited for.",
         0 if board.sent == 0 => "Nothing was sent.",
         0 => "Something went wrong: not all that was sent has arrived once, and in time.",
+        _ => "Left early: not all was waited for.",
     };
     let mut text = format!("\n{headline}\n\n");
-    for (name, value, is_shown) in [
+    for (name, value, is_always_shown) in [
         ("sent", board.sent, true),
-        ("delivered", board.delivered(), true),
+        ("delivered", board.lateness.len(), true),
         ("lost", lost, true),
         ("early", board.early, true),
         ("duplicates", board.duplicates, true),
-        ("refused", board.refused, board.refused > 0),
-        ("not awaited", waiting - lost, waiting > lost),
-        ("yours", board.guests, board.guests > 0),
+        ("refused", board.refused, false),
+        ("not awaited", left, false),
+        ("yours", board.guests, false),
     ] {
-        if is_shown {
+        if is_always_shown || value > 0 {
             text += &format!("  {name:<12} {value}\n");
         }
     }
     let late = lateness(board);
-    text + &format!("  {late} (due until seen by a consumer)\n{NEXT}")
-}
+    text + &format!(
+        "  {late} (due until seen by a consumer)
 
-const NEXT: &str = "
-Next:
-  postdate demo --config FILE  the same show on your own Kafka
-  postdate run --config FILE   the service; FILE may be config/kafka.toml or config/nats.toml
-  make up                      a Kafka, a NATS and a Redis here, to try it with
-  README.md                    the headers, and what is promised
-";
+Next: postdate demo --config FILE shows it on your own Kafka, and postdate run --config FILE
+runs the service. README.md has the headers, and what is promised.
+"
+    )
+}
 
 #[cfg(test)]
 mod tests {
-    use super::super::board::tests::{arrival, at, board};
-    use super::super::scene::tests::own;
+    use super::super::board::tests::{arrive, at, board};
+    use super::super::scene::tests::{on_nats, own};
     use super::*;
 
     /// Three messages: one waits, and two were delivered.
     fn full() -> Board {
         let mut board = board();
         (0..3).for_each(|_| _ = board.send(at(1_000)));
-        (0..2).for_each(|number| board.arrive(&arrival(Some(number), 1_000, 1_004)));
+        (0..2).for_each(|number| arrive(&mut board, Some(number), 1_004));
         board
     }
 
@@ -193,13 +150,10 @@ mod tests {
         }
         (0..40).for_each(|number| {
             let late = i64::try_from(number % 7).unwrap();
-            board.arrive(&arrival(Some(number), 99_000, 99_000 + late));
+            arrive(&mut board, Some(number), 99_000 + late);
         });
-        let refusal = Some("too late".to_owned());
-        board.arrive(&Arrival {
-            refusal,
-            ..arrival(Some(40), 99_000, 99_004)
-        });
+        let refusal = "refused: key \"order-7\", \"close it\": too late";
+        board.arrive(Some(40), at(99_004), refusal.to_owned(), true);
         board
     }
 
@@ -229,10 +183,10 @@ mod tests {
           +9 s    0  
          12 s  sent 140  delivered 40  waiting 99
                late by p50 3 ms, p99 6 ms, max 6 ms
-          refused: key "order-7", "close it unless it was paid": too late
-          key "order-7", "close it unless it was paid", +4 ms
-          key "order-7", "close it unless it was paid", +3 ms
-          key "order-7", "close it unless it was paid", +2 ms
+          refused: key "order-7", "close it": too late
+          key "order-7", "close it", seen 99004
+          key "order-7", "close it", seen 99003
+          key "order-7", "close it", seen 99002
         try  echo hi|kcat -Pb 127.0.0.1:41234 -t orders.delayed -H postdate-after=5s
         q    send no more, wait for the rest, and end
         "#);
@@ -256,7 +210,8 @@ mod tests {
     #[test]
     fn the_summary_says_what_was_lost() {
         let mut board = full();
-        board.end(at(20_000));
+        board.begin(at(0), std::time::Duration::ZERO);
+        (0..2).for_each(|_| board.end_phase(at(20_000)));
         insta::assert_snapshot!(summary(&board).trim(), @r#"
         Something went wrong: not all that was sent has arrived once, and in time.
 
@@ -267,19 +222,17 @@ mod tests {
           duplicates   0
           late by p50 4 ms, p99 4 ms, max 4 ms (due until seen by a consumer)
 
-        Next:
-          postdate demo --config FILE  the same show on your own Kafka
-          postdate run --config FILE   the service; FILE may be config/kafka.toml or config/nats.toml
-          make up                      a Kafka, a NATS and a Redis here, to try it with
-          README.md                    the headers, and what is promised
+        Next: postdate demo --config FILE shows it on your own Kafka, and postdate run --config FILE
+        runs the service. README.md has the headers, and what is promised.
         "#);
     }
 
     #[test]
     fn the_summary_of_a_good_show() {
         let mut board = full();
-        board.arrive(&arrival(Some(2), 1_000, 1_009));
-        board.end(at(20_000));
+        arrive(&mut board, Some(2), 1_009);
+        board.begin(at(0), std::time::Duration::ZERO);
+        (0..2).for_each(|_| board.end_phase(at(20_000)));
         insta::assert_snapshot!(summary(&board).trim(), @r#"
         All that was sent has arrived: each once, none early.
 
@@ -290,11 +243,8 @@ mod tests {
           duplicates   0
           late by p50 4 ms, p99 9 ms, max 9 ms (due until seen by a consumer)
 
-        Next:
-          postdate demo --config FILE  the same show on your own Kafka
-          postdate run --config FILE   the service; FILE may be config/kafka.toml or config/nats.toml
-          make up                      a Kafka, a NATS and a Redis here, to try it with
-          README.md                    the headers, and what is promised
+        Next: postdate demo --config FILE shows it on your own Kafka, and postdate run --config FILE
+        runs the service. README.md has the headers, and what is promised.
         "#);
     }
 
@@ -317,14 +267,8 @@ mod tests {
 
     #[test]
     fn the_introduction_on_nats_has_examples_to_paste() {
-        let source = "demo.1a2b3c4d.delayed";
-        let mut scene = own();
-        scene.address = "nats://127.0.0.1:4222".to_owned();
-        (scene.source, scene.target) = (source.to_owned(), "demo.1a2b3c4d.orders".to_owned());
-        let mut routes = scene.config.routes.values_mut();
-        routes.next().unwrap().source.kind = BrokerKind::Nats;
-        let text = introduction(&scene);
-        let command = format!("nats pub -J -H postdate-after:5s -s 127.0.0.1:4222 {source} hi");
+        let text = introduction(&on_nats());
+        let command = "nats pub -J -H postdate-after:5s -s 127.0.0.1:4222 demo.1a2b3c4d.delayed hi";
         assert!(text.lines().any(|line| line == command), "{text}");
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
         assert!(text.contains("deletes the stream"), "{text}");

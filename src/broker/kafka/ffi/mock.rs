@@ -1,83 +1,54 @@
 //! A Kafka broker inside this process, for the demo: librdkafka's mock.
 //!
-//! Clients built on librdkafka can use it. The Java client cannot, because the mock does not answer
-//! its version request. Not for tests of promises: the mock keeps the newest 5 MiB or 100,000
+//! The Java client cannot use it. Not for tests of promises: it keeps the newest 5 MiB or 100,000
 //! records of a partition and drops the rest silently, and its transactions are incomplete.
 
 use super::check;
 use rdkafka::client::{Client, DefaultClientContext};
 use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaError;
-use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr, RDKafkaType};
+use rdkafka::types::RDKafkaType;
 use rdkafka_sys as sys;
-use std::ffi::{CStr, CString};
-use std::ptr::NonNull;
 
-/// The cluster names this broker as its controller but starts its own brokers from id 1. Requests
-/// about topics go to the controller.
+/// The cluster names this broker as its controller, but starts its own brokers from id 1.
 const CONTROLLER: i32 = 0;
-
-/// Wait for more members before the first rebalance of a group. The demo's groups have one member.
+/// Wait for more members before the first rebalance of a group. The default is three seconds.
 const REBALANCE_DELAY_MS: i32 = 50;
 
-/// A cluster of two brokers on loopback ports, served by a thread of librdkafka until it is
-/// dropped. Close its clients first.
-///
-/// The crate's own mock cluster hides the pointer that sets the rebalance delay, which is three
-/// seconds by default.
-pub(crate) struct InProcessKafka {
-    cluster: NonNull<sys::rd_kafka_mock_cluster_t>,
-    /// Owns the threads of the cluster, so it is dropped after the cluster.
-    _client: Client<DefaultClientContext>,
-}
+/// Two brokers on loopback ports, served by a thread of librdkafka. Close their clients first.
+pub(crate) struct InProcessKafka(Client<DefaultClientContext>);
 
 impl InProcessKafka {
     /// Starts the cluster with topics, each with a number of partitions.
     pub(crate) fn start(topics: &[(&str, i32)]) -> Result<Self, KafkaError> {
-        let config = ClientConfig::new();
-        let client = Client::new(
-            &config,
-            config.create_native_config()?,
-            RDKafkaType::RD_KAFKA_PRODUCER,
-            DefaultClientContext,
-        )?;
-        // SAFETY: the client is alive, and outlives the cluster.
-        let cluster = NonNull::new(without_signals(|| unsafe {
-            sys::rd_kafka_mock_cluster_new(client.native_ptr(), 1)
-        }));
-        let cluster = cluster.ok_or(KafkaError::MockCluster(RDKafkaErrorCode::Fail))?;
-        let broker = Self {
-            cluster,
-            _client: client,
-        };
-        let cluster = cluster.as_ptr();
-        // SAFETY: the cluster is alive.
-        check_mock(unsafe {
+        let mut config = ClientConfig::new();
+        config.set("test.mock.num.brokers", "1");
+        let native = config.create_native_config()?;
+        let kind = RDKafkaType::RD_KAFKA_PRODUCER;
+        let client = without_signals(|| Client::new(&config, native, kind, DefaultClientContext))?;
+        // SAFETY: the client is alive and owns the cluster.
+        let added = unsafe {
+            let cluster = sys::rd_kafka_handle_mock_cluster(client.native_ptr());
             sys::rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, REBALANCE_DELAY_MS);
             sys::rd_kafka_mock_broker_add(cluster, CONTROLLER)
-        })?;
-        for (topic, partitions) in topics {
-            let name = CString::new(*topic)?;
-            // SAFETY: cluster and name are alive; librdkafka copies the name.
-            check_mock(unsafe {
-                sys::rd_kafka_mock_topic_create(cluster, name.as_ptr(), *partitions, 1)
-            })?;
+        };
+        check(added).map_err(KafkaError::MockCluster)?;
+        if let Some(cluster) = client.mock_cluster() {
+            for (topic, partitions) in topics {
+                cluster.create_topic(topic, *partitions, 1)?;
+            }
         }
-        Ok(broker)
+        Ok(Self(client))
     }
 
     /// `host:port` of one broker. Clients learn of the other.
     pub(crate) fn address(&self) -> String {
-        // SAFETY: the cluster is alive and owns the text.
-        unsafe { CStr::from_ptr(sys::rd_kafka_mock_cluster_bootstraps(self.cluster.as_ptr())) }
-            .to_string_lossy()
-            .into_owned()
+        let cluster = self.0.mock_cluster();
+        cluster.map_or(String::new(), |cluster| cluster.bootstrap_servers())
     }
 }
 
-/// Blocks all signals for the threads that `start` starts, as librdkafka does for its other
-/// threads. The cluster's thread takes an interrupted wait for its end, and then closing the
-/// cluster hangs.
+/// Blocks signals in the threads that `start` starts: an interrupted wait would end the cluster.
 fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: both sets live until the end, and are filled before they are read.
     unsafe {
@@ -88,17 +59,6 @@ fn without_signals<T>(start: impl FnOnce() -> T) -> T {
         let started = start();
         libc::pthread_sigmask(libc::SIG_SETMASK, &previous, std::ptr::null_mut());
         started
-    }
-}
-
-fn check_mock(code: RDKafkaRespErr) -> Result<(), KafkaError> {
-    check(code).map_err(KafkaError::MockCluster)
-}
-
-impl Drop for InProcessKafka {
-    fn drop(&mut self) {
-        // SAFETY: this owns the cluster, and its client is still alive.
-        unsafe { sys::rd_kafka_mock_cluster_destroy(self.cluster.as_ptr()) }
     }
 }
 
