@@ -13,7 +13,8 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use serde_json::Value;
 
 use crate::env::{
-    Kafka, Outgoing, PATIENCE, Postdate, Producer, Record, Redis, Sink, eventually, now_ms, unique,
+    Kafka, KafkaCluster, Outgoing, PATIENCE, Postdate, Producer, Record, Redis, Sink, eventually,
+    now_ms, unique,
 };
 
 /// Maximum wait for an event that must happen. It is generous, because two cores run several tests
@@ -34,22 +35,42 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) fn new(kafka: &Kafka, name: &str, partitions: i32) -> Scene {
+        Self::with(
+            kafka.addr().to_owned(),
+            name,
+            partitions,
+            |topic, count, config| {
+                kafka.create_topic(topic, count, config);
+            },
+        )
+    }
+
+    /// With topics that are replicated across all brokers.
+    pub(crate) fn on_cluster(kafka: &KafkaCluster, name: &str, partitions: i32) -> Scene {
+        Self::with(kafka.addr(), name, partitions, |topic, count, config| {
+            kafka.create_topic(topic, count, config);
+        })
+    }
+
+    fn with(
+        addr: String,
+        name: &str,
+        partitions: i32,
+        create_topic: impl Fn(&str, i32, &[(&str, &str)]),
+    ) -> Scene {
         let deployment = unique(name);
         let (source, target) = (
             format!("{deployment}.delayed"),
             format!("{deployment}.target"),
         );
-        kafka.create_topic(&source, partitions, &[]);
+        create_topic(&source, partitions, &[]);
         // The broker stamps each arrival with its own clock, which is this machine's clock.
-        kafka.create_topic(
-            &target,
-            partitions,
-            &[("message.timestamp.type", "LogAppendTime")],
-        );
-        kafka.create_topic(&format!("{deployment}.dead"), 1, &[]);
-        let producer = Producer::start(kafka.addr());
+        let config = [("message.timestamp.type", "LogAppendTime")];
+        create_topic(&target, partitions, &config);
+        create_topic(&format!("{deployment}.dead"), 1, &[]);
+        let producer = Producer::start(&addr);
         Scene {
-            addr: kafka.addr().to_owned(),
+            addr,
             deployment,
             source,
             target,
@@ -77,12 +98,13 @@ impl Scene {
             target,
             ..
         } = self;
+        let brokers = addr.replace(',', r#"", ""#);
         format!(
             r#"
 deployment = "{deployment}"
 {store}
 [kafka.main]
-brokers = ["{addr}"]
+brokers = ["{brokers}"]
 # Of a process that was killed: the sooner the group gives it up, the sooner the test ends.
 properties = {{ "session.timeout.ms" = 6000 }}
 [route.r]

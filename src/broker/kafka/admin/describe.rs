@@ -146,15 +146,19 @@ async fn config(
     };
     let options = AdminOptions::new().request_timeout(Some(KAFKA_REQUEST_TIMEOUT));
     let found = client.describe_configs(&[owner], &options).await;
-    let Some(resource) = found.map_err(text)?.into_iter().next() else {
-        return Ok(ConfigValues::new());
-    };
-    let entries = resource.map_err(|code| code.to_string())?.entries;
+    let resource = found.map_err(text)?.into_iter().next().transpose();
+    let entries = resource.map_err(|code| code.to_string())?;
     // A sensitive entry has no value.
-    let values = entries
+    let values: ConfigValues = entries
         .into_iter()
-        .filter_map(|entry| Some((entry.name, entry.value?)));
-    Ok(values.collect())
+        .flat_map(|resource| resource.entries)
+        .filter_map(|entry| Some((entry.name, entry.value?)))
+        .collect();
+    // The client drops the error of a single topic or broker. Each has settings.
+    if values.is_empty() {
+        return Err("the broker shows no settings: the user needs DescribeConfigs".to_owned());
+    }
+    Ok(values)
 }
 
 fn offsets_retention(values: &ConfigValues) -> Result<Duration, String> {
