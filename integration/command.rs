@@ -427,7 +427,7 @@ fn check_names_missing_topics_and_messages_of_removed_routes() {
     let (verdict, found) = item(&check, "route r");
     assert!(
         verdict == "warn"
-            && found.starts_with("1 message under it, which the configuration no longer has"),
+            && found.starts_with("1 message of a route that the configuration no longer has"),
         "{found}"
     );
     let text = told(&run_with(&postdate, "renamed.toml", &["pending"], ""), 0);
