@@ -94,13 +94,7 @@ impl Board {
     }
 
     /// A record arrived, as a dead letter if `is_dead`. Without a number it is the user's.
-    pub(super) fn arrive(
-        &mut self,
-        number: Option<u64>,
-        at: Timestamp,
-        text: String,
-        is_dead: bool,
-    ) {
+    pub(super) fn arrive(&mut self, number: Option<u64>, at: Timestamp, text: &str, is_dead: bool) {
         let Some(number) = number else {
             self.guests += 1;
             self.lines.truncate(DEMO_LINES_MAX - 1);
@@ -165,7 +159,7 @@ pub(super) mod tests {
 
     pub(in super::super) fn arrive(board: &mut Board, number: Option<u64>, seen: i64) {
         let text = format!("key \"order-7\", \"close it\", seen {seen}");
-        board.arrive(number, at(seen), text, false);
+        board.arrive(number, at(seen), &text, false);
     }
 
     pub(in super::super) fn board() -> Board {
@@ -194,7 +188,7 @@ pub(super) mod tests {
         (0..3).for_each(|_| _ = board.send(at(1_000)));
         board.refuse(0, "full".to_owned());
         board.refuse(0, "full".to_owned());
-        board.arrive(Some(1), at(1_001), "refused: too late".to_owned(), true);
+        board.arrive(Some(1), at(1_001), "refused: too late", true);
         assert_eq!((board.sent, board.refused, board.lateness.len()), (3, 2, 0));
         assert_eq!(board.waiting.len(), 1);
         assert_eq!(

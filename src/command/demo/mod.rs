@@ -234,7 +234,7 @@ impl Traffic<'_> {
             (false, Some(late)) => format!("{content}, +{late} ms"),
             (false, None) => content,
         };
-        self.board.arrive(number, now, text, is_dead);
+        self.board.arrive(number, now, &text, is_dead);
     }
 
     /// Draws the picture, or prints a line each second.

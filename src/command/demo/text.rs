@@ -153,7 +153,7 @@ mod tests {
             arrive(&mut board, Some(number), 99_000 + late);
         });
         let refusal = "refused: key \"order-7\", \"close it\": too late";
-        board.arrive(Some(40), at(99_004), refusal.to_owned(), true);
+        board.arrive(Some(40), at(99_004), refusal, true);
         board
     }
 
