@@ -26,8 +26,8 @@ impl Bench<'_> {
         self.progress.phase("embedded store: into the folder");
         find_memory();
         let mut service = route.serve(ROLES);
-        begun(&mut service, "the shards are born", |service| {
-            self.told(service, "shard born")
+        begun(&mut service, "the shards are created", |service| {
+            self.told(service, "shard created")
         });
         let start = self.meter.read(service.cpu());
         let pending = wait_for(self.progress, count, Duration::from_millis(20), || {

@@ -93,7 +93,7 @@ impl<E: Ends> Bench<'_, E> {
         self.progress.phase("ingress: into the store");
         find_memory();
         let mut service = route.serve(&["ingress"]);
-        begun(&mut service, "the shards are born", |_| {
+        begun(&mut service, "the shards are created", |_| {
             stored.records().is_some()
         });
         let start = self.meter.read(service.cpu());
