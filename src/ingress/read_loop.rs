@@ -272,16 +272,7 @@ impl Ingress {
     /// Shutdown: stores everything that was read and commits everything that is stored, as far as
     /// the store and the broker answer.
     async fn drain(mut self) -> Result<(), Error> {
-        let far = self.far_target();
-        for partition in self.partitions.values_mut() {
-            if partition.has_batch() {
-                let job = partition.build_append(&mut self.runs, far);
-                if self.ports.appender.jobs.send(job).await.is_err() {
-                    break;
-                }
-            }
-        }
-        let is_stored = self.await_append_results().await;
+        let is_stored = self.store_batches().await;
         self.ports.timers_done.cancelled().await;
         let route = self.options.route.clone();
         if is_stored {
@@ -300,14 +291,27 @@ impl Ingress {
         Ok(())
     }
 
-    async fn await_append_results(&mut self) -> bool {
-        while (self.partitions.values()).any(AssignedPartition::awaits_appender) {
+    /// Stores all batches. Returns false if the appender ended before. Never waits for room in the
+    /// appender's queue, because the appender itself waits until its results are received.
+    async fn store_batches(&mut self) -> bool {
+        let far = self.far_target();
+        loop {
+            for partition in self.partitions.values_mut() {
+                if partition.has_batch()
+                    && let Ok(room) = self.ports.appender.jobs.try_reserve()
+                {
+                    room.send(partition.build_append(&mut self.runs, far));
+                }
+            }
+            let mut partitions = self.partitions.values();
+            if !partitions.any(|partition| partition.has_batch() || partition.awaits_appender()) {
+                return true;
+            }
             match self.ports.appender.results.recv().await {
                 Some(result) => self.on_append_result(result),
                 None => return false,
             }
         }
-        true
     }
 
     pub(super) fn fatal(&self, error: impl Into<CallError>) -> Error {

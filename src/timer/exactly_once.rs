@@ -278,7 +278,7 @@ pub(super) fn next_wakeup(
         return Some(now + RESEND_DELAY_MIN);
     }
     let has_work = state.has_work_soon(wall);
-    let next_due = state.first_due().filter(|_| is_closed && !has_work);
+    let next_due = state.next_due().filter(|_| is_closed && !has_work);
     let open_at = next_due
         .map(|due| now + (due.since(wall)).saturating_sub(TRANSACTIONAL_PRODUCER_OPEN_AHEAD));
     let times = [txn.next_wakeup(has_work, now), open_at];

@@ -130,7 +130,13 @@ impl ShardContext {
         };
         let disposition = &message.body.disposition;
         if let Some(next) = (route.retry).next_destination(disposition, failed, failure, now) {
-            let reroute = Reroute::new(next, failure.reason, failure.detail.clone());
+            let reroute = match batch.reroutes.get(&index) {
+                // The dead-letter topic refused it as it was. Its reason stays.
+                Some(first) if next.is_dead_letter() && failed.is_dead_letter() => {
+                    Reroute::new(next, first.reason, first.detail.clone())
+                }
+                _ => Reroute::new(next, failure.reason, failure.detail.clone()),
+            };
             self.alert_rerouted(&message, failed, failure, &reroute, now);
             batch.reroutes.insert(index, reroute);
             return Duration::ZERO;

@@ -25,6 +25,12 @@ pub(crate) enum Destination {
     DeadLetterWithoutKey,
 }
 
+impl Destination {
+    pub(super) fn is_dead_letter(self) -> bool {
+        !matches!(self, Self::Target | Self::RetryViaSource { .. })
+    }
+}
+
 /// A destination other than the message's target, and the reason for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Reroute {

@@ -90,10 +90,7 @@ pub(crate) enum ReadOutcome {
         why: CorruptRun,
     },
     /// The run is no longer in the store.
-    Missing {
-        slice: Slice,
-        name: RunName,
-    },
+    Missing(RunName),
 }
 
 pub(crate) struct Loader {
@@ -302,10 +299,7 @@ pub(crate) fn fetch_result(
                 let (keep_until, taken) = (fetch.keep_until, fetch.taken);
                 decode_run(*slice, name, &bytes, keep_until, taken, decoder)
             }
-            None => ReadOutcome::Missing {
-                slice: *slice,
-                name: name.clone(),
-            },
+            None => ReadOutcome::Missing(name.clone()),
         });
     }
     LoadResult::Fetch { reads, left }

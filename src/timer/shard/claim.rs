@@ -28,7 +28,7 @@ pub(crate) struct PendingCall {
 }
 
 impl ClaimState {
-    /// When any message may be claimed. Late messages may be claimed earlier.
+    /// When every message may be claimed. Late messages may be claimed earlier.
     pub(super) fn earliest(&self) -> Option<Instant> {
         self.not_before.max(self.only_late_before)
     }

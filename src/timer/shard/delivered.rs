@@ -43,6 +43,11 @@ impl DeliveredState {
         self.ids.extend(ids);
     }
 
+    /// Ids that are not in a call to the store yet. Nothing is claimed while there are too many.
+    pub(super) fn unreported_ids(&self) -> usize {
+        self.ids.len()
+    }
+
     /// True if everything up to `delivered` is in a call to the store.
     pub(super) fn is_sent(&self, delivered: Progress) -> bool {
         delivered == self.sent && self.runs_to_delete.is_empty() && self.ids.is_empty()

@@ -25,8 +25,6 @@ pub(crate) struct ShardLoad {
     pub(crate) lineage: Option<Lineage>,
     pub(crate) prefetch: Prefetch,
     pub(crate) tail: TailPoll,
-    /// Runs that the last fetch did not find.
-    missing: Vec<(Slice, RunName)>,
     /// Runs that cannot be decoded, until they are in quarantine.
     pub(crate) unreadable: Vec<(Slice, RunName)>,
 }
@@ -48,7 +46,6 @@ impl ShardLoad {
             lineage: None,
             prefetch: Prefetch::new(),
             tail: TailPoll::new(now),
-            missing: Vec::new(),
             unreadable: Vec::new(),
         }
     }
@@ -106,7 +103,7 @@ impl ShardLoad {
     /// Handles a reply of the loader. Returns false if the store does not know the shard.
     pub(super) fn on_reply(&mut self, result: LoadResult, now: Instant) -> bool {
         match result {
-            LoadResult::List(Listed::Unknown) | LoadResult::UnknownShard => return false,
+            LoadResult::UnknownShard | LoadResult::List(Listed::Unknown) => return false,
             LoadResult::TailGap { watermark } => self.on_tail_gap(watermark, now),
             LoadResult::Tail {
                 watermark,
@@ -150,40 +147,25 @@ impl ShardLoad {
     }
 
     fn on_fetch_reply(&mut self, reads: Vec<ReadOutcome>, left: Vec<usize>, now: Instant) {
-        let mut missing = Vec::new();
+        let mut missing = 0;
         for read in reads {
-            missing.extend(self.add_run(read));
+            missing += usize::from(!self.add_run(read));
         }
-        if missing.is_empty() {
+        if missing == 0 {
             self.prefetch.on_fetch_reply(&mut self.runs, left);
-            self.missing = missing;
             return;
         }
         // Only this process may delete or replace runs, so the store was rolled back. It may hold
-        // the same messages in runs that are not known here. A run that is missing again after the
-        // shard was listed again has lost its bytes.
-        let missing_before = std::mem::replace(&mut self.missing, missing);
-        for run in self
-            .missing
-            .iter()
-            .filter(|run| missing_before.contains(run))
-        {
-            tracing::error!(shard = %self.shard, run = %run.1, messages = run.1.count(),
-                "a stored run has no content: moving it to the shard's quarantine");
-            self.unreadable.push(run.clone());
-        }
-        tracing::warn!(shard = %self.shard, runs = self.missing.len(),
+        // the same messages in runs that are not known here.
+        tracing::warn!(shard = %self.shard, runs = missing,
             "runs are missing in the store: loading the shard again");
         self.restart(self.schedule().taken(), self.schedule().seen(), now);
     }
 
-    /// Returns the run if it is missing in the store, and was not replaced.
-    fn add_run(&mut self, read: ReadOutcome) -> Option<(Slice, RunName)> {
+    /// Returns false if the run is missing in the store and was not replaced.
+    fn add_run(&mut self, read: ReadOutcome) -> bool {
         match read {
-            ReadOutcome::Missing { slice, name } => {
-                let is_replaced = self.runs.index.remove_if_replaced(&name);
-                return (!is_replaced).then_some((slice, name));
-            }
+            ReadOutcome::Missing(name) => return self.runs.index.remove_if_replaced(&name),
             ReadOutcome::Corrupt { slice, name, why } => {
                 tracing::error!(shard = %self.shard, run = %name,
                     least_offset = %name.least_offset(), messages = name.count(),
@@ -192,7 +174,7 @@ impl ShardLoad {
             }
             ReadOutcome::Loaded(run) => self.runs.add(run),
         }
-        None
+        true
     }
 
     /// Loads the shard again if the watermark or the lineage of the store shows a rollback. Returns

@@ -151,7 +151,7 @@ impl ShardState {
     pub(crate) fn is_claim_due(&self, wall: Timestamp, now: Instant, ahead: Duration) -> bool {
         self.may_claim(now)
             && self.claim.earliest().is_none_or(|at| at <= now)
-            && self.first_due().is_some_and(|due| due <= wall.plus(ahead))
+            && self.next_due().is_some_and(|due| due <= wall.plus(ahead))
     }
 
     /// Takes messages that are due within `ahead`, up to `limit`, as far as there is room in
@@ -167,8 +167,8 @@ impl ShardState {
         let until = wall.plus(ahead);
         let late_due = self.load.schedule().next_late_due();
         let is_late = late_due.is_some_and(|due| due <= until);
-        let room = SHARD_IN_FLIGHT_MAX.saturating_sub(self.in_flight.open_messages());
-        let limit = limit.min(room);
+        let used = self.in_flight.open_messages() + self.delivered.unreported_ids();
+        let limit = limit.min(SHARD_IN_FLIGHT_MAX.saturating_sub(used));
         if limit == 0 || !self.claim.allows(is_late, early_by, now) || !self.may_claim(now) {
             return None;
         }
@@ -397,7 +397,9 @@ impl ShardState {
         }
     }
 
-    pub(crate) fn first_due(&self) -> Option<Timestamp> {
+    /// The next due time in memory, except of messages that are due at once, and of late ones behind
+    /// the first.
+    pub(crate) fn next_due(&self) -> Option<Timestamp> {
         self.load.schedule().next_due(Timestamp::AT_ONCE)
     }
 
@@ -405,7 +407,7 @@ impl ShardState {
     fn has_work_until(&self, until: Timestamp) -> bool {
         self.has_claims()
             || self.load.schedule().late_count() > 0
-            || self.first_due().is_some_and(|due| due <= until)
+            || self.next_due().is_some_and(|due| due <= until)
     }
 
     /// True if a message is claimed, or due so soon that the producer should be open.

@@ -6,6 +6,7 @@ mod fleet;
 mod idle_rollback;
 mod nats;
 mod rules_change;
+mod shutdown;
 mod single;
 mod two_clusters;
 
