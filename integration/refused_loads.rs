@@ -149,7 +149,7 @@ fn an_invalid_delay_is_refused() {
     assert_refused(
         "[delay]\nmin = \"2h\"\nmax = \"1h\"",
         "delay.min",
-        "at most 1h",
+        "at most max",
     );
     assert_refused("[delay]\nmax = \"31d\"", "delay.max", "to 30d");
     assert_refused(

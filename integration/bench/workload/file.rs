@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use toml_edit::{ImDocument, Item, TableLike};
 
-use super::error::{Error, Place, Problem};
-use super::quantity::{Quantity, Size, Span};
+use super::error::{Error, Problem};
+use super::quantity::Quantity;
 use super::{
     COUNT_MAX, Deep, Delay, HEADER_BYTES_MAX, HEADERS_MAX, KEY_MAX, KEY_MIN, Message, PAYLOAD_MIN,
     RECORD_BYTES_MAX, WAITING, Workload,
@@ -52,13 +52,13 @@ const KEYS: [&str; 30] = [
 
 const SECOND: Duration = Duration::from_secs(1);
 /// The longest delay that a route accepts by default.
-const DELAY_MAX: Duration = Duration::from_secs(30 * 86_400);
+const DELAY_MAX: &str = "30d";
 /// The longest steady load.
-const STEADY_MAX: Duration = Duration::from_secs(600);
+const STEADY_MAX: &str = "10m";
 /// Below 30 s, because a measurement stops waiting after 30 s without an arrival.
-const STEADY_DELAY_MAX: Duration = Duration::from_secs(20);
+const STEADY_DELAY_MAX: &str = "20s";
 /// A broker refuses larger records by default.
-const PAYLOAD_MAX: usize = 900 << 10;
+const PAYLOAD_MAX: &str = "900KiB";
 
 /// Bytes of the two lengths that the service's limit counts for each header.
 const HEADER_BYTES_BESIDE: usize = 8;
@@ -75,7 +75,7 @@ pub(crate) fn read(path: &Path) -> Result<Workload, Error> {
     if reader.problems.is_empty() {
         Ok(workload)
     } else {
-        Err(Error::new(reader.problems))
+        Err(Error(reader.problems))
     }
 }
 
@@ -98,11 +98,12 @@ impl Reader {
         let message = &mut load.message;
         message.payload_bytes = self.size(
             "message.payload",
-            PAYLOAD_MIN..=PAYLOAD_MAX,
+            [&format!("{PAYLOAD_MIN}B"), PAYLOAD_MAX],
             message.payload_bytes,
         );
         message.noise_percent = self.whole("message.noise_percent", 0..=50, message.noise_percent);
-        message.key_bytes = self.size("message.key", KEY_MIN..=KEY_MAX, message.key_bytes);
+        let keys = [format!("{KEY_MIN}B"), format!("{KEY_MAX}B")];
+        message.key_bytes = self.size("message.key", [&keys[0], &keys[1]], message.key_bytes);
         message.distinct_keys = self
             .find("message.distinct_keys")
             .is_some()
@@ -112,7 +113,7 @@ impl Reader {
         self.refuse_giant(&message);
         load.delay = self.delay("delay", DELAY_MAX, load.delay);
         load.steady.rates = self.rates(std::mem::take(&mut load.steady.rates));
-        load.steady.lasts = self.duration("steady.lasts", SECOND..=STEADY_MAX, load.steady.lasts);
+        load.steady.lasts = self.quantity("steady.lasts", ["1s", STEADY_MAX], load.steady.lasts);
         load.steady.delay = self.delay("steady.delay", STEADY_DELAY_MAX, load.steady.delay);
         load.deep = self.deep(load.deep);
         let most = load.steady.rates.iter().max().map_or(0, |rate| {
@@ -131,7 +132,7 @@ impl Reader {
     fn deep(&mut self, usual: Deep) -> Deep {
         let waiting = self.whole("deep.waiting", WAITING, usual.waiting);
         let rate = self.whole("deep.rate", 10..=1_000_000, usual.rate);
-        let lasts = self.duration("deep.lasts", SECOND..=STEADY_MAX, usual.lasts);
+        let lasts = self.quantity("deep.lasts", ["1s", STEADY_MAX], usual.lasts);
         let delay = self.delay("deep.delay", DELAY_MAX, usual.delay);
         // The load runs twice on the same route, and the waiting messages use half of the numbers.
         if rate.saturating_mul(lasts.as_secs() as usize) > COUNT_MAX / 4 {
@@ -215,13 +216,8 @@ impl Reader {
         self.checked(key, value.filter(|value| range.contains(value)), fix, usual)
     }
 
-    fn size(&mut self, key: &str, range: RangeInclusive<usize>, usual: usize) -> usize {
-        self.quantity(
-            key,
-            Size(*range.start() as u64)..=Size(*range.end() as u64),
-            Size(usual as u64),
-        )
-        .0 as usize
+    fn size(&mut self, key: &str, range: [&str; 2], usual: usize) -> usize {
+        self.quantity(key, range, usual as u64) as usize
     }
 
     /// Refuses a message that exceeds the record limit although each of its parts is valid.
@@ -239,29 +235,20 @@ impl Reader {
         }
     }
 
-    fn quantity<T: Quantity>(&mut self, key: &str, range: RangeInclusive<T>, usual: T) -> T {
+    /// Reads a value with a unit, from `least` to `greatest`.
+    fn quantity<T: Quantity>(&mut self, key: &str, [least, greatest]: [&str; 2], usual: T) -> T {
         let Some(item) = self.find(key) else {
             return usual;
         };
         let value = item
             .as_str()
             .and_then(T::parse)
-            .filter(|value| range.contains(value));
-        let fix = format!("{}; from {} to {}", T::GRAMMAR, range.start(), range.end());
+            .filter(|value| T::parse(least) <= Some(*value) && Some(*value) <= T::parse(greatest));
+        let fix = format!("{}; from {least} to {greatest}", T::GRAMMAR);
         self.checked(key, value, fix, usual)
     }
 
-    fn duration(
-        &mut self,
-        key: &str,
-        range: RangeInclusive<Duration>,
-        usual: Duration,
-    ) -> Duration {
-        let range = Span(*range.start())..=Span(*range.end());
-        self.quantity(key, range, Span(usual)).0
-    }
-
-    fn delay(&mut self, table: &str, greatest: Duration, usual: Delay) -> Delay {
+    fn delay(&mut self, table: &str, greatest: &str, usual: Delay) -> Delay {
         if self.find(table).is_none() {
             return usual;
         }
@@ -281,14 +268,13 @@ impl Reader {
                 false,
             ),
         };
-        let least = self.duration(&min, SECOND..=greatest, SECOND);
-        let most = self.duration(&max, SECOND..=greatest, greatest.min(usual.max()));
+        let range = ["1s", greatest];
+        let usual_max = Duration::parse(greatest).map_or(usual.max(), |it| it.min(usual.max()));
+        let least = self.quantity(&min, range, SECOND);
+        let most = self.quantity(&max, range, usual_max);
         if least > most {
-            self.refuse(
-                &min,
-                "it is beyond max".to_owned(),
-                format!("at most {}", Span(most)),
-            );
+            let what = "it is beyond max".to_owned();
+            self.refuse(&min, what, "at most max".to_owned());
         }
         if !exponential {
             if self.find(&mean).is_some() {
@@ -310,7 +296,11 @@ impl Reader {
                 format!("give the mean of the distribution, such as {mean} = \"1h\""),
             );
         }
-        let middle = self.duration(&mean, least..=most.max(least), least);
+        let middle = self.quantity(&mean, range, least);
+        if least <= most && !(least..=most).contains(&middle) {
+            let what = "it is not between min and max".to_owned();
+            self.refuse(&mean, what, "from min to max".to_owned());
+        }
         Delay::Exponential {
             min: least.min(most),
             mean: middle,
@@ -397,29 +387,22 @@ impl Reader {
     }
 
     fn refuse(&mut self, key: &str, what: String, fix: String) {
-        let place = Place {
-            path: self.path.clone(),
-            line: self.line(key),
-        };
+        let place = self.place(self.line(key));
         self.problems.push(Problem {
-            place,
             key: Some(key.to_owned()),
-            what,
-            fix,
+            ..Problem::without_key(place, what, fix)
         });
     }
 
     fn whole_file(&mut self, at: Option<usize>, what: String, fix: &str) {
-        let place = Place {
-            path: self.path.clone(),
-            line: at.map(|at| self.line_of(at)),
-        };
-        self.problems.push(Problem {
-            place,
-            key: None,
-            what,
-            fix: fix.to_owned(),
-        });
+        let place = self.place(at.map(|at| self.line_of(at)));
+        let problem = Problem::without_key(place, what, fix);
+        self.problems.push(problem);
+    }
+
+    fn place(&self, line: Option<usize>) -> String {
+        let path = self.path.display();
+        line.map_or_else(|| path.to_string(), |line| format!("{path}, line {line}"))
     }
 
     fn find(&self, key: &str) -> Option<&Item> {

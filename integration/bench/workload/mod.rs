@@ -3,8 +3,12 @@
 //! A message is determined by its number, and its payload contains that number.
 
 mod delay;
+#[path = "../../../src/config/error.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the configuration uses it")]
 mod error;
 mod file;
+#[path = "../../../src/config/decode/quantity.rs"]
+#[allow(dead_code, unused_imports, reason = "the configuration uses it")]
 mod quantity;
 
 use std::ops::RangeInclusive;

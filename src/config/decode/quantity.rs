@@ -1,7 +1,6 @@
 //! Durations and sizes as people write them: `1h30m`, `64MiB`. The grammar is strict, so that no
 //! text has two meanings.
 
-use super::invalid;
 use serde::de::{Deserialize, Deserializer, Error};
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ const SIZES: [(&str, u64); 5] = [
 ];
 
 /// A value that has a range.
-pub(in crate::config) trait Quantity: Copy + PartialOrd {
+pub(crate) trait Quantity: Copy + PartialOrd {
     /// Describes the grammar in errors.
     const GRAMMAR: &str;
 
@@ -77,21 +76,19 @@ fn split_number(text: &str) -> Option<(u64, &str)> {
 }
 
 /// Decodes a quantity with a unit from text.
-pub(in crate::config) fn quantity<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub(crate) fn quantity<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Quantity,
 {
     let text = String::deserialize(deserializer)?;
     T::parse(&text).ok_or_else(|| {
-        let fix = format!("write {}", T::GRAMMAR);
-        D::Error::custom(invalid(format!("{text:?} is not understood"), fix))
+        // Cause and fix, as in `invalid`.
+        D::Error::custom(format!("{text:?} is not understood\nwrite {}", T::GRAMMAR))
     })
 }
 
-pub(in crate::config) fn optional_quantity<'de, D, T>(
-    deserializer: D,
-) -> Result<Option<T>, D::Error>
+pub(crate) fn optional_quantity<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Quantity,

@@ -1,7 +1,7 @@
 //! Fixtures of the dialect tests, and tests of properties that all dialects have.
 
 use super::*;
-use crate::model::headers::header::push_header;
+use crate::model::headers::header::{block_of_lines as block, push_header};
 use crate::model::headers::header_name::{ControlHeader, stays_on_delivery};
 use crate::model::headers::origin::OriginFormat;
 use crate::model::message::Disposition;
@@ -98,17 +98,6 @@ pub(super) fn record(timestamp: Option<i64>, block: &[u8]) -> Record<'_> {
         payload: Some(b"payload"),
         headers: Headers::from_block(block),
     }
-}
-
-fn block<L: AsRef<[u8]>>(lines: &[L]) -> Vec<u8> {
-    let mut block = Vec::new();
-    for line in lines.iter().map(AsRef::as_ref) {
-        match line.windows(2).position(|pair| pair == b": ") {
-            Some(at) => push_header(&mut block, &line[..at], Some(&line[at + 2..])),
-            None => push_header(&mut block, line, None),
-        }
-    }
-    block
 }
 
 /// Checks each row on a route that understands only this dialect.

@@ -94,6 +94,19 @@ pub(crate) fn push_varint(block: &mut Vec<u8>, value: u64) {
     block.extend_from_slice(&bytes[..length]);
 }
 
+/// A header block from lines: `name: value`, or `name` alone for a null value.
+#[cfg(test)]
+pub(crate) fn block_of_lines<L: AsRef<[u8]>>(lines: &[L]) -> Vec<u8> {
+    let mut block = Vec::new();
+    for line in lines.iter().map(AsRef::as_ref) {
+        match line.windows(2).position(|pair| pair == b": ") {
+            Some(at) => push_header(&mut block, &line[..at], Some(&line[at + 2..])),
+            None => push_header(&mut block, line, None),
+        }
+    }
+    block
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

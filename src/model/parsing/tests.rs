@@ -3,7 +3,7 @@
 use super::parse_record::*;
 use crate::limit::{RECORD_HEADER_BYTES_MAX, RECORD_HEADERS_MAX};
 use crate::model::dialect::Dialects;
-use crate::model::headers::header::push_header;
+use crate::model::headers::header::block_of_lines as block;
 use crate::model::headers::header_name::ControlHeader;
 use crate::model::{
     Body, DeadLetterReason, Disposition, Headers, Naming, Offset, OriginFormat, Partition, Record,
@@ -46,18 +46,6 @@ fn rules() -> RoutingRules {
         without_delay: WithoutDelay::Relay,
         dialects: Dialects::default(),
     }
-}
-
-/// A header block from lines: `name: value`, or `name` alone for a null value.
-fn block<L: AsRef<[u8]>>(lines: &[L]) -> Vec<u8> {
-    let mut block = Vec::new();
-    for line in lines.iter().map(AsRef::as_ref) {
-        match line.windows(2).position(|pair| pair == b": ") {
-            Some(at) => push_header(&mut block, &line[..at], Some(&line[at + 2..])),
-            None => push_header(&mut block, line, None),
-        }
-    }
-    block
 }
 
 fn record(timestamp: Option<i64>, block: &[u8]) -> Record<'_> {
