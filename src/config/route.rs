@@ -5,9 +5,7 @@ use super::check::At;
 use super::decode::quantity::{optional_quantity, quantity};
 use super::decode::{choice, choices};
 use super::name;
-use crate::model::{
-    Dialects, filters_overlap, is_filter, is_subject, source_topic, split_source_topic,
-};
+use crate::model::{Dialects, filters_overlap, is_filter, is_subject, source_topic};
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -277,29 +275,39 @@ impl Route {
 
 impl Source {
     fn check(&self, at: &At<'_>) {
-        let key = match self.kind {
-            BrokerKind::Kafka => "topics",
-            BrokerKind::Nats => "subjects",
-        };
-        let at_list = at.key(key);
-        at_list.check_list(&self.topics);
-        for (index, topic) in self.topics.iter().enumerate() {
-            let Some((stream, filter)) = split_source_topic(topic) else {
-                check_topic(&at_list.key(index), topic);
-                continue;
-            };
-            if index == 0 && !name::is_stream(stream) {
-                let what = format!("{stream:?} is not the name of a stream");
-                at.key("stream").refuse(what, name::STREAM);
+        match self.kind {
+            BrokerKind::Kafka => {
+                let at = at.key("topics");
+                at.check_list(&self.topics);
+                for (index, topic) in self.topics.iter().enumerate() {
+                    check_topic(&at.key(index), topic);
+                }
             }
-            // Each filter is a partition.
-            let before = self.topics[..index].iter();
-            let mut before = before.filter_map(|topic| Some(split_source_topic(topic)?.1));
+            BrokerKind::Nats => self.check_subjects(at),
+        }
+    }
+
+    fn check_subjects(&self, at: &At<'_>) {
+        let at_list = at.key("subjects");
+        at_list.check_list(&self.topics);
+        // `source_topic` puts a colon between them.
+        let parts = self.topics.iter().filter_map(|topic| topic.split_once(':'));
+        let (streams, filters): (Vec<_>, Vec<_>) = parts.unzip();
+        if let Some(stream) = streams.first().filter(|stream| !name::is_stream(stream)) {
+            let what = format!("{stream:?} is not the name of a stream");
+            at.key("stream").refuse(what, name::STREAM);
+        }
+        for (index, filter) in filters.iter().enumerate() {
+            let at = at_list.key(index);
             if !is_filter(filter) {
                 let what = format!("{filter:?} is not a subject that can be read");
-                at_list.key(index).refuse(what, name::FILTER);
-            } else if let Some(other) = before.find(|other| filters_overlap(other, filter)) {
-                at_list.key(index).refuse(
+                at.refuse(what, name::FILTER);
+                continue;
+            }
+            // Each filter is a partition.
+            let mut before = filters[..index].iter().filter(|other| is_filter(other));
+            if let Some(other) = before.find(|other| filters_overlap(other, filter)) {
+                at.refuse(
                     format!(
                         "{other} matches some of the same messages, which would be delivered twice"
                     ),

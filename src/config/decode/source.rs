@@ -53,9 +53,9 @@ impl Sources {
             merge(&mut from_environment, variable.values.clone());
         }
         let mut values = Dict::new();
-        for source in [toml_values(text), from_environment] {
+        for (source, is_file) in [(toml_values(text), true), (from_environment, false)] {
             let mut normal = Dict::new();
-            normalize(source, &[], "", &mut normal).map_err(|path| {
+            normalize(source, is_file, &[], "", &mut normal).map_err(|path| {
                 sources.problem(&path, "the option is set twice", "keep one of the two")
             })?;
             merge(&mut values, normal.into());
@@ -98,7 +98,8 @@ impl Sources {
         let mut start = None;
         for key in path {
             let index = || item.get(key.parse::<usize>().ok()?);
-            let Some(below) = item.get(key).or_else(index) else {
+            let file = || item.get(format!("{key}_file"));
+            let Some(below) = item.get(key).or_else(index).or_else(file) else {
                 break;
             };
             item = below;
@@ -112,7 +113,7 @@ impl Sources {
 fn name(path: &[String]) -> String {
     let part = |key: &String| match key.parse::<usize>() {
         Ok(index) => format!("[{index}]"),
-        Err(_) if key.is_empty() || key.contains('.') => format!(".{key:?}"),
+        Err(_) if key.is_empty() || key.contains(['.', ' ']) => format!(".{key:?}"),
         Err(_) => format!(".{key}"),
     };
     let name: String = path.iter().map(part).collect();
@@ -153,6 +154,7 @@ pub(in crate::config) fn is_secret(path: &[&str]) -> bool {
 /// part of the names of properties. Fails with the path of an option that is set twice.
 fn normalize(
     table: Dict,
+    is_file: bool,
     path: &[&str],
     prefix: &str,
     normal: &mut Dict,
@@ -166,16 +168,16 @@ fn normalize(
             .filter(|plain| is_secret(&[path, &[plain]].concat()));
         let value = match value {
             Value::Dict(_, below) if is_property => {
-                normalize(below, path, &format!("{name}."), normal)?;
+                normalize(below, is_file, path, &format!("{name}."), normal)?;
                 continue;
             }
             Value::Dict(_, below) => {
                 let mut table = Dict::new();
-                normalize(below, &at, "", &mut table)?;
+                normalize(below, is_file, &at, "", &mut table)?;
                 table.into()
             }
             file if in_file.is_some() => Dict::from([("<file>".to_owned(), file)]).into(),
-            value if is_property => property_text(value),
+            value if is_property => property_text(value, is_file),
             value => value,
         };
         if normal
@@ -188,11 +190,12 @@ fn normalize(
     Ok(())
 }
 
-/// Librdkafka takes all properties as text. Whole numbers and booleans need no quotes.
-fn property_text(value: Value) -> Value {
+/// Librdkafka takes all properties as text. Whole numbers and booleans need no quotes, except a
+/// number inside a table in a variable: a password `0123` has become the number 123 there.
+fn property_text(value: Value, is_file: bool) -> Value {
     match &value {
         Value::Bool(_, flag) => flag.to_string().into(),
-        Value::Num(_, number) => {
+        Value::Num(_, number) if is_file => {
             let text = number.to_u128().map(|number| number.to_string());
             let text = text.or_else(|| Some(number.to_i128()?.to_string()));
             text.map_or(value, Value::from)
@@ -269,7 +272,7 @@ fn variables(
             return Err(Problem::without_key(place, "its name sets no key", fix));
         }
         let value = match typed(&raw) {
-            // A password `0123` must not become the number 123.
+            // A whole variable is taken as it is written.
             Value::Num(..) if matches!(keys[..], ["kafka", _, "properties", ..]) => {
                 raw.trim().into()
             }
