@@ -17,8 +17,10 @@ pub(crate) const DEMO_TICK_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) const DEMO_IN_FLIGHT_MAX: usize = 1_000;
 /// Lines that the demo keeps until the next tick, and deliveries that it keeps to show.
 pub(crate) const DEMO_LINES_MAX: usize = 32;
-/// Bytes that the demo shows of the key and of the payload of a message.
+/// Bytes that the demo shows of the key, the payload or the refusal of a message.
 pub(crate) const DEMO_TEXT_BYTES_MAX: usize = 200;
+/// Lateness that the demo tells apart to the millisecond. A greater one counts as this.
+pub(crate) const DEMO_LATENESS_MAX: Duration = Duration::from_secs(60);
 /// Timeout for the start of the service in a demo.
 pub(crate) const DEMO_START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for overdue messages at the end of a demo.

@@ -1,9 +1,19 @@
 //! The phase of the demo, and counts of its messages. It has no I/O and no clock.
 
-use crate::limit::{DEMO_LINES_MAX, DEMO_OVERDUE_TIMEOUT, DEMO_START_TIMEOUT};
+use crate::limit::{DEMO_LATENESS_MAX, DEMO_LINES_MAX, DEMO_OVERDUE_TIMEOUT, DEMO_START_TIMEOUT};
 use crate::model::Timestamp;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+
+/// A record that the watcher has read.
+pub(super) struct Arrival {
+    /// The line to show.
+    pub(super) text: String,
+    /// The due time in the record's header.
+    pub(super) due: Option<Timestamp>,
+    /// It is a dead letter.
+    pub(super) is_dead: bool,
+}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -24,12 +34,13 @@ pub(super) struct Board {
     /// Sent messages that have not arrived, with their earliest due time.
     pub(super) waiting: BTreeMap<u64, Timestamp>,
     pub(super) sent: usize,
+    pub(super) delivered: usize,
     pub(super) refused: usize,
     pub(super) early: usize,
     pub(super) duplicates: usize,
     pub(super) guests: usize,
-    /// Milliseconds from the due time to the arrival, of each delivered message.
-    pub(super) lateness: Vec<u64>,
+    /// Delivered messages by the milliseconds from the due time to the arrival.
+    lateness: BTreeMap<u64, usize>,
     pub(super) latest: VecDeque<String>,
     pub(super) lines: Vec<String>,
     last_problem: Option<String>,
@@ -93,23 +104,25 @@ impl Board {
         }
     }
 
-    /// A record arrived, as a dead letter if `is_dead`. Without a number it is the user's.
-    pub(super) fn arrive(&mut self, number: Option<u64>, at: Timestamp, text: &str, is_dead: bool) {
+    /// A record arrived. Without a number it is the user's.
+    pub(super) fn arrive(&mut self, number: Option<u64>, at: Timestamp, arrival: &Arrival) {
+        let Arrival { text, due, is_dead } = arrival;
         let Some(number) = number else {
             self.guests += 1;
             self.lines.truncate(DEMO_LINES_MAX - 1);
-            let how = if is_dead { "," } else { " has arrived:" };
+            let how = if *is_dead { "," } else { " has arrived:" };
             return self.lines.push(format!("yours{how} {text}"));
         };
         self.latest.truncate(DEMO_LINES_MAX - 1);
         self.latest.push_front(format!("  {text}"));
         match self.waiting.remove(&number) {
             None => self.duplicates += 1,
-            Some(_) if is_dead => self.refused += 1,
-            Some(due) => {
-                let late = at.since(due).as_millis();
-                self.early += usize::from(at < due);
-                self.lateness.push(u64::try_from(late).unwrap_or(u64::MAX));
+            Some(_) if *is_dead => self.refused += 1,
+            Some(sent) => {
+                self.delivered += 1;
+                self.early += usize::from(at < sent.max(due.unwrap_or(sent)));
+                let late = at.since(sent).min(DEMO_LATENESS_MAX).as_millis() as u64;
+                *self.lateness.entry(late).or_default() += 1;
             }
         }
     }
@@ -135,15 +148,20 @@ impl Board {
 
     /// Milliseconds that half, 99 % and all of the messages were late at most.
     pub(super) fn percentiles(&self) -> [Option<u64>; 3] {
-        let mut sorted = self.lateness.clone();
-        sorted.sort_unstable();
-        let rank = |part: usize| (sorted.len() * part).div_ceil(100).max(1);
-        [50, 99, 100].map(|part| sorted.get(rank(part) - 1).copied())
+        [50, 99, 100].map(|part| {
+            let rank = (self.delivered * part).div_ceil(100);
+            let mut below = 0;
+            let mut lates = self.lateness.iter();
+            lates.find_map(|(late, count)| {
+                below += count;
+                (below >= rank).then_some(*late)
+            })
+        })
     }
 
     /// Every message arrived exactly once, and none arrived early.
     pub(super) fn is_well(&self) -> bool {
-        let is_complete = self.sent > 0 && self.sent == self.lateness.len();
+        let is_complete = self.sent > 0 && self.sent == self.delivered;
         is_complete && self.early == 0 && self.duplicates == 0
     }
 }
@@ -158,8 +176,21 @@ pub(super) mod tests {
     }
 
     pub(in super::super) fn arrive(board: &mut Board, number: Option<u64>, seen: i64) {
-        let text = format!("key \"order-7\", \"close it\", seen {seen}");
-        board.arrive(number, at(seen), &text, false);
+        let arrival = Arrival {
+            text: format!("key \"order-7\", \"close it\", seen {seen}"),
+            due: None,
+            is_dead: false,
+        };
+        board.arrive(number, at(seen), &arrival);
+    }
+
+    pub(in super::super) fn arrive_dead(board: &mut Board, number: u64, seen: i64) {
+        let arrival = Arrival {
+            text: "refused: key \"order-7\", \"close it\": too late".to_owned(),
+            due: None,
+            is_dead: true,
+        };
+        board.arrive(Some(number), at(seen), &arrival);
     }
 
     pub(in super::super) fn board() -> Board {
@@ -174,7 +205,7 @@ pub(super) mod tests {
         arrive(&mut board, Some(0), 1_003);
         arrive(&mut board, Some(1), 999);
         assert_eq!(
-            (board.sent, board.lateness.len(), board.waiting.len()),
+            (board.sent, board.delivered, board.waiting.len()),
             (2, 2, 0)
         );
         assert_eq!((board.duplicates, board.early), (1, 1));
@@ -183,13 +214,39 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_due_time_that_was_changed_does_not_hide_that_a_message_is_early() {
+        for (due, early) in [(999, 0), (1_001, 0), (1_002, 1)] {
+            let mut board = board();
+            let number = board.send(at(1_000));
+            let arrival = Arrival {
+                text: String::new(),
+                due: Some(at(due)),
+                is_dead: false,
+            };
+            board.arrive(Some(number), at(1_001), &arrival);
+            assert_eq!(board.early, early, "{due}");
+        }
+    }
+
+    #[test]
+    fn lateness_has_a_bound() {
+        let mut board = board();
+        for late in [60_000, 60_001, 9_000_000] {
+            let number = board.send(at(0));
+            arrive(&mut board, Some(number), late);
+        }
+        assert_eq!(board.percentiles(), [Some(60_000); 3]);
+        assert_eq!((board.lateness.len(), board.delivered), (1, 3));
+    }
+
+    #[test]
     fn refused_messages_and_dead_letters_are_not_delivered() {
         let mut board = board();
         (0..3).for_each(|_| _ = board.send(at(1_000)));
         board.refuse(0, "full".to_owned());
         board.refuse(0, "full".to_owned());
-        board.arrive(Some(1), at(1_001), "refused: too late", true);
-        assert_eq!((board.sent, board.refused, board.lateness.len()), (3, 2, 0));
+        arrive_dead(&mut board, 1, 1_001);
+        assert_eq!((board.sent, board.refused, board.delivered), (3, 2, 0));
         assert_eq!(board.waiting.len(), 1);
         assert_eq!(
             board.lines,
@@ -261,7 +318,7 @@ pub(super) mod tests {
                 }
             }
             prop_assert_eq!(board.sent, fates.len());
-            prop_assert_eq!(board.sent, board.lateness.len() + board.refused + board.waiting.len());
+            prop_assert_eq!(board.sent, board.delivered + board.refused + board.waiting.len());
             prop_assert_eq!(board.duplicates, fates.iter().filter(|(fate, _)| *fate == 2).count());
             prop_assert_eq!(board.by_second::<20>(at(0)).iter().sum::<u64>(), board.waiting.len() as u64);
             prop_assert!(board.latest.len() <= DEMO_LINES_MAX);

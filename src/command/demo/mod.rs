@@ -15,11 +15,12 @@ use crate::model::{Dialects, Headers, Partition, Record, Timestamp};
 use crate::role::{Cluster, Service, SourceOptions, TargetOptions, TargetPurpose};
 use crate::telemetry::Telemetry;
 use anyhow::{Context, Result, ensure};
-use board::{Board, Phase};
+use board::{Arrival, Board, Phase};
 use rand::rngs::{StdRng, SysRng};
 use rand::{RngExt, SeedableRng};
 use scene::Scene;
 use screen::Screen;
+use std::borrow::Cow;
 use std::io::{BufRead, IsTerminal, Write};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -212,29 +213,16 @@ impl Traffic<'_> {
     }
 
     fn arrive(&mut self, record: &Record<'_>, is_dead: bool) {
-        let header = |wanted: &str| {
-            let mut headers = record.headers.iter();
-            let (_, value) = headers.find(|(name, _)| *name == wanted.as_bytes())?;
-            std::str::from_utf8(value?).ok()
-        };
-        let own = header(HEADER).and_then(|own| own.strip_prefix(&self.run)?.strip_prefix('/'));
+        let own = header(record, HEADER).and_then(|own| std::str::from_utf8(own).ok());
+        let own = own.and_then(|own| own.strip_prefix(&self.run)?.strip_prefix('/'));
         let number = own.and_then(|number| number.parse().ok());
         // Other messages belong to the user only if the demo invited the user.
         if number.is_none() && !self.scene.is_own {
             return;
         }
-        let (now, content) = (WallClock.now(), content(record));
-        let due = header(DUE).and_then(|due| due.parse().ok());
-        let late = due.map(|due| now.since(Timestamp::from_millis(due)).as_millis());
-        let text = match (is_dead, late) {
-            (true, _) => format!(
-                "refused: {content}: {}",
-                header(ERROR_DETAIL).unwrap_or("-")
-            ),
-            (false, Some(late)) => format!("{content}, +{late} ms"),
-            (false, None) => content,
-        };
-        self.board.arrive(number, now, &text, is_dead);
+        let now = WallClock.now();
+        let arrival = arrival(record, is_dead, now);
+        self.board.arrive(number, now, &arrival);
     }
 
     /// Draws the picture, or prints a line each second.
@@ -260,14 +248,31 @@ impl Traffic<'_> {
     }
 }
 
-/// Key and payload, short and with escaped control characters, which a terminal would obey.
-fn content(record: &Record<'_>) -> String {
-    let shown = |bytes: Option<&[u8]>| {
-        let bytes = bytes.unwrap_or(b"(null)");
-        let bytes = &bytes[..bytes.len().min(DEMO_TEXT_BYTES_MAX)];
-        format!("{:?}", String::from_utf8_lossy(bytes))
+fn header<'a>(record: &Record<'a>, wanted: &str) -> Option<&'a [u8]> {
+    let mut headers = record.headers.iter();
+    let (_, value) = headers.find(|(name, _)| *name == wanted.as_bytes())?;
+    value
+}
+
+fn arrival(record: &Record<'_>, is_dead: bool, now: Timestamp) -> Arrival {
+    let due = header(record, DUE).and_then(|due| std::str::from_utf8(due).ok()?.parse().ok());
+    let due = due.map(Timestamp::from_millis);
+    let content = format!("key {:?}, {:?}", short(record.key), short(record.payload));
+    let text = match due {
+        _ if is_dead => {
+            // A terminal would obey control characters.
+            let why = short(header(record, ERROR_DETAIL)).replace(char::is_control, " ");
+            format!("refused: {content}: {why}")
+        }
+        Some(due) => format!("{content}, +{} ms", now.since(due).as_millis()),
+        None => content,
     };
-    format!("key {}, {}", shown(record.key), shown(record.payload))
+    Arrival { text, due, is_dead }
+}
+
+fn short(bytes: Option<&[u8]>) -> Cow<'_, str> {
+    let bytes = bytes.unwrap_or(b"(null)");
+    String::from_utf8_lossy(&bytes[..bytes.len().min(DEMO_TEXT_BYTES_MAX)])
 }
 
 /// Waits for a stop signal, or for the SIGHUP of a terminal that closes.
@@ -284,24 +289,29 @@ async fn quit_signal() -> std::io::Result<()> {
 mod tests {
     use super::*;
     use crate::model::Offset;
+    use crate::model::header::push_header;
 
     #[test]
     fn foreign_bytes_do_not_reach_the_terminal() {
-        let of = |key, payload| {
-            let (offset, headers) = (Offset(0), Headers::default());
-            content(&Record {
-                offset,
+        let of = |key, payload, detail: Option<&[u8]>| {
+            let mut headers = Vec::new();
+            push_header(&mut headers, ERROR_DETAIL.as_bytes(), detail);
+            let record = Record {
+                offset: Offset(0),
                 timestamp: None,
                 key,
                 payload,
-                headers,
-            })
+                headers: Headers::from_block(&headers),
+            };
+            arrival(&record, detail.is_some(), Timestamp::from_millis(0)).text
         };
         let red = "\x1b[31mred\r\nalert\x07\u{9b}2J".as_bytes();
-        let content = of(Some(red), None);
-        assert!(!content.contains(char::is_control), "{content}");
-        assert!(content.ends_with(", \"(null)\""), "{content}");
-        let long = of(Some(b"\xff\xfe"), Some(&[b'x'; 5_000]));
+        let refused = of(Some(red), None, Some(red));
+        assert!(!refused.contains(char::is_control), "{refused}");
+        assert!(refused.starts_with("refused: key "), "{refused}");
+        assert_eq!(refused.matches("[31mred").count(), 2, "{refused}");
+        assert!(refused.contains(", \"(null)\": "), "{refused}");
+        let long = of(Some(b"\xff\xfe"), Some(&[b'x'; 5_000]), None);
         assert!(long.starts_with("key \"\u{fffd}\u{fffd}\""), "{long}");
         assert!(long.len() < DEMO_TEXT_BYTES_MAX + 30, "{long}");
     }
