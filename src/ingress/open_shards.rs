@@ -1,7 +1,7 @@
 //! Opens the shards of assigned partitions: asks the broker and the store about them, creates the
 //! shards that the store does not have, and moves over gaps of the source.
 
-use super::partition::Rebuild;
+use super::partition::{AssignedPartition, Rebuild};
 use super::read_loop::Ingress;
 use super::shard_init::{StartDecision, decide_start, new_shard};
 use super::{CallError, Error, unless_stopped};
@@ -27,12 +27,7 @@ impl Ingress {
         }
         match self.open_shards(&due).await {
             Ok(()) => {
-                let reasons = Vec::from_iter(self.stop_reasons());
-                if reasons.is_empty() {
-                    self.ports.health.shards.set_ready();
-                } else {
-                    self.ports.health.shards.set_not_ready(reasons.join("; "));
-                }
+                self.report_shards();
                 Ok(())
             }
             Err(error) if error.is_transient() => {
@@ -49,6 +44,17 @@ impl Ingress {
                 Ok(())
             }
             Err(error) => Err(self.fatal(error)),
+        }
+    }
+
+    /// Sets the readiness of the shards. Shards that could not be opened are opened again soon.
+    pub(super) fn report_shards(&self) {
+        let health = &self.ports.health.shards;
+        let reasons = Vec::from_iter(self.stop_reasons());
+        if !reasons.is_empty() {
+            health.set_not_ready(reasons.join("; "));
+        } else if self.partitions.values().all(AssignedPartition::is_reading) {
+            health.set_ready();
         }
     }
 

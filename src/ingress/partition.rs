@@ -42,7 +42,8 @@ pub(super) struct AssignedPartition {
     appends_in_flight: usize,
     /// Time that the batch may wait for more records.
     linger: Duration,
-    /// When the first record of the batch was read. `None`: every record is covered by an append.
+    /// When the first record of the batch was read. `None`: the partition is not read, or every
+    /// record is covered by an append.
     batch_started_at: Option<Instant>,
     /// The delivered pair when the reading began. A rebuild skips the messages that it covers.
     pub(super) delivered: Progress,
@@ -78,10 +79,9 @@ impl Rebuild {
 }
 
 /// The action that follows an append result or a store check.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextStep {
     Continue,
-    Commit(OffsetCommit),
     /// The store has another watermark: continue reading there.
     Seek(Watermark),
     /// The store does not know the shard: open it again.
@@ -184,7 +184,7 @@ impl AssignedPartition {
     }
 
     pub(super) fn awaits_appender(&self) -> bool {
-        self.is_reading() && self.appends_in_flight > 0
+        self.appends_in_flight > 0
     }
 
     /// When to send the batch to the appender. `None` if it is empty, or must wait for an append
@@ -194,7 +194,7 @@ impl AssignedPartition {
     /// append is in flight and collects records meanwhile, so that batches grow with the load.
     pub(super) fn flush_at(&self) -> Option<Instant> {
         let started_at = self.batch_started_at?;
-        if !self.is_reading() || self.appends_in_flight >= SHARD_APPENDS_IN_FLIGHT_MAX {
+        if self.appends_in_flight >= SHARD_APPENDS_IN_FLIGHT_MAX {
             return None;
         }
         if self.batch.is_full() {
@@ -209,7 +209,7 @@ impl AssignedPartition {
 
     /// Returns `true` if records were read that no append covers yet.
     pub(super) fn has_batch(&self) -> bool {
-        self.is_reading() && self.batch_started_at.is_some()
+        self.batch_started_at.is_some()
     }
 
     pub(super) fn build_append(&mut self, builder: &mut RunBuilder, far: FarTarget) -> AppendJob {
@@ -255,19 +255,22 @@ impl AssignedPartition {
         (is_recent && is_idle).then_some((watermark, delivered))
     }
 
-    /// Handles the stored state of the shard: sets its gauges, and decides what to commit.
-    /// An unchanged position is committed only if `commit_unchanged`.
-    pub(super) fn on_state(
-        &mut self,
-        state: &StoredShard,
-        commit_unchanged: bool,
-        wall: Timestamp,
-        now: Instant,
-    ) -> NextStep {
+    /// Handles the stored state of the shard: sets its gauges, and compares the positions.
+    pub(super) fn on_state(&self, state: &StoredShard, wall: Timestamp) -> NextStep {
         self.report_state(state, wall);
         if self.is_fully_stored() && self.append_from != state.watermark {
             return NextStep::Seek(state.watermark);
         }
+        NextStep::Continue
+    }
+
+    /// The commit of the stored state, if it is new or `commit_unchanged` is set.
+    pub(super) fn next_commit(
+        &mut self,
+        state: &StoredShard,
+        commit_unchanged: bool,
+        now: Instant,
+    ) -> Option<OffsetCommit> {
         let metadata = CommitMetadata {
             lowest_pending: state.lowest_pending,
             delivered: state.delivered,
@@ -280,11 +283,7 @@ impl AssignedPartition {
         };
         let is_new = self.last_commit.as_ref() != Some(&commit);
         self.idle_at = (!is_new).then_some((state.watermark, state.delivered, now));
-        if is_new || commit_unchanged {
-            NextStep::Commit(commit)
-        } else {
-            NextStep::Continue
-        }
+        (is_new || commit_unchanged).then_some(commit)
     }
 
     fn report_state(&self, state: &StoredShard, now: Timestamp) {

@@ -5,7 +5,7 @@ use super::admit_record::admit_record;
 use super::appender::AppendResult;
 use super::partition::{AssignedPartition, NextStep, Partitions, has_buffer_room};
 use super::{CallError, Error, Options, Ports};
-use crate::broker::{self, Event, OffsetCommit, RecordBatch};
+use crate::broker::{self, Event, RecordBatch};
 use crate::limit::{
     APPEND_LINGER_MAX, FINAL_STORE_CALL_TIMEOUT, IDLE_OFFSET_COMMIT_INTERVAL,
     SHARD_OPEN_RETRY_DELAY,
@@ -63,6 +63,8 @@ impl Ingress {
                 () = stop.cancelled() => break,
                 result = self.ports.appender.results.recv() => match result {
                     Some(result) => self.on_append_result(result),
+                    // The stop may have ended an appender that had no store connection yet.
+                    None if stop.is_cancelled() => break,
                     None => return Err(Error::AppenderEnded(self.options.route)),
                 },
                 event = self.ports.source.next_event(), if has_room => {
@@ -161,6 +163,7 @@ impl Ingress {
             self.ports.source.stop(&partition);
             self.partitions.remove(&partition);
         }
+        self.report_shards();
         if self.partitions.is_empty() && !self.source_failed {
             self.ports.health.source.set_not_ready(
                 "all partitions were revoked; waiting for the consumer group to assign them again",
@@ -187,18 +190,14 @@ impl Ingress {
         metric.accepted.increment(accepted);
     }
 
-    /// Acts on an append result or a store check. Returns the commit to make.
-    pub(super) fn take_step(
-        &mut self,
-        id: &Partition,
-        next: NextStep,
-        seek_reason: &str,
-    ) -> Option<OffsetCommit> {
-        let partition = self.partitions.get_mut(id)?;
+    /// Acts on an append result or a store check.
+    pub(super) fn take_step(&mut self, id: &Partition, next: NextStep, seek_reason: &str) {
+        let Some(partition) = self.partitions.get_mut(id) else {
+            return;
+        };
         let shard = &partition.shard;
         match next {
             NextStep::Continue => {}
-            NextStep::Commit(commit) => return Some(commit),
             NextStep::Seek(to) => {
                 let from = partition.append_from;
                 tracing::warn!(%shard, %from, %to, "reading continues at another offset: {seek_reason}");
@@ -210,7 +209,6 @@ impl Ingress {
                 self.ports.source.stop(id);
             }
         }
-        None
     }
 
     /// Starts a new reading of the partition. Records of the old one are ignored from now on.
@@ -251,7 +249,7 @@ impl Ingress {
         };
         let next = partition.on_append_result(result.to, result.outcome);
         let reason = "an append found another watermark in the store";
-        let _no_commit = self.take_step(&result.shard.partition, next, reason);
+        self.take_step(&result.shard.partition, next, reason);
         if let Appended::Done { cancelled, missed } = result.outcome {
             let metric = &self.ports.metric;
             metric.stored.increment(result.messages);
@@ -319,5 +317,76 @@ impl Ingress {
             route: self.options.route.clone(),
             source: error.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{HealthParts, appender_channels};
+    use super::*;
+    use crate::clock::WallClock;
+    use crate::health::Health;
+    use crate::metric;
+    use crate::model::{Dialects, Naming, RoutingRules, TargetRules, WithoutDelay};
+    use crate::run::ThinHours;
+    use crate::testing::broker::memory::MemoryCluster;
+    use crate::testing::store::memory::MemoryStore;
+    use crate::trace::Tracer;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    fn ingress(cluster: &MemoryCluster, health: &Health) -> Ingress {
+        let no_names = Vec::<String>::new;
+        let options = Options {
+            deployment: "d".into(),
+            route: "r".into(),
+            rules: RoutingRules {
+                targets: TargetRules::new(Naming::Topic, Some("target"), no_names(), no_names()),
+                max_delay: Duration::from_secs(3_600),
+                max_retry_wait: Duration::from_secs(1),
+                without_delay: WithoutDelay::Relay,
+                dialects: Dialects::default(),
+            },
+            stops_at_gap: true,
+            thin: ThinHours::DEFAULT,
+        };
+        let (appender, _) = appender_channels();
+        let ports = Ports {
+            source: Box::new(cluster.source("g", &["t".to_owned()])),
+            store: Rc::new(MemoryStore::new(Rc::new(WallClock))),
+            clock: Rc::new(WallClock),
+            health: HealthParts::new(health, "r"),
+            metric: metric::RouteMetrics::new("r"),
+            tracer: Tracer::default(),
+            appender,
+            timers_done: CancellationToken::new(),
+        };
+        Ingress::new(options, ports, 1)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_partition_that_was_revoked_does_not_keep_the_process_from_being_ready() {
+        let (cluster, health) = (MemoryCluster::new(Rc::new(WallClock)), Health::new());
+        cluster.create_topic("t", 2);
+        let mut ingress = ingress(&cluster, &health);
+        let (uncommitted, stopped) = (Partition::new("t", 0), Partition::new("t", 1));
+        let both = vec![uncommitted, stopped.clone()];
+        ingress.on_assigned(both.clone(), Instant::now());
+        ingress.open_due_shards().await.unwrap();
+        assert_eq!(health.not_ready(), []);
+
+        let partition = ingress.partitions.get_mut(&stopped).unwrap();
+        partition.stop_reading(Instant::now(), Some("its topic was recreated".to_owned()));
+        ingress.report_shards();
+        cluster.set_down(true);
+        ingress.check_store().await.unwrap();
+        let parts = |health: &Health| health.not_ready().into_iter().map(|it| it.part);
+        let expected = ["route r commits", "route r shards"];
+        assert_eq!(parts(&health).collect::<Vec<_>>(), expected);
+
+        ingress.on_revoked(both);
+        ingress.on_assigned(Vec::new(), Instant::now());
+        ingress.check_store().await.unwrap();
+        assert_eq!(health.not_ready(), []);
     }
 }

@@ -36,10 +36,13 @@ impl Ingress {
             let Some(partition) = self.partitions.get_mut(&id) else {
                 continue;
             };
-            let next = state.map_or(NextStep::Reopen, |state| {
-                partition.on_state(&state, commit_unchanged, wall, now)
-            });
-            commits.extend(self.take_step(&id, next, "the watermark in the store changed"));
+            let next = state
+                .as_ref()
+                .map_or(NextStep::Reopen, |state| partition.on_state(state, wall));
+            if let (NextStep::Continue, Some(state)) = (next, &state) {
+                commits.extend(partition.next_commit(state, commit_unchanged, now));
+            }
+            self.take_step(&id, next, "the watermark in the store changed");
         }
         if commit_unchanged {
             self.commit_unchanged_at = Instant::now() + IDLE_OFFSET_COMMIT_INTERVAL;
@@ -87,10 +90,11 @@ impl Ingress {
     }
 
     async fn commit(&mut self, commits: Vec<OffsetCommit>) {
-        if commits.is_empty() {
-            return;
-        }
         let health = &self.ports.health.commits;
+        if commits.is_empty() {
+            // A commit that failed comes again, unless its partition was revoked.
+            return health.set_ready();
+        }
         match unless_stopped(&self.stop, self.ports.source.commit(&commits)).await {
             None => {}
             Some(Ok(())) => {
