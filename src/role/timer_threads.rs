@@ -36,7 +36,7 @@ pub(super) fn start(
 ) -> Result<()> {
     let mut random = StdRng::seed_from_u64(seed);
     let run_writer: u64 = random.random();
-    let worker: u64 = random.random();
+    let sender: u64 = random.random();
     let (requests, requests_in) = mpsc::channel(LOADER_QUEUE_MAX);
     let (replies_out, replies) = mpsc::channel(LOADER_REPLIES_MAX);
     let (compaction_jobs, jobs_in) = mpsc::channel(COMPACT_REQUEST_QUEUE_MAX);
@@ -47,7 +47,7 @@ pub(super) fn start(
         let (lease_events_out, lease_events) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
         let (release_results, releases) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
         let store = thread.store.clone();
-        let leases = lease_keeper(wiring, store, seed, lease_events_out, releases)?;
+        let leases = lease_keeper(wiring, store, random, lease_events_out, releases)?;
         let ports = timer::Ports {
             store: thread.store,
             clock: Rc::new(WallClock),
@@ -62,7 +62,7 @@ pub(super) fn start(
             compaction_jobs,
             compaction_results,
         };
-        let dispatcher = Dispatcher::new(options(wiring), ports, producers(wiring, worker)?);
+        let dispatcher = Dispatcher::new(options(wiring), ports, producers(wiring, sender)?);
         let (give_up, done) = (wiring.give_up.clone(), wiring.timers_done.clone());
         Ok(async move {
             let _guards = (timers_done, hint_sender);
@@ -102,7 +102,7 @@ fn start_compactor(
 fn lease_keeper(
     wiring: &Wiring,
     store: Rc<dyn Store>,
-    seed: u64,
+    random: StdRng,
     events: mpsc::Sender<LeaseEvent>,
     release_results: mpsc::Receiver<ReleaseResult>,
 ) -> Result<LeaseKeeper> {
@@ -127,7 +127,7 @@ fn lease_keeper(
         clock_health: wiring.ready_part("clock"),
         lease_length: wiring.config.timer.lease,
         skew_max: wiring.config.timer.max_clock_skew,
-        random: StdRng::seed_from_u64(seed),
+        random,
         metric: metric::TimerMetrics::new(),
         events,
         release_results,
@@ -185,9 +185,9 @@ fn known_topics(route: &config::Route) -> BTreeSet<String> {
 }
 
 /// Producers for every cluster to which messages go: targets, dead letters and, for retries,
-/// sources. Exactly-once routes send with transactional producers only. `worker` is a number that
+/// sources. Exactly-once routes send with transactional producers only. `sender` is a number that
 /// no other process has.
-fn producers(wiring: &Wiring, worker: u64) -> Result<Producers> {
+fn producers(wiring: &Wiring, sender: u64) -> Result<Producers> {
     let mut clusters = BTreeSet::new();
     let mut exactly_once = BTreeMap::new();
     for (name, route) in &wiring.config.routes {
@@ -203,8 +203,8 @@ fn producers(wiring: &Wiring, worker: u64) -> Result<Producers> {
     }
     let mut targets = BTreeMap::new();
     for cluster in clusters {
-        let fast = target(wiring, cluster, TargetPurpose::Fast, worker)?;
-        let bulk = target(wiring, cluster, TargetPurpose::Bulk, worker)?;
+        let fast = target(wiring, cluster, TargetPurpose::Fast, sender)?;
+        let bulk = target(wiring, cluster, TargetPurpose::Bulk, sender)?;
         targets.insert(cluster.to_owned(), [fast, bulk]);
     }
     let mut transactional = BTreeMap::new();
@@ -219,7 +219,7 @@ fn target(
     wiring: &Wiring,
     cluster: &str,
     purpose: TargetPurpose,
-    worker: u64,
+    sender: u64,
 ) -> Result<Box<dyn Target>> {
     let client = match purpose {
         TargetPurpose::Bulk => "bulk target client",
@@ -231,7 +231,7 @@ fn target(
     let options = TargetOptions {
         purpose,
         in_flight_max: TIMER_IN_FLIGHT_MAX,
-        sender: format!("{worker:016x}/{client}"),
+        sender: format!("{sender:016x}/{client}"),
     };
     cluster.target(options, health).context(name)
 }

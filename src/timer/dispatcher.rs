@@ -192,11 +192,10 @@ impl Dispatcher {
             LeaseEvent::Contested(shards) => {
                 for shard in shards {
                     let context = self.context_of(shard);
-                    let route = &context.route;
                     // Shortens the handover: see the exactly-once rows of the benchmark `fleet`.
-                    if route.marker_group.is_some() {
-                        let producers = self.delivery.producers.transactors(route);
-                        producers.preconnect(&context.producer_identity());
+                    if let Some(producer) = &context.producer {
+                        let producers = self.delivery.producers.transactors(&context.route);
+                        producers.preconnect(producer);
                     }
                 }
             }
@@ -212,7 +211,7 @@ impl Dispatcher {
         let shard = grant.lease.shard.clone();
         let slot = self.slots.assign(shard.clone());
         let context = self.context_of(shard.clone());
-        let is_exactly_once = context.route.marker_group.is_some();
+        let is_exactly_once = context.producer.is_some();
         let memory = self.memory.open_account();
         let mut state = ShardState::new(grant, slot, Rc::new(context), memory, now);
         if is_exactly_once {

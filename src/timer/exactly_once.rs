@@ -72,7 +72,9 @@ impl TxnDriver<'_> {
             !has_no_more_work(state, self.stopping) && !state.ownership.deadline.has_passed(now);
         let context = state.context.clone();
         let route = &*context.route;
-        let Some(txn) = &mut state.txn else { return };
+        let (Some(txn), Some(producer)) = (&mut state.txn, &context.producer) else {
+            return;
+        };
         let number = txn.number();
         match (txn.next_action(input, now), number) {
             (TxnAction::Open, _) if may_open => {
@@ -88,8 +90,7 @@ impl TxnDriver<'_> {
                     *recovering += 1;
                     txn.set_recovery_only();
                 }
-                let identity = context.producer_identity();
-                self.producers.transactors(route).open(number, &identity);
+                self.producers.transactors(route).open(number, producer);
             }
             (TxnAction::Commit { batches, pair }, Some(number)) => {
                 txn.on_committing(batches, pair, now);

@@ -51,13 +51,13 @@ pub(super) fn finish_shards(
     let mut removed = Vec::new();
     let decided: Vec<_> = shards
         .iter()
-        .filter_map(|(shard, state)| Some((shard.clone(), is_removed(state, now)?)))
+        .filter_map(|(shard, state)| Some((shard.clone(), release_step(state, now)?)))
         .collect();
-    for (shard, is_removed) in decided {
+    for (shard, step) in decided {
         let Ok(room) = results.try_reserve() else {
             break;
         };
-        if !is_removed {
+        if step == ReleaseStep::Postpone {
             if let Some(state) = shards.get_mut(&shard) {
                 state.ownership.phase = ShardPhase::Active;
             }
@@ -77,15 +77,25 @@ pub(super) fn finish_shards(
     removed
 }
 
-/// True removes a shard that is being released, false postpones its handover, `None` waits.
-fn is_removed(state: &ShardState, now: Instant) -> Option<bool> {
-    match state.ownership.phase {
-        ShardPhase::Active => None,
-        ShardPhase::HandingOver { .. } if is_ready_for_handover(state) => Some(true),
-        ShardPhase::HandingOver { until } => (until <= now).then_some(false),
-        ShardPhase::LeaseLost { until } => {
-            (awaits_no_report(state) || until <= now).then_some(true)
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ReleaseStep {
+    Remove,
+    /// Keep the shard, and hand it over later.
+    Postpone,
+}
+
+/// The next step of a shard that is being released. `None` waits.
+fn release_step(state: &ShardState, now: Instant) -> Option<ReleaseStep> {
+    let (is_ready, until, late) = match state.ownership.phase {
+        ShardPhase::Active => return None,
+        ShardPhase::HandingOver { until } => {
+            (is_ready_for_handover(state), until, ReleaseStep::Postpone)
         }
+        ShardPhase::LeaseLost { until } => (awaits_no_report(state), until, ReleaseStep::Remove),
+    };
+    match is_ready {
+        true => Some(ReleaseStep::Remove),
+        false => (until <= now).then_some(late),
     }
 }
 

@@ -117,7 +117,7 @@ impl Compactor {
 
     /// Serves until the task channel is closed or `stop` is cancelled.
     pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
-        // safe to drop because compaction only reads
+        // Safe to drop: a compaction step only reads.
         let served = stop.run_until_cancelled(self.serve_tasks()).await;
         served.unwrap_or(Ok(()))
     }

@@ -20,27 +20,25 @@ use std::time::Duration;
 pub(crate) struct ShardContext {
     pub(crate) shard: ShardId,
     origins: OriginFormat,
-    transactional_id: String,
+    /// The transactional producer, if the route is exactly-once.
+    pub(crate) producer: Option<ProducerIdentity>,
     pub(crate) route: Rc<RouteOptions>,
 }
 
 impl ShardContext {
     pub(crate) fn new(deployment: &str, shard: ShardId, route: Rc<RouteOptions>) -> Self {
         let Partition { topic, index } = &shard.partition;
+        let producer = route.marker_group.as_ref().map(|group| ProducerIdentity {
+            transactional_id: format!("{deployment}.{}.{topic}.{index}", shard.route),
+            offset_group: group.clone(),
+            partition: shard.partition.clone(),
+            target_topics: route.known_topics.clone(),
+        });
         Self {
             origins: OriginFormat::new(deployment, &shard),
-            transactional_id: format!("{deployment}.{}.{topic}.{index}", shard.route),
+            producer,
             shard,
             route,
-        }
-    }
-
-    pub(crate) fn producer_identity(&self) -> ProducerIdentity {
-        ProducerIdentity {
-            transactional_id: self.transactional_id.clone(),
-            offset_group: self.route.marker_group.clone().unwrap_or_default(),
-            partition: self.shard.partition.clone(),
-            target_topics: self.route.known_topics.clone(),
         }
     }
 

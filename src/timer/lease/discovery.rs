@@ -59,42 +59,44 @@ pub(super) async fn list_shards(
     (shards, is_complete)
 }
 
-/// Reads the commit metadata of each shard. A missing answer is safe: the pair in the store is also
-/// correct. But after a rollback of the store, only the committed pair avoids duplicates.
+/// Reads the commit metadata of each shard, from all brokers at the same time. A missing answer is
+/// safe: the pair in the store is also correct. But after a rollback of the store, only the
+/// committed pair avoids duplicates.
 pub(super) async fn read_committed(
     routes: &mut [RouteCatalog],
     shards: &[&ShardId],
     limit: Duration,
 ) -> BTreeMap<ShardId, CommitMetadata> {
-    let mut found = BTreeMap::new();
-    for route in routes {
-        let partitions: Vec<Partition> = shards
-            .iter()
-            .filter(|shard| shard.route == route.route)
-            .map(|shard| shard.partition.clone())
-            .collect();
-        if partitions.is_empty() {
-            continue;
-        }
-        let answer = route.catalog.committed_metadata(&route.group, &partitions);
-        match with_timeout(limit, answer).await {
-            Ok(texts) => {
-                for (partition, text) in partitions.into_iter().zip(texts) {
-                    if let Some(committed) = text.as_deref().and_then(CommitMetadata::parse) {
-                        found.insert(ShardId::new(route.route.clone(), partition), committed);
-                    }
-                }
-            }
-            Err(error) => {
-                tracing::warn!(
-                    route = %route.route,
-                    %error,
-                    "cannot read commit metadata: starting from the delivered pairs in the store"
-                );
-            }
-        }
+    let routes = routes.iter_mut();
+    let answers = routes.map(|route| read_committed_of(route, shards, limit));
+    join_all(answers).await.into_iter().flatten().collect()
+}
+
+async fn read_committed_of(
+    route: &mut RouteCatalog,
+    shards: &[&ShardId],
+    limit: Duration,
+) -> Vec<(ShardId, CommitMetadata)> {
+    let shards = shards.iter().filter(|shard| shard.route == route.route);
+    let partitions: Vec<Partition> = shards.map(|shard| shard.partition.clone()).collect();
+    if partitions.is_empty() {
+        return Vec::new();
     }
-    found
+    let answer = route.catalog.committed_metadata(&route.group, &partitions);
+    let texts = with_timeout(limit, answer).await.unwrap_or_else(|error| {
+        tracing::warn!(
+            route = %route.route,
+            %error,
+            "cannot read commit metadata: starting from the delivered pairs in the store"
+        );
+        Vec::new()
+    });
+    let committed = partitions.into_iter().zip(texts);
+    let committed = committed.filter_map(|(partition, text)| {
+        let committed = CommitMetadata::parse(text.as_deref()?)?;
+        Some((ShardId::new(route.route.clone(), partition), committed))
+    });
+    committed.collect()
 }
 
 /// The greatest delivered pair of three: the store's, the last commit's, and this process's own.

@@ -38,7 +38,7 @@ pub(crate) struct LeaseKeeper {
     pub(crate) routes: Vec<RouteCatalog>,
     pub(crate) store: Rc<dyn Store>,
     pub(crate) clock: Rc<dyn Clock>,
-    /// Ready while leases can be renewed.
+    /// Ready while the store answers the calls for leases and membership.
     pub(crate) lease_health: HealthPart,
     /// Ready while this machine's clock agrees with the store's clock.
     pub(crate) clock_health: HealthPart,
@@ -95,7 +95,7 @@ impl LeaseLoop {
                 signals.stop.cancelled().await;
                 tokio::time::sleep(FINAL_STORE_CALL_TIMEOUT).await;
             };
-            // safe to drop because a lease that was acquired but not recorded expires by itself
+            // Safe to drop: a lease that was acquired but not recorded expires by itself.
             tokio::select! {
                 biased;
                 () = signals.give_up.cancelled() => break,
@@ -103,7 +103,7 @@ impl LeaseLoop {
                 outcome = self.tick() => outcome?,
             }
             let wakeup = self.next_wakeup();
-            // safe to drop because a message that was not received stays in the channel
+            // Safe to drop: a result that was not received stays in the channel.
             tokio::select! {
                 biased;
                 () = signals.stop.cancelled(), if self.depart_until.is_none() => {
@@ -139,8 +139,10 @@ impl LeaseLoop {
             // Without a call, the state of the store is unknown.
             Ok(false) => {}
             Err(error) if error.is_transient() => {
-                let reason = format!("leases cannot be renewed, so delivery will stop: {error}");
-                self.ports.lease_health.set_not_ready(reason);
+                self.ports.lease_health.set_not_ready(format!(
+                    "cannot renew or acquire leases, or report this worker as alive: {error}; \
+                     the delivery of a shard stops when its lease expires"
+                ));
                 let retry_at = Instant::now() + self.ports.lease_length / 20;
                 self.heartbeat_at = retry_at;
                 self.renew_at = retry_at;
@@ -261,7 +263,8 @@ impl LeaseLoop {
                 }
             }
             Renewed::Fenced | Renewed::Unknown => {
-                tracing::warn!(shard = %lease.shard, ?outcome, "lease lost: stopping the shard");
+                // The dispatcher warns when it stops the shard.
+                tracing::info!(shard = %lease.shard, ?outcome, "the store does not renew the lease");
                 self.ports.metric.leases_lost.increment(1);
                 self.table.held.remove(&lease.shard);
                 self.table.stopping.insert(lease.shard.clone());

@@ -108,7 +108,7 @@ impl Loader {
     pub(crate) async fn serve(mut self) -> Result<(), Error> {
         let mut decoder = RunDecoder::new();
         let give_up = self.give_up.clone();
-        // safe to drop because a request that was not received stays in the channel
+        // Safe to drop: a request that was not received stays in the channel.
         while let Some(Some(mut batch)) = give_up.run_until_cancelled(self.requests.recv()).await {
             while batch.len() < LOADER_BATCH_MAX
                 && let Ok(more) = self.requests.try_recv()
