@@ -89,7 +89,8 @@ pub(crate) struct RunEntry {
 pub(crate) enum Listed {
     Runs {
         watermark: Watermark,
-        /// The lineage at the time when the names were read, or later.
+        /// The lineage when the names were read. It may be older in a store that cannot roll back
+        /// while its process runs: an old count only makes a replacement of runs fail.
         lineage: Lineage,
         runs: Vec<RunEntry>,
         /// The limit cut the list. More runs follow at or after the least due of the last one.

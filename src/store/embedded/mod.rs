@@ -270,7 +270,7 @@ impl ShardStore for Embedded {
     }
 
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
-        // The lineages may be read before the names: a folder cannot roll back in between.
+        // The lineages may be older than the names: a folder cannot roll back in between.
         let shards: Vec<ShardId> = requests.iter().map(|list| list.shard.clone()).collect();
         let positions = self.positions(&shards).await?;
         let requests: Vec<_> = requests.iter().zip(positions).collect();

@@ -24,8 +24,12 @@ pub(super) struct Shards {
 
 enum Entry {
     Loaded(Box<Shard>),
-    /// The text describes the data found instead.
-    Incompatible(String),
+    Incompatible {
+        /// Describes the data found instead.
+        text: String,
+        /// `None` if the meta row is unreadable.
+        number: Option<ShardNumber>,
+    },
 }
 
 impl Shards {
@@ -54,7 +58,9 @@ impl Shards {
                 );
                 continue;
             };
-            let shard = match codec::to_meta(&value) {
+            let meta = codec::to_meta(&value);
+            let number = meta.as_ref().map(|(number, _)| *number);
+            let shard = match meta {
                 Some((number, meta)) => Shard::load(number, meta, tables)?,
                 None => Err("positions that cannot be read"),
             };
@@ -65,7 +71,10 @@ impl Shards {
                     }
                     Entry::Loaded(Box::new(shard))
                 }
-                Err(found) => Entry::Incompatible(incompatible(&id, found)),
+                Err(found) => Entry::Incompatible {
+                    text: incompatible(&id, found),
+                    number,
+                },
             };
             loaded.shards.insert(id, entry);
         }
@@ -76,7 +85,7 @@ impl Shards {
     pub(super) fn size(&self) -> (u64, u64) {
         let sizes = self.shards.values().filter_map(|entry| match entry {
             Entry::Loaded(shard) => Some(shard.size()),
-            Entry::Incompatible(_) => None,
+            Entry::Incompatible { .. } => None,
         });
         sizes.fold((0, 0), |sum, size| (sum.0 + size.runs, sum.1 + size.bytes))
     }
@@ -115,7 +124,7 @@ impl Shards {
         }
         let opened = new.iter().map(|new| match self.shards.get(&new.shard) {
             Some(Entry::Loaded(shard)) => Opened::Existing(shard.state()),
-            Some(Entry::Incompatible(found)) => Opened::Incompatible(found.clone()),
+            Some(Entry::Incompatible { text, .. }) => Opened::Incompatible(text.clone()),
             None => Opened::Created(self.create(new, batch)),
         });
         Ok(opened.collect())
@@ -133,15 +142,20 @@ impl Shards {
     }
 
     /// Removes the meta rows, so that no other row is found any more. [`Tables::delete_garbage`]
-    /// deletes the other rows. An unreadable shard leaves its rows: its number may be unknown.
+    /// deletes the other rows, unless the meta row was unreadable: then their number is unknown.
     pub(super) fn erase(&mut self, shards: &[ShardId], batch: &mut WriteBatch<'_>) {
         for id in shards {
-            if let Some(entry) = self.shards.remove(id) {
-                if let Entry::Loaded(shard) = entry {
-                    batch.put(key::garbage(shard.number()), Vec::new());
-                }
-                batch.remove(key::meta(&self.deployment, id));
+            let Some(entry) = self.shards.remove(id) else {
+                continue;
+            };
+            let number = match entry {
+                Entry::Loaded(shard) => Some(shard.number()),
+                Entry::Incompatible { number, .. } => number,
+            };
+            if let Some(number) = number {
+                batch.put(key::garbage(number), Vec::new());
             }
+            batch.remove(key::meta(&self.deployment, id));
         }
     }
 }

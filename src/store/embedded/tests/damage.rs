@@ -165,6 +165,13 @@ async fn unreadable_counts_affect_only_their_shard() {
         "{opened:?}"
     );
     assert!(matches!(opened[1], Opened::Existing(_)));
+    test.store().erase(&[shard("bad")]).await.unwrap();
+    with_tables(&mut test, |tables| {
+        for prefix in key::all_of_a_shard(1) {
+            assert_eq!(tables.rows(&prefix).count(), 0, "{prefix:?}");
+        }
+        assert!(tables.rows(&key::all_counts(2)).count() > 0);
+    });
 }
 
 #[tokio::test]
