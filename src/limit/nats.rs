@@ -34,7 +34,7 @@ pub(crate) const NATS_UNACKED_PUBLISHES_MAX: usize = 4_096;
 pub(crate) const NATS_TARGET_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// A record without an acknowledgement fails after this time.
 pub(crate) const NATS_DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Connection events queued for the user of a connection.
+/// Connection events queued for the user of a connection, and server errors that it remembers.
 pub(crate) const NATS_CONNECTION_EVENTS_MAX: usize = 64;
 /// Timeout for leaving the group.
 pub(crate) const NATS_CLOSE_TIMEOUT: Duration = Duration::from_millis(1_500);

@@ -59,8 +59,11 @@ impl ConnectionState {
                 if errors.insert(error.to_string(), Instant::now()).is_none() {
                     tracing::warn!(cluster, %error, "the NATS server reports an error");
                 }
-                if errors.len() > NATS_CONNECTION_EVENTS_MAX {
-                    errors.pop_first();
+                let oldest = errors.iter().min_by_key(|(_, at)| **at);
+                if errors.len() > NATS_CONNECTION_EVENTS_MAX
+                    && let Some(oldest) = oldest.map(|(text, _)| text.clone())
+                {
+                    errors.remove(&oldest);
                 }
             }
             _ => {}

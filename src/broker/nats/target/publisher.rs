@@ -141,7 +141,9 @@ impl Publisher {
         let room = NATS_UNACKED_PUBLISHES_MAX
             .saturating_sub(self.pending.len())
             .min(NATS_MESSAGES_PER_TURN_MAX);
-        // Only the acknowledgement of the oldest record is watched.
+        // It is enough to watch the oldest record, which was also published first. Only while its
+        // subject is blocked, it is published again and again. A later record without an
+        // acknowledgement then fails in `retry_blocked`, after its delivery timeout.
         let oldest = self.pending.values().next();
         let ack_deadline = oldest.map(|record| record.last_sent + NATS_REQUEST_TIMEOUT);
         let ack_timeout = OptionFuture::from(ack_deadline.map(sleep_until));
