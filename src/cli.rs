@@ -42,7 +42,7 @@ Exit codes:
   3    with --id: no message with this id waits";
 
 const LEDGER_AFTER: &str =
-    "For each shard: accepted = delivered + cancelled + dead letters + set aside + sent back + pending.
+    "For each shard: accepted = delivered + cancelled + dead letters + quarantined + retried + pending.
 With the embedded store, the command asks a running service at `admin.listen`.
 
 Examples:

@@ -10,6 +10,7 @@ use crate::model::readable::{count, several};
 use crate::store::Balance;
 use crate::store::query::{LedgerReport, ShardLedger};
 use anyhow::Result;
+use std::iter;
 
 const HEAD: [&str; 9] = [
     "SHARD",
@@ -17,8 +18,8 @@ const HEAD: [&str; 9] = [
     "DELIVERED",
     "CANCELLED",
     "DEAD LETTERS",
-    "SET ASIDE",
-    "SENT BACK",
+    "QUARANTINED",
+    "RETRIED",
     "PENDING",
     "DIFFERENCE",
 ];
@@ -91,26 +92,9 @@ fn cells(name: String, sum: &Balance) -> [String; 9] {
     } else {
         sum.difference.to_string()
     };
-    let [
-        accepted,
-        delivered,
-        cancelled,
-        dead,
-        quarantined,
-        sent_back,
-        pending,
-    ] = sum.counts().map(count);
-    [
-        name,
-        accepted,
-        delivered,
-        cancelled,
-        dead,
-        quarantined,
-        sent_back,
-        pending,
-        difference,
-    ]
+    let counts = sum.counts().map(count).into_iter();
+    let mut cells = iter::once(name).chain(counts).chain([difference]);
+    std::array::from_fn(|_| cells.next().unwrap_or_default())
 }
 
 #[cfg(test)]

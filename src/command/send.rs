@@ -41,6 +41,8 @@ struct Receipt {
     target: Option<String>,
     due_ms: Option<i64>,
     due: Option<String>,
+    /// Why the partition may not be that of the waiting message.
+    note: Option<String>,
 }
 
 /// A record that the service will accept.
@@ -84,7 +86,7 @@ pub(crate) fn send(config: &Config, send: &SendArgs) -> Result<Outcome> {
         due: draft.due.map(Timestamp::to_rfc3339),
         ..Receipt::default()
     };
-    let note = run(async {
+    receipt.note = run(async {
         let (partition, note) = partition(config, send, &receipt.topic).await;
         let topic = subject.as_deref().unwrap_or(&receipt.topic);
         let partition = partition.filter(|_| subject.is_none());
@@ -102,9 +104,6 @@ pub(crate) fn send(config: &Config, send: &SendArgs) -> Result<Outcome> {
     } else {
         text(&receipt, now, &Page::of_stdout())
     })?;
-    if let Some(note) = note {
-        tracing::warn!("{note}");
-    }
     Ok(Outcome::Done)
 }
 
@@ -408,6 +407,9 @@ fn text(receipt: &Receipt, now: Timestamp, page: &Page) -> String {
             "The due time lies before the year 2000: --at takes milliseconds, not seconds.\n";
         text += &page.paint(Tone::Warning, hint);
     }
+    if let Some(note) = &receipt.note {
+        text += &page.paint(Tone::Warning, &format!("{note}\n"));
+    }
     text
 }
 
@@ -569,8 +571,11 @@ mod tests {
             offset: None,
             origin: None,
             key: Some("k".into()),
+            note: Some("cannot look up the partition".into()),
             ..receipt
         };
-        assert!(text(&silent, now, &Page::PLAIN).contains("orders.delayed under the key k\n"));
+        let silent = text(&silent, now, &Page::PLAIN);
+        assert!(silent.contains("orders.delayed under the key k\n"));
+        assert!(silent.ends_with("\ncannot look up the partition\n"));
     }
 }

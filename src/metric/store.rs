@@ -3,7 +3,7 @@
 use super::{Counter, Histogram, STORE_ERRORS, STORE_LATENCY_SECONDS};
 use std::time::Duration;
 
-/// A call of the store port. The public label `operation` keeps older names of some calls.
+/// A call of the store port. The label `operation` has the name of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Open,
@@ -29,7 +29,7 @@ impl Operation {
         (Self::Open, "open"),
         (Self::Append, "append"),
         (Self::State, "state"),
-        (Self::Positions, "glance"),
+        (Self::Positions, "positions"),
         (Self::Acquire, "acquire"),
         (Self::Renew, "renew"),
         (Self::Release, "release"),
@@ -38,9 +38,9 @@ impl Operation {
         (Self::Tail, "tail"),
         (Self::Advance, "advance"),
         (Self::Quarantine, "quarantine"),
-        (Self::ReplaceRuns, "rewrite"),
-        (Self::HeartbeatWorker, "enrol"),
-        (Self::RemoveWorker, "resign"),
+        (Self::ReplaceRuns, "replace_runs"),
+        (Self::HeartbeatWorker, "heartbeat_worker"),
+        (Self::RemoveWorker, "remove_worker"),
         (Self::Erase, "erase"),
     ];
 }

@@ -46,7 +46,7 @@ pub(super) fn judge(found: &Result<PendingReport, String>) -> Vec<Finding> {
         let messages = several(report.total.quarantined, "message");
         let found = format!("{messages} cannot be read, and will not be delivered");
         let fix = "see PostdateQuarantined in docs/runbook.md";
-        findings.push(Finding::warn("set aside", found, fix));
+        findings.push(Finding::warn("quarantined", found, fix));
     }
     findings
 }
@@ -127,7 +127,7 @@ mod tests {
                 ("route empty", Fine),
                 ("route gone", Warn),
                 ("topic old", Warn),
-                ("set aside", Warn)
+                ("quarantined", Warn)
             ]
         );
         assert!(

@@ -30,7 +30,7 @@ pub(super) fn report(report: &PendingReport, page: &Page) -> String {
     if quarantined > 0 {
         let messages = several(quarantined, "message");
         let what = format!(
-            "{messages} set aside as unreadable, and not delivered: see PostdateQuarantined in docs/runbook.md."
+            "{messages} quarantined as unreadable, and not delivered: see PostdateQuarantined in docs/runbook.md."
         );
         text += &format!("{}\n", page.paint(Tone::Bad, &what));
     }
@@ -38,12 +38,19 @@ pub(super) fn report(report: &PendingReport, page: &Page) -> String {
 }
 
 fn table(report: &PendingReport, page: &Page) -> String {
-    let aside = if report.total.quarantined > 0 {
-        "SET ASIDE"
+    let quarantined = if report.total.quarantined > 0 {
+        "QUARANTINED"
     } else {
         ""
     };
-    let head = ["ROUTE", "SHARD", "WAITING", "STORED", "FIRST HOUR", aside];
+    let head = [
+        "ROUTE",
+        "SHARD",
+        "WAITING",
+        "STORED",
+        "FIRST HOUR",
+        quarantined,
+    ];
     let mut table = Table::new(&[0, 1, 4], head);
     let mark = |name: String, is_configured| match is_configured {
         true => name,
@@ -93,9 +100,9 @@ fn table(report: &PendingReport, page: &Page) -> String {
 
 fn row([route, shard]: [String; 2], amount: &Amount, first_hour: String) -> [String; 6] {
     let (waiting, stored) = (count(amount.messages), size(amount.bytes));
-    let aside = Some(amount.quarantined).filter(|messages| *messages > 0);
-    let aside = aside.map(count).unwrap_or_default();
-    [route, shard, waiting, stored, first_hour, aside]
+    let quarantined = Some(amount.quarantined).filter(|messages| *messages > 0);
+    let quarantined = quarantined.map(count).unwrap_or_default();
+    [route, shard, waiting, stored, first_hour, quarantined]
 }
 
 /// Formats the first hour with a due message. Finer times would require reading the messages.
@@ -193,8 +200,8 @@ fn lines(report: &PendingReport, step: i64) -> Vec<Line> {
     }
     lines.push(("later".to_owned(), report.later.messages));
     lines.push(("in any hour".to_owned(), report.far.messages));
-    let is_named = |label: &str| !["due already", "later", "in any hour"].contains(&label);
-    lines.retain(|(label, messages)| *messages > 0 || is_named(label));
+    let is_hour = |label: &str| !["due already", "later", "in any hour"].contains(&label);
+    lines.retain(|(label, messages)| *messages > 0 || is_hour(label));
     lines
 }
 
@@ -307,13 +314,13 @@ mod tests {
         insta::assert_snapshot!(report(&example(), &Page::PLAIN), @r#"
         prod  redis 127.0.0.1:6379  2026-11-21 23:00:05 UTC
 
-          ROUTE     SHARD               WAITING    STORED  FIRST HOUR        SET ASIDE
-          mail (!)  1 shard                  12    1020 B  due                       3
+          ROUTE     SHARD               WAITING    STORED  FIRST HOUR        QUARANTINED
+          mail (!)  1 shard                  12    1020 B  due                         3
                     mail.delayed/0 (!)       12    1020 B  due
           orders    3 shards            128,400  10.4 MiB  this hour
                     orders.delayed/0    100,000   8.1 MiB  this hour
                     orders.old/0 (!)     28,400   2.3 MiB  2026-11-22 00:00
-          total                         128,412  10.4 MiB                            3
+          total                         128,412  10.4 MiB                              3
 
         (!) route mail, orders.old of route orders: not in the configuration, so nothing of it is delivered
 
@@ -327,7 +334,7 @@ mod tests {
           2026-11-22 08:00  10,700  ##########
 
         Upper bounds: messages are stored in batches, and a batch counts until its last one is delivered; cancelled ones count along.
-        3 messages set aside as unreadable, and not delivered: see PostdateQuarantined in docs/runbook.md.
+        3 messages quarantined as unreadable, and not delivered: see PostdateQuarantined in docs/runbook.md.
         "#);
     }
 
