@@ -8,12 +8,14 @@
 --        3 length in ms
 -- Reply  granted, now in ms, state
 --        held
+--        newer, a slice whose level this version does not know
 --        unknown
 local s = shard()
 if not s then return { 'unknown' } end
 local now = clock()
 if s.token and s.token ~= ARGV[2] and s.lease_end > now then return { 'held' } end
+local found, newer = state(s)
+if not found then return { 'newer', newer } end
 
-local reply = { 'granted', now, state(s) }
 redis.call('HSET', KEYS[1], 'token', ARGV[2], 'lease_end', string.format('%.0f', now + tonumber(ARGV[3])))
-return reply
+return { 'granted', now, found }

@@ -15,6 +15,7 @@
 -- Reply  created, state
 --        existing, state
 --        version, layout version in meta: another one, or the current one with unreadable values
+--        newer, a slice whose level this version does not know
 --        foreign, numbers of the KEYS with another type..
 local wrong_types = foreign({ 'hash', 'hash', 'zset', 'hash', 'zset', 'hash' })
 if wrong_types then return wrong_types end
@@ -27,4 +28,5 @@ if redis.call('EXISTS', KEYS[1]) == 0 then
 end
 local s = shard()
 if not s then return { 'version', redis.call('HGET', KEYS[1], 'version') or '' } end
-return { tag, state(s) }
+local found, newer = state(s)
+return found and { tag, found } or { 'newer', newer }

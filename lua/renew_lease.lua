@@ -2,7 +2,6 @@
 -- Extends a lease to `length` from now, for the current token only (I5). An expired lease that
 -- no other worker took is extended too.
 -- KEYS   1 meta
---        2 counts
 -- ARGV   1 layout version
 --        2 token
 --        3 length in ms

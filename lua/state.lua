@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Reads everything about a shard, in one step.
+-- Reads everything about a shard, in one step. A shard with a slice of a newer version is unknown.
 -- KEYS   1 meta
 --        2 counts
 -- ARGV   1 layout version
@@ -7,4 +7,5 @@
 --        unknown
 local s = shard()
 if not s then return { 'unknown' } end
-return { 'state', state(s) }
+local found = state(s)
+return found and { 'state', found } or { 'unknown' }

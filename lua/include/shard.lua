@@ -41,10 +41,20 @@ local function shard()
   }
 end
 
+-- Returns true if a field of counts is a slice of any version: a small letter and a number. Other
+-- fields are the quarantine, or foreign.
+local function is_slice(field)
+  return #field < 20 and (field:find('^[a-z]%-?[1-9]%d*$') or field:find('^[a-z]0$'))
+end
+
 -- The reply that describes a shard: identity, watermark, claimed, delivered, ledger, fields and
--- values of counts.
+-- values of counts. If this version does not know the level of a slice, nil and that slice: a newer
+-- version wrote it, and only a newer one may deliver the shard.
 local function state(s)
   local counts = redis.call('HGETALL', KEYS[2])
+  for i = 1, #counts, 2 do
+    if is_slice(counts[i]) and not counts[i]:find('^[nfdhm]') then return nil, counts[i] end
+  end
   return { s.identity, s.watermark, s.claimed, s.delivered, s.ledger or '', counts }
 end
 
@@ -56,12 +66,12 @@ end
 
 -- A reply that names the keys with a foreign type; nil if there are none. `types` holds the
 -- expected type of each fixed key, or false for a key that the script does not touch. Behind the
--- fixed keys, index and pool of slices alternate.
-local function foreign(types)
+-- fixed keys, index and pool of slices alternate, or all keys are indexes.
+local function foreign(types, only_indexes)
   local reply = { 'foreign' }
   for i, key in ipairs(KEYS) do
     local expected = types[i]
-    if expected == nil then expected = (i - #types) % 2 == 1 and 'zset' or 'hash' end
+    if expected == nil then expected = (only_indexes or (i - #types) % 2 == 1) and 'zset' or 'hash' end
     local found = expected and redis.call('TYPE', key).ok
     if expected and found ~= 'none' and found ~= expected then reply[#reply + 1] = i end
   end

@@ -12,10 +12,13 @@ pub(crate) const REQUESTED_RUNS_MAX: usize = 1_000_000;
 pub(crate) const SCAN_KEYS_PER_STEP: usize = 1_000;
 /// Runs that one advance deletes, and message ids that it carries. A script blocks Redis.
 pub(crate) const ADVANCE_DELETES_MAX: usize = 512;
-/// Cancelled positions that one advance removes; the next advance removes the rest.
+/// Cancelled positions that one advance on Redis removes; the next advance removes the rest. A
+/// script blocks Redis.
 pub(crate) const CANCELLED_REMOVALS_MAX: usize = 4_096;
 /// Appends in one call of the appender, and in one Redis pipeline.
 pub(crate) const APPENDS_PER_PIPELINE_MAX: usize = 8;
+/// Lists in one Redis pipeline. Each may read some 10,000 names.
+pub(crate) const LISTS_PER_PIPELINE_MAX: usize = 8;
 /// First wait before a call to an unreachable store is repeated. It doubles.
 pub(crate) const STORE_RETRY_DELAY_MIN: Duration = Duration::from_millis(20);
 /// Longest wait before a call to an unreachable store is repeated.

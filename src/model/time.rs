@@ -126,7 +126,7 @@ impl Level {
 const MINUTE_MS: i64 = 60_000;
 
 /// A part of a shard: the messages that are due, or were stored, in one period. Written as the
-/// level's letter and the start, such as `h482913`.
+/// level's letter, which is small in every version, and the start: `h482913`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Slice {
     pub(crate) level: Level,
@@ -170,12 +170,27 @@ impl Slice {
         (!matches!(self.level, Level::Now | Level::Far)).then_some(Timestamp(end))
     }
 
-    /// `None` if this version does not know the slice.
+    /// `None` if the text is no slice, or not of this version.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let level = Level::from_letter(*text.as_bytes().first()?)?;
-        let start = text.get(1..)?.parse().ok()?;
+        let (letter, start) = split_slice(text)?;
+        let level = Level::from_letter(letter)?;
         Some(Self { level, start })
     }
+
+    /// True for the text of a slice whose level this version does not know: a newer version wrote
+    /// it.
+    pub(crate) fn is_newer(text: &str) -> bool {
+        split_slice(text).is_some_and(|(letter, _)| Level::from_letter(letter).is_none())
+    }
+}
+
+/// The letter and the start of a slice of any version: a small letter and a number.
+fn split_slice(text: &str) -> Option<(u8, i64)> {
+    let letter = *text.as_bytes().first()?;
+    let start: i64 = text.get(1..)?.parse().ok()?;
+    // A number has only one spelling, so two texts are never one slice.
+    let is_slice = letter.is_ascii_lowercase() && text[1..] == start.to_string();
+    is_slice.then_some((letter, start))
 }
 
 impl fmt::Display for Slice {
@@ -225,7 +240,23 @@ mod tests {
     #[test]
     fn a_slice_of_an_unknown_level_is_not_guessed_at() {
         assert_eq!(Slice::parse("x12"), None);
-        assert_eq!(Slice::parse("h"), None);
-        assert_eq!(Slice::parse(""), None);
+        assert!(Slice::is_newer("x12") && Slice::is_newer("x-12") && !Slice::is_newer("h12"));
+        for foreign in [
+            "",
+            "h",
+            "h012",
+            "h+1",
+            "x",
+            "x012",
+            "xx12",
+            "X12",
+            "x12 ",
+            "quarantine",
+        ] {
+            assert!(
+                Slice::parse(foreign).is_none() && !Slice::is_newer(foreign),
+                "{foreign}"
+            );
+        }
     }
 }

@@ -52,7 +52,8 @@ const _: () = assert!(
     "raw size and record ends are 32 bits wide"
 );
 
-/// The reason why a run is unreadable. Such a run goes to quarantine, because no retry can help.
+/// The reason why a run is unreadable. A damaged run goes to quarantine, because no retry can help. A
+/// run of a newer version waits for that version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CorruptRun {
     #[error("not a run: the magic number is missing")]
@@ -79,6 +80,17 @@ pub(crate) enum CorruptRun {
     Range,
     #[error("records of the run do not match the size in its header")]
     Records,
+}
+
+impl CorruptRun {
+    /// True if a newer version wrote the run.
+    pub(crate) fn is_newer(self) -> bool {
+        match self {
+            Self::UnknownVersion(version) => version > VERSION,
+            Self::UnknownCodec(_) => true,
+            _ => false,
+        }
+    }
 }
 
 /// The compression of the content.

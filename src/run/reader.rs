@@ -559,16 +559,25 @@ mod tests {
             .1
             .to_vec();
         bytes[13] = 2;
-        assert_eq!(
-            decode(&signed(bytes.clone())).err(),
-            Some(CorruptRun::UnknownCodec(2))
-        );
+        let unsigned = bytes.clone();
+        let signed = signed(bytes.clone());
         bytes[4] = 2;
-        assert_eq!(decode(&bytes).err(), Some(CorruptRun::UnknownVersion(2)));
+        let version_2 = bytes.clone();
+        bytes[4] = 0;
+        let version_0 = bytes.clone();
         bytes[0] = b'x';
-        assert_eq!(decode(&bytes).err(), Some(CorruptRun::BadMagic));
-        assert_eq!(decode(b"PDRN\x01").err(), Some(CorruptRun::Truncated(5)));
-        assert_eq!(decode(b"").err(), Some(CorruptRun::Truncated(0)));
+        for (run, why, is_newer) in [
+            (&signed[..], CorruptRun::UnknownCodec(2), true),
+            (&unsigned, CorruptRun::Checksum, false),
+            (&version_2, CorruptRun::UnknownVersion(2), true),
+            (&version_0, CorruptRun::UnknownVersion(0), false),
+            (&bytes, CorruptRun::BadMagic, false),
+            (b"PDRN\x01", CorruptRun::Truncated(5), false),
+            (b"", CorruptRun::Truncated(0), false),
+        ] {
+            assert_eq!(decode(run).err(), Some(why));
+            assert_eq!(why.is_newer(), is_newer, "{why}");
+        }
     }
 
     #[test]

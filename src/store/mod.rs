@@ -21,6 +21,8 @@
 //!   repeat of a claim, a release or a delete changes nothing more.
 //! - A shard is unknown if it was never created, was lost, or has another layout version. Every
 //!   call but `open` and `erase` then writes nothing, and answers `Unknown`, `None` or 0.
+//! - A shard with a slice whose level this version does not know was written by a newer one. It
+//!   waits: no call that finds the slice answers runs, a state or a lease.
 //! - A full store refuses only calls that add data. Everything that a delivery needs still works.
 
 pub(crate) mod embedded;

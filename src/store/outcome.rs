@@ -59,8 +59,8 @@ pub(crate) enum Opened {
     Created(StoredShard),
     /// The shard existed.
     Existing(StoredShard),
-    /// Another layout version or foreign data is stored under the name of the shard. Postdate does
-    /// not touch it. The text names it and tells what to do.
+    /// Another layout version, a slice of a newer version, or foreign data is stored under the name
+    /// of the shard. Postdate does not touch it. The text names it and tells what to do.
     Incompatible(String),
 }
 
@@ -160,6 +160,9 @@ pub(crate) enum Acquired {
         now: Timestamp,
     },
     HeldByOther,
+    /// A newer version has stored messages that this one cannot read. The text names them and tells
+    /// what to do.
+    Incompatible(String),
     Unknown,
 }
 

@@ -1,6 +1,7 @@
 //! The requests of the store port. One request concerns one shard.
 
 use super::AppendEpoch;
+use crate::limit;
 use crate::model::{
     Cursor, Lease, OutcomeCounts, Progress, ShardId, Slice, SourceIdentity, Timestamp, Watermark,
 };
@@ -52,6 +53,13 @@ pub(crate) struct List {
     pub(crate) from: Timestamp,
     pub(crate) until: Timestamp,
     pub(crate) limit: usize,
+}
+
+impl List {
+    /// The number of runs that the answer may have.
+    pub(super) fn limit(&self) -> usize {
+        self.limit.min(limit::REQUESTED_RUNS_MAX)
+    }
 }
 
 #[derive(Clone, Debug)]

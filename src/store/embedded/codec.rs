@@ -93,6 +93,12 @@ pub(super) fn to_slice(bytes: &[u8]) -> Option<Slice> {
     })
 }
 
+/// True for the bytes of a slice whose level this version does not know. A newer version wrote it.
+pub(super) fn is_newer_slice(bytes: &[u8]) -> bool {
+    matches!(bytes, [_, _, _, _, _, _, _, _, letter @ b'a'..=b'z']
+        if Level::from_letter(*letter).is_none())
+}
+
 pub(super) fn totals(totals: &RunTotals) -> Vec<u8> {
     numbers([
         totals.runs,

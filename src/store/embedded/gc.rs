@@ -15,7 +15,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 pub(super) fn serve(stop: &Receiver<()>, shared: &SharedTables) {
     let mut wait = limit::EMBEDDED_GC_INTERVAL_MIN;
     while matches!(stop.recv_timeout(wait), Err(RecvTimeoutError::Timeout)) {
-        let is_useful = shared.with(|tables| collect_if_needed(tables, shared.stored_bytes()));
+        let collect = |tables: &Tables| collect_if_needed(tables, shared.stored_bytes());
+        let Some(is_useful) = shared.with_open(collect) else {
+            continue;
+        };
         if let Err(error) = &is_useful {
             tracing::warn!(
                 %error,

@@ -49,7 +49,7 @@ pub(super) const ALL_GARBAGE: &[u8] = &[GARBAGE];
 
 /// True for a row of the pool, false for a row of the index.
 pub(super) fn is_in_pool(key: &[u8]) -> bool {
-    matches!(key.first(), Some(&(BYTES | QUARANTINED)) | Some(b's'))
+    matches!(key.first(), Some(&(BYTES | QUARANTINED))) || key == GC_MARKER
 }
 
 /// A key of the shard with this number.
@@ -185,6 +185,11 @@ pub(super) fn to_counted(key: &[u8]) -> Option<Option<Slice>> {
         [] => Some(None),
         slice => codec::to_slice(slice).map(Some),
     }
+}
+
+/// True for the count row of a slice whose level this version does not know.
+pub(super) fn is_newer_count(key: &[u8]) -> bool {
+    key.get(5..).is_some_and(codec::is_newer_slice)
 }
 
 /// Least due and name of the run of an order row.

@@ -115,7 +115,12 @@ impl Embedded {
         let deployment: Arc<str> = options.deployment.as_str().into();
         let shards = Shards::new(deployment.clone());
         let shards = shards.reload(&tables).map_err(damaged)?;
-        tables.delete_garbage()?;
+        if let Err(error) = tables.delete_garbage() {
+            tracing::warn!(
+                %error,
+                "the embedded store could not delete all data of erased shards: the next start tries again"
+            );
+        }
         let shared = Arc::new(SharedTables::new(tables.clone()));
         shared.set_stored(shards.size());
 
@@ -193,15 +198,19 @@ impl Embedded {
         .await
     }
 
-    /// Reads one value of each shard. `None`: unknown shard.
-    async fn ask<A: Clone + Send + 'static>(
+    /// Reads from the shard of each request on the writer thread. `None`: unknown shard.
+    async fn ask<R: Clone + Send + 'static, A: Send + 'static>(
         &self,
-        shards: &[ShardId],
-        read: impl Fn(&Shard) -> A + Send + 'static,
+        requests: &[R],
+        shard: fn(&R) -> &ShardId,
+        read: impl Fn(&Shard, &R) -> A + Send + 'static,
     ) -> Result<Vec<Option<A>>, Error> {
-        let read =
-            move |shard: &mut Shard, _: &ShardId, _: &mut WriteBatch<'_>| Ok(Some(read(shard)));
-        self.change(shards, |shard| shard, None, read).await
+        let requests = requests.to_vec();
+        self.write(move |shards, _| {
+            let answer = |request| shards.get(shard(request)).map(|shard| read(shard, request));
+            Ok(requests.iter().map(answer).collect())
+        })
+        .await
     }
 
     /// Reads the database on this thread, at one moment for all requests.
@@ -262,11 +271,12 @@ impl ShardStore for Embedded {
     }
 
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
-        self.ask(shards, Shard::state).await
+        self.ask(shards, |id| id, |shard, _| shard.state()).await
     }
 
     async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
-        self.ask(shards, |shard| shard.meta.position()).await
+        self.ask(shards, |id| id, |shard, _| shard.meta.position())
+            .await
     }
 
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
@@ -274,9 +284,9 @@ impl ShardStore for Embedded {
         let shards: Vec<ShardId> = requests.iter().map(|list| list.shard.clone()).collect();
         let positions = self.positions(&shards).await?;
         let requests: Vec<_> = requests.iter().zip(positions).collect();
-        self.read_each(&requests, |view, (request, position)| {
-            let lineage = position.map(|position| position.lineage);
-            view.list(request, lineage.unwrap_or_default())
+        self.read_each(&requests, |view, (request, position)| match position {
+            Some(position) => view.list(request, position.lineage),
+            None => Ok(Listed::Unknown),
         })
     }
 
@@ -285,11 +295,9 @@ impl ShardStore for Embedded {
     }
 
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
-        let read =
-            |shard: &mut Shard, tail: &Tail, _: &mut WriteBatch<'_>| Ok(shard.read_tail(tail));
-        let mut tails = self
-            .change(requests, |tail| &tail.shard, Tailed::Unknown, read)
-            .await?;
+        let tails = self.ask(requests, |tail| &tail.shard, Shard::read_tail);
+        let tails = tails.await?.into_iter();
+        let mut tails: Vec<_> = tails.map(|tail| tail.unwrap_or(Tailed::Unknown)).collect();
         super::fetch_tail_bytes(self, requests, &mut tails).await?;
         Ok(tails)
     }

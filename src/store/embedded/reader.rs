@@ -5,7 +5,6 @@ use super::codec;
 use super::error::empty_if_damaged;
 use super::key::{self, ShardNumber};
 use super::tables::Tables;
-use crate::limit;
 use crate::model::{Cursor, ShardId, Slice};
 use crate::run::RunName;
 use crate::store::rules::ShardMeta;
@@ -54,7 +53,7 @@ impl<'a> ReadView<'a> {
         let Some((number, meta)) = self.meta(&request.shard)? else {
             return Ok(Listed::Unknown);
         };
-        let limit = request.limit.min(limit::REQUESTED_RUNS_MAX);
+        let limit = request.limit();
         let range = key::order_range(number, request.from, request.until);
         let mut runs = Vec::new();
         if !range.is_empty() {

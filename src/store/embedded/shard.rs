@@ -30,6 +30,9 @@ pub(super) struct Shard {
     cancelled_from: Cursor,
 }
 
+/// Only a newer version may deliver a shard with such a slice.
+pub(super) const NEWER_SLICE: &str = "a slice of a newer version";
+
 const LAST: Cursor = Cursor {
     due: Timestamp::MAX,
     offset: Offset::MAX,
@@ -60,6 +63,9 @@ impl Shard {
         let mut shard = Self::at(meta, number);
         for row in tables.rows(&key::all_counts(number)) {
             let (key, value) = row?;
+            if key::is_newer_count(&key) {
+                return Ok(Err(NEWER_SLICE));
+            }
             let (Some(slice), Some(totals)) = (key::to_counted(&key), codec::to_totals(&value))
             else {
                 return Ok(Err("counts that cannot be read"));

@@ -5,7 +5,7 @@
 
 use super::codec;
 use super::key::{self, ShardNumber};
-use super::shard::Shard;
+use super::shard::{NEWER_SLICE, Shard};
 use super::tables::{Tables, WriteBatch};
 use crate::model::ShardId;
 use crate::store::rules::LiveWorkers;
@@ -95,6 +95,14 @@ impl Shards {
         self.shards.keys().cloned().collect()
     }
 
+    /// `None`: unknown shard.
+    pub(super) fn get(&self, id: &ShardId) -> Option<&Shard> {
+        match self.shards.get(id) {
+            Some(Entry::Loaded(shard)) => Some(shard),
+            _ => None,
+        }
+    }
+
     /// Changes one shard, and writes its meta row if it changed. `None`: unknown shard.
     pub(super) fn change<A>(
         &mut self,
@@ -161,6 +169,12 @@ impl Shards {
 }
 
 fn incompatible(shard: &ShardId, found: &str) -> String {
+    if found == NEWER_SLICE {
+        return format!(
+            "under {shard} the embedded store holds {found}, which this version does not know: run \
+             the newer version"
+        );
+    }
     format!(
         "under {shard} the embedded store holds {found}: stop the service and erase the shard \
          (`postdate reset`); its messages are then read again from the source, as far as the \

@@ -14,7 +14,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
 /// How often a waiting commit checks whether memtables were flushed.
@@ -112,7 +112,7 @@ impl Tables {
         WriteBatch {
             tables: self,
             rows: self.db.write_tx().durability(Some(PersistMode::SyncAll)),
-            has_changes: false,
+            bytes: 0,
             failed: None,
             now,
         }
@@ -134,7 +134,7 @@ impl Tables {
                 }
                 batch.remove(key.to_vec());
             }
-            if !batch.has_changes {
+            if batch.bytes == 0 {
                 batch.remove(garbage.to_vec());
             }
             batch.commit()?;
@@ -176,7 +176,8 @@ fn is_behind(table: &Keyspace) -> bool {
 pub(super) struct WriteBatch<'a> {
     tables: &'a Tables,
     rows: SingleWriterWriteTx<'a>,
-    has_changes: bool,
+    /// Bytes of all changes. 0: there are none.
+    bytes: usize,
     /// Why a call failed. The batch is not committed then.
     failed: Option<Error>,
     /// The time of all calls in the batch.
@@ -185,15 +186,14 @@ pub(super) struct WriteBatch<'a> {
 
 impl WriteBatch<'_> {
     pub(super) fn put(&mut self, key: Vec<u8>, value: impl Into<Bytes>) {
-        let table = self.tables.of(&key);
-        self.rows.insert(table, key, value.into());
-        self.has_changes = true;
+        let (table, value) = (self.tables.of(&key), value.into());
+        self.bytes += key.len() + value.len();
+        self.rows.insert(table, key, value);
     }
 
     pub(super) fn remove(&mut self, key: Vec<u8>) {
-        let table = self.tables.of(&key);
-        self.rows.remove(table, key);
-        self.has_changes = true;
+        self.bytes += key.len();
+        self.rows.remove(self.tables.of(&key), key);
     }
 
     pub(super) fn get(&self, key: &[u8]) -> fjall::Result<Option<Bytes>> {
@@ -217,8 +217,9 @@ impl WriteBatch<'_> {
         }
     }
 
-    pub(super) fn has_failed(&self) -> bool {
-        self.failed.is_some()
+    /// True if the batch takes further calls.
+    pub(super) fn is_open(&self) -> bool {
+        self.failed.is_none() && self.bytes < limit::EMBEDDED_COMMIT_BYTES_MAX
     }
 
     /// Returns when the changes are on disk. After an error it is unknown whether they are.
@@ -226,7 +227,7 @@ impl WriteBatch<'_> {
         if let Some(failed) = self.failed {
             return Err(failed);
         }
-        if self.has_changes {
+        if self.bytes > 0 {
             let Tables { index, pool, .. } = self.tables;
             self.tables
                 .wait_while(|| is_behind(index.inner()) || is_behind(pool.inner()))?;
@@ -257,15 +258,25 @@ impl SharedTables {
         *self.tables.write().unwrap_or_else(PoisonError::into_inner) = tables;
     }
 
-    /// Runs `body` with the tables. They stay open until it returns.
+    /// Runs `body` with the tables. They stay open until it returns. Does not wait while the writer
+    /// opens the folder again, which may take minutes.
     pub(super) fn with<T>(
         &self,
         body: impl FnOnce(&Tables) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
         let opening =
             || Error::Unavailable("the embedded store's folder is being opened".to_owned());
-        body(tables.as_ref().ok_or_else(opening)?)
+        self.with_open(body).unwrap_or_else(|| Err(opening()))
+    }
+
+    /// Like [`SharedTables::with`]. `None` while the writer opens the folder again.
+    pub(super) fn with_open<T>(&self, body: impl FnOnce(&Tables) -> T) -> Option<T> {
+        let tables = match self.tables.try_read() {
+            Ok(tables) => tables,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        tables.as_ref().map(body)
     }
 
     /// Number and bytes of the waiting runs.

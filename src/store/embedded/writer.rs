@@ -38,7 +38,7 @@ impl Writer {
         self.close();
     }
 
-    /// Runs the call and those behind it with one commit.
+    /// Runs the call and those behind it with one commit, up to the limits of a commit.
     fn run_batch(&mut self, first: WriteCall) {
         let tables = match self.open() {
             Ok(tables) => tables,
@@ -46,7 +46,7 @@ impl Writer {
         };
         let mut batch = tables.begin(self.clock.now());
         let mut answers = vec![first(Ok((&mut self.shards, &mut batch)))];
-        while !batch.has_failed()
+        while batch.is_open()
             && answers.len() < limit::EMBEDDED_QUEUED_CALLS_MAX
             && let Ok(call) = self.calls.try_recv()
         {
@@ -55,7 +55,7 @@ impl Writer {
         let committed = batch.commit();
         self.shared.set_stored(self.shards.size());
         if let Err(error) = &committed {
-            tracing::error!(%error, "the embedded store cannot write: opening the folder again");
+            tracing::error!(%error, "the embedded store failed: opening the folder again");
         }
         let is_committed = committed.is_ok();
         for answer in answers {
@@ -92,5 +92,50 @@ impl Writer {
     fn close(&mut self) {
         self.tables = None;
         self.shared.set(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::WallClock;
+    use tokio::sync::mpsc;
+
+    /// A call that writes one row.
+    fn call(bytes: usize) -> WriteCall {
+        Box::new(move |open| {
+            let (_, batch) = open.expect("the folder is open");
+            batch.put(b"i".to_vec(), vec![0; bytes]);
+            Box::new(|committed| committed.expect("the disk has room"))
+        })
+    }
+
+    #[test]
+    fn a_commit_takes_calls_up_to_a_number_and_a_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::lock(folder.path()).unwrap();
+        let tables = data_dir.open(&FileSizes::DEFAULT).unwrap();
+        let (queue, calls) = mpsc::channel(200);
+        let mut writer = Writer {
+            folder: data_dir,
+            sizes: FileSizes::DEFAULT,
+            clock: Arc::new(WallClock),
+            calls,
+            shared: Arc::new(SharedTables::new(tables.clone())),
+            tables: Some(tables),
+            shards: Shards::new("test".into()),
+        };
+        for (bytes, calls) in [
+            (1, limit::EMBEDDED_QUEUED_CALLS_MAX),
+            (limit::EMBEDDED_COMMIT_BYTES_MAX / 4, 4),
+            (limit::EMBEDDED_COMMIT_BYTES_MAX, 1),
+        ] {
+            for _ in 1..100 {
+                assert!(queue.try_send(call(bytes)).is_ok());
+            }
+            writer.run_batch(call(bytes));
+            assert_eq!(100 - writer.calls.len(), calls, "{bytes} bytes each");
+            while writer.calls.try_recv().is_ok() {}
+        }
     }
 }

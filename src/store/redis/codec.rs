@@ -39,6 +39,12 @@ pub(super) fn parse_index_member(member: &str) -> Option<RunName> {
     Some(RunName::new(member.split_once(' ')?.1))
 }
 
+/// True if a member of the tail names a slice that only a newer version knows.
+pub(super) fn is_of_newer_slice(tail_member: &str) -> bool {
+    let slice = tail_member.rsplit(' ').next();
+    slice.is_some_and(Slice::is_newer)
+}
+
 pub(super) fn parse_tail_member(text: &str) -> Option<RunEntry> {
     let (_batch_end, rest) = text.split_once(' ')?;
     // From the right, because the index member contains a space.

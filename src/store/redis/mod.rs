@@ -92,9 +92,9 @@ impl Redis {
             if reply.tag != "foreign" {
                 continue;
             }
-            let keys = reply.keys(&call.keys)?.into_iter();
-            let slice_keys: Vec<SliceKey> = keys
-                .filter_map(|(number, _)| call.slice_key(number))
+            let numbers = reply.key_numbers()?.into_iter();
+            let slice_keys: Vec<SliceKey> = numbers
+                .filter_map(|number| call.slice_key(number))
                 .collect();
             self.rename_foreign(&slice_keys).await?;
             let repeated = self.run_once(std::slice::from_ref(call)).await?.pop();
@@ -170,10 +170,8 @@ impl ShardStore for Redis {
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
         let mut outcomes = Vec::with_capacity(appends.len());
         for appends in appends.chunks(limit::APPENDS_PER_PIPELINE_MAX) {
-            outcomes.extend(
-                self.call_each(appends, Call::append, Reply::appended)
-                    .await?,
-            );
+            let stored = self.call_each(appends, Call::append, Reply::appended);
+            outcomes.extend(stored.await?);
         }
         Ok(outcomes)
     }
@@ -188,7 +186,11 @@ impl ShardStore for Redis {
     }
 
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
-        self.list_runs(requests).await
+        let mut listed = Vec::with_capacity(requests.len());
+        for requests in requests.chunks(limit::LISTS_PER_PIPELINE_MAX) {
+            listed.extend(self.list_runs(requests).await?);
+        }
+        Ok(listed)
     }
 
     async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {

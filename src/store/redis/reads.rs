@@ -1,14 +1,17 @@
 //! Reads of positions and runs. A list takes two calls: a script must get its keys with the call,
-//! and only `counts` tells which slices a shard has.
+//! and only `counts` tells which slices a shard has. The second call checks that there are no others.
 
 use super::key::{self, Keys, Keyspace};
 use super::reply::{Reply, text};
 use super::script::Call;
 use super::{Redis, codec};
 use crate::model::{Progress, ShardId, Slice};
-use crate::store::{Error, Fetch, List, Listed, ShardPosition};
+use crate::store::{Error, Fetch, List, Listed, ShardPosition, SliceCount};
 use bytes::Bytes;
 use redis::{Pipeline, Value};
+
+/// How often a list starts again because a shard got a slice meanwhile: about one per minute.
+const LIST_ATTEMPTS_MAX: u32 = 10;
 
 impl Redis {
     pub(super) async fn read_positions(
@@ -25,27 +28,42 @@ impl Redis {
         Ok(values.into_iter().map(parse_position).collect())
     }
 
+    /// Lists again if a shard got a slice between the two calls.
     pub(super) async fn list_runs(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
+        for _ in 0..LIST_ATTEMPTS_MAX {
+            if let Some(listed) = self.try_list_runs(requests).await? {
+                return Ok(listed);
+            }
+        }
+        Err(Error::Unavailable(
+            "the slices of a shard change too fast to be listed".to_owned(),
+        ))
+    }
+
+    /// `None`: a shard has a slice that was not known in time.
+    async fn try_list_runs(&self, requests: &[List]) -> Result<Option<Vec<Listed>>, Error> {
         let state = |keyspace: &Keyspace, list: &List| Call::state(keyspace, &list.shard);
         let states = self.call_each(requests, state, Reply::known_state).await?;
         let mut calls = Vec::with_capacity(requests.len());
-        let mut before = Vec::with_capacity(requests.len());
+        let mut read = Vec::with_capacity(requests.len());
         for (request, state) in requests.iter().zip(states) {
-            let (watermark, counts) =
-                state.map_or_else(Default::default, |state| (state.watermark, state.slices));
-            let slices = counts.iter().map(|count| count.slice);
-            let mut slices: Vec<Slice> = slices.filter(|slice| may_hold(*slice, request)).collect();
-            slices.sort_by_key(|slice| (slice.least_due(), *slice));
-            calls.push(Call::list(&self.keyspace, request, &slices));
-            before.push((watermark, slices));
+            read.push(state.map(|state| {
+                let slices = slices_to_read(request, &state.slices);
+                calls.push(Call::list(&self.keyspace, request, &state.slices, &slices));
+                slices
+            }));
         }
-        let replies = self.run(&calls).await?.into_iter();
-        let listed = replies.zip(&before).zip(requests);
-        listed
-            .map(|((reply, (watermark, slices)), request)| {
-                reply.listed(*watermark, slices, request.limit)
-            })
-            .collect()
+        let mut replies = self.run(&calls).await?.into_iter();
+        let mut listed = Vec::with_capacity(requests.len());
+        for (request, slices) in requests.iter().zip(read) {
+            let called = slices.and_then(|slices| Some((slices, replies.next()?)));
+            listed.push(match called {
+                None => Listed::Unknown,
+                Some((_, reply)) if reply.tag == "new_slices" => return Ok(None),
+                Some((slices, reply)) => reply.listed(&slices, request.limit())?,
+            });
+        }
+        Ok(Some(listed))
     }
 
     pub(super) async fn fetch_runs(
@@ -98,6 +116,14 @@ impl Redis {
             .map(|request| fetched.by_ref().take(request.runs.len()).collect());
         Ok(answers.collect())
     }
+}
+
+/// The slices that may hold a listed run, ordered by their least due.
+pub(super) fn slices_to_read(request: &List, known: &[SliceCount]) -> Vec<Slice> {
+    let known = known.iter().map(|count| count.slice);
+    let mut slices: Vec<Slice> = known.filter(|slice| may_hold(*slice, request)).collect();
+    slices.sort_by_key(|slice| (slice.least_due(), *slice));
+    slices
 }
 
 fn may_hold(slice: Slice, request: &List) -> bool {

@@ -3,9 +3,7 @@
 
 use super::codec::{self, CountField};
 use super::key;
-use crate::model::{
-    Cursor, Level, Progress, Slice, SourceIdentity, Timestamp, Watermark, WorkerId,
-};
+use crate::model::{Cursor, Progress, Slice, SourceIdentity, Timestamp, Watermark, WorkerId};
 use crate::store::{
     Acquired, Advanced, Appended, Error, Ledger, Listed, LiveWorker, Opened, Renewed, Replaced,
     RunEntry, SliceCount, StoredShard, TailRun, Tailed,
@@ -59,15 +57,13 @@ impl Reply {
         })
     }
 
-    /// The keys that the remaining parts name by their number in `KEYS`.
-    pub(super) fn keys<'a>(&mut self, keys: &'a [String]) -> Result<Vec<(usize, &'a str)>, Error> {
-        let mut named = Vec::new();
+    /// The remaining parts: numbers of `KEYS`, counted from 1.
+    pub(super) fn key_numbers(&mut self) -> Result<Vec<usize>, Error> {
+        let mut numbers = Vec::new();
         while !self.parts.as_slice().is_empty() {
-            let number: usize = self.number()?;
-            let key = number.checked_sub(1).and_then(|at| keys.get(at));
-            named.extend(key.map(|key| (number, key.as_str())));
+            numbers.push(self.number()?);
         }
-        Ok(named)
+        Ok(numbers)
     }
 
     fn watermark(&mut self) -> Result<Watermark, Error> {
@@ -82,15 +78,21 @@ impl Reply {
         self.part(parse_state)
     }
 
-    fn tail_runs(&mut self) -> Result<Vec<TailRun>, Error> {
+    /// `None`: a newer version wrote one of the runs.
+    fn tail_runs(&mut self) -> Result<Option<Vec<TailRun>>, Error> {
         let members = self.part(texts)?;
+        if members
+            .iter()
+            .any(|member| codec::is_of_newer_slice(member))
+        {
+            return Ok(None);
+        }
         // A member that cannot be parsed is foreign.
         let entries = members
             .iter()
             .filter_map(|member| codec::parse_tail_member(member));
-        Ok(entries
-            .map(|entry| TailRun { entry, bytes: None })
-            .collect())
+        let runs = entries.map(|entry| TailRun { entry, bytes: None });
+        Ok(Some(runs.collect()))
     }
 
     fn unexpected_tag<T>(self) -> Result<T, Error> {
@@ -103,10 +105,12 @@ impl Reply {
             "created" => Opened::Created(self.state()?),
             "existing" => Opened::Existing(self.state()?),
             "version" => Opened::Incompatible(wrong_layout(&keys[0], &self.text()?)),
+            "newer" => Opened::Incompatible(newer_slice(&self.text()?)),
             "foreign" => {
-                let keys = self.keys(keys)?;
-                let names: Vec<String> = keys.iter().map(|(_, key)| format!("`{key}`")).collect();
-                Opened::Incompatible(wrong_type(&names.join(", ")))
+                let numbers = self.key_numbers()?.into_iter();
+                let keys = numbers.filter_map(|number| keys.get(number.checked_sub(1)?));
+                let names = keys.map(|key| format!("`{key}`"));
+                Opened::Incompatible(wrong_type(&names.collect::<Vec<_>>().join(", ")))
             }
             _ => return self.unexpected_tag(),
         })
@@ -133,28 +137,22 @@ impl Reply {
         }
     }
 
-    /// `slices` are those of the call, as they were at the watermark `before`. Later slices are
-    /// missing, so the answer is complete only up to the lower watermark.
-    pub(super) fn listed(
-        mut self,
-        before: Watermark,
-        slices: &[Slice],
-        limit: usize,
-    ) -> Result<Listed, Error> {
+    /// `slices` are those whose indexes the call has read.
+    pub(super) fn listed(mut self, slices: &[Slice], limit: usize) -> Result<Listed, Error> {
         match self.tag.as_str() {
             "runs" => {}
             "unknown" => return Ok(Listed::Unknown),
             _ => return self.unexpected_tag(),
         }
-        let watermark = self.watermark()?.min(before);
+        let watermark = self.watermark()?;
         let lineage = codec::parse_lineage(&self.text()?);
         let mut runs = Vec::new();
         while !self.parts.as_slice().is_empty() {
             let number: usize = self.number()?;
             let name = codec::parse_index_member(&self.text()?);
             let least_due = codec::parse_score(&self.text()?);
-            // Index and pool of each slice follow two other keys.
-            let slice = number.checked_sub(3).and_then(|at| slices.get(at / 2));
+            // The indexes follow two other keys.
+            let slice = number.checked_sub(3).and_then(|at| slices.get(at));
             runs.extend(
                 slice
                     .zip(name)
@@ -186,6 +184,7 @@ impl Reply {
                 Acquired::Granted { state, now }
             }
             "held" => Acquired::HeldByOther,
+            "newer" => Acquired::Incompatible(newer_slice(&self.text()?)),
             "unknown" => Acquired::Unknown,
             _ => return self.unexpected_tag(),
         })
@@ -225,12 +224,17 @@ impl Reply {
     /// The runs come without bytes.
     pub(super) fn tailed(mut self) -> Result<Tailed, Error> {
         Ok(match self.tag.as_str() {
-            "runs" => Tailed::Runs {
-                watermark: self.watermark()?,
-                complete_to: self.watermark()?,
-                lineage: codec::parse_lineage(&self.text()?),
-                runs: self.tail_runs()?,
-            },
+            "runs" => {
+                let (watermark, complete_to) = (self.watermark()?, self.watermark()?);
+                let lineage = codec::parse_lineage(&self.text()?);
+                let runs = self.tail_runs()?;
+                runs.map_or(Tailed::Unknown, |runs| Tailed::Runs {
+                    watermark,
+                    complete_to,
+                    lineage,
+                    runs,
+                })
+            }
             "out_of_range" => Tailed::OutOfRange {
                 watermark: self.watermark()?,
             },
@@ -298,23 +302,19 @@ fn parse_state(value: Value) -> Option<StoredShard> {
         if field[0] == key::QUARANTINE_FIELD {
             shard.quarantined = count.messages;
         } else {
-            shard.slices.push(SliceCount {
-                slice: Slice::parse(&field[0]).unwrap_or(UNKNOWN_SLICE),
+            // A field that is no slice is foreign.
+            let slice = Slice::parse(&field[0]);
+            shard.slices.extend(slice.map(|slice| SliceCount {
+                slice,
                 messages: count.messages,
                 bytes: count.bytes,
-            });
+            }));
         }
     }
     shard.slices.sort_by_key(|count| count.slice);
     shard.ledger = codec::parse_ledger(&text(ledger)?, &shard);
     Some(shard)
 }
-
-/// Takes the place of a slice with an unknown level. Its messages count as far away.
-const UNKNOWN_SLICE: Slice = Slice {
-    level: Level::Far,
-    start: i64::MAX,
-};
 
 /// A list of strings. `None`: another value, or a string is missing.
 pub(super) fn texts(value: Value) -> Option<Vec<String>> {
@@ -355,6 +355,13 @@ fn wrong_layout(meta: &str, version: &str) -> String {
          let the version that wrote it deliver the waiting messages, or erase the shard \
          (`postdate reset`); its messages are then read again from the source, as far as the \
          source retains them"
+    )
+}
+
+fn newer_slice(slice: &str) -> String {
+    format!(
+        "it holds messages in the slice `{slice}`, which this version of Postdate does not know: a \
+         newer version wrote it, so run the newer version"
     )
 }
 

@@ -6,7 +6,9 @@ use super::key::{self, Keyspace};
 use crate::limit;
 use crate::model::{Lease, Progress, ShardId, Slice, WorkerId};
 use crate::run::{Run, RunName};
-use crate::store::{Advance, Append, IdChangeKind, List, NewShard, Quarantine, ReplaceRuns, Tail};
+use crate::store::{
+    Advance, Append, IdChangeKind, List, NewShard, Quarantine, ReplaceRuns, SliceCount, Tail,
+};
 use redis::{Cmd, ToRedisArgs};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -133,25 +135,20 @@ impl Call {
     }
 
     /// A call whose first argument is the layout version.
-    fn on_shard<const N: usize>(
-        script: Script,
-        keyspace: &Keyspace,
-        shard: &ShardId,
-        keys: [&str; N],
-    ) -> Self {
+    fn on_shard(script: Script, keyspace: &Keyspace, shard: &ShardId, keys: &[&str]) -> Self {
         Self::on_slices(script, keyspace, shard, keys, std::iter::empty())
     }
 
     /// Like [`Call::on_shard`]. Index and pool of each slice follow the other keys.
-    fn on_slices<const N: usize>(
+    fn on_slices(
         script: Script,
         keyspace: &Keyspace,
         shard: &ShardId,
-        keys: [&str; N],
+        keys: &[&str],
         slices: impl Iterator<Item = Slice>,
     ) -> Self {
         let shard_keys = keyspace.shard_keys(shard);
-        let mut names = shard_keys.names(&keys);
+        let mut names = shard_keys.names(keys);
         let mut slice_numbers = BTreeMap::new();
         for slice in slices {
             slice_numbers.entry(slice).or_insert_with(|| {
@@ -161,7 +158,7 @@ impl Call {
             });
         }
         let mut call = Self {
-            fixed_keys: N,
+            fixed_keys: keys.len(),
             slice_numbers,
             ..Self::new(script, names)
         };
@@ -190,7 +187,12 @@ impl Call {
     }
 
     pub(super) fn open(keyspace: &Keyspace, new: &NewShard) -> Self {
-        let mut call = Self::on_shard(Script::OpenShard, keyspace, &new.shard, key::OF_EVERY_SHARD);
+        let mut call = Self::on_shard(
+            Script::OpenShard,
+            keyspace,
+            &new.shard,
+            &key::OF_EVERY_SHARD,
+        );
         call.arg(&*new.identity.0)
             .arg(codec::watermark_hex(new.watermark))
             .arg(new.delivered.to_hex());
@@ -202,7 +204,7 @@ impl Call {
             Script::Append,
             keyspace,
             &append.shard,
-            [key::META, key::COUNTS, key::TAIL, key::IDS, key::CANCELLED],
+            &[key::META, key::COUNTS, key::TAIL, key::IDS, key::CANCELLED],
             append.runs.iter().map(|run| run.slice),
         );
         call.arg(codec::watermark_hex(append.from))
@@ -230,14 +232,17 @@ impl Call {
         lease: &Lease,
         length: Duration,
     ) -> Self {
-        let keys = [key::META, key::COUNTS];
+        let keys = match script {
+            Script::AcquireLease => &[key::META, key::COUNTS][..],
+            _ => &[key::META],
+        };
         let mut call = Self::on_shard(script, keyspace, &lease.shard, keys);
         call.arg(lease.token.to_string()).arg(millis(length));
         call
     }
 
     pub(super) fn release(keyspace: &Keyspace, lease: &Lease) -> Self {
-        let mut call = Self::on_shard(Script::ReleaseLease, keyspace, &lease.shard, [key::META]);
+        let mut call = Self::on_shard(Script::ReleaseLease, keyspace, &lease.shard, &[key::META]);
         call.arg(lease.token.to_string());
         call
     }
@@ -247,7 +252,7 @@ impl Call {
             Script::Advance,
             keyspace,
             &advance.lease.shard,
-            [key::META, key::COUNTS, key::IDS, key::CANCELLED],
+            &[key::META, key::COUNTS, key::IDS, key::CANCELLED],
             advance.deletes.iter().map(|(slice, _)| *slice),
         );
         let claim_due = advance
@@ -279,7 +284,7 @@ impl Call {
             Script::Quarantine,
             keyspace,
             &quarantine.lease.shard,
-            [key::META, key::COUNTS, key::QUARANTINE],
+            &[key::META, key::COUNTS, key::QUARANTINE],
             quarantine.runs.iter().map(|(slice, _)| *slice),
         );
         call.arg(quarantine.lease.token.to_string());
@@ -296,7 +301,7 @@ impl Call {
             Script::ReplaceRuns,
             keyspace,
             &request.lease.shard,
-            [key::META, key::COUNTS],
+            &[key::META, key::COUNTS],
             inputs.chain(outputs),
         );
         call.arg(request.lease.token.to_string())
@@ -312,17 +317,32 @@ impl Call {
     }
 
     pub(super) fn state(keyspace: &Keyspace, shard: &ShardId) -> Self {
-        Self::on_shard(Script::State, keyspace, shard, [key::META, key::COUNTS])
+        Self::on_shard(Script::State, keyspace, shard, &[key::META, key::COUNTS])
     }
 
-    /// `slices` are ordered by their least due.
-    pub(super) fn list(keyspace: &Keyspace, list: &List, slices: &[Slice]) -> Self {
-        let keys = [key::META, key::COUNTS];
-        let slices = slices.iter().copied();
-        let mut call = Self::on_slices(Script::List, keyspace, &list.shard, keys, slices.clone());
-        call.arg(codec::due_score(list.from))
+    /// `known`: all slices in counts. `slices`: those to read, ordered by their least due.
+    pub(super) fn list(
+        keyspace: &Keyspace,
+        list: &List,
+        known: &[SliceCount],
+        slices: &[Slice],
+    ) -> Self {
+        let keys = keyspace.shard_keys(&list.shard);
+        let fixed = [key::META, key::COUNTS];
+        let mut names = keys.names(&fixed);
+        names.extend(slices.iter().map(|slice| keys.slice(slice)));
+        let mut call = Self {
+            fixed_keys: fixed.len(),
+            ..Self::new(Script::List, names)
+        };
+        call.arg(key::LAYOUT_VERSION)
+            .arg(codec::due_score(list.from))
             .arg(codec::due_score(list.until))
-            .arg(list.limit.min(limit::REQUESTED_RUNS_MAX));
+            .arg(list.limit())
+            .arg(known.len());
+        for count in known {
+            call.arg(count.slice.to_string());
+        }
         for slice in slices {
             call.arg(codec::due_score(slice.least_due()));
         }
@@ -331,7 +351,7 @@ impl Call {
 
     pub(super) fn tail(keyspace: &Keyspace, tail: &Tail) -> Self {
         let keys = [key::META, key::TAIL];
-        let mut call = Self::on_shard(Script::Tail, keyspace, &tail.shard, keys);
+        let mut call = Self::on_shard(Script::Tail, keyspace, &tail.shard, &keys);
         call.arg(codec::watermark_hex(tail.after))
             .arg(tail.limit.min(limit::REQUESTED_RUNS_MAX));
         call
@@ -386,7 +406,8 @@ impl Call {
     /// The slice key with this number in `KEYS`; `None` if it is a key of the shard itself.
     pub(super) fn slice_key(&self, number: usize) -> Option<SliceKey> {
         let position = number.checked_sub(1 + self.fixed_keys)?;
-        let is_index = position.is_multiple_of(2);
+        // A list reads no pool.
+        let is_index = self.script == Script::List || position.is_multiple_of(2);
         Some(SliceKey {
             name: self.keys[number - 1].clone(),
             expected_type: if is_index {

@@ -8,6 +8,7 @@ use crate::limit::{
     DELIVERY_ALERT_INTERVAL, FAILING_TARGET_SHOWN_MARGIN, FAILING_TARGETS_SHOWN_MAX,
 };
 use crate::model::{DeadLetterReason, Offset, ShardId};
+use crate::timer::load::NewerRun;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -16,7 +17,8 @@ use tokio::time::Instant;
 
 pub(crate) struct DeliveryAlerts {
     health: HealthPart,
-    /// Messages that have no further destination to try. Bounded by the messages in flight.
+    /// Messages that have no further destination to try, and runs of a newer version by their least
+    /// offset. Bounded by the messages in flight and by the shards.
     blocked: RefCell<BTreeSet<(ShardId, Offset)>>,
     next_blocked_log: Cell<Option<Instant>>,
     next_reroute_log: Cell<Option<Instant>>,
@@ -56,6 +58,19 @@ impl DeliveryAlerts {
         if is_log_due(&self.next_blocked_log) {
             tracing::error!(%shard, %offset, "{reason}");
         }
+    }
+
+    /// The shard waits in front of a run of a newer version. The process is not ready until another
+    /// worker serves the shard.
+    pub(crate) fn on_newer_run(&self, shard: &ShardId, run: &NewerRun) {
+        let NewerRun { name, why } = run;
+        let offset = name.least_offset();
+        let reason = format!(
+            "shard {shard} waits in front of a stored run of a newer version ({why}): run the newer version"
+        );
+        self.blocked.borrow_mut().insert((shard.clone(), offset));
+        self.health.set_not_ready(reason.clone());
+        tracing::error!(%shard, run = %name, least_offset = %offset, messages = name.count(), "{reason}");
     }
 
     /// A message is retried or dead-lettered. Logs one such message per interval, as an example.
@@ -162,6 +177,7 @@ mod tests {
     use crate::broker::FailureKind;
     use crate::health::Health;
     use crate::model::Partition;
+    use crate::run::{CorruptRun, RunName};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -254,6 +270,25 @@ mod tests {
         alerts.on_delivered(&shard(0), Offset(3));
         assert_eq!(health.not_ready().len(), 1, "one is still blocked");
         alerts.on_delivered(&shard(1), Offset(3));
+        assert_eq!(health.not_ready(), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_process_is_not_ready_while_a_shard_waits_for_a_newer_version() {
+        let health = Health::new();
+        let alerts = DeliveryAlerts::new(health.register("deliveries"));
+        let run = NewerRun {
+            name: RunName::new("1-1-1-7"),
+            why: CorruptRun::UnknownVersion(2),
+        };
+        alerts.on_newer_run(&shard(0), &run);
+        let reason = health.not_ready().remove(0).reason;
+        assert!(
+            reason.starts_with("shard orders/orders.delayed/0 waits")
+                && reason.ends_with("run the newer version"),
+            "{reason}"
+        );
+        alerts.forget_shard(&shard(0));
         assert_eq!(health.not_ready(), []);
     }
 

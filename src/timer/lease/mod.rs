@@ -28,6 +28,7 @@ use crate::store::{Acquired, Error, LiveWorker, Renewed, Store, StoredShard};
 use futures_util::future::{OptionFuture, join, join_all};
 use rand::RngExt;
 use rand::rngs::StdRng;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 use table::LeaseTable;
@@ -38,7 +39,8 @@ pub(crate) struct LeaseKeeper {
     pub(crate) routes: Vec<RouteCatalog>,
     pub(crate) store: Rc<dyn Store>,
     pub(crate) clock: Rc<dyn Clock>,
-    /// Ready while the store answers the calls for leases and membership.
+    /// Ready while the store answers the calls for leases and membership, and no shard waits for a
+    /// newer version.
     pub(crate) lease_health: HealthPart,
     /// Ready while this machine's clock agrees with the store's clock.
     pub(crate) clock_health: HealthPart,
@@ -64,6 +66,7 @@ impl LeaseKeeper {
             renew_at: now,
             await_sources_until: Some(now + PARTITION_DISCOVERY_INTERVAL),
             depart_until: None,
+            incompatible: BTreeMap::new(),
         };
         lease_loop.serve().await
     }
@@ -81,6 +84,8 @@ struct LeaseLoop {
     await_sources_until: Option<Instant>,
     /// Set during a shutdown: when handovers end, and after that a wakeup in the future.
     depart_until: Option<Instant>,
+    /// Shards that wait for a newer version, and why, as the last try found.
+    incompatible: BTreeMap<ShardId, String>,
 }
 
 impl LeaseLoop {
@@ -135,7 +140,7 @@ impl LeaseLoop {
             self.discover_shards().await;
         }
         match self.call_store().await {
-            Ok(true) => self.ports.lease_health.set_ready(),
+            Ok(true) => self.report_readiness(),
             // Without a call, the state of the store is unknown.
             Ok(false) => {}
             Err(error) if error.is_transient() => {
@@ -166,6 +171,15 @@ impl LeaseLoop {
         let held = self.table.held.len();
         self.ports.metric.leases_held.set(held as f64);
         Ok(())
+    }
+
+    /// The store answers. The worker is ready unless a shard waits for a newer version.
+    fn report_readiness(&self) {
+        let health = &self.ports.lease_health;
+        match self.incompatible.first_key_value() {
+            None => health.set_ready(),
+            Some((shard, found)) => health.set_not_ready(format!("shard {shard} waits: {found}")),
+        }
     }
 
     async fn call_store(&mut self) -> Result<bool, Error> {
@@ -292,11 +306,20 @@ impl LeaseLoop {
             let is_held = outcome == Acquired::HeldByOther;
             let is_newly_contested =
                 (self.table.acquire_schedule).on_attempt(&lease.shard, is_held);
-            if let Acquired::Granted { state, now } = outcome {
-                self.check_clock_skew(now);
-                granted.push((lease, state));
-            } else if is_newly_contested && self.table.membership.is_mine(&lease.shard) {
-                contested.push(lease.shard);
+            self.incompatible.remove(&lease.shard);
+            match outcome {
+                Acquired::Granted { state, now } => {
+                    self.check_clock_skew(now);
+                    granted.push((lease, state));
+                }
+                Acquired::Incompatible(found) => {
+                    self.incompatible.insert(lease.shard, found);
+                }
+                Acquired::HeldByOther | Acquired::Unknown => {
+                    if is_newly_contested && self.table.membership.is_mine(&lease.shard) {
+                        contested.push(lease.shard);
+                    }
+                }
             }
         }
         self.start_shards(granted, asked).await;

@@ -77,7 +77,11 @@ pub(crate) enum LoadResult {
         reads: Vec<ReadOutcome>,
         /// The memory in bytes that each of the other runs would take.
         left: Vec<usize>,
+        /// The first of the other runs, if this version cannot read it.
+        newer: Option<NewerRun>,
     },
+    /// The tail has a run that this version cannot read.
+    NewerTail(NewerRun),
     UnknownShard,
 }
 
@@ -91,6 +95,13 @@ pub(crate) enum ReadOutcome {
     },
     /// The run is no longer in the store.
     Missing(RunName),
+}
+
+/// A run that a newer version wrote. The shard waits in front of it.
+#[derive(Debug)]
+pub(crate) struct NewerRun {
+    pub(crate) name: RunName,
+    pub(crate) why: CorruptRun,
 }
 
 pub(crate) struct Loader {
@@ -263,8 +274,10 @@ fn tail_result(answer: Tailed, keep_until: Timestamp, decoder: &mut RunDecoder) 
             for run in runs {
                 let Some(bytes) = run.bytes else { continue };
                 let RunEntry { slice, name, .. } = run.entry;
-                let read = decode_run(slice, &name, &bytes, keep_until, Progress::START, decoder);
-                reads.push(read);
+                match decode_run(slice, &name, &bytes, keep_until, Progress::START, decoder) {
+                    Ok(read) => reads.push(read),
+                    Err(newer) => return LoadResult::NewerTail(newer),
+                }
             }
             LoadResult::Tail {
                 watermark,
@@ -278,7 +291,7 @@ fn tail_result(answer: Tailed, keep_until: Timestamp, decoder: &mut RunDecoder) 
     }
 }
 
-/// Decodes as many of the runs as fit into `bytes_max`.
+/// Decodes as many of the runs as fit into `bytes_max`, up to one that a newer version wrote.
 pub(crate) fn fetch_result(
     fetch: &FetchLoad,
     blobs: Vec<Option<Bytes>>,
@@ -286,6 +299,7 @@ pub(crate) fn fetch_result(
 ) -> LoadResult {
     let mut reads = Vec::new();
     let mut left = Vec::new();
+    let mut newer = None;
     let mut used = 0;
     for ((slice, name), blob) in fetch.call.runs.iter().zip(blobs) {
         let size = blob.as_ref().map_or(0, |bytes| decoded_size(bytes));
@@ -293,16 +307,25 @@ pub(crate) fn fetch_result(
             left.push(size);
             continue;
         }
-        used += size;
-        reads.push(match blob {
+        let read = match blob {
             Some(bytes) => {
                 let (keep_until, taken) = (fetch.keep_until, fetch.taken);
                 decode_run(*slice, name, &bytes, keep_until, taken, decoder)
             }
-            None => ReadOutcome::Missing(name.clone()),
-        });
+            None => Ok(ReadOutcome::Missing(name.clone())),
+        };
+        match read {
+            Ok(read) => {
+                used += size;
+                reads.push(read);
+            }
+            Err(run) => {
+                left.push(size);
+                newer = Some(run);
+            }
+        }
     }
-    LoadResult::Fetch { reads, left }
+    LoadResult::Fetch { reads, left, newer }
 }
 
 pub(crate) fn decode_run(
@@ -312,17 +335,54 @@ pub(crate) fn decode_run(
     keep_until: Timestamp,
     taken: Progress,
     decoder: &mut RunDecoder,
-) -> ReadOutcome {
+) -> Result<ReadOutcome, NewerRun> {
+    let name = name.clone();
     match decoder.decode(name.clone(), slice, bytes) {
         Ok(mut run) => {
             run.drop_after(keep_until);
             run.drop_leading(|place| taken.covers(place));
-            ReadOutcome::Loaded(run)
+            Ok(ReadOutcome::Loaded(run))
         }
-        Err(why) => ReadOutcome::Corrupt {
-            slice,
-            name: name.clone(),
-            why,
-        },
+        Err(why) if why.is_newer() => Err(NewerRun { name, why }),
+        Err(why) => Ok(ReadOutcome::Corrupt { slice, name, why }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Cursor, Level, Offset};
+    use crate::run::RunEncoder;
+    use crate::store::TailRun;
+
+    #[test]
+    fn a_tail_with_a_run_of_a_newer_version_is_not_read() {
+        let place = Cursor::new(Timestamp::AT_ONCE, Offset(1));
+        let (_, bytes) = RunEncoder::new().encode([(place, &b""[..])].into_iter());
+        let result = |version: u8| {
+            let mut bytes = bytes.to_vec();
+            bytes[4] = version;
+            let entry = RunEntry {
+                slice: Slice {
+                    level: Level::Now,
+                    start: 0,
+                },
+                name: RunName::new("1-1-1-1"),
+                least_due: place.due,
+            };
+            let tail = Tailed::Runs {
+                watermark: Watermark(2),
+                complete_to: Watermark(2),
+                lineage: Lineage::default(),
+                runs: vec![TailRun {
+                    entry,
+                    bytes: Some(bytes.into()),
+                }],
+            };
+            tail_result(tail, Timestamp::MAX, &mut RunDecoder::new())
+        };
+        assert!(matches!(&result(1), LoadResult::Tail { runs, .. }
+            if matches!(runs[..], [ReadOutcome::Loaded(_)])));
+        assert!(matches!(result(2), LoadResult::NewerTail(_)));
     }
 }

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use crate::model::{Cursor, Level, Offset, Progress, Slice};
     use crate::run::{RunDecoder, RunEncoder, RunName};
-    use crate::store::{Lineage, Listed, RunEntry};
+    use crate::store::{AppendEpoch, Lineage, Listed, RunEntry};
     use crate::testing::fault_injection::{self, InjectedFault};
     use crate::timer::load::MemoryBudget;
     use crate::timer::load::{Load, LoadResult, decode_run, fetch_result};
@@ -209,9 +209,10 @@ mod tests {
         );
     }
 
-    /// Loads a run partly, replaces it, and loads the rest. Returns whether the shard was loaded
-    /// again.
-    fn reloads_after_replacement() -> bool {
+    /// Loads a run partly, replaces it, and loads the rest. If the store `is_refilled`, it has lost
+    /// everything meanwhile, and all messages were appended again, as one run. Returns whether the
+    /// shard was loaded again, and whether the second message was loaded.
+    fn load_after_replacement(is_refilled: bool) -> (bool, bool) {
         let mut state = scanning();
         let now = Instant::now();
         let watermark = Watermark(9);
@@ -222,15 +223,15 @@ mod tests {
         };
         let position = |due, offset| Cursor::new(Timestamp::from_millis(due), Offset(offset));
         let (soon, later) = (position(4_000, 1), position(30_000, 2));
-        let bytes = |positions: Vec<Cursor>| {
-            let messages = positions.into_iter().map(|position| (position, &b""[..]));
+        let bytes = |positions: &[Cursor]| {
+            let messages = positions.iter().map(|position| (*position, &b""[..]));
             RunEncoder::new().encode(messages).1
         };
         let (old, new) = (RunName::new("1-1-2-1"), RunName::new("1-2-1-2"));
         let partial = decode_run(
             slice,
             &old,
-            &bytes(vec![soon, later]),
+            &bytes(&[soon, later]),
             HORIZON,
             Progress::START,
             &mut RunDecoder::new(),
@@ -239,26 +240,43 @@ mod tests {
             watermark,
             complete_to: watermark,
             lineage: Lineage::default(),
-            runs: vec![partial],
+            runs: vec![partial.expect("this version wrote it")],
         };
         state.on_load_reply(tail, now);
+        state.load.lineage = Some(Lineage::default());
+        state.load.runs.mark_loaded_to(later);
         finish_replacement(&mut state, Some((1, &[(slice, old)])), now);
+        let mut lineage = Lineage::default();
+        if is_refilled {
+            let (process, number) = (7, 2);
+            lineage.appended(AppendEpoch { process, number }, Watermark(0));
+        }
+        let stored = if is_refilled {
+            &[soon, later][..]
+        } else {
+            &[later]
+        };
         while let Some(load) = state.next_prefetch_request(later.due) {
             let result = match load {
-                Load::List(_) => LoadResult::List(Listed::Runs {
-                    watermark,
-                    lineage: Lineage::default(),
-                    runs: vec![RunEntry {
+                Load::List(list) => {
+                    let least_due = stored[0].due;
+                    let entry = RunEntry {
                         slice,
                         name: new.clone(),
-                        least_due: later.due,
-                    }],
-                    has_more: false,
-                }),
+                        least_due,
+                    };
+                    let is_listed = (list.from..=list.until).contains(&least_due);
+                    LoadResult::List(Listed::Runs {
+                        watermark,
+                        lineage,
+                        runs: Vec::from_iter(is_listed.then_some(entry)),
+                        has_more: false,
+                    })
+                }
                 Load::Fetch(fetch) => {
                     let runs = fetch.call.runs.iter();
                     let blobs = runs
-                        .map(|(_, name)| (*name == new).then(|| bytes(vec![later])))
+                        .map(|(_, name)| (*name == new).then(|| bytes(stored)))
                         .collect();
                     fetch_result(&fetch, blobs, &mut RunDecoder::new())
                 }
@@ -266,31 +284,29 @@ mod tests {
             };
             state.on_load_reply(result, now);
         }
-        let taken = state
-            .load
-            .runs
-            .schedule
-            .take(later.due, 9)
-            .expect("both are due");
-        let positions: Vec<_> = taken
-            .messages
+        let taken = state.load.runs.schedule.take(later.due, 9);
+        let messages = taken.expect("the first one is due").messages;
+        let mut places = messages
             .iter()
-            .map(|(run, index)| run.run.place(*index as usize))
-            .collect();
-        assert!(positions.ends_with(&[later]));
-        state.load.generation != generation
+            .map(|(run, index)| run.run.place(*index as usize));
+        let is_reloaded = state.load.generation != generation;
+        (is_reloaded, places.any(|place| place == later))
     }
 
     #[test]
     fn a_replaced_run_that_is_missing_does_not_make_the_shard_load_again() {
-        assert!(!reloads_after_replacement());
-        assert!(
-            fault_injection::with(
-                [InjectedFault::ForgetReplacedRun],
-                reloads_after_replacement
-            ),
-            "it looks like a rollback"
-        );
+        assert_eq!(load_after_replacement(false), (false, true));
+        let fault = [InjectedFault::ForgetReplacedRun];
+        let with_fault = fault_injection::with(fault, || load_after_replacement(false));
+        assert_eq!(with_fault, (true, true), "it looks like a rollback");
+    }
+
+    #[test]
+    fn a_message_of_a_replaced_run_is_loaded_after_the_store_was_refilled() {
+        assert_eq!(load_after_replacement(true), (true, true));
+        let fault = [InjectedFault::IgnoreRefilledRollback];
+        let with_fault = fault_injection::with(fault, || load_after_replacement(true));
+        assert_eq!(with_fault, (false, false), "the message is lost");
     }
 
     #[test]

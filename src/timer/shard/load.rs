@@ -10,7 +10,9 @@ use crate::model::{Cursor, Offset, Progress, ShardId, Slice, Timestamp, Watermar
 use crate::run::{LoadedRun, RunName};
 use crate::schedule::{RunIndex, Schedule};
 use crate::store::{Lineage, Listed, Tail};
-use crate::timer::load::{Load, LoadResult, MemoryAccount, ReadOutcome, ResidentRun, TailLoad};
+use crate::timer::load::{
+    Load, LoadResult, MemoryAccount, NewerRun, ReadOutcome, ResidentRun, TailLoad,
+};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -27,6 +29,8 @@ pub(crate) struct ShardLoad {
     pub(crate) tail: TailPoll,
     /// Runs that cannot be decoded, until they are in quarantine.
     pub(crate) unreadable: Vec<(Slice, RunName)>,
+    /// The run of a newer version that was just found. Loading has stopped in front of it.
+    pub(super) newer: Option<NewerRun>,
 }
 
 impl ShardLoad {
@@ -47,6 +51,7 @@ impl ShardLoad {
             prefetch: Prefetch::new(),
             tail: TailPoll::new(now),
             unreadable: Vec::new(),
+            newer: None,
         }
     }
 
@@ -131,7 +136,14 @@ impl ShardLoad {
                     self.prefetch.on_list_reply(&mut self.runs, runs, has_more);
                 }
             }
-            LoadResult::Fetch { reads, left } => self.on_fetch_reply(reads, left, now),
+            LoadResult::Fetch { reads, left, newer } => {
+                self.on_fetch_reply(reads, left, newer, now);
+            }
+            // The watermark that was seen stays, so no claim covers a message behind it.
+            LoadResult::NewerTail(run) => {
+                self.tail.stop();
+                self.newer = Some(run);
+            }
         }
         true
     }
@@ -146,13 +158,23 @@ impl ShardLoad {
         }
     }
 
-    fn on_fetch_reply(&mut self, reads: Vec<ReadOutcome>, left: Vec<usize>, now: Instant) {
+    fn on_fetch_reply(
+        &mut self,
+        reads: Vec<ReadOutcome>,
+        left: Vec<usize>,
+        newer: Option<NewerRun>,
+        now: Instant,
+    ) {
         let mut missing = 0;
         for read in reads {
             missing += usize::from(!self.add_run(read));
         }
         if missing == 0 {
             self.prefetch.on_fetch_reply(&mut self.runs, left);
+            if newer.is_some() {
+                self.prefetch.stop();
+                self.newer = newer;
+            }
             return;
         }
         // Only this process may delete or replace runs, so the store was rolled back. It may hold

@@ -140,7 +140,14 @@ impl ShardState {
 
     /// Handles a reply of the loader. Returns false if the store does not know the shard.
     pub(crate) fn on_load_reply(&mut self, result: LoadResult, now: Instant) -> bool {
-        self.change_load(now, |load| load.on_reply(result, now))
+        let is_known = self.change_load(now, |load| load.on_reply(result, now));
+        if let Some(run) = self.load.newer.take() {
+            self.context
+                .route
+                .alerts
+                .on_newer_run(&self.lease.shard, &run);
+        }
+        is_known
     }
 
     fn may_claim(&self, now: Instant) -> bool {
@@ -430,10 +437,10 @@ mod tests {
     use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, LATE_CLAIM_INTERVAL, USUAL_RUN_MEMORY_BYTES};
     use crate::limit::{CLAIM_MESSAGES_MAX, TAIL_POLL_INTERVAL};
     use crate::model::{LeaseToken, Level, Offset, Partition, Slice};
-    use crate::run::{RunDecoder, RunEncoder, RunName};
+    use crate::run::{CorruptRun, RunDecoder, RunEncoder, RunName};
     use crate::store::{Ledger, Lineage, StoredShard};
     use crate::timer::lease::LeaseDeadline;
-    use crate::timer::load::{MemoryBudget, ReadOutcome};
+    use crate::timer::load::{MemoryBudget, NewerRun, ReadOutcome};
 
     const WALL: Timestamp = Timestamp::from_millis(1_000_000);
 
@@ -571,6 +578,21 @@ mod tests {
             let has_reloaded = state.load.generation != generation;
             assert_eq!(has_reloaded, is_rollback, "{watermark:?}");
         }
+    }
+
+    #[test]
+    fn no_claim_covers_a_newer_run_that_the_tail_has_shown() {
+        let now = Instant::now();
+        let mut state = loaded(0, now);
+        let run = NewerRun {
+            name: RunName::new("1-2-1-2"),
+            why: CorruptRun::UnknownVersion(2),
+        };
+        state.on_load_reply(LoadResult::NewerTail(run), now);
+        let taken = state.take_for_test(now).expect("a known message is due");
+        assert_eq!(taken.claim.watermark, Watermark(2));
+        let later = now + 10 * TAIL_POLL_INTERVAL;
+        assert!(!state.is_tail_poll_due(later), "it would show the same run");
     }
 
     #[test]

@@ -37,6 +37,8 @@ struct Fetching {
     late_runs: usize,
     /// The runs of the current fetch, and the memory reserved for them.
     in_flight: Option<(Vec<RunToFetch>, Reservation)>,
+    /// The next run cannot be read by this version, so nothing more is fetched.
+    is_stopped: bool,
 }
 
 struct RunToFetch {
@@ -78,6 +80,13 @@ impl Prefetch {
         self.phase = Phase::Idle;
     }
 
+    /// Fetches no more runs until a restart: this version cannot read the next one.
+    pub(super) fn stop(&mut self) {
+        if let Phase::Fetching(fetching) = &mut self.phase {
+            fetching.is_stopped = true;
+        }
+    }
+
     /// Returns the next request for the loader. `has_claims`: messages are in flight.
     pub(super) fn next_request(
         &mut self,
@@ -90,7 +99,9 @@ impl Prefetch {
         match &mut self.phase {
             Phase::Idle => self.start_listing(shard, runs, compaction, wall),
             Phase::Listing { .. } => None,
-            Phase::Fetching(fetching) if fetching.in_flight.is_some() => None,
+            Phase::Fetching(fetching) if fetching.in_flight.is_some() || fetching.is_stopped => {
+                None
+            }
             Phase::Fetching(fetching) if fetching.queue.is_empty() => {
                 let (until, next_page) = (fetching.until, fetching.finish_page(runs));
                 self.phase = Phase::Idle;
@@ -180,6 +191,7 @@ impl Prefetch {
             keep_until: until,
             next_page,
             in_flight: None,
+            is_stopped: false,
         });
     }
 
@@ -301,7 +313,8 @@ impl Fetching {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{CLAIM_MESSAGES_MAX, LATE_CLAIM_INTERVAL, USUAL_RUN_MEMORY_BYTES};
+    use crate::limit::{CLAIM_MESSAGES_MAX, LATE_CLAIM_INTERVAL};
+    use crate::limit::{TAIL_POLL_INTERVAL, USUAL_RUN_MEMORY_BYTES};
     use crate::model::{Body, Disposition, Headers, Level, Watermark};
     use crate::run::{LoadedRun, RunDecoder, RunEncoder, record};
     use crate::store::{Lineage, Listed};
@@ -511,6 +524,33 @@ mod tests {
         };
         assert_eq!((fetch(), fetch(), fetch()), (Some(3), Some(2), None));
         assert_eq!(deliver(&mut state, &mut Instant::now(), 9).len(), 40);
+    }
+
+    #[test]
+    fn loading_stops_in_front_of_a_run_of_a_newer_version() {
+        let mut first: Vec<u64> = (0..10).collect();
+        first.push(11);
+        let offsets = [first, vec![10, 12, 14], vec![13, 15]];
+        let mut backlog = Backlog::new(&offsets.map(|offsets| (offsets, 100)).to_vec());
+        let run = backlog.runs.values_mut().next_back().expect("three runs");
+        let mut newer = run.to_vec();
+        newer[4] += 1;
+        *run = newer.into();
+        let memory = MemoryBudget::new(1 << 30);
+        let mut state = ShardState::for_test(1, &memory, Watermark(backlog.count));
+        let (mut now, mut fetched) = (Instant::now(), 0);
+        let mut delivered = Vec::new();
+        for _ in 0..9 {
+            while let Some(load) = state.next_request(WALL, now, false) {
+                state.on_load_reply(backlog.answer(load, &mut fetched), now);
+            }
+            delivered.extend(deliver(&mut state, &mut now, 9));
+            now += TAIL_POLL_INTERVAL;
+        }
+        assert_eq!(delivered, Vec::from_iter(0..=12), "13 is in the newer run");
+        assert_eq!(fetched, 3, "it is not fetched again");
+        assert!(state.load.unreadable.is_empty(), "it is not quarantined");
+        assert_eq!(memory.used_bytes(), memory.used_and_reserved());
     }
 
     /// Runs that overlap completely: the first message of each run is due before the second of any.

@@ -9,7 +9,7 @@ use crate::timer::load::Reservation;
 use tokio::time::Instant;
 
 pub(crate) struct TailPoll {
-    /// A poll was sent and its reply has not arrived.
+    /// A poll was sent and its reply has not arrived, or no poll is sent any more.
     in_flight: bool,
     /// Memory for the messages that the current poll will probably find.
     reservation: Option<Reservation>,
@@ -34,7 +34,7 @@ impl TailPoll {
         }
     }
 
-    /// Time of the next poll, or `None` while a reply is awaited.
+    /// Time of the next poll, if there is one before the next reply.
     pub(super) fn next_at(&self) -> Option<Instant> {
         (!self.in_flight).then_some(self.next_at)
     }
@@ -56,6 +56,12 @@ impl TailPoll {
             self.urgent = true;
             self.next_at = self.next_at.min(now);
         }
+    }
+
+    /// Polls no more: the tail cannot be read.
+    pub(super) fn stop(&mut self) {
+        self.in_flight = true;
+        self.reservation = None;
     }
 
     pub(super) fn postpone(&mut self, now: Instant) {

@@ -175,6 +175,35 @@ async fn unreadable_counts_affect_only_their_shard() {
 }
 
 #[tokio::test]
+async fn a_slice_of_a_newer_version_stops_only_its_shard() {
+    let mut test = two_shards().await;
+    let slice = append("bad", 0).runs[0].slice;
+    let mut newer = key::count(1, Some(slice));
+    *newer.last_mut().unwrap() = b'x';
+    with_tables(&mut test, |tables| {
+        let totals = tables.index.get(key::count(1, Some(slice))).unwrap();
+        tables.index.insert(newer, totals.unwrap()).unwrap();
+    });
+    let store = test.store();
+    let leases = [lease("bad"), lease("good")];
+    let acquired = store.acquire(&leases, Duration::from_secs(9)).await;
+    let acquired = acquired.unwrap();
+    assert!(
+        acquired[0] == Acquired::Unknown && matches!(acquired[1], Acquired::Granted { .. }),
+        "{acquired:?}"
+    );
+    let listed = store.list(&[list_everything("bad")]).await.unwrap();
+    assert_eq!(listed, [Listed::Unknown]);
+    let new = [new_shard("bad"), new_shard("good")];
+    let opened = store.open(&new).await.unwrap();
+    assert!(
+        matches!(&opened[0], Opened::Incompatible(text) if text.contains("run the newer version")),
+        "{opened:?}"
+    );
+    assert!(matches!(opened[1], Opened::Existing(_)));
+}
+
+#[tokio::test]
 async fn a_run_without_bytes_is_empty_and_can_be_quarantined() {
     let mut test = two_shards().await;
     let run = append("bad", 0).runs.remove(0);

@@ -1,7 +1,8 @@
 //! Foreign data under the keys of Postdate affects only one shard, or one slice.
 
+use super::super::reads::slices_to_read;
 use super::*;
-use crate::model::Slice;
+use crate::model::{Level, Slice};
 
 /// Two shards with a message each, in the same slice.
 async fn two_shards() -> RealRedis {
@@ -318,6 +319,119 @@ async fn foreign_values_in_other_keys_do_not_stop_a_shard() {
     );
 }
 
+/// Junk is no slice of any version. Two fields of it are as harmless as one.
+#[tokio::test]
+async fn foreign_fields_of_counts_do_not_stop_a_shard() {
+    let real = two_shards().await;
+    let counts = key("bad", "counts");
+    for field in ["junk", "x", "h007", "X12", "x99999999999999999999"] {
+        real.server
+            .command(&format!("HSET {counts} {field} something"))
+            .await;
+    }
+    let second = Duration::from_secs(1);
+    let acquired = real.redis.acquire(&[lease("bad")], second).await.unwrap();
+    assert!(
+        matches!(&acquired[0], Acquired::Granted { state, .. } if state.pending() == 1),
+        "{acquired:?}"
+    );
+    let listed = real.redis.list(&[list_everything("bad")]).await.unwrap();
+    assert!(
+        matches!(&listed[0], Listed::Runs { runs, .. } if runs.len() == 1),
+        "{listed:?}"
+    );
+}
+
+/// Adds a slice that this version does not know, with one run.
+async fn add_newer_slice(real: &RealRedis, topic: &str) {
+    let count = format!("1 10 {:016x}", 0);
+    let member = format!("{:016x} 9-1-1-0", 0);
+    for command in [
+        ["HSET", &key(topic, "counts"), "x12", &count],
+        ["ZADD", &key(topic, "slice:x12"), "5", &member],
+        ["HSET", &key(topic, "pool:x12"), "9-1-1-0", "0123456789"],
+    ] {
+        real.server.command_of(&command).await;
+    }
+}
+
+#[tokio::test]
+async fn a_slice_of_a_newer_version_stops_only_its_shard() {
+    let real = two_shards().await;
+    let (redis, nine) = (&real.redis, Duration::from_secs(9));
+    add_newer_slice(&real, "bad").await;
+    let meta = format!("HGETALL {}", key("bad", "meta"));
+    let before = real.server.command(&meta).await;
+
+    let leases = [lease("bad"), lease("good")];
+    let acquired = redis.acquire(&leases, nine).await.unwrap();
+    let Acquired::Incompatible(text) = &acquired[0] else {
+        panic!("{:?}", acquired[0])
+    };
+    assert!(
+        text.contains("`x12`") && text.contains("run the newer version"),
+        "{text}"
+    );
+    assert!(matches!(acquired[1], Acquired::Granted { .. }));
+    let states = redis.state(&[shard("bad"), shard("good")]).await.unwrap();
+    assert!(states[0].is_none() && states[1].is_some());
+    let lists = [list_everything("bad"), list_everything("good")];
+    let listed = redis.list(&lists).await.unwrap();
+    assert!(
+        listed[0] == Listed::Unknown
+            && matches!(&listed[1], Listed::Runs { runs, .. } if runs.len() == 1),
+        "{listed:?}"
+    );
+    let new = [new_shard("bad"), new_shard("good")];
+    let opened = redis.open(&new).await.unwrap();
+    assert!(
+        matches!(&opened[0], Opened::Incompatible(text) if text.contains("`x12`")),
+        "{opened:?}"
+    );
+    assert!(matches!(opened[1], Opened::Existing(_)));
+    let after = real.server.command(&meta).await;
+    assert_eq!(after, before, "nothing was written");
+
+    // The newer version has delivered the slice.
+    real.server
+        .command(&format!("HDEL {} x12", key("bad", "counts")))
+        .await;
+    let acquired = redis.acquire(&leases[..1], nine).await.unwrap();
+    assert!(
+        matches!(acquired[0], Acquired::Granted { .. }),
+        "{acquired:?}"
+    );
+}
+
+/// A worker of this version has the lease when a newer ingress appends. Others leave it alone.
+#[tokio::test]
+async fn a_tail_with_a_slice_of_a_newer_version_is_not_read() {
+    let real = two_shards().await;
+    let (redis, nine) = (&real.redis, Duration::from_secs(9));
+    redis.acquire(&[lease("bad")], nine).await.unwrap();
+    add_newer_slice(&real, "bad").await;
+    let other = crate::store::lease(&shard("bad"), crate::model::LeaseToken(8));
+    assert_eq!(
+        redis.acquire(&[other], nine).await.unwrap(),
+        [Acquired::HeldByOther]
+    );
+    let member = format!("{:016x} {:016x} 9-1-1-1 5 x12", 2, 1);
+    let command = ["ZADD", &key("bad", "tail"), "0", &member];
+    real.server.command_of(&command).await;
+    let tail = |topic| Tail {
+        shard: shard(topic),
+        after: Watermark(0),
+        until: Timestamp::MAX,
+        limit: 9,
+    };
+    let tailed = redis.tail(&[tail("bad"), tail("good")]).await.unwrap();
+    assert!(
+        tailed[0] == Tailed::Unknown
+            && matches!(&tailed[1], Tailed::Runs { runs, .. } if runs.len() == 1),
+        "{tailed:?}"
+    );
+}
+
 #[tokio::test]
 async fn a_slice_of_another_type_is_renamed_and_the_shard_continues() {
     let real = two_shards().await;
@@ -465,5 +579,48 @@ async fn foreign_rows_do_not_push_runs_out_of_a_list() {
             (offsets, has_more),
             ((0..6).take(limit).collect(), limit < 6)
         );
+    }
+}
+
+/// Messages that were due when they were stored have a slice per hour. All these slices may hold
+/// the first run.
+#[tokio::test]
+async fn a_list_of_many_slices_reads_little_more_than_its_limit() {
+    let real = RealRedis::start().await;
+    real.redis.open(&[new_shard("t")]).await.unwrap();
+    let slices = 40;
+    for offset in 0..5 * slices {
+        let place = Cursor::new(Timestamp::from_millis(offset as i64), Offset(offset));
+        let mut append = append_at("t", place);
+        append.runs[0].slice = Slice {
+            level: Level::Now,
+            start: (offset / 5) as i64,
+        };
+        assert_eq!(real.redis.append(&[append]).await.unwrap(), [DONE]);
+    }
+    for limit in [0, 1, 3, 7, 20, 500] {
+        let list = List {
+            limit,
+            ..list_everything("t")
+        };
+        let known = real.redis.state(&[shard("t")]).await.unwrap();
+        let known = known[0].as_ref().unwrap().slices.clone();
+        assert_eq!(known.len() as u64, slices);
+        let read = slices_to_read(&list, &known);
+        let call = Call::list(&real.redis.keyspace, &list, &known, &read);
+        let reply = real.redis.connection.call(&[call]).await.unwrap().remove(0);
+        let redis::Value::Array(parts) = reply else {
+            panic!("{reply:?}")
+        };
+        let runs = (parts.len() - 3) / 3;
+        assert!(runs > limit || limit == 500, "{runs} of {limit}");
+        assert!(runs <= 2 * limit + 7, "{runs} of {limit}");
+        let Listed::Runs { runs, has_more, .. } = real.redis.list(&[list]).await.unwrap().remove(0)
+        else {
+            panic!("it is there")
+        };
+        let offsets = runs.iter().map(|run| run.name.least_offset().0);
+        let first = 0..(5 * slices).min(limit as u64);
+        assert!(offsets.eq(first) && has_more == (limit < 200), "{limit}");
     }
 }

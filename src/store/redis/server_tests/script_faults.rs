@@ -137,6 +137,30 @@ const FAULTS: &[Fault] = &[
         "if false and redis.call(",
     ),
     (
+        "a list does not notice a slice that its caller does not know",
+        Some(Script::List),
+        "if is_slice(field) and not known[field] then",
+        "if false then",
+    ),
+    (
+        "a list ends before a slice that may hold earlier runs",
+        Some(Script::List),
+        "if tonumber(ARGV[i]) > tonumber(greatest) then break end",
+        "if i > first_start then break end",
+    ),
+    (
+        "a list leaves out runs that are earlier than those it has",
+        Some(Script::List),
+        "bound = scores[limit + 1]",
+        "bound = scores[1]",
+    ),
+    (
+        "a list reads one row of a slice less than its limit",
+        Some(Script::List),
+        "'LIMIT', first, limit + 1)",
+        "'LIMIT', first, limit - 1)",
+    ),
+    (
         "a tail that does not reach back far enough is not reported as broken",
         Some(Script::Tail),
         "or before(after, s.tail_from) then",

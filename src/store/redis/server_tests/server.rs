@@ -119,8 +119,13 @@ impl Server {
 
     /// Runs a command past the store, as a person with redis-cli would.
     pub(super) async fn command(&self, words: &str) -> redis::Value {
+        self.command_of(&Vec::from_iter(words.split(' '))).await
+    }
+
+    /// Like [`Self::command`]. A word may contain spaces.
+    pub(super) async fn command_of(&self, words: &[&str]) -> redis::Value {
         let mut command = Cmd::new();
-        command.arg(words.split(' ').collect::<Vec<_>>());
+        command.arg(words);
         let client = redis::Client::open(("127.0.0.1", self.port)).unwrap();
         command
             .query_async(&mut client.get_multiplexed_async_connection().await.unwrap())

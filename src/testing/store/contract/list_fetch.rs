@@ -3,7 +3,7 @@
 use super::fixture::{Fixture, due, key_of, listing, place, run_of};
 use crate::model::{Level, Offset, Slice, Timestamp, Watermark};
 use crate::run::Run;
-use crate::store::{Advance, Fetch, Listed, RunEntry};
+use crate::store::{Advance, Fetch, Listed, Replaced, RunEntry};
 
 pub(super) async fn runs_are_listed_by_least_due_then_by_least_offset(t: &Fixture<'_>) {
     t.create_shard(0).await;
@@ -180,6 +180,25 @@ pub(super) async fn a_list_limit_cuts_at_the_same_run_for_any_distribution_over_
             )
         );
     }
+}
+
+/// The rewrite moves a message to a slice that the shard did not have.
+pub(super) async fn a_list_during_a_rewrite_has_all_old_runs_or_all_new_ones(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    let (first, second) = (place(due(1, 0), 0), place(due(9, 0), 1));
+    let old = run_of("old", &[first, second]);
+    let new = [run_of("first", &[first]), run_of("second", &[second])];
+    t.append_runs(0, 2, &[&old]).await;
+    t.take_lease(1).await;
+    let (inputs, outputs) = ([&old], [&new[0], &new[1]]);
+    let rewrite = t.rewrite_with_count(1, 0, &inputs, &outputs);
+    let ((watermark, listed), replaced) = futures_util::future::join(t.list_all(), rewrite).await;
+    assert_eq!((watermark, replaced), (Watermark(2), Replaced::Done));
+    let is_old = listed == [listing(&old)];
+    assert!(
+        is_old || listed == new.each_ref().map(listing),
+        "{listed:?}"
+    );
 }
 
 pub(super) async fn fetch_returns_bytes_by_name_and_nothing_for_a_deleted_run(t: &Fixture<'_>) {

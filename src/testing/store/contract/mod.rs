@@ -79,6 +79,7 @@ cases! {
         a_truncated_list_says_so_and_can_be_continued,
         a_list_covers_more_slices_than_one_query,
         a_list_limit_cuts_at_the_same_run_for_any_distribution_over_slices,
+        a_list_during_a_rewrite_has_all_old_runs_or_all_new_ones,
         fetch_returns_bytes_by_name_and_nothing_for_a_deleted_run;
     tail:
         the_tail_returns_the_runs_after_a_watermark_oldest_first,
