@@ -352,11 +352,11 @@ fn after_a_long_stop_overdue_messages_become_dead_letters_once_at_the_catch_up_r
     );
 }
 
-/// A transaction is open when the broker fails, so its client cannot end it.
+/// A transaction is open when all brokers fail, so its client cannot end it.
 #[test]
-fn a_process_stops_cleanly_and_in_time_when_its_broker_fails() {
-    let mut kafka = Kafka::start();
-    let mut scene = Scene::new(&kafka, "exact_away", 4);
+fn a_process_stops_cleanly_and_in_time_when_its_brokers_fail() {
+    let mut kafka = KafkaCluster::start(3, &[]);
+    let mut scene = Scene::on_cluster(&kafka, "exact_away", 4);
     let sink = scene.sink();
     let mut postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));
     let mut complaints = Vec::new();
@@ -365,17 +365,19 @@ fn a_process_stops_cleanly_and_in_time_when_its_broker_fails() {
         let arrived = sink.records().len();
         scene.send(2_000, 0..4_000);
         sink.wait_for(arrived + 300, LIMIT);
-        match what {
-            "silent" => kafka.pause(),
-            _ => kafka.kill(),
+        for node in &mut kafka.nodes {
+            match what {
+                "silent" => node.pause(),
+                _ => node.kill(),
+            }
         }
         let (status, took) = std::thread::scope(|scope| {
             if what == "killed for a while" {
                 wait_for_complaint(&postdate, &["kafka.main does not answer"]);
             }
             if what == "starting" {
-                let addr = kafka.addr().to_owned();
-                scope.spawn(|| kafka.restart());
+                let addr = kafka.nodes[0].addr().to_owned();
+                scope.spawn(|| kafka.restart_all());
                 eventually("it accepts connections", LIMIT, || {
                     std::net::TcpStream::connect(&addr).ok()
                 });
@@ -388,16 +390,14 @@ fn a_process_stops_cleanly_and_in_time_when_its_broker_fails() {
             complaints.push(format!("{what}: {status} after {took:?}:\n{logs}"));
         }
         match what {
-            "silent" => kafka.resume(),
+            "silent" => kafka.nodes.iter().for_each(Kafka::resume),
             "starting" => {}
-            _ => kafka.restart(),
+            _ => kafka.restart_all(),
         }
         postdate.restart();
-        // A topic with one replica may keep a transaction open after its broker was killed. The next
-        // transaction ends it, see `docs/exactly-once.md`.
-        scene.send(200, 0..500);
-        scene.all_arrive(&sink);
+        assert_eq!(scene.all_arrive(&sink), 0, "{what}");
     }
+    assert_eq!(scene.duplicates_at_the_end(), 0);
     scene.ledger_says_all_once(&postdate);
     assert!(complaints.is_empty(), "{}", complaints.join("\n\n"));
 }

@@ -315,6 +315,15 @@ impl KafkaCluster {
         cluster
     }
 
+    /// Restarts all brokers at the same time. One alone would have no quorum.
+    pub(crate) fn restart_all(&mut self) {
+        std::thread::scope(|scope| {
+            for node in &mut self.nodes {
+                scope.spawn(|| node.restart());
+            }
+        });
+    }
+
     /// All brokers, as a client's `bootstrap.servers` takes them.
     pub(crate) fn addr(&self) -> String {
         let addrs: Vec<&str> = self.nodes.iter().map(Kafka::addr).collect();
