@@ -45,15 +45,16 @@ const ROWS: [&[&str]; 6] = [
     ],
 ];
 
-/// Imports between two cells of one row: the schedule uses runs and the wheel, the store port and the
-/// tracer count in metrics, and retries of store calls report their health.
-const BESIDE: [(&str, &str); 6] = [
+/// Imports between two cells of one row: the schedule uses runs and the wheel, the store port, the
+/// tracer and the clock count in metrics, and retries of store calls report their health.
+const BESIDE: [(&str, &str); 7] = [
     ("schedule", "run"),
     ("schedule", "wheel"),
     ("store", "metric"),
     ("retry", "store"),
     ("retry", "health"),
     ("trace", "metric"),
+    ("clock", "metric"),
 ];
 
 /// External crates that only some cells may use. Without cells, the crate is open to a row and the rows above it.

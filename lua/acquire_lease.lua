@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- Takes a lease that is free, has expired by the clock of the server, or is held with this token
--- (I5). A repeat extends it.
+-- (I5). A lease that ends after twice its length is free too: the clock was set back. A repeat
+-- extends it.
 -- KEYS   1 meta
 --        2 counts
 -- ARGV   1 layout version
@@ -13,9 +14,11 @@
 local s = shard()
 if not s then return { 'unknown' } end
 local now = clock()
-if s.token and s.token ~= ARGV[2] and s.lease_end > now then return { 'held' } end
+local is_valid = s.lease_end > now and s.lease_end <= now + 2 * s.lease_length
+if s.token and s.token ~= ARGV[2] and is_valid then return { 'held' } end
 local found, newer = state(s)
 if not found then return { 'newer', newer } end
 
-redis.call('HSET', KEYS[1], 'token', ARGV[2], 'lease_end', string.format('%.0f', now + tonumber(ARGV[3])))
+redis.call('HSET', KEYS[1], 'token', ARGV[2])
+set_lease_end(now, ARGV[3])
 return { 'granted', now, found }

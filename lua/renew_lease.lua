@@ -13,5 +13,5 @@ if not s then return { 'unknown' } end
 if s.token ~= ARGV[2] then return { 'fenced' } end
 
 local now = clock()
-redis.call('HSET', KEYS[1], 'lease_end', string.format('%.0f', now + tonumber(ARGV[3])))
+set_lease_end(now, ARGV[3])
 return { 'renewed', now }

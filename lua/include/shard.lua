@@ -25,7 +25,7 @@ local function hex(text, width) return text and #text == width and not text:find
 -- The fields of meta; nil if there is no shard, or none that this layout version can read.
 local function shard()
   local m = redis.call('HMGET', KEYS[1], 'version', 'identity', 'watermark', 'claimed', 'delivered',
-    'tail_from', 'token', 'lease_end', 'ledger', 'history')
+    'tail_from', 'token', 'lease_end', 'ledger', 'history', 'lease_length')
   if m[1] ~= ARGV[1] or not m[2] then return nil end
   if not (hex(m[3], 16) and hex(m[4], 48) and hex(m[5], 48) and hex(m[6], 16)) then return nil end
   return {
@@ -38,6 +38,7 @@ local function shard()
     lease_end = tonumber(m[8] or '') or 0,
     ledger = m[9],
     lineage = m[10] or '',
+    lease_length = tonumber(m[11] or '') or math.huge,
   }
 end
 
@@ -62,6 +63,11 @@ end
 local function clock()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Makes the lease end `length` ms after now.
+local function set_lease_end(now, length)
+  redis.call('HSET', KEYS[1], 'lease_end', string.format('%.0f', now + tonumber(length)), 'lease_length', length)
 end
 
 -- A reply that names the keys with a foreign type; nil if there are none. `types` holds the

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Erases the stored shards of a topic, so that the service reads the new topic from its start.
 pub(crate) fn reset(config: &Config, reset: &ResetArgs) -> Result<()> {
     run(async {
-        let store = StoreFactory::open(config)?.connect().await;
+        let store = StoreFactory::open(config, WallClock)?.connect().await;
         let store = store.context("store.redis")?;
         let topic = &reset.topic;
         let partitions = match reset.partition {

@@ -4,6 +4,15 @@ use std::time::Duration;
 
 /// Difference of two clocks that is tolerated; the default of `timer.max_clock_skew`.
 pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(2);
+/// A process follows a smaller step forward of its machine's clock at once.
+pub(crate) const CLOCK_STEP_MIN: Duration = Duration::from_secs(1);
+/// A process follows a larger step forward after it has lasted for this time. A wrong reading of a
+/// hardware clock or a time server is corrected within seconds. A real correction is late by this
+/// time.
+pub(crate) const CLOCK_STEP_HOLD: Duration = Duration::from_secs(30);
+/// Claims stay below the store's limit for the clock skew by this fraction of it: the estimate of
+/// the store's time drifts between two renewals.
+pub(crate) const CLOCK_SKEW_MARGIN_FRACTION: u32 = 20;
 /// Runs that the tail of a shard holds. A timer further behind loads the shard again.
 pub(crate) const TAIL_RUNS_MAX: usize = 2_000;
 /// Runs that one request may ask for; larger limits are cut to this.

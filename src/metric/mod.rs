@@ -152,6 +152,8 @@ instruments! {
         "Spans dropped because the collector did not accept them or was too slow."
     CLOCK_SKEW "postdate_clock_skew_seconds" Kind::Gauge, []
         "This process' clock minus the store's clock, in seconds."
+    CLOCK_STEPS "postdate_clock_steps_total" Kind::Counter, []
+        "Jumps forward of the machine's clock by more than a second, pauses of the machine included."
     READY "postdate_ready" Kind::Gauge, []
         "1 while /readyz reports the process as ready, otherwise 0."
     DEGRADED "postdate_degraded" Kind::Gauge, []
@@ -324,6 +326,11 @@ impl ProcessMetrics {
     }
 }
 
+/// Counts steps forward of the machine's clock.
+pub(crate) fn clock_steps() -> Counter {
+    CLOCK_STEPS.counter(&[])
+}
+
 /// The metrics of the timer of this process.
 #[derive(Clone, Debug)]
 pub(crate) struct TimerMetrics {
@@ -393,6 +400,7 @@ mod tests {
                 TimerMetrics::new(),
                 TraceMetrics::new(),
                 ProcessMetrics::new(Timestamp::from_millis(0)),
+                clock_steps(),
             );
             let _gauges = (ShardGauges::new(&shard()), LeaseHeld::new(&shard()));
             store.record_call(

@@ -3,7 +3,6 @@
 use super::brokers::{Cluster, SourceOptions};
 use super::wiring::{StoreThread, Wiring, consumer_group, routing_rules};
 use crate::broker::Source;
-use crate::clock::WallClock;
 use crate::config::OnSourceGap;
 use crate::ingress::{self, Appender, Ingress};
 use crate::metric;
@@ -30,7 +29,7 @@ pub(super) fn start(
         let ports = ingress::Ports {
             source: source(wiring, &name, process)?,
             store: thread.store,
-            clock: Rc::new(WallClock),
+            clock: Rc::new(wiring.clock.clone()),
             health: ingress::HealthParts::new(&wiring.health, &name),
             metric: metric::RouteMetrics::new(&name),
             tracer: wiring.tracer.clone(),

@@ -26,6 +26,7 @@ pub(crate) use store_factory::{StoreFactory, query_context, redis_options};
 pub(crate) use wiring::{catalog, routing_rules};
 
 use crate::admin;
+use crate::clock::{SteadyClock, WallClock};
 use crate::config::{Config, Role};
 use crate::health::Health;
 use crate::limit::{DRAIN_TIMEOUT, HINT_QUEUE_MAX, SHUTDOWN_TIMEOUT};
@@ -63,13 +64,15 @@ impl Service {
         let mut group = TaskGroup::new();
         let health = Health::new();
         let startup = health.register("process");
-        let store = StoreFactory::open(config)?;
+        let clock = SteadyClock::new(WallClock);
+        let store = StoreFactory::open(config, clock.clone())?;
         let trace_random = StdRng::seed_from_u64(random.random());
         let tracer = trace_thread::start(&mut group, config, trace_random)?;
         let give_up = StopToken::new();
         let wiring = Arc::new(Wiring {
             config: config.clone(),
             store,
+            clock,
             health,
             tracer,
             timers_done: give_up.child_token(),

@@ -1,6 +1,6 @@
 //! Builds the configured store.
 
-use crate::clock::WallClock;
+use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::store::embedded::{self, Embedded};
 use crate::store::query::{QueryContext, StoreQuery};
@@ -20,8 +20,12 @@ pub(crate) enum StoreFactory {
 }
 
 impl StoreFactory {
-    /// Opens an embedded store, and locks it for this process. Makes no connection to Redis.
-    pub(crate) fn open(config: &Config) -> Result<Self> {
+    /// Opens an embedded store, which uses this clock, and locks it for this process. Makes no
+    /// connection to Redis.
+    pub(crate) fn open(
+        config: &Config,
+        clock: impl Clock + Send + Sync + 'static,
+    ) -> Result<Self> {
         Ok(match &config.store {
             config::Store::Redis(redis) => Self::Redis(redis_options(config, redis)),
             config::Store::Embedded(embedded) => {
@@ -29,7 +33,7 @@ impl StoreFactory {
                     path: embedded.path.clone(),
                     deployment: config.deployment.clone(),
                 };
-                Self::Embedded(Embedded::open(&options, WallClock).context("store.embedded")?)
+                Self::Embedded(Embedded::open(&options, clock).context("store.embedded")?)
             }
         })
     }

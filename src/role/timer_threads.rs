@@ -3,7 +3,6 @@
 use super::brokers::{Cluster, TargetOptions, TargetPurpose};
 use super::wiring::{StoreThread, Wiring, catalog, consumer_group, marker_group, routing_rules};
 use crate::broker::{Target, TransactionalProducers};
-use crate::clock::WallClock;
 use crate::config;
 use crate::limit::{
     COMPACT_REQUEST_QUEUE_MAX, COMPACT_RESULT_QUEUE_MAX, LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX,
@@ -50,9 +49,8 @@ pub(super) fn start(
         let leases = lease_keeper(wiring, store, random, lease_events_out, releases)?;
         let ports = timer::Ports {
             store: thread.store,
-            clock: Rc::new(WallClock),
+            clock: Rc::new(wiring.clock.clone()),
             claims_health: Rc::new(wiring.ready_part("claims")),
-            clock_health: wiring.ready_part("clock ahead"),
             metric: metric::TimerMetrics::new(),
             lease_events,
             release_results,
@@ -122,7 +120,7 @@ fn lease_keeper(
     Ok(LeaseKeeper {
         routes,
         store,
-        clock: Rc::new(WallClock),
+        clock: Rc::new(wiring.clock.clone()),
         lease_health: wiring.health.register("leases"),
         clock_health: wiring.ready_part("clock"),
         lease_length: wiring.config.timer.lease,

@@ -3,6 +3,7 @@
 use super::StoreFactory;
 use super::brokers::{Cluster, naming};
 use crate::broker::Catalog;
+use crate::clock::{SteadyClock, WallClock};
 use crate::config::{self, Config};
 use crate::health::{Health, HealthPart};
 use crate::limit::{RETRY_CLOCK_SKEW_MAX, STORE_RETRY_DELAY_MAX};
@@ -17,6 +18,8 @@ use std::sync::Arc;
 pub(super) struct Wiring {
     pub(super) config: Config,
     pub(super) store: StoreFactory,
+    /// The clock of the process, also of its embedded store.
+    pub(super) clock: SteadyClock<WallClock>,
     pub(super) health: Health,
     pub(super) tracer: Tracer,
     /// Cancelled when a stopping process has drained for

@@ -62,6 +62,10 @@ pub(crate) enum InjectedFault {
     IgnoreRefilledRollback,
     /// The timer claims while the watermark of the store is behind the one it has seen.
     ClaimWhileStoreIsBehind,
+    /// The timer claims by its own clock, however far it is ahead of the store's.
+    ClaimByOwnClock,
+    /// A step forward of the machine's clock is followed at once.
+    FollowClockStepsAtOnce,
     /// A message that is stored behind the cursor is not delivered.
     SkipLateMessages,
     /// A run is deleted when it is claimed instead of when it is delivered (I4).
@@ -96,6 +100,10 @@ pub(crate) enum InjectedFault {
     // Leases.
     /// A worker that was frozen or disconnected does not check whether its lease has expired.
     IgnoreLeaseExpiry,
+    /// A worker trusts its leases after a pause of its machine.
+    IgnoreMachinePause,
+    /// A lease stays held although the store's clock was set back to long before it began.
+    KeepLeaseOfLaterTime,
     /// A worker releases a shard while claimed messages are in flight.
     ReleaseWithClaimInFlight,
     /// A worker releases a shard without storing its last delivered pair.

@@ -1,13 +1,15 @@
 //! Claims due messages of all shards and reports delivered ones. One store call runs at a time.
 
 use super::handover;
+use super::lease::StoreTime;
 use super::quota::InFlightQuota;
 use super::quota::catch_up_rate::{CatchUpRates, catch_up_before};
 use super::shard::{PendingCall, ShardState, ShardStates};
 use super::{Options, StoreCall};
-use crate::clock::Clock;
 use crate::health::HealthPart;
-use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MESSAGES_MAX};
+use crate::limit::{
+    CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MESSAGES_MAX, CLOCK_SKEW_MARGIN_FRACTION,
+};
 use crate::model::{ShardId, Timestamp};
 use crate::retry::until_store_answers;
 use crate::store::{Advance, Advanced, Error, Store};
@@ -25,6 +27,8 @@ pub(super) struct ClaimCalls {
     pub(super) catch_up_rates: CatchUpRates,
     /// Messages are claimed this long before they are due: at most half of the allowed clock skew.
     pub(super) claim_ahead: Duration,
+    /// The clock by which messages are claimed is at most this far ahead of the store's time.
+    pub(super) store_lead: Duration,
     /// Index of the shard that comes first. It changes with each plan, so that every shard gets its
     /// turn.
     pub(super) first_shard: usize,
@@ -32,10 +36,13 @@ pub(super) struct ClaimCalls {
 
 impl ClaimCalls {
     pub(super) fn new(options: &Options, now: Instant) -> Self {
+        let skew_max = options.skew_max;
+        let claim_ahead = CLAIM_AHEAD.min(skew_max / 2);
         Self {
             call: StoreCall::terminated(),
             catch_up_rates: CatchUpRates::new(&options.routes, now),
-            claim_ahead: CLAIM_AHEAD.min(options.skew_max / 2),
+            claim_ahead,
+            store_lead: skew_max - skew_max / CLOCK_SKEW_MARGIN_FRACTION - claim_ahead,
             first_shard: 0,
         }
     }
@@ -60,9 +67,10 @@ impl ClaimCalls {
             quota.add(&shard.route, state.in_flight.open_messages());
         }
         // If one shard claims, others whose claim is nearly due join the same call.
-        let is_any_due = shards
-            .values()
-            .any(|state| state.is_claim_due(wall, now, self.claim_ahead));
+        let is_any_due = shards.values().any(|state| {
+            let wall = state.claim_time(wall, now, self.store_lead);
+            state.is_claim_due(wall, now, self.claim_ahead)
+        });
         let early_by = if is_any_due {
             CLAIM_INTERVAL / 2
         } else {
@@ -72,6 +80,7 @@ impl ClaimCalls {
         self.first_shard = self.first_shard.wrapping_add(1) % shards.len().max(1);
         for (shard, state) in round_robin(shards, self.first_shard) {
             let room = quota.room(&shard.route);
+            let wall = state.claim_time(wall, now, self.store_lead);
             let limit = CLAIM_MESSAGES_MAX.min(self.limit_catch_up(state, room, wall, now));
             let taken = if stopping || limit == 0 {
                 None
@@ -147,12 +156,7 @@ impl ClaimCalls {
     }
 }
 
-pub(super) fn apply_reply(
-    (advance, outcome): ClaimReply,
-    shards: &mut ShardStates,
-    clock: &dyn Clock,
-    clock_health: &HealthPart,
-) {
+pub(super) fn apply_reply((advance, outcome): ClaimReply, shards: &mut ShardStates) {
     let now = Instant::now();
     let shard = &advance.lease.shard;
     // A reply for an earlier period of ownership says nothing about this one.
@@ -179,7 +183,6 @@ pub(super) fn apply_reply(
                 metric.late.increment(taken.late_count as u64);
                 let possible_duplicates = state.on_claimed(taken, cancelled) as u64;
                 metric.possible_duplicates.increment(possible_duplicates);
-                clock_health.set_ready();
             }
             state.detect_rollback_by_reply(watermark_when_sent, watermark, now);
         }
@@ -187,11 +190,9 @@ pub(super) fn apply_reply(
             watermark,
             now: store_time,
         } => {
-            let ahead = clock.now().since(store_time).as_millis();
-            clock_health.set_not_ready(format!(
-                "the store rejects claims: this machine's clock is {ahead} ms ahead of the store's clock; fix the clock synchronisation"
-            ));
-            state.on_claim_rejected(watermark, now);
+            tracing::warn!(%shard,
+                "claim refused: it is earlier at the store than estimated; claiming again by the store's time");
+            state.on_claim_rejected(watermark, StoreTime::just_answered(store_time));
         }
         Advanced::Fenced | Advanced::Unknown => handover::drop_shard(shards, shard),
     }

@@ -35,8 +35,6 @@ pub(crate) struct Ports {
     pub(crate) clock: Rc<dyn Clock>,
     /// Ready while the store answers claims.
     pub(crate) claims_health: Rc<HealthPart>,
-    /// Not ready while the store rejects claims because this machine's clock is ahead.
-    pub(crate) clock_health: HealthPart,
     pub(crate) metric: metric::TimerMetrics,
     pub(crate) lease_events: mpsc::Receiver<LeaseEvent>,
     pub(crate) release_results: mpsc::Sender<ReleaseResult>,
@@ -166,6 +164,7 @@ impl Dispatcher {
             wall,
             now,
             claim_ahead: self.claims.claim_ahead,
+            store_lead: self.claims.store_lead,
             stopping,
             store_is_idle: self.claims.call.is_terminated(),
         };
@@ -257,13 +256,8 @@ impl Dispatcher {
     }
 
     fn on_claim_replies(&mut self, replies: Option<Vec<ClaimReply>>) {
-        let Ports {
-            clock,
-            clock_health,
-            ..
-        } = &self.ports;
         for reply in replies.into_iter().flatten() {
-            claim_call::apply_reply(reply, &mut self.shards, &**clock, clock_health);
+            claim_call::apply_reply(reply, &mut self.shards);
         }
     }
 

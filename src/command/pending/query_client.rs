@@ -54,7 +54,7 @@ impl QueryClient {
                 ),
             }
         }
-        let query = StoreFactory::open(config)?.connect_query().await;
+        let query = StoreFactory::open(config, WallClock)?.connect_query().await;
         Ok(Self::Store(query.context("store.redis")?, context))
     }
 

@@ -14,6 +14,7 @@
 //! | | | `tail_from` | watermark from which the tail is complete | open, append |
 //! | | | `token` | lease token | acquire, release |
 //! | | | `lease_end` | end of the lease in epoch ms | acquire, renew, release |
+//! | | | `lease_length` | length of the lease in ms | acquire, renew, release |
 //! | | | `ledger` | ledger | open, append, advance, replace |
 //! | | | `history` | lineage | append, replace |
 //! | `counts` | hash | slice, or `quarantine` | `<messages> <bytes> <least offset ever added>` | append, advance, replace, quarantine |

@@ -1,6 +1,7 @@
 //! Compares the messages that arrived with the messages that were sent.
 //!
-//! It checks G1, G2, G4 and G5. It checks for duplicates if no fault was injected, and always
+//! It checks G1, G2, G4 and G5, and that messages are on time once all faults have healed. It
+//! checks for duplicates if no fault was injected, and always
 //! with exactly-once delivery. It reads like a consumer with `read_committed`.
 
 use crate::store::{Balance, OutcomeCounts};
@@ -11,6 +12,13 @@ use std::time::Duration;
 
 /// Longer than any delay, lease and retry of a simulation together.
 const SETTLING: Duration = Duration::from_secs(120);
+
+/// In milliseconds: a message arrives within this time after its due time, and after the end of
+/// all faults. It covers a lease, the load of a shard, and a clock that is corrected forward.
+const LATENESS_MAX: i64 = 10_000;
+/// The same after the store lost writes. It exceeds the longest delay of a simulation, because a
+/// shard that is filled again can wait for one of its later messages.
+const LATENESS_MAX_AFTER_LOSS: i64 = 50_000;
 
 /// Waits until all messages are settled. Returns the broken promises.
 pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
@@ -28,6 +36,7 @@ pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
     }
     broken.extend(world.take_violations());
     broken.extend(early(world, sent));
+    broken.extend(late(world, sent, &arrivals));
     broken.extend(
         arrivals
             .get(ABORTED)
@@ -130,6 +139,27 @@ fn early(world: &World, sent: &[Sent]) -> Vec<String> {
         .filter(is_early)
         .map(|delivery| format!("early by its own clock: {delivery:?}"))
         .collect()
+}
+
+/// Messages that arrived long after their due time, although no fault delayed them any more.
+fn late(world: &World, sent: &[Sent], arrivals: &BTreeMap<String, Vec<Arrival>>) -> Vec<String> {
+    let healed_at = world.healed_at().expect("the faults have healed");
+    let most = if world.store_lost_writes() {
+        LATENESS_MAX_AFTER_LOSS
+    } else {
+        LATENESS_MAX
+    };
+    let late = sent.iter().filter_map(|message| {
+        let due = match message.kind {
+            SentKind::Delayed { due, .. } | SentKind::Large { due } => due,
+            SentKind::Relay | SentKind::Refused => i64::MIN,
+            SentKind::Cancel { .. } => return None,
+        };
+        let first = arrivals.get(&message.uid)?.iter().map(|it| it.at).min()?;
+        let lateness = first - due.max(healed_at);
+        (lateness > most).then(|| format!("{lateness} ms late: {message:?}"))
+    });
+    late.collect()
 }
 
 fn violations(world: &World, message: &Sent, arrived: &[Arrival]) -> Vec<String> {

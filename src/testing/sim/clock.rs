@@ -52,6 +52,12 @@ impl SimClock {
     }
 }
 
+impl Clock for Rc<SimClock> {
+    fn now(&self) -> Timestamp {
+        SimClock::now(self)
+    }
+}
+
 impl Clock for SimClock {
     fn now(&self) -> Timestamp {
         let elapsed = i64::try_from(self.start.elapsed().as_millis()).unwrap_or(i64::MAX);

@@ -4,7 +4,6 @@ use crate::broker::{
     DeliveryReport, OutgoingRecord, ProducerEvent, ProducerIdentity, SendResult, Target,
     TransactionalProducers, TxnOffset,
 };
-use crate::clock::Clock as _;
 use crate::model::ShardId;
 use crate::model::header_name::ORIGIN;
 use crate::testing::sim::process_control::ProcessControl;
@@ -47,7 +46,7 @@ impl<T: ?Sized> DeliveryObserver<T> {
             self.world.record_delivery(
                 uid.clone(),
                 partition,
-                (self.control.number, self.control.clock.now()),
+                (self.control.number, self.control.own_time()),
             );
         } else {
             self.world.note_message(

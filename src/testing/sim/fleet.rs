@@ -195,6 +195,7 @@ pub(crate) fn run(
             .processes
             .iter()
             .for_each(|process| process.control.clock.set_offset(0));
+        world.mark_healed();
         let uneven = fleet.wait_for_balance().await;
         let mut broken = checker::check(&world, &sent).await;
         broken.extend(uneven);

@@ -3,6 +3,7 @@
 //! A kill drops them at any await.
 
 use crate::broker::{Catalog, Source, Target, TransactionalProducers};
+use crate::clock::Clock;
 use crate::health::Health;
 use crate::ingress::{self, Appender, Ingress};
 use crate::limit::{
@@ -74,6 +75,7 @@ struct Shared<'a> {
     world: &'a World,
     health: Health,
     store: Rc<dyn Store>,
+    clock: Rc<dyn Clock>,
     shape: CompactionPolicy,
     /// Asks the roles to stop.
     stop: CancellationToken,
@@ -180,6 +182,7 @@ impl Process {
             world,
             health: self.health.clone(),
             store: Rc::new(SlowStore::new(world, &self.control, random.random())),
+            clock: Rc::new(self.control.start_clock()),
             shape: if world.has_real_levels() {
                 CompactionPolicy::DEFAULT
             } else {
@@ -205,7 +208,7 @@ impl Process {
         let ports = ingress::Ports {
             source: source(world, &self.control),
             store: shared.store.clone(),
-            clock: self.control.clock.clone(),
+            clock: shared.clock.clone(),
             health: ingress::HealthParts::new(health, ROUTE),
             metric: metric::RouteMetrics::new(ROUTE),
             tracer: Tracer::default(),
@@ -250,9 +253,8 @@ impl Process {
         let claimer = self.lease_keeper(shared, holdings_out, gave_up_in, random);
         let ports = timer::Ports {
             store: store.clone(),
-            clock: self.control.clock.clone(),
+            clock: shared.clock.clone(),
             claims_health: Rc::new(health.register("claims")),
-            clock_health: health.register("clock ahead"),
             metric: metric::TimerMetrics::new(),
             lease_events: holdings,
             release_results: gave_up,
@@ -308,7 +310,7 @@ impl Process {
         LeaseKeeper {
             routes: vec![claimable(shared.world, &self.control, &shared.health)],
             store: shared.store.clone(),
-            clock: self.control.clock.clone(),
+            clock: shared.clock.clone(),
             lease_health: shared.health.register("leases"),
             clock_health: shared.health.register("clocks"),
             lease_length: LEASE,

@@ -1,11 +1,13 @@
 //! Handles to freeze one simulated process, to cut it off and to change its clock.
 
+use crate::clock::{Clock as _, SteadyClock};
+use crate::model::Timestamp;
 use crate::testing::sim::clock::SimClock;
 use crate::testing::sim::faults::freeze::Freeze;
 use crate::testing::sim::faults::network::Network;
 use crate::testing::sim::lease_audit::LeaseAudit;
 use crate::testing::sim::world::World;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 
@@ -13,7 +15,10 @@ use std::rc::Rc;
 #[derive(Clone)]
 pub(crate) struct ProcessControl {
     pub(crate) number: usize,
+    /// The clock of its machine, which faults change.
     pub(crate) clock: Rc<SimClock>,
+    /// The clock of its current run.
+    steady: Rc<RefCell<SteadyClock<Rc<SimClock>>>>,
     /// True if it is cut off from the store.
     pub(crate) is_cut_from_store: Rc<Cell<bool>>,
     pub(crate) network: Rc<Network>,
@@ -25,9 +30,18 @@ pub(crate) struct ProcessControl {
 
 impl ProcessControl {
     pub(crate) fn new(world: &World, number: usize) -> Self {
-        let clock = world.clock();
+        Self::with_clock(world.clock(), number)
+    }
+
+    /// With its own clock.
+    pub(crate) fn with_own_clock(world: &World, number: usize) -> Self {
+        Self::with_clock(world.new_clock(), number)
+    }
+
+    fn with_clock(clock: Rc<SimClock>, number: usize) -> Self {
         Self {
             number,
+            steady: Rc::new(RefCell::new(SteadyClock::new(clock.clone()))),
             clock,
             is_cut_from_store: Rc::default(),
             network: Rc::default(),
@@ -37,12 +51,16 @@ impl ProcessControl {
         }
     }
 
-    /// With its own clock.
-    pub(crate) fn with_own_clock(world: &World, number: usize) -> Self {
-        Self {
-            clock: world.new_clock(),
-            ..Self::new(world, number)
-        }
+    /// The clock of a new run of the process.
+    pub(crate) fn start_clock(&self) -> SteadyClock<Rc<SimClock>> {
+        let clock = SteadyClock::new(self.clock.clone());
+        self.steady.replace(clock.clone());
+        clock
+    }
+
+    /// The time by the clock of the current run.
+    pub(crate) fn own_time(&self) -> Timestamp {
+        self.steady.borrow().now()
     }
 
     pub(crate) fn freeze(&self, is_frozen: bool) {

@@ -126,7 +126,7 @@ impl Delivery {
             resends: &mut self.resends,
             via,
             slot: state.slot,
-            lease_deadline: state.ownership.deadline.clone(),
+            lease_clock: state.ownership.clock.clone(),
             wall,
             now: Instant::now(),
             room,

@@ -9,7 +9,7 @@ use crate::broker::{FailureKind, SendResult};
 use crate::limit::RESEND_DELAY_MAX;
 use crate::model::{Cursor, DeadLetterReason, Timestamp};
 use crate::schedule::InFlightClaims;
-use crate::timer::lease::LeaseDeadline;
+use crate::timer::lease::LeaseClock;
 use crate::timer::shard::txn_state::TxnState;
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -24,7 +24,7 @@ pub(super) struct ShardSender<'a> {
     pub(super) resends: &'a mut Resends,
     pub(super) via: Via,
     pub(super) slot: u16,
-    pub(super) lease_deadline: LeaseDeadline,
+    pub(super) lease_clock: LeaseClock,
     pub(super) wall: Timestamp,
     pub(super) now: Instant,
     /// Messages that may still be sent in this tick.
@@ -117,7 +117,7 @@ impl ShardSender<'_> {
         // The message was claimed ahead of its due time, and the clock may have stepped back (G1).
         // The lease is checked for each message, because the process may freeze between two.
         if position.due > self.wall && !fault!(NoDueCheckAtSend)
-            || self.lease_deadline.has_passed(Instant::now())
+            || self.lease_clock.has_expired(Instant::now())
         {
             return SendOutcome::MustWait;
         }
@@ -133,13 +133,15 @@ impl ShardSender<'_> {
     }
 
     /// Reroutes a message to the dead-letter topic if it is later than its route allows. Applies
-    /// only to the first delivery of a message that had a due time.
+    /// only to the first delivery of a message that had a due time. It must be late by the store's
+    /// time too, because a worker whose clock is ahead delivers late by its own clock.
     fn dead_letter_if_overdue(&self, batch: &mut ClaimedBatch, index: usize, position: Cursor) {
         let ShardContext { shard, route, .. } = &*self.context;
         let Some(overdue_after) = route.overdue_after else {
             return;
         };
-        let lateness = self.wall.since(position.due);
+        let now = self.wall.min(self.lease_clock.store_time(self.now));
+        let lateness = now.since(position.due);
         if lateness < overdue_after
             || !batch.is_first_delivery(index)
             || batch.reroutes.contains_key(&index)

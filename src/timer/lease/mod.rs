@@ -13,7 +13,7 @@ mod membership;
 mod table;
 
 pub(crate) use discovery::RouteCatalog;
-pub(crate) use events::{Grant, LeaseDeadline, LeaseEvent, ReleaseResult};
+pub(crate) use events::{Grant, LeaseClock, LeaseEvent, ReleaseResult, StoreTime};
 
 use super::ShutdownSignals;
 use crate::clock::Clock;
@@ -64,6 +64,7 @@ impl LeaseKeeper {
             discover_at: now,
             heartbeat_at: now,
             renew_at: now,
+            last_step: None,
             await_sources_until: Some(now + PARTITION_DISCOVERY_INTERVAL),
             depart_until: None,
             incompatible: BTreeMap::new(),
@@ -80,6 +81,8 @@ struct LeaseLoop {
     discover_at: Instant,
     heartbeat_at: Instant,
     renew_at: Instant,
+    /// The last step of the machine's clock after which the leases are renewed.
+    last_step: Option<Instant>,
     /// Until then, this worker waits for its sources before it sends the first heartbeat.
     await_sources_until: Option<Instant>,
     /// Set during a shutdown: when handovers end, and after that a wakeup in the future.
@@ -138,6 +141,12 @@ impl LeaseLoop {
         let is_departing = self.depart_until.is_some();
         if self.discover_at <= Instant::now() && !is_departing {
             self.discover_shards().await;
+        }
+        let step = self.ports.clock.last_step();
+        if step > self.last_step {
+            // The machine may have been paused: the leases count as ended until they are renewed.
+            self.last_step = step;
+            self.renew_at = Instant::now();
         }
         match self.call_store().await {
             Ok(true) => self.report_readiness(),
@@ -273,7 +282,7 @@ impl LeaseLoop {
             Renewed::Renewed { now } => {
                 self.check_clock_skew(now);
                 if let Some(held) = self.table.held.get(&lease.shard) {
-                    held.deadline.extend(asked, self.ports.lease_length);
+                    held.clock.renew(asked, StoreTime::just_answered(now));
                 }
             }
             Renewed::Fenced | Renewed::Unknown => {
@@ -310,7 +319,9 @@ impl LeaseLoop {
             match outcome {
                 Acquired::Granted { state, now } => {
                     self.check_clock_skew(now);
-                    granted.push((lease, state));
+                    let store = StoreTime::just_answered(now);
+                    let clock = LeaseClock::new(self.ports.clock.clone(), length, asked, store);
+                    granted.push((lease, clock, state));
                 }
                 Acquired::Incompatible(found) => {
                     self.incompatible.insert(lease.shard, found);
@@ -322,31 +333,30 @@ impl LeaseLoop {
                 }
             }
         }
-        self.start_shards(granted, asked).await;
+        self.start_shards(granted).await;
         if !contested.is_empty() {
             self.send(LeaseEvent::Contested(contested)).await;
         }
         Ok(true)
     }
 
-    async fn start_shards(&mut self, granted: Vec<(Lease, StoredShard)>, asked: Instant) {
+    async fn start_shards(&mut self, granted: Vec<(Lease, LeaseClock, StoredShard)>) {
         let length = self.ports.lease_length;
-        let shards: Vec<_> = granted.iter().map(|(lease, _)| &lease.shard).collect();
+        let shards: Vec<_> = granted.iter().map(|(lease, ..)| &lease.shard).collect();
         let routes = &mut self.ports.routes;
         let committed = discovery::read_committed(routes, &shards, length / 5).await;
-        for (lease, state) in granted {
+        for (lease, clock, state) in granted {
             let shard = &lease.shard;
-            let deadline = LeaseDeadline::new(asked, length);
             let last_delivered = &mut self.table.last_delivered;
             let start =
                 discovery::start_position(&state, committed.get(shard), last_delivered.get(shard));
             tracing::info!(%shard, watermark = %state.watermark, "lease acquired");
             self.ports.metric.leases_acquired.increment(1);
             last_delivered.insert(shard.clone(), (state.identity.clone(), start));
-            self.table.insert_held(lease.clone(), deadline.clone());
+            self.table.insert_held(lease.clone(), clock.clone());
             let grant = Grant {
                 lease,
-                deadline,
+                clock,
                 state,
                 start,
             };
@@ -456,8 +466,8 @@ impl LeaseLoop {
         );
     }
 
-    /// Sets this worker not ready if its clock differs too much from the store's clock. The store
-    /// refuses the claims of a worker whose clock is ahead.
+    /// Sets this worker not ready if its clock differs too much from the store's clock: it delivers
+    /// late.
     fn check_clock_skew(&self, store: Timestamp) {
         let LeaseKeeper {
             clock,

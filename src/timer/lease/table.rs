@@ -2,7 +2,7 @@
 //! which to hand over; the lease keeper acts on it.
 
 use super::acquire_schedule::AcquireSchedule;
-use super::events::LeaseDeadline;
+use super::events::LeaseClock;
 use super::membership::Membership;
 use crate::limit::{
     HANDOVER_RETRY_DELAY, HANDOVERS_MAX, MEMBERSHIP_INTERVAL, PARTITION_DISCOVERY_INTERVAL,
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 pub(super) struct HeldLease {
     pub(super) lease: Lease,
-    pub(super) deadline: LeaseDeadline,
+    pub(super) clock: LeaseClock,
     pub(super) handover_since: Option<Instant>,
     handover_not_before: Option<Instant>,
     /// The shard is assigned to a live worker that did not acquire it. This worker keeps it until
@@ -125,11 +125,11 @@ impl LeaseTable {
             .partition(|shard| self.membership.is_mine(shard) || fault!(AcquireUnassignedShards))
     }
 
-    pub(super) fn insert_held(&mut self, lease: Lease, deadline: LeaseDeadline) {
+    pub(super) fn insert_held(&mut self, lease: Lease, clock: LeaseClock) {
         let shard = lease.shard.clone();
         let held = HeldLease {
             lease,
-            deadline,
+            clock,
             handover_since: None,
             handover_not_before: None,
             is_adopted: !self.membership.is_mine(&shard),
@@ -242,7 +242,7 @@ mod tests {
     fn acquire_all(table: &mut LeaseTable, now: Instant) {
         for shard in table.next_to_acquire(now, SLOW) {
             let token = LeaseToken(7);
-            table.insert_held(Lease { shard, token }, LeaseDeadline::new(now, SLOW));
+            table.insert_held(Lease { shard, token }, LeaseClock::for_test(now));
         }
     }
 

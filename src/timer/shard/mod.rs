@@ -20,7 +20,7 @@ pub(crate) use wakeup::{WakeupInput, next_wakeup};
 use super::delivery::in_flight::ClaimedBatch;
 use super::delivery::lanes::LaneState;
 use super::delivery::outcome::ShardContext;
-use super::lease::Grant;
+use super::lease::{Grant, StoreTime};
 use super::load::{Load, LoadResult, MemoryAccount, ResidentRun};
 use crate::limit::{RESEND_DELAY_MIN, SHARD_IN_FLIGHT_MAX, TRANSACTIONAL_PRODUCER_OPEN_AHEAD};
 use crate::model::{
@@ -77,7 +77,7 @@ impl ShardState {
             slot,
             context,
             identity: state.identity,
-            ownership: Ownership::new(grant.deadline),
+            ownership: Ownership::new(grant.clock),
             txn: None,
             in_flight: InFlightClaims::new(start),
             lane: LaneState::default(),
@@ -152,6 +152,16 @@ impl ShardState {
 
     fn may_claim(&self, now: Instant) -> bool {
         self.ownership.may_claim(now) && self.txn.as_ref().is_none_or(TxnState::may_claim)
+    }
+
+    /// The time by which messages are claimed. It is this worker's own time, but at most `lead` ahead
+    /// of the store's time, because the store refuses claims that are too far ahead of its clock.
+    pub(crate) fn claim_time(&self, wall: Timestamp, now: Instant, lead: Duration) -> Timestamp {
+        let latest = self.ownership.clock.store_time(now).plus(lead);
+        if fault!(ClaimByOwnClock) {
+            return wall;
+        }
+        wall.min(latest)
     }
 
     /// True if it is time to claim and a message is due within `ahead`.
@@ -256,9 +266,11 @@ impl ShardState {
         possible_duplicates
     }
 
-    /// The store has rejected a claim because this worker's clock is ahead. The messages are taken
+    /// The store has rejected a claim that was too far ahead of its time. The messages are taken
     /// again after a pause.
-    pub(crate) fn on_claim_rejected(&mut self, watermark: Watermark, now: Instant) {
+    pub(crate) fn on_claim_rejected(&mut self, watermark: Watermark, store: StoreTime) {
+        let now = store.answered;
+        self.ownership.clock.set_store_time(store);
         self.reload(self.in_flight.claimed(), watermark, now);
         self.claim.not_before = Some(now + RESEND_DELAY_MIN);
     }
@@ -439,7 +451,7 @@ mod tests {
     use crate::model::{LeaseToken, Level, Offset, Partition, Slice};
     use crate::run::{CorruptRun, RunDecoder, RunEncoder, RunName};
     use crate::store::{Ledger, Lineage, StoredShard};
-    use crate::timer::lease::LeaseDeadline;
+    use crate::timer::lease::LeaseClock;
     use crate::timer::load::{MemoryBudget, NewerRun, ReadOutcome};
 
     const WALL: Timestamp = Timestamp::from_millis(1_000_000);
@@ -454,7 +466,7 @@ mod tests {
                     shard,
                     token: LeaseToken(7),
                 },
-                deadline: LeaseDeadline::new(Instant::now(), Duration::from_secs(3_600)),
+                clock: LeaseClock::for_test(Instant::now()),
                 state: StoredShard {
                     identity: SourceIdentity("a".into()),
                     watermark,
@@ -547,6 +559,7 @@ mod tests {
                 wall: WALL,
                 now,
                 claim_ahead: CLAIM_AHEAD,
+                store_lead: CLAIM_AHEAD,
                 stopping: false,
                 store_is_idle: false,
             };

@@ -1,6 +1,6 @@
 //! The lease of a shard as its owner sees it: may the worker claim and deliver?
 
-use crate::timer::lease::LeaseDeadline;
+use crate::timer::lease::LeaseClock;
 use tokio::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,16 +20,16 @@ pub(crate) enum ShardPhase {
 
 pub(crate) struct Ownership {
     pub(crate) phase: ShardPhase,
-    pub(crate) deadline: LeaseDeadline,
-    /// The deadline has passed and was logged.
+    pub(crate) clock: LeaseClock,
+    /// The lease has expired, and this was logged.
     expiry_reported: bool,
 }
 
 impl Ownership {
-    pub(super) fn new(deadline: LeaseDeadline) -> Self {
+    pub(super) fn new(clock: LeaseClock) -> Self {
         Self {
             phase: ShardPhase::Active,
-            deadline,
+            clock,
             expiry_reported: false,
         }
     }
@@ -44,16 +44,16 @@ impl Ownership {
 
     /// True if the lease is certainly valid, so that claimed messages may be sent.
     pub(crate) fn may_deliver(&self, now: Instant) -> bool {
-        !self.is_lost() && !self.deadline.has_passed(now)
+        !self.is_lost() && !self.clock.has_expired(now)
     }
 
     pub(crate) fn may_claim(&self, now: Instant) -> bool {
-        self.is_active() && !self.deadline.has_passed(now)
+        self.is_active() && !self.clock.has_expired(now)
     }
 
     /// Returns true once when the lease has expired.
     pub(crate) fn note_expiry(&mut self, now: Instant) -> bool {
-        let is_expired = self.deadline.has_passed(now);
+        let is_expired = self.clock.has_expired(now);
         let was_reported = std::mem::replace(&mut self.expiry_reported, is_expired);
         is_expired && !was_reported
     }

@@ -12,6 +12,8 @@ pub(crate) struct WakeupInput {
     pub(crate) now: Instant,
     /// Messages are claimed this long before they are due.
     pub(crate) claim_ahead: Duration,
+    /// They are claimed by a time that is at most this far ahead of the store's.
+    pub(crate) store_lead: Duration,
     pub(crate) stopping: bool,
     /// The last call to the store was answered. If not, its answer wakes the dispatcher.
     pub(crate) store_is_idle: bool,
@@ -41,7 +43,8 @@ pub(crate) fn next_wakeup(state: &ShardState, input: &WakeupInput) -> Instant {
 
 fn next_claim(state: &ShardState, input: &WakeupInput) -> Option<Instant> {
     let now = input.now;
-    let until = input.wall.plus(input.claim_ahead);
+    let wall = state.claim_time(input.wall, now, input.store_lead);
+    let until = wall.plus(input.claim_ahead);
     let schedule = state.load.schedule();
     let earliest = state.claim.earliest();
     let due = schedule
@@ -66,7 +69,7 @@ fn next_phase_change(state: &ShardState, input: &WakeupInput) -> Option<Instant>
     match state.ownership.phase {
         // The renewal of an expired lease is not announced.
         ShardPhase::Active => {
-            let is_expired = state.ownership.deadline.has_passed(now);
+            let is_expired = state.ownership.clock.has_expired(now);
             is_expired.then(|| now + RESEND_DELAY_MIN)
         }
         ShardPhase::HandingOver { .. } if state.in_flight.is_empty() && input.store_is_idle => {

@@ -1,10 +1,15 @@
 //! Faults in the Lua scripts: the contract suite must catch every one of them.
 
 use super::super::script::{Script, changed};
-use super::RealRedis;
 use super::server::Server;
+use super::{RealRedis, key};
+use crate::clock::{Clock as _, WallClock};
+use crate::model::LeaseToken;
+use crate::store::{Acquired, LeaseStore as _, ShardStore as _};
 use crate::testing::store::contract;
+use crate::testing::store::requests::{lease, new_shard, shard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 /// One fault: its description, the script (`None`: the includes), and the text that is replaced.
 type Fault = (&'static str, Option<Script>, &'static str, &'static str);
@@ -43,7 +48,7 @@ const FAULTS: &[Fault] = &[
     (
         "a lease is granted while another worker holds it (I5)",
         Some(Script::AcquireLease),
-        "if s.token and s.token ~= ARGV[2] and s.lease_end > now then",
+        "if s.token and s.token ~= ARGV[2] and is_valid then",
         "if false then",
     ),
     (
@@ -212,4 +217,42 @@ fn the_contract_suite_catches_every_fault_in_a_script() {
         .map(|(description, ..)| *description)
         .collect();
     assert_eq!(missed, [] as [&str; 0]);
+}
+
+/// Returns true if another worker gets a lease of five seconds that ends this many seconds from now.
+fn is_free_with_end_in(seconds: i64) -> bool {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let real = RealRedis::start().await;
+        real.redis.open(&[new_shard("t")]).await.unwrap();
+        let length = Duration::from_secs(5);
+        real.redis.acquire(&[lease("t")], length).await.unwrap();
+        real.redis.renew(&[lease("t")], length).await.unwrap();
+        let end = WallClock.now().as_millis() + 1_000 * seconds;
+        let command = format!("HSET {} lease_end {end}", key("t", "meta"));
+        real.server.command(&command).await;
+        let other = crate::store::lease(&shard("t"), LeaseToken(8));
+        // The length of the other worker's lease does not matter.
+        let acquired = real.redis.acquire(&[other], length / 5).await.unwrap();
+        matches!(acquired[0], Acquired::Granted { .. })
+    })
+}
+
+/// No contract case can set the clock of a server back.
+#[test]
+fn a_lease_does_not_outlive_a_step_back_of_the_servers_clock() {
+    for (end_in, is_free) in [(-1, true), (4, false), (9, false), (11, true), (3_600, true)] {
+        assert_eq!(is_free_with_end_in(end_in), is_free, "{end_in}");
+    }
+    let check = "and s.lease_end <= now + 2 * s.lease_length";
+    let keeps = || is_free_with_end_in(3_600);
+    assert!(!changed::with_replaced(
+        Some(Script::AcquireLease),
+        check,
+        "",
+        keeps
+    ));
 }

@@ -140,6 +140,7 @@ mod tests {
     use async_trait::async_trait;
     use std::rc::Rc;
 
+    #[derive(Debug)]
     struct FixedClock;
 
     impl Clock for FixedClock {

@@ -15,6 +15,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+#[derive(Debug)]
 struct SettableClock(Cell<i64>);
 
 impl Clock for SettableClock {

@@ -13,6 +13,8 @@ pub(crate) struct Faults {
     pub(crate) kills: bool,
     pub(crate) store_loses: bool,
     pub(crate) clock_steps: bool,
+    /// The clocks of workers and store jump forward for some seconds.
+    pub(crate) clock_jumps: bool,
     pub(crate) outages: bool,
     /// Faults of a source stream.
     pub(crate) streams: StreamFault,
@@ -23,6 +25,7 @@ impl Faults {
         kills: false,
         store_loses: false,
         clock_steps: false,
+        clock_jumps: false,
         outages: false,
         streams: StreamFault::None,
     };
@@ -36,6 +39,10 @@ impl Faults {
     /// Only store rollbacks. A takeover would reload everything and hide a missing reload.
     pub(crate) const STORE_LOSES: Self = Self {
         store_loses: true,
+        ..Self::NONE
+    };
+    pub(crate) const CLOCK_JUMPS: Self = Self {
+        clock_jumps: true,
         ..Self::NONE
     };
     /// All faults except store rollbacks.
@@ -58,6 +65,7 @@ pub(crate) async fn inject(
         tokio::time::sleep(Duration::from_millis(random.random_range(20..1_500))).await;
         world.take_snapshot();
         match random.random_range(0..faults.streams.kinds()) {
+            0..5 if faults.clock_jumps => world.jump_clocks(random).await,
             0 | 1 if faults.kills => {
                 world.note("kill");
                 process.kill(world).await;

@@ -22,6 +22,9 @@ use std::future::Future;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// The event of a claim that was too far ahead of the store's time.
+pub(crate) const CLAIM_REFUSED: &str = "is refused a claim";
+
 /// The store as one process sees it.
 pub(crate) struct SlowStore {
     world: World,
@@ -154,6 +157,11 @@ impl ShardStore for SlowStore {
         let counted_twice = fault!(CountOutcomesTwice).then(|| self.count_again(requests));
         let requests = counted_twice.as_deref().unwrap_or(requests);
         let advanced = self.slowly(self.store.advance(requests)).await?;
+        for advanced in &advanced {
+            if matches!(advanced, Advanced::ClockAhead { .. }) {
+                self.note(CLAIM_REFUSED);
+            }
+        }
         for (request, _) in requests
             .iter()
             .zip(&advanced)

@@ -3,8 +3,10 @@
 use super::{TARGET, World};
 use crate::broker::{DeliveryFailure, FailureKind};
 use crate::model::DeadLetterReason;
+use crate::testing::sim::clock::EPOCH;
 use rand::RngExt;
 use rand::rngs::StdRng;
+use std::time::Duration;
 
 /// The number of store snapshots that a rollback chooses from.
 const SNAPSHOTS_MAX: usize = 8;
@@ -56,6 +58,20 @@ impl World {
         let off = (self.0.clock.offset() + by).clamp(-3_000, 3_000);
         self.note(format!("the clock of the workers is {off} ms off"));
         self.0.clock.set_offset(off);
+    }
+
+    /// Sets the clocks of the workers and of the store, as if they ran on one machine.
+    pub(crate) fn set_all_clocks(&self, off: i64) {
+        self.note(format!("the clocks of the workers and the store are {off} ms off"));
+        self.0.clock.set_offset(off);
+        self.0.store_clock.set_offset(off);
+    }
+
+    /// The clocks of the workers and of the store jump forward, and back after some seconds.
+    pub(crate) async fn jump_clocks(&self, random: &mut StdRng) {
+        self.set_all_clocks(random.random_range(1_500..30_000));
+        tokio::time::sleep(Duration::from_millis(random.random_range(10..5_000))).await;
+        self.set_all_clocks(0);
     }
 
     pub(crate) fn store_down(&self, down: bool) {
@@ -113,11 +129,22 @@ impl World {
     /// Ends all ongoing faults.
     pub(crate) fn heal(&self) {
         self.note("all faults heal");
-        self.0.clock.set_offset(0);
+        self.set_all_clocks(0);
         self.0.store.set_down(false);
         self.0.cluster.refuse_records(TARGET, None);
         self.0.cluster.hold_reports(false);
         self.0.cluster.hold_sends(false);
         self.0.cluster.fail_producers(false);
+        self.mark_healed();
+    }
+
+    /// When the last fault ended, by the clock of the brokers; `None`: it has not ended yet.
+    pub(crate) fn healed_at(&self) -> Option<i64> {
+        self.0.healed_at.get()
+    }
+
+    /// From now on no fault is injected.
+    pub(crate) fn mark_healed(&self) {
+        self.0.healed_at.set(Some(EPOCH + self.elapsed()));
     }
 }

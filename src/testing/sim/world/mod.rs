@@ -41,8 +41,9 @@ pub(crate) struct World(Rc<Inner>);
 
 struct Inner {
     start: Instant,
-    /// The clock of the workers. The clocks of the brokers and the store never jump.
+    /// The clock of the workers. The clock of the brokers never jumps.
     clock: Rc<SimClock>,
+    store_clock: Rc<SimClock>,
     cluster: MemoryCluster,
     store: MemoryStore,
     snapshots: RefCell<VecDeque<StoreSnapshot>>,
@@ -52,6 +53,8 @@ struct Inner {
     cancelled: RefCell<BTreeSet<(u32, i32, Offset)>>,
     streams: Streams,
     store_lost: Cell<bool>,
+    /// When the last fault ended, by the clock of the brokers.
+    healed_at: Cell<Option<i64>>,
     duplicates_allowed: Cell<bool>,
     exactly_once: Cell<bool>,
     real_levels: Cell<bool>,
@@ -97,9 +100,11 @@ impl World {
 
     /// Creates a world whose source has this number of partitions.
     pub(crate) fn with_partitions(partitions: i32) -> Self {
-        let steady = SimClock::new(Instant::now());
-        let cluster = MemoryCluster::new(steady.clone());
-        Self::build(partitions, cluster, MemoryStore::new(steady))
+        let start = Instant::now();
+        let cluster = MemoryCluster::new(SimClock::new(start));
+        let store_clock = SimClock::new(start);
+        let store = MemoryStore::new(store_clock.clone());
+        Self::build(partitions, cluster, store, store_clock)
     }
 
     /// Creates a second installation: its own cluster with the same topics, but the same store and
@@ -108,10 +113,16 @@ impl World {
         let cluster = MemoryCluster::new(SimClock::new(self.0.start));
         // The identity of a topic contains a number, which is different after another topic.
         cluster.create_topic("other", 1);
-        Self::build(partitions, cluster, self.0.store.clone())
+        let (store, store_clock) = (self.0.store.clone(), self.0.store_clock.clone());
+        Self::build(partitions, cluster, store, store_clock)
     }
 
-    fn build(partitions: i32, cluster: MemoryCluster, store: MemoryStore) -> Self {
+    fn build(
+        partitions: i32,
+        cluster: MemoryCluster,
+        store: MemoryStore,
+        store_clock: Rc<SimClock>,
+    ) -> Self {
         let start = Instant::now();
         cluster.create_topic(SOURCE, partitions);
         cluster.create_topic(TARGET, 2);
@@ -119,6 +130,7 @@ impl World {
         Self(Rc::new(Inner {
             start,
             clock: SimClock::new(start),
+            store_clock,
             cluster,
             store,
             snapshots: RefCell::default(),
@@ -127,6 +139,7 @@ impl World {
             cancelled: RefCell::default(),
             streams: Streams::default(),
             store_lost: Cell::new(false),
+            healed_at: Cell::new(None),
             duplicates_allowed: Cell::new(false),
             exactly_once: Cell::new(false),
             real_levels: Cell::new(false),
@@ -175,6 +188,11 @@ impl World {
 
     pub(crate) fn clock(&self) -> Rc<SimClock> {
         self.0.clock.clone()
+    }
+
+    /// The clock of the store.
+    pub(crate) fn store_clock(&self) -> Rc<SimClock> {
+        self.0.store_clock.clone()
     }
 
     /// A clock for one process, with its own offset.
