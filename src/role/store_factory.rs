@@ -22,10 +22,7 @@ pub(crate) enum StoreFactory {
 impl StoreFactory {
     /// Opens an embedded store, which uses this clock, and locks it for this process. Makes no
     /// connection to Redis.
-    pub(crate) fn open(
-        config: &Config,
-        clock: impl Clock + Send + Sync + 'static,
-    ) -> Result<Self> {
+    pub(crate) fn open(config: &Config, clock: impl Clock + Send + Sync + 'static) -> Result<Self> {
         Ok(match &config.store {
             config::Store::Redis(redis) => Self::Redis(redis_options(config, redis)),
             config::Store::Embedded(embedded) => {

@@ -117,7 +117,13 @@ mod tests {
 
     #[test]
     fn a_lease_does_not_outlive_a_step_back_of_the_clock() {
-        for (now, is_free) in [(104, false), (105, true), (95, false), (94, true), (-900, true)] {
+        for (now, is_free) in [
+            (104, false),
+            (105, true),
+            (95, false),
+            (94, true),
+            (-900, true),
+        ] {
             assert_eq!(is_free_at(100, now), is_free, "{now}");
         }
         let ignores = [InjectedFault::KeepLeaseOfLaterTime];

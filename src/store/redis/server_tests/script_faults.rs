@@ -244,7 +244,13 @@ fn is_free_with_end_in(seconds: i64) -> bool {
 /// No contract case can set the clock of a server back.
 #[test]
 fn a_lease_does_not_outlive_a_step_back_of_the_servers_clock() {
-    for (end_in, is_free) in [(-1, true), (4, false), (9, false), (11, true), (3_600, true)] {
+    for (end_in, is_free) in [
+        (-1, true),
+        (4, false),
+        (9, false),
+        (11, true),
+        (3_600, true),
+    ] {
         assert_eq!(is_free_with_end_in(end_in), is_free, "{end_in}");
     }
     let check = "and s.lease_end <= now + 2 * s.lease_length";

@@ -62,7 +62,9 @@ impl World {
 
     /// Sets the clocks of the workers and of the store, as if they ran on one machine.
     pub(crate) fn set_all_clocks(&self, off: i64) {
-        self.note(format!("the clocks of the workers and the store are {off} ms off"));
+        self.note(format!(
+            "the clocks of the workers and the store are {off} ms off"
+        ));
         self.0.clock.set_offset(off);
         self.0.store_clock.set_offset(off);
     }
