@@ -669,7 +669,7 @@ fn a_message_above_the_servers_lowered_limit_blocks_nothing() {
 }
 
 #[test]
-fn a_work_queue_stream_is_refused() {
+fn a_work_queue_stream_is_refused_until_it_is_created_again() {
     let name = unique("queue");
     create_streams(nats(), &name);
     nats().delete_stream(&format!("{name}_IN"));
@@ -679,17 +679,22 @@ fn a_work_queue_stream_is_refused() {
         retention: RetentionPolicy::WorkQueue,
         ..Config::default()
     });
-    let mut postdate = Postdate::start(&config(&name, &redis().url(), &nats().url(), ALONE));
-    assert!(!postdate.wait_until_ended().success());
-    assert!(
-        postdate.logs().contains("work-queue retention"),
-        "{}",
-        postdate.logs()
-    );
+    let postdate = Postdate::start(&config(&name, &redis().url(), &nats().url(), ALONE));
+    let told = || {
+        let (status, body) = postdate.get("/readyz")?;
+        (status == 503 && body.contains("work-queue retention")).then_some(())
+    };
+    eventually("the stream is refused", PATIENCE, told);
     let check = postdate.command(&["check"]);
     let text = String::from_utf8_lossy(&check.stdout).into_owned();
     assert!(
         !check.status.success() && text.contains("work-queue retention"),
         "{text}"
     );
+    // The process continues. Once the stream is created again, its route is served.
+    nats().delete_stream(&format!("{name}_IN"));
+    nats().create_stream(&format!("{name}_IN"), &[&format!("{name}.in.>")]);
+    eventually("the route is served", PATIENCE, || {
+        postdate.ready().then_some(())
+    });
 }

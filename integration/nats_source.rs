@@ -320,13 +320,12 @@ fn a_stream_of_interest_retention_is_refused() {
         retention,
         ..Config::default()
     });
-    let mut postdate = Postdate::start(&config(&name, &redis().url(), &nats().url(), ALONE));
-    assert!(!postdate.wait_until_ended().success());
-    assert!(
-        postdate.logs().contains("interest retention"),
-        "{}",
-        postdate.logs()
-    );
+    let postdate = Postdate::start(&config(&name, &redis().url(), &nats().url(), ALONE));
+    let told = || {
+        let (status, body) = postdate.get("/readyz")?;
+        (status == 503 && body.contains("interest retention")).then_some(())
+    };
+    eventually("the stream is refused", PATIENCE, told);
     let (fine, told) = checked(&postdate);
     assert!(!fine && told.contains("interest retention"), "{told}");
 }

@@ -1,16 +1,14 @@
 //! Tests a source that changes: recreated topics, added partitions, and records deleted before they
 //! were read.
 
-use std::process::Command;
-
-use crate::env::{Postdate, eventually, kafka, redis};
+use crate::env::{Postdate, kafka, redis};
 use crate::verdict::{LIMIT, Scene, wait_for_complaint, wait_until_ready};
 
 #[test]
-fn a_recreated_source_topic_waits_for_its_reset_and_continues_without_a_restart() {
+fn a_recreated_source_topic_waits_for_its_reset_and_is_read_from_its_start() {
     let mut scene = Scene::new(kafka(), "recreated", 2);
     let sink = scene.sink();
-    let postdate = Postdate::ready_with(&scene.config(redis()));
+    let mut postdate = Postdate::ready_with(&scene.config(redis()));
     // Some messages are delivered before the topic is recreated, and some still wait.
     scene.send(100, 0..500);
     scene.send(200, 8_000..12_000);
@@ -32,9 +30,15 @@ fn a_recreated_source_topic_waits_for_its_reset_and_continues_without_a_restart(
     scene.renew_producer(2);
     scene.send(50, -1_000..0);
     scene.send_without_delay();
-    eventually("the shards are drained", LIMIT, || {
-        reset(&postdate, &scene.source)
-    });
+    let said = reset(&postdate, &scene.source);
+    assert!(said.is_err_and(|said| said.contains("1 worker of the deployment are alive")));
+    postdate.terminate();
+    let said = reset(&postdate, &scene.source).unwrap();
+    assert!(
+        said.contains(&format!("{}/0 offset 0", scene.source)),
+        "{said}"
+    );
+    postdate.restart();
     scene.send(50, 0..2_000);
     let duplicates = scene.all_arrive(&sink);
     assert_eq!(duplicates, 0);
@@ -51,20 +55,14 @@ fn a_recreated_source_topic_waits_for_its_reset_and_continues_without_a_restart(
     );
 }
 
-/// Runs `postdate reset`, which is refused while messages wait. Returns `None` in that case.
-fn reset(postdate: &Postdate, topic: &str) -> Option<()> {
-    let mut reset = Command::new(env!("CARGO_BIN_EXE_postdate"));
-    reset
-        .args(["reset", "--config"])
-        .arg(postdate.folder().join("config.toml"))
-        .args(["--route", "r", "--topic", topic]);
-    let output = reset.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() || said.contains("still wait"),
-        "{said}"
-    );
-    output.status.success().then_some(())
+/// Runs `postdate reset`. Returns its output, or its errors if it failed.
+fn reset(postdate: &Postdate, topic: &str) -> Result<String, String> {
+    let output = postdate.command(&["reset", "--route", "r", "--topic", topic]);
+    if output.status.success() {
+        Ok(String::from_utf8(output.stdout).unwrap())
+    } else {
+        Err(String::from_utf8(output.stderr).unwrap())
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@
 --        4 epoch of the ingress that read the batch
 --        5 maximum number of runs in the tail
 --        6 number of id changes
+--        7 identity of the source that was read: a shard with another one is unknown
 --        then for each id change: id, place (empty: cancel)
 --        then for each run: number of its index in KEYS, slice, member, messages, score, bytes
 -- Reply  done, cancelled, missed
@@ -22,13 +23,13 @@
 --        unknown
 --        foreign, numbers of the KEYS with another type..
 local s = shard()
-if not s then return { 'unknown' } end
+if not s or s.identity ~= ARGV[7] then return { 'unknown' } end
 if s.watermark ~= ARGV[2] then return { 'watermark_mismatch', s.watermark } end
 local changes = tonumber(ARGV[6])
 local wrong_types = foreign({ false, 'hash', 'zset', changes > 0 and 'hash', changes > 0 and 'zset' })
 if wrong_types then return wrong_types end
 
-local cancelled, missed, at = 0, 0, 7
+local cancelled, missed, at = 0, 0, 8
 for _ = 1, changes do
   local id, place = ARGV[at], ARGV[at + 1]
   local waiting = redis.call('HGET', KEYS[4], id)

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Removes a worker from the live workers.
+-- Removes a worker, and the clusters that it named, from the live workers.
 -- KEYS   1 workers
 -- ARGV   1 worker
 -- Reply  removed
@@ -7,5 +7,7 @@
 local wrong_type = foreign({ 'zset' })
 if wrong_type then return wrong_type end
 
-redis.call('ZREM', KEYS[1], ARGV[1])
+for _, member in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+  if member:match('^%x*') == ARGV[1] then redis.call('ZREM', KEYS[1], member) end
+end
 return { 'removed' }

@@ -1,5 +1,6 @@
 //! Defines the command line: its commands, flags and help texts. It does not run commands.
 
+use crate::command::StartPoint;
 use crate::model::{Delay, parse_after};
 use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -126,12 +127,13 @@ pub enum Command {
     /// one exits at once. Exit code 0: every message arrived exactly once and not early. 1: it did
     /// not, or the demo did not wait.
     Demo(DemoArgs),
-    /// Erases the stored state of a source topic that was recreated
+    /// Moves the position of a source topic, and erases its stored state
     ///
-    /// The old offsets mean nothing in the new topic, so its shards stop. Stop the processes that
-    /// serve the route, run this command, and start them again: they read the topic from its first
-    /// record. If messages of the old topic still wait, the command erases nothing without
-    /// --discard. If the route delivers to NATS, the command waits until the duplicate windows of
+    /// Needed if the topic was recreated, truncated, or moved to another cluster: the old offsets
+    /// mean nothing then, so its shards stop. Stop all processes of the deployment, run this
+    /// command, and start them again: they read the topic from the record that --from names. The
+    /// command refuses to run while a worker is alive. If messages of the old topic still wait, it
+    /// erases nothing without --discard. It may be repeated after an interruption. If the route delivers to NATS, the command waits until the duplicate windows of
     /// the target streams have passed. Before that, the streams would drop new messages with the
     /// ids of old ones.
     Reset(ResetArgs),
@@ -208,6 +210,13 @@ fn demo_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn start_point(text: &str) -> Result<StartPoint, String> {
+    let start = StartPoint::parse(text);
+    start.ok_or_else(|| {
+        "write first, end, an offset, or a time like 2026-11-21T08:00:00Z".to_owned()
+    })
+}
+
 /// Flags of [`Command::Reset`].
 #[derive(Debug, Args)]
 pub struct ResetArgs {
@@ -217,10 +226,14 @@ pub struct ResetArgs {
     /// The route whose state is erased
     #[arg(long)]
     pub route: String,
-    /// The source topic that was recreated
+    /// The source topic
     #[arg(long)]
     pub topic: String,
-    /// Erase only this partition; default: all partitions of the topic
+    /// Read from the first retained record, from the end, from this offset of one partition, or from
+    /// the first record that is not older than this time (RFC 3339)
+    #[arg(long, value_name = "first|end|OFFSET|TIME", default_value = "first", value_parser = start_point)]
+    pub(crate) from: StartPoint,
+    /// Reset only this partition; default: all partitions of the topic
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(0..))]
     pub partition: Option<i32>,
     /// Also erase messages that still wait; they are never delivered
@@ -367,6 +380,8 @@ mod tests {
             "--partition",
             "3",
             "--discard",
+            "--from",
+            "17",
         ];
         let Command::Reset(reset) = Cli::try_parse_from(line).unwrap().command else {
             panic!("another command")
@@ -376,9 +391,16 @@ mod tests {
                 reset.route.as_str(),
                 reset.topic.as_str(),
                 reset.partition,
-                reset.discard
+                reset.discard,
+                reset.from
             ),
-            ("orders", "orders.delayed", Some(3), true)
+            (
+                "orders",
+                "orders.delayed",
+                Some(3),
+                true,
+                StartPoint::Offset(crate::model::Offset(17))
+            )
         );
     }
 

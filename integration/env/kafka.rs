@@ -117,7 +117,7 @@ impl Kafka {
         );
         std::fs::write(folder.join("server.properties"), text).unwrap();
         let format = java(QUICK, "kafka.tools.StorageTool")
-            .args(["format", "-t", "cG9zdGRhdGUtdGVzdHMtMQ", "-c"])
+            .args(["format", "-t", &place.cluster_id(), "-c"])
             .arg(folder.join("server.properties"))
             .args(
                 extra
@@ -350,6 +350,14 @@ fn controller() -> String {
 struct Place<'a> {
     id: usize,
     controllers: &'a [String],
+}
+
+impl Place<'_> {
+    /// 16 bytes in base64, as Kafka wants it. No two clusters have the same one.
+    fn cluster_id(&self) -> String {
+        let (_, port) = self.controllers[0].rsplit_once(':').expect("an address");
+        format!("postdateTests{port:0>9}")
+    }
 }
 
 impl Place<'_> {

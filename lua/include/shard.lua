@@ -22,6 +22,16 @@ end
 
 local function hex(text, width) return text and #text == width and not text:find('%X') end
 
+-- Returns true if two identities may belong to one installation of the broker. The rule is
+-- `may_share_cluster` in src/model/shard.rs.
+local function may_share_cluster(a, b)
+  local cluster, topic = a:match('^([^:]*):(.*)$')
+  local other_cluster, other_topic = b:match('^([^:]*):(.*)$')
+  cluster, topic, other_cluster, other_topic = cluster or '-', topic or a, other_cluster or '-', other_topic or b
+  return cluster == other_cluster or cluster == '-' or other_cluster == '-'
+    or (topic ~= '-' and topic == other_topic)
+end
+
 -- The fields of meta; nil if there is no shard, or none that this layout version can read.
 local function shard()
   local m = redis.call('HMGET', KEYS[1], 'version', 'identity', 'watermark', 'claimed', 'delivered',

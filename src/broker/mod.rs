@@ -176,7 +176,7 @@ impl RecordBatch {
 /// A partition as the broker describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PartitionInfo {
-    /// `None`: the broker has no topic ids (Kafka before 2.8), so only offsets show a recreation.
+    /// `None`: the broker has no ids at all, so only offsets show a recreation.
     pub(crate) identity: Option<SourceIdentity>,
     /// The first retained offset.
     pub(crate) first_offset: Offset,
@@ -195,8 +195,12 @@ pub(crate) struct OffsetCommit {
 /// and may run in a process without ingress.
 #[async_trait(?Send)]
 pub(crate) trait Catalog {
-    /// All partitions of the topics. A topic that does not exist has none.
-    async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error>;
+    /// All partitions of the topics, each with its incarnation. A topic that does not exist has
+    /// none.
+    async fn partitions(
+        &mut self,
+        topics: &[String],
+    ) -> Result<Vec<(Partition, SourceIdentity)>, Error>;
 
     /// Like [`Source::committed_metadata`], for `group`.
     async fn committed_metadata(
@@ -207,6 +211,24 @@ pub(crate) trait Catalog {
 
     /// Closes the client. No call may follow.
     async fn close(&mut self);
+}
+
+/// Moves the position of a group that has no members, for `postdate reset`.
+#[async_trait(?Send)]
+pub(crate) trait GroupAdmin: Catalog {
+    /// Like [`Source::describe`].
+    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error>;
+
+    /// The offset of the first record of each partition that is not older than `time`, by the
+    /// broker's timestamp. The end of the partition if there is none.
+    async fn offsets_at(
+        &mut self,
+        partitions: &[Partition],
+        time: Timestamp,
+    ) -> Result<Vec<Offset>, Error>;
+
+    /// Like [`Source::commit`], for a group that no process uses. Fails if it has a live member.
+    async fn commit_unused(&mut self, group: &str, commits: &[OffsetCommit]) -> Result<(), Error>;
 }
 
 /// Sends records to the topics of one cluster. Records of one target partition keep their order,

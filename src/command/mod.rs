@@ -12,7 +12,9 @@ pub(crate) use check::check;
 pub(crate) use demo::demo;
 pub(crate) use ledger::ledger;
 pub(crate) use pending::pending;
-pub(crate) use reset::reset;
+#[cfg(test)]
+pub(crate) use reset::test_support;
+pub(crate) use reset::{StartPoint, reset};
 pub(crate) use send::send;
 
 use crate::cli::CompletionArgs;

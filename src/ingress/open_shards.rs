@@ -87,7 +87,9 @@ impl Ingress {
             let Some(partition) = self.partitions.get_mut(id) else {
                 continue;
             };
-            partition.identity = info.identity.clone();
+            if let Opened::Created(state) | Opened::Existing(state) = opened {
+                partition.identity = state.identity.clone();
+            }
             if let Opened::Created(state) = opened {
                 tracing::info!(shard = %partition.shard, watermark = %state.watermark, "shard created");
                 let rebuild = Rebuild::new(state, info.end_offset, self.ports.clock.now());
@@ -149,8 +151,12 @@ impl Ingress {
             self.stop(&shard.partition, reason);
             return Ok(());
         }
+        let Some(partition) = self.partitions.get(&shard.partition) else {
+            return Ok(());
+        };
         self.last_epoch += 1;
         let append = Append {
+            identity: partition.identity.clone(),
             shard: shard.clone(),
             epoch: AppendEpoch {
                 process: self.runs.writer(),

@@ -48,7 +48,8 @@ pub(super) struct AssignedPartition {
     /// The delivered pair when the reading began. A rebuild skips the messages that it covers.
     pub(super) delivered: Progress,
     pub(super) rebuild: Option<Rebuild>,
-    pub(super) identity: Option<SourceIdentity>,
+    /// The identity of the source, as the store has it.
+    pub(super) identity: SourceIdentity,
     /// Set while the last store check found nothing new to commit: the positions of the shard, and
     /// when its full state was read.
     idle_at: Option<(Watermark, Progress, Instant)>,
@@ -84,7 +85,7 @@ pub(super) enum NextStep {
     Continue,
     /// The store has another watermark: continue reading there.
     Seek(Watermark),
-    /// The store does not know the shard: open it again.
+    /// The store does not know the shard, or has one of another source: open it again.
     Reopen,
 }
 
@@ -106,7 +107,7 @@ impl AssignedPartition {
             linger: APPEND_LINGER_MAX,
             delivered: Progress::START,
             rebuild: None,
-            identity: None,
+            identity: SourceIdentity::new(None, None),
             idle_at: None,
             last_commit: None,
         }
@@ -220,6 +221,7 @@ impl AssignedPartition {
                 process: builder.writer(),
                 number: self.epoch,
             },
+            identity: self.identity.clone(),
             from: self.append_from,
             to: self.read_to,
             runs,
@@ -257,6 +259,9 @@ impl AssignedPartition {
 
     /// Handles the stored state of the shard: sets its gauges, and compares the positions.
     pub(super) fn on_state(&self, state: &StoredShard, wall: Timestamp) -> NextStep {
+        if state.identity != self.identity {
+            return NextStep::Reopen;
+        }
         self.report_state(state, wall);
         if self.is_fully_stored() && self.append_from != state.watermark {
             return NextStep::Seek(state.watermark);
@@ -274,7 +279,7 @@ impl AssignedPartition {
         let metadata = CommitMetadata {
             lowest_pending: state.lowest_pending,
             delivered: state.delivered,
-            identity: self.identity.clone(),
+            identity: Some(self.identity.clone()),
         };
         let commit = OffsetCommit {
             offset: state.watermark.offset(),

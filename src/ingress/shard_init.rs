@@ -2,7 +2,9 @@
 //! of it. Pure.
 
 use crate::broker::PartitionInfo;
-use crate::model::{CommitMetadata, Progress, ShardId, SourceIdentity, Watermark};
+use crate::model::{
+    CommitMetadata, Progress, ShardId, SourceIdentity, Watermark, other_installation,
+};
 use crate::store::{NewShard, Opened, StoredShard};
 use std::ops::Range;
 
@@ -30,7 +32,8 @@ pub(super) fn new_shard(
     committed: Option<&CommitMetadata>,
 ) -> NewShard {
     let is_usable = |committed: &&CommitMetadata| {
-        committed.identity == info.identity && committed.lowest_pending <= info.end_offset
+        known_identity(committed.identity.as_ref()).is_same_source(&source_identity(info))
+            && committed.lowest_pending <= info.end_offset
     };
     let (watermark, delivered) = match committed.filter(is_usable) {
         Some(committed) => (Watermark(committed.lowest_pending.0), committed.delivered),
@@ -38,17 +41,20 @@ pub(super) fn new_shard(
     };
     NewShard {
         shard,
-        identity: stored_identity(info),
+        identity: source_identity(info),
         watermark,
         delivered,
     }
 }
 
 /// The identity as the store keeps it: `-` for a broker that has no identities.
-fn stored_identity(info: &PartitionInfo) -> SourceIdentity {
-    info.identity
-        .clone()
-        .unwrap_or_else(|| SourceIdentity("-".into()))
+fn source_identity(info: &PartitionInfo) -> SourceIdentity {
+    known_identity(info.identity.as_ref())
+}
+
+fn known_identity(identity: Option<&SourceIdentity>) -> SourceIdentity {
+    let identity = identity.cloned();
+    identity.unwrap_or_else(|| SourceIdentity("-".into()))
 }
 
 pub(super) fn decide_start(
@@ -81,9 +87,12 @@ pub(super) fn decide_start(
 /// Why the stored state cannot belong to the partition that the broker has now.
 fn recreated_reason(shard: &ShardId, info: &PartitionInfo, state: &StoredShard) -> Option<String> {
     let (topic, route) = (&shard.partition.topic, &shard.route);
-    let (id, stored_id) = (stored_identity(info), &state.identity);
+    let (id, stored_id) = (source_identity(info), &state.identity);
     // All partitions of a topic have the same id, so all of them give the same reason.
-    let found = if *stored_id != id {
+    if !stored_id.may_share_cluster(&id) {
+        return Some(other_installation(shard, stored_id, &id));
+    }
+    let found = if !stored_id.is_same_source(&id) {
         format!(
             "topic {topic} of route {route} was recreated (its id is {id}, the stored state belongs to {stored_id})"
         )
@@ -204,6 +213,16 @@ mod tests {
                 "{reason}"
             );
         }
+    }
+
+    #[test]
+    fn a_shard_of_another_cluster_stops_and_names_both_clusters() {
+        let decision = decide_start(&shard(), &info("k1:a", 0, 90), &existing("k2:b", 5));
+        let StartDecision::Stop(reason) = decision else {
+            panic!("expected a stop")
+        };
+        assert!(reason.contains("another installation"), "{reason}");
+        assert!(reason.contains("k1") && reason.contains("k2"), "{reason}");
     }
 
     #[test]

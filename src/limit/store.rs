@@ -34,3 +34,7 @@ pub(crate) const STORE_RETRY_DELAY_MIN: Duration = Duration::from_millis(20);
 pub(crate) const STORE_RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
 /// A subscription to hints is renewed after this time, in case that it broke silently.
 pub(crate) const HINTS_RESUBSCRIBE_INTERVAL: Duration = Duration::from_secs(300);
+
+/// For a reply of a store server, and for a new connection. The longest script takes milliseconds,
+/// but a fork or a slow disk can delay a server longer.
+pub(crate) const STORE_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);

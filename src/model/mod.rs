@@ -33,7 +33,7 @@ pub(crate) use message::{Body, Disposition, Message, Record, RetryState};
 pub(crate) use parsing::dead_letter_reason::DeadLetterReason;
 pub(crate) use parsing::parse_record::{ParsedRecord, parse_record};
 pub(crate) use parsing::rejection::Rejection;
-pub(crate) use parsing::time_grammar::{Delay, parse_after};
+pub(crate) use parsing::time_grammar::{Delay, parse_after, parse_rfc3339};
 pub(crate) use protocol::commit_metadata::CommitMetadata;
 pub(crate) use protocol::delivered_marker::{DeliveredMarker, OutcomeCounts};
 pub(crate) use protocol::lease::{Lease, LeaseToken, WorkerId};
@@ -43,5 +43,7 @@ pub(crate) use routing::subject::{
     filter_covers, filters_overlap, is_filter, is_subject, is_template, source_topic,
     split_source_topic, template_error,
 };
-pub(crate) use shard::{Hint, Offset, Partition, ShardId, SourceIdentity, Watermark};
+pub(crate) use shard::{
+    Hint, Offset, Partition, ShardId, SourceIdentity, Watermark, other_installation,
+};
 pub(crate) use time::{Level, Slice, Timestamp};

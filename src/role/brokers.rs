@@ -6,7 +6,7 @@ use crate::broker::kafka::{
     self, KafkaCatalog, KafkaSource, KafkaTarget, KafkaTransactionalProducers,
 };
 use crate::broker::nats::{self, NatsCatalog, NatsSource, NatsTarget};
-use crate::broker::{self, Catalog, Source, Target, TransactionalProducers};
+use crate::broker::{self, Catalog, GroupAdmin, Source, Target, TransactionalProducers};
 use crate::config::{self, BrokerKind, Config};
 use crate::health::HealthPart;
 use crate::limit::COMMAND_DELIVERY_TIMEOUT;
@@ -83,6 +83,18 @@ impl Cluster {
                 };
                 Box::new(NatsSource::new(cluster, options, health)?)
             }
+        })
+    }
+
+    /// `group` is the consumer group whose position may be moved.
+    pub(crate) fn group_admin(
+        &self,
+        group: &str,
+        health: HealthPart,
+    ) -> Result<Box<dyn GroupAdmin>> {
+        Ok(match self {
+            Self::Kafka(cluster) => Box::new(KafkaCatalog::new(cluster, Some(group), health)?),
+            Self::Nats(cluster) => Box::new(NatsCatalog::new(cluster, health)),
         })
     }
 

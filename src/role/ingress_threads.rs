@@ -5,6 +5,7 @@ use super::wiring::{StoreThread, Wiring, consumer_group, routing_rules};
 use crate::broker::Source;
 use crate::config::OnSourceGap;
 use crate::ingress::{self, Appender, Ingress};
+use crate::limit::STORE_RESPONSE_TIMEOUT;
 use crate::metric;
 use crate::model::Hint;
 use crate::run::ThinHours;
@@ -58,8 +59,9 @@ pub(super) fn start(
         let give_up = thread.wiring.give_up.clone();
         Ok(async move { Ok(appender.serve(give_up).await?) })
     };
-    wiring.spawn_with_store(group, &format!("ingress-{route}"), build_ingress)?;
-    wiring.spawn_with_store(group, &format!("appender-{route}"), build_appender)
+    let timeout = STORE_RESPONSE_TIMEOUT;
+    wiring.spawn_with_store(group, &format!("ingress-{route}"), timeout, build_ingress)?;
+    wiring.spawn_with_store(group, &format!("appender-{route}"), timeout, build_appender)
 }
 
 fn source(wiring: &Wiring, name: &str, process: u64) -> Result<Box<dyn Source>> {

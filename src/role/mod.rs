@@ -23,7 +23,7 @@ mod wiring;
 
 pub(crate) use brokers::{Cluster, SourceOptions, TargetOptions, TargetPurpose, nats_cluster};
 pub(crate) use store_factory::{StoreFactory, query_context, redis_options};
-pub(crate) use wiring::{catalog, routing_rules};
+pub(crate) use wiring::{group_admin, groups, routing_rules};
 
 use crate::admin;
 use crate::clock::{SteadyClock, WallClock};

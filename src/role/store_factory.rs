@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::config::{self, Config};
+use crate::limit::STORE_RESPONSE_TIMEOUT;
 use crate::store::embedded::{self, Embedded};
 use crate::store::query::{QueryContext, StoreQuery};
 use crate::store::redis::{self, Redis, RedisNotifier};
@@ -9,6 +10,8 @@ use crate::store::with_metrics::WithMetrics;
 use crate::store::{self, Notifier, Store};
 use anyhow::{Context, Result};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 use url::Url;
 
 /// Makes store connections for the threads of this process.
@@ -35,9 +38,19 @@ impl StoreFactory {
         })
     }
 
-    pub(crate) async fn connect(&self) -> Result<Rc<dyn Store>, store::Error> {
+    /// `response_timeout` is for calls of a server.
+    pub(crate) async fn connect(
+        &self,
+        response_timeout: Duration,
+    ) -> Result<Rc<dyn Store>, store::Error> {
         Ok(match self {
-            Self::Redis(options) => Rc::new(WithMetrics::new(Redis::connect(options).await?)),
+            Self::Redis(options) => {
+                let options = redis::Options {
+                    response_timeout,
+                    ..options.clone()
+                };
+                Rc::new(WithMetrics::new(Redis::connect(&options).await?))
+            }
             Self::Embedded(embedded) => Rc::new(WithMetrics::new(embedded.clone())),
         })
     }
@@ -69,6 +82,8 @@ pub(crate) fn redis_options(config: &Config, redis: &config::Redis) -> redis::Op
         username: redis.username.clone(),
         password: redis.password.as_ref().map(|it| it.expose().to_owned()),
         deployment: config.deployment.clone(),
+        response_timeout: STORE_RESPONSE_TIMEOUT,
+        server: Arc::default(),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::broker::{Target, TransactionalProducers};
 use crate::config;
 use crate::limit::{
     COMPACT_REQUEST_QUEUE_MAX, COMPACT_RESULT_QUEUE_MAX, LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX,
-    LOADER_REPLIES_MAX, TIMER_IN_FLIGHT_MAX,
+    LOADER_REPLIES_MAX, STORE_RESPONSE_TIMEOUT, TIMER_IN_FLIGHT_MAX,
 };
 use crate::metric;
 use crate::model::Hint;
@@ -41,7 +41,8 @@ pub(super) fn start(
     let (compaction_jobs, jobs_in) = mpsc::channel(COMPACT_REQUEST_QUEUE_MAX);
     let (results_out, compaction_results) = mpsc::channel(COMPACT_RESULT_QUEUE_MAX);
     let timers_done = wiring.timers_done.clone().drop_guard();
-    wiring.spawn_with_store(group, "timer", move |thread: StoreThread| {
+    let timeout = timer::renewal_timeout(wiring.config.timer.lease);
+    wiring.spawn_with_store(group, "timer", timeout, move |thread: StoreThread| {
         let wiring = &thread.wiring;
         let (lease_events_out, lease_events) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
         let (release_results, releases) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
@@ -67,7 +68,8 @@ pub(super) fn start(
             Ok(timer::serve(leases, dispatcher, thread.stop, give_up, done).await?)
         })
     })?;
-    wiring.spawn_with_store(group, "loader", move |thread: StoreThread| {
+    let timeout = STORE_RESPONSE_TIMEOUT;
+    wiring.spawn_with_store(group, "loader", timeout, move |thread: StoreThread| {
         let loader = Loader {
             store: thread.store,
             requests: requests_in,
@@ -89,7 +91,8 @@ fn start_compactor(
     replies: mpsc::Sender<CompactionReply>,
     writer: u64,
 ) -> Result<()> {
-    wiring.spawn_with_store(group, "compactor", move |thread: StoreThread| {
+    let timeout = STORE_RESPONSE_TIMEOUT;
+    wiring.spawn_with_store(group, "compactor", timeout, move |thread: StoreThread| {
         task::lower_thread_priority();
         let policy = CompactionPolicy::DEFAULT;
         let compactor = Compactor::new(thread.store, tasks, replies, policy, writer);

@@ -2,7 +2,7 @@
 
 use super::StoreFactory;
 use super::brokers::{Cluster, naming};
-use crate::broker::Catalog;
+use crate::broker::{Catalog, GroupAdmin};
 use crate::clock::{SteadyClock, WallClock};
 use crate::config::{self, Config};
 use crate::health::{Health, HealthPart};
@@ -14,6 +14,7 @@ use crate::trace::Tracer;
 use anyhow::{Context, Result};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(super) struct Wiring {
     pub(super) config: Config,
@@ -37,13 +38,14 @@ pub(super) struct StoreThread {
 }
 
 impl Wiring {
-    /// Starts a thread that has a store connection of its own. Once the store has answered, `build`
+    /// Starts a thread that has a store connection of its own, with this timeout of calls. Once the store has answered, `build`
     /// registers the thread's health parts and returns its loop. Until then the process is not
     /// ready, because of a part that is registered before the thread starts.
     pub(super) fn spawn_with_store<B, F>(
         self: &Arc<Self>,
         group: &mut TaskGroup,
         name: &str,
+        response_timeout: Duration,
         build: B,
     ) -> Result<()>
     where
@@ -54,7 +56,7 @@ impl Wiring {
         let startup = self.health.register(format!("store of {name}"));
         group.spawn_thread(name, move |stop| async move {
             let connected = stop
-                .run_until_cancelled(wiring.connect_store(&startup))
+                .run_until_cancelled(wiring.connect_store(response_timeout, &startup))
                 .await;
             let Some(store) = connected.transpose()? else {
                 return Ok(());
@@ -72,9 +74,13 @@ impl Wiring {
     }
 
     /// Connects to the store, and retries while it does not answer.
-    async fn connect_store(&self, startup: &HealthPart) -> Result<Rc<dyn Store>> {
+    async fn connect_store(
+        &self,
+        response_timeout: Duration,
+        startup: &HealthPart,
+    ) -> Result<Rc<dyn Store>> {
         loop {
-            match self.store.connect().await {
+            match self.store.connect(response_timeout).await {
                 Ok(store) => return Ok(store),
                 Err(error) if error.is_transient() => startup.set_not_ready(error.to_string()),
                 Err(error) => return Err(error).context("store.redis"),
@@ -102,7 +108,7 @@ pub(super) fn marker_group(config: &Config, route: &str) -> String {
 }
 
 /// A catalog of the route's source, and of the commits of its ingress.
-pub(crate) fn catalog(
+pub(super) fn catalog(
     config: &Config,
     route: &str,
     health: HealthPart,
@@ -110,6 +116,24 @@ pub(crate) fn catalog(
     let source = &config.routes[route].source;
     let group = consumer_group(config, route);
     Cluster::of(config, &source.cluster).catalog(&group, health)
+}
+
+/// Moves the position of the route's source.
+pub(crate) fn group_admin(
+    config: &Config,
+    route: &str,
+    health: HealthPart,
+) -> Result<Box<dyn GroupAdmin>> {
+    let source = &config.routes[route].source;
+    let group = consumer_group(config, route);
+    Cluster::of(config, &source.cluster).group_admin(&group, health)
+}
+
+/// The groups in which the route commits.
+pub(crate) fn groups(config: &Config, route: &str) -> (String, Option<String>) {
+    let is_exactly_once = config.routes[route].delivery == config::Delivery::ExactlyOnce;
+    let markers = is_exactly_once.then(|| marker_group(config, route));
+    (consumer_group(config, route), markers)
 }
 
 /// The rules by which records of the route are parsed and delivered.

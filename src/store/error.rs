@@ -12,13 +12,17 @@ pub(crate) enum Error {
          or wait until due messages have been delivered"
     )]
     Full,
+    /// A server that worked before refuses this process now, for example after a failover. An
+    /// operator must act, and the next call may succeed then.
+    #[error("the store refuses this process: {0}")]
+    Refused(String),
     /// An operator must act first: a wrong login, a missing permission, an unsuitable server.
     #[error("the store cannot be used: {0}")]
     Unusable(String),
 }
 
 impl Error {
-    /// True if the same call may succeed later without an operator.
+    /// True if the same call may succeed later in this process.
     pub(crate) fn is_transient(&self) -> bool {
         !matches!(self, Self::Unusable(_))
     }

@@ -19,7 +19,8 @@
 //!   any request of the call: it may retry, report the error, or stop.
 //! - Every call may be repeated. The repeat of an append or of an open finds the stored state. The
 //!   repeat of a claim, a release or a delete changes nothing more.
-//! - A shard is unknown if it was never created, was lost, or has another layout version. Every
+//! - A shard is unknown if it was never created, was lost, or has another layout version. For an
+//!   append, it is also unknown if its source has another identity. Every
 //!   call but `open` and `erase` then writes nothing, and answers `Unknown`, `None` or 0.
 //! - A shard with a slice whose level this version does not know was written by a newer one. It
 //!   waits: no call that finds the slice answers runs, a state or a lease.
@@ -40,14 +41,16 @@ use async_trait::async_trait;
 use bytes::Bytes;
 pub(crate) use error::Error;
 pub(crate) use outcome::{
-    Acquired, Advanced, Appended, Listed, LiveWorker, Opened, Renewed, Replaced, RunEntry,
-    ShardPosition, SliceCount, StoredShard, TailRun, Tailed,
+    Acquired, Advanced, Appended, Heartbeat, Listed, LiveWorker, Opened, Renewed, Replaced,
+    RunEntry, ShardPosition, SliceCount, StoredShard, TailRun, Tailed,
 };
 pub(crate) use query::StoreQuery;
 pub(crate) use request::{
-    Advance, Append, Fetch, IdChange, IdChangeKind, List, NewShard, Quarantine, ReplaceRuns, Tail,
+    Acquire, Advance, Append, Fetch, IdChange, IdChangeKind, List, NewShard, Quarantine,
+    ReplaceRuns, Tail,
 };
 pub(crate) use rules::{AppendEpoch, Balance, Ledger, Lineage, due_by};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The data of shards. A store belongs to one loop on one thread, so it need not be `Send`.
@@ -115,8 +118,10 @@ pub(crate) trait ShardStore {
 /// The clock of the store decides. All calls are safe to repeat and work on a full store.
 #[async_trait(?Send)]
 pub(crate) trait LeaseStore {
-    /// Takes a lease that is free, has expired, or is already held with the same token.
-    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error>;
+    /// Takes a lease that is free, has expired, or is already held with the same token. A shard of
+    /// another installation stays untouched.
+    async fn acquire(&self, requests: &[Acquire], length: Duration)
+    -> Result<Vec<Acquired>, Error>;
 
     /// Extends a lease to `length` from now. An expired lease that no other worker took is extended
     /// as well.
@@ -129,13 +134,15 @@ pub(crate) trait LeaseStore {
 /// The live workers of the deployment. All calls are safe to repeat and work on a full store.
 #[async_trait(?Send)]
 pub(crate) trait Membership {
-    /// Records that a worker is alive until `length` from now. Answers all live workers, this one
-    /// included, ordered by id.
+    /// Records that a worker is alive until `length` from now, and the ids of the clusters that it
+    /// reads from. Refuses a worker that shares none of its clusters with the other live workers,
+    /// if both sides name some.
     async fn heartbeat_worker(
         &self,
         worker: WorkerId,
         length: Duration,
-    ) -> Result<Vec<LiveWorker>, Error>;
+        clusters: &BTreeSet<Box<str>>,
+    ) -> Result<Heartbeat, Error>;
 
     /// Removes a worker from the live workers.
     async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error>;

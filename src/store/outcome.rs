@@ -6,6 +6,7 @@ use crate::model::{
 };
 use crate::run::RunName;
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Everything that the store knows about one shard.
@@ -163,7 +164,19 @@ pub(crate) enum Acquired {
     /// A newer version has stored messages that this one cannot read. The text names them and tells
     /// what to do.
     Incompatible(String),
+    /// The shard holds messages of another installation, from this source.
+    OtherCluster(SourceIdentity),
     Unknown,
+}
+
+/// The answer to a heartbeat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Heartbeat {
+    /// All live workers, this one included, ordered by id.
+    Workers(Vec<LiveWorker>),
+    /// The live workers read from these clusters, and from none of this worker's. The store did not
+    /// record the heartbeat.
+    OtherClusters(BTreeSet<Box<str>>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

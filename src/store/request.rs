@@ -24,11 +24,20 @@ pub(crate) struct Append {
     pub(crate) shard: ShardId,
     /// The epoch of the ingress that read the batch.
     pub(crate) epoch: AppendEpoch,
+    /// As the shard has it. The store does not know a shard that has another one.
+    pub(crate) identity: SourceIdentity,
     pub(crate) from: Watermark,
     pub(crate) to: Watermark,
     pub(crate) runs: Vec<Run>,
     /// In offset order.
     pub(crate) changes: Vec<IdChange>,
+}
+
+/// Takes a lease for a worker that reads this incarnation of the source.
+#[derive(Clone, Debug)]
+pub(crate) struct Acquire {
+    pub(crate) lease: Lease,
+    pub(crate) identity: SourceIdentity,
 }
 
 /// The effect of a record with an id on the message that waits under this id.

@@ -1,14 +1,15 @@
 //! A store that measures the latency and the errors of every call.
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, LeaseStore, List, Listed,
-    LiveWorker, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Heartbeat, LeaseStore,
+    List, Listed, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
     ShardPosition, ShardStore, StoreAdmin, StoredShard, Tail, Tailed,
 };
 use crate::metric::{self, Operation};
 use crate::model::{Lease, ShardId, WorkerId};
 use async_trait::async_trait;
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -91,8 +92,12 @@ impl<S: ShardStore> ShardStore for WithMetrics<S> {
 
 #[async_trait(?Send)]
 impl<S: LeaseStore> LeaseStore for WithMetrics<S> {
-    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
-        self.timed(Operation::Acquire, self.store.acquire(leases, length))
+    async fn acquire(
+        &self,
+        requests: &[Acquire],
+        length: Duration,
+    ) -> Result<Vec<Acquired>, Error> {
+        self.timed(Operation::Acquire, self.store.acquire(requests, length))
             .await
     }
 
@@ -113,10 +118,11 @@ impl<S: Membership> Membership for WithMetrics<S> {
         &self,
         worker: WorkerId,
         length: Duration,
-    ) -> Result<Vec<LiveWorker>, Error> {
+        clusters: &BTreeSet<Box<str>>,
+    ) -> Result<Heartbeat, Error> {
         self.timed(
             Operation::HeartbeatWorker,
-            self.store.heartbeat_worker(worker, length),
+            self.store.heartbeat_worker(worker, length, clusters),
         )
         .await
     }

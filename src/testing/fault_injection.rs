@@ -39,6 +39,13 @@ pub(crate) enum InjectedFault {
     /// The tail is read by the number of runs instead of by offset.
     TailByRunCount,
 
+    /// Shards of another installation count as this one's.
+    IgnoreOtherCluster,
+    /// The membership admits workers of another installation.
+    AdmitOtherClusters,
+    /// An append does not compare the identity of its source with that of the shard.
+    AppendToOtherIdentity,
+
     // Ingress.
     /// After a store loss, reading starts at the committed offset instead of the lowest pending one.
     RestartAtCommittedOffset,
@@ -52,6 +59,12 @@ pub(crate) enum InjectedFault {
     IgnoreSourceRecreation,
     /// The offset that was committed for a deleted source is used for its successor.
     UseOldCommitAfterRecreation,
+
+    // Reset.
+    /// A reset leaves the committed position.
+    ResetKeepsCommit,
+    /// A reset leaves the exactly-once marker.
+    ResetKeepsMarker,
 
     // Loading and claiming.
     /// The timer assumes that every shard is idle and never reads its tail.
@@ -97,7 +110,13 @@ pub(crate) enum InjectedFault {
     /// A shard is not loaded further until the compactor has scanned it.
     LoadWaitsForCompactor,
 
-    // Leases.
+    // Leases and the store's server.
+    /// A renewal waits for its answer as long as the default lease lasts.
+    RenewalOutlastsLease,
+    /// Connections to the server before a failover are kept.
+    KeepConnectionsToOldServer,
+    /// A store that refuses a process which it has served ends the process.
+    EndAtLateRefusal,
     /// A worker that was frozen or disconnected does not check whether its lease has expired.
     IgnoreLeaseExpiry,
     /// A worker trusts its leases after a pause of its machine.
@@ -138,7 +157,7 @@ mod injected {
     use std::cell::Cell;
 
     // One bit for each fault that is injected on this thread.
-    thread_local!(static INJECTED: Cell<u64> = const { Cell::new(0) });
+    thread_local!(static INJECTED: Cell<u128> = const { Cell::new(0) });
 
     pub(crate) fn is_injected(fault: InjectedFault) -> bool {
         INJECTED.get() & bit(fault) != 0
@@ -155,7 +174,7 @@ mod injected {
         result
     }
 
-    fn bit(fault: InjectedFault) -> u64 {
+    fn bit(fault: InjectedFault) -> u128 {
         1 << fault as u32
     }
 }

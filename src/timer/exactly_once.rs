@@ -149,7 +149,7 @@ impl TxnDriver<'_> {
         }
         let marker = parsed
             .flatten()
-            .filter(|marker| marker.identity == state.identity);
+            .filter(|marker| marker.identity.is_same_source(&state.identity));
         let pair = marker
             .as_ref()
             .map_or(known, |marker| marker.delivered.greatest(known));

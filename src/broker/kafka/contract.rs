@@ -2,7 +2,7 @@
 
 use super::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget, KafkaTransactionalProducers};
 use crate::broker::{
-    Catalog, DeliveryFailure, FailureKind, OutgoingRecord, SendResult, Source, Target,
+    DeliveryFailure, FailureKind, GroupAdmin, OutgoingRecord, SendResult, Source, Target,
     TransactionalProducers,
 };
 use crate::clock::{Clock as _, WallClock};
@@ -111,7 +111,7 @@ impl BrokerUnderTest for KafkaWorld {
         )
     }
 
-    fn catalog(&self) -> Box<dyn Catalog> {
+    fn catalog(&self) -> Box<dyn GroupAdmin> {
         Box::new(
             KafkaCatalog::new(&self.cluster, None, part()).expect("the configuration is valid"),
         )

@@ -2,10 +2,10 @@
 
 use super::connection::Connection;
 use super::kv::KvBucket;
-use super::{Cluster, StreamInfo, stream_info};
-use crate::broker::{Catalog, Error};
+use super::{Cluster, StreamInfo, source, stream_info};
+use crate::broker::{Catalog, Error, GroupAdmin, OffsetCommit, PartitionInfo};
 use crate::health::HealthPart;
-use crate::model::{Partition, split_source_topic};
+use crate::model::{Offset, Partition, SourceIdentity, Timestamp, split_source_topic};
 use async_trait::async_trait;
 use std::rc::Rc;
 
@@ -41,14 +41,19 @@ impl NatsCatalog {
 
 #[async_trait(?Send)]
 impl Catalog for NatsCatalog {
-    async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error> {
+    async fn partitions(
+        &mut self,
+        topics: &[String],
+    ) -> Result<Vec<(Partition, SourceIdentity)>, Error> {
+        let installation = self.bucket.installation().await?;
         let mut found = Vec::new();
         for topic in topics {
             let Some((name, _)) = split_source_topic(topic) else {
                 continue;
             };
-            if self.stream(name).await?.is_some() {
-                found.push(Partition::new(topic.as_str(), 0));
+            if let Some(stream) = self.stream(name).await? {
+                let partition = Partition::new(topic.as_str(), 0);
+                found.push((partition, stream.identity(&installation)));
             }
         }
         Ok(found)
@@ -64,5 +69,43 @@ impl Catalog for NatsCatalog {
 
     async fn close(&mut self) {
         self.connection.close();
+    }
+}
+
+#[async_trait(?Send)]
+impl GroupAdmin for NatsCatalog {
+    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
+        let installation = self.bucket.installation().await?;
+        let mut described = Vec::with_capacity(partitions.len());
+        for partition in partitions {
+            let missing = || Error::Rejected(format!("the partition {partition} does not exist"));
+            let (name, _) = split_source_topic(&partition.topic).ok_or_else(missing)?;
+            let stream = self.stream(name).await?.ok_or_else(missing)?;
+            described.push(stream.describe(&installation));
+        }
+        Ok(described)
+    }
+
+    async fn offsets_at(
+        &mut self,
+        partitions: &[Partition],
+        time: Timestamp,
+    ) -> Result<Vec<Offset>, Error> {
+        let mut found = Vec::with_capacity(partitions.len());
+        for partition in partitions {
+            let (stream, _) = split_source_topic(&partition.topic).unwrap_or_default();
+            let sequence = stream_info::sequence_at(&self.connection, stream, time).await?;
+            found.push(Offset(sequence));
+        }
+        Ok(found)
+    }
+
+    async fn commit_unused(&mut self, group: &str, commits: &[OffsetCommit]) -> Result<(), Error> {
+        if source::has_live_member(&self.bucket, group).await? {
+            return Err(Error::Rejected(format!(
+                "the group {group} has members: stop all processes of the deployment"
+            )));
+        }
+        self.bucket.commit(group, commits).await
     }
 }

@@ -2,7 +2,7 @@
 //! contract topic is a stream of its own, which a plain client creates.
 
 use super::{Cluster, Login, NatsCatalog, NatsSource, NatsTarget, SourceOptions};
-use crate::broker::{Catalog, Source, Target, TransactionalProducers};
+use crate::broker::{GroupAdmin, Source, Target, TransactionalProducers};
 use crate::clock::{Clock as _, WallClock};
 use crate::health::{Health, HealthPart};
 use crate::model::{Offset, Partition, source_topic, split_source_topic};
@@ -98,7 +98,7 @@ impl BrokerUnderTest for NatsUnderTest {
         )
     }
 
-    fn catalog(&self) -> Box<dyn Catalog> {
+    fn catalog(&self) -> Box<dyn GroupAdmin> {
         Box::new(NatsCatalog::new(&self.cluster, part()))
     }
 

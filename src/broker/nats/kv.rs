@@ -56,6 +56,13 @@ impl KvBucket {
         Ok(store)
     }
 
+    /// Names this installation of NATS: the nanosecond in which the deployment's bucket was created.
+    pub(super) async fn installation(&self) -> Result<String, Error> {
+        let store = self.open().await?;
+        let created = store.stream.cached_info().created;
+        Ok(created.unix_timestamp_nanos().to_string())
+    }
+
     /// Checks that this client may read and write the bucket, by a write that the server rejects
     /// because of its revision. Returns false if the bucket does not exist.
     pub(crate) async fn check_access(&self) -> Result<bool, Error> {

@@ -2,12 +2,15 @@
 
 use super::connection::Connection;
 use crate::broker::{Error, PartitionInfo};
+use crate::limit::NATS_REQUEST_TIMEOUT;
 use crate::model::{Offset, SourceIdentity, Timestamp, filter_covers};
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::response::Response;
 use async_nats::jetstream::stream::{Config, Info, RawMessage, RetentionPolicy, StorageType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use time::OffsetDateTime;
 
 /// A stream as it was when its info was fetched.
 #[derive(Clone, Debug)]
@@ -51,9 +54,15 @@ impl StreamInfo {
         self.config.storage == StorageType::Memory
     }
 
-    pub(super) fn describe(&self) -> PartitionInfo {
+    /// The identity of the stream in an installation of NATS. The nanosecond of its creation names
+    /// a stream: two streams do not share it, unless one was restored from a backup of the other.
+    pub(super) fn identity(&self, installation: &str) -> SourceIdentity {
+        SourceIdentity::new(Some(installation), Some(&self.created.to_string()))
+    }
+
+    pub(super) fn describe(&self, installation: &str) -> PartitionInfo {
         PartitionInfo {
-            identity: Some(SourceIdentity(self.created.to_string().into())),
+            identity: Some(self.identity(installation)),
             first_offset: Offset(self.first),
             end_offset: Offset(self.end),
         }
@@ -142,6 +151,30 @@ pub(super) async fn read_message(
     let next = json!({ "seq": from, "next_by_subj": filter });
     let reply: Option<Reply> = request(connection, &object, &call, &next).await?;
     Ok(reply.map(|reply| reply.message))
+}
+
+/// The first sequence whose message is not older than `time`; one past the last if there is none.
+///
+/// Only a consumer can be asked for it, and it tells where it would start. It reads nothing.
+pub(super) async fn sequence_at(
+    connection: &Connection,
+    stream: &str,
+    time: Timestamp,
+) -> Result<u64, Error> {
+    let object = format!("the stream {stream}");
+    let nanos = i128::from(time.as_millis()) * 1_000_000;
+    let start_time = OffsetDateTime::from_unix_timestamp_nanos(nanos)
+        .map_err(|error| Error::Rejected(format!("{object}: {error}")))?;
+    let config = pull::Config {
+        deliver_policy: DeliverPolicy::ByStartTime { start_time },
+        ack_policy: AckPolicy::None,
+        inactive_threshold: NATS_REQUEST_TIMEOUT,
+        ..pull::Config::default()
+    };
+    let context = connection.context().await?;
+    let created = context.create_consumer_on_stream(config, stream).await;
+    let consumer = created.map_err(|error| connection.request_error(&object, &error))?;
+    Ok(consumer.cached_info().delivered.stream_sequence + 1)
 }
 
 /// Names of the streams whose subjects overlap with a filter. Only the first page of the reply.

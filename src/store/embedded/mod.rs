@@ -29,8 +29,8 @@ mod tests;
 mod writer;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, LeaseStore, List, Listed,
-    LiveWorker, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Heartbeat, LeaseStore,
+    List, Listed, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
     ShardPosition, ShardStore, StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
 };
 use crate::client_thread::ClientThread;
@@ -44,6 +44,7 @@ pub(crate) use describe::{FolderDescription, FolderUse};
 use reader::ReadView;
 use shard::Shard;
 use shards::Shards;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -338,11 +339,16 @@ impl ShardStore for Embedded {
 
 #[async_trait(?Send)]
 impl LeaseStore for Embedded {
-    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
-        let acquire = move |shard: &mut Shard, lease: &Lease, batch: &mut WriteBatch<'_>| {
-            Ok(shard.acquire(lease.token, length, batch.now))
+    async fn acquire(
+        &self,
+        requests: &[Acquire],
+        length: Duration,
+    ) -> Result<Vec<Acquired>, Error> {
+        let acquire = move |shard: &mut Shard, request: &Acquire, batch: &mut WriteBatch<'_>| {
+            Ok(shard.acquire(request, length, batch.now))
         };
-        self.change(leases, |lease| &lease.shard, Acquired::Unknown, acquire)
+        let unknown = Acquired::Unknown;
+        self.change(requests, |request| &request.lease.shard, unknown, acquire)
             .await
     }
 
@@ -371,9 +377,14 @@ impl Membership for Embedded {
         &self,
         worker: WorkerId,
         length: Duration,
-    ) -> Result<Vec<LiveWorker>, Error> {
-        self.write(move |shards, batch| Ok(shards.workers.heartbeat(worker, length, batch.now)))
-            .await
+        clusters: &BTreeSet<Box<str>>,
+    ) -> Result<Heartbeat, Error> {
+        let clusters = clusters.clone();
+        self.write(move |shards, batch| {
+            let workers = &mut shards.workers;
+            Ok(workers.heartbeat(worker, length, &clusters, batch.now))
+        })
+        .await
     }
 
     async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {

@@ -8,12 +8,12 @@ use super::codec;
 use super::error::empty_if_damaged;
 use super::key::{self, ShardNumber};
 use super::tables::{Tables, WriteBatch};
-use crate::model::{Cursor, LeaseToken, Offset, ShardId, Slice, Timestamp};
+use crate::model::{Cursor, Offset, ShardId, Slice, Timestamp};
 use crate::run::{Run, RunName};
 use crate::store::rules::{LeaseHolder, Ledger, RunTotals, ShardCounts, ShardMeta, ShardTail};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, IdChange, NewShard, Quarantine, ReplaceRuns,
-    Replaced, StoredShard, Tail, Tailed,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, IdChange, NewShard, Quarantine,
+    ReplaceRuns, Replaced, StoredShard, Tail, Tailed,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -113,10 +113,14 @@ impl Shard {
 
     pub(super) fn acquire(
         &mut self,
-        token: LeaseToken,
+        request: &Acquire,
         length: Duration,
         now: Timestamp,
     ) -> Acquired {
+        if !self.meta.identity.may_share_cluster(&request.identity) {
+            return Acquired::OtherCluster(self.meta.identity.clone());
+        }
+        let token = request.lease.token;
         if !self.lease.acquire(token, length, now) {
             return Acquired::HeldByOther;
         }
@@ -132,6 +136,9 @@ impl Shard {
         append: &Append,
         batch: &mut WriteBatch<'_>,
     ) -> fjall::Result<Appended> {
+        if !self.meta.is_of_source(append) {
+            return Ok(Appended::Unknown);
+        }
         if !self.meta.accepts(append) {
             return Ok(Appended::WatermarkMismatch(self.meta.watermark));
         }

@@ -12,13 +12,15 @@ use redis::{
     AsyncConnectionConfig, Client, IntoConnectionInfo, Pipeline, RedisConnectionInfo, ServerError,
     Value,
 };
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::time::Instant;
 
-/// For a reply, and for a new connection. The longest script takes milliseconds. The default of the
-/// client, 500 ms, is too short: a fork or a slow disk can delay a server longer.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How old a connection must be before it is dropped because a newer one reached another server. So
+/// an address that leads to two servers causes one new connection a second at most.
+const KEPT_AT_LEAST: Duration = Duration::from_secs(1);
 
 /// How often one call loads scripts. A second load is needed only if another client flushes the
 /// cache.
@@ -38,6 +40,37 @@ pub(crate) struct Options {
     pub(crate) password: Option<String>,
     /// First part of every key.
     pub(crate) deployment: String,
+    /// For a reply, and for a new connection.
+    pub(crate) response_timeout: Duration,
+    /// Clones of the options share it.
+    pub(crate) server: Arc<CurrentServer>,
+}
+
+/// The server that all connections of one process use: the one that the newest connection reached.
+/// After a failover, an old primary may answer connections that only read, and never change again.
+#[derive(Debug, Default)]
+pub(crate) struct CurrentServer(Mutex<Option<String>>);
+
+impl CurrentServer {
+    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `run_id` is random and differs after each start of a server.
+    fn set(&self, address: &str, run_id: &str) {
+        let before = self.lock().replace(run_id.to_owned());
+        if before.is_some_and(|before| before != run_id) {
+            tracing::warn!(
+                address,
+                run_id,
+                "connected to another Redis server, or it was restarted: connections to the old one are dropped"
+            );
+        }
+    }
+
+    fn is(&self, run_id: &str) -> bool {
+        self.lock().as_deref() == Some(run_id) || fault!(KeepConnectionsToOldServer)
+    }
 }
 
 /// Shows no secret. The URL may contain one.
@@ -66,7 +99,19 @@ pub(super) struct Connection {
     login: Pipeline,
     /// Rejects an unsuitable server.
     checks_server: bool,
-    current: RefCell<Option<MultiplexedConnection>>,
+    response_timeout: Duration,
+    server: Arc<CurrentServer>,
+    current: RefCell<Option<Connected>>,
+    /// True once the server has answered a call. A later refusal does not end the process,
+    /// because a failover may have led to a server that an operator has still to repair.
+    has_answered: Cell<bool>,
+}
+
+struct Connected {
+    connection: MultiplexedConnection,
+    /// `None`: the server was not checked.
+    run_id: Option<String>,
+    since: Instant,
 }
 
 impl Connection {
@@ -102,7 +147,10 @@ impl Connection {
             address,
             login,
             checks_server: true,
+            response_timeout: options.response_timeout,
+            server: options.server.clone(),
             current: RefCell::new(None),
+            has_answered: Cell::new(false),
         })
     }
 
@@ -134,9 +182,19 @@ impl Connection {
             if needs_reconnect(refused) {
                 self.drop_connection();
             }
-            return Err(self.server_error(refused));
+            return Err(self.refused(self.server_error(refused)));
         }
+        self.has_answered.set(true);
         Ok(values)
+    }
+
+    fn refused(&self, error: Error) -> Error {
+        match error {
+            Error::Unusable(text) if self.has_answered.get() && !fault!(EndAtLateRefusal) => {
+                Error::Refused(text)
+            }
+            error => error,
+        }
     }
 
     /// Calls scripts in one pipeline and returns one value each. Scripts that the server does not
@@ -190,7 +248,7 @@ impl Connection {
             listener.subscribe(channel).await?;
             Ok(listener.into_on_message())
         };
-        let timely = tokio::time::timeout(RESPONSE_TIMEOUT, subscribed).await;
+        let timely = tokio::time::timeout(self.response_timeout, subscribed).await;
         timely
             .map_err(|_| Error::Unavailable(format!("{} did not answer in time", self.address)))?
             .map_err(|error: redis::RedisError| {
@@ -203,12 +261,24 @@ impl Connection {
     }
 
     async fn current_or_connect(&self) -> Result<MultiplexedConnection, Error> {
-        if let Some(connection) = &*self.current.borrow() {
-            return Ok(connection.clone());
+        if let Some(current) = &*self.current.borrow() {
+            let is_outdated = (current.run_id.as_ref()).is_some_and(|id| !self.server.is(id));
+            if !is_outdated || current.since.elapsed() < KEPT_AT_LEAST {
+                return Ok(current.connection.clone());
+            }
         }
+        let connected = self.new_connection().await;
+        let connected = connected.map_err(|error| self.refused(error))?;
+        let connection = connected.connection.clone();
+        self.current.replace(Some(connected));
+        Ok(connection)
+    }
+
+    async fn new_connection(&self) -> Result<Connected, Error> {
+        self.drop_connection();
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(RESPONSE_TIMEOUT))
-            .set_response_timeout(Some(RESPONSE_TIMEOUT));
+            .set_connection_timeout(Some(self.response_timeout))
+            .set_response_timeout(Some(self.response_timeout));
         let mut connection = self
             .client
             .get_multiplexed_async_connection_with_config(&config)
@@ -218,22 +288,28 @@ impl Connection {
             .send_packed_commands(&self.login, 0, self.login.len())
             .await
             .map_err(|error| self.client_error(&error))?;
-        self.check_server(&answers)?;
-        *self.current.borrow_mut() = Some(connection.clone());
-        Ok(connection)
+        let run_id = self.check_server(&answers)?;
+        if let Some(run_id) = &run_id {
+            self.server.set(&self.address, run_id);
+        }
+        Ok(Connected {
+            connection,
+            run_id,
+            since: Instant::now(),
+        })
     }
 
     fn drop_connection(&self) {
         self.current.borrow_mut().take();
     }
 
-    /// Checks the replies to the login, and that the server is suitable.
-    fn check_server(&self, answers: &[Value]) -> Result<(), Error> {
+    /// Checks the replies to the login, and that the server is suitable. Returns its run id.
+    fn check_server(&self, answers: &[Value]) -> Result<Option<String>, Error> {
         if let Some(refused) = answers.iter().find_map(fatal_error) {
             return Err(self.server_error(refused));
         }
         if !self.checks_server {
-            return Ok(());
+            return Ok(None);
         }
         let info: String = answers
             .iter()
@@ -255,6 +331,11 @@ impl Connection {
                 "{address} is a node of a Redis Cluster, which this version of Postdate cannot use: give it a single Redis server"
             )));
         }
+        if info_field(&info, "role") == Some("slave") {
+            return Err(Error::Unavailable(format!(
+                "{address} is a replica: store.redis.url must lead to the primary"
+            )));
+        }
         let policy = info_field(&info, "maxmemory_policy").unwrap_or("unknown");
         if policy != "noeviction" {
             return Err(Error::Unusable(format!(
@@ -262,7 +343,7 @@ impl Connection {
                  run `CONFIG SET maxmemory-policy noeviction`, and set it in redis.conf too"
             )));
         }
-        Ok(())
+        Ok(info_field(&info, "run_id").map(str::to_owned))
     }
 
     fn client_error(&self, error: &redis::RedisError) -> Error {
@@ -323,9 +404,10 @@ fn login_commands(settings: &RedisConnectionInfo) -> Pipeline {
     if settings.db() != 0 {
         login.cmd("SELECT").arg(settings.db());
     }
-    // Two calls, because Redis before 7 accepts one section only. Its version must be reported.
-    login.cmd("INFO").arg("server");
-    login.cmd("INFO").arg("memory");
+    // A call for each, because Redis before 7 accepts one section only. Its version must be reported.
+    for section in ["server", "memory", "replication"] {
+        login.cmd("INFO").arg(section);
+    }
     login
 }
 

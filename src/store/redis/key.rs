@@ -38,8 +38,9 @@
 //! No key of a shard expires. A key disappears with its last element; `meta` stays until the shard
 //! is erased. A foreign value under a key of a slice is renamed to `<key>:foreign`.
 //!
-//! One key belongs to the deployment: `pd:{<deployment>}:workers`, a zset of live workers, scored
-//! by the epoch ms at which they expire. It expires with the last of them.
+//! One key belongs to the deployment: `pd:{<deployment>}:workers`, a zset scored by the epoch ms at
+//! which a member expires. A member is `<worker>`, or `<worker> <cluster id>` for each cluster that
+//! the worker reads from. The key expires with the last member.
 //! `pd:{<deployment>}:hints` is a pub/sub channel, see `pubsub`.
 
 use crate::model::{Partition, ShardId};

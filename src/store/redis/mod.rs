@@ -29,8 +29,8 @@ mod script;
 mod server_tests;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, LeaseStore, List, Listed,
-    LiveWorker, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Heartbeat, LeaseStore,
+    List, Listed, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
     ShardPosition, ShardStore, StoreAdmin, StoredShard, Tail, Tailed,
 };
 use crate::limit;
@@ -45,6 +45,7 @@ pub(crate) use pubsub::RedisNotifier;
 use redis::Pipeline;
 use reply::Reply;
 use script::{Call, Script, SliceKey};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How often an erase restarts because another process appended to the shard.
@@ -221,11 +222,18 @@ impl ShardStore for Redis {
 
 #[async_trait(?Send)]
 impl LeaseStore for Redis {
-    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
-        let call = |keyspace: &Keyspace, lease: &Lease| {
-            Call::on_lease(Script::AcquireLease, keyspace, lease, length)
+    async fn acquire(
+        &self,
+        requests: &[Acquire],
+        length: Duration,
+    ) -> Result<Vec<Acquired>, Error> {
+        let call = |keyspace: &Keyspace, request: &Acquire| {
+            let lease = &request.lease;
+            let mut call = Call::on_lease(Script::AcquireLease, keyspace, lease, length);
+            call.arg(&*request.identity.0);
+            call
         };
-        self.call_each(leases, call, Reply::acquired).await
+        self.call_each(requests, call, Reply::acquired).await
     }
 
     async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
@@ -248,10 +256,11 @@ impl Membership for Redis {
         &self,
         worker: WorkerId,
         length: Duration,
-    ) -> Result<Vec<LiveWorker>, Error> {
-        let call = Call::heartbeat_worker(&self.keyspace, worker, length);
+        clusters: &BTreeSet<Box<str>>,
+    ) -> Result<Heartbeat, Error> {
+        let call = Call::heartbeat_worker(&self.keyspace, worker, length, clusters);
         let reply = self.run(&[call]).await?.pop();
-        reply.map_or(Ok(Vec::new()), Reply::live_workers)
+        reply.map_or(Ok(Heartbeat::Workers(Vec::new())), Reply::heartbeat)
     }
 
     async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {

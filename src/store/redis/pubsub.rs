@@ -80,6 +80,7 @@ impl Notifier for RedisNotifier {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::STORE_RESPONSE_TIMEOUT;
     use crate::model::{Partition, ShardId};
     use proptest::prelude::*;
 
@@ -89,6 +90,8 @@ mod tests {
             username: None,
             password: None,
             deployment: deployment.to_owned(),
+            response_timeout: STORE_RESPONSE_TIMEOUT,
+            server: std::sync::Arc::default(),
         };
         RedisNotifier::new(&options, me).unwrap()
     }

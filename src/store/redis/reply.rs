@@ -5,8 +5,8 @@ use super::codec::{self, CountField};
 use super::key;
 use crate::model::{Cursor, Progress, Slice, SourceIdentity, Timestamp, Watermark, WorkerId};
 use crate::store::{
-    Acquired, Advanced, Appended, Error, Ledger, Listed, LiveWorker, Opened, Renewed, Replaced,
-    RunEntry, SliceCount, StoredShard, TailRun, Tailed,
+    Acquired, Advanced, Appended, Error, Heartbeat, Ledger, Listed, LiveWorker, Opened, Renewed,
+    Replaced, RunEntry, SliceCount, StoredShard, TailRun, Tailed,
 };
 use redis::Value;
 use std::time::Duration;
@@ -185,6 +185,7 @@ impl Reply {
             }
             "held" => Acquired::HeldByOther,
             "newer" => Acquired::Incompatible(newer_slice(&self.text()?)),
+            "other_cluster" => Acquired::OtherCluster(SourceIdentity(self.text()?.into())),
             "unknown" => Acquired::Unknown,
             _ => return self.unexpected_tag(),
         })
@@ -253,9 +254,12 @@ impl Reply {
         })
     }
 
-    /// The live workers, ordered by id. Skips foreign names.
-    pub(super) fn live_workers(mut self) -> Result<Vec<LiveWorker>, Error> {
-        if self.tag != "workers" {
+    /// Live workers are ordered by id. Skips foreign names.
+    pub(super) fn heartbeat(mut self) -> Result<Heartbeat, Error> {
+        if self.tag == "other_clusters" {
+            let clusters = self.parts.filter_map(text).map(String::into_boxed_str);
+            return Ok(Heartbeat::OtherClusters(clusters.collect()));
+        } else if self.tag != "workers" {
             return self.unexpected_tag();
         }
         let mut workers = Vec::new();
@@ -265,7 +269,7 @@ impl Reply {
             workers.extend(worker.map(|worker| LiveWorker { worker, expires_in }));
         }
         workers.sort_by_key(|live| live.worker);
-        Ok(workers)
+        Ok(Heartbeat::Workers(workers))
     }
 
     /// The number of quarantined runs.

@@ -10,7 +10,7 @@ use crate::store::{
     Advance, Append, IdChangeKind, List, NewShard, Quarantine, ReplaceRuns, SliceCount, Tail,
 };
 use redis::{Cmd, ToRedisArgs};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -166,7 +166,7 @@ impl Call {
         call
     }
 
-    fn arg(&mut self, arg: impl ToRedisArgs) -> &mut Self {
+    pub(super) fn arg(&mut self, arg: impl ToRedisArgs) -> &mut Self {
         self.command.arg(arg);
         self
     }
@@ -211,7 +211,8 @@ impl Call {
             .arg(codec::watermark_hex(append.to))
             .arg(codec::epoch_text(append.epoch))
             .arg(limit::TAIL_RUNS_MAX)
-            .arg(append.changes.len());
+            .arg(append.changes.len())
+            .arg(&*append.identity.0);
         for change in &append.changes {
             let place = match change.kind {
                 IdChangeKind::Schedule(place) => place.to_hex(),
@@ -225,7 +226,7 @@ impl Call {
         call
     }
 
-    /// Acquires or renews a lease.
+    /// Acquires or renews a lease. To acquire, the caller adds the identity.
     pub(super) fn on_lease(
         script: Script,
         keyspace: &Keyspace,
@@ -361,9 +362,13 @@ impl Call {
         keyspace: &Keyspace,
         worker: WorkerId,
         length: Duration,
+        clusters: &BTreeSet<Box<str>>,
     ) -> Self {
         let mut call = Self::on_workers(Script::HeartbeatWorker, keyspace);
         call.arg(worker.to_string()).arg(millis(length));
+        for cluster in clusters {
+            call.arg(&**cluster);
+        }
         call
     }
 

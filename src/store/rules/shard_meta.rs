@@ -62,6 +62,11 @@ impl ShardMeta {
         append.from == self.watermark
     }
 
+    /// True if the batch was read from the source of the shard.
+    pub(crate) fn is_of_source(&self, append: &Append) -> bool {
+        append.identity == self.identity || fault!(AppendToOtherIdentity)
+    }
+
     /// Records that the batch was stored.
     pub(crate) fn appended(&mut self, append: &Append) {
         self.watermark = append.to;

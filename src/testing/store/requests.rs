@@ -5,7 +5,7 @@ use crate::model::{
     Cursor, Lease, LeaseToken, Partition, Progress, ShardId, SourceIdentity, Timestamp, Watermark,
 };
 use crate::store::{
-    Advance, Append, AppendEpoch, IdChange, IdChangeKind, List, NewShard, OutcomeCounts,
+    Acquire, Advance, Append, AppendEpoch, IdChange, IdChangeKind, List, NewShard, OutcomeCounts,
 };
 use crate::testing::store::contract::run_of;
 use std::time::Duration;
@@ -39,6 +39,7 @@ pub(crate) fn append_at(topic: &str, place: Cursor) -> Append {
     Append {
         shard: shard(topic),
         epoch: reading,
+        identity: new_shard(topic).identity,
         from,
         to,
         runs: vec![run],
@@ -48,6 +49,13 @@ pub(crate) fn append_at(topic: &str, place: Cursor) -> Append {
 
 pub(crate) fn lease(topic: &str) -> Lease {
     crate::store::lease(&shard(topic), LeaseToken(7))
+}
+
+pub(crate) fn acquire(topic: &str) -> Acquire {
+    Acquire {
+        lease: lease(topic),
+        identity: new_shard(topic).identity,
+    }
 }
 
 pub(crate) fn advance(topic: &str, claim: Progress) -> Advance {

@@ -31,11 +31,12 @@ async fn with_timeout<T>(
         .map_err(|error| error.to_string())
 }
 
-/// Lists the shards of all routes. The second value is whether every broker answered.
+/// Lists the shards of all routes, each with the incarnation of its source. The second value is
+/// whether every broker answered.
 pub(super) async fn list_shards(
     routes: &mut [RouteCatalog],
     limit: Duration,
-) -> (Vec<ShardId>, bool) {
+) -> (Vec<(ShardId, SourceIdentity)>, bool) {
     let answers = routes
         .iter_mut()
         .map(|route| with_timeout(limit, route.catalog.partitions(&route.topics)));
@@ -46,7 +47,9 @@ pub(super) async fn list_shards(
         match answer {
             Ok(partitions) => {
                 route.health.set_ready();
-                let shard = |partition| ShardId::new(route.route.clone(), partition);
+                let shard = |(partition, identity)| {
+                    (ShardId::new(route.route.clone(), partition), identity)
+                };
                 shards.extend(partitions.into_iter().map(shard));
             }
             Err(error) => {
@@ -106,7 +109,7 @@ pub(super) fn start_position(
     committed: Option<&CommitMetadata>,
     own: Option<&(SourceIdentity, Progress)>,
 ) -> Progress {
-    let is_same = |identity: &SourceIdentity| *identity == state.identity;
+    let is_same = |identity: &SourceIdentity| identity.is_same_source(&state.identity);
     let committed = committed
         .filter(|committed| committed.identity.as_ref().is_none_or(is_same))
         .map_or(Progress::START, |committed| committed.delivered);

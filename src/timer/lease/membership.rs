@@ -1,12 +1,15 @@
 //! The live workers, and which shards are assigned to this one. Pure.
 
 use super::assignment::assign;
-use crate::model::{ShardId, WorkerId};
-use crate::store::LiveWorker;
+use crate::model::{ShardId, SourceIdentity, WorkerId};
+use crate::store::{Error, Heartbeat, LiveWorker};
 use std::collections::BTreeSet;
 
 pub(super) struct Membership {
     pub(super) me: WorkerId,
+    /// The ids of all clusters that this worker has read from, once every source has answered. It
+    /// keeps ids that a cluster has lost, so that it agrees with workers that know the old id.
+    pub(super) clusters: BTreeSet<Box<str>>,
     /// All live workers, sorted. Empty until this worker has sent its first heartbeat.
     pub(super) live_workers: Vec<WorkerId>,
     /// The workers that joined with the last change.
@@ -21,11 +24,35 @@ impl Membership {
     pub(super) fn new(me: WorkerId) -> Self {
         Self {
             me,
+            clusters: BTreeSet::new(),
             live_workers: Vec::new(),
             newcomers: BTreeSet::new(),
             mine: BTreeSet::new(),
             for_newcomers: BTreeSet::new(),
         }
+    }
+
+    /// Records the clusters of all shards. Only some of them would look like another installation to
+    /// a worker that has seen only others.
+    pub(super) fn add_clusters(&mut self, shards: &[(ShardId, SourceIdentity)]) {
+        let clusters = shards.iter().filter_map(|(_, identity)| identity.cluster());
+        self.clusters.extend(clusters.map(Box::from));
+    }
+
+    /// The live workers, unless the store refuses this worker: the others read from other clusters.
+    pub(super) fn admitted(&self, heartbeat: Heartbeat) -> Result<Vec<LiveWorker>, Error> {
+        let others = match heartbeat {
+            Heartbeat::Workers(workers) => return Ok(workers),
+            Heartbeat::OtherClusters(others) => others,
+        };
+        let list = |clusters: BTreeSet<Box<str>>| Vec::from_iter(clusters).join(", ");
+        Err(Error::Unusable(format!(
+            "another installation with the same `deployment` uses it: its workers read from cluster {}, and this one \
+             reads from cluster {}. Give each installation its own `deployment` or its own store. To move to another \
+             cluster, stop all workers of the old one first",
+            list(others),
+            list(self.clusters.clone())
+        )))
     }
 
     /// Records which workers are alive. This worker is always one of them. Returns whether the

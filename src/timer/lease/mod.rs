@@ -13,7 +13,7 @@ mod membership;
 mod table;
 
 pub(crate) use discovery::RouteCatalog;
-pub(crate) use events::{Grant, LeaseClock, LeaseEvent, ReleaseResult, StoreTime};
+pub(crate) use events::{Grant, LeaseClock, LeaseEvent, ReleaseResult, StoreTime, renewal_timeout};
 
 use super::ShutdownSignals;
 use crate::clock::Clock;
@@ -23,8 +23,8 @@ use crate::limit::{
     SHUTDOWN_ANNOUNCE_MARGIN, SHUTDOWN_HANDOVER_TIMEOUT,
 };
 use crate::metric;
-use crate::model::{Lease, LeaseToken, Progress, ShardId, Timestamp, WorkerId};
-use crate::store::{Acquired, Error, LiveWorker, Renewed, Store, StoredShard};
+use crate::model::{Lease, LeaseToken, Progress, ShardId, Timestamp, WorkerId, other_installation};
+use crate::store::{Acquire, Acquired, Error, LiveWorker, Renewed, Store, StoredShard};
 use futures_util::future::{OptionFuture, join, join_all};
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -40,7 +40,7 @@ pub(crate) struct LeaseKeeper {
     pub(crate) store: Rc<dyn Store>,
     pub(crate) clock: Rc<dyn Clock>,
     /// Ready while the store answers the calls for leases and membership, and no shard waits for a
-    /// newer version.
+    /// newer version or belongs to another installation.
     pub(crate) lease_health: HealthPart,
     /// Ready while this machine's clock agrees with the store's clock.
     pub(crate) clock_health: HealthPart,
@@ -87,7 +87,8 @@ struct LeaseLoop {
     await_sources_until: Option<Instant>,
     /// Set during a shutdown: when handovers end, and after that a wakeup in the future.
     depart_until: Option<Instant>,
-    /// Shards that wait for a newer version, and why, as the last try found.
+    /// Shards that wait for a newer version or belong to another cluster, and why, as the last try
+    /// found.
     incompatible: BTreeMap<ShardId, String>,
 }
 
@@ -182,7 +183,7 @@ impl LeaseLoop {
         Ok(())
     }
 
-    /// The store answers. The worker is ready unless a shard waits for a newer version.
+    /// The store answers. The worker is ready unless a shard waits for an operator.
     fn report_readiness(&self) {
         let health = &self.ports.lease_health;
         match self.incompatible.first_key_value() {
@@ -203,7 +204,7 @@ impl LeaseLoop {
         let limit = self.ports.lease_length / 5;
         let (shards, is_complete) = discovery::list_shards(&mut self.ports.routes, limit).await;
         let now = Instant::now();
-        if self.table.add_shards(shards, now) {
+        if self.table.add_shards(shards, is_complete, now) {
             let counts = self.table.shard_counts();
             self.send(LeaseEvent::ShardsCounted(counts)).await;
         }
@@ -231,7 +232,8 @@ impl LeaseLoop {
         let has_called = sends_heartbeat || !leases.is_empty();
         let store = self.ports.store.clone();
         let me = self.table.membership.me;
-        let heartbeat = sends_heartbeat.then(|| store.heartbeat_worker(me, length));
+        let clusters = &self.table.membership.clusters;
+        let heartbeat = sends_heartbeat.then(|| store.heartbeat_worker(me, length, clusters));
         let renew = (!leases.is_empty()).then(|| store.renew(&leases, length));
         let (workers, outcomes) =
             join(OptionFuture::from(heartbeat), OptionFuture::from(renew)).await;
@@ -242,7 +244,8 @@ impl LeaseLoop {
         if renews {
             self.renew_at = asked + length / 3;
         }
-        if let Some(workers) = workers.transpose()? {
+        if let Some(heartbeat) = workers.transpose()? {
+            let workers = self.table.membership.admitted(heartbeat)?;
             self.heartbeat_at = self.update_membership(&workers, asked);
         } else if self.heartbeat_at <= asked {
             self.heartbeat_at = asked + self.heartbeat_interval();
@@ -303,15 +306,13 @@ impl LeaseLoop {
         if shards.is_empty() {
             return Ok(false);
         }
-        let mut new_lease = |shard| Lease {
-            shard,
-            token: LeaseToken(self.ports.random.random()),
-        };
-        let leases: Vec<_> = shards.into_iter().map(&mut new_lease).collect();
-        let outcomes = self.ports.store.acquire(&leases, length).await?;
+        let random = &mut self.ports.random;
+        let request = |shard| self.table.request(shard, LeaseToken(random.random()));
+        let requests: Vec<_> = shards.into_iter().map(request).collect();
+        let outcomes = self.ports.store.acquire(&requests, length).await?;
         let mut granted = Vec::new();
         let mut contested = Vec::new();
-        for (lease, outcome) in leases.into_iter().zip(outcomes) {
+        for (Acquire { lease, identity }, outcome) in requests.into_iter().zip(outcomes) {
             let is_held = outcome == Acquired::HeldByOther;
             let is_newly_contested =
                 (self.table.acquire_schedule).on_attempt(&lease.shard, is_held);
@@ -325,6 +326,10 @@ impl LeaseLoop {
                 }
                 Acquired::Incompatible(found) => {
                     self.incompatible.insert(lease.shard, found);
+                }
+                Acquired::OtherCluster(stored) => {
+                    let reason = other_installation(&lease.shard, &stored, &identity);
+                    self.incompatible.insert(lease.shard, reason);
                 }
                 Acquired::HeldByOther | Acquired::Unknown => {
                     if is_newly_contested && self.table.membership.is_mine(&lease.shard) {

@@ -9,8 +9,8 @@ use crate::limit::{
     SHUTDOWN_ANNOUNCE_MARGIN,
 };
 use crate::metric;
-use crate::model::{Lease, Progress, ShardId, SourceIdentity, WorkerId};
-use crate::store::LiveWorker;
+use crate::model::{Lease, LeaseToken, Progress, ShardId, SourceIdentity, WorkerId};
+use crate::store::{Acquire, LiveWorker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +32,8 @@ pub(super) struct HeldLease {
 pub(super) struct LeaseTable {
     /// Sorted.
     pub(super) shards: Vec<ShardId>,
+    /// The source of each shard, as its broker described it last.
+    pub(super) identities: BTreeMap<ShardId, SourceIdentity>,
     pub(super) held: BTreeMap<ShardId, HeldLease>,
     /// The last delivered pair of each shard that this process owned. After a rollback it may be
     /// ahead of the store's pair. It is valid only for one incarnation of the source.
@@ -51,6 +53,7 @@ impl LeaseTable {
     pub(super) fn new(me: WorkerId, now: Instant) -> Self {
         Self {
             shards: Vec::new(),
+            identities: BTreeMap::new(),
             held: BTreeMap::new(),
             last_delivered: BTreeMap::new(),
             stopping: BTreeSet::new(),
@@ -61,14 +64,20 @@ impl LeaseTable {
         }
     }
 
-    /// Adds the shards that exist now. Returns whether any of them is new.
+    /// Adds the shards that exist now. Returns whether any of them is new. `is_complete`: every
+    /// source has answered.
     pub(super) fn add_shards(
         &mut self,
-        shards: impl IntoIterator<Item = ShardId>,
+        shards: Vec<(ShardId, SourceIdentity)>,
+        is_complete: bool,
         now: Instant,
     ) -> bool {
+        if is_complete {
+            self.membership.add_clusters(&shards);
+        }
         let before = self.shards.len();
-        for shard in shards {
+        for (shard, identity) in shards {
+            self.identities.insert(shard.clone(), identity);
             if let Err(at) = self.shards.binary_search(&shard) {
                 self.shards.insert(at, shard);
             }
@@ -79,6 +88,14 @@ impl LeaseTable {
             self.membership_settled_at = now + PARTITION_DISCOVERY_INTERVAL;
         }
         has_new
+    }
+
+    pub(super) fn request(&self, shard: ShardId, token: LeaseToken) -> Acquire {
+        let identity = self.identities.get(&shard).cloned();
+        Acquire {
+            identity: identity.unwrap_or_else(|| SourceIdentity::new(None, None)),
+            lease: Lease { shard, token },
+        }
     }
 
     pub(super) fn shard_counts(&self) -> BTreeMap<Arc<str>, usize> {
@@ -212,7 +229,7 @@ fn is_assigned_elsewhere(membership: &Membership, shard: &ShardId, held: &HeldLe
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{LeaseToken, Partition};
+    use crate::model::Partition;
 
     const SLOW: Duration = Duration::from_millis(250);
 
@@ -228,10 +245,11 @@ mod tests {
     /// A worker that acquired all `shards` while it was the only worker.
     fn single_worker(shards: i32, now: Instant) -> LeaseTable {
         let mut table = LeaseTable::new(WorkerId(1), now);
-        table.add_shards(
-            (0..shards).map(|index| ShardId::new("r", Partition::new("in", index))),
-            now,
-        );
+        let shard = |index| {
+            let shard = ShardId::new("r", Partition::new("in", index));
+            (shard, SourceIdentity::new(None, None))
+        };
+        table.add_shards((0..shards).map(shard).collect(), true, now);
         assert_eq!(table.next_to_acquire(now, SLOW), [], "no heartbeat yet");
         assert!(table.update_workers(&workers(&[1]), now));
         acquire_all(&mut table, now);

@@ -24,6 +24,7 @@ type Topics = BTreeMap<String, Result<Option<TopicDescription>, String>>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClusterInfo {
     pub(super) broker_count: usize,
+    pub(super) cluster_id: Option<String>,
     /// Retention of the offsets of an inactive group.
     pub(super) offsets_retention: Option<Result<Duration, String>>,
     /// By name. `None`: the topic does not exist.
@@ -59,13 +60,16 @@ impl KafkaCatalog {
     ) -> Result<ClusterInfo, Error> {
         let names = names.to_vec();
         let request = move |worker: &mut WorkerThread| {
-            Ok((worker.broker_ids()?, worker.topics_by_name(&names)))
+            let brokers = worker.broker_ids()?;
+            let topics = worker.topics_by_name(&names);
+            Ok((brokers, topics, worker.cluster_id()))
         };
-        let (brokers, topics) = self.worker.request(request).await?;
+        let (brokers, topics, cluster_id) = self.worker.request(request).await?;
         let client = self.cluster.config(&NO_OPTIONS, &[]).create();
         let client = client.map_err(|error| client_creation_error(&error))?;
         let mut info = ClusterInfo {
             broker_count: brokers.len(),
+            cluster_id,
             ..ClusterInfo::default()
         };
         if let Some(broker) = brokers.first() {

@@ -51,8 +51,15 @@ fn remedy(name: &str, brokers: &[String], error: &Error) -> String {
 
 fn judge(uses: &[TopicUse], info: &ClusterInfo) -> Vec<Finding> {
     let brokers = several(info.broker_count as u64, "broker");
-    let reachable = format!("{brokers}; the login is accepted");
-    let mut findings = vec![Finding::ok("reachable", reachable)];
+    let reachable = |of: &str| format!("{brokers}{of}; the login is accepted");
+    let mut findings = vec![match &info.cluster_id {
+        Some(id) => Finding::ok("reachable", reachable(&format!(" of cluster {id}"))),
+        None => Finding::warn(
+            "reachable",
+            reachable(" of a cluster without an id"),
+            "upgrade the brokers: without cluster ids, a second installation with this `deployment` is not noticed",
+        ),
+    }];
     for used in uses {
         let (name, of, right) = (&used.topic, used.text(), right(used.role));
         findings.extend(match info.topics.get(name) {
@@ -301,6 +308,7 @@ mod tests {
     fn missing_topics_and_unreachable_clusters_fail_with_a_fix() {
         let mut facts = ClusterInfo {
             broker_count: 3,
+            cluster_id: Some("c1".into()),
             offsets_retention: Some(Ok(DAY)),
             ..ClusterInfo::default()
         };

@@ -11,9 +11,9 @@ pub(super) use worker::{AdminHandle, AdminWorker, TopicWatch, WorkerThread};
 
 use super::health::ClusterHealth;
 use super::options::Cluster;
-use crate::broker::{Catalog, Error};
+use crate::broker::{Catalog, Error, GroupAdmin, OffsetCommit, PartitionInfo};
 use crate::health::HealthPart;
-use crate::model::Partition;
+use crate::model::{Offset, Partition, SourceIdentity, Timestamp};
 use async_trait::async_trait;
 
 /// The catalog port on one cluster.
@@ -40,7 +40,10 @@ impl KafkaCatalog {
 
 #[async_trait(?Send)]
 impl Catalog for KafkaCatalog {
-    async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error> {
+    async fn partitions(
+        &mut self,
+        topics: &[String],
+    ) -> Result<Vec<(Partition, SourceIdentity)>, Error> {
         let topics = topics.to_vec();
         let request = move |worker: &mut WorkerThread| worker.partitions(&topics);
         self.worker.request(request).await
@@ -56,5 +59,30 @@ impl Catalog for KafkaCatalog {
 
     async fn close(&mut self) {
         self.worker.close().await;
+    }
+}
+
+#[async_trait(?Send)]
+impl GroupAdmin for KafkaCatalog {
+    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
+        let partitions = partitions.to_vec();
+        let request = move |worker: &mut WorkerThread| worker.describe_partitions(&partitions);
+        self.worker.request(request).await
+    }
+
+    async fn offsets_at(
+        &mut self,
+        partitions: &[Partition],
+        time: Timestamp,
+    ) -> Result<Vec<Offset>, Error> {
+        let partitions = partitions.to_vec();
+        let request = move |worker: &mut WorkerThread| worker.offsets_at(&partitions, time);
+        self.worker.request(request).await
+    }
+
+    async fn commit_unused(&mut self, group: &str, commits: &[OffsetCommit]) -> Result<(), Error> {
+        let (group, commits) = (group.to_owned(), commits.to_vec());
+        let request = move |worker: &mut WorkerThread| worker.commit(&group, &commits);
+        self.worker.request(request).await
     }
 }

@@ -218,6 +218,10 @@ impl WorkerThread {
         Ok(())
     }
 
+    pub(super) fn cluster_id(&self) -> Option<String> {
+        self.native.cluster_id()
+    }
+
     /// Makes a call, unless the cluster is down. Cancels it when the cluster goes down or the
     /// worker stops.
     pub(crate) fn call<T>(

@@ -3,6 +3,7 @@
 //! Each call blocks until it is answered, times out, or the caller stops waiting.
 
 use super::client::NativeClient;
+use super::consumer::PendingCommit;
 use super::queue::{Event, Queue};
 use super::text;
 use super::{CallError, bytes, check_call, check_error, list_elements, millis, slice, take_error};
@@ -204,6 +205,25 @@ pub(crate) fn committed_metadata(
         Ok((element.offset >= 0).then(text))
     };
     elements.iter().map(metadata).collect()
+}
+
+/// Commits offsets for the client's group, which must have no members.
+pub(crate) fn commit_offsets(
+    context: &mut CallContext<'_>,
+    offsets: &TopicPartitionList,
+) -> Result<(), CallError> {
+    let named = |code: Code| (code, code.to_string());
+    let deadline = Instant::now() + KAFKA_REQUEST_TIMEOUT;
+    let commit = PendingCommit::start(context.native.client(), offsets).map_err(named)?;
+    loop {
+        if let Some(result) = commit.try_take() {
+            return result.map_err(named);
+        }
+        if !(context.keep_waiting)() || Instant::now() >= deadline {
+            return Err((Code::OperationTimedOut, "no answer".to_owned()));
+        }
+        std::thread::park_timeout(POLL_INTERVAL);
+    }
 }
 
 fn partition_list(partitions: &[Partition]) -> TopicPartitionList {

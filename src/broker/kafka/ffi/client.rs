@@ -2,7 +2,7 @@
 
 use super::producer::TopicHandle;
 use super::queue::Queue;
-use super::{CallError, admin, check, check_call, millis};
+use super::{CallError, admin, check, check_call, millis, text};
 use crate::broker::Error;
 use crate::broker::kafka::error::client_creation_error;
 use crate::limit::KAFKA_PROBE_TIMEOUT;
@@ -115,6 +115,18 @@ impl NativeClient {
             sys::rd_kafka_metadata_destroy(metadata);
         }
         Ok(())
+    }
+
+    /// The id of the cluster in the last metadata. `None`: there was no metadata yet, or the brokers
+    /// are older than 0.10.1.
+    pub(crate) fn cluster_id(&self) -> Option<String> {
+        // SAFETY: the client is alive; this owns the text, and librdkafka frees it.
+        unsafe {
+            let id = sys::rd_kafka_clusterid(self.ptr(), 0);
+            let text = (!id.is_null()).then(|| text(id));
+            sys::rd_kafka_mem_free(self.ptr(), id.cast());
+            text
+        }
     }
 
     /// The end offset that the last fetch of a partition returned; `None` without a fetch. Sends no

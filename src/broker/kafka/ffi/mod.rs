@@ -34,7 +34,8 @@ mod producer;
 mod queue;
 
 pub(super) use admin::{
-    CallContext, Isolation, TopicDescription, committed_metadata, describe_topics, list_offsets,
+    CallContext, Isolation, TopicDescription, commit_offsets, committed_metadata, describe_topics,
+    list_offsets,
 };
 pub(super) use client::{ClientEvent, NativeClient, ProbeTarget, queued_events};
 pub(super) use consumer::{Message, NativeConsumer, PendingCommit};

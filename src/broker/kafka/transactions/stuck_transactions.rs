@@ -39,7 +39,8 @@ impl StuckTransactions {
         worker: &mut WorkerThread,
         topics: &[String],
     ) -> Result<(), Error> {
-        let partitions = worker.partitions(topics)?;
+        let found = worker.partitions(topics)?.into_iter();
+        let partitions: Vec<_> = found.map(|(partition, _)| partition).collect();
         if partitions.is_empty() {
             return Ok(());
         }

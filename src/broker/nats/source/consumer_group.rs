@@ -16,7 +16,9 @@ use crate::broker::Error;
 use crate::broker::nats::connection::Connection;
 use crate::broker::nats::kv::{self, KvBucket};
 use crate::broker::nats::stream_info;
-use crate::limit::{NATS_GROUP_MEMBER_TIMEOUT, NATS_GROUP_WRITE_ATTEMPTS_MAX};
+use crate::limit::{
+    NATS_GROUP_MEMBER_TIMEOUT, NATS_GROUP_WRITE_ATTEMPTS_MAX, NATS_HEARTBEAT_INTERVAL,
+};
 use crate::model::{Partition, split_source_topic};
 use async_nats::jetstream::kv::{CreateErrorKind, Store, UpdateErrorKind};
 use serde::{Deserialize, Serialize};
@@ -42,8 +44,10 @@ pub(super) struct GroupMember {
 pub(super) struct Rebalance {
     pub(super) assigned: Vec<Partition>,
     pub(super) revoked: Vec<Partition>,
-    /// Errors of streams that are missing or cannot be sources. A rejection is reported once.
+    /// Rejections of streams that are missing or cannot be sources, each reported once.
     pub(super) errors: Vec<Error>,
+    /// Why a stream is not read now.
+    pub(super) problem: Option<String>,
 }
 
 /// The value of the key. It is stored as JSON.
@@ -60,7 +64,7 @@ impl GroupMember {
         Self {
             connection: connection.clone(),
             bucket: Rc::new(KvBucket::new(connection.clone())),
-            key: format!("group.{}", kv::escape_key(&options.group)),
+            key: group_key(&options.group),
             options,
             last_changes: BTreeMap::new(),
             owned: BTreeSet::new(),
@@ -71,7 +75,7 @@ impl GroupMember {
     /// Sends a heartbeat, takes free partitions, and releases those that another member should own.
     pub(super) async fn rebalance(&mut self) -> Result<Rebalance, Error> {
         let mut result = Rebalance::default();
-        let partitions = self.readable_partitions(&mut result.errors).await?;
+        let partitions = self.readable_partitions(&mut result).await?;
         let store = self.bucket.open().await?;
         for _ in 0..NATS_GROUP_WRITE_ATTEMPTS_MAX {
             let (mut state, revision) = self.load(&store).await?;
@@ -113,7 +117,7 @@ impl GroupMember {
     /// The partitions whose streams exist and can be sources.
     async fn readable_partitions(
         &mut self,
-        errors: &mut Vec<Error>,
+        result: &mut Rebalance,
     ) -> Result<Vec<Partition>, Error> {
         let mut found = Vec::new();
         for topic in &self.options.topics {
@@ -123,19 +127,17 @@ impl GroupMember {
             let problem = match stream_info::fetch(&self.connection, stream).await? {
                 None => Some(format!("the stream {stream} of `{topic}` does not exist")),
                 Some(info) => {
-                    if let Some(reason) = info.unusable_reason() {
-                        errors.push(Error::Fatal(reason));
-                        continue;
-                    }
-                    // Not fatal: an operator can change this setting of a stream.
-                    info.schedule_conflict()
-                        .filter(|_| self.options.reads_schedules)
+                    let conflict = info.schedule_conflict();
+                    let conflict = conflict.filter(|_| self.options.reads_schedules);
+                    info.unusable_reason().or(conflict)
                 }
             };
+            // An operator can repair the stream, and the other streams are read meanwhile.
             if let Some(problem) = problem {
                 if self.reported_streams.insert(stream.to_owned()) {
-                    errors.push(Error::Rejected(problem));
+                    result.errors.push(Error::Rejected(problem.clone()));
                 }
+                result.problem.get_or_insert(problem);
                 continue;
             }
             self.reported_streams.remove(stream);
@@ -218,6 +220,33 @@ impl GroupMember {
         }
         owned
     }
+}
+
+/// Returns whether a member of the group sends heartbeats. Takes two of their intervals, unless the
+/// group is empty.
+pub(in crate::broker::nats) async fn has_live_member(
+    bucket: &KvBucket,
+    group: &str,
+) -> Result<bool, Error> {
+    let members = async || {
+        let store = bucket.open().await?;
+        let value = bucket.checked(store.get(group_key(group)).await)?;
+        let state: Option<GroupState> = value.and_then(|it| serde_json::from_slice(&it).ok());
+        Ok::<_, Error>(state.unwrap_or_default().members)
+    };
+    let before = members().await?;
+    if before.is_empty() {
+        return Ok(false);
+    }
+    tokio::time::sleep(2 * NATS_HEARTBEAT_INTERVAL).await;
+    let after = members().await?;
+    Ok(after
+        .iter()
+        .any(|(member, counter)| before.get(member) != Some(counter)))
+}
+
+fn group_key(group: &str) -> String {
+    format!("group.{}", kv::escape_key(group))
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ mod consumer_group;
 mod partition_reader;
 mod pull_consumer;
 
+pub(super) use self::consumer_group::has_live_member;
+
 use self::consumer_group::{GroupMember, Rebalance};
 use self::partition_reader::{PartitionReader, ReaderOptions, ReaderStatus};
 use super::Cluster;
@@ -89,7 +91,7 @@ impl NatsSource {
     }
 
     fn on_rebalance(&mut self, result: Result<Rebalance, Error>) {
-        let rebalance = match result {
+        let mut rebalance = match result {
             Ok(rebalance) => rebalance,
             Err(error @ Error::Fatal(_)) => return self.events.push_back(Err(error)),
             Err(error) => {
@@ -103,7 +105,8 @@ impl NatsSource {
             }
         };
         let mut reading = self.reading.values();
-        match reading.find_map(|reading| reading.status.error.borrow().clone()) {
+        let error = reading.find_map(|reading| reading.status.error.borrow().clone());
+        match error.or(rebalance.problem.take()) {
             Some(error) => self.connection.state.part.set_not_ready(error),
             None => self.connection.state.part.set_ready(),
         }
@@ -112,6 +115,7 @@ impl NatsSource {
             assigned,
             revoked,
             errors,
+            ..
         } = rebalance;
         self.events.extend(errors.into_iter().map(Err));
         for partition in &revoked {
@@ -160,13 +164,14 @@ impl Source for NatsSource {
 
     async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
         let mut described = Vec::with_capacity(partitions.len());
+        let installation = self.bucket.installation().await?;
         for partition in partitions {
             let missing = || Error::Rejected(format!("the partition {partition} does not exist"));
             let (stream, _) = split_source_topic(&partition.topic).ok_or_else(missing)?;
             let info = stream_info::fetch(&self.connection, stream).await?;
             let info = info.ok_or_else(missing)?;
             self.stream_created.insert(partition.clone(), info.created);
-            described.push(info.describe());
+            described.push(info.describe(&installation));
         }
         Ok(described)
     }

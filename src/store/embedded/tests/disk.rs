@@ -60,6 +60,7 @@ async fn fill(store: &Embedded, from: u64, batches: u64) {
         let append = Append {
             shard: shard("t"),
             epoch: AppendEpoch::default(),
+            identity: new_shard("t").identity,
             from: Watermark(first),
             to,
             runs,

@@ -14,7 +14,7 @@ use crate::store::{AppendEpoch, IdChange, IdChangeKind, Lineage, Store, StoreQue
 use crate::testing::store::contract::random_calls::{ComparedStore, assert_same_as_memory};
 use crate::testing::store::contract::{self, StoreUnderTest, run_of};
 use crate::testing::store::requests::{
-    advance, append_at, lease, list_everything, new_shard, shard,
+    acquire, advance, append_at, lease, list_everything, new_shard, shard,
 };
 use std::path::Path;
 use tempfile::TempDir;
@@ -139,7 +139,7 @@ fn append(topic: &str, offset: u64) -> Append {
 
 async fn take_lease(store: &Embedded, topic: &str) {
     let acquired = store
-        .acquire(&[lease(topic)], Duration::from_secs(3_600))
+        .acquire(&[acquire(topic)], Duration::from_secs(3_600))
         .await
         .unwrap()
         .remove(0);

@@ -55,14 +55,17 @@ async fn assert_only_bad_is_unknown(real: &RealRedis, said: &[&str]) {
 }
 
 async fn assert_only_good_is_leased(redis: &Redis) {
-    let leases = [lease("bad"), lease("good")];
+    let leases = [acquire("bad"), acquire("good")];
     let second = Duration::from_secs(1);
     let acquired = redis.acquire(&leases, second).await.unwrap();
     assert!(
         acquired[0] == Acquired::Unknown && matches!(acquired[1], Acquired::Granted { .. }),
         "{acquired:?}"
     );
-    let renewed = redis.renew(&leases, second).await.unwrap();
+    let renewed = redis
+        .renew(&[lease("bad"), lease("good")], second)
+        .await
+        .unwrap();
     assert!(
         renewed[0] == Renewed::Unknown && matches!(renewed[1], Renewed::Renewed { .. }),
         "{renewed:?}"
@@ -227,7 +230,7 @@ async fn an_advance_that_finds_a_key_of_another_type_writes_nothing() {
     for name in ["ids", "cancelled"] {
         let real = two_shards().await;
         real.redis
-            .acquire(&[lease("bad")], Duration::from_secs(9))
+            .acquire(&[acquire("bad")], Duration::from_secs(9))
             .await
             .unwrap();
         overwrite(&real, &key("bad", name)).await;
@@ -262,7 +265,7 @@ async fn an_advance_that_finds_a_key_of_another_type_writes_nothing() {
 async fn foreign_values_in_other_keys_do_not_stop_a_shard() {
     let real = two_shards().await;
     real.redis
-        .acquire(&[lease("bad")], Duration::from_secs(9))
+        .acquire(&[acquire("bad")], Duration::from_secs(9))
         .await
         .unwrap();
     for words in [
@@ -330,7 +333,7 @@ async fn foreign_fields_of_counts_do_not_stop_a_shard() {
             .await;
     }
     let second = Duration::from_secs(1);
-    let acquired = real.redis.acquire(&[lease("bad")], second).await.unwrap();
+    let acquired = real.redis.acquire(&[acquire("bad")], second).await.unwrap();
     assert!(
         matches!(&acquired[0], Acquired::Granted { state, .. } if state.pending() == 1),
         "{acquired:?}"
@@ -363,8 +366,8 @@ async fn a_slice_of_a_newer_version_stops_only_its_shard() {
     let meta = format!("HGETALL {}", key("bad", "meta"));
     let before = real.server.command(&meta).await;
 
-    let leases = [lease("bad"), lease("good")];
-    let acquired = redis.acquire(&leases, nine).await.unwrap();
+    let requests = [acquire("bad"), acquire("good")];
+    let acquired = redis.acquire(&requests, nine).await.unwrap();
     let Acquired::Incompatible(text) = &acquired[0] else {
         panic!("{:?}", acquired[0])
     };
@@ -396,7 +399,7 @@ async fn a_slice_of_a_newer_version_stops_only_its_shard() {
     real.server
         .command(&format!("HDEL {} x12", key("bad", "counts")))
         .await;
-    let acquired = redis.acquire(&leases[..1], nine).await.unwrap();
+    let acquired = redis.acquire(&requests[..1], nine).await.unwrap();
     assert!(
         matches!(acquired[0], Acquired::Granted { .. }),
         "{acquired:?}"
@@ -408,11 +411,14 @@ async fn a_slice_of_a_newer_version_stops_only_its_shard() {
 async fn a_tail_with_a_slice_of_a_newer_version_is_not_read() {
     let real = two_shards().await;
     let (redis, nine) = (&real.redis, Duration::from_secs(9));
-    redis.acquire(&[lease("bad")], nine).await.unwrap();
+    redis.acquire(&[acquire("bad")], nine).await.unwrap();
     add_newer_slice(&real, "bad").await;
-    let other = crate::store::lease(&shard("bad"), crate::model::LeaseToken(8));
+    let by_other = Acquire {
+        lease: crate::store::lease(&shard("bad"), crate::model::LeaseToken(8)),
+        ..acquire("bad")
+    };
     assert_eq!(
-        redis.acquire(&[other], nine).await.unwrap(),
+        redis.acquire(&[by_other], nine).await.unwrap(),
         [Acquired::HeldByOther]
     );
     let member = format!("{:016x} {:016x} 9-1-1-1 5 x12", 2, 1);
@@ -500,7 +506,7 @@ async fn runs_without_bytes_are_unreadable_and_can_be_quarantined() {
             ]
         );
         real.redis
-            .acquire(&[lease("bad")], Duration::from_secs(9))
+            .acquire(&[acquire("bad")], Duration::from_secs(9))
             .await
             .unwrap();
         assert_eq!(

@@ -1,6 +1,7 @@
 //! The store on a real `redis-server`: the port's promises, and what only a server or its
 //! neighbours can do to us. Needs `redis-server` on the path, and fails without it.
 
+mod failover;
 mod foreign;
 mod outage;
 mod permissions;
@@ -16,7 +17,7 @@ use crate::store::{
 use crate::testing::store::contract::random_calls::{ComparedStore, assert_same_as_memory};
 use crate::testing::store::contract::{self, StoreUnderTest, run_of};
 use crate::testing::store::requests::{
-    advance, append_at, lease, list_everything, new_shard, shard,
+    acquire, advance, append_at, lease, list_everything, new_shard, shard,
 };
 use server::Server;
 
@@ -161,7 +162,7 @@ async fn a_delivered_shard_keeps_only_meta_and_tail() {
         }]
     );
     real.redis
-        .acquire(&[lease("t")], Duration::from_secs(9))
+        .acquire(&[acquire("t")], Duration::from_secs(9))
         .await
         .unwrap();
     let all = Progress::new(place(1), Watermark(3));
@@ -211,7 +212,7 @@ async fn a_missing_ledger_starts_anew_and_is_certain_once_the_shard_is_empty() {
         );
     }
     real.redis
-        .acquire(&[lease("t")], Duration::from_secs(9))
+        .acquire(&[acquire("t")], Duration::from_secs(9))
         .await
         .unwrap();
     let all = Progress::new(place(5), Watermark(6));
@@ -285,7 +286,7 @@ async fn a_shard_without_lineage_gets_one_with_the_next_append_or_replacement() 
     append_in_epoch(&real, of(1), 0).await;
     assert_eq!(lineage(&real).await.epoch, of(1));
     real.redis
-        .acquire(&[lease("t")], Duration::from_secs(9))
+        .acquire(&[acquire("t")], Duration::from_secs(9))
         .await
         .unwrap();
     for (from, lost) in [
@@ -329,7 +330,7 @@ async fn a_quarantined_run_is_kept_with_its_bytes() {
     let run = append("t", 0).runs.remove(0);
     real.redis.append(&[append("t", 0)]).await.unwrap();
     real.redis
-        .acquire(&[lease("t")], Duration::from_secs(9))
+        .acquire(&[acquire("t")], Duration::from_secs(9))
         .await
         .unwrap();
     let runs = vec![(run.slice, run.name.clone())];

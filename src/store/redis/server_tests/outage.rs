@@ -36,7 +36,7 @@ async fn a_full_server_without_loaded_scripts_still_delivers() {
     ));
     assert!(matches!(
         real.redis
-            .acquire(&[lease("t")], Duration::from_secs(9))
+            .acquire(&[acquire("t")], Duration::from_secs(9))
             .await
             .unwrap()[0],
         Acquired::Granted { .. }
@@ -213,7 +213,7 @@ async fn a_server_that_evicts_is_rejected_at_start_and_after_a_reconnect() {
         Err(Error::Unavailable(_))
     ));
     assert!(
-        matches!(redis.state(&[shard("t")]).await, Err(Error::Unusable(text)) if text.contains("volatile-lru"))
+        matches!(redis.state(&[shard("t")]).await, Err(Error::Refused(text)) if text.contains("volatile-lru"))
     );
 }
 

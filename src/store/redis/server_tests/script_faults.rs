@@ -5,9 +5,9 @@ use super::server::Server;
 use super::{RealRedis, key};
 use crate::clock::{Clock as _, WallClock};
 use crate::model::LeaseToken;
-use crate::store::{Acquired, LeaseStore as _, ShardStore as _};
+use crate::store::{Acquire, Acquired, LeaseStore as _, ShardStore as _};
 use crate::testing::store::contract;
-use crate::testing::store::requests::{lease, new_shard, shard};
+use crate::testing::store::requests::{acquire, lease, new_shard, shard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -50,6 +50,36 @@ const FAULTS: &[Fault] = &[
         Some(Script::AcquireLease),
         "if s.token and s.token ~= ARGV[2] and is_valid then",
         "if false then",
+    ),
+    (
+        "a shard of another cluster is leased",
+        Some(Script::AcquireLease),
+        "if not may_share_cluster(s.identity, ARGV[4]) then",
+        "if false then",
+    ),
+    (
+        "a topic id does not count in the comparison of clusters",
+        None,
+        "or (topic ~= '-' and topic == other_topic)",
+        "",
+    ),
+    (
+        "an append from another source is stored",
+        Some(Script::Append),
+        "if not s or s.identity ~= ARGV[7] then",
+        "if not s then",
+    ),
+    (
+        "a worker of another installation is admitted",
+        Some(Script::HeartbeatWorker),
+        "if not is_shared and refused[2] then",
+        "if false then",
+    ),
+    (
+        "the clusters of a removed worker stay",
+        Some(Script::RemoveWorker),
+        "member:match('^%x*') == ARGV[1]",
+        "member == ARGV[1]",
     ),
     (
         "a lease is renewed with an old token (I5)",
@@ -229,14 +259,17 @@ fn is_free_with_end_in(seconds: i64) -> bool {
         let real = RealRedis::start().await;
         real.redis.open(&[new_shard("t")]).await.unwrap();
         let length = Duration::from_secs(5);
-        real.redis.acquire(&[lease("t")], length).await.unwrap();
+        real.redis.acquire(&[acquire("t")], length).await.unwrap();
         real.redis.renew(&[lease("t")], length).await.unwrap();
         let end = WallClock.now().as_millis() + 1_000 * seconds;
         let command = format!("HSET {} lease_end {end}", key("t", "meta"));
         real.server.command(&command).await;
-        let other = crate::store::lease(&shard("t"), LeaseToken(8));
+        let by_other = Acquire {
+            lease: crate::store::lease(&shard("t"), LeaseToken(8)),
+            ..acquire("t")
+        };
         // The length of the other worker's lease does not matter.
-        let acquired = real.redis.acquire(&[other], length / 5).await.unwrap();
+        let acquired = real.redis.acquire(&[by_other], length / 5).await.unwrap();
         matches!(acquired[0], Acquired::Granted { .. })
     })
 }

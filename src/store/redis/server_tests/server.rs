@@ -1,6 +1,7 @@
 //! A `redis-server` of one test's own: on a free loopback port, in a directory of its own, ended
 //! when it is dropped.
 
+use crate::limit::STORE_RESPONSE_TIMEOUT;
 use crate::store::redis::{Options, Redis};
 use redis::Cmd;
 use std::io::{BufRead, BufReader, Lines};
@@ -110,6 +111,8 @@ impl Server {
             username: None,
             password: None,
             deployment: "test".to_owned(),
+            response_timeout: STORE_RESPONSE_TIMEOUT,
+            server: std::sync::Arc::default(),
         }
     }
 

@@ -9,7 +9,7 @@ mod target;
 mod transact;
 
 use crate::broker::{
-    Catalog, DeliveryReport, Event, OutgoingRecord, RecordBatch, SendResult, Source, Target,
+    DeliveryReport, Event, GroupAdmin, OutgoingRecord, RecordBatch, SendResult, Source, Target,
     TransactionalProducers,
 };
 use crate::model::header::{Header, push_header};
@@ -25,7 +25,7 @@ use std::time::Duration;
 pub(crate) trait BrokerUnderTest {
     fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source>;
     fn target(&self, in_flight_max: usize) -> Box<dyn Target>;
-    fn catalog(&self) -> Box<dyn Catalog>;
+    fn catalog(&self) -> Box<dyn GroupAdmin>;
     fn transactional_producers(&self) -> Box<dyn TransactionalProducers>;
 
     /// A part of every name, so that two runs on one broker do not collide.

@@ -5,8 +5,9 @@ use super::{
     numbered_records, owned_records, payload_number, read_to_end, unique_name, wait_for_partitions,
     within,
 };
-use crate::broker::{Error, Event, OffsetCommit};
-use crate::model::{Offset, Partition};
+use crate::broker::{Error, Event, GroupAdmin, OffsetCommit};
+use crate::clock::{Clock as _, WallClock};
+use crate::model::{Offset, Partition, Timestamp};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ pub(super) async fn all(broker: &dyn BrokerUnderTest) {
     a_recreated_topic_has_a_new_identity(broker).await;
     a_missing_topic_is_reported_and_read_once_it_exists(broker).await;
     a_catalog_lists_partitions_and_commits(broker).await;
+    the_position_of_an_unused_group_is_moved(broker).await;
     many_records_are_read_once_and_in_order(broker).await;
 }
 
@@ -530,8 +532,22 @@ async fn a_catalog_lists_partitions_and_commits(broker: &dyn BrokerUnderTest) {
     let found = catalog.partitions(&names).await.expect("an answer");
     let wanted =
         [(&one, 0), (&two, 0), (&two, 1)].map(|(topic, index)| broker.partition(topic, index));
+    let clusters: BTreeSet<_> = found.iter().map(|(_, id)| id.cluster()).collect();
+    assert!(
+        clusters.len() == 1 && !clusters.contains(&None),
+        "{found:?}"
+    );
+    let mut source = broker.source(&unique_name(broker, "group"), &names[..2]);
+    let described = source.describe(&[broker.partition(&two, 0)]).await;
+    let identity = described.expect("an answer").remove(0).identity;
+    assert!(
+        found
+            .iter()
+            .any(|(_, found)| Some(found) == identity.as_ref())
+    );
+    source.close().await;
     assert_eq!(
-        found.into_iter().collect::<BTreeSet<_>>(),
+        found.into_iter().map(|(it, _)| it).collect::<BTreeSet<_>>(),
         wanted.into_iter().collect()
     );
     if broker.is_kafka() {
@@ -560,6 +576,71 @@ async fn a_catalog_lists_partitions_and_commits(broker: &dyn BrokerUnderTest) {
     catalog.close().await;
 }
 
+async fn the_position_of_an_unused_group_is_moved(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "moved", 1).await;
+    let (partition, first) = (broker.partition(&topic, 0), broker.first_offset());
+    let mut target = broker.target(16);
+    let to = address_of(broker, &topic, Some(0));
+    deliver(&mut *target, &to, &numbered_records(0..5)).await;
+    let asleep_at = WallClock.now();
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    // The memory broker and its tests have clocks that do not run.
+    let clock_runs = WallClock.now().since(asleep_at) > Duration::from_secs(1);
+    let middle = WallClock.now().minus(Duration::from_millis(700));
+    deliver(&mut *target, &to, &numbered_records(5..8)).await;
+    target.close().await;
+    let mut admin = broker.catalog();
+    let partitions = [partition.clone()];
+    let info = admin
+        .describe(&partitions)
+        .await
+        .expect("an answer")
+        .remove(0);
+    assert_eq!(
+        (info.first_offset, info.end_offset),
+        (Offset(first), Offset(first + 8))
+    );
+    let far_ahead = middle.plus(Duration::from_secs(1_000_000_000));
+    let times = [(Timestamp::from_millis(1), first), (far_ahead, first + 8)];
+    let times = times
+        .into_iter()
+        .chain(clock_runs.then_some((middle, first + 5)));
+    for (time, offset) in times {
+        let found = admin.offsets_at(&partitions, time).await;
+        assert_eq!(found.expect("an answer"), [Offset(offset)], "{time:?}");
+    }
+
+    let group = unique_name(broker, "group");
+    let commit = |text: &str| OffsetCommit {
+        partition: partition.clone(),
+        offset: Offset(first + 3),
+        metadata: text.to_owned(),
+    };
+    admin
+        .commit_unused(&group, &[commit("one")])
+        .await
+        .expect("an answer");
+    let mut source = broker.source(&group, &broker.source_topics(&topic, 1));
+    wait_for_partitions(&mut *source, &mut BTreeSet::new(), 1).await;
+    let read = async |admin: &mut dyn GroupAdmin| {
+        let committed = admin.committed_metadata(&group, &partitions).await;
+        committed.expect("an answer").remove(0)
+    };
+    assert_eq!(read(&mut *admin).await.as_deref(), Some("one"));
+    let refused = admin.commit_unused(&group, &[commit("two")]).await;
+    assert!(
+        matches!(&refused, Err(Error::Rejected(text)) if text.contains("has members")),
+        "{refused:?}"
+    );
+    source.close().await;
+    admin
+        .commit_unused(&group, &[commit("three")])
+        .await
+        .expect("no member is left");
+    assert_eq!(read(&mut *admin).await.as_deref(), Some("three"));
+    admin.close().await;
+}
+
 /// Impossible names are treated like missing topics and do not affect other topics.
 async fn impossible_topic_names_are_treated_as_missing_topics(broker: &dyn BrokerUnderTest) {
     let one = create_topic(broker, "possible", 1).await;
@@ -576,10 +657,9 @@ async fn impossible_topic_names_are_treated_as_missing_topics(broker: &dyn Broke
     ]
     .map(str::to_owned);
     let all: Vec<String> = impossible.iter().chain([&one]).cloned().collect();
-    assert_eq!(
-        catalog.partitions(&all).await.expect("an answer"),
-        [Partition::new(one.clone(), 0)]
-    );
+    let found = catalog.partitions(&all).await.expect("an answer");
+    let found: Vec<_> = found.into_iter().map(|(partition, _)| partition).collect();
+    assert_eq!(found, [Partition::new(one.clone(), 0)]);
     let partitions: Vec<Partition> = all.iter().map(|topic| broker.partition(topic, 0)).collect();
     let group = unique_name(broker, "group");
     assert_eq!(

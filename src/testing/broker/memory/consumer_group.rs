@@ -39,6 +39,10 @@ impl Group {
         self.members.remove(&id);
     }
 
+    pub(super) fn has_members(&self) -> bool {
+        self.members.values().any(|member| !member.is_dead)
+    }
+
     /// Its partitions stay assigned until [`Group::expire_dead`].
     pub(super) fn mark_dead(&mut self, id: u64) {
         if let Some(member) = self.members.get_mut(&id) {

@@ -18,10 +18,10 @@ pub(crate) use source::MemorySource;
 pub(crate) use target::MemoryTarget;
 pub(crate) use transactions::MemoryTransactions;
 
-use crate::broker::{Catalog, DeliveryFailure, Error};
+use crate::broker::{Catalog, DeliveryFailure, Error, GroupAdmin, OffsetCommit, PartitionInfo};
 use crate::clock::Clock;
 use crate::model::header::Header;
-use crate::model::{Offset, Partition, Timestamp};
+use crate::model::{Offset, Partition, SourceIdentity, Timestamp};
 use async_trait::async_trait;
 use consumer_group::Group;
 use nats_semantics::DedupWindow;
@@ -43,6 +43,8 @@ pub(crate) struct MemoryCluster {
 }
 
 struct ClusterState {
+    /// The cluster id.
+    id: &'static str,
     clock: Rc<dyn Clock>,
     topics: BTreeMap<Arc<str>, Topic>,
     groups: BTreeMap<String, Group>,
@@ -96,6 +98,10 @@ pub(crate) struct StoredRecord {
 /// Clients, contents, and the actions of operators.
 impl MemoryCluster {
     pub(crate) fn new(clock: Rc<dyn Clock>) -> Self {
+        Self::with_id("memory", clock)
+    }
+
+    pub(crate) fn with_id(id: &'static str, clock: Rc<dyn Clock>) -> Self {
         let faults = ClusterFaults {
             down: false,
             hold_sends: false,
@@ -106,6 +112,7 @@ impl MemoryCluster {
             batch_max: 500,
         };
         let state = ClusterState {
+            id,
             clock,
             topics: BTreeMap::new(),
             groups: BTreeMap::new(),
@@ -203,6 +210,15 @@ impl MemoryCluster {
                 .enumerate()
                 .filter(|(at, _)| is_stream || *at == index);
             trimmed.for_each(|(_, log)| log.trim(first.0));
+        });
+    }
+
+    /// Removes the records from `end` on, as an unclean election of a leader does. The topic keeps
+    /// its identity.
+    pub(crate) fn truncate(&self, partition: &Partition, end: Offset) {
+        self.update(|state| {
+            let log = state.log(partition).expect("a partition that exists");
+            log.truncate(end.0);
         });
     }
 
@@ -424,6 +440,27 @@ impl ClusterState {
         }
     }
 
+    fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
+        self.check_available()?;
+        let describe = |partition: &Partition| {
+            let missing = || Error::Rejected(format!("the partition {partition} does not exist"));
+            let identity = self.identity(&partition.topic).ok_or_else(missing)?;
+            let log = self.log(partition).ok_or_else(missing)?;
+            Ok(PartitionInfo {
+                identity: Some(identity),
+                first_offset: Offset(log.first()),
+                end_offset: Offset(log.end()),
+            })
+        };
+        partitions.iter().map(describe).collect()
+    }
+
+    fn identity(&self, topic: &str) -> Option<SourceIdentity> {
+        let incarnation = self.topic(topic)?.incarnation;
+        let (id, cluster) = (format!("incarnation-{incarnation}"), &self.id);
+        Some(SourceIdentity::new(Some(cluster), Some(&id)))
+    }
+
     fn topic(&self, name: &str) -> Option<&Topic> {
         self.topics.get(name)
     }
@@ -474,10 +511,20 @@ pub(crate) struct MemoryCatalog(MemoryCluster);
 
 #[async_trait(?Send)]
 impl Catalog for MemoryCatalog {
-    async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error> {
+    async fn partitions(
+        &mut self,
+        topics: &[String],
+    ) -> Result<Vec<(Partition, SourceIdentity)>, Error> {
         let state = self.0.state();
         state.check_available()?;
-        Ok(state.partitions(topics))
+        let found = state.partitions(topics).into_iter();
+        let identity = |topic: &str| state.identity(topic).expect("a topic that exists");
+        Ok(found
+            .map(|partition| {
+                let identity = identity(&partition.topic);
+                (partition, identity)
+            })
+            .collect())
     }
 
     async fn committed_metadata(
@@ -489,6 +536,39 @@ impl Catalog for MemoryCatalog {
     }
 
     async fn close(&mut self) {}
+}
+
+#[async_trait(?Send)]
+impl GroupAdmin for MemoryCatalog {
+    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
+        self.0.update(|state| state.describe(partitions))
+    }
+
+    async fn offsets_at(
+        &mut self,
+        partitions: &[Partition],
+        time: Timestamp,
+    ) -> Result<Vec<Offset>, Error> {
+        self.0.update(|state| {
+            state.check_available()?;
+            let logs = partitions
+                .iter()
+                .map(|partition| state.log(partition).map(|it| it.offset_at(time)));
+            Ok(logs.collect::<Option<_>>().expect("partitions that exist"))
+        })
+    }
+
+    async fn commit_unused(&mut self, group: &str, commits: &[OffsetCommit]) -> Result<(), Error> {
+        self.0.update(|state| {
+            state.check_available()?;
+            let group = state.groups.entry(group.to_owned()).or_default();
+            if group.has_members() {
+                return Err(Error::Rejected("the group has members".into()));
+            }
+            group.commit_unchecked(commits);
+            Ok(())
+        })
+    }
 }
 
 #[cfg(test)]

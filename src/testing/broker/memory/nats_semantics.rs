@@ -131,7 +131,7 @@ impl MemoryCluster {
 mod tests {
     use super::*;
     use crate::broker::{
-        Catalog, Event, OffsetCommit, OutgoingRecord, Source, Target, TransactionalProducers,
+        Event, GroupAdmin, OffsetCommit, OutgoingRecord, Source, Target, TransactionalProducers,
     };
     use crate::clock::Clock;
     use crate::model::header_name::{ERROR, ORIGIN};
@@ -169,7 +169,7 @@ mod tests {
             Box::new(self.0.target(in_flight_max))
         }
 
-        fn catalog(&self) -> Box<dyn Catalog> {
+        fn catalog(&self) -> Box<dyn GroupAdmin> {
             Box::new(self.0.catalog())
         }
 

@@ -118,6 +118,18 @@ impl PartitionLog {
         self.records = self.records.split_off(&self.first);
     }
 
+    pub(super) fn truncate(&mut self, end: u64) {
+        self.end = end.clamp(self.first, self.end);
+        self.records.split_off(&self.end);
+    }
+
+    /// The first offset whose record is not older.
+    pub(super) fn offset_at(&self, time: Timestamp) -> Offset {
+        let mut records = self.records.iter();
+        let found = records.find(|(_, record)| record.timestamp.unwrap_or(record.at) >= time);
+        Offset(found.map_or(self.end, |(offset, _)| *offset))
+    }
+
     pub(super) fn first(&self) -> u64 {
         self.first
     }

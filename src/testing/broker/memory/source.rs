@@ -3,7 +3,7 @@
 use super::partition_log::PartitionLog;
 use super::{ClusterState, MemoryCluster};
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, RecordBatch, Source};
-use crate::model::{Offset, Partition, SourceIdentity};
+use crate::model::{Offset, Partition};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -182,25 +182,7 @@ impl Source for MemorySource {
     }
 
     async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
-        self.cluster.update(|state| {
-            state.check_available()?;
-            let describe = |partition: &Partition| {
-                let missing =
-                    || Error::Rejected(format!("the partition {partition} does not exist"));
-                let incarnation = state
-                    .topic(&partition.topic)
-                    .ok_or_else(missing)?
-                    .incarnation;
-                let log = state.log(partition).ok_or_else(missing)?;
-                let identity = Some(SourceIdentity(format!("incarnation-{incarnation}").into()));
-                Ok(PartitionInfo {
-                    identity,
-                    first_offset: Offset(log.first()),
-                    end_offset: Offset(log.end()),
-                })
-            };
-            partitions.iter().map(describe).collect()
-        })
+        self.cluster.update(|state| state.describe(partitions))
     }
 
     async fn committed_metadata(

@@ -2,7 +2,7 @@
 
 use super::{MemoryCluster, MemorySource};
 use crate::broker::{
-    Catalog, DeliveryFailure, Error, Event, FailureKind, OutgoingRecord, SendResult, Source,
+    DeliveryFailure, Error, Event, FailureKind, GroupAdmin, OutgoingRecord, SendResult, Source,
     Target, TransactionalProducers,
 };
 use crate::clock::Clock;
@@ -43,7 +43,7 @@ impl BrokerUnderTest for MemoryWorld {
         Box::new(self.0.target(in_flight_max))
     }
 
-    fn catalog(&self) -> Box<dyn Catalog> {
+    fn catalog(&self) -> Box<dyn GroupAdmin> {
         Box::new(self.0.catalog())
     }
 

@@ -4,7 +4,7 @@
 //! (`producer`).
 
 use crate::broker::{Catalog, Error, Event, OffsetCommit, PartitionInfo, Source};
-use crate::model::{Offset, Partition};
+use crate::model::{Offset, Partition, SourceIdentity};
 use async_trait::async_trait;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -137,7 +137,10 @@ impl Source for OverNetwork<dyn Source> {
 
 #[async_trait(?Send)]
 impl Catalog for OverNetwork<dyn Catalog> {
-    async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error> {
+    async fn partitions(
+        &mut self,
+        topics: &[String],
+    ) -> Result<Vec<(Partition, SourceIdentity)>, Error> {
         self.network.ask(self.port.partitions(topics)).await
     }
 

@@ -3,8 +3,8 @@
 
 use crate::model::{Lease, ShardId, WorkerId};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, LeaseStore, List, Listed,
-    LiveWorker, Membership, NewShard, Opened, OutcomeCounts, Quarantine, Renewed, ReplaceRuns,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Heartbeat, LeaseStore,
+    List, Listed, Membership, NewShard, Opened, OutcomeCounts, Quarantine, Renewed, ReplaceRuns,
     Replaced, ShardPosition, ShardStore, StoreAdmin, StoredShard, Tail, Tailed,
 };
 use crate::testing::sim::mutants::tail_by_run_count::TailByRunCount;
@@ -17,7 +17,7 @@ use futures_util::future::try_join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -206,21 +206,23 @@ impl ShardStore for SlowStore {
 
 #[async_trait(?Send)]
 impl LeaseStore for SlowStore {
-    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
-        leases
-            .iter()
-            .for_each(|lease| self.world.record_token(lease.token, self.control.number));
+    async fn acquire(
+        &self,
+        requests: &[Acquire],
+        length: Duration,
+    ) -> Result<Vec<Acquired>, Error> {
+        let leases = || requests.iter().map(|request| &request.lease);
+        leases().for_each(|lease| self.world.record_token(lease.token, self.control.number));
         if fault!(TailByRunCount) {
-            for lease in leases {
+            for lease in leases() {
                 self.tail_by_run_count
                     .begin(&self.store, &lease.shard)
                     .await?;
             }
         }
         let asked = Instant::now();
-        let acquired = self.slowly(self.store.acquire(leases, length)).await?;
-        for (lease, _) in leases
-            .iter()
+        let acquired = self.slowly(self.store.acquire(requests, length)).await?;
+        for (lease, _) in leases()
             .zip(&acquired)
             .filter(|(_, acquired)| matches!(acquired, Acquired::Granted { .. }))
         {
@@ -259,11 +261,14 @@ impl Membership for SlowStore {
         &self,
         worker: WorkerId,
         length: Duration,
-    ) -> Result<Vec<LiveWorker>, Error> {
-        let call = self.store.heartbeat_worker(worker, length);
-        let mut live = self.slowly(call).await?;
-        live.retain(|other| other.worker == worker || !fault!(AssignByOwnList));
-        Ok(live)
+        clusters: &BTreeSet<Box<str>>,
+    ) -> Result<Heartbeat, Error> {
+        let call = self.store.heartbeat_worker(worker, length, clusters);
+        let mut heartbeat = self.slowly(call).await?;
+        if let Heartbeat::Workers(live) = &mut heartbeat {
+            live.retain(|other| other.worker == worker || !fault!(AssignByOwnList));
+        }
+        Ok(heartbeat)
     }
 
     async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {

@@ -9,6 +9,7 @@ mod nats;
 mod rules_change;
 mod shutdown;
 mod single;
+mod truncation;
 mod two_clusters;
 
 use crate::testing::sim::world::{Arrival, World};

@@ -110,7 +110,7 @@ impl World {
     /// Creates a second installation: its own cluster with the same topics, but the same store and
     /// deployment name.
     pub(crate) fn with_same_store(&self, partitions: i32) -> Self {
-        let cluster = MemoryCluster::new(SimClock::new(self.0.start));
+        let cluster = MemoryCluster::with_id("second", SimClock::new(self.0.start));
         // The identity of a topic contains a number, which is different after another topic.
         cluster.create_topic("other", 1);
         let (store, store_clock) = (self.0.store.clone(), self.0.store_clock.clone());

@@ -1,7 +1,9 @@
 //! Cases for append: compare and append, all or nothing (I2).
 
 use super::fixture::{Fixture, cancel, due, key_of, listing, place, run_of, schedule};
-use crate::model::{Cursor, Offset, Partition, Progress, ShardId, Timestamp, Watermark};
+use crate::model::{
+    Cursor, Offset, Partition, Progress, ShardId, SourceIdentity, Timestamp, Watermark,
+};
 use crate::run::Run;
 use crate::store::{
     Advance, Append, AppendEpoch, Appended, IdChange, Lineage, NewShard, Replaced, due_by,
@@ -308,4 +310,18 @@ pub(super) async fn a_batch_may_have_more_changes_and_runs_than_a_lua_stack(t: &
     .await;
     assert_eq!(t.state().await.pending(), 0);
     assert_eq!(t.list_all().await, (Watermark(count + 1), vec![]));
+}
+
+pub(super) async fn an_append_from_another_source_is_for_an_unknown_shard(t: &Fixture<'_>) {
+    t.create_shard(3).await;
+    let before = t.state().await;
+    let append = Append {
+        identity: SourceIdentity("topic id 2".into()),
+        ..t.append_request(3, 5, &[&run_of("a", &[place(due(1, 0), 3)])], &[])
+    };
+    let appended = t.store().append(&[append]).await.unwrap();
+    assert_eq!(
+        (appended, t.state().await),
+        (vec![Appended::Unknown], before)
+    );
 }

@@ -7,9 +7,10 @@ use crate::model::{
 };
 use crate::run::{Run, RunName, RunSummary};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, AppendEpoch, Appended, Fetch, IdChange, IdChangeKind,
-    Lineage, List, Listed, NewShard, Opened, OutcomeCounts, Quarantine, Renewed, ReplaceRuns,
-    Replaced, RunEntry, ShardPosition, Store, StoreQuery, StoredShard, Tail, TailRun, Tailed,
+    Acquire, Acquired, Advance, Advanced, Append, AppendEpoch, Appended, Fetch, IdChange,
+    IdChangeKind, Lineage, List, Listed, NewShard, Opened, OutcomeCounts, Quarantine, Renewed,
+    ReplaceRuns, Replaced, RunEntry, ShardPosition, Store, StoreQuery, StoredShard, Tail, TailRun,
+    Tailed,
 };
 use bytes::Bytes;
 use std::time::Duration;
@@ -133,6 +134,7 @@ impl Fixture<'_> {
                 process: 1,
                 number: 1,
             },
+            identity: SourceIdentity("topic id 1".into()),
             from: Watermark(from),
             to: Watermark(to),
             runs: runs.iter().map(|&run| run.clone()).collect(),
@@ -218,11 +220,20 @@ impl Fixture<'_> {
     }
 
     pub(super) async fn acquire(&self, token: u128, length: Duration) -> Acquired {
-        self.store()
-            .acquire(&[self.lease(token)], length)
-            .await
-            .unwrap()
-            .remove(0)
+        self.acquire_for("topic id 1", token, length).await
+    }
+
+    /// Acquires the lease for a worker that reads this source.
+    pub(super) async fn acquire_for(
+        &self,
+        identity: &str,
+        token: u128,
+        length: Duration,
+    ) -> Acquired {
+        let (lease, identity) = (self.lease(token), SourceIdentity(identity.into()));
+        let request = Acquire { lease, identity };
+        let acquired = self.store().acquire(&[request], length).await;
+        acquired.unwrap().remove(0)
     }
 
     /// Acquires the lease. Returns the store's time.

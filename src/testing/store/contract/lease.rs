@@ -1,7 +1,8 @@
 //! Cases for leases (I5). A lease of length zero is expired.
 
 use super::fixture::{Fixture, HOUR};
-use crate::store::{Acquired, Advanced, Renewed};
+use crate::model::{Progress, SourceIdentity};
+use crate::store::{Acquired, Advanced, NewShard, Renewed};
 use std::time::Duration;
 
 pub(super) async fn a_free_lease_is_granted_to_one(t: &Fixture<'_>) {
@@ -72,4 +73,28 @@ pub(super) async fn a_release_frees_only_the_holders_own_lease(t: &Fixture<'_>) 
     assert_eq!(t.renew(1, HOUR).await, Renewed::Fenced);
     t.release(1).await;
     t.take_lease(2).await;
+}
+
+pub(super) async fn a_shard_of_another_cluster_is_not_taken(t: &Fixture<'_>) {
+    let identity = SourceIdentity("k1:t1".into());
+    let new = NewShard {
+        identity: identity.clone(),
+        ..t.new_shard(0, Progress::START)
+    };
+    t.open(new).await;
+    let other = Acquired::OtherCluster(identity);
+    for unrelated in ["k2:t2", "k2:-", "k2:"] {
+        assert_eq!(t.acquire_for(unrelated, 1, HOUR).await, other);
+    }
+    assert_eq!(t.renew(1, HOUR).await, Renewed::Fenced, "nothing was taken");
+    // A recreated topic, a restored cluster id, and ids that the broker or version 0.1.0 lacks.
+    for (related, token) in ["k1:t2", "k2:t1", "-:t2", "k1:-", "t2", "-"]
+        .iter()
+        .zip(1..)
+    {
+        let acquired = t.acquire_for(related, token, Duration::ZERO).await;
+        assert!(matches!(acquired, Acquired::Granted { .. }), "{related}");
+    }
+    t.take_lease(9).await;
+    assert_eq!(t.acquire_for("k2:t2", 1, HOUR).await, other, "held or not");
 }

@@ -3,15 +3,26 @@
 
 use super::fixture::{Fixture, HOUR};
 use crate::model::WorkerId;
+use crate::store::Heartbeat;
+use std::collections::BTreeSet;
 use std::time::Duration;
+
+async fn heartbeat(
+    t: &Fixture<'_>,
+    worker: WorkerId,
+    length: Duration,
+    clusters: &[&str],
+) -> Heartbeat {
+    let clusters = clusters.iter().map(|cluster| Box::from(*cluster)).collect();
+    let heartbeat = t.store().heartbeat_worker(worker, length, &clusters);
+    heartbeat.await.unwrap()
+}
 
 /// The live workers among these, by the reply to the first heartbeat.
 async fn alive(t: &Fixture<'_>, workers: &[WorkerId], length: Duration) -> Vec<WorkerId> {
-    let peers = t
-        .store()
-        .heartbeat_worker(workers[0], length)
-        .await
-        .unwrap();
+    let Heartbeat::Workers(peers) = heartbeat(t, workers[0], length, &[]).await else {
+        panic!("it names no cluster")
+    };
     assert!(peers.is_sorted_by_key(|peer| peer.worker), "{peers:?}");
     assert!(
         peers
@@ -58,4 +69,30 @@ pub(super) async fn workers_send_heartbeats_to_a_full_store(t: &Fixture<'_>) {
     assert_eq!(alive(t, &[WorkerId(40)], HOUR).await, [WorkerId(40)]);
     t.store().remove_worker(WorkerId(40)).await.unwrap();
     t.subject.set_full(false).await;
+}
+
+pub(super) async fn a_worker_that_shares_no_cluster_with_the_others_is_refused(t: &Fixture<'_>) {
+    let [a, b, c] = [50, 51, 52].map(WorkerId);
+    let is_refused = async |worker, clusters: &[&str], by: &[&str]| {
+        let by: BTreeSet<Box<str>> = by.iter().map(|cluster| Box::from(*cluster)).collect();
+        let heartbeat = heartbeat(t, worker, HOUR, clusters).await;
+        assert!(!by.is_empty() || matches!(heartbeat, Heartbeat::Workers(_)));
+        by.is_empty() || heartbeat == Heartbeat::OtherClusters(by)
+    };
+    assert!(is_refused(a, &["k1"], &[]).await);
+    assert!(is_refused(b, &["k2", "k3"], &["k1"]).await);
+    assert_eq!(alive(t, &[a, b], HOUR).await, [a], "it was not recorded");
+    // A heartbeat without clusters keeps nothing of earlier ones in mind.
+    assert!(is_refused(a, &["k1"], &[]).await);
+    assert!(is_refused(c, &["k1", "k2"], &[]).await);
+    assert!(is_refused(b, &["k2"], &[]).await, "it shares k2 with c");
+    assert!(is_refused(b, &["k4"], &["k1", "k2"]).await);
+    for worker in [a, c] {
+        t.store().remove_worker(worker).await.unwrap();
+    }
+    assert!(is_refused(b, &["k4"], &[]).await, "it is alone now");
+    t.store().remove_worker(b).await.unwrap();
+    heartbeat(t, a, Duration::ZERO, &["k1"]).await;
+    assert!(is_refused(b, &["k4"], &[]).await);
+    t.store().remove_worker(b).await.unwrap();
 }

@@ -61,7 +61,8 @@ cases! {
         requests_of_one_call_are_independent,
         positions_beyond_the_precision_of_a_double_are_exact,
         lowest_pending_is_the_least_offset_of_the_waiting_messages,
-        a_batch_may_have_more_changes_and_runs_than_a_lua_stack;
+        a_batch_may_have_more_changes_and_runs_than_a_lua_stack,
+        an_append_from_another_source_is_for_an_unknown_shard;
     ids:
         a_cancel_of_a_waiting_message_is_confirmed_once,
         a_cancel_without_a_waiting_message_is_counted_as_missed,
@@ -97,11 +98,13 @@ cases! {
         a_renewed_lease_stays_held,
         an_expired_lease_that_is_still_free_can_be_renewed,
         an_old_holder_is_fenced,
-        a_release_frees_only_the_holders_own_lease;
+        a_release_frees_only_the_holders_own_lease,
+        a_shard_of_another_cluster_is_not_taken;
     membership:
         a_heartbeat_returns_all_live_workers,
         a_worker_without_heartbeats_is_removed,
         removing_a_worker_keeps_the_other_workers,
+        a_worker_that_shares_no_cluster_with_the_others_is_refused,
         workers_send_heartbeats_to_a_full_store;
     advance:
         the_delivered_pair_never_moves_back,

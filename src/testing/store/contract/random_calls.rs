@@ -10,8 +10,9 @@ use crate::model::{
 };
 use crate::run::{Run, RunName};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, AppendEpoch, Fetch, IdChange, IdChangeKind, Lineage, List,
-    Listed, NewShard, OutcomeCounts, Quarantine, Renewed, ReplaceRuns, ShardStore, Store, Tail,
+    Acquire, Acquired, Advance, Advanced, Append, AppendEpoch, Fetch, Heartbeat, IdChange,
+    IdChangeKind, Lineage, List, Listed, NewShard, OutcomeCounts, Quarantine, Renewed, ReplaceRuns,
+    ShardStore, Store, Tail,
 };
 use crate::testing::store::memory::MemoryStore;
 use async_trait::async_trait;
@@ -19,6 +20,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -170,6 +172,13 @@ impl Sequence {
         crate::store::lease(&self.shard, LeaseToken(token.into()))
     }
 
+    fn acquire(&self, token: u8) -> Acquire {
+        Acquire {
+            lease: self.lease(token),
+            identity: SourceIdentity("id".into()),
+        }
+    }
+
     /// All sequences share the list of live workers, so each has its own workers.
     fn worker(&self, number: u8) -> WorkerId {
         WorkerId(self.shard.partition.index as u128 * 256 + u128::from(number))
@@ -208,6 +217,7 @@ impl Sequence {
         Append {
             shard: self.shard.clone(),
             epoch: reading,
+            identity: SourceIdentity("id".into()),
             from: Watermark(from),
             to: Watermark(to + gap),
             runs,
@@ -367,7 +377,7 @@ async fn holder_outcome(
 async fn lease_outcome(store: &dyn Store, call: &StoreCall, sequence: &Sequence) -> String {
     match call {
         StoreCall::Acquire { token, lasting } => match store
-            .acquire(&[sequence.lease(*token)], lease_length(*lasting))
+            .acquire(&[sequence.acquire(*token)], lease_length(*lasting))
             .await
             .unwrap()
             .remove(0)
@@ -388,10 +398,12 @@ async fn lease_outcome(store: &dyn Store, call: &StoreCall, sequence: &Sequence)
             format!("{:?}", store.release(&[sequence.lease(*token)]).await)
         }
         StoreCall::Enrol { worker, lasting } => {
-            let peers = store
-                .heartbeat_worker(sequence.worker(*worker), lease_length(*lasting))
-                .await
-                .unwrap();
+            let length = lease_length(*lasting);
+            let no_clusters = BTreeSet::new();
+            let heartbeat = store.heartbeat_worker(sequence.worker(*worker), length, &no_clusters);
+            let Heartbeat::Workers(peers) = heartbeat.await.unwrap() else {
+                panic!("it names no cluster")
+            };
             let own = peers
                 .iter()
                 .map(|peer| peer.worker)
@@ -521,6 +533,7 @@ async fn hidden_state(store: &dyn Store, sequence: &Sequence) -> String {
     let cancels = Append {
         shard,
         epoch: reading,
+        identity: SourceIdentity("id".into()),
         from: watermark,
         to,
         runs: Vec::new(),
@@ -531,7 +544,7 @@ async fn hidden_state(store: &dyn Store, sequence: &Sequence) -> String {
         store.release(&[sequence.lease(token)]).await.unwrap();
     }
     store
-        .acquire(&[sequence.lease(1)], lease_length(true))
+        .acquire(&[sequence.acquire(1)], lease_length(true))
         .await
         .unwrap();
     let claim = Some(claim((FAR - 1, u64::MAX, u64::MAX)));

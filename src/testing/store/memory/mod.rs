@@ -11,15 +11,15 @@ use crate::clock::Clock;
 use crate::model::{Cursor, Lease, LeaseToken, ShardId, WorkerId};
 use crate::store::rules::LiveWorkers;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Balance, Error, Fetch, LeaseStore, List, Listed,
-    LiveWorker, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
-    ShardPosition, ShardStore, StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, Balance, Error, Fetch, Heartbeat,
+    LeaseStore, List, Listed, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns,
+    Replaced, ShardPosition, ShardStore, StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
 use shard::MemoryShard;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -272,13 +272,18 @@ impl ShardStore for MemoryStore {
 
 #[async_trait(?Send)]
 impl LeaseStore for MemoryStore {
-    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
-        let answer = |lease: &Lease, shard: Option<&mut MemoryShard>| {
+    async fn acquire(
+        &self,
+        requests: &[Acquire],
+        length: Duration,
+    ) -> Result<Vec<Acquired>, Error> {
+        let answer = |request: &Acquire, shard: Option<&mut MemoryShard>| {
             shard.map_or(Acquired::Unknown, |shard| {
-                shard.acquire(lease.token, length, self.inner.clock.now())
+                shard.acquire(request, length, self.inner.clock.now())
             })
         };
-        self.answer_each(leases, |lease| &lease.shard, answer).await
+        self.answer_each(requests, |request| &request.lease.shard, answer)
+            .await
     }
 
     async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
@@ -308,13 +313,13 @@ impl Membership for MemoryStore {
         &self,
         worker: WorkerId,
         length: Duration,
-    ) -> Result<Vec<LiveWorker>, Error> {
+        clusters: &BTreeSet<Box<str>>,
+    ) -> Result<Heartbeat, Error> {
         self.yield_as_network().await?;
-        let alive =
-            self.inner
-                .workers
-                .borrow_mut()
-                .heartbeat(worker, length, self.inner.clock.now());
+        let now = self.inner.clock.now();
+        let mut workers = self.inner.workers.borrow_mut();
+        let alive = workers.heartbeat(worker, length, clusters, now);
+        drop(workers);
         self.yield_as_network().await?;
         Ok(alive)
     }
@@ -409,6 +414,7 @@ mod tests {
         Append {
             shard: shard(),
             epoch: AppendEpoch::default(),
+            identity: birth().identity,
             from: Watermark(from),
             to: Watermark(to),
             runs: vec![run_of(&format!("w{from}"), &[place(from)])],
@@ -540,12 +546,31 @@ mod tests {
                 assert_eq!(outcomes(store, 5).await == done, ahead, "{fault:?}");
             });
         }
+        for (fault, is_stored) in [
+            (None, false),
+            (Some(InjectedFault::AppendToOtherIdentity), true),
+        ] {
+            with_fault(fault, async |store| {
+                store.open(&[birth()]).await.unwrap();
+                let other = Append {
+                    identity: SourceIdentity("two".into()),
+                    ..append(0, 1)
+                };
+                let outcome = store.append(&[other]).await.unwrap().remove(0);
+                assert_eq!(outcome == done, is_stored, "{fault:?}");
+            });
+        }
         for (fault, wanted) in [(None, 5), (Some(InjectedFault::ClaimMovesBack), 3)] {
             with_fault(fault, async |store| {
                 store.open(&[birth()]).await.unwrap();
                 let lease = crate::store::lease(&shard(), LeaseToken(1));
+                let (lease, identity) = (lease.clone(), birth().identity);
+                let request = Acquire {
+                    lease: lease.clone(),
+                    identity,
+                };
                 store
-                    .acquire(std::slice::from_ref(&lease), Duration::from_secs(9))
+                    .acquire(&[request], Duration::from_secs(9))
                     .await
                     .unwrap();
                 for watermark in [5, 3] {

@@ -5,8 +5,8 @@ use crate::model::{Cursor, LeaseToken, Slice, Timestamp};
 use crate::run::{Run, RunName};
 use crate::store::rules::{LeaseHolder, ShardCounts, ShardMeta, ShardTail};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, List, Listed, NewShard, Renewed, ReplaceRuns,
-    Replaced, RunEntry, ShardPosition, StoredShard, Tail, Tailed,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, List, Listed, NewShard, Renewed,
+    ReplaceRuns, Replaced, RunEntry, ShardPosition, StoredShard, Tail, Tailed,
 };
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,6 +58,9 @@ impl MemoryShard {
     }
 
     pub(super) fn append(&mut self, append: &Append) -> Appended {
+        if !self.positions.is_of_source(append) {
+            return Appended::Unknown;
+        }
         let watermark = self.positions.watermark;
         let ignores_i2 =
             fault!(AppendWithoutCompare) || (fault!(AppendAcceptsGap) && append.from >= watermark);
@@ -80,11 +83,14 @@ impl MemoryShard {
 
     pub(super) fn acquire(
         &mut self,
-        token: LeaseToken,
+        request: &Acquire,
         length: Duration,
         now: Timestamp,
     ) -> Acquired {
-        if self.lease.acquire(token, length, now) {
+        if !self.positions.identity.may_share_cluster(&request.identity) {
+            return Acquired::OtherCluster(self.positions.identity.clone());
+        }
+        if self.lease.acquire(request.lease.token, length, now) {
             Acquired::Granted {
                 state: self.state(),
                 now,

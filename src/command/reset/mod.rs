@@ -1,42 +1,43 @@
-//! `postdate reset`: erases the stored state of a topic that was deleted and created again.
+//! `postdate reset`: moves the position of a source topic, for example after the topic was deleted
+//! and created again, and erases its stored state.
 //!
 //! New messages reuse the ids of old ones. If a target drops duplicates by id, as a stream of NATS
 //! does, the command waits until its duplicate window has passed.
 
+mod steps;
+
+pub(crate) use steps::StartPoint;
+#[cfg(test)]
+pub(crate) use steps::test_support;
+
 use super::page::print;
 use super::run;
+use crate::broker::GroupAdmin;
 use crate::cli::ResetArgs;
 use crate::clock::{Clock as _, WallClock};
 use crate::config::{Config, Route};
 use crate::health::Health;
+use crate::limit::STORE_RESPONSE_TIMEOUT;
 use crate::model::{Partition, ShardId, Timestamp};
-use crate::role::{Cluster, StoreFactory, catalog};
+use crate::role::{Cluster, StoreFactory, group_admin, groups};
 use anyhow::{Context, Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};
+use steps::{Groups, apply, ensure_stopped, start_offsets};
 
-/// Erases the stored shards of a topic, so that the service reads the new topic from its start.
+/// Moves the position of a topic, so that the service reads it from there.
 pub(crate) fn reset(config: &Config, reset: &ResetArgs) -> Result<()> {
     run(async {
-        let store = StoreFactory::open(config, WallClock)?.connect().await;
+        let store = StoreFactory::open(config, WallClock)?
+            .connect(STORE_RESPONSE_TIMEOUT)
+            .await;
         let store = store.context("store.redis")?;
-        let topic = &reset.topic;
-        let partitions = match reset.partition {
-            // The recreated topic may have fewer partitions, so accept a partition that does not
-            // exist.
-            Some(index) => vec![Partition::new(topic.as_str(), index)],
-            None => {
-                let mut catalog = catalog(config, &reset.route, Health::new().register("reset"))?;
-                catalog.partitions(std::slice::from_ref(topic)).await?
-            }
-        };
-        ensure!(
-            !partitions.is_empty(),
-            "the topic {topic} does not exist: create it first"
-        );
-        let shard = |partition| ShardId::new(reset.route.as_str(), partition);
-        let shards: Vec<_> = partitions.into_iter().map(shard).collect();
+        ensure_stopped(&*store, rand::random()).await?;
+        let mut source = group_admin(config, &reset.route, Health::new().register("reset"))?;
+        let (shards, gone) = shards(&mut *source, reset).await?;
+        let starts = start_offsets(&mut *source, &shards, reset.from).await?;
+        let all = [&shards[..], &gone].concat();
         let mut waiting = Vec::new();
-        for (shard, state) in shards.iter().zip(store.state(&shards).await?) {
+        for (shard, state) in all.iter().zip(store.state(&all).await?) {
             let pending = state.map_or(0, |state| state.pending() + state.quarantined);
             waiting.extend((pending > 0).then(|| format!("{shard}: {pending}")));
         }
@@ -49,14 +50,57 @@ pub(crate) fn reset(config: &Config, reset: &ResetArgs) -> Result<()> {
         let windows = windows.context(
             "nothing was erased: cannot read the duplicate windows of the target streams",
         )?;
-        store.erase(&shards).await?;
-        let count = shards.len();
+        let (source_group, markers) = groups(config, &reset.route);
+        let groups = Groups {
+            source: source_group,
+            markers,
+        };
+        let done = apply(&*store, &mut *source, &groups, (&shards, &starts), &gone).await;
+        done.context("run the same command again")?;
+        let topic = &reset.topic;
         print(&format!(
-            "{topic}: erased the stored state of {count} partitions.\n"
+            "{topic}: erased the stored state of {} partitions.\n",
+            all.len()
         ))?;
         wait_for_windows(&windows, reset.no_wait).await?;
-        print("Start the service: it reads them from the first retained records.\n")
+        print("Start the service: it reads from\n")?;
+        for (shard, (_, offset)) in shards.iter().zip(&starts) {
+            print(&format!("  {} offset {offset}\n", shard.partition))?;
+        }
+        Ok(())
     })
+}
+
+/// The shards of the partitions to reset, and those of partitions that do not exist: a recreated
+/// topic may have fewer.
+async fn shards(
+    source: &mut dyn GroupAdmin,
+    reset: &ResetArgs,
+) -> Result<(Vec<ShardId>, Vec<ShardId>)> {
+    let found = source
+        .partitions(std::slice::from_ref(&reset.topic))
+        .await?;
+    let found = found.into_iter().map(|(partition, _)| partition);
+    let shard = |partition| ShardId::new(reset.route.as_str(), partition);
+    let mut existing: Vec<_> = found.map(shard).collect();
+    let mut gone = Vec::new();
+    if let Some(index) = reset.partition {
+        existing.retain(|shard| shard.partition.index == index);
+        if existing.is_empty() {
+            gone.push(shard(Partition::new(reset.topic.as_str(), index)));
+        }
+    }
+    ensure!(
+        !existing.is_empty() || !gone.is_empty(),
+        "the topic {} does not exist: create it first",
+        reset.topic
+    );
+    let is_offset = matches!(reset.from, StartPoint::Offset(_));
+    ensure!(
+        !is_offset || existing.len() == 1,
+        "nothing was changed: an offset is for one partition, so give --partition too"
+    );
+    Ok((existing, gone))
 }
 
 /// The duplicate windows of all streams that take the route's messages or dead letters: names, and
