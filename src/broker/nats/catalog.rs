@@ -106,6 +106,6 @@ impl GroupAdmin for NatsCatalog {
                 "the group {group} has members: stop all processes of the deployment"
             )));
         }
-        self.bucket.commit(group, commits).await
+        self.bucket.commit_unused(group, commits).await
     }
 }

@@ -2,9 +2,10 @@
 //! contract topic is a stream of its own, which a plain client creates.
 
 use super::{Cluster, Login, NatsCatalog, NatsSource, NatsTarget, SourceOptions};
-use crate::broker::{GroupAdmin, Source, Target, TransactionalProducers};
+use crate::broker::{Event, GroupAdmin, OffsetCommit, Source, Target, TransactionalProducers};
 use crate::clock::{Clock as _, WallClock};
 use crate::health::{Health, HealthPart};
+use crate::limit::NATS_GROUP_MEMBER_TIMEOUT;
 use crate::model::{Offset, Partition, source_topic, split_source_topic};
 use crate::testing::broker::contract::{self, BrokerUnderTest};
 use async_nats::jetstream::{self, Context, stream};
@@ -14,7 +15,66 @@ use std::collections::BTreeMap;
 
 /// Runs the contract on the server at `url`. Other data on the server is not touched.
 pub async fn nats_contract(url: &str) {
-    contract::run_shared(&NatsUnderTest::new(url, None)).await;
+    let broker = NatsUnderTest::new(url, None);
+    a_frozen_member_does_not_overwrite_the_commit_of_the_next_owner(&broker).await;
+    contract::run_shared(&broker).await;
+}
+
+async fn a_frozen_member_does_not_overwrite_the_commit_of_the_next_owner(broker: &NatsUnderTest) {
+    let topic = format!("{}-frozen", broker.run_id);
+    broker.create_topic(&topic, 1, None).await;
+    let (topics, partition) = (broker.source_topics(&topic, 1), broker.partition(&topic, 0));
+    let commit = |metadata: &str| {
+        [OffsetCommit {
+            partition: partition.clone(),
+            offset: Offset(1),
+            metadata: metadata.to_owned(),
+        }]
+    };
+    let mut first = broker.source("frozen", &topics);
+    wait_for_event(
+        &mut *first,
+        |event| matches!(event, Event::Assigned(gained) if !gained.is_empty()),
+    )
+    .await;
+    first
+        .commit(&commit("first"))
+        .await
+        .expect("it is the owner");
+    // The first source is not polled from now on, so it sends no heartbeats.
+    let mut second = broker.source("frozen", &topics);
+    wait_for_event(
+        &mut *second,
+        |event| matches!(event, Event::Assigned(gained) if !gained.is_empty()),
+    )
+    .await;
+    second
+        .commit(&commit("second"))
+        .await
+        .expect("it is the owner");
+    let late = first.commit(&commit("late")).await;
+    assert!(late.is_err(), "the first source is not the owner any more");
+    wait_for_event(&mut *first, |event| matches!(event, Event::Revoked(_))).await;
+    let partitions = [partition.clone()];
+    let found = second
+        .committed_metadata(&partitions)
+        .await
+        .expect("an answer");
+    assert_eq!(found, [Some("second".to_owned())]);
+    second
+        .commit(&commit("third"))
+        .await
+        .expect("it is the owner");
+    first.close().await;
+    second.close().await;
+}
+
+async fn wait_for_event(source: &mut dyn Source, is_wanted: impl Fn(&Event) -> bool) {
+    let limit = 4 * NATS_GROUP_MEMBER_TIMEOUT;
+    let wanted = async { while !is_wanted(&source.next_event().await.expect("no error")) {} };
+    tokio::time::timeout(limit, wanted)
+        .await
+        .expect("the event arrives");
 }
 
 /// Runs the contract's outage tests. `outage` stops the server and restarts it with its data.

@@ -12,10 +12,12 @@ use super::connection::Connection;
 use super::stream_info;
 use crate::broker::{Error, OffsetCommit};
 use crate::model::Partition;
+use async_nats::jetstream::context::{GetStreamError, GetStreamErrorKind, KeyValueError};
 use async_nats::jetstream::kv::{Config, Store, UpdateErrorKind};
 use bytes::Bytes;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error as _;
 use std::fmt::Write as _;
 use std::rc::Rc;
 
@@ -23,9 +25,19 @@ use std::rc::Rc;
 pub(crate) struct KvBucket {
     connection: Rc<Connection>,
     pub(crate) name: String,
-    /// The commits of this process by key. They are restored in a recreated bucket, because the
-    /// caller commits only changes.
-    commits: RefCell<BTreeMap<String, String>>,
+    /// The commit keys of the partitions that this process owns.
+    owned: RefCell<BTreeMap<String, OwnedKey>>,
+}
+
+/// A commit is written only over a known revision. So a process that was frozen cannot overwrite
+/// the commit of the partition's next owner.
+#[derive(Clone, Default)]
+struct OwnedKey {
+    /// The revision that the next commit replaces; 0: the key does not exist. `None`: not known.
+    revision: Option<u64>,
+    /// The last commit of this process. It is restored in a recreated bucket, because the caller
+    /// commits only changes.
+    metadata: Option<String>,
 }
 
 impl KvBucket {
@@ -33,7 +45,7 @@ impl KvBucket {
         Self {
             name: bucket_name(&connection.cluster.deployment),
             connection,
-            commits: RefCell::default(),
+            owned: RefCell::default(),
         }
     }
 
@@ -41,8 +53,9 @@ impl KvBucket {
     /// supports, and restores the commits. For more replicas, create it before the first start.
     pub(super) async fn open(&self) -> Result<Store, Error> {
         let context = self.connection.context().await?;
-        if let Ok(store) = context.get_key_value(&self.name).await {
-            return Ok(store);
+        match context.get_key_value(&self.name).await {
+            Err(error) if is_missing(&error) => {}
+            found => return self.checked(found),
         }
         let config = Config {
             bucket: self.name.clone(),
@@ -50,7 +63,7 @@ impl KvBucket {
             description: "commits and group members of Postdate".to_owned(),
             ..Config::default()
         };
-        // If the bucket exists, this changes nothing.
+        // If another process has created the bucket meanwhile, this changes nothing.
         let store = self.checked(context.create_key_value(config).await)?;
         self.restore_commits(&store).await?;
         Ok(store)
@@ -81,13 +94,32 @@ impl KvBucket {
         }
     }
 
-    /// Writes the commits of this process again, which the bucket may have lost.
+    /// Writes the commits of this process again that the bucket lost. An existing key stays: it may
+    /// be newer.
     pub(super) async fn restore_commits(&self, store: &Store) -> Result<(), Error> {
-        let commits = self.commits.borrow().clone();
-        for (key, metadata) in commits {
-            self.checked(store.put(key, metadata.into()).await)?;
+        let owned = self.owned.borrow().clone();
+        for (key, OwnedKey { metadata, .. }) in owned {
+            if let Some(metadata) = metadata {
+                let revision = self.replace(store, &key, &metadata, 0).await?;
+                self.owned.borrow_mut().entry(key).or_default().revision = revision;
+            }
         }
         Ok(())
+    }
+
+    /// Writes a key that has this revision, and returns the new one. `None`: it has another one.
+    async fn replace(
+        &self,
+        store: &Store,
+        key: &str,
+        metadata: &str,
+        revision: u64,
+    ) -> Result<Option<u64>, Error> {
+        let value = Bytes::copy_from_slice(metadata.as_bytes());
+        match store.update(key, value, revision).await {
+            Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(None),
+            updated => self.checked(updated).map(Some),
+        }
     }
 
     pub(super) fn checked<T>(&self, result: Result<T, impl std::error::Error>) -> Result<T, Error> {
@@ -110,22 +142,99 @@ impl KvBucket {
         Ok(found)
     }
 
+    /// Commits for owned partitions. If another process has written a key, its commit fails until
+    /// the next heartbeat has confirmed the owner.
     pub(super) async fn commit(&self, group: &str, commits: &[OffsetCommit]) -> Result<(), Error> {
         let store = self.open().await?;
-        for commit in commits {
-            let key = commit_key(group, &commit.partition);
-            let metadata = commit.metadata.clone();
-            self.checked(store.put(&key, metadata.clone().into()).await)?;
-            self.commits.borrow_mut().insert(key, metadata);
+        let mut refused = None;
+        for OffsetCommit {
+            partition,
+            metadata,
+            ..
+        } in commits
+        {
+            let key = commit_key(group, partition);
+            let known = self.owned.borrow().get(&key).and_then(|it| it.revision);
+            let written = match known {
+                Some(revision) => self.replace(&store, &key, metadata, revision).await?,
+                None => None,
+            };
+            if written.is_none() {
+                refused = Some(partition);
+            }
+            if let Some(owned) = self.owned.borrow_mut().get_mut(&key) {
+                owned.revision = written;
+                if written.is_some() {
+                    owned.metadata = Some(metadata.clone());
+                }
+            }
         }
-        Ok(())
+        match refused {
+            None => Ok(()),
+            Some(partition) => Err(Error::Rejected(format!(
+                "another process may own {partition}: it is committed after the next heartbeat"
+            ))),
+        }
     }
 
-    /// Forgets a commit, because another process commits for the partition from now on.
-    pub(super) fn forget_commit(&self, group: &str, partition: &Partition) {
-        let key = commit_key(group, partition);
-        self.commits.borrow_mut().remove(&key);
+    /// Commits for a group that no process uses.
+    pub(super) async fn commit_unused(
+        &self,
+        group: &str,
+        commits: &[OffsetCommit],
+    ) -> Result<(), Error> {
+        let store = self.open().await?;
+        let partitions = commits.iter().map(|commit| commit.partition.clone());
+        let partitions = partitions.collect();
+        let revisions = self.unknown_revisions(&store, group, &partitions).await?;
+        self.set_owned(group, &partitions, revisions);
+        self.commit(group, commits).await
     }
+
+    /// The revisions of the commits of these partitions whose revision is not known. A caller that
+    /// reads them and then becomes the owner may replace them: a later owner's commit is newer.
+    pub(super) async fn unknown_revisions(
+        &self,
+        store: &Store,
+        group: &str,
+        partitions: &BTreeSet<Partition>,
+    ) -> Result<Vec<(String, u64)>, Error> {
+        let mut revisions = Vec::new();
+        for partition in partitions {
+            let key = commit_key(group, partition);
+            let known = self.owned.borrow().get(&key).and_then(|it| it.revision);
+            if known.is_none() {
+                let entry = self.checked(store.entry(key.as_str()).await)?;
+                revisions.push((key, entry.map_or(0, |entry| entry.revision)));
+            }
+        }
+        Ok(revisions)
+    }
+
+    /// Notes which partitions this process owns, and the revisions that it read before.
+    pub(super) fn set_owned(
+        &self,
+        group: &str,
+        partitions: &BTreeSet<Partition>,
+        revisions: Vec<(String, u64)>,
+    ) {
+        let keys = partitions.iter().map(|it| commit_key(group, it));
+        let keys: BTreeSet<String> = keys.collect();
+        let mut owned = self.owned.borrow_mut();
+        owned.retain(|key, _| keys.contains(key));
+        for (key, revision) in revisions {
+            owned.entry(key).or_default().revision = Some(revision);
+        }
+    }
+}
+
+/// Returns whether the server answered that the bucket does not exist.
+fn is_missing(error: &KeyValueError) -> bool {
+    let source = error.source();
+    let source = source.and_then(|source| source.downcast_ref::<GetStreamError>());
+    source.is_some_and(|error| {
+        matches!(error.kind(), GetStreamErrorKind::JetStream(answer) if answer.code() == 404)
+    })
 }
 
 pub(crate) fn bucket_name(deployment: &str) -> String {

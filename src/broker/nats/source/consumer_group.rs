@@ -21,6 +21,7 @@ use crate::limit::{
 };
 use crate::model::{Partition, split_source_topic};
 use async_nats::jetstream::kv::{CreateErrorKind, Store, UpdateErrorKind};
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -48,6 +49,8 @@ pub(super) struct Rebalance {
     pub(super) errors: Vec<Error>,
     /// Why a stream is not read now.
     pub(super) problem: Option<String>,
+    /// Partitions whose stream did not answer. Only their owners keep them.
+    pub(super) unanswered: BTreeSet<Partition>,
 }
 
 /// The value of the key. It is stored as JSON.
@@ -75,7 +78,7 @@ impl GroupMember {
     /// Sends a heartbeat, takes free partitions, and releases those that another member should own.
     pub(super) async fn rebalance(&mut self) -> Result<Rebalance, Error> {
         let mut result = Rebalance::default();
-        let partitions = self.readable_partitions(&mut result).await?;
+        let partitions = self.readable_partitions(&mut result).await;
         let store = self.bucket.open().await?;
         for _ in 0..NATS_GROUP_WRITE_ATTEMPTS_MAX {
             let (mut state, revision) = self.load(&store).await?;
@@ -84,8 +87,12 @@ impl GroupMember {
                 self.bucket.restore_commits(&store).await?;
             }
             self.track_members(&state);
-            let owned = self.assign(&mut state, &partitions);
+            let owned = self.assign(&mut state, &partitions, &result.unanswered);
+            let group = &self.options.group;
+            let revisions = self.bucket.unknown_revisions(&store, group, &owned);
+            let revisions = revisions.await?;
             if self.compare_and_set(&store, &state, revision).await? {
+                self.bucket.set_owned(group, &owned, revisions);
                 result.assigned = owned.difference(&self.owned).cloned().collect();
                 result.revoked = self.owned.difference(&owned).cloned().collect();
                 self.owned = owned;
@@ -114,21 +121,31 @@ impl GroupMember {
         Ok(())
     }
 
-    /// The partitions whose streams exist and can be sources.
-    async fn readable_partitions(
-        &mut self,
-        result: &mut Rebalance,
-    ) -> Result<Vec<Partition>, Error> {
+    /// The partitions whose streams exist and can be sources, or did not answer.
+    async fn readable_partitions(&mut self, result: &mut Rebalance) -> Vec<Partition> {
+        let (connection, options) = (&*self.connection, &self.options);
+        let topics = options.topics.iter();
+        let streams = topics.filter_map(|topic| Some((topic, split_source_topic(topic)?.0)));
+        // Concurrently: a heartbeat must not wait for one silent stream after the other.
+        let infos = streams.map(|(topic, stream)| async move {
+            let info = stream_info::fetch(connection, stream).await;
+            (topic, stream, info)
+        });
         let mut found = Vec::new();
-        for topic in &self.options.topics {
-            let Some((stream, _)) = split_source_topic(topic) else {
-                continue;
-            };
-            let problem = match stream_info::fetch(&self.connection, stream).await? {
-                None => Some(format!("the stream {stream} of `{topic}` does not exist")),
-                Some(info) => {
+        for (topic, stream, info) in join_all(infos).await {
+            let partition = Partition::new(topic.as_str(), 0);
+            let problem = match info {
+                Err(error) => {
+                    let problem = format!("{partition} cannot be checked: {error}");
+                    result.problem.get_or_insert(problem);
+                    result.unanswered.insert(partition.clone());
+                    found.push(partition);
+                    continue;
+                }
+                Ok(None) => Some(format!("the stream {stream} of `{topic}` does not exist")),
+                Ok(Some(info)) => {
                     let conflict = info.schedule_conflict();
-                    let conflict = conflict.filter(|_| self.options.reads_schedules);
+                    let conflict = conflict.filter(|_| options.reads_schedules);
                     info.unusable_reason().or(conflict)
                 }
             };
@@ -141,10 +158,10 @@ impl GroupMember {
                 continue;
             }
             self.reported_streams.remove(stream);
-            found.push(Partition::new(topic.as_str(), 0));
+            found.push(partition);
         }
         found.sort();
-        Ok(found)
+        found
     }
 
     /// The state of the group and the revision of its key. `None`: the key does not exist.
@@ -191,7 +208,12 @@ impl GroupMember {
     }
 
     /// Updates the state for this member's heartbeat. Returns the partitions that it owns then.
-    fn assign(&mut self, state: &mut GroupState, partitions: &[Partition]) -> BTreeSet<Partition> {
+    fn assign(
+        &mut self,
+        state: &mut GroupState,
+        partitions: &[Partition],
+        unanswered: &BTreeSet<Partition>,
+    ) -> BTreeSet<Partition> {
         let GroupState { members, owners } = state;
         // A member that returns starts at counter 1, which may equal the counter seen last. So a
         // removed member is forgotten.
@@ -211,7 +233,9 @@ impl GroupMember {
                 Some(owner) if owner != self.options.member => {
                     owners.insert(name, owner);
                 }
-                _ if *next == self.options.member => {
+                _ if *next == self.options.member
+                    && (self.owned.contains(partition) || !unanswered.contains(partition)) =>
+                {
                     owners.insert(name, self.options.member.clone());
                     owned.insert(partition.clone());
                 }
@@ -283,9 +307,34 @@ mod tests {
 
     /// One step of a member, without a server. Returns how many partitions it owns.
     fn step(member: &mut GroupMember, state: &mut GroupState, partitions: &[Partition]) -> usize {
+        step_without(member, state, partitions, &[])
+    }
+
+    /// A step in which the streams of some partitions do not answer.
+    fn step_without(
+        member: &mut GroupMember,
+        state: &mut GroupState,
+        partitions: &[Partition],
+        silent: &[Partition],
+    ) -> usize {
+        let unanswered = silent.iter().cloned().collect();
         member.track_members(state);
-        member.owned = member.assign(state, partitions);
+        member.owned = member.assign(state, partitions, &unanswered);
         member.owned.len()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_partition_of_a_silent_stream_stays_with_its_owner_and_is_not_taken() {
+        let (mut one, mut two) = (member("a"), member("b"));
+        let (mut state, all) = (GroupState::default(), partitions(3));
+        let silent = &all[..1];
+        assert_eq!(step_without(&mut one, &mut state, &all, silent), 2);
+        assert_eq!(step(&mut one, &mut state, &all), 3);
+        assert_eq!(step_without(&mut one, &mut state, &all, silent), 3);
+        assert_eq!(step_without(&mut two, &mut state, &all, silent), 0);
+        assert_eq!(step_without(&mut one, &mut state, &all, silent), 2);
+        assert!(one.owned.contains(&all[0]), "its owner keeps it");
+        assert_eq!(step(&mut two, &mut state, &all), 1, "the others move");
     }
 
     #[tokio::test(start_paused = true)]

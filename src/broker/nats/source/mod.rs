@@ -120,7 +120,6 @@ impl NatsSource {
         self.events.extend(errors.into_iter().map(Err));
         for partition in &revoked {
             self.stop(partition);
-            self.bucket.forget_commit(&self.group, partition);
             self.owned.remove(partition);
         }
         let has_revoked = !revoked.is_empty();
