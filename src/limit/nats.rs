@@ -18,8 +18,11 @@ pub(crate) const NATS_GROUP_MEMBER_TIMEOUT: Duration = Duration::from_secs(8);
 pub(crate) const NATS_SOURCE_FAILURE_GRACE: Duration = Duration::from_secs(4);
 /// Attempts of one write to the group's record, which other members write too.
 pub(crate) const NATS_GROUP_WRITE_ATTEMPTS_MAX: usize = 20;
-/// Messages that a consumer has in flight to a reader: they and one batch are a partition's memory.
+/// Messages of one fetch of a reader. The next fetch begins when half of them have arrived.
 pub(crate) const NATS_FETCH_MESSAGES_MAX: usize = 512;
+/// Bytes of one fetch, and one message more. One and a half fetches and one batch are the memory of a
+/// partition.
+pub(crate) const NATS_FETCH_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Messages of a batch that is read, and delivery reports or new records that a publisher handles in
 /// one turn.
 pub(crate) const NATS_MESSAGES_PER_TURN_MAX: usize = 1_024;

@@ -13,36 +13,26 @@ impl Inspector for NatsCatalog {
     async fn inspect(&mut self, uses: &[TopicUse]) -> Result<Vec<Finding>, Error> {
         let reachable = "JetStream answers; the login is accepted";
         let mut findings = vec![Finding::ok("reachable", reachable)];
-        let is_source = |used: &&TopicUse| used.role == TopicRole::Source;
+        let mut errors = Vec::new();
         for used in uses {
-            let name = &used.topic;
-            match split_source_topic(name).filter(|_| is_source(&used)) {
-                Some((stream, filter)) => {
-                    let is_of_stream = |used: &&TopicUse| {
-                        split_source_topic(&used.topic).is_some_and(|(of, _)| of == stream)
-                    };
-                    let readers = uses.iter().filter(is_source).filter(is_of_stream);
-                    let readers = readers.map(|used| used.routes.len()).sum();
-                    let found = self.stream(stream).await?;
-                    findings.extend(judge_source(used, filter, found.as_ref()));
-                    findings.extend(
-                        found
-                            .as_ref()
-                            .and_then(|found| judge_schedules(used, found)),
-                    );
-                    findings.extend(found.and_then(|found| judge_consumers(used, readers, &found)));
-                }
-                None if is_template(name) => {
-                    let found = "depends on the subject of each message, so it is not checked";
-                    findings.push(Finding::ok(name, format!("{}: {found}", used.text())));
-                }
-                None => {
-                    let found = self.streams_for_subject(name).await?;
-                    findings.push(judge_target(used, found.first()));
+            match self.inspect_use(used, uses).await {
+                Ok(found) => findings.extend(found),
+                Err(error) => {
+                    let found = format!("{} cannot be described: {error}", used.text());
+                    let fix = "check the leader of the stream, and the permissions of this client";
+                    findings.push(Finding::fail(&used.topic, found, fix));
+                    errors.push(error);
                 }
             }
         }
-        if uses.iter().any(|used| is_source(&used)) {
+        let asked = uses.iter().filter(|used| !depends_on_message(used)).count();
+        // If no request was answered, the cluster is at fault, and not a stream.
+        if errors.len() == asked
+            && let Some(error) = errors.pop()
+        {
+            return Err(error);
+        }
+        if uses.iter().any(is_source) {
             let access = self.bucket.check_access().await;
             findings.push(judge_bucket(self.bucket.name.clone(), access));
         }
@@ -86,6 +76,44 @@ impl Inspector for NatsCatalog {
         }
         Ok(windows)
     }
+}
+
+impl NatsCatalog {
+    async fn inspect_use(&self, used: &TopicUse, uses: &[TopicUse]) -> Result<Vec<Finding>, Error> {
+        let name = &used.topic;
+        if depends_on_message(used) {
+            let found = "depends on the subject of each message, so it is not checked";
+            let found = format!("{}: {found}", used.text());
+            return Ok(vec![Finding::ok(name, found)]);
+        }
+        let Some((stream, filter)) = split_source_topic(name).filter(|_| is_source(used)) else {
+            let found = self.streams_for_subject(name).await?;
+            return Ok(vec![judge_target(used, found.first())]);
+        };
+        let found = self.stream(stream).await?;
+        let mut findings = judge_source(used, filter, found.as_ref());
+        if let Some(found) = &found {
+            let is_of_stream =
+                |used: &&TopicUse| split_source_topic(&used.topic).is_some_and(|it| it.0 == stream);
+            let readers = uses
+                .iter()
+                .filter(|used| is_source(used))
+                .filter(is_of_stream);
+            let readers = readers.map(|used| used.routes.len()).sum();
+            findings.extend(judge_schedules(used, found));
+            findings.extend(judge_consumers(used, readers, found));
+        }
+        Ok(findings)
+    }
+}
+
+fn is_source(used: &TopicUse) -> bool {
+    used.role == TopicRole::Source
+}
+
+/// Returns whether each message names the subject of the target.
+fn depends_on_message(used: &TopicUse) -> bool {
+    !is_source(used) && is_template(&used.topic)
 }
 
 /// The filter that covers every subject that a target template can expand to.

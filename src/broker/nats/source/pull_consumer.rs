@@ -3,7 +3,7 @@
 use crate::broker::Error;
 use crate::broker::nats::connection::{Connection, error_chain};
 use crate::broker::nats::stream_info;
-use crate::limit::{NATS_FETCH_MESSAGES_MAX, NATS_STREAM_CHECK_INTERVAL};
+use crate::limit::{NATS_FETCH_BYTES_MAX, NATS_FETCH_MESSAGES_MAX, NATS_STREAM_CHECK_INTERVAL};
 use crate::model::Timestamp;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::stream::ConsumerErrorKind;
@@ -59,9 +59,13 @@ impl PullConsumer {
             Ok(allowed) if allowed > 0 => allowed.min(NATS_FETCH_MESSAGES_MAX),
             _ => NATS_FETCH_MESSAGES_MAX,
         };
+        // A message above the byte limit would stop the consumer silently. The server accepts none
+        // above `max_payload`.
+        let message_max = context.client().max_payload();
         let messages = consumer
             .stream()
             .max_messages_per_batch(fetch_max)
+            .max_bytes_per_batch(NATS_FETCH_BYTES_MAX + message_max)
             .heartbeat(NATS_STREAM_CHECK_INTERVAL)
             .messages()
             .await
@@ -101,7 +105,7 @@ impl PullConsumer {
 }
 
 /// Settings that respect every limit of the stream, the account and the server, except their maximum
-/// number of consumers. There is no byte limit: a larger message would stop the consumer silently.
+/// number of consumers.
 fn config(filter: &str, from: u64) -> pull::Config {
     pull::Config {
         description: Some("postdate".to_owned()),

@@ -88,7 +88,9 @@ impl Publisher {
                 Ok(runtime) => runtime,
                 Err(error) => {
                     let reason = format!("nats.{}: no runtime: {error}", self.cluster.name);
-                    return self.part.set_not_ready(reason);
+                    self.part.set_not_ready(reason);
+                    std::thread::park_timeout(NATS_RECONNECT_DELAY_MAX);
+                    continue;
                 }
             };
             runtime.block_on(stop.run_until_cancelled(self.run_connection()));
@@ -215,7 +217,8 @@ impl Publisher {
         ConnectionEnd::Lost(format!("nats.{} {reason}", self.cluster.name))
     }
 
-    /// Publishes the records again that got "no responders" although a stream has their subject.
+    /// Fails all records that are too old, and publishes those again that got "no responders"
+    /// although a stream has their subject.
     async fn retry_blocked(&mut self, connection: &PublishConnection) -> Result<(), ConnectionEnd> {
         self.fail_expired();
         for number in self.no_responders.take_due(Instant::now()) {
