@@ -27,8 +27,12 @@ pub(crate) trait Source {
     /// does not call this, the client stops fetching.
     async fn next_event(&mut self) -> Result<Event, Error>;
 
-    /// Asks the broker for the identity and the retained range of partitions.
-    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error>;
+    /// Asks the broker for the identity and the retained range of each partition. A partition that
+    /// cannot be described, for example without a leader, has its own error.
+    async fn describe(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Result<PartitionInfo, Error>>, Error>;
 
     /// The metadata of the group's last commit of each partition; `None`: no commit.
     async fn committed_metadata(
@@ -78,6 +82,13 @@ pub(crate) enum Event {
         epoch: u64,
         from: Offset,
         count: u64,
+    },
+    /// The partition cannot be read now. The source tries again at the same position.
+    Unreadable {
+        partition: Partition,
+        epoch: u64,
+        /// Names the partition.
+        reason: String,
     },
     /// The position is not between the first offset and the end, or the topic was recreated.
     OutOfRange {
@@ -216,7 +227,7 @@ pub(crate) trait Catalog {
 /// Moves the position of a group that has no members, for `postdate reset`.
 #[async_trait(?Send)]
 pub(crate) trait GroupAdmin: Catalog {
-    /// Like [`Source::describe`].
+    /// Like [`Source::describe`]. Fails if one partition cannot be described.
     async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error>;
 
     /// The offset of the first record of each partition that is not older than `time`, by the

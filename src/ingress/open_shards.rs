@@ -5,7 +5,7 @@ use super::partition::{AssignedPartition, Rebuild};
 use super::read_loop::Ingress;
 use super::shard_init::{StartDecision, decide_start, new_shard};
 use super::{CallError, Error, unless_stopped};
-use crate::broker;
+use crate::broker::{self, PartitionInfo};
 use crate::limit::{SHARD_OPEN_RETRY_DELAY, STOPPED_SHARD_RETRY_DELAY};
 use crate::model::{CommitMetadata, Partition, Progress, ShardId, Watermark};
 use crate::store::{self, Append, AppendEpoch, NewShard, Opened, Store};
@@ -68,10 +68,19 @@ impl Ingress {
 
     async fn open_shards(&mut self, due: &[Partition]) -> Result<(), CallError> {
         let stopping = || broker::Error::Unavailable("the process is stopping".to_owned());
+        let asked_at = Instant::now();
         let source = &mut self.ports.source;
-        let infos = unless_stopped(&self.stop, source.describe(due))
+        let described = unless_stopped(&self.stop, source.describe(due))
             .await
             .ok_or_else(stopping)??;
+        // A slow answer is not asked for again soon, because all partitions wait for it.
+        let retry_at = Instant::now() + SHARD_OPEN_RETRY_DELAY + 2 * asked_at.elapsed();
+        let (due, infos) = self.postpone_undescribed(due, described, retry_at)?;
+        let due = due.as_slice();
+        if due.is_empty() {
+            return Ok(());
+        }
+        let source = &mut self.ports.source;
         let commits = unless_stopped(&self.stop, source.committed_metadata(due))
             .await
             .ok_or_else(stopping)??;
@@ -107,6 +116,32 @@ impl Ingress {
             }
         }
         Ok(())
+    }
+
+    /// Sets partitions that could not be described aside until `retry_at`. Returns the others.
+    fn postpone_undescribed(
+        &mut self,
+        due: &[Partition],
+        described: Vec<Result<PartitionInfo, broker::Error>>,
+        retry_at: Instant,
+    ) -> Result<(Vec<Partition>, Vec<PartitionInfo>), CallError> {
+        let mut found = (Vec::new(), Vec::new());
+        for (id, described) in due.iter().zip(described) {
+            match described {
+                Ok(info) => {
+                    found.0.push(id.clone());
+                    found.1.push(info);
+                }
+                Err(error) if error.is_transient() => {
+                    let reason = format!("partitions of {} cannot be opened: {error}", id.topic);
+                    if let Some(partition) = self.partitions.get_mut(id) {
+                        partition.stop_reading(retry_at, Some(reason));
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(found)
     }
 
     fn start(&mut self, id: &Partition, from: Watermark, delivered: Progress) {

@@ -29,7 +29,7 @@ pub(super) struct AssignedPartition {
     /// When the shard must be opened in the store, for the first time or again. `None` while the
     /// partition is read.
     pub(super) open_at: Option<Instant>,
-    /// Why a person must act before the partition can be read.
+    /// Why the partition cannot be read. Most reasons need an operator.
     pub(super) stop_reason: Option<String>,
     /// Number of the current reading. Records and append results of an older reading are ignored.
     epoch: u64,

@@ -108,6 +108,9 @@ impl Ingress {
             }) => {
                 if let Some(partition) = self.reading(&partition, epoch) {
                     partition.reached_end(at, now);
+                    if partition.stop_reason.take().is_some() {
+                        self.report_shards();
+                    }
                 }
             }
             Ok(Event::RecordsRemoved {
@@ -130,6 +133,19 @@ impl Ingress {
             Ok(Event::OutOfRange { partition, epoch }) => {
                 if let Some(partition) = self.reading(&partition, epoch) {
                     partition.stop_reading(now, None);
+                }
+            }
+            Ok(Event::Unreadable {
+                partition,
+                epoch,
+                reason,
+            }) => {
+                if let Some(partition) = self.reading(&partition, epoch)
+                    && partition.stop_reason.as_ref() != Some(&reason)
+                {
+                    tracing::warn!(shard = %partition.shard, "{reason}");
+                    partition.stop_reason = Some(reason);
+                    self.report_shards();
                 }
             }
             Err(error) if error.is_transient() => {
@@ -188,6 +204,9 @@ impl Ingress {
             }
         }
         metric.accepted.increment(accepted);
+        if partition.stop_reason.take().is_some() {
+            self.report_shards();
+        }
     }
 
     /// Acts on an append result or a store check.

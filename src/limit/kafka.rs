@@ -22,6 +22,8 @@ pub(crate) const KAFKA_CLIENT_WAKE_INTERVAL: Duration = Duration::from_millis(50
 pub(crate) const KAFKA_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Requests that wait for the admin client's thread; more are refused.
 pub(crate) const KAFKA_ADMIN_REQUESTS_MAX: usize = 16;
+/// A partition that could not be read is read again after this time.
+pub(crate) const KAFKA_PARTITION_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Interval at which a client that receives nothing probes its brokers.
 pub(crate) const KAFKA_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of a probe.

@@ -99,15 +99,7 @@ impl ClusterHealth {
 
     pub(super) fn record_error(&self, code: Code, text: String) {
         tracing::debug!(target: "librdkafka", cluster = %self.0.cluster, "{text}");
-        if matches!(
-            code,
-            Code::BrokerTransportFailure
-                | Code::Resolve
-                | Code::OperationTimedOut
-                | Code::Authentication
-                | Code::SSL
-                | Code::SaslAuthenticationFailed
-        ) {
+        if is_connection_error(code) {
             self.reasons().broker_error = Some((Instant::now(), text));
         }
     }
@@ -178,6 +170,21 @@ impl ClusterProbe {
             health.mark_down(self.last_response);
         }
     }
+}
+
+/// Returns whether an error is about the connection to a broker.
+pub(super) fn is_connection_error(code: Code) -> bool {
+    matches!(
+        code,
+        Code::BrokerTransportFailure
+            | Code::Resolve
+            | Code::OperationTimedOut
+            | Code::Authentication
+            | Code::SSL
+            | Code::SaslAuthenticationFailed
+            | Code::RequestTimedOut
+            | Code::NetworkException
+    )
 }
 
 #[cfg(test)]

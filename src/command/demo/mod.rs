@@ -189,6 +189,7 @@ impl Traffic<'_> {
             return Ok(());
         }
         let described = source.describe(&self.unstarted).await?;
+        let described: Vec<_> = described.into_iter().collect::<Result<_, _>>()?;
         for (partition, described) in self.unstarted.drain(..).zip(described) {
             source.start(&partition, described.end_offset, 1);
             if *partition.topic == *self.scene.watched[0] {
@@ -208,7 +209,10 @@ impl Traffic<'_> {
                     .iter()
                     .for_each(|record| self.arrive(&record, is_dead));
             }
-            Event::Revoked(_) | Event::RecordsRemoved { .. } | Event::EndReached { .. } => {}
+            Event::Revoked(_)
+            | Event::RecordsRemoved { .. }
+            | Event::Unreadable { .. }
+            | Event::EndReached { .. } => {}
         }
     }
 

@@ -18,9 +18,6 @@ use tokio::time::Instant;
 /// Configuration values by name, without sensitive ones.
 type ConfigValues = BTreeMap<String, String>;
 
-/// Topics by name. `None`: the topic does not exist.
-type Topics = BTreeMap<String, Result<Option<TopicDescription>, String>>;
-
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClusterInfo {
     pub(super) broker_count: usize,
@@ -61,7 +58,8 @@ impl KafkaCatalog {
         let names = names.to_vec();
         let request = move |worker: &mut WorkerThread| {
             let brokers = worker.broker_ids()?;
-            let topics = worker.topics_by_name(&names);
+            let names = names.iter().map(String::as_str).collect();
+            let topics = worker.topics_by_name(&names, true)?;
             Ok((brokers, topics, worker.cluster_id()))
         };
         let (brokers, topics, cluster_id) = self.worker.request(request).await?;
@@ -78,9 +76,10 @@ impl KafkaCatalog {
         }
         for (name, topic) in topics {
             let topic = match topic {
+                _ if !is_valid_topic_name(&name) => Err(invalid_topic_name(&name)),
                 Ok(Some(topic)) => Ok(Some(topic_info(&client, &topic).await)),
                 Ok(None) => Ok(None),
-                Err(text) => Err(text),
+                Err(error) => Err(error.to_string()),
             };
             info.topics.insert(name, topic);
         }
@@ -108,23 +107,6 @@ impl WorkerThread {
                 }
             }
         })
-    }
-
-    fn topics_by_name(&mut self, names: &[String]) -> Topics {
-        let together = self.topics(names.iter().map(String::as_str), true);
-        let mut describe = |name: &String| match &together {
-            _ if !is_valid_topic_name(name) => Err(invalid_topic_name(name)),
-            Ok(found) => Ok(found.iter().find(|topic| topic.name == *name).cloned()),
-            // The error of a common request does not name its topic, so ask for each topic alone.
-            Err(_) => {
-                let found = self.topics(std::iter::once(name.as_str()), false);
-                found
-                    .map(|found| found.into_iter().next())
-                    .map_err(|error| error.to_string())
-            }
-        };
-        let topics = names.iter().map(|name| (name.clone(), describe(name)));
-        topics.collect()
     }
 }
 

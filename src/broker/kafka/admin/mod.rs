@@ -67,7 +67,7 @@ impl GroupAdmin for KafkaCatalog {
     async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
         let partitions = partitions.to_vec();
         let request = move |worker: &mut WorkerThread| worker.describe_partitions(&partitions);
-        self.worker.request(request).await
+        self.worker.request(request).await?.into_iter().collect()
     }
 
     async fn offsets_at(

@@ -9,9 +9,11 @@ use crate::broker::{Error, OffsetCommit, PartitionInfo};
 use crate::model::{Offset, Partition, SourceIdentity, Timestamp};
 use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode as Code;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+
+pub(super) type TopicsByName = BTreeMap<String, Result<Option<TopicDescription>, Error>>;
 
 impl WorkerThread {
     /// All partitions of the topics, sorted, each with its incarnation.
@@ -45,34 +47,38 @@ impl WorkerThread {
     pub(crate) fn describe_partitions(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<PartitionInfo>, Error> {
-        if partitions.is_empty() {
-            return Ok(Vec::new());
-        }
-        let topics = self.topics(partitions.iter().map(|it| &*it.topic), false)?;
+    ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
+        let names = partitions.iter().map(|it| &*it.topic).collect();
+        let topics = self.topics_by_name(&names, false)?;
         let identity = |partition: &Partition| {
-            let mut of_name = topics.iter().filter(|topic| topic.name == *partition.topic);
-            let topic = of_name.find(|topic| topic.partitions.contains(&partition.index));
+            let topic = match topics.get(&*partition.topic) {
+                Some(Err(error)) => return Err(error.clone()),
+                Some(Ok(topic)) => topic.as_ref(),
+                None => None,
+            };
+            let topic = topic.filter(|topic| topic.partitions.contains(&partition.index));
             let topic = topic.ok_or_else(|| {
                 Error::Rejected(format!("the partition {partition} does not exist"))
             })?;
             self.identity(topic).map(Some)
         };
-        let identities: Vec<_> = partitions
-            .iter()
-            .map(identity)
-            .collect::<Result<_, Error>>()?;
-        let first_offsets = self.offsets(partitions, rdkafka::Offset::Beginning)?;
-        let end_offsets = self.offsets(partitions, rdkafka::Offset::End)?;
-        let offsets = first_offsets.into_iter().zip(end_offsets);
-        let described = identities.into_iter().zip(offsets);
-        Ok(described
-            .map(|(identity, (first_offset, end_offset))| PartitionInfo {
+        let identities: Vec<Result<_, Error>> = partitions.iter().map(identity).collect();
+        let existing = partitions.iter().zip(&identities);
+        let existing = existing.filter(|(_, identity)| identity.is_ok());
+        let existing: Vec<Partition> = existing.map(|(partition, _)| partition.clone()).collect();
+        let first_offsets = self.offsets(&existing, rdkafka::Offset::Beginning)?;
+        let end_offsets = self.offsets(&existing, rdkafka::Offset::End)?;
+        let mut offsets = first_offsets.into_iter().zip(end_offsets);
+        let described = identities.into_iter().map(|identity| {
+            let identity = identity?;
+            let (first, end) = offsets.next().expect("every partition has an answer");
+            Ok(PartitionInfo {
                 identity,
-                first_offset,
-                end_offset,
+                first_offset: first?,
+                end_offset: end?,
             })
-            .collect())
+        });
+        Ok(described.collect())
     }
 
     /// The offset of the first record that is not older than `time`, or else the end.
@@ -86,8 +92,8 @@ impl WorkerThread {
         let millis = time.as_millis().max(0);
         let found = self.listed_offsets(partitions, rdkafka::Offset::Offset(millis))?;
         let found = found.into_iter().zip(ends);
-        let or_end = found.map(|(offset, end)| u64::try_from(offset).map_or(end, Offset));
-        Ok(or_end.collect())
+        let or_end = found.map(|(offset, end)| u64::try_from(offset?).map_or(end, |it| Ok(Offset(it))));
+        or_end.collect()
     }
 
     /// Commits offsets for a group without members.
@@ -118,21 +124,25 @@ impl WorkerThread {
         &mut self,
         partitions: &[Partition],
         offset: rdkafka::Offset,
-    ) -> Result<Vec<Offset>, Error> {
+    ) -> Result<Vec<Result<Offset, Error>>, Error> {
         let listed = self.listed_offsets(partitions, offset)?.into_iter();
         let checked = listed.map(|offset| {
+            let offset = offset?;
             u64::try_from(offset)
                 .map(Offset)
                 .map_err(|_| Error::Unavailable(format!("the broker returned the offset {offset}")))
         });
-        checked.collect()
+        Ok(checked.collect())
     }
 
     fn listed_offsets(
         &mut self,
         partitions: &[Partition],
         offset: rdkafka::Offset,
-    ) -> Result<Vec<i64>, Error> {
+    ) -> Result<Vec<Result<i64, Error>>, Error> {
+        if partitions.is_empty() {
+            return Ok(Vec::new());
+        }
         let found =
             self.call(|call| ffi::list_offsets(call, partitions, offset, Isolation::Uncommitted))?;
         let offset_of = |partition| {
@@ -142,7 +152,7 @@ impl WorkerThread {
             });
             answer.map_err(call_error)
         };
-        partitions.iter().map(offset_of).collect()
+        Ok(partitions.iter().map(offset_of).collect())
     }
 
     /// The metadata that `group` committed, within about `timeout`. A topic with an invalid name
@@ -168,6 +178,32 @@ impl WorkerThread {
                 .flatten()
         };
         Ok(partitions.iter().map(metadata_of).collect())
+    }
+
+    /// Describes topics. `None`: the topic does not exist, or its name is invalid. `Err`: the cluster
+    /// did not answer.
+    pub(crate) fn topics_by_name(
+        &mut self,
+        names: &BTreeSet<&str>,
+        with_permissions: bool,
+    ) -> Result<TopicsByName, Error> {
+        let together = match self.topics(names.iter().copied(), with_permissions) {
+            Ok(found) => Some(found),
+            // The error of a common request does not name its topic, so ask for each topic alone.
+            Err(Error::Rejected(_)) => None,
+            Err(error) => return Err(error),
+        };
+        let topics = names.iter().map(|name| {
+            let topic = match &together {
+                Some(found) => Ok(found.iter().find(|topic| topic.name == *name).cloned()),
+                None => {
+                    let alone = self.topics(std::iter::once(*name), false);
+                    alone.map(|found| found.into_iter().next())
+                }
+            };
+            ((*name).to_owned(), topic)
+        });
+        Ok(topics.collect())
     }
 
     /// Describes topics. Omits those that do not exist and those with invalid names.

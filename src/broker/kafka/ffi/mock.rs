@@ -46,6 +46,14 @@ impl InProcessKafka {
         let cluster = self.0.mock_cluster();
         cluster.map_or(String::new(), |cluster| cluster.bootstrap_servers())
     }
+
+    /// Answers the next fetch request with an error, as if the log was corrupt.
+    #[cfg(test)]
+    pub(crate) fn fail_next_fetch(&self) {
+        let cluster = self.0.mock_cluster().expect("this is the cluster");
+        let errors = [sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_INVALID_MSG];
+        cluster.request_errors(rdkafka::types::RDKafkaApiKey::Fetch, &errors);
+    }
 }
 
 /// Blocks signals in the threads that `start` starts: an interrupted wait would end the cluster.
@@ -157,6 +165,7 @@ mod tests {
         let described = source.describe(&gained).await.unwrap();
         let ranges: Vec<_> = described
             .iter()
+            .flatten()
             .map(
                 |PartitionInfo {
                      first_offset,

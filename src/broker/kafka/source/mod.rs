@@ -26,8 +26,8 @@ use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
 use crate::limit::{
-    KAFKA_GROUP_EVENT_QUEUE_MAX, KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_RECORD_QUEUE_BYTES_MAX,
-    KAFKA_SOURCE_WAKE_INTERVAL,
+    KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_GROUP_EVENT_QUEUE_MAX, KAFKA_RECORD_QUEUE_BATCHES_MAX,
+    KAFKA_RECORD_QUEUE_BYTES_MAX, KAFKA_SOURCE_WAKE_INTERVAL,
 };
 use crate::model::{Offset, Partition};
 use async_trait::async_trait;
@@ -143,6 +143,9 @@ impl KafkaSource {
             | Event::RecordsRemoved {
                 partition, epoch, ..
             }
+            | Event::Unreadable {
+                partition, epoch, ..
+            }
             | Event::OutOfRange { partition, epoch } => (partition, *epoch),
             Event::Assigned(_) | Event::Revoked(_) => return true,
         };
@@ -187,7 +190,10 @@ impl Source for KafkaSource {
         }
     }
 
-    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
+    async fn describe(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
         let partitions = partitions.to_vec();
         let request = move |worker: &mut WorkerThread| worker.describe_partitions(&partitions);
         self.admin.request(request).await
@@ -227,9 +233,18 @@ impl Source for KafkaSource {
             reply,
         });
         self.thread.unpark();
-        answer
-            .await
-            .unwrap_or_else(|_| Err(Error::Fatal("the consumer thread has ended".into())))
+        // A thread that panicked leaves the request where it is.
+        let ended = async {
+            while !self.thread.is_finished() {
+                tokio::time::sleep(KAFKA_CLIENT_WAKE_INTERVAL).await;
+            }
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = answer => answer.ok(),
+            () = ended => None,
+        };
+        answer.unwrap_or_else(|| Err(Error::Fatal("the consumer thread has ended".into())))
     }
 
     async fn close(&mut self) {
@@ -358,14 +373,17 @@ impl SourceThread {
             return false;
         }
         let mut read = ReadResult::default();
-        let has_more = self.partition_consumer.read(&mut read);
+        let has_more = self
+            .partition_consumer
+            .read(&mut read)
+            .unwrap_or_else(|error| {
+                self.group_events.waiting.push_back(Err(error));
+                false
+            });
         let bytes = read.events.iter().map(batch_bytes).sum();
         queued_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.records.waiting.append(&mut read.events);
         self.records.flush();
-        for text in read.rejections {
-            self.report_rejection(text);
-        }
         has_more
     }
 

@@ -1,16 +1,19 @@
 //! The consumer that reads partitions from explicit offsets and batches their records.
 
-use crate::broker::kafka::error::needs_operator;
 use crate::broker::kafka::ffi::{Message, NativeConsumer};
-use crate::broker::kafka::health::ClusterHealth;
+use crate::broker::kafka::health::{ClusterHealth, is_connection_error};
 use crate::broker::kafka::options::{ClientOptions, Cluster, NO_OPTIONS, kbytes};
 use crate::broker::kafka::partition_list;
 use crate::broker::{Error, Event, RecordBatch};
-use crate::limit::{KAFKA_PREFETCH_BYTES_MAX, KAFKA_READ_MESSAGES_MAX, SOURCE_BATCH_BYTES_MAX};
+use crate::limit::{
+    KAFKA_PARTITION_RETRY_DELAY, KAFKA_PREFETCH_BYTES_MAX, KAFKA_READ_MESSAGES_MAX,
+    SOURCE_BATCH_BYTES_MAX,
+};
 use crate::model::{Offset, Partition, Timestamp};
 use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::{BTreeMap, VecDeque};
+use tokio::time::Instant;
 
 const OPTIONS: ClientOptions = ClientOptions {
     limits: &[
@@ -81,13 +84,46 @@ impl PartitionConsumer {
                 self.partitions.insert(partition, start);
             }
         }
+        self.change_assignment(&removed, &added)
+    }
+
+    fn change_assignment(
+        &self,
+        removed: &TopicPartitionList,
+        added: &TopicPartitionList,
+    ) -> Result<(), Error> {
         if removed.count() > 0 {
-            self.consumer.unassign(&removed).map_err(Error::Fatal)?;
+            self.consumer.unassign(removed).map_err(Error::Fatal)?;
         }
         if added.count() > 0 {
-            self.consumer.assign(&added).map_err(Error::Fatal)?;
+            self.consumer.assign(added).map_err(Error::Fatal)?;
         }
         Ok(())
+    }
+
+    /// Pauses failed partitions, because librdkafka may skip damaged records. Then reads
+    /// them again from the same position.
+    fn restart_failed(&mut self) -> Result<(), Error> {
+        let mut removed = TopicPartitionList::new();
+        let mut added = TopicPartitionList::new();
+        let now = Instant::now();
+        for state in &mut self.partitions.all {
+            match state.reading {
+                Reading::Failed => {
+                    state.reading = Reading::Paused(now + KAFKA_PARTITION_RETRY_DELAY);
+                    removed.add_partition(&state.partition.topic, state.partition.index);
+                }
+                Reading::Paused(until) if until <= now => {
+                    state.reading = Reading::Running;
+                    partition_list::add(&mut added, &state.partition, Offset(state.next), None);
+                }
+                Reading::Running | Reading::Paused(_) => {}
+            }
+        }
+        if removed.count() + added.count() > 0 {
+            self.partitions.last = None;
+        }
+        self.change_assignment(&removed, &added)
     }
 
     /// Stops all partitions of a recreated topic and reports them as out of range: their positions
@@ -109,7 +145,7 @@ impl PartitionConsumer {
     }
 
     /// Adds the fetched records to `read`, without waiting. Returns whether more are available.
-    pub(super) fn read(&mut self, read: &mut ReadResult) -> bool {
+    pub(super) fn read(&mut self, read: &mut ReadResult) -> Result<bool, Error> {
         let Self {
             consumer,
             partitions,
@@ -126,15 +162,14 @@ impl PartitionConsumer {
         for state in &mut partitions.all {
             state.flush(&mut read.events);
         }
-        has_more
+        self.restart_failed()?;
+        Ok(has_more)
     }
 }
 
 #[derive(Default)]
 pub(super) struct ReadResult {
     pub(super) events: VecDeque<Event>,
-    /// Errors that an operator must fix before the partition can be read.
-    pub(super) rejections: Vec<String>,
 }
 
 /// A partition that is being read.
@@ -143,10 +178,20 @@ struct PartitionState {
     epoch: u64,
     /// Offset of the next record. All before it were returned, or the broker skipped them.
     next: u64,
+    reading: Reading,
     batch: RecordBatch,
     /// Size of the previous batch, which the next one is allocated for.
     previous_records: usize,
     previous_bytes: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Reading {
+    Running,
+    /// An error was reported. Later messages of the same read are dropped.
+    Failed,
+    /// Not assigned until this time.
+    Paused(Instant),
 }
 
 impl PartitionState {
@@ -199,21 +244,24 @@ impl Partitions {
             partition,
             epoch: start.epoch,
             next: start.from.0,
+            reading: Reading::Running,
             batch,
             previous_records: 0,
             previous_bytes: 0,
         });
     }
 
-    /// Returns whether the partition was being read.
+    /// Returns whether the partition was assigned.
     fn remove(&mut self, partition: &Partition) -> bool {
         self.last = None;
         let mut all = self.all.iter();
         let found = all.position(|state| state.partition == *partition);
-        found.map(|at| self.all.swap_remove(at)).is_some()
+        let removed = found.map(|at| self.all.swap_remove(at));
+        removed.is_some_and(|state| !matches!(state.reading, Reading::Paused(_)))
     }
 
-    /// The messages of one partition follow each other, so a search is rare.
+    /// The partition of a message, if it is read. The messages of one partition follow each other,
+    /// so a search is rare.
     fn find(&mut self, message: &Message<'_>) -> Option<&mut PartitionState> {
         let origin = message.origin();
         let at = match self.last {
@@ -224,7 +272,8 @@ impl Partitions {
             })?,
         };
         self.last = Some((origin, at));
-        self.all.get_mut(at)
+        let state = self.all.get_mut(at);
+        state.filter(|state| matches!(state.reading, Reading::Running))
     }
 
     fn add(&mut self, message: &Message<'_>, read: &mut ReadResult, health: &ClusterHealth) {
@@ -274,10 +323,146 @@ impl Partitions {
                 state.flush(&mut read.events);
                 read.events.push_back(state.out_of_range());
             }
-            _ if needs_operator(code) => read
-                .rejections
-                .push(format!("{} cannot be read: {text}", state.partition)),
-            _ => health.record_error(code, text),
+            _ if is_connection_error(code) => health.record_error(code, text),
+            _ => {
+                state.flush(&mut read.events);
+                state.reading = Reading::Failed;
+                read.events.push_back(Event::Unreadable {
+                    partition: state.partition.clone(),
+                    epoch: state.epoch,
+                    reason: format!("{} cannot be read: {text}", state.partition),
+                });
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::broker::kafka::{Cluster, InProcessKafka, KafkaSource, KafkaTarget};
+    use crate::broker::{Event, OutgoingRecord, SendResult, Source as _, Target as _};
+    use crate::health::Health;
+    use crate::limit::KAFKA_PARTITION_RETRY_DELAY;
+    use crate::model::{Headers, Offset, Partition};
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    const PARTITIONS: i32 = 4;
+
+    fn cluster(broker: &InProcessKafka) -> Cluster {
+        Cluster {
+            name: "demo".into(),
+            brokers: vec![broker.address()],
+            properties: [("check.crcs".to_owned(), "true".to_owned())].into(),
+        }
+    }
+
+    async fn produce(cluster: &Cluster, partition: i32) {
+        let part = Health::new().register("target");
+        let mut target = KafkaTarget::new(cluster, 10, part).unwrap();
+        let record = OutgoingRecord {
+            topic: "in",
+            partition: Some(partition),
+            key: None,
+            payload: Some(b"good"),
+            headers: Headers::default(),
+            keep_header: |_| true,
+            extra_headers: &[],
+        };
+        assert_eq!(target.send(&record, 1), SendResult::Accepted);
+        assert_eq!(target.next_reports().await[0].outcome, Ok(()));
+        target.close().await;
+    }
+
+    /// Produces one record in a batch with a wrong checksum. Returns whether the broker took it.
+    fn produce_damaged(address: &str, partition: i32) -> bool {
+        let record = [14, 0, 0, 0, 1, 2, b'x', 0];
+        let mut batch = vec![0_u8; 61];
+        let length = i32::try_from(batch.len() - 12 + record.len()).unwrap();
+        batch[8..12].copy_from_slice(&length.to_be_bytes());
+        batch[16] = 2; // magic
+        batch[43..57].fill(0xff); // no producer
+        batch[60] = 1; // number of records
+        batch.extend_from_slice(&record);
+        let length = u32::try_from(batch.len()).unwrap();
+        let parts: [&[u8]; 6] = [
+            &[0, 0, 0, 3, 0, 0, 0, 7, 0xff, 0xff], // produce v3, no client id
+            &[0xff, 0xff, 0, 1, 0, 0, 0x10, 0],    // no transaction, acks, timeout
+            &[0, 0, 0, 1, 0, 2, b'i', b'n', 0, 0, 0, 1],
+            &partition.to_be_bytes(),
+            &length.to_be_bytes(),
+            &batch,
+        ];
+        let request = parts.concat();
+        let mut stream = TcpStream::connect(address).unwrap();
+        let length = u32::try_from(request.len()).unwrap();
+        stream.write_all(&length.to_be_bytes()).unwrap();
+        stream.write_all(&request).unwrap();
+        let mut answer = [0; 26];
+        stream.read_exact(&mut answer).unwrap();
+        // The error code follows size, correlation, and the names of topic and partition.
+        answer[24..26] == [0, 0]
+    }
+
+    async fn next(source: &mut KafkaSource) -> Event {
+        let limit = KAFKA_PARTITION_RETRY_DELAY + Duration::from_secs(20);
+        let event = tokio::time::timeout(limit, source.next_event()).await;
+        event.expect("an event arrives").expect("no error")
+    }
+
+    async fn join(cluster: &Cluster) -> KafkaSource {
+        let part = Health::new().register("source");
+        let topics = ["in".to_owned()];
+        let mut source = KafkaSource::new(cluster, "g".to_owned(), &topics, part).unwrap();
+        let Event::Assigned(_) = next(&mut source).await else {
+            panic!("no assignment")
+        };
+        source
+    }
+
+    #[tokio::test]
+    async fn records_behind_a_damaged_batch_are_not_read_and_its_partition_is_reported() {
+        let broker = InProcessKafka::start(&[("in", PARTITIONS)]).unwrap();
+        let cluster = cluster(&broker);
+        let taken = |index: &i32| produce_damaged(&broker.address(), *index);
+        let index = (0..PARTITIONS).find(taken).expect("it leads a partition");
+        produce(&cluster, index).await;
+        let mut source = join(&cluster).await;
+        source.start(&Partition::new("in", index), Offset(0), 1);
+        for attempt in 0..2 {
+            match next(&mut source).await {
+                Event::Unreadable { reason, .. } => {
+                    assert!(
+                        reason.starts_with(&format!("in/{index} cannot be read: ")),
+                        "{reason}"
+                    );
+                    assert!(reason.contains("CRC32C"), "{reason}");
+                }
+                other => panic!("attempt {attempt}: {other:?}"),
+            }
+        }
+        source.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_partition_that_could_not_be_read_is_reported_and_read_again() {
+        let broker = InProcessKafka::start(&[("in", PARTITIONS)]).unwrap();
+        let cluster = cluster(&broker);
+        produce(&cluster, 0).await;
+        let mut source = join(&cluster).await;
+        broker.fail_next_fetch();
+        source.start(&Partition::new("in", 0), Offset(0), 1);
+        let event = next(&mut source).await;
+        assert!(
+            matches!(event, Event::Unreadable { epoch: 1, .. }),
+            "{event:?}"
+        );
+        let event = next(&mut source).await;
+        assert!(
+            matches!(&event, Event::Records(batch) if batch.len() == 1),
+            "{event:?}"
+        );
+        source.close().await;
     }
 }

@@ -18,7 +18,7 @@ use crate::limit::{NATS_CLOSE_TIMEOUT, NATS_HEARTBEAT_INTERVAL, NATS_SOURCE_FAIL
 use crate::model::{Offset, Partition, split_source_topic};
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
-use futures_util::future::LocalBoxFuture;
+use futures_util::future::{LocalBoxFuture, join_all};
 use futures_util::stream::{self, AbortHandle, LocalBoxStream, SelectAll};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -161,16 +161,24 @@ impl Source for NatsSource {
         }
     }
 
-    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
-        let mut described = Vec::with_capacity(partitions.len());
+    async fn describe(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
         let installation = self.bucket.installation().await?;
-        for partition in partitions {
+        let connection = &*self.connection;
+        let infos = join_all(partitions.iter().map(|partition| async move {
             let missing = || Error::Rejected(format!("the partition {partition} does not exist"));
             let (stream, _) = split_source_topic(&partition.topic).ok_or_else(missing)?;
-            let info = stream_info::fetch(&self.connection, stream).await?;
-            let info = info.ok_or_else(missing)?;
-            self.stream_created.insert(partition.clone(), info.created);
-            described.push(info.describe(&installation));
+            let info = stream_info::fetch(connection, stream).await?;
+            info.ok_or_else(missing)
+        }));
+        let mut described = Vec::with_capacity(partitions.len());
+        for (partition, info) in partitions.iter().zip(infos.await) {
+            described.push(info.map(|info| {
+                self.stream_created.insert(partition.clone(), info.created);
+                info.describe(&installation)
+            }));
         }
         Ok(described)
     }

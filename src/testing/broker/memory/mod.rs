@@ -27,7 +27,7 @@ use consumer_group::Group;
 use nats_semantics::DedupWindow;
 use partition_log::{LogRecord, PartitionLog};
 use std::cell::{Ref, RefCell, RefMut};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use target::ProducerState;
@@ -69,6 +69,8 @@ struct ClusterFaults {
     unknown_outcomes: Vec<bool>,
     /// The largest batch that a source returns, in records.
     batch_max: usize,
+    /// Partitions that can be neither described nor read.
+    leaderless: BTreeSet<Partition>,
 }
 
 struct Topic {
@@ -110,6 +112,7 @@ impl MemoryCluster {
             producers_failed: false,
             unknown_outcomes: Vec::new(),
             batch_max: 500,
+            leaderless: BTreeSet::new(),
         };
         let state = ClusterState {
             id,
@@ -300,6 +303,12 @@ impl MemoryCluster {
         });
     }
 
+    /// Takes the leaders of these partitions away, and gives all others theirs back.
+    pub(crate) fn set_leaderless(&self, partitions: &[Partition]) {
+        let partitions = partitions.iter().cloned();
+        self.update(|state| state.faults.leaderless = partitions.collect());
+    }
+
     /// Makes a topic reject every record (`None`: accept again).
     pub(crate) fn refuse_records(&self, topic: &str, failure: Option<DeliveryFailure>) {
         self.update(|state| {
@@ -440,9 +449,16 @@ impl ClusterState {
         }
     }
 
-    fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
+    fn describe(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
         self.check_available()?;
         let describe = |partition: &Partition| {
+            if self.faults.leaderless.contains(partition) {
+                let text = "the partition has no leader";
+                return Err(Error::Unavailable(text.to_owned()));
+            }
             let missing = || Error::Rejected(format!("the partition {partition} does not exist"));
             let identity = self.identity(&partition.topic).ok_or_else(missing)?;
             let log = self.log(partition).ok_or_else(missing)?;
@@ -452,7 +468,7 @@ impl ClusterState {
                 end_offset: Offset(log.end()),
             })
         };
-        partitions.iter().map(describe).collect()
+        Ok(partitions.iter().map(describe).collect())
     }
 
     fn identity(&self, topic: &str) -> Option<SourceIdentity> {
@@ -541,7 +557,8 @@ impl Catalog for MemoryCatalog {
 #[async_trait(?Send)]
 impl GroupAdmin for MemoryCatalog {
     async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
-        self.0.update(|state| state.describe(partitions))
+        let described = self.0.update(|state| state.describe(partitions))?;
+        described.into_iter().collect()
     }
 
     async fn offsets_at(

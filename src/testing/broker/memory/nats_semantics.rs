@@ -265,6 +265,7 @@ mod tests {
         assert!(
             described
                 .iter()
+                .flatten()
                 .all(|described| (described.first_offset, described.end_offset)
                     == (Offset(1), Offset(5)))
         );

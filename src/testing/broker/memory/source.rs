@@ -26,6 +26,7 @@ struct PartitionReader {
     /// `None`: the topic did not exist when reading started.
     incarnation: Option<u64>,
     end_reported: bool,
+    error_reported: bool,
     out_of_range: bool,
     /// The generation of the consumer that reads.
     consumer_generation: u64,
@@ -120,6 +121,17 @@ fn read_partition(
     reading: &mut PartitionReader,
     state: &mut ClusterState,
 ) -> Option<Event> {
+    if state.faults.leaderless.contains(partition) {
+        reading.end_reported = false;
+        return (!std::mem::replace(&mut reading.error_reported, true)).then(|| {
+            Event::Unreadable {
+                partition: partition.clone(),
+                epoch: reading.epoch,
+                reason: format!("{partition} cannot be read: the partition has no leader"),
+            }
+        });
+    }
+    reading.error_reported = false;
     let incarnation = state.topic(&partition.topic).map(|topic| topic.incarnation);
     let (batch_max, generation) = (state.faults.batch_max, state.consumer_generation);
     let log = state.log(partition)?;
@@ -181,7 +193,10 @@ impl Source for MemorySource {
         cluster.wait_for(|state| next_event(self, state)).await
     }
 
-    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
+    async fn describe(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
         self.cluster.update(|state| state.describe(partitions))
     }
 
@@ -205,6 +220,7 @@ impl Source for MemorySource {
             next: from.0,
             incarnation,
             end_reported: false,
+            error_reported: false,
             out_of_range: false,
             consumer_generation: generation,
         };

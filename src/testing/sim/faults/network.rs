@@ -101,7 +101,10 @@ impl Source for OverNetwork<dyn Source> {
         }
     }
 
-    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
+    async fn describe(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
         self.network.ask(self.port.describe(partitions)).await
     }
 

@@ -59,7 +59,10 @@ impl Source for IngressSendsDirectly {
         }
     }
 
-    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
+    async fn describe(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
         self.source.describe(partitions).await
     }
 

@@ -17,10 +17,14 @@ impl Source for SourceFaults {
         self.inner.next_event().await
     }
 
-    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
+    async fn describe(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
         let mut described = self.inner.describe(partitions).await?;
         if fault!(IgnoreSourceRecreation) {
             for (partition, info) in partitions.iter().zip(&mut described) {
+                let Ok(info) = info else { continue };
                 info.identity = self.world.first_identity(partition, info.identity.take());
             }
         }
@@ -35,7 +39,9 @@ impl Source for SourceFaults {
         if fault!(UseOldCommitAfterRecreation) {
             let described = self.inner.describe(partitions).await?;
             for (text, info) in committed.iter_mut().zip(described) {
-                if let Some(mut metadata) = text.as_deref().and_then(CommitMetadata::parse) {
+                if let Some(mut metadata) = text.as_deref().and_then(CommitMetadata::parse)
+                    && let Ok(info) = info
+                {
                     metadata.identity = info.identity;
                     *text = Some(metadata.to_string());
                 }

@@ -5,6 +5,7 @@ mod compaction_levels;
 mod compactor_stopped;
 mod fleet;
 mod idle_rollback;
+mod leaderless;
 mod nats;
 mod rules_change;
 mod shutdown;

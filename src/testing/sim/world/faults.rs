@@ -2,7 +2,7 @@
 
 use super::{TARGET, World};
 use crate::broker::{DeliveryFailure, FailureKind};
-use crate::model::DeadLetterReason;
+use crate::model::{DeadLetterReason, Partition};
 use crate::testing::sim::clock::EPOCH;
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -52,6 +52,11 @@ impl World {
     /// A fault happened after which duplicates are allowed.
     pub(crate) fn allow_duplicates(&self) {
         self.0.duplicates_allowed.set(true);
+    }
+
+    /// Takes the leaders of these source partitions away, and gives all others theirs back.
+    pub(crate) fn set_leaderless(&self, partitions: &[Partition]) {
+        self.0.cluster.set_leaderless(partitions);
     }
 
     pub(crate) fn step_clock(&self, by: i64) {
