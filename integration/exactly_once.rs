@@ -121,29 +121,36 @@ fn a_clean_shutdown_of_a_broker_loses_and_duplicates_nothing() {
     scene.ledger_says_all_once(&postdate);
 }
 
-/// A foreign producer leaves a transaction open. Consumers of committed messages wait behind it.
+/// A foreign producer leaves a transaction open on the target, and on the source, where retries go.
+/// Consumers of committed messages wait behind it.
 #[test]
-fn a_transaction_that_stays_open_on_a_target_is_reported_until_it_ends() {
+fn a_transaction_that_stays_open_is_reported_until_it_ends() {
     let mut scene = Scene::new(kafka(), "exact_open", 1);
     let sink = scene.sink();
     let postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));
+    scene.send(1, 0..1);
+    sink.wait_for(1, LIMIT);
     let producer = Producer::transactional(kafka().addr(), &format!("{}-open", scene.deployment));
     producer.begin();
-    producer.send(
-        &Outgoing::to(&scene.target)
-            .partition(0)
-            .header("uid", "never"),
-    );
+    let topics = [scene.source.clone(), scene.target.clone()];
+    for topic in &topics {
+        producer.send(&Outgoing::to(topic).partition(0).header("uid", "never"));
+    }
     producer.flush();
     scene.send(1, 0..1);
     let wait_for_log = |text: &str| {
         eventually(text, 2 * LIMIT, || {
-            postdate.logs().contains(text).then_some(())
+            let logs = postdate.logs();
+            let is_named = |topic: &&String| {
+                let mut lines = logs.lines();
+                lines.any(|line| line.contains(text) && line.contains(topic.as_str()))
+            };
+            (topics.iter().filter(is_named).count() == 2).then_some(())
         });
     };
-    wait_for_log("a transaction stays open on a target partition");
+    wait_for_log("a transaction stays open on a partition");
     producer.abort();
-    wait_for_log("the open transaction on a target partition has ended");
+    wait_for_log("the open transaction on a partition has ended");
     assert_eq!(scene.all_arrive(&sink), 0);
     assert_eq!(scene.duplicates_at_the_end(), 0);
 }

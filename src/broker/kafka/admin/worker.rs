@@ -16,7 +16,7 @@ use rdkafka::config::ClientConfig;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -56,8 +56,12 @@ impl AdminHandle {
                 drop(reply.send(call(worker)));
             }
         });
-        let queued = self.0.try_send(request);
-        queued.map_err(|_| Error::Unavailable("earlier requests are not answered yet".into()))?;
+        self.0.try_send(request).map_err(|error| match error {
+            TrySendError::Full(_) => {
+                Error::Unavailable("earlier requests are not answered yet".into())
+            }
+            TrySendError::Disconnected(_) => Error::Fatal("the admin thread has ended".into()),
+        })?;
         Ok(answer)
     }
 }

@@ -7,7 +7,7 @@ mod producer_handle;
 mod producer_thread;
 mod stuck_transactions;
 
-use super::admin::{AdminWorker, WorkerThread};
+use super::admin::AdminWorker;
 use super::error::{client_failed, refused_send};
 use super::health::ClusterHealth;
 use super::options::Cluster;
@@ -18,17 +18,15 @@ use crate::broker::{
 };
 use crate::health::HealthPart;
 use crate::limit::{
-    HANDOVER_ACQUIRE_DURATION, KAFKA_OPEN_TXN_CHECK_INTERVAL, KAFKA_SINGLE_RECORD_BATCHES_DURATION,
-    PRECONNECTIONS_MAX,
+    HANDOVER_ACQUIRE_DURATION, KAFKA_SINGLE_RECORD_BATCHES_DURATION, PRECONNECTIONS_MAX,
 };
 use async_trait::async_trait;
 use futures_util::future::{join_all, pending};
 use producer_handle::ProducerHandle;
 use producer_thread::Command;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use stuck_transactions::StuckTransactions;
-use tokio::sync::oneshot;
+use stuck_transactions::StuckTransactionCheck;
 use tokio::time::Instant;
 
 /// The port for one cluster.
@@ -42,12 +40,7 @@ pub(crate) struct KafkaTransactionalProducers {
     retired: Vec<ProducerHandle>,
     /// Declared after the producers, because their threads use it.
     admin: AdminWorker,
-    /// The known topics that producers may have written to, for the check of stuck transactions.
-    topics: BTreeSet<String>,
-    stuck_transactions: Arc<Mutex<StuckTransactions>>,
-    next_stuck_check: Instant,
-    /// The check in flight, which ends with its receiver.
-    stuck_check: Option<oneshot::Receiver<Result<(), Error>>>,
+    stuck_check: StuckTransactionCheck,
 }
 
 /// State that all producers of one cluster share.
@@ -96,6 +89,7 @@ impl KafkaTransactionalProducers {
     ) -> Result<Self, Error> {
         let health = ClusterHealth::new(&cluster.name, part);
         let admin = AdminWorker::with_own_client(cluster, group, health.clone())?;
+        let stuck_check = StuckTransactionCheck::new(cluster, health.clone())?;
         Ok(Self {
             context: ClusterContext {
                 cluster: cluster.clone(),
@@ -107,10 +101,7 @@ impl KafkaTransactionalProducers {
             preconnected: BTreeMap::new(),
             retired: Vec::new(),
             admin,
-            topics: BTreeSet::new(),
-            stuck_transactions: Arc::default(),
-            next_stuck_check: Instant::now() + KAFKA_OPEN_TXN_CHECK_INTERVAL,
-            stuck_check: None,
+            stuck_check,
         })
     }
 
@@ -141,28 +132,13 @@ impl KafkaTransactionalProducers {
     /// Retires preconnected producers that were not opened in time.
     fn expire_preconnected(&mut self) {
         let now = Instant::now();
-        let expired = self
-            .preconnected
-            .extract_if(.., |_, (expiry, _)| *expiry <= now);
-        for (_, (_, mut producer)) in expired {
-            producer.retire();
-            self.retired.push(producer);
+        let preconnected = &mut self.preconnected;
+        let expired = preconnected.extract_if(.., |_, (expiry, _)| *expiry <= now);
+        let expired: Vec<_> = expired.collect();
+        for (_, (_, producer)) in expired {
+            self.retire(producer);
         }
         self.drop_closed();
-    }
-
-    /// Starts a check on the thread of the admin client.
-    fn check_stuck_transactions(&mut self) {
-        self.next_stuck_check = Instant::now() + KAFKA_OPEN_TXN_CHECK_INTERVAL;
-        let topics: Vec<String> = self.topics.iter().cloned().collect();
-        let stuck = self.stuck_transactions.clone();
-        let check = move |worker: &mut WorkerThread| {
-            let mut stuck = stuck.lock().unwrap_or_else(PoisonError::into_inner);
-            stuck.check(worker, &topics)
-        };
-        // Readiness reports a cluster that does not answer.
-        let handle = self.admin.handle();
-        self.stuck_check = handle.and_then(|handle| handle.start(check)).ok();
     }
 
     fn command(&mut self, number: u64, command: Command) {
@@ -205,7 +181,7 @@ impl TransactionalProducers for KafkaTransactionalProducers {
 
     fn open(&mut self, number: u64, identity: &ProducerIdentity) {
         self.drop_closed();
-        self.topics.extend(identity.target_topics.iter().cloned());
+        self.stuck_check.add_topics(identity);
         let preconnected = self.take_preconnected(&identity.transactional_id);
         match preconnected.map_or_else(|| self.connect(identity), Ok) {
             Ok(producer) => {
@@ -254,9 +230,7 @@ impl TransactionalProducers for KafkaTransactionalProducers {
     async fn next_events(&mut self) -> Vec<(u64, ProducerEvent)> {
         loop {
             // The caller calls this often, so no timer is needed.
-            if self.next_stuck_check <= Instant::now() {
-                self.check_stuck_transactions();
-            }
+            self.stuck_check.start_if_due();
             let next_expiry = self.preconnected.values().map(|(expiry, _)| *expiry).min();
             let expiry = async {
                 match next_expiry {
@@ -287,7 +261,8 @@ impl TransactionalProducers for KafkaTransactionalProducers {
         // Concurrently, because each may wait for an unreachable broker.
         tokio::join!(
             join_all(producers.iter_mut().map(ProducerHandle::close)),
-            self.admin.close()
+            self.admin.close(),
+            self.stuck_check.close()
         );
     }
 }

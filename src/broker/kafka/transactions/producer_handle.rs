@@ -100,7 +100,7 @@ impl ProducerHandle {
     }
 
     pub(super) async fn close(&mut self) {
-        self.commands = None;
+        self.retire();
         self.client.close().await;
     }
 }

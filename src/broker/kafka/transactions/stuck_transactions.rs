@@ -1,19 +1,81 @@
-//! Reports transactions that stay open on target partitions.
+//! Reports transactions that stay open on partitions that producers write to: those of targets, and
+//! of sources, where retries go.
 //!
 //! A broker can lose the end of a transaction. Consumers of committed records then see nothing
 //! behind it, and only an operator can end it.
 
-use crate::broker::Error;
-use crate::broker::kafka::admin::WorkerThread;
+use crate::broker::kafka::admin::{AdminWorker, WorkerThread};
 use crate::broker::kafka::ffi::{self, Isolation};
-use crate::limit::KAFKA_TRANSACTION_TIMEOUT;
+use crate::broker::kafka::health::ClusterHealth;
+use crate::broker::kafka::options::Cluster;
+use crate::broker::{Error, ProducerIdentity};
+use crate::limit::{KAFKA_OPEN_TXN_CHECK_INTERVAL, KAFKA_TRANSACTION_TIMEOUT};
 use crate::model::Partition;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::oneshot::{Receiver, error::TryRecvError};
 use tokio::time::Instant;
 
-/// Partitions with an open transaction.
+/// Checks at an interval, with a client of its own: a slow answer must not delay other requests.
+pub(super) struct StuckTransactionCheck {
+    admin: AdminWorker,
+    /// The known topics that producers may have written to.
+    topics: BTreeSet<String>,
+    found: Arc<Mutex<StuckTransactions>>,
+    next_start: Instant,
+    /// The check in flight, which ends with its receiver.
+    running: Option<Receiver<Result<(), Error>>>,
+}
+
+impl StuckTransactionCheck {
+    pub(super) fn new(cluster: &Cluster, health: ClusterHealth) -> Result<Self, Error> {
+        Ok(Self {
+            admin: AdminWorker::with_own_client(cluster, None, health)?,
+            topics: BTreeSet::new(),
+            found: Arc::default(),
+            next_start: Instant::now() + KAFKA_OPEN_TXN_CHECK_INTERVAL,
+            running: None,
+        })
+    }
+
+    /// Checks the topics of a producer from now on. Retries go to the source topic.
+    pub(super) fn add_topics(&mut self, identity: &ProducerIdentity) {
+        self.topics.extend(identity.target_topics.iter().cloned());
+        self.topics.insert(identity.partition.topic.to_string());
+    }
+
+    /// Starts a check when it is time and the last one has ended.
+    pub(super) fn start_if_due(&mut self) {
+        if Instant::now() < self.next_start || self.is_running() {
+            return;
+        }
+        self.next_start = Instant::now() + KAFKA_OPEN_TXN_CHECK_INTERVAL;
+        let (topics, found) = (self.topics.clone(), self.found.clone());
+        let check = move |worker: &mut WorkerThread| {
+            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            found.check(worker, &topics)
+        };
+        let admin = self.admin.handle();
+        self.running = admin.and_then(|admin| admin.start(check)).ok();
+    }
+
+    fn is_running(&mut self) -> bool {
+        let running = self.running.as_mut();
+        running.is_some_and(|answer| matches!(answer.try_recv(), Err(TryRecvError::Empty)))
+    }
+
+    pub(super) async fn close(&mut self) {
+        self.admin.close().await;
+    }
+}
+
 #[derive(Default)]
-pub(super) struct StuckTransactions(BTreeMap<Partition, OpenTransaction>);
+struct StuckTransactions {
+    /// Partitions with an open transaction.
+    open: BTreeMap<Partition, OpenTransaction>,
+    /// The errors of topics that could not be checked the last time.
+    errors: BTreeSet<String>,
+}
 
 /// The first open transaction of a partition.
 struct OpenTransaction {
@@ -33,14 +95,23 @@ enum Change {
 
 impl StuckTransactions {
     /// Compares the last stable offsets of the topics' partitions with their ends, and logs
-    /// changes.
-    pub(super) fn check(
-        &mut self,
-        worker: &mut WorkerThread,
-        topics: &[String],
-    ) -> Result<(), Error> {
-        let found = worker.partitions(topics)?.into_iter();
-        let partitions: Vec<_> = found.map(|(partition, _)| partition).collect();
+    /// changes. `Err`: the cluster does not answer, which readiness reports.
+    fn check(&mut self, worker: &mut WorkerThread, topics: &BTreeSet<String>) -> Result<(), Error> {
+        let names = topics.iter().map(String::as_str).collect();
+        let (mut partitions, mut errors) = (Vec::new(), BTreeSet::new());
+        for (topic, described) in worker.topics_by_name(&names, false)? {
+            match described {
+                Ok(found) => {
+                    let indexes = found.into_iter().flat_map(|found| found.partitions);
+                    partitions.extend(indexes.map(|index| Partition::new(topic.as_str(), index)));
+                }
+                Err(error) => _ = errors.insert(format!("{topic}: {error}")),
+            }
+        }
+        for error in errors.difference(&self.errors) {
+            tracing::warn!("a topic is not checked for open transactions: {error}");
+        }
+        self.errors = errors;
         if partitions.is_empty() {
             return Ok(());
         }
@@ -61,14 +132,14 @@ impl StuckTransactions {
                     topic,
                     partition = index,
                     offset,
-                    "a transaction stays open on a target partition, and read_committed consumers \
-                     wait behind it: see docs/runbook.md"
+                    "a transaction stays open on a partition, and read_committed consumers wait \
+                     behind it: see docs/runbook.md"
                 ),
                 Some(Change::Ended) => tracing::info!(
                     topic,
                     partition = index,
                     offset,
-                    "the open transaction on a target partition has ended"
+                    "the open transaction on a partition has ended"
                 ),
                 None => {}
             }
@@ -83,7 +154,7 @@ impl StuckTransactions {
         high_watermark: i64,
         now: Instant,
     ) -> Option<Change> {
-        let known = self.0.remove(partition);
+        let known = self.open.remove(partition);
         let was_reported = known.as_ref().is_some_and(|open| open.is_reported);
         let is_open = last_stable < high_watermark;
         let mut open = known
@@ -96,7 +167,7 @@ impl StuckTransactions {
         let is_stuck = now.duration_since(open.first_seen) > KAFKA_TRANSACTION_TIMEOUT;
         open.is_reported = is_stuck;
         if is_open {
-            self.0.insert(partition.clone(), open);
+            self.open.insert(partition.clone(), open);
         }
         match (was_reported, is_stuck) {
             (false, true) => Some(Change::Stuck),
