@@ -33,6 +33,8 @@ pub(super) struct Board {
     until: Option<Timestamp>,
     /// Sent messages that have not arrived, with their earliest due time.
     pub(super) waiting: BTreeMap<u64, Timestamp>,
+    /// Messages whose send failed, with the same time.
+    failed_sends: BTreeMap<u64, Timestamp>,
     pub(super) sent: usize,
     pub(super) delivered: usize,
     pub(super) refused: usize,
@@ -91,8 +93,12 @@ impl Board {
         number
     }
 
+    /// The send of a message failed. It may arrive nevertheless.
     pub(super) fn refuse(&mut self, number: u64, why: String) {
-        self.refused += usize::from(self.waiting.remove(&number).is_some());
+        if let Some(due) = self.waiting.remove(&number) {
+            self.failed_sends.insert(number, due);
+            self.refused += 1;
+        }
         self.report_problem(why);
     }
 
@@ -115,7 +121,9 @@ impl Board {
         };
         self.latest.truncate(DEMO_LINES_MAX - 1);
         self.latest.push_front(format!("  {text}"));
-        match self.waiting.remove(&number) {
+        let failed = self.failed_sends.remove(&number);
+        self.refused -= usize::from(failed.is_some());
+        match self.waiting.remove(&number).or(failed) {
             None => self.duplicates += 1,
             Some(_) if *is_dead => self.refused += 1,
             Some(sent) => {
@@ -248,6 +256,9 @@ pub(super) mod tests {
         arrive_dead(&mut board, 1, 1_001);
         assert_eq!((board.sent, board.refused, board.delivered), (3, 2, 0));
         assert_eq!(board.waiting.len(), 1);
+        arrive(&mut board, Some(0), 1_002);
+        assert_eq!((board.refused, board.lateness.len()), (1, 1));
+        assert_eq!(board.duplicates, 0, "it arrived once");
         assert_eq!(
             board.lines,
             ["(full)"],
