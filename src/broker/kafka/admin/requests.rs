@@ -92,7 +92,8 @@ impl WorkerThread {
         let millis = time.as_millis().max(0);
         let found = self.listed_offsets(partitions, rdkafka::Offset::Offset(millis))?;
         let found = found.into_iter().zip(ends);
-        let or_end = found.map(|(offset, end)| u64::try_from(offset?).map_or(end, |it| Ok(Offset(it))));
+        let or_end =
+            found.map(|(offset, end)| u64::try_from(offset?).map_or(end, |it| Ok(Offset(it))));
         or_end.collect()
     }
 
