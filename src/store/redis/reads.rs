@@ -89,32 +89,41 @@ impl Redis {
         }
         let values = self.connection.send(&pipeline).await?.into_iter();
         // A pool of another type counts as empty.
-        let mut fetched: Vec<Option<Bytes>> = values
-            .map(|value| match value {
-                Value::BulkString(bytes) => Some(Bytes::from(bytes)),
-                _ => None,
-            })
-            .collect();
+        let mut fetched: Vec<Option<Bytes>> = values.map(bytes).collect();
 
         // A run without bytes is gone, or it is lost: then the index still lists it. A lost run
-        // gets empty bytes, so that the timer quarantines it instead of fetching it again.
+        // gets empty bytes, so that the timer quarantines it instead of fetching it again. The bytes
+        // are read again: after a failover, this server may have others than the one before.
         let mut pipeline = Pipeline::new();
         for ((keys, slice, name), _) in runs().zip(&fetched).filter(|(_, bytes)| bytes.is_none()) {
+            pipeline
+                .cmd("HGET")
+                .arg(keys.pool(slice))
+                .arg(name.as_str());
             pipeline
                 .cmd("ZSCORE")
                 .arg(keys.slice(slice))
                 .arg(codec::index_member(name));
         }
-        let scores = self.connection.send(&pipeline).await?;
-        let missing = fetched.iter_mut().filter(|bytes| bytes.is_none());
-        for (bytes, score) in missing.zip(scores) {
-            *bytes = matches!(score, Value::BulkString(_)).then(Bytes::new);
+        let mut again = self.connection.send(&pipeline).await?.into_iter();
+        for missing in fetched.iter_mut().filter(|bytes| bytes.is_none()) {
+            let (found, score) = (again.next().and_then(bytes), again.next());
+            let is_listed = matches!(score, Some(Value::BulkString(_)));
+            *missing = found.or_else(|| is_listed.then(Bytes::new));
         }
         let mut fetched = fetched.into_iter();
         let answers = requests
             .iter()
             .map(|request| fetched.by_ref().take(request.runs.len()).collect());
         Ok(answers.collect())
+    }
+}
+
+/// `None`: absent, or a value of another type.
+fn bytes(value: Value) -> Option<Bytes> {
+    match value {
+        Value::BulkString(bytes) => Some(Bytes::from(bytes)),
+        _ => None,
     }
 }
 

@@ -538,6 +538,29 @@ async fn runs_without_bytes_are_unreadable_and_can_be_quarantined() {
     }
 }
 
+/// As after a failover to a server that has the bytes.
+#[tokio::test]
+async fn a_run_whose_bytes_come_back_during_a_fetch_is_not_lost() {
+    let real = two_shards().await;
+    let (pool, run) = (key("bad", "pool:h0"), append("bad", 0).runs.remove(0));
+    real.server.command(&format!("DEL {pool}")).await;
+    let fetch = [Fetch {
+        shard: shard("bad"),
+        runs: vec![(run.slice, run.name.clone())],
+    }];
+    // On the same connection, so it comes right after the first read.
+    let mut restore = Pipeline::new();
+    restore
+        .cmd("HSET")
+        .arg(pool)
+        .arg(run.name.as_str())
+        .arg(&*run.bytes);
+    let restored = real.redis.connection.send(&restore);
+    let (fetched, restored) = futures_util::future::join(real.redis.fetch(&fetch), restored).await;
+    restored.unwrap();
+    assert_eq!(fetched.unwrap(), [[Some(run.bytes)]]);
+}
+
 #[tokio::test]
 async fn foreign_rows_do_not_push_runs_out_of_a_list() {
     let real = RealRedis::start().await;

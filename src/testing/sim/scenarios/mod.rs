@@ -7,6 +7,7 @@ mod fleet;
 mod idle_rollback;
 mod leaderless;
 mod nats;
+mod newer_version;
 mod rules_change;
 mod shutdown;
 mod single;

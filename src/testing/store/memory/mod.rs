@@ -95,6 +95,20 @@ impl MemoryStore {
             .is_some_and(|shard| shard.corrupt_run(nth))
     }
 
+    /// Sets the format version in the bytes of all runs of a shard.
+    pub(crate) fn set_run_version(&self, shard: &ShardId, version: u8) {
+        let mut shards = self.inner.shards.borrow_mut();
+        let shard = shards.get_mut(shard).expect("the shard exists");
+        shard.set_run_version(version);
+    }
+
+    /// Adds a slice that only a newer version knows, or removes it.
+    pub(crate) fn set_newer_slice(&self, shard: &ShardId, is_added: bool) {
+        let mut shards = self.inner.shards.borrow_mut();
+        let shard = shards.get_mut(shard).expect("the shard exists");
+        shard.has_newer_slice = is_added;
+    }
+
     /// The token whose lease of the shard has not expired.
     pub(crate) fn lease_holder(&self, shard: &ShardId) -> Option<LeaseToken> {
         self.inner
@@ -167,6 +181,9 @@ impl ShardStore for MemoryStore {
         let opened = births.iter().map(|birth| {
             let mut shards = self.inner.shards.borrow_mut();
             match shards.get(&birth.shard) {
+                Some(shard) if shard.has_newer_slice => {
+                    Opened::Incompatible(shard::NEWER_SLICE.to_owned())
+                }
                 Some(shard) => Opened::Existing(shard.state()),
                 None => Opened::Created(
                     shards
@@ -195,7 +212,7 @@ impl ShardStore for MemoryStore {
         self.answer_each(
             shards,
             |shard| shard,
-            |_, shard| shard.map(|shard| shard.state()),
+            |_, shard| Some(shard?.readable()?.state()),
         )
         .await
     }
@@ -213,7 +230,10 @@ impl ShardStore for MemoryStore {
         self.answer_each(
             requests,
             |list| &list.shard,
-            |list, shard| shard.map_or(Listed::Unknown, |shard| shard.list(list)),
+            |list, shard| {
+                let shard = shard.and_then(MemoryShard::readable);
+                shard.map_or(Listed::Unknown, |shard| shard.list(list))
+            },
         )
         .await
     }
@@ -235,7 +255,10 @@ impl ShardStore for MemoryStore {
         self.answer_each(
             requests,
             |tail| &tail.shard,
-            |tail, shard| shard.map_or(Tailed::Unknown, |shard| shard.tail(tail)),
+            |tail, shard| {
+                let shard = shard.and_then(MemoryShard::readable);
+                shard.map_or(Tailed::Unknown, |shard| shard.tail(tail))
+            },
         )
         .await
     }
@@ -289,7 +312,8 @@ impl LeaseStore for MemoryStore {
     async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
         let answer = |lease: &Lease, shard: Option<&mut MemoryShard>| {
             shard.map_or(Renewed::Unknown, |shard| {
-                shard.renew(lease.token, length, self.inner.clock.now())
+                let now = self.inner.clock.now();
+                shard.lease.renew(lease.token, length, now)
             })
         };
         self.answer_each(leases, |lease| &lease.shard, answer).await
@@ -299,7 +323,7 @@ impl LeaseStore for MemoryStore {
         let answer = |lease: &Lease, shard: Option<&mut MemoryShard>| {
             shard
                 .into_iter()
-                .for_each(|shard| shard.release(lease.token));
+                .for_each(|shard| shard.lease.release(lease.token));
         };
         self.answer_each(leases, |lease| &lease.shard, answer)
             .await

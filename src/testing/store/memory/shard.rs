@@ -5,8 +5,8 @@ use crate::model::{Cursor, LeaseToken, Slice, Timestamp};
 use crate::run::{Run, RunName};
 use crate::store::rules::{LeaseHolder, ShardCounts, ShardMeta, ShardTail};
 use crate::store::{
-    Acquire, Acquired, Advance, Advanced, Append, Appended, List, Listed, NewShard, Renewed,
-    ReplaceRuns, Replaced, RunEntry, ShardPosition, StoredShard, Tail, Tailed,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, List, Listed, NewShard, ReplaceRuns,
+    Replaced, RunEntry, ShardPosition, StoredShard, Tail, Tailed,
 };
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,14 +15,18 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(super) struct MemoryShard {
     positions: ShardMeta,
-    lease: LeaseHolder,
+    pub(super) lease: LeaseHolder,
     counts: ShardCounts,
     tail: ShardTail,
     runs: BTreeMap<(Slice, RunName), (Timestamp, Bytes)>,
     quarantine: BTreeMap<RunName, Bytes>,
     ids: BTreeMap<Box<str>, Cursor>,
     cancelled: BTreeSet<Cursor>,
+    /// It has a slice that this version does not know.
+    pub(super) has_newer_slice: bool,
 }
+
+pub(super) const NEWER_SLICE: &str = "it has an unknown slice, so run the newer version";
 
 impl MemoryShard {
     pub(super) fn new(birth: &NewShard) -> Self {
@@ -35,7 +39,13 @@ impl MemoryShard {
             quarantine: BTreeMap::new(),
             ids: BTreeMap::new(),
             cancelled: BTreeSet::new(),
+            has_newer_slice: false,
         }
+    }
+
+    /// `None`: a newer version wrote it.
+    pub(super) fn readable(&mut self) -> Option<&mut Self> {
+        (!self.has_newer_slice).then_some(self)
     }
 
     pub(super) fn state(&self) -> StoredShard {
@@ -90,7 +100,12 @@ impl MemoryShard {
         if !self.positions.identity.may_share_cluster(&request.identity) {
             return Acquired::OtherCluster(self.positions.identity.clone());
         }
-        if self.lease.acquire(request.lease.token, length, now) {
+        let before = self.lease;
+        let is_granted = self.lease.acquire(request.lease.token, length, now);
+        if is_granted && self.has_newer_slice {
+            self.lease = before;
+            Acquired::Incompatible(NEWER_SLICE.to_owned())
+        } else if is_granted {
             Acquired::Granted {
                 state: self.state(),
                 now,
@@ -98,14 +113,6 @@ impl MemoryShard {
         } else {
             Acquired::HeldByOther
         }
-    }
-
-    pub(super) fn renew(&mut self, token: LeaseToken, length: Duration, now: Timestamp) -> Renewed {
-        self.lease.renew(token, length, now)
-    }
-
-    pub(super) fn release(&mut self, token: LeaseToken) {
-        self.lease.release(token);
     }
 
     pub(super) fn lease_holder(&self, now: Timestamp) -> Option<LeaseToken> {
@@ -166,6 +173,14 @@ impl MemoryShard {
             .expect("it was just listed");
         kept.1 = kept.1.iter().map(|byte| !byte).collect();
         true
+    }
+
+    pub(super) fn set_run_version(&mut self, version: u8) {
+        for (_, bytes) in self.runs.values_mut() {
+            let mut changed = bytes.to_vec();
+            changed[4] = version;
+            *bytes = changed.into();
+        }
     }
 
     pub(super) fn tail(&self, request: &Tail) -> Tailed {
