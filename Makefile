@@ -13,31 +13,65 @@
 #                          for `make chaos`: kafka or nats; 1 or 3 Kafka brokers; at-least-once or exactly-once; the part that all
 #                          faults hit (timers, ingresses, redis or broker); seed; report file
 #   DEPENDENCIES           `once`: `make image-check` compiles third-party crates for the first build only
+#   PROFILE                Cargo profile of the program for `make dist`, default release
 #   TEST                   part of a test name, for `make integration`
 
 SERVERS := $(or $(POSTDATE_SERVERS),.servers)
+PROFILE := release
 TESTS := --features test-support
+# Compiles Postdate itself without optimisation, in a fifth of the time. Servers and delays take longer than its code. The simulation is optimised.
+PLAIN := --config profile.dev.package.postdate.opt-level=0
+INTEGRATION := cargo test $(TESTS) $(PLAIN) --test integration
+# Names that `make test` leaves to `make test-all`: they test deployment files, clients of other languages, traces, and the test servers themselves,
+# and their tools take minutes to build.
+WITH_TOOLS := clients:: deploy:: env:: secrets:: traces::
+# Runs a suite: name, budget in seconds on two cores, command.
+SUITE := @integration/env/suite.sh
 .DEFAULT_GOAL := help
-.PHONY: help demo build test integration lint docs sbom bench chaos kube image-check servers packages up down
+.PHONY: help demo build test test-all nightly integration lint docs sbom dist dist-check bench chaos kube image-check servers servers-core packages up down
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# Not the release build, which takes ten minutes.
 demo: packages ## show the whole service in one process, without any server; FOR=2m runs longer
-	cargo run --release -- demo $(if $(FOR),--for $(FOR))
+	cargo run $(PLAIN) -- demo $(if $(FOR),--for $(FOR))
 
 build: packages ## build the release binary: target/release/postdate
 	cargo build --release
 
-# The integration tests run last, so that their summary is the last output.
-test: servers ## run all tests: unit tests, simulation, style, doc-tests, then every promise on real servers
-	cargo test $(TESTS) --lib --bins --test tidy
-	cargo test $(TESTS) --doc
-	@$(MAKE) --no-print-directory integration
+# The integration tests run last, so that their summary is the last output. A first build without incremental files takes a third less.
+test: export CARGO_INCREMENTAL := 0
+test: servers-core ## run unit tests, simulation and style, then every promise on real servers
+	$(SUITE) build 300 cargo test $(TESTS) --lib --test tidy --no-run
+	$(SUITE) build-integration 60 $(INTEGRATION) --no-run
+	$(SUITE) style 15 cargo test $(TESTS) --test tidy
+	$(SUITE) unit 165 cargo test $(TESTS) --lib
+	$(SUITE) integration 480 $(INTEGRATION) -- --test-threads=2 $(WITH_TOOLS:%=--skip %)
+
+test-all: export CARGO_INCREMENTAL := 0
+test-all: servers ## run `make test`, and the tests of packages, charts, dashboards, clients and traces
+	$(SUITE) build 300 cargo test $(TESTS) --lib --test tidy --no-run
+	$(SUITE) build-integration 60 $(INTEGRATION) --no-run
+	$(SUITE) style 15 cargo test $(TESTS) --test tidy
+	$(SUITE) documentation 60 cargo test $(TESTS) --doc
+	$(SUITE) unit 165 cargo test $(TESTS) --lib
+	$(SUITE) packages 240 $(MAKE) --no-print-directory dist-check PROFILE=dev
+	$(SUITE) integration 1080 $(INTEGRATION) -- --test-threads=2
+
+# The simulation with fifty times as many seeds, storms of faults, a control plane, and the release artefacts.
+nightly: servers ## run what takes hours: long simulation, chaos, Kubernetes, image, packages
+	$(SUITE) simulation 7200 env POSTDATE_SEEDS=50 cargo test $(TESTS) --lib testing::sim::scenarios
+	$(SUITE) chaos-kafka 2700 $(MAKE) --no-print-directory chaos FOR=30m
+	$(SUITE) chaos-exactly-once 2700 $(MAKE) --no-print-directory chaos FOR=30m MODE=exactly-once BROKERS=3
+	$(SUITE) chaos-nats 2700 $(MAKE) --no-print-directory chaos FOR=30m BROKER=nats
+	$(SUITE) packages 1200 $(MAKE) --no-print-directory dist-check
+	$(SUITE) image 1800 $(MAKE) --no-print-directory image-check
+	$(SUITE) kubernetes 1800 $(MAKE) --no-print-directory kube
 
 # Two at a time, because each test may start a JVM of its own.
 integration: servers ## run only the tests on real servers; TEST=name selects some
-	cargo test $(TESTS) --test integration -- --test-threads=2 $(TEST)
+	$(INTEGRATION) -- --test-threads=2 $(TEST)
 
 lint: packages $(SERVERS)/tools/bin/cargo-deny ## check format, clippy and dependencies
 	cargo fmt --check
@@ -62,6 +96,21 @@ sbom: $(SERVERS)/tools/bin/cargo-cyclonedx ## write the bill of materials (Cyclo
 $(SERVERS)/tools/bin/cargo-cyclonedx: | packages
 	cargo install cargo-cyclonedx --version 0.5.9 --locked --debug --root $(SERVERS)/tools
 
+# PROFILE=dev packs the program of the tests' profile, which needs no release build.
+dist: sbom $(SERVERS)/tools/bin/cargo-about ## build tarball, Debian package and checksums: target/dist
+	@integration/env/servers.sh dist
+	rm -rf target/dist && mkdir -p target/dist/man
+	cargo build --locked --bin postdate --profile $(PROFILE) $(PLAIN)
+	cargo run --quiet $(TESTS) $(PLAIN) --example man -- target/dist/man
+	PATH="$(SERVERS)/tools/bin:$$PATH" deploy/dist/licenses.sh target/dist/third-party-licenses.txt
+	deploy/dist/build.sh target/$(PROFILE:dev=debug)/postdate target/dist
+
+$(SERVERS)/tools/bin/cargo-about: | packages
+	cargo install cargo-about --version 0.9.3 --locked --features cli --debug --root $(SERVERS)/tools
+
+dist-check: dist servers ## install these packages into empty folders, and deliver messages with them
+	@deploy/dist/check.sh
+
 # Uses the release build, without test features.
 bench: servers ## measure the service beside a plain copy and rivals, in one run; RUNS=3 WORKLOAD=file.toml
 	cargo bench --bench figures -- $(COUNT) $(STAGES) $(if $(WORKLOAD),workload=$(WORKLOAD)) $(if $(WAITING),waiting=$(WAITING)) $(if $(RUNS),runs=$(RUNS))
@@ -85,6 +134,9 @@ down: ## stop them and keep their data
 
 servers: ## install what the tests need: Debian packages, Kafka (Maven), client libraries, NATS, Helm and a trace collector (Go)
 	@integration/env/servers.sh
+
+servers-core:
+	@integration/env/servers.sh core
 
 packages:
 	@integration/env/servers.sh packages

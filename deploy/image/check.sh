@@ -39,4 +39,4 @@ cmp "$folder"/{one,two}/target/release/postdate
 cmp "$folder"/{one,two}/image/postdate.tar
 echo "Two builds gave the same bytes: $(sha256sum <"$folder/one/target/release/postdate" | cut -d' ' -f1)"
 echo "The program: $(stat -c %s "$folder/one/target/release/postdate") bytes. The image: $(stat -c %s "$folder/one/image/postdate.tar") bytes as a tar, $(gzip -9 -n <"$folder/one/image/postdate.tar" | wc -c) compressed by gzip."
-IMAGE_PROGRAM=$folder/one/target/release/postdate cargo test --features test-support --test integration -- deploy::image
+TEST_PROGRAM=$folder/one/target/release/postdate make --no-print-directory integration TEST=deploy::image

@@ -1,17 +1,11 @@
 //! Tests the image's file system as the script assembles it, and runs the service confined to it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use super::{file, folder, output, root};
-use crate::env::{Confined, kafka, redis};
+use crate::env::{Confined, kafka, program, redis};
 use crate::verdict::Scene;
-
-/// The program in the image: the test build, or the release build of `make image-check`.
-fn program() -> PathBuf {
-    std::env::var_os("IMAGE_PROGRAM")
-        .map_or_else(|| env!("CARGO_BIN_EXE_postdate").into(), PathBuf::from)
-}
 
 fn assemble(folder: &Path, archive: &Path) {
     let script = root().join("deploy/image/build.sh");

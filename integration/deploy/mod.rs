@@ -10,6 +10,7 @@ mod commands;
 mod compose;
 mod dashboard;
 mod image;
+mod package;
 mod recorded;
 
 use std::collections::BTreeSet;

@@ -194,7 +194,7 @@ fn every_command_exists() {
         .map(|found| found[1].to_owned())
         .collect();
     let (mut faults, mut count) = (Vec::new(), 0);
-    for path in pages() {
+    for path in [pages(), files(".github/workflows", ".yml")].concat() {
         let page = read(&path);
         let (prose, code) = split(&page);
         let span = regex("`([^`\n]+)`");

@@ -82,6 +82,13 @@ pub(crate) fn eventually<T>(what: &str, limit: Duration, mut ask: impl FnMut() -
     }
 }
 
+/// The Postdate program under test: the test build, or the one that `TEST_PROGRAM` names. The checks
+/// of the image and of the packages name theirs.
+pub(crate) fn program() -> PathBuf {
+    std::env::var_os("TEST_PROGRAM")
+        .map_or_else(|| env!("CARGO_BIN_EXE_postdate").into(), PathBuf::from)
+}
+
 /// The folder that `make servers` fills. `POSTDATE_SERVERS` overrides it.
 pub(crate) fn servers() -> PathBuf {
     std::env::var_os("POSTDATE_SERVERS").map_or_else(

@@ -171,7 +171,7 @@ impl Postdate {
 }
 
 fn bare(folder: &Path) -> Command {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_postdate"));
+    let mut program = Command::new(super::program());
     for (name, _) in
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTDATE_"))
     {

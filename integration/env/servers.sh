@@ -2,6 +2,8 @@
 # Installs what building and testing need: Debian packages, a real Kafka, a NATS server, the
 # libraries of docs/clients, an OpenTelemetry collector, and Helm. Safe to repeat.
 #   servers.sh packages   packages for building only
+#   servers.sh core       servers of the promises: Kafka, NATS, Redis
+#   servers.sh dist       packages for building and checking the packages of a release
 #   servers.sh            also the servers and tools of the integration tests
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -20,10 +22,15 @@ packages() {
     command -v make >/dev/null || missing+=(make)
     command -v pkg-config >/dev/null || missing+=(pkg-config)
     perl -MFindBin -MIPC::Cmd -MFile::Compare -e 1 2>/dev/null || missing+=(perl)
-    if [[ ${1:-} == all ]]; then
+    if [[ ${1:-} == @(core|all) ]]; then
         command -v redis-server >/dev/null || missing+=(redis-server)
         command -v mvn >/dev/null || missing+=(maven)
         command -v go >/dev/null || missing+=(golang-go)
+        command -v curl >/dev/null || missing+=(curl)
+        command -v openssl >/dev/null || missing+=(openssl)
+        [[ -e /etc/ssl/certs/ca-certificates.crt ]] || missing+=(ca-certificates)
+    fi
+    if [[ ${1:-} == all ]]; then
         command -v promtool >/dev/null || missing+=(prometheus)
         command -v systemd-analyze >/dev/null || missing+=(systemd)
         python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
@@ -31,9 +38,12 @@ packages() {
         command -v javac >/dev/null || missing+=(openjdk-17-jdk-headless)
         command -v node >/dev/null || missing+=(nodejs)
         command -v npm >/dev/null || missing+=(npm)
-        command -v curl >/dev/null || missing+=(curl)
-        command -v openssl >/dev/null || missing+=(openssl)
-        [[ -e /etc/ssl/certs/ca-certificates.crt ]] || missing+=(ca-certificates)
+    fi
+    if [[ ${1:-} == dist ]]; then
+        command -v dpkg-shlibdeps >/dev/null || missing+=(dpkg-dev)
+        command -v man >/dev/null || missing+=(man-db)
+        command -v zsh >/dev/null || missing+=(zsh)
+        command -v fish >/dev/null || missing+=(fish)
     fi
     if ((${#missing[@]})); then
         local install="apt-get install -y --no-install-recommends ${missing[*]}"
@@ -106,6 +116,12 @@ collector() {
 
 case ${1:-all} in
     packages) packages ;;
+    core)
+        packages core
+        kafka
+        nats
+        ;;
+    dist) packages dist ;;
     all)
         packages all
         kafka
@@ -114,5 +130,5 @@ case ${1:-all} in
         collector
         integration/deploy/tools.sh
         ;;
-    *) complain "usage: ${BASH_SOURCE[0]} [packages]" ;;
+    *) complain "usage: ${BASH_SOURCE[0]} [packages | core | dist]" ;;
 esac

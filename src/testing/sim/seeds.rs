@@ -8,20 +8,27 @@ use std::ops::Range;
 /// Environment variable: run only this seed, in all ranges that contain it.
 const ONLY: &str = "POSTDATE_SEED";
 
+/// Environment variable: run this many times as many seeds of each range, for `make nightly`.
+const FACTOR: &str = "POSTDATE_SEEDS";
+
 /// The number of broken promises that a failure shows.
 const BROKEN_MAX: usize = 20;
 
 /// Panics with the trace of the first seed that breaks a promise.
 #[track_caller]
 pub(crate) fn assert_promises_kept(seeds: Range<u64>, run: impl Fn(u64) -> Outcome) {
-    let only: Option<u64> = std::env::var(ONLY).ok().map(|seed| {
-        seed.parse()
-            .unwrap_or_else(|_| panic!("{ONLY}={seed}: give a number"))
-    });
-    for seed in seeds.filter(|seed| only.is_none_or(|only| only == *seed)) {
+    let only = number(ONLY);
+    let count = (seeds.end - seeds.start) * number(FACTOR).unwrap_or(1);
+    for seed in (seeds.start..seeds.start + count).filter(|seed| only.is_none_or(|only| only == *seed)) {
         let outcome = run(seed);
         assert!(outcome.broken.is_empty(), "{}", failure(seed, &outcome));
     }
+}
+
+/// The number in an environment variable that is set.
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: give a number")))
 }
 
 /// The failure text for a seed that breaks promises.
@@ -41,8 +48,10 @@ fn command(seed: u64) -> String {
         .name()
         .filter(|name| name.contains("::"))
         .map(|name| format!("{name} -- --exact"));
+    let factor = number(FACTOR).map(|factor| format!("{FACTOR}={factor} "));
     format!(
-        "{ONLY}={seed} cargo test --features test-support --lib {}",
+        "{}{ONLY}={seed} cargo test --features test-support --lib {}",
+        factor.unwrap_or_default(),
         tests.unwrap_or_else(|| "testing::sim::".to_owned())
     )
 }
