@@ -19,7 +19,9 @@ const BROKEN_MAX: usize = 20;
 pub(crate) fn assert_promises_kept(seeds: Range<u64>, run: impl Fn(u64) -> Outcome) {
     let only = number(ONLY);
     let count = (seeds.end - seeds.start) * number(FACTOR).unwrap_or(1);
-    for seed in (seeds.start..seeds.start + count).filter(|seed| only.is_none_or(|only| only == *seed)) {
+    for seed in
+        (seeds.start..seeds.start + count).filter(|seed| only.is_none_or(|only| only == *seed))
+    {
         let outcome = run(seed);
         assert!(outcome.broken.is_empty(), "{}", failure(seed, &outcome));
     }
@@ -28,7 +30,10 @@ pub(crate) fn assert_promises_kept(seeds: Range<u64>, run: impl Fn(u64) -> Outco
 /// The number in an environment variable that is set.
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: give a number")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name}={text}: give a number")),
+    )
 }
 
 /// The failure text for a seed that breaks promises.
