@@ -110,9 +110,10 @@ impl LeaseClock {
     /// the machine may have been paused, and its monotonic clock with it.
     pub(crate) fn has_expired(&self, now: Instant) -> bool {
         let asked = self.0.asked.get();
-        let may_be_paused = self.0.clock.last_step().is_some_and(|step| asked < step);
-        let has_ended = asked + self.0.length <= now;
-        (has_ended || may_be_paused && !fault!(IgnoreMachinePause)) && !fault!(IgnoreLeaseExpiry)
+        let step = self.0.clock.last_step();
+        let pause = step.filter(|step| asked < *step && !fault!(IgnoreMachinePause));
+        let has_ended = asked + self.0.length <= now && !fault!(IgnoreLeaseExpiry);
+        has_ended || pause.is_some()
     }
 
     /// A claim was refused, so the estimate of the store's time was wrong.
@@ -178,6 +179,9 @@ mod tests {
         assert!(lease.has_expired(after(start, 5_000)));
         clock.0.set(Some(after(start, 1_000)));
         assert!(lease.has_expired(after(start, 1_000)), "paused");
+        let ignores = [InjectedFault::IgnoreMachinePause];
+        let is_trusted = || !lease.has_expired(after(start, 1_000));
+        assert!(fault_injection::with(ignores, is_trusted));
         lease.renew(after(start, 999), store(0, after(start, 1_001)));
         assert!(
             lease.has_expired(after(start, 1_001)),
