@@ -2,7 +2,7 @@
 
 use crate::command::StartPoint;
 use crate::model::{Delay, parse_after};
-use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand};
+use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -53,6 +53,15 @@ Examples:
 Exit codes:
   0    every ledger balances; a ledger that a store loss made uncertain counts as balanced
   1    a ledger does not balance; or the store, or the service that owns it, does not answer
+  2    wrong usage or configuration";
+
+const QUARANTINE_AFTER: &str = "Examples:
+  postdate quarantine list --config postdate.toml
+  postdate quarantine restore --config postdate.toml --route orders
+
+Exit codes:
+  0    every run was printed or restored
+  1    a run cannot be restored; or the store does not answer
   2    wrong usage or configuration";
 
 const SEND_AFTER: &str =
@@ -150,6 +159,15 @@ pub enum Command {
     /// takeovers do not reset it.
     #[command(after_long_help = LEDGER_AFTER)]
     Ledger(LedgerArgs),
+    /// Lists unreadable runs in quarantine, or puts them back
+    ///
+    /// A run is in quarantine if it could not be read. `restore` puts each run back that this version
+    /// can read. Its messages are delivered at their due times, but not before 10 seconds have passed.
+    /// Messages of the run that were delivered or cancelled before are delivered again. The command
+    /// ends the leases of these shards, so messages in flight may be delivered twice. With the embedded
+    /// store, stop the service first.
+    #[command(after_long_help = QUARANTINE_AFTER)]
+    Quarantine(QuarantineArgs),
     /// Sends one delayed message, or cancels one
     ///
     /// Writes a record with Postdate's headers to the route's source topic, as any producer could.
@@ -274,6 +292,29 @@ pub struct LedgerArgs {
     /// Print one JSON document; docs/commands.md describes it
     #[arg(long)]
     pub json: bool,
+}
+
+/// Flags of [`Command::Quarantine`].
+#[derive(Debug, Args)]
+pub struct QuarantineArgs {
+    /// List the runs, or restore them
+    #[arg(value_enum)]
+    pub action: QuarantineAction,
+    /// The configuration file (TOML) of the service
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Only the runs of this route; default: all routes
+    #[arg(long)]
+    pub route: Option<String>,
+}
+
+/// The action of [`Command::Quarantine`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum QuarantineAction {
+    /// Print each run, and whether it can be restored
+    List,
+    /// Put each run back that can be read
+    Restore,
 }
 
 /// Flags of [`Command::Send`].

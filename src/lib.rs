@@ -102,8 +102,8 @@ mod trace;
 mod wheel;
 
 pub use cli::{
-    CheckArgs, Cli, Command, CompletionArgs, DemoArgs, LedgerArgs, PendingArgs, ResetArgs, RunArgs,
-    SendArgs,
+    CheckArgs, Cli, Command, CompletionArgs, DemoArgs, LedgerArgs, PendingArgs, QuarantineArgs,
+    ResetArgs, RunArgs, SendArgs,
 };
 pub use command::{Outcome, Refused};
 pub use config::{Config, Error as ConfigError};
@@ -132,6 +132,11 @@ pub fn pending(config: &Config, pending: &PendingArgs) -> anyhow::Result<Outcome
 /// Prints counts of accepted and finished messages, and checks their sum.
 pub fn ledger(config: &Config, ledger: &LedgerArgs) -> anyhow::Result<Outcome> {
     command::ledger(config, ledger)
+}
+
+/// Lists quarantined runs, or puts them back.
+pub fn quarantine(config: &Config, quarantine: &QuarantineArgs) -> anyhow::Result<Outcome> {
+    command::quarantine(config, quarantine)
 }
 
 /// Sends or cancels one message.

@@ -48,6 +48,9 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
             postdate::pending(&prepare_quietly(&pending.config)?, &pending)
         }
         Command::Ledger(ledger) => postdate::ledger(&prepare_quietly(&ledger.config)?, &ledger),
+        Command::Quarantine(quarantine) => {
+            postdate::quarantine(&prepare_quietly(&quarantine.config)?, &quarantine)
+        }
         Command::Send(send) => postdate::send(&prepare_quietly(&send.config)?, &send),
         Command::Check(check) => postdate::check(&prepare_quietly(&check.config)?, &check),
         Command::Completion(completion) => postdate::complete(&completion),

@@ -5,6 +5,7 @@ mod demo;
 mod ledger;
 mod page;
 mod pending;
+mod quarantine;
 mod reset;
 mod send;
 
@@ -12,6 +13,7 @@ pub(crate) use check::check;
 pub(crate) use demo::demo;
 pub(crate) use ledger::ledger;
 pub(crate) use pending::pending;
+pub(crate) use quarantine::quarantine;
 #[cfg(test)]
 pub(crate) use reset::test_support;
 pub(crate) use reset::{StartPoint, reset};

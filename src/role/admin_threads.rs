@@ -6,10 +6,12 @@ use crate::admin::{self, Auth, Endpoint};
 use crate::clock::{Clock, WallClock};
 use crate::config::Secret;
 use crate::metric;
+use crate::store::StoreQuery;
 use crate::task::TaskGroup;
 use crate::telemetry::Telemetry;
 use anyhow::Result;
 use std::net::TcpListener;
+use std::rc::Rc;
 use std::sync::Arc;
 
 pub(super) fn start(
@@ -40,7 +42,7 @@ pub(super) fn start(
     let wiring = wiring.clone();
     group.spawn_thread("queries", move |stop| async move {
         let context = query_context(&wiring.config);
-        let connect = async || wiring.store.connect_query().await;
+        let connect = async || Ok(wiring.store.connect_query().await? as Rc<dyn StoreQuery>);
         admin::queries::serve(queries_in, context, WallClock, connect, stop.clone()).await;
         // The admin thread may end first and close the channel. A thread must not end before the
         // stop.

@@ -4,7 +4,7 @@ use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::limit::STORE_RESPONSE_TIMEOUT;
 use crate::store::embedded::{self, Embedded};
-use crate::store::query::{QueryContext, StoreQuery};
+use crate::store::query::{QuarantineStore, QueryContext};
 use crate::store::redis::{self, Redis, RedisNotifier};
 use crate::store::with_metrics::WithMetrics;
 use crate::store::{self, Notifier, Store};
@@ -67,7 +67,7 @@ impl StoreFactory {
         })
     }
 
-    pub(crate) async fn connect_query(&self) -> Result<Rc<dyn StoreQuery>, store::Error> {
+    pub(crate) async fn connect_query(&self) -> Result<Rc<dyn QuarantineStore>, store::Error> {
         Ok(match self {
             Self::Redis(options) => Rc::new(Redis::connect(options).await?),
             Self::Embedded(embedded) => Rc::new(embedded.clone()),

@@ -7,6 +7,7 @@
 //! | [`Membership`] | which workers are alive | lease loop of the timer |
 //! | [`StoreAdmin`] | deletes shards | `postdate reset` |
 //! | [`StoreQuery`] | read-only questions of people | `postdate pending`, `postdate ledger`, admin server |
+//! | [`QuarantineStore`] | reads and restores quarantined runs | `postdate quarantine` |
 //! | [`Notifier`] | hints from one process to the others | hints loop |
 //!
 //! [`Store`] combines the first four in one object. Requests are in `request`, results in
@@ -42,12 +43,12 @@ use bytes::Bytes;
 pub(crate) use error::Error;
 pub(crate) use outcome::{
     Acquired, Advanced, Appended, Heartbeat, Listed, LiveWorker, Opened, Renewed, Replaced,
-    RunEntry, ShardPosition, SliceCount, StoredShard, TailRun, Tailed,
+    Restored, RunEntry, ShardPosition, SliceCount, StoredShard, TailRun, Tailed,
 };
-pub(crate) use query::StoreQuery;
+pub(crate) use query::{QuarantineStore, StoreQuery};
 pub(crate) use request::{
     Acquire, Advance, Append, Fetch, IdChange, IdChangeKind, List, NewShard, Quarantine,
-    ReplaceRuns, Tail,
+    ReplaceRuns, Restore, Tail,
 };
 pub(crate) use rules::{AppendEpoch, Balance, Ledger, Lineage, due_by};
 use std::collections::BTreeSet;

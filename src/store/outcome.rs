@@ -153,6 +153,16 @@ pub(crate) enum Replaced {
     Unknown,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Restored {
+    Done,
+    /// The quarantine does not have the run, or not any more.
+    Gone,
+    /// A message would be inside the claimed or the delivered pair, so no timer would deliver it.
+    /// The store wrote nothing.
+    TooEarly,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Acquired {
     Granted {

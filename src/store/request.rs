@@ -121,6 +121,22 @@ pub(crate) struct Quarantine {
     pub(crate) runs: Vec<(Slice, RunName)>,
 }
 
+/// Puts the messages of a quarantined run back, as `runs`, which is not empty.
+#[derive(Clone, Debug)]
+pub(crate) struct Restore {
+    pub(crate) shard: ShardId,
+    pub(crate) quarantined: RunName,
+    pub(crate) runs: Vec<Run>,
+}
+
+impl Restore {
+    /// The place of the first message. A claim must not have passed it.
+    pub(crate) fn first_place(&self) -> Cursor {
+        let places = self.runs.iter().map(|run| run.summary.first);
+        places.min().unwrap_or(Progress::START.cursor)
+    }
+}
+
 /// Replaces `inputs` by `outputs`, whose messages are all due after the load horizon.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplaceRuns {

@@ -151,6 +151,16 @@ pub(super) fn quarantined(number: ShardNumber, name: &RunName) -> Vec<u8> {
     key(QUARANTINED, number, &[name.as_str().as_bytes()])
 }
 
+/// Prefix of the quarantined rows.
+pub(super) fn all_quarantined(number: ShardNumber) -> Vec<u8> {
+    key(QUARANTINED, number, &[])
+}
+
+/// The run of a quarantined row.
+pub(super) fn to_quarantined(key: &[u8]) -> Option<RunName> {
+    from_utf8(key.get(5..)?).ok().map(RunName::new)
+}
+
 /// Prefixes of the rows of an erased shard. Each run row names a bytes row, see
 /// [`bytes_of_run`].
 pub(super) fn all_of_a_shard(number: ShardNumber) -> [Vec<u8>; 7] {

@@ -31,12 +31,15 @@ mod writer;
 use super::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Heartbeat, LeaseStore,
     List, Listed, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
-    ShardPosition, ShardStore, StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
+    Restore, Restored, ShardPosition, ShardStore, StoreAdmin, StoreQuery, StoredShard, Tail,
+    Tailed,
 };
 use crate::client_thread::ClientThread;
 use crate::clock::Clock;
 use crate::limit;
 use crate::model::{Cursor, Lease, ShardId, WorkerId};
+use crate::run::RunName;
+use crate::store::QuarantineStore;
 use async_trait::async_trait;
 use bytes::Bytes;
 use data_dir::{DataDir, DiskSpace};
@@ -421,5 +424,31 @@ impl StoreQuery for Embedded {
 
     async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
         self.read_each(ids, |view, (shard, id)| view.find_id(shard, id))
+    }
+}
+
+#[async_trait(?Send)]
+impl QuarantineStore for Embedded {
+    async fn quarantined_runs(&self, shard: &ShardId) -> Result<Vec<RunName>, Error> {
+        let read = |view: &ReadView<'_>, shard: &&ShardId| view.quarantined_runs(shard);
+        let names = self.read_each(&[shard], read)?;
+        Ok(names.into_iter().flatten().collect())
+    }
+
+    async fn quarantined_bytes(
+        &self,
+        shard: &ShardId,
+        name: &RunName,
+    ) -> Result<Option<Bytes>, Error> {
+        let read = |view: &ReadView<'_>, shard: &&ShardId| view.quarantined_bytes(shard, name);
+        Ok(self.read_each(&[shard], read)?.pop().flatten())
+    }
+
+    async fn restore(&self, request: &Restore) -> Result<Restored, Error> {
+        let requests = std::slice::from_ref(request);
+        self.check_space(requests)?;
+        let gone = Restored::Gone;
+        let restored = self.change(requests, |request| &request.shard, gone, Shard::restore);
+        Ok(restored.await?.pop().unwrap_or(gone))
     }
 }

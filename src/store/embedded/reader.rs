@@ -85,6 +85,27 @@ impl<'a> ReadView<'a> {
             .collect()
     }
 
+    pub(super) fn quarantined_runs(&self, shard: &ShardId) -> fjall::Result<Vec<RunName>> {
+        let Some((number, _)) = self.meta(shard)? else {
+            return Ok(Vec::new());
+        };
+        let rows = (self.snapshot).prefix(&self.tables.pool, key::all_quarantined(number));
+        rows.map(|row| Ok(key::to_quarantined(&row.key()?)))
+            .filter_map(Result::transpose)
+            .collect()
+    }
+
+    pub(super) fn quarantined_bytes(
+        &self,
+        shard: &ShardId,
+        name: &RunName,
+    ) -> fjall::Result<Option<Bytes>> {
+        let Some((number, _)) = self.meta(shard)? else {
+            return Ok(None);
+        };
+        empty_if_damaged(self.get(&key::quarantined(number, name)))
+    }
+
     fn bytes(
         &self,
         number: ShardNumber,

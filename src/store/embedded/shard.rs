@@ -13,7 +13,7 @@ use crate::run::{Run, RunName};
 use crate::store::rules::{LeaseHolder, Ledger, RunTotals, ShardCounts, ShardMeta, ShardTail};
 use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, IdChange, NewShard, Quarantine,
-    ReplaceRuns, Replaced, StoredShard, Tail, Tailed,
+    ReplaceRuns, Replaced, Restore, Restored, StoredShard, Tail, Tailed,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -348,5 +348,28 @@ impl Shard {
             }
         }
         Ok(moved)
+    }
+
+    pub(super) fn restore(
+        &mut self,
+        request: &Restore,
+        batch: &mut WriteBatch<'_>,
+    ) -> fjall::Result<Restored> {
+        let key = key::quarantined(self.number, &request.quarantined);
+        let Some(bytes) = empty_if_damaged(batch.get(&key))? else {
+            return Ok(Restored::Gone);
+        };
+        if !self.meta.may_restore(request) {
+            return Ok(Restored::TooEarly);
+        }
+        batch.remove(key);
+        self.counts.remove(None, &request.quarantined, bytes.len());
+        self.write_count(None, batch);
+        for run in &request.runs {
+            self.add(run, batch);
+        }
+        self.meta.run_restored();
+        self.lease = LeaseHolder::default();
+        Ok(Restored::Done)
     }
 }

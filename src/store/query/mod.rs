@@ -1,12 +1,15 @@
-//! Read-only questions of people: the commands `pending` and `ledger`, and the admin server. The
-//! ingress and the timer never ask them, so they may be slow. The modules build the reports.
+//! Questions and repairs of people: the commands `pending`, `ledger` and `quarantine`, and the admin
+//! server. The ingress and the timer never make these calls, so they may be slow. The modules build
+//! the reports.
 
 mod ledger;
 mod pending;
 
-use super::{Error, StoredShard};
+use super::{Error, Restore, Restored, StoredShard};
 use crate::model::{Cursor, ShardId};
+use crate::run::RunName;
 use async_trait::async_trait;
+use bytes::Bytes;
 pub(crate) use ledger::{LedgerReport, ShardLedger, ledger_report};
 pub(crate) use pending::{
     Amount, IdSearch, PendingReport, PendingShard, QueryContext, find_id, pending_report,
@@ -26,4 +29,24 @@ pub(crate) trait StoreQuery {
 
     /// The place of the message that waits under each id. `None`: no message waits under it.
     async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error>;
+}
+
+/// The repair of a quarantine by a person.
+#[async_trait(?Send)]
+pub(crate) trait QuarantineStore: StoreQuery {
+    /// The names of the quarantined runs of a shard. None for an unknown shard.
+    async fn quarantined_runs(&self, shard: &ShardId) -> Result<Vec<RunName>, Error>;
+
+    /// The bytes of a quarantined run. `None`: the quarantine does not have it.
+    async fn quarantined_bytes(
+        &self,
+        shard: &ShardId,
+        name: &RunName,
+    ) -> Result<Option<Bytes>, Error>;
+
+    /// Puts the messages of a quarantined run back into slices and counts, as other runs: all or
+    /// nothing. Ends the lease of the shard, so that its next owner loads them.
+    ///
+    /// Safe to repeat: the repeat answers `Gone`. On a full store: [`Error::Full`].
+    async fn restore(&self, request: &Restore) -> Result<Restored, Error>;
 }

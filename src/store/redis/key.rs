@@ -15,15 +15,15 @@
 //! | | | `token` | lease token | acquire, release |
 //! | | | `lease_end` | end of the lease in epoch ms | acquire, renew, release |
 //! | | | `lease_length` | length of the lease in ms | acquire, renew, release |
-//! | | | `ledger` | ledger | open, append, advance, replace |
+//! | | | `ledger` | ledger | open, append, advance, replace, restore |
 //! | | | `history` | lineage | append, replace |
-//! | `counts` | hash | slice, or `quarantine` | `<messages> <bytes> <least offset ever added>` | append, advance, replace, quarantine |
+//! | `counts` | hash | slice, or `quarantine` | `<messages> <bytes> <least offset ever added>` | append, advance, replace, quarantine, restore |
 //! | `tail` | zset | `<end of the batch> <index member> <score of least due> <slice>` | 0 | append |
 //! | `ids` | hash | id | place of the message that waits under it | append, advance |
 //! | `cancelled` | zset | place that must not be delivered | 0 | append, advance |
-//! | `quarantine` | hash | run name | bytes of an unreadable run | quarantine |
-//! | `slice:<slice>` | zset | index member: `<least offset> <run name>` | score of least due | append, advance, replace, quarantine |
-//! | `pool:<slice>` | hash | run name | encoded run | append, advance, replace, quarantine |
+//! | `quarantine` | hash | run name | bytes of an unreadable run | quarantine, restore |
+//! | `slice:<slice>` | zset | index member: `<least offset> <run name>` | score of least due | append, advance, replace, quarantine, restore |
+//! | `pool:<slice>` | hash | run name | encoded run | append, advance, replace, quarantine, restore |
 //!
 //! | format | text |
 //! |---|---|

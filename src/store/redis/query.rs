@@ -2,11 +2,17 @@
 
 use super::Redis;
 use super::key;
-use super::reply::{text, texts};
+use super::reads;
+use super::reply::{Reply, text, texts};
+use super::script::Call;
 use crate::limit::SCAN_KEYS_PER_STEP;
 use crate::model::{Cursor, ShardId};
-use crate::store::{Error, ShardStore, StoreQuery, StoredShard};
+use crate::run::RunName;
+use crate::store::{
+    Error, QuarantineStore, Restore, Restored, ShardStore, StoreQuery, StoredShard,
+};
 use async_trait::async_trait;
+use bytes::Bytes;
 use redis::{Pipeline, Value};
 use std::collections::BTreeSet;
 
@@ -64,5 +70,36 @@ impl StoreQuery for Redis {
             (!state?.delivered.covers(place)).then_some(place)
         });
         Ok(places.collect())
+    }
+}
+
+#[async_trait(?Send)]
+impl QuarantineStore for Redis {
+    async fn quarantined_runs(&self, shard: &ShardId) -> Result<Vec<RunName>, Error> {
+        let mut pipeline = Pipeline::new();
+        pipeline
+            .cmd("HKEYS")
+            .arg(self.keyspace.shard_keys(shard).name(key::QUARANTINE));
+        let values = self.connection.send(&pipeline).await?.into_iter();
+        let names = values.filter_map(texts).flatten();
+        Ok(names.map(RunName::new).collect())
+    }
+
+    async fn quarantined_bytes(
+        &self,
+        shard: &ShardId,
+        name: &RunName,
+    ) -> Result<Option<Bytes>, Error> {
+        let mut pipeline = Pipeline::new();
+        let quarantine = self.keyspace.shard_keys(shard).name(key::QUARANTINE);
+        pipeline.cmd("HGET").arg(quarantine).arg(name.as_str());
+        let value = self.connection.send(&pipeline).await?.pop();
+        Ok(value.and_then(reads::bytes))
+    }
+
+    async fn restore(&self, request: &Restore) -> Result<Restored, Error> {
+        let call = Call::restore(&self.keyspace, request);
+        let reply = self.run(&[call]).await?.pop();
+        reply.map_or(Ok(Restored::Gone), Reply::restored)
     }
 }

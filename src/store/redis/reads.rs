@@ -120,7 +120,7 @@ impl Redis {
 }
 
 /// `None`: absent, or a value of another type.
-fn bytes(value: Value) -> Option<Bytes> {
+pub(super) fn bytes(value: Value) -> Option<Bytes> {
     match value {
         Value::BulkString(bytes) => Some(Bytes::from(bytes)),
         _ => None,

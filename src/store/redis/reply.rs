@@ -6,7 +6,7 @@ use super::key;
 use crate::model::{Cursor, Progress, Slice, SourceIdentity, Timestamp, Watermark, WorkerId};
 use crate::store::{
     Acquired, Advanced, Appended, Error, Heartbeat, Ledger, Listed, LiveWorker, Opened, Renewed,
-    Replaced, RunEntry, SliceCount, StoredShard, TailRun, Tailed,
+    Replaced, Restored, RunEntry, SliceCount, StoredShard, TailRun, Tailed,
 };
 use redis::Value;
 use std::time::Duration;
@@ -250,6 +250,15 @@ impl Reply {
             "conflict" => Replaced::Conflict,
             "fenced" => Replaced::Fenced,
             "unknown" => Replaced::Unknown,
+            _ => return self.unexpected_tag(),
+        })
+    }
+
+    pub(super) fn restored(self) -> Result<Restored, Error> {
+        Ok(match self.tag.as_str() {
+            "done" => Restored::Done,
+            "too_early" => Restored::TooEarly,
+            "gone" | "unknown" => Restored::Gone,
             _ => return self.unexpected_tag(),
         })
     }

@@ -7,7 +7,8 @@ use crate::limit;
 use crate::model::{Lease, Progress, ShardId, Slice, WorkerId};
 use crate::run::{Run, RunName};
 use crate::store::{
-    Advance, Append, IdChangeKind, List, NewShard, Quarantine, ReplaceRuns, SliceCount, Tail,
+    Advance, Append, IdChangeKind, List, NewShard, Quarantine, ReplaceRuns, Restore, SliceCount,
+    Tail,
 };
 use redis::{Cmd, ToRedisArgs};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,11 +33,12 @@ pub(super) enum Script {
     RemoveWorker,
     Erase,
     RenameForeign,
+    Restore,
 }
 
 /// The text of each script, in the order of [`Script`].
 #[rustfmt::skip]
-const SCRIPTS: [(Script, &str); 15] = [
+const SCRIPTS: [(Script, &str); 16] = [
     (Script::OpenShard, include_str!("../../../lua/open_shard.lua")),
     (Script::Append, include_str!("../../../lua/append.lua")),
     (Script::AcquireLease, include_str!("../../../lua/acquire_lease.lua")),
@@ -52,6 +54,7 @@ const SCRIPTS: [(Script, &str); 15] = [
     (Script::RemoveWorker, include_str!("../../../lua/remove_worker.lua")),
     (Script::Erase, include_str!("../../../lua/erase.lua")),
     (Script::RenameForeign, include_str!("../../../lua/rename_foreign.lua")),
+    (Script::Restore, include_str!("../../../lua/restore.lua")),
 ];
 
 const INCLUDES: &str = concat!(
@@ -317,6 +320,23 @@ impl Call {
         call
     }
 
+    pub(super) fn restore(keyspace: &Keyspace, restore: &Restore) -> Self {
+        let mut call = Self::on_slices(
+            Script::Restore,
+            keyspace,
+            &restore.shard,
+            &[key::META, key::COUNTS, key::QUARANTINE],
+            restore.runs.iter().map(|run| run.slice),
+        );
+        call.arg(restore.quarantined.as_str())
+            .arg(restore.quarantined.count())
+            .arg(restore.first_place().to_hex());
+        for run in &restore.runs {
+            call.new_run_args(run);
+        }
+        call
+    }
+
     pub(super) fn state(keyspace: &Keyspace, shard: &ShardId) -> Self {
         Self::on_shard(Script::State, keyspace, shard, &[key::META, key::COUNTS])
     }
@@ -486,7 +506,9 @@ mod tests {
     fn a_full_server_refuses_only_scripts_that_add_data() {
         for (script, text) in SCRIPTS {
             let expected = match script {
-                Script::OpenShard | Script::Append | Script::ReplaceRuns => "#!lua",
+                Script::OpenShard | Script::Append | Script::ReplaceRuns | Script::Restore => {
+                    "#!lua"
+                }
                 Script::State | Script::List | Script::Tail => "#!lua flags=no-writes",
                 _ => "#!lua flags=allow-oom",
             };

@@ -4,7 +4,8 @@ use super::{Ledger, Lineage, ShardCounts};
 use crate::model::{Cursor, Progress, SourceIdentity, Timestamp, Watermark};
 use crate::run::Run;
 use crate::store::{
-    Advance, Advanced, Append, IdChange, IdChangeKind, NewShard, ReplaceRuns, ShardPosition,
+    Advance, Advanced, Append, IdChange, IdChangeKind, NewShard, ReplaceRuns, Restore,
+    ShardPosition,
 };
 use std::collections::BTreeMap;
 
@@ -184,6 +185,17 @@ impl ShardMeta {
             watermark,
             cancelled,
         }
+    }
+
+    /// True if no claim has passed the messages to restore.
+    pub(crate) fn may_restore(&self, request: &Restore) -> bool {
+        request.first_place() > self.claimed.cursor.max(self.delivered.cursor)
+    }
+
+    /// Records that a quarantined run was restored. A finished message of it will be finished
+    /// twice, and the ledger cannot tell which run such a message is in.
+    pub(crate) fn run_restored(&mut self) {
+        self.ledger.is_uncertain |= self.ledger.outcomes.total() > self.ledger.removed;
     }
 
     /// True if the author of the request knows every earlier replacement of runs.

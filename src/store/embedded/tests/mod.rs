@@ -10,7 +10,7 @@ use super::*;
 use crate::clock::WallClock;
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
 use crate::run::{Run, RunName};
-use crate::store::{AppendEpoch, IdChange, IdChangeKind, Lineage, Store, StoreQuery};
+use crate::store::{AppendEpoch, IdChange, IdChangeKind, Lineage, QuarantineStore, Store};
 use crate::testing::store::contract::random_calls::{ComparedStore, assert_same_as_memory};
 use crate::testing::store::contract::{self, StoreUnderTest, run_of};
 use crate::testing::store::requests::{
@@ -104,7 +104,7 @@ impl StoreUnderTest for TestStore {
         self.store()
     }
 
-    fn survey(&self) -> &dyn StoreQuery {
+    fn survey(&self) -> &dyn QuarantineStore {
         self.store()
     }
 

@@ -12,7 +12,8 @@ use super::*;
 use crate::model::{Cursor, Hint, Offset, Progress, Timestamp, Watermark};
 use crate::run::Run;
 use crate::store::{
-    AppendEpoch, Balance, IdChange, IdChangeKind, Lineage, OutcomeCounts, Store, StoreQuery,
+    AppendEpoch, Balance, IdChange, IdChangeKind, Lineage, OutcomeCounts, QuarantineStore, Store,
+    StoreQuery,
 };
 use crate::testing::store::contract::random_calls::{ComparedStore, assert_same_as_memory};
 use crate::testing::store::contract::{self, StoreUnderTest, run_of};
@@ -40,7 +41,7 @@ impl StoreUnderTest for RealRedis {
         &self.redis
     }
 
-    fn survey(&self) -> &dyn StoreQuery {
+    fn survey(&self) -> &dyn QuarantineStore {
         &self.redis
     }
 

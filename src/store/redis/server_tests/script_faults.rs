@@ -148,6 +148,18 @@ const FAULTS: &[Fault] = &[
         "if false then",
     ),
     (
+        "a restore puts messages behind the claim",
+        Some(Script::Restore),
+        "before(s.claimed:sub(1, 32), ARGV[4]) and",
+        "",
+    ),
+    (
+        "a restore leaves the lease to an owner that does not know the runs",
+        Some(Script::Restore),
+        "redis.call('HDEL', KEYS[1], 'token', 'lease_end', 'lease_length')",
+        "",
+    ),
+    (
         "a rewrite does not check the token (I5)",
         Some(Script::ReplaceRuns),
         "if s.token ~= ARGV[2] then",

@@ -1,8 +1,9 @@
 //! Cases for advance (I4, I5) and quarantine.
 
-use super::fixture::{Fixture, cancel, due, key_of, listing, place, run_of, schedule};
+use super::fixture::{Fixture, HOUR, cancel, due, key_of, listing, place, run_of, schedule};
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
-use crate::store::{Advance, Advanced, Appended};
+use crate::run::Run;
+use crate::store::{Advance, Advanced, Appended, Renewed, Restored};
 use std::time::Duration;
 
 fn pair(due_millis: i64, offset: u64, watermark: u64) -> Progress {
@@ -353,4 +354,75 @@ pub(super) async fn quarantine_skips_deleted_runs(t: &Fixture<'_>) {
     );
     assert_eq!(t.quarantine(1, &[&run]).await, 0);
     assert_eq!(t.state().await.quarantined, 1);
+}
+
+/// Two runs in quarantine, and a third one beside them.
+async fn two_in_quarantine(t: &Fixture<'_>) -> [Run; 3] {
+    t.create_shard(0).await;
+    let runs = [1, 2, 3].map(|n| run_of(&format!("r{n}"), &[place(due(n, 0), n as u64 - 1)]));
+    t.append_runs(0, 3, &[&runs[0], &runs[1], &runs[2]]).await;
+    t.take_lease(1).await;
+    assert_eq!(t.quarantine(1, &[&runs[0], &runs[1]]).await, 2);
+    runs
+}
+
+pub(super) async fn a_quarantined_run_is_listed_with_its_bytes(t: &Fixture<'_>) {
+    let runs = two_in_quarantine(t).await;
+    let mut names = t.survey().quarantined_runs(&t.shard).await.unwrap();
+    names.sort();
+    assert_eq!(names, [runs[0].name.clone(), runs[1].name.clone()]);
+    let bytes = async |run: &Run| {
+        let bytes = t.survey().quarantined_bytes(&t.shard, &run.name);
+        bytes.await.unwrap()
+    };
+    assert_eq!(bytes(&runs[1]).await, Some(runs[1].bytes.clone()));
+    assert_eq!(bytes(&runs[2]).await, None);
+}
+
+pub(super) async fn a_restored_run_is_pending_again_and_its_shard_has_no_owner(t: &Fixture<'_>) {
+    let runs = two_in_quarantine(t).await;
+    let new = run_of("new", &[place(due(77, 0), 0)]);
+    assert_eq!(t.restore(&runs[0], &[&new]).await, Restored::Done);
+    assert_eq!(t.list_all().await.1, [listing(&runs[2]), listing(&new)]);
+    assert_eq!(t.fetch(&[&new]).await, [Some(new.bytes.clone())]);
+    let state = t.state().await;
+    let counts = (state.pending(), state.quarantined, state.lowest_pending);
+    assert_eq!(counts, (2, 1, Offset(0)));
+    let slice = state.slices.iter().find(|count| count.slice == new.slice);
+    assert_eq!(
+        slice.map(|count| (count.messages, count.bytes)),
+        Some((1, new.bytes.len() as u64))
+    );
+    assert_eq!(t.renew(1, HOUR).await, Renewed::Fenced);
+    t.take_lease(2).await;
+}
+
+pub(super) async fn a_repeated_restore_changes_nothing_more(t: &Fixture<'_>) {
+    let runs = two_in_quarantine(t).await;
+    let new = run_of("new", &[place(due(77, 0), 0)]);
+    assert_eq!(t.restore(&runs[0], &[&new]).await, Restored::Done);
+    t.take_lease(2).await;
+    let before = (t.state().await, t.list_all().await);
+    assert_eq!(t.restore(&runs[0], &[&new]).await, Restored::Gone);
+    assert_eq!(t.restore(&runs[2], &[&new]).await, Restored::Gone);
+    assert_eq!((t.state().await, t.list_all().await), before);
+    assert!(matches!(t.renew(2, HOUR).await, Renewed::Renewed { .. }));
+    let again = run_of("again", &[place(due(78, 0), 1)]);
+    assert_eq!(t.restore(&runs[1], &[&again]).await, Restored::Done);
+    assert_eq!(t.state().await.quarantined, 0);
+}
+
+pub(super) async fn a_restore_inside_the_claimed_pair_writes_nothing(t: &Fixture<'_>) {
+    let runs = two_in_quarantine(t).await;
+    let cursor = place(due(5, 0), 9);
+    t.claim(1, Progress::new(cursor, Watermark(3))).await;
+    let before = (t.state().await, t.list_all().await);
+    let later = place(due(9, 0), 0);
+    for first in [cursor, place(due(4, 0), 0)] {
+        let new = [run_of("first", &[first]), run_of("later", &[later])];
+        let restored = t.restore(&runs[0], &[&new[1], &new[0]]).await;
+        assert_eq!(restored, Restored::TooEarly);
+    }
+    assert_eq!((t.state().await, t.list_all().await), before);
+    assert!(matches!(t.renew(1, HOUR).await, Renewed::Renewed { .. }));
 }

@@ -8,9 +8,9 @@ use crate::model::{
 use crate::run::{Run, RunName, RunSummary};
 use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, AppendEpoch, Appended, Fetch, IdChange,
-    IdChangeKind, Lineage, List, Listed, NewShard, Opened, OutcomeCounts, Quarantine, Renewed,
-    ReplaceRuns, Replaced, RunEntry, ShardPosition, Store, StoreQuery, StoredShard, Tail, TailRun,
-    Tailed,
+    IdChangeKind, Lineage, List, Listed, NewShard, Opened, OutcomeCounts, Quarantine,
+    QuarantineStore, Renewed, ReplaceRuns, Replaced, Restore, Restored, RunEntry, ShardPosition,
+    Store, StoredShard, Tail, TailRun, Tailed,
 };
 use bytes::Bytes;
 use std::time::Duration;
@@ -93,7 +93,7 @@ impl Fixture<'_> {
         self.subject.store()
     }
 
-    pub(super) fn survey(&self) -> &dyn StoreQuery {
+    pub(super) fn survey(&self) -> &dyn QuarantineStore {
         self.subject.survey()
     }
 
@@ -402,6 +402,15 @@ impl Fixture<'_> {
             .await
             .unwrap()
             .remove(0)
+    }
+
+    pub(super) async fn restore(&self, quarantined: &Run, runs: &[&Run]) -> Restored {
+        let request = Restore {
+            shard: self.shard.clone(),
+            quarantined: quarantined.name.clone(),
+            runs: runs.iter().map(|run| (*run).clone()).collect(),
+        };
+        self.survey().restore(&request).await.unwrap()
     }
 
     /// Rewrites with the current rewrite count.

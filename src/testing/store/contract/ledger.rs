@@ -3,7 +3,7 @@
 use super::fixture::{Fixture, cancel, due, place, run_of, schedule};
 use crate::model::{Progress, Watermark};
 use crate::run::Run;
-use crate::store::{Advance, Advanced, Balance, OutcomeCounts};
+use crate::store::{Advance, Advanced, Balance, OutcomeCounts, Restored};
 
 const DELIVERED: OutcomeCounts = OutcomeCounts {
     delivered: 1,
@@ -256,4 +256,27 @@ pub(super) async fn erasing_a_shard_erases_its_ledger(t: &Fixture<'_>) {
     assert_eq!(t.queried_state().await, None);
     t.create_shard(9).await;
     assert_eq!(balance(t).await, Balance::default());
+}
+
+pub(super) async fn a_restored_message_is_pending_in_the_ledger(t: &Fixture<'_>) {
+    let runs = shard_with_runs(t, &[3, 2]).await;
+    assert_eq!(t.quarantine(1, &[&runs[0]]).await, 1);
+    assert_eq!(sums(t).await, (0, 3, 2, 0));
+    let later = |offset| place(due(9, offset as i64), offset);
+    let first = run_of("first", &[later(0), later(1), later(2)]);
+    assert_eq!(t.restore(&runs[0], &[&first]).await, Restored::Done);
+    assert_eq!(sums(t).await, (0, 0, 5, 0));
+    assert!(!balance(t).await.is_uncertain);
+
+    t.take_lease(1).await;
+    t.acknowledge_outcomes((Progress::START, pair(4)), DELIVERED, &[])
+        .await;
+    assert_eq!(t.quarantine(1, &[&runs[1]]).await, 1);
+    let second = run_of("second", &[later(3), later(4)]);
+    assert_eq!(t.restore(&runs[1], &[&second]).await, Restored::Done);
+    let balance = balance(t).await;
+    assert!(
+        balance.is_uncertain && balance.is_balanced(),
+        "one of its messages may be delivered again: {balance:?}"
+    );
 }

@@ -18,7 +18,7 @@ mod rewrite;
 mod tail;
 
 use crate::model::{Partition, ShardId};
-use crate::store::{Store, StoreQuery};
+use crate::store::{QuarantineStore, Store};
 use async_trait::async_trait;
 pub(crate) use fixture::{Fixture, run_of};
 use std::future::Future;
@@ -29,7 +29,7 @@ use std::pin::Pin;
 pub(crate) trait StoreUnderTest {
     fn store(&self) -> &dyn Store;
 
-    fn survey(&self) -> &dyn StoreQuery;
+    fn survey(&self) -> &dyn QuarantineStore;
 
     /// Takes away the space for new data, or gives it back.
     async fn set_full(&self, full: bool);
@@ -118,7 +118,11 @@ cases! {
         a_claim_within_the_allowed_skew_is_accepted,
         a_repeated_advance_changes_nothing_more,
         a_quarantined_run_leaves_its_slice_and_still_limits_the_lowest_pending_offset,
-        quarantine_skips_deleted_runs;
+        quarantine_skips_deleted_runs,
+        a_quarantined_run_is_listed_with_its_bytes,
+        a_restored_run_is_pending_again_and_its_shard_has_no_owner,
+        a_repeated_restore_changes_nothing_more,
+        a_restore_inside_the_claimed_pair_writes_nothing;
     rewrite:
         a_rewrite_replaces_runs,
         a_repeated_rewrite_is_done_and_changes_nothing_more,
@@ -131,6 +135,7 @@ cases! {
         outcomes_that_are_reported_twice_are_counted_once,
         an_old_holder_counts_nothing,
         a_quarantined_message_stays_in_the_ledger_until_it_is_known_to_be_settled,
+        a_restored_message_is_pending_in_the_ledger,
         a_rewrite_that_drops_delivered_messages_keeps_the_ledger_balanced,
         messages_settled_before_a_loss_leave_the_ledger_with_their_runs,
         settled_messages_that_are_not_restored_are_counted_when_all_is_delivered,

@@ -9,11 +9,14 @@ mod shard;
 
 use crate::clock::Clock;
 use crate::model::{Cursor, Lease, LeaseToken, ShardId, WorkerId};
+use crate::run::RunName;
+use crate::store::QuarantineStore;
 use crate::store::rules::LiveWorkers;
 use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Balance, Error, Fetch, Heartbeat,
     LeaseStore, List, Listed, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns,
-    Replaced, ShardPosition, ShardStore, StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
+    Replaced, Restore, Restored, ShardPosition, ShardStore, StoreAdmin, StoreQuery, StoredShard,
+    Tail, Tailed,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -387,6 +390,33 @@ impl StoreQuery for MemoryStore {
     }
 }
 
+#[async_trait(?Send)]
+impl QuarantineStore for MemoryStore {
+    async fn quarantined_runs(&self, shard: &ShardId) -> Result<Vec<RunName>, Error> {
+        let shards = self.inner.shards.borrow();
+        Ok(shards
+            .get(shard)
+            .map_or_else(Vec::new, MemoryShard::quarantined_runs))
+    }
+
+    async fn quarantined_bytes(
+        &self,
+        shard: &ShardId,
+        name: &RunName,
+    ) -> Result<Option<Bytes>, Error> {
+        let shards = self.inner.shards.borrow();
+        let shard = shards.get(shard);
+        Ok(shard.and_then(|shard| shard.quarantined_bytes(name)))
+    }
+
+    async fn restore(&self, request: &Restore) -> Result<Restored, Error> {
+        self.check_space()?;
+        let mut shards = self.inner.shards.borrow_mut();
+        let shard = shards.get_mut(&request.shard);
+        Ok(shard.map_or(Restored::Gone, |shard| shard.restore(request)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -404,7 +434,7 @@ mod tests {
             self
         }
 
-        fn survey(&self) -> &dyn StoreQuery {
+        fn survey(&self) -> &dyn QuarantineStore {
             self
         }
 

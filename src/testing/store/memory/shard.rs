@@ -8,6 +8,7 @@ use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, List, Listed, NewShard, ReplaceRuns,
     Replaced, RunEntry, ShardPosition, StoredShard, Tail, Tailed,
 };
+use crate::store::{Restore, Restored};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -286,5 +287,28 @@ impl MemoryShard {
             }
         }
         moved
+    }
+
+    pub(super) fn quarantined_runs(&self) -> Vec<RunName> {
+        self.quarantine.keys().cloned().collect()
+    }
+
+    pub(super) fn quarantined_bytes(&self, name: &RunName) -> Option<Bytes> {
+        self.quarantine.get(name).cloned()
+    }
+
+    pub(super) fn restore(&mut self, request: &Restore) -> Restored {
+        let Some(bytes) = self.quarantine.get(&request.quarantined) else {
+            return Restored::Gone;
+        };
+        if !self.positions.may_restore(request) {
+            return Restored::TooEarly;
+        }
+        self.counts.remove(None, &request.quarantined, bytes.len());
+        self.quarantine.remove(&request.quarantined);
+        request.runs.iter().for_each(|run| self.add_run(run));
+        self.positions.run_restored();
+        self.lease = LeaseHolder::default();
+        Restored::Done
     }
 }
