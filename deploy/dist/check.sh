@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the artefacts of `make dist`: installs each in an empty folder, looks at what is there, and delivers a message with the installed program
-# and sample configuration, on a real Kafka and Redis. `check.sh [FOLDER]`, default target/dist.
+# Checks the artefacts of `make dist`: installs each in an empty folder, checks the files, and delivers a message with the installed program and
+# sample configuration, on a real Kafka and Redis. `check.sh [FOLDER]`, default target/dist.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=${1:-target/dist}

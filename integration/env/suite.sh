@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs one suite of tests and compares its time with its budget: `suite.sh NAME SECONDS COMMAND...`. The times stand before the runner's own summary,
-# so that this summary is the last output. With BUDGET_FACTOR=3, as in .ci/run, a suite that takes three times its budget is ended.
+# Runs one suite of tests and compares its time with its budget: `suite.sh NAME SECONDS COMMAND...`. It prints the time before the runner's own
+# summary, which stays the last output. With BUDGET_FACTOR=3, as in .ci/run, a suite that takes three times its budget is ended.
 set -uo pipefail
 name=$1 budget=$2
 shift 2
