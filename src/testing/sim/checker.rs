@@ -16,8 +16,9 @@ const SETTLING: Duration = Duration::from_secs(120);
 /// In milliseconds: a message arrives within this time after its due time, and after the end of
 /// all faults. It covers a lease, the load of a shard, and a clock that is corrected forward.
 const LATENESS_MAX: i64 = 10_000;
-/// The same after the store lost writes. It exceeds the longest delay of a simulation, because a
-/// shard that is filled again can wait for one of its later messages.
+/// The same after the store lost writes. The runs of a shard that is filled again exceed the small
+/// memory budget of a simulation. Its messages can wait until the last ones of another shard are
+/// delivered, so the bound exceeds the longest delay.
 const LATENESS_MAX_AFTER_LOSS: i64 = 50_000;
 
 /// Waits until all messages are settled. Returns the broken promises.
