@@ -49,6 +49,7 @@ mod outage;
 mod refused_loads;
 mod restart;
 mod rights;
+mod rules_change;
 mod secrets;
 mod service;
 mod shutdown;

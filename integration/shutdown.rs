@@ -51,7 +51,8 @@ fn a_process_that_stops_has_committed_its_source_offset_and_its_deliveries() {
     assert_eq!(offset, 120);
     // `low` is the offset after the delivered messages. If the store is lost, the waiting ones are
     // read again, and the pair `done` identifies the delivered ones.
-    assert!(metadata.starts_with("v1 low=100 done="), "{metadata}");
+    assert!(metadata.starts_with("v2 low=100 done="), "{metadata}");
+    assert!(metadata.contains(" end=120 rules="), "{metadata}");
     let meta: Vec<String> = cmd("HKEYS")
         .arg(format!("{}meta", scene.shard(0)))
         .query(&mut redis().client())

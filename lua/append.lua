@@ -1,8 +1,9 @@
 #!lua
 -- Appends the batch that covers the source offsets from..to, if the watermark of the shard equals
--- `from` (I2). Applies ids and cancels in offset order, adds the runs, records the epoch, and moves
--- the watermark. A full Redis refuses the whole script. The repeat of a stored append finds the
--- watermark at `to`. A claimed or delivered message cannot be cancelled or replaced any more.
+-- `from` (I2), and no other epoch has followed the epoch of the batch. Applies ids and cancels in
+-- offset order, adds the runs, records the epoch, and moves the watermark. A full Redis refuses the
+-- whole script. The repeat of a stored append finds the watermark at `to`. A claimed or delivered
+-- message cannot be cancelled or replaced any more.
 -- KEYS   1 meta
 --        2 counts
 --        3 tail
@@ -25,6 +26,8 @@
 local s = shard()
 if not s or s.identity ~= ARGV[7] then return { 'unknown' } end
 if s.watermark ~= ARGV[2] then return { 'watermark_mismatch', s.watermark } end
+local h = lineage(s)
+if h[2] == ARGV[4] and h[1] ~= ARGV[4] then return { 'watermark_mismatch', s.watermark } end
 local changes = tonumber(ARGV[6])
 local wrong_types = foreign({ false, 'hash', 'zset', changes > 0 and 'hash', changes > 0 and 'zset' })
 if wrong_types then return wrong_types end
@@ -63,7 +66,6 @@ if surplus > 0 then
   redis.call('HSET', KEYS[1], 'tail_from', last:sub(1, 16))
 end
 
-local h = lineage(s)
 if h[1] ~= ARGV[4] then
   redis.call('HSET', KEYS[1], 'history', table.concat({ ARGV[4], h[1], ARGV[2], h[4] }, ' '))
 end

@@ -5,14 +5,14 @@ use crate::limit::{CLOCK_SKEW_MAX, RECORD_BYTES_MAX};
 use crate::metric;
 use crate::model::{
     Body, Cursor, DeadLetterReason, Headers, ParsedRecord, Record, Rejection, RoutingRules, Slice,
-    Timestamp, parse_record,
+    Timestamp,
 };
 use crate::store::{IdChange, IdChangeKind};
 use std::time::Duration;
 
 /// Adds a record to the batch of its partition. Adds no message for a cancel, nor for a message
-/// that was delivered before the store was lost. A rejected record becomes a dead letter that is
-/// due at once.
+/// that was delivered before the store was lost. A rejected record becomes a dead letter, usually
+/// at once.
 pub(super) fn admit_record(
     rules: &RoutingRules,
     metric: &metric::RouteMetrics,
@@ -21,7 +21,9 @@ pub(super) fn admit_record(
     now: Timestamp,
 ) {
     let (rejection, without_payload);
-    let (due, body) = match parse_record(record, &partition.origin_format, rules) {
+    let (parsed, due_if_rejected) =
+        (partition.rules).parse(record, &partition.origin_format, rules);
+    let (due, body) = match parsed {
         ParsedRecord::Cancel { id } => {
             let kind = IdChangeKind::Cancel;
             partition.batch.changes.push(IdChange {
@@ -45,7 +47,7 @@ pub(super) fn admit_record(
         }
         ParsedRecord::Rejected(found) => {
             rejection = found;
-            (Timestamp::AT_ONCE, Body::rejected(record, &rejection))
+            (due_if_rejected, Body::rejected(record, &rejection))
         }
     };
     if record.timestamp > Some(now.plus(CLOCK_SKEW_MAX)) {

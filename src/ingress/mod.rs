@@ -15,7 +15,8 @@
 //! | `batch` | messages that are not in a run yet |
 //! | `appender` | the loop that calls the store |
 //! | `open_shards` | opening the shards of assigned partitions |
-//! | `shard_init` | where the reading of a partition starts, or why it must not |
+//! | `shard_init` | where the reading of a partition starts and by which rules, or why it must not |
+//! | `read_rules` | the rules by which each record of a partition is parsed |
 //! | `store_check` | the comparison with the store before each commit |
 
 mod admit_record;
@@ -24,6 +25,7 @@ mod batch;
 mod open_shards;
 mod partition;
 mod read_loop;
+mod read_rules;
 mod shard_init;
 mod store_check;
 

@@ -3,15 +3,38 @@
 
 use super::partition::{AssignedPartition, Rebuild};
 use super::read_loop::Ingress;
-use super::shard_init::{StartDecision, decide_start, new_shard};
+use super::read_rules::ReadRules;
+use super::shard_init::{StartDecision, decide_start, new_shard, rules_history};
 use super::{CallError, Error, unless_stopped};
-use crate::broker::{self, PartitionInfo};
+use crate::broker::{self, OffsetCommit, PartitionInfo};
 use crate::limit::{SHARD_OPEN_RETRY_DELAY, STOPPED_SHARD_RETRY_DELAY};
-use crate::model::{CommitMetadata, Partition, Progress, ShardId, Watermark};
-use crate::store::{self, Append, AppendEpoch, NewShard, Opened, Store};
+use crate::model::{
+    CommitMetadata, Partition, Progress, RulesHistory, ShardId, SourceIdentity, Watermark,
+};
+use crate::store::{self, Append, AppendEpoch, Appended, NewShard, Opened, Store};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use tokio::time::Instant;
+
+/// A partition as the broker and the store know it.
+struct Found {
+    shard: ShardId,
+    info: PartitionInfo,
+    committed: Option<CommitMetadata>,
+    opened: Opened,
+}
+
+/// The start of a reading.
+struct Start {
+    shard: ShardId,
+    epoch: u64,
+    from: Watermark,
+    /// The pair that a rebuild skips. `None`: the same as before.
+    delivered: Option<Progress>,
+    rules: RulesHistory,
+    /// The commit to make first, because the last one has other rules.
+    commit: Option<OffsetCommit>,
+}
 
 impl Ingress {
     /// Opens the shards whose time has come, and starts or stops the reading of their partitions.
@@ -67,7 +90,16 @@ impl Ingress {
     }
 
     async fn open_shards(&mut self, due: &[Partition]) -> Result<(), CallError> {
-        let stopping = || broker::Error::Unavailable("the process is stopping".to_owned());
+        let mut starts = Vec::new();
+        for found in self.find_shards(due).await? {
+            starts.extend(self.prepare_start(found).await?);
+        }
+        self.write_rules(&mut starts).await?;
+        starts.into_iter().for_each(|start| self.start(start));
+        Ok(())
+    }
+
+    async fn find_shards(&mut self, due: &[Partition]) -> Result<Vec<Found>, CallError> {
         let asked_at = Instant::now();
         let source = &mut self.ports.source;
         let described = unless_stopped(&self.stop, source.describe(due))
@@ -78,42 +110,126 @@ impl Ingress {
         let (due, infos) = self.postpone_undescribed(due, described, retry_at)?;
         let due = due.as_slice();
         if due.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let source = &mut self.ports.source;
         let commits = unless_stopped(&self.stop, source.committed_metadata(due))
             .await
             .ok_or_else(stopping)??;
+        let parse = |text: Option<String>| text.as_deref().and_then(CommitMetadata::parse);
+        let commits: Vec<_> = commits.into_iter().map(parse).collect();
+        let shard = |id: &Partition| ShardId::new(self.options.route.clone(), id.clone());
         let requests = due.iter().zip(&infos).zip(&commits);
-        let new_shards = requests.map(|((partition, info), metadata)| {
-            let shard = ShardId::new(self.options.route.clone(), partition.clone());
-            let committed = metadata.as_deref().and_then(CommitMetadata::parse);
-            new_shard(shard, info, committed.as_ref())
-        });
+        let new_shards =
+            requests.map(|((id, info), committed)| new_shard(shard(id), info, committed.as_ref()));
         let opened = find_or_create(&*self.ports.store, new_shards.collect()).await?;
+        let answers = due.iter().zip(infos).zip(commits).zip(opened);
+        let found = answers.map(|(((id, info), committed), opened)| Found {
+            shard: shard(id),
+            info,
+            committed,
+            opened,
+        });
+        let found: Vec<Found> = found.collect();
         // Before any step that can fail: a repeated call answers `Existing` instead of `Created`.
-        for ((id, info), opened) in due.iter().zip(&infos).zip(&opened) {
-            let Some(partition) = self.partitions.get_mut(id) else {
+        for Found {
+            shard,
+            info,
+            opened,
+            ..
+        } in &found
+        {
+            let Some(partition) = self.partitions.get_mut(&shard.partition) else {
                 continue;
             };
             if let Opened::Created(state) | Opened::Existing(state) = opened {
                 partition.identity = state.identity.clone();
             }
             if let Opened::Created(state) = opened {
-                tracing::info!(shard = %partition.shard, watermark = %state.watermark, "shard created");
+                tracing::info!(%shard, watermark = %state.watermark, "shard created");
                 let rebuild = Rebuild::new(state, info.end_offset, self.ports.clock.now());
                 partition.rebuild = rebuild.or(partition.rebuild);
             }
         }
-        for ((id, info), opened) in due.iter().zip(&infos).zip(&opened) {
-            let shard = ShardId::new(self.options.route.clone(), id.clone());
-            match decide_start(&shard, info, opened) {
-                StartDecision::Read { from, delivered } => self.start(id, from, delivered),
-                StartDecision::Gap { missing, delivered } => {
-                    self.skip_gap(&shard, missing, delivered).await?;
+        Ok(found)
+    }
+
+    /// `None`: the partition must not be read.
+    async fn prepare_start(&mut self, found: Found) -> Result<Option<Start>, CallError> {
+        let Found {
+            shard,
+            info,
+            committed,
+            opened,
+        } = found;
+        let decision = decide_start(&shard, &info, &opened);
+        let (from, delivered) = match decision {
+            StartDecision::Read { from, delivered } => (from, delivered),
+            StartDecision::Gap { missing, delivered } => {
+                if !self.skip_gap(&shard, &missing).await? {
+                    return Ok(None);
                 }
-                StartDecision::Stop(reason) => self.stop(id, reason),
+                (missing.end, delivered)
             }
+            StartDecision::Stop(reason) => {
+                self.stop(&shard.partition, reason);
+                return Ok(None);
+            }
+        };
+        let Some(state) = opened.state() else {
+            return Ok(None);
+        };
+        let is_created = matches!(opened, Opened::Created(_));
+        let assigned = self.partitions.get(&shard.partition);
+        let is_first_reading = assigned.is_some_and(AssignedPartition::is_first_reading);
+        let own = &self.position_rules;
+        let rules = rules_history(own, &info, committed.as_ref(), state, is_created);
+        let has_changed = committed.is_none_or(|committed| committed.rules != rules);
+        let metadata = CommitMetadata {
+            lowest_pending: state.lowest_pending,
+            delivered,
+            identity: Some(state.identity.clone()),
+            end: None,
+            rules,
+        };
+        let commit = has_changed.then(|| OffsetCommit {
+            partition: shard.partition.clone(),
+            offset: from.offset(),
+            metadata: metadata.to_string(),
+        });
+        self.last_epoch += 1;
+        Ok(Some(Start {
+            shard,
+            epoch: self.last_epoch,
+            from,
+            delivered: (is_created || is_first_reading).then_some(delivered),
+            rules: metadata.rules,
+            commit,
+        }))
+    }
+
+    /// Commits the rules of the partitions whose rules have changed, before a record is read by
+    /// them. The empty appends before that make the store refuse records that another process has
+    /// read by other rules. A partition that another process has appended to meanwhile is opened
+    /// again.
+    async fn write_rules(&mut self, starts: &mut Vec<Start>) -> Result<(), CallError> {
+        let changed = starts.iter().filter(|start| start.commit.is_some());
+        let fences: Vec<_> = changed
+            .map(|start| self.empty_append(&start.shard, start.epoch, start.from..start.from))
+            .collect();
+        if fences.is_empty() {
+            return Ok(());
+        }
+        let mut outcomes = self.ports.store.append(&fences).await?.into_iter();
+        starts.retain(|start| {
+            start.commit.is_none() || matches!(outcomes.next(), Some(Appended::Done { .. }))
+        });
+        let commits = starts.iter().filter_map(|start| start.commit.clone());
+        let commits: Vec<_> = commits.collect();
+        if !commits.is_empty() {
+            unless_stopped(&self.stop, self.ports.source.commit(&commits))
+                .await
+                .ok_or_else(stopping)??;
         }
         Ok(())
     }
@@ -144,12 +260,45 @@ impl Ingress {
         Ok(found)
     }
 
-    fn start(&mut self, id: &Partition, from: Watermark, delivered: Progress) {
-        if let Some(partition) = self.partitions.get_mut(id) {
-            tracing::info!(shard = %partition.shard, %from, "reading started");
-            partition.delivered = delivered;
-            self.start_reading(id, from);
+    /// An append that only moves the watermark, or starts an epoch.
+    fn empty_append(&self, shard: &ShardId, epoch: u64, offsets: Range<Watermark>) -> Append {
+        let assigned = self.partitions.get(&shard.partition);
+        let unknown = || SourceIdentity::new(None, None);
+        Append {
+            identity: assigned.map_or_else(unknown, |assigned| assigned.identity.clone()),
+            shard: shard.clone(),
+            epoch: AppendEpoch {
+                process: self.runs.writer(),
+                number: epoch,
+            },
+            from: offsets.start,
+            to: offsets.end,
+            runs: Vec::new(),
+            changes: Vec::new(),
         }
+    }
+
+    /// Starts a new reading of the partition. Records of the old one are ignored from now on.
+    fn start(&mut self, start: Start) {
+        let Start { shard, from, .. } = start;
+        let Some(partition) = self.partitions.get_mut(&shard.partition) else {
+            return;
+        };
+        tracing::info!(%shard, %from, "reading started");
+        if let Some(last) = start.rules.epochs().last()
+            && last.from > from.0
+        {
+            tracing::info!(%shard, from = last.from,
+                "the route's rules have changed: earlier offsets keep the rules of their time");
+        }
+        // After a rollback the pair may be newer, as a timer knows it. The ledger is only certain
+        // again if the timer finds the messages in the store.
+        partition.delivered = start.delivered.unwrap_or(partition.delivered);
+        partition.last_commit = start.commit.or(partition.last_commit.take());
+        partition.rules = ReadRules::new(start.rules, &self.options.rules);
+        partition.start_reading(from, start.epoch);
+        let source = &mut self.ports.source;
+        source.start(&shard.partition, from.offset(), start.epoch);
     }
 
     fn stop(&mut self, id: &Partition, reason: String) {
@@ -166,14 +315,13 @@ impl Ingress {
         self.ports.source.stop(id);
     }
 
-    /// Reports a gap of the source. Moves the stored watermark over it and starts to read, unless
-    /// the route stops at gaps.
+    /// Reports a gap of the source, and moves the stored watermark over it. Returns false if the
+    /// route stops at gaps.
     async fn skip_gap(
         &mut self,
         shard: &ShardId,
-        gap: Range<Watermark>,
-        delivered: Progress,
-    ) -> Result<(), CallError> {
+        gap: &Range<Watermark>,
+    ) -> Result<bool, CallError> {
         let (from, to) = (gap.start, gap.end);
         let missing = to.0 - from.0;
         let reason = format!(
@@ -184,30 +332,19 @@ impl Ingress {
                 "{reason}: set on_source_gap = \"continue\" for the route to continue without them"
             );
             self.stop(&shard.partition, reason);
-            return Ok(());
+            return Ok(false);
         }
-        let Some(partition) = self.partitions.get(&shard.partition) else {
-            return Ok(());
-        };
         self.last_epoch += 1;
-        let append = Append {
-            identity: partition.identity.clone(),
-            shard: shard.clone(),
-            epoch: AppendEpoch {
-                process: self.runs.writer(),
-                number: self.last_epoch,
-            },
-            from,
-            to,
-            runs: Vec::new(),
-            changes: Vec::new(),
-        };
+        let append = self.empty_append(shard, self.last_epoch, gap.clone());
         self.ports.store.append(&[append]).await?;
         tracing::error!(%shard, missing, "{reason}: they are lost; raise the source's retention above the longest delay");
         self.ports.metric.source_gap_messages.increment(missing);
-        self.start(&shard.partition, to, delivered);
-        Ok(())
+        Ok(true)
     }
+}
+
+fn stopping() -> broker::Error {
+    broker::Error::Unavailable("the process is stopping".to_owned())
 }
 
 /// Reads the state of existing shards, and creates the others. Only creating needs free memory:

@@ -3,6 +3,7 @@
 
 use super::appender::AppendJob;
 use super::batch::AppendBatch;
+use super::read_rules::ReadRules;
 use crate::broker::OffsetCommit;
 use crate::limit::{
     APPEND_LINGER_MAX, APPEND_LINGER_MIN, DUE_SOON_WITHIN, INGRESS_BUFFER_BYTES_MAX,
@@ -48,6 +49,7 @@ pub(super) struct AssignedPartition {
     /// The delivered pair when the reading began. A rebuild skips the messages that it covers.
     pub(super) delivered: Progress,
     pub(super) rebuild: Option<Rebuild>,
+    pub(super) rules: ReadRules,
     /// The identity of the source, as the store has it.
     pub(super) identity: SourceIdentity,
     /// Set while the last store check found nothing new to commit: the positions of the shard, and
@@ -83,7 +85,7 @@ impl Rebuild {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextStep {
     Continue,
-    /// The store has another watermark: continue reading there.
+    /// The store has another watermark: open the shard again, and continue reading there.
     Seek(Watermark),
     /// The store does not know the shard, or has one of another source: open it again.
     Reopen,
@@ -107,6 +109,7 @@ impl AssignedPartition {
             linger: APPEND_LINGER_MAX,
             delivered: Progress::START,
             rebuild: None,
+            rules: ReadRules::default(),
             identity: SourceIdentity::new(None, None),
             idle_at: None,
             last_commit: None,
@@ -141,6 +144,10 @@ impl AssignedPartition {
 
     pub(super) fn is_reading(&self) -> bool {
         self.open_at.is_none()
+    }
+
+    pub(super) fn is_first_reading(&self) -> bool {
+        self.epoch == 0
     }
 
     pub(super) fn is_reading_epoch(&self, epoch: u64) -> bool {
@@ -269,17 +276,22 @@ impl AssignedPartition {
         NextStep::Continue
     }
 
-    /// The commit of the stored state, if it is new or `commit_unchanged` is set.
+    /// The commit of the stored state, if it is new or `commit_unchanged` is set. `is_final`:
+    /// nothing more will be stored.
     pub(super) fn next_commit(
         &mut self,
         state: &StoredShard,
         commit_unchanged: bool,
+        is_final: bool,
         now: Instant,
     ) -> Option<OffsetCommit> {
+        let is_end = is_final && self.is_fully_stored();
         let metadata = CommitMetadata {
             lowest_pending: state.lowest_pending,
             delivered: state.delivered,
             identity: Some(self.identity.clone()),
+            end: is_end.then_some(state.watermark.offset()),
+            rules: self.rules.history.clone(),
         };
         let commit = OffsetCommit {
             offset: state.watermark.offset(),

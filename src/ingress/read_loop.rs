@@ -10,7 +10,7 @@ use crate::limit::{
     APPEND_LINGER_MAX, FINAL_STORE_CALL_TIMEOUT, IDLE_OFFSET_COMMIT_INTERVAL,
     SHARD_OPEN_RETRY_DELAY,
 };
-use crate::model::{Partition, ShardId, Watermark};
+use crate::model::{Partition, PositionRules, ShardId};
 use crate::run::{FarTarget, RunBuilder};
 use crate::store::Appended;
 use crate::trace::{Span, SpanOperation};
@@ -19,6 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) struct Ingress {
     pub(super) options: Options,
+    /// The part of the options' rules that decides positions.
+    pub(super) position_rules: PositionRules,
     pub(super) ports: Ports,
     pub(super) partitions: Partitions,
     pub(super) runs: RunBuilder,
@@ -36,6 +38,7 @@ impl Ingress {
     pub(crate) fn new(options: Options, ports: Ports, process: u64) -> Self {
         let now = Instant::now();
         Self {
+            position_rules: PositionRules::of(&options.rules),
             options,
             ports,
             partitions: Partitions::new(),
@@ -75,7 +78,7 @@ impl Ingress {
             self.open_due_shards().await?;
             self.send_appends();
             if Instant::now() >= self.next_check_at {
-                self.check_store().await?;
+                self.check_store(false).await?;
             }
         }
         self.drain().await
@@ -216,27 +219,18 @@ impl Ingress {
         };
         let shard = &partition.shard;
         match next {
-            NextStep::Continue => {}
+            NextStep::Continue => return,
             NextStep::Seek(to) => {
                 let from = partition.append_from;
                 tracing::warn!(%shard, %from, %to, "reading continues at another offset: {seek_reason}");
-                self.start_reading(id, to);
             }
             NextStep::Reopen => {
                 tracing::warn!(%shard, "the store lost the shard: rebuilding it from the source");
-                partition.stop_reading(Instant::now(), None);
-                self.ports.source.stop(id);
             }
         }
-    }
-
-    /// Starts a new reading of the partition. Records of the old one are ignored from now on.
-    pub(super) fn start_reading(&mut self, id: &Partition, from: Watermark) {
-        if let Some(partition) = self.partitions.get_mut(id) {
-            self.last_epoch += 1;
-            partition.start_reading(from, self.last_epoch);
-            self.ports.source.start(id, from.offset(), self.last_epoch);
-        }
+        // Another process may have read the partition by other rules: opening the shard tells.
+        partition.stop_reading(Instant::now(), None);
+        self.ports.source.stop(id);
     }
 
     /// Sends the batches that are due to the appender, as far as its queue has room.
@@ -293,7 +287,7 @@ impl Ingress {
         self.ports.timers_done.cancelled().await;
         let route = self.options.route.clone();
         if is_stored {
-            match tokio::time::timeout(FINAL_STORE_CALL_TIMEOUT, self.check_store()).await {
+            match tokio::time::timeout(FINAL_STORE_CALL_TIMEOUT, self.check_store(true)).await {
                 Ok(outcome) => outcome?,
                 Err(_) => {
                     tracing::warn!(%route, "stopped without a final commit: the store does not answer");
@@ -389,7 +383,9 @@ mod tests {
         cluster.create_topic("t", 2);
         let mut ingress = ingress(&cluster, &health);
         let (uncommitted, stopped) = (Partition::new("t", 0), Partition::new("t", 1));
-        let both = vec![uncommitted, stopped.clone()];
+        let both = vec![uncommitted.clone(), stopped.clone()];
+        let joined = ingress.ports.source.next_event().await;
+        assert!(matches!(joined, Ok(Event::Assigned(partitions)) if partitions == both));
         ingress.on_assigned(both.clone(), Instant::now());
         ingress.open_due_shards().await.unwrap();
         assert_eq!(health.not_ready(), []);
@@ -397,15 +393,17 @@ mod tests {
         let partition = ingress.partitions.get_mut(&stopped).unwrap();
         partition.stop_reading(Instant::now(), Some("its topic was recreated".to_owned()));
         ingress.report_shards();
+        let partition = ingress.partitions.get_mut(&uncommitted).unwrap();
+        partition.last_commit = None;
         cluster.set_down(true);
-        ingress.check_store().await.unwrap();
+        ingress.check_store(false).await.unwrap();
         let parts = |health: &Health| health.not_ready().into_iter().map(|it| it.part);
         let expected = ["route r commits", "route r shards"];
         assert_eq!(parts(&health).collect::<Vec<_>>(), expected);
 
         ingress.on_revoked(both);
         ingress.on_assigned(Vec::new(), Instant::now());
-        ingress.check_store().await.unwrap();
+        ingress.check_store(false).await.unwrap();
         assert_eq!(health.not_ready(), []);
     }
 }

@@ -3,7 +3,8 @@
 
 use crate::broker::PartitionInfo;
 use crate::model::{
-    CommitMetadata, Progress, ShardId, SourceIdentity, Watermark, other_installation,
+    CommitMetadata, Offset, PositionRules, Progress, RulesHistory, ShardId, SourceIdentity,
+    Watermark, other_installation,
 };
 use crate::store::{NewShard, Opened, StoredShard};
 use std::ops::Range;
@@ -31,11 +32,7 @@ pub(super) fn new_shard(
     info: &PartitionInfo,
     committed: Option<&CommitMetadata>,
 ) -> NewShard {
-    let is_usable = |committed: &&CommitMetadata| {
-        known_identity(committed.identity.as_ref()).is_same_source(&source_identity(info))
-            && committed.lowest_pending <= info.end_offset
-    };
-    let (watermark, delivered) = match committed.filter(is_usable) {
+    let (watermark, delivered) = match committed.filter(|committed| is_usable(committed, info)) {
         Some(committed) => (Watermark(committed.lowest_pending.0), committed.delivered),
         None => (Watermark(info.first_offset.0), Progress::START),
     };
@@ -45,6 +42,39 @@ pub(super) fn new_shard(
         watermark,
         delivered,
     }
+}
+
+/// True if the commit is for this incarnation of the partition.
+fn is_usable(committed: &CommitMetadata, info: &PartitionInfo) -> bool {
+    known_identity(committed.identity.as_ref()).is_same_source(&source_identity(info))
+        && committed.lowest_pending <= info.end_offset
+}
+
+/// The rules of all offsets for the reading that starts now. `own` are the rules of this process.
+///
+/// Offsets that may have been read before keep their rules. After an orderly shutdown these are the
+/// offsets below the committed end. Otherwise the store may have lost later ones, so `own` begins
+/// at the end of the log, which no reader has passed.
+pub(super) fn rules_history(
+    own: &PositionRules,
+    info: &PartitionInfo,
+    committed: Option<&CommitMetadata>,
+    state: &StoredShard,
+    is_created: bool,
+) -> RulesHistory {
+    let stored_to = state.watermark.max(state.delivered.watermark).offset();
+    let Some(committed) = committed.filter(|committed| is_usable(committed, info)) else {
+        let from = if is_created { Offset(0) } else { stored_to };
+        return RulesHistory::default().followed_by(own, from);
+    };
+    let known = &committed.rules;
+    let from = match committed.end {
+        Some(end) if stored_to <= end => end,
+        _ if known.last() == Some(own) => return known.clone(),
+        _ if known.last().is_none() || fault!(NewRulesAtWatermark) => stored_to,
+        _ => info.end_offset.max(stored_to),
+    };
+    known.followed_by(own, from)
 }
 
 /// The identity as the store keeps it: `-` for a broker that has no identities.
@@ -113,7 +143,10 @@ fn recreated_reason(shard: &ShardId, info: &PartitionInfo, state: &StoredShard) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Cursor, Offset, Partition, Timestamp};
+    use crate::model::{
+        Cursor, Dialects, Naming, Partition, RoutingRules, TargetRules, Timestamp, WithoutDelay,
+    };
+    use std::time::Duration;
 
     fn shard() -> ShardId {
         ShardId::new("orders", Partition::new("orders.delayed", 3))
@@ -134,8 +167,8 @@ mod tests {
         )
     }
 
-    fn existing(identity: &str, watermark: u64) -> Opened {
-        Opened::Existing(StoredShard {
+    fn stored(identity: &str, watermark: u64) -> StoredShard {
+        StoredShard {
             identity: SourceIdentity(identity.into()),
             watermark: Watermark(watermark),
             claimed: delivered(),
@@ -144,16 +177,96 @@ mod tests {
             slices: Vec::new(),
             quarantined: 0,
             ledger: crate::store::Ledger::default(),
+        }
+    }
+
+    fn existing(identity: &str, watermark: u64) -> Opened {
+        Opened::Existing(stored(identity, watermark))
+    }
+
+    fn committed(identity: &str, low: u64) -> CommitMetadata {
+        CommitMetadata {
+            lowest_pending: Offset(low),
+            delivered: delivered(),
+            identity: Some(SourceIdentity(identity.into())),
+            end: None,
+            rules: RulesHistory::default(),
+        }
+    }
+
+    fn rules(seconds: u64) -> PositionRules {
+        PositionRules::of(&RoutingRules {
+            targets: TargetRules::new(Naming::Topic, Some("out"), [""; 0], [""; 0]),
+            max_delay: Duration::from_secs(seconds),
+            max_retry_wait: Duration::ZERO,
+            without_delay: WithoutDelay::Relay,
+            dialects: Dialects::default(),
         })
+    }
+
+    /// Begin of the new rules, for a shard with the watermark 40 in a log that ends at 90. `None`:
+    /// the history does not change.
+    fn new_rules_begin(
+        known: Option<PositionRules>,
+        end: Option<u64>,
+        is_created: bool,
+    ) -> Option<u64> {
+        let history = RulesHistory::default();
+        let history = known.map_or(history.clone(), |known| {
+            history.followed_by(&known, Offset(0))
+        });
+        let committed = CommitMetadata {
+            end: end.map(Offset),
+            rules: history.clone(),
+            ..committed("a", 7)
+        };
+        let found = rules_history(
+            &rules(1),
+            &info("a", 2, 90),
+            Some(&committed),
+            &stored("a", 40),
+            is_created,
+        );
+        assert_eq!(found.last(), Some(&rules(1)));
+        let last = found.epochs().last().map(|epoch| epoch.from);
+        last.filter(|_| found != history)
+    }
+
+    #[test]
+    fn new_rules_begin_behind_everything_that_may_have_been_read_by_the_old_ones() {
+        for is_created in [false, true] {
+            let begin = |known, end| new_rules_begin(known, end, is_created);
+            assert_eq!(begin(Some(rules(1)), None), None);
+            assert_eq!(begin(Some(rules(1)), Some(40)), None);
+            assert_eq!(begin(Some(rules(2)), Some(40)), Some(40), "an orderly stop");
+            assert_eq!(begin(Some(rules(2)), Some(50)), Some(50), "then a rollback");
+            assert_eq!(begin(Some(rules(2)), None), Some(90), "a crash");
+            assert_eq!(
+                begin(Some(rules(2)), Some(39)),
+                Some(90),
+                "a crash later on"
+            );
+            assert_eq!(begin(None, None), Some(40), "the old rules are unknown");
+        }
+    }
+
+    #[test]
+    fn without_a_commit_the_rules_of_stored_records_are_unknown() {
+        for (is_created, identity, expected) in
+            [(true, None, 0), (false, None, 40), (false, Some("b"), 40)]
+        {
+            let committed = identity.map(|identity| committed(identity, 7));
+            let state = stored("a", 40);
+            let info = info("a", 2, 90);
+            let found = rules_history(&rules(1), &info, committed.as_ref(), &state, is_created);
+            let starts: Vec<_> = found.epochs().iter().map(|epoch| epoch.from).collect();
+            assert_eq!(starts, [expected]);
+        }
     }
 
     #[test]
     fn a_lost_shard_is_created_at_the_committed_lowest_pending_offset() {
-        let committed = CommitMetadata {
-            lowest_pending: Offset(7),
-            delivered: delivered(),
-            identity: Some(SourceIdentity("a".into())),
-        };
+        let committed = committed("a", 7);
         let new = new_shard(shard(), &info("a", 2, 90), Some(&committed));
         assert_eq!((new.watermark, new.delivered), (Watermark(7), delivered()));
     }
@@ -161,11 +274,7 @@ mod tests {
     #[test]
     fn a_commit_for_another_incarnation_is_ignored() {
         for (identity, low) in [("b", 7), ("a", 91)] {
-            let committed = CommitMetadata {
-                lowest_pending: Offset(low),
-                delivered: delivered(),
-                identity: Some(SourceIdentity(identity.into())),
-            };
+            let committed = committed(identity, low);
             let new = new_shard(shard(), &info("a", 2, 90), Some(&committed));
             assert_eq!(
                 (new.watermark, new.delivered),

@@ -12,11 +12,12 @@ use tokio::time::Instant;
 
 impl Ingress {
     /// Compares all partitions with the store and commits the positions that it has (I1).
-    pub(super) async fn check_store(&mut self) -> Result<(), Error> {
+    /// `is_final`: no append will follow.
+    pub(super) async fn check_store(&mut self, is_final: bool) -> Result<(), Error> {
         let now = Instant::now();
         self.next_check_at = now + OFFSET_COMMIT_INTERVAL;
         // Brokers expire unchanged positions that are not committed again.
-        let commit_unchanged = now >= self.commit_unchanged_at;
+        let commit_unchanged = is_final || now >= self.commit_unchanged_at;
         for (id, partition) in &self.partitions {
             partition.report_lag(self.ports.source.known_end(id));
         }
@@ -40,7 +41,7 @@ impl Ingress {
                 .as_ref()
                 .map_or(NextStep::Reopen, |state| partition.on_state(state, wall));
             if let (NextStep::Continue, Some(state)) = (next, &state) {
-                commits.extend(partition.next_commit(state, commit_unchanged, now));
+                commits.extend(partition.next_commit(state, commit_unchanged, is_final, now));
             }
             self.take_step(&id, next, "the watermark in the store changed");
         }

@@ -38,6 +38,8 @@ pub(crate) use protocol::commit_metadata::CommitMetadata;
 pub(crate) use protocol::delivered_marker::{DeliveredMarker, OutcomeCounts};
 pub(crate) use protocol::lease::{Lease, LeaseToken, WorkerId};
 pub(crate) use protocol::progress::{Cursor, Progress};
+pub(crate) use protocol::rules_history::RulesHistory;
+pub(crate) use routing::position_rules::PositionRules;
 pub(crate) use routing::routing_rules::{Naming, RoutingRules, TargetRules, WithoutDelay};
 pub(crate) use routing::subject::{
     filter_covers, filters_overlap, is_filter, is_subject, is_template, source_topic,

@@ -65,6 +65,15 @@ pub(crate) enum Opened {
     Incompatible(String),
 }
 
+impl Opened {
+    pub(crate) fn state(&self) -> Option<&StoredShard> {
+        match self {
+            Self::Created(state) | Self::Existing(state) => Some(state),
+            Self::Incompatible(_) => None,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Appended {
     Done {
@@ -73,7 +82,8 @@ pub(crate) enum Appended {
         /// Cancels without effect: no message waited under the id, or it was claimed already.
         missed: u32,
     },
-    /// The batch does not start at the watermark, which is this one. The store wrote nothing.
+    /// The batch does not start at the watermark, which is this one, or another epoch has followed
+    /// that of the batch. The store wrote nothing.
     WatermarkMismatch(Watermark),
     Unknown,
 }

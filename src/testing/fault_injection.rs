@@ -59,6 +59,14 @@ pub(crate) enum InjectedFault {
     IgnoreSourceRecreation,
     /// The offset that was committed for a deleted source is used for its successor.
     UseOldCommitAfterRecreation,
+    /// Records that are read again are parsed by the rules of today.
+    IgnoreRulesHistory,
+    /// The rules history is not committed.
+    CommitWithoutRules,
+    /// After a crash, new rules begin at the watermark of the store instead of the end of the log.
+    NewRulesAtWatermark,
+    /// The store accepts a batch although another epoch has followed its epoch.
+    AcceptFollowedEpoch,
 
     // Reset.
     /// A reset leaves the committed position.

@@ -18,8 +18,8 @@ use crate::clock::WallClock;
 use crate::config::{self, Config};
 use crate::health::Health;
 use crate::limit::CHECK_TIMEOUT;
-use crate::model::Dialect;
-use crate::role::{Cluster, redis_options};
+use crate::model::{Dialect, Offset, PositionRules, RulesHistory};
+use crate::role::{Cluster, redis_options, routing_rules};
 use crate::store;
 use crate::store::embedded::{FolderDescription, FolderUse};
 use crate::store::query::PendingReport;
@@ -45,7 +45,7 @@ struct Document {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Item {
-    /// `kafka.<name>`, `nats.<name>`, `store` or `waiting`.
+    /// `kafka.<name>`, `nats.<name>`, `routes`, `store` or `waiting`.
     area: String,
     #[serde(flatten)]
     finding: Finding,
@@ -83,6 +83,7 @@ pub(crate) fn check(config: &Config, check: &CheckArgs) -> Result<Outcome> {
         let clusters = used_clusters(config).into_iter();
         let clusters = join_all(clusters.map(|name| inspect_cluster(config, name)));
         let (mut areas, store) = join(clusters, check_store(config)).await;
+        areas.push(("routes".to_owned(), long_rules(config)));
         areas.extend(store);
         Ok(areas)
     })?;
@@ -161,6 +162,22 @@ fn topic_uses(config: &Config, cluster: &str) -> Vec<TopicUse> {
         }
     }
     uses.into_values().collect()
+}
+
+/// Warns of routes whose rules are too long to be committed with the offsets.
+fn long_rules(config: &Config) -> Vec<Finding> {
+    let is_long = |name: &&String| {
+        let rules = PositionRules::of(&routing_rules(config, name));
+        let history = RulesHistory::default().followed_by(&rules, Offset(0));
+        !history.is_kept()
+    };
+    let names = config.routes.keys().filter(is_long);
+    let finding = |name: &String| {
+        let found = "its targets are too long to be committed with the offsets: if the store is lost after they change, dead letters may be repeated";
+        let fix = format!("use patterns in route.{name}.allow instead of many names");
+        Finding::warn(name, found, fix)
+    };
+    names.map(finding).collect()
 }
 
 async fn check_store(config: &Config) -> Vec<(String, Vec<Finding>)> {

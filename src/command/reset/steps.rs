@@ -6,8 +6,8 @@
 
 use crate::broker::{GroupAdmin, OffsetCommit, PartitionInfo};
 use crate::model::{
-    CommitMetadata, Cursor, DeliveredMarker, Offset, OutcomeCounts, Progress, ShardId,
-    SourceIdentity, Timestamp, Watermark, WorkerId,
+    CommitMetadata, Cursor, DeliveredMarker, Offset, OutcomeCounts, Progress, RulesHistory,
+    ShardId, SourceIdentity, Timestamp, Watermark, WorkerId,
 };
 use crate::store::{Heartbeat, Store};
 use anyhow::{Context, Result, bail, ensure};
@@ -138,6 +138,8 @@ fn committed(info: &PartitionInfo, offset: Offset) -> CommitMetadata {
         lowest_pending: offset,
         delivered: position(offset),
         identity: info.identity.clone(),
+        end: None,
+        rules: RulesHistory::default(),
     }
 }
 

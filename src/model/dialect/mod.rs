@@ -233,7 +233,7 @@ impl Dialects {
         Self(self.0 | 1 << dialect as u8)
     }
 
-    fn iter(self) -> impl Iterator<Item = Dialect> {
+    pub(in crate::model) fn iter(self) -> impl Iterator<Item = Dialect> {
         Dialect::ALL
             .into_iter()
             .filter(move |dialect| self.has(*dialect))

@@ -2,11 +2,12 @@
 
 use super::field_values;
 use crate::model::protocol::progress::Progress;
+use crate::model::protocol::rules_history::RulesHistory;
 use crate::model::shard::{Offset, SourceIdentity};
 use std::fmt;
 
 /// The metadata of a committed offset, as one line of text:
-/// `v1 low=17 done=<48 hex digits> id=<identity or ->`.
+/// `v2 low=17 done=<48 hex digits> id=<identity or -> end=<offset or -> rules=<text or ->`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CommitMetadata {
     /// No message below this offset is pending. It may be too low, never too high.
@@ -14,16 +15,35 @@ pub(crate) struct CommitMetadata {
     pub(crate) delivered: Progress,
     /// The incarnation of the partition that was read. `None` if the broker has no identities.
     pub(crate) identity: Option<SourceIdentity>,
+    /// Set by an orderly shutdown: no record at or after this offset was ever stored. `None`: a
+    /// later record may have been stored before the store lost it.
+    pub(crate) end: Option<Offset>,
+    pub(crate) rules: RulesHistory,
 }
 
 impl CommitMetadata {
     /// `None` if the text was not written by a known version.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let [low, done, id] = field_values(text.strip_prefix("v1 ")?, ["low", "done", "id"])?;
+        // Version 0.1.0 wrote no `end` and no `rules`.
+        let [low, done, id, end, rules] = match text.strip_prefix("v1 ") {
+            Some(fields) => {
+                let [low, done, id] = field_values(fields, ["low", "done", "id"])?;
+                [low, done, id, "-", "-"]
+            }
+            None => {
+                let keys = ["low", "done", "id", "end", "rules"];
+                field_values(text.strip_prefix("v2 ")?, keys)?
+            }
+        };
         Some(Self {
             lowest_pending: Offset(low.parse().ok()?),
             delivered: Progress::from_hex(done)?,
             identity: (id != "-").then(|| SourceIdentity(id.into())),
+            end: match end {
+                "-" => None,
+                end => Some(Offset(end.parse().ok()?)),
+            },
+            rules: RulesHistory::parse(rules)?,
         })
     }
 }
@@ -32,7 +52,12 @@ impl fmt::Display for CommitMetadata {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (low, done) = (self.lowest_pending, self.delivered.to_hex());
         let id = self.identity.as_ref().map_or("-", |identity| &*identity.0);
-        write!(f, "v1 low={low} done={done} id={id}")
+        write!(f, "v2 low={low} done={done} id={id} end=")?;
+        match self.end {
+            Some(end) => write!(f, "{end}")?,
+            None => f.write_str("-")?,
+        }
+        write!(f, " rules={}", self.rules)
     }
 }
 
@@ -40,24 +65,54 @@ impl fmt::Display for CommitMetadata {
 mod tests {
     use super::*;
 
-    #[test]
-    fn committed_metadata_reads_back() {
-        for identity in [None, Some(SourceIdentity("q83vEjRWeJA".into()))] {
-            let committed = CommitMetadata {
-                lowest_pending: Offset(17),
-                delivered: Progress::START,
-                identity,
-            };
-            assert_eq!(
-                CommitMetadata::parse(&committed.to_string()),
-                Some(committed)
-            );
+    fn committed() -> CommitMetadata {
+        CommitMetadata {
+            lowest_pending: Offset(17),
+            delivered: Progress::START,
+            identity: None,
+            end: None,
+            rules: RulesHistory::default(),
         }
     }
 
     #[test]
+    fn committed_metadata_reads_back() {
+        for identity in [None, Some(SourceIdentity("q83vEjRWeJA".into()))] {
+            for end in [None, Some(Offset(40))] {
+                let identity = identity.clone();
+                let committed = CommitMetadata {
+                    identity,
+                    end,
+                    ..committed()
+                };
+                assert_eq!(
+                    CommitMetadata::parse(&committed.to_string()),
+                    Some(committed)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn metadata_of_version_0_1_0_has_unknown_rules() {
+        let done = Progress::START.to_hex();
+        let text = format!("v1 low=17 done={done} id=-");
+        assert_eq!(CommitMetadata::parse(&text), Some(committed()));
+    }
+
+    #[test]
     fn foreign_metadata_is_ignored() {
-        for text in ["", "v2 low=1 done=0 id=-", "hello", "v1 low=1 done=zz id=-"] {
+        let done = Progress::START.to_hex();
+        for text in [
+            "",
+            "v3 low=1 done=0 id=-",
+            "hello",
+            "v1 low=1 done=zz id=-",
+            &format!("v2 low=1 done={done} id=-"),
+            &format!("v2 low=1 done={done} id=- end=x rules=-"),
+            &format!("v2 low=1 done={done} id=- end=- rules=x"),
+            &format!("v2 low=1 done={done} id=- end=- rules=- more=1"),
+        ] {
             assert_eq!(CommitMetadata::parse(text), None, "{text:?}");
         }
     }

@@ -4,6 +4,7 @@ pub(in crate::model) mod commit_metadata;
 pub(in crate::model) mod delivered_marker;
 pub(in crate::model) mod lease;
 pub(in crate::model) mod progress;
+pub(in crate::model) mod rules_history;
 
 /// The values in a line of `key=value` fields with one space between two. `None` unless the line
 /// has exactly these keys, in this order.

@@ -33,6 +33,17 @@ pub(crate) struct RoutingRules {
     pub(crate) dialects: Dialects,
 }
 
+impl RoutingRules {
+    /// These rules without a limit for delays and without a check of targets. They give the due
+    /// time of every record that can be read.
+    pub(crate) fn without_limits(&self) -> Self {
+        let mut rules = self.clone();
+        rules.max_delay = Duration::MAX;
+        rules.targets.unchecked = true;
+        rules
+    }
+}
+
 /// The handling of a record that carries no delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WithoutDelay {
@@ -56,6 +67,8 @@ pub(crate) struct TargetRules {
     /// Topics, or filter subjects, of the target's cluster that this deployment reads. A message
     /// that is delivered to one would come back, and could circulate forever.
     sources: BTreeSet<String>,
+    /// Takes every target. See [`RoutingRules::without_limits`].
+    unchecked: bool,
 }
 
 /// How targets are named.
@@ -80,10 +93,34 @@ impl TargetRules {
             fixed_default: None,
             allowed: allowed.into_iter().map(Into::into).collect(),
             sources: sources.into_iter().map(Into::into).collect(),
+            unchecked: false,
         };
         let is_fixed = |name: &&str| naming == Naming::Topic || !subject::is_template(name);
         rules.fixed_default = default.filter(is_fixed).map(|name| rules.check(name));
         rules
+    }
+
+    pub(super) fn naming(&self) -> Naming {
+        self.naming
+    }
+
+    pub(super) fn allowed(&self) -> &[String] {
+        &self.allowed
+    }
+
+    /// The sources that the default or an entry of the allow-list may match. A template may match
+    /// any of them.
+    pub(super) fn reachable_sources(&self) -> impl Iterator<Item = &str> {
+        let is_template = self.default.is_some() && self.fixed_default.is_none();
+        let names = self.default.iter().chain(&self.allowed);
+        let names: Vec<&str> = names.map(String::as_str).collect();
+        let is_reachable = move |source: &&str| match self.naming {
+            Naming::Topic => names.iter().any(|name| glob_matches(name, source)),
+            Naming::Subject => names
+                .iter()
+                .any(|name| is_template || subject::filters_overlap(source, name)),
+        };
+        self.sources.iter().map(String::as_str).filter(is_reachable)
     }
 
     /// The default target as configured. It may be a template.
@@ -104,6 +141,9 @@ impl TargetRules {
         topic: &str,
         headers: Headers<'_>,
     ) -> Result<Cow<'a, str>, Rejection> {
+        if self.unchecked {
+            return Ok(Cow::Borrowed(named.unwrap_or_default()));
+        }
         let Some(target) = named else {
             return self.resolve_default(topic, headers);
         };

@@ -46,6 +46,11 @@ impl Lineage {
         }
     }
 
+    /// True if the epoch was followed by the one of the last append.
+    pub(crate) fn has_followed(&self, epoch: AppendEpoch) -> bool {
+        epoch == self.previous_epoch && epoch != self.epoch && !fault!(AcceptFollowedEpoch)
+    }
+
     /// True if the store has certainly not rolled back behind `seen` since it had the lineage
     /// `earlier`, when everything before `seen` had been read.
     pub(crate) fn continues(&self, earlier: &Self, seen: Watermark) -> bool {
@@ -61,9 +66,22 @@ impl Lineage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::fault_injection::{self, InjectedFault};
 
     fn reading(number: u64) -> AppendEpoch {
         AppendEpoch { process: 7, number }
+    }
+
+    #[test]
+    fn only_the_epoch_before_the_present_one_is_refused() {
+        let mut lineage = Lineage::default();
+        lineage.appended(reading(1), Watermark(0));
+        assert!(!lineage.has_followed(reading(1)));
+        lineage.appended(reading(2), Watermark(5));
+        let refused = || [1, 2, 3].map(|number| lineage.has_followed(reading(number)));
+        assert_eq!(refused(), [true, false, false]);
+        let faults = [InjectedFault::AcceptFollowedEpoch];
+        assert_eq!(fault_injection::with(faults, refused), [false; 3]);
     }
 
     #[test]

@@ -58,9 +58,9 @@ impl ShardMeta {
         }
     }
 
-    /// True if the batch starts at the watermark (I2).
+    /// True if the batch starts at the watermark (I2), and no other epoch has followed its epoch.
     pub(crate) fn accepts(&self, append: &Append) -> bool {
-        append.from == self.watermark
+        append.from == self.watermark && !self.lineage.has_followed(append.epoch)
     }
 
     /// True if the batch was read from the source of the shard.

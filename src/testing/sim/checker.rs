@@ -129,7 +129,15 @@ fn early(world: &World, sent: &[Sent]) -> Vec<String> {
         SentKind::Delayed { due, .. } | SentKind::Large { due } => Some((sent.uid.clone(), due)),
         _ => None,
     };
-    let dues: BTreeMap<String, i64> = sent.iter().filter_map(due).collect();
+    let mut dues: BTreeMap<String, i64> = sent.iter().filter_map(due).collect();
+    if world.changes_rules() {
+        // Some rules refuse them at once.
+        let dead = world
+            .arrivals()
+            .into_iter()
+            .filter(|arrival| arrival.is_dead);
+        dead.for_each(|arrival| _ = dues.remove(&arrival.uid));
+    }
     let is_early = |delivery: &&SimDelivery| {
         dues.get(&delivery.uid)
             .is_some_and(|due| *due > delivery.own_at)
@@ -166,6 +174,8 @@ fn late(world: &World, sent: &[Sent], arrivals: &BTreeMap<String, Vec<Arrival>>)
 fn violations(world: &World, message: &Sent, arrived: &[Arrival]) -> Vec<String> {
     let mut wrong = Vec::new();
     match &message.kind {
+        // Some rules refuse them.
+        SentKind::Delayed { .. } | SentKind::Relay if world.changes_rules() => {}
         SentKind::Delayed { .. } | SentKind::Relay => {
             wrong.extend(
                 arrived

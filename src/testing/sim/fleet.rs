@@ -169,6 +169,16 @@ pub(crate) fn run(
     length: Duration,
     faults: FleetFaults,
 ) -> crate::testing::sim::Outcome {
+    run_in(seed, length, faults, |world| world)
+}
+
+/// Like [`run`], in a prepared world.
+pub(crate) fn run_in(
+    seed: u64,
+    length: Duration,
+    faults: FleetFaults,
+    prepare: impl FnOnce(World) -> World,
+) -> crate::testing::sim::Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -176,7 +186,7 @@ pub(crate) fn run(
     let runtime = runtime.expect("a runtime without I/O can always be built");
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
-        let world = World::with_partitions(PARTITIONS);
+        let world = prepare(World::with_partitions(PARTITIONS));
         let world = match faults {
             FleetFaults::Streams => world.on_streams(LONG),
             _ if faults.is_exactly_once() => world.with_exactly_once(),

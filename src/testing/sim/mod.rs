@@ -41,6 +41,8 @@ pub(crate) struct Plan {
     /// Possible delays of messages, in milliseconds.
     pub(crate) delays: &'static [i64],
     pub(crate) delivery: Delivery,
+    /// Each run of the process has other routing rules.
+    pub(crate) changes_rules: bool,
 }
 
 /// The kind of broker and the delivery promise.
@@ -75,6 +77,11 @@ pub(crate) fn run(plan: Plan) -> Outcome {
             Delivery::AtLeastOnce => World::new(),
             Delivery::ExactlyOnce => World::new().with_exactly_once(),
             Delivery::Streams(window) => World::new().on_streams(window),
+        };
+        let world = if plan.changes_rules {
+            world.with_changing_rules()
+        } else {
+            world
         };
         let mut process = process::Process::start(&world, &mut random);
         let sender =

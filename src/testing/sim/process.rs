@@ -11,7 +11,7 @@ use crate::limit::{
     LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX, LOADER_REPLIES_MAX,
 };
 use crate::metric;
-use crate::model::{Dialects, Hint, Naming, RoutingRules, TargetRules, WithoutDelay};
+use crate::model::{Dialect, Dialects, Hint, Naming, RoutingRules, TargetRules, WithoutDelay};
 use crate::run::ThinHours;
 use crate::store::Store;
 use crate::testing::sim::delivery_observer::DeliveryObserver;
@@ -76,6 +76,7 @@ struct Shared<'a> {
     health: Health,
     store: Rc<dyn Store>,
     clock: Rc<dyn Clock>,
+    rules: RoutingRules,
     shape: CompactionPolicy,
     /// Asks the roles to stop.
     stop: CancellationToken,
@@ -183,6 +184,7 @@ impl Process {
             health: self.health.clone(),
             store: Rc::new(SlowStore::new(world, &self.control, random.random())),
             clock: Rc::new(self.control.start_clock()),
+            rules: rules(world, random),
             shape: if world.has_real_levels() {
                 CompactionPolicy::DEFAULT
             } else {
@@ -218,7 +220,7 @@ impl Process {
         let options = ingress::Options {
             deployment: "sim".into(),
             route: ROUTE.into(),
-            rules: rules(world),
+            rules: shared.rules.clone(),
             stops_at_gap: false,
             thin: shared.shape.thin,
         };
@@ -264,8 +266,8 @@ impl Process {
             compaction_jobs: chores,
             compaction_results: looked,
         };
-        let dispatcher =
-            Dispatcher::new(timer_options(world, health), ports, self.producers(world));
+        let options = timer_options(shared);
+        let dispatcher = Dispatcher::new(options, ports, self.producers(world));
         let timers_done = shared.timers_done.clone();
         let served = timer::serve(
             claimer,
@@ -323,13 +325,27 @@ impl Process {
     }
 }
 
-fn rules(world: &World) -> RoutingRules {
+/// The rules for one run of a process. If the world changes its rules, each run has others: shorter
+/// delays, no target, or a dialect more.
+fn rules(world: &World, random: &mut StdRng) -> RoutingRules {
+    let change = if world.changes_rules() {
+        random.random_range(0..4)
+    } else {
+        0
+    };
+    let default = Some(TARGET).filter(|_| change != 1);
     RoutingRules {
-        targets: TargetRules::new(Naming::Topic, Some(TARGET), Vec::<String>::new(), [SOURCE]),
-        max_delay: world.max_delay(),
+        targets: TargetRules::new(Naming::Topic, default, Vec::<String>::new(), [SOURCE]),
+        max_delay: match change {
+            2 => Duration::from_secs(1),
+            _ => world.max_delay(),
+        },
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
-        dialects: Dialects::default(),
+        dialects: match change {
+            3 => Dialects::from_iter([Dialect::RabbitMq]),
+            _ => Dialects::default(),
+        },
     }
 }
 
@@ -366,10 +382,11 @@ fn claimable(world: &World, control: &ProcessControl, health: &Health) -> RouteC
     }
 }
 
-fn timer_options(world: &World, health: &Health) -> timer::Options {
+fn timer_options(shared: &Shared<'_>) -> timer::Options {
+    let (world, health) = (shared.world, &shared.health);
     let (overdue_after, catch_up_rate) = world.overdue();
     let route = RouteOptions {
-        rules: rules(world),
+        rules: shared.rules.clone(),
         dead_letter: DEAD.to_owned(),
         retry: RetryPolicy {
             max_attempts: 1_000,

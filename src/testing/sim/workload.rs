@@ -98,7 +98,13 @@ impl Sender {
                 headers.push(("postdate-after", "soon".into()));
                 SentKind::Refused
             }
-            1 | 2 => SentKind::Relay,
+            1 | 2 => {
+                if self.world.changes_rules() {
+                    // A delay in a dialect that only some processes understand.
+                    headers.push(("x-delay", "6000".into()));
+                }
+                SentKind::Relay
+            }
             5 if self.world.is_exactly_once() && self.random.random_bool(0.1) => {
                 let due = now + self.delays[self.random.random_range(0..self.delays.len())];
                 headers.extend([

@@ -46,6 +46,12 @@ const FAULTS: &[Fault] = &[
         "if false then",
     ),
     (
+        "an append of an epoch that another one has followed is stored",
+        Some(Script::Append),
+        "if h[2] == ARGV[4] and h[1] ~= ARGV[4] then",
+        "if false then",
+    ),
+    (
         "a lease is granted while another worker holds it (I5)",
         Some(Script::AcquireLease),
         "if s.token and s.token ~= ARGV[2] and is_valid then",

@@ -1,7 +1,7 @@
 //! Injected faults in what an ingress learns about its source and commits to it.
 
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
-use crate::model::{CommitMetadata, Offset, Partition};
+use crate::model::{CommitMetadata, Offset, Partition, RulesHistory};
 use crate::testing::sim::world::World;
 use async_trait::async_trait;
 
@@ -68,6 +68,14 @@ impl Source for SourceFaults {
             for commit in &mut commits {
                 if let Some(mut metadata) = CommitMetadata::parse(&commit.metadata) {
                     metadata.lowest_pending = commit.offset;
+                    commit.metadata = metadata.to_string();
+                }
+            }
+        }
+        if fault!(CommitWithoutRules) {
+            for commit in &mut commits {
+                if let Some(mut metadata) = CommitMetadata::parse(&commit.metadata) {
+                    metadata.rules = RulesHistory::default();
                     commit.metadata = metadata.to_string();
                 }
             }

@@ -167,6 +167,7 @@ fn with_random_jumps(seed: u64) -> Outcome {
         faults: Faults::CLOCK_JUMPS,
         delays: FAR,
         delivery: Delivery::AtLeastOnce,
+        changes_rules: false,
     })
 }
 

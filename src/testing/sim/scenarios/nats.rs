@@ -43,6 +43,7 @@ fn run(seed: u64, faults: Faults, length: Duration) -> Outcome {
         faults,
         delays: SOON,
         delivery: Delivery::Streams(window),
+        changes_rules: false,
     })
 }
 

@@ -35,6 +35,7 @@ fn plan(seed: u64, faults: Faults, delays: &'static [i64]) -> Plan {
         faults,
         delays,
         delivery: Delivery::AtLeastOnce,
+        changes_rules: false,
     }
 }
 
@@ -110,7 +111,7 @@ fn every_fault_injected_into_exactly_once_delivery_is_caught() {
         TAIL_BY_REUSED_NAMES,
     ];
     let is_caught = |injected| {
-        breaks_promises(injected, 6_000..6_400, |seed| {
+        breaks_promises(injected, 6_000..7_600, |seed| {
             run(exactly_once(seed, Faults::ALL, SOON))
         })
     };

@@ -57,6 +57,7 @@ struct Inner {
     healed_at: Cell<Option<i64>>,
     duplicates_allowed: Cell<bool>,
     exactly_once: Cell<bool>,
+    changes_rules: Cell<bool>,
     real_levels: Cell<bool>,
     compaction_trace: CompactionTrace,
     /// The time that each way of a store call takes; `None`: random.
@@ -142,6 +143,7 @@ impl World {
             healed_at: Cell::new(None),
             duplicates_allowed: Cell::new(false),
             exactly_once: Cell::new(false),
+            changes_rules: Cell::new(false),
             real_levels: Cell::new(false),
             compaction_trace: CompactionTrace::default(),
             store_delay: Cell::new(None),
@@ -166,6 +168,16 @@ impl World {
 
     pub(crate) fn is_exactly_once(&self) -> bool {
         self.0.exactly_once.get()
+    }
+
+    /// Gives each run of a process other routing rules.
+    pub(crate) fn with_changing_rules(self) -> Self {
+        self.0.changes_rules.set(true);
+        self
+    }
+
+    pub(crate) fn changes_rules(&self) -> bool {
+        self.0.changes_rules.get()
     }
 
     /// Uses the levels of the real service, which last hours. Simulated levels last half a minute.

@@ -134,16 +134,46 @@ pub(super) async fn the_lineage_names_the_last_append_epoch_and_its_start(t: &Fi
         replacements: 1,
     };
     assert_eq!(t.history().await, history);
-    assert_eq!(append(1, 11, 12).await, done);
+    assert_eq!(append(3, 11, 12).await, done);
     assert_eq!(
         t.history().await,
         Lineage {
-            epoch: reading(1),
+            epoch: reading(3),
             previous_epoch: reading(2),
             epoch_start: Watermark(11),
             ..history
         }
     );
+}
+
+pub(super) async fn an_epoch_that_another_has_followed_stores_nothing(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    let append = async |process, from, to| {
+        let append = Append {
+            epoch: AppendEpoch { process, number: 1 },
+            ..t.append_request(from, to, &[], &[])
+        };
+        t.store().append(&[append]).await.unwrap().remove(0)
+    };
+    let done = Appended::Done {
+        cancelled: 0,
+        missed: 0,
+    };
+    assert_eq!(append(1, 0, 5).await, done);
+    assert_eq!(
+        append(2, 5, 5).await,
+        done,
+        "an epoch starts without records"
+    );
+    let history = t.history().await;
+    assert_eq!(
+        append(1, 5, 9).await,
+        Appended::WatermarkMismatch(Watermark(5))
+    );
+    assert_eq!(t.history().await, history, "it has stored nothing");
+    assert_eq!(append(2, 5, 9).await, done);
+    assert_eq!(append(3, 9, 9).await, done);
+    assert_eq!(append(3, 9, 10).await, done);
 }
 
 pub(super) async fn requests_of_one_call_are_independent(t: &Fixture<'_>) {

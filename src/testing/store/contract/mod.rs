@@ -58,6 +58,7 @@ cases! {
         an_append_behind_or_ahead_of_the_watermark_writes_nothing,
         an_empty_append_moves_the_watermark_over_a_gap,
         the_lineage_names_the_last_append_epoch_and_its_start,
+        an_epoch_that_another_has_followed_stores_nothing,
         requests_of_one_call_are_independent,
         positions_beyond_the_precision_of_a_double_are_exact,
         lowest_pending_is_the_least_offset_of_the_waiting_messages,

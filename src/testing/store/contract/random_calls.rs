@@ -529,7 +529,12 @@ async fn hidden_state(store: &dyn Store, sequence: &Sequence) -> String {
         })
         .collect();
     let to = Watermark(watermark.0 + 1);
-    let (shard, reading) = (sequence.shard.clone(), AppendEpoch::default());
+    // No other append had this epoch.
+    let reading = AppendEpoch {
+        process: 2,
+        number: 0,
+    };
+    let shard = sequence.shard.clone();
     let cancels = Append {
         shard,
         epoch: reading,

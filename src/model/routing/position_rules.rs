@@ -1,0 +1,169 @@
+//! The part of a route's rules that decides the position (due, offset) of a record: which records
+//! are accepted, and when they are due.
+//!
+//! A rejected record is due at once, so a changed rule would give the same record another position.
+//! [`RulesHistory`](crate::model::RulesHistory) keeps the rules under which each offset was read.
+
+use super::routing_rules::{Naming, RoutingRules, TargetRules};
+use crate::model::dialect::{Dialect, Dialects};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// `without_delay` is not part of it: both of its values make a record due at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PositionRules {
+    #[serde(rename = "max")]
+    max_delay_ms: u64,
+    /// The longest time to a retry.
+    #[serde(rename = "retry")]
+    retry_ms: u64,
+    dialects: Vec<u8>,
+    by_subject: bool,
+    #[serde(rename = "target")]
+    default: Option<String>,
+    #[serde(rename = "allow")]
+    allowed: Vec<String>,
+    /// The sources that a message could be sent to. Any other source is refused in any case.
+    sources: Vec<String>,
+}
+
+impl PositionRules {
+    pub(crate) fn of(rules: &RoutingRules) -> Self {
+        let targets = &rules.targets;
+        Self {
+            max_delay_ms: millis(rules.max_delay),
+            retry_ms: millis(rules.max_delay.max(rules.max_retry_wait)),
+            dialects: rules.dialects.iter().map(Dialect::code).collect(),
+            by_subject: targets.naming() == Naming::Subject,
+            default: targets.default_name().map(str::to_owned),
+            allowed: targets.allowed().to_vec(),
+            sources: targets.reachable_sources().map(str::to_owned).collect(),
+        }
+    }
+
+    /// Rules that give every record this position. `today` decides what does not change it.
+    pub(crate) fn with(&self, today: &RoutingRules) -> RoutingRules {
+        let naming = if self.by_subject {
+            Naming::Subject
+        } else {
+            Naming::Topic
+        };
+        let dialects = self.dialects.iter();
+        RoutingRules {
+            targets: TargetRules::new(
+                naming,
+                self.default.as_deref(),
+                self.allowed.iter().cloned(),
+                self.sources.iter().cloned(),
+            ),
+            max_delay: Duration::from_millis(self.max_delay_ms),
+            max_retry_wait: Duration::from_millis(self.retry_ms),
+            without_delay: today.without_delay,
+            dialects: Dialects::from_iter(dialects.filter_map(|code| Dialect::from_code(*code))),
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+pub(in crate::model) mod tests {
+    use super::*;
+    use crate::model::header::push_header;
+    use crate::model::{
+        Headers, Offset, OriginFormat, ParsedRecord, Partition, Record, ShardId, Timestamp,
+        WithoutDelay, parse_record,
+    };
+    use proptest::prelude::*;
+
+    pub(in crate::model) fn routing_rules() -> impl Strategy<Value = RoutingRules> {
+        let targets = (
+            prop::option::of("[ab]"),
+            prop::collection::vec("[abc*]{1,2}", 0..3),
+            prop::collection::vec("[abc]{1,2}", 0..3),
+        );
+        let dialects = prop::sample::subsequence(Dialect::ALL.to_vec(), 0..3);
+        (targets, 1u64..100, 1u64..200, any::<bool>(), dialects).prop_map(
+            |((default, allowed, sources), max, retry, relays, dialects)| RoutingRules {
+                targets: TargetRules::new(Naming::Topic, default.as_deref(), allowed, sources),
+                max_delay: Duration::from_secs(max),
+                max_retry_wait: Duration::from_secs(retry),
+                without_delay: if relays {
+                    WithoutDelay::Relay
+                } else {
+                    WithoutDelay::DeadLetter
+                },
+                dialects: dialects.into_iter().collect(),
+            },
+        )
+    }
+
+    fn header() -> impl Strategy<Value = (&'static str, String)> {
+        let millis = (0i64..120).prop_map(|after| format!("{}s", after));
+        prop_oneof![
+            millis.clone().prop_map(|after| ("postdate-after", after)),
+            "[abc]{1,2}".prop_map(|target| ("postdate-to", target)),
+            (0u64..200_000).prop_map(|after| ("x-delay", after.to_string())),
+            (0u64..200).prop_map(|after| ("AMQ_SCHEDULED_DELAY", (1_000 * after).to_string())),
+            (0i64..300).prop_map(|at| {
+                let at = Timestamp::YEAR_2000.as_millis() + 1_000 * at;
+                let line = "attempt=1 origin=d/r/in/0/3 due=5 target= error=timed_out at=";
+                ("postdate-retry", format!("{line}{at}"))
+            }),
+        ]
+    }
+
+    /// The due time that decides the position of a record.
+    fn due(rules: &RoutingRules, headers: &[(&str, String)]) -> Option<Timestamp> {
+        let mut block = Vec::new();
+        for (name, value) in headers {
+            push_header(&mut block, name.as_bytes(), Some(value.as_bytes()));
+        }
+        let record = Record {
+            offset: Offset(9),
+            timestamp: Some(Timestamp::YEAR_2000),
+            key: Some(b"k"),
+            payload: Some(b"p"),
+            headers: Headers::from_block(&block),
+        };
+        let shard = ShardId::new("r", Partition::new("in", 0));
+        match parse_record(&record, &OriginFormat::new("d", &shard), rules) {
+            ParsedRecord::Message { due, .. } => Some(due),
+            ParsedRecord::Rejected(_) => Some(Timestamp::AT_ONCE),
+            ParsedRecord::Cancel { .. } => None,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn position_rules_give_every_record_the_position_that_its_whole_rules_gave(
+            (then, today) in (routing_rules(), routing_rules()),
+            headers in prop::collection::vec(header(), 0..3),
+        ) {
+            let same = PositionRules::of(&then).with(&today);
+            prop_assert_eq!(due(&then, &headers), due(&same, &headers));
+            prop_assert_eq!(PositionRules::of(&same), PositionRules::of(&then));
+        }
+    }
+
+    #[test]
+    fn a_change_that_moves_no_position_gives_equal_rules() {
+        let rules = |max_retry_wait, without_delay, source: &str| {
+            PositionRules::of(&RoutingRules {
+                targets: TargetRules::new(Naming::Topic, Some("orders"), ["mail.*"], [source]),
+                max_delay: Duration::from_secs(60),
+                max_retry_wait: Duration::from_secs(max_retry_wait),
+                without_delay,
+                dialects: Dialects::default(),
+            })
+        };
+        let known = rules(1, WithoutDelay::Relay, "orders.delayed");
+        assert_eq!(known, rules(60, WithoutDelay::DeadLetter, "other"));
+        assert_ne!(known, rules(61, WithoutDelay::Relay, "orders.delayed"));
+        assert_ne!(known, rules(1, WithoutDelay::Relay, "orders"));
+        assert_ne!(known, rules(1, WithoutDelay::Relay, "mail.later"));
+    }
+}
