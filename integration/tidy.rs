@@ -58,7 +58,7 @@ const BESIDE: [(&str, &str); 7] = [
 ];
 
 /// External crates that only some cells may use. Without cells, the crate is open to a row and the rows above it.
-const FENCES: [(&[&str], usize, &[&str]); 14] = [
+const FENCES: [(&[&str], usize, &[&str]); 15] = [
     (&["redis"], 0, &["store/redis"]),
     (&["fjall"], 0, &["store/embedded"]),
     (&["rdkafka", "rdkafka_sys"], 0, &["broker/kafka"]),
@@ -82,7 +82,8 @@ const FENCES: [(&[&str], usize, &[&str]); 14] = [
         0,
         &["telemetry"],
     ),
-    (&["zstd", "xxhash_rust"], 0, &["run"]),
+    (&["zstd"], 0, &["run", "model"]),
+    (&["xxhash_rust"], 0, &["run"]),
     (&["tikv_jemallocator"], 0, &["main"]),
     (&["anyhow"], 5, &[]),
     (&["tokio", "tokio_util", "tracing", "async_trait"], 2, &[]),

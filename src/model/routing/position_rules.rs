@@ -104,7 +104,7 @@ pub(in crate::model) mod tests {
     fn header() -> impl Strategy<Value = (&'static str, String)> {
         let millis = (0i64..120).prop_map(|after| format!("{}s", after));
         prop_oneof![
-            millis.clone().prop_map(|after| ("postdate-after", after)),
+            millis.prop_map(|after| ("postdate-after", after)),
             "[abc]{1,2}".prop_map(|target| ("postdate-to", target)),
             (0u64..200_000).prop_map(|after| ("x-delay", after.to_string())),
             (0u64..200).prop_map(|after| ("AMQ_SCHEDULED_DELAY", (1_000 * after).to_string())),

@@ -136,6 +136,7 @@ mod tests {
     use crate::timer::load::{Load, LoadResult, decode_run, fetch_result};
     use crate::timer::run_replacement::{finish_replacement, next_task, valid_replacement};
     use crate::timer::shard::ShardState;
+    use bytes::Bytes;
     use std::time::Duration;
 
     const WALL: Timestamp = Timestamp::from_millis(1_000);
@@ -209,6 +210,18 @@ mod tests {
         );
     }
 
+    /// The tail with one run, of which only the messages that are due before `HORIZON` are loaded.
+    fn partial_tail(slice: Slice, name: &RunName, bytes: &Bytes) -> LoadResult {
+        let decoder = &mut RunDecoder::new();
+        let run = decode_run(slice, name, bytes, HORIZON, Progress::START, decoder);
+        LoadResult::Tail {
+            watermark: Watermark(9),
+            complete_to: Watermark(9),
+            lineage: Lineage::default(),
+            runs: vec![run.expect("this version wrote it")],
+        }
+    }
+
     /// Loads a run partly, replaces it, and loads the rest. If the store `is_refilled`, it has lost
     /// everything meanwhile, and all messages were appended again, as one run. Returns whether the
     /// shard was loaded again, and whether the second message was loaded.
@@ -228,21 +241,7 @@ mod tests {
             RunEncoder::new().encode(messages).1
         };
         let (old, new) = (RunName::new("1-1-2-1"), RunName::new("1-2-1-2"));
-        let partial = decode_run(
-            slice,
-            &old,
-            &bytes(&[soon, later]),
-            HORIZON,
-            Progress::START,
-            &mut RunDecoder::new(),
-        );
-        let tail = LoadResult::Tail {
-            watermark,
-            complete_to: watermark,
-            lineage: Lineage::default(),
-            runs: vec![partial.expect("this version wrote it")],
-        };
-        state.on_load_reply(tail, now);
+        state.on_load_reply(partial_tail(slice, &old, &bytes(&[soon, later])), now);
         state.load.lineage = Some(Lineage::default());
         state.load.runs.mark_loaded_to(later);
         finish_replacement(&mut state, Some((1, &[(slice, old)])), now);
