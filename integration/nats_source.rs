@@ -1,5 +1,6 @@
 //! Tests NATS sources whose streams or bucket are purged, deleted or configured unsuitably.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_nats::jetstream::kv::Store;
@@ -19,7 +20,7 @@ fn bucket<T>(name: &str, ask: impl AsyncFnOnce(Store) -> T) -> Option<T> {
 }
 
 /// The keys of the committed offsets in the bucket.
-fn commits(name: &str) -> Option<Vec<String>> {
+fn commits(name: &str) -> Option<BTreeSet<String>> {
     let keys = bucket(name, async |store| {
         store
             .keys()
