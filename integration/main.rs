@@ -35,6 +35,7 @@ mod exactly_once;
 mod fleet;
 mod foreign;
 mod hints;
+mod init;
 mod installations;
 mod levels;
 mod login;

@@ -102,8 +102,8 @@ mod trace;
 mod wheel;
 
 pub use cli::{
-    CheckArgs, Cli, Command, CompletionArgs, DemoArgs, LedgerArgs, PendingArgs, QuarantineArgs,
-    ResetArgs, RunArgs, SendArgs,
+    CheckArgs, Cli, Command, CompletionArgs, DemoArgs, InitArgs, LedgerArgs, PendingArgs,
+    QuarantineArgs, ResetArgs, RunArgs, SendArgs,
 };
 pub use command::{Outcome, Refused};
 pub use config::{Config, Error as ConfigError};
@@ -117,6 +117,11 @@ pub fn run(config: &Config, telemetry: &Telemetry) -> anyhow::Result<()> {
 /// Runs a demonstration.
 pub fn demo(demo: &DemoArgs) -> anyhow::Result<()> {
     command::demo(demo)
+}
+
+/// Writes a configuration file. [`check()`] then plans the topics and rights that it needs.
+pub fn init(init: &InitArgs) -> anyhow::Result<()> {
+    command::init(init)
 }
 
 /// Deletes the stored state of a source topic that was recreated.

@@ -39,6 +39,10 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
             postdate::run(&config, &telemetry).map(|()| Outcome::Done)
         }
         Command::Demo(demo) => postdate::demo(&demo).map(|()| Outcome::Done),
+        Command::Init(init) => {
+            postdate::init(&init)?;
+            postdate::check(&prepare_quietly(&init.config)?, &init.check())
+        }
         Command::Reset(reset) => {
             let (config, _telemetry) = prepare(&reset.config)?;
             config.check_source(&reset.route, &reset.topic)?;

@@ -2,15 +2,18 @@
 
 mod check;
 mod demo;
+mod init;
 mod ledger;
 mod page;
 mod pending;
+mod plan;
 mod quarantine;
 mod reset;
 mod send;
 
 pub(crate) use check::check;
 pub(crate) use demo::demo;
+pub(crate) use init::init;
 pub(crate) use ledger::ledger;
 pub(crate) use pending::pending;
 pub(crate) use quarantine::quarantine;

@@ -42,8 +42,8 @@ pub(crate) use protocol::rules_history::RulesHistory;
 pub(crate) use routing::position_rules::PositionRules;
 pub(crate) use routing::routing_rules::{Naming, RoutingRules, TargetRules, WithoutDelay};
 pub(crate) use routing::subject::{
-    filter_covers, filters_overlap, is_filter, is_subject, is_template, source_topic,
-    split_source_topic, template_error,
+    covering_filter, filter_covers, filters_overlap, is_filter, is_subject, is_template,
+    source_topic, split_source_topic, template_error,
 };
 pub(crate) use shard::{
     Hint, Offset, Partition, ShardId, SourceIdentity, Watermark, other_installation,

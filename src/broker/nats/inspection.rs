@@ -1,11 +1,11 @@
 //! The [`Inspector`] port on NATS: judges the streams and subjects that routes name.
 
-use super::{NatsCatalog, StreamInfo};
+use super::{NatsCatalog, StreamInfo, change};
 use crate::broker::Error;
-use crate::broker::inspection::{Finding, Inspector, TopicRole, TopicUse};
+use crate::broker::inspection::{Change, Finding, Inspector, TopicRole, TopicUse};
 use crate::limit::CLOCK_SKEW_MAX;
 use crate::model::readable::length;
-use crate::model::{Timestamp, filters_overlap, is_template, split_source_topic};
+use crate::model::{Timestamp, covering_filter, filters_overlap, is_template, split_source_topic};
 use async_trait::async_trait;
 
 #[async_trait(?Send)]
@@ -25,9 +25,8 @@ impl Inspector for NatsCatalog {
                 }
             }
         }
-        let asked = uses.iter().filter(|used| !depends_on_message(used)).count();
         // If no request was answered, the cluster is at fault, and not a stream.
-        if errors.len() == asked
+        if errors.len() == uses.len()
             && let Some(error) = errors.pop()
         {
             return Err(error);
@@ -58,6 +57,14 @@ impl Inspector for NatsCatalog {
         }
     }
 
+    async fn apply(&mut self, change: &Change) -> Result<(), Error> {
+        self.change(change).await
+    }
+
+    fn command(&self, change: &Change) -> String {
+        change::command(&self.connection.cluster.urls.join(","), change)
+    }
+
     async fn duplicate_windows(&mut self, target: &str) -> Result<Vec<(String, Timestamp)>, Error> {
         let mut windows = Vec::new();
         for stream in self.streams_for_subject(&covering_filter(target)).await? {
@@ -81,17 +88,16 @@ impl Inspector for NatsCatalog {
 impl NatsCatalog {
     async fn inspect_use(&self, used: &TopicUse, uses: &[TopicUse]) -> Result<Vec<Finding>, Error> {
         let name = &used.topic;
-        if depends_on_message(used) {
-            let found = "depends on the subject of each message, so it is not checked";
-            let found = format!("{}: {found}", used.text());
-            return Ok(vec![Finding::ok(name, found)]);
-        }
+        let replicas = self.default_replicas().await?;
         let Some((stream, filter)) = split_source_topic(name).filter(|_| is_source(used)) else {
-            let found = self.streams_for_subject(name).await?;
-            return Ok(vec![judge_target(used, found.first())]);
+            let found = self.streams_for_subject(&covering_filter(name)).await?;
+            return Ok(vec![judge_target(used, found.first(), replicas)]);
         };
         let found = self.stream(stream).await?;
-        let mut findings = judge_source(used, filter, found.as_ref());
+        let mut findings = match &found {
+            Some(found) => judge_source(used, filter, found),
+            None => vec![judge_missing_source(used, stream, filter, replicas)],
+        };
         if let Some(found) = &found {
             let is_of_stream =
                 |used: &&TopicUse| split_source_topic(&used.topic).is_some_and(|it| it.0 == stream);
@@ -109,24 +115,6 @@ impl NatsCatalog {
 
 fn is_source(used: &TopicUse) -> bool {
     used.role == TopicRole::Source
-}
-
-/// Returns whether each message names the subject of the target.
-fn depends_on_message(used: &TopicUse) -> bool {
-    !is_source(used) && is_template(&used.topic)
-}
-
-/// The filter that covers every subject that a target template can expand to.
-fn covering_filter(target: &str) -> String {
-    let fixed = target
-        .split('.')
-        .take_while(|token| !token.starts_with('$'));
-    let fixed: Vec<_> = fixed.collect();
-    if fixed.len() == target.split('.').count() {
-        target.to_owned()
-    } else {
-        [fixed, vec![">"]].concat().join(".")
-    }
 }
 
 /// Judges the access to the bucket with committed positions and partition owners. `Ok(false)`:
@@ -162,12 +150,24 @@ fn judge_schedules(used: &TopicUse, stream: &StreamInfo) -> Option<Finding> {
     Some(Finding::warn(&used.topic, found, fix))
 }
 
-fn judge_target(used: &TopicUse, stream: Option<&StreamInfo>) -> Finding {
+/// The subject of a template depends on each message, so only the lack of any stream is certain.
+fn judge_target(used: &TopicUse, stream: Option<&StreamInfo>, replicas: u8) -> Finding {
     let (subject, of) = (&used.topic, used.text());
     let Some(stream) = stream else {
-        let fix = format!("create one: nats stream add --subjects {subject}");
-        return Finding::fail(subject, format!("{of}: no stream takes this subject"), fix);
+        let fix = "create one: `postdate check --fix` shows how";
+        let finding = Finding::fail(subject, format!("{of}: no stream takes this subject"), fix);
+        let filter = covering_filter(subject);
+        let name = change::stream_name(&filter);
+        // A stream for all subjects would also take those of the server.
+        if name.is_empty() {
+            return finding;
+        }
+        return finding.repaired_by(used.creation(&name, vec![filter], replicas));
     };
+    if is_template(subject) {
+        let found = "depends on the subject of each message, so it is not checked";
+        return Finding::ok(subject, format!("{of}: {found}"));
+    }
     let name = &stream.config.name;
     if stream.config.no_ack {
         let found = format!(
@@ -186,13 +186,16 @@ fn judge_target(used: &TopicUse, stream: Option<&StreamInfo>) -> Finding {
     }
 }
 
-fn judge_source(used: &TopicUse, filter: &str, stream: Option<&StreamInfo>) -> Vec<Finding> {
+fn judge_missing_source(used: &TopicUse, stream: &str, filter: &str, replicas: u8) -> Finding {
+    let found = format!("{}: there is no such stream", used.text());
+    let fix = "create it: `postdate check --fix` shows how";
+    let creation = used.creation(stream, vec![filter.to_owned()], replicas);
+    Finding::fail(&used.topic, found, fix).repaired_by(creation)
+}
+
+fn judge_source(used: &TopicUse, filter: &str, stream: &StreamInfo) -> Vec<Finding> {
     let of = used.text();
     let fail = |found, fix: String| vec![Finding::fail(&used.topic, found, fix)];
-    let Some(stream) = stream else {
-        let fix = format!("create it: nats stream add --subjects {filter} --retention limits");
-        return fail(format!("{of}: there is no such stream"), fix);
-    };
     if let Some(reason) = stream.unusable_reason() {
         return fail(
             reason,
@@ -243,40 +246,23 @@ fn judge_consumers(used: &TopicUse, readers: usize, stream: &StreamInfo) -> Opti
 
 /// Warns of limits that remove messages which may have to be read again.
 fn judge_limits(used: &TopicUse, stream: &StreamInfo) -> Option<Finding> {
-    let warn = |found: String, fix| Some(Finding::warn(&used.topic, found, fix));
+    let warn = |found: String, fix| Finding::warn(&used.topic, found, fix);
     let max_age = stream.config.max_age;
     if !max_age.is_zero() && max_age < used.max_delay {
         let (kept, wait) = (length(max_age), length(used.max_delay));
         let found = format!(
             "messages are kept for {kept}, and may wait for {wait}: if the store were lost, those that wait longer could not be read again"
         );
-        return warn(
-            found,
-            "raise max_age above the route's max_delay, or lower that",
-        );
+        let fix = "raise max_age above the route's max_delay, or lower that";
+        return Some(warn(found, fix).repaired_by(Change::SetRetention {
+            name: stream.config.name.clone(),
+            retention: used.retention(),
+        }));
     }
     if !stream.has_size_limit() {
         return None;
     }
     let found = "the stream also drops messages by their number or size, even unread ones";
     let fix = "bound it by max_age only, or raise the limit above the messages that can wait";
-    warn(found.to_owned(), fix)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_filter_of_a_template_covers_all_its_subjects() {
-        for (target, filter) in [
-            ("orders", "orders"),
-            ("orders.$1", "orders.>"),
-            ("a.$2.b.$1", "a.>"),
-            ("$1", ">"),
-            ("a.b$1", "a.b$1"),
-        ] {
-            assert_eq!(covering_filter(target), filter);
-        }
-    }
+    Some(warn(found.to_owned(), fix))
 }

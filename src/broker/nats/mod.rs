@@ -5,6 +5,7 @@
 //! The adapter keeps both in a KV bucket of the deployment.
 
 mod catalog;
+mod change;
 mod connection;
 #[cfg(feature = "test-support")]
 mod contract;

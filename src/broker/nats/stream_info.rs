@@ -193,7 +193,7 @@ pub(super) async fn names_for_subject(
 }
 
 /// Sends a request of the JetStream API. `None`: the object does not exist.
-async fn request<T: DeserializeOwned>(
+pub(super) async fn request<T: DeserializeOwned>(
     connection: &Connection,
     object: &str,
     call: &str,

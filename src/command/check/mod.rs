@@ -1,8 +1,10 @@
-//! `postdate check`: reports whether the configuration works with its brokers and its store.
+//! `postdate check`: reports whether the configuration works with its brokers and its store, and
+//! plans repairs. It changes a cluster only with `--apply`.
 //!
 //! The broker adapters judge their clusters. Pure functions in `redis`, `folder` and `waiting`
 //! judge the store, and `text` formats the result.
 
+mod cluster;
 mod folder;
 mod redis;
 mod text;
@@ -10,25 +12,22 @@ mod waiting;
 
 use super::page::{Page, print};
 use super::pending::{QueryClient, json};
+use super::plan::{Plan, Step};
 use super::{Outcome, run};
-use crate::broker;
-use crate::broker::inspection::{Finding, TopicRole, TopicUse, Verdict};
+use crate::broker::inspection::{Finding, Verdict};
 use crate::cli::CheckArgs;
 use crate::clock::WallClock;
 use crate::config::{self, Config};
-use crate::health::Health;
 use crate::limit::CHECK_TIMEOUT;
-use crate::model::{Dialect, Offset, PositionRules, RulesHistory};
-use crate::role::{Cluster, redis_options, routing_rules};
+use crate::model::{Offset, PositionRules, RulesHistory};
+use crate::role::{redis_options, routing_rules};
 use crate::store;
 use crate::store::embedded::{FolderDescription, FolderUse};
 use crate::store::query::PendingReport;
 use crate::store::redis::Redis;
 use anyhow::Result;
-use futures_util::future::{join, join_all};
+use futures_util::future::join;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 /// Default folder of the embedded store.
 const DEFAULT_FOLDER: &str = "./postdate-data";
@@ -41,6 +40,9 @@ struct Document {
     warn: usize,
     fail: usize,
     items: Vec<Item>,
+    /// Only with `--fix`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<Plan>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -52,7 +54,7 @@ struct Item {
 }
 
 impl Document {
-    fn new(deployment: &str, areas: Vec<(String, Vec<Finding>)>) -> Self {
+    fn new(deployment: &str, areas: Vec<(String, Vec<Finding>)>, plan: Option<Plan>) -> Self {
         let item = |area: &str, finding| Item {
             area: area.to_owned(),
             finding,
@@ -73,95 +75,49 @@ impl Document {
             warn: count(Verdict::Warn),
             fail: count(Verdict::Fail),
             items,
+            plan,
+        }
+    }
+
+    /// An item that a planned change repairs does not count as a failure.
+    fn outcome(&self) -> Outcome {
+        let is_planned = |finding: &Finding| self.plan.is_some() && finding.change.is_some();
+        let is_failure =
+            |item: &Item| item.finding.verdict == Verdict::Fail && !is_planned(&item.finding);
+        let mut steps = self.plan.iter().flat_map(|plan| &plan.steps);
+        if self.items.iter().any(is_failure) || steps.any(|step| step.error.is_some()) {
+            Outcome::Failing
+        } else {
+            Outcome::Done
         }
     }
 }
 
 /// Checks everything that the configuration names and prints the result.
 pub(crate) fn check(config: &Config, check: &CheckArgs) -> Result<Outcome> {
-    let areas = run(async {
-        let clusters = used_clusters(config).into_iter();
-        let clusters = join_all(clusters.map(|name| inspect_cluster(config, name)));
-        let (mut areas, store) = join(clusters, check_store(config)).await;
-        areas.push(("routes".to_owned(), long_rules(config)));
-        areas.extend(store);
-        Ok(areas)
+    let (clusters, store) = run(async {
+        let clusters = cluster::inspect_all(config, check);
+        Ok(join(clusters, check_store(config)).await)
     })?;
-    let document = Document::new(&config.deployment, areas);
+    let (mut areas, mut steps) = (Vec::new(), Vec::<Step>::new());
+    for cluster in clusters {
+        areas.push((cluster.area, cluster.findings));
+        steps.extend(cluster.steps);
+    }
+    areas.push(("routes".to_owned(), long_rules(config)));
+    areas.extend(store);
+    let plan = check.fix.then(|| Plan::new(config, steps));
+    let document = Document::new(&config.deployment, areas, plan);
     print(&if check.json {
         json(&document)?
     } else {
         text::document(&document, &Page::of_stdout())
     })?;
-    Ok(if document.fail > 0 {
-        Outcome::Failing
-    } else {
-        Outcome::Done
-    })
+    Ok(document.outcome())
 }
 
 fn no_answer() -> String {
     format!("no answer within {} s", CHECK_TIMEOUT.as_secs())
-}
-
-fn used_clusters(config: &Config) -> BTreeSet<&str> {
-    let names = config.routes.values().flat_map(|route| {
-        let dead_letter = &*route.dead_letter.cluster;
-        [&*route.source.cluster, route.target_cluster(), dead_letter]
-    });
-    names.collect()
-}
-
-async fn inspect_cluster(config: &Config, name: &str) -> (String, Vec<Finding>) {
-    let cluster = Cluster::of(config, name);
-    let area = cluster.qualified_name();
-    let fail = |error: broker::Error, remedy| Finding::fail("reachable", error.to_string(), remedy);
-    let mut inspector = match cluster.inspector(Health::new().register("check")) {
-        Ok(inspector) => inspector,
-        Err(error) => {
-            let remedy = format!("check {area}.properties, and what this client may do");
-            return (area, vec![fail(error, remedy)]);
-        }
-    };
-    let uses = topic_uses(config, name);
-    let inspected = tokio::time::timeout(CHECK_TIMEOUT, inspector.inspect(&uses)).await;
-    inspector.close().await;
-    let inspected = inspected.unwrap_or_else(|_| Err(broker::Error::Unavailable(no_answer())));
-    let findings = inspected.unwrap_or_else(|error| {
-        let remedy = inspector.remedy(&error);
-        vec![fail(error, remedy)]
-    });
-    (area, findings)
-}
-
-/// The topics of a cluster that the configuration names.
-fn topic_uses(config: &Config, cluster: &str) -> Vec<TopicUse> {
-    let mut uses: BTreeMap<(TopicRole, &str), TopicUse> = BTreeMap::new();
-    for (name, route) in &config.routes {
-        let sources = route.source.topics.iter();
-        let sources = sources.map(|topic| (TopicRole::Source, &route.source.cluster, topic));
-        let target = route
-            .target
-            .iter()
-            .map(|target| (TopicRole::Target, target));
-        let targets = target.chain([(TopicRole::DeadLetters, &route.dead_letter)]);
-        let targets = targets.map(|(role, target)| (role, &target.cluster, &target.name));
-        for (role, _, topic) in sources.chain(targets).filter(|(_, of, _)| *of == cluster) {
-            let used = uses
-                .entry((role, topic.as_str()))
-                .or_insert_with(|| TopicUse {
-                    topic: topic.clone(),
-                    role,
-                    routes: Vec::new(),
-                    max_delay: Duration::ZERO,
-                    reads_schedules: false,
-                });
-            used.routes.push(name.clone());
-            used.max_delay = used.max_delay.max(route.max_delay);
-            used.reads_schedules |= route.dialects.has(Dialect::Nats);
-        }
-    }
-    uses.into_values().collect()
 }
 
 /// Warns of routes whose rules are too long to be committed with the offsets.

@@ -37,7 +37,9 @@ pub(super) fn document(document: &Document, page: &Page) -> String {
     };
     let warnings = several(document.warn as u64, "warning");
     let sum = format!("{} ok, {warnings}, {} failed", document.ok, document.fail);
-    text + &format!("\n{}\n", page.paint(tone, &sum))
+    text += &format!("\n{}\n", page.paint(tone, &sum));
+    let plan = document.plan.as_ref().map(|plan| plan.text(page));
+    text + &plan.unwrap_or_default()
 }
 
 /// Wraps the text to the terminal's width. All lines after the first are indented.
@@ -80,7 +82,7 @@ mod tests {
                 vec![Finding::warn("maxmemory", "not set", fix)],
             ),
         ];
-        Document::new("prod", areas)
+        Document::new("prod", areas, None)
     }
 
     #[test]

@@ -113,6 +113,19 @@ pub(crate) fn is_template(target: &str) -> bool {
     target.split('.').any(|token| token.starts_with('$'))
 }
 
+/// The filter that covers every subject that a target template can expand to.
+pub(crate) fn covering_filter(target: &str) -> String {
+    let fixed = target
+        .split('.')
+        .take_while(|token| !token.starts_with('$'));
+    let fixed: Vec<_> = fixed.collect();
+    if fixed.len() == target.split('.').count() {
+        target.to_owned()
+    } else {
+        [fixed, vec![">"]].concat().join(".")
+    }
+}
+
 /// Replaces each `$n` of a template by the part of the subject that the n-th wildcard of the filter
 /// matches. `None` if the filter does not match the subject.
 pub(super) fn fill_template(template: &str, filter: &str, subject: &str) -> Option<String> {
@@ -254,5 +267,18 @@ mod tests {
         assert!(template_error("orders.$2", "delayed.*").is_some());
         assert!(template_error("orders.$x", "delayed.*").is_some());
         assert!(is_template("a.$1") && !is_template("a.b$1"));
+    }
+
+    #[test]
+    fn the_filter_of_a_template_covers_all_its_subjects() {
+        for (target, filter) in [
+            ("orders", "orders"),
+            ("orders.$1", "orders.>"),
+            ("a.$2.b.$1", "a.>"),
+            ("$1", ">"),
+            ("a.b$1", "a.b$1"),
+        ] {
+            assert_eq!(covering_filter(target), filter);
+        }
     }
 }

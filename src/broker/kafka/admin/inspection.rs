@@ -1,9 +1,9 @@
 //! The [`Inspector`] port on Kafka: judges the cluster as `describe` finds it.
 
-use super::KafkaCatalog;
 use super::describe::{ClusterInfo, TopicConfig, TopicInfo};
+use super::{KafkaCatalog, change};
 use crate::broker::Error;
-use crate::broker::inspection::{Finding, Inspector, TopicRole, TopicUse};
+use crate::broker::inspection::{Change, Finding, Inspector, TopicRole, TopicUse};
 use crate::model::Timestamp;
 use crate::model::readable::{length, several, size};
 use async_trait::async_trait;
@@ -13,6 +13,8 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 
 /// Postdate refreshes commits daily. A group must keep its offsets even if one refresh is missed.
 const OFFSETS_RETENTION_MIN: Duration = DAY.saturating_mul(2);
+
+const REPLICAS_DEFAULT: usize = 3;
 
 #[async_trait(?Send)]
 impl Inspector for KafkaCatalog {
@@ -25,6 +27,14 @@ impl Inspector for KafkaCatalog {
 
     fn remedy(&self, error: &Error) -> String {
         remedy(&self.cluster.name, &self.cluster.brokers, error)
+    }
+
+    async fn apply(&mut self, change: &Change) -> Result<(), Error> {
+        self.change(change).await
+    }
+
+    fn command(&self, change: &Change) -> String {
+        change::command(&self.cluster.brokers.join(","), change)
     }
 
     async fn duplicate_windows(&mut self, _: &str) -> Result<Vec<(String, Timestamp)>, Error> {
@@ -70,8 +80,10 @@ fn judge(uses: &[TopicUse], info: &ClusterInfo) -> Vec<Finding> {
                 vec![Finding::fail(name, found, fix)]
             }
             Some(Ok(None)) | None => {
-                let fix = format!("create it, with the partitions it should have: kafka-topics.sh --create --topic {name}");
-                vec![Finding::fail(name, format!("{of} does not exist"), fix)]
+                let fix = "create it: `postdate check --fix` shows how";
+                let finding = Finding::fail(name, format!("{of} does not exist"), fix);
+                let replicas = info.broker_count.min(REPLICAS_DEFAULT) as u8;
+                vec![finding.repaired_by(used.creation(name, Vec::new(), replicas))]
             }
         });
     }
@@ -138,9 +150,12 @@ fn judge_retention(used: &TopicUse, config: &Result<TopicConfig, String>) -> Vec
             "kept {kept_for}, less than route.{}.max_delay {longest}: after a loss of the store, messages that wait longer cannot be read again and are lost",
             used.routes.join(", ")
         );
-        let needed = (used.max_delay + DAY).as_millis();
+        let needed = used.retention().as_millis();
         let fix = format!("set retention.ms={needed} or more on {topic}, or lower max_delay");
-        warn(found, fix)
+        warn(found, fix).repaired_by(Change::SetRetention {
+            name: topic.clone(),
+            retention: used.retention(),
+        })
     } else {
         let found = format!("kept {kept_for}; the longest delay is {longest}");
         Finding::ok(format!("{topic} retention"), found)
@@ -179,6 +194,7 @@ fn judge_offsets(retention: &Result<Duration, String>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::broker::inspection::TopicSize;
     use crate::broker::inspection::Verdict::{Fail, Ok as Fine, Warn};
 
     const SETTINGS: TopicConfig = TopicConfig {
@@ -203,6 +219,10 @@ mod tests {
             routes: vec!["orders".into()],
             max_delay: 30 * DAY,
             reads_schedules: false,
+            size: TopicSize {
+                partitions: 6,
+                replicas: None,
+            },
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Every request blocks until brokers answer, so a thread of its own sends them (`worker`).
 
+mod change;
 mod describe;
 mod inspection;
 mod requests;

@@ -1,4 +1,5 @@
-//! Requests for topics with their ids, offsets of many partitions, and commit metadata as bytes.
+//! Requests for topics with their ids, offsets of many partitions, commit metadata as bytes, and
+//! single settings.
 //!
 //! Each call blocks until it is answered, times out, or the caller stops waiting.
 
@@ -6,7 +7,9 @@ use super::client::NativeClient;
 use super::consumer::PendingCommit;
 use super::queue::{Event, Queue};
 use super::text;
-use super::{CallError, bytes, check_call, check_error, list_elements, millis, slice, take_error};
+use super::{
+    CallError, bytes, check, check_call, check_error, list_elements, millis, slice, take_error,
+};
 use crate::limit::{KAFKA_PROBE_TIMEOUT, KAFKA_REQUEST_TIMEOUT};
 use crate::model::Partition;
 use rdkafka::TopicPartitionList;
@@ -223,6 +226,56 @@ pub(crate) fn commit_offsets(
             return Err((Code::OperationTimedOut, "no answer".to_owned()));
         }
         std::thread::park_timeout(POLL_INTERVAL);
+    }
+}
+
+/// Sets one setting of a topic and keeps the others. Brokers before 2.3 do not support it.
+pub(crate) fn set_topic_config(
+    context: &mut CallContext<'_>,
+    topic: &str,
+    name: &str,
+    value: &str,
+) -> Result<(), CallError> {
+    let operation = AdminOperation::RD_KAFKA_ADMIN_OP_INCREMENTALALTERCONFIGS;
+    let call = AdminCall::new(context.native, operation, KAFKA_REQUEST_TIMEOUT);
+    let kind = sys::rd_kafka_ResourceType_t::RD_KAFKA_RESOURCE_TOPIC;
+    let set = sys::rd_kafka_AlterConfigOpType_t::RD_KAFKA_ALTER_CONFIG_OP_TYPE_SET;
+    let [topic, name, value] = [topic, name, value]
+        .map(|text| CString::new(text).expect("names and settings contain no zero byte"));
+    // SAFETY: all handles are alive; librdkafka copies the texts and the resource; this owns the
+    // resource and the error.
+    unsafe {
+        let mut resource = sys::rd_kafka_ConfigResource_new(kind, topic.as_ptr());
+        let (name, value) = (name.as_ptr(), value.as_ptr());
+        let added = sys::rd_kafka_ConfigResource_add_incremental_config(resource, name, set, value);
+        let added = take_error(added);
+        if added.is_ok() {
+            let (options, queue) = (call.options, call.queue.ptr());
+            sys::rd_kafka_IncrementalAlterConfigs(call.client, &mut resource, 1, options, queue);
+        }
+        sys::rd_kafka_ConfigResource_destroy(resource);
+        added?;
+    }
+    let event = call.wait(context)?;
+    // SAFETY: the event is alive and answers the only call of its queue; it owns all that is read.
+    unsafe {
+        let mut count = 0;
+        let result = sys::rd_kafka_event_IncrementalAlterConfigs_result(event.ptr());
+        let resources = sys::rd_kafka_IncrementalAlterConfigs_result_resources(result, &mut count);
+        let mut resources = slice(resources, count).iter();
+        resources.try_for_each(|resource| {
+            check(sys::rd_kafka_ConfigResource_error(*resource)).map_err(|code| {
+                let text = text(sys::rd_kafka_ConfigResource_error_string(*resource));
+                (
+                    code,
+                    if text.is_empty() {
+                        code.to_string()
+                    } else {
+                        text
+                    },
+                )
+            })
+        })
     }
 }
 

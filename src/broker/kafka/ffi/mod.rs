@@ -9,7 +9,7 @@
 //! | `queue` | Event queues that unpark a thread. |
 //! | `consumer` | Batches from a consumer's queue. Header names as bytes. Non-blocking commits. |
 //! | `producer` | Header names as bytes. Reports in batches. Transactions with offsets of any group. |
-//! | `admin` | Topic ids and permissions. Offsets of many partitions. Commit metadata as bytes. |
+//! | `admin` | Topic ids and permissions. Offsets of many partitions. Commit metadata as bytes. One setting of a topic. |
 //! | `mock` | The delay of a group's first rebalance in the mock broker, for the demo. |
 //!
 //! Soundness rules for every file:
@@ -35,7 +35,7 @@ mod queue;
 
 pub(super) use admin::{
     CallContext, Isolation, TopicDescription, commit_offsets, committed_metadata, describe_topics,
-    list_offsets,
+    list_offsets, set_topic_config,
 };
 pub(super) use client::{ClientEvent, NativeClient, ProbeTarget, queued_events};
 pub(super) use consumer::{Message, NativeConsumer, PendingCommit};

@@ -1,5 +1,10 @@
 //! Defines the command line: its commands, flags and help texts. It does not run commands.
 
+mod init;
+
+pub use init::InitArgs;
+pub(crate) use init::SizeArgs;
+
 use crate::command::StartPoint;
 use crate::model::{Delay, parse_after};
 use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -78,15 +83,19 @@ Exit codes:
   1    the broker rejected it or did not answer; if the command says that it may have arrived, check before you retry
   2    wrong usage or configuration, or the service would reject it; nothing was sent";
 
-const CHECK_AFTER: &str = "The command changes nothing. It uses the logins of the configuration: run it on the machine of the service.
+const CHECK_AFTER: &str =
+    "Only --apply changes something, and only on the brokers: it creates missing topics or streams, and raises the retention of
+sources. A repeat is safe. The command uses the logins of the configuration: run it on the machine of the service.
 
 Examples:
   postdate check --config postdate.toml
+  postdate check --config postdate.toml --fix
+  postdate check --config postdate.toml --fix --apply
   postdate check --config postdate.toml --json | jq '.items[] | select(.verdict != \"ok\")'
 
 Exit codes:
-  0    no item failed; there may be warnings
-  1    an item failed
+  0    no item failed; there may be warnings. With --fix: the plan repairs all items that failed
+  1    an item failed, or a change failed
   2    wrong usage or configuration; nothing was checked";
 
 /// Shortest demo: a message or two need time to wait.
@@ -136,6 +145,13 @@ pub enum Command {
     /// one exits at once. Exit code 0: every message arrived exactly once and not early. 1: it did
     /// not, or the demo did not wait.
     Demo(DemoArgs),
+    /// Writes a configuration, and plans its topics and rights
+    ///
+    /// Writes a commented configuration file with one route. Then does the same as `postdate check
+    /// --fix`: it checks the servers, and prints a plan with the topics or streams and the rights
+    /// that are needed, as commands. It changes nothing on the servers without --apply.
+    #[command(after_long_help = init::HELP_AFTER)]
+    Init(Box<InitArgs>),
     /// Moves the position of a source topic, and erases its stored state
     ///
     /// Needed if the topic was recreated, truncated, or moved to another cluster: the old offsets
@@ -177,7 +193,8 @@ pub enum Command {
     /// Checks whether a configuration would work
     ///
     /// Checks the clusters and their topics, the store, the clocks, and the waiting messages. Each
-    /// item is ok, warn or fail, with a finding and a fix.
+    /// item is ok, warn or fail, with a finding and a fix. With --fix, also prints a plan that creates
+    /// missing topics or streams and raises retention, and the rights that the service needs.
     #[command(after_long_help = CHECK_AFTER)]
     Check(CheckArgs),
     /// Prints the completion script of a shell
@@ -376,6 +393,14 @@ pub struct CheckArgs {
     /// The configuration file (TOML) to check
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
+    /// Also print a plan: missing topics or streams, retention, and rights
+    #[arg(long)]
+    pub fix: bool,
+    /// Make the changes of the plan: create topics or streams, and raise retention
+    #[arg(long, requires = "fix")]
+    pub apply: bool,
+    #[command(flatten)]
+    pub size: SizeArgs,
     /// Print one JSON document; docs/commands.md describes it
     #[arg(long)]
     pub json: bool,
