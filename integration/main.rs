@@ -54,6 +54,7 @@ mod rules_change;
 mod secrets;
 mod service;
 mod shutdown;
+mod signed_retries;
 mod source;
 mod traces;
 mod verdict;

@@ -69,6 +69,10 @@ fn planted<'a>(redis: &'a str, collector: &'a str) -> Vec<(&'a str, &'a str)> {
             "planted-key-password",
         ),
         ("POSTDATE_ADMIN__TOKEN", "planted-admin-token"),
+        (
+            "POSTDATE_RETRY_KEY",
+            "planted-retry-key-of-32-characters-and-more",
+        ),
         ("POSTDATE_TRACES__ENDPOINT", collector),
         (
             "POSTDATE_TRACES__AUTHORIZATION",

@@ -1,6 +1,7 @@
 //! Checks the documentation: links, anchors, the summary, commands, and the generated page.
 
 mod configuration;
+mod formats;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -236,7 +236,7 @@ fn draft(
         };
         let due = match parse_record(&record, origins, rules) {
             ParsedRecord::Message { due, .. } => Some(due),
-            ParsedRecord::Cancel { .. } => None,
+            ParsedRecord::Cancel { .. } | ParsedRecord::Newer(_) => None,
             ParsedRecord::Rejected(rejection) => {
                 return Err(Refused(format!(
                     "not sent, because the service would dead-letter it ({}): {}",
@@ -417,7 +417,7 @@ fn text(receipt: &Receipt, now: Timestamp, page: &Page) -> String {
 mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
-    use crate::model::{Dialects, Naming, TargetRules, WithoutDelay};
+    use crate::model::{Dialects, Naming, RetryKeys, TargetRules, WithoutDelay};
     use clap::Parser;
     use std::time::Duration;
 
@@ -445,6 +445,7 @@ mod tests {
             max_retry_wait: Duration::from_secs(60),
             without_delay: WithoutDelay::Relay,
             dialects: Dialects::default(),
+            retry_keys: RetryKeys::default(),
         };
         let origins = OriginFormat::new(
             "prod",

@@ -27,6 +27,7 @@ pub(crate) use {
 };
 
 use crate::limit;
+use crate::model::RetryKeys;
 use check::At;
 use decode::quantity::quantity;
 use decode::source::Sources;
@@ -48,6 +49,11 @@ pub struct Config {
     /// The roles of this process.
     #[serde(default = "all_roles", deserialize_with = "choices")]
     pub(crate) roles: BTreeSet<Role>,
+    /// The keys that sign retries, one a line. The first one signs.
+    pub(crate) retry_key: Option<Secret>,
+    /// A retry without a signature is accepted although there is a key.
+    #[serde(default)]
+    pub(crate) accept_unsigned_retries: bool,
     #[serde(default)]
     pub(crate) store: Store,
     #[serde(default)]
@@ -188,6 +194,16 @@ impl Config {
             let fix = "write [\"ingress\", \"timer\"], or one of the two";
             at.key("roles").refuse("the list is empty", fix);
         }
+        if self
+            .retry_key
+            .as_ref()
+            .is_some_and(|keys| !are_retry_keys(keys))
+        {
+            at.key("retry_key").refuse(
+                "a key has less than 32 characters, or there are more than 8",
+                "write one key a line: `openssl rand -hex 32`",
+            );
+        }
         if self.routes.is_empty() {
             at.key("route").refuse(
                 "missing",
@@ -210,6 +226,11 @@ impl Config {
     pub fn log_errors_only(mut self) -> Self {
         "error".clone_into(&mut self.log.level);
         self
+    }
+
+    pub(crate) fn retry_keys(&self) -> RetryKeys {
+        let keys = self.retry_key.as_ref().map_or("", Secret::expose);
+        RetryKeys::new(keys, self.accept_unsigned_retries)
     }
 
     /// The route that `--route` names, or the only route.
@@ -253,6 +274,12 @@ fn check_named<'a, T>(at: &At<'a>, tables: &BTreeMap<String, T>, check: impl Fn(
         }
         check(table, &at);
     }
+}
+
+/// A key of 32 characters cannot be guessed. Each key costs one HMAC per retry, so few are allowed.
+fn are_retry_keys(keys: &Secret) -> bool {
+    let keys: Vec<&str> = keys.expose().lines().collect();
+    (1..=8).contains(&keys.len()) && keys.iter().all(|key| key.len() >= 32)
 }
 
 /// Stricter than `tracing`, which reads a misspelt level as the name of a module and logs nothing

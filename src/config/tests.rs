@@ -190,6 +190,8 @@ fn the_smallest_file_gives_the_documented_defaults() {
     let expected = Config {
         deployment: "local".to_owned(),
         roles: all_roles(),
+        retry_key: None,
+        accept_unsigned_retries: false,
         store: Store::Redis(Redis {
             url: Secret::new("redis://127.0.0.1:6379"),
             username: None,
@@ -293,6 +295,8 @@ fn every_option_can_be_set_by_the_environment() {
     let expected = Config {
         deployment: "prod-eu".to_owned(),
         roles: [Role::Timer].into(),
+        retry_key: None,
+        accept_unsigned_retries: false,
         store: Store::Redis(Redis {
             url: Secret::new("rediss://redis.example.com:6380/3"),
             username: Some("postdate".to_owned()),

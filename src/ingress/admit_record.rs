@@ -12,14 +12,14 @@ use std::time::Duration;
 
 /// Adds a record to the batch of its partition. Adds no message for a cancel, nor for a message
 /// that was delivered before the store was lost. A rejected record becomes a dead letter, usually
-/// at once.
+/// at once. An error tells why the partition must wait in front of the record.
 pub(super) fn admit_record(
     rules: &RoutingRules,
     metric: &metric::RouteMetrics,
     partition: &mut AssignedPartition,
     record: &Record<'_>,
     now: Timestamp,
-) {
+) -> Result<(), &'static str> {
     let (rejection, without_payload);
     let (parsed, due_if_rejected) =
         (partition.rules).parse(record, &partition.origin_format, rules);
@@ -32,8 +32,9 @@ pub(super) fn admit_record(
             });
             // The cancelled message may be due at any moment.
             partition.flush_within(Duration::ZERO);
-            return;
+            return Ok(());
         }
+        ParsedRecord::Newer(found) => return Err(found),
         _ if part_sizes(record).iter().sum::<usize>() > RECORD_BYTES_MAX => {
             (without_payload, rejection) = reject_too_large(record);
             let body = Body::rejected(&without_payload, &rejection);
@@ -56,7 +57,7 @@ pub(super) fn admit_record(
     let position = Cursor::new(due, record.offset);
     // A rebuild skips delivered messages.
     if partition.delivered.covers(position) {
-        return;
+        return Ok(());
     }
     let rebuild = partition.rebuild;
     if rebuild.is_some_and(|rebuild| rebuild.may_be_duplicate(position)) {
@@ -74,6 +75,7 @@ pub(super) fn admit_record(
         partition.flush_within(due.since(now));
     }
     partition.batch.add(Slice::of(due, now), position, &body);
+    Ok(())
 }
 
 fn part_sizes(record: &Record<'_>) -> [usize; 3] {
@@ -105,7 +107,8 @@ mod tests {
     use super::*;
     use crate::model::header::push_header;
     use crate::model::{
-        Dialects, Disposition, Naming, Offset, Partition, ShardId, TargetRules, WithoutDelay,
+        Dialects, Disposition, Naming, Offset, Partition, RetryKeys, ShardId, TargetRules,
+        WithoutDelay,
     };
     use crate::run::{FarTarget, RunBuilder, RunDecoder, ThinHours};
     use tokio::time::Instant;
@@ -122,6 +125,7 @@ mod tests {
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,
             dialects: Dialects::default(),
+            retry_keys: RetryKeys::default(),
         }
     }
 
@@ -154,7 +158,8 @@ mod tests {
             &mut partition,
             &record,
             now,
-        );
+        )
+        .unwrap();
         let far = FarTarget::at(now, ThinHours::DEFAULT);
         let runs = partition
             .build_append(&mut RunBuilder::new(1), far)

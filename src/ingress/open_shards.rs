@@ -116,16 +116,22 @@ impl Ingress {
         let commits = unless_stopped(&self.stop, source.committed_metadata(due))
             .await
             .ok_or_else(stopping)??;
-        let parse = |text: Option<String>| text.as_deref().and_then(CommitMetadata::parse);
-        let commits: Vec<_> = commits.into_iter().map(parse).collect();
-        let shard = |id: &Partition| ShardId::new(self.options.route.clone(), id.clone());
-        let requests = due.iter().zip(&infos).zip(&commits);
-        let new_shards =
-            requests.map(|((id, info), committed)| new_shard(shard(id), info, committed.as_ref()));
+        let described = due.iter().cloned().zip(infos).zip(commits);
+        let mut known = Vec::with_capacity(due.len());
+        for ((id, info), text) in described {
+            let shard = ShardId::new(self.options.route.clone(), id);
+            match CommitMetadata::parse(text.as_deref().unwrap_or_default()) {
+                Ok(committed) => known.push((shard, info, committed)),
+                Err(error) => self.stop(&shard.partition, format!("shard {shard} waits: {error}")),
+            }
+        }
+        let new_shards = known
+            .iter()
+            .map(|(shard, info, committed)| new_shard(shard.clone(), info, committed.as_ref()));
         let opened = find_or_create(&*self.ports.store, new_shards.collect()).await?;
-        let answers = due.iter().zip(infos).zip(commits).zip(opened);
-        let found = answers.map(|(((id, info), committed), opened)| Found {
-            shard: shard(id),
+        let answers = known.into_iter().zip(opened);
+        let found = answers.map(|((shard, info, committed), opened)| Found {
+            shard,
             info,
             committed,
             opened,

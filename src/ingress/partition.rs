@@ -32,6 +32,8 @@ pub(super) struct AssignedPartition {
     pub(super) open_at: Option<Instant>,
     /// Why the partition cannot be read. Most reasons need an operator.
     pub(super) stop_reason: Option<String>,
+    /// The reading has stopped in front of a record that only a newer version can read.
+    pub(super) waits_for_newer: bool,
     /// Number of the current reading. Records and append results of an older reading are ignored.
     epoch: u64,
     pub(super) batch: AppendBatch,
@@ -99,6 +101,7 @@ impl AssignedPartition {
             shard,
             open_at: Some(now),
             stop_reason: None,
+            waits_for_newer: false,
             epoch: 0,
             batch: AppendBatch::default(),
             trace_links: BatchLinks::default(),
@@ -121,8 +124,20 @@ impl AssignedPartition {
     pub(super) fn start_reading(&mut self, from: Watermark, epoch: u64) {
         self.open_at = None;
         self.stop_reason = None;
+        self.waits_for_newer = false;
         self.epoch = epoch;
         self.reset(from);
+    }
+
+    /// Stops in front of the record at `offset`. The records before it are stored.
+    pub(super) fn wait_for_newer(&mut self, offset: Offset, found: &str) {
+        let shard = &self.shard;
+        let reason = format!(
+            "shard {shard} waits at offset {offset}: a newer version wrote the record ({found}): run the newer version"
+        );
+        tracing::error!(%shard, %offset, "{reason}");
+        self.stop_reason = Some(reason);
+        self.waits_for_newer = true;
     }
 
     /// Stops to read, until the shard is opened again.
@@ -154,14 +169,15 @@ impl AssignedPartition {
         self.is_reading() && self.epoch == epoch
     }
 
-    /// Notes that the record at `offset` was read. Returns `false` if it was read before: skip it.
-    pub(super) fn record_read(&mut self, offset: Offset, now: Instant) -> bool {
-        if self.read_to.covers(offset) && !fault!(StoreRereadRecords) {
-            return false;
-        }
+    /// False if the record at `offset` was read before: skip it.
+    pub(super) fn is_unread(&self, offset: Offset) -> bool {
+        !self.read_to.covers(offset) || fault!(StoreRereadRecords)
+    }
+
+    /// Notes that the record at `offset` was read.
+    pub(super) fn record_read(&mut self, offset: Offset, now: Instant) {
         self.read_to = self.read_to.max(Watermark(offset.next().0));
         self.batch_started_at.get_or_insert(now);
-        true
     }
 
     /// Notes that no record exists below `end`: the reader is at the end of the partition or behind
@@ -365,11 +381,9 @@ mod tests {
         let mut partition = reading(10);
         let now = Instant::now();
         assert_eq!(partition.flush_at(), None);
-        assert!(
-            partition.record_read(Offset(12), now)
-                && !partition.record_read(Offset(11), now)
-                && partition.record_read(Offset(15), now)
-        );
+        partition.record_read(Offset(12), now);
+        assert!(!partition.is_unread(Offset(11)) && partition.is_unread(Offset(15)));
+        partition.record_read(Offset(15), now);
         assert_eq!(
             partition.flush_at(),
             Some(now + APPEND_LINGER_MAX),

@@ -109,7 +109,9 @@ impl Ingress {
                 epoch,
                 at,
             }) => {
-                if let Some(partition) = self.reading(&partition, epoch) {
+                if let Some(partition) = self.reading(&partition, epoch)
+                    && !partition.waits_for_newer
+                {
                     partition.reached_end(at, now);
                     if partition.stop_reason.take().is_some() {
                         self.report_shards();
@@ -194,20 +196,32 @@ impl Ingress {
         let wall = self.ports.clock.now();
         let (rules, metric) = (&self.options.rules, &self.ports.metric);
         let partition = self.partitions.get_mut(&batch.partition);
-        let Some(partition) = partition.filter(|it| it.is_reading_epoch(batch.epoch)) else {
+        let is_read =
+            |it: &&mut AssignedPartition| it.is_reading_epoch(batch.epoch) && !it.waits_for_newer;
+        let Some(partition) = partition.filter(is_read) else {
             return;
         };
-        let mut accepted = 0;
+        let (mut accepted, mut found) = (0, None);
         for record in batch.iter() {
-            if partition.record_read(record.offset, now) {
-                accepted += 1;
-                let links = &mut partition.trace_links;
-                self.ports.tracer.link_message(links, record.headers, wall);
-                admit_record(rules, metric, partition, &record, wall);
+            if !partition.is_unread(record.offset) {
+                continue;
             }
+            if let Err(newer) = admit_record(rules, metric, partition, &record, wall) {
+                found = Some((record.offset, newer));
+                break;
+            }
+            accepted += 1;
+            partition.record_read(record.offset, now);
+            let links = &mut partition.trace_links;
+            self.ports.tracer.link_message(links, record.headers, wall);
         }
         metric.accepted.increment(accepted);
-        if partition.stop_reason.take().is_some() {
+        let before = partition.stop_reason.take();
+        if let Some((offset, newer)) = found {
+            partition.wait_for_newer(offset, newer);
+            self.ports.source.stop(&batch.partition);
+            self.report_shards();
+        } else if before.is_some() {
             self.report_shards();
         }
     }
@@ -340,7 +354,7 @@ mod tests {
     use crate::clock::WallClock;
     use crate::health::Health;
     use crate::metric;
-    use crate::model::{Dialects, Naming, RoutingRules, TargetRules, WithoutDelay};
+    use crate::model::{Dialects, Naming, RetryKeys, RoutingRules, TargetRules, WithoutDelay};
     use crate::run::ThinHours;
     use crate::testing::broker::memory::MemoryCluster;
     use crate::testing::store::memory::MemoryStore;
@@ -359,6 +373,7 @@ mod tests {
                 max_retry_wait: Duration::from_secs(1),
                 without_delay: WithoutDelay::Relay,
                 dialects: Dialects::default(),
+                retry_keys: RetryKeys::default(),
             },
             stops_at_gap: true,
             thin: ThinHours::DEFAULT,

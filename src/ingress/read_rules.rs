@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use crate::model::header::push_header;
     use crate::model::{
-        Dialects, Headers, Naming, Offset, Partition, ShardId, TargetRules, WithoutDelay,
+        Dialects, Headers, Naming, Offset, Partition, RetryKeys, ShardId, TargetRules, WithoutDelay,
     };
     use std::time::Duration;
 
@@ -83,6 +83,7 @@ mod tests {
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,
             dialects: Dialects::default(),
+            retry_keys: RetryKeys::default(),
         }
     }
 
@@ -117,7 +118,7 @@ mod tests {
         let (due, is_rejected) = match parsed {
             ParsedRecord::Message { due, .. } => (due, false),
             ParsedRecord::Rejected(_) => (due_if_rejected, true),
-            ParsedRecord::Cancel { .. } => panic!("no cancel"),
+            ParsedRecord::Cancel { .. } | ParsedRecord::Newer(_) => panic!("no message"),
         };
         let seconds = || due.since(Timestamp::YEAR_2000).as_secs();
         ((!due.is_at_once()).then(seconds), is_rejected)

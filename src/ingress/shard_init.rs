@@ -144,7 +144,8 @@ fn recreated_reason(shard: &ShardId, info: &PartitionInfo, state: &StoredShard) 
 mod tests {
     use super::*;
     use crate::model::{
-        Cursor, Dialects, Naming, Partition, RoutingRules, TargetRules, Timestamp, WithoutDelay,
+        Cursor, Dialects, Naming, Partition, RetryKeys, RoutingRules, TargetRules, Timestamp,
+        WithoutDelay,
     };
     use std::time::Duration;
 
@@ -201,6 +202,7 @@ mod tests {
             max_retry_wait: Duration::ZERO,
             without_delay: WithoutDelay::Relay,
             dialects: Dialects::default(),
+            retry_keys: RetryKeys::default(),
         })
     }
 

@@ -153,5 +153,6 @@ pub(crate) fn routing_rules(config: &Config, name: &str) -> RoutingRules {
             config::WithoutDelay::DeadLetter => WithoutDelay::DeadLetter,
         },
         dialects: route.dialects,
+        retry_keys: config.retry_keys(),
     }
 }

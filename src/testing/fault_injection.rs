@@ -61,6 +61,10 @@ pub(crate) enum InjectedFault {
     UseOldCommitAfterRecreation,
     /// Records that are read again are parsed by the rules of today.
     IgnoreRulesHistory,
+    /// A retry header of a newer version becomes a dead letter.
+    RejectNewerRetry,
+    /// A commit of a newer version counts as no commit.
+    IgnoreNewerCommit,
     /// The rules history is not committed.
     CommitWithoutRules,
     /// After a crash, new rules begin at the watermark of the store instead of the end of the log.

@@ -139,14 +139,14 @@ impl TxnDriver<'_> {
         let parsed = text.map(DeliveredMarker::parse);
         if let Some(None) = parsed {
             // Starting without the marker would deliver messages twice.
-            tracing::error!(%shard, marker = text,
-                "the delivered marker has an unknown format: upgrade Postdate to deliver its shard");
+            state.context.route.alerts.on_newer_marker(shard);
             self.on_producer_lost(state, "its marker has an unknown format");
             if let Some(txn) = &mut state.txn {
                 txn.abort_and_pause(now + RESEND_DELAY_MAX);
             }
             return;
         }
+        state.context.route.alerts.on_marker_read(shard);
         let marker = parsed
             .flatten()
             .filter(|marker| marker.identity.is_same_source(&state.identity));

@@ -104,7 +104,9 @@ pub(crate) fn check(config: &Config, check: &CheckArgs) -> Result<Outcome> {
         areas.push((cluster.area, cluster.findings));
         steps.extend(cluster.steps);
     }
-    areas.push(("routes".to_owned(), long_rules(config)));
+    let mut routes = long_rules(config);
+    routes.extend(unsigned_retries(config));
+    areas.push(("routes".to_owned(), routes));
     areas.extend(store);
     let plan = check.fix.then(|| Plan::new(config, steps));
     let document = Document::new(&config.deployment, areas, plan);
@@ -134,6 +136,14 @@ fn long_rules(config: &Config) -> Vec<Finding> {
         Finding::warn(name, found, fix)
     };
     names.map(finding).collect()
+}
+
+/// Warns of a rollout of retry keys that was not finished.
+fn unsigned_retries(config: &Config) -> Option<Finding> {
+    let found = "a retry without a signature is accepted, so a producer can still forge one";
+    let fix = "remove accept_unsigned_retries when all processes have the retry key";
+    let is_open = config.retry_key.is_some() && config.accept_unsigned_retries;
+    is_open.then(|| Finding::warn("retries", found, fix))
 }
 
 async fn check_store(config: &Config) -> Vec<(String, Vec<Finding>)> {

@@ -145,7 +145,8 @@ pub(in crate::config) fn is_secret(path: &[&str]) -> bool {
     match path {
         ["store", "redis", key] => ["url", "password"].contains(key),
         ["nats", _, key] => ["url", "password", "token", "nkey", "credentials"].contains(key),
-        ["admin", "token"] | ["traces", "authorization"] | ["kafka", _, "properties", _] => true,
+        ["retry_key"] | ["admin", "token"] => true,
+        ["traces", "authorization"] | ["kafka", _, "properties", _] => true,
         _ => false,
     }
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::model::headers::header::{block_of_lines as block, push_header};
 use crate::model::headers::header_name::{ControlHeader, stays_on_delivery};
 use crate::model::headers::origin::OriginFormat;
+use crate::model::headers::retry_keys::RetryKeys;
 use crate::model::message::Disposition;
 use crate::model::parsing::parse_record::{ParsedRecord, parse_record};
 use crate::model::routing::routing_rules::{Naming, RoutingRules, TargetRules, WithoutDelay};
@@ -39,6 +40,7 @@ impl<'a> Is<'a> {
         match parsed {
             ParsedRecord::Cancel { id } => Self::Cancelled(id),
             ParsedRecord::Rejected(rejection) => Self::DeadLetter(rejection.reason),
+            ParsedRecord::Newer(_) => unreachable!("no record has postdate-retry"),
             ParsedRecord::Message { body, .. }
                 if matches!(body.disposition, Disposition::Relay { .. }) =>
             {
@@ -75,6 +77,7 @@ fn rules(dialects: &[Dialect]) -> RoutingRules {
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
         dialects: dialects.iter().copied().collect(),
+        retry_keys: RetryKeys::default(),
     }
 }
 

@@ -6,3 +6,4 @@ pub(in crate::model) mod header_lookup;
 pub(crate) mod header_name;
 pub(in crate::model) mod origin;
 pub(crate) mod retry;
+pub(crate) mod retry_keys;

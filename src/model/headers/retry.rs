@@ -2,11 +2,13 @@
 //! source, and the ingress parses it there. One line of ASCII text:
 //!
 //! ```text
-//! attempt=2 origin=prod/orders/orders.delayed/0/42 due=1700000000000 target=orders error=unknown_target at=1700000001000
+//! v2 mac=- attempt=2 origin=prod/orders/orders.delayed/0/42 due=1700000000000 target=orders error=unknown_target at=1700000001000
 //! ```
 //!
 //! | field | what |
 //! |---|---|
+//! | `v2` | version of the line |
+//! | `mac` | signature of everything behind it: see `retry_keys`; `-` without a key |
 //! | `attempt` | number of failed deliveries, from 1 to [`ATTEMPT_MAX`] |
 //! | `origin` | the first record's `postdate-origin` |
 //! | `due` | the first record's `postdate-due`, epoch milliseconds |
@@ -15,20 +17,89 @@
 //! | `at` | due time of the next attempt, epoch milliseconds |
 //! | `dialect` | name of the dialect that the message speaks; the field is absent if it speaks none |
 //!
+//! More fields may follow; this version ignores them. A new code of `error` or `dialect` needs a new
+//! version. Each version keeps `v<number> mac=` in front, and the field `origin`. Version 0.1.0
+//! wrote only the fields from `attempt` on.
+//!
 //! `parsing::parse_record` decides whether the value is genuine, by the record around it.
 
+use super::retry_keys::{RetryKeys, Signed, UNSIGNED};
 use crate::model::dialect::Dialect;
 use crate::model::message::RetryState;
 use crate::model::parsing::dead_letter_reason::DeadLetterReason;
-use crate::model::protocol::field_values;
+use crate::model::protocol::text_version;
 use crate::model::time::Timestamp;
-use std::fmt;
+use std::fmt::{self, Write};
 
 /// The greatest `max_attempts` of the configuration is lower, so Postdate never writes a higher
 /// count.
 const ATTEMPT_MAX: u32 = 10_000;
 
-/// The parsed value. `Display` writes the line.
+const VERSION: u32 = 2;
+
+/// The version of lines without version, which 0.1.0 wrote.
+const VERSION_WITHOUT_MAC: u32 = 1;
+
+/// A line of any version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::model) struct RetryLine<'a> {
+    version: u32,
+    pub(super) mac: &'a str,
+    fields: &'a str,
+}
+
+impl<'a> RetryLine<'a> {
+    /// `None` if no version of Postdate wrote the line.
+    pub(in crate::model) fn parse(line: &'a str) -> Option<Self> {
+        let Some((version, rest)) = text_version(line) else {
+            return Some(Self {
+                version: VERSION_WITHOUT_MAC,
+                mac: UNSIGNED,
+                fields: line,
+            });
+        };
+        let (mac, fields) = rest.strip_prefix("mac=")?.split_once(' ')?;
+        let line = Self {
+            version,
+            mac,
+            fields,
+        };
+        (version >= VERSION).then_some(line)
+    }
+
+    pub(in crate::model) fn is_newer(&self) -> bool {
+        self.version > VERSION
+    }
+
+    /// The field `origin`, in any version.
+    pub(in crate::model) fn origin(&self) -> Option<&'a str> {
+        let mut fields = self.fields.split(' ');
+        fields.find_map(|field| field.strip_prefix("origin="))
+    }
+
+    /// The parsed fields. `None` if they are malformed or of a newer version.
+    pub(in crate::model) fn header(&self) -> Option<RetryHeader<'a>> {
+        match self.version {
+            VERSION => RetryHeader::parse(self.fields, true),
+            VERSION_WITHOUT_MAC => RetryHeader::parse(self.fields, false),
+            _ => None,
+        }
+    }
+
+    pub(super) fn signed<'b>(&self, key: Option<&'b [u8]>, payload: Option<&'b [u8]>) -> Signed<'b>
+    where
+        'a: 'b,
+    {
+        Signed {
+            version: self.version,
+            fields: self.fields,
+            key,
+            payload,
+        }
+    }
+}
+
+/// The fields of a line. `Display` writes them, without version and signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RetryHeader<'a> {
     pub(crate) retry: RetryState<'a>,
@@ -38,14 +109,38 @@ pub(crate) struct RetryHeader<'a> {
 }
 
 impl<'a> RetryHeader<'a> {
-    /// Accepts only lines that `Display` writes, so that each value has one spelling.
-    pub(crate) fn parse(line: &'a str) -> Option<Self> {
-        let (fields, dialect) = match line.split_once(" dialect=") {
-            Some((fields, name)) => (fields, Some(Dialect::from_name(name)?)),
-            None => (line, None),
+    /// Appends the line for a record with this key and payload to `line`.
+    pub(crate) fn append_line(
+        &self,
+        keys: &RetryKeys,
+        key: Option<&[u8]>,
+        payload: Option<&[u8]>,
+        line: &mut String,
+    ) {
+        let fields = self.to_string();
+        let _infallible = write!(line, "v{VERSION} mac=");
+        let signed = Signed {
+            version: VERSION,
+            fields: &fields,
+            key,
+            payload,
         };
-        let keys = ["attempt", "origin", "due", "target", "error", "at"];
-        let [attempt, origin, due, target, error, at] = field_values(fields, keys)?;
+        keys.append_mac(signed, line);
+        line.push(' ');
+        line.push_str(&fields);
+    }
+
+    /// Accepts only fields as `Display` writes them, so that each value has one spelling, and
+    /// further fields if `more` is set.
+    fn parse(fields: &'a str, more: bool) -> Option<Self> {
+        let mut rest = fields.split(' ');
+        let mut value = |key: &str| rest.next()?.strip_prefix(key)?.strip_prefix('=');
+        let (attempt, origin, due) = (value("attempt")?, value("origin")?, value("due")?);
+        let (target, error, at) = (value("target")?, value("error")?, value("at")?);
+        let dialect = match value("dialect") {
+            Some(name) => Some(Dialect::from_name(name)?),
+            None => None,
+        };
         let retry = RetryState {
             attempt: attempt.parse().ok()?,
             origin,
@@ -58,9 +153,15 @@ impl<'a> RetryHeader<'a> {
             dialect,
             at: parse_instant(at)?,
         };
-        let is_valid = (1..=ATTEMPT_MAX).contains(&retry.attempt) && value.to_string() == line;
+        let rest = fields.strip_prefix(value.to_string().as_str())?;
+        let has_known_end = rest.is_empty() || more && rest.split(' ').skip(1).all(is_field);
+        let is_valid = (1..=ATTEMPT_MAX).contains(&retry.attempt) && has_known_end;
         is_valid.then_some(value)
     }
+}
+
+fn is_field(text: &str) -> bool {
+    text.split_once('=').is_some_and(|(key, _)| !key.is_empty())
 }
 
 /// [`Timestamp::AT_ONCE`] is internal, so it is not accepted in a header.
@@ -112,7 +213,7 @@ mod tests {
     #[test]
     fn a_value_is_one_line_of_text() {
         assert_eq!(value().to_string(), LINE);
-        assert_eq!(RetryHeader::parse(LINE), Some(value()));
+        assert_eq!(RetryHeader::parse(LINE, false), Some(value()));
         let to_default = RetryHeader {
             target: None,
             ..value()
@@ -122,7 +223,7 @@ mod tests {
             LINE.replace("target=orders", "target=")
         );
         assert_eq!(
-            RetryHeader::parse(&to_default.to_string()),
+            RetryHeader::parse(&to_default.to_string(), false),
             Some(to_default)
         );
         let of_dialect = RetryHeader {
@@ -130,6 +231,48 @@ mod tests {
             ..value()
         };
         assert_eq!(of_dialect.to_string(), format!("{LINE} dialect=etf1"));
+    }
+
+    fn line_with(keys: &RetryKeys) -> String {
+        let mut line = String::new();
+        value().append_line(keys, Some(b"key"), None, &mut line);
+        line
+    }
+
+    #[test]
+    fn the_lines_of_version_2_never_change() {
+        assert_eq!(line_with(&RetryKeys::default()), format!("v2 mac=- {LINE}"));
+        let keys = RetryKeys::new("0123456789abcdef0123456789abcdef\nanother", false);
+        // Computed by another implementation.
+        let mac = "9441720bbf2304ba951ce8c1ea90839f0af412ba2133575c98347650b214cc3e";
+        assert_eq!(line_with(&keys), format!("v2 mac={mac} {LINE}"));
+    }
+
+    #[test]
+    fn the_versions_of_lines_are_told_apart() {
+        let header = |line: &str| RetryLine::parse(line).map(|line| line.header().is_some());
+        for (line, expected) in [
+            (LINE.to_owned(), Some(true)),
+            (format!("v2 mac=- {LINE}"), Some(true)),
+            (
+                format!("v2 mac=- {LINE} dialect=etf1 more=1 a="),
+                Some(true),
+            ),
+            (format!("v2 mac=- {LINE} more=1 dialect=etf1"), Some(true)),
+            (format!("v2 mac=- {LINE} more"), Some(false)),
+            (format!("v2 mac=- {LINE} =1"), Some(false)),
+            (format!("v2 mac=- {LINE} "), Some(false)),
+            (format!("v2 mac=- {LINE} dialect=other"), Some(false)),
+            (format!("{LINE} more=1"), Some(false)),
+            (format!("v3 mac=- {LINE}"), Some(false)),
+            (format!("v1 mac=- {LINE}"), None),
+            (format!("v2 {LINE}"), None),
+            ("v2 mac=-".to_owned(), None),
+        ] {
+            assert_eq!(header(&line), expected, "{line}");
+        }
+        let newer = RetryLine::parse("v3 mac=- x=1 origin=a/b y").unwrap();
+        assert!(newer.is_newer() && newer.origin() == Some("a/b"));
     }
 
     proptest! {
@@ -145,13 +288,13 @@ mod tests {
             let retry = RetryState { attempt, origin: &origin, due: Timestamp::from_millis(due), error };
             let value = RetryHeader { retry, target: target.as_deref(), dialect, at: Timestamp::from_millis(at) };
             let line = value.to_string();
-            prop_assert_eq!(RetryHeader::parse(&line), Some(value));
+            prop_assert_eq!(RetryHeader::parse(&line, false), Some(value));
         }
 
         #[test]
         fn a_value_has_one_spelling_and_foreign_text_never_panics(at in 0..LINE.len(), with in "[ =+0-9a-z-]{0,2}", cut in 0..4usize) {
             let text = format!("{}{with}{}", &LINE[..at], &LINE[(at + cut).min(LINE.len())..]);
-            if let Some(value) = RetryHeader::parse(&text) {
+            if let Some(value) = RetryHeader::parse(&text, false) {
                 prop_assert_eq!(value.to_string(), text);
             }
         }
@@ -205,7 +348,7 @@ mod tests {
         for (from, to) in changes {
             let text = LINE.replacen(from, to, 1);
             assert_ne!(text, LINE, "{from} -> {to}");
-            assert_eq!(RetryHeader::parse(&text), None, "{text}");
+            assert_eq!(RetryHeader::parse(&text, false), None, "{text}");
         }
     }
 }

@@ -39,7 +39,8 @@ use crate::limit::{RECORD_HEADER_BYTES_MAX, RECORD_HEADERS_MAX};
 use crate::model::dialect::{DialectRequest, read_request};
 use crate::model::headers::header_lookup::HeaderLookup;
 use crate::model::headers::header_name::ControlHeader;
-use crate::model::headers::retry::RetryHeader;
+use crate::model::headers::retry::{RetryHeader, RetryLine};
+use crate::model::headers::retry_keys::Proof;
 use crate::model::{
     Body, Disposition, Headers, OriginFormat, Record, RoutingRules, Timestamp, WithoutDelay,
 };
@@ -57,6 +58,9 @@ pub(crate) enum ParsedRecord<'a> {
     Cancel { id: &'a str },
     /// Becomes a dead letter: see [`Body::rejected`].
     Rejected(Rejection),
+    /// A newer version wrote the record: neither it nor any later record can be read. The text
+    /// tells what was found.
+    Newer(&'static str),
 }
 
 /// Parses a record of the shard that `origins` belongs to.
@@ -300,7 +304,9 @@ fn relay_timestamp(
 
 /// Accepts only a line that Postdate could have written on this record, so that a forged line gains
 /// nothing: the origin is an earlier record of the shard, the next attempt is not further ahead
-/// than a delay may be, and the rules allow the target.
+/// than a delay may be, the rules allow the target, and the signature verifies.
+///
+/// A wrong signature does not change the position, which must not depend on the keys of today.
 fn parse_retry<'a>(
     line: &'a str,
     record: &Record<'a>,
@@ -311,14 +317,32 @@ fn parse_retry<'a>(
         let detail = format!("postdate-retry is {}: {why}", Quoted(line.as_bytes()));
         Rejection::new(DeadLetterReason::InvalidRetry, detail)
     };
-    let RetryHeader {
+    let unknown = || rejected("not as Postdate writes it");
+    let parsed = RetryLine::parse(line).ok_or_else(unknown)?;
+    let is_earlier = |offset| offset < record.offset;
+    let is_earlier = |origin| origins.parse_offset(origin).is_some_and(is_earlier);
+    let proof = rules.retry_keys.check(&parsed, record);
+    let Some(RetryHeader {
         retry,
         target,
         dialect,
         at,
-    } = RetryHeader::parse(line).ok_or_else(|| rejected("not as Postdate writes it"))?;
-    let is_earlier = |offset| offset < record.offset;
-    if !origins.parse_offset(retry.origin).is_some_and(is_earlier) {
+    }) = parsed.header()
+    else {
+        let is_newer = match proof {
+            Proof::Genuine => true,
+            Proof::Unsigned => parsed.is_newer() && parsed.origin().is_some_and(is_earlier),
+            Proof::Forged => false,
+        };
+        return if is_newer && !fault!(RejectNewerRetry) {
+            Ok(ParsedRecord::Newer(
+                "its postdate-retry has an unknown format",
+            ))
+        } else {
+            Err(unknown())
+        };
+    };
+    if !is_earlier(retry.origin) {
         let why = "its origin is not an earlier record of this partition";
         return Err(rejected(why));
     }
@@ -332,10 +356,17 @@ fn parse_retry<'a>(
     allowed.map_err(|Rejection { reason, detail }| {
         Rejection::new(reason, format!("retry of {}: {detail}", retry.origin))
     })?;
+    let disposition = match proof {
+        Proof::Genuine | Proof::Unsigned => Disposition::Retry(retry),
+        Proof::Forged => Disposition::DeadLetter {
+            reason: DeadLetterReason::InvalidRetry,
+            detail: "postdate-retry has no signature, or a wrong one: Postdate did not write it on this record",
+        },
+    };
     let body = Body {
         target,
         dialect,
-        disposition: Disposition::Retry(retry),
+        disposition,
         ..Body::of(record)
     };
     Ok(ParsedRecord::Message { due: at, body })

@@ -5,9 +5,10 @@ use crate::limit::{RECORD_HEADER_BYTES_MAX, RECORD_HEADERS_MAX};
 use crate::model::dialect::Dialects;
 use crate::model::headers::header::block_of_lines as block;
 use crate::model::headers::header_name::ControlHeader;
+use crate::model::headers::retry::RetryHeader;
 use crate::model::{
     Body, DeadLetterReason, Disposition, Headers, Naming, Offset, OriginFormat, Partition, Record,
-    Rejection, RetryState, RoutingRules, ShardId, TargetRules, Timestamp, WithoutDelay,
+    Rejection, RetryKeys, RetryState, RoutingRules, ShardId, TargetRules, Timestamp, WithoutDelay,
 };
 use proptest::prelude::*;
 use std::time::Duration;
@@ -45,6 +46,7 @@ fn rules() -> RoutingRules {
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
         dialects: Dialects::default(),
+        retry_keys: RetryKeys::default(),
     }
 }
 
@@ -67,15 +69,19 @@ enum Is {
     Retried(i64),
     Cancelled,
     DeadLetter(DeadLetterReason),
+    DeadLetterAt(i64),
+    Newer,
 }
 
 fn short(parsed: &ParsedRecord<'_>) -> Is {
     match parsed {
         ParsedRecord::Cancel { .. } => Is::Cancelled,
         ParsedRecord::Rejected(rejection) => Is::DeadLetter(rejection.reason),
+        ParsedRecord::Newer(_) => Is::Newer,
         ParsedRecord::Message { due, body } => match body.disposition {
             Disposition::Relay { .. } => Is::Relayed,
             Disposition::Retry(_) => Is::Retried(due.as_millis()),
+            Disposition::DeadLetter { .. } => Is::DeadLetterAt(due.as_millis()),
             _ if due.is_suspicious_due() => Is::DueWithWarning(due.as_millis()),
             _ => Is::Due(due.as_millis()),
         },
@@ -277,6 +283,91 @@ fn a_forged_retry_gains_nothing() {
         ("to what is no topic", r, Some(NOW), &[&with("=audit", "=$JS")], DeadLetter(InvalidTarget)),
         ("to a default that is gone", no_default, Some(NOW), &[&with("target=audit", "target=")], DeadLetter(NoTarget)),
     ]);
+}
+
+#[test]
+fn a_retry_is_accepted_if_its_signature_verifies_on_this_record() {
+    let sample = RetryHeader {
+        retry: RetryState {
+            attempt: 2,
+            origin: "prod/orders/orders.delayed/0/42",
+            due: Timestamp::from_millis(NOW),
+            error: DeadLetterReason::UnknownTarget,
+        },
+        target: None,
+        dialect: None,
+        at: Timestamp::from_millis(NOW + 60_000),
+    };
+    let keys = |text, accepts_unsigned| RetryKeys::new(text, accepts_unsigned);
+    let line = |keys: &RetryKeys, key: &[u8], payload: &[u8]| {
+        let mut line = "postdate-retry: ".to_owned();
+        sample.append_line(keys, Some(key), Some(payload), &mut line);
+        line
+    };
+    let short = |line: &str, retry_keys| {
+        let rules = RoutingRules {
+            retry_keys,
+            ..rules()
+        };
+        short(&parse_record(
+            &record(Some(NOW), &block(&[line])),
+            &origins(),
+            &rules,
+        ))
+    };
+    let (accepted, forged) = (Is::Retried(NOW + 60_000), Is::DeadLetterAt(NOW + 60_000));
+    let signed = line(&keys("a", false), b"key", b"payload");
+    for key in ["a", "a\nb", "b\na"] {
+        assert_eq!(short(&signed, keys(key, false)), accepted, "{key}");
+    }
+    assert_eq!(short(&signed, RetryKeys::default()), accepted, "no key");
+    assert_eq!(short(&signed, keys("b", true)), forged, "another key");
+    for changed in [
+        line(&keys("a", false), b"other", b"payload"),
+        line(&keys("a", false), b"key", b"other"),
+        line(&keys("a", false), b"keyp", b"ayload"),
+        signed.replace("attempt=2", "attempt=3"),
+        signed.replace("/42", "/41"),
+        signed.replace("at=1700000060000", "at=1700000060000 more=1"),
+        signed.replace("mac=", "mac=0"),
+    ] {
+        assert_eq!(short(&changed, keys("a", false)), forged, "{changed}");
+    }
+    let unsigned = line(&RetryKeys::default(), b"key", b"payload");
+    for unsigned in [unsigned.as_str(), &unsigned.replace("v2 mac=- ", "")] {
+        assert_eq!(short(unsigned, keys("a", false)), forged);
+        assert_eq!(short(unsigned, keys("a", true)), accepted);
+        assert_eq!(short(unsigned, RetryKeys::default()), accepted);
+    }
+}
+
+#[test]
+fn a_retry_of_a_newer_version_is_waited_for_unless_it_is_forged() {
+    let short = |line: &str, retry_keys| {
+        let rules = RoutingRules {
+            retry_keys,
+            ..rules()
+        };
+        let headers = block(&[line]);
+        short(&parse_record(
+            &record(Some(NOW), &headers),
+            &origins(),
+            &rules,
+        ))
+    };
+    let newer = "postdate-retry: v3 mac=- origin=prod/orders/orders.delayed/0/42 new=1";
+    let invalid = Is::DeadLetter(DeadLetterReason::InvalidRetry);
+    assert_eq!(short(newer, RetryKeys::default()), Is::Newer);
+    assert_eq!(short(newer, RetryKeys::new("a", true)), Is::Newer);
+    assert_eq!(short(newer, RetryKeys::new("a", false)), invalid);
+    for line in [
+        &newer.replace("/42", "/43"),
+        &newer.replace("mac=- ", ""),
+        &newer.replace("v3", "v2"),
+        &newer.replace("v3", "v"),
+    ] {
+        assert_eq!(short(line, RetryKeys::default()), invalid, "{line}");
+    }
 }
 
 #[test]

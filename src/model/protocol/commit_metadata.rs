@@ -1,6 +1,6 @@
 //! The metadata of a source commit. It tells where to start when a lost store is rebuilt.
 
-use super::field_values;
+use super::{field_values, is_versioned};
 use crate::model::protocol::progress::Progress;
 use crate::model::protocol::rules_history::RulesHistory;
 use crate::model::shard::{Offset, SourceIdentity};
@@ -21,9 +21,25 @@ pub(crate) struct CommitMetadata {
     pub(crate) rules: RulesHistory,
 }
 
+/// A newer version wrote the commit. Without it, this version would read and deliver messages
+/// again that are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the last offset commit of the group has a format that this version cannot read: run the newer \
+     version, or choose another position with `postdate reset`"
+)]
+pub(crate) struct UnreadableCommit;
+
 impl CommitMetadata {
-    /// `None` if the text was not written by a known version.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    /// `None` for an empty or foreign text: a tool moved the position of the group.
+    pub(crate) fn parse(text: &str) -> Result<Option<Self>, UnreadableCommit> {
+        match Self::parse_known(text) {
+            None if is_versioned(text) && !fault!(IgnoreNewerCommit) => Err(UnreadableCommit),
+            parsed => Ok(parsed),
+        }
+    }
+
+    fn parse_known(text: &str) -> Option<Self> {
         // Version 0.1.0 wrote no `end` and no `rules`.
         let [low, done, id, end, rules] = match text.strip_prefix("v1 ") {
             Some(fields) => {
@@ -87,7 +103,7 @@ mod tests {
                 };
                 assert_eq!(
                     CommitMetadata::parse(&committed.to_string()),
-                    Some(committed)
+                    Ok(Some(committed))
                 );
             }
         }
@@ -97,23 +113,28 @@ mod tests {
     fn metadata_of_version_0_1_0_has_unknown_rules() {
         let done = Progress::START.to_hex();
         let text = format!("v1 low=17 done={done} id=-");
-        assert_eq!(CommitMetadata::parse(&text), Some(committed()));
+        assert_eq!(CommitMetadata::parse(&text), Ok(Some(committed())));
     }
 
     #[test]
-    fn foreign_metadata_is_ignored() {
+    fn foreign_metadata_counts_as_none_and_that_of_a_newer_version_does_not() {
+        for text in ["", "hello", "v", "v2", "vx low=1", "v-1 low=1"] {
+            assert_eq!(CommitMetadata::parse(text), Ok(None), "{text:?}");
+        }
         let done = Progress::START.to_hex();
         for text in [
-            "",
             "v3 low=1 done=0 id=-",
-            "hello",
             "v1 low=1 done=zz id=-",
             &format!("v2 low=1 done={done} id=-"),
             &format!("v2 low=1 done={done} id=- end=x rules=-"),
             &format!("v2 low=1 done={done} id=- end=- rules=x"),
             &format!("v2 low=1 done={done} id=- end=- rules=- more=1"),
         ] {
-            assert_eq!(CommitMetadata::parse(text), None, "{text:?}");
+            assert_eq!(
+                CommitMetadata::parse(text),
+                Err(UnreadableCommit),
+                "{text:?}"
+            );
         }
     }
 }

@@ -19,3 +19,15 @@ pub(in crate::model) fn field_values<'a, const N: usize>(
     }
     fields.next().is_none().then_some(values)
 }
+
+/// True for a text that some version of Postdate wrote: it begins with `v`, a number and a space.
+pub(in crate::model) fn is_versioned(text: &str) -> bool {
+    text_version(text).is_some()
+}
+
+/// The version of a text, and the rest behind the space.
+pub(in crate::model) fn text_version(text: &str) -> Option<(u32, &str)> {
+    let (number, rest) = text.strip_prefix('v')?.split_once(' ')?;
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    Some((number.parse().ok().filter(|_| is_number)?, rest))
+}

@@ -152,6 +152,7 @@ mod tests {
             max_retry_wait: std::time::Duration::ZERO,
             without_delay: crate::model::WithoutDelay::Relay,
             dialects: crate::model::Dialects::default(),
+            retry_keys: crate::model::RetryKeys::default(),
         };
         PositionRules::of(&RoutingRules {
             targets,
@@ -186,6 +187,7 @@ mod tests {
                 max_retry_wait: std::time::Duration::ZERO,
                 without_delay: crate::model::WithoutDelay::Relay,
                 dialects: crate::model::Dialects::default(),
+                retry_keys: crate::model::RetryKeys::default(),
             });
             let mut history = RulesHistory::default();
             for (from, seed) in (0u64..).zip(&seeds) {
@@ -220,6 +222,7 @@ mod tests {
                 max_retry_wait: std::time::Duration::ZERO,
                 without_delay: crate::model::WithoutDelay::Relay,
                 dialects: crate::model::Dialects::default(),
+                retry_keys: crate::model::RetryKeys::default(),
             });
             long(&short, 1, seed)
         };

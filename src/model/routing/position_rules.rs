@@ -61,6 +61,7 @@ impl PositionRules {
             max_retry_wait: Duration::from_millis(self.retry_ms),
             without_delay: today.without_delay,
             dialects: Dialects::from_iter(dialects.filter_map(|code| Dialect::from_code(*code))),
+            retry_keys: today.retry_keys.clone(),
         }
     }
 }
@@ -74,8 +75,8 @@ pub(in crate::model) mod tests {
     use super::*;
     use crate::model::header::push_header;
     use crate::model::{
-        Headers, Offset, OriginFormat, ParsedRecord, Partition, Record, ShardId, Timestamp,
-        WithoutDelay, parse_record,
+        Headers, Offset, OriginFormat, ParsedRecord, Partition, Record, RetryKeys, ShardId,
+        Timestamp, WithoutDelay, parse_record,
     };
     use proptest::prelude::*;
 
@@ -97,6 +98,7 @@ pub(in crate::model) mod tests {
                     WithoutDelay::DeadLetter
                 },
                 dialects: dialects.into_iter().collect(),
+                retry_keys: RetryKeys::default(),
             },
         )
     }
@@ -133,7 +135,7 @@ pub(in crate::model) mod tests {
         match parse_record(&record, &OriginFormat::new("d", &shard), rules) {
             ParsedRecord::Message { due, .. } => Some(due),
             ParsedRecord::Rejected(_) => Some(Timestamp::AT_ONCE),
-            ParsedRecord::Cancel { .. } => None,
+            ParsedRecord::Cancel { .. } | ParsedRecord::Newer(_) => None,
         }
     }
 
@@ -158,6 +160,7 @@ pub(in crate::model) mod tests {
                 max_retry_wait: Duration::from_secs(max_retry_wait),
                 without_delay,
                 dialects: Dialects::default(),
+                retry_keys: RetryKeys::default(),
             })
         };
         let known = rules(1, WithoutDelay::Relay, "orders.delayed");

@@ -7,6 +7,7 @@ use super::subject;
 use crate::model::dialect::Dialects;
 use crate::model::headers::header::Headers;
 use crate::model::headers::header_name::SUBJECT;
+use crate::model::headers::retry_keys::RetryKeys;
 use crate::model::parsing::dead_letter_reason::DeadLetterReason;
 use crate::model::parsing::rejection::{Quoted, Rejection};
 use std::borrow::Cow;
@@ -31,6 +32,8 @@ pub(crate) struct RoutingRules {
     pub(crate) without_delay: WithoutDelay,
     /// The other systems whose delay headers the route understands.
     pub(crate) dialects: Dialects,
+    /// They never decide a position, so they may change at any time.
+    pub(crate) retry_keys: RetryKeys,
 }
 
 impl RoutingRules {

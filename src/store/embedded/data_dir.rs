@@ -69,6 +69,11 @@ impl DataDir {
         match std::fs::read_to_string(self.path.join("format")) {
             Ok(text) => match text.strip_prefix(FORMAT_TEXT).map(str::trim) {
                 Some(version) if version == FORMAT.to_string() => Ok(()),
+                Some(version) if version.parse::<u32>().is_ok_and(|it| it > FORMAT) => {
+                    Err(Error::Unusable(format!(
+                        "{path} has format {version}, which a newer version of Postdate wrote: run the newer version"
+                    )))
+                }
                 version => Err(Error::Unusable(format!(
                     "{path} has {}, and this version of Postdate reads and writes format {FORMAT}: \
                      let the version that wrote it deliver the waiting messages, or set \

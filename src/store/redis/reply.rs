@@ -358,6 +358,12 @@ fn unexpected_reply(reply: &str) -> Error {
 
 fn wrong_layout(meta: &str, version: &str) -> String {
     let ours = key::LAYOUT_VERSION;
+    if is_newer_version(version, ours) {
+        return format!(
+            "`{meta}` holds layout version {version}, which a newer version of Postdate wrote: run the \
+             newer version"
+        );
+    }
     let found = match version {
         "" => "no layout version".to_owned(),
         version if version == ours => "values that cannot be read".to_owned(),
@@ -369,6 +375,11 @@ fn wrong_layout(meta: &str, version: &str) -> String {
          (`postdate reset`); its messages are then read again from the source, as far as the \
          source retains them"
     )
+}
+
+fn is_newer_version(version: &str, ours: &str) -> bool {
+    let number = |text: &str| text.parse::<u32>().ok();
+    number(version) > number(ours)
 }
 
 fn newer_slice(slice: &str) -> String {

@@ -11,7 +11,9 @@ use crate::limit::{
     LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX, LOADER_REPLIES_MAX,
 };
 use crate::metric;
-use crate::model::{Dialect, Dialects, Hint, Naming, RoutingRules, TargetRules, WithoutDelay};
+use crate::model::{
+    Dialect, Dialects, Hint, Naming, RetryKeys, RoutingRules, TargetRules, WithoutDelay,
+};
 use crate::run::ThinHours;
 use crate::store::Store;
 use crate::testing::sim::delivery_observer::DeliveryObserver;
@@ -39,6 +41,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 const CLUSTER: &str = "main";
+
+/// Retries are signed.
+pub(crate) const RETRY_KEY: &str = "the key of all simulated processes";
 
 /// Small, so that the simulation reaches the memory limit of the loader.
 const MEMORY: usize = 24 * 1024;
@@ -346,6 +351,7 @@ fn rules(world: &World, random: &mut StdRng) -> RoutingRules {
             3 => Dialects::from_iter([Dialect::RabbitMq]),
             _ => Dialects::default(),
         },
+        retry_keys: RetryKeys::new(RETRY_KEY, false),
     }
 }
 

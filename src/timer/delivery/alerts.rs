@@ -15,10 +15,13 @@ use std::fmt::Display;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// Stands for the marker among the offsets of blocked messages. No message has it.
+const MARKER: Offset = Offset::MAX;
+
 pub(crate) struct DeliveryAlerts {
     health: HealthPart,
-    /// Messages that have no further destination to try, and runs of a newer version by their least
-    /// offset. Bounded by the messages in flight and by the shards.
+    /// Messages that have no further destination to try, and what a newer version wrote: messages,
+    /// markers, and runs by their least offset. Bounded by the messages in flight and by the shards.
     blocked: RefCell<BTreeSet<(ShardId, Offset)>>,
     next_blocked_log: Cell<Option<Instant>>,
     next_reroute_log: Cell<Option<Instant>>,
@@ -64,13 +67,36 @@ impl DeliveryAlerts {
     /// worker serves the shard.
     pub(crate) fn on_newer_run(&self, shard: &ShardId, run: &NewerRun) {
         let NewerRun { name, why } = run;
-        let offset = name.least_offset();
-        let reason = format!(
-            "shard {shard} waits in front of a stored run of a newer version ({why}): run the newer version"
+        self.on_newer(
+            shard,
+            name.least_offset(),
+            &format!("the stored run {name}, {why}"),
         );
-        self.blocked.borrow_mut().insert((shard.clone(), offset));
+    }
+
+    /// The message has a format of a newer version. Its shard waits for that version.
+    pub(crate) fn on_newer_message(&self, shard: &ShardId, offset: Offset) {
+        self.on_newer(shard, offset, "the stored message has an unknown format");
+    }
+
+    /// The marker of the shard has a format of a newer version.
+    pub(crate) fn on_newer_marker(&self, shard: &ShardId) {
+        self.on_newer(shard, MARKER, "its delivered marker has an unknown format");
+    }
+
+    /// The marker of the shard was read.
+    pub(crate) fn on_marker_read(&self, shard: &ShardId) {
+        self.on_delivered(shard, MARKER);
+    }
+
+    fn on_newer(&self, shard: &ShardId, offset: Offset, found: &str) {
+        let reason =
+            format!("shard {shard} waits for a newer version ({found}): run the newer version");
+        let is_new = self.blocked.borrow_mut().insert((shard.clone(), offset));
         self.health.set_not_ready(reason.clone());
-        tracing::error!(%shard, run = %name, least_offset = %offset, messages = name.count(), "{reason}");
+        if is_new {
+            tracing::error!(%shard, %offset, "{reason}");
+        }
     }
 
     /// A message is retried or dead-lettered. Logs one such message per interval, as an example.
@@ -284,7 +310,7 @@ mod tests {
         alerts.on_newer_run(&shard(0), &run);
         let reason = health.not_ready().remove(0).reason;
         assert!(
-            reason.starts_with("shard orders/orders.delayed/0 waits")
+            reason.starts_with("shard orders/orders.delayed/0 waits for a newer version")
                 && reason.ends_with("run the newer version"),
             "{reason}"
         );

@@ -217,7 +217,7 @@ impl ShardContext {
 impl ShardContext {
     /// A context with the simplest route.
     pub(crate) fn for_test(shard: ShardId) -> Self {
-        use crate::model::{Dialects, Naming, RoutingRules, TargetRules, WithoutDelay};
+        use crate::model::{Dialects, Naming, RetryKeys, RoutingRules, TargetRules, WithoutDelay};
         let metric = crate::metric::RouteMetrics::new(&shard.route);
         let health = crate::health::Health::new().register("deliveries");
         let route = RouteOptions {
@@ -232,6 +232,7 @@ impl ShardContext {
                 max_retry_wait: Duration::from_secs(1),
                 without_delay: WithoutDelay::Relay,
                 dialects: Dialects::default(),
+                retry_keys: RetryKeys::default(),
             },
             dead_letter: "dead".to_owned(),
             retry: crate::timer::RetryPolicy {

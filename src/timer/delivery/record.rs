@@ -5,7 +5,9 @@ use super::outcome::ShardContext;
 use crate::broker::OutgoingRecord;
 use crate::model::header_name::{self, ControlHeader};
 use crate::model::retry::RetryHeader;
-use crate::model::{DeadLetterReason, Disposition, Message, Partition, RetryState, Timestamp};
+use crate::model::{
+    Body, DeadLetterReason, Disposition, Message, Partition, RetryState, Timestamp,
+};
 use std::fmt::Write;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,7 +180,9 @@ impl RecordBuilder {
                     dialect: message.body.dialect,
                     at: next,
                 };
-                let _infallible = write!(self.retry, "{header}");
+                let Body { key, payload, .. } = message.body;
+                let keys = &context.route.rules.retry_keys;
+                header.append_line(keys, key, payload, &mut self.retry);
             }
         }
     }

@@ -169,8 +169,8 @@ impl ShardSender<'_> {
         let route = &*context.route;
         let Some(message) = batch.message(index) else {
             // The checksum of the run is right, so a newer version has written the record.
-            tracing::error!(shard = %context.shard, offset = %batch.position(index).offset,
-                "a stored message has an unknown format: upgrade Postdate to deliver its shard");
+            let offset = batch.position(index).offset;
+            route.alerts.on_newer_message(&context.shard, offset);
             return SendOutcome::RetryAfter(RESEND_DELAY_MAX);
         };
         let reroute = batch.reroutes.get(&index);

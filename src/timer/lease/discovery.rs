@@ -4,7 +4,9 @@
 
 use crate::broker::{Catalog, Error};
 use crate::health::HealthPart;
-use crate::model::{CommitMetadata, Partition, Progress, ShardId, SourceIdentity};
+use crate::model::{
+    CommitMetadata, Partition, Progress, ShardId, SourceIdentity, UnreadableCommit,
+};
 use crate::store::StoredShard;
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
@@ -64,12 +66,12 @@ pub(super) async fn list_shards(
 
 /// Reads the commit metadata of each shard, from all brokers at the same time. A missing answer is
 /// safe: the pair in the store is also correct. But after a rollback of the store, only the
-/// committed pair avoids duplicates.
+/// committed pair avoids duplicates. So a commit of a newer version must be waited for.
 pub(super) async fn read_committed(
     routes: &mut [RouteCatalog],
     shards: &[&ShardId],
     limit: Duration,
-) -> BTreeMap<ShardId, CommitMetadata> {
+) -> BTreeMap<ShardId, Result<CommitMetadata, UnreadableCommit>> {
     let routes = routes.iter_mut();
     let answers = routes.map(|route| read_committed_of(route, shards, limit));
     join_all(answers).await.into_iter().flatten().collect()
@@ -79,7 +81,7 @@ async fn read_committed_of(
     route: &mut RouteCatalog,
     shards: &[&ShardId],
     limit: Duration,
-) -> Vec<(ShardId, CommitMetadata)> {
+) -> Vec<(ShardId, Result<CommitMetadata, UnreadableCommit>)> {
     let shards = shards.iter().filter(|shard| shard.route == route.route);
     let partitions: Vec<Partition> = shards.map(|shard| shard.partition.clone()).collect();
     if partitions.is_empty() {
@@ -96,7 +98,7 @@ async fn read_committed_of(
     });
     let committed = partitions.into_iter().zip(texts);
     let committed = committed.filter_map(|(partition, text)| {
-        let committed = CommitMetadata::parse(text.as_deref()?)?;
+        let committed = CommitMetadata::parse(text.as_deref()?).transpose()?;
         Some((ShardId::new(route.route.clone(), partition), committed))
     });
     committed.collect()

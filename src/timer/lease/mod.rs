@@ -7,6 +7,7 @@
 
 mod acquire_schedule;
 mod assignment;
+mod clock_skew;
 mod discovery;
 mod events;
 mod membership;
@@ -338,23 +339,36 @@ impl LeaseLoop {
                 }
             }
         }
-        self.start_shards(granted).await;
+        self.start_shards(granted).await?;
         if !contested.is_empty() {
             self.send(LeaseEvent::Contested(contested)).await;
         }
         Ok(true)
     }
 
-    async fn start_shards(&mut self, granted: Vec<(Lease, LeaseClock, StoredShard)>) {
+    /// Starts the shards, except those whose last commit this version cannot read.
+    async fn start_shards(
+        &mut self,
+        granted: Vec<(Lease, LeaseClock, StoredShard)>,
+    ) -> Result<(), Error> {
         let length = self.ports.lease_length;
         let shards: Vec<_> = granted.iter().map(|(lease, ..)| &lease.shard).collect();
         let routes = &mut self.ports.routes;
         let committed = discovery::read_committed(routes, &shards, length / 5).await;
+        let mut unreadable = Vec::new();
         for (lease, clock, state) in granted {
             let shard = &lease.shard;
+            let committed = match committed.get(shard) {
+                None => None,
+                Some(Ok(committed)) => Some(committed),
+                Some(Err(error)) => {
+                    self.incompatible.insert(shard.clone(), error.to_string());
+                    unreadable.push(lease);
+                    continue;
+                }
+            };
             let last_delivered = &mut self.table.last_delivered;
-            let start =
-                discovery::start_position(&state, committed.get(shard), last_delivered.get(shard));
+            let start = discovery::start_position(&state, committed, last_delivered.get(shard));
             tracing::info!(%shard, watermark = %state.watermark, "lease acquired");
             self.ports.metric.leases_acquired.increment(1);
             last_delivered.insert(shard.clone(), (state.identity.clone(), start));
@@ -367,6 +381,7 @@ impl LeaseLoop {
             };
             self.send(LeaseEvent::Granted(Box::new(grant))).await;
         }
+        self.release(&unreadable).await
     }
 
     /// Handles all replies that have arrived, and releases the leases of the shards that were
@@ -391,10 +406,14 @@ impl LeaseLoop {
             }
             next = self.ports.release_results.try_recv().ok();
         }
+        self.release(&leases).await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
         if leases.is_empty() {
             return Ok(());
         }
-        match self.ports.store.release(&leases).await {
+        match self.ports.store.release(leases).await {
             Err(error) if error.is_transient() => {
                 self.warn_not_released(leases.len(), &error.to_string());
                 Ok(())
@@ -471,26 +490,8 @@ impl LeaseLoop {
         );
     }
 
-    /// Sets this worker not ready if its clock differs too much from the store's clock: it delivers
-    /// late.
     fn check_clock_skew(&self, store: Timestamp) {
-        let LeaseKeeper {
-            clock,
-            clock_health,
-            metric,
-            skew_max,
-            ..
-        } = &self.ports;
-        let skew_ms = clock.now().as_millis() - store.as_millis();
-        metric.clock_skew_seconds.set(skew_ms as f64 / 1_000.0);
-        if u128::from(skew_ms.unsigned_abs()) <= skew_max.as_millis() {
-            return clock_health.set_ready();
-        }
-        let direction = if skew_ms > 0 { "ahead of" } else { "behind" };
-        clock_health.set_not_ready(format!(
-            "this machine's clock is {} ms {direction} the store's: fix the clock synchronisation",
-            skew_ms.unsigned_abs()
-        ));
+        clock_skew::report(&self.ports, store);
     }
 
     async fn send(&self, event: LeaseEvent) {

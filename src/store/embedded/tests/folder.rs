@@ -32,8 +32,8 @@ fn a_folder_with_another_format_is_rejected_and_left_alone() {
     drop(test.store);
     for (format, expected) in [
         (
-            "postdate embedded store, format 2\n",
-            "has format 2, and this version of Postdate reads and writes format 1",
+            "postdate embedded store, format 0\n",
+            "has format 0, and this version of Postdate reads and writes format 1",
         ),
         ("", "has an unknown format, and this version"),
     ] {
@@ -53,6 +53,17 @@ fn a_folder_with_another_format_is_rejected_and_left_alone() {
             format
         );
     }
+}
+
+#[test]
+fn a_folder_of_a_newer_version_asks_for_that_version() {
+    let test = TestStore::new(FileSizes::DEFAULT);
+    let folder = test.folder;
+    drop(test.store);
+    let format = folder.path().join("format");
+    std::fs::write(format, "postdate embedded store, format 2\n").unwrap();
+    let text = open_error(folder.path());
+    assert!(text.ends_with("run the newer version"), "{text}");
 }
 
 #[test]

@@ -139,15 +139,24 @@ async fn a_meta_key_of_another_type_affects_only_its_shard() {
 }
 
 #[tokio::test]
-async fn a_meta_key_of_another_layout_affects_only_its_shard() {
+async fn a_meta_key_of_a_newer_layout_asks_for_that_version() {
     let real = two_shards().await;
     real.server
         .command(&format!("HSET {} version 2", key("bad", "meta")))
         .await;
+    assert_only_bad_is_unknown(&real, &["layout version 2", "run the newer version"]).await;
+}
+
+#[tokio::test]
+async fn a_meta_key_of_another_layout_affects_only_its_shard() {
+    let real = two_shards().await;
+    real.server
+        .command(&format!("HSET {} version 0", key("bad", "meta")))
+        .await;
     assert_only_bad_is_unknown(
         &real,
         &[
-            "layout version `2`",
+            "layout version `0`",
             "let the version that wrote it deliver",
             "erase the shard",
         ],

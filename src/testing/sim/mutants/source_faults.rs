@@ -39,7 +39,7 @@ impl Source for SourceFaults {
         if fault!(UseOldCommitAfterRecreation) {
             let described = self.inner.describe(partitions).await?;
             for (text, info) in committed.iter_mut().zip(described) {
-                if let Some(mut metadata) = text.as_deref().and_then(CommitMetadata::parse)
+                if let Some(mut metadata) = text.as_deref().and_then(known_commit)
                     && let Ok(info) = info
                 {
                     metadata.identity = info.identity;
@@ -66,7 +66,7 @@ impl Source for SourceFaults {
         let mut commits = commits.to_vec();
         if fault!(RestartAtCommittedOffset) {
             for commit in &mut commits {
-                if let Some(mut metadata) = CommitMetadata::parse(&commit.metadata) {
+                if let Some(mut metadata) = known_commit(&commit.metadata) {
                     metadata.lowest_pending = commit.offset;
                     commit.metadata = metadata.to_string();
                 }
@@ -74,7 +74,7 @@ impl Source for SourceFaults {
         }
         if fault!(CommitWithoutRules) {
             for commit in &mut commits {
-                if let Some(mut metadata) = CommitMetadata::parse(&commit.metadata) {
+                if let Some(mut metadata) = known_commit(&commit.metadata) {
                     metadata.rules = RulesHistory::default();
                     commit.metadata = metadata.to_string();
                 }
@@ -86,4 +86,8 @@ impl Source for SourceFaults {
     async fn close(&mut self) {
         self.inner.close().await;
     }
+}
+
+fn known_commit(text: &str) -> Option<CommitMetadata> {
+    CommitMetadata::parse(text).ok().flatten()
 }

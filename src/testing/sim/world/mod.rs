@@ -461,7 +461,7 @@ impl World {
             .expect("the memory broker answers")
             .pop()
             .flatten();
-        text.and_then(|text| CommitMetadata::parse(&text))
+        text.and_then(|text| CommitMetadata::parse(&text).expect("a known version"))
             .map(|committed| committed.delivered)
     }
 
