@@ -57,7 +57,6 @@ mod shutdown;
 mod signed_retries;
 mod source;
 mod traces;
-mod upgrade;
 mod verdict;
 mod window;
 #[allow(

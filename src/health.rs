@@ -70,7 +70,6 @@ impl Health {
         self.problems(|state| state.reason.clone())
     }
 
-    /// The problems of degraded parts.
     pub(crate) fn degraded(&self) -> Vec<HealthProblem> {
         let now = Instant::now();
         self.problems(|state| {

@@ -32,20 +32,12 @@
 //!
 //! `docs/internals/protocol.md` explains the protocol, and `docs/internals/glossary.md` the words.
 //!
-//! ## Invariants, cited by number
-//! - **I1** A source offset is committed only after the watermark covers it.
-//! - **I2** The watermark moves only by compare-and-append, in one step with the runs that it
-//!   covers.
-//! - **I3** A run is immutable and sorted by (due, offset). Its name is never used twice.
-//! - **I4** The delivered pair covers a message only after its acknowledgement, dead letter, retry
-//!   or cancel.
-//! - **I5** A call with an old lease token changes nothing. The claimed pair never moves back.
-//! - **I6** Every buffer has a bound in `limit`.
-//!
-//! The promises G1-G7 to users are in `docs/promises.md`. Some things are absent on purpose: the
-//! ingress never sends to a broker, and only `role` and `command` name concrete stores and brokers.
-//! No message has a task, a lock or a store call of its own, and a log line only for an audit or an
-//! error. Only `clock` reads the time of day.
+//! ## Invariants and promises
+//! Code cites the invariants I1-I6 of `docs/internals/protocol.md` and the promises G1-G7 of
+//! `docs/promises.md` by number. Some things are absent on purpose: the ingress never sends to a
+//! broker, and only `role` and `command` name concrete stores and brokers. No message has a task, a
+//! lock or a store call of its own, and a log line only for an audit or an error. Only `clock` reads
+//! the time of day.
 //!
 //! ## Threads
 //! `TaskGroup` starts every loop of the service on a thread of its own: see the table in
@@ -105,59 +97,12 @@ pub use cli::{
     CheckArgs, Cli, Command, CompletionArgs, DemoArgs, InitArgs, LedgerArgs, PendingArgs,
     QuarantineArgs, ResetArgs, RunArgs, SendArgs,
 };
-pub use command::{Outcome, Refused};
+pub use command::{
+    Outcome, Refused, check, complete, demo, init, ledger, pending, quarantine, reset, send,
+};
 pub use config::{Config, Error as ConfigError};
+pub use role::serve as run;
 pub use telemetry::Telemetry;
-
-/// Runs the service until it is stopped by a signal.
-pub fn run(config: &Config, telemetry: &Telemetry) -> anyhow::Result<()> {
-    role::serve(config, telemetry)
-}
-
-/// Runs a demonstration.
-pub fn demo(demo: &DemoArgs) -> anyhow::Result<()> {
-    command::demo(demo)
-}
-
-/// Writes a configuration file. [`check()`] then plans the topics and rights that it needs.
-pub fn init(init: &InitArgs) -> anyhow::Result<()> {
-    command::init(init)
-}
-
-/// Deletes the stored state of a source topic that was recreated.
-pub fn reset(config: &Config, reset: &ResetArgs) -> anyhow::Result<()> {
-    command::reset(config, reset)
-}
-
-/// Prints counts of waiting messages, or finds one message by its id.
-pub fn pending(config: &Config, pending: &PendingArgs) -> anyhow::Result<Outcome> {
-    command::pending(config, pending)
-}
-
-/// Prints counts of accepted and finished messages, and checks their sum.
-pub fn ledger(config: &Config, ledger: &LedgerArgs) -> anyhow::Result<Outcome> {
-    command::ledger(config, ledger)
-}
-
-/// Lists quarantined runs, or puts them back.
-pub fn quarantine(config: &Config, quarantine: &QuarantineArgs) -> anyhow::Result<Outcome> {
-    command::quarantine(config, quarantine)
-}
-
-/// Sends or cancels one message.
-pub fn send(config: &Config, send: &SendArgs) -> anyhow::Result<Outcome> {
-    command::send(config, send)
-}
-
-/// Checks the configuration against the brokers and the store.
-pub fn check(config: &Config, check: &CheckArgs) -> anyhow::Result<Outcome> {
-    command::check(config, check)
-}
-
-/// Prints the completion script for a shell.
-pub fn complete(completion: &CompletionArgs) -> anyhow::Result<Outcome> {
-    command::complete(completion)
-}
 
 /// Contract suites for the integration tests, which run them on real servers.
 #[cfg(feature = "test-support")]

@@ -6,7 +6,7 @@ use super::{error_response, json_response};
 use crate::clock::Clock;
 use crate::limit::{ADMIN_QUERIES_MAX, ADMIN_QUERY_TIMEOUT};
 use crate::store::Error;
-use crate::store::query::{QueryContext, StoreQuery, find_id, ledger_report, pending_report};
+use crate::store::query::{Query, QueryContext, StoreQuery};
 use crate::task::StopToken;
 use axum::Router;
 use axum::extract::RawQuery;
@@ -20,17 +20,6 @@ use tokio::sync::{mpsc, oneshot};
 pub(crate) struct QueryCall {
     query: Query,
     reply: oneshot::Sender<Result<String, Error>>,
-}
-
-/// The questions that the endpoint answers. `route: None` means all routes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Query {
-    /// Counts of waiting messages.
-    Pending { route: Option<String> },
-    /// The waiting message of an id.
-    Message { id: String, route: Option<String> },
-    /// Counts of accepted and finished messages.
-    Ledger { route: Option<String> },
 }
 
 /// The bounded queue from the endpoint to [`serve`].
@@ -51,7 +40,7 @@ pub(crate) async fn serve(
     {
         let answer = async {
             let store = connect().await?;
-            answer(&*store, &context, &query, &clock).await
+            query.answer(&*store, &context, clock.now()).await
         };
         // Safe to drop: a query only reads.
         tokio::select! {
@@ -61,28 +50,6 @@ pub(crate) async fn serve(
             outcome = answer => drop(reply.send(outcome)),
         }
     }
-}
-
-async fn answer(
-    store: &dyn StoreQuery,
-    context: &QueryContext,
-    query: &Query,
-    clock: &impl Clock,
-) -> Result<String, Error> {
-    let now = clock.now();
-    let document = match query {
-        Query::Pending { route } => {
-            serde_json::to_string(&pending_report(store, context, route.as_deref(), now).await?)
-        }
-        Query::Message { id, route } => {
-            let wanted = (id.as_str(), route.as_deref());
-            serde_json::to_string(&find_id(store, context, wanted, now).await?)
-        }
-        Query::Ledger { route } => {
-            serde_json::to_string(&ledger_report(store, context, route.as_deref(), now).await?)
-        }
-    };
-    Ok(document.expect("reports contain only numbers, texts and lists"))
 }
 
 pub(super) fn router(calls: mpsc::Sender<QueryCall>) -> Router {

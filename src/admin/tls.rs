@@ -1,6 +1,6 @@
 //! The admin endpoint over TLS. A client certificate is optional in the handshake, because probes
-//! have none. One that no configured authority signed ends the connection. `auth` decides which
-//! requests need a certificate.
+//! have none. A certificate that no configured authority signed ends the connection. `auth` decides
+//! which requests need a certificate.
 
 use crate::limit::{ADMIN_HANDSHAKE_TIMEOUT, ADMIN_HANDSHAKES_MAX};
 use axum::extract::connect_info::Connected;
@@ -150,7 +150,6 @@ async fn finish_handshake(
     Some((done.ok()?, address))
 }
 
-/// The client of a connection.
 #[derive(Clone, Copy)]
 pub(super) struct ClientInfo {
     pub(super) has_certificate: bool,

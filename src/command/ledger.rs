@@ -1,14 +1,14 @@
 //! `postdate ledger`: shows the outcome of all accepted messages and checks that the numbers
 //! balance.
 
-use super::page::{Page, Table, Tone, print};
-use super::pending::{QueryClient, json, unknown_route};
+use super::page::{Page, Table, Tone, print_document};
+use super::pending::{QueryClient, unknown_route};
 use super::{Outcome, run};
 use crate::cli::LedgerArgs;
 use crate::config::Config;
 use crate::model::readable::{count, several};
 use crate::store::Balance;
-use crate::store::query::{LedgerReport, ShardLedger};
+use crate::store::query::{LedgerReport, Query, ShardLedger};
 use anyhow::Result;
 use std::iter;
 
@@ -28,25 +28,18 @@ const SURPLUS: &str = "too many: more were finished than accepted. See PostdateL
 const UNSURE: &str = "(?) The store lost data, a timer lost its lease, or another version wrote to the shard. The ledger is exact again when no message is pending.";
 
 /// Prints the ledger of each shard. Fails if a ledger does not balance.
-pub(crate) fn ledger(config: &Config, ledger: &LedgerArgs) -> Result<Outcome> {
+pub fn ledger(config: &Config, ledger: &LedgerArgs) -> Result<Outcome> {
     run(async {
-        let route = ledger.route.as_deref();
-        let report = QueryClient::open(config).await?.ledgers(route).await?;
-        if let Some(route) = route.filter(|_| report.shards.is_empty())
+        let route = ledger.route.clone();
+        let client = QueryClient::open(config).await?;
+        let report: LedgerReport = client.ask(&Query::Ledger { route }).await?;
+        if let Some(route) = ledger.route.as_ref().filter(|_| report.shards.is_empty())
             && !config.routes.contains_key(route)
         {
             return Err(unknown_route(config, route, "the store knows none"));
         }
-        print(&if ledger.json {
-            json(&report)?
-        } else {
-            text(&report, &Page::of_stdout())
-        })?;
-        Ok(if report.balances {
-            Outcome::Done
-        } else {
-            Outcome::Failing
-        })
+        print_document(&report, ledger.json, text)?;
+        Ok(Outcome::failing_if(!report.balances))
     })
 }
 
@@ -100,7 +93,7 @@ fn cells(name: String, sum: &Balance) -> [String; 9] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::OutcomeCounts;
+    use crate::model::OutcomeCounts;
 
     fn line(partition: i32, balances: bool, sum: Balance) -> ShardLedger {
         ShardLedger {

@@ -11,16 +11,17 @@ mod quarantine;
 mod reset;
 mod send;
 
-pub(crate) use check::check;
-pub(crate) use demo::demo;
-pub(crate) use init::init;
-pub(crate) use ledger::ledger;
-pub(crate) use pending::pending;
-pub(crate) use quarantine::quarantine;
+pub use check::check;
+pub use demo::demo;
+pub use init::init;
+pub use ledger::ledger;
+pub use pending::pending;
+pub use quarantine::quarantine;
+pub(crate) use reset::StartPoint;
+pub use reset::reset;
 #[cfg(test)]
 pub(crate) use reset::test_support;
-pub(crate) use reset::{StartPoint, reset};
-pub(crate) use send::send;
+pub use send::send;
 
 use crate::cli::CompletionArgs;
 use anyhow::Result;
@@ -36,13 +37,23 @@ pub enum Outcome {
     Nothing,
 }
 
+impl Outcome {
+    fn failing_if(has_problem: bool) -> Self {
+        if has_problem {
+            Self::Failing
+        } else {
+            Self::Done
+        }
+    }
+}
+
 /// An invalid request. The command changed nothing.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(String);
 
 /// Prints the completion script for a shell.
-pub(crate) fn complete(completion: &CompletionArgs) -> Result<Outcome> {
+pub fn complete(completion: &CompletionArgs) -> Result<Outcome> {
     page::print(&completion.script())?;
     Ok(Outcome::Done)
 }

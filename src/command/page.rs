@@ -5,6 +5,7 @@
 use crate::model::Timestamp;
 use crate::model::readable::moment;
 use anyhow::Result;
+use serde::Serialize;
 use std::io::{IsTerminal, Write};
 
 /// Width without a terminal.
@@ -110,6 +111,18 @@ pub(crate) fn print(text: &str) -> Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
+}
+
+/// Prints a document as JSON, or as text for people.
+pub(crate) fn print_document<D: Serialize>(
+    document: &D,
+    as_json: bool,
+    text: impl FnOnce(&D, &Page) -> String,
+) -> Result<()> {
+    print(&match as_json {
+        true => serde_json::to_string_pretty(document)? + "\n",
+        false => text(document, &Page::of_stdout()),
+    })
 }
 
 /// A table. The columns of `left` are aligned to the left, the others to the right.

@@ -1,7 +1,7 @@
 //! `postdate quarantine`: lists the runs in quarantine, and puts those back that can be read.
 //!
-//! The claims of the timer have passed the messages of such a run, so none of them would ever be
-//! delivered at its own place. Messages that are due too soon therefore get a due time shortly after
+//! The claims of the timer have passed the messages of such a run, so no message would ever be
+//! delivered at its old place. Messages that are due too soon therefore get a due time shortly after
 //! the command. Their offsets stay.
 
 use super::page::print;
@@ -23,7 +23,7 @@ use std::time::Duration;
 const RESTORE_DELAY: Duration = Duration::from_secs(10);
 
 /// Lists the quarantined runs, or restores them. Fails if a run cannot be restored.
-pub(crate) fn quarantine(config: &Config, args: &QuarantineArgs) -> Result<Outcome> {
+pub fn quarantine(config: &Config, args: &QuarantineArgs) -> Result<Outcome> {
     run(async {
         let store = StoreFactory::open(config, WallClock)?.connect_query().await;
         let store = store.context("store.redis")?;
@@ -56,11 +56,7 @@ pub(crate) fn quarantine(config: &Config, args: &QuarantineArgs) -> Result<Outco
         if runs == 0 {
             print("No run is in quarantine.\n")?;
         }
-        Ok(if failed {
-            Outcome::Failing
-        } else {
-            Outcome::Done
-        })
+        Ok(Outcome::failing_if(failed))
     })
 }
 
@@ -100,7 +96,7 @@ async fn restore(
     })
 }
 
-/// The same messages as new runs, none of them due before [`RESTORE_DELAY`] has passed.
+/// The same messages as new runs. Their due times are at least [`RESTORE_DELAY`] after `now`.
 fn rebuild(run: &LoadedRun, builder: &mut RunBuilder, now: Timestamp) -> Vec<Run> {
     let earliest = now.plus(RESTORE_DELAY);
     let message = |index| {

@@ -2,8 +2,8 @@
 //!
 //! It rejects records that the service would reject, using the same parser.
 
-use super::page::{Page, Tone, print};
-use super::pending::{QueryClient, json};
+use super::page::{Page, Tone, print_document};
+use super::pending::QueryClient;
 use super::{Outcome, Refused, run};
 use crate::broker::{DeliveryFailure, FailureKind, OutgoingRecord, SendResult, Target};
 use crate::cli::SendArgs;
@@ -19,6 +19,7 @@ use crate::model::{
     ShardId, Timestamp, filter_covers, is_subject, parse_record, split_source_topic,
 };
 use crate::role::{Cluster, TargetOptions, TargetPurpose, routing_rules};
+use crate::store::query::{IdSearch, Query};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -54,7 +55,7 @@ struct Draft {
 }
 
 /// Sends the message of the command line and prints where it was stored.
-pub(crate) fn send(config: &Config, send: &SendArgs) -> Result<Outcome> {
+pub fn send(config: &Config, send: &SendArgs) -> Result<Outcome> {
     let (topic, subject) = match config.routes.get(&send.route) {
         Some(route) => place(&route.source, send)?,
         None => Default::default(),
@@ -99,10 +100,8 @@ pub(crate) fn send(config: &Config, send: &SendArgs) -> Result<Outcome> {
         }
         Ok(note)
     })?;
-    print(&if send.json {
-        json(&receipt)?
-    } else {
-        text(&receipt, now, &Page::of_stdout())
+    print_document(&receipt, send.json, |receipt, page| {
+        text(receipt, now, page)
     })?;
     Ok(Outcome::Done)
 }
@@ -159,19 +158,18 @@ async fn partition(config: &Config, send: &SendArgs, topic: &str) -> (Option<i32
     let Some(id) = send.id.as_ref().filter(|_| send.partition.is_none()) else {
         return (send.partition, None);
     };
-    let find = async {
-        QueryClient::open(config)
-            .await?
-            .find(id, Some(&send.route))
-            .await
+    let query = Query::Message {
+        id: id.clone(),
+        route: Some(send.route.clone()),
     };
-    let found = match tokio::time::timeout(COMMAND_DELIVERY_TIMEOUT, find).await {
-        Ok(Ok(search)) => Ok(search.found),
-        Ok(Err(error)) => Err(format!("{error:#}")),
-        Err(_) => Err("the store does not answer".to_owned()),
-    };
+    let find = async { QueryClient::open(config).await?.ask(&query).await };
+    let found: Result<IdSearch, String> =
+        match tokio::time::timeout(COMMAND_DELIVERY_TIMEOUT, find).await {
+            Ok(found) => found.map_err(|error| format!("{error:#}")),
+            Err(_) => Err("the store does not answer".to_owned()),
+        };
     let found = match found {
-        Ok(found) => found.into_iter().filter(|place| place.topic == topic),
+        Ok(search) => search.found.into_iter().filter(|it| it.topic == topic),
         Err(why) => {
             return (
                 None,

@@ -4,7 +4,6 @@
 
 use std::fmt;
 
-/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
     /// The path of the key; `None` if the problem concerns the whole file.
@@ -16,7 +15,6 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// A problem that no key has.
     pub(super) fn without_key(
         place: impl Into<String>,
         what: impl Into<String>,

@@ -7,7 +7,6 @@ use super::name;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// One Kafka cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(crate) struct Kafka {
@@ -39,11 +38,10 @@ impl Kafka {
 }
 
 fn check_property(at: &At<'_>, name: &str, value: &str) {
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if let Some(reason) = owner_reason(name) {
         let what = format!("Postdate sets {name} itself: {reason}");
         at.refuse(what, "remove it");
-    } else if name.is_empty() || !name.chars().all(is_allowed) {
+    } else if name.is_empty() || !name::is_alphanumeric_or(name, "._-") {
         let fix = "use a name of librdkafka's, such as \"security.protocol\"";
         at.refuse("no property has this name", fix);
     } else if IN_FLIGHT.contains(&name) && !matches!(value.parse(), Ok(1..=5)) {

@@ -1,12 +1,11 @@
 //! Checks names: of deployments, routes and clusters, Kafka topics, NATS streams, and broker
 //! addresses.
 
+use crate::model::is_topic_name;
 use std::net::Ipv6Addr;
 
 /// Characters of a name. Names are part of Redis keys, consumer groups and metrics.
 const NAME_LENGTH_MAX: usize = 64;
-/// Characters of a topic; Kafka's own limit.
-const TOPIC_LENGTH_MAX: usize = 249;
 
 pub(super) const NAME: &str = "use 1 to 64 of a-z 0-9 _";
 pub(super) const DEPLOYMENT: &str = "use 1 to 64 of a-z 0-9 _ - and begin with a letter or digit";
@@ -20,16 +19,12 @@ pub(super) const BROKER: &str = "write host:port, such as \"kafka-0.example.com:
 /// Returns whether a route or a cluster may have this name.
 pub(super) fn is_name(name: &str) -> bool {
     has_length(name, NAME_LENGTH_MAX)
-        && name
-            .chars()
-            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+        && is_alphanumeric_or(name, "_")
+        && !name.contains(|c: char| c.is_ascii_uppercase())
 }
 
 pub(super) fn is_stream(name: &str) -> bool {
-    has_length(name, NAME_LENGTH_MAX)
-        && name
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
+    has_length(name, NAME_LENGTH_MAX) && is_alphanumeric_or(name, "_-")
 }
 
 pub(super) fn is_deployment(name: &str) -> bool {
@@ -38,7 +33,7 @@ pub(super) fn is_deployment(name: &str) -> bool {
 
 /// Why a route may not read or write a topic of this name.
 pub(super) fn topic_error(name: &str) -> Option<&'static str> {
-    if !has_length(name, TOPIC_LENGTH_MAX) || !is_hostname(name) || name == "." || name == ".." {
+    if !is_topic_name(name) {
         Some("Kafka allows no such topic name")
     } else if name.starts_with("__") {
         Some("topics that begin with __ belong to Kafka")
@@ -63,7 +58,7 @@ pub(super) fn is_broker(broker: &str) -> bool {
         .and_then(|host| host.strip_suffix(']'));
     let is_host = match in_brackets {
         Some(address) => address.parse::<Ipv6Addr>().is_ok(),
-        None => !host.is_empty() && is_hostname(host),
+        None => !host.is_empty() && is_alphanumeric_or(host, "._-"),
     };
     is_port && is_host
 }
@@ -72,9 +67,9 @@ fn has_length(name: &str, max: usize) -> bool {
     (1..=max).contains(&name.len())
 }
 
-fn is_hostname(name: &str) -> bool {
+pub(super) fn is_alphanumeric_or(name: &str, signs: &str) -> bool {
     name.chars()
-        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
+        .all(|c| c.is_ascii_alphanumeric() || signs.contains(c))
 }
 
 #[cfg(test)]

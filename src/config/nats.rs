@@ -2,12 +2,12 @@
 
 use super::check::At;
 use super::decode::secret::Secret;
+use super::name::is_alphanumeric_or;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use std::path::PathBuf;
 use url::Url;
 
-/// One NATS cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(crate) struct Nats {
@@ -57,7 +57,9 @@ impl Nats {
         for url in self.url.expose().split(',') {
             check_url(&at.key("url"), url.trim());
         }
-        if self.domain.as_ref().is_some_and(|name| !is_domain(name)) {
+        // A domain is one token of a subject.
+        let is_domain = |name: &String| !name.is_empty() && is_alphanumeric_or(name, "_-");
+        if !self.domain.as_ref().is_none_or(is_domain) {
             at.key("domain").refuse(
                 "no domain has this name",
                 "write the server's jetstream.domain: 1 or more of A-Z a-z 0-9 _ -",
@@ -112,12 +114,6 @@ impl Nats {
 fn host_port(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     format!("{host}:{}", url.port().unwrap_or(4222))
-}
-
-/// Returns whether the domain is exactly one token of a subject.
-fn is_domain(name: &str) -> bool {
-    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    !name.is_empty() && name.bytes().all(is_allowed)
 }
 
 fn check_url(at: &At<'_>, url: &str) {

@@ -7,7 +7,6 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use url::Url;
 
-/// Where traces go.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(crate) struct Traces {

@@ -28,5 +28,5 @@ pub(crate) const COMPACT_REST_FACTOR: u32 = 60;
 pub(crate) const COMPACT_URGENT_REST_FACTOR: u32 = 3;
 /// Shards queued for the compactor.
 pub(crate) const COMPACT_REQUEST_QUEUE_MAX: usize = 64;
-/// Finished rewrites queued for the dispatcher.
+/// Replies of the compactor queued for the dispatcher.
 pub(crate) const COMPACT_RESULT_QUEUE_MAX: usize = 1;

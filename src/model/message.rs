@@ -25,7 +25,7 @@ pub(crate) struct Record<'a> {
 /// A message that waits in a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Message<'a> {
-    pub(crate) position: Cursor,
+    pub(crate) place: Cursor,
     pub(crate) body: Body<'a>,
 }
 

@@ -41,7 +41,9 @@ pub(crate) use protocol::lease::{Lease, LeaseToken, WorkerId};
 pub(crate) use protocol::progress::{Cursor, Progress};
 pub(crate) use protocol::rules_history::RulesHistory;
 pub(crate) use routing::position_rules::PositionRules;
-pub(crate) use routing::routing_rules::{Naming, RoutingRules, TargetRules, WithoutDelay};
+pub(crate) use routing::routing_rules::{
+    Naming, RoutingRules, TargetRules, WithoutDelay, is_topic_name,
+};
 pub(crate) use routing::subject::{
     covering_filter, filter_covers, filters_overlap, is_filter, is_subject, is_template,
     source_topic, split_source_topic, template_error,

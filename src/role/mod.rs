@@ -40,7 +40,7 @@ use tokio::sync::mpsc;
 use wiring::Wiring;
 
 /// Runs the configured roles until SIGTERM or SIGINT, or until one of the threads fails.
-pub(crate) fn serve(config: &Config, telemetry: &Telemetry) -> Result<()> {
+pub fn serve(config: &Config, telemetry: &Telemetry) -> Result<()> {
     Service::start(config, telemetry)?.run_until(async {
         match task::stop_signal().await {
             Ok(name) => tracing::info!(signal = name, "stopping"),

@@ -100,7 +100,6 @@ pub(crate) enum Codec {
     Zstd = 1,
 }
 
-/// The header of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunHeader {
     pub(crate) codec: Codec,
@@ -259,7 +258,7 @@ mod tests {
         let expected: Vec<_> = messages
             .iter()
             .map(|(place, sample)| Message {
-                position: *place,
+                place: *place,
                 body: sample.body(),
             })
             .collect();

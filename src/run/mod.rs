@@ -63,7 +63,6 @@ impl fmt::Display for RunName {
     }
 }
 
-/// The summary of a run in its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunSummary {
     pub(crate) count: u32,

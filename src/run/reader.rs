@@ -108,9 +108,9 @@ impl LoadedRun {
     /// Decodes a message. Returns `None` if its body is malformed or of a newer version; its place
     /// is valid nevertheless.
     pub(crate) fn message(&self, index: usize) -> Option<Message<'_>> {
-        let position = self.places[index];
+        let place = self.places[index];
         let body = record::decode(self.record(index))?;
-        Some(Message { position, body })
+        Some(Message { place, body })
     }
 
     /// Returns whether the message has an id. Much cheaper than [`LoadedRun::message`].
@@ -261,7 +261,7 @@ mod tests {
             assert_eq!(
                 loaded.message(index),
                 Some(Message {
-                    position: *place,
+                    place: *place,
                     body
                 })
             );
@@ -600,7 +600,7 @@ mod tests {
         ];
         let loaded = decode(&RunEncoder::new().encode(records.into_iter()).1).unwrap();
         let readable: Vec<_> = (0..3)
-            .map(|index| loaded.message(index).map(|message| message.position))
+            .map(|index| loaded.message(index).map(|message| message.place))
             .collect();
         assert_eq!(readable, [Some(at(1, 1)), None, Some(at(3, 3))]);
         assert_eq!(loaded.place(1), at(2, 2));

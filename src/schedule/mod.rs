@@ -70,7 +70,6 @@ struct LateMessage<R> {
 
 /// The messages that were taken in one step, each as a run and an index into it.
 pub(crate) struct TakenBatch<R> {
-    /// The pair to claim.
     pub(crate) claim: Progress,
     pub(crate) messages: Vec<(Rc<R>, u32)>,
     /// The number of late messages. They come first.

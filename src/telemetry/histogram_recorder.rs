@@ -83,7 +83,6 @@ struct HistogramFamily {
 }
 
 impl HistogramFamily {
-    /// `None`: the instrument is not a histogram.
     fn for_instrument(instrument: &'static Instrument) -> Option<Self> {
         let metric::Kind::Histogram(bounds) = instrument.kind else {
             return None;

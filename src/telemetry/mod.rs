@@ -14,6 +14,7 @@ mod span;
 
 use crate::config::{Log, LogFormat};
 use crate::metric;
+use anyhow::Context as _;
 pub(crate) use exporter::Exporter;
 pub(crate) use histogram_recorder::MetricsRecorder;
 pub(crate) use span::{MessagingSystems, SpanConverter};
@@ -24,12 +25,6 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt};
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    #[error("telemetry is installed already")]
-    Installed,
-}
 
 /// The installed telemetry. Renders the metrics.
 #[derive(Clone)]
@@ -45,9 +40,10 @@ impl Telemetry {
         tracing_subscriber::registry()
             .with(layer)
             .try_init()
-            .map_err(|_| Error::Installed)?;
+            .context("logs are installed already")?;
         let metrics = MetricsRecorder::new();
-        metrics::set_global_recorder(metrics.clone()).map_err(|_| Error::Installed)?;
+        let recorder = metrics::set_global_recorder(metrics.clone());
+        recorder.ok().context("metrics are installed already")?;
         metric::describe();
         std::panic::set_hook(Box::new(log_panic));
         Ok(Self { metrics })

@@ -21,7 +21,6 @@ pub(crate) struct MessagingSystems {
     pub(crate) target: &'static str,
 }
 
-/// Converts the spans of one process.
 pub(crate) struct SpanConverter {
     pub(crate) deployment: String,
     /// By route.
@@ -51,14 +50,7 @@ impl SpanConverter {
             trace_id: self.random.random_range(1..=u128::MAX),
             span_id: self.random.random_range(1..=u64::MAX),
         };
-        let (span_kind, name, attributes) = match &span.operation {
-            SpanOperation::Stored => self.describe_stored(span),
-            SpanOperation::Delivered {
-                target,
-                dead_lettered,
-                retried,
-            } => self.describe_delivered(span, target.as_deref(), *dead_lettered, *retried),
-        };
+        let (span_kind, name, attributes) = self.describe(span);
         let mut links = SpanLinks::default();
         links.links = span
             .links
@@ -84,61 +76,54 @@ impl SpanConverter {
         }
     }
 
-    fn describe_stored(&self, span: &Span) -> (SpanKind, String, Vec<KeyValue>) {
+    fn describe(&self, span: &Span) -> (SpanKind, String, Vec<KeyValue>) {
         let ShardId { route, partition } = &span.shard;
-        let topic = partition.topic.to_string();
-        let name = format!("ingest {topic}");
-        let index = partition.index.to_string();
-        let mut attributes = common_attributes(span);
-        attributes.extend([
-            KeyValue::new("messaging.operation.name", "ingest"),
-            KeyValue::new("messaging.operation.type", "process"),
-            KeyValue::new("messaging.destination.name", topic),
-            KeyValue::new("messaging.destination.partition.id", index),
-        ]);
-        if let Some(systems) = self.systems.get(&**route) {
-            attributes.push(KeyValue::new("messaging.system", systems.source));
+        let systems = self.systems.get(&**route);
+        let mut attributes = vec![
+            int_attribute("messaging.batch.message_count", span.messages),
+            KeyValue::new("postdate.route", route.to_string()),
+        ];
+        let (kind, verb, destination, system) = match &span.operation {
+            SpanOperation::Stored => {
+                let index = partition.index.to_string();
+                attributes.extend([
+                    KeyValue::new("messaging.operation.type", "process"),
+                    KeyValue::new("messaging.destination.partition.id", index),
+                ]);
+                let system = systems.map(|systems| systems.source);
+                (
+                    SpanKind::Consumer,
+                    "ingest",
+                    Some(&*partition.topic),
+                    system,
+                )
+            }
+            // Not `Producer`: the messages carry the context of their own producers.
+            SpanOperation::Delivered {
+                target,
+                dead_lettered,
+                retried,
+            } => {
+                attributes.extend([
+                    KeyValue::new("messaging.operation.type", "send"),
+                    KeyValue::new("postdate.source", partition.to_string()),
+                    int_attribute("postdate.dead_lettered", *dead_lettered),
+                    int_attribute("postdate.sent_back", *retried),
+                ]);
+                let system = systems.map(|systems| systems.target);
+                (SpanKind::Client, "deliver", target.as_deref(), system)
+            }
+        };
+        attributes.push(KeyValue::new("messaging.operation.name", verb));
+        let mut name = verb.to_owned();
+        if let Some(destination) = destination {
+            name = format!("{verb} {destination}");
+            let destination = destination.to_owned();
+            attributes.push(KeyValue::new("messaging.destination.name", destination));
         }
-        (SpanKind::Consumer, name, attributes)
+        attributes.extend(system.map(|system| KeyValue::new("messaging.system", system)));
+        (kind, name, attributes)
     }
-
-    /// The kind is `Client` and not `Producer`: the messages carry the context of their own
-    /// producers.
-    fn describe_delivered(
-        &self,
-        span: &Span,
-        target: Option<&str>,
-        dead_lettered: u64,
-        retried: u64,
-    ) -> (SpanKind, String, Vec<KeyValue>) {
-        let ShardId { route, partition } = &span.shard;
-        let source = format!("{}/{}", partition.topic, partition.index);
-        let mut attributes = common_attributes(span);
-        attributes.extend([
-            KeyValue::new("messaging.operation.name", "deliver"),
-            KeyValue::new("messaging.operation.type", "send"),
-            KeyValue::new("postdate.source", source),
-            int_attribute("postdate.dead_lettered", dead_lettered),
-            int_attribute("postdate.sent_back", retried),
-        ]);
-        let mut name = "deliver".to_owned();
-        if let Some(target) = target {
-            name = format!("deliver {target}");
-            let target = target.to_owned();
-            attributes.push(KeyValue::new("messaging.destination.name", target));
-        }
-        if let Some(systems) = self.systems.get(&**route) {
-            attributes.push(KeyValue::new("messaging.system", systems.target));
-        }
-        (SpanKind::Client, name, attributes)
-    }
-}
-
-fn common_attributes(span: &Span) -> Vec<KeyValue> {
-    vec![
-        int_attribute("messaging.batch.message_count", span.messages),
-        KeyValue::new("postdate.route", span.shard.route.to_string()),
-    ]
 }
 
 fn span_context(parent: &TraceParent, is_remote: bool) -> SpanContext {

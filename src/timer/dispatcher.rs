@@ -193,7 +193,7 @@ impl Dispatcher {
                     let context = self.context_of(shard);
                     // Shortens the handover: see the exactly-once rows of the benchmark `fleet`.
                     if let Some(producer) = &context.producer {
-                        let producers = self.delivery.producers.transactors(&context.route);
+                        let producers = self.delivery.producers.transactional(&context.route);
                         producers.preconnect(producer);
                     }
                 }

@@ -43,7 +43,7 @@ impl TxnDriver<'_> {
     pub(super) fn discard(&mut self, state: &ShardState) {
         if let Some(number) = state.txn.as_ref().and_then(TxnState::number) {
             self.producers
-                .transactors(&state.context.route)
+                .transactional(&state.context.route)
                 .discard(number);
         }
     }
@@ -90,19 +90,19 @@ impl TxnDriver<'_> {
                     *recovering += 1;
                     txn.set_recovery_only();
                 }
-                self.producers.transactors(route).open(number, producer);
+                self.producers.transactional(route).open(number, producer);
             }
             (TxnAction::Commit { batches, pair }, Some(number)) => {
                 txn.on_committing(batches, pair, now);
                 let marker = marker(state, pair, batches);
-                self.producers.transactors(route).commit(number, marker);
+                self.producers.transactional(route).commit(number, marker);
             }
             (TxnAction::Abort, Some(number)) => {
-                self.producers.transactors(route).abort(number);
+                self.producers.transactional(route).abort(number);
                 txn.on_aborting(now);
             }
             (TxnAction::Close, Some(number)) => {
-                self.producers.transactors(route).discard(number);
+                self.producers.transactional(route).discard(number);
                 txn.on_ended(now);
             }
             (TxnAction::Abandon, _) => self.on_producer_lost(state, "it does not answer"),
@@ -198,7 +198,7 @@ impl TxnDriver<'_> {
         metric.commit_seconds.record(took.as_secs_f64());
         for batch in state.in_flight.iter().take(batches) {
             for index in batch.in_transaction() {
-                if !batch.is_cancelled(batch.position(index)) {
+                if !batch.is_cancelled(batch.place(index)) {
                     context.on_delivered(batch, index, self.wall);
                 }
             }
@@ -248,7 +248,7 @@ fn txn_input(state: &ShardState, wall: Timestamp, stopping: bool) -> TxnInput {
         has_work: state.has_work_soon(wall),
         commit_now: stopping || !state.ownership.is_active(),
         is_reporting_delivered: state.claim.is_reporting_delivered(),
-        commit: txn.and_then(|txn| commit_pair(&state.in_flight, txn.highest_position())),
+        commit: txn.and_then(|txn| commit_pair(&state.in_flight, txn.highest_place())),
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 pub(crate) use traceparent::TraceParent;
 
-const TRACEPARENT: &[u8] = b"traceparent";
+const TRACEPARENT: &str = "traceparent";
 
 /// Accepts spans without waiting. If the queue is full, the span is dropped and counted. The
 /// default tracer is disabled.
@@ -85,10 +85,8 @@ impl Tracer {
         let Some(sink) = &self.0 else { return };
         links.started.get_or_insert(now);
         if links.parents.len() < SPAN_LINKS_MAX {
-            let parent = headers
-                .iter()
-                .find(|(name, _)| *name == TRACEPARENT)
-                .and_then(|(_, value)| TraceParent::parse(value?));
+            let parent = headers.get(TRACEPARENT).flatten();
+            let parent = parent.and_then(TraceParent::parse);
             let is_kept =
                 |parent: &TraceParent| parent.trace_id.is_multiple_of(u128::from(sink.one_in));
             links.parents.extend(parent.filter(is_kept));

@@ -1,7 +1,6 @@
 //! Maps librdkafka's results to the results of the ports.
 
 use super::ffi::{CallError, Delivery};
-use super::topic_name::invalid_topic_name;
 use crate::broker::{DeliveryFailure, DeliveryReport, Error, FailureKind, SendResult};
 use crate::model::{DeadLetterReason, Offset};
 use rdkafka::error::KafkaError;
@@ -29,12 +28,12 @@ pub(super) fn delivery_report(
 /// The last two cases are timeouts: librdkafka retries every temporary error until
 /// `message.timeout.ms` has passed. See [`or_client_failed`] for timeouts during an outage.
 pub(super) fn delivery_failure(code: Code, may_be_stored: bool, text: &str) -> DeliveryFailure {
+    use DeadLetterReason as Reason;
+    use FailureKind::{MaybeDelivered, NotDelivered, Rejected};
     let (kind, reason) = match code {
-        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => {
-            (FailureKind::Rejected, DeadLetterReason::TooLarge)
-        }
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => (Rejected, Reason::TooLarge),
         Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => {
-            (FailureKind::Rejected, DeadLetterReason::Unauthorized)
+            (Rejected, Reason::Unauthorized)
         }
         Code::InvalidRecord
         | Code::InvalidDifferentRecord
@@ -42,13 +41,13 @@ pub(super) fn delivery_failure(code: Code, may_be_stored: bool, text: &str) -> D
         | Code::InvalidMessageSize
         | Code::InvalidTimestamp
         | Code::UnsupportedForMessageFormat
-        | Code::PolicyViolation => (FailureKind::Rejected, DeadLetterReason::InvalidRecord),
-        Code::InvalidTopic => (FailureKind::Rejected, DeadLetterReason::InvalidTarget),
+        | Code::PolicyViolation => (Rejected, Reason::InvalidRecord),
+        Code::InvalidTopic => (Rejected, Reason::InvalidTarget),
         Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition => {
-            (FailureKind::NotDelivered, DeadLetterReason::UnknownTarget)
+            (NotDelivered, Reason::UnknownTarget)
         }
-        _ if may_be_stored => (FailureKind::MaybeDelivered, DeadLetterReason::TimedOut),
-        _ => (FailureKind::NotDelivered, DeadLetterReason::TimedOut),
+        _ if may_be_stored => (MaybeDelivered, Reason::TimedOut),
+        _ => (NotDelivered, Reason::TimedOut),
     };
     DeliveryFailure {
         kind,
@@ -161,6 +160,14 @@ fn text_or_code(code: Code, text: &str) -> String {
     } else {
         text.to_owned()
     }
+}
+
+/// The error text for an invalid name.
+pub(super) fn invalid_topic_name(name: &str) -> String {
+    format!(
+        "`{}` is not a valid topic name: use 1-249 of A-Z a-z 0-9 . _ -, and neither . nor ..",
+        name.escape_debug()
+    )
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! | `options` | Client options: defaults, limits and enforced properties. |
 //! | `error` | Maps librdkafka's results to the ports' results. |
 //! | `health` | Tracks whether the cluster responds, for readiness. |
-//! | `topic_name` | The rules for topic names. |
 //! | `producer_client` | The caller's side of a producer: sends, retires, closes. |
 //! | `partition_list` | Partition lists with offsets, as librdkafka takes them. |
 //! | `source/` | The [`Source`](super::Source) port: two consumers on one thread. |
@@ -26,7 +25,6 @@ mod partition_list;
 mod producer;
 mod producer_client;
 mod source;
-mod topic_name;
 mod transactions;
 
 pub(crate) use admin::KafkaCatalog;

@@ -1,11 +1,11 @@
 //! The caller's side of a producer: sends records, and closes the client and its thread.
 
 use super::ffi::{NativeProducer, ProduceRequest, TopicHandle};
-use super::topic_name::is_valid_topic_name;
 use crate::broker::Error;
 use crate::client_thread::ClientThread;
 use crate::limit::KAFKA_TOPIC_HANDLES_MAX;
 use crate::model::header::Header;
+use crate::model::is_topic_name;
 use rdkafka::config::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ impl ProducerClient {
     ) -> Result<(), Code> {
         let native = self.native.as_ref().ok_or(Code::DestroyBroker)?;
         if !self.topics.contains_key(topic) {
-            let name = Some(topic).filter(|name| is_valid_topic_name(name));
+            let name = Some(topic).filter(|name| is_topic_name(name));
             let handle = name.and_then(|name| native.topic(name));
             let handle = handle.ok_or(Code::InvalidTopic)?;
             // Messages may name any number of topics, so start again when the map is full.

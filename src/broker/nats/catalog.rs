@@ -15,7 +15,6 @@ pub(crate) struct NatsCatalog {
 }
 
 impl NatsCatalog {
-    /// `part` shows the health of the cluster.
     pub(crate) fn new(cluster: &Cluster, part: HealthPart) -> Self {
         let connection = Rc::new(Connection::new(cluster, part));
         Self {

@@ -21,7 +21,6 @@ use std::error::Error as _;
 use std::fmt::Write as _;
 use std::rc::Rc;
 
-/// The bucket on one connection.
 pub(crate) struct KvBucket {
     connection: Rc<Connection>,
     pub(crate) name: String,

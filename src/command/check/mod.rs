@@ -10,8 +10,8 @@ mod redis;
 mod text;
 mod waiting;
 
-use super::page::{Page, print};
-use super::pending::{QueryClient, json};
+use super::page::print_document;
+use super::pending::QueryClient;
 use super::plan::{Plan, Step};
 use super::{Outcome, run};
 use crate::broker::inspection::{Finding, Verdict};
@@ -23,7 +23,7 @@ use crate::model::{Offset, PositionRules, RulesHistory};
 use crate::role::{redis_options, routing_rules};
 use crate::store;
 use crate::store::embedded::{FolderDescription, FolderUse};
-use crate::store::query::PendingReport;
+use crate::store::query::{PendingReport, Query};
 use crate::store::redis::Redis;
 use anyhow::Result;
 use futures_util::future::join;
@@ -85,16 +85,14 @@ impl Document {
         let is_failure =
             |item: &Item| item.finding.verdict == Verdict::Fail && !is_planned(&item.finding);
         let mut steps = self.plan.iter().flat_map(|plan| &plan.steps);
-        if self.items.iter().any(is_failure) || steps.any(|step| step.error.is_some()) {
-            Outcome::Failing
-        } else {
-            Outcome::Done
-        }
+        let has_failed =
+            self.items.iter().any(is_failure) || steps.any(|step| step.error.is_some());
+        Outcome::failing_if(has_failed)
     }
 }
 
 /// Checks everything that the configuration names and prints the result.
-pub(crate) fn check(config: &Config, check: &CheckArgs) -> Result<Outcome> {
+pub fn check(config: &Config, check: &CheckArgs) -> Result<Outcome> {
     let (clusters, store) = run(async {
         let clusters = cluster::inspect_all(config, check);
         Ok(join(clusters, check_store(config)).await)
@@ -110,11 +108,7 @@ pub(crate) fn check(config: &Config, check: &CheckArgs) -> Result<Outcome> {
     areas.extend(store);
     let plan = check.fix.then(|| Plan::new(config, steps));
     let document = Document::new(&config.deployment, areas, plan);
-    print(&if check.json {
-        json(&document)?
-    } else {
-        text::document(&document, &Page::of_stdout())
-    })?;
+    print_document(&document, check.json, text::document)?;
     Ok(document.outcome())
 }
 
@@ -176,7 +170,8 @@ async fn check_store(config: &Config) -> Vec<(String, Vec<Finding>)> {
 }
 
 async fn report(config: &Config) -> Result<PendingReport> {
-    let report = async { QueryClient::open(config).await?.report(None).await };
+    let query = Query::Pending { route: None };
+    let report = async { QueryClient::open(config).await?.ask(&query).await };
     let report = tokio::time::timeout(CHECK_TIMEOUT, report).await;
     report.unwrap_or_else(|_| anyhow::bail!(no_answer()))
 }

@@ -11,7 +11,6 @@ pub(super) struct Arrival {
     pub(super) text: String,
     /// The due time in the record's header.
     pub(super) due: Option<Timestamp>,
-    /// It is a dead letter.
     pub(super) is_dead: bool,
 }
 

@@ -30,7 +30,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 const HEADER: &str = "demo";
 
 /// Runs the demo. Fails unless every message arrived exactly once and not early.
-pub(crate) fn demo(demo: &DemoArgs) -> Result<()> {
+pub fn demo(demo: &DemoArgs) -> Result<()> {
     let random = StdRng::try_from_rng(&mut SysRng);
     let mut random = random.context("cannot read random bytes from the operating system")?;
     let run = format!("{:08x}", random.random::<u32>());

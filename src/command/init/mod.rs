@@ -30,7 +30,7 @@ struct Answers {
 }
 
 /// Writes the file that `--config` names.
-pub(crate) fn init(init: &InitArgs) -> Result<()> {
+pub fn init(init: &InitArgs) -> Result<()> {
     let is_terminal = std::io::stdin().is_terminal();
     let answers = answer(init, is_terminal.then_some(&mut ask_at_terminal))?;
     let text = file::text(&answers);

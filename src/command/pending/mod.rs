@@ -3,57 +3,37 @@
 mod query_client;
 mod text;
 
-use super::page::{Page, print};
+use super::page::print_document;
 use super::{Outcome, Refused, run};
 use crate::cli::PendingArgs;
 use crate::config::Config;
+use crate::store::query::{IdSearch, PendingReport, Query};
 use anyhow::Result;
 pub(super) use query_client::QueryClient;
 pub(super) use text::shards_of_removed_topics;
 
 /// Prints a report of the waiting messages, or the place of one message.
-pub(crate) fn pending(config: &Config, pending: &PendingArgs) -> Result<Outcome> {
+pub fn pending(config: &Config, pending: &PendingArgs) -> Result<Outcome> {
     run(async {
         let client = QueryClient::open(config).await?;
-        let (page, route) = (Page::of_stdout(), pending.route.as_deref());
-        let (text, outcome) = if let Some(id) = &pending.id {
-            let search = client.find(id, route).await?;
-            let is_found = !search.found.is_empty();
-            let text = match pending.json {
-                true => json(&search)?,
-                false => text::search(&search, &page),
-            };
-            (
-                text,
-                if is_found {
-                    Outcome::Done
-                } else {
-                    Outcome::Nothing
-                },
-            )
-        } else {
-            let report = client.report(route).await?;
-            if report.routes.is_empty() {
-                let route = route.unwrap_or_default();
-                return Err(unknown_route(
-                    config,
-                    route,
-                    "nothing waits under that name",
-                ));
-            }
-            let text = match pending.json {
-                true => json(&report)?,
-                false => text::report(&report, &page),
-            };
-            (text, Outcome::Done)
-        };
-        print(&text)?;
-        Ok(outcome)
+        let route = pending.route.clone();
+        if let Some(id) = pending.id.clone() {
+            let search: IdSearch = client.ask(&Query::Message { id, route }).await?;
+            print_document(&search, pending.json, text::search)?;
+            return Ok(match search.found.is_empty() {
+                true => Outcome::Nothing,
+                false => Outcome::Done,
+            });
+        }
+        let report: PendingReport = client.ask(&Query::Pending { route }).await?;
+        if report.routes.is_empty() {
+            let route = pending.route.as_deref().unwrap_or_default();
+            let stored = "nothing waits under that name";
+            return Err(unknown_route(config, route, stored));
+        }
+        print_document(&report, pending.json, text::report)?;
+        Ok(Outcome::Done)
     })
-}
-
-pub(super) fn json(document: &impl serde::Serialize) -> Result<String> {
-    Ok(serde_json::to_string_pretty(document)? + "\n")
 }
 
 /// Neither the configuration nor the store has the route.

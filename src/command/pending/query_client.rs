@@ -6,10 +6,7 @@ use crate::limit::{ADMIN_QUERY_TIMEOUT, ADMIN_RESPONSE_BYTES_MAX};
 use crate::model::{Cursor, ShardId};
 use crate::role::{StoreFactory, query_context};
 use crate::store::embedded::{FolderDescription, FolderUse};
-use crate::store::query::{
-    IdSearch, LedgerReport, PendingReport, QueryContext, StoreQuery, find_id, ledger_report,
-    pending_report,
-};
+use crate::store::query::{Query, QueryContext, StoreQuery};
 use crate::store::{self, StoredShard};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use async_trait::async_trait;
@@ -58,37 +55,14 @@ impl QueryClient {
         Ok(Self::Store(query.context("store.redis")?, context))
     }
 
-    pub(in crate::command) async fn report(&self, route: Option<&str>) -> Result<PendingReport> {
+    /// `T` is the report of the query.
+    pub(in crate::command) async fn ask<T: DeserializeOwned>(&self, query: &Query) -> Result<T> {
         match self {
-            Self::Store(query, context) => {
-                Ok(pending_report(&**query, context, route, WallClock.now()).await?)
+            Self::Store(store, context) => {
+                let answer = query.answer(&**store, context, WallClock.now()).await?;
+                Ok(serde_json::from_str(&answer)?)
             }
-            Self::Service(admin, context) => {
-                ask(admin, context, "/pending", &[("route", route)]).await
-            }
-        }
-    }
-
-    pub(in crate::command) async fn ledgers(&self, route: Option<&str>) -> Result<LedgerReport> {
-        match self {
-            Self::Store(query, context) => {
-                Ok(ledger_report(&**query, context, route, WallClock.now()).await?)
-            }
-            Self::Service(admin, context) => {
-                ask(admin, context, "/ledger", &[("route", route)]).await
-            }
-        }
-    }
-
-    pub(in crate::command) async fn find(&self, id: &str, route: Option<&str>) -> Result<IdSearch> {
-        match self {
-            Self::Store(query, context) => {
-                Ok(find_id(&**query, context, (id, route), WallClock.now()).await?)
-            }
-            Self::Service(admin, context) => {
-                let query = [("id", Some(id)), ("route", route)];
-                ask(admin, context, "/pending", &query).await
-            }
+            Self::Service(admin, context) => ask_service(admin, context, query).await,
         }
     }
 }
@@ -104,17 +78,16 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
 }
 
 /// Queries the service that uses the folder.
-async fn ask<T: DeserializeOwned>(
+async fn ask_service<T: DeserializeOwned>(
     admin: &Admin,
     context: &QueryContext,
-    path: &str,
-    query: &[(&str, Option<&str>)],
+    query: &Query,
 ) -> Result<T> {
     let (store, address) = (&context.store, reachable(admin.listen));
     let other_version =
         "cannot read the answer: use the version of `postdate` that the service runs";
     let answer = async {
-        let body = get(admin, address, path, query).await?;
+        let body = get(admin, address, query).await?;
         serde_json::from_slice::<serde_json::Value>(&body).context(other_version)
     };
     let answer = answer.await.with_context(|| {
@@ -134,22 +107,19 @@ async fn ask<T: DeserializeOwned>(
 }
 
 /// Sends one request and returns the body of a 200 answer.
-async fn get(
-    admin: &Admin,
-    address: SocketAddr,
-    path: &str,
-    query: &[(&str, Option<&str>)],
-) -> Result<Vec<u8>> {
+async fn get(admin: &Admin, address: SocketAddr, query: &Query) -> Result<Vec<u8>> {
+    let (path, id, route) = match query {
+        Query::Pending { route } => ("/pending", None, route),
+        Query::Message { id, route } => ("/pending", Some(id), route),
+        Query::Ledger { route } => ("/ledger", None, route),
+    };
     ensure!(
         admin.certificate.is_none(),
         "it speaks TLS (admin.certificate), and this command does not: use curl with https://{address}{path}"
     );
     let mut line = Serializer::new(String::new());
-    line.extend_pairs(
-        query
-            .iter()
-            .filter_map(|(name, value)| Some((name, (*value)?))),
-    );
+    line.extend_pairs(id.map(|id| ("id", id)));
+    line.extend_pairs(route.as_ref().map(|route| ("route", route)));
     let mut request = Request::get(format!("http://{address}{path}?{}", line.finish()));
     if let Some(token) = admin.token.as_ref().map(Secret::expose) {
         request = request.header(AUTHORIZATION, format!("Bearer {token}"));

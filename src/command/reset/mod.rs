@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use steps::{Groups, apply, ensure_stopped, start_offsets};
 
 /// Moves the position of a topic, so that the service reads it from there.
-pub(crate) fn reset(config: &Config, reset: &ResetArgs) -> Result<()> {
+pub fn reset(config: &Config, reset: &ResetArgs) -> Result<()> {
     run(async {
         let store = StoreFactory::open(config, WallClock)?
             .connect(STORE_RESPONSE_TIMEOUT)

@@ -9,7 +9,6 @@ use std::io::Read as _;
 /// Bytes of a secret's file; a bundle of certificates has a quarter of it.
 const SECRET_FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Prints as `[secret]`.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Written")]
 pub(crate) struct Secret(Box<str>);

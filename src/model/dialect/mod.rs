@@ -52,7 +52,6 @@ enum Meaning {
     RequiredDue(DueFormat),
     /// As [`Meaning::RequiredDue`]. Only `@at`, which is delivered once, is supported.
     NatsSchedule,
-    /// As `postdate-to`.
     Target,
     /// The key at the target, of any bytes.
     Key,
@@ -96,7 +95,6 @@ impl Dialect {
         Self::ALL.into_iter().find(|dialect| dialect.code() == code)
     }
 
-    /// Returns `true` for a header of the dialect.
     pub(crate) fn has_header(self, name: &[u8]) -> bool {
         self.header_index(name).is_some()
     }
@@ -189,18 +187,13 @@ impl Dialect {
         headers: Headers<'a>,
     ) -> Option<&'a [u8]> {
         let find = |meant: fn(&Meaning) -> bool| {
-            let (name, _) = self
-                .system()
-                .headers
-                .iter()
-                .find(|(_, meaning)| meant(meaning))?;
-            headers
-                .iter()
-                .find(|(header, _)| *header == name.as_bytes())
+            let mut known = self.system().headers.iter();
+            let (name, _) = known.find(|(_, meaning)| meant(meaning))?;
+            headers.get(name)
         };
         let is_envelope = || find(|meaning| matches!(meaning, Meaning::EnvelopeType)).is_some();
         match find(|meaning| matches!(meaning, Meaning::Key)) {
-            Some((_, key)) => key,
+            Some(key) => key,
             None => key.filter(|_| !is_envelope()),
         }
     }
@@ -253,7 +246,6 @@ impl FromIterator<Dialect> for Dialects {
     }
 }
 
-/// The request of a record in a dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DialectRequest<'a> {
     Schedule(ScheduleRequest<'a>),

@@ -33,6 +33,18 @@ impl<'a> Headers<'a> {
         Iter(self.0)
     }
 
+    /// The value of the first header with this name.
+    pub(crate) fn get(self, name: &str) -> Option<Option<&'a [u8]>> {
+        let mut headers = self.iter();
+        let (_, value) = headers.find(|(found, _)| *found == name.as_bytes())?;
+        Some(value)
+    }
+
+    /// The same, if it is text.
+    pub(crate) fn text(self, name: &str) -> Option<&'a str> {
+        str::from_utf8(self.get(name)??).ok()
+    }
+
     /// Returns `false` if a header is malformed.
     pub(crate) fn is_complete(self) -> bool {
         let mut headers = self.iter();
@@ -72,7 +84,6 @@ fn split_varint(bytes: &[u8]) -> Option<(usize, &[u8])> {
     Some((usize::try_from(value).ok()?, &bytes[length..]))
 }
 
-/// Appends one header to a block.
 pub(crate) fn push_header(block: &mut Vec<u8>, name: &[u8], value: Option<&[u8]>) {
     push_varint(block, name.len() as u64);
     block.extend_from_slice(name);

@@ -28,7 +28,26 @@ impl OutcomeCounts {
     }
 
     pub(crate) fn total(&self) -> u64 {
-        self.delivered + self.cancelled + self.dead_lettered + self.retried
+        self.to_array().iter().sum()
+    }
+
+    /// In the order of the fields.
+    pub(crate) fn to_array(self) -> [u64; 4] {
+        [
+            self.delivered,
+            self.cancelled,
+            self.dead_lettered,
+            self.retried,
+        ]
+    }
+
+    pub(crate) fn from_array([delivered, cancelled, dead_lettered, retried]: [u64; 4]) -> Self {
+        Self {
+            delivered,
+            cancelled,
+            dead_lettered,
+            retried,
+        }
     }
 }
 
@@ -51,17 +70,11 @@ impl DeliveredMarker {
         let keys = ["done", "id", "since", "tally"];
         let [done, id, since, tally] = field_values(text.strip_prefix("v1 ")?, keys)?;
         let counts: Result<Vec<u64>, _> = tally.split(',').map(str::parse).collect();
-        let [delivered, cancelled, dead_lettered, retried] = counts.ok()?.try_into().ok()?;
         Some(Self {
             delivered: Progress::from_hex(done)?,
             identity: SourceIdentity(id.into()),
             ledger_pair: Progress::from_hex(since)?,
-            uncounted: OutcomeCounts {
-                delivered,
-                cancelled,
-                dead_lettered,
-                retried,
-            },
+            uncounted: OutcomeCounts::from_array(counts.ok()?.try_into().ok()?),
         })
     }
 }
@@ -69,14 +82,9 @@ impl DeliveredMarker {
 impl fmt::Display for DeliveredMarker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (done, since) = (self.delivered.to_hex(), self.ledger_pair.to_hex());
-        let OutcomeCounts {
-            delivered,
-            cancelled,
-            dead_lettered,
-            retried,
-        } = self.uncounted;
+        let tally = self.uncounted.to_array().map(|count| count.to_string());
         write!(f, "v1 done={done} id={} since={since} ", self.identity)?;
-        write!(f, "tally={delivered},{cancelled},{dead_lettered},{retried}")
+        write!(f, "tally={}", tally.join(","))
     }
 }
 

@@ -74,7 +74,6 @@ pub(crate) struct TargetRules {
     unchecked: bool,
 }
 
-/// How targets are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Naming {
     /// A Kafka topic. In an allow-list `*` matches any characters.
@@ -201,7 +200,7 @@ impl TargetRules {
     fn check(&self, target: &str) -> Result<(), Rejection> {
         let (is_valid, rule) = match self.naming {
             Naming::Topic => (
-                is_topic(target),
+                is_topic_name(target) && !target.starts_with("__"),
                 "is not a topic: 1-249 of A-Z a-z 0-9 . _ -, neither . nor .., and not reserved (__*)",
             ),
             Naming::Subject => (
@@ -256,21 +255,20 @@ impl TargetRules {
 /// `None` if the message has no source subject that the source's filter matches.
 fn fill(template: &str, topic: &str, headers: Headers<'_>) -> Option<String> {
     let (_, filter) = subject::split_source_topic(topic)?;
-    let mut headers = headers.iter();
-    let (_, subject) = headers.find(|(name, _)| *name == SUBJECT.as_bytes())?;
-    subject::fill_template(template, filter, str::from_utf8(subject?).ok()?)
+    subject::fill_template(template, filter, headers.text(SUBJECT)?)
 }
 
-/// Checks the name of a Kafka topic: 1-249 of `[a-zA-Z0-9._-]`, neither `.` nor `..`. Names that
-/// start with `__` are reserved by Kafka and its tools.
-fn is_topic(name: &str) -> bool {
+/// Checks the name of a Kafka topic: 1-249 of `[a-zA-Z0-9._-]`, neither `.` nor `..`.
+///
+/// Another name must not reach librdkafka. It ends a name at a zero byte, treats a leading `^` as a
+/// pattern, and asks the brokers for any other invalid name with every refresh.
+pub(crate) fn is_topic_name(name: &str) -> bool {
     let is_valid_byte =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     (1..=TOPIC_BYTES_MAX).contains(&name.len())
         && name.bytes().all(is_valid_byte)
         && name != "."
         && name != ".."
-        && !name.starts_with("__")
 }
 
 /// Matches each piece between two stars at its first position, which leaves the longest rest. So
@@ -309,6 +307,27 @@ mod tests {
             allowed.iter().copied(),
             ["orders.delayed"],
         )
+    }
+
+    #[test]
+    fn invalid_topic_names_are_recognised() {
+        for name in ["a", "A-z_0.9", "...", "__x", &"x".repeat(249)] {
+            assert!(is_topic_name(name), "{name}");
+        }
+        for name in [
+            "",
+            ".",
+            "..",
+            "^a",
+            "a b",
+            "a\0b",
+            "a/b",
+            "ümlaut",
+            "a*",
+            &"x".repeat(250),
+        ] {
+            assert!(!is_topic_name(name), "{name:?}");
+        }
     }
 
     #[test]
@@ -488,7 +507,7 @@ mod tests {
         fn an_accepted_target_is_a_topic_and_never_a_source(named: Option<String>, all: bool) {
             let rules = rules(Some("orders"), if all { &["*"] } else { &["orders.*"] });
             if let Ok(target) = rules.resolve(named.as_deref(), TOPIC, HEADERS) {
-                prop_assert!(is_topic(&target) && !rules.sources.contains(&*target));
+                prop_assert!(is_topic_name(&target) && !rules.sources.contains(&*target));
             }
         }
     }

@@ -16,7 +16,6 @@ use std::sync::Arc;
 pub(super) struct Shards {
     deployment: Arc<str>,
     shards: BTreeMap<ShardId, Entry>,
-    /// Number of the next new shard.
     next: ShardNumber,
     /// Not on disk: every live worker sends its next heartbeat soon.
     pub(super) workers: LiveWorkers,
@@ -90,7 +89,6 @@ impl Shards {
         sizes.fold((0, 0), |sum, size| (sum.0 + size.runs, sum.1 + size.bytes))
     }
 
-    /// All shards, readable or not.
     pub(super) fn names(&self) -> Vec<ShardId> {
         self.shards.keys().cloned().collect()
     }

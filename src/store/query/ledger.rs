@@ -20,7 +20,6 @@ pub(crate) struct LedgerReport {
     pub(crate) shards: Vec<ShardLedger>,
 }
 
-/// The ledger of one shard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ShardLedger {
     pub(crate) route: String,

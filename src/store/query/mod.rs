@@ -6,14 +6,49 @@ mod ledger;
 mod pending;
 
 use super::{Error, Restore, Restored, StoredShard};
-use crate::model::{Cursor, ShardId};
+use crate::model::{Cursor, ShardId, Timestamp};
 use crate::run::RunName;
 use async_trait::async_trait;
 use bytes::Bytes;
-pub(crate) use ledger::{LedgerReport, ShardLedger, ledger_report};
-pub(crate) use pending::{
-    Amount, IdSearch, PendingReport, PendingShard, QueryContext, find_id, pending_report,
-};
+pub(crate) use ledger::{LedgerReport, ShardLedger};
+pub(crate) use pending::{Amount, IdSearch, PendingReport, PendingShard, QueryContext};
+
+/// A question that a command or the admin server answers. `route: None` means all routes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Query {
+    /// Counts of waiting messages: [`PendingReport`].
+    Pending { route: Option<String> },
+    /// The waiting message of an id: [`IdSearch`].
+    Message { id: String, route: Option<String> },
+    /// Counts of accepted and finished messages: [`LedgerReport`].
+    Ledger { route: Option<String> },
+}
+
+impl Query {
+    /// Answers with the JSON document of the report.
+    pub(crate) async fn answer(
+        &self,
+        store: &dyn StoreQuery,
+        context: &QueryContext,
+        now: Timestamp,
+    ) -> Result<String, Error> {
+        let document = match self {
+            Self::Pending { route } => {
+                let report = pending::pending_report(store, context, route.as_deref(), now);
+                serde_json::to_string(&report.await?)
+            }
+            Self::Message { id, route } => {
+                let wanted = (id.as_str(), route.as_deref());
+                serde_json::to_string(&pending::find_id(store, context, wanted, now).await?)
+            }
+            Self::Ledger { route } => {
+                let report = ledger::ledger_report(store, context, route.as_deref(), now);
+                serde_json::to_string(&report.await?)
+            }
+        };
+        Ok(document.expect("reports contain only numbers, texts and lists"))
+    }
+}
 #[cfg(test)]
 pub(crate) use pending::{FoundMessage, PendingHour, PendingRoute};
 

@@ -49,7 +49,6 @@ pub(crate) struct Amount {
     pub(crate) quarantined: u64,
 }
 
-/// All shards of one route.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PendingRoute {
     pub(crate) route: String,
@@ -193,7 +192,6 @@ pub(crate) async fn find_id(
     })
 }
 
-/// The shards of one route, or of all routes.
 pub(super) async fn shards_of_route(
     query: &dyn StoreQuery,
     route: Option<&str>,

@@ -1,6 +1,6 @@
 //! The values in Redis as Rust types, and back. The formats are listed in `key`.
 
-use crate::model::{Offset, OutcomeCounts, Slice, Timestamp, Watermark};
+use crate::model::{Offset, Slice, Timestamp, Watermark};
 use crate::run::RunName;
 use crate::store::{AppendEpoch, Ledger, Lineage, RunEntry, StoredShard};
 
@@ -108,29 +108,7 @@ pub(super) fn parse_ledger(text: &str, shard: &StoredShard) -> Ledger {
     let parse = || {
         let numbers = text.strip_suffix(&positions)?.split_ascii_whitespace();
         let numbers: Vec<u64> = numbers.map(str::parse).collect::<Result<_, _>>().ok()?;
-        let [
-            accepted,
-            delivered,
-            cancelled,
-            dead_lettered,
-            retried,
-            removed,
-            uncertain,
-        ] = numbers[..]
-        else {
-            return None;
-        };
-        Some(Ledger {
-            accepted,
-            outcomes: OutcomeCounts {
-                delivered,
-                cancelled,
-                dead_lettered,
-                retried,
-            },
-            removed,
-            is_uncertain: uncertain > 0,
-        })
+        Some(Ledger::from_numbers(numbers.try_into().ok()?))
     };
     parse().unwrap_or_else(|| Ledger::starting_with(shard.pending() + shard.quarantined))
 }

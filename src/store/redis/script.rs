@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// One script of `lua/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Script {
     OpenShard,
@@ -109,7 +108,6 @@ pub(super) struct SliceKey {
     pub(super) expected_type: &'static str,
 }
 
-/// One call of a script.
 pub(super) struct Call {
     pub(super) script: Script,
     pub(super) command: Cmd,

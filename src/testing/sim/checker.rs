@@ -4,7 +4,8 @@
 //! checks for duplicates if no fault was injected, and always
 //! with exactly-once delivery. It reads like a consumer with `read_committed`.
 
-use crate::store::{Balance, OutcomeCounts};
+use crate::model::OutcomeCounts;
+use crate::store::Balance;
 use crate::testing::sim::workload::{Sent, SentKind};
 use crate::testing::sim::world::{ABORTED, Arrival, SimDelivery, World};
 use std::collections::{BTreeMap, BTreeSet};

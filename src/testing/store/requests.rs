@@ -1,12 +1,11 @@
 //! Requests for adapter tests that go beyond the contract: one partition of a topic with few
 //! messages.
 
+use crate::model::OutcomeCounts;
 use crate::model::{
     Cursor, Lease, LeaseToken, Partition, Progress, ShardId, SourceIdentity, Timestamp, Watermark,
 };
-use crate::store::{
-    Acquire, Advance, Append, AppendEpoch, IdChange, IdChangeKind, List, NewShard, OutcomeCounts,
-};
+use crate::store::{Acquire, Advance, Append, AppendEpoch, IdChange, IdChangeKind, List, NewShard};
 use crate::testing::store::contract::run_of;
 use std::time::Duration;
 

@@ -56,7 +56,6 @@ pub(crate) struct Job {
     pub(crate) is_urgent: bool,
 }
 
-/// The effect of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JobKind {
     /// Merges the runs of one slice into fewer.

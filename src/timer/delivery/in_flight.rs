@@ -29,14 +29,14 @@ pub(crate) struct ClaimedBatch {
 }
 
 impl ClaimedBatch {
-    /// Sorts the messages by position, late ones included, so that they go out in order (G4).
+    /// Sorts the messages by place, late ones included, so that they go out in order (G4).
     pub(crate) fn new(
         mut messages: Vec<(Rc<ResidentRun>, u32)>,
         mut cancelled: Vec<Cursor>,
     ) -> Self {
-        let position = |(run, at): &(Rc<ResidentRun>, u32)| run.run.place(*at as usize);
-        if !messages.is_sorted_by_key(position) {
-            messages.sort_by_key(position);
+        let place = |(run, at): &(Rc<ResidentRun>, u32)| run.run.place(*at as usize);
+        if !messages.is_sorted_by_key(place) {
+            messages.sort_by_key(place);
         }
         cancelled.sort_unstable();
         Self {
@@ -54,8 +54,8 @@ impl ClaimedBatch {
         self.next_unsent
     }
 
-    pub(crate) fn next_position(&self) -> Option<Cursor> {
-        (self.next_unsent < self.messages.len()).then(|| self.position(self.next_unsent))
+    pub(crate) fn next_place(&self) -> Option<Cursor> {
+        (self.next_unsent < self.messages.len()).then(|| self.place(self.next_unsent))
     }
 
     /// Moves past the next message: it was sent, is cancelled, or is resent separately.
@@ -72,7 +72,7 @@ impl ClaimedBatch {
         (&run.run, *at as usize)
     }
 
-    pub(crate) fn position(&self, index: usize) -> Cursor {
+    pub(crate) fn place(&self, index: usize) -> Cursor {
         let (run, at) = self.stored(index);
         run.place(at)
     }
@@ -83,8 +83,8 @@ impl ClaimedBatch {
         run.message(at)
     }
 
-    pub(crate) fn is_cancelled(&self, position: Cursor) -> bool {
-        !self.cancelled.is_empty() && self.cancelled.binary_search(&position).is_ok()
+    pub(crate) fn is_cancelled(&self, place: Cursor) -> bool {
+        !self.cancelled.is_empty() && self.cancelled.binary_search(&place).is_ok()
     }
 
     /// The due time from which lateness is measured. `None` if the message was stored after it:
@@ -95,7 +95,7 @@ impl ClaimedBatch {
             return None;
         }
         if self.is_first_delivery(index) {
-            Some(self.position(index).due)
+            Some(self.place(index).due)
         } else {
             original_due(&self.message(index)?)
         }
@@ -144,7 +144,7 @@ impl ClaimedBatch {
         for index in indexes {
             let destination = self.reroutes.get(&index).map(|reroute| reroute.destination);
             let count = match destination {
-                _ if self.is_cancelled(self.position(index)) => &mut outcomes.cancelled,
+                _ if self.is_cancelled(self.place(index)) => &mut outcomes.cancelled,
                 None | Some(Destination::Target) => &mut outcomes.delivered,
                 Some(Destination::RetryViaSource { .. }) => &mut outcomes.retried,
                 Some(_) => &mut outcomes.dead_lettered,
@@ -164,26 +164,26 @@ impl ClaimedBatch {
             .iter()
             .filter(|(run, at)| run.run.has_id(*at as usize));
         let read = with_id.filter_map(|(run, at)| run.run.message(*at as usize));
-        read.filter_map(|message| message.body.id.map(|id| (id.into(), message.position)))
+        read.filter_map(|message| message.body.id.map(|id| (id.into(), message.place)))
     }
 }
 
-/// The batch to send from next: the one whose next message has the least position. Also returns the
-/// least next position among the other batches, up to which this batch may be sent (G4).
+/// The batch to send from next: the one whose next message has the least place. Also returns the
+/// least next place among the other batches, up to which this batch may be sent (G4).
 pub(crate) fn next_batch<'a>(
     batches: impl Iterator<Item = (u32, &'a ClaimedBatch)>,
 ) -> Option<(u32, Option<Cursor>)> {
     let mut first: Option<(Cursor, u32)> = None;
     let mut second: Option<Cursor> = None;
     for (number, batch) in batches {
-        let Some(position) = batch.next_position() else {
+        let Some(place) = batch.next_place() else {
             continue;
         };
-        if first.is_none_or(|(least, _)| position < least) {
+        if first.is_none_or(|(least, _)| place < least) {
             second = first.map(|(least, _)| least);
-            first = Some((position, number));
-        } else if second.is_none_or(|least| position < least) {
-            second = Some(position);
+            first = Some((place, number));
+        } else if second.is_none_or(|least| place < least) {
+            second = Some(place);
         }
     }
     first.map(|(_, number)| (number, second))

@@ -97,7 +97,7 @@ impl Delivery {
         let batches = commit_point.map_or(usize::MAX, |point| point.batches);
         let ends = [
             commit_point.map(|point| point.until),
-            state.claim.pending_position(),
+            state.claim.pending_place(),
         ];
         let until = ends.into_iter().flatten().min();
         sender.send_batches(&mut state.in_flight, state.txn.as_mut(), batches, until);
@@ -106,8 +106,8 @@ impl Delivery {
         }
         let sent = room - sender.room;
         let context = sender.context;
-        let next = state.next_unsent_position();
-        let has_more_due = next.is_some_and(|position| position.due <= wall);
+        let next = state.next_unsent_place();
+        let has_more_due = next.is_some_and(|place| place.due <= wall);
         state.lane.on_sent(sent, quota, has_more_due);
         state.finish_batches(|batch, outcomes| context.trace_delivery(batch, outcomes, wall));
     }
@@ -167,7 +167,7 @@ impl Delivery {
         let mut sender = self.sender(state, Via::Lane(state.lane.lane()), 1, wall);
         let claimed = state.in_flight.get_mut(batch)?;
         let index = usize::from(index);
-        if claimed.position(index).due > wall && !fault!(NoDueCheckAtResend) {
+        if claimed.place(index).due > wall && !fault!(NoDueCheckAtResend) {
             // The clock has stepped back since the first attempt (G1).
             return Some(RESEND_DELAY_MIN);
         }

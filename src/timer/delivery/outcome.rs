@@ -16,7 +16,6 @@ use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A shard and its route.
 pub(crate) struct ShardContext {
     pub(crate) shard: ShardId,
     origins: OriginFormat,
@@ -67,13 +66,13 @@ impl ShardContext {
     pub(super) fn append_origin(&self, message: &Message<'_>, text: &mut String) {
         match message.body.disposition {
             Disposition::Retry(retry) => text.push_str(retry.origin),
-            _ => self.origins.append_origin(message.position.offset, text),
+            _ => self.origins.append_origin(message.place.offset, text),
         }
     }
 
     pub(crate) fn on_delivered(&self, batch: &ClaimedBatch, index: usize, now: Timestamp) {
         let RouteOptions { metric, alerts, .. } = &*self.route;
-        alerts.on_delivered(&self.shard, batch.position(index).offset);
+        alerts.on_delivered(&self.shard, batch.place(index).offset);
         let Some(reroute) = batch.reroutes.get(&index) else {
             metric.delivered.increment(1);
             if let Some(due) = batch.due_for_lateness(index) {
@@ -145,7 +144,7 @@ impl ShardContext {
                 Destination::RetryViaSource { .. } => "its source topic (for a retry)".to_owned(),
                 _ => format!("its dead-letter topic {}", route.dead_letter),
             };
-            let offset = message.position.offset;
+            let offset = message.place.offset;
             route.alerts.on_blocked(&self.shard, offset, name, failure);
             if let Some(reroute) = batch.reroutes.get_mut(&index) {
                 reroute.failures += 1;
@@ -178,7 +177,7 @@ impl ShardContext {
                 };
                 alerts.on_target_failed(&target, failure, retry_in);
             }
-            _ => alerts.on_rerouted(&self.shard, message.position.offset, reroute),
+            _ => alerts.on_rerouted(&self.shard, message.place.offset, reroute),
         }
     }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 pub(crate) struct Producers {
     targets: BTreeMap<String, ClusterProducers>,
-    transactors: BTreeMap<String, Box<dyn TransactionalProducers>>,
+    transactional: BTreeMap<String, Box<dyn TransactionalProducers>>,
     /// Number of transactional producers opened so far.
     pub(crate) opened: u64,
 }
@@ -34,15 +34,15 @@ pub(crate) struct DeliveryEvents {
 }
 
 impl Producers {
-    /// `targets` must have all clusters that routes name, `transactors` those of all exactly-once
+    /// `targets` must have all clusters that routes name, `transactional` those of all exactly-once
     /// routes.
     pub(crate) fn new(
         targets: BTreeMap<String, ClusterProducers>,
-        transactors: BTreeMap<String, Box<dyn TransactionalProducers>>,
+        transactional: BTreeMap<String, Box<dyn TransactionalProducers>>,
     ) -> Self {
         Self {
             targets,
-            transactors,
+            transactional,
             opened: 0,
         }
     }
@@ -58,7 +58,7 @@ impl Producers {
         let lane = match via {
             Via::Lane(lane) => lane,
             Via::Transaction(number) => {
-                return self.transactors(route).send(number, record, ticket);
+                return self.transactional(route).send(number, record, ticket);
             }
         };
         let cluster = match destination {
@@ -75,8 +75,11 @@ impl Producers {
 
     /// The transactional producers of the route's cluster. An exactly-once route has only one
     /// cluster.
-    pub(crate) fn transactors(&mut self, route: &RouteOptions) -> &mut dyn TransactionalProducers {
-        self.transactors
+    pub(crate) fn transactional(
+        &mut self,
+        route: &RouteOptions,
+    ) -> &mut dyn TransactionalProducers {
+        self.transactional
             .get_mut(&route.source_cluster)
             .expect("the wiring makes transactional producers for each exactly-once route")
             .as_mut()
@@ -95,16 +98,14 @@ impl Producers {
             });
             events.boxed_local()
         });
-        let transactors = self.transactors.values_mut().map(|transactors| {
-            let events = transactors
-                .next_events()
-                .map(|transactions| DeliveryEvents {
-                    transactions,
-                    ..DeliveryEvents::default()
-                });
+        let transactional = self.transactional.values_mut().map(|producers| {
+            let events = producers.next_events().map(|transactions| DeliveryEvents {
+                transactions,
+                ..DeliveryEvents::default()
+            });
             events.boxed_local()
         });
-        let all: Vec<_> = targets.chain(transactors).collect();
+        let all: Vec<_> = targets.chain(transactional).collect();
         if all.is_empty() {
             return pending().await;
         }
@@ -119,10 +120,10 @@ impl Producers {
     /// Closes all producers concurrently, because one whose broker is down takes longer.
     pub(crate) async fn close(&mut self) {
         let targets = self.targets.values_mut().flatten();
-        let transactors = self.transactors.values_mut();
+        let transactional = self.transactional.values_mut();
         join(
             join_all(targets.map(|target| target.close())),
-            join_all(transactors.map(|transactors| transactors.close())),
+            join_all(transactional.map(|producers| producers.close())),
         )
         .await;
     }

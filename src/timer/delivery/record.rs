@@ -62,7 +62,7 @@ impl Reroute {
 /// if the message never had one.
 pub(crate) fn original_due(message: &Message<'_>) -> Option<Timestamp> {
     match message.body.disposition {
-        Disposition::Deliver => Some(message.position.due),
+        Disposition::Deliver => Some(message.place.due),
         Disposition::Relay { timestamp } => Some(timestamp),
         Disposition::Retry(retry) => Some(retry.due),
         Disposition::DeadLetter { .. } => None,
@@ -173,7 +173,7 @@ impl RecordBuilder {
                     retry: RetryState {
                         attempt,
                         origin: &self.origin,
-                        due: due.unwrap_or(message.position.due),
+                        due: due.unwrap_or(message.place.due),
                         error: reroute.reason,
                     },
                     target: message.body.target,
@@ -269,7 +269,7 @@ mod tests {
         disposition: Disposition<'a>,
     ) -> Message<'a> {
         Message {
-            position: Cursor::new(Timestamp::from_millis(7), Offset(1)),
+            place: Cursor::new(Timestamp::from_millis(7), Offset(1)),
             body: Body {
                 key: Some(b"key"),
                 payload: Some(b"payload"),

@@ -43,7 +43,7 @@ pub(super) enum SendOutcome {
 }
 
 impl ShardSender<'_> {
-    /// Sends due messages of the first `batches` batches in order of their positions (G4), up to
+    /// Sends due messages of the first `batches` batches in order of their places (G4), up to
     /// `until`, or to the first that must wait.
     pub(super) fn send_batches(
         &mut self,
@@ -77,8 +77,8 @@ impl ShardSender<'_> {
         mut txn: Option<&mut TxnState>,
     ) -> (usize, bool) {
         let mut completed = 0;
-        while let Some(position) = batch.next_position()
-            && until.is_none_or(|until| position <= until)
+        while let Some(place) = batch.next_place()
+            && until.is_none_or(|until| place <= until)
         {
             let outcome = if self.room == 0 {
                 SendOutcome::MustWait
@@ -96,9 +96,9 @@ impl ShardSender<'_> {
                     let ticket = Ticket::new(self.slot, number, batch.next_unsent()).pack();
                     self.resends.push(Reverse((Instant::now() + wait, ticket)));
                 }
-                (SendOutcome::Accepted, Some(txn)) => txn.on_sent(position, true, self.now),
+                (SendOutcome::Accepted, Some(txn)) => txn.on_sent(place, true, self.now),
                 // Completed when the transaction is committed.
-                (SendOutcome::Cancelled, Some(txn)) => txn.on_sent(position, false, self.now),
+                (SendOutcome::Cancelled, Some(txn)) => txn.on_sent(place, false, self.now),
                 // A rerouted message goes to its new destination in the same transaction.
                 (SendOutcome::RetryAfter(Duration::ZERO), Some(_)) => continue,
                 (SendOutcome::RetryAfter(wait), Some(txn)) => {
@@ -113,18 +113,18 @@ impl ShardSender<'_> {
 
     fn send_next(&mut self, batch: &mut ClaimedBatch, number: u32) -> SendOutcome {
         let index = batch.next_unsent();
-        let position = batch.position(index);
+        let place = batch.place(index);
         // The message was claimed ahead of its due time, and the clock may have stepped back (G1).
         // The lease is checked for each message, because the process may freeze between two.
-        if position.due > self.wall && !fault!(NoDueCheckAtSend)
+        if place.due > self.wall && !fault!(NoDueCheckAtSend)
             || self.lease_clock.has_expired(Instant::now())
         {
             return SendOutcome::MustWait;
         }
-        if batch.is_cancelled(position) {
+        if batch.is_cancelled(place) {
             return SendOutcome::Cancelled;
         }
-        self.dead_letter_if_overdue(batch, index, position);
+        self.dead_letter_if_overdue(batch, index, place);
         let outcome = self.send(batch, number, index);
         if matches!(outcome, SendOutcome::Accepted) {
             batch.link_trace(&self.context.route.tracer, self.wall);
@@ -135,13 +135,13 @@ impl ShardSender<'_> {
     /// Reroutes a message to the dead-letter topic if it is later than its route allows. Applies
     /// only to the first delivery of a message that had a due time. It must be late by the store's
     /// time too, because a worker whose clock is ahead delivers late by its own clock.
-    fn dead_letter_if_overdue(&self, batch: &mut ClaimedBatch, index: usize, position: Cursor) {
+    fn dead_letter_if_overdue(&self, batch: &mut ClaimedBatch, index: usize, place: Cursor) {
         let ShardContext { shard, route, .. } = &*self.context;
         let Some(overdue_after) = route.overdue_after else {
             return;
         };
         let now = self.wall.min(self.lease_clock.store_time(self.now));
-        let lateness = now.since(position.due);
+        let lateness = now.since(place.due);
         if lateness < overdue_after
             || !batch.is_first_delivery(index)
             || batch.reroutes.contains_key(&index)
@@ -150,12 +150,12 @@ impl ShardSender<'_> {
         }
         let detail = format!(
             "it was due {} and is {} s late; overdue_after is {} s",
-            position.due.to_rfc3339(),
+            place.due.to_rfc3339(),
             lateness.as_secs(),
             overdue_after.as_secs()
         );
         let reroute = Reroute::dead_letter(DeadLetterReason::Overdue, detail);
-        route.alerts.on_rerouted(shard, position.offset, &reroute);
+        route.alerts.on_rerouted(shard, place.offset, &reroute);
         batch.reroutes.insert(index, reroute);
     }
 
@@ -169,7 +169,7 @@ impl ShardSender<'_> {
         let route = &*context.route;
         let Some(message) = batch.message(index) else {
             // The checksum of the run is right, so a newer version has written the record.
-            let offset = batch.position(index).offset;
+            let offset = batch.place(index).offset;
             route.alerts.on_newer_message(&context.shard, offset);
             return SendOutcome::RetryAfter(RESEND_DELAY_MAX);
         };
@@ -179,7 +179,7 @@ impl ShardSender<'_> {
             None => match context.first_target(&message) {
                 Ok(target) => target,
                 Err(reroute) => {
-                    let offset = message.position.offset;
+                    let offset = message.place.offset;
                     route.alerts.on_rerouted(&context.shard, offset, &reroute);
                     batch.reroutes.insert(index, reroute);
                     return self.send(batch, number, index);

@@ -15,7 +15,6 @@ use crate::schedule::Places;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-/// The budget of one timer.
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
     limit: usize,

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The rates of the routes that have one.
 pub(crate) struct CatchUpRates(BTreeMap<Arc<str>, RateBucket>);
 
 /// A token bucket that holds up to two bursts.
@@ -51,7 +50,6 @@ impl CatchUpRates {
         }
     }
 
-    /// `None` if the route has no rate.
     pub(crate) fn bucket(&mut self, route: &str) -> Option<&mut RateBucket> {
         self.0.get_mut(route)
     }

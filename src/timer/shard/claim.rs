@@ -19,9 +19,8 @@ pub(crate) struct ClaimState {
 
 pub(crate) struct PendingCall {
     pub(super) reports_delivered: bool,
-    /// The messages to claim.
     pub(crate) taken: Option<TakenBatch<ResidentRun>>,
-    pub(super) least_position: Option<Cursor>,
+    pub(super) least_place: Option<Cursor>,
     /// The greatest watermark seen when the call was sent. An answer below the current one need not
     /// mean that the store was rolled back.
     pub(crate) watermark_when_sent: Watermark,
@@ -73,16 +72,16 @@ impl ClaimState {
             .is_some_and(|call| call.reports_delivered)
     }
 
-    /// The least position of the pending claim. Later messages must not be sent before (G4).
-    pub(crate) fn pending_position(&self) -> Option<Cursor> {
-        self.pending.as_ref()?.least_position
+    /// The least place of the pending claim. Later messages must not be sent before (G4).
+    pub(crate) fn pending_place(&self) -> Option<Cursor> {
+        self.pending.as_ref()?.least_place
     }
 
     /// Ignores the pending claim and its answer. Its messages are taken again.
     pub(super) fn cancel(&mut self) {
         if let Some(call) = &mut self.pending {
             call.taken = None;
-            call.least_position = None;
+            call.least_place = None;
         }
     }
 }

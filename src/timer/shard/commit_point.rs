@@ -2,10 +2,10 @@
 //!
 //! A transaction need not end with a claim. Claims `1..=k` together contain all messages between
 //! the pair before them and the pair of claim k, whichever claim has taken which message. If they
-//! are sent in order of their positions, up to some position, then (that position, W of claim k)
+//! are sent in order of their places, up to some place, then (that place, W of claim k)
 //! is as correct a pair as a claimed one.
 //!
-//! A late message may precede a position that was already sent. Then it must be part of the
+//! A late message may precede a place that was already sent. Then it must be part of the
 //! transaction, or its claim is left out.
 
 use crate::model::{Cursor, Progress};
@@ -18,7 +18,7 @@ use crate::timer::delivery::in_flight::ClaimedBatch;
 pub(crate) struct CommitPoint {
     /// Only messages of this many batches, counted from the first.
     pub(crate) batches: usize,
-    /// No message after this position.
+    /// No message after this place.
     pub(crate) until: Cursor,
 }
 
@@ -33,7 +33,7 @@ struct ClaimPart {
 }
 
 /// Returns the number of batches that the current transaction covers, and the pair to commit.
-/// `until` is the greatest position that was sent or committed. `None` if the transaction lacks a
+/// `until` is the greatest place that was sent or committed. `None` if the transaction lacks a
 /// message that it must contain.
 pub(crate) fn commit_pair(
     in_flight: &InFlightClaims<ClaimedBatch>,
@@ -41,7 +41,7 @@ pub(crate) fn commit_pair(
 ) -> Option<(usize, Progress)> {
     let part = |(claim, batch): (Progress, &ClaimedBatch)| ClaimPart {
         claim,
-        next: batch.next_position(),
+        next: batch.next_place(),
         is_in_transaction: !batch.in_transaction().is_empty(),
     };
     commit_pair_of(in_flight.claims().zip(in_flight.iter()).map(part), until)
@@ -78,14 +78,14 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    fn position(due: i64, offset: u64) -> Cursor {
+    fn place(due: i64, offset: u64) -> Cursor {
         Cursor::new(Timestamp::from_millis(due), Offset(offset))
     }
 
     /// A claim in flight. `next` of its messages are sent, `done` of them committed.
     struct ClaimInFlight {
         claim: Progress,
-        positions: Vec<Cursor>,
+        places: Vec<Cursor>,
         next: usize,
         done: usize,
     }
@@ -97,7 +97,7 @@ mod tests {
         taken: Progress,
         claims: Vec<ClaimInFlight>,
         marker: Progress,
-        /// Positions sent since the last commit, and positions committed.
+        /// Places sent since the last commit, and places committed.
         sent: BTreeSet<Cursor>,
         seen: BTreeSet<Cursor>,
     }
@@ -107,28 +107,28 @@ mod tests {
             self.dues
                 .iter()
                 .zip(0..)
-                .map(|(due, offset)| position(*due, offset))
-                .filter(|position| pair.covers(*position))
+                .map(|(due, offset)| place(*due, offset))
+                .filter(|place| pair.covers(*place))
                 .collect()
         }
 
         /// Claims messages that are due by `due`. Moves W by up to `more` offsets, and C to the last
-        /// claimed position.
+        /// claimed place.
         fn claim(&mut self, due: i64, more: u64) {
-            let reach = self.taken.cursor.max(position(due, u64::MAX));
+            let reach = self.taken.cursor.max(place(due, u64::MAX));
             let watermark = Watermark((self.taken.watermark.0 + more).min(self.dues.len() as u64));
-            let positions = self
+            let places = self
                 .covered(Progress::new(reach, watermark))
                 .difference(&self.covered(self.taken))
                 .copied()
                 .collect::<Vec<_>>();
-            let Some(last) = positions.last().copied() else {
+            let Some(last) = places.last().copied() else {
                 return;
             };
             let claim = Progress::new(last.max(self.taken.cursor), watermark);
             self.claims.push(ClaimInFlight {
                 claim,
-                positions,
+                places,
                 next: 0,
                 done: 0,
             });
@@ -141,17 +141,17 @@ mod tests {
                 .claims
                 .iter_mut()
                 .take(claims)
-                .filter(|in_flight| in_flight.next < in_flight.positions.len());
-            let Some(in_flight) = open.min_by_key(|in_flight| in_flight.positions[in_flight.next])
+                .filter(|in_flight| in_flight.next < in_flight.places.len());
+            let Some(in_flight) = open.min_by_key(|in_flight| in_flight.places[in_flight.next])
             else {
                 return false;
             };
-            let position = in_flight.positions[in_flight.next];
-            if until.is_some_and(|until| position > until) {
+            let place = in_flight.places[in_flight.next];
+            if until.is_some_and(|until| place > until) {
                 return false;
             }
             in_flight.next += 1;
-            assert!(self.sent.insert(position), "sent once");
+            assert!(self.sent.insert(place), "sent once");
             true
         }
 
@@ -165,7 +165,7 @@ mod tests {
         fn pair(&self) -> Option<(usize, Progress)> {
             let part = |in_flight: &ClaimInFlight| ClaimPart {
                 claim: in_flight.claim,
-                next: in_flight.positions.get(in_flight.next).copied(),
+                next: in_flight.places.get(in_flight.next).copied(),
                 is_in_transaction: in_flight.done < in_flight.next,
             };
             commit_pair_of(self.claims.iter().map(part), self.until())
@@ -195,7 +195,7 @@ mod tests {
             let landed = self
                 .claims
                 .iter()
-                .take_while(|in_flight| in_flight.done == in_flight.positions.len())
+                .take_while(|in_flight| in_flight.done == in_flight.places.len())
                 .count();
             prop_assert!(
                 self.claims[..landed]

@@ -243,7 +243,7 @@ impl ShardState {
             .flat_map(|taken| taken.messages.iter().take(taken.late_count + 1));
         self.claim.pending = Some(PendingCall {
             reports_delivered: advance.delivered.is_some(),
-            least_position: first.map(|(run, at)| run.run.place(*at as usize)).min(),
+            least_place: first.map(|(run, at)| run.run.place(*at as usize)).min(),
             taken,
             watermark_when_sent: self.load.schedule().seen(),
         });
@@ -293,10 +293,10 @@ impl ShardState {
         !self.in_flight.is_empty() || self.claim.is_claiming()
     }
 
-    pub(crate) fn next_unsent_position(&self) -> Option<Cursor> {
+    pub(crate) fn next_unsent_place(&self) -> Option<Cursor> {
         self.in_flight
             .iter()
-            .filter_map(ClaimedBatch::next_position)
+            .filter_map(ClaimedBatch::next_place)
             .min()
     }
 
@@ -620,11 +620,11 @@ mod tests {
                 .next_advance(Some(taken.claim), Duration::ZERO, now, false)
                 .expect("it claims");
             state.start_call(&advance, Some(taken));
-            let next = state.next_unsent_position().expect("one is claimed");
-            let pending = state.claim.pending_position().expect("one is pending");
+            let next = state.next_unsent_place().expect("one is claimed");
+            let pending = state.claim.pending_place().expect("one is pending");
             assert_eq!(next < pending, may_send);
             state.claim.pending.take();
-            assert_eq!(state.claim.pending_position(), None);
+            assert_eq!(state.claim.pending_place(), None);
         }
     }
 

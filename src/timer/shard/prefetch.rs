@@ -60,7 +60,6 @@ impl RunToFetch {
         }
     }
 
-    /// The memory to reserve.
     fn size(&self, memory: &MemoryAccount) -> usize {
         self.size
             .unwrap_or_else(|| memory.expected_bytes(self.name.count()))

@@ -59,7 +59,7 @@ struct Transaction {
     last_progress: Option<Instant>,
     sent: usize,
     reported: usize,
-    /// The greatest position in the transaction.
+    /// The greatest place in the transaction.
     highest_sent: Option<Cursor>,
     commit_point: Option<CommitPoint>,
     must_abort: bool,
@@ -153,8 +153,8 @@ impl TxnState {
         self.phase == TxnPhase::Open && !self.current.must_abort && self.not_before <= now
     }
 
-    /// The greatest position that was sent or committed.
-    pub(crate) fn highest_position(&self) -> Cursor {
+    /// The greatest place that was sent or committed.
+    pub(crate) fn highest_place(&self) -> Cursor {
         let committed = self.marker.cursor;
         self.current
             .highest_sent
@@ -178,7 +178,7 @@ impl TxnState {
         if self.current.commit_point.is_none() && has_begun && self.is_commit_due(now) {
             self.current.commit_point = Some(CommitPoint {
                 batches,
-                until: self.highest_position(),
+                until: self.highest_place(),
             });
         }
         self.current.commit_point
@@ -305,11 +305,11 @@ impl TxnState {
         self.enter(TxnPhase::Open, now);
     }
 
-    /// The message at `position` was sent, or is cancelled (`is_sent` is false).
-    pub(crate) fn on_sent(&mut self, position: Cursor, is_sent: bool, now: Instant) {
+    /// The message at `place` was sent, or is cancelled (`is_sent` is false).
+    pub(crate) fn on_sent(&mut self, place: Cursor, is_sent: bool, now: Instant) {
         self.current.last_progress.get_or_insert(now);
         self.idle_timeout = TRANSACTIONAL_PRODUCER_IDLE_TIMEOUT;
-        self.current.highest_sent = self.current.highest_sent.max(Some(position));
+        self.current.highest_sent = self.current.highest_sent.max(Some(place));
         self.current.sent += usize::from(is_sent);
     }
 

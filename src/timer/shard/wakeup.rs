@@ -82,12 +82,12 @@ fn next_phase_change(state: &ShardState, input: &WakeupInput) -> Option<Instant>
 /// A client with a full queue need not announce that it accepts messages again.
 fn next_send(state: &ShardState, input: &WakeupInput) -> Option<Instant> {
     let now = input.now;
-    let position = state.next_unsent_position()?;
+    let place = state.next_unsent_place()?;
     if !state.ownership.may_deliver(now) {
         return None;
     }
-    Some(if position.due > input.wall {
-        now + position.due.since(input.wall)
+    Some(if place.due > input.wall {
+        now + place.due.since(input.wall)
     } else if state.lane.hit_tick_limit() {
         now
     } else {

@@ -2,11 +2,11 @@
 
 use super::{KafkaCatalog, WorkerThread};
 use crate::broker::Error;
-use crate::broker::kafka::error::client_creation_error;
+use crate::broker::kafka::error::{client_creation_error, invalid_topic_name};
 use crate::broker::kafka::ffi::TopicDescription;
 use crate::broker::kafka::options::NO_OPTIONS;
-use crate::broker::kafka::topic_name::{invalid_topic_name, is_valid_topic_name};
 use crate::limit::KAFKA_REQUEST_TIMEOUT;
+use crate::model::is_topic_name;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::error::KafkaError;
@@ -76,7 +76,7 @@ impl KafkaCatalog {
         }
         for (name, topic) in topics {
             let topic = match topic {
-                _ if !is_valid_topic_name(&name) => Err(invalid_topic_name(&name)),
+                _ if !is_topic_name(&name) => Err(invalid_topic_name(&name)),
                 Ok(Some(topic)) => Ok(Some(topic_info(&client, &topic).await)),
                 Ok(None) => Ok(None),
                 Err(error) => Err(error.to_string()),

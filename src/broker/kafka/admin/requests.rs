@@ -4,9 +4,8 @@ use super::worker::WorkerThread;
 use crate::broker::kafka::error::call_error;
 use crate::broker::kafka::ffi::{self, Isolation, TopicDescription};
 use crate::broker::kafka::partition_list;
-use crate::broker::kafka::topic_name::is_valid_topic_name;
 use crate::broker::{Error, OffsetCommit, PartitionInfo};
-use crate::model::{Offset, Partition, SourceIdentity, Timestamp};
+use crate::model::{Offset, Partition, SourceIdentity, Timestamp, is_topic_name};
 use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::{BTreeMap, BTreeSet};
@@ -164,7 +163,7 @@ impl WorkerThread {
         partitions: &[Partition],
         timeout: Duration,
     ) -> Result<Vec<Option<String>>, Error> {
-        let is_valid = |partition: &&Partition| is_valid_topic_name(&partition.topic);
+        let is_valid = |partition: &&Partition| is_topic_name(&partition.topic);
         let valid: Vec<Partition> = partitions.iter().filter(is_valid).cloned().collect();
         let mut found = Vec::new().into_iter();
         if !valid.is_empty() {
@@ -213,7 +212,7 @@ impl WorkerThread {
         names: impl Iterator<Item = &'a str>,
         with_permissions: bool,
     ) -> Result<Vec<TopicDescription>, Error> {
-        let names: BTreeSet<&str> = names.filter(|name| is_valid_topic_name(name)).collect();
+        let names: BTreeSet<&str> = names.filter(|name| is_topic_name(name)).collect();
         if names.is_empty() {
             return Ok(Vec::new());
         }

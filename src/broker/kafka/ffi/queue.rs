@@ -8,7 +8,6 @@ use std::ptr::NonNull;
 use std::thread::Thread;
 use std::time::Duration;
 
-/// One reference to a queue.
 pub(super) struct Queue {
     pointer: NonNull<sys::rd_kafka_queue_t>,
     /// Boxed, because librdkafka keeps its address.

@@ -18,10 +18,10 @@ mod group_consumer;
 mod partition_consumer;
 
 use super::admin::{AdminWorker, TopicWatch, WorkerThread};
+use super::error::invalid_topic_name;
 use super::ffi::NativeClient;
 use super::health::{ClusterHealth, ClusterProbe};
 use super::options::Cluster;
-use super::topic_name::{invalid_topic_name, is_valid_topic_name};
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
@@ -29,7 +29,7 @@ use crate::limit::{
     KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_GROUP_EVENT_QUEUE_MAX, KAFKA_RECORD_QUEUE_BATCHES_MAX,
     KAFKA_RECORD_QUEUE_BYTES_MAX, KAFKA_SOURCE_WAKE_INTERVAL,
 };
-use crate::model::{Offset, Partition};
+use crate::model::{Offset, Partition, is_topic_name};
 use async_trait::async_trait;
 use group_consumer::{CommitRequest, GroupConsumer, GroupEvent};
 use partition_consumer::{PartitionConsumer, ReadResult, Start};
@@ -87,7 +87,7 @@ impl KafkaSource {
         topics: &[String],
         part: HealthPart,
     ) -> Result<Self, Error> {
-        if let Some(invalid) = topics.iter().find(|topic| !is_valid_topic_name(topic)) {
+        if let Some(invalid) = topics.iter().find(|topic| !is_topic_name(topic)) {
             return Err(Error::Rejected(invalid_topic_name(invalid)));
         }
         let health = ClusterHealth::new(&cluster.name, part);

@@ -71,18 +71,12 @@ impl StuckTransactionCheck {
 
 #[derive(Default)]
 struct StuckTransactions {
-    /// Partitions with an open transaction.
-    open: BTreeMap<Partition, OpenTransaction>,
+    /// The partitions with open transactions: the last stable offset, before which no transaction
+    /// is open, and since when it has not moved.
+    open: BTreeMap<Partition, (i64, Instant)>,
+    reported: BTreeSet<Partition>,
     /// The errors of topics that could not be checked the last time.
     errors: BTreeSet<String>,
-}
-
-/// The first open transaction of a partition.
-struct OpenTransaction {
-    /// The partition's last stable offset: no transaction before it is open.
-    start_offset: i64,
-    first_seen: Instant,
-    is_reported: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -154,25 +148,19 @@ impl StuckTransactions {
         high_watermark: i64,
         now: Instant,
     ) -> Option<Change> {
-        let known = self.open.remove(partition);
-        let was_reported = known.as_ref().is_some_and(|open| open.is_reported);
         let is_open = last_stable < high_watermark;
-        let mut open = known
-            .filter(|open| is_open && open.start_offset == last_stable)
-            .unwrap_or(OpenTransaction {
-                start_offset: last_stable,
-                first_seen: now,
-                is_reported: false,
-            });
-        let is_stuck = now.duration_since(open.first_seen) > KAFKA_TRANSACTION_TIMEOUT;
-        open.is_reported = is_stuck;
+        let since = match self.open.remove(partition) {
+            Some((offset, since)) if offset == last_stable => since,
+            _ => now,
+        };
         if is_open {
-            self.open.insert(partition.clone(), open);
+            self.open.insert(partition.clone(), (last_stable, since));
         }
-        match (was_reported, is_stuck) {
-            (false, true) => Some(Change::Stuck),
-            (true, false) => Some(Change::Ended),
-            _ => None,
+        if is_open && now.duration_since(since) > KAFKA_TRANSACTION_TIMEOUT {
+            let is_new = self.reported.insert(partition.clone());
+            is_new.then_some(Change::Stuck)
+        } else {
+            self.reported.remove(partition).then_some(Change::Ended)
         }
     }
 }

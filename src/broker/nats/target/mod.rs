@@ -100,7 +100,7 @@ impl NatsTarget {
         // Only a retry through the source names a partition. It goes to the original subject.
         let is_retry = record.partition.is_some();
         let subject = if is_retry {
-            source_subject(record)
+            record.headers.text(SUBJECT)
         } else {
             Some(record.topic)
         };
@@ -138,13 +138,6 @@ impl NatsTarget {
             has_foreign_reply: false,
         })
     }
-}
-
-/// The subject from which the message was read.
-fn source_subject<'a>(record: &OutgoingRecord<'a>) -> Option<&'a str> {
-    let mut headers = record.headers.iter();
-    let (_, subject) = headers.find(|(name, _)| *name == SUBJECT.as_bytes())?;
-    std::str::from_utf8(subject?).ok()
 }
 
 fn closed() -> SendResult {

@@ -17,7 +17,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// An open connection.
 pub(super) struct PublishConnection {
     client: Client,
     /// Prefix of every reply subject. The number of the record follows, or [`LOOKUP_PREFIX`] and

@@ -31,25 +31,21 @@ struct ApiError {
 
 impl ApiError {
     fn into_failure(self) -> DeliveryFailure {
+        use DeadLetterReason as Reason;
+        use FailureKind::{NotDelivered, Rejected};
         let (kind, reason) = match (self.code, self.err_code) {
             // JetStream is not enabled, or not for this account.
-            (_, 10_035 | 10_039) => (FailureKind::NotDelivered, DeadLetterReason::UnknownTarget),
+            (_, 10_035 | 10_039) => (NotDelivered, Reason::UnknownTarget),
             // The stream is at its limit of messages or bytes, or the server has no space.
-            (_, 10_023 | 10_047 | 10_077) => {
-                (FailureKind::NotDelivered, DeadLetterReason::TargetFull)
-            }
+            (_, 10_023 | 10_047 | 10_077) => (NotDelivered, Reason::TargetFull),
             // The account is at its limit of storage or memory.
-            (_, 10_002 | 10_028 | 10_120) => {
-                (FailureKind::NotDelivered, DeadLetterReason::TargetFull)
-            }
+            (_, 10_002 | 10_028 | 10_120) => (NotDelivered, Reason::TargetFull),
             // The message is larger than the stream allows, or its headers exceed 65,535 bytes.
-            (_, 10_054 | 10_097) => (FailureKind::Rejected, DeadLetterReason::TooLarge),
+            (_, 10_054 | 10_097) => (Rejected, Reason::TooLarge),
             // Too many requests, or no leader.
-            (429, _) | (_, 10_008 | 10_167) => {
-                (FailureKind::NotDelivered, DeadLetterReason::TimedOut)
-            }
-            (400..=499, _) => (FailureKind::Rejected, DeadLetterReason::InvalidRecord),
-            _ => (FailureKind::NotDelivered, DeadLetterReason::TimedOut),
+            (429, _) | (_, 10_008 | 10_167) => (NotDelivered, Reason::TimedOut),
+            (400..=499, _) => (Rejected, Reason::InvalidRecord),
+            _ => (NotDelivered, Reason::TimedOut),
         };
         DeliveryFailure::new(
             kind,

@@ -9,11 +9,11 @@ mod script_faults;
 mod server;
 
 use super::*;
+use crate::model::OutcomeCounts;
 use crate::model::{Cursor, Hint, Offset, Progress, Timestamp, Watermark};
 use crate::run::Run;
 use crate::store::{
-    AppendEpoch, Balance, IdChange, IdChangeKind, Lineage, OutcomeCounts, QuarantineStore, Store,
-    StoreQuery,
+    AppendEpoch, Balance, IdChange, IdChangeKind, Lineage, QuarantineStore, Store, StoreQuery,
 };
 use crate::testing::store::contract::random_calls::{ComparedStore, assert_same_as_memory};
 use crate::testing::store::contract::{self, StoreUnderTest, run_of};

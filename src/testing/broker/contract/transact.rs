@@ -50,19 +50,19 @@ pub(super) async fn a_transaction_open_during_an_outage_is_committed_after_it(
             (0..20).collect::<Vec<_>>()
         );
     }
-    client.transactors.close().await;
+    client.producers.close().await;
 }
 
 /// The producers under test, and the events that no case has read yet.
 struct TransactionClient {
-    transactors: Box<dyn TransactionalProducers>,
+    producers: Box<dyn TransactionalProducers>,
     events: BTreeMap<u64, Vec<ProducerEvent>>,
 }
 
 impl TransactionClient {
     fn new(broker: &dyn BrokerUnderTest) -> Self {
         Self {
-            transactors: broker.transactional_producers(),
+            producers: broker.transactional_producers(),
             events: BTreeMap::new(),
         }
     }
@@ -73,15 +73,14 @@ impl TransactionClient {
             if !waiting.is_empty() {
                 return waiting.remove(0);
             }
-            for (of, happened) in within(PATIENCE, "an event", self.transactors.next_events()).await
-            {
+            for (of, happened) in within(PATIENCE, "an event", self.producers.next_events()).await {
                 self.events.entry(of).or_default().push(happened);
             }
         }
     }
 
     async fn open(&mut self, number: u64, name: &ProducerIdentity) -> Option<String> {
-        self.transactors.open(number, name);
+        self.producers.open(number, name);
         match self.next(number).await {
             ProducerEvent::Opened(marker) => marker,
             other => panic!("{other:?}"),
@@ -101,7 +100,7 @@ impl TransactionClient {
             owned.payload.as_deref(),
             Headers::default(),
         );
-        self.transactors.send(
+        self.producers.send(
             number,
             &OutgoingRecord {
                 topic,
@@ -152,13 +151,13 @@ impl TransactionClient {
     }
 
     async fn commit(&mut self, number: u64, text: &str) {
-        self.transactors.commit(number, marker(text));
+        self.producers.commit(number, marker(text));
         assert_eq!(self.next(number).await, ProducerEvent::Committed);
     }
 
     /// Only reports may arrive before the end of an abort.
     async fn abort(&mut self, number: u64) {
-        self.transactors.abort(number);
+        self.producers.abort(number);
         loop {
             match self.next(number).await {
                 ProducerEvent::Reports(_) => {}
@@ -231,7 +230,7 @@ async fn a_committed_transaction_is_visible_once_with_its_marker(broker: &dyn Br
     );
     assert_eq!(read_numbers(broker, &topic, 1, 2).await, [0, 1, 2]);
     assert_eq!(client.open(2, &name).await.as_deref(), Some("marker 2"));
-    client.transactors.close().await;
+    client.producers.close().await;
 }
 
 async fn aborted_records_and_their_marker_are_never_visible(broker: &dyn BrokerUnderTest) {
@@ -270,7 +269,7 @@ async fn aborted_records_and_their_marker_are_never_visible(broker: &dyn BrokerU
         read_numbers(broker, &topic, 0, 1).await,
         (0..6).collect::<Vec<_>>()
     );
-    client.transactors.close().await;
+    client.producers.close().await;
 }
 
 async fn open_transactions_hide_their_records_and_all_later_ones(broker: &dyn BrokerUnderTest) {
@@ -290,7 +289,7 @@ async fn open_transactions_hide_their_records_and_all_later_ones(broker: &dyn Br
     assert_eq!(read_numbers(broker, &topic, 0, 1).await, Vec::<u64>::new());
     client.commit(1, "").await;
     assert_eq!(read_numbers(broker, &topic, 0, 1).await, [0, 1, 2, 3]);
-    client.transactors.close().await;
+    client.producers.close().await;
 }
 
 async fn a_new_producer_fences_the_old_one_and_aborts_its_transaction(
@@ -303,14 +302,14 @@ async fn a_new_producer_fences_the_old_one_and_aborts_its_transaction(
         transactional(broker, &topic),
     );
     old.open(1, &name).await;
-    new.transactors.preconnect(&name);
+    new.producers.preconnect(&name);
     old.deliver(1, &topic, 0, &numbered_records(0..1)).await;
     // Long enough for a preconnected producer to do something wrong.
     tokio::time::sleep(Duration::from_millis(500)).await;
     old.commit(1, "of the old").await;
     old.deliver(1, &topic, 0, &numbered_records(90..99)).await;
     assert_eq!(new.open(1, &name).await.as_deref(), Some("of the old"));
-    old.transactors.commit(1, marker("too late"));
+    old.producers.commit(1, marker("too late"));
     assert!(matches!(
         old.next(1).await,
         ProducerEvent::Failed {
@@ -331,12 +330,12 @@ async fn a_new_producer_fences_the_old_one_and_aborts_its_transaction(
         "a fenced producer may be opened again"
     );
     // A preconnected producer that is never opened does not block the shutdown.
-    new.transactors.preconnect(&ProducerIdentity {
+    new.producers.preconnect(&ProducerIdentity {
         transactional_id: format!("{}.other", name.transactional_id),
         ..name
     });
-    old.transactors.close().await;
-    new.transactors.close().await;
+    old.producers.close().await;
+    new.producers.close().await;
 }
 
 async fn a_marker_can_be_committed_alone(broker: &dyn BrokerUnderTest) {
@@ -348,7 +347,7 @@ async fn a_marker_can_be_committed_alone(broker: &dyn BrokerUnderTest) {
     client.open(1, &name).await;
     client.commit(1, "nothing else").await;
     assert_eq!(client.open(2, &name).await.as_deref(), Some("nothing else"));
-    client.transactors.close().await;
+    client.producers.close().await;
 }
 
 /// A producer that cannot tell which record of a batch was rejected is lost. The next one with its
@@ -396,7 +395,7 @@ async fn an_oversized_record_is_identified_and_the_others_are_delivered(
                     } else if !asked && reports.iter().any(|report| report.outcome.is_err()) {
                         // After an abort, the producer sends and reports nothing of the
                         // transaction.
-                        client.transactors.abort(opening);
+                        client.producers.abort(opening);
                         asked = true;
                     }
                 }
@@ -417,7 +416,7 @@ async fn an_oversized_record_is_identified_and_the_others_are_delivered(
         read_numbers(broker, &topic, 0, 1).await,
         (0..50).filter(|number| *number != 25).collect::<Vec<_>>()
     );
-    client.transactors.close().await;
+    client.producers.close().await;
 }
 
 async fn a_missing_topic_is_reported_and_the_transaction_can_be_aborted(
@@ -452,7 +451,7 @@ async fn a_missing_topic_is_reported_and_the_transaction_can_be_aborted(
     client.deliver(1, &topic, 0, &numbered_records(0..1)).await;
     client.commit(1, "").await;
     assert_eq!(read_numbers(broker, &topic, 0, 1).await, [0]);
-    client.transactors.close().await;
+    client.producers.close().await;
 }
 
 async fn an_impossible_name_is_rejected(broker: &dyn BrokerUnderTest) {
@@ -473,7 +472,7 @@ async fn an_impossible_name_is_rejected(broker: &dyn BrokerUnderTest) {
     }
     client.deliver(1, &topic, 0, &numbered_records(0..1)).await;
     client.commit(1, "the producer still works").await;
-    client.transactors.close().await;
+    client.producers.close().await;
 }
 
 async fn many_transactional_ids_keep_their_order_in_parallel(broker: &dyn BrokerUnderTest) {
@@ -503,7 +502,7 @@ async fn many_transactional_ids_keep_their_order_in_parallel(broker: &dyn Broker
                 .await
                 .values()
                 .for_each(|outcome| assert_eq!(*outcome, Ok(())));
-            client.transactors.commit(number, marker(""));
+            client.producers.commit(number, marker(""));
         }
         for number in 0..NAMES {
             assert_eq!(client.next(number).await, ProducerEvent::Committed);
@@ -517,7 +516,7 @@ async fn many_transactional_ids_keep_their_order_in_parallel(broker: &dyn Broker
                 .eq(0..6_000)
         );
     }
-    client.transactors.close().await;
+    client.producers.close().await;
 }
 
 async fn a_discarded_producer_reports_no_events(broker: &dyn BrokerUnderTest) {
@@ -528,11 +527,11 @@ async fn a_discarded_producer_reports_no_events(broker: &dyn BrokerUnderTest) {
     );
     client.open(1, &name).await;
     client.send(1, (&topic, Some(0)), &OwnedRecord::text("90"), 1);
-    client.transactors.commit(1, marker("never"));
-    client.transactors.discard(1);
+    client.producers.commit(1, marker("never"));
+    client.producers.discard(1);
     client.open(2, &name).await;
     client.deliver(2, &topic, 0, &numbered_records(0..1)).await;
     client.commit(2, "").await;
     assert!(!client.events.contains_key(&1) || client.events[&1].is_empty());
-    client.transactors.close().await;
+    client.producers.close().await;
 }

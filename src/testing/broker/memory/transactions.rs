@@ -296,7 +296,7 @@ impl TransactionalProducers for MemoryTransactions {
             .get(&(self.process, number))
             .is_some_and(|producer| !producer.is_lost);
         if !is_open {
-            return SendResult::Failed(closed("the transactor is lost"));
+            return SendResult::Failed(closed("the producer is lost"));
         }
         if !is_name(record.topic) {
             return SendResult::Failed(failure(

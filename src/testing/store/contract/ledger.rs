@@ -1,9 +1,10 @@
 //! Cases for the ledger: it balances at every moment, and it shows a difference.
 
 use super::fixture::{Fixture, cancel, due, place, run_of, schedule};
+use crate::model::OutcomeCounts;
 use crate::model::{Progress, Watermark};
 use crate::run::Run;
-use crate::store::{Advance, Advanced, Balance, OutcomeCounts, Restored};
+use crate::store::{Advance, Advanced, Balance, Restored};
 
 const DELIVERED: OutcomeCounts = OutcomeCounts {
     delivered: 1,
