@@ -57,6 +57,7 @@ mod shutdown;
 mod signed_retries;
 mod source;
 mod traces;
+mod upgrade;
 mod verdict;
 mod window;
 #[allow(
