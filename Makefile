@@ -15,6 +15,7 @@
 #   DEPENDENCIES           `once`: `make image-check` compiles third-party crates for the first build only
 #   PROFILE                Cargo profile of the program for `make dist`, default release
 #   TEST                   part of a test name, for `make integration`
+#   OPENSSL_NO_VENDOR      1 links the OpenSSL of the system, 0 compiles a copy. Default of the demo and the tests: 1 if pkg-config finds one
 
 SERVERS := $(or $(POSTDATE_SERVERS),.servers)
 PROFILE := release
@@ -22,6 +23,10 @@ TESTS := --features test-support
 # Compiles Postdate itself without optimisation, in a fifth of the time. Servers and delays take longer than its code. The simulation is optimised.
 PLAIN := --config profile.dev.package.postdate.opt-level=0
 INTEGRATION := cargo test $(TESTS) $(PLAIN) --test integration
+# A copy of OpenSSL takes minutes to compile.
+ifneq ($(shell pkg-config --exists 'openssl >= 3' 2>/dev/null && echo yes),)
+demo test test-all integration lint: export OPENSSL_NO_VENDOR ?= 1
+endif
 # Names that `make test` leaves to `make test-all`: they test deployment files, clients of other languages, traces, and the test servers themselves,
 # and their tools take minutes to build.
 WITH_TOOLS := clients:: deploy:: env:: secrets:: traces::

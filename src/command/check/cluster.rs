@@ -22,6 +22,7 @@ const CHANGE_LOOKS: u32 = 10;
 /// The findings about one cluster, and the changes that repair them.
 pub(super) struct ClusterReport {
     pub(super) area: String,
+    pub(super) was_inspected: bool,
     pub(super) findings: Vec<Finding>,
     pub(super) steps: Vec<Step>,
 }
@@ -45,6 +46,7 @@ async fn inspect(config: &Config, name: &str, check: &CheckArgs) -> ClusterRepor
             let remedy = format!("check {area}.properties, and what this client may do");
             return ClusterReport {
                 area,
+                was_inspected: false,
                 findings: vec![fail(error, remedy)],
                 steps: Vec::new(),
             };
@@ -63,12 +65,14 @@ async fn inspect(config: &Config, name: &str, check: &CheckArgs) -> ClusterRepor
         }
     }
     inspector.close().await;
+    let was_inspected = found.is_ok();
     let findings = found.unwrap_or_else(|error| {
         let remedy = inspector.remedy(&error);
         vec![fail(error, remedy)]
     });
     ClusterReport {
         area,
+        was_inspected,
         findings,
         steps,
     }

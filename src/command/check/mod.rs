@@ -98,6 +98,7 @@ pub fn check(config: &Config, check: &CheckArgs) -> Result<Outcome> {
         Ok(join(clusters, check_store(config)).await)
     })?;
     let (mut areas, mut steps) = (Vec::new(), Vec::<Step>::new());
+    let is_complete = clusters.iter().all(|cluster| cluster.was_inspected);
     for cluster in clusters {
         areas.push((cluster.area, cluster.findings));
         steps.extend(cluster.steps);
@@ -106,7 +107,7 @@ pub fn check(config: &Config, check: &CheckArgs) -> Result<Outcome> {
     routes.extend(unsigned_retries(config));
     areas.push(("routes".to_owned(), routes));
     areas.extend(store);
-    let plan = check.fix.then(|| Plan::new(config, steps));
+    let plan = check.fix.then(|| Plan::new(config, is_complete, steps));
     let document = Document::new(&config.deployment, areas, plan);
     print_document(&document, check.json, text::document)?;
     Ok(document.outcome())

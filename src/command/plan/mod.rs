@@ -13,6 +13,8 @@ use serde::Serialize;
 /// In the JSON of `postdate check`, fields are only added, never renamed or removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Plan {
+    /// All clusters could be inspected.
+    pub(super) complete: bool,
     pub(super) steps: Vec<Step>,
     pub(super) rights: Vec<Rights>,
 }
@@ -37,8 +39,9 @@ pub(super) struct Rights {
 }
 
 impl Plan {
-    pub(super) fn new(config: &Config, steps: Vec<Step>) -> Self {
+    pub(super) fn new(config: &Config, complete: bool, steps: Vec<Step>) -> Self {
         Self {
+            complete,
             steps,
             rights: rights::of(config),
         }
@@ -61,7 +64,9 @@ impl Plan {
                 None => format!("        {}\n", step.command),
             };
         }
-        text += if self.steps.is_empty() {
+        text += if !self.complete {
+            "  not complete: repeat the command when all servers answer\n"
+        } else if self.steps.is_empty() {
             "  nothing to change\n"
         } else if self.steps.iter().all(|step| !step.applied) {
             "  nothing was changed: --apply makes these changes, and so do the commands\n"
@@ -225,6 +230,7 @@ mod tests {
             error: error.map(str::to_owned),
         };
         let mut plan = Plan {
+            complete: true,
             steps: vec![
                 step(stream("orders.delayed", &[], 31), false, None),
                 step(longer("mail.delayed", 31), false, None),
@@ -264,5 +270,7 @@ mod tests {
         ");
         plan.steps.clear();
         assert!(plan.text(&Page::PLAIN).contains("nothing to change\n"));
+        plan.complete = false;
+        assert!(plan.text(&Page::PLAIN).contains("not complete"));
     }
 }
