@@ -6,6 +6,7 @@ use super::decode::source::Sources;
 use super::error::Problem;
 use std::cell::RefCell;
 use std::fmt::Display;
+use std::path::PathBuf;
 
 #[derive(Clone)]
 pub(super) struct At<'a> {
@@ -65,6 +66,27 @@ impl<'a> At<'a> {
     pub(super) fn check_secret(&self, secret: Option<&Secret>) {
         if secret.is_some_and(|secret| secret.expose().is_empty()) {
             self.refuse("the text is empty", "write a value, or remove the key");
+        }
+    }
+
+    /// Checks the paths of `ca`, `certificate` and `certificate_key`. `tls`: how to turn on TLS,
+    /// without which they have no meaning.
+    pub(super) fn check_certificates(&self, paths: [&Option<PathBuf>; 3], tls: Option<&str>) {
+        let [ca, certificate, key] = paths.map(Option::is_some);
+        if certificate && !key {
+            let fix = "add the path of the certificate's key";
+            self.key("certificate_key").refuse("missing", fix);
+        }
+        if key && !certificate {
+            let fix = "add the path of the key's certificate";
+            self.key("certificate").refuse("missing", fix);
+        }
+        let Some(fix) = tls else { return };
+        for (name, is_set) in [("ca", ca), ("certificate", certificate)] {
+            if is_set {
+                let what = "a certificate without TLS";
+                self.key(name).refuse(what, fix);
+            }
         }
     }
 }

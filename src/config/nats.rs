@@ -65,15 +65,7 @@ impl Nats {
                 "write the server's jetstream.domain: 1 or more of A-Z a-z 0-9 _ -",
             );
         }
-        let certificates = (&self.certificate, &self.certificate_key);
-        if let (Some(_), None) = certificates {
-            let fix = "add the path of the certificate's key";
-            at.key("certificate_key").refuse("missing", fix);
-        }
-        if let (None, Some(_)) = certificates {
-            let fix = "add the path of the key's certificate";
-            at.key("certificate").refuse("missing", fix);
-        }
+        at.check_certificates([&self.ca, &self.certificate, &self.certificate_key], None);
         self.check_login(at);
     }
 

@@ -15,15 +15,40 @@ pub(crate) enum Store {
     Embedded(Embedded),
 }
 
-/// One Redis server.
+/// One Redis server, or a group of servers whose primary the sentinels name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(crate) struct Redis {
-    /// `redis://` or `rediss://`. Secret, because it may contain a password.
-    pub(crate) url: Secret,
+    /// `redis://` or `rediss://`. Secret, because it may contain a password. Unset with `sentinel`.
+    pub(crate) url: Option<Secret>,
     /// Set only with `password`. Both are unset if the URL contains a login.
     pub(crate) username: Option<String>,
     pub(crate) password: Option<Secret>,
+    /// Certificates that are trusted instead of the system's.
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) certificate: Option<PathBuf>,
+    pub(crate) certificate_key: Option<PathBuf>,
+    /// Only with `sentinel`: an address says it by its scheme.
+    pub(crate) tls: Option<bool>,
+    /// Only with `sentinel`: an address ends with it.
+    pub(crate) database: Option<u16>,
+    pub(crate) sentinel: Option<Sentinel>,
+}
+
+/// The sentinels of a Redis group, and the connection to them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(crate) struct Sentinel {
+    /// `host:port` of each sentinel.
+    pub(crate) servers: Vec<String>,
+    /// The name under which the sentinels monitor the group.
+    pub(crate) master: String,
+    pub(crate) username: Option<String>,
+    pub(crate) password: Option<Secret>,
+    pub(crate) tls: Option<bool>,
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) certificate: Option<PathBuf>,
+    pub(crate) certificate_key: Option<PathBuf>,
 }
 
 /// The embedded store: a folder that only this process uses.
@@ -71,6 +96,8 @@ impl TryFrom<StoreTable> for Store {
 }
 
 const URL_FORM: &str = "write redis://host:port or rediss://host:port (TLS) with the address of a single server, and append /<number> for another database than 0";
+const SENTINEL_FORM: &str = "remove url, and add [store.redis.sentinel] with servers and master, as config/default.toml does";
+const SERVER_FORM: &str = "write host:port; sentinels usually have port 26379";
 
 impl Store {
     pub(super) fn check(&self, at: &At<'_>) {
@@ -89,21 +116,52 @@ impl Store {
 
 impl Redis {
     fn check(&self, at: &At<'_>) {
-        if let Err((what, fix)) = self.check_url() {
+        match (&self.url, &self.sentinel) {
+            (Some(url), None) => self.check_url(url, at),
+            (None, Some(sentinel)) => sentinel.check(&at.key("sentinel")),
+            (Some(_), Some(_)) => at.key("url").refuse(
+                "url and sentinel are both set",
+                "remove url: the sentinels name the address of the primary",
+            ),
+            (None, None) => at.key("url").refuse(
+                "missing",
+                "add url = \"redis://127.0.0.1:6379\", or the key with _file appended and the path of a file that contains it, or [store.redis.sentinel]",
+            ),
+        }
+        check_login(at, self.username.as_ref(), self.password.as_ref());
+        let is_tls = match &self.url {
+            Some(url) => url.expose().starts_with("rediss://"),
+            None => self.tls == Some(true),
+        };
+        let how = if self.url.is_some() {
+            "write rediss:// in url, or remove it"
+        } else {
+            "add tls = true, or remove it"
+        };
+        at.check_certificates(
+            [&self.ca, &self.certificate, &self.certificate_key],
+            (!is_tls).then_some(how),
+        );
+    }
+
+    fn check_url(&self, url: &Secret, at: &At<'_>) {
+        if let Err((what, fix)) = self.check_address(url.expose()) {
             at.key("url").refuse(what, fix);
         }
-        at.key("password").check_secret(self.password.as_ref());
-        if self.username.is_some() && self.password.is_none() {
-            at.key("username").refuse(
-                "a username without a password",
-                "add password or password_file, or remove the username",
-            );
+        let without_effect = "it is for [store.redis.sentinel], and the address says it already";
+        if self.tls.is_some() {
+            at.key("tls")
+                .refuse(without_effect, "remove it, and write rediss:// for TLS");
+        }
+        if self.database.is_some() {
+            at.key("database")
+                .refuse(without_effect, "remove it, and append /<number> to url");
         }
     }
 
     /// Returns the cause and the fix of an address that cannot be used.
-    fn check_url(&self) -> Result<(), (&'static str, &'static str)> {
-        let Some((scheme, _)) = self.url.expose().split_once("://") else {
+    fn check_address(&self, address: &str) -> Result<(), (&'static str, &'static str)> {
+        let Some((scheme, _)) = address.split_once("://") else {
             return Err(("the address has no scheme", URL_FORM));
         };
         let what = match scheme {
@@ -112,7 +170,7 @@ impl Redis {
                 "Redis Cluster is not supported by this version"
             }
             "redis+sentinel" | "rediss+sentinel" | "redis-sentinel" | "sentinel" => {
-                "Redis Sentinel is not supported by this version"
+                return Err(("the address is one of sentinels", SENTINEL_FORM));
             }
             "unix" | "redis+unix" => "a Unix socket is not supported by this version",
             _ => "the address begins with neither redis:// nor rediss://",
@@ -120,7 +178,7 @@ impl Redis {
         if !what.is_empty() {
             return Err((what, URL_FORM));
         }
-        let Ok(url) = Url::parse(self.url.expose()) else {
+        let Ok(url) = Url::parse(address) else {
             let fix = "write redis://host:port; in a login, write @ : / # ? and % as %40 %3A %2F %23 %3F and %25";
             return Err(("the address is not understood", fix));
         };
@@ -139,6 +197,81 @@ impl Redis {
             Err((what, "keep one of the two"))
         } else {
             Ok(())
+        }
+    }
+}
+
+impl Sentinel {
+    /// Host and port of each sentinel.
+    pub(crate) fn host_ports(&self) -> impl Iterator<Item = (&str, u16)> {
+        self.servers.iter().filter_map(|server| host_port(server))
+    }
+
+    fn check(&self, at: &At<'_>) {
+        at.key("servers").check_list(&self.servers);
+        for (index, server) in self.servers.iter().enumerate() {
+            if host_port(server).is_none() {
+                let at = at.key("servers").key(index);
+                at.refuse("the address is not understood", SERVER_FORM);
+            }
+        }
+        if self.master.is_empty() || self.master.contains(char::is_whitespace) {
+            at.key("master").refuse(
+                "no group has this name",
+                "write the name of `sentinel monitor <name> ...` in sentinel.conf",
+            );
+        }
+        check_login(at, self.username.as_ref(), self.password.as_ref());
+        let how = "add tls = true beside it, or remove it";
+        at.check_certificates(
+            [&self.ca, &self.certificate, &self.certificate_key],
+            (self.tls != Some(true)).then_some(how),
+        );
+    }
+}
+
+fn check_login(at: &At<'_>, username: Option<&String>, password: Option<&Secret>) {
+    at.key("password").check_secret(password);
+    if username.is_some() && password.is_none() {
+        at.key("username").refuse(
+            "a username without a password",
+            "add password or password_file, or remove the username",
+        );
+    }
+}
+
+/// Host and port of `host:port`. An IPv6 address has brackets, which are removed.
+fn host_port(server: &str) -> Option<(&str, u16)> {
+    let (host, port) = server.rsplit_once(':')?;
+    let inner = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let is_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let is_valid = match inner {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.chars().all(is_host),
+    };
+    is_valid.then_some((inner.unwrap_or(host), port.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::host_port;
+
+    #[test]
+    fn a_server_is_a_host_and_a_port() {
+        assert_eq!(host_port("s1.example:26379"), Some(("s1.example", 26379)));
+        assert_eq!(host_port("[::1]:26379"), Some(("::1", 26379)));
+        for wrong in [
+            "s1",
+            "s1:",
+            ":1",
+            "redis://s1:1",
+            "s1:99999",
+            "::1:1",
+            "u@s:1",
+        ] {
+            assert_eq!(host_port(wrong), None, "{wrong}");
         }
     }
 }

@@ -81,6 +81,7 @@ fn tables() -> Vec<(&'static str, &'static [&'static str])> {
     let source = &["kafka", "topics", "nats", "stream", "subjects"];
     let destination = &["kafka", "topic", "nats", "subject"];
     vec![
+        ("store.redis.sentinel", keys::<Sentinel>()),
         ("store.redis", keys::<Redis>()),
         ("store.embedded", keys::<Embedded>()),
         ("store", keys::<Store>()),
@@ -193,9 +194,8 @@ fn the_smallest_file_gives_the_documented_defaults() {
         retry_key: None,
         accept_unsigned_retries: false,
         store: Store::Redis(Redis {
-            url: Secret::new("redis://127.0.0.1:6379"),
-            username: None,
-            password: None,
+            url: Some(Secret::new("redis://127.0.0.1:6379")),
+            ..Redis::default()
         }),
         kafka: BTreeMap::from([(
             "main".to_owned(),
@@ -243,6 +243,9 @@ fn every_option_can_be_set_by_the_environment() {
         ),
         ("POSTDATE_STORE__REDIS__USERNAME", "postdate"),
         ("POSTDATE_STORE__REDIS__PASSWORD", r#""0123""#),
+        ("POSTDATE_STORE__REDIS__CA", "/ca.crt"),
+        ("POSTDATE_STORE__REDIS__CERTIFICATE", "/tls.crt"),
+        ("POSTDATE_STORE__REDIS__CERTIFICATE_KEY", "/tls.key"),
         ("POSTDATE_KAFKA__MAIN__BROKERS", "[a:1, \"[::1]:2\"]"),
         (
             "POSTDATE_KAFKA__MAIN__PROPERTIES__SECURITY__PROTOCOL",
@@ -298,9 +301,13 @@ fn every_option_can_be_set_by_the_environment() {
         retry_key: None,
         accept_unsigned_retries: false,
         store: Store::Redis(Redis {
-            url: Secret::new("rediss://redis.example.com:6380/3"),
+            url: Some(Secret::new("rediss://redis.example.com:6380/3")),
             username: Some("postdate".to_owned()),
             password: Some(Secret::new("0123")),
+            ca: Some("/ca.crt".into()),
+            certificate: Some("/tls.crt".into()),
+            certificate_key: Some("/tls.key".into()),
+            ..Redis::default()
         }),
         kafka: BTreeMap::from([
             (
@@ -404,7 +411,7 @@ fn without_redis_messages_wait_in_the_embedded_store() {
         embedded("here")
     );
     let redis = stored_in("", &[("POSTDATE_STORE__REDIS__URL", "redis://a")]);
-    assert!(matches!(redis, Store::Redis(redis) if redis.url == Secret::new("redis://a")));
+    assert!(matches!(redis, Store::Redis(redis) if redis.url == Some(Secret::new("redis://a"))));
 }
 
 #[test]

@@ -38,3 +38,6 @@ pub(crate) const HINTS_RESUBSCRIBE_INTERVAL: Duration = Duration::from_secs(300)
 /// For a reply of a store server, and for a new connection. The longest script takes milliseconds,
 /// but a fork or a slow disk can delay a server longer.
 pub(crate) const STORE_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// For an answer of a sentinel, and for the first answer of the server that the sentinels name. A
+/// frozen primary costs a look-up this time, and a failover takes longer.
+pub(crate) const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);

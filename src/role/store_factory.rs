@@ -1,11 +1,11 @@
 //! Builds the configured store.
 
 use crate::clock::Clock;
-use crate::config::{self, Config};
+use crate::config::{self, Config, Secret};
 use crate::limit::STORE_RESPONSE_TIMEOUT;
 use crate::store::embedded::{self, Embedded};
 use crate::store::query::{QuarantineStore, QueryContext};
-use crate::store::redis::{self, Redis, RedisNotifier};
+use crate::store::redis::{self, Address, Certificates, Redis, RedisNotifier};
 use crate::store::with_metrics::WithMetrics;
 use crate::store::{self, Notifier, Store};
 use anyhow::{Context, Result};
@@ -75,24 +75,57 @@ impl StoreFactory {
     }
 }
 
-/// Address and login of the configured Redis.
+/// Address, login and certificates of the configured Redis.
 pub(crate) fn redis_options(config: &Config, redis: &config::Redis) -> redis::Options {
+    let password = |secret: &Option<Secret>| Some(secret.as_ref()?.expose().to_owned());
+    let servers = match (&redis.sentinel, &redis.url) {
+        (Some(sentinel), _) => redis::Servers::Sentinel(redis::SentinelOptions {
+            addresses: sentinel_addresses(sentinel),
+            master: sentinel.master.clone(),
+            username: sentinel.username.clone(),
+            password: password(&sentinel.password),
+            tls: (sentinel.tls == Some(true)).then(|| Certificates {
+                ca: sentinel.ca.clone(),
+                certificate: sentinel.certificate.clone(),
+                key: sentinel.certificate_key.clone(),
+            }),
+            primary_needs_tls: redis.tls == Some(true),
+            database: redis.database.unwrap_or_default(),
+        }),
+        (None, url) => redis::Servers::Url(url.as_ref().map_or("", Secret::expose).to_owned()),
+    };
     redis::Options {
-        url: redis.url.expose().to_owned(),
+        servers,
         username: redis.username.clone(),
-        password: redis.password.as_ref().map(|it| it.expose().to_owned()),
+        password: password(&redis.password),
+        certificates: Certificates {
+            ca: redis.ca.clone(),
+            certificate: redis.certificate.clone(),
+            key: redis.certificate_key.clone(),
+        },
         deployment: config.deployment.clone(),
         response_timeout: STORE_RESPONSE_TIMEOUT,
         server: Arc::default(),
     }
 }
 
+fn sentinel_addresses(sentinel: &config::Sentinel) -> Vec<Address> {
+    let addresses = sentinel.host_ports().map(|(host, port)| Address {
+        host: host.to_owned(),
+        port,
+    });
+    addresses.collect()
+}
+
 /// The parts of the configuration that queries need. Holds no secret.
 pub(crate) fn query_context(config: &Config) -> QueryContext {
     let store = match &config.store {
         config::Store::Redis(redis) => {
-            let address = address(redis.url.expose());
-            format!("redis {}", address.as_deref().unwrap_or("?"))
+            let address = redis.url.as_ref().and_then(|url| address(url.expose()));
+            match (&redis.sentinel, address) {
+                (Some(sentinel), _) => format!("redis sentinel {}", sentinel.master),
+                (None, address) => format!("redis {}", address.as_deref().unwrap_or("?")),
+            }
         }
         config::Store::Embedded(config::Embedded { path }) => {
             let absolute = std::path::absolute(path);

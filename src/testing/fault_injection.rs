@@ -127,6 +127,8 @@ pub(crate) enum InjectedFault {
     RenewalOutlastsLease,
     /// Connections to the server before a failover are kept.
     KeepConnectionsToOldServer,
+    /// The first sentinel that answers names the primary, also one that was cut off.
+    BelieveFirstSentinel,
     /// A store that refuses a process which it has served ends the process.
     EndAtLateRefusal,
     /// A worker that was frozen or disconnected does not check whether its lease has expired.

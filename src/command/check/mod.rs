@@ -1,12 +1,13 @@
 //! `postdate check`: reports whether the configuration works with its brokers and its store, and
 //! plans repairs. It changes a cluster only with `--apply`.
 //!
-//! The broker adapters judge their clusters. Pure functions in `redis`, `folder` and `waiting`
-//! judge the store, and `text` formats the result.
+//! The broker adapters judge their clusters. Pure functions in `redis`, `sentinels`, `folder` and
+//! `waiting` judge the store, and `text` formats the result.
 
 mod cluster;
 mod folder;
 mod redis;
+mod sentinels;
 mod text;
 mod waiting;
 

@@ -1,5 +1,6 @@
 //! Judges a Redis server as a store.
 
+use super::sentinels;
 use crate::broker::inspection::Finding;
 use crate::model::readable::{length, several, size};
 use crate::store::Error;
@@ -13,7 +14,7 @@ pub(super) fn judge(found: &Result<RedisDescription, Error>, skew_max: Duration)
     let redis = match found {
         Ok(redis) => redis,
         Err(error) => {
-            let fix = "check store.redis.url, username and password (or their _file), the network between, and whether the server wants TLS (rediss://)";
+            let fix = "check the address, the login and the certificates of store.redis, the network between, and whether the server wants TLS";
             return vec![Finding::fail("redis reachable", error.to_string(), fix)];
         }
     };
@@ -21,6 +22,7 @@ pub(super) fn judge(found: &Result<RedisDescription, Error>, skew_max: Duration)
     let answered = format!("{}, which answers in {round_trip}", redis.address);
     let mut findings = vec![Finding::ok("redis reachable", answered), version(redis)];
     findings.extend(kind(redis));
+    findings.extend(sentinels::judge(redis));
     findings.extend([
         policy(redis),
         scripts(redis),
@@ -54,7 +56,7 @@ fn kind(redis: &RedisDescription) -> Option<Finding> {
         let found = "a node of a Redis Cluster, which this version cannot use";
         (found, "give it a single Redis server")
     } else if redis.is_replica {
-        let fix = "give store.redis.url the address of its master";
+        let fix = "give store.redis.url the address of its primary";
         ("a replica, which accepts no writes", fix)
     } else {
         return None;

@@ -144,6 +144,7 @@ fn value_below<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
 pub(in crate::config) fn is_secret(path: &[&str]) -> bool {
     match path {
         ["store", "redis", key] => ["url", "password"].contains(key),
+        ["store", "redis", "sentinel", "password"] => true,
         ["nats", _, key] => ["url", "password", "token", "nkey", "credentials"].contains(key),
         ["retry_key"] | ["admin", "token"] => true,
         ["traces", "authorization"] | ["kafka", _, "properties", _] => true,

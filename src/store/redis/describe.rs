@@ -1,6 +1,6 @@
 //! Describes a Redis server for `postdate check`, suitable or not. Writes nothing.
 
-use super::connection::{Connection, Options, info_field};
+use super::connection::{Address, Connection, GroupView, Options, info_field};
 use super::{Keyspace, Redis, reply};
 use crate::clock::Clock;
 use crate::model::{Partition, ShardId, Timestamp};
@@ -12,6 +12,8 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RedisDescription {
     pub(crate) address: String,
+    /// What each sentinel says. Empty without sentinels.
+    pub(crate) sentinels: Vec<(Address, Result<GroupView, String>)>,
     pub(crate) version: String,
     pub(crate) is_cluster: bool,
     pub(crate) is_replica: bool,
@@ -47,7 +49,8 @@ impl Redis {
         // The user may lack the permission for CONFIG.
         let setting = async |name: &str| config(&connection, name).await.ok().flatten();
         Ok(RedisDescription {
-            address: connection.address().to_owned(),
+            address: connection.address(),
+            sentinels: sentinels(&connection).await,
             version: info_field(&info, "redis_version")
                 .unwrap_or("unknown")
                 .to_owned(),
@@ -65,6 +68,12 @@ impl Redis {
             script_error: script_error(connection, options).await,
         })
     }
+}
+
+async fn sentinels(connection: &Connection) -> Vec<(Address, Result<GroupView, String>)> {
+    let views = connection.sentinel_views().await.into_iter();
+    let views = views.map(|(at, view)| (at, view.map_err(|error| error.to_string())));
+    views.collect()
 }
 
 async fn text(connection: &Connection, command: &[&str]) -> Result<String, Error> {

@@ -1,4 +1,4 @@
-//! The store on one Redis server. Each change is one script of `lua/`; fetches are plain reads.
+//! The store on one Redis server, or on a group of servers with sentinels. Each change is one script of `lua/`; fetches are plain reads.
 //!
 //! | file | duty |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `codec` | values as Rust types |
 //! | `script`, `reply` | calls of the scripts, and their replies |
 //! | `reads` | list, fetch and positions |
-//! | `connection` | login, checks of the server, pipelines, meaning of errors |
+//! | `connection` | look-up of the primary, login, checks of the server, pipelines, meaning of errors |
 //! | `pubsub` | hints between processes |
 //! | `query`, `describe` | questions of people about the messages and about the server |
 //!
@@ -38,7 +38,9 @@ use crate::model::{Lease, ShardId, WorkerId};
 use async_trait::async_trait;
 use bytes::Bytes;
 use connection::Connection;
-pub(crate) use connection::{Options, VERSION_MIN};
+pub(crate) use connection::{
+    Address, Certificates, GroupView, Options, SentinelOptions, Servers, VERSION_MIN,
+};
 pub(crate) use describe::RedisDescription;
 use key::Keyspace;
 pub(crate) use pubsub::RedisNotifier;

@@ -67,12 +67,18 @@ impl Notifier for RedisNotifier {
                 }
             }
         };
+        let forward = async {
+            tokio::select! {
+                () = forward => false,
+                () = self.connection.switched() => true,
+            }
+        };
         match tokio::time::timeout(HINTS_RESUBSCRIBE_INTERVAL, forward).await {
-            Ok(()) => Err(Error::Unavailable(format!(
+            Ok(false) => Err(Error::Unavailable(format!(
                 "{} has ended the subscription to hints",
                 self.connection.address()
             ))),
-            Err(_) => Ok(()),
+            Ok(true) | Err(_) => Ok(()),
         }
     }
 }
@@ -80,19 +86,11 @@ impl Notifier for RedisNotifier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::STORE_RESPONSE_TIMEOUT;
     use crate::model::{Partition, ShardId};
     use proptest::prelude::*;
 
     fn hints(deployment: &str, me: u64) -> RedisNotifier {
-        let options = Options {
-            url: "redis://127.0.0.1:1".to_owned(),
-            username: None,
-            password: None,
-            deployment: deployment.to_owned(),
-            response_timeout: STORE_RESPONSE_TIMEOUT,
-            server: std::sync::Arc::default(),
-        };
+        let options = Options::of_url("redis://127.0.0.1:1", deployment);
         RedisNotifier::new(&options, me).unwrap()
     }
 

@@ -54,7 +54,7 @@ async fn watermark_after_failover() -> Watermark {
     let (old, new) = (Server::start(), Server::start());
     let address = Address::of(&old).await;
     let options = Options {
-        url: format!("redis://127.0.0.1:{}", address.port),
+        servers: Servers::Url(format!("redis://127.0.0.1:{}", address.port)),
         ..old.options()
     };
     let writer = Redis::connect(&options).await.unwrap();

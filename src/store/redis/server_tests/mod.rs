@@ -6,7 +6,9 @@ mod foreign;
 mod outage;
 mod permissions;
 mod script_faults;
+mod sentinel;
 mod server;
+mod tls;
 
 use super::*;
 use crate::model::OutcomeCounts;

@@ -136,7 +136,10 @@ async fn a_rejected_login_names_the_option_and_shows_no_secret() {
         ..none.clone()
     };
     let in_url = Options {
-        url: format!("redis://someone:wrong-word@127.0.0.1:{}", server.port),
+        servers: Servers::Url(format!(
+            "redis://someone:wrong-word@127.0.0.1:{}",
+            server.port
+        )),
         ..none.clone()
     };
     for options in [&wrong, &in_url] {
@@ -157,7 +160,7 @@ async fn a_rejected_login_names_the_option_and_shows_no_secret() {
     };
     Redis::connect(&right).await.unwrap();
     let right_in_url = Options {
-        url: format!("redis://:right-word@127.0.0.1:{}/3", server.port),
+        servers: Servers::Url(format!("redis://:right-word@127.0.0.1:{}/3", server.port)),
         ..none
     };
     Redis::connect(&right_in_url).await.unwrap();
@@ -232,7 +235,7 @@ async fn a_cluster_node_and_a_wrong_address_are_rejected_with_the_reason() {
         "",
     ] {
         let text = refused(&Options {
-            url: url.to_owned(),
+            servers: Servers::Url(url.to_owned()),
             ..node.options()
         })
         .await;

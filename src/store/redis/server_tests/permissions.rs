@@ -17,13 +17,16 @@ fn rules() -> String {
     line.replace("PASSWORD", "secret").replace("{prod", "{test")
 }
 
-async fn login(server: &Server) -> Result<Redis, Error> {
-    Redis::connect(&Options {
+fn login_options(server: &Server) -> Options {
+    Options {
         username: Some("postdate".to_owned()),
         password: Some("secret".to_owned()),
         ..server.options()
-    })
-    .await
+    }
+}
+
+async fn login(server: &Server) -> Result<Redis, Error> {
+    Redis::connect(&login_options(server)).await
 }
 
 /// The commands that Redis has denied since the last call.
@@ -67,17 +70,12 @@ async fn everything_works(real: &RealRedis) {
         .await;
     real.redis.list(&[list_everything("t")]).await.unwrap();
     contract::run(real).await;
-    assert_hint_arrives(&real.server).await;
+    assert_hint_arrives(&login_options(&real.server)).await;
 }
 
 /// By another process, and not by the one that tells it.
-async fn assert_hint_arrives(server: &Server) {
-    let options = Options {
-        username: Some("postdate".to_owned()),
-        password: Some("secret".to_owned()),
-        ..server.options()
-    };
-    let [sender, listener] = [1, 2].map(|process| RedisNotifier::new(&options, process).unwrap());
+pub(super) async fn assert_hint_arrives(options: &Options) {
+    let [sender, listener] = [1, 2].map(|process| RedisNotifier::new(options, process).unwrap());
     let (heard, mut hints) = tokio::sync::mpsc::channel(1);
     let hint = Hint {
         shard: shard("t"),

@@ -1,7 +1,6 @@
 //! A `redis-server` of one test's own: on a free loopback port, in a directory of its own, ended
 //! when it is dropped.
 
-use crate::limit::STORE_RESPONSE_TIMEOUT;
 use crate::store::redis::{Options, Redis};
 use redis::Cmd;
 use std::io::{BufRead, BufReader, Lines};
@@ -106,14 +105,7 @@ impl Server {
     }
 
     pub(super) fn options(&self) -> Options {
-        Options {
-            url: format!("redis://127.0.0.1:{}", self.port),
-            username: None,
-            password: None,
-            deployment: "test".to_owned(),
-            response_timeout: STORE_RESPONSE_TIMEOUT,
-            server: std::sync::Arc::default(),
-        }
+        Options::of_url(&format!("redis://127.0.0.1:{}", self.port), "test")
     }
 
     pub(super) async fn redis(&self) -> Redis {
@@ -146,7 +138,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.signal("CONT");
+        if self.running.is_some() {
+            self.signal("CONT");
+        }
         self.kill();
     }
 }

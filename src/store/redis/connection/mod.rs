@@ -1,0 +1,323 @@
+//! The connection to the Redis server that is the primary: look-up, login, checks of the server, and
+//! pipelines.
+//!
+//! | file | duty |
+//! |---|---|
+//! | `options` | address, login and certificates, as the configuration has them |
+//! | `access` | login and TLS of one kind of server |
+//! | `sentinel` | asks the sentinels for the primary |
+//! | `current_server` | all connections of a process use one server |
+//! | `errors` | meaning of errors |
+//!
+//! A connection that fails, or does not answer in time, is dropped. The next call looks up the
+//! primary and opens a new connection with the same checks. The caller repeats a request whose reply
+//! was lost.
+
+mod access;
+mod current_server;
+mod errors;
+mod options;
+mod sentinel;
+
+pub(crate) use access::{Address, Certificates};
+pub(super) use errors::is_error;
+pub(crate) use options::{Options, SentinelOptions, Servers};
+pub(crate) use sentinel::GroupView;
+
+use super::script::{Call, Script};
+use crate::limit::LOOKUP_TIMEOUT;
+use crate::store::Error;
+use access::Access;
+use current_server::CurrentServer;
+use errors::{client_error, fatal_error, needs_reconnect, server_error};
+use redis::aio::{MultiplexedConnection, PubSubStream};
+use redis::{Pipeline, Value};
+use sentinel::Sentinels;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How old a connection must be before it is dropped because a newer one reached another server. So
+/// an address that leads to two servers causes one new connection a second at most.
+const KEPT_AT_LEAST: Duration = Duration::from_secs(1);
+
+/// How often one call loads scripts. A second load is needed only if another client flushes the
+/// cache.
+const SCRIPT_LOADS_MAX: u32 = 3;
+
+/// The first major version that supports flags of scripts.
+pub(crate) const VERSION_MIN: u32 = 7;
+
+/// Opens the connection with the first call, and again after a failure.
+pub(super) struct Connection {
+    primary: Primary,
+    access: Access,
+    /// Names the server in messages. Contains no secret.
+    address: RefCell<String>,
+    /// The first commands on every connection.
+    login: Pipeline,
+    /// Rejects an unsuitable server.
+    checks_server: bool,
+    response_timeout: Duration,
+    server: Arc<CurrentServer>,
+    current: RefCell<Option<Connected>>,
+    /// True once the server has answered a call. A later refusal does not end the process,
+    /// because a failover may have led to a server that an operator has still to repair.
+    has_answered: Cell<bool>,
+}
+
+/// Where the primary is.
+enum Primary {
+    At(Address),
+    NamedBy(Sentinels),
+}
+
+struct Connected {
+    connection: MultiplexedConnection,
+    /// `None`: the server was not checked.
+    run_id: Option<String>,
+    since: Instant,
+}
+
+impl Connection {
+    /// Parses the options. Connects with the first call.
+    pub(super) fn new(options: &Options) -> Result<Self, Error> {
+        let (primary, access) = options.parse()?;
+        let address = match &primary {
+            Primary::At(address) => address.to_string(),
+            Primary::NamedBy(sentinels) => format!("the primary of {}", sentinels.master),
+        };
+        let mut login = access.login_commands();
+        // A call for each, because Redis before 7 accepts one section only. Its version must be reported.
+        for section in ["server", "memory", "replication"] {
+            login.cmd("INFO").arg(section);
+        }
+        Ok(Self {
+            primary,
+            access,
+            address: RefCell::new(address),
+            login,
+            checks_server: true,
+            response_timeout: options.response_timeout,
+            server: options.server.clone(),
+            current: RefCell::new(None),
+            has_answered: Cell::new(false),
+        })
+    }
+
+    /// Accepts any server that accepts the login.
+    pub(super) fn unchecked(options: &Options) -> Result<Self, Error> {
+        Ok(Self {
+            checks_server: false,
+            ..Self::new(options)?
+        })
+    }
+
+    /// The address of the newest connection.
+    pub(super) fn address(&self) -> String {
+        self.address.borrow().clone()
+    }
+
+    /// What each sentinel says, if there are any.
+    pub(super) async fn sentinel_views(&self) -> Vec<(Address, Result<GroupView, Error>)> {
+        match &self.primary {
+            Primary::At(_) => Vec::new(),
+            Primary::NamedBy(sentinels) => sentinels.views().await,
+        }
+    }
+
+    /// Ends when the sentinels announce another primary. All connections of the process then look
+    /// it up.
+    pub(super) async fn switched(&self) {
+        match &self.primary {
+            Primary::At(_) => std::future::pending().await,
+            Primary::NamedBy(sentinels) => sentinels.switched().await,
+        }
+        self.server.forget();
+    }
+
+    /// Sends the commands in one pipeline and returns one value each. An error that concerns only
+    /// one key or script is among the values. Any other error fails the call.
+    pub(super) async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Error> {
+        if pipeline.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut connection = self.current_or_connect().await?;
+        let sent = connection.send_packed_commands(pipeline, 0, pipeline.len());
+        let values = sent.await.map_err(|error| {
+            self.drop_connection();
+            client_error(self.address(), &error)
+        })?;
+        if let Some(refused) = values.iter().find_map(fatal_error) {
+            if needs_reconnect(refused) {
+                self.drop_connection();
+            }
+            return Err(self.refused(server_error(&self.address(), refused)));
+        }
+        self.has_answered.set(true);
+        Ok(values)
+    }
+
+    fn refused(&self, error: Error) -> Error {
+        match error {
+            Error::Unusable(text) if self.has_answered.get() && !fault!(EndAtLateRefusal) => {
+                Error::Refused(text)
+            }
+            error => error,
+        }
+    }
+
+    /// Calls scripts in one pipeline and returns one value each. Scripts that the server does not
+    /// have in its cache (after a restart, a failover or a flush) are loaded and called again.
+    pub(super) async fn call(&self, calls: &[Call]) -> Result<Vec<Value>, Error> {
+        let mut pipeline = Pipeline::new();
+        for call in calls {
+            pipeline.add_command(call.command.clone());
+        }
+        let mut values = self.send(&pipeline).await?;
+        for _ in 0..SCRIPT_LOADS_MAX {
+            let unknown: Vec<usize> = (0..calls.len())
+                .filter(|&at| is_error(&values[at], "NOSCRIPT"))
+                .collect();
+            if unknown.is_empty() {
+                return Ok(values);
+            }
+            let mut scripts: Vec<Script> = unknown.iter().map(|&at| calls[at].script).collect();
+            scripts.sort_unstable();
+            scripts.dedup();
+            let mut reload = Pipeline::new();
+            for script in &scripts {
+                reload.add_command(script.load());
+            }
+            for &at in &unknown {
+                reload.add_command(calls[at].command.clone());
+            }
+            let answers = self.send(&reload).await?;
+            for (at, value) in unknown
+                .into_iter()
+                .zip(answers.into_iter().skip(scripts.len()))
+            {
+                values[at] = value;
+            }
+        }
+        Err(Error::Unavailable(format!(
+            "{} loses scripts as soon as they are loaded: another client flushes its script cache",
+            self.address()
+        )))
+    }
+
+    /// Connects, unless there is a connection.
+    pub(super) async fn connect(&self) -> Result<(), Error> {
+        self.current_or_connect().await.map(drop)
+    }
+
+    /// Subscribes to a channel on a new connection.
+    pub(super) async fn subscribe(&self, channel: &str) -> Result<PubSubStream, Error> {
+        let address = self.locate().await?;
+        self.access
+            .subscribe(&address, channel, self.response_timeout)
+            .await
+    }
+
+    /// The address of the primary.
+    async fn locate(&self) -> Result<Address, Error> {
+        match &self.primary {
+            Primary::At(address) => Ok(address.clone()),
+            Primary::NamedBy(sentinels) => sentinels.primary().await,
+        }
+    }
+
+    async fn current_or_connect(&self) -> Result<MultiplexedConnection, Error> {
+        if let Some(current) = &*self.current.borrow() {
+            let is_outdated = (current.run_id.as_ref()).is_some_and(|id| !self.server.is(id));
+            if !is_outdated || current.since.elapsed() < KEPT_AT_LEAST {
+                return Ok(current.connection.clone());
+            }
+        }
+        let connected = self.new_connection().await;
+        let connected = connected.map_err(|error| self.refused(error))?;
+        let connection = connected.connection.clone();
+        self.current.replace(Some(connected));
+        Ok(connection)
+    }
+
+    async fn new_connection(&self) -> Result<Connected, Error> {
+        self.drop_connection();
+        let address = self.locate().await?;
+        let name = self.address.replace(address.to_string());
+        if name != address.to_string() && self.has_answered.get() {
+            tracing::info!(from = name, to = %address, "the sentinels name another primary");
+        }
+        // A frozen server accepts connections. The sentinels may name another one by now.
+        let patience = match &self.primary {
+            Primary::At(_) => self.response_timeout,
+            Primary::NamedBy(_) => self.response_timeout.min(LOOKUP_TIMEOUT),
+        };
+        let opened = (self.access).open(&address, &self.login, patience, self.response_timeout);
+        let (connection, answers) = opened.await?;
+        let run_id = self.check_server(&answers)?;
+        if let Some(run_id) = &run_id {
+            self.server.set(&address.to_string(), run_id);
+        }
+        Ok(Connected {
+            connection,
+            run_id,
+            since: Instant::now(),
+        })
+    }
+
+    fn drop_connection(&self) {
+        self.current.borrow_mut().take();
+    }
+
+    /// Checks the replies to the login, and that the server is suitable. Returns its run id.
+    fn check_server(&self, answers: &[Value]) -> Result<Option<String>, Error> {
+        if let Some(refused) = answers.iter().find_map(fatal_error) {
+            return Err(server_error(&self.address(), refused));
+        }
+        if !self.checks_server {
+            return Ok(None);
+        }
+        let info: String = answers
+            .iter()
+            .filter_map(|value| super::reply::text(value.clone()))
+            .collect();
+        let address = self.address();
+        let version = info_field(&info, "redis_version").unwrap_or("unknown");
+        let major = version
+            .split('.')
+            .next()
+            .and_then(|major| major.parse().ok());
+        if major.is_none_or(|major: u32| major < VERSION_MIN) {
+            return Err(Error::Unusable(format!(
+                "{address} is Redis {version}, and Postdate needs {VERSION_MIN}.0 or newer: upgrade it"
+            )));
+        }
+        if info_field(&info, "redis_mode") == Some("cluster") {
+            return Err(Error::Unusable(format!(
+                "{address} is a node of a Redis Cluster, which this version of Postdate cannot use: give it a single Redis server"
+            )));
+        }
+        if info_field(&info, "role") == Some("slave") {
+            return Err(Error::Unavailable(format!(
+                "{address} is a replica, and Postdate needs the primary"
+            )));
+        }
+        let policy = info_field(&info, "maxmemory_policy").unwrap_or("unknown");
+        if policy != "noeviction" {
+            return Err(Error::Unusable(format!(
+                "{address} has maxmemory-policy {policy}, under which Redis drops waiting messages when memory runs out: \
+                 run `CONFIG SET maxmemory-policy noeviction`, and set it in redis.conf too"
+            )));
+        }
+        Ok(info_field(&info, "run_id").map(str::to_owned))
+    }
+}
+
+/// A field of INFO.
+pub(super) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .map(str::trim)
+}
