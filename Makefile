@@ -1,7 +1,8 @@
 # Targets for newcomers and CI. Each prepares what it needs and may be repeated. Variables:
 #   POSTDATE_SERVERS       folder of downloaded servers and tools, default .servers
-#   KAFKA_PORT NATS_PORT REDIS_PORT
-#                          ports of `make up`, default 9092, 4222 and 6379
+#   KAFKA_PORT NATS_PORT REDIS_PORT SENTINEL_PORT
+#                          ports of `make up`, default 9092, 4222, 6379 and 26379
+#   REDIS                  for `make up` and `make chaos`: sentinel starts a group of two Redis servers and three sentinels
 #   FOR                    duration of `make demo` (default 30s) and `make chaos` (default 60s)
 #   COUNT                  messages per stage of `make bench`, default 1000000
 #   STAGES                 stages of `make bench`: copy, ingress, drain, embedded, steady, burst, exact, fleet, idle, layout, asynq.
@@ -130,7 +131,7 @@ kube: servers ## test the Helm chart on a real Kubernetes control plane; the fir
 image-check: servers sbom ## build the image twice, compare the bytes, and deliver messages with it; ten minutes or more
 	@deploy/image/check.sh
 
-up: servers ## start a Kafka, a NATS server and a Redis on this machine
+up: servers ## start a Kafka, a NATS server and a Redis on this machine; REDIS=sentinel starts a group
 	@integration/env/local.sh up
 
 down: ## stop them and keep their data

@@ -52,6 +52,7 @@ mod restart;
 mod rights;
 mod rules_change;
 mod secrets;
+mod sentinel;
 mod service;
 mod shutdown;
 mod signed_retries;

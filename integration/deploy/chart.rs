@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::{file, folder, output, root, tool};
 use crate::env::Papers;
 
-const EXAMPLES: [&str; 7] = [
-    "small", "split", "secure", "hpa", "keda", "embedded", "nats",
+const EXAMPLES: [&str; 8] = [
+    "small", "split", "secure", "hpa", "keda", "embedded", "nats", "sentinel",
 ];
 
 /// Builds a Helm command with a fixed Kubernetes version, because Helm has no cluster to ask here.
@@ -93,7 +93,7 @@ fn the_service_accepts_each_configuration_of_the_chart() {
     for example in EXAMPLES {
         let folder = folder();
         let secrets = folder.path().join("secrets");
-        for secret in ["redis", "kafka", "nats"] {
+        for secret in ["redis", "kafka", "nats", "sentinel"] {
             std::fs::create_dir_all(secrets.join(secret)).unwrap();
             std::fs::write(secrets.join(secret).join("password"), "a secret").unwrap();
         }
@@ -134,7 +134,8 @@ fn the_service_accepts_each_configuration_of_the_chart() {
         text = text
             .replace("//redis:6379", "//127.0.0.1:1")
             .replace("//nats:4222", "//127.0.0.1:9")
-            .replace("//redis:6380", "//127.0.0.1:1");
+            .replace("//redis:6380", "//127.0.0.1:1")
+            .replace("\"sentinel-", "\"127.0.0.");
         let path = folder.path().join("postdate.toml");
         std::fs::write(&path, &text).unwrap();
         let checked = Command::new(env!("CARGO_BIN_EXE_postdate"))

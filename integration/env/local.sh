@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Starts a Kafka, a NATS server and a Redis on this machine. `local.sh up` starts the missing ones.
 # `local.sh down` stops only servers that `up` started. Data stays in .servers/up.
-# KAFKA_PORT, NATS_PORT and REDIS_PORT select other ports.
+# KAFKA_PORT, NATS_PORT and REDIS_PORT select other ports. REDIS=sentinel starts a Redis with a replica, on the next
+# port, and three sentinels from SENTINEL_PORT on.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 servers=${POSTDATE_SERVERS:-$PWD/.servers}
@@ -10,6 +11,8 @@ up=$(cd "$servers/up" && pwd -P)
 kafka_port=${KAFKA_PORT:-9092}
 nats_port=${NATS_PORT:-4222}
 redis_port=${REDIS_PORT:-6379}
+sentinel_port=${SENTINEL_PORT:-26379}
+redis=${REDIS:-single}
 nats=$(cd "$servers" && pwd)/nats/bin/nats-server
 controller_port=$((kafka_port + 1))
 
@@ -56,6 +59,45 @@ await() {
         sleep 0.2
     done
     complain "$server does not answer on port $port after a minute; its log is $up/$server.log"
+}
+
+start_redis() {
+    start redis "$redis_port" redis-server --port "$redis_port" --bind 127.0.0.1 --dir "$up/redis" \
+        --appendonly yes --appendfsync everysec --save "" --maxmemory-policy noeviction
+    await redis "$redis_port"
+}
+
+# Runs a command for each server of the group: its name and its port follow.
+for_group() {
+    local number
+    for number in 0 1; do "$@" "redis$number" $((redis_port + number)); done
+    for number in 0 1 2; do "$@" "sentinel$number" $((sentinel_port + number)); done
+}
+
+check_member() {
+    case $1 in
+        redis*) check "$1" "$2" REDIS_PORT ;;
+        *) check "$1" "$2" SENTINEL_PORT ;;
+    esac
+}
+
+# Each member has a file, in which the sentinels write who is the primary.
+start_member() {
+    local name=$1 port=$2 file=$up/$1/redis.conf
+    mkdir -p "$up/$name"
+    if [[ ! -e $file ]]; then
+        printf '%s\n' "port $port" 'bind 127.0.0.1' "dir $up/$name" >"$file"
+        case $name in
+            redis*) printf '%s\n' 'appendonly yes' 'appendfsync everysec' 'save ""' 'maxmemory-policy noeviction' >>"$file" ;;
+            *) printf '%s\n' "sentinel monitor orders 127.0.0.1 $redis_port 2" 'sentinel down-after-milliseconds orders 5000' >>"$file" ;;
+        esac
+        [[ $name != redis1 ]] || echo "replicaof 127.0.0.1 $redis_port" >>"$file"
+    fi
+    case $name in
+        redis*) start "$name" "$port" redis-server "$file" ;;
+        *) start "$name" "$port" redis-server "$file" --sentinel ;;
+    esac
+    await "$name" "$port"
 }
 
 java() {
@@ -108,15 +150,23 @@ stream() {
 }
 
 servers_up() {
-    check redis "$redis_port" REDIS_PORT
+    case $redis in
+        single)
+            ! runs redis0 || complain "\`make up REDIS=sentinel\` runs: \`make down\` first."
+            check redis "$redis_port" REDIS_PORT
+            ;;
+        sentinel)
+            ! runs redis || complain "A single redis of \`make up\` runs: \`make down\` first."
+            for_group check_member
+            ;;
+        *) complain "REDIS=$redis is unknown: write REDIS=sentinel, or leave it out." ;;
+    esac
     check nats "$nats_port" NATS_PORT
     check kafka "$kafka_port" KAFKA_PORT
     runs kafka || ! listens "$controller_port" || complain "Kafka also needs port $controller_port, which is taken. Choose another:  make up KAFKA_PORT=..."
-    start redis "$redis_port" redis-server --port "$redis_port" --bind 127.0.0.1 --dir "$up/redis" \
-        --appendonly yes --appendfsync everysec --save "" --maxmemory-policy noeviction
     start nats "$nats_port" "$nats" -a 127.0.0.1 -p "$nats_port" -js -sd "$up/nats"
     start_kafka
-    await redis "$redis_port"
+    if [[ $redis == sentinel ]]; then for_group start_member; else start_redis; fi
     await nats "$nats_port"
     await kafka "$kafka_port"
     # Retention longer than the longest delay, so that a lost Redis can be filled again.
@@ -132,7 +182,7 @@ servers_up() {
 
 next_steps() {
     local elsewhere=""
-    [[ $redis_port == 6379 ]] || elsewhere+="POSTDATE_STORE__REDIS__URL=redis://127.0.0.1:$redis_port "
+    [[ $redis_port == 6379 || $redis == sentinel ]] || elsewhere+="POSTDATE_STORE__REDIS__URL=redis://127.0.0.1:$redis_port "
     [[ $kafka_port == 9092 ]] || elsewhere+="POSTDATE_KAFKA__MAIN__BROKERS='[\"127.0.0.1:$kafka_port\"]' "
     local edge=$elsewhere
     [[ $nats_port == 4222 ]] || edge+="POSTDATE_NATS__EDGE__URL=nats://127.0.0.1:$nats_port "
@@ -159,6 +209,12 @@ From NATS to NATS, instead, with the streams DELAYED and ORDERS; config/bridge.t
 
     ${edge}target/release/postdate run --config config/nats.toml
     ${edge}target/release/postdate send --config config/nats.toml --route orders --subject delayed.orders.eu --in 10s 'close it unless it was paid'
+
+END
+    [[ $redis == single ]] || cat <<END
+Redis has sentinels. Instead of \`url\`, write into [store.redis] of the configuration:
+
+    sentinel = { servers = ["127.0.0.1:$sentinel_port", "127.0.0.1:$((sentinel_port + 1))", "127.0.0.1:$((sentinel_port + 2))"], master = "orders" }
 
 END
     echo '`make down` ends the servers and keeps their data.'
@@ -188,6 +244,9 @@ case ${1:-} in
     down)
         stop kafka
         stop nats
+        for member in sentinel{0,1,2} redis{0,1}; do
+            ! runs "$member" || stop "$member"
+        done
         stop redis
         ;;
     *) complain "usage: ${BASH_SOURCE[0]} up|down" ;;

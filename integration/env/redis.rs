@@ -38,6 +38,28 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Runs a command. It must succeed.
+    pub(crate) fn command(&self, words: &[&str]) {
+        let mut command = redis::cmd(words[0]);
+        command
+            .arg(&words[1..])
+            .exec(&mut self.client())
+            .expect("Redis accepts it");
+    }
+
+    /// A section of INFO. `None` without an answer.
+    pub(crate) fn info(&self, section: &str) -> Option<String> {
+        let mut connection = self.connect().ok()?;
+        connection
+            .set_read_timeout(Some(Duration::from_secs(1)))
+            .ok()?;
+        redis::cmd("INFO").arg(section).query(&mut connection).ok()
+    }
+
     pub(crate) fn client(&self) -> redis::Connection {
         self.connect().expect("Redis answers")
     }
@@ -154,6 +176,8 @@ fn server(folder: &Path, port: u16) -> Command {
     // Stored data is soon deleted. With Redis's default of 64 MB, it would rewrite the file every
     // few seconds.
     server.args(["--auto-aof-rewrite-min-size", "512mb"]);
+    // By default a primary waits five seconds for further replicas.
+    server.args(["--repl-diskless-sync-delay", "0"]);
     server
 }
 

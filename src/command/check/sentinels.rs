@@ -41,7 +41,8 @@ fn one(subject: &str, view: &GroupView, redis: &RedisDescription) -> Finding {
         return Finding::warn(subject, found, fix);
     }
     if sentinels < SENTINELS_MIN || sentinels < view.quorum {
-        let fix = "run three sentinels or more on different machines, with a quorum of most of them";
+        let fix =
+            "run three sentinels or more on different machines, with a quorum of most of them";
         return Finding::warn(subject, found, fix);
     }
     Finding::ok(subject, found)

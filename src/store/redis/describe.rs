@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RedisDescription {
     pub(crate) address: String,
-    /// What each sentinel says. Empty without sentinels.
+    /// The answer of each sentinel. Empty without sentinels.
     pub(crate) sentinels: Vec<(Address, Result<GroupView, String>)>,
     pub(crate) version: String,
     pub(crate) is_cluster: bool,

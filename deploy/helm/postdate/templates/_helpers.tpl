@@ -278,6 +278,11 @@ volumes:
 {{- with $cluster.url }}{{ range splitList "," . }}{{ $peers = append $peers (dict "name" (printf "nats.%s" $name) "port" (include "postdate.port" (dict "address" . "default" "4222"))) }}{{ end }}{{ end }}
 {{- end }}
 {{- with dig "store" "redis" "url" "" $config }}{{ $peers = append $peers (dict "name" "store.redis" "port" (include "postdate.port" (dict "address" . "default" "6379"))) }}{{ end }}
+{{- with dig "store" "redis" "sentinel" "" $config }}
+{{- range .servers }}{{ $peers = append $peers (dict "name" "store.redis.sentinel" "port" (include "postdate.port" (dict "address" . "default" "26379"))) }}{{ end }}
+{{- /* The sentinels name the servers. Other ports than this one must be in networkPolicy.egress. */}}
+{{- $peers = append $peers (dict "name" "store.redis" "port" "6379") }}
+{{- end }}
 {{- with dig "traces" "endpoint" "" $config }}{{ $peers = append $peers (dict "name" "traces" "port" (include "postdate.port" (dict "address" . "default" (hasPrefix "https" . | ternary "443" "80")))) }}{{ end }}
 {{- $peers | toJson }}
 {{- end }}

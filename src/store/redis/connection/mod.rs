@@ -119,7 +119,7 @@ impl Connection {
         self.address.borrow().clone()
     }
 
-    /// What each sentinel says, if there are any.
+    /// The answer of each sentinel, if there are any.
     pub(super) async fn sentinel_views(&self) -> Vec<(Address, Result<GroupView, Error>)> {
         match &self.primary {
             Primary::At(_) => Vec::new(),
@@ -134,6 +134,7 @@ impl Connection {
             Primary::At(_) => std::future::pending().await,
             Primary::NamedBy(sentinels) => sentinels.switched().await,
         }
+        tracing::info!("the sentinels announced another primary: all connections look it up");
         self.server.forget();
     }
 
@@ -245,10 +246,7 @@ impl Connection {
     async fn new_connection(&self) -> Result<Connected, Error> {
         self.drop_connection();
         let address = self.locate().await?;
-        let name = self.address.replace(address.to_string());
-        if name != address.to_string() && self.has_answered.get() {
-            tracing::info!(from = name, to = %address, "the sentinels name another primary");
-        }
+        self.address.replace(address.to_string());
         // A frozen server accepts connections. The sentinels may name another one by now.
         let patience = match &self.primary {
             Primary::At(_) => self.response_timeout,

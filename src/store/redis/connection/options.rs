@@ -45,7 +45,7 @@ pub(crate) struct SentinelOptions {
     pub(crate) password: Option<String>,
     /// `None`: no TLS with the sentinels.
     pub(crate) tls: Option<Certificates>,
-    /// Whether the Redis servers need TLS.
+    /// True if the Redis servers need TLS.
     pub(crate) primary_needs_tls: bool,
     /// The number of the database.
     pub(crate) database: u16,

@@ -20,7 +20,7 @@ pub(super) struct Sentinels {
     pub(super) master: String,
 }
 
-/// What one sentinel says about the group.
+/// The answer of one sentinel about the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupView {
     pub(crate) primary: Address,
