@@ -10,9 +10,10 @@
 #   WAITING                waiting messages of `make bench STAGES=deep`, default 10000000
 #   WORKLOAD               file that describes your messages for `make bench`; example: integration/bench/workload.toml
 #   RUNS                   runs of `make bench`, default 1; with several, medians are printed
-#   BROKER BROKERS MODE FAULTS SEED REPORT
+#   BROKER BROKERS MODE FAULTS RATE FAILOVERS SEED REPORT
 #                          for `make chaos`: kafka or nats; 1 or 3 Kafka brokers; at-least-once or exactly-once; the part that all
-#                          faults hit (timers, ingresses, redis or broker); seed; report file
+#                          faults hit (timers, ingresses, redis or broker); messages per second; failovers of Redis, instead of FOR,
+#                          with REDIS=sentinel; seed; report file
 #   DEPENDENCIES           `once`: `make image-check` compiles third-party crates for the first build only
 #   PROFILE                Cargo profile of the program for `make dist`, default release
 #   TEST                   part of a test name, for `make integration`
@@ -69,6 +70,9 @@ nightly: servers ## run what takes hours: long simulation, chaos, Kubernetes, im
 	$(SUITE) chaos-kafka 2700 $(MAKE) --no-print-directory chaos FOR=30m
 	$(SUITE) chaos-exactly-once 2700 $(MAKE) --no-print-directory chaos FOR=30m MODE=exactly-once BROKERS=3
 	$(SUITE) chaos-nats 2700 $(MAKE) --no-print-directory chaos FOR=30m BROKER=nats
+	$(SUITE) failovers 3600 $(MAKE) --no-print-directory chaos REDIS=sentinel FAULTS=redis RATE=1000 FAILOVERS=50
+	$(SUITE) failovers-exactly-once 3600 $(MAKE) --no-print-directory chaos REDIS=sentinel FAULTS=redis RATE=1000 FAILOVERS=50 MODE=exactly-once
+	$(SUITE) redis-versions 1800 integration/env/redis_versions.sh
 	$(SUITE) packages 1200 $(MAKE) --no-print-directory dist-check
 	$(SUITE) image 1800 $(MAKE) --no-print-directory image-check
 	$(SUITE) kubernetes 1800 $(MAKE) --no-print-directory kube
@@ -121,7 +125,7 @@ bench: servers ## measure the service beside a plain copy and rivals, in one run
 	cargo bench --bench figures -- $(COUNT) $(STAGES) $(if $(WORKLOAD),workload=$(WORKLOAD)) $(if $(WAITING),waiting=$(WAITING)) $(if $(RUNS),runs=$(RUNS))
 
 chaos: servers ## run a fleet under load while processes and servers are killed; FOR=30m BROKER=nats BROKERS=3 MODE=exactly-once
-	cargo bench --bench chaos -- $(if $(FOR),for=$(FOR)) $(if $(BROKER),broker=$(BROKER)) $(if $(BROKERS),brokers=$(BROKERS)) $(if $(MODE),mode=$(MODE)) $(if $(FAULTS),faults=$(FAULTS)) $(if $(SEED),seed=$(SEED)) $(if $(REPORT),report=$(REPORT))
+	cargo bench --bench chaos -- $(if $(FOR),for=$(FOR)) $(if $(BROKER),broker=$(BROKER)) $(if $(BROKERS),brokers=$(BROKERS)) $(if $(MODE),mode=$(MODE)) $(if $(FAULTS),faults=$(FAULTS)) $(if $(REDIS),redis=$(REDIS)) $(if $(FAILOVERS),failovers=$(FAILOVERS)) $(if $(RATE),rate=$(RATE)) $(if $(SEED),seed=$(SEED)) $(if $(REPORT),report=$(REPORT))
 
 kube: servers ## test the Helm chart on a real Kubernetes control plane; the first build takes ten minutes or more
 	@integration/deploy/tools.sh cluster

@@ -36,6 +36,22 @@ impl fmt::Display for Broker {
     }
 }
 
+/// The servers of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Topology {
+    Single,
+    Sentinel,
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Single => "one Redis",
+            Self::Sentinel => "two Redis servers with three sentinels",
+        })
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) length: Duration,
@@ -47,6 +63,9 @@ pub(crate) struct Asked {
     pub(crate) rate: u32,
     /// The part of the system that all faults hit. Without it, faults hit all parts.
     pub(crate) faults: Option<Subject>,
+    pub(crate) redis: Topology,
+    /// Ends the run after so many failovers of Redis, instead of after `length`.
+    pub(crate) failovers: Option<usize>,
     pub(crate) seed: u64,
     pub(crate) report: Option<PathBuf>,
 }
@@ -60,6 +79,8 @@ impl Asked {
             mode: Mode::AtLeastOnce,
             rate: 500,
             faults: None,
+            redis: Topology::Single,
+            failovers: None,
             seed: 1,
             report: None,
         };
@@ -67,8 +88,8 @@ impl Asked {
         for word in words.filter(|word| word != "--bench") {
             let wrong = || {
                 format!(
-                    "{word}: write for=30m, broker=kafka or broker=nats, brokers=1 or brokers=3, mode=at-least-once or mode=exactly-once, rate=500, faults=broker, seed=7, or \
-                     report=FILE"
+                    "{word}: write for=30m, broker=kafka or broker=nats, brokers=1 or brokers=3, mode=at-least-once or mode=exactly-once, rate=500, faults=broker, redis=single or \
+                     redis=sentinel, failovers=50, seed=7, or report=FILE"
                 )
             };
             let (key, value) = word.split_once('=').ok_or_else(wrong)?;
@@ -101,6 +122,9 @@ impl Asked {
                         _ => return Err(wrong()),
                     });
                 }
+                "redis" if value == "single" => asked.redis = Topology::Single,
+                "redis" if value == "sentinel" => asked.redis = Topology::Sentinel,
+                "failovers" => asked.failovers = Some(value.parse().map_err(|_| wrong())?),
                 "seed" => asked.seed = value.parse().map_err(|_| wrong())?,
                 "report" => asked.report = Some(value.into()),
                 _ => return Err(wrong()),
@@ -108,6 +132,9 @@ impl Asked {
         }
         if asked.broker == Broker::Nats && asked.brokers > 1 {
             return Err("brokers=3 is for broker=kafka".to_owned());
+        }
+        if asked.failovers.is_some() && asked.redis == Topology::Single {
+            return Err("failovers=50 needs redis=sentinel".to_owned());
         }
         if (asked.broker, asked.mode) == (Broker::Nats, Mode::ExactlyOnce) {
             return Err("mode=exactly-once needs transactions, which NATS has not".to_owned());

@@ -5,7 +5,7 @@ use std::ops::Range;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 
-use crate::asked::Broker;
+use crate::asked::{Asked, Topology};
 
 /// A fault. It starts, lasts for a random time, and is then repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,7 +101,16 @@ impl Fault {
         }
     }
 
-    pub(crate) fn words(self, broker: Broker) -> String {
+    /// Another Redis server becomes the primary, if there is one.
+    pub(crate) fn causes_failover(self) -> bool {
+        matches!(
+            self,
+            Self::KillRedis | Self::FreezeRedis | Self::RollBackRedis
+        )
+    }
+
+    pub(crate) fn words(self, asked: &Asked) -> String {
+        let broker = asked.broker;
         let words = match self {
             Self::KillTimer => "a timer killed (kill -9)",
             Self::FreezeTimer => "a timer frozen (SIGSTOP), woken 2 to 14 s later",
@@ -113,6 +122,9 @@ impl Fault {
             Self::KillAll => "all processes of Postdate killed at once (kill -9)",
             Self::KillRedis => "Redis killed (kill -9)",
             Self::FreezeRedis => "Redis frozen (SIGSTOP)",
+            Self::RollBackRedis if asked.redis == Topology::Sentinel => {
+                "Redis killed while its replica was 2 s behind"
+            }
             Self::RollBackRedis => "Redis killed and put back to an older copy",
             Self::EmptyRedis => "Redis emptied (FLUSHALL)",
             Self::KillBroker => return format!("{broker} killed (kill -9)"),

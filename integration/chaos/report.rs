@@ -19,6 +19,7 @@ pub(crate) fn page(asked: &Asked, outcome: &Outcome) -> String {
         brokers,
         mode,
         rate,
+        redis,
         seed,
         ..
     } = asked;
@@ -34,14 +35,14 @@ pub(crate) fn page(asked: &Asked, outcome: &Outcome) -> String {
     let _ = write!(
         page,
         "# Chaos: {broker}, {mode}\n\n{verdict}\n\n{minutes:.0} minutes, {rate} messages a second with delays of 0 to 60 s over {PARTITIONS} \
-         partitions, 3 timers and 2 ingresses, {servers}, one Redis\n(`appendfsync everysec`), leases of 5 s, all on one machine; seed {seed}. \
+         partitions, 3 timers and 2 ingresses, {servers}, {redis}\n(`appendfsync everysec`), leases of 5 s, all on one machine; seed {seed}. \
          {}\n\n",
         beside(*broker)
     );
     totals(&mut page, *broker, outcome);
     lost(&mut page, outcome);
     lateness(&mut page, *broker, outcome);
-    faults(&mut page, *broker, outcome);
+    faults(&mut page, asked, outcome);
     page
 }
 
@@ -108,6 +109,10 @@ fn totals(page: &mut String, broker: Broker, outcome: &Outcome) {
             outcome.ledgers.pending as usize,
         ),
         ("ledgers that cannot say", outcome.ledgers.unsure),
+        (
+            "rounds with a fault that causes a failover",
+            outcome.failovers(),
+        ),
     ];
     page.push_str("| | |\n| --- | ---: |\n");
     for (what, count) in rows[..6]
@@ -173,7 +178,7 @@ fn lateness(page: &mut String, broker: Broker, outcome: &Outcome) {
     }
 }
 
-fn faults(page: &mut String, broker: Broker, outcome: &Outcome) {
+fn faults(page: &mut String, asked: &Asked, outcome: &Outcome) {
     let (again, calm) = outcome.again();
     let rounds: Vec<_> = outcome.injected.iter().zip(again).collect();
     let together: Vec<_> = rounds
@@ -202,7 +207,7 @@ fn faults(page: &mut String, broker: Broker, outcome: &Outcome) {
             .copied()
             .filter(|(injected, _)| injected.faults == [fault])
             .collect();
-        row(page, &fault.words(broker), times, &alone);
+        row(page, &fault.words(asked), times, &alone);
     }
     row(page, "two of these at once", together.len(), &together);
     let _ = writeln!(page, "| none, for 15 s | | | | | {calm} | | |");

@@ -5,7 +5,8 @@ use std::time::Duration;
 use async_nats::jetstream::stream::Config;
 
 use crate::asked::{Broker, Mode};
-use crate::env::{KafkaCluster, Nats, Redis};
+use crate::env::{KafkaCluster, Nats};
+use crate::store::Store;
 
 pub(crate) const PARTITIONS: i32 = 8;
 pub(crate) const SOURCE: &str = "chaos.delayed";
@@ -94,11 +95,8 @@ impl Server {
     }
 
     /// The configuration of the Postdate processes.
-    pub(crate) fn config(&self, redis: &Redis, mode: Mode) -> String {
-        let store = format!(
-            "deployment = \"chaos\"\n[store.redis]\nurl = \"{}\"\n",
-            redis.url()
-        );
+    pub(crate) fn config(&self, store: &Store, mode: Mode) -> String {
+        let store = format!("deployment = \"chaos\"\n{}\n", store.table());
         let route = match self {
             Self::Kafka(kafka) => format!(
                 r#"

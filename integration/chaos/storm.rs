@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::asked::{Asked, Broker, Mode};
-use crate::env::{Redis, Snapshot, now_ms};
+use crate::asked::{Asked, Broker, Mode, Topology};
+use crate::env::now_ms;
 use crate::fault::Fault;
 use crate::fleet::{Fleet, Ledgers};
 use crate::sender::{Sender, Sent};
 use crate::server::Server;
+use crate::store::Store;
 use crate::tally::{Arrived, Tally};
 
 /// Milliseconds after a fault in which it may still cause lateness: lease expiry, group session
@@ -131,9 +132,16 @@ impl Outcome {
         (of, calm)
     }
 
-    /// Returns true if a fault made the store lose acknowledged writes.
-    fn has_lost_store(&self) -> bool {
-        let is_loss = |fault: &Fault| matches!(fault, Fault::RollBackRedis | Fault::EmptyRedis);
+    pub(crate) fn failovers(&self) -> usize {
+        failovers(&self.injected)
+    }
+
+    /// Returns true if a fault made the store lose acknowledged writes. A failover may do so.
+    fn has_lost_store(&self, asked: &Asked) -> bool {
+        let is_loss = |fault: &Fault| {
+            matches!(fault, Fault::RollBackRedis | Fault::EmptyRedis)
+                || (asked.redis == Topology::Sentinel && fault.causes_failover())
+        };
         self.injected
             .iter()
             .any(|injected| injected.faults.iter().any(is_loss))
@@ -160,18 +168,24 @@ impl Outcome {
             pending,
             unsure,
         } = self.ledgers;
-        broken == 0 && (difference, pending) == (0, 0) && (unsure == 0 || self.has_lost_store())
+        broken == 0
+            && (difference, pending) == (0, 0)
+            && (unsure == 0 || self.has_lost_store(asked))
     }
+}
+
+fn failovers(injected: &[Injected]) -> usize {
+    let causes = |injected: &&Injected| injected.faults.iter().any(|fault| fault.causes_failover());
+    injected.iter().filter(causes).count()
 }
 
 pub(crate) struct Storm {
     server: Server,
-    redis: Redis,
+    store: Store,
     fleet: Fleet,
     sender: Sender,
     tally: Tally,
     random: StdRng,
-    snapshot: Option<(Instant, Snapshot)>,
     injected: Vec<Injected>,
     began: Instant,
     asked: Asked,
@@ -179,8 +193,9 @@ pub(crate) struct Storm {
 
 impl Storm {
     pub(crate) fn begin(asked: &Asked) -> Self {
-        let (server, redis) = (Server::start(asked.broker, asked.brokers), Redis::start());
-        let fleet = Fleet::start(server.config(&redis, asked.mode));
+        let server = Server::start(asked.broker, asked.brokers);
+        let store = Store::start(asked.redis);
+        let fleet = Fleet::start(server.config(&store, asked.mode));
         let (tally, sender) = (
             Tally::start(&server),
             Sender::start(&server, asked.rate, asked.seed ^ 1),
@@ -188,12 +203,11 @@ impl Storm {
         let random = StdRng::seed_from_u64(asked.seed);
         Self {
             server,
-            redis,
+            store,
             fleet,
             sender,
             tally,
             random,
-            snapshot: None,
             injected: Vec::new(),
             began: Instant::now(),
             asked: asked.clone(),
@@ -203,7 +217,10 @@ impl Storm {
     /// Injects faults until the time is over, repairs everything, and waits for the remaining
     /// messages.
     pub(crate) fn rage(mut self) -> Outcome {
-        while self.began.elapsed() < self.asked.length {
+        while match self.asked.failovers {
+            Some(wanted) => failovers(&self.injected) < wanted,
+            None => self.began.elapsed() < self.asked.length,
+        } {
             self.calm();
             self.strike();
             self.say();
@@ -240,12 +257,12 @@ impl Storm {
     }
 
     /// Waits for 1 to 20 seconds, usually long enough for the deployment to recover. Sometimes
-    /// takes a snapshot of Redis.
+    /// takes a snapshot of the store.
     fn calm(&mut self) {
         let length = Duration::from_millis(self.random.random_range(1_000..20_000));
         std::thread::sleep(length);
         if self.random.random_bool(0.5) {
-            self.snapshot = Some((Instant::now(), self.redis.snapshot()));
+            self.store.take_snapshot();
         }
     }
 
@@ -310,17 +327,9 @@ impl Storm {
                     .chain(&mut self.fleet.ingresses)
                     .for_each(|process| process.kill());
             }
-            Fault::KillRedis => self.redis.kill(),
-            Fault::FreezeRedis => self.redis.pause(),
-            Fault::RollBackRedis => match self
-                .snapshot
-                .take()
-                .filter(|(taken, _)| taken.elapsed() < Duration::from_secs(60))
-            {
-                Some((_, snapshot)) => self.redis.roll_back_to(&snapshot),
-                None => self.redis.restart(),
-            },
-            Fault::EmptyRedis => self.redis.flush_all(),
+            Fault::KillRedis | Fault::FreezeRedis | Fault::RollBackRedis | Fault::EmptyRedis => {
+                self.store.begin(fault)
+            }
             Fault::KillBroker => self.server.kill(node),
             Fault::FreezeBroker => self.server.pause(node),
             Fault::StopBroker => self.server.stop(node),
@@ -340,9 +349,9 @@ impl Storm {
             Fault::KillIngress | Fault::StopIngress => self.fleet.ingresses[victim].restart(),
             Fault::FreezeIngress => self.fleet.ingresses[victim].resume(),
             Fault::KillAll => self.fleet.heal(),
-            Fault::KillRedis => self.redis.restart(),
-            Fault::FreezeRedis => self.redis.resume(),
-            Fault::RollBackRedis | Fault::EmptyRedis => {}
+            Fault::KillRedis | Fault::FreezeRedis | Fault::RollBackRedis | Fault::EmptyRedis => {
+                self.store.end(fault)
+            }
             Fault::KillBroker | Fault::StopBroker => self.server.restart(victim),
             Fault::FreezeBroker => self.server.resume(victim),
         }
@@ -355,7 +364,7 @@ impl Storm {
         let words: Vec<_> = last
             .faults
             .iter()
-            .map(|fault| fault.words(self.asked.broker))
+            .map(|fault| fault.words(&self.asked))
             .collect();
         let took = last
             .took
