@@ -11,7 +11,7 @@ use url::Url;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "StoreTable")]
 pub(crate) enum Store {
-    Redis(Redis),
+    Redis(Box<Redis>),
     Embedded(Embedded),
 }
 
@@ -85,7 +85,7 @@ impl TryFrom<StoreTable> for Store {
 
     fn try_from(table: StoreTable) -> Result<Self, String> {
         match (table.redis, table.embedded) {
-            (Some(redis), None) => Ok(Self::Redis(redis)),
+            (Some(redis), None) => Ok(Self::Redis(Box::new(redis))),
             (None, embedded) => Ok(Self::Embedded(embedded.unwrap_or_default())),
             (Some(_), Some(_)) => Err(invalid(
                 "[store.redis] and [store.embedded] are both set, and messages wait in one store only",

@@ -193,10 +193,10 @@ fn the_smallest_file_gives_the_documented_defaults() {
         roles: all_roles(),
         retry_key: None,
         accept_unsigned_retries: false,
-        store: Store::Redis(Redis {
+        store: Store::Redis(Box::new(Redis {
             url: Some(Secret::new("redis://127.0.0.1:6379")),
             ..Redis::default()
-        }),
+        })),
         kafka: BTreeMap::from([(
             "main".to_owned(),
             Kafka {
@@ -300,7 +300,7 @@ fn every_option_can_be_set_by_the_environment() {
         roles: [Role::Timer].into(),
         retry_key: None,
         accept_unsigned_retries: false,
-        store: Store::Redis(Redis {
+        store: Store::Redis(Box::new(Redis {
             url: Some(Secret::new("rediss://redis.example.com:6380/3")),
             username: Some("postdate".to_owned()),
             password: Some(Secret::new("0123")),
@@ -308,7 +308,7 @@ fn every_option_can_be_set_by_the_environment() {
             certificate: Some("/tls.crt".into()),
             certificate_key: Some("/tls.key".into()),
             ..Redis::default()
-        }),
+        })),
         kafka: BTreeMap::from([
             (
                 "main".to_owned(),

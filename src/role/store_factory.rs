@@ -17,7 +17,7 @@ use url::Url;
 /// Makes store connections for the threads of this process.
 pub(crate) enum StoreFactory {
     /// Each thread has a connection of its own.
-    Redis(redis::Options),
+    Redis(Box<redis::Options>),
     /// All threads share one open store.
     Embedded(Embedded),
 }
@@ -27,7 +27,7 @@ impl StoreFactory {
     /// connection to Redis.
     pub(crate) fn open(config: &Config, clock: impl Clock + Send + Sync + 'static) -> Result<Self> {
         Ok(match &config.store {
-            config::Store::Redis(redis) => Self::Redis(redis_options(config, redis)),
+            config::Store::Redis(redis) => Self::Redis(Box::new(redis_options(config, redis))),
             config::Store::Embedded(embedded) => {
                 let options = embedded::Options {
                     path: embedded.path.clone(),
@@ -47,7 +47,7 @@ impl StoreFactory {
             Self::Redis(options) => {
                 let options = redis::Options {
                     response_timeout,
-                    ..options.clone()
+                    ..(**options).clone()
                 };
                 Rc::new(WithMetrics::new(Redis::connect(&options).await?))
             }

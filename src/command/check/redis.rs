@@ -41,7 +41,9 @@ fn version(redis: &RedisDescription) -> Finding {
         .next()
         .and_then(|major| major.parse().ok());
     if major.is_some_and(|major: u32| major >= VERSION_MIN) {
-        return Finding::ok("version", version);
+        let valkey = redis.valkey_version.as_ref();
+        let found = valkey.map_or_else(|| version.clone(), |valkey| format!("Valkey {valkey}"));
+        return Finding::ok("version", found);
     }
     let found = format!("{version}: it cannot run the scripts while its memory is full");
     Finding::fail(

@@ -70,7 +70,7 @@ mod tests {
         };
         let stale = GroupView {
             primary: address(6380),
-            ..good.clone()
+            ..good
         };
         let alone = GroupView {
             other_sentinels: 0,

@@ -1,6 +1,6 @@
 //! Describes a Redis server for `postdate check`, suitable or not. Writes nothing.
 
-use super::connection::{Address, Connection, GroupView, Options, info_field};
+use super::connection::{Address, Connection, GroupView, Options, info_field, is_cluster_node};
 use super::{Keyspace, Redis, reply};
 use crate::clock::Clock;
 use crate::model::{Partition, ShardId, Timestamp};
@@ -14,7 +14,9 @@ pub(crate) struct RedisDescription {
     pub(crate) address: String,
     /// The answer of each sentinel. Empty without sentinels.
     pub(crate) sentinels: Vec<(Address, Result<GroupView, String>)>,
+    /// Of Redis. Valkey names the one that it is compatible with.
     pub(crate) version: String,
+    pub(crate) valkey_version: Option<String>,
     pub(crate) is_cluster: bool,
     pub(crate) is_replica: bool,
     pub(crate) replicas: Option<u64>,
@@ -54,7 +56,8 @@ impl Redis {
             version: info_field(&info, "redis_version")
                 .unwrap_or("unknown")
                 .to_owned(),
-            is_cluster: info_field(&info, "redis_mode") == Some("cluster"),
+            valkey_version: info_field(&info, "valkey_version").map(str::to_owned),
+            is_cluster: is_cluster_node(&info),
             is_replica: info_field(&info, "role") == Some("slave"),
             replicas: number("connected_slaves"),
             eviction_policy: info_field(&info, "maxmemory_policy").map(str::to_owned),

@@ -144,7 +144,7 @@ impl Access {
     fn client(&self, address: &Address, login: RedisConnectionInfo) -> Result<Client, Error> {
         let Address { host, port } = address.clone();
         let Some(tls) = &self.tls else {
-            return Self::checked(address, |info| Client::open(info), (host, port), login);
+            return Self::checked(address, Client::open, (host, port), login);
         };
         let certificates = self.read(tls)?;
         let secure = ConnectionAddr::TcpTls {

@@ -292,7 +292,7 @@ impl Connection {
                 "{address} is Redis {version}, and Postdate needs {VERSION_MIN}.0 or newer: upgrade it"
             )));
         }
-        if info_field(&info, "redis_mode") == Some("cluster") {
+        if is_cluster_node(&info) {
             return Err(Error::Unusable(format!(
                 "{address} is a node of a Redis Cluster, which this version of Postdate cannot use: give it a single Redis server"
             )));
@@ -311,6 +311,12 @@ impl Connection {
         }
         Ok(info_field(&info, "run_id").map(str::to_owned))
     }
+}
+
+/// Valkey 8 and later has another name for the mode.
+pub(super) fn is_cluster_node(info: &str) -> bool {
+    let mode = info_field(info, "redis_mode").or_else(|| info_field(info, "server_mode"));
+    mode == Some("cluster")
 }
 
 /// A field of INFO.

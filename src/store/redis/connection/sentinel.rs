@@ -77,7 +77,7 @@ impl Sentinels {
                 return;
             }
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     async fn ask(&self, address: &Address) -> Result<GroupView, Error> {

@@ -72,6 +72,7 @@ async fn serve(mut client: TcpStream, says: Rc<Says>) {
     {
         let command = String::from_utf8_lossy(&buffer[..length]).into_owned();
         tokio::time::sleep(says.delay.get()).await;
+        let error = *says.error.borrow();
         if command.contains("SUBSCRIBE") {
             let channel = "$14\r\n+switch-master\r\n";
             let subscribed = format!("*3\r\n$9\r\nsubscribe\r\n{channel}:1\r\n");
@@ -83,7 +84,7 @@ async fn serve(mut client: TcpStream, says: Rc<Says>) {
                 text.len()
             );
             client.write_all(message.as_bytes()).await.unwrap();
-        } else if let Some(error) = *says.error.borrow() {
+        } else if let Some(error) = error {
             let error = format!("-{error}\r\n");
             client.write_all(error.as_bytes()).await.unwrap();
         } else {
