@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::workload::{self, Workload};
 
 /// The names that select measurements.
-pub(crate) const STAGES: [&str; 13] = [
-    "copy", "ingress", "drain", "embedded", "steady", "burst", "exact", "fleet", "idle", "deep",
-    "layout", "asynq", "nats",
+pub(crate) const STAGES: [&str; 14] = [
+    "copy", "ingress", "drain", "embedded", "steady", "burst", "exact", "fleet", "idle", "many",
+    "deep", "layout", "asynq", "nats",
 ];
 
 /// Measurements that run only if they are named. `deep` takes minutes and gigabytes of disk, and
@@ -148,7 +148,7 @@ impl Asked {
     /// Returns true if a Kafka measurement of lateness is selected. Such a measurement needs a warm
     /// broker.
     pub(crate) fn is_timely(&self) -> bool {
-        ["steady", "burst", "exact", "fleet", "deep"]
+        ["steady", "burst", "exact", "fleet", "many", "deep"]
             .iter()
             .any(|stage| self.wants(stage))
     }
@@ -166,6 +166,7 @@ impl Asked {
             ("exact", 5),
             ("fleet", 2),
             ("idle", 1),
+            ("many", 4),
             ("deep", 4),
             ("layout", 2 + rates),
             ("asynq", 2 + rates),

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::row::{Row, Stage};
 use crate::stage::{Bench, judge_waiting, stop};
 
-/// The number of shards that one process has in a large deployment.
-const SHARDS: i32 = 64;
+/// The usual number of shards of one process.
+pub(crate) const SHARDS: i32 = 64;
 
 /// Time for the work that follows a start, such as acquiring leases and the first commits.
 const SETTLING: Duration = Duration::from_secs(10);
@@ -15,17 +15,17 @@ const MEASURED: Duration = Duration::from_secs(60);
 
 impl Bench<'_> {
     /// Measures the whole service in one process, on new topics without a record.
-    pub(crate) fn idle(&self) -> Row {
-        let topics = self.ends.with(SHARDS);
+    pub(crate) fn idle(&self, shards: i32) -> Row {
+        let topics = self.ends.with(shards);
         Bench {
             ends: &topics,
             ..*self
         }
-        .at_rest()
+        .at_rest(shards)
     }
 
-    fn at_rest(&self) -> Row {
-        self.progress.step(&format!("idle: {SHARDS} shards"));
+    fn at_rest(&self, shards: i32) -> Row {
+        self.progress.step(&format!("idle: {shards} shards"));
         let route = self.route();
         let mut service = route.serve(&["ingress", "timer"]);
         service.wait_until_ready();
@@ -36,7 +36,7 @@ impl Bench<'_> {
         let pending = route.stored(self.redis).pending();
         stop(service);
         Row::at_rest(
-            Stage::Idle(SHARDS as usize),
+            Stage::Idle(shards as usize),
             &usage,
             judge_waiting(&route, 0, pending),
         )

@@ -4,7 +4,7 @@
 //!
 //! A number as argument sets how many messages the rates are measured over.
 //! Words select the measurements: `copy`, `ingress`, `drain`, `embedded`, `steady`, `burst`,
-//! `exact`, `fleet`, `idle`, `deep`, `layout`, `asynq`, `nats`.
+//! `exact`, `fleet`, `idle`, `many`, `deep`, `layout`, `asynq`, `nats`.
 //! Without such a word, all measurements run except `deep`, which takes minutes, and `nats`.
 //! `workload=FILE` sets the messages, `waiting=50000000` sets the depth, and `runs=3` reports the
 //! median of three runs.
@@ -38,6 +38,7 @@ mod held;
 mod idle;
 mod layout;
 mod ledger;
+mod many;
 mod meter;
 mod nats;
 mod progress;
@@ -225,7 +226,10 @@ fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>, note: &mut imp
         note(bench.fleet());
     }
     if asked.wants("idle") {
-        note(vec![bench.idle()]);
+        note(vec![bench.idle(idle::SHARDS)]);
+    }
+    if asked.wants("many") {
+        note(bench.many());
     }
     if asked.wants("deep") {
         note(bench.deep());

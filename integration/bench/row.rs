@@ -56,6 +56,13 @@ pub(crate) enum Stage {
     Moved(Delivery, Event),
     /// Number of shards without messages.
     Idle(usize),
+    /// A steady load of messages per second in many partitions: its first seconds after the
+    /// service is ready, or the rest.
+    Spread {
+        rate: usize,
+        partitions: usize,
+        is_start: bool,
+    },
 }
 
 /// A change in the set of timers.
@@ -408,6 +415,14 @@ impl Stage {
                 format!("seen: steady {rate}/s, {}", delivery.name())
             }
             Stage::Idle(shards) => format!("idle: {shards} shards"),
+            Stage::Spread {
+                rate,
+                partitions,
+                is_start,
+            } => {
+                let part = if is_start { "the start" } else { "then" };
+                format!("many: {rate}/s in {partitions} partitions, {part}")
+            }
             Stage::Moved(delivery, event) => {
                 format!("timers: {}, {}", event.name(), delivery.name())
             }

@@ -18,6 +18,7 @@ use crate::model::{
     DeadLetterReason, Headers, Offset, Partition, Record, SourceIdentity, Timestamp,
 };
 use async_trait::async_trait;
+use futures_util::future::LocalBoxFuture;
 
 /// Reads the partitions that a consumer group assigns to this process. The caller says where
 /// reading starts, because positions come from the store's watermark and never from the broker.
@@ -54,8 +55,8 @@ pub(crate) trait Source {
     }
 
     /// Commits offsets with metadata for the group (I1). Not atomic over partitions. Safe to
-    /// repeat.
-    async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error>;
+    /// repeat. Other calls may follow before the result, except another commit.
+    fn commit(&mut self, commits: Vec<OffsetCommit>) -> LocalBoxFuture<'static, Result<(), Error>>;
 
     /// Leaves the group, so that the next owner need not wait for a timeout. No call may follow.
     async fn close(&mut self);

@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `read_loop` | [`Ingress`]: source events, appends, commits, shutdown |
 //! | `partition` | the state of one assigned partition |
+//! | `partitions` | all assigned partitions, by the time of their next action |
 //! | `admit_record` | one record becomes a message, a cancel of a message id, or nothing |
 //! | `batch` | messages that are not in a run yet |
 //! | `appender` | the loop that calls the store |
@@ -24,6 +25,7 @@ mod appender;
 mod batch;
 mod open_shards;
 mod partition;
+mod partitions;
 mod read_loop;
 mod read_rules;
 mod shard_init;

@@ -40,11 +40,7 @@ impl Ingress {
     /// Opens the shards whose time has come, and starts or stops the reading of their partitions.
     pub(super) async fn open_due_shards(&mut self) -> Result<(), Error> {
         let now = Instant::now();
-        let partitions = self.partitions.iter();
-        let due: Vec<Partition> = partitions
-            .filter(|(_, partition)| partition.open_at.is_some_and(|at| at <= now))
-            .map(|(id, _)| id.clone())
-            .collect();
+        let due = self.partitions.due_to_open(now);
         if due.is_empty() {
             return Ok(());
         }
@@ -58,7 +54,7 @@ impl Ingress {
                 self.ports.health.shards.set_not_ready(reason);
                 let retry_at = Instant::now() + SHARD_OPEN_RETRY_DELAY;
                 for id in &due {
-                    if let Some(partition) = self.partitions.get_mut(id)
+                    if let Some(mut partition) = self.partitions.get_mut(id)
                         && !partition.is_reading()
                     {
                         partition.stop_reading(retry_at, None);
@@ -76,7 +72,7 @@ impl Ingress {
         let reasons = Vec::from_iter(self.stop_reasons());
         if !reasons.is_empty() {
             health.set_not_ready(reasons.join("; "));
-        } else if self.partitions.values().all(AssignedPartition::is_reading) {
+        } else if self.partitions.all_are_reading() {
             health.set_ready();
         }
     }
@@ -145,7 +141,7 @@ impl Ingress {
             ..
         } in &found
         {
-            let Some(partition) = self.partitions.get_mut(&shard.partition) else {
+            let Some(mut partition) = self.partitions.get_mut(&shard.partition) else {
                 continue;
             };
             if let Opened::Created(state) | Opened::Existing(state) = opened {
@@ -233,7 +229,9 @@ impl Ingress {
         let commits = starts.iter().filter_map(|start| start.commit.clone());
         let commits: Vec<_> = commits.collect();
         if !commits.is_empty() {
-            unless_stopped(&self.stop, self.ports.source.commit(&commits))
+            // The commit of a check may have the rules of before.
+            self.finish_check().await?;
+            unless_stopped(&self.stop, self.ports.source.commit(commits))
                 .await
                 .ok_or_else(stopping)??;
         }
@@ -256,7 +254,7 @@ impl Ingress {
                 }
                 Err(error) if error.is_transient() => {
                     let reason = format!("partitions of {} cannot be opened: {error}", id.topic);
-                    if let Some(partition) = self.partitions.get_mut(id) {
+                    if let Some(mut partition) = self.partitions.get_mut(id) {
                         partition.stop_reading(retry_at, Some(reason));
                     }
                 }
@@ -287,7 +285,7 @@ impl Ingress {
     /// Starts a new reading of the partition. Records of the old one are ignored from now on.
     fn start(&mut self, start: Start) {
         let Start { shard, from, .. } = start;
-        let Some(partition) = self.partitions.get_mut(&shard.partition) else {
+        let Some(mut partition) = self.partitions.get_mut(&shard.partition) else {
             return;
         };
         tracing::info!(%shard, %from, "reading started");
@@ -310,7 +308,7 @@ impl Ingress {
     fn stop(&mut self, id: &Partition, reason: String) {
         // All partitions of a recreated topic have the same reason: log it once.
         let is_known = self.stop_reasons().contains(&*reason);
-        let Some(partition) = self.partitions.get_mut(id) else {
+        let Some(mut partition) = self.partitions.get_mut(id) else {
             return;
         };
         if !is_known {

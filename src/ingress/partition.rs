@@ -6,22 +6,19 @@ use super::batch::AppendBatch;
 use super::read_rules::ReadRules;
 use crate::broker::OffsetCommit;
 use crate::limit::{
-    APPEND_LINGER_MAX, APPEND_LINGER_MIN, DUE_SOON_WITHIN, INGRESS_BUFFER_BYTES_MAX,
-    OFFSET_COMMIT_INTERVAL, SHARD_APPENDS_IN_FLIGHT_MAX,
+    APPEND_LINGER_MAX, APPEND_LINGER_MIN, DUE_SOON_WITHIN, OFFSET_COMMIT_INTERVAL,
+    SHARD_APPENDS_IN_FLIGHT_MAX,
 };
 use crate::metric;
 use crate::model::{
-    CommitMetadata, Cursor, Offset, OriginFormat, Partition, Progress, ShardId, SourceIdentity,
-    Timestamp, Watermark,
+    CommitMetadata, Cursor, Offset, OriginFormat, Progress, ShardId, SourceIdentity, Timestamp,
+    Watermark,
 };
 use crate::run::{FarTarget, RunBuilder};
 use crate::store::{Append, AppendEpoch, Appended, Balance, StoredShard, due_by};
 use crate::trace::BatchLinks;
-use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
-
-pub(super) type Partitions = BTreeMap<Partition, AssignedPartition>;
 
 pub(super) struct AssignedPartition {
     pub(super) shard: ShardId,
@@ -161,6 +158,10 @@ impl AssignedPartition {
         self.open_at.is_none()
     }
 
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     pub(super) fn is_first_reading(&self) -> bool {
         self.epoch == 0
     }
@@ -207,8 +208,9 @@ impl AssignedPartition {
         self.appends_in_flight == 0 && self.read_to == self.append_from
     }
 
-    pub(super) fn awaits_appender(&self) -> bool {
-        self.appends_in_flight > 0
+    /// Returns `true` if no record waits for an append, or for the result of one.
+    pub(super) fn is_flushed(&self) -> bool {
+        !self.has_batch() && self.appends_in_flight == 0
     }
 
     /// When to send the batch to the appender. `None` if it is empty, or must wait for an append
@@ -225,10 +227,6 @@ impl AssignedPartition {
             return Some(started_at);
         }
         (self.appends_in_flight == 0).then_some(started_at + self.linger)
-    }
-
-    pub(super) fn is_flush_due(&self, now: Instant) -> bool {
-        self.flush_at().is_some_and(|at| at <= now)
     }
 
     /// Returns `true` if records were read that no append covers yet.
@@ -280,16 +278,30 @@ impl AssignedPartition {
         (is_recent && is_idle).then_some((watermark, delivered))
     }
 
+    /// The watermark that the store must have. `None`: records that were read are not stored yet.
+    pub(super) fn stored_to(&self) -> Option<Watermark> {
+        self.is_fully_stored().then_some(self.append_from)
+    }
+
     /// Handles the stored state of the shard: sets its gauges, and compares the positions.
-    pub(super) fn on_state(&self, state: &StoredShard, wall: Timestamp) -> NextStep {
+    /// `stored_to`: the watermark that the store had to have when the state was asked for. If more
+    /// was stored meanwhile, the append has compared the watermarks.
+    pub(super) fn on_state(
+        &self,
+        state: &StoredShard,
+        stored_to: Option<Watermark>,
+        wall: Timestamp,
+    ) -> NextStep {
         if state.identity != self.identity {
             return NextStep::Reopen;
         }
         self.report_state(state, wall);
-        if self.is_fully_stored() && self.append_from != state.watermark {
-            return NextStep::Seek(state.watermark);
+        match stored_to {
+            Some(expected) if self.stored_to() == stored_to && state.watermark != expected => {
+                NextStep::Seek(state.watermark)
+            }
+            _ => NextStep::Continue,
         }
-        NextStep::Continue
     }
 
     /// The commit of the stored state, if it is new or `commit_unchanged` is set. `is_final`:
@@ -329,36 +341,10 @@ impl AssignedPartition {
     }
 }
 
-/// Returns `true` if there is buffer memory to read more. If there is not, frees the buffers of
-/// empty batches. If that is not enough, makes all other batches flush at once.
-pub(super) fn has_buffer_room(partitions: &mut Partitions) -> bool {
-    let is_below_max = |partitions: &Partitions| {
-        let bytes = partitions
-            .values()
-            .map(|partition| partition.batch.allocated_bytes());
-        bytes.sum::<usize>() < INGRESS_BUFFER_BYTES_MAX
-    };
-    if is_below_max(partitions) {
-        return true;
-    }
-    for partition in partitions.values_mut() {
-        partition.batch.free_if_empty();
-    }
-    let has_room = is_below_max(partitions);
-    if !has_room {
-        let batches = partitions
-            .values_mut()
-            .filter(|partition| partition.has_batch());
-        batches.for_each(|partition| partition.flush_within(Duration::ZERO));
-    }
-    has_room
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::BATCH_BYTES_MAX;
-    use crate::model::{Body, Slice};
+    use crate::model::Partition;
     use crate::run::ThinHours;
 
     fn reading(from: u64) -> AssignedPartition {
@@ -502,48 +488,5 @@ mod tests {
             partition.on_append_result(Watermark(20), Appended::Unknown),
             NextStep::Reopen
         );
-    }
-
-    /// Partitions with one batch each, of the given size.
-    fn partitions_with_batches(count: i32, bytes: usize, now: Instant) -> Partitions {
-        let mut partitions = Partitions::new();
-        let payload = vec![0; bytes];
-        let due = Timestamp::MAX;
-        for index in 0..count {
-            let id = Partition::new("t", index);
-            let shard = ShardId::new("r", id.clone());
-            let mut partition = AssignedPartition::new("prod", shard, now);
-            partition.start_reading(Watermark(0), 1);
-            partition.record_read(Offset(0), now);
-            let body = Body {
-                payload: Some(&payload),
-                ..Body::default()
-            };
-            let position = Cursor::new(due, Offset(0));
-            partition.batch.add(Slice::of(due, due), position, &body);
-            partitions.insert(id, partition);
-        }
-        partitions
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn buffers_of_empty_batches_are_freed_before_reading_stops() {
-        let now = Instant::now();
-        let mut partitions = partitions_with_batches(40, BATCH_BYTES_MAX / 2, now);
-        assert!(!has_buffer_room(&mut partitions), "all buffers are in use");
-        for partition in partitions.values() {
-            assert_eq!(partition.flush_at(), Some(now + APPEND_LINGER_MIN));
-        }
-        let far = FarTarget::at(Timestamp::from_millis(0), ThinHours::DEFAULT);
-        for partition in partitions.values_mut() {
-            partition.build_append(&mut RunBuilder::new(1), far);
-        }
-        let allocated = |partitions: &Partitions| -> usize {
-            let batches = partitions.values().map(|partition| &partition.batch);
-            batches.map(AppendBatch::allocated_bytes).sum()
-        };
-        assert!(allocated(&partitions) > INGRESS_BUFFER_BYTES_MAX);
-        assert!(has_buffer_room(&mut partitions));
-        assert!(allocated(&partitions) < INGRESS_BUFFER_BYTES_MAX);
     }
 }

@@ -3,12 +3,14 @@
 
 use super::admit_record::admit_record;
 use super::appender::AppendResult;
-use super::partition::{AssignedPartition, NextStep, Partitions, has_buffer_room};
+use super::partition::{AssignedPartition, NextStep};
+use super::partitions::Partitions;
+use super::store_check::StoreCheck;
 use super::{CallError, Error, Options, Ports};
 use crate::broker::{self, Event, RecordBatch};
 use crate::limit::{
     APPEND_LINGER_MAX, FINAL_STORE_CALL_TIMEOUT, IDLE_OFFSET_COMMIT_INTERVAL,
-    SHARD_OPEN_RETRY_DELAY,
+    OFFSET_COMMIT_INTERVAL, SHARD_OPEN_RETRY_DELAY,
 };
 use crate::model::{Partition, PositionRules, ShardId};
 use crate::run::{FarTarget, RunBuilder};
@@ -28,6 +30,7 @@ pub(crate) struct Ingress {
     pub(super) last_epoch: u64,
     pub(super) next_check_at: Instant,
     pub(super) commit_unchanged_at: Instant,
+    pub(super) check: StoreCheck,
     /// The source returned an error and has assigned no partition since.
     source_failed: bool,
     pub(super) stop: CancellationToken,
@@ -41,11 +44,12 @@ impl Ingress {
             position_rules: PositionRules::of(&options.rules),
             options,
             ports,
-            partitions: Partitions::new(),
+            partitions: Partitions::default(),
             runs: RunBuilder::new(process),
             last_epoch: 0,
             next_check_at: now,
             commit_unchanged_at: now + IDLE_OFFSET_COMMIT_INTERVAL,
+            check: StoreCheck::None,
             source_failed: false,
             stop: CancellationToken::new(),
         }
@@ -58,7 +62,7 @@ impl Ingress {
         while !stop.is_cancelled() {
             self.ports.health.source.heartbeat();
             let wake_at = self.next_wake();
-            let has_room = has_buffer_room(&mut self.partitions);
+            let has_room = self.partitions.has_buffer_room();
             // Each arm is safe to drop: `recv` and `next_event` keep everything that they have not
             // returned.
             tokio::select! {
@@ -70,6 +74,10 @@ impl Ingress {
                     None if stop.is_cancelled() => break,
                     None => return Err(Error::AppenderEnded(self.options.route)),
                 },
+                answer = self.check.answer() => {
+                    let done = self.on_check_answer(answer);
+                    done.map_err(|error| self.fatal(error))?;
+                }
                 event = self.ports.source.next_event(), if has_room => {
                     self.on_source_event(event).await?;
                 }
@@ -77,8 +85,8 @@ impl Ingress {
             }
             self.open_due_shards().await?;
             self.send_appends();
-            if Instant::now() >= self.next_check_at {
-                self.check_store(false).await?;
+            if Instant::now() >= self.next_check_at && !self.check.is_running() {
+                self.start_check(false);
             }
         }
         self.drain().await
@@ -86,16 +94,15 @@ impl Ingress {
 
     fn next_wake(&self) -> Instant {
         let appender_has_room = self.ports.appender.jobs.capacity() > 0;
-        let times = self.partitions.values().filter_map(|partition| {
-            let flush_at = partition.flush_at().filter(|_| appender_has_room);
-            partition.open_at.or(flush_at)
-        });
-        times.fold(self.next_check_at, Instant::min)
-    }
-
-    fn reading(&mut self, id: &Partition, epoch: u64) -> Option<&mut AssignedPartition> {
-        let partition = self.partitions.get_mut(id);
-        partition.filter(|partition| partition.is_reading_epoch(epoch))
+        let flush_at = self.partitions.next_flush_at();
+        let check_at = Some(self.next_check_at).filter(|_| !self.check.is_running());
+        let times = [
+            self.partitions.next_open_at(),
+            flush_at.filter(|_| appender_has_room),
+            check_at,
+        ];
+        let latest = Instant::now() + OFFSET_COMMIT_INTERVAL;
+        times.into_iter().flatten().fold(latest, Instant::min)
     }
 
     async fn on_source_event(&mut self, event: Result<Event, broker::Error>) -> Result<(), Error> {
@@ -109,13 +116,14 @@ impl Ingress {
                 epoch,
                 at,
             }) => {
-                if let Some(partition) = self.reading(&partition, epoch)
-                    && !partition.waits_for_newer
-                {
+                let partition = self.partitions.reading(&partition, epoch);
+                let partition = partition.filter(|partition| !partition.waits_for_newer);
+                let was_stopped = partition.is_some_and(|mut partition| {
                     partition.reached_end(at, now);
-                    if partition.stop_reason.take().is_some() {
-                        self.report_shards();
-                    }
+                    partition.stop_reason.take().is_some()
+                });
+                if was_stopped {
+                    self.report_shards();
                 }
             }
             Ok(Event::RecordsRemoved {
@@ -126,7 +134,7 @@ impl Ingress {
             }) => {
                 // A route that stops at gaps continues too: the records behind the gap were read
                 // before the gap was known.
-                if let Some(partition) = self.reading(&partition, epoch) {
+                if let Some(partition) = self.partitions.reading(&partition, epoch) {
                     tracing::error!(
                         shard = %partition.shard, %from, count,
                         "the source removed records by a purge or a limit before they were read: \
@@ -136,7 +144,7 @@ impl Ingress {
                 }
             }
             Ok(Event::OutOfRange { partition, epoch }) => {
-                if let Some(partition) = self.reading(&partition, epoch) {
+                if let Some(mut partition) = self.partitions.reading(&partition, epoch) {
                     partition.stop_reading(now, None);
                 }
             }
@@ -145,11 +153,16 @@ impl Ingress {
                 epoch,
                 reason,
             }) => {
-                if let Some(partition) = self.reading(&partition, epoch)
-                    && partition.stop_reason.as_ref() != Some(&reason)
-                {
-                    tracing::warn!(shard = %partition.shard, "{reason}");
-                    partition.stop_reason = Some(reason);
+                let partition = self.partitions.reading(&partition, epoch);
+                let is_new = partition.is_some_and(|mut partition| {
+                    let is_new = partition.stop_reason.as_ref() != Some(&reason);
+                    if is_new {
+                        tracing::warn!(shard = %partition.shard, "{reason}");
+                        partition.stop_reason = Some(reason);
+                    }
+                    is_new
+                });
+                if is_new {
                     self.report_shards();
                 }
             }
@@ -169,9 +182,9 @@ impl Ingress {
         self.source_failed &= partitions.is_empty();
         for partition in partitions {
             tracing::info!(route = %self.options.route, %partition, "partition assigned");
-            let shard = ShardId::new(self.options.route.clone(), partition.clone());
+            let shard = ShardId::new(self.options.route.clone(), partition);
             let assigned = AssignedPartition::new(&self.options.deployment, shard, now);
-            self.partitions.insert(partition, assigned);
+            self.partitions.insert(assigned);
         }
         if !self.source_failed {
             self.ports.health.source.set_ready();
@@ -195,18 +208,19 @@ impl Ingress {
     fn on_records(&mut self, batch: &RecordBatch, now: Instant) {
         let wall = self.ports.clock.now();
         let (rules, metric) = (&self.options.rules, &self.ports.metric);
-        let partition = self.partitions.get_mut(&batch.partition);
-        let is_read =
-            |it: &&mut AssignedPartition| it.is_reading_epoch(batch.epoch) && !it.waits_for_newer;
-        let Some(partition) = partition.filter(is_read) else {
+        let (id, epoch) = (&batch.partition, batch.epoch);
+        let Some(mut partition) = self.partitions.reading(id, epoch) else {
             return;
         };
+        if partition.waits_for_newer {
+            return;
+        }
         let (mut accepted, mut found) = (0, None);
         for record in batch.iter() {
             if !partition.is_unread(record.offset) {
                 continue;
             }
-            if let Err(newer) = admit_record(rules, metric, partition, &record, wall) {
+            if let Err(newer) = admit_record(rules, metric, &mut partition, &record, wall) {
                 found = Some((record.offset, newer));
                 break;
             }
@@ -216,19 +230,21 @@ impl Ingress {
             self.ports.tracer.link_message(links, record.headers, wall);
         }
         metric.accepted.increment(accepted);
-        let before = partition.stop_reason.take();
+        let was_stopped = partition.stop_reason.take().is_some();
         if let Some((offset, newer)) = found {
             partition.wait_for_newer(offset, newer);
-            self.ports.source.stop(&batch.partition);
-            self.report_shards();
-        } else if before.is_some() {
+            self.ports.source.stop(id);
+        }
+        let is_changed = was_stopped || partition.waits_for_newer;
+        drop(partition);
+        if is_changed {
             self.report_shards();
         }
     }
 
     /// Acts on an append result or a store check.
     pub(super) fn take_step(&mut self, id: &Partition, next: NextStep, seek_reason: &str) {
-        let Some(partition) = self.partitions.get_mut(id) else {
+        let Some(mut partition) = self.partitions.get_mut(id) else {
             return;
         };
         let shard = &partition.shard;
@@ -250,19 +266,17 @@ impl Ingress {
     /// Sends the batches that are due to the appender, as far as its queue has room.
     fn send_appends(&mut self) {
         let now = Instant::now();
-        let mut partitions = self.partitions.values();
-        if !partitions.any(|partition| partition.is_flush_due(now)) {
+        if self.partitions.next_flush_at().is_none_or(|at| at > now) {
             return;
         }
         let far = self.far_target();
         // Batches that are due soon go along, because one store call takes all of them.
-        for partition in self.partitions.values_mut() {
-            while partition.is_flush_due(now + APPEND_LINGER_MAX / 2) {
-                let Ok(room) = self.ports.appender.jobs.try_reserve() else {
-                    return;
-                };
-                room.send(partition.build_append(&mut self.runs, far));
-            }
+        let until = now + APPEND_LINGER_MAX / 2;
+        while let Some(mut partition) = self.partitions.next_to_flush(until) {
+            let Ok(room) = self.ports.appender.jobs.try_reserve() else {
+                return;
+            };
+            room.send(partition.build_append(&mut self.runs, far));
         }
     }
 
@@ -271,10 +285,12 @@ impl Ingress {
     }
 
     fn on_append_result(&mut self, result: AppendResult) {
-        let Some(partition) = self.reading(&result.shard.partition, result.epoch) else {
+        let id = &result.shard.partition;
+        let Some(mut partition) = self.partitions.reading(id, result.epoch) else {
             return;
         };
         let next = partition.on_append_result(result.to, result.outcome);
+        drop(partition);
         let reason = "an append found another watermark in the store";
         self.take_step(&result.shard.partition, next, reason);
         if let Appended::Done { cancelled, missed } = result.outcome {
@@ -301,8 +317,8 @@ impl Ingress {
         self.ports.timers_done.cancelled().await;
         let route = self.options.route.clone();
         if is_stored {
-            match tokio::time::timeout(FINAL_STORE_CALL_TIMEOUT, self.check_store(true)).await {
-                Ok(outcome) => outcome?,
+            match tokio::time::timeout(FINAL_STORE_CALL_TIMEOUT, self.final_check()).await {
+                Ok(outcome) => outcome.map_err(|error| self.fatal(error))?,
                 Err(_) => {
                     tracing::warn!(%route, "stopped without a final commit: the store does not answer");
                 }
@@ -316,20 +332,25 @@ impl Ingress {
         Ok(())
     }
 
+    async fn final_check(&mut self) -> Result<(), CallError> {
+        self.finish_check().await?;
+        self.start_check(true);
+        self.finish_check().await
+    }
+
     /// Stores all batches. Returns false if the appender ended before. Never waits for room in the
     /// appender's queue, because the appender itself waits until its results are received.
     async fn store_batches(&mut self) -> bool {
         let far = self.far_target();
         loop {
-            for partition in self.partitions.values_mut() {
-                if partition.has_batch()
+            for id in self.partitions.with_batch() {
+                if let Some(mut partition) = self.partitions.get_mut(&id)
                     && let Ok(room) = self.ports.appender.jobs.try_reserve()
                 {
                     room.send(partition.build_append(&mut self.runs, far));
                 }
             }
-            let mut partitions = self.partitions.values();
-            if !partitions.any(|partition| partition.has_batch() || partition.awaits_appender()) {
+            if self.partitions.values().all(AssignedPartition::is_flushed) {
                 return true;
             }
             match self.ports.appender.results.recv().await {
@@ -405,20 +426,24 @@ mod tests {
         ingress.open_due_shards().await.unwrap();
         assert_eq!(health.not_ready(), []);
 
-        let partition = ingress.partitions.get_mut(&stopped).unwrap();
+        let mut partition = ingress.partitions.get_mut(&stopped).unwrap();
         partition.stop_reading(Instant::now(), Some("its topic was recreated".to_owned()));
+        drop(partition);
         ingress.report_shards();
-        let partition = ingress.partitions.get_mut(&uncommitted).unwrap();
+        let mut partition = ingress.partitions.get_mut(&uncommitted).unwrap();
         partition.last_commit = None;
+        drop(partition);
         cluster.set_down(true);
-        ingress.check_store(false).await.unwrap();
+        ingress.start_check(false);
+        ingress.finish_check().await.unwrap();
         let parts = |health: &Health| health.not_ready().into_iter().map(|it| it.part);
         let expected = ["route r commits", "route r shards"];
         assert_eq!(parts(&health).collect::<Vec<_>>(), expected);
 
         ingress.on_revoked(both);
         ingress.on_assigned(Vec::new(), Instant::now());
-        ingress.check_store(false).await.unwrap();
+        ingress.start_check(false);
+        ingress.finish_check().await.unwrap();
         assert_eq!(health.not_ready(), []);
     }
 }

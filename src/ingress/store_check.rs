@@ -1,113 +1,214 @@
 //! Reads the stored state of all shards at an interval. This notices that the store lost data
 //! even while nothing is appended, and gives the positions to commit.
+//!
+//! Reading and appending continue while a check waits for the store and the broker. So each answer
+//! is compared with what was known of the partition when the check began.
 
-use super::partition::NextStep;
+use super::partition::{AssignedPartition, NextStep};
 use super::read_loop::Ingress;
-use super::{Error, unless_stopped};
-use crate::broker::OffsetCommit;
+use super::{CallError, unless_stopped};
+use crate::broker::{self, OffsetCommit};
 use crate::limit::{IDLE_OFFSET_COMMIT_INTERVAL, OFFSET_COMMIT_INTERVAL};
-use crate::model::{Partition, ShardId};
-use crate::store::{self, ShardPosition, StoredShard};
+use crate::model::{Progress, ShardId, Watermark};
+use crate::store::{self, ShardPosition, Store, StoredShard};
+use futures_util::future::LocalBoxFuture;
+use std::rc::Rc;
 use tokio::time::Instant;
+
+/// The check that is in progress. At most one is.
+#[derive(Default)]
+pub(super) enum StoreCheck {
+    #[default]
+    None,
+    Reading {
+        states: LocalBoxFuture<'static, Result<States, store::Error>>,
+        kind: CheckKind,
+    },
+    Committing {
+        outcome: LocalBoxFuture<'static, Result<(), broker::Error>>,
+        commits: Vec<OffsetCommit>,
+    },
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct CheckKind {
+    /// No append will follow.
+    is_final: bool,
+    /// Brokers expire unchanged positions that are not committed again.
+    commits_unchanged: bool,
+}
+
+/// The asked shards and their states. `None`: the store does not know the shard.
+type States = Vec<(Asked, Option<StoredShard>)>;
+
+/// A partition as it was when the check began.
+pub(super) struct Asked {
+    shard: ShardId,
+    epoch: u64,
+    /// The watermark that the store must have. `None`: records were not stored yet.
+    stored_to: Option<Watermark>,
+    /// The positions that the shard has if it is still idle.
+    idle: Option<(Watermark, Progress)>,
+}
+
+/// An answer for which a check has waited.
+pub(super) enum CheckAnswer {
+    States(Result<States, store::Error>, CheckKind),
+    Commit(Result<(), broker::Error>, Vec<OffsetCommit>),
+}
+
+impl StoreCheck {
+    pub(super) fn is_running(&self) -> bool {
+        !matches!(self, Self::None)
+    }
+
+    /// Waits for the next answer; forever if no check is in progress. Safe to drop.
+    pub(super) async fn answer(&mut self) -> CheckAnswer {
+        match self {
+            Self::None => std::future::pending().await,
+            Self::Reading { states, kind } => {
+                let (states, kind) = (states.await, *kind);
+                *self = Self::None;
+                CheckAnswer::States(states, kind)
+            }
+            Self::Committing { outcome, commits } => {
+                let (outcome, commits) = (outcome.await, std::mem::take(commits));
+                *self = Self::None;
+                CheckAnswer::Commit(outcome, commits)
+            }
+        }
+    }
+}
+
+impl Asked {
+    fn new(partition: &AssignedPartition, kind: CheckKind, now: Instant) -> Self {
+        let idle = partition.idle_positions(now);
+        Self {
+            shard: partition.shard.clone(),
+            epoch: partition.epoch(),
+            stored_to: partition.stored_to(),
+            idle: idle.filter(|_| !kind.commits_unchanged),
+        }
+    }
+
+    fn is_unchanged(&self, found: &ShardPosition) -> bool {
+        self.idle == Some((found.watermark, found.delivered)) || fault!(IngressAssumesIdleShard)
+    }
+}
 
 impl Ingress {
     /// Compares all partitions with the store and commits the positions that it has (I1).
-    /// `is_final`: no append will follow.
-    pub(super) async fn check_store(&mut self, is_final: bool) -> Result<(), Error> {
+    pub(super) fn start_check(&mut self, is_final: bool) {
         let now = Instant::now();
         self.next_check_at = now + OFFSET_COMMIT_INTERVAL;
-        // Brokers expire unchanged positions that are not committed again.
-        let commit_unchanged = is_final || now >= self.commit_unchanged_at;
-        for (id, partition) in &self.partitions {
-            partition.report_lag(self.ports.source.known_end(id));
-        }
-        let states = match self.read_states(commit_unchanged).await {
-            Ok(states) => states,
-            Err(error) if error.is_transient() => {
-                let watermarks = &self.ports.health.watermarks;
-                watermarks.set_not_ready(error.to_string());
-                return Ok(());
-            }
-            Err(error) => return Err(self.fatal(error)),
+        let kind = CheckKind {
+            is_final,
+            commits_unchanged: is_final || now >= self.commit_unchanged_at,
         };
-        self.ports.health.watermarks.set_ready();
-        let mut commits = Vec::new();
-        for (id, state) in states {
-            let (wall, now) = (self.ports.clock.now(), Instant::now());
-            let Some(partition) = self.partitions.get_mut(&id) else {
-                continue;
-            };
-            let next = state
-                .as_ref()
-                .map_or(NextStep::Reopen, |state| partition.on_state(state, wall));
-            if let (NextStep::Continue, Some(state)) = (next, &state) {
-                commits.extend(partition.next_commit(state, commit_unchanged, is_final, now));
+        let mut asked = Vec::new();
+        for partition in self.partitions.values() {
+            let id = &partition.shard.partition;
+            partition.report_lag(self.ports.source.known_end(id));
+            if partition.is_reading() {
+                asked.push(Asked::new(partition, kind, now));
             }
-            self.take_step(&id, next, "the watermark in the store changed");
         }
-        if commit_unchanged {
-            self.commit_unchanged_at = Instant::now() + IDLE_OFFSET_COMMIT_INTERVAL;
+        let states = Box::pin(read_states(self.ports.store.clone(), asked));
+        self.check = StoreCheck::Reading { states, kind };
+    }
+
+    /// Waits until no check is in progress.
+    pub(super) async fn finish_check(&mut self) -> Result<(), CallError> {
+        while self.check.is_running() {
+            match unless_stopped(&self.stop, self.check.answer()).await {
+                Some(answer) => self.on_check_answer(answer)?,
+                None => self.check = StoreCheck::None,
+            }
         }
-        self.commit(commits).await;
         Ok(())
     }
 
-    /// Reads the state of all partitions that are read; without `all`, not of idle ones whose
-    /// positions are unchanged. `None` for a shard that the store does not know.
-    async fn read_states(
-        &self,
-        all: bool,
-    ) -> Result<Vec<(Partition, Option<StoredShard>)>, store::Error> {
-        let store = &self.ports.store;
-        let now = Instant::now();
-        let idle_positions = |shard: &ShardId| {
-            let partition = self.partitions.get(&shard.partition).filter(|_| !all)?;
-            partition.idle_positions(now)
-        };
-        let reading = (self.partitions.values()).filter(|partition| partition.is_reading());
-        let mut shards: Vec<ShardId> = reading.map(|partition| partition.shard.clone()).collect();
-        let idle: Vec<ShardId> = (shards.iter())
-            .filter(|shard| idle_positions(shard).is_some())
-            .cloned()
-            .collect();
-        if !idle.is_empty() {
-            let mut found = store.positions(&idle).await?.into_iter();
-            shards.retain(|shard| {
-                let Some(known) = idle_positions(shard) else {
-                    return true;
-                };
-                let is_unchanged = |found: ShardPosition| {
-                    known == (found.watermark, found.delivered) || fault!(IngressAssumesIdleShard)
-                };
-                !found.next().flatten().is_some_and(is_unchanged)
-            });
+    pub(super) fn on_check_answer(&mut self, answer: CheckAnswer) -> Result<(), CallError> {
+        match answer {
+            CheckAnswer::States(Ok(states), kind) => {
+                self.ports.health.watermarks.set_ready();
+                self.on_states(states, kind);
+            }
+            CheckAnswer::States(Err(error), _) if error.is_transient() => {
+                let watermarks = &self.ports.health.watermarks;
+                watermarks.set_not_ready(error.to_string());
+            }
+            CheckAnswer::States(Err(error), _) => return Err(error.into()),
+            CheckAnswer::Commit(outcome, commits) => self.on_commit(outcome, commits),
         }
-        if shards.is_empty() {
-            return Ok(Vec::new());
-        }
-        let states = store.state(&shards).await?;
-        let ids = shards.into_iter().map(|shard| shard.partition);
-        Ok(ids.zip(states).collect())
+        Ok(())
     }
 
-    async fn commit(&mut self, commits: Vec<OffsetCommit>) {
-        let health = &self.ports.health.commits;
+    fn on_states(&mut self, states: States, kind: CheckKind) {
+        let (wall, now) = (self.ports.clock.now(), Instant::now());
+        let mut commits = Vec::new();
+        for (asked, state) in states {
+            let id = &asked.shard.partition;
+            let Some(mut partition) = self.partitions.reading(id, asked.epoch) else {
+                continue;
+            };
+            let next = (state.as_ref()).map_or(NextStep::Reopen, |state| {
+                partition.on_state(state, asked.stored_to, wall)
+            });
+            if let (NextStep::Continue, Some(state)) = (next, &state) {
+                commits.extend(partition.next_commit(
+                    state,
+                    kind.commits_unchanged,
+                    kind.is_final,
+                    now,
+                ));
+            }
+            drop(partition);
+            self.take_step(id, next, "the watermark in the store changed");
+        }
+        if kind.commits_unchanged {
+            self.commit_unchanged_at = now + IDLE_OFFSET_COMMIT_INTERVAL;
+        }
         if commits.is_empty() {
             // A commit that failed comes again, unless its partition was revoked.
-            return health.set_ready();
+            return self.ports.health.commits.set_ready();
         }
-        match unless_stopped(&self.stop, self.ports.source.commit(&commits)).await {
-            None => {}
-            Some(Ok(())) => {
+        let outcome = self.ports.source.commit(commits.clone());
+        self.check = StoreCheck::Committing { outcome, commits };
+    }
+
+    fn on_commit(&mut self, outcome: Result<(), broker::Error>, commits: Vec<OffsetCommit>) {
+        let health = &self.ports.health.commits;
+        match outcome {
+            Ok(()) => {
                 health.set_ready();
                 for commit in commits {
-                    if let Some(partition) = self.partitions.get_mut(&commit.partition) {
+                    if let Some(mut partition) = self.partitions.get_mut(&commit.partition) {
                         partition.last_commit = Some(commit);
                     }
                 }
             }
             // After a store loss more records are read again. The next commit replaces this one.
-            Some(Err(error)) => health.set_not_ready(format!("cannot commit offsets: {error}")),
+            Err(error) => health.set_not_ready(format!("cannot commit offsets: {error}")),
         }
     }
+}
+
+/// Reads the states of the asked shards, except of those that are still idle.
+async fn read_states(store: Rc<dyn Store>, mut asked: Vec<Asked>) -> Result<States, store::Error> {
+    let idle = asked.iter().filter(|asked| asked.idle.is_some());
+    let idle: Vec<ShardId> = idle.map(|asked| asked.shard.clone()).collect();
+    if !idle.is_empty() {
+        let mut found = store.positions(&idle).await?.into_iter();
+        asked.retain(|asked| {
+            let found = (asked.idle.is_some()).then(|| found.next().flatten());
+            !(found.flatten()).is_some_and(|found| asked.is_unchanged(&found))
+        });
+    }
+    if asked.is_empty() {
+        return Ok(Vec::new());
+    }
+    let shards: Vec<ShardId> = asked.iter().map(|asked| asked.shard.clone()).collect();
+    let states = store.state(&shards).await?;
+    Ok(asked.into_iter().zip(states).collect())
 }

@@ -38,7 +38,7 @@ async fn a_frozen_member_does_not_overwrite_the_commit_of_the_next_owner(broker:
     )
     .await;
     first
-        .commit(&commit("first"))
+        .commit(commit("first").to_vec())
         .await
         .expect("it is the owner");
     // The first source is not polled from now on, so it sends no heartbeats.
@@ -49,10 +49,10 @@ async fn a_frozen_member_does_not_overwrite_the_commit_of_the_next_owner(broker:
     )
     .await;
     second
-        .commit(&commit("second"))
+        .commit(commit("second").to_vec())
         .await
         .expect("it is the owner");
-    let late = first.commit(&commit("late")).await;
+    let late = first.commit(commit("late").to_vec()).await;
     assert!(late.is_err(), "the first source is not the owner any more");
     wait_for_event(&mut *first, |event| matches!(event, Event::Revoked(_))).await;
     let partitions = [partition.clone()];
@@ -62,7 +62,7 @@ async fn a_frozen_member_does_not_overwrite_the_commit_of_the_next_owner(broker:
         .expect("an answer");
     assert_eq!(found, [Some("second".to_owned())]);
     second
-        .commit(&commit("third"))
+        .commit(commit("third").to_vec())
         .await
         .expect("it is the owner");
     first.close().await;

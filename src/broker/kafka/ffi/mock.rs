@@ -190,7 +190,7 @@ mod tests {
             offset: Offset(1),
             metadata: "what was delivered".to_owned(),
         };
-        source.commit(&[commit]).await.unwrap();
+        source.commit(vec![commit]).await.unwrap();
 
         let mut catalog =
             KafkaCatalog::new(&cluster, Some("g"), health.register("catalog")).unwrap();

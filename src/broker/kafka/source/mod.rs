@@ -26,17 +26,19 @@ use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
 use crate::limit::{
-    KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_GROUP_EVENT_QUEUE_MAX, KAFKA_RECORD_QUEUE_BATCHES_MAX,
-    KAFKA_RECORD_QUEUE_BYTES_MAX, KAFKA_SOURCE_WAKE_INTERVAL,
+    KAFKA_GROUP_EVENT_QUEUE_MAX, KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_RECORD_QUEUE_BYTES_MAX,
+    KAFKA_SOURCE_WAKE_INTERVAL,
 };
 use crate::model::{Offset, Partition, is_topic_name};
 use async_trait::async_trait;
+use futures_util::future::LocalBoxFuture;
 use group_consumer::{CommitRequest, GroupConsumer, GroupEvent};
 use partition_consumer::{PartitionConsumer, ReadResult, Start};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -45,6 +47,7 @@ pub(crate) struct KafkaSource {
     group: String,
     group_events: mpsc::Receiver<Result<Event, Error>>,
     records: mpsc::Receiver<Event>,
+    commits: mpsc::Sender<CommitRequest>,
     /// The current epoch of each partition that is read. Events of other epochs are dropped.
     epochs: BTreeMap<Partition, u64>,
     shared: Arc<Shared>,
@@ -67,7 +70,6 @@ struct Shared {
 struct ReadCommands {
     /// Partitions to start at a position, or to stop (`None`).
     starts: BTreeMap<Partition, Option<Start>>,
-    commit: Option<CommitRequest>,
     /// Topics that were deleted and recreated under their names.
     recreated_topics: BTreeSet<String>,
 }
@@ -104,10 +106,12 @@ impl KafkaSource {
         let group_consumer = GroupConsumer::join(cluster, &group, topics, health.clone())?;
         let (group_sender, group_events) = bounded(KAFKA_GROUP_EVENT_QUEUE_MAX);
         let (record_sender, records) = bounded(KAFKA_RECORD_QUEUE_BATCHES_MAX);
+        let (commits, commit_requests) = mpsc::channel(1);
         let source_thread = SourceThread {
             group_consumer,
             partition_consumer,
             shared: shared.clone(),
+            commits: commit_requests,
             group_events: group_sender,
             records: record_sender,
             health,
@@ -119,6 +123,7 @@ impl KafkaSource {
             group,
             group_events,
             records,
+            commits,
             epochs: BTreeMap::new(),
             shared,
             native,
@@ -153,6 +158,10 @@ impl KafkaSource {
     }
 }
 
+fn thread_ended() -> Error {
+    Error::Fatal("the consumer thread has ended".to_owned())
+}
+
 fn batch_bytes(event: &Event) -> usize {
     if let Event::Records(batch) = event {
         batch.bytes()
@@ -168,9 +177,9 @@ impl Source for KafkaSource {
         loop {
             let event = tokio::select! {
                 biased;
-                event = self.group_events.recv() => event.unwrap_or_else(|| {
-                    Err(Error::Fatal("the consumer thread has ended".into()))
-                })?,
+                event = self.group_events.recv() => {
+                    event.unwrap_or_else(|| Err(thread_ended()))?
+                }
                 Some(event) = self.records.recv() => {
                     self.shared
                         .queued_bytes
@@ -222,29 +231,19 @@ impl Source for KafkaSource {
         end.map(Offset)
     }
 
-    async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
-        if commits.is_empty() {
-            return Ok(());
-        }
+    fn commit(&mut self, commits: Vec<OffsetCommit>) -> LocalBoxFuture<'static, Result<(), Error>> {
         let (reply, answer) = oneshot::channel();
-        // A waiting commit was left by a cancelled call. This one has the same or newer offsets.
-        self.shared.commands().commit = Some(CommitRequest {
-            commits: commits.to_vec(),
-            reply,
-        });
+        let sent = self.commits.try_send(CommitRequest { commits, reply });
         self.thread.unpark();
-        // A thread that panicked leaves the request where it is.
-        let ended = async {
-            while !self.thread.is_finished() {
-                tokio::time::sleep(KAFKA_CLIENT_WAKE_INTERVAL).await;
+        Box::pin(async move {
+            match sent {
+                Err(TrySendError::Full(_)) => Err(Error::Unavailable(
+                    "earlier commits are not answered yet".into(),
+                )),
+                Err(TrySendError::Closed(_)) => Err(thread_ended()),
+                Ok(()) => answer.await.unwrap_or_else(|_| Err(thread_ended())),
             }
-        };
-        let answer = tokio::select! {
-            biased;
-            answer = answer => answer.ok(),
-            () = ended => None,
-        };
-        answer.unwrap_or_else(|| Err(Error::Fatal("the consumer thread has ended".into())))
+        })
     }
 
     async fn close(&mut self) {
@@ -266,6 +265,7 @@ struct SourceThread {
     group_consumer: GroupConsumer,
     partition_consumer: PartitionConsumer,
     shared: Arc<Shared>,
+    commits: mpsc::Receiver<CommitRequest>,
     group_events: BoundedSender<Result<Event, Error>>,
     records: BoundedSender<Event>,
     health: ClusterHealth,
@@ -336,15 +336,15 @@ impl SourceThread {
     }
 
     fn serve_commands(&mut self) {
-        let can_commit = self.group_consumer.can_commit();
+        if self.group_consumer.can_commit()
+            && let Ok(commit) = self.commits.try_recv()
+        {
+            self.group_consumer.commit(commit);
+        }
         let mut commands = self.shared.commands();
         let starts = std::mem::take(&mut commands.starts);
         let recreated_topics = std::mem::take(&mut commands.recreated_topics);
-        let commit = commands.commit.take_if(|_| can_commit);
         drop(commands);
-        if let Some(commit) = commit {
-            self.group_consumer.commit(commit);
-        }
         let mut read = ReadResult::default();
         for topic in recreated_topics {
             tracing::error!(topic, "source topic was recreated: run `postdate reset`");

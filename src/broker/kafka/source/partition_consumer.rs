@@ -12,7 +12,7 @@ use crate::limit::{
 use crate::model::{Offset, Partition, Timestamp};
 use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode as Code;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use tokio::time::Instant;
 
 const OPTIONS: ClientOptions = ClientOptions {
@@ -104,6 +104,9 @@ impl PartitionConsumer {
     /// Pauses failed partitions, because librdkafka may skip damaged records. Then reads
     /// them again from the same position.
     fn restart_failed(&mut self) -> Result<(), Error> {
+        if self.partitions.failed == 0 {
+            return Ok(());
+        }
         let mut removed = TopicPartitionList::new();
         let mut added = TopicPartitionList::new();
         let now = Instant::now();
@@ -115,13 +118,14 @@ impl PartitionConsumer {
                 }
                 Reading::Paused(until) if until <= now => {
                     state.reading = Reading::Running;
+                    self.partitions.failed -= 1;
                     partition_list::add(&mut added, &state.partition, Offset(state.next), None);
                 }
                 Reading::Running | Reading::Paused(_) => {}
             }
         }
         if removed.count() + added.count() > 0 {
-            self.partitions.last = None;
+            self.partitions.forget_origins();
         }
         self.change_assignment(&removed, &added)
     }
@@ -159,8 +163,8 @@ impl PartitionConsumer {
         if !is_empty {
             health.record_response();
         }
-        for state in &mut partitions.all {
-            state.flush(&mut read.events);
+        for at in partitions.filled.drain(..) {
+            partitions.all[at].flush(&mut read.events);
         }
         self.restart_failed()?;
         Ok(has_more)
@@ -232,9 +236,15 @@ impl PartitionState {
 #[derive(Default)]
 struct Partitions {
     all: Vec<PartitionState>,
-    /// [`Message::origin`] of the previous message, and its index in `all`. Cleared with every
-    /// start or stop, because librdkafka may then reuse an address.
+    /// Indexes in `all` by [`Message::origin`]. Cleared with every start or stop, because
+    /// librdkafka may then reuse an address.
+    origins: HashMap<(usize, i32), usize>,
+    /// The origin of the previous message. The messages of one partition follow each other.
     last: Option<((usize, i32), usize)>,
+    /// Indexes of the partitions that got a record since the last flush; may repeat.
+    filled: Vec<usize>,
+    /// Partitions that are not `Running`.
+    failed: usize,
 }
 
 impl Partitions {
@@ -253,27 +263,42 @@ impl Partitions {
 
     /// Returns whether the partition was assigned.
     fn remove(&mut self, partition: &Partition) -> bool {
-        self.last = None;
+        self.forget_origins();
         let mut all = self.all.iter();
-        let found = all.position(|state| state.partition == *partition);
-        let removed = found.map(|at| self.all.swap_remove(at));
-        removed.is_some_and(|state| !matches!(state.reading, Reading::Paused(_)))
+        let Some(at) = all.position(|state| state.partition == *partition) else {
+            return false;
+        };
+        let removed = self.all.swap_remove(at);
+        self.failed -= usize::from(!matches!(removed.reading, Reading::Running));
+        !matches!(removed.reading, Reading::Paused(_))
     }
 
-    /// The partition of a message, if it is read. The messages of one partition follow each other,
-    /// so a search is rare.
-    fn find(&mut self, message: &Message<'_>) -> Option<&mut PartitionState> {
+    fn forget_origins(&mut self) {
+        self.origins.clear();
+        self.last = None;
+    }
+
+    /// The index in `all` of a message's partition, if it is read.
+    fn find(&mut self, message: &Message<'_>) -> Option<usize> {
         let origin = message.origin();
         let at = match self.last {
             Some((last, at)) if last == origin => at,
-            _ => self.all.iter().position(|state| {
-                state.partition.index == message.partition()
-                    && &*state.partition.topic == message.topic()
-            })?,
+            _ => self.find_by_origin(origin, message)?,
         };
         self.last = Some((origin, at));
-        let state = self.all.get_mut(at);
-        state.filter(|state| matches!(state.reading, Reading::Running))
+        matches!(self.all[at].reading, Reading::Running).then_some(at)
+    }
+
+    fn find_by_origin(&mut self, origin: (usize, i32), message: &Message<'_>) -> Option<usize> {
+        if let Some(at) = self.origins.get(&origin) {
+            return Some(*at);
+        }
+        let at = self.all.iter().position(|state| {
+            state.partition.index == message.partition()
+                && &*state.partition.topic == message.topic()
+        })?;
+        self.origins.insert(origin, at);
+        Some(at)
     }
 
     fn add(&mut self, message: &Message<'_>, read: &mut ReadResult, health: &ClusterHealth) {
@@ -281,9 +306,10 @@ impl Partitions {
             return self.add_error(message, code, text, read, health);
         }
         // librdkafka drops records of a stopped partition; this check does not rely on it.
-        let Some(state) = self.find(message) else {
+        let Some(at) = self.find(message) else {
             return;
         };
+        let state = &mut self.all[at];
         let Ok(offset) = u64::try_from(message.offset()) else {
             return;
         };
@@ -291,6 +317,9 @@ impl Partitions {
             return;
         }
         state.next = offset + 1;
+        if state.batch.len() == 0 {
+            self.filled.push(at);
+        }
         state.push(Offset(offset), message);
         if state.batch.bytes() >= SOURCE_BATCH_BYTES_MAX {
             state.flush(&mut read.events);
@@ -305,9 +334,10 @@ impl Partitions {
         read: &mut ReadResult,
         health: &ClusterHealth,
     ) {
-        let Some(state) = self.find(message) else {
+        let Some(at) = self.find(message) else {
             return health.record_error(code, text);
         };
+        let state = &mut self.all[at];
         match code {
             Code::PartitionEOF => {
                 let end = u64::try_from(message.offset()).unwrap_or(0);
@@ -327,6 +357,7 @@ impl Partitions {
             _ => {
                 state.flush(&mut read.events);
                 state.reading = Reading::Failed;
+                self.failed += 1;
                 read.events.push_back(Event::Unreadable {
                     partition: state.partition.clone(),
                     epoch: state.epoch,

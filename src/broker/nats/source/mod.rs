@@ -220,8 +220,9 @@ impl Source for NatsSource {
         self.reading.get(partition)?.status.end.get()
     }
 
-    async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
-        self.bucket.commit(&self.group, commits).await
+    fn commit(&mut self, commits: Vec<OffsetCommit>) -> LocalBoxFuture<'static, Result<(), Error>> {
+        let (bucket, group) = (self.bucket.clone(), self.group.clone());
+        Box::pin(async move { bucket.commit(&group, &commits).await })
     }
 
     async fn close(&mut self) {

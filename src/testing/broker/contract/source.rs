@@ -312,7 +312,7 @@ async fn committed_metadata_is_read_back(broker: &dyn BrokerUnderTest) {
             offset: Offset(offset),
             metadata: metadata.to_owned(),
         });
-        within(PATIENCE, "a commit", source.commit(&commits))
+        within(PATIENCE, "a commit", source.commit(commits.to_vec()))
             .await
             .expect("a commit by the owner");
         let wanted = [Some(first.to_owned()), None, Some(String::new())];
@@ -383,7 +383,7 @@ async fn members_share_partitions_and_move_them_on_a_rebalance(broker: &dyn Brok
         metadata: "handed over".into(),
     };
     first
-        .commit(&[commit])
+        .commit(vec![commit])
         .await
         .expect("a commit by the owner");
     first.close().await;
@@ -810,7 +810,7 @@ pub(super) async fn reading_continues_after_an_outage(broker: &dyn BrokerUnderTe
         metadata: "after".into(),
     };
     within(PATIENCE, "a commit after the outage", async {
-        while source.commit(std::slice::from_ref(&commit)).await.is_err() {
+        while source.commit(vec![commit.clone()]).await.is_err() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     })

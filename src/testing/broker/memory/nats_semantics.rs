@@ -367,7 +367,10 @@ mod tests {
             offset: Offset(2),
             metadata: "m".into(),
         }];
-        assert!(one.commit(&commits).await.is_ok() && two.commit(&commits).await.is_ok());
+        assert!(
+            one.commit(commits.to_vec()).await.is_ok()
+                && two.commit(commits.to_vec()).await.is_ok()
+        );
         cluster.notify_expired();
         assert!(matches!(one.next_event().await, Ok(Event::Revoked(lost)) if lost == [partition]));
     }

@@ -5,6 +5,7 @@ use super::{ClusterState, MemoryCluster};
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, RecordBatch, Source};
 use crate::model::{Offset, Partition};
 use async_trait::async_trait;
+use futures_util::future::LocalBoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A member of a consumer group.
@@ -236,21 +237,23 @@ impl Source for MemorySource {
             .update(|state| state.log(partition).map(|log| Offset(log.end())))
     }
 
-    async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
-        self.cluster.update(|state| {
-            state.check_available()?;
-            let (guarded, free): (Vec<_>, Vec<_>) = commits.iter().cloned().partition(|commit| {
-                state
-                    .topic(&commit.partition.topic)
-                    .is_none_or(|topic| !topic.is_stream)
-            });
-            let group = state.groups.entry(self.group.clone()).or_default();
-            group.commit_unchecked(&free);
-            if group.commit_all(self.id, &guarded) {
-                Ok(())
-            } else {
-                Err(Error::Unavailable("the group has rebalanced".into()))
-            }
+    fn commit(&mut self, commits: Vec<OffsetCommit>) -> LocalBoxFuture<'static, Result<(), Error>> {
+        let (cluster, group, id) = (self.cluster.clone(), self.group.clone(), self.id);
+        Box::pin(async move {
+            cluster.update(|state| {
+                state.check_available()?;
+                let (guarded, free): (Vec<_>, Vec<_>) = commits.into_iter().partition(|commit| {
+                    let topic = state.topic(&commit.partition.topic);
+                    topic.is_none_or(|topic| !topic.is_stream)
+                });
+                let group = state.groups.entry(group).or_default();
+                group.commit_unchecked(&free);
+                if group.commit_all(id, &guarded) {
+                    Ok(())
+                } else {
+                    Err(Error::Unavailable("the group has rebalanced".into()))
+                }
+            })
         })
     }
 

@@ -307,8 +307,8 @@ fn a_commit_of_a_partition_of_another_member_fails() {
         offset: Offset(1),
         metadata: "m".into(),
     }];
-    assert!(now(other.commit(&commits)).unwrap().is_err());
-    assert!(now(owner.commit(&commits)).unwrap().is_ok());
+    assert!(now(other.commit(commits.to_vec())).unwrap().is_err());
+    assert!(now(owner.commit(commits.to_vec())).unwrap().is_ok());
     assert_eq!(
         cluster.committed_offset("g", &partition),
         Some((Offset(1), "m".into()))

@@ -6,6 +6,7 @@
 use crate::broker::{Catalog, Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::model::{Offset, Partition, SourceIdentity};
 use async_trait::async_trait;
+use futures_util::future::LocalBoxFuture;
 use std::cell::Cell;
 use std::rc::Rc;
 use tokio::sync::Notify;
@@ -129,8 +130,9 @@ impl Source for OverNetwork<dyn Source> {
         self.port.known_end(partition)
     }
 
-    async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
-        self.network.ask(self.port.commit(commits)).await
+    fn commit(&mut self, commits: Vec<OffsetCommit>) -> LocalBoxFuture<'static, Result<(), Error>> {
+        let (network, outcome) = (self.network.clone(), self.port.commit(commits));
+        Box::pin(async move { network.ask(outcome).await })
     }
 
     async fn close(&mut self) {

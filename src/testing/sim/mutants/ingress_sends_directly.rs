@@ -5,6 +5,7 @@ use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, RecordBatch, Sour
 use crate::model::{Offset, Partition};
 use crate::testing::sim::world::{TARGET, World};
 use async_trait::async_trait;
+use futures_util::future::LocalBoxFuture;
 
 /// A source that sends messages without a delay itself.
 pub(crate) struct IngressSendsDirectly {
@@ -85,8 +86,8 @@ impl Source for IngressSendsDirectly {
         self.source.known_end(partition)
     }
 
-    async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
-        self.source.commit(commits).await
+    fn commit(&mut self, commits: Vec<OffsetCommit>) -> LocalBoxFuture<'static, Result<(), Error>> {
+        self.source.commit(commits)
     }
 
     async fn close(&mut self) {

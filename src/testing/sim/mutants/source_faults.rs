@@ -4,6 +4,7 @@ use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::model::{CommitMetadata, Offset, Partition, RulesHistory};
 use crate::testing::sim::world::World;
 use async_trait::async_trait;
+use futures_util::future::LocalBoxFuture;
 
 /// A source that gives wrong answers if a fault is injected.
 pub(crate) struct SourceFaults {
@@ -62,8 +63,10 @@ impl Source for SourceFaults {
         self.inner.known_end(partition)
     }
 
-    async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
-        let mut commits = commits.to_vec();
+    fn commit(
+        &mut self,
+        mut commits: Vec<OffsetCommit>,
+    ) -> LocalBoxFuture<'static, Result<(), Error>> {
         if fault!(RestartAtCommittedOffset) {
             for commit in &mut commits {
                 if let Some(mut metadata) = known_commit(&commit.metadata) {
@@ -80,7 +83,7 @@ impl Source for SourceFaults {
                 }
             }
         }
-        self.inner.commit(&commits).await
+        self.inner.commit(commits)
     }
 
     async fn close(&mut self) {
