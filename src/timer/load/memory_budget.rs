@@ -19,6 +19,18 @@ use std::rc::{Rc, Weak};
 pub(crate) struct MemoryBudget {
     limit: usize,
     accounts: RefCell<Vec<Weak<MemoryAccount>>>,
+    totals: Cell<Totals>,
+}
+
+/// Sums over all open accounts. They follow each change, so that a call costs the same for one
+/// shard and for thousands.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    accounts: usize,
+    used: usize,
+    messages: usize,
+    /// Used and reserved bytes beyond the guaranteed part of each shard.
+    beyond: usize,
 }
 
 /// The memory of one shard, in bytes. It exists while the shard is served or one of its runs is
@@ -42,6 +54,7 @@ impl MemoryBudget {
         Rc::new(Self {
             limit,
             accounts: RefCell::default(),
+            totals: Cell::default(),
         })
     }
 
@@ -57,29 +70,47 @@ impl MemoryBudget {
         let mut accounts = self.accounts.borrow_mut();
         accounts.retain(|account| account.strong_count() > 0);
         accounts.push(Rc::downgrade(&account));
+        drop(accounts);
+        self.recount();
         account
     }
 
-    /// Adds up a property of all accounts.
-    fn sum(&self, property: impl Fn(&MemoryAccount) -> usize) -> usize {
+    /// Adds up all open accounts: their number has changed, and with it the guaranteed part.
+    fn recount(&self) {
         let accounts = self.accounts.borrow();
-        let open = accounts.iter().filter_map(Weak::upgrade);
-        open.map(|account| property(&account)).sum()
+        let open: Vec<_> = accounts.iter().filter_map(Weak::upgrade).collect();
+        self.totals.set(Totals {
+            accounts: open.len(),
+            ..Totals::default()
+        });
+        let guaranteed = self.guaranteed();
+        let mut totals = self.totals.get();
+        for account in &open {
+            totals.used += account.used.get();
+            totals.messages += account.messages.get();
+            totals.beyond += account.beyond(guaranteed);
+        }
+        self.totals.set(totals);
+    }
+
+    /// The part of one shard.
+    fn guaranteed(&self) -> usize {
+        self.limit / 2 / self.totals.get().accounts.max(1)
     }
 
     pub(crate) fn used_bytes(&self) -> usize {
-        self.sum(|account| account.used.get())
+        self.totals.get().used
     }
 
     pub(crate) fn loaded_messages(&self) -> usize {
-        self.sum(|account| account.messages.get())
+        self.totals.get().messages
     }
 
     /// The bytes that no shard uses and that are not guaranteed to a shard; negative if shards have
     /// exceeded their parts. The second value is the guaranteed part of one shard.
     fn unallocated(&self) -> (isize, usize) {
-        let guaranteed = self.limit / 2 / self.sum(|_| 1).max(1);
-        let allocated = self.sum(|account| account.used_and_reserved().max(guaranteed));
+        let (totals, guaranteed) = (self.totals.get(), self.guaranteed());
+        let allocated = totals.accounts * guaranteed + totals.beyond;
         (self.limit as isize - allocated as isize, guaranteed)
     }
 }
@@ -87,6 +118,31 @@ impl MemoryBudget {
 impl MemoryAccount {
     fn used_and_reserved(&self) -> usize {
         self.used.get() + self.reserved.get()
+    }
+
+    fn beyond(&self, guaranteed: usize) -> usize {
+        self.used_and_reserved().saturating_sub(guaranteed)
+    }
+
+    /// Changes the account, and the totals with it.
+    fn change(&self, change: impl FnOnce(&Self)) {
+        let guaranteed = self.budget.guaranteed();
+        let amounts = || {
+            (
+                self.used.get(),
+                self.messages.get(),
+                self.beyond(guaranteed),
+            )
+        };
+        let (used, messages, beyond) = amounts();
+        change(self);
+        let now = amounts();
+        self.budget.totals.update(|totals| Totals {
+            accounts: totals.accounts,
+            used: totals.used - used + now.0,
+            messages: totals.messages - messages + now.1,
+            beyond: totals.beyond - beyond + now.2,
+        });
     }
 
     /// The bytes that this shard may load now.
@@ -106,7 +162,7 @@ impl MemoryAccount {
 
     /// Reserves memory for runs that are about to be fetched.
     pub(crate) fn reserve(self: &Rc<Self>, bytes: usize) -> Reservation {
-        self.reserved.update(|reserved| reserved + bytes);
+        self.change(|account| account.reserved.update(|reserved| reserved + bytes));
         Reservation {
             bytes,
             account: self.clone(),
@@ -153,16 +209,26 @@ impl MemoryAccount {
     }
 
     fn charge(&self, bytes: usize, messages: usize) {
-        self.used.update(|used| used + bytes);
-        self.messages.update(|count| count + messages);
+        self.change(|account| {
+            account.used.update(|used| used + bytes);
+            account.messages.update(|count| count + messages);
+        });
         if let Some(mean) = self.used.get().checked_div(self.messages.get()) {
             self.mean_message.set(mean.max(1));
         }
     }
 
     fn discharge(&self, bytes: usize, messages: usize) {
-        self.used.update(|used| used - bytes);
-        self.messages.update(|count| count - messages);
+        self.change(|account| {
+            account.used.update(|used| used - bytes);
+            account.messages.update(|count| count - messages);
+        });
+    }
+}
+
+impl Drop for MemoryAccount {
+    fn drop(&mut self) {
+        self.budget.recount();
     }
 }
 
@@ -175,7 +241,9 @@ pub(crate) struct Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.account.reserved.update(|bytes| bytes - self.bytes);
+        let reserved = &self.account.reserved;
+        self.account
+            .change(|_| reserved.update(|bytes| bytes - self.bytes));
     }
 }
 
@@ -228,7 +296,9 @@ impl Places for ResidentRun {
 #[cfg(test)]
 impl MemoryBudget {
     pub(crate) fn used_and_reserved(&self) -> usize {
-        self.sum(MemoryAccount::used_and_reserved)
+        let accounts = self.accounts.borrow();
+        let open = accounts.iter().filter_map(Weak::upgrade);
+        open.map(|account| account.used_and_reserved()).sum()
     }
 }
 
@@ -327,6 +397,10 @@ mod tests {
                 let bytes = bytes.min(accounts[at].available());
                 accounts[at].charge(bytes, 1);
                 prop_assert!(budget.used_bytes() <= 1_000);
+                let totals = budget.totals.get();
+                budget.recount();
+                let counted = budget.totals.get();
+                prop_assert_eq!((totals.used, totals.beyond), (counted.used, counted.beyond));
                 for account in &accounts {
                     prop_assert!(
                         account.used.get() + account.available() >= 100,
