@@ -47,22 +47,6 @@ impl Ledger {
         }
     }
 
-    /// The numbers that a store writes.
-    pub(crate) fn to_numbers(self) -> [u64; 7] {
-        let [delivered, cancelled, dead_lettered, retried] = self.outcomes.to_array();
-        let (accepted, uncertain) = (self.accepted, u64::from(self.is_uncertain));
-        let removed = self.removed;
-        [
-            accepted,
-            delivered,
-            cancelled,
-            dead_lettered,
-            retried,
-            removed,
-            uncertain,
-        ]
-    }
-
     pub(crate) fn from_numbers([accepted, outcomes @ .., removed, uncertain]: [u64; 7]) -> Self {
         Self {
             accepted,
