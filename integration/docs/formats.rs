@@ -28,7 +28,12 @@ fn writers() -> BTreeSet<String> {
     };
     let found = paths.into_iter().flatten().filter(is_writer);
     let source = root().join("src");
-    let names = found.map(|path| path.strip_prefix(&source).unwrap().display().to_string());
+    let names = found.map(|path| {
+        path.strip_prefix(&source)
+            .expect("a file of the source")
+            .display()
+            .to_string()
+    });
     let ours = |name: &String| NOT_OURS.iter().all(|(other, _)| name != other);
     names
         .filter(|name| ours(name) && !name.contains("tests"))
