@@ -6,7 +6,7 @@ use crate::asked::Topology;
 use crate::env::{Redis, RedisGroup, Snapshot};
 use crate::fault::Fault;
 
-/// An older copy than this is not put back: the source may not retain what it lacks.
+/// An older copy than this is not put back: the source may not retain the lost messages.
 const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(60);
 /// The replica that is promoted lacks the writes of this time.
 const BEHIND: Duration = Duration::from_secs(2);

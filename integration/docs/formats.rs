@@ -15,7 +15,7 @@ const NOT_OURS: &[(&str, &str)] = &[
     ("broker/nats/header.rs", "the protocol of NATS"),
     ("broker/nats/target/mod.rs", "the protocol of NATS"),
     ("run/test_messages.rs", "only for tests"),
-    ("store/redis/connection.rs", "the version of Redis"),
+    ("store/redis/connection/mod.rs", "the version of Redis"),
 ];
 
 fn writers() -> BTreeSet<String> {

@@ -80,8 +80,8 @@ impl RedisGroup {
         });
     }
 
-    /// Cuts the replica off from its primary. It keeps what it has, until it is promoted or the
-    /// sentinels repair it after some seconds.
+    /// Cuts the replica off from its primary. Its data stays old until it is promoted, or
+    /// until the sentinels repair it after some seconds.
     pub(crate) fn leave_replica_behind(&self) {
         let primary = self.wait_for_primary();
         self.servers[1 - primary].command(&["REPLICAOF", "127.0.0.1", "1"]);

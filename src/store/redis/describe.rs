@@ -14,7 +14,7 @@ pub(crate) struct RedisDescription {
     pub(crate) address: String,
     /// The answer of each sentinel. Empty without sentinels.
     pub(crate) sentinels: Vec<(Address, Result<GroupView, String>)>,
-    /// Of Redis. Valkey names the one that it is compatible with.
+    /// The version of Redis. Valkey names the one that it is compatible with.
     pub(crate) version: String,
     pub(crate) valkey_version: Option<String>,
     pub(crate) is_cluster: bool,
