@@ -137,7 +137,7 @@ impl Process {
         Process {
             start_up_s: start_up.map(|start_up| start_up.as_secs_f64()),
             peak_bytes: service.peak_memory() as f64,
-            budget_bytes: metrics.sum("postdate_memory_budget_bytes"),
+            budget_bytes: metrics.sum_where("postdate_memory_budget_bytes", &[("part", "process")]),
             rewritten_runs: metrics.sum("postdate_rewritten_runs_total"),
         }
     }

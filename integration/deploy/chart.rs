@@ -298,18 +298,13 @@ fn invalid_values_are_refused_with_the_reason() {
         ),
         (
             "split",
-            "config.timer.memory=1GiB",
-            "the memory limit 1Gi is less than config.timer.memory (1GiB) and the 150MiB",
+            "workloads.timer.resources.limits.memory=703Mi",
+            "the memory limit 703Mi is less than config.memory (640MiB) and the 64MiB",
         ),
         (
-            "split",
-            "workloads.timer.resources.limits.memory=660M",
-            "the memory limit 660M is less",
-        ),
-        (
-            "embedded",
-            "config.timer.memory=512MiB",
-            "the memory limit 768Mi is less than config.timer.memory (512MiB) and the 300MiB",
+            "small",
+            "workloads.both.resources.limits.memory=600M",
+            "the memory limit 600M is less than config.memory (512MiB)",
         ),
         (
             "small",
@@ -346,9 +341,17 @@ fn invalid_values_are_refused_with_the_reason() {
         );
     }
     for limit in ["1.2Gi", "1300M", "1300000000", "13e8"] {
-        let set =
-            format!("config.timer.memory=1GiB,workloads.timer.resources.limits.memory={limit}");
+        let set = format!("config.memory=1GiB,workloads.timer.resources.limits.memory={limit}");
         output(&mut helm("template", "split", &["--set", &set]));
+    }
+    // The limit follows from the budget, if it is not set.
+    for (set, limit) in [
+        ("config.memory=512MiB", "memory: 640Mi"),
+        ("config.memory=1GiB", "memory: 1152Mi"),
+        ("config.timer.memory=256MiB", "memory: 470Mi"),
+    ] {
+        let rendered = output(&mut helm("template", "small", &["--set", set]));
+        assert_eq!(rendered.matches(limit).count(), 1, "{set}: {limit}");
     }
     let half = helm(
         "template",

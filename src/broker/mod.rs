@@ -8,6 +8,7 @@ mod event_queue;
 pub(crate) mod inspection;
 pub(crate) mod kafka;
 pub(crate) mod nats;
+pub(crate) mod send_budget;
 mod transactions;
 
 pub(crate) use transactions::{ProducerEvent, ProducerIdentity, TransactionalProducers, TxnOffset};

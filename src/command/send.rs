@@ -5,6 +5,7 @@
 use super::page::{Page, Tone, print_document};
 use super::pending::QueryClient;
 use super::{Outcome, Refused, run};
+use crate::broker::send_budget::SendBudget;
 use crate::broker::{DeliveryFailure, FailureKind, OutgoingRecord, SendResult, Target};
 use crate::cli::SendArgs;
 use crate::clock::{Clock, WallClock};
@@ -24,6 +25,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::Read;
+use std::sync::Arc;
 
 /// The document of `--json`. Fields are only added, never renamed or removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -308,7 +310,7 @@ async fn deliver(
     let (name, health) = (cluster.qualified_name(), Health::new());
     let options = TargetOptions {
         purpose: TargetPurpose::Command,
-        in_flight_max: 1,
+        budget: Arc::new(SendBudget::new(1, usize::MAX)),
         // A process sends one record, so its id and the time make the name unique.
         sender: format!(
             "send/{}/{}",

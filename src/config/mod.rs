@@ -29,7 +29,7 @@ pub(crate) use {
 use crate::limit;
 use crate::model::RetryKeys;
 use check::At;
-use decode::quantity::quantity;
+use decode::quantity::{optional_quantity, quantity};
 use decode::source::Sources;
 use decode::{choice, choices};
 use serde::Deserialize;
@@ -54,6 +54,9 @@ pub struct Config {
     /// A retry without a signature is accepted although there is a key.
     #[serde(default)]
     pub(crate) accept_unsigned_retries: bool,
+    /// Bytes of memory for the process. See [`Config::memory_budget`].
+    #[serde(default = "default_memory", deserialize_with = "quantity")]
+    pub(crate) memory: u64,
     #[serde(default)]
     pub(crate) store: Store,
     #[serde(default)]
@@ -83,12 +86,16 @@ fn all_roles() -> BTreeSet<Role> {
     [Role::Ingress, Role::Timer].into()
 }
 
+fn default_memory() -> u64 {
+    512 << 20
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(crate) struct Timer {
-    /// Bytes of memory for loaded messages.
-    #[serde(deserialize_with = "quantity")]
-    pub(crate) memory: u64,
+    /// Bytes of memory for loaded messages: the option of versions without [`Config::memory`].
+    #[serde(deserialize_with = "optional_quantity")]
+    memory: Option<u64>,
     #[serde(deserialize_with = "quantity")]
     pub(crate) lease: Duration,
     #[serde(deserialize_with = "quantity")]
@@ -98,7 +105,7 @@ pub(crate) struct Timer {
 impl Default for Timer {
     fn default() -> Self {
         Self {
-            memory: 256 << 20,
+            memory: None,
             lease: Duration::from_secs(5),
             max_clock_skew: limit::CLOCK_SKEW_MAX,
         }
@@ -107,9 +114,9 @@ impl Default for Timer {
 
 impl Timer {
     fn check(&self, at: &At<'_>) {
-        // With less than a few whole batches the loader could not continue.
-        const { assert!(16 << 20 >= 4 * limit::BATCH_BYTES_MAX) }
-        at.key("memory").in_range(self.memory, "16MiB", "1TiB");
+        if let Some(memory) = self.memory {
+            at.key("memory").in_range(memory, "16MiB", "1TiB");
+        }
         // Below a second, a pause of the process loses its shards. Above some minutes, a lost
         // process delays them.
         at.key("lease").in_range(self.lease, "1s", "5m");
@@ -210,6 +217,14 @@ impl Config {
                 "add a [route.<name>] with source, target and dead_letter: see config/kafka.toml",
             );
         }
+        let memory = at.key("memory");
+        memory.in_range(self.memory, "96MiB", "1TiB");
+        if self.timer.memory.is_some() && memory.is_set() {
+            let fix = "remove it: memory is for the whole process";
+            at.key("timer")
+                .key("memory")
+                .refuse("memory is set, too", fix);
+        }
         self.store.check(&at.key("store"));
         check_named(&at.key("kafka"), &self.kafka, Kafka::check);
         check_named(&at.key("nats"), &self.nats, Nats::check);
@@ -219,6 +234,18 @@ impl Config {
         self.log.check(&at.key("log"));
         self.traces.check(&at.key("traces"));
         cross_checks::check(self, at);
+    }
+
+    /// Bytes that the process may use. `timer.memory` was for loaded messages only. The process was
+    /// to take up to 150 MiB more, so the same limit of a container still suffices.
+    pub(crate) fn memory_budget(&self) -> u64 {
+        let former = |loaded| loaded + (150 << 20) - limit::MEMORY_BESIDE_BUDGET_BYTES;
+        self.timer.memory.map_or(self.memory, former)
+    }
+
+    /// True if the budget comes from `timer.memory`.
+    pub(crate) fn has_former_memory(&self) -> bool {
+        self.timer.memory.is_some()
     }
 
     /// Logs only errors: for commands whose output says everything else.

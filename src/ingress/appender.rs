@@ -7,6 +7,7 @@ use crate::model::{Hint, ShardId, Watermark};
 use crate::retry::until_store_answers;
 use crate::store::{Append, Appended, Error, Store};
 use crate::trace::BatchLinks;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -16,12 +17,21 @@ pub(crate) struct AppendJob {
     pub(crate) links: BatchLinks,
 }
 
+impl AppendJob {
+    /// Bytes of the runs.
+    pub(super) fn bytes(&self) -> usize {
+        self.append.runs.iter().map(|run| run.bytes.len()).sum()
+    }
+}
+
 pub(crate) struct AppendResult {
     pub(crate) shard: ShardId,
     /// The reading that the records are from.
     pub(crate) epoch: u64,
     pub(crate) to: Watermark,
     pub(crate) messages: u64,
+    /// As [`AppendJob::bytes`].
+    pub(crate) bytes: usize,
     pub(crate) outcome: Appended,
     pub(crate) links: BatchLinks,
 }
@@ -53,34 +63,47 @@ pub(crate) struct Appender {
     /// is dropped; the timer then finds the messages with its next regular poll.
     pub(crate) hints: Vec<mpsc::Sender<Hint>>,
     pub(crate) health: HealthPart,
+    /// Bytes of the runs in one call. One append may exceed it.
+    pub(crate) call_bytes_max: usize,
 }
 
 impl Appender {
     /// Stores appends until the ingress closes its channel or `give_up` is cancelled. Retries until
     /// the store answers; a repeated append is recognised by its watermark (I2).
     pub(crate) async fn serve(mut self, give_up: CancellationToken) -> Result<(), Error> {
-        let mut jobs = Vec::new();
-        while self
-            .inbox
-            .jobs
-            .recv_many(&mut jobs, APPENDS_PER_PIPELINE_MAX)
-            .await
-            > 0
-        {
-            let (appends, links): (Vec<_>, Vec<_>) =
-                jobs.drain(..).map(|job| (job.append, job.links)).unzip();
+        let mut jobs = VecDeque::new();
+        loop {
+            if jobs.is_empty() {
+                let Some(job) = self.inbox.jobs.recv().await else {
+                    break;
+                };
+                jobs.push_back(job);
+            }
+            while jobs.len() < APPENDS_PER_PIPELINE_MAX
+                && let Ok(job) = self.inbox.jobs.try_recv()
+            {
+                jobs.push_back(job);
+            }
+            let count = jobs_per_call(&jobs, self.call_bytes_max);
+            let sizes: Vec<_> = jobs.iter().take(count).map(AppendJob::bytes).collect();
+            let (appends, links): (Vec<_>, Vec<_>) = jobs
+                .drain(..count)
+                .map(|job| (job.append, job.links))
+                .unzip();
             // Dropping an append is safe: the next reader continues at the store's watermark.
             let append = async || self.store.append(&appends).await;
             let consequence = "cannot store new messages";
             let outcomes = until_store_answers(&self.health, consequence, &give_up, append).await?;
             let Some(outcomes) = outcomes else { break };
-            for ((append, links), outcome) in appends.into_iter().zip(links).zip(outcomes) {
+            let answered = appends.into_iter().zip(links).zip(sizes).zip(outcomes);
+            for (((append, links), bytes), outcome) in answered {
                 if matches!(outcome, Appended::Done { .. }) {
                     self.send_hints(&append);
                 }
                 let messages = append.runs.iter().map(|run| u64::from(run.summary.count));
                 let result = AppendResult {
                     messages: messages.sum(),
+                    bytes,
                     shard: append.shard,
                     epoch: append.epoch.number,
                     to: append.to,
@@ -106,4 +129,14 @@ impl Appender {
             });
         }
     }
+}
+
+/// The number of jobs whose runs fit into one call: at least one.
+fn jobs_per_call(jobs: &VecDeque<AppendJob>, bytes_max: usize) -> usize {
+    let mut bytes = 0;
+    let fits = |job: &&AppendJob| {
+        bytes += job.bytes();
+        bytes <= bytes_max
+    };
+    jobs.iter().take_while(fits).count().max(1)
 }

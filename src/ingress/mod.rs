@@ -37,7 +37,7 @@ pub(crate) use read_loop::Ingress;
 use crate::broker::{self, Source};
 use crate::clock::Clock;
 use crate::health::{Health, HealthPart};
-use crate::limit::FINAL_COMMIT_TIMEOUT;
+use crate::limit::{FINAL_COMMIT_TIMEOUT, IngressMemory};
 use crate::metric;
 use crate::model::RoutingRules;
 use crate::run::ThinHours;
@@ -56,6 +56,7 @@ pub(crate) struct Options {
     /// gap.
     pub(crate) stops_at_gap: bool,
     pub(crate) thin: ThinHours,
+    pub(crate) memory: IngressMemory,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +114,7 @@ pub(crate) struct Ports {
     pub(crate) clock: Rc<dyn Clock>,
     pub(crate) health: HealthParts,
     pub(crate) metric: metric::RouteMetrics,
+    pub(crate) memory_metric: metric::MemoryGauges,
     pub(crate) tracer: Tracer,
     pub(crate) appender: AppenderHandle,
     /// Cancelled when the timer of this process has stored its last delivered pairs, or has run out

@@ -2,7 +2,6 @@
 //! the same for one partition and for thousands.
 
 use super::partition::AssignedPartition;
-use crate::limit::INGRESS_BUFFER_BYTES_MAX;
 use crate::model::Partition;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
@@ -171,14 +170,20 @@ impl Partitions {
         self.get_mut(&id)
     }
 
-    /// Returns `true` if there is buffer memory to read more. If there is not, frees the buffers of
-    /// empty batches. If that is not enough, makes all other batches flush at once.
-    pub(super) fn has_buffer_room(&mut self) -> bool {
-        if self.index.batch_bytes < INGRESS_BUFFER_BYTES_MAX {
+    /// Memory of all batches.
+    pub(super) fn batch_bytes(&self) -> usize {
+        self.index.batch_bytes
+    }
+
+    /// Returns `true` if the batches take less than `bytes_max`, so that more may be read. If they do
+    /// not, frees the buffers of empty batches. If that is not enough, makes all other batches flush
+    /// at once.
+    pub(super) fn has_buffer_room(&mut self, bytes_max: usize) -> bool {
+        if self.index.batch_bytes < bytes_max {
             return true;
         }
         self.for_each_mut(|partition| partition.batch.free_if_empty());
-        let has_room = self.index.batch_bytes < INGRESS_BUFFER_BYTES_MAX;
+        let has_room = self.index.batch_bytes < bytes_max;
         if !has_room {
             self.for_each_mut(|partition| {
                 if partition.has_batch() {
@@ -251,18 +256,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn buffers_of_empty_batches_are_freed_before_reading_stops() {
+        const BYTES_MAX: usize = 16 * BATCH_BYTES_MAX;
         let now = Instant::now();
         let mut partitions = partitions_with_batches(40, BATCH_BYTES_MAX / 2, now);
-        assert!(!partitions.has_buffer_room(), "all buffers are in use");
+        assert!(!partitions.has_buffer_room(BYTES_MAX), "all buffers are in use");
         for partition in partitions.values() {
             assert_eq!(partition.flush_at(), Some(now + APPEND_LINGER_MIN));
         }
         partitions.for_each_mut(|partition| {
             partition.build_append(&mut RunBuilder::new(1), far());
         });
-        assert!(batch_bytes(&partitions) > INGRESS_BUFFER_BYTES_MAX);
-        assert!(partitions.has_buffer_room());
-        assert!(batch_bytes(&partitions) < INGRESS_BUFFER_BYTES_MAX);
+        assert!(batch_bytes(&partitions) > BYTES_MAX);
+        assert!(partitions.has_buffer_room(BYTES_MAX));
+        assert!(batch_bytes(&partitions) < BYTES_MAX);
     }
 
     /// What the indexes must say, from a pass over all partitions.

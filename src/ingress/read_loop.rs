@@ -26,6 +26,10 @@ pub(crate) struct Ingress {
     pub(super) ports: Ports,
     pub(super) partitions: Partitions,
     pub(super) runs: RunBuilder,
+    /// Bytes of the appends that the appender has not answered.
+    appending_bytes: usize,
+    /// The last value of `postdate_memory_used_bytes` of this route.
+    reported_bytes: usize,
     /// Number of the last reading that was started, of any partition.
     pub(super) last_epoch: u64,
     pub(super) next_check_at: Instant,
@@ -46,6 +50,8 @@ impl Ingress {
             ports,
             partitions: Partitions::default(),
             runs: RunBuilder::new(process),
+            appending_bytes: 0,
+            reported_bytes: 0,
             last_epoch: 0,
             next_check_at: now,
             commit_unchanged_at: now + IDLE_OFFSET_COMMIT_INTERVAL,
@@ -58,11 +64,16 @@ impl Ingress {
     /// Runs until `stop` is cancelled. Then stores all records that were read, commits, and leaves
     /// the consumer group. The appender must outlive it.
     pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
+        let budget = self.options.memory.unstored as f64;
+        self.ports.memory_metric.budget.increment(budget);
         self.stop = stop.clone();
         while !stop.is_cancelled() {
             self.ports.health.source.heartbeat();
             let wake_at = self.next_wake();
-            let has_room = self.partitions.has_buffer_room();
+            let unanswered = self.appending_bytes;
+            let room = self.options.memory.unstored.saturating_sub(unanswered);
+            let has_room = self.partitions.has_buffer_room(room);
+            self.report_memory();
             // Each arm is safe to drop: `recv` and `next_event` keep everything that they have not
             // returned.
             tokio::select! {
@@ -90,6 +101,14 @@ impl Ingress {
             }
         }
         self.drain().await
+    }
+
+    /// The gauge is the sum of all routes.
+    fn report_memory(&mut self) {
+        let bytes = self.partitions.batch_bytes() + self.appending_bytes;
+        let before = std::mem::replace(&mut self.reported_bytes, bytes);
+        let gauge = &self.ports.memory_metric.used;
+        gauge.increment(bytes as f64 - before as f64);
     }
 
     fn next_wake(&self) -> Instant {
@@ -276,7 +295,9 @@ impl Ingress {
             let Ok(room) = self.ports.appender.jobs.try_reserve() else {
                 return;
             };
-            room.send(partition.build_append(&mut self.runs, far));
+            let job = partition.build_append(&mut self.runs, far);
+            self.appending_bytes += job.bytes();
+            room.send(job);
         }
     }
 
@@ -285,6 +306,7 @@ impl Ingress {
     }
 
     fn on_append_result(&mut self, result: AppendResult) {
+        self.appending_bytes -= result.bytes;
         let id = &result.shard.partition;
         let Some(mut partition) = self.partitions.reading(id, result.epoch) else {
             return;
@@ -347,7 +369,9 @@ impl Ingress {
                 if let Some(mut partition) = self.partitions.get_mut(&id)
                     && let Ok(room) = self.ports.appender.jobs.try_reserve()
                 {
-                    room.send(partition.build_append(&mut self.runs, far));
+                    let job = partition.build_append(&mut self.runs, far);
+                    self.appending_bytes += job.bytes();
+                    room.send(job);
                 }
             }
             if self.partitions.values().all(AssignedPartition::is_flushed) {
@@ -374,6 +398,7 @@ mod tests {
     use super::*;
     use crate::clock::WallClock;
     use crate::health::Health;
+    use crate::limit::IngressMemory;
     use crate::metric;
     use crate::model::{Dialects, Naming, RetryKeys, RoutingRules, TargetRules, WithoutDelay};
     use crate::run::ThinHours;
@@ -398,6 +423,10 @@ mod tests {
             },
             stops_at_gap: true,
             thin: ThinHours::DEFAULT,
+            memory: IngressMemory {
+                unstored: 1 << 26,
+                call: 1 << 22,
+            },
         };
         let (appender, _) = appender_channels();
         let ports = Ports {
@@ -406,6 +435,7 @@ mod tests {
             clock: Rc::new(WallClock),
             health: HealthParts::new(health, "r"),
             metric: metric::RouteMetrics::new("r"),
+            memory_metric: metric::MemoryGauges::new("unstored"),
             tracer: Tracer::default(),
             appender,
             timers_done: CancellationToken::new(),

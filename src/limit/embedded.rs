@@ -7,8 +7,9 @@ use std::time::Duration;
 pub(crate) const EMBEDDED_QUEUED_CALLS_MAX: usize = 64;
 /// A commit takes no further call from this size on, so that its callers and the memory do not wait
 /// for a huge one. One call may be larger.
-pub(crate) const EMBEDDED_COMMIT_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Bytes of small rows in memory before they are written; three times as much during the write.
+pub(crate) const EMBEDDED_COMMIT_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes of small rows in memory before they are written; three times as much during the write. A
+/// small memory budget lowers this and the next two sizes.
 pub(crate) const EMBEDDED_INDEX_MEMTABLE_BYTES: u64 = 8 * 1024 * 1024;
 /// Bytes of runs in memory before they are written to a file. Larger files are freed later after
 /// delivery, and make a restart read more of the journal.

@@ -10,8 +10,6 @@ pub(crate) const APPEND_LINGER_MAX: Duration = Duration::from_millis(500);
 pub(crate) const SHARD_APPENDS_IN_FLIGHT_MAX: usize = 4;
 /// Appends queued between the ingress loop and its appender thread.
 pub(crate) const APPEND_QUEUE_MAX: usize = 16;
-/// Bytes of the batches of all shards at which an ingress stops reading.
-pub(crate) const INGRESS_BUFFER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Interval of offset commits while offsets move, and of watermark checks of idle shards.
 pub(crate) const OFFSET_COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of offset commits while nothing moves: brokers forget offsets after some days.

@@ -6,14 +6,16 @@ use std::time::Duration;
 
 /// Batches queued between a source's thread and its ingress.
 pub(crate) const KAFKA_RECORD_QUEUE_BATCHES_MAX: usize = 64;
-/// Bytes queued between a source's thread and its ingress; one read may exceed it.
-pub(crate) const KAFKA_RECORD_QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Group events queued for a source's ingress. A lost partition cancels its queued assignment.
 pub(crate) const KAFKA_GROUP_EVENT_QUEUE_MAX: usize = 64;
 /// Messages in one read: a millisecond or two of work between two looks at group and commands.
 pub(crate) const KAFKA_READ_MESSAGES_MAX: usize = 4_096;
-/// Bytes that librdkafka prefetches for one source, beside one response of at most as much.
-pub(crate) const KAFKA_PREFETCH_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Bytes of one response of one broker: some milliseconds of reading. Decompression makes them more,
+/// by a factor that only the producer knows.
+pub(crate) const KAFKA_FETCH_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of a consumed record beside its key, headers and payload. librdkafka requests no more while
+/// it holds one record for each kibibyte of its prefetch.
+pub(crate) const KAFKA_PREFETCHED_RECORD_BYTES: usize = 1024;
 /// A source's thread sleeps at most this long, so it notices a silent broker this late.
 pub(crate) const KAFKA_SOURCE_WAKE_INTERVAL: Duration = Duration::from_millis(100);
 /// The same for the threads of admin clients and producers.
@@ -42,6 +44,9 @@ const _: () = assert!(
 /// Bytes in the queue of one producer: enough for one record of any size.
 pub(crate) const KAFKA_PRODUCER_QUEUE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 const _: () = assert!(RUN_BYTES_MAX as u64 * 2 < KAFKA_PRODUCER_QUEUE_BYTES_MAX);
+/// Memory that librdkafka takes for one record to send, and for each of its headers, beside the bytes.
+pub(crate) const KAFKA_SENT_RECORD_BYTES: usize = 384;
+pub(crate) const KAFKA_SENT_HEADER_BYTES: usize = 80;
 /// A due record waits this long in a producer for others in its request.
 pub(crate) const KAFKA_SEND_LINGER: Duration = Duration::from_millis(1);
 /// A producer tries to send a record for this time.

@@ -5,13 +5,13 @@
 //! a `_DELAY` or `_LINGER` waits once. Values that an operator can choose are options in `config/`.
 
 mod admin;
-mod command;
 mod compact;
 mod embedded;
 mod exactly_once;
 mod ingress;
 mod kafka;
 mod membership;
+mod memory;
 mod nats;
 mod record;
 mod shutdown;
@@ -19,13 +19,13 @@ mod store;
 mod timer;
 
 pub(crate) use admin::*;
-pub(crate) use command::*;
 pub(crate) use compact::*;
 pub(crate) use embedded::*;
 pub(crate) use exactly_once::*;
 pub(crate) use ingress::*;
 pub(crate) use kafka::*;
 pub(crate) use membership::*;
+pub(crate) use memory::*;
 pub(crate) use nats::*;
 pub(crate) use record::*;
 pub(crate) use shutdown::*;

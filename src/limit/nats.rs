@@ -20,9 +20,6 @@ pub(crate) const NATS_SOURCE_FAILURE_GRACE: Duration = Duration::from_secs(4);
 pub(crate) const NATS_GROUP_WRITE_ATTEMPTS_MAX: usize = 20;
 /// Messages of one fetch of a reader. The next fetch begins when half of them have arrived.
 pub(crate) const NATS_FETCH_MESSAGES_MAX: usize = 512;
-/// Bytes of one fetch, and one message more. One and a half fetches and one batch are the memory of a
-/// partition.
-pub(crate) const NATS_FETCH_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Messages of a batch that is read, and delivery reports or new records that a publisher handles in
 /// one turn.
 pub(crate) const NATS_MESSAGES_PER_TURN_MAX: usize = 1_024;
@@ -33,8 +30,6 @@ pub(crate) const NATS_STREAM_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) const NATS_STALLED_CHECKS_MAX: u32 = 3;
 /// Published records without an acknowledgement. A stream refuses more than ten thousand.
 pub(crate) const NATS_UNACKED_PUBLISHES_MAX: usize = 4_096;
-/// Bytes of unacknowledged records of one target; one record may exceed it.
-pub(crate) const NATS_TARGET_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// A record without an acknowledgement fails after this time.
 pub(crate) const NATS_DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connection events queued for the user of a connection, and server errors that it remembers.

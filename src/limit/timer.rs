@@ -11,7 +11,8 @@ pub(crate) const LOADER_QUEUE_MAX: usize = 1_024;
 pub(crate) const LOADER_REPLIES_MAX: usize = 4;
 /// Runs in one fetch.
 pub(crate) const FETCH_RUNS_MAX: usize = 32;
-/// Bytes of memory for the runs of one fetch, as far as known in advance; one run may exceed it.
+/// Bytes of memory for the runs of one fetch, as far as known in advance; one run may exceed it. Also
+/// at most a sixteenth of the memory for loaded messages.
 pub(crate) const FETCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Bytes of memory of a decoded run, unless its last record is very large.
 pub(crate) const USUAL_RUN_MEMORY_BYTES: usize = BATCH_BYTES_MAX + BATCH_BYTES_MAX / 4;
@@ -19,6 +20,8 @@ pub(crate) const USUAL_RUN_MEMORY_BYTES: usize = BATCH_BYTES_MAX + BATCH_BYTES_M
 pub(crate) const LIST_RUNS_MAX: usize = 8_192;
 /// Runs in one reply of a tail poll.
 pub(crate) const TAIL_REPLY_RUNS_MAX: usize = 128;
+/// Runs of a tail that are fetched first: their sizes are not known.
+pub(crate) const TAIL_FIRST_FETCH_RUNS_MAX: usize = 8;
 /// A timer prefetches messages that are due within this time.
 pub(crate) const PREFETCH_AHEAD: Duration = Duration::from_secs(20);
 /// A timer prefetches again when less than this is loaded ahead of now.

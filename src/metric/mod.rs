@@ -138,10 +138,10 @@ instruments! {
         "Messages in the memory of this process, loaded ahead of their due time."
     IN_FLIGHT_MESSAGES "postdate_in_flight_messages" Kind::Gauge, []
         "Messages sent to a target and not acknowledged yet."
-    MEMORY_USED "postdate_memory_used_bytes" Kind::Gauge, []
-        "Bytes of memory that loaded messages use."
-    MEMORY_BUDGET "postdate_memory_budget_bytes" Kind::Gauge, []
-        "Maximum bytes of memory for loaded messages (`timer.memory`)."
+    MEMORY_USED "postdate_memory_used_bytes" Kind::Gauge, ["part"]
+        "Bytes of memory in use: `process` (resident), `unstored` (read and not stored), `loaded` (for delivery) and `sending` (not acknowledged)."
+    MEMORY_BUDGET "postdate_memory_budget_bytes" Kind::Gauge, ["part"]
+        "Maximum bytes for the same parts: `process` is the option `memory`, and the others are parts of it."
     STORE_LATENCY_SECONDS "postdate_store_latency_seconds" LATENCY, ["operation"]
         "Seconds that a call to the store took, successful or not."
     STORE_ERRORS "postdate_store_errors_total" Kind::Counter, ["operation"]
@@ -307,17 +307,26 @@ impl ReasonCounters {
 pub(crate) struct ProcessMetrics {
     ready: Gauge,
     degraded: Gauge,
+    memory: MemoryGauges,
 }
 
 impl ProcessMetrics {
-    pub(crate) fn new(started: Timestamp) -> Self {
+    /// `memory` is the budget of the process in bytes.
+    pub(crate) fn new(started: Timestamp, memory: u64) -> Self {
         START_TIME
             .gauge(&[])
             .set(started.as_millis() as f64 / 1_000.0);
+        let process = MemoryGauges::new("process");
+        process.budget.set(memory as f64);
         Self {
             ready: READY.gauge(&[]),
             degraded: DEGRADED.gauge(&[]),
+            memory: process,
         }
+    }
+
+    pub(crate) fn set_resident(&self, bytes: u64) {
+        self.memory.used.set(bytes as f64);
     }
 
     pub(crate) fn set(&self, is_ready: bool, is_degraded: bool) {
@@ -329,6 +338,22 @@ impl ProcessMetrics {
 /// Counts steps forward of the machine's clock.
 pub(crate) fn clock_steps() -> Counter {
     CLOCK_STEPS.counter(&[])
+}
+
+/// Use and budget of one part of the memory.
+#[derive(Clone, Debug)]
+pub(crate) struct MemoryGauges {
+    pub(crate) used: Gauge,
+    pub(crate) budget: Gauge,
+}
+
+impl MemoryGauges {
+    pub(crate) fn new(part: &str) -> Self {
+        Self {
+            used: MEMORY_USED.gauge(&[part]),
+            budget: MEMORY_BUDGET.gauge(&[part]),
+        }
+    }
 }
 
 /// The metrics of the timer of this process.
@@ -343,8 +368,8 @@ pub(crate) struct TimerMetrics {
     pub(crate) leases_held: Gauge,
     pub(crate) loaded_messages: Gauge,
     pub(crate) in_flight_messages: Gauge,
-    pub(crate) memory_used: Gauge,
-    pub(crate) memory_budget: Gauge,
+    pub(crate) loaded_memory: MemoryGauges,
+    pub(crate) sending_memory: MemoryGauges,
     /// Positive if the clock of this process is ahead of the store's.
     pub(crate) clock_skew_seconds: Gauge,
 }
@@ -361,8 +386,8 @@ impl TimerMetrics {
             leases_held: LEASES_HELD.gauge(&[]),
             loaded_messages: LOADED_MESSAGES.gauge(&[]),
             in_flight_messages: IN_FLIGHT_MESSAGES.gauge(&[]),
-            memory_used: MEMORY_USED.gauge(&[]),
-            memory_budget: MEMORY_BUDGET.gauge(&[]),
+            loaded_memory: MemoryGauges::new("loaded"),
+            sending_memory: MemoryGauges::new("sending"),
             clock_skew_seconds: CLOCK_SKEW.gauge(&[]),
         }
     }
@@ -399,7 +424,7 @@ mod tests {
                 RouteMetrics::new("orders"),
                 TimerMetrics::new(),
                 TraceMetrics::new(),
-                ProcessMetrics::new(Timestamp::from_millis(0)),
+                ProcessMetrics::new(Timestamp::from_millis(0), 1 << 30),
                 clock_steps(),
             );
             let _gauges = (ShardGauges::new(&shard()), LeaseHeld::new(&shard()));

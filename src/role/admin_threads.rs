@@ -1,5 +1,6 @@
 //! Starts the admin server, and the thread that answers its queries.
 
+use super::memory::resident_bytes;
 use super::query_context;
 use super::wiring::Wiring;
 use crate::admin::{self, Auth, Endpoint};
@@ -54,10 +55,13 @@ pub(super) fn start(
 
 /// Updates the metrics of the process, then renders all metrics.
 fn render_metrics(wiring: &Wiring, telemetry: &Telemetry) -> admin::RenderMetrics {
-    let process = metric::ProcessMetrics::new(WallClock.now());
+    let process = metric::ProcessMetrics::new(WallClock.now(), wiring.config.memory_budget());
     let health = wiring.health.clone();
     let telemetry = telemetry.clone();
     Arc::new(move || {
+        if let Some(bytes) = resident_bytes() {
+            process.set_resident(bytes);
+        }
         process.set(health.not_ready().is_empty(), !health.degraded().is_empty());
         telemetry.render()
     })

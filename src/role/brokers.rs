@@ -6,12 +6,14 @@ use crate::broker::kafka::{
     self, KafkaCatalog, KafkaSource, KafkaTarget, KafkaTransactionalProducers,
 };
 use crate::broker::nats::{self, NatsCatalog, NatsSource, NatsTarget};
+use crate::broker::send_budget::SendBudget;
 use crate::broker::{self, Catalog, GroupAdmin, Source, Target, TransactionalProducers};
 use crate::config::{self, BrokerKind, Config};
 use crate::health::HealthPart;
-use crate::limit::COMMAND_DELIVERY_TIMEOUT;
+use crate::limit::{COMMAND_DELIVERY_TIMEOUT, SourceMemory};
 use crate::model::{Dialect, Dialects, Naming};
 use anyhow::{Result, bail};
+use std::sync::Arc;
 
 /// A configured cluster, as its adapter takes it. It holds secrets: never print it.
 pub(crate) enum Cluster {
@@ -26,12 +28,13 @@ pub(crate) struct SourceOptions {
     pub(crate) member: String,
     pub(crate) topics: Vec<String>,
     pub(crate) dialects: Dialects,
+    pub(crate) memory: SourceMemory,
 }
 
 /// The purpose and bounds of a target.
 pub(crate) struct TargetOptions {
     pub(crate) purpose: TargetPurpose,
-    pub(crate) in_flight_max: usize,
+    pub(crate) budget: Arc<SendBudget>,
     /// A name that no other target has.
     pub(crate) sender: String,
 }
@@ -71,8 +74,14 @@ impl Cluster {
     ) -> Result<Box<dyn Source>> {
         Ok(match self {
             Self::Kafka(cluster) => {
-                let topics = &options.topics;
-                Box::new(KafkaSource::new(cluster, options.group, topics, health)?)
+                let (topics, memory) = (&options.topics, options.memory);
+                Box::new(KafkaSource::new(
+                    cluster,
+                    options.group,
+                    topics,
+                    memory,
+                    health,
+                )?)
             }
             Self::Nats(cluster) => {
                 let options = nats::SourceOptions {
@@ -80,6 +89,7 @@ impl Cluster {
                     topics: options.topics,
                     member: options.member,
                     reads_schedules: options.dialects.has(Dialect::Nats),
+                    fetched_bytes_max: options.memory.total(),
                 };
                 Box::new(NatsSource::new(cluster, options, health)?)
             }
@@ -121,19 +131,19 @@ impl Cluster {
         options: TargetOptions,
         health: HealthPart,
     ) -> Result<Box<dyn Target>> {
-        let in_flight_max = options.in_flight_max;
+        let budget = options.budget;
         Ok(match self {
             Self::Kafka(cluster) => Box::new(match options.purpose {
-                TargetPurpose::Fast => KafkaTarget::new(cluster, in_flight_max, health)?,
-                TargetPurpose::Bulk => KafkaTarget::for_bulk(cluster, in_flight_max, health)?,
+                TargetPurpose::Fast => KafkaTarget::new(cluster, budget, health)?,
+                TargetPurpose::Bulk => KafkaTarget::for_bulk(cluster, budget, health)?,
                 TargetPurpose::Command => {
                     let cluster = with_command_timeout(cluster);
-                    KafkaTarget::new(&cluster, in_flight_max, health)?
+                    KafkaTarget::new(&cluster, budget, health)?
                 }
             }),
             Self::Nats(cluster) => {
                 let sender = options.sender;
-                Box::new(NatsTarget::new(cluster, in_flight_max, sender, health)?)
+                Box::new(NatsTarget::new(cluster, budget, sender, health)?)
             }
         })
     }
@@ -141,13 +151,15 @@ impl Cluster {
     /// Producers for exactly-once routes. `marker_group` is one of the groups that hold markers.
     pub(crate) fn transactional_producers(
         &self,
+        budget: Arc<SendBudget>,
         marker_group: &str,
         health: HealthPart,
     ) -> Result<Box<dyn TransactionalProducers>> {
         let Self::Kafka(cluster) = self else {
             bail!("the broker has no transactions");
         };
-        let producers = KafkaTransactionalProducers::new(cluster, Some(marker_group), health)?;
+        let producers =
+            KafkaTransactionalProducers::new(cluster, budget, Some(marker_group), health)?;
         Ok(Box::new(producers))
     }
 }

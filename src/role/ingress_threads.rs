@@ -33,6 +33,7 @@ pub(super) fn start(
             clock: Rc::new(wiring.clock.clone()),
             health: ingress::HealthParts::new(&wiring.health, &name),
             metric: metric::RouteMetrics::new(&name),
+            memory_metric: metric::MemoryGauges::new("unstored"),
             tracer: wiring.tracer.clone(),
             appender,
             timers_done: wiring.timers_done.clone(),
@@ -43,6 +44,7 @@ pub(super) fn start(
             rules: routing_rules(&wiring.config, &name),
             stops_at_gap: wiring.config.routes[&name].on_source_gap == OnSourceGap::Stop,
             thin: ThinHours::DEFAULT,
+            memory: wiring.memory.ingress,
         };
         let ingress = Ingress::new(options, ports, process);
         Ok(async move { Ok(ingress.serve(thread.stop).await?) })
@@ -54,6 +56,7 @@ pub(super) fn start(
             inbox,
             hints,
             health: thread.wiring.ready_part(&health),
+            call_bytes_max: thread.wiring.memory.ingress.call,
         };
         // Not `stop`: the ingress ends first, and closes the channel when everything is stored.
         let give_up = thread.wiring.give_up.clone();
@@ -71,6 +74,7 @@ fn source(wiring: &Wiring, name: &str, process: u64) -> Result<Box<dyn Source>> 
         member: format!("{process:016x}"),
         topics: route.source.topics.clone(),
         dialects: route.dialects,
+        memory: wiring.memory.source,
     };
     let health = wiring
         .health

@@ -10,18 +10,20 @@
 //! | `ingress_threads` | `ingress-<route>`, `appender-<route>` |
 //! | `timer_threads` | `timer`, `loader`, `compactor` |
 //!
-//! `brokers` and `store_factory` build the adapters. `wiring` holds what all threads share.
+//! `brokers` and `store_factory` build the adapters, and `memory` divides the memory among them. `wiring` holds what all threads share.
 
 mod admin_threads;
 mod brokers;
 mod hints;
 mod ingress_threads;
+mod memory;
 mod store_factory;
 mod timer_threads;
 mod trace_thread;
 mod wiring;
 
 pub(crate) use brokers::{Cluster, SourceOptions, TargetOptions, TargetPurpose, nats_cluster};
+pub(crate) use memory::memory_plan;
 pub(crate) use store_factory::{StoreFactory, query_context, redis_options};
 pub(crate) use wiring::{group_admin, groups, routing_rules};
 
@@ -60,6 +62,12 @@ impl Service {
     pub(crate) fn start(config: &Config, telemetry: &Telemetry) -> Result<Self> {
         let mut random = StdRng::try_from_rng(&mut SysRng)
             .context("cannot read random bytes from the operating system")?;
+        if config.has_former_memory() {
+            tracing::warn!(
+                memory = config.memory_budget(),
+                "timer.memory is the former option, for loaded messages only: set memory instead"
+            );
+        }
         let listener = admin::bind(config.admin.listen)?;
         let mut group = TaskGroup::new();
         let health = Health::new();
@@ -71,6 +79,7 @@ impl Service {
         let give_up = StopToken::new();
         let wiring = Arc::new(Wiring {
             config: config.clone(),
+            memory: memory_plan(config),
             store,
             clock,
             health,

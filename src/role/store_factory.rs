@@ -1,5 +1,6 @@
 //! Builds the configured store.
 
+use super::memory::memory_plan;
 use crate::clock::Clock;
 use crate::config::{self, Config, Secret};
 use crate::limit::STORE_RESPONSE_TIMEOUT;
@@ -32,6 +33,7 @@ impl StoreFactory {
                 let options = embedded::Options {
                     path: embedded.path.clone(),
                     deployment: config.deployment.clone(),
+                    memory: memory_plan(config).embedded,
                 };
                 Self::Embedded(Embedded::open(&options, clock).context("store.embedded")?)
             }

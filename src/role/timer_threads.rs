@@ -2,11 +2,13 @@
 
 use super::brokers::{Cluster, TargetOptions, TargetPurpose};
 use super::wiring::{StoreThread, Wiring, catalog, consumer_group, marker_group, routing_rules};
+use crate::broker::send_budget::SendBudget;
 use crate::broker::{Target, TransactionalProducers};
 use crate::config;
 use crate::limit::{
-    COMPACT_REQUEST_QUEUE_MAX, COMPACT_RESULT_QUEUE_MAX, LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX,
-    LOADER_REPLIES_MAX, STORE_RESPONSE_TIMEOUT, TIMER_IN_FLIGHT_MAX,
+    BULK_LANE_MESSAGES_MAX, COMPACT_REQUEST_QUEUE_MAX, COMPACT_RESULT_QUEUE_MAX,
+    LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX, LOADER_REPLIES_MAX, STORE_RESPONSE_TIMEOUT,
+    TIMER_IN_FLIGHT_MAX,
 };
 use crate::metric;
 use crate::model::Hint;
@@ -14,8 +16,8 @@ use crate::store::Store;
 use crate::task::{self, TaskGroup};
 use crate::timer::{
     self, CompactionPolicy, CompactionReply, CompactionTask, Compactor, DeliveryAlerts, Dispatcher,
-    LeaseEvent, LeaseKeeper, Loader, Producers, ReleaseResult, RetryPolicy, RouteCatalog,
-    RouteOptions,
+    LeaseEvent, LeaseKeeper, Loader, MemoryBudget, Producers, ReleaseResult, RetryPolicy,
+    RouteCatalog, RouteOptions,
 };
 use anyhow::{Context, Result};
 use rand::rngs::StdRng;
@@ -61,7 +63,8 @@ pub(super) fn start(
             compaction_jobs,
             compaction_results,
         };
-        let dispatcher = Dispatcher::new(options(wiring), ports, producers(wiring, sender)?);
+        let (producers, send_budgets) = producers(wiring, sender)?;
+        let dispatcher = Dispatcher::new(options(wiring, send_budgets), ports, producers);
         let (give_up, done) = (wiring.give_up.clone(), wiring.timers_done.clone());
         Ok(async move {
             let _guards = (timers_done, hint_sender);
@@ -75,6 +78,7 @@ pub(super) fn start(
             requests: requests_in,
             replies: replies_out,
             health: thread.wiring.ready_part("loader"),
+            fetch_bytes_max: MemoryBudget::fetch_bytes_max(thread.wiring.memory.loaded),
             // Not `stop`: a stopping timer still loads for its handovers, and closes the channel at
             // its end.
             give_up: thread.wiring.give_up.clone(),
@@ -94,7 +98,10 @@ fn start_compactor(
     let timeout = STORE_RESPONSE_TIMEOUT;
     wiring.spawn_with_store(group, "compactor", timeout, move |thread: StoreThread| {
         task::lower_thread_priority();
-        let policy = CompactionPolicy::DEFAULT;
+        let policy = CompactionPolicy {
+            job_bytes_max: thread.wiring.memory.compaction,
+            ..CompactionPolicy::DEFAULT
+        };
         let compactor = Compactor::new(thread.store, tasks, replies, policy, writer);
         Ok(async move { Ok(compactor.serve(thread.stop).await?) })
     })
@@ -135,7 +142,7 @@ fn lease_keeper(
     })
 }
 
-fn options(wiring: &Wiring) -> timer::Options {
+fn options(wiring: &Wiring, send_budgets: Vec<Arc<SendBudget>>) -> timer::Options {
     let routes = wiring.config.routes.iter().map(|(name, route)| {
         let options = route_options(wiring, name, route);
         (Arc::from(name.as_str()), Rc::new(options))
@@ -143,7 +150,8 @@ fn options(wiring: &Wiring) -> timer::Options {
     timer::Options {
         deployment: wiring.config.deployment.clone(),
         routes: routes.collect(),
-        memory: usize::try_from(wiring.config.timer.memory).unwrap_or(usize::MAX),
+        memory: wiring.memory.loaded,
+        send_budgets,
         skew_max: wiring.config.timer.max_clock_skew,
     }
 }
@@ -188,7 +196,8 @@ fn known_topics(route: &config::Route) -> BTreeSet<String> {
 /// Producers for every cluster to which messages go: targets, dead letters and, for retries,
 /// sources. Exactly-once routes send with transactional producers only. `sender` is a number that
 /// no other process has.
-fn producers(wiring: &Wiring, sender: u64) -> Result<Producers> {
+/// Also returns the budget of each.
+fn producers(wiring: &Wiring, sender: u64) -> Result<(Producers, Vec<Arc<SendBudget>>)> {
     let mut clusters = BTreeSet::new();
     let mut exactly_once = BTreeMap::new();
     for (name, route) in &wiring.config.routes {
@@ -202,24 +211,40 @@ fn producers(wiring: &Wiring, sender: u64) -> Result<Producers> {
         clusters.insert(route.target_cluster());
         clusters.insert(route.dead_letter.cluster.as_str());
     }
+    let mut budgets = Vec::new();
+    let mut budget = |records_max| {
+        let budget = Arc::new(SendBudget::new(records_max, wiring.memory.producer));
+        budgets.push(budget.clone());
+        budget
+    };
     let mut targets = BTreeMap::new();
     for cluster in clusters {
-        let fast = target(wiring, cluster, TargetPurpose::Fast, sender)?;
-        let bulk = target(wiring, cluster, TargetPurpose::Bulk, sender)?;
+        let [fast, bulk] = [TargetPurpose::Fast, TargetPurpose::Bulk].map(|purpose| {
+            target(
+                wiring,
+                cluster,
+                purpose,
+                budget(TIMER_IN_FLIGHT_MAX),
+                sender,
+            )
+        });
+        let (fast, bulk) = (fast?, bulk?);
         targets.insert(cluster.to_owned(), [fast, bulk]);
     }
     let mut transactional = BTreeMap::new();
     for (cluster, marker_group) in exactly_once {
-        let producers = transactional_producers(wiring, cluster, &marker_group)?;
+        let budget = budget(BULK_LANE_MESSAGES_MAX);
+        let producers = transactional_producers(wiring, cluster, budget, &marker_group)?;
         transactional.insert(cluster.to_owned(), producers);
     }
-    Ok(Producers::new(targets, transactional))
+    Ok((Producers::new(targets, transactional), budgets))
 }
 
 fn target(
     wiring: &Wiring,
     cluster: &str,
     purpose: TargetPurpose,
+    budget: Arc<SendBudget>,
     sender: u64,
 ) -> Result<Box<dyn Target>> {
     let client = match purpose {
@@ -231,7 +256,7 @@ fn target(
     let health = wiring.health.register(format!("{client} of {name}"));
     let options = TargetOptions {
         purpose,
-        in_flight_max: TIMER_IN_FLIGHT_MAX,
+        budget,
         sender: format!("{sender:016x}/{client}"),
     };
     cluster.target(options, health).context(name)
@@ -240,6 +265,7 @@ fn target(
 fn transactional_producers(
     wiring: &Wiring,
     cluster: &str,
+    budget: Arc<SendBudget>,
     marker_group: &str,
 ) -> Result<Box<dyn TransactionalProducers>> {
     let cluster = Cluster::of(&wiring.config, cluster);
@@ -248,6 +274,6 @@ fn transactional_producers(
         .health
         .register(format!("transactions client of {name}"));
     cluster
-        .transactional_producers(marker_group, health)
+        .transactional_producers(budget, marker_group, health)
         .context(name)
 }

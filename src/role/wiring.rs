@@ -6,7 +6,7 @@ use crate::broker::{Catalog, GroupAdmin};
 use crate::clock::{SteadyClock, WallClock};
 use crate::config::{self, Config};
 use crate::health::{Health, HealthPart};
-use crate::limit::{RETRY_CLOCK_SKEW_MAX, STORE_RETRY_DELAY_MAX};
+use crate::limit::{MemoryPlan, RETRY_CLOCK_SKEW_MAX, STORE_RETRY_DELAY_MAX};
 use crate::model::{RoutingRules, TargetRules, WithoutDelay};
 use crate::store::Store;
 use crate::task::{StopToken, TaskGroup};
@@ -18,6 +18,7 @@ use std::time::Duration;
 
 pub(super) struct Wiring {
     pub(super) config: Config,
+    pub(super) memory: MemoryPlan,
     pub(super) store: StoreFactory,
     /// The clock of the process, also of its embedded store.
     pub(super) clock: SteadyClock<WallClock>,

@@ -34,6 +34,7 @@ pub(crate) mod query;
 pub(crate) mod redis;
 mod request;
 pub(crate) mod rules;
+pub(crate) mod tail_bytes;
 pub(crate) mod with_metrics;
 
 pub(crate) use crate::model::OutcomeCounts;
@@ -175,38 +176,6 @@ pub(crate) trait Notifier {
     /// connection that died silently delivers nothing: call it again, also after an error that
     /// [is transient](Error::is_transient).
     async fn listen(&self, on_hint: &mut dyn FnMut(Hint)) -> Result<(), Error>;
-}
-
-/// Adds the bytes of those tail runs that are due within the requested horizons.
-async fn fetch_tail_bytes(
-    store: &impl ShardStore,
-    requests: &[Tail],
-    tails: &mut [Tailed],
-) -> Result<(), Error> {
-    let mut fetches = Vec::new();
-    let mut runs_to_fill = Vec::new();
-    for (request, tail) in requests.iter().zip(tails) {
-        let Tailed::Runs { runs, .. } = tail else {
-            continue;
-        };
-        let is_due = |run: &&mut TailRun| run.entry.least_due <= request.until;
-        let due: Vec<&mut TailRun> = runs.iter_mut().filter(is_due).collect();
-        let names = due
-            .iter()
-            .map(|run| (run.entry.slice, run.entry.name.clone()));
-        fetches.push(Fetch {
-            shard: request.shard.clone(),
-            runs: names.collect(),
-        });
-        runs_to_fill.extend(due);
-    }
-    if !runs_to_fill.is_empty() {
-        let found = store.fetch(&fetches).await?.into_iter().flatten();
-        for (run, bytes) in runs_to_fill.into_iter().zip(found) {
-            run.bytes = bytes;
-        }
-    }
-    Ok(())
 }
 
 /// A lease from its parts.

@@ -86,6 +86,9 @@ pub(crate) struct Tail {
     /// At most this many runs, in whole batches, but always at least one batch. If the limit cuts
     /// the answer, its `complete_to` ends before the watermark of the shard.
     pub(crate) limit: usize,
+    /// The answer ends, after whole batches, with the run that reaches this decoded size. It holds at
+    /// least one batch.
+    pub(crate) bytes_max: usize,
 }
 
 /// The acknowledgement of previous claims, and the next claim.

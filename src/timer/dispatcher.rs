@@ -62,7 +62,13 @@ pub(crate) struct Dispatcher {
 impl Dispatcher {
     pub(crate) fn new(options: Options, ports: Ports, producers: Producers) -> Self {
         let now = Instant::now();
-        ports.metric.memory_budget.set(options.memory as f64);
+        let sending = options.send_budgets.iter().map(|budget| budget.bytes_max());
+        ports.metric.loaded_memory.budget.set(options.memory as f64);
+        ports
+            .metric
+            .sending_memory
+            .budget
+            .set(sending.sum::<usize>() as f64);
         Self {
             memory: MemoryBudget::new(options.memory),
             shards: ShardStates::new(),
@@ -423,7 +429,19 @@ impl Dispatcher {
         let in_flight = self.messages_in_flight() as f64;
         let loaded = self.memory.loaded_messages() as f64;
         let metric = &self.ports.metric;
-        metric.memory_used.set(self.memory.used_bytes() as f64);
+        metric
+            .loaded_memory
+            .used
+            .set(self.memory.used_bytes() as f64);
+        let sending = self
+            .options
+            .send_budgets
+            .iter()
+            .map(|budget| budget.used_bytes());
+        metric
+            .sending_memory
+            .used
+            .set(sending.sum::<usize>() as f64);
         metric.loaded_messages.set(loaded);
         metric.in_flight_messages.set(in_flight);
     }

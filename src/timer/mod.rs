@@ -24,6 +24,7 @@ mod run_replacement;
 mod shard;
 mod shard_slots;
 
+use crate::broker::send_budget::SendBudget;
 use crate::metric;
 use crate::model::RoutingRules;
 use crate::trace::Tracer;
@@ -40,7 +41,7 @@ pub(crate) use delivery::producers::Producers;
 pub(crate) use delivery::retry::RetryPolicy;
 pub(crate) use dispatcher::{Dispatcher, Ports};
 pub(crate) use lease::{LeaseEvent, LeaseKeeper, ReleaseResult, RouteCatalog, renewal_timeout};
-pub(crate) use load::Loader;
+pub(crate) use load::{Loader, MemoryBudget};
 
 /// A store call that runs beside the dispatcher's loop, so that due messages do not wait for it.
 /// There is at most one of each kind. A call that has ended stays pending for ever.
@@ -51,6 +52,8 @@ pub(crate) struct Options {
     pub(crate) routes: BTreeMap<Arc<str>, Rc<RouteOptions>>,
     /// Bytes of loaded messages over all shards.
     pub(crate) memory: usize,
+    /// The budgets of all producers, for the metrics.
+    pub(crate) send_budgets: Vec<Arc<SendBudget>>,
     /// The store accepts claims up to this far ahead of its time.
     pub(crate) skew_max: Duration,
 }

@@ -205,7 +205,7 @@ fn strained(results: &Results) -> String {
         return String::new();
     }
     let mut text = String::from(
-        "<section><h2>Depth and bursts</h2><p>The service's process; its budget bounds what loaded messages take.</p>",
+        "<section><h2>Depth and bursts</h2><p>The service's process; its budget bounds its memory.</p>",
     );
     text += "<div class=\"wide\"><table><thead><tr><th></th><th>start-up, s</th><th>most memory, MiB</th><th>budget, MiB</th>";
     text += "<th>runs rewritten</th></tr></thead><tbody>";

@@ -1,12 +1,13 @@
 //! Runs the broker contract against a real Kafka, for the integration tests, which have a broker.
 
 use super::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget, KafkaTransactionalProducers};
+use crate::broker::send_budget::SendBudget;
 use crate::broker::{
     DeliveryFailure, FailureKind, GroupAdmin, OutgoingRecord, SendResult, Source, Target,
     TransactionalProducers,
 };
 use crate::clock::{Clock as _, WallClock};
-use crate::limit::KAFKA_REQUEST_TIMEOUT;
+use crate::limit::{KAFKA_REQUEST_TIMEOUT, SourceMemory};
 use crate::model::{Headers, Offset, Partition};
 use crate::testing::broker::contract::{self, BrokerUnderTest};
 use async_trait::async_trait;
@@ -17,6 +18,7 @@ use rdkafka::config::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Runs the contract on the broker at `brokers`, without harm to it.
@@ -91,6 +93,10 @@ impl KafkaWorld {
     }
 }
 
+fn budget(records_max: usize) -> Arc<SendBudget> {
+    Arc::new(SendBudget::new(records_max, usize::MAX))
+}
+
 fn count(partitions: i32) -> usize {
     usize::try_from(partitions).expect("the count is not negative")
 }
@@ -99,14 +105,20 @@ fn count(partitions: i32) -> usize {
 impl BrokerUnderTest for KafkaWorld {
     fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source> {
         Box::new(
-            KafkaSource::new(&self.cluster, group.to_owned(), topics, part())
-                .expect("the configuration is valid"),
+            KafkaSource::new(
+                &self.cluster,
+                group.to_owned(),
+                topics,
+                SourceMemory::of(1 << 28),
+                part(),
+            )
+            .expect("the configuration is valid"),
         )
     }
 
     fn target(&self, in_flight_max: usize) -> Box<dyn Target> {
         Box::new(
-            KafkaTarget::new(&self.cluster, in_flight_max, part())
+            KafkaTarget::new(&self.cluster, budget(in_flight_max), part())
                 .expect("the configuration is valid"),
         )
     }
@@ -119,7 +131,7 @@ impl BrokerUnderTest for KafkaWorld {
 
     fn transactional_producers(&self) -> Box<dyn TransactionalProducers> {
         Box::new(
-            KafkaTransactionalProducers::new(&self.cluster, None, part())
+            KafkaTransactionalProducers::new(&self.cluster, budget(10_000), None, part())
                 .expect("the configuration is valid"),
         )
     }
@@ -290,8 +302,8 @@ async fn requests_during_an_outage_fail_and_do_no_harm_later(
 async fn a_producer_that_failed_fatally_is_replaced(world: &KafkaWorld) {
     let topic = format!("{}-fatal", world.run);
     world.create_topic(&topic, 1, None).await;
-    let mut target =
-        KafkaTarget::new(&world.cluster, 1_000, part()).expect("the configuration is valid");
+    let mut target = KafkaTarget::new(&world.cluster, budget(1_000), part())
+        .expect("the configuration is valid");
     let send = |target: &mut KafkaTarget, ticket: u64| {
         let payload = Some(&b"1"[..]);
         let headers = Headers::default();

@@ -72,7 +72,9 @@ pub(super) const PRODUCER_ENFORCED: &[(&str, &str)] = &[
     ("delivery.report.only.error", "false"),
 ];
 
-/// The bounds of a producer's queue, enforced because callers rely on room for `messages_max`.
+/// The bounds of a producer's queue, enforced because callers rely on room for `messages_max`. A
+/// [`SendBudget`](crate::broker::send_budget::SendBudget) has a lower bound of bytes, but accepts one
+/// record of any size.
 pub(super) fn queue_limits(messages_max: usize) -> [(&'static str, String); 2] {
     let kbytes = kbytes(KAFKA_PRODUCER_QUEUE_BYTES_MAX);
     [

@@ -2,6 +2,7 @@
 
 use super::ffi::{NativeProducer, ProduceRequest, TopicHandle};
 use crate::broker::Error;
+use crate::broker::send_budget::SendBudget;
 use crate::client_thread::ClientThread;
 use crate::limit::KAFKA_TOPIC_HANDLES_MAX;
 use crate::model::header::Header;
@@ -28,10 +29,11 @@ impl ProducerClient {
     /// flag is set.
     pub(super) fn start(
         config: &ClientConfig,
+        budget: Arc<SendBudget>,
         thread_name: &str,
         serve: impl FnOnce(Arc<NativeProducer>, Arc<AtomicBool>) + Send + 'static,
     ) -> Result<Self, Error> {
-        let native = Arc::new(NativeProducer::new(config)?);
+        let native = Arc::new(NativeProducer::new(config, budget)?);
         let stop = Arc::<AtomicBool>::default();
         let (client, flag) = (native.clone(), stop.clone());
         let thread = ClientThread::start(thread_name, move || serve(client, flag))

@@ -2,6 +2,7 @@
 //! contract topic is a stream of its own, which a plain client creates.
 
 use super::{Cluster, Login, NatsCatalog, NatsSource, NatsTarget, SourceOptions};
+use crate::broker::send_budget::SendBudget;
 use crate::broker::{Event, GroupAdmin, OffsetCommit, Source, Target, TransactionalProducers};
 use crate::clock::{Clock as _, WallClock};
 use crate::health::{Health, HealthPart};
@@ -12,6 +13,7 @@ use async_nats::jetstream::{self, Context, stream};
 use async_trait::async_trait;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Runs the contract on the server at `url`. Other data on the server is not touched.
 pub async fn nats_contract(url: &str) {
@@ -147,14 +149,20 @@ impl BrokerUnderTest for NatsUnderTest {
             topics: topics.to_vec(),
             member: self.client_name(),
             reads_schedules: false,
+            fetched_bytes_max: 1 << 24,
         };
         Box::new(NatsSource::new(&self.cluster, options, part()).expect("the thread starts"))
     }
 
     fn target(&self, in_flight_max: usize) -> Box<dyn Target> {
         Box::new(
-            NatsTarget::new(&self.cluster, in_flight_max, self.client_name(), part())
-                .expect("the thread starts"),
+            NatsTarget::new(
+                &self.cluster,
+                budget(in_flight_max),
+                self.client_name(),
+                part(),
+            )
+            .expect("the thread starts"),
         )
     }
 
@@ -288,4 +296,8 @@ impl BrokerUnderTest for NatsUnderTest {
             .map(|outage| outage())
             .is_some()
     }
+}
+
+fn budget(records_max: usize) -> Arc<SendBudget> {
+    Arc::new(SendBudget::new(records_max, usize::MAX))
 }

@@ -6,6 +6,7 @@
 
 mod cluster;
 mod folder;
+mod memory;
 mod redis;
 mod sentinels;
 mod text;
@@ -48,7 +49,7 @@ struct Document {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Item {
-    /// `kafka.<name>`, `nats.<name>`, `routes`, `store` or `waiting`.
+    /// `kafka.<name>`, `nats.<name>`, `routes`, `process`, `store` or `waiting`.
     area: String,
     #[serde(flatten)]
     finding: Finding,
@@ -107,6 +108,7 @@ pub fn check(config: &Config, check: &CheckArgs) -> Result<Outcome> {
     let mut routes = long_rules(config);
     routes.extend(unsigned_retries(config));
     areas.push(("routes".to_owned(), routes));
+    areas.push(("process".to_owned(), memory::check(config)));
     areas.extend(store);
     let plan = check.fix.then(|| Plan::new(config, is_complete, steps));
     let document = Document::new(&config.deployment, areas, plan);

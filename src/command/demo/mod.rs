@@ -5,6 +5,7 @@ mod scene;
 mod screen;
 mod text;
 
+use crate::broker::send_budget::SendBudget;
 use crate::broker::{Error, Event, OutgoingRecord, SendResult, Source, Target};
 use crate::cli::DemoArgs;
 use crate::clock::{Clock as _, WallClock};
@@ -12,7 +13,7 @@ use crate::health::Health;
 use crate::limit::{DEMO_IN_FLIGHT_MAX, DEMO_TEXT_BYTES_MAX, DEMO_TICK_INTERVAL};
 use crate::model::header_name::{DUE, ERROR_DETAIL};
 use crate::model::{Dialects, Headers, Partition, Record, Timestamp};
-use crate::role::{Cluster, Service, SourceOptions, TargetOptions, TargetPurpose};
+use crate::role::{Cluster, Service, SourceOptions, TargetOptions, TargetPurpose, memory_plan};
 use crate::telemetry::Telemetry;
 use anyhow::{Context, Result, ensure};
 use board::{Arrival, Board, Phase};
@@ -22,6 +23,7 @@ use scene::Scene;
 use screen::Screen;
 use std::borrow::Cow;
 use std::io::{BufRead, IsTerminal, Write};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -93,7 +95,7 @@ impl Traffic<'_> {
         let part = |name: &str| Health::new().register(name);
         let options = TargetOptions {
             purpose: TargetPurpose::Fast,
-            in_flight_max: DEMO_IN_FLIGHT_MAX,
+            budget: Arc::new(SendBudget::new(DEMO_IN_FLIGHT_MAX, usize::MAX)),
             sender: self.run.clone(),
         };
         let cluster = Cluster::of(config, &route.source.cluster);
@@ -103,6 +105,7 @@ impl Traffic<'_> {
             member: "watcher".to_owned(),
             topics: self.scene.watched.clone(),
             dialects: Dialects::default(),
+            memory: memory_plan(config).source,
         };
         let cluster = Cluster::of(config, route.target_cluster());
         let mut source = cluster.source(options, part("demo watcher"))?;

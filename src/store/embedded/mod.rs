@@ -36,7 +36,7 @@ use super::{
 };
 use crate::client_thread::ClientThread;
 use crate::clock::Clock;
-use crate::limit;
+use crate::limit::{self, EmbeddedMemory};
 use crate::model::{Cursor, Lease, ShardId, WorkerId};
 use crate::run::RunName;
 use crate::store::QuarantineStore;
@@ -66,6 +66,7 @@ pub(crate) struct Options {
     /// The folder. Created if it is absent.
     pub(crate) path: PathBuf,
     pub(crate) deployment: String,
+    pub(crate) memory: EmbeddedMemory,
 }
 
 /// A handle on the store. Clones share it. Dropping the last one ends the threads and waits for
@@ -104,7 +105,7 @@ impl Embedded {
         clock: impl Clock + Send + Sync + 'static,
     ) -> Result<Self, Error> {
         let disk = DiskSpace::new(options.path.clone());
-        Self::open_with(options, FileSizes::DEFAULT, disk, clock)
+        Self::open_with(options, FileSizes::within(options.memory), disk, clock)
     }
 
     fn open_with(
@@ -299,11 +300,17 @@ impl ShardStore for Embedded {
     }
 
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
-        let tails = self.ask(requests, |tail| &tail.shard, Shard::read_tail);
-        let tails = tails.await?.into_iter();
-        let mut tails: Vec<_> = tails.map(|tail| tail.unwrap_or(Tailed::Unknown)).collect();
-        super::fetch_tail_bytes(self, requests, &mut tails).await?;
-        Ok(tails)
+        let read = async |requests: &[Tail]| {
+            let tails = self.ask(requests, |tail| &tail.shard, Shard::read_tail);
+            let tails = tails.await?.into_iter();
+            let tails = tails.map(|tail| tail.unwrap_or(Tailed::Unknown));
+            Ok::<Vec<Tailed>, Error>(tails.collect())
+        };
+        let tails = read(requests).await?;
+        super::tail_bytes::fill_tails(self, requests, tails, async |request| {
+            Ok(read(&[request]).await?.pop().unwrap_or(Tailed::Unknown))
+        })
+        .await
     }
 
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {

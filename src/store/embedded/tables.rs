@@ -1,7 +1,7 @@
 //! The two tables of the database, batches of changed rows, and access for other threads.
 
 use super::key;
-use crate::limit;
+use crate::limit::{self, EmbeddedMemory};
 use crate::model::Timestamp;
 use crate::store::Error;
 use bytes::Bytes;
@@ -30,11 +30,12 @@ const FIRST_LEVEL_MAX: usize = 16;
 const ROW_BYTES: u64 = 160;
 
 /// Sizes that decide how often files are written and merged. A folder keeps those it was created
-/// with.
+/// with, except for the cache.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileSizes {
     pub(super) index_memory: u64,
     pub(super) pool_memory: u64,
+    pub(super) cache: u64,
     pub(super) blob_file: u64,
     /// Runs of fewer bytes stay beside their keys.
     pub(super) separate_min: u32,
@@ -44,9 +45,19 @@ impl FileSizes {
     pub(super) const DEFAULT: Self = Self {
         index_memory: limit::EMBEDDED_INDEX_MEMTABLE_BYTES,
         pool_memory: limit::EMBEDDED_RUNS_MEMTABLE_BYTES,
+        cache: limit::EMBEDDED_CACHE_BYTES,
         blob_file: limit::EMBEDDED_BLOB_FILE_BYTES,
         separate_min: limit::EMBEDDED_SEPARATE_BLOB_BYTES_MIN,
     };
+
+    pub(super) fn within(memory: EmbeddedMemory) -> Self {
+        Self {
+            index_memory: memory.index_memtable,
+            pool_memory: memory.runs_memtable,
+            cache: memory.cache,
+            ..Self::DEFAULT
+        }
+    }
 }
 
 /// The database of a folder. Clones share it.
@@ -58,12 +69,14 @@ pub(super) struct Tables {
     /// The bytes of runs, stored apart from their keys. So they are written twice (journal, blob
     /// file) and rarely moved.
     pub(super) pool: SingleWriterTxKeyspace,
+    /// Bytes of all memtables at which a commit waits until they are written.
+    memtables_max: u64,
 }
 
 impl Tables {
     pub(super) fn open(path: &Path, sizes: &FileSizes) -> fjall::Result<Self> {
         let db = SingleWriterTxDatabase::builder(path)
-            .cache_size(limit::EMBEDDED_CACHE_BYTES)
+            .cache_size(sizes.cache)
             .max_journaling_size(limit::EMBEDDED_JOURNAL_BYTES)
             // Runs are compressed already.
             .journal_compression(CompressionType::None)
@@ -84,7 +97,12 @@ impl Tables {
         let pool = db.keyspace("pool", || {
             options(sizes.pool_memory).with_kv_separation(Some(separation))
         })?;
-        Ok(Self { db, index, pool })
+        Ok(Self {
+            db,
+            index,
+            pool,
+            memtables_max: 3 * (sizes.index_memory + sizes.pool_memory),
+        })
     }
 
     /// The table of the row with this key.
@@ -228,9 +246,14 @@ impl WriteBatch<'_> {
             return Err(failed);
         }
         if self.bytes > 0 {
-            let Tables { index, pool, .. } = self.tables;
+            let (index, pool) = (self.tables.index.inner(), self.tables.pool.inner());
+            // fjall replaces a full memtable some time later, and a folder may have larger ones.
+            let is_full = || self.tables.db.write_buffer_size() > self.tables.memtables_max;
+            if is_full() {
+                pool.rotate_memtable()?;
+            }
             self.tables
-                .wait_while(|| is_behind(index.inner()) || is_behind(pool.inner()))?;
+                .wait_while(|| is_behind(index) || is_behind(pool) || is_full())?;
             self.rows.commit()?;
         }
         Ok(())

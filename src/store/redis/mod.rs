@@ -201,9 +201,13 @@ impl ShardStore for Redis {
     }
 
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
-        let mut tails = self.call_each(requests, Call::tail, Reply::tailed).await?;
-        super::fetch_tail_bytes(self, requests, &mut tails).await?;
-        Ok(tails)
+        let tails = self.call_each(requests, Call::tail, Reply::tailed).await?;
+        super::tail_bytes::fill_tails(self, requests, tails, async |request| {
+            let request = &[request];
+            let tails = self.call_each(request, Call::tail, Reply::tailed).await?;
+            Ok(tails.into_iter().next().unwrap_or(Tailed::Unknown))
+        })
+        .await
     }
 
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {

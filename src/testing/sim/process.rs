@@ -7,8 +7,9 @@ use crate::clock::Clock;
 use crate::health::Health;
 use crate::ingress::{self, Appender, Ingress};
 use crate::limit::{
-    CLOCK_SKEW_MAX, COMPACT_REQUEST_QUEUE_MAX, COMPACT_RESULT_QUEUE_MAX, HINT_QUEUE_MAX,
-    LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX, LOADER_REPLIES_MAX,
+    CLOCK_SKEW_MAX, COMPACT_BYTES_MAX, COMPACT_REQUEST_QUEUE_MAX, COMPACT_RESULT_QUEUE_MAX,
+    FETCH_BYTES_MAX, HINT_QUEUE_MAX, IngressMemory, LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX,
+    LOADER_REPLIES_MAX,
 };
 use crate::metric;
 use crate::model::{
@@ -57,6 +58,7 @@ const THIN: ThinHours = ThinHours {
     messages_min: 4,
 };
 const SHAPE: CompactionPolicy = CompactionPolicy {
+    job_bytes_max: COMPACT_BYTES_MAX,
     thin: THIN,
     merge_count: 2,
     full_messages: 16,
@@ -218,6 +220,7 @@ impl Process {
             clock: shared.clock.clone(),
             health: ingress::HealthParts::new(health, ROUTE),
             metric: metric::RouteMetrics::new(ROUTE),
+            memory_metric: metric::MemoryGauges::new("unstored"),
             tracer: Tracer::default(),
             appender,
             timers_done: shared.timers_done.clone(),
@@ -228,6 +231,10 @@ impl Process {
             rules: shared.rules.clone(),
             stops_at_gap: false,
             thin: shared.shape.thin,
+            memory: IngressMemory {
+                unstored: 64 << 20,
+                call: 4 << 20,
+            },
         };
         self.spawn(
             world,
@@ -239,6 +246,7 @@ impl Process {
             inbox,
             hints: vec![hint],
             health: health.register("writer"),
+            call_bytes_max: 4 << 20,
         };
         self.spawn(world, "writer", writer.serve(shared.give_up.clone()));
     }
@@ -290,6 +298,7 @@ impl Process {
             requests: requests_in,
             replies: replies_out,
             health: health.register("loader"),
+            fetch_bytes_max: FETCH_BYTES_MAX,
             give_up: shared.give_up.clone(),
         };
         self.spawn(world, "loader", loader.serve());
@@ -420,6 +429,7 @@ fn timer_options(shared: &Shared<'_>) -> timer::Options {
         } else {
             MEMORY
         },
+        send_budgets: Vec::new(),
         skew_max: CLOCK_SKEW_MAX,
     }
 }

@@ -9,8 +9,8 @@ mod merge;
 mod plan;
 
 use crate::limit::{
-    COMPACT_BYTES_MAX, COMPACT_FETCH_RUNS_MAX, COMPACT_REST_FACTOR, COMPACT_SCAN_INTERVAL,
-    COMPACT_SCAN_RUNS_MAX, COMPACT_SKIPPED_RUNS_MAX, COMPACT_URGENT_REST_FACTOR, PREFETCH_AHEAD,
+    COMPACT_FETCH_RUNS_MAX, COMPACT_REST_FACTOR, COMPACT_SCAN_INTERVAL, COMPACT_SCAN_RUNS_MAX,
+    COMPACT_SKIPPED_RUNS_MAX, COMPACT_URGENT_REST_FACTOR, PREFETCH_AHEAD,
 };
 use crate::model::{Cursor, Progress, ShardId, Slice, Timestamp};
 use crate::run::{LoadedRun, Run, RunBuilder, RunDecoder, RunName};
@@ -207,7 +207,7 @@ impl Compactor {
         }))
     }
 
-    /// Fetches the runs that can be compacted now, until they exceed `COMPACT_BYTES_MAX`.
+    /// Fetches the runs that can be compacted now, until they exceed the bytes of a job.
     async fn fetch_inputs(
         &mut self,
         shard: &ShardId,
@@ -233,7 +233,7 @@ impl Compactor {
                     Ok(_) => self.skip(name.clone(), bounds.frozen_until.plus(PREFETCH_AHEAD)),
                     Err(_) => self.skip(name.clone(), Timestamp::MAX),
                 }
-                if used > COMPACT_BYTES_MAX {
+                if used > self.policy.job_bytes_max {
                     return Ok(inputs);
                 }
             }

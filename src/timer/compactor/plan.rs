@@ -4,7 +4,7 @@
 //! become one larger run. So a message is rewritten only a few times, however small its first run
 //! was.
 
-use crate::limit::COMPACT_RUNS_MAX;
+use crate::limit::{COMPACT_BYTES_MAX, COMPACT_RUNS_MAX};
 use crate::model::{Level, Slice, Timestamp};
 use crate::run::{LoadedRun, Run, RunName, ThinHours};
 use crate::store::RunEntry;
@@ -29,6 +29,8 @@ pub(crate) struct CompactionPolicy {
     /// The number of messages in one job: some milliseconds of work for the store and the
     /// dispatcher.
     pub(crate) job_messages_max: u64,
+    /// Bytes of memory at which a job fetches no more runs.
+    pub(crate) job_bytes_max: usize,
     /// Messages due within this time after the loaded ones are left alone. The new runs must be
     /// stored before any of them is loaded, even if the reply is lost and the store acts some
     /// seconds later.
@@ -44,6 +46,7 @@ impl CompactionPolicy {
         own_hour_within: Duration::from_hours(6),
         urgent_within: Duration::from_mins(20),
         job_messages_max: 32_768,
+        job_bytes_max: COMPACT_BYTES_MAX,
         margin: Duration::from_secs(120),
     };
 }

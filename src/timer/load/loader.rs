@@ -5,7 +5,7 @@
 //! result of one call at most.
 
 use crate::health::HealthPart;
-use crate::limit::{FETCH_BYTES_MAX, LOADER_BATCH_MAX};
+use crate::limit::LOADER_BATCH_MAX;
 use crate::model::{Progress, ShardId, Slice, Timestamp, Watermark};
 use crate::retry::until_store_answers;
 use crate::run::{CorruptRun, LoadedRun, RunDecoder, RunName, decoded_size};
@@ -110,6 +110,8 @@ pub(crate) struct Loader {
     pub(crate) requests: mpsc::Receiver<Vec<LoadRequest>>,
     pub(crate) replies: mpsc::Sender<LoadReply>,
     pub(crate) health: HealthPart,
+    /// Bytes of memory for the runs of one call, as far as known in advance.
+    pub(crate) fetch_bytes_max: usize,
     /// Ends the loop. A timer that hands its shards over still needs its loader.
     pub(crate) give_up: CancellationToken,
 }
@@ -161,11 +163,17 @@ impl Loader {
         let (mut tails, unhinted): (Vec<_>, Vec<_>) =
             tails.into_iter().partition(|(_, tail)| tail.hinted);
         tails.extend(self.changed_tails(unhinted).await?);
-        let calls: Vec<_> = tails.iter().map(|(_, tail)| tail.call.clone()).collect();
-        let answers = self.ask(&calls, async |calls| self.store.tail(calls).await);
-        for ((tag, tail), answer) in tails.into_iter().zip(answers.await?) {
-            let result = tail_result(answer, tail.keep_until, decoder);
-            self.reply(&tail.call.shard, tag, result).await;
+        let mut tails = &tails[..];
+        while !tails.is_empty() {
+            let sizes = tails.iter().map(|(_, tail)| tail.call.bytes_max);
+            let (part, rest) = tails.split_at(loads_per_call(sizes, self.fetch_bytes_max));
+            let calls: Vec<_> = part.iter().map(|(_, tail)| tail.call.clone()).collect();
+            let answers = self.ask(&calls, async |calls| self.store.tail(calls).await);
+            for ((tag, tail), answer) in part.iter().zip(answers.await?) {
+                let result = tail_result(answer, tail.keep_until, decoder);
+                self.reply(&tail.call.shard, *tag, result).await;
+            }
+            tails = rest;
         }
         Ok(())
     }
@@ -215,7 +223,8 @@ impl Loader {
         decoder: &mut RunDecoder,
     ) -> Result<(), Error> {
         while !fetches.is_empty() {
-            let (part, rest) = fetches.split_at(fetches_per_call(fetches));
+            let sizes = fetches.iter().map(|(_, fetch)| fetch.bytes_max);
+            let (part, rest) = fetches.split_at(loads_per_call(sizes, self.fetch_bytes_max));
             let calls: Vec<_> = part.iter().map(|(_, fetch)| fetch.call.clone()).collect();
             let answers = self.ask(&calls, async |calls| self.store.fetch(calls).await);
             for ((tag, fetch), blobs) in part.iter().zip(answers.await?) {
@@ -250,16 +259,14 @@ impl Loader {
     }
 }
 
-/// The number of fetches to send in one call: at least one, and as many as fit into
-/// `FETCH_BYTES_MAX`.
-fn fetches_per_call(fetches: &[(u64, &FetchLoad)]) -> usize {
-    let mut bytes = 0;
-    let fits = |(_, fetch): &&(u64, &FetchLoad)| {
-        let fits = bytes == 0 || bytes + fetch.bytes_max <= FETCH_BYTES_MAX;
-        bytes += fetch.bytes_max;
-        fits
+/// The number of loads of these sizes to send in one call: at least one, and as many as fit.
+fn loads_per_call(sizes: impl Iterator<Item = usize>, bytes_max: usize) -> usize {
+    let mut bytes = 0_usize;
+    let fits = |size: &usize| {
+        bytes = bytes.saturating_add(*size);
+        bytes <= bytes_max
     };
-    fetches.iter().take_while(fits).count()
+    sizes.take_while(fits).count().max(1)
 }
 
 fn tail_result(answer: Tailed, keep_until: Timestamp, decoder: &mut RunDecoder) -> LoadResult {

@@ -50,6 +50,11 @@ pub(crate) struct MemoryAccount {
 }
 
 impl MemoryBudget {
+    /// Bytes of the runs of one fetch.
+    pub(crate) fn fetch_bytes_max(limit: usize) -> usize {
+        (limit / 16).min(FETCH_BYTES_MAX)
+    }
+
     pub(crate) fn new(limit: usize) -> Rc<Self> {
         Rc::new(Self {
             limit,
@@ -169,6 +174,12 @@ impl MemoryAccount {
         }
     }
 
+    /// The bytes that this shard may fetch with one call.
+    pub(crate) fn fetchable(&self) -> usize {
+        let fetch = MemoryBudget::fetch_bytes_max(self.budget.limit);
+        self.available().min(fetch)
+    }
+
     /// The number of appended runs to request, and their estimated size. At least one run, even
     /// without available memory.
     pub(crate) fn tail_limits(&self) -> (usize, usize) {
@@ -176,7 +187,7 @@ impl MemoryAccount {
             0 => USUAL_RUN_MEMORY_BYTES,
             usual => usual,
         };
-        let runs = (self.available().min(FETCH_BYTES_MAX) / run).clamp(1, TAIL_REPLY_RUNS_MAX);
+        let runs = (self.fetchable() / run).clamp(1, TAIL_REPLY_RUNS_MAX);
         (runs, runs * run)
     }
 
@@ -366,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_tail_request_asks_for_as_many_runs_as_fit_and_at_least_one() {
-        let budget = MemoryBudget::new(64 << 20);
+        let budget = MemoryBudget::new(256 << 20);
         let (shard, other) = (budget.open_account(), budget.open_account());
         assert_eq!(
             shard.tail_limits(),
@@ -379,8 +390,8 @@ mod tests {
             (TAIL_REPLY_RUNS_MAX, TAIL_REPLY_RUNS_MAX * 10_000)
         );
         shard.usual_run.set(1 << 20);
-        assert_eq!(shard.tail_limits(), (16, FETCH_BYTES_MAX));
-        let (_own, _others) = (shard.reserve(14 << 20), other.reserve(46 << 20));
+        assert_eq!(shard.tail_limits(), (16, 16 << 20));
+        let (_own, _others) = (shard.reserve(60 << 20), other.reserve(192 << 20));
         assert_eq!(shard.tail_limits(), (4, 4 << 20));
         let _all = shard.reserve(9 << 20);
         assert_eq!(shard.tail_limits(), (1, 1 << 20));

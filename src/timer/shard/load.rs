@@ -91,6 +91,8 @@ impl ShardLoad {
         }
         let (limit, bytes) = memory.tail_limits();
         let is_likely = self.tail.is_likely_to_find();
+        // An unlikely find has no reservation, so it is a single run.
+        let bytes_max = if is_likely { bytes } else { bytes / limit };
         let hinted = self.tail.start(is_likely.then(|| memory.reserve(bytes)));
         let until = self.prefetch.horizon;
         Some(Load::Tail(TailLoad {
@@ -99,6 +101,7 @@ impl ShardLoad {
                 after: schedule.seen(),
                 until,
                 limit,
+                bytes_max,
             },
             keep_until: memory.keep_until(until),
             hinted,

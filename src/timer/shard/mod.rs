@@ -631,7 +631,7 @@ mod tests {
     #[test]
     fn a_tail_poll_reserves_memory_if_it_will_probably_find_messages() {
         let now = Instant::now();
-        let memory = MemoryBudget::new(64 << 20);
+        let memory = MemoryBudget::new(256 << 20);
         let other = memory.open_account();
         let mut state = ShardState::for_test(1, &memory, Watermark(5));
         // Returns the limit of the next tail poll, and the memory that it reserves.
@@ -653,9 +653,9 @@ mod tests {
         let run = USUAL_RUN_MEMORY_BYTES;
         assert_eq!(poll(&mut state, false), (3, 0), "nothing is expected");
         assert_eq!(poll(&mut state, true), (3, 3 * run));
-        let _all = other.reserve(64 << 20);
+        let _all = other.reserve(256 << 20);
         assert_eq!(poll(&mut state, true), (3, 3 * run), "its own part");
-        let _own = state.load.runs.memory.reserve(15 << 20);
+        let _own = state.load.runs.memory.reserve(60 << 20);
         assert_eq!(poll(&mut state, true), (1, run), "at least one batch");
     }
 

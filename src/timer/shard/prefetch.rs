@@ -3,9 +3,7 @@
 
 use super::compaction::CompactionScan;
 use super::load::{ResidentRuns, first_position_after};
-use crate::limit::{
-    FETCH_BYTES_MAX, FETCH_RUNS_MAX, LIST_RUNS_MAX, PREFETCH_AHEAD, PREFETCH_AHEAD_MIN,
-};
+use crate::limit::{FETCH_RUNS_MAX, LIST_RUNS_MAX, PREFETCH_AHEAD, PREFETCH_AHEAD_MIN};
 use crate::model::{Cursor, Offset, ShardId, Slice, Timestamp};
 use crate::run::RunName;
 use crate::store::{Fetch, List, RunEntry};
@@ -267,7 +265,7 @@ impl Fetching {
 
     fn fetch(&mut self, shard: &ShardId, loaded: &ResidentRuns) -> Load {
         let memory = &loaded.memory;
-        let reserved_max = memory.available().min(FETCH_BYTES_MAX);
+        let reserved_max = memory.fetchable();
         let mut runs = Vec::new();
         let mut bytes_max = 0;
         while runs.len() < FETCH_RUNS_MAX

@@ -189,13 +189,23 @@ capabilities:
 {{- printf "%.0f" $bytes }}
 {{- end }}
 
-{{- /* Refuses a limit below what a timer takes, which would end in a process that is killed whenever much is due. */ -}}
-{{- define "postdate.memory" -}}
-{{- $memory := dig "timer" "memory" "256MiB" .root.Values.config }}
-{{- $beside := .root.Values.persistence.enabled | ternary "300MiB" "150MiB" }}
-{{- with dig "limits" "memory" "" .workload.resources }}
-{{- if lt (include "postdate.bytes" . | float64) (addf (include "postdate.bytes" $memory | float64) (include "postdate.bytes" $beside | float64)) }}{{ fail (printf "workloads.%s.resources: the memory limit %v is less than config.timer.memory (%v) and the %s that a process takes beside it: it would be killed" $.workload.name . $memory $beside) }}{{ end }}
+{{- /* The resources of a workload. A memory limit that is not set is `config.memory` and 128 MiB: 64 MiB of the process beside its budget, and as much for the kernel's buffers of its sockets and files. A limit without room for the process is refused, because the process would be killed whenever much is due. */ -}}
+{{- define "postdate.resources" -}}
+{{- $config := .root.Values.config }}
+{{- $memory := dig "memory" "512MiB" $config }}
+{{- $budget := include "postdate.bytes" $memory | float64 }}
+{{- with dig "timer" "memory" "" $config }}
+{{- $memory = printf "%v in timer" . }}
+{{- $budget = addf (include "postdate.bytes" . | float64) (mulf 86 1048576) }}
 {{- end }}
+{{- $limit := dig "limits" "memory" "" .workload.resources }}
+{{- $resources := deepCopy .workload.resources }}
+{{- if not $limit }}
+{{- $mebibytes := addf (divf $budget 1048576 | ceil) 128 }}
+{{- $_ := set $resources "limits" (set (default dict $resources.limits) "memory" (printf "%.0fMi" $mebibytes)) }}
+{{- else if lt (include "postdate.bytes" $limit | float64) (addf $budget (mulf 64 1048576)) }}{{ fail (printf "workloads.%s.resources: the memory limit %v is less than config.memory (%v) and the 64MiB that a process takes beside it: it would be killed" .workload.name $limit $memory) }}
+{{- end }}
+{{- toYaml $resources }}
 {{- end }}
 
 {{- /* The pod of one command: `args` of it, beside the service's own pod where that has the volume of the embedded store. */ -}}

@@ -74,11 +74,14 @@ fn without_signals<T>(start: impl FnOnce() -> T) -> T {
 mod tests {
     use super::*;
     use crate::broker::kafka::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget};
+    use crate::broker::send_budget::SendBudget;
     use crate::broker::{
         Catalog, Event, OffsetCommit, OutgoingRecord, PartitionInfo, SendResult, Source, Target,
     };
     use crate::health::Health;
+    use crate::limit::SourceMemory;
     use crate::model::{Headers, Offset, Partition};
+    use std::sync::Arc;
     use std::time::Duration;
 
     fn cluster(broker: &InProcessKafka) -> Cluster {
@@ -136,7 +139,8 @@ mod tests {
         let broker = InProcessKafka::start(&[("in", 2)]).unwrap();
         let (cluster, health) = (cluster(&broker), Health::new());
         let partitions = [Partition::new("in", 0), Partition::new("in", 1)];
-        let mut target = KafkaTarget::new(&cluster, 10, health.register("target")).unwrap();
+        let budget = Arc::new(SendBudget::new(10, usize::MAX));
+        let mut target = KafkaTarget::new(&cluster, budget, health.register("target")).unwrap();
         let record = OutgoingRecord {
             topic: "in",
             partition: Some(1),
@@ -154,6 +158,7 @@ mod tests {
             &cluster,
             "g".to_owned(),
             &["in".to_owned()],
+            SourceMemory::of(1 << 28),
             health.register("source"),
         )
         .unwrap();

@@ -4,7 +4,9 @@
 use super::client::{ClientEvent, NativeClient, queued_events};
 use super::consumer::Message;
 use super::{bytes_to_raw, check, millis, take_error, text};
+use crate::broker::send_budget::SendBudget;
 use crate::broker::{Error, OutgoingRecord};
+use crate::limit::{KAFKA_SENT_HEADER_BYTES, KAFKA_SENT_RECORD_BYTES};
 use crate::model::header::Header;
 use rdkafka::TopicPartitionList;
 use rdkafka::config::ClientConfig;
@@ -13,6 +15,8 @@ use rdkafka_sys as sys;
 use std::ffi::{CString, c_void};
 use std::ops::Deref;
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const _: () = assert!(
@@ -23,13 +27,24 @@ const _: () = assert!(
 /// librdkafka's `RD_KAFKA_PARTITION_UA`, which the bindings lack.
 const PARTITION_UNASSIGNED: i32 = -1;
 
-pub(crate) struct NativeProducer(NativeClient);
+pub(crate) struct NativeProducer {
+    client: NativeClient,
+    budget: Arc<SendBudget>,
+    /// Bytes of this producer's records in the budget.
+    pending_bytes: AtomicUsize,
+}
 
 impl Deref for NativeProducer {
     type Target = NativeClient;
 
     fn deref(&self) -> &NativeClient {
-        &self.0
+        &self.client
+    }
+}
+
+impl Drop for NativeProducer {
+    fn drop(&mut self) {
+        self.budget.remove(*self.pending_bytes.get_mut());
     }
 }
 
@@ -74,8 +89,13 @@ impl<'a> ProduceRequest<'a> {
 }
 
 impl NativeProducer {
-    pub(crate) fn new(config: &ClientConfig) -> Result<Self, Error> {
-        NativeClient::new(config, RDKafkaType::RD_KAFKA_PRODUCER).map(Self)
+    /// Counts the bytes of its records in `budget`, without checking its bounds.
+    pub(crate) fn new(config: &ClientConfig, budget: Arc<SendBudget>) -> Result<Self, Error> {
+        Ok(Self {
+            client: NativeClient::new(config, RDKafkaType::RD_KAFKA_PRODUCER)?,
+            budget,
+            pending_bytes: AtomicUsize::new(0),
+        })
     }
 
     /// `None`: the name is invalid.
@@ -97,7 +117,10 @@ impl NativeProducer {
         headers: impl Iterator<Item = Header<'h>>,
     ) -> Result<(), RDKafkaErrorCode> {
         use sys::rd_kafka_vtype_t as Tag;
-        let headers = Headers::new(headers);
+        let mut bytes = 0;
+        let counted = headers.inspect(|header| bytes += header_bytes(header));
+        let headers = Headers::new(counted);
+        bytes += record_bytes(request.key, request.payload);
         let (key, key_length) = bytes_to_raw(request.key);
         let (payload, payload_length) = bytes_to_raw(request.payload);
         // SAFETY: the client and the topic are alive. MSG_F_COPY copies key and payload. Each tag
@@ -128,6 +151,8 @@ impl NativeProducer {
         check(code)?;
         // A queued record owns its headers.
         std::mem::forget(headers);
+        self.budget.add(bytes);
+        self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
@@ -145,14 +170,19 @@ impl NativeProducer {
         event.client_event().into_iter().for_each(on_event);
         if event.kind() == sys::RD_KAFKA_EVENT_DR {
             // SAFETY: the event is alive and owns its messages.
-            while let Some(message) =
+            while let Some(native) =
                 unsafe { sys::rd_kafka_event_message_next(event.ptr()).as_ref() }
             {
+                let message = Message(native);
+                let headers: usize = message.headers().map(|it| header_bytes(&it)).sum();
+                let bytes = record_bytes(message.key(), message.payload()) + headers;
                 on_delivery(&Delivery {
-                    message: Message(message),
-                    ticket: message._private as usize as u64,
-                    error: check(message.err).err(),
+                    message,
+                    ticket: native._private as usize as u64,
+                    error: check(native.err).err(),
                 });
+                self.budget.remove(bytes);
+                self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
             }
         }
         true
@@ -187,6 +217,21 @@ impl NativeProducer {
             );
         }
     }
+}
+
+/// Memory of a queued record without headers. Its delivery report gives the same.
+fn record_bytes(key: Option<&[u8]>, payload: Option<&[u8]>) -> usize {
+    let length = |bytes: Option<&[u8]>| bytes.map_or(0, <[u8]>::len);
+    KAFKA_SENT_RECORD_BYTES + length(key) + length(payload)
+}
+
+/// Memory of one header of a queued record. A report gives the name up to its first zero byte.
+fn header_bytes((name, value): &Header<'_>) -> usize {
+    let name = name
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(name.len());
+    KAFKA_SENT_HEADER_BYTES + name + value.map_or(0, <[u8]>::len)
 }
 
 /// A delivery report.

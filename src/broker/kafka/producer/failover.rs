@@ -11,6 +11,7 @@ use crate::broker::kafka::ffi::{ClientEvent, Delivery, NativeProducer, ProduceRe
 use crate::broker::kafka::health::{ClusterHealth, ClusterProbe};
 use crate::broker::kafka::options::set_single_record;
 use crate::broker::kafka::producer_client::ProducerClient;
+use crate::broker::send_budget::SendBudget;
 use crate::broker::{DeliveryFailure, DeliveryReport, Error};
 use crate::limit::{
     KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_CLOSING_PRODUCERS_MAX, PRODUCER_REPLACE_INTERVAL,
@@ -28,6 +29,8 @@ pub(super) struct FailoverProducer {
     /// Sends each record in a batch of its own. Such a producer takes the records of a rejected
     /// batch of the main producer. They fail only if they are rejected there as well.
     is_single_record: bool,
+    /// All producers of this target share it.
+    budget: Arc<SendBudget>,
     reports: Arc<DeliveryReports>,
     health: ClusterHealth,
     /// `None`: not needed yet, or closed.
@@ -41,10 +44,11 @@ pub(super) struct FailoverProducer {
 impl FailoverProducer {
     pub(super) fn open(
         config: ClientConfig,
+        budget: Arc<SendBudget>,
         reports: Arc<DeliveryReports>,
         health: ClusterHealth,
     ) -> Result<Self, Error> {
-        let mut producer = Self::new(config, false, reports, health);
+        let mut producer = Self::new(config, false, budget, reports, health);
         producer.current = Some(producer.open_client()?);
         Ok(producer)
     }
@@ -53,12 +57,14 @@ impl FailoverProducer {
     fn new(
         config: ClientConfig,
         is_single_record: bool,
+        budget: Arc<SendBudget>,
         reports: Arc<DeliveryReports>,
         health: ClusterHealth,
     ) -> Self {
         Self {
             config,
             is_single_record,
+            budget,
             reports,
             health,
             current: None,
@@ -73,24 +79,30 @@ impl FailoverProducer {
         let resend = (!self.is_single_record).then(|| {
             let mut config = self.config.clone();
             set_single_record(&mut config);
-            Self::new(config, true, reports.clone(), health.clone())
+            let (budget, reports) = (self.budget.clone(), reports.clone());
+            Self::new(config, true, budget, reports, health.clone())
         });
         let name = match &resend {
             Some(_) => "kafka-target",
             None => "kafka-resend",
         };
-        ProducerClient::start(&self.config, name, move |native, stop| {
-            let report_loop = ReportLoop {
-                native,
-                stop,
-                reports,
-                health,
-                batch: Vec::new(),
-                has_failed: false,
-                resend,
-            };
-            report_loop.serve();
-        })
+        ProducerClient::start(
+            &self.config,
+            self.budget.clone(),
+            name,
+            move |native, stop| {
+                let report_loop = ReportLoop {
+                    native,
+                    stop,
+                    reports,
+                    health,
+                    batch: Vec::new(),
+                    has_failed: false,
+                    resend,
+                };
+                report_loop.serve();
+            },
+        )
     }
 
     /// `Fatal`: the producer is closed, or failed and must not be replaced yet.

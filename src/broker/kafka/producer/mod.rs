@@ -17,6 +17,7 @@ use super::options::{
     ClientOptions, Cluster, PRODUCER_DEFAULTS, PRODUCER_ENFORCED, millis, queue_limits,
 };
 use crate::broker::event_queue::DeliveryReports;
+use crate::broker::send_budget::SendBudget;
 use crate::broker::{DeliveryReport, Error, OutgoingRecord, SendResult, Target};
 use crate::health::HealthPart;
 use crate::limit::{KAFKA_DELIVERY_TIMEOUT, KAFKA_SEND_LINGER};
@@ -54,7 +55,7 @@ const fn options(limits: &'static [(&'static str, u64)]) -> ClientOptions {
 
 /// The target port on one cluster.
 pub(crate) struct KafkaTarget {
-    in_flight_max: usize,
+    budget: Arc<SendBudget>,
     /// Records that were accepted and whose reports were not returned yet.
     in_flight: usize,
     producer: FailoverProducer,
@@ -62,37 +63,37 @@ pub(crate) struct KafkaTarget {
 }
 
 impl KafkaTarget {
-    /// Accepts at most `in_flight_max` records that have no report yet.
+    /// Accepts as many records that have no report yet as fit into the budget.
     pub(crate) fn new(
         cluster: &Cluster,
-        in_flight_max: usize,
+        budget: Arc<SendBudget>,
         part: HealthPart,
     ) -> Result<Self, Error> {
-        Self::with_options(&LOW_LATENCY, cluster, in_flight_max, part)
+        Self::with_options(&LOW_LATENCY, cluster, budget, part)
     }
 
     /// Like `new`, for backlogs: a record waits longer and costs less.
     pub(crate) fn for_bulk(
         cluster: &Cluster,
-        in_flight_max: usize,
+        budget: Arc<SendBudget>,
         part: HealthPart,
     ) -> Result<Self, Error> {
-        Self::with_options(&BULK, cluster, in_flight_max, part)
+        Self::with_options(&BULK, cluster, budget, part)
     }
 
     fn with_options(
         options: &ClientOptions,
         cluster: &Cluster,
-        in_flight_max: usize,
+        budget: Arc<SendBudget>,
         part: HealthPart,
     ) -> Result<Self, Error> {
-        let config = cluster.config(options, &queue_limits(in_flight_max));
+        let config = cluster.config(options, &queue_limits(budget.records_max));
         let reports: Arc<DeliveryReports> = Arc::default();
         let health = ClusterHealth::new(&cluster.name, part);
         Ok(Self {
-            in_flight_max,
             in_flight: 0,
-            producer: FailoverProducer::open(config, reports.clone(), health)?,
+            producer: FailoverProducer::open(config, budget.clone(), reports.clone(), health)?,
+            budget,
             reports,
         })
     }
@@ -113,7 +114,7 @@ impl KafkaTarget {
 #[async_trait(?Send)]
 impl Target for KafkaTarget {
     fn send(&mut self, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult {
-        if self.in_flight >= self.in_flight_max {
+        if self.in_flight >= self.budget.records_max || !self.budget.has_room() {
             return SendResult::QueueFull;
         }
         let request = ProduceRequest::new(record, ticket);

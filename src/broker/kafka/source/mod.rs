@@ -8,7 +8,7 @@
 //! |---|---|
 //! | Group events. They overtake records. | [`KAFKA_GROUP_EVENT_QUEUE_MAX`] |
 //! | Batches of records. | [`KAFKA_RECORD_QUEUE_BATCHES_MAX`] |
-//! | Bytes of records. | [`KAFKA_RECORD_QUEUE_BYTES_MAX`], then librdkafka's own queue |
+//! | Bytes of records. | [`SourceMemory::queue`], then librdkafka's own queue |
 //! | Read commands. | One per partition: a later one replaces it. |
 //! | Commits. | One in flight, and one waiting. |
 //!
@@ -26,8 +26,8 @@ use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
 use crate::limit::{
-    KAFKA_GROUP_EVENT_QUEUE_MAX, KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_RECORD_QUEUE_BYTES_MAX,
-    KAFKA_SOURCE_WAKE_INTERVAL,
+    KAFKA_GROUP_EVENT_QUEUE_MAX, KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_SOURCE_WAKE_INTERVAL,
+    SourceMemory,
 };
 use crate::model::{Offset, Partition, is_topic_name};
 use async_trait::async_trait;
@@ -87,13 +87,14 @@ impl KafkaSource {
         cluster: &Cluster,
         group: String,
         topics: &[String],
+        memory: SourceMemory,
         part: HealthPart,
     ) -> Result<Self, Error> {
         if let Some(invalid) = topics.iter().find(|topic| !is_topic_name(topic)) {
             return Err(Error::Rejected(invalid_topic_name(invalid)));
         }
         let health = ClusterHealth::new(&cluster.name, part);
-        let partition_consumer = PartitionConsumer::new(cluster, &group, health.clone())?;
+        let partition_consumer = PartitionConsumer::new(cluster, &group, memory, health.clone())?;
         let native = partition_consumer.consumer.native.clone();
         let shared = Arc::new(Shared::default());
         let watcher = shared.clone();
@@ -114,6 +115,7 @@ impl KafkaSource {
             commits: commit_requests,
             group_events: group_sender,
             records: record_sender,
+            queued_bytes_max: memory.queue,
             health,
             reported_rejections: BTreeMap::new(),
         };
@@ -268,6 +270,8 @@ struct SourceThread {
     commits: mpsc::Receiver<CommitRequest>,
     group_events: BoundedSender<Result<Event, Error>>,
     records: BoundedSender<Event>,
+    /// Bytes in the record queue at which nothing is read; one read may exceed it.
+    queued_bytes_max: usize,
     health: ClusterHealth,
     /// Rejections by text, with the time of their last report.
     reported_rejections: BTreeMap<String, Instant>,
@@ -367,9 +371,7 @@ impl SourceThread {
     /// Reads a batch of records. Returns whether more are available at once.
     fn serve_records(&mut self) -> bool {
         let queued_bytes = &self.shared.queued_bytes;
-        if !self.records.flush()
-            || queued_bytes.load(Ordering::Relaxed) >= KAFKA_RECORD_QUEUE_BYTES_MAX
-        {
+        if !self.records.flush() || queued_bytes.load(Ordering::Relaxed) >= self.queued_bytes_max {
             return false;
         }
         let mut read = ReadResult::default();
@@ -443,6 +445,7 @@ mod tests {
                 &cluster,
                 "group".to_owned(),
                 &["orders".to_owned(), topic.to_owned()],
+                SourceMemory::of(1 << 28),
                 part,
             ) {
                 Err(Error::Rejected(text)) => assert!(

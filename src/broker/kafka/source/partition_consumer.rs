@@ -6,8 +6,8 @@ use crate::broker::kafka::options::{ClientOptions, Cluster, NO_OPTIONS, kbytes};
 use crate::broker::kafka::partition_list;
 use crate::broker::{Error, Event, RecordBatch};
 use crate::limit::{
-    KAFKA_PARTITION_RETRY_DELAY, KAFKA_PREFETCH_BYTES_MAX, KAFKA_READ_MESSAGES_MAX,
-    SOURCE_BATCH_BYTES_MAX,
+    KAFKA_PARTITION_RETRY_DELAY, KAFKA_PREFETCHED_RECORD_BYTES, KAFKA_READ_MESSAGES_MAX,
+    SOURCE_BATCH_BYTES_MAX, SourceMemory,
 };
 use crate::model::{Offset, Partition, Timestamp};
 use rdkafka::TopicPartitionList;
@@ -17,11 +17,6 @@ use tokio::time::Instant;
 
 const OPTIONS: ClientOptions = ClientOptions {
     limits: &[
-        (
-            "queued.max.messages.kbytes",
-            kbytes(KAFKA_PREFETCH_BYTES_MAX),
-        ),
-        ("fetch.max.bytes", KAFKA_PREFETCH_BYTES_MAX),
         // librdkafka stops fetching for this time when its queue is full. Its default, a second,
         // makes reading a backlog five times slower.
         ("fetch.queue.backoff.ms", 10),
@@ -39,6 +34,22 @@ const OPTIONS: ClientOptions = ClientOptions {
     ],
     ..NO_OPTIONS
 };
+
+/// Enforced, because the memory budget of the process relies on them (G6).
+fn memory_options(memory: SourceMemory) -> Vec<(&'static str, String)> {
+    let prefetch = memory.prefetch as u64;
+    let records = memory.prefetch / KAFKA_PREFETCHED_RECORD_BYTES;
+    vec![
+        (
+            "queued.max.messages.kbytes",
+            kbytes(prefetch).max(1).to_string(),
+        ),
+        ("queued.min.messages", records.max(1).to_string()),
+        ("fetch.max.bytes", memory.fetch.to_string()),
+        // For a consumer, it only is a lower bound of the former.
+        ("message.max.bytes", "1000".to_owned()),
+    ]
+}
 
 /// Where to start reading a partition, and the epoch of its events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +69,12 @@ impl PartitionConsumer {
     pub(super) fn new(
         cluster: &Cluster,
         group: &str,
+        memory: SourceMemory,
         health: ClusterHealth,
     ) -> Result<Self, Error> {
-        let config = cluster.config(&OPTIONS, &[("group.id", group.to_owned())]);
+        let mut enforced = memory_options(memory);
+        enforced.push(("group.id", group.to_owned()));
+        let config = cluster.config(&OPTIONS, &enforced);
         Ok(Self {
             consumer: NativeConsumer::new(&config, KAFKA_READ_MESSAGES_MAX)?,
             partitions: Partitions::default(),
@@ -371,12 +385,15 @@ impl Partitions {
 #[cfg(test)]
 mod tests {
     use crate::broker::kafka::{Cluster, InProcessKafka, KafkaSource, KafkaTarget};
+    use crate::broker::send_budget::SendBudget;
     use crate::broker::{Event, OutgoingRecord, SendResult, Source as _, Target as _};
     use crate::health::Health;
     use crate::limit::KAFKA_PARTITION_RETRY_DELAY;
+    use crate::limit::SourceMemory;
     use crate::model::{Headers, Offset, Partition};
     use std::io::{Read as _, Write as _};
     use std::net::TcpStream;
+    use std::sync::Arc;
     use std::time::Duration;
 
     const PARTITIONS: i32 = 4;
@@ -391,7 +408,8 @@ mod tests {
 
     async fn produce(cluster: &Cluster, partition: i32) {
         let part = Health::new().register("target");
-        let mut target = KafkaTarget::new(cluster, 10, part).unwrap();
+        let budget = Arc::new(SendBudget::new(10, usize::MAX));
+        let mut target = KafkaTarget::new(cluster, budget, part).unwrap();
         let record = OutgoingRecord {
             topic: "in",
             partition: Some(partition),
@@ -445,7 +463,14 @@ mod tests {
     async fn join(cluster: &Cluster) -> KafkaSource {
         let part = Health::new().register("source");
         let topics = ["in".to_owned()];
-        let mut source = KafkaSource::new(cluster, "g".to_owned(), &topics, part).unwrap();
+        let mut source = KafkaSource::new(
+            cluster,
+            "g".to_owned(),
+            &topics,
+            SourceMemory::of(1 << 28),
+            part,
+        )
+        .unwrap();
         let Event::Assigned(_) = next(&mut source).await else {
             panic!("no assignment")
         };

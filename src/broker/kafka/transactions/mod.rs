@@ -12,6 +12,7 @@ use super::error::{client_failed, refused_send};
 use super::health::ClusterHealth;
 use super::options::Cluster;
 use crate::broker::event_queue::EventQueue;
+use crate::broker::send_budget::SendBudget;
 use crate::broker::{
     Error, OutgoingRecord, ProducerEvent, ProducerIdentity, SendResult, TransactionalProducers,
     TxnOffset,
@@ -47,6 +48,7 @@ pub(crate) struct KafkaTransactionalProducers {
 #[derive(Clone)]
 struct ClusterContext {
     cluster: Cluster,
+    budget: Arc<SendBudget>,
     health: ClusterHealth,
     events: Arc<EventQueue<(u64, ProducerEvent)>>,
     /// Transactional ids whose producers send each record in a batch of its own, until a time. If a
@@ -84,6 +86,7 @@ impl KafkaTransactionalProducers {
     /// Committed offsets of `group` are read without waiting for a connection.
     pub(crate) fn new(
         cluster: &Cluster,
+        budget: Arc<SendBudget>,
         group: Option<&str>,
         part: HealthPart,
     ) -> Result<Self, Error> {
@@ -93,6 +96,7 @@ impl KafkaTransactionalProducers {
         Ok(Self {
             context: ClusterContext {
                 cluster: cluster.clone(),
+                budget,
                 health,
                 events: Arc::default(),
                 single_record_ids: Arc::default(),
@@ -201,6 +205,10 @@ impl TransactionalProducers for KafkaTransactionalProducers {
         let Some(producer) = self.producers.get_mut(&number) else {
             return SendResult::Failed(client_failed("the producer is closed".to_owned()));
         };
+        // A record leaves the budget when a broker has stored it, before its transaction ends.
+        if !self.context.budget.has_room() {
+            return SendResult::QueueFull;
+        }
         let Err(code) = producer.send(record, ticket) else {
             producer.in_flight += 1;
             return SendResult::Accepted;

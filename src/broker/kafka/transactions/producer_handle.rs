@@ -11,8 +11,7 @@ use crate::broker::kafka::options::{
 use crate::broker::kafka::producer_client::ProducerClient;
 use crate::broker::{Error, OutgoingRecord, ProducerIdentity};
 use crate::limit::{
-    BULK_LANE_MESSAGES_MAX, KAFKA_SEND_LINGER, KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT,
-    KAFKA_TRANSACTION_TIMEOUT,
+    KAFKA_SEND_LINGER, KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT, KAFKA_TRANSACTION_TIMEOUT,
 };
 use rdkafka::config::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -49,8 +48,10 @@ impl ProducerHandle {
     ) -> Result<Self, Error> {
         let single_record_until = context.single_record_until(&identity.transactional_id);
         let is_single_record = single_record_until.is_some();
+        let budget = context.budget.clone();
         let config = config(
             &context.cluster,
+            budget.records_max,
             &identity.transactional_id,
             is_single_record,
         );
@@ -73,7 +74,7 @@ impl ProducerHandle {
         };
         Ok(Self {
             commands: Some(commands),
-            client: ProducerClient::start(&config, "kafka-transact", serve)?,
+            client: ProducerClient::start(&config, budget, "kafka-transact", serve)?,
             is_single_record,
             in_flight: 0,
         })
@@ -105,10 +106,15 @@ impl ProducerHandle {
     }
 }
 
-fn config(cluster: &Cluster, transactional_id: &str, is_single_record: bool) -> ClientConfig {
+fn config(
+    cluster: &Cluster,
+    records_max: usize,
+    transactional_id: &str,
+    is_single_record: bool,
+) -> ClientConfig {
     let timeout = millis(KAFKA_TRANSACTION_TIMEOUT).to_string();
     let new_topic_timeout = millis(KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT).to_string();
-    let [messages, bytes] = queue_limits(BULK_LANE_MESSAGES_MAX);
+    let [messages, bytes] = queue_limits(records_max);
     let enforced = [
         ("transactional.id", transactional_id.to_owned()),
         ("transaction.timeout.ms", timeout.clone()),

@@ -293,6 +293,7 @@ mod tests {
             group: "g".to_owned(),
             topics: Vec::new(),
             member: name.to_owned(),
+            fetched_bytes_max: 1 << 24,
             reads_schedules: false,
         };
         let connection = Rc::new(Connection::new(&cluster, Health::new().register("nats")));

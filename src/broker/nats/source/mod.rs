@@ -34,6 +34,8 @@ pub(crate) struct SourceOptions {
     pub(crate) member: String,
     /// The route understands the headers of NATS' own message schedules.
     pub(crate) reads_schedules: bool,
+    /// Bytes of fetched messages over all partitions.
+    pub(crate) fetched_bytes_max: usize,
 }
 
 pub(crate) struct NatsSource {
@@ -41,6 +43,7 @@ pub(crate) struct NatsSource {
     bucket: Rc<KvBucket>,
     group: String,
     reads_schedules: bool,
+    fetched_bytes_max: usize,
     /// The next rebalance. The future owns the group member until it ends.
     rebalance: LocalBoxFuture<'static, (Result<Rebalance, Error>, GroupMember)>,
     /// Time of the last successful rebalance.
@@ -74,6 +77,7 @@ impl NatsSource {
     ) -> Result<Self, Error> {
         let connection = Rc::new(Connection::with_thread(cluster, part)?);
         let (group, reads_schedules) = (options.group.clone(), options.reads_schedules);
+        let fetched_bytes_max = options.fetched_bytes_max;
         let member = GroupMember::new(&connection, options);
         Ok(Self {
             bucket: member.bucket.clone(),
@@ -81,6 +85,7 @@ impl NatsSource {
             connection,
             group,
             reads_schedules,
+            fetched_bytes_max,
             last_rebalance: None,
             owned: BTreeSet::new(),
             readers: SelectAll::new(),
@@ -201,6 +206,8 @@ impl Source for NatsSource {
             epoch,
             created: self.stream_created.get(partition).copied(),
             reads_schedules: self.reads_schedules,
+            // One and a half fetches of each partition are in memory.
+            fetch_bytes_max: self.fetched_bytes_max / 3 * 2 / self.owned.len().max(1),
             status: Rc::default(),
         };
         let status = options.status.clone();

@@ -35,6 +35,8 @@ pub(super) struct ReaderOptions {
     pub(super) created: Option<i128>,
     /// The route understands the headers of NATS' own message schedules.
     pub(super) reads_schedules: bool,
+    /// Bytes of one fetch. A larger message makes it larger.
+    pub(super) fetch_bytes_max: usize,
     pub(super) status: Rc<ReaderStatus>,
 }
 
@@ -172,8 +174,7 @@ impl PartitionReader {
             );
             return Ok(Some(Event::Records(batch)));
         }
-        let ReaderOptions { stream, filter, .. } = &self.options;
-        let consumer = PullConsumer::create(&self.connection, stream, filter, self.next_offset);
+        let consumer = PullConsumer::create(&self.connection, &self.options, self.next_offset);
         self.consumer = Some(consumer.await?);
         Ok(None)
     }

@@ -1,9 +1,10 @@
 //! A pull consumer without acknowledgements. It reports an error instead of skipping a message.
 
+use super::partition_reader::ReaderOptions;
 use crate::broker::Error;
 use crate::broker::nats::connection::{Connection, error_chain};
 use crate::broker::nats::stream_info;
-use crate::limit::{NATS_FETCH_BYTES_MAX, NATS_FETCH_MESSAGES_MAX, NATS_STREAM_CHECK_INTERVAL};
+use crate::limit::{NATS_FETCH_MESSAGES_MAX, NATS_STREAM_CHECK_INTERVAL};
 use crate::model::Timestamp;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::stream::ConsumerErrorKind;
@@ -32,14 +33,14 @@ impl PullConsumer {
     /// for five seconds, or for the limit of its stream.
     pub(super) async fn create(
         connection: &Connection,
-        stream: &str,
-        filter: &str,
+        options: &ReaderOptions,
         from: u64,
     ) -> Result<Self, Error> {
+        let ReaderOptions { stream, filter, .. } = options;
         // Subscribed first, so that a loss during the creation is seen.
         let disconnects = connection.state.disconnects.subscribe();
         let context = connection.context().await?;
-        let created = context.create_consumer_on_stream(config(filter, from), stream);
+        let created = context.create_consumer_on_stream(config(filter, from), stream.as_str());
         let consumer = created.await.map_err(|error| {
             let ConsumerErrorKind::JetStream(rejection) = error.kind() else {
                 return connection.request_error(&format!("the stream {stream}"), &error);
@@ -65,7 +66,7 @@ impl PullConsumer {
         let messages = consumer
             .stream()
             .max_messages_per_batch(fetch_max)
-            .max_bytes_per_batch(NATS_FETCH_BYTES_MAX + message_max)
+            .max_bytes_per_batch(options.fetch_bytes_max.max(message_max))
             .heartbeat(NATS_STREAM_CHECK_INTERVAL)
             .messages()
             .await

@@ -10,23 +10,21 @@ use super::Cluster;
 use super::header::{self, NatsHeaders};
 use crate::broker::FailureKind::{ClientFailed, Rejected};
 use crate::broker::event_queue::DeliveryReports;
+use crate::broker::send_budget::SendBudget;
 use crate::broker::{DeliveryFailure, DeliveryReport, Error, OutgoingRecord, SendResult, Target};
 use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
-use crate::limit::NATS_TARGET_BYTES_MAX;
 use crate::model::header_name::{ORIGIN, SUBJECT};
 use crate::model::{DeadLetterReason, is_from_subject, is_subject};
 use async_nats::Subject;
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub(crate) struct NatsTarget {
-    in_flight_max: usize,
     /// Records that were accepted and whose report was not returned yet.
     in_flight: usize,
     /// The message id of a record that has none of its own is `<name>/<count>`.
@@ -41,12 +39,11 @@ pub(crate) struct NatsTarget {
 }
 
 /// The state that the target shares with its publisher.
-#[derive(Default)]
 struct Shared {
     reports: DeliveryReports,
     stop: CancellationToken,
-    /// Bytes of the accepted records that are not finished.
-    pending_bytes: AtomicUsize,
+    /// For the accepted records that are not finished.
+    budget: Arc<SendBudget>,
 }
 
 /// A record whose delivery report is outstanding.
@@ -66,21 +63,24 @@ struct PendingRecord {
 }
 
 impl NatsTarget {
-    /// Starts the publisher thread. The target accepts at most `in_flight_max` records without a
-    /// report. `name` must differ between all clients. `part` shows the health of the cluster.
+    /// Starts the publisher thread. The target accepts as many records without a report as fit into
+    /// the budget. `name` must differ between all clients. `part` shows the health of the cluster.
     pub(crate) fn new(
         cluster: &Cluster,
-        in_flight_max: usize,
+        budget: Arc<SendBudget>,
         name: String,
         part: HealthPart,
     ) -> Result<Self, Error> {
-        let (records, incoming) = mpsc::channel(in_flight_max);
-        let shared = Arc::<Shared>::default();
+        let (records, incoming) = mpsc::channel(budget.records_max);
+        let shared = Arc::new(Shared {
+            reports: DeliveryReports::default(),
+            stop: CancellationToken::new(),
+            budget,
+        });
         let publisher = Publisher::new(cluster.clone(), part, incoming, shared.clone());
         let thread = ClientThread::start("nats-target", move || publisher.run())
             .map_err(|error| Error::Fatal(error.to_string()))?;
         Ok(Self {
-            in_flight_max,
             in_flight: 0,
             name,
             count: 0,
@@ -155,9 +155,7 @@ impl Target for NatsTarget {
         if shared.stop.is_cancelled() {
             return closed();
         }
-        let is_full = self.in_flight >= self.in_flight_max
-            || shared.pending_bytes.load(Ordering::Relaxed) >= NATS_TARGET_BYTES_MAX;
-        if is_full && self.in_flight > 0 {
+        if self.in_flight >= shared.budget.records_max || !shared.budget.has_room() {
             return SendResult::QueueFull;
         }
         let pending = match self.encode(record, ticket) {
@@ -165,8 +163,7 @@ impl Target for NatsTarget {
             Err(failure) => return SendResult::Failed(failure),
         };
         // Added first, because the publisher subtracts it when it finishes the record.
-        let pending_bytes = &self.shared.pending_bytes;
-        pending_bytes.fetch_add(pending.bytes, Ordering::Relaxed);
+        self.shared.budget.add(pending.bytes);
         if self.records.try_send(pending).is_err() {
             return closed();
         }

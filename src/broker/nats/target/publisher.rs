@@ -34,7 +34,6 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -315,8 +314,7 @@ impl Publisher {
         let Some(record) = self.pending.remove(&number) else {
             return;
         };
-        let bytes = &self.shared.pending_bytes;
-        bytes.fetch_sub(record.bytes, Ordering::Relaxed);
+        self.shared.budget.remove(record.bytes);
         self.finished.push(DeliveryReport {
             ticket: record.ticket,
             position: result.as_ref().ok().map(|sequence| (0, Offset(*sequence))),

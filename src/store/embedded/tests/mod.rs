@@ -23,6 +23,7 @@ use tempfile::TempDir;
 const SMALL: FileSizes = FileSizes {
     index_memory: 4 * 1024,
     pool_memory: 16 * 1024,
+    cache: limit::EMBEDDED_CACHE_BYTES,
     blob_file: 4 * 1024,
     separate_min: 64,
 };
@@ -83,6 +84,7 @@ pub(super) fn options(path: &Path) -> Options {
     Options {
         path: path.to_owned(),
         deployment: "test".to_owned(),
+        memory: EmbeddedMemory::of(1 << 30),
     }
 }
 
@@ -272,6 +274,7 @@ async fn a_restart_ends_all_leases_and_starts_the_tail_at_the_watermark() {
         after: Watermark(after),
         until: Timestamp::MAX,
         limit: 9,
+        bytes_max: usize::MAX,
     };
     let tailed = test.store().tail(&[tail(0), tail(1)]).await.unwrap();
     let history = Lineage::default();

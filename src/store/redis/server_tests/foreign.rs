@@ -91,6 +91,7 @@ async fn assert_only_good_has_a_tail(redis: &Redis, runs_of_good: usize) {
         after: Watermark(0),
         until: Timestamp::MAX,
         limit: 9,
+        bytes_max: usize::MAX,
     };
     let tailed = redis.tail(&[tail("bad"), tail("good")]).await.unwrap();
     assert!(

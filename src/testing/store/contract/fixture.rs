@@ -295,12 +295,23 @@ impl Fixture<'_> {
     }
 
     pub(super) async fn tail(&self, after: u64, until: Timestamp, limit: usize) -> Tailed {
+        self.tail_within(after, until, limit, usize::MAX).await
+    }
+
+    pub(super) async fn tail_within(
+        &self,
+        after: u64,
+        until: Timestamp,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Tailed {
         self.store()
             .tail(&[Tail {
                 shard: self.shard.clone(),
                 after: Watermark(after),
                 until,
                 limit,
+                bytes_max,
             }])
             .await
             .unwrap()

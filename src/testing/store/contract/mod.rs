@@ -89,6 +89,7 @@ cases! {
         a_batch_without_runs_leaves_no_gap_in_the_tail,
         the_tail_of_a_new_shard_starts_at_its_watermark,
         a_truncated_tail_ends_with_a_whole_batch,
+        a_tail_ends_with_the_batch_that_reaches_its_bytes,
         a_deleted_run_stays_in_the_tail_without_bytes,
         a_trimmed_tail_is_broken_for_readers_behind_it,
         a_rollback_breaks_the_tail;

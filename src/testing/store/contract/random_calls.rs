@@ -60,6 +60,7 @@ enum StoreCall {
         after: i64,
         until: Due,
         limit: usize,
+        bytes_max: usize,
     },
     Advance {
         token: u8,
@@ -131,7 +132,8 @@ fn call_sequences() -> impl Strategy<Value = Vec<StoreCall>> {
         1 => token().prop_map(|token| StoreCall::Release { token }),
         3 => (due(), due(), 0..9usize).prop_map(|(from, until, limit)| StoreCall::List { from, until, limit }),
         2 => runs().prop_map(|runs| StoreCall::Fetch { runs }),
-        3 => (-9..2i64, due(), 0..9usize).prop_map(|(after, until, limit)| StoreCall::Tail { after, until, limit }),
+        3 => (-9..2i64, due(), 0..9usize, prop::sample::select(&[1, 400, usize::MAX]))
+            .prop_map(|(after, until, limit, bytes_max)| StoreCall::Tail { after, until, limit, bytes_max }),
         6 => (token(), prop::option::of(pair()), (prop::option::of(pair()), 0..3u64), runs(), ids, prop::option::of(pair()))
             .prop_map(|(token, delivered, (since, tally), deletes, ids, claim)| StoreCall::Advance { token, delivered, since, tally, deletes, ids, claim }),
         1 => (token(), runs()).prop_map(|(token, runs)| StoreCall::Quarantine { token, runs }),
@@ -449,6 +451,7 @@ async fn read_outcome(
             after,
             until,
             limit,
+            bytes_max,
         } => {
             let after = Watermark(watermark.saturating_add_signed(*after));
             format!(
@@ -458,7 +461,8 @@ async fn read_outcome(
                         shard,
                         after,
                         until: timestamp(*until, 1),
-                        limit: *limit
+                        limit: *limit,
+                        bytes_max: *bytes_max,
                     }])
                     .await
             )

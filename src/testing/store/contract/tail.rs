@@ -5,6 +5,7 @@ use super::fixture::{Fixture, due, key_of, listing, place, run_of};
 use crate::limit;
 use crate::model::{Progress, Timestamp, Watermark};
 use crate::run::Run;
+use crate::store::tail_bytes::run_memory;
 use crate::store::{Advance, NewShard, Opened, TailRun, Tailed};
 
 fn with_bytes(run: &Run) -> TailRun {
@@ -125,6 +126,45 @@ pub(super) async fn a_truncated_tail_ends_with_a_whole_batch(t: &Fixture<'_>) {
     // continue inside it.
     assert_eq!(tailed(2, 3).await, (8, 7, vec![2, 3, 4, 5, 6]));
     assert_eq!(tailed(0, 1).await, (8, 2, vec![0, 1]));
+}
+
+/// The bound cuts the answer as a limit does: after whole batches, and never before the first.
+pub(super) async fn a_tail_ends_with_the_batch_that_reaches_its_bytes(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    let (first, second) = (runs(0, 2), runs(2, 20));
+    let later = run_of("later", &[place(due(9, 0), 22)]);
+    t.append_runs(0, 2, &all(&first)).await;
+    t.append_runs(2, 22, &all(&second)).await;
+    t.append_runs(22, 23, &[&later]).await;
+    let size = run_memory(&first[0].bytes);
+    for (bytes_max, end, count) in [
+        (1, 2, 2),
+        (2 * size, 2, 2),
+        (21 * size, 2, 2),
+        (22 * size, 23, 23),
+        (usize::MAX, 23, 23),
+    ] {
+        let tailed = t.tail_within(0, due(1, 0), 99, bytes_max).await;
+        let Tailed::Runs {
+            complete_to, runs, ..
+        } = tailed
+        else {
+            panic!("{tailed:?}")
+        };
+        let with_bytes = runs.iter().filter(|run| run.bytes.is_some()).count();
+        let expected = (Watermark(end), count, count.min(22));
+        assert_eq!(
+            (complete_to, runs.len(), with_bytes),
+            expected,
+            "{bytes_max}"
+        );
+    }
+    // A first batch that does not fit is returned whole.
+    let tailed = t.tail_within(2, due(1, 0), 99, size).await;
+    assert!(
+        matches!(tailed, Tailed::Runs { complete_to: Watermark(22), runs, .. }
+        if runs.len() == 20 && runs.iter().all(|run| run.bytes.is_some()))
+    );
 }
 
 pub(super) async fn a_deleted_run_stays_in_the_tail_without_bytes(t: &Fixture<'_>) {

@@ -4,11 +4,12 @@ use crate::limit;
 use crate::model::{Cursor, LeaseToken, Slice, Timestamp};
 use crate::run::{Run, RunName};
 use crate::store::rules::{LeaseHolder, ShardCounts, ShardMeta, ShardTail};
+use crate::store::tail_bytes::run_memory;
 use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, List, Listed, NewShard, ReplaceRuns,
     Replaced, RunEntry, ShardPosition, StoredShard, Tail, Tailed,
 };
-use crate::store::{Restore, Restored};
+use crate::store::{Restore, Restored, TailRun};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -189,11 +190,18 @@ impl MemoryShard {
             .tail
             .read(request, self.positions.watermark, self.positions.lineage);
         if let Tailed::Runs { runs, .. } = &mut tailed {
-            for run in runs
-                .iter_mut()
-                .filter(|run| run.entry.least_due <= request.until)
-            {
+            let mut bytes = 0;
+            let due = |(_, run): &(usize, &mut TailRun)| run.entry.least_due <= request.until;
+            for (index, run) in runs.iter_mut().enumerate().filter(due) {
+                if bytes >= request.bytes_max {
+                    return self.tail(&Tail {
+                        limit: index,
+                        bytes_max: usize::MAX,
+                        ..request.clone()
+                    });
+                }
                 run.bytes = self.run_bytes(run.entry.slice, &run.entry.name);
+                bytes += run.bytes.as_ref().map_or(0, run_memory);
             }
         }
         tailed

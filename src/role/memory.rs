@@ -1,0 +1,41 @@
+//! Divides the configured memory among the parts of this process.
+
+use crate::config::{Config, Delivery, Role, Store};
+use crate::limit::{MemoryPlan, MemoryUsers};
+use std::collections::BTreeSet;
+
+pub(crate) fn memory_plan(config: &Config) -> MemoryPlan {
+    let is_ingress = config.roles.contains(&Role::Ingress);
+    let users = MemoryUsers {
+        sources: if is_ingress { config.routes.len() } else { 0 },
+        has_timer: config.roles.contains(&Role::Timer),
+        producers: producers(config),
+        has_embedded_store: matches!(config.store, Store::Embedded(_)),
+    };
+    MemoryPlan::new(config.memory_budget(), users)
+}
+
+/// A fast and a bulk producer for each cluster of an at-least-once route, and one set of
+/// transactional producers for each cluster of an exactly-once route.
+fn producers(config: &Config) -> usize {
+    let (mut plain, mut transactional) = (BTreeSet::new(), BTreeSet::new());
+    for route in config.routes.values() {
+        let source = route.source.cluster.as_str();
+        if route.delivery == Delivery::ExactlyOnce {
+            transactional.insert(source);
+        } else {
+            plain.extend([source, route.target_cluster(), &route.dead_letter.cluster]);
+        }
+    }
+    2 * plain.len() + transactional.len()
+}
+
+/// Resident memory of this process. `None` on systems without `/proc`.
+pub(super) fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
