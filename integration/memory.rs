@@ -89,8 +89,8 @@ fn bursts_of_large_messages_stay_within_the_budget_with_redis() {
 
 #[test]
 fn bursts_of_large_messages_stay_within_the_budget_with_the_embedded_store() {
-    let [_, peak] = burst(&large_kafka(), 150, 4_000_000, 256, true);
-    assert!(peak <= 256 + BESIDE_MIB, "{peak} MiB");
+    let [_, peak] = burst(&large_kafka(), 150, 4_000_000, 512, true);
+    assert!(peak <= 512 + BESIDE_MIB, "{peak} MiB");
 }
 
 #[test]
