@@ -307,6 +307,11 @@ fn invalid_values_are_refused_with_the_reason() {
             "the memory limit 600M is less than config.memory (512MiB)",
         ),
         (
+            "embedded",
+            "workloads.both.resources.limits.memory=700Mi",
+            "the memory limit 700Mi is less than config.memory (512MiB) and the 192MiB",
+        ),
+        (
             "small",
             "config.timer.lees=5s",
             "additional properties 'lees' not allowed",

@@ -17,6 +17,9 @@ use super::{
 /// that the allocator has not returned yet.
 pub(crate) const MEMORY_BESIDE_BUDGET_BYTES: u64 = 64 * 1024 * 1024;
 
+/// The same for the embedded store, while it writes large messages.
+pub(crate) const MEMORY_BESIDE_EMBEDDED_BYTES: u64 = 128 * 1024 * 1024;
+
 /// The parts of a process that use memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryUsers {

@@ -1,8 +1,8 @@
 //! Compares the memory budget with the limit of the container. Pure, except for reading the limit.
 
 use crate::broker::inspection::Finding;
-use crate::config::Config;
-use crate::limit::MEMORY_BESIDE_BUDGET_BYTES;
+use crate::config::{Config, Store};
+use crate::limit::{MEMORY_BESIDE_BUDGET_BYTES, MEMORY_BESIDE_EMBEDDED_BYTES};
 
 /// Files with the limit of this process's control group: version 2, then version 1.
 const LIMITS: [&str; 2] = [
@@ -22,7 +22,11 @@ pub(super) fn check(config: &Config) -> Vec<Finding> {
         let found = "timer.memory is the former option, for loaded messages only";
         Finding::warn("memory option", found, fix)
     });
-    let small = small_limit(config.memory_budget(), limit);
+    let store = match config.store {
+        Store::Redis(_) => 0,
+        Store::Embedded(_) => MEMORY_BESIDE_EMBEDDED_BYTES,
+    };
+    let small = small_limit(config.memory_budget() + store, limit);
     former.into_iter().chain(small).collect()
 }
 

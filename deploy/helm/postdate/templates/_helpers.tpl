@@ -189,7 +189,7 @@ capabilities:
 {{- printf "%.0f" $bytes }}
 {{- end }}
 
-{{- /* The resources of a workload. A memory limit that is not set is `config.memory` and 128 MiB: 64 MiB of the process beside its budget, and as much for the kernel's buffers of its sockets and files. A limit without room for the process is refused, because the process would be killed whenever much is due. */ -}}
+{{- /* The resources of a workload. A memory limit that is not set is `config.memory` and 128 MiB: 64 MiB of the process beside its budget, and as much for the kernel's buffers of its sockets and files. The embedded store takes 128 MiB more. A limit without room for the process is refused, because the process would be killed whenever much is due. */ -}}
 {{- define "postdate.resources" -}}
 {{- $config := .root.Values.config }}
 {{- $memory := dig "memory" "512MiB" $config }}
@@ -198,12 +198,13 @@ capabilities:
 {{- $memory = printf "%v in timer" . }}
 {{- $budget = addf (include "postdate.bytes" . | float64) (mulf 86 1048576) }}
 {{- end }}
+{{- $store := .root.Values.persistence.enabled | ternary 128 0 }}
 {{- $limit := dig "limits" "memory" "" .workload.resources }}
 {{- $resources := deepCopy .workload.resources }}
 {{- if not $limit }}
-{{- $mebibytes := addf (divf $budget 1048576 | ceil) 128 }}
+{{- $mebibytes := addf (divf $budget 1048576 | ceil) 128 $store }}
 {{- $_ := set $resources "limits" (set (default dict $resources.limits) "memory" (printf "%.0fMi" $mebibytes)) }}
-{{- else if lt (include "postdate.bytes" $limit | float64) (addf $budget (mulf 64 1048576)) }}{{ fail (printf "workloads.%s.resources: the memory limit %v is less than config.memory (%v) and the 64MiB that a process takes beside it: it would be killed" .workload.name $limit $memory) }}
+{{- else if lt (include "postdate.bytes" $limit | float64) (addf $budget (mulf (add 64 $store) 1048576)) }}{{ fail (printf "workloads.%s.resources: the memory limit %v is less than config.memory (%v) and the %dMiB that a process takes beside it: it would be killed" .workload.name $limit $memory (add 64 $store)) }}
 {{- end }}
 {{- toYaml $resources }}
 {{- end }}
