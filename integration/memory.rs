@@ -7,7 +7,7 @@ use crate::verdict::{LIMIT, Scene};
 /// Memory in addition to the budget, as the docs state it.
 const BESIDE_MIB: u64 = 64;
 
-/// What the embedded store may take on top while it writes large messages.
+/// Memory that the embedded store may take on top while it writes large messages.
 const EMBEDDED_MIB: u64 = 128;
 
 const MIB: usize = 1 << 20;

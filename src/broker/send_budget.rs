@@ -21,7 +21,7 @@ impl SendBudget {
     }
 
     /// Returns whether one more record is accepted, which may exceed the bytes. If not, records are
-    /// on their way, and their reports make room: a report never waits for anything else.
+    /// in flight. Their reports make room, and never wait for anything else.
     pub(crate) fn has_room(&self) -> bool {
         self.used_bytes() < self.bytes_max
     }
