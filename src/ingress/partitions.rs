@@ -259,7 +259,10 @@ mod tests {
         const BYTES_MAX: usize = 16 * BATCH_BYTES_MAX;
         let now = Instant::now();
         let mut partitions = partitions_with_batches(40, BATCH_BYTES_MAX / 2, now);
-        assert!(!partitions.has_buffer_room(BYTES_MAX), "all buffers are in use");
+        assert!(
+            !partitions.has_buffer_room(BYTES_MAX),
+            "all buffers are in use"
+        );
         for partition in partitions.values() {
             assert_eq!(partition.flush_at(), Some(now + APPEND_LINGER_MIN));
         }
