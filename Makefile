@@ -3,7 +3,7 @@
 #   KAFKA_PORT NATS_PORT REDIS_PORT SENTINEL_PORT
 #                          ports of `make up`, default 9092, 4222, 6379 and 26379
 #   REDIS                  for `make up` and `make chaos`: sentinel starts a group of two Redis servers and three sentinels
-#   FOR                    duration of `make demo` (default 30s) and `make chaos` (default 60s)
+#   FOR                    duration of `make demo` (default 30s), `make chaos` (default 60s), and of each target of `make fuzz` (default 1m)
 #   COUNT                  messages per stage of `make bench`, default 1000000
 #   STAGES                 stages of `make bench`: copy, ingress, drain, embedded, steady, burst, exact, fleet, idle, layout, asynq.
 #                          Only on request: deep (minutes, and gigabytes of disk) and nats (from stream to stream)
@@ -35,7 +35,7 @@ WITH_TOOLS := clients:: deploy:: env:: secrets:: traces::
 # Runs a suite: name, budget in seconds on two cores, command.
 SUITE := @integration/env/suite.sh
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-all nightly integration lint docs sbom dist dist-check bench chaos kube image-check servers servers-core packages up down
+.PHONY: help demo build test test-all nightly fuzz integration lint docs sbom dist dist-check bench chaos kube image-check servers servers-core packages up down
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,8 +65,9 @@ test-all: servers ## run `make test`, and the tests of charts, dashboards, clien
 	$(SUITE) integration 1080 $(INTEGRATION) -- --test-threads=2
 
 # The simulation with fifty times as many seeds, storms of faults, a control plane, and the release artefacts.
-nightly: servers ## run what takes hours: long simulation, chaos, Kubernetes, image, packages
+nightly: servers ## run what takes hours: long simulation, fuzzing, chaos, Kubernetes, image, packages
 	$(SUITE) simulation 7200 env POSTDATE_SEEDS=50 cargo test $(TESTS) --lib testing::sim::scenarios
+	$(SUITE) fuzz 43200 $(MAKE) --no-print-directory fuzz FOR=1h
 	$(SUITE) chaos-kafka 2700 $(MAKE) --no-print-directory chaos FOR=30m
 	$(SUITE) chaos-exactly-once 2700 $(MAKE) --no-print-directory chaos FOR=30m MODE=exactly-once BROKERS=3
 	$(SUITE) chaos-nats 2700 $(MAKE) --no-print-directory chaos FOR=30m BROKER=nats
@@ -76,6 +77,12 @@ nightly: servers ## run what takes hours: long simulation, chaos, Kubernetes, im
 	$(SUITE) packages 1200 $(MAKE) --no-print-directory dist-check
 	$(SUITE) image 1800 $(MAKE) --no-print-directory image-check
 	$(SUITE) kubernetes 1800 $(MAKE) --no-print-directory kube
+
+# One target after the other, each for FOR (default 1m), in at most 4 GiB of memory.
+fuzz: FOR := 1m
+fuzz: packages ## feed mutated bytes to everything that parses them; FOR=10m for each target
+	cargo test $(TESTS) --lib --no-run
+	ulimit -v 4194304 && POSTDATE_FUZZ_FOR=$(FOR) cargo test $(TESTS) --lib fuzz_ -- --test-threads=1
 
 # Two at a time, because each test may start a JVM of its own.
 integration: servers ## run only the tests on real servers; TEST=name selects some

@@ -121,6 +121,7 @@ async fn respond(calls: &mpsc::Sender<QueryCall>, query: Option<Query>) -> Respo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::fuzz::fuzz;
 
     #[test]
     fn a_pending_query_takes_an_id_and_a_route() {
@@ -141,6 +142,15 @@ mod tests {
         ] {
             assert_eq!(parse_pending(query), expected, "{query}");
         }
+    }
+
+    #[test]
+    fn fuzz_queries() {
+        let seeds = ["id=a%20b&route=r", "route=%F0%9F&id=", "id=1&id=2", "a=b"];
+        fuzz(&seeds, |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let _ = (parse_pending(&text), parse_ledger(&text));
+        });
     }
 
     #[test]

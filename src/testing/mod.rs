@@ -6,6 +6,8 @@ pub(crate) mod fault_injection;
 #[cfg(any(test, feature = "test-support"))]
 pub(crate) mod broker;
 #[cfg(test)]
+pub(crate) mod fuzz;
+#[cfg(test)]
 pub(crate) mod sim;
 #[cfg(test)]
 pub(crate) mod store;

@@ -396,3 +396,80 @@ fn wrong_type(keys: &str) -> String {
          the source, as far as the source retains them"
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::fuzz::fuzz;
+
+    /// A reply from bytes: each part is a kind, and a text up to the next line end.
+    fn value(lines: &mut std::slice::Split<'_, u8, impl FnMut(&u8) -> bool>, depth: u8) -> Value {
+        let line = lines.next().unwrap_or_default();
+        let (kind, text) = line.split_first().unwrap_or((&0, &[]));
+        let number = || {
+            std::str::from_utf8(text)
+                .ok()
+                .and_then(|it| it.parse().ok())
+        };
+        match kind {
+            b'*' if depth < 4 => {
+                let count = number().unwrap_or(0).clamp(0, 9);
+                Value::Array((0..count).map(|_| value(lines, depth + 1)).collect())
+            }
+            b':' => Value::Int(number().unwrap_or(-1)),
+            b'+' => Value::SimpleString(String::from_utf8_lossy(text).into_owned()),
+            b'-' => Value::Nil,
+            _ => Value::BulkString(text.to_vec()),
+        }
+    }
+
+    fn parse(value: &Value) {
+        let reply = || Reply::new(value.clone());
+        let Ok(mut numbers) = reply() else { return };
+        let _ = numbers.key_numbers();
+        let slice = Slice::parse("h482913").into_iter().collect::<Vec<_>>();
+        let keys = ["a".to_owned(), "b".to_owned()];
+        let _ = reply().map(|it| it.opened(&keys));
+        let _ = reply().map(Reply::appended);
+        let _ = reply().map(Reply::known_state);
+        let _ = reply().map(|it| it.listed(&slice, 2));
+        let _ = reply().map(Reply::acquired);
+        let _ = reply().map(Reply::renewed);
+        let _ = reply().map(Reply::advanced);
+        let _ = reply().map(Reply::tailed);
+        let _ = reply().map(Reply::replaced);
+        let _ = reply().map(Reply::restored);
+        let _ = reply().map(Reply::heartbeat);
+        let _ = reply().map(Reply::moved);
+    }
+
+    #[test]
+    fn fuzz_replies() {
+        let zeros = "0".repeat(48);
+        let (watermark, place) = (&zeros[..16], &zeros[..32]);
+        let ledger = format!("1 0 0 0 0 0 0 {watermark}{zeros}");
+        let state = format!(
+            "*6\n$c:t\n${watermark}\n${zeros}\n${zeros}\n${ledger}\n*4\n$h482913\n$1 2 {watermark}\n$quarantine\n$1 1 x"
+        );
+        let seeds = [
+            format!("*2\n$created\n{state}"),
+            format!("*2\n$state\n{state}"),
+            format!("*3\n$granted\n:1700000000000\n{state}"),
+            "*3\n$done\n:1\n:2".to_owned(),
+            format!("*3\n$done\n${watermark}\n${place}"),
+            format!("*3\n$clock_ahead\n${watermark}\n:5"),
+            format!(
+                "*6\n$runs\n${watermark}\n$1-1 0-0 {watermark} 3\n:3\n${watermark} 1-1-1-0\n$5"
+            ),
+            format!(
+                "*5\n$runs\n${watermark}\n${watermark}\n$\n*1\n${watermark} {watermark} 1-1-1-0 5 h7"
+            ),
+            format!("*3\n$workers\n${place}\n:9"),
+            "*3\n$foreign\n:1\n:9223372036854775807".to_owned(),
+        ];
+        fuzz(&seeds, |bytes| {
+            let mut lines = bytes.split(|byte| *byte == b'\n');
+            parse(&value(&mut lines, 0));
+        });
+    }
+}
