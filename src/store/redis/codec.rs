@@ -113,6 +113,9 @@ pub(super) fn parse_ledger(text: &str, shard: &StoredShard) -> Ledger {
     parse().unwrap_or_else(|| Ledger::starting_with(shard.pending() + shard.quarantined))
 }
 
+/// The sum of ten thousands of such numbers fits into 64 bits. No slice holds as many bytes.
+const COUNT_MAX: u64 = 1 << 48;
+
 /// The value of one field of `counts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CountField {
@@ -122,11 +125,15 @@ pub(super) struct CountField {
 }
 
 impl CountField {
-    /// An unreadable part counts as 0. Offset 0 is never too high.
+    /// An unreadable part counts as 0. Offset 0 is never too high. A foreign number must not make a
+    /// sum overflow.
     pub(super) fn parse(text: &str) -> Self {
         let mut parts = text.split(' ');
-        let messages = parts.next().and_then(|part| part.parse().ok());
-        let bytes = parts.next().and_then(|part| part.parse().ok());
+        let mut number = || {
+            let number: u64 = parts.next()?.parse().ok()?;
+            (number <= COUNT_MAX).then_some(number)
+        };
+        let (messages, bytes) = (number(), number());
         let least = parts.next().and_then(parse_watermark);
         Self {
             messages: messages.unwrap_or(0),
@@ -151,6 +158,13 @@ mod tests {
             -(1i64 << 53) - 3..-(1 << 53) + 3
         ]
         .prop_map(Timestamp::from_millis)
+    }
+
+    #[test]
+    fn a_count_that_no_slice_can_have_counts_as_unreadable() {
+        let count = CountField::parse("18446744073709551615 7 0000000000000003");
+        assert_eq!((count.messages, count.bytes), (0, 7));
+        assert_eq!(count.least_offset, Offset(3));
     }
 
     proptest! {
