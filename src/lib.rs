@@ -27,7 +27,8 @@
 //! offset is below W and its (due, offset) is at most C, both of the delivered pair.** The source
 //! log is the truth: a store that lost data is filled from it again.
 //!
-//! Any number of workers share the shards by leases. An exactly-once route writes the delivered
+//! Any number of workers share the work: `membership` assigns the reading and the delivery of each
+//! shard to one of the live workers, and a lease protects the delivery. An exactly-once route writes the delivered
 //! pair inside the transaction of the broker, so its store only saves work.
 //!
 //! `docs/internals/protocol.md` explains the protocol, and `docs/internals/glossary.md` the words.
@@ -49,6 +50,7 @@
 //! |---|---|
 //! | shell | `cli` `config` `role` `command` `telemetry` `testing` |
 //! | roles | `ingress` `timer` `admin` |
+//! | membership | `membership` |
 //! | adapters | `store::redis` `store::embedded` `broker::kafka` `broker::nats` |
 //! | ports | `store` `broker` `task` `metric` `trace` `health` `clock` `client_thread` `retry` |
 //! | algorithms | `run` `wheel` `schedule` |
@@ -80,6 +82,7 @@ mod config;
 mod health;
 mod ingress;
 mod limit;
+mod membership;
 mod metric;
 mod model;
 mod retry;

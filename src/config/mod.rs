@@ -28,6 +28,7 @@ pub(crate) use {
 
 use crate::limit;
 use crate::model::RetryKeys;
+pub(crate) use crate::model::Role;
 use check::At;
 use decode::quantity::{optional_quantity, quantity};
 use decode::source::Sources;
@@ -73,13 +74,6 @@ pub struct Config {
     pub(crate) log: Log,
     #[serde(default)]
     pub(crate) traces: Traces,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Role {
-    Ingress,
-    Timer,
 }
 
 fn all_roles() -> BTreeSet<Role> {

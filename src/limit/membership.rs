@@ -3,9 +3,9 @@
 use super::CLAIM_AHEAD;
 use std::time::Duration;
 
-/// Interval at which a worker renews its membership and reads the list of live workers; a fifth of
-/// the lease if that is shorter. A worker that joins or leaves is known to all after this time.
-pub(crate) const MEMBERSHIP_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of a worker's heartbeats, each of which reads the live workers; a fifth of the session
+/// if that is shorter. A worker that joins or leaves is known to all after this time.
+pub(crate) const MEMBERSHIP_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval at which a worker lists the partitions of its sources. A new worker waits this long for
 /// them before it joins without: others would hand over shards that it does not know.
 pub(crate) const PARTITION_DISCOVERY_INTERVAL: Duration = Duration::from_secs(5);

@@ -356,10 +356,23 @@ impl MemoryGauges {
     }
 }
 
+/// The metrics of the membership loop of this process.
+#[derive(Clone, Debug)]
+pub(crate) struct MembershipMetrics {
+    pub(crate) timers: Gauge,
+}
+
+impl MembershipMetrics {
+    pub(crate) fn new() -> Self {
+        Self {
+            timers: WORKERS.gauge(&[]),
+        }
+    }
+}
+
 /// The metrics of the timer of this process.
 #[derive(Clone, Debug)]
 pub(crate) struct TimerMetrics {
-    pub(crate) workers: Gauge,
     pub(crate) leases_acquired: Counter,
     pub(crate) leases_handed_over: Counter,
     pub(crate) handovers_postponed: Counter,
@@ -377,7 +390,6 @@ pub(crate) struct TimerMetrics {
 impl TimerMetrics {
     pub(crate) fn new() -> Self {
         Self {
-            workers: WORKERS.gauge(&[]),
             leases_acquired: LEASES_ACQUIRED.counter(&[]),
             leases_handed_over: LEASES_HANDED_OVER.counter(&[]),
             handovers_postponed: HANDOVERS_POSTPONED.counter(&[]),
@@ -423,6 +435,7 @@ mod tests {
             let _metrics = (
                 RouteMetrics::new("orders"),
                 TimerMetrics::new(),
+                MembershipMetrics::new(),
                 TraceMetrics::new(),
                 ProcessMetrics::new(Timestamp::from_millis(0), 1 << 30),
                 clock_steps(),

@@ -19,8 +19,9 @@ pub(crate) enum Operation {
     Advance,
     Quarantine,
     ReplaceRuns,
-    HeartbeatWorker,
-    RemoveWorker,
+    Heartbeat,
+    EndSessions,
+    Sessions,
     Erase,
 }
 
@@ -39,8 +40,9 @@ impl Operation {
         (Self::Advance, "advance"),
         (Self::Quarantine, "quarantine"),
         (Self::ReplaceRuns, "replace_runs"),
-        (Self::HeartbeatWorker, "heartbeat_worker"),
-        (Self::RemoveWorker, "remove_worker"),
+        (Self::Heartbeat, "heartbeat"),
+        (Self::EndSessions, "end_sessions"),
+        (Self::Sessions, "sessions"),
         (Self::Erase, "erase"),
     ];
 }

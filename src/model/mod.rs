@@ -37,9 +37,10 @@ pub(crate) use parsing::rejection::Rejection;
 pub(crate) use parsing::time_grammar::{Delay, parse_after, parse_rfc3339};
 pub(crate) use protocol::commit_metadata::{CommitMetadata, UnreadableCommit};
 pub(crate) use protocol::delivered_marker::{DeliveredMarker, OutcomeCounts};
-pub(crate) use protocol::lease::{Lease, LeaseToken, WorkerId};
+pub(crate) use protocol::lease::{Lease, LeaseToken};
 pub(crate) use protocol::progress::{Cursor, Progress};
 pub(crate) use protocol::rules_history::RulesHistory;
+pub(crate) use protocol::worker::{FORMAT_LEVEL, Role, SessionId, WorkerEntry, WorkerId};
 pub(crate) use routing::position_rules::PositionRules;
 pub(crate) use routing::routing_rules::{
     Naming, RoutingRules, TargetRules, WithoutDelay, is_topic_name,

@@ -109,9 +109,14 @@ impl Cluster {
     }
 
     /// `group` is the consumer group whose commits are read.
-    pub(crate) fn catalog(&self, group: &str, health: HealthPart) -> Result<Box<dyn Catalog>> {
+    /// Commits of `group` are read without waiting for a connection.
+    pub(crate) fn catalog(
+        &self,
+        group: Option<&str>,
+        health: HealthPart,
+    ) -> Result<Box<dyn Catalog>> {
         Ok(match self {
-            Self::Kafka(cluster) => Box::new(KafkaCatalog::new(cluster, Some(group), health)?),
+            Self::Kafka(cluster) => Box::new(KafkaCatalog::new(cluster, group, health)?),
             Self::Nats(cluster) => Box::new(NatsCatalog::new(cluster, health)),
         })
     }

@@ -7,6 +7,7 @@
 //! | `admin_threads` | `admin`, `queries` |
 //! | `trace_thread` | `traces`, if traces are configured |
 //! | `hints` | `hints`, if other processes can share the store |
+//! | `membership_thread` | `membership` |
 //! | `ingress_threads` | `ingress-<route>`, `appender-<route>` |
 //! | `timer_threads` | `timer`, `loader`, `compactor` |
 //!
@@ -16,6 +17,7 @@ mod admin_threads;
 mod brokers;
 mod hints;
 mod ingress_threads;
+mod membership_thread;
 mod memory;
 mod store_factory;
 mod timer_threads;
@@ -77,6 +79,11 @@ impl Service {
         let trace_random = StdRng::seed_from_u64(random.random());
         let tracer = trace_thread::start(&mut group, config, trace_random)?;
         let give_up = StopToken::new();
+        let has_timer = config.roles.contains(&Role::Timer);
+        let leases_released = match has_timer {
+            true => StopToken::new(),
+            false => group.token(),
+        };
         let wiring = Arc::new(Wiring {
             config: config.clone(),
             memory: memory_plan(config),
@@ -85,12 +92,13 @@ impl Service {
             health,
             tracer,
             timers_done: give_up.child_token(),
+            leases_released,
             give_up: give_up.clone(),
         });
         admin_threads::start(&mut group, &wiring, listener, telemetry)?;
+        let assignments = membership_thread::start(&mut group, &wiring, random.random())?;
         let (hints_out, hints_in) = mpsc::channel(HINT_QUEUE_MAX);
         let notifier = hints::start(&mut group, &wiring, &hints_out, random.random())?;
-        let has_timer = config.roles.contains(&Role::Timer);
         if config.roles.contains(&Role::Ingress) {
             let timer = has_timer.then(|| hints_out.clone());
             let hint_receivers: Vec<_> = notifier.into_iter().chain(timer).collect();
@@ -100,7 +108,14 @@ impl Service {
             }
         }
         if has_timer {
-            timer_threads::start(&mut group, &wiring, hints_out, hints_in, random.random())?;
+            let hints = (hints_out, hints_in);
+            timer_threads::start(
+                &mut group,
+                &wiring,
+                hints,
+                assignments.view,
+                random.random(),
+            )?;
         } else {
             wiring.timers_done.cancel();
         }

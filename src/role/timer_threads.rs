@@ -10,6 +10,7 @@ use crate::limit::{
     LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX, LOADER_REPLIES_MAX, STORE_RESPONSE_TIMEOUT,
     TIMER_IN_FLIGHT_MAX,
 };
+use crate::membership::{WorkView, heartbeat_timeout};
 use crate::metric;
 use crate::model::Hint;
 use crate::store::Store;
@@ -25,14 +26,14 @@ use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// The timer keeps `hint_sender`, so that the queue of hints stays open without an ingress.
 pub(super) fn start(
     group: &mut TaskGroup,
     wiring: &Arc<Wiring>,
-    hint_sender: mpsc::Sender<Hint>,
-    hints: mpsc::Receiver<Hint>,
+    (hint_sender, hints): (mpsc::Sender<Hint>, mpsc::Receiver<Hint>),
+    view: watch::Receiver<Arc<WorkView>>,
     seed: u64,
 ) -> Result<()> {
     let mut random = StdRng::seed_from_u64(seed);
@@ -43,13 +44,14 @@ pub(super) fn start(
     let (compaction_jobs, jobs_in) = mpsc::channel(COMPACT_REQUEST_QUEUE_MAX);
     let (results_out, compaction_results) = mpsc::channel(COMPACT_RESULT_QUEUE_MAX);
     let timers_done = wiring.timers_done.clone().drop_guard();
-    let timeout = timer::renewal_timeout(wiring.config.timer.lease);
+    let leases_released = wiring.leases_released.clone().drop_guard();
+    let timeout = heartbeat_timeout(wiring.config.timer.lease);
     wiring.spawn_with_store(group, "timer", timeout, move |thread: StoreThread| {
         let wiring = &thread.wiring;
         let (lease_events_out, lease_events) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
         let (release_results, releases) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
         let store = thread.store.clone();
-        let leases = lease_keeper(wiring, store, random, lease_events_out, releases)?;
+        let leases = lease_keeper(wiring, store, view, random, (lease_events_out, releases))?;
         let ports = timer::Ports {
             store: thread.store,
             clock: Rc::new(wiring.clock.clone()),
@@ -67,7 +69,7 @@ pub(super) fn start(
         let dispatcher = Dispatcher::new(options(wiring, send_budgets), ports, producers);
         let (give_up, done) = (wiring.give_up.clone(), wiring.timers_done.clone());
         Ok(async move {
-            let _guards = (timers_done, hint_sender);
+            let _guards = (timers_done, leases_released, hint_sender);
             Ok(timer::serve(leases, dispatcher, thread.stop, give_up, done).await?)
         })
     })?;
@@ -110,25 +112,24 @@ fn start_compactor(
 fn lease_keeper(
     wiring: &Wiring,
     store: Rc<dyn Store>,
+    view: watch::Receiver<Arc<WorkView>>,
     random: StdRng,
-    events: mpsc::Sender<LeaseEvent>,
-    release_results: mpsc::Receiver<ReleaseResult>,
+    (events, release_results): (mpsc::Sender<LeaseEvent>, mpsc::Receiver<ReleaseResult>),
 ) -> Result<LeaseKeeper> {
     let mut routes = Vec::new();
-    for (name, route) in &wiring.config.routes {
+    for name in wiring.config.routes.keys() {
         let client = wiring
             .health
-            .register(format!("route {name} catalog client"));
+            .register(format!("route {name} commits client"));
         routes.push(RouteCatalog {
             route: name.as_str().into(),
-            topics: route.source.topics.clone(),
             group: consumer_group(&wiring.config, name),
             catalog: catalog(&wiring.config, name, client)?,
-            health: wiring.health.register(format!("route {name} catalog")),
         });
     }
     Ok(LeaseKeeper {
         routes,
+        view,
         store,
         clock: Rc::new(wiring.clock.clone()),
         lease_health: wiring.health.register("leases"),

@@ -29,6 +29,8 @@ pub(super) struct Wiring {
     pub(super) give_up: StopToken,
     /// Cancelled with `give_up`, and when the timer has stored its last delivered pairs.
     pub(super) timers_done: StopToken,
+    /// Cancelled when the timer has released its leases, so that the session is not needed.
+    pub(super) leases_released: StopToken,
 }
 
 /// Everything that a thread with a store connection works with.
@@ -116,7 +118,7 @@ pub(super) fn catalog(
 ) -> Result<Box<dyn Catalog>> {
     let source = &config.routes[route].source;
     let group = consumer_group(config, route);
-    Cluster::of(config, &source.cluster).catalog(&group, health)
+    Cluster::of(config, &source.cluster).catalog(Some(&group), health)
 }
 
 /// Moves the position of the route's source.

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`ShardStore`] | data of shards: runs, positions, ids, cancels, claims | ingress, timer, compactor |
 //! | [`LeaseStore`] | which worker may deliver a shard | lease loop of the timer |
-//! | [`Membership`] | which workers are alive | lease loop of the timer |
+//! | [`Membership`] | sessions of the workers | membership loop |
 //! | [`StoreAdmin`] | deletes shards | `postdate reset` |
 //! | [`StoreQuery`] | read-only questions of people | `postdate pending`, `postdate ledger`, admin server |
 //! | [`QuarantineStore`] | reads and restores quarantined runs | `postdate quarantine` |
@@ -38,21 +38,20 @@ pub(crate) mod tail_bytes;
 pub(crate) mod with_metrics;
 
 pub(crate) use crate::model::OutcomeCounts;
-use crate::model::{Hint, Lease, ShardId, WorkerId};
+use crate::model::{Hint, Lease, ShardId};
 use async_trait::async_trait;
 use bytes::Bytes;
 pub(crate) use error::Error;
 pub(crate) use outcome::{
-    Acquired, Advanced, Appended, Heartbeat, Listed, LiveWorker, Opened, Renewed, Replaced,
-    Restored, RunEntry, ShardPosition, SliceCount, StoredShard, TailRun, Tailed,
+    Acquired, Advanced, Appended, Heartbeat, Listed, Opened, Renewed, Replaced, Restored, RunEntry,
+    Session, ShardPosition, SliceCount, StoredShard, TailRun, Tailed,
 };
 pub(crate) use query::{QuarantineStore, StoreQuery};
 pub(crate) use request::{
     Acquire, Advance, Append, Fetch, IdChange, IdChangeKind, List, NewShard, Quarantine,
-    ReplaceRuns, Restore, Tail,
+    ReplaceRuns, Restore, SessionEnd, SessionHeartbeat, Tail,
 };
 pub(crate) use rules::{AppendEpoch, Balance, Ledger, Lineage, due_by};
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The data of shards. A store belongs to one loop on one thread, so it need not be `Send`.
@@ -133,21 +132,21 @@ pub(crate) trait LeaseStore {
     async fn release(&self, leases: &[Lease]) -> Result<(), Error>;
 }
 
-/// The live workers of the deployment. All calls are safe to repeat and work on a full store.
+/// The sessions of the workers of the deployment. All calls work on a full store.
 #[async_trait(?Send)]
 pub(crate) trait Membership {
-    /// Records that a worker is alive until `length` from now, and the ids of the clusters that it
-    /// reads from. Refuses a worker that shares none of its clusters with the other live workers,
-    /// if both sides name some.
-    async fn heartbeat_worker(
-        &self,
-        worker: WorkerId,
-        length: Duration,
-        clusters: &BTreeSet<Box<str>>,
-    ) -> Result<Heartbeat, Error>;
+    /// Begins a session, or extends it. A first heartbeat ends the sessions of the same name, if
+    /// they have the same lock or have expired. Refuses a worker that shares none of its clusters
+    /// with the other live workers, if both sides name some.
+    ///
+    /// A repeat of the first heartbeat needs another session: this one may have ended meanwhile.
+    async fn heartbeat(&self, request: &SessionHeartbeat) -> Result<Heartbeat, Error>;
 
-    /// Removes a worker from the live workers.
-    async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error>;
+    /// Ends sessions that had no heartbeat since the caller saw them. Safe to repeat.
+    async fn end_sessions(&self, ends: &[SessionEnd]) -> Result<(), Error>;
+
+    /// All sessions that have not ended, expired ones included, ordered by id.
+    async fn sessions(&self) -> Result<Vec<Session>, Error>;
 }
 
 /// Administration by commands beside the service.

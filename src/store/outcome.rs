@@ -2,7 +2,7 @@
 
 use super::{Ledger, Lineage};
 use crate::model::{
-    Cursor, Offset, Progress, Slice, SourceIdentity, Timestamp, Watermark, WorkerId,
+    Cursor, Offset, Progress, SessionId, Slice, SourceIdentity, Timestamp, Watermark, WorkerEntry,
 };
 use crate::run::RunName;
 use bytes::Bytes;
@@ -189,14 +189,23 @@ pub(crate) enum Acquired {
     Unknown,
 }
 
-/// The answer to a heartbeat.
+/// The answer to a heartbeat. Except for `Renewed`, the store recorded nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Heartbeat {
-    /// All live workers, this one included, ordered by id.
-    Workers(Vec<LiveWorker>),
-    /// The live workers read from these clusters, and from none of this worker's. The store did not
-    /// record the heartbeat.
+    Renewed {
+        /// The clock of the store.
+        now: Timestamp,
+        /// All sessions that have not ended, expired ones included, ordered by id.
+        sessions: Vec<Session>,
+    },
+    /// The session has ended, and the others have not. The worker must begin another one.
+    Ended(Vec<Session>),
+    /// Among these sessions is one of another worker with the same name.
+    NameTaken(Vec<Session>),
+    /// The other workers read from these clusters, and from none of this worker's.
     OtherClusters(BTreeSet<Box<str>>),
+    /// This many workers of version 0.1.0 are alive.
+    OlderWorkers(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,10 +223,18 @@ pub(crate) enum Renewed {
     Unknown,
 }
 
-/// A worker that is alive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LiveWorker {
-    pub(crate) worker: WorkerId,
-    /// Time until it counts as dead, unless it sends another heartbeat.
+/// A session that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) entry: WorkerEntry,
+    /// Number of its last heartbeat.
+    pub(crate) heartbeats: u64,
+    /// The time that it lasts after a heartbeat.
+    pub(crate) length: Duration,
+    /// Time until it expires by the clock of the store, unless it is renewed; zero if it has
+    /// expired.
     pub(crate) expires_in: Duration,
+    /// False if the store sees no connection of the worker.
+    pub(crate) is_connected: bool,
 }

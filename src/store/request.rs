@@ -3,7 +3,8 @@
 use super::AppendEpoch;
 use crate::limit;
 use crate::model::{
-    Cursor, Lease, OutcomeCounts, Progress, ShardId, Slice, SourceIdentity, Timestamp, Watermark,
+    Cursor, Lease, OutcomeCounts, Progress, SessionId, ShardId, Slice, SourceIdentity, Timestamp,
+    Watermark, WorkerEntry,
 };
 use crate::run::{Run, RunName};
 use std::time::Duration;
@@ -38,6 +39,24 @@ pub(crate) struct Append {
 pub(crate) struct Acquire {
     pub(crate) lease: Lease,
     pub(crate) identity: SourceIdentity,
+}
+
+/// Begins a session, or extends it to `length` from now.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionHeartbeat {
+    pub(crate) session: SessionId,
+    /// Number of this heartbeat. The first one begins the session.
+    pub(crate) heartbeats: u64,
+    pub(crate) length: Duration,
+    pub(crate) entry: WorkerEntry,
+}
+
+/// Ends a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionEnd {
+    pub(crate) session: SessionId,
+    /// End it only if this is its last heartbeat.
+    pub(crate) heartbeats: Option<u64>,
 }
 
 /// The effect of a record with an id on the message that waits under this id.

@@ -3,13 +3,13 @@
 use super::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Heartbeat, LeaseStore,
     List, Listed, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
-    ShardPosition, ShardStore, StoreAdmin, StoredShard, Tail, Tailed,
+    Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin, StoredShard,
+    Tail, Tailed,
 };
 use crate::metric::{self, Operation};
-use crate::model::{Lease, ShardId, WorkerId};
+use crate::model::{Lease, ShardId};
 use async_trait::async_trait;
 use bytes::Bytes;
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -114,22 +114,18 @@ impl<S: LeaseStore> LeaseStore for WithMetrics<S> {
 
 #[async_trait(?Send)]
 impl<S: Membership> Membership for WithMetrics<S> {
-    async fn heartbeat_worker(
-        &self,
-        worker: WorkerId,
-        length: Duration,
-        clusters: &BTreeSet<Box<str>>,
-    ) -> Result<Heartbeat, Error> {
-        self.timed(
-            Operation::HeartbeatWorker,
-            self.store.heartbeat_worker(worker, length, clusters),
-        )
-        .await
+    async fn heartbeat(&self, request: &SessionHeartbeat) -> Result<Heartbeat, Error> {
+        self.timed(Operation::Heartbeat, self.store.heartbeat(request))
+            .await
     }
 
-    async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {
-        self.timed(Operation::RemoveWorker, self.store.remove_worker(worker))
+    async fn end_sessions(&self, ends: &[SessionEnd]) -> Result<(), Error> {
+        self.timed(Operation::EndSessions, self.store.end_sessions(ends))
             .await
+    }
+
+    async fn sessions(&self) -> Result<Vec<Session>, Error> {
+        self.timed(Operation::Sessions, self.store.sessions()).await
     }
 }
 

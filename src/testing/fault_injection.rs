@@ -141,6 +141,10 @@ pub(crate) enum InjectedFault {
     ReleaseWithClaimInFlight,
     /// A worker releases a shard without storing its last delivered pair.
     ReleaseWithoutDelivered,
+    /// Sessions are ended although no worker could reach the store.
+    EndSessionsAfterOutage,
+    /// A session that has ended comes back with its next heartbeat.
+    ReviveEndedSession,
     /// A worker assigns shards as if it were the only live worker.
     AssignByOwnList,
     /// A worker acquires shards that are assigned to other workers.

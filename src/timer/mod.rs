@@ -40,7 +40,7 @@ pub(crate) use delivery::alerts::DeliveryAlerts;
 pub(crate) use delivery::producers::Producers;
 pub(crate) use delivery::retry::RetryPolicy;
 pub(crate) use dispatcher::{Dispatcher, Ports};
-pub(crate) use lease::{LeaseEvent, LeaseKeeper, ReleaseResult, RouteCatalog, renewal_timeout};
+pub(crate) use lease::{LeaseEvent, LeaseKeeper, ReleaseResult, RouteCatalog};
 pub(crate) use load::{Loader, MemoryBudget};
 
 /// A store call that runs beside the dispatcher's loop, so that due messages do not wait for it.

@@ -31,7 +31,7 @@ pub fn reset(config: &Config, reset: &ResetArgs) -> Result<()> {
             .connect(STORE_RESPONSE_TIMEOUT)
             .await;
         let store = store.context("store.redis")?;
-        ensure_stopped(&*store, rand::random()).await?;
+        ensure_stopped(&*store).await?;
         let mut source = group_admin(config, &reset.route, Health::new().register("reset"))?;
         let (shards, gone) = shards(&mut *source, reset).await?;
         let starts = start_offsets(&mut *source, &shards, reset.from).await?;

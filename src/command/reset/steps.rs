@@ -7,12 +7,10 @@
 use crate::broker::{GroupAdmin, OffsetCommit, PartitionInfo};
 use crate::model::{
     CommitMetadata, Cursor, DeliveredMarker, Offset, OutcomeCounts, Progress, RulesHistory,
-    ShardId, SourceIdentity, Timestamp, Watermark, WorkerId,
+    ShardId, SourceIdentity, Timestamp, Watermark,
 };
-use crate::store::{Heartbeat, Store};
+use crate::store::Store;
 use anyhow::{Context, Result, bail, ensure};
-use std::collections::BTreeSet;
-use std::time::Duration;
 
 /// The record from which a reset source is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,20 +42,16 @@ pub(crate) struct Groups {
     pub(crate) markers: Option<String>,
 }
 
-/// Fails if a worker of the deployment is alive. `process` is a random id for the question.
-pub(crate) async fn ensure_stopped(store: &dyn Store, process: u128) -> Result<()> {
-    // A heartbeat that ends at once is not recorded.
-    let (worker, no_clusters) = (WorkerId(process), BTreeSet::new());
-    let heartbeat = store.heartbeat_worker(worker, Duration::ZERO, &no_clusters);
-    let Heartbeat::Workers(workers) = heartbeat.await? else {
-        bail!("workers of another installation are alive")
-    };
-    let expires_in = workers.iter().map(|worker| worker.expires_in).max();
+/// Fails if a worker of the deployment is alive.
+pub(crate) async fn ensure_stopped(store: &dyn Store) -> Result<()> {
+    let sessions = store.sessions().await?;
+    let live = sessions.iter().filter(|it| !it.expires_in.is_zero());
+    let expires_in = live.clone().map(|session| session.expires_in).max();
     if let Some(expires_in) = expires_in {
         bail!(
             "nothing was changed: {} of the deployment are alive: stop them. A worker that was killed counts as \
              alive for {:.1} more seconds",
-            crate::model::readable::several(workers.len() as u64, "worker"),
+            crate::model::readable::several(live.count() as u64, "worker"),
             expires_in.as_secs_f64()
         );
     }
@@ -168,7 +162,7 @@ pub(crate) mod test_support {
         shards: &[ShardId],
         from: StartPoint,
     ) -> Result<()> {
-        ensure_stopped(store, 1).await?;
+        ensure_stopped(store).await?;
         let groups = Groups {
             source: group.to_owned(),
             markers: markers.map(str::to_owned),

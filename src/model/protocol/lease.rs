@@ -1,4 +1,4 @@
-//! Leases, which give the right to deliver a shard, and the ids of workers.
+//! Leases, which give the right to deliver a shard.
 
 use crate::model::shard::ShardId;
 use std::fmt;
@@ -19,37 +19,4 @@ impl fmt::Display for LeaseToken {
 pub(crate) struct Lease {
     pub(crate) shard: ShardId,
     pub(crate) token: LeaseToken,
-}
-
-/// The id of one worker in its deployment. Random, and new after each restart: a restarted process
-/// does not own the leases of its predecessor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct WorkerId(pub(crate) u128);
-
-impl WorkerId {
-    /// Parses the text that `Display` writes.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let id = Self(u128::from_str_radix(text, 16).ok()?);
-        (id.to_string() == text).then_some(id)
-    }
-}
-
-impl fmt::Display for WorkerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn a_worker_id_reads_back_from_its_text_and_foreign_text_is_rejected(id: u128, text: String) {
-            prop_assert_eq!(WorkerId::parse(&WorkerId(id).to_string()), Some(WorkerId(id)));
-            prop_assert!(WorkerId::parse(&text).is_none_or(|worker| worker.to_string().eq_ignore_ascii_case(&text)));
-        }
-    }
 }

@@ -5,6 +5,7 @@ pub(in crate::model) mod delivered_marker;
 pub(in crate::model) mod lease;
 pub(in crate::model) mod progress;
 pub(in crate::model) mod rules_history;
+pub(in crate::model) mod worker;
 
 /// The values in a line of `key=value` fields with one space between two. `None` unless the line
 /// has exactly these keys, in this order.

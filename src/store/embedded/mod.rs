@@ -11,7 +11,7 @@
 //! | `describe` | questions of people about the folder |
 //!
 //! Every change is on disk before its caller gets the answer. If a caller drops its call, the call
-//! takes effect completely or not at all. Leases, lineages, tails and live workers are not on disk,
+//! takes effect completely or not at all. Leases, lineages, tails and sessions are not on disk,
 //! because their users end with this process.
 
 mod codec;
@@ -31,13 +31,13 @@ mod writer;
 use super::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Heartbeat, LeaseStore,
     List, Listed, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
-    Restore, Restored, ShardPosition, ShardStore, StoreAdmin, StoreQuery, StoredShard, Tail,
-    Tailed,
+    Restore, Restored, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore,
+    StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
 };
 use crate::client_thread::ClientThread;
 use crate::clock::Clock;
 use crate::limit::{self, EmbeddedMemory};
-use crate::model::{Cursor, Lease, ShardId, WorkerId};
+use crate::model::{Cursor, Lease, ShardId};
 use crate::run::RunName;
 use crate::store::QuarantineStore;
 use async_trait::async_trait;
@@ -47,7 +47,6 @@ pub(crate) use describe::{FolderDescription, FolderUse};
 use reader::ReadView;
 use shard::Shard;
 use shards::Shards;
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -383,26 +382,24 @@ impl LeaseStore for Embedded {
 
 #[async_trait(?Send)]
 impl Membership for Embedded {
-    async fn heartbeat_worker(
-        &self,
-        worker: WorkerId,
-        length: Duration,
-        clusters: &BTreeSet<Box<str>>,
-    ) -> Result<Heartbeat, Error> {
-        let clusters = clusters.clone();
-        self.write(move |shards, batch| {
-            let workers = &mut shards.workers;
-            Ok(workers.heartbeat(worker, length, &clusters, batch.now))
+    async fn heartbeat(&self, request: &SessionHeartbeat) -> Result<Heartbeat, Error> {
+        let request = request.clone();
+        self.write(move |shards, batch| Ok(shards.sessions.heartbeat(&request, batch.now)))
+            .await
+    }
+
+    async fn end_sessions(&self, ends: &[SessionEnd]) -> Result<(), Error> {
+        let ends = ends.to_vec();
+        self.write(move |shards, _| {
+            shards.sessions.end(&ends);
+            Ok(())
         })
         .await
     }
 
-    async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {
-        self.write(move |shards, _| {
-            shards.workers.remove(worker);
-            Ok(())
-        })
-        .await
+    async fn sessions(&self) -> Result<Vec<Session>, Error> {
+        self.write(|shards, batch| Ok(shards.sessions.list(batch.now)))
+            .await
     }
 }
 

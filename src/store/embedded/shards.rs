@@ -8,7 +8,7 @@ use super::key::{self, ShardNumber};
 use super::shard::{NEWER_SLICE, Shard};
 use super::tables::{Tables, WriteBatch};
 use crate::model::ShardId;
-use crate::store::rules::LiveWorkers;
+use crate::store::rules::Sessions;
 use crate::store::{Error, NewShard, Opened, StoredShard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ pub(super) struct Shards {
     deployment: Arc<str>,
     shards: BTreeMap<ShardId, Entry>,
     next: ShardNumber,
-    /// Not on disk: every live worker sends its next heartbeat soon.
-    pub(super) workers: LiveWorkers,
+    /// Not on disk: only this process has one.
+    pub(super) sessions: Sessions,
 }
 
 enum Entry {
@@ -37,14 +37,15 @@ impl Shards {
             deployment,
             shards: BTreeMap::new(),
             next: 1,
-            workers: LiveWorkers::default(),
+            sessions: Sessions::default(),
         }
     }
 
-    /// Reads the shards from disk. They keep the leases of `self`, whose holders are in this
-    /// process.
+    /// Reads the shards from disk. The sessions and the leases of `self` stay, because their holder
+    /// is this process.
     pub(super) fn reload(&self, tables: &Tables) -> fjall::Result<Self> {
         let mut loaded = Self::new(self.deployment.clone());
+        loaded.sessions = self.sessions.clone();
         if let Some(next) = tables.index.get(key::NEXT)? {
             loaded.next = next[..].try_into().map_or(1, ShardNumber::from_be_bytes);
         }

@@ -38,10 +38,12 @@
 //! No key of a shard expires. A key disappears with its last element; `meta` stays until the shard
 //! is erased. A foreign value under a key of a slice is renamed to `<key>:foreign`.
 //!
-//! One key belongs to the deployment: `pd:{<deployment>}:workers`, a zset scored by the epoch ms at
-//! which a member expires. A member is `<worker>`, or `<worker> <cluster id>` for each cluster that
-//! the worker reads from. The key expires with the last member.
-//! `pd:{<deployment>}:hints` is a pub/sub channel, see `pubsub`.
+//! One key belongs to the deployment: `pd:{<deployment>}:sessions`, a hash. A field is the id of a
+//! session, `<worker id>-<number>`. Its value is `<heartbeats> <end in epoch ms> <length in ms>
+//! <entry>`; the entry is the JSON of a `WorkerEntry`. The key expires after a day without
+//! heartbeats. Version 0.1.0 lists its live workers in the zset `pd:{<deployment>}:workers`.
+//! `pd:{<deployment>}:hints` and `pd:{<deployment>}:worker:<worker id>` are pub/sub channels, see
+//! `pubsub`.
 
 use crate::model::{Partition, ShardId};
 use std::fmt::{Display, Write};
@@ -91,6 +93,16 @@ impl Keyspace {
     }
 
     /// Differs from every key of a shard: the hash tag of a shard contains slashes.
+    pub(super) fn sessions_key(&self) -> String {
+        format!("pd:{{{}}}:sessions", self.deployment)
+    }
+
+    /// The worker id follows.
+    pub(super) fn worker_channel_prefix(&self) -> String {
+        format!("pd:{{{}}}:worker:", self.deployment)
+    }
+
+    /// The key in which version 0.1.0 lists its live workers.
     pub(super) fn workers_key(&self) -> String {
         format!("pd:{{{}}}:workers", self.deployment)
     }

@@ -31,10 +31,11 @@ mod server_tests;
 use super::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Heartbeat, LeaseStore,
     List, Listed, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
-    ShardPosition, ShardStore, StoreAdmin, StoredShard, Tail, Tailed,
+    Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin, StoredShard,
+    Tail, Tailed,
 };
 use crate::limit;
-use crate::model::{Lease, ShardId, WorkerId};
+use crate::model::{Lease, ShardId};
 use async_trait::async_trait;
 use bytes::Bytes;
 use connection::Connection;
@@ -47,7 +48,6 @@ pub(crate) use pubsub::RedisNotifier;
 use redis::Pipeline;
 use reply::Reply;
 use script::{Call, Script, SliceKey};
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How often an erase restarts because another process appended to the shard.
@@ -106,6 +106,14 @@ impl Redis {
                 .unwrap_or_else(Reply::unknown);
         }
         Ok(replies)
+    }
+
+    async fn call_one(&self, call: Call) -> Result<Reply, Error> {
+        Ok(self
+            .run(&[call])
+            .await?
+            .pop()
+            .unwrap_or_else(Reply::unknown))
     }
 
     async fn run_once(&self, calls: &[Call]) -> Result<Vec<Reply>, Error> {
@@ -258,20 +266,22 @@ impl LeaseStore for Redis {
 
 #[async_trait(?Send)]
 impl Membership for Redis {
-    async fn heartbeat_worker(
-        &self,
-        worker: WorkerId,
-        length: Duration,
-        clusters: &BTreeSet<Box<str>>,
-    ) -> Result<Heartbeat, Error> {
-        let call = Call::heartbeat_worker(&self.keyspace, worker, length, clusters);
-        let reply = self.run(&[call]).await?.pop();
-        reply.map_or(Ok(Heartbeat::Workers(Vec::new())), Reply::heartbeat)
+    async fn heartbeat(&self, request: &SessionHeartbeat) -> Result<Heartbeat, Error> {
+        let reply = self.call_one(Call::heartbeat(&self.keyspace, request));
+        reply.await?.heartbeat()
     }
 
-    async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {
-        let call = Call::remove_worker(&self.keyspace, worker);
+    async fn end_sessions(&self, ends: &[SessionEnd]) -> Result<(), Error> {
+        let call = Call::end_sessions(&self.keyspace, ends);
         self.run(&[call]).await.map(drop)
+    }
+
+    async fn sessions(&self) -> Result<Vec<Session>, Error> {
+        let reply = self.call_one(Call::sessions(&self.keyspace));
+        match reply.await?.heartbeat()? {
+            Heartbeat::Renewed { sessions, .. } => Ok(sessions),
+            _ => Ok(Vec::new()),
+        }
     }
 }
 

@@ -3,10 +3,10 @@
 
 use super::codec::{self, CountField};
 use super::key;
-use crate::model::{Cursor, Progress, Slice, SourceIdentity, Timestamp, Watermark, WorkerId};
+use crate::model::{Cursor, Progress, SessionId, Slice, SourceIdentity, Timestamp, Watermark};
 use crate::store::{
-    Acquired, Advanced, Appended, Error, Heartbeat, Ledger, Listed, LiveWorker, Opened, Renewed,
-    Replaced, Restored, RunEntry, SliceCount, StoredShard, TailRun, Tailed,
+    Acquired, Advanced, Appended, Error, Heartbeat, Ledger, Listed, Opened, Renewed, Replaced,
+    Restored, RunEntry, Session, SliceCount, StoredShard, TailRun, Tailed,
 };
 use redis::Value;
 use std::time::Duration;
@@ -263,22 +263,45 @@ impl Reply {
         })
     }
 
-    /// Live workers are ordered by id. Skips foreign names.
     pub(super) fn heartbeat(mut self) -> Result<Heartbeat, Error> {
-        if self.tag == "other_clusters" {
-            let clusters = self.parts.filter_map(text).map(String::into_boxed_str);
-            return Ok(Heartbeat::OtherClusters(clusters.collect()));
-        } else if self.tag != "workers" {
-            return self.unexpected_tag();
-        }
-        let mut workers = Vec::new();
+        Ok(match self.tag.as_str() {
+            "renewed" => {
+                let now = self.time()?;
+                let sessions = self.sessions()?;
+                Heartbeat::Renewed { now, sessions }
+            }
+            "ended" => Heartbeat::Ended(self.sessions()?),
+            "name_taken" => Heartbeat::NameTaken(self.sessions()?),
+            "other_clusters" => {
+                let clusters = self.parts.filter_map(text).map(String::into_boxed_str);
+                Heartbeat::OtherClusters(clusters.collect())
+            }
+            "older_workers" => Heartbeat::OlderWorkers(self.number()?),
+            _ => return self.unexpected_tag(),
+        })
+    }
+
+    /// Sessions, ordered by id. Skips foreign fields.
+    fn sessions(&mut self) -> Result<Vec<Session>, Error> {
+        let mut sessions = Vec::new();
         while !self.parts.as_slice().is_empty() {
-            let worker = WorkerId::parse(&self.text()?);
+            let id = SessionId::parse(&self.text()?);
+            let heartbeats = self.text()?.parse().unwrap_or_default();
+            let length = self.text()?.parse().unwrap_or_default();
             let expires_in = Duration::from_millis(self.number()?);
-            workers.extend(worker.map(|worker| LiveWorker { worker, expires_in }));
+            let is_connected = self.number::<u64>()? > 0;
+            let entry = serde_json::from_str(&self.text()?);
+            sessions.extend(id.zip(entry.ok()).map(|(id, entry)| Session {
+                id,
+                entry,
+                heartbeats,
+                length: Duration::from_millis(length),
+                expires_in,
+                is_connected,
+            }));
         }
-        workers.sort_by_key(|live| live.worker);
-        Ok(Heartbeat::Workers(workers))
+        sessions.sort_by_key(|session| session.id);
+        Ok(sessions)
     }
 
     /// The number of quarantined runs.

@@ -4,14 +4,14 @@
 use super::codec;
 use super::key::{self, Keyspace};
 use crate::limit;
-use crate::model::{Lease, Progress, ShardId, Slice, WorkerId};
+use crate::model::{Lease, Progress, ShardId, Slice};
 use crate::run::{Run, RunName};
 use crate::store::{
-    Advance, Append, IdChangeKind, List, NewShard, Quarantine, ReplaceRuns, Restore, SliceCount,
-    Tail,
+    Advance, Append, IdChangeKind, List, NewShard, Quarantine, ReplaceRuns, Restore, SessionEnd,
+    SessionHeartbeat, SliceCount, Tail,
 };
 use redis::{Cmd, ToRedisArgs};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -28,8 +28,9 @@ pub(super) enum Script {
     State,
     List,
     Tail,
-    HeartbeatWorker,
-    RemoveWorker,
+    Heartbeat,
+    EndSessions,
+    Sessions,
     Erase,
     RenameForeign,
     Restore,
@@ -37,7 +38,7 @@ pub(super) enum Script {
 
 /// The text of each script, in the order of [`Script`].
 #[rustfmt::skip]
-const SCRIPTS: [(Script, &str); 16] = [
+const SCRIPTS: [(Script, &str); 17] = [
     (Script::OpenShard, include_str!("../../../lua/open_shard.lua")),
     (Script::Append, include_str!("../../../lua/append.lua")),
     (Script::AcquireLease, include_str!("../../../lua/acquire_lease.lua")),
@@ -49,8 +50,9 @@ const SCRIPTS: [(Script, &str); 16] = [
     (Script::State, include_str!("../../../lua/state.lua")),
     (Script::List, include_str!("../../../lua/list.lua")),
     (Script::Tail, include_str!("../../../lua/tail.lua")),
-    (Script::HeartbeatWorker, include_str!("../../../lua/heartbeat_worker.lua")),
-    (Script::RemoveWorker, include_str!("../../../lua/remove_worker.lua")),
+    (Script::Heartbeat, include_str!("../../../lua/heartbeat.lua")),
+    (Script::EndSessions, include_str!("../../../lua/end_sessions.lua")),
+    (Script::Sessions, include_str!("../../../lua/sessions.lua")),
     (Script::Erase, include_str!("../../../lua/erase.lua")),
     (Script::RenameForeign, include_str!("../../../lua/rename_foreign.lua")),
     (Script::Restore, include_str!("../../../lua/restore.lua")),
@@ -60,7 +62,8 @@ const INCLUDES: &str = concat!(
     include_str!("../../../lua/include/shard.lua"),
     include_str!("../../../lua/include/slice.lua"),
     include_str!("../../../lua/include/ledger.lua"),
-    include_str!("../../../lua/include/lineage.lua")
+    include_str!("../../../lua/include/lineage.lua"),
+    include_str!("../../../lua/include/session.lua")
 );
 
 /// A script with its includes, and the hash that calls it.
@@ -376,32 +379,40 @@ impl Call {
         call
     }
 
-    pub(super) fn heartbeat_worker(
-        keyspace: &Keyspace,
-        worker: WorkerId,
-        length: Duration,
-        clusters: &BTreeSet<Box<str>>,
-    ) -> Self {
-        let mut call = Self::on_workers(Script::HeartbeatWorker, keyspace);
-        call.arg(worker.to_string()).arg(millis(length));
-        for cluster in clusters {
-            call.arg(&**cluster);
+    pub(super) fn heartbeat(keyspace: &Keyspace, request: &SessionHeartbeat) -> Self {
+        let mut call = Self::on_sessions(Script::Heartbeat, keyspace);
+        let entry = serde_json::to_string(&request.entry);
+        call.arg(request.session.to_string())
+            .arg(request.heartbeats)
+            .arg(millis(request.length))
+            .arg(entry.expect("an entry has text keys only"))
+            .arg(keyspace.worker_channel_prefix());
+        call
+    }
+
+    pub(super) fn end_sessions(keyspace: &Keyspace, ends: &[SessionEnd]) -> Self {
+        let mut call = Self::on_sessions(Script::EndSessions, keyspace);
+        for end in ends {
+            let heartbeats = end.heartbeats.map(|seen| seen.to_string());
+            call.arg(end.session.to_string())
+                .arg(heartbeats.unwrap_or_default());
         }
         call
     }
 
-    pub(super) fn remove_worker(keyspace: &Keyspace, worker: WorkerId) -> Self {
-        let mut call = Self::on_workers(Script::RemoveWorker, keyspace);
-        call.arg(worker.to_string());
+    pub(super) fn sessions(keyspace: &Keyspace) -> Self {
+        let mut call = Self::on_sessions(Script::Sessions, keyspace);
+        call.arg(keyspace.worker_channel_prefix());
         call
     }
 
-    /// The workers key is a zset like the index of a slice. With no fixed key it is treated like
-    /// one: a foreign value is renamed.
-    fn on_workers(script: Script, keyspace: &Keyspace) -> Self {
+    /// The workers key of version 0.1.0 is a zset, and the sessions key is a hash, like the two
+    /// keys of a slice. Without fixed keys they are treated alike: a foreign value is renamed.
+    fn on_sessions(script: Script, keyspace: &Keyspace) -> Self {
+        let keys = vec![keyspace.workers_key(), keyspace.sessions_key()];
         Self {
             fixed_keys: 0,
-            ..Self::new(script, vec![keyspace.workers_key()])
+            ..Self::new(script, keys)
         }
     }
 
@@ -507,7 +518,9 @@ mod tests {
                 Script::OpenShard | Script::Append | Script::ReplaceRuns | Script::Restore => {
                     "#!lua"
                 }
-                Script::State | Script::List | Script::Tail => "#!lua flags=no-writes",
+                Script::State | Script::List | Script::Tail | Script::Sessions => {
+                    "#!lua flags=no-writes"
+                }
                 _ => "#!lua flags=allow-oom",
             };
             assert_eq!(text.lines().next(), Some(expected), "{script:?}");

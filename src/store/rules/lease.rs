@@ -1,8 +1,7 @@
-//! The lease of a shard, and the live workers of a deployment. Pure: the caller passes the time.
+//! The lease of a shard. Pure: the caller passes the time.
 
-use crate::model::{LeaseToken, Timestamp, WorkerId};
-use crate::store::{Heartbeat, LiveWorker, Renewed};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::model::{LeaseToken, Timestamp};
+use crate::store::Renewed;
 use std::time::Duration;
 
 /// Which worker may deliver a shard (I5); `None` if the lease is free.
@@ -66,52 +65,6 @@ impl LeaseHolder {
 
     pub(crate) fn is_held(&self, token: LeaseToken) -> bool {
         self.0.is_some_and(|held| held.token == token)
-    }
-}
-
-/// The live workers.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LiveWorkers(BTreeMap<WorkerId, WorkerEntry>);
-
-#[derive(Clone, Debug)]
-struct WorkerEntry {
-    /// The time at which the last heartbeat expires.
-    end: Timestamp,
-    /// The clusters that the worker reads from.
-    clusters: BTreeSet<Box<str>>,
-}
-
-impl LiveWorkers {
-    /// Records a heartbeat, unless it comes from another installation. Removes expired workers, and
-    /// answers the remaining ones.
-    pub(crate) fn heartbeat(
-        &mut self,
-        worker: WorkerId,
-        length: Duration,
-        clusters: &BTreeSet<Box<str>>,
-        now: Timestamp,
-    ) -> Heartbeat {
-        self.0.retain(|_, entry| entry.end > now);
-        let others = self.0.iter().filter(|(other, _)| **other != worker);
-        let others: BTreeSet<_> = others
-            .flat_map(|(_, entry)| entry.clusters.clone())
-            .collect();
-        let is_named = !others.is_empty() && !clusters.is_empty();
-        if is_named && others.is_disjoint(clusters) && !fault!(AdmitOtherClusters) {
-            return Heartbeat::OtherClusters(others);
-        }
-        let (end, clusters) = (now.plus(length), clusters.clone());
-        self.0.insert(worker, WorkerEntry { end, clusters });
-        self.0.retain(|_, entry| entry.end > now);
-        let live = self.0.iter().map(|(worker, entry)| LiveWorker {
-            worker: *worker,
-            expires_in: entry.end.since(now),
-        });
-        Heartbeat::Workers(live.collect())
-    }
-
-    pub(crate) fn remove(&mut self, worker: WorkerId) {
-        self.0.remove(&worker);
     }
 }
 

@@ -8,13 +8,15 @@ mod forecast;
 mod lease;
 mod ledger;
 mod lineage;
+mod sessions;
 mod shard_meta;
 mod tail;
 
 pub(crate) use counts::{RunTotals, ShardCounts};
 pub(crate) use forecast::due_by;
-pub(crate) use lease::{LeaseHolder, LiveWorkers};
+pub(crate) use lease::LeaseHolder;
 pub(crate) use ledger::{Balance, Ledger};
 pub(crate) use lineage::{AppendEpoch, Lineage};
+pub(crate) use sessions::Sessions;
 pub(crate) use shard_meta::ShardMeta;
 pub(crate) use tail::ShardTail;

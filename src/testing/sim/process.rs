@@ -11,9 +11,11 @@ use crate::limit::{
     FETCH_BYTES_MAX, HINT_QUEUE_MAX, IngressMemory, LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX,
     LOADER_REPLIES_MAX,
 };
+use crate::membership::{self, ClusterCatalog, SourceTopics, WorkView, WorkerLoop};
 use crate::metric;
 use crate::model::{
-    Dialect, Dialects, Hint, Naming, RetryKeys, RoutingRules, TargetRules, WithoutDelay,
+    Dialect, Dialects, FORMAT_LEVEL, Hint, Naming, RetryKeys, Role, RoutingRules, TargetRules,
+    WithoutDelay, WorkerEntry,
 };
 use crate::run::ThinHours;
 use crate::store::Store;
@@ -33,11 +35,12 @@ use crate::timer::{
 use crate::trace::Tracer;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -91,6 +94,8 @@ struct Shared<'a> {
     give_up: CancellationToken,
     /// Cancelled when the timer has ended.
     timers_done: CancellationToken,
+    /// Cancelled when the timer has released its leases.
+    leases_released: CancellationToken,
 }
 
 impl Process {
@@ -200,9 +205,45 @@ impl Process {
             stop: self.stop.clone(),
             give_up: CancellationToken::new(),
             timers_done: CancellationToken::new(),
+            leases_released: CancellationToken::new(),
         };
+        let view = self.start_membership(&shared, random.random());
         self.start_ingress(&shared, hint, random);
-        self.start_timer(&shared, hints, random);
+        self.start_timer(&shared, hints, view, random);
+    }
+
+    /// Starts the membership loop.
+    fn start_membership(
+        &mut self,
+        shared: &Shared<'_>,
+        process: u32,
+    ) -> watch::Receiver<Arc<WorkView>> {
+        let (world, health) = (shared.world, &shared.health);
+        let (publisher, assignments) = membership::channels([ROUTE.into()]);
+        let ports = membership::Ports {
+            clusters: vec![sources(world, &self.control, health)],
+            store: shared.store.clone(),
+            health: health.register("membership"),
+            metric: metric::MembershipMetrics::new(),
+            publisher,
+            length: LEASE,
+        };
+        let entry = WorkerEntry {
+            name: format!("worker {}", self.control.number),
+            lock: self.control.number.to_string(),
+            roles: [Role::Ingress, Role::Timer].into(),
+            routes: [ROUTE.into()].into(),
+            clusters: BTreeSet::new(),
+            format: FORMAT_LEVEL,
+        };
+        let worker = WorkerLoop::new(ports, entry, process);
+        let released = shared.leases_released.clone();
+        self.spawn(
+            world,
+            "membership",
+            worker.serve(shared.stop.clone(), released),
+        );
+        assignments.view
     }
 
     /// Starts the reader of the source and the writer of the store.
@@ -256,6 +297,7 @@ impl Process {
         &mut self,
         shared: &Shared<'_>,
         hints: mpsc::Receiver<Hint>,
+        view: watch::Receiver<Arc<WorkView>>,
         random: &mut StdRng,
     ) {
         let (world, health, store) = (shared.world, &shared.health, &shared.store);
@@ -265,7 +307,7 @@ impl Process {
         let (looked_out, looked) = mpsc::channel(COMPACT_RESULT_QUEUE_MAX);
         let (holdings_out, holdings) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
         let (gave_up, gave_up_in) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
-        let claimer = self.lease_keeper(shared, holdings_out, gave_up_in, random);
+        let claimer = self.lease_keeper(shared, view, (holdings_out, gave_up_in), random);
         let ports = timer::Ports {
             store: store.clone(),
             clock: shared.clock.clone(),
@@ -289,8 +331,9 @@ impl Process {
             shared.give_up.clone(),
             timers_done.clone(),
         );
+        let released = shared.leases_released.clone();
         self.spawn(world, "timer", async move {
-            let _done = timers_done.drop_guard();
+            let _done = (timers_done.drop_guard(), released.drop_guard());
             served.await
         });
         let loader = Loader {
@@ -319,12 +362,13 @@ impl Process {
     fn lease_keeper(
         &self,
         shared: &Shared<'_>,
-        events: mpsc::Sender<LeaseEvent>,
-        release_results: mpsc::Receiver<ReleaseResult>,
+        view: watch::Receiver<Arc<WorkView>>,
+        (events, release_results): (mpsc::Sender<LeaseEvent>, mpsc::Receiver<ReleaseResult>),
         random: &mut StdRng,
     ) -> LeaseKeeper {
         LeaseKeeper {
-            routes: vec![claimable(shared.world, &self.control, &shared.health)],
+            routes: vec![commits(shared.world, &self.control)],
+            view,
             store: shared.store.clone(),
             clock: shared.clock.clone(),
             lease_health: shared.health.register("leases"),
@@ -383,17 +427,30 @@ fn source(world: &World, control: &ProcessControl) -> Box<dyn Source> {
     }
 }
 
-fn claimable(world: &World, control: &ProcessControl, health: &Health) -> RouteCatalog {
+fn catalog(world: &World, control: &ProcessControl) -> Box<dyn Catalog> {
     let port: Box<dyn Catalog> = Box::new(world.cluster().catalog());
+    Box::new(OverNetwork {
+        network: control.network.clone(),
+        port,
+    })
+}
+
+fn sources(world: &World, control: &ProcessControl, health: &Health) -> ClusterCatalog {
+    ClusterCatalog {
+        catalog: catalog(world, control),
+        routes: vec![SourceTopics {
+            route: ROUTE.into(),
+            topics: vec![SOURCE.to_owned()],
+            health: health.register("catalog"),
+        }],
+    }
+}
+
+fn commits(world: &World, control: &ProcessControl) -> RouteCatalog {
     RouteCatalog {
         route: ROUTE.into(),
-        topics: vec![SOURCE.to_owned()],
         group: GROUP.to_owned(),
-        catalog: Box::new(OverNetwork {
-            network: control.network.clone(),
-            port,
-        }),
-        health: health.register("catalog"),
+        catalog: catalog(world, control),
     }
 }
 
@@ -414,7 +471,7 @@ fn timer_options(shared: &Shared<'_>) -> timer::Options {
         target_cluster: CLUSTER.to_owned(),
         dead_letter_cluster: CLUSTER.to_owned(),
         marker_group: world.is_exactly_once().then(|| MARKERS.to_owned()),
-        known_topics: std::sync::Arc::default(),
+        known_topics: Arc::default(),
         metric: metric::RouteMetrics::new(ROUTE),
         tracer: Tracer::default(),
         alerts: DeliveryAlerts::new(health.register("outlets")),

@@ -1,7 +1,6 @@
 //! Events, results and lease clocks between the lease keeper and the dispatcher.
 
 use crate::clock::Clock;
-use crate::limit::STORE_RESPONSE_TIMEOUT;
 use crate::model::{Lease, Progress, ShardId, Timestamp};
 use crate::store::StoredShard;
 use std::cell::Cell;
@@ -41,15 +40,6 @@ pub(crate) enum ReleaseResult {
     Ended { shard: ShardId, delivered: Progress },
     /// In-flight messages were not acknowledged in time. The shard stays on this worker for now.
     Postponed(ShardId),
-}
-
-/// The response timeout of the lease keeper's store. A renewal that is due after a third of the
-/// lease, gets no answer and is repeated on a new connection still comes in time.
-pub(crate) fn renewal_timeout(lease_length: Duration) -> Duration {
-    if fault!(RenewalOutlastsLease) {
-        return STORE_RESPONSE_TIMEOUT;
-    }
-    STORE_RESPONSE_TIMEOUT.min(lease_length / 3)
 }
 
 /// Until when a lease certainly holds, and what time it is at the store, both by this process's own
@@ -200,19 +190,5 @@ mod tests {
         assert_eq!(lease.store_time(after(start, 510)).as_millis(), 7_500);
         lease.set_store_time(store(100, after(start, 600)));
         assert_eq!(lease.store_time(after(start, 700)).as_millis(), 200);
-    }
-
-    /// Without an answer to the first renewal, the second one is answered before the lease ends.
-    fn survives_a_lost_answer(lease: Duration) -> bool {
-        lease / 3 + renewal_timeout(lease) + lease / 20 + lease / 5 < lease
-    }
-
-    #[test]
-    fn a_renewal_without_an_answer_is_repeated_before_the_lease_ends() {
-        let leases = [1, 5, 15, 300].map(Duration::from_secs);
-        assert!(leases.into_iter().all(survives_a_lost_answer));
-        fault_injection::with([InjectedFault::RenewalOutlastsLease], || {
-            assert!(!survives_a_lost_answer(leases[1]));
-        });
     }
 }

@@ -1,47 +1,44 @@
 //! Acquires, renews and releases the leases of this worker's shards.
 //!
-//! The lease keeper also reports that this worker is alive, and tells the dispatcher which shards
-//! it owns. It never touches messages. `table` decides what to do next, from `membership` (which
-//! workers are alive), `assignment` (which worker gets which shard) and `acquire_schedule` (when to
-//! try). `discovery` asks the brokers which shards exist.
+//! The lease keeper also tells the dispatcher which shards it owns. It never touches messages.
+//! `table` decides what to do next, from the view of the membership (which shards this worker gets)
+//! and `acquire_schedule` (when to try). `committed` asks the brokers for committed pairs.
 
 mod acquire_schedule;
-mod assignment;
 mod clock_skew;
-mod discovery;
+mod committed;
 mod events;
-mod membership;
 mod table;
 
-pub(crate) use discovery::RouteCatalog;
-pub(crate) use events::{Grant, LeaseClock, LeaseEvent, ReleaseResult, StoreTime, renewal_timeout};
+pub(crate) use committed::RouteCatalog;
+pub(crate) use events::{Grant, LeaseClock, LeaseEvent, ReleaseResult, StoreTime};
 
 use super::ShutdownSignals;
 use crate::clock::Clock;
 use crate::health::HealthPart;
-use crate::limit::{
-    FINAL_STORE_CALL_TIMEOUT, MEMBERSHIP_INTERVAL, PARTITION_DISCOVERY_INTERVAL,
-    SHUTDOWN_ANNOUNCE_MARGIN, SHUTDOWN_HANDOVER_TIMEOUT,
-};
+use crate::limit::{FINAL_STORE_CALL_TIMEOUT, SHUTDOWN_ANNOUNCE_MARGIN, SHUTDOWN_HANDOVER_TIMEOUT};
+use crate::membership::{Departure, WorkView, heartbeat_interval};
 use crate::metric;
-use crate::model::{Lease, LeaseToken, Progress, ShardId, Timestamp, WorkerId, other_installation};
-use crate::store::{Acquire, Acquired, Error, LiveWorker, Renewed, Store, StoredShard};
-use futures_util::future::{OptionFuture, join, join_all};
+use crate::model::{Lease, LeaseToken, Progress, ShardId, Timestamp, other_installation};
+use crate::store::{Acquire, Acquired, Error, Renewed, Store, StoredShard};
+use futures_util::future::join_all;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use table::LeaseTable;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 pub(crate) struct LeaseKeeper {
     pub(crate) routes: Vec<RouteCatalog>,
+    pub(crate) view: watch::Receiver<Arc<WorkView>>,
     pub(crate) store: Rc<dyn Store>,
     pub(crate) clock: Rc<dyn Clock>,
-    /// Ready while the store answers the calls for leases and membership, and no shard waits for a
-    /// newer version or belongs to another installation.
+    /// Ready while the store answers the calls for leases, and no shard waits for a newer version or
+    /// belongs to another installation.
     pub(crate) lease_health: HealthPart,
     /// Ready while this machine's clock agrees with the store's clock.
     pub(crate) clock_health: HealthPart,
@@ -56,17 +53,15 @@ pub(crate) struct LeaseKeeper {
 impl LeaseKeeper {
     /// Serves until the dispatcher ends or `give_up` is cancelled, and then releases all leases.
     /// After `stop`, it first hands its shards over if other workers are alive.
-    pub(super) async fn serve(mut self, signals: ShutdownSignals) -> Result<(), Error> {
+    pub(super) async fn serve(self, signals: ShutdownSignals) -> Result<(), Error> {
         let now = Instant::now();
+        let view = self.view.borrow().clone();
         let lease_loop = LeaseLoop {
-            table: LeaseTable::new(WorkerId(self.random.random()), now),
+            table: LeaseTable::new(view, now),
             ports: self,
             signals,
-            discover_at: now,
-            heartbeat_at: now,
             renew_at: now,
             last_step: None,
-            await_sources_until: Some(now + PARTITION_DISCOVERY_INTERVAL),
             depart_until: None,
             incompatible: BTreeMap::new(),
         };
@@ -79,13 +74,9 @@ struct LeaseLoop {
     ports: LeaseKeeper,
     signals: ShutdownSignals,
     table: LeaseTable,
-    discover_at: Instant,
-    heartbeat_at: Instant,
     renew_at: Instant,
     /// The last step of the machine's clock after which the leases are renewed.
     last_step: Option<Instant>,
-    /// Until then, this worker waits for its sources before it sends the first heartbeat.
-    await_sources_until: Option<Instant>,
     /// Set during a shutdown: when handovers end, and after that a wakeup in the future.
     depart_until: Option<Instant>,
     /// Shards that wait for a newer version or belong to another cluster, and why, as the last try
@@ -98,7 +89,7 @@ impl LeaseLoop {
         let signals = self.signals.clone();
         // The dispatcher must not outlive this loop.
         let _finish = signals.finish.clone().drop_guard();
-        tracing::info!(worker = %self.table.membership.me, "timer started");
+        tracing::info!("timer started");
         loop {
             self.ports.lease_health.heartbeat();
             let stopped_during_tick = async {
@@ -117,12 +108,13 @@ impl LeaseLoop {
             tokio::select! {
                 biased;
                 () = signals.stop.cancelled(), if self.depart_until.is_none() => {
-                    self.start_departure().await;
+                    self.start_departure();
                 }
                 result = self.ports.release_results.recv() => match result {
                     Some(result) => self.on_release_results(result).await?,
                     None => break,
                 },
+                Ok(()) = self.ports.view.changed() => self.on_view_changed().await,
                 () = tokio::time::sleep_until(wakeup) => {}
             }
         }
@@ -130,10 +122,9 @@ impl LeaseLoop {
     }
 
     fn next_wakeup(&self) -> Instant {
-        // A departing worker neither discovers shards nor sends heartbeats.
         let duty = self
             .depart_until
-            .unwrap_or_else(|| self.discover_at.min(self.heartbeat_at))
+            .unwrap_or(self.renew_at)
             .min(self.renew_at);
         let acquire_or_hand_over = self.table.next_wakeup(Instant::now());
         acquire_or_hand_over.map_or(duty, |at| at.min(duty))
@@ -141,9 +132,6 @@ impl LeaseLoop {
 
     async fn tick(&mut self) -> Result<(), Error> {
         let is_departing = self.depart_until.is_some();
-        if self.discover_at <= Instant::now() && !is_departing {
-            self.discover_shards().await;
-        }
         let step = self.ports.clock.last_step();
         if step > self.last_step {
             // The machine may have been paused: the leases count as ended until they are renewed.
@@ -156,12 +144,10 @@ impl LeaseLoop {
             Ok(false) => {}
             Err(error) if error.is_transient() => {
                 self.ports.lease_health.set_not_ready(format!(
-                    "cannot renew or acquire leases, or report this worker as alive: {error}; \
-                     the delivery of a shard stops when its lease expires"
+                    "cannot renew or acquire leases: {error}; the delivery of a shard stops \
+                     when its lease expires"
                 ));
-                let retry_at = Instant::now() + self.ports.lease_length / 20;
-                self.heartbeat_at = retry_at;
-                self.renew_at = retry_at;
+                self.renew_at = Instant::now() + self.ports.lease_length / 20;
                 if is_departing {
                     // Without the store, no shard can be handed over.
                     self.signals.finish.cancel();
@@ -194,91 +180,48 @@ impl LeaseLoop {
     }
 
     async fn call_store(&mut self) -> Result<bool, Error> {
-        let has_renewed = self.heartbeat_and_renew().await?;
+        let has_renewed = self.renew().await?;
         let has_acquired = self.acquire().await?;
         Ok(has_renewed || has_acquired)
     }
 
-    /// Asks the brokers which shards exist. A shard that no longer exists stays in the table,
-    /// because it may still have stored messages.
-    async fn discover_shards(&mut self) {
-        let limit = self.ports.lease_length / 5;
-        let (shards, is_complete) = discovery::list_shards(&mut self.ports.routes, limit).await;
-        let now = Instant::now();
-        if self.table.add_shards(shards, is_complete, now) {
+    async fn on_view_changed(&mut self) {
+        let view = self.ports.view.borrow_and_update().clone();
+        let has_new_shards = view.shards != self.table.view.shards;
+        let departure = view.departure;
+        self.table.update_view(view, Instant::now());
+        if has_new_shards {
             let counts = self.table.shard_counts();
             self.send(LeaseEvent::ShardsCounted(counts)).await;
         }
-        if is_complete || self.await_sources_until.is_some_and(|until| until <= now) {
-            self.await_sources_until = None;
+        match departure {
+            Departure::NotAsked => {}
+            Departure::Announced(at) => {
+                let interval = heartbeat_interval(self.ports.lease_length);
+                self.table.departs_at = Some(at + interval + SHUTDOWN_ANNOUNCE_MARGIN);
+            }
+            // No worker would acquire a shard that is handed over.
+            Departure::Failed => self.signals.finish.cancel(),
         }
-        let interval = match self.await_sources_until {
-            Some(_) => MEMBERSHIP_INTERVAL,
-            None => PARTITION_DISCOVERY_INTERVAL,
-        };
-        self.discover_at = now + interval;
     }
 
-    /// Sends the heartbeat and renews the leases, each when it is due, at the same time if both
-    /// are. Returns whether the store was called.
-    async fn heartbeat_and_renew(&mut self) -> Result<bool, Error> {
+    /// Renews the leases, if they are due. Returns whether the store was called.
+    async fn renew(&mut self) -> Result<bool, Error> {
         let asked = Instant::now();
         let length = self.ports.lease_length;
-        let sends_heartbeat = self.heartbeat_at <= asked
-            && self.depart_until.is_none()
-            && self.await_sources_until.is_none();
-        let renews = self.renew_at <= asked;
-        let held = self.table.held.values().filter(|_| renews);
+        if self.renew_at > asked {
+            return Ok(false);
+        }
+        let held = self.table.held.values();
         let leases: Vec<_> = held.map(|held| held.lease.clone()).collect();
-        let has_called = sends_heartbeat || !leases.is_empty();
-        let store = self.ports.store.clone();
-        let me = self.table.membership.me;
-        let clusters = &self.table.membership.clusters;
-        let heartbeat = sends_heartbeat.then(|| store.heartbeat_worker(me, length, clusters));
-        let renew = (!leases.is_empty()).then(|| store.renew(&leases, length));
-        let (workers, outcomes) =
-            join(OptionFuture::from(heartbeat), OptionFuture::from(renew)).await;
-        let outcomes = outcomes.transpose()?.unwrap_or_default();
-        for (lease, outcome) in leases.into_iter().zip(outcomes) {
-            self.on_renewed(lease, outcome, asked).await;
+        if !leases.is_empty() {
+            let outcomes = self.ports.store.renew(&leases, length).await?;
+            for (lease, outcome) in leases.iter().zip(outcomes) {
+                self.on_renewed(lease.clone(), outcome, asked).await;
+            }
         }
-        if renews {
-            self.renew_at = asked + length / 3;
-        }
-        if let Some(heartbeat) = workers.transpose()? {
-            let workers = self.table.membership.admitted(heartbeat)?;
-            self.heartbeat_at = self.update_membership(&workers, asked);
-        } else if self.heartbeat_at <= asked {
-            self.heartbeat_at = asked + self.heartbeat_interval();
-        }
-        Ok(has_called)
-    }
-
-    fn heartbeat_interval(&self) -> Duration {
-        MEMBERSHIP_INTERVAL.min(self.ports.lease_length / 5)
-    }
-
-    /// Records which workers are alive. Returns the time of the next heartbeat: at the latest when
-    /// the entry of another worker expires.
-    fn update_membership(&mut self, workers: &[LiveWorker], asked: Instant) -> Instant {
-        let now = Instant::now();
-        let has_changed = self.table.update_workers(workers, now);
-        let membership = &self.table.membership;
-        if has_changed {
-            let worker_count = membership.live_workers.len();
-            tracing::info!(
-                workers = worker_count,
-                assigned_shards = membership.mine.len(),
-                held_shards = self.table.held.len(),
-                "membership changed"
-            );
-            self.ports.metric.workers.set(worker_count as f64);
-        }
-        workers
-            .iter()
-            .filter(|worker| worker.worker != membership.me)
-            .map(|worker| now + worker.expires_in + Duration::from_millis(2))
-            .fold(asked + self.heartbeat_interval(), Instant::min)
+        self.renew_at = asked + length / 3;
+        Ok(!leases.is_empty())
     }
 
     async fn on_renewed(&mut self, lease: Lease, outcome: Renewed, asked: Instant) {
@@ -333,7 +276,7 @@ impl LeaseLoop {
                     self.incompatible.insert(lease.shard, reason);
                 }
                 Acquired::HeldByOther | Acquired::Unknown => {
-                    if is_newly_contested && self.table.membership.is_mine(&lease.shard) {
+                    if is_newly_contested && self.table.is_mine(&lease.shard) {
                         contested.push(lease.shard);
                     }
                 }
@@ -354,7 +297,7 @@ impl LeaseLoop {
         let length = self.ports.lease_length;
         let shards: Vec<_> = granted.iter().map(|(lease, ..)| &lease.shard).collect();
         let routes = &mut self.ports.routes;
-        let committed = discovery::read_committed(routes, &shards, length / 5).await;
+        let committed = committed::read_committed(routes, &shards, length / 5).await;
         let mut unreadable = Vec::new();
         for (lease, clock, state) in granted {
             let shard = &lease.shard;
@@ -368,7 +311,7 @@ impl LeaseLoop {
                 }
             };
             let last_delivered = &mut self.table.last_delivered;
-            let start = discovery::start_position(&state, committed, last_delivered.get(shard));
+            let start = committed::start_position(&state, committed, last_delivered.get(shard));
             tracing::info!(%shard, watermark = %state.watermark, "lease acquired");
             self.ports.metric.leases_acquired.increment(1);
             last_delivered.insert(shard.clone(), (state.identity.clone(), start));
@@ -442,23 +385,17 @@ impl LeaseLoop {
 
     /// Starts the shutdown. The other workers learn of it, and take the shards over. Without other
     /// workers, this worker finishes its shards itself.
-    async fn start_departure(&mut self) {
+    fn start_departure(&mut self) {
         let now = Instant::now();
         self.depart_until = Some(now + SHUTDOWN_HANDOVER_TIMEOUT);
-        let announced_at = now + self.heartbeat_interval() + SHUTDOWN_ANNOUNCE_MARGIN;
-        self.table.departs_at = Some(announced_at);
+        // Nothing is handed over before the other workers know.
+        self.table.departs_at = Some(now + SHUTDOWN_HANDOVER_TIMEOUT);
         let shards = self.table.held.len();
-        if self.table.membership.is_alone() || shards == 0 {
+        if self.table.view.other_timers == 0 || shards == 0 {
             self.signals.finish.cancel();
         } else {
             tracing::info!(shards, "shutting down: handing shards over");
             self.signals.timers_done.cancel();
-        }
-        let removed = self.ports.store.remove_worker(self.table.membership.me);
-        if !matches!(timeout(FINAL_STORE_CALL_TIMEOUT, removed).await, Ok(Ok(()))) {
-            // The other workers notice only when this worker's entry expires. Until then, no worker
-            // would acquire a shard that is handed over.
-            self.signals.finish.cancel();
         }
     }
 

@@ -15,7 +15,7 @@ pub(super) fn client_error(address: impl Display, error: &redis::RedisError) -> 
 pub(super) fn missing_permission(address: impl Display, detail: &str) -> Error {
     Error::Unusable(format!(
         "{address} denies its user a permission that Postdate needs ({detail}): grant it what deploy/redis/users.acl has, or more broadly \
-         `~pd:* &pd:* +@read +@write +@scripting +info +time +select +publish +subscribe`"
+         `~pd:* &pd:* +@read +@write +@scripting +info +time +select +publish +subscribe +pubsub`"
     ))
 }
 

@@ -1,11 +1,12 @@
 //! The memory store with a delay before and after each call, so that kills and faults fall in
 //! between.
 
-use crate::model::{Lease, ShardId, WorkerId};
+use crate::model::{Lease, ShardId};
 use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Heartbeat, LeaseStore,
     List, Listed, Membership, NewShard, Opened, OutcomeCounts, Quarantine, Renewed, ReplaceRuns,
-    Replaced, ShardPosition, ShardStore, StoreAdmin, StoredShard, Tail, Tailed,
+    Replaced, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin,
+    StoredShard, Tail, Tailed,
 };
 use crate::testing::sim::mutants::tail_by_run_count::TailByRunCount;
 use crate::testing::sim::process_control::ProcessControl;
@@ -17,7 +18,7 @@ use futures_util::future::try_join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -257,22 +258,23 @@ impl LeaseStore for SlowStore {
 
 #[async_trait(?Send)]
 impl Membership for SlowStore {
-    async fn heartbeat_worker(
-        &self,
-        worker: WorkerId,
-        length: Duration,
-        clusters: &BTreeSet<Box<str>>,
-    ) -> Result<Heartbeat, Error> {
-        let call = self.store.heartbeat_worker(worker, length, clusters);
-        let mut heartbeat = self.slowly(call).await?;
-        if let Heartbeat::Workers(live) = &mut heartbeat {
-            live.retain(|other| other.worker == worker || !fault!(AssignByOwnList));
+    async fn heartbeat(&self, request: &SessionHeartbeat) -> Result<Heartbeat, Error> {
+        let mut heartbeat = self.slowly(self.store.heartbeat(request)).await?;
+        if let Heartbeat::Renewed { sessions, .. } = &mut heartbeat {
+            sessions.retain(|other| other.id == request.session || !fault!(AssignByOwnList));
         }
         Ok(heartbeat)
     }
 
-    async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {
-        self.slowly(self.store.remove_worker(worker)).await
+    async fn end_sessions(&self, ends: &[SessionEnd]) -> Result<(), Error> {
+        for end in ends {
+            self.note(&format!("ends session {}", end.session));
+        }
+        self.slowly(self.store.end_sessions(ends)).await
+    }
+
+    async fn sessions(&self) -> Result<Vec<Session>, Error> {
+        self.slowly(self.store.sessions()).await
     }
 }
 

@@ -1,98 +1,175 @@
-//! Cases for live workers. They belong to the deployment, so workers of other cases may appear. A
-//! session of length zero is expired.
+//! Cases for sessions. They belong to the deployment, so sessions of other cases may appear. A
+//! session of length zero has expired.
 
 use super::fixture::{Fixture, HOUR};
-use crate::model::WorkerId;
-use crate::store::Heartbeat;
+use crate::model::{SessionId, WorkerEntry};
+use crate::store::{Heartbeat, SessionEnd, SessionHeartbeat};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-async fn heartbeat(
-    t: &Fixture<'_>,
-    worker: WorkerId,
-    length: Duration,
-    clusters: &[&str],
-) -> Heartbeat {
-    let clusters = clusters.iter().map(|cluster| Box::from(*cluster)).collect();
-    let heartbeat = t.store().heartbeat_worker(worker, length, &clusters);
-    heartbeat.await.unwrap()
-}
-
-/// The live workers among these, by the reply to the first heartbeat.
-async fn alive(t: &Fixture<'_>, workers: &[WorkerId], length: Duration) -> Vec<WorkerId> {
-    let Heartbeat::Workers(peers) = heartbeat(t, workers[0], length, &[]).await else {
-        panic!("it names no cluster")
+/// A session with this number, of the worker of this name. The name is also its lock.
+fn beat(name: &str, number: u64, heartbeats: u64) -> SessionHeartbeat {
+    let entry = WorkerEntry {
+        lock: name.to_owned(),
+        ..WorkerEntry::for_test(name)
     };
-    assert!(peers.is_sorted_by_key(|peer| peer.worker), "{peers:?}");
-    assert!(
-        peers
-            .iter()
-            .all(|peer| peer.expires_in <= HOUR && peer.expires_in > Duration::ZERO),
-        "{peers:?}"
-    );
-    peers
+    let worker = entry.id();
+    SessionHeartbeat {
+        session: SessionId { worker, number },
+        heartbeats,
+        length: HOUR,
+        entry,
+    }
+}
+
+fn with_clusters(name: &str, clusters: &[&str]) -> SessionHeartbeat {
+    let mut request = beat(name, 1, 1);
+    let clusters = clusters.iter().map(|cluster| Box::from(*cluster));
+    request.entry.clusters = clusters.collect();
+    request
+}
+
+async fn send(t: &Fixture<'_>, request: &SessionHeartbeat) -> Heartbeat {
+    t.store().heartbeat(request).await.unwrap()
+}
+
+async fn is_renewed(t: &Fixture<'_>, request: &SessionHeartbeat) -> bool {
+    matches!(send(t, request).await, Heartbeat::Renewed { .. })
+}
+
+async fn end(t: &Fixture<'_>, request: &SessionHeartbeat, heartbeats: Option<u64>) {
+    let session = request.session;
+    let end = SessionEnd {
+        session,
+        heartbeats,
+    };
+    t.store().end_sessions(&[end]).await.unwrap();
+}
+
+/// The numbers of the sessions of this worker, with their last heartbeats.
+async fn sessions_of(t: &Fixture<'_>, request: &SessionHeartbeat) -> Vec<(u64, u64)> {
+    let sessions = t.store().sessions().await.unwrap();
+    assert!(sessions.is_sorted_by_key(|session| session.id));
+    let of_worker = sessions
         .into_iter()
-        .map(|peer| peer.worker)
-        .filter(|worker| workers.contains(worker))
-        .collect()
+        .filter(|it| it.id.worker == request.session.worker);
+    of_worker.map(|it| (it.id.number, it.heartbeats)).collect()
 }
 
-pub(super) async fn a_heartbeat_returns_all_live_workers(t: &Fixture<'_>) {
-    let [a, b, c] = [10, 11, 12].map(WorkerId);
-    assert_eq!(alive(t, &[b, a, c], HOUR).await, [b]);
-    assert_eq!(alive(t, &[a, b, c], HOUR).await, [a, b]);
-    assert_eq!(alive(t, &[c, a, b], HOUR).await, [a, b, c]);
-    assert_eq!(alive(t, &[c, a, b], HOUR).await, [a, b, c], "it lives on");
+pub(super) async fn a_heartbeat_returns_all_sessions(t: &Fixture<'_>) {
+    let (a, b) = (beat("returned-a", 1, 1), beat("returned-b", 7, 1));
+    assert!(is_renewed(t, &a).await);
+    let Heartbeat::Renewed { sessions, .. } = send(t, &b).await else {
+        panic!("no session forbids it")
+    };
+    for request in [&a, &b] {
+        let found = sessions.iter().find(|it| it.id == request.session).unwrap();
+        assert_eq!((&found.entry, found.length), (&request.entry, HOUR));
+        assert!(found.expires_in <= HOUR && found.expires_in > Duration::ZERO);
+    }
+    assert!(is_renewed(t, &beat("returned-a", 1, 2)).await);
+    assert_eq!(sessions_of(t, &a).await, [(1, 2)]);
+    for request in [&a, &b] {
+        end(t, request, None).await;
+        assert_eq!(sessions_of(t, request).await, []);
+    }
 }
 
-pub(super) async fn a_worker_without_heartbeats_is_removed(t: &Fixture<'_>) {
-    let [a, b] = [20, 21].map(WorkerId);
-    assert_eq!(alive(t, &[a, b], HOUR).await, [a]);
-    assert_eq!(alive(t, &[b, a], Duration::ZERO).await, [a]);
-    // The length counts from the store's time, not from the old end.
-    assert_eq!(alive(t, &[a, b], Duration::ZERO).await, []);
-    assert_eq!(alive(t, &[b, a], HOUR).await, [b]);
+pub(super) async fn an_ended_session_never_comes_back(t: &Fixture<'_>) {
+    let first = beat("ended", 1, 1);
+    assert!(is_renewed(t, &first).await);
+    end(t, &first, None).await;
+    end(t, &first, None).await;
+    let heartbeat = send(t, &beat("ended", 1, 2)).await;
+    assert!(matches!(heartbeat, Heartbeat::Ended(_)), "{heartbeat:?}");
+    assert_eq!(sessions_of(t, &first).await, []);
+    assert!(is_renewed(t, &beat("ended", 2, 1)).await, "another session");
+    end(t, &beat("ended", 2, 1), None).await;
 }
 
-pub(super) async fn removing_a_worker_keeps_the_other_workers(t: &Fixture<'_>) {
-    let [a, b] = [30, 31].map(WorkerId);
-    alive(t, &[a], HOUR).await;
-    alive(t, &[b], HOUR).await;
-    t.store().remove_worker(a).await.unwrap();
-    t.store().remove_worker(a).await.unwrap();
-    assert_eq!(alive(t, &[b, a], HOUR).await, [b]);
-    assert_eq!(alive(t, &[a, b], HOUR).await, [a, b], "it may come back");
+pub(super) async fn a_session_that_was_renewed_meanwhile_is_not_ended(t: &Fixture<'_>) {
+    let request = beat("renewed", 1, 1);
+    assert!(is_renewed(t, &request).await);
+    assert!(is_renewed(t, &beat("renewed", 1, 2)).await);
+    end(t, &request, Some(1)).await;
+    assert_eq!(sessions_of(t, &request).await, [(1, 2)]);
+    end(t, &request, Some(2)).await;
+    assert_eq!(sessions_of(t, &request).await, []);
+}
+
+pub(super) async fn an_expired_session_stays_until_it_is_ended(t: &Fixture<'_>) {
+    let request = SessionHeartbeat {
+        length: Duration::ZERO,
+        ..beat("expired", 1, 1)
+    };
+    assert!(is_renewed(t, &request).await);
+    assert_eq!(sessions_of(t, &request).await, [(1, 1)]);
+    let sessions = t.store().sessions().await.unwrap();
+    let expired = sessions.iter().find(|it| it.id == request.session);
+    assert_eq!(expired.unwrap().expires_in, Duration::ZERO);
+    assert!(is_renewed(t, &beat("expired", 1, 2)).await, "it goes on");
+    end(t, &request, None).await;
+}
+
+pub(super) async fn a_name_has_one_session(t: &Fixture<'_>) {
+    let (first, second) = (beat("named", 1, 1), beat("named", 2, 1));
+    assert!(is_renewed(t, &first).await);
+    assert!(is_renewed(t, &second).await, "it has the same lock");
+    assert_eq!(sessions_of(t, &first).await, [(2, 1)]);
+    let ended = send(t, &beat("named", 1, 2)).await;
+    assert!(matches!(ended, Heartbeat::Ended(_)), "{ended:?}");
+    let mut foreign = beat("named", 3, 1);
+    foreign.entry.lock = "another".to_owned();
+    let taken = send(t, &foreign).await;
+    assert!(matches!(taken, Heartbeat::NameTaken(_)), "{taken:?}");
+    assert_eq!(sessions_of(t, &first).await, [(2, 1)]);
+    let expiring = SessionHeartbeat {
+        length: Duration::ZERO,
+        ..beat("named", 2, 2)
+    };
+    assert!(is_renewed(t, &expiring).await);
+    assert!(is_renewed(t, &foreign).await, "the other has expired");
+    assert_eq!(sessions_of(t, &first).await, [(3, 1)]);
+    end(t, &foreign, None).await;
 }
 
 pub(super) async fn workers_send_heartbeats_to_a_full_store(t: &Fixture<'_>) {
     t.subject.set_full(true).await;
-    assert_eq!(alive(t, &[WorkerId(40)], HOUR).await, [WorkerId(40)]);
-    t.store().remove_worker(WorkerId(40)).await.unwrap();
+    let request = beat("full", 1, 1);
+    assert!(is_renewed(t, &request).await);
+    end(t, &request, None).await;
+    assert_eq!(sessions_of(t, &request).await, []);
     t.subject.set_full(false).await;
 }
 
 pub(super) async fn a_worker_that_shares_no_cluster_with_the_others_is_refused(t: &Fixture<'_>) {
-    let [a, b, c] = [50, 51, 52].map(WorkerId);
-    let is_refused = async |worker, clusters: &[&str], by: &[&str]| {
+    let is_refused = async |name, clusters: &[&str], by: &[&str]| {
         let by: BTreeSet<Box<str>> = by.iter().map(|cluster| Box::from(*cluster)).collect();
-        let heartbeat = heartbeat(t, worker, HOUR, clusters).await;
-        assert!(!by.is_empty() || matches!(heartbeat, Heartbeat::Workers(_)));
+        let heartbeat = send(t, &with_clusters(name, clusters)).await;
+        assert!(!by.is_empty() || matches!(heartbeat, Heartbeat::Renewed { .. }));
         by.is_empty() || heartbeat == Heartbeat::OtherClusters(by)
     };
-    assert!(is_refused(a, &["k1"], &[]).await);
-    assert!(is_refused(b, &["k2", "k3"], &["k1"]).await);
-    assert_eq!(alive(t, &[a, b], HOUR).await, [a], "it was not recorded");
+    let (a, b, c) = (beat("k-a", 1, 1), beat("k-b", 1, 1), beat("k-c", 1, 1));
+    assert!(is_refused("k-a", &["k1"], &[]).await);
+    assert!(is_refused("k-b", &["k2", "k3"], &["k1"]).await);
+    assert_eq!(sessions_of(t, &b).await, [], "it was not recorded");
     // A heartbeat without clusters keeps nothing of earlier ones in mind.
-    assert!(is_refused(a, &["k1"], &[]).await);
-    assert!(is_refused(c, &["k1", "k2"], &[]).await);
-    assert!(is_refused(b, &["k2"], &[]).await, "it shares k2 with c");
-    assert!(is_refused(b, &["k4"], &["k1", "k2"]).await);
-    for worker in [a, c] {
-        t.store().remove_worker(worker).await.unwrap();
+    assert!(is_refused("k-a", &["k1"], &[]).await);
+    assert!(is_refused("k-c", &["k1", "k2"], &[]).await);
+    assert!(is_refused("k-b", &["k2"], &[]).await, "it shares k2 with c");
+    assert!(is_refused("k-b", &["k4"], &["k1", "k2"]).await);
+    for request in [&a, &c] {
+        end(t, request, None).await;
     }
-    assert!(is_refused(b, &["k4"], &[]).await, "it is alone now");
-    t.store().remove_worker(b).await.unwrap();
-    heartbeat(t, a, Duration::ZERO, &["k1"]).await;
-    assert!(is_refused(b, &["k4"], &[]).await);
-    t.store().remove_worker(b).await.unwrap();
+    assert!(is_refused("k-b", &["k4"], &[]).await, "it is alone now");
+    end(t, &b, None).await;
+    let expired = SessionHeartbeat {
+        length: Duration::ZERO,
+        ..with_clusters("k-a", &["k1"])
+    };
+    assert!(is_renewed(t, &expired).await);
+    assert!(is_refused("k-b", &["k4"], &[]).await);
+    for request in [&a, &b] {
+        end(t, request, None).await;
+    }
 }

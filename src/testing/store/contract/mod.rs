@@ -103,9 +103,11 @@ cases! {
         a_release_frees_only_the_holders_own_lease,
         a_shard_of_another_cluster_is_not_taken;
     membership:
-        a_heartbeat_returns_all_live_workers,
-        a_worker_without_heartbeats_is_removed,
-        removing_a_worker_keeps_the_other_workers,
+        a_heartbeat_returns_all_sessions,
+        an_ended_session_never_comes_back,
+        a_session_that_was_renewed_meanwhile_is_not_ended,
+        an_expired_session_stays_until_it_is_ended,
+        a_name_has_one_session,
         a_worker_that_shares_no_cluster_with_the_others_is_refused,
         workers_send_heartbeats_to_a_full_store;
     advance:

@@ -5,14 +5,14 @@
 use super::run_of;
 use crate::clock::WallClock;
 use crate::model::{
-    Cursor, Lease, LeaseToken, Offset, Partition, Progress, ShardId, Slice, SourceIdentity,
-    Timestamp, Watermark, WorkerId,
+    Cursor, Lease, LeaseToken, Offset, Partition, Progress, SessionId, ShardId, Slice,
+    SourceIdentity, Timestamp, Watermark, WorkerEntry,
 };
 use crate::run::{Run, RunName};
 use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, AppendEpoch, Fetch, Heartbeat, IdChange,
     IdChangeKind, Lineage, List, Listed, NewShard, OutcomeCounts, Quarantine, Renewed, ReplaceRuns,
-    ShardStore, Store, Tail,
+    SessionEnd, SessionHeartbeat, ShardStore, Store, Tail,
 };
 use crate::testing::store::memory::MemoryStore;
 use async_trait::async_trait;
@@ -20,7 +20,6 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -182,8 +181,16 @@ impl Sequence {
     }
 
     /// All sequences share the list of live workers, so each has its own workers.
-    fn worker(&self, number: u8) -> WorkerId {
-        WorkerId(self.shard.partition.index as u128 * 256 + u128::from(number))
+    fn heartbeat(&self, number: u8) -> SessionHeartbeat {
+        let name = format!("random {} {number}", self.shard.partition.index);
+        let entry = WorkerEntry::for_test(&name);
+        let worker = entry.id();
+        SessionHeartbeat {
+            session: SessionId { worker, number: 1 },
+            heartbeats: 1,
+            length: Duration::ZERO,
+            entry,
+        }
     }
 
     fn keys_of(&self, picks: &[Index]) -> Vec<(Slice, RunName)> {
@@ -400,20 +407,26 @@ async fn lease_outcome(store: &dyn Store, call: &StoreCall, sequence: &Sequence)
             format!("{:?}", store.release(&[sequence.lease(*token)]).await)
         }
         StoreCall::Enrol { worker, lasting } => {
-            let length = lease_length(*lasting);
-            let no_clusters = BTreeSet::new();
-            let heartbeat = store.heartbeat_worker(sequence.worker(*worker), length, &no_clusters);
-            let Heartbeat::Workers(peers) = heartbeat.await.unwrap() else {
-                panic!("it names no cluster")
+            let request = SessionHeartbeat {
+                length: lease_length(*lasting),
+                ..sequence.heartbeat(*worker)
             };
-            let own = peers
+            let heartbeat = store.heartbeat(&request).await.unwrap();
+            let Heartbeat::Renewed { sessions, .. } = heartbeat else {
+                panic!("it names no cluster: {heartbeat:?}")
+            };
+            let own = sessions
                 .iter()
-                .map(|peer| peer.worker)
-                .filter(|worker| (0..3).any(|number| sequence.worker(number) == *worker));
+                .map(|session| session.id)
+                .filter(|id| (0..3).any(|number| sequence.heartbeat(number).session == *id));
             format!("{:?}", own.collect::<Vec<_>>())
         }
         StoreCall::Resign { worker } => {
-            format!("{:?}", store.remove_worker(sequence.worker(*worker)).await)
+            let end = SessionEnd {
+                session: sequence.heartbeat(*worker).session,
+                heartbeats: None,
+            };
+            format!("{:?}", store.end_sessions(&[end]).await)
         }
         _ => unreachable!("a call about leases or membership"),
     }

@@ -8,21 +8,21 @@
 mod shard;
 
 use crate::clock::Clock;
-use crate::model::{Cursor, Lease, LeaseToken, ShardId, WorkerId};
+use crate::model::{Cursor, Lease, LeaseToken, ShardId};
 use crate::run::RunName;
 use crate::store::QuarantineStore;
-use crate::store::rules::LiveWorkers;
+use crate::store::rules::Sessions;
 use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Balance, Error, Fetch, Heartbeat,
     LeaseStore, List, Listed, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns,
-    Replaced, Restore, Restored, ShardPosition, ShardStore, StoreAdmin, StoreQuery, StoredShard,
-    Tail, Tailed,
+    Replaced, Restore, Restored, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore,
+    StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
 use shard::MemoryShard;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -35,14 +35,14 @@ pub(crate) struct MemoryStore {
 struct StoreContents {
     clock: Rc<dyn Clock>,
     shards: RefCell<BTreeMap<ShardId, MemoryShard>>,
-    workers: RefCell<LiveWorkers>,
+    sessions: RefCell<Sessions>,
     is_full: Cell<bool>,
     is_down: Cell<bool>,
 }
 
 /// The contents of the store at one moment.
 #[derive(Clone, Debug)]
-pub(crate) struct StoreSnapshot(BTreeMap<ShardId, MemoryShard>, LiveWorkers);
+pub(crate) struct StoreSnapshot(BTreeMap<ShardId, MemoryShard>, Sessions);
 
 impl MemoryStore {
     /// An empty store that uses this clock.
@@ -52,7 +52,7 @@ impl MemoryStore {
             inner: Rc::new(StoreContents {
                 clock,
                 shards: RefCell::default(),
-                workers: RefCell::default(),
+                sessions: RefCell::default(),
                 is_full,
                 is_down,
             }),
@@ -62,20 +62,20 @@ impl MemoryStore {
     pub(crate) fn snapshot(&self) -> StoreSnapshot {
         StoreSnapshot(
             self.inner.shards.borrow().clone(),
-            self.inner.workers.borrow().clone(),
+            self.inner.sessions.borrow().clone(),
         )
     }
 
     /// Forgets the writes after the snapshot, as a failover may.
     pub(crate) fn roll_back_to(&self, snapshot: &StoreSnapshot) {
         self.inner.shards.replace(snapshot.0.clone());
-        self.inner.workers.replace(snapshot.1.clone());
+        self.inner.sessions.replace(snapshot.1.clone());
     }
 
     /// Forgets everything.
     pub(crate) fn wipe(&self) {
         self.inner.shards.take();
-        self.inner.workers.take();
+        self.inner.sessions.take();
     }
 
     /// While full, the store rejects new shards, appends and rewrites with [`Error::Full`].
@@ -336,25 +336,26 @@ impl LeaseStore for MemoryStore {
 
 #[async_trait(?Send)]
 impl Membership for MemoryStore {
-    async fn heartbeat_worker(
-        &self,
-        worker: WorkerId,
-        length: Duration,
-        clusters: &BTreeSet<Box<str>>,
-    ) -> Result<Heartbeat, Error> {
+    async fn heartbeat(&self, request: &SessionHeartbeat) -> Result<Heartbeat, Error> {
         self.yield_as_network().await?;
         let now = self.inner.clock.now();
-        let heartbeat =
-            |workers: &mut LiveWorkers| workers.heartbeat(worker, length, clusters, now);
-        let alive = heartbeat(&mut self.inner.workers.borrow_mut());
+        let heartbeat = self.inner.sessions.borrow_mut().heartbeat(request, now);
         self.yield_as_network().await?;
-        Ok(alive)
+        Ok(heartbeat)
     }
 
-    async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {
+    async fn end_sessions(&self, ends: &[SessionEnd]) -> Result<(), Error> {
         self.yield_as_network().await?;
-        self.inner.workers.borrow_mut().remove(worker);
+        self.inner.sessions.borrow_mut().end(ends);
         self.yield_as_network().await
+    }
+
+    async fn sessions(&self) -> Result<Vec<Session>, Error> {
+        self.yield_as_network().await?;
+        let now = self.inner.clock.now();
+        let sessions = self.inner.sessions.borrow().list(now);
+        self.yield_as_network().await?;
+        Ok(sessions)
     }
 }
 

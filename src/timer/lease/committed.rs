@@ -1,9 +1,9 @@
-//! Asks the brokers which shards exist and which delivered pairs are committed.
+//! Asks the brokers which delivered pairs are committed.
 //!
 //! Each request has a timeout, so that a slow broker never delays the renewal of leases.
 
-use crate::broker::{Catalog, Error};
-use crate::health::HealthPart;
+use crate::broker::Catalog;
+use crate::membership::with_timeout;
 use crate::model::{
     CommitMetadata, Partition, Progress, ShardId, SourceIdentity, UnreadableCommit,
 };
@@ -12,56 +12,13 @@ use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::timeout;
 
+/// Where the ingress of a route commits.
 pub(crate) struct RouteCatalog {
     pub(crate) route: Arc<str>,
-    pub(crate) topics: Vec<String>,
-    /// The consumer group in which the ingress of the route commits.
+    /// The consumer group.
     pub(crate) group: String,
     pub(crate) catalog: Box<dyn Catalog>,
-    pub(crate) health: HealthPart,
-}
-
-async fn with_timeout<T>(
-    limit: Duration,
-    answer: impl Future<Output = Result<T, Error>>,
-) -> Result<T, String> {
-    timeout(limit, answer)
-        .await
-        .map_err(|_| "no answer in time".to_owned())?
-        .map_err(|error| error.to_string())
-}
-
-/// Lists the shards of all routes, each with the incarnation of its source. The second value is
-/// whether every broker answered.
-pub(super) async fn list_shards(
-    routes: &mut [RouteCatalog],
-    limit: Duration,
-) -> (Vec<(ShardId, SourceIdentity)>, bool) {
-    let answers = routes
-        .iter_mut()
-        .map(|route| with_timeout(limit, route.catalog.partitions(&route.topics)));
-    let answers = join_all(answers).await;
-    let mut shards = Vec::new();
-    let mut is_complete = true;
-    for (route, answer) in routes.iter_mut().zip(answers) {
-        match answer {
-            Ok(partitions) => {
-                route.health.set_ready();
-                let shard = |(partition, identity)| {
-                    (ShardId::new(route.route.clone(), partition), identity)
-                };
-                shards.extend(partitions.into_iter().map(shard));
-            }
-            Err(error) => {
-                is_complete = false;
-                let reason = format!("cannot list the source's partitions: {error}");
-                route.health.set_not_ready(reason);
-            }
-        }
-    }
-    (shards, is_complete)
 }
 
 /// Reads the commit metadata of each shard, from all brokers at the same time. A missing answer is

@@ -1,5 +1,5 @@
-//! Assigns shards to workers. Pure: workers that know the same workers and shards agree on the
-//! result.
+//! Assigns the reading and the delivery of shards to workers. Pure: workers that know the same
+//! workers and shards agree on the result.
 //!
 //! Each pair of a shard and a worker has a weight, a hash of both (rendezvous hashing). The
 //! heaviest pairs are assigned first, and a worker takes an equal part of the shards at most. So
@@ -9,14 +9,56 @@
 //! three workers would commonly split as 14, 10 and 8. The bound moves some shards between the
 //! remaining workers: one or two of 32, beside the eight that must move.
 
-use crate::model::{ShardId, WorkerId};
+use crate::model::{Role, ShardId, WorkerEntry, WorkerId};
 use std::collections::BTreeMap;
 
-/// The worker of each shard. Empty if there is no worker.
-pub(super) fn assign<'s>(
-    workers: &[WorkerId],
+/// Who reads and who delivers each shard.
+#[derive(Default)]
+pub(super) struct Work<'s> {
+    pub(super) readers: BTreeMap<&'s ShardId, WorkerId>,
+    pub(super) timers: BTreeMap<&'s ShardId, WorkerId>,
+}
+
+/// Assigns each shard to one of the workers that serve its route. The timer of a shard also reads
+/// it, if it has the role: an append is then known to the timer without a round trip.
+pub(super) fn assign_work<'s>(
+    workers: &BTreeMap<WorkerId, WorkerEntry>,
     shards: &'s [ShardId],
-) -> BTreeMap<&'s ShardId, WorkerId> {
+) -> Work<'s> {
+    let with_role = |role, route: &str| {
+        let serving = workers
+            .iter()
+            .filter(|(_, entry)| entry.serves(role, route));
+        serving.map(|(id, _)| *id).collect::<Vec<_>>()
+    };
+    // Shards with the same workers are assigned together, so that their counts are even.
+    let mut groups: BTreeMap<_, Vec<&ShardId>> = BTreeMap::new();
+    for of_route in shards.chunk_by(|a, b| a.route == b.route) {
+        let route = &of_route[0].route;
+        let key = (
+            with_role(Role::Timer, route),
+            with_role(Role::Ingress, route),
+        );
+        groups.entry(key).or_default().extend(of_route);
+    }
+    let mut work = Work::default();
+    for ((timers, readers), shards) in groups {
+        let delivered = assign(&timers, &shards);
+        let mut far = Vec::new();
+        for shard in &shards {
+            match delivered.get(shard).filter(|timer| readers.contains(timer)) {
+                Some(timer) => _ = work.readers.insert(shard, *timer),
+                None => far.push(*shard),
+            }
+        }
+        work.readers.extend(assign(&readers, &far));
+        work.timers.extend(delivered);
+    }
+    work
+}
+
+/// The worker of each shard. Empty if there is no worker.
+fn assign<'s>(workers: &[WorkerId], shards: &[&'s ShardId]) -> BTreeMap<&'s ShardId, WorkerId> {
     let mut assigned = BTreeMap::new();
     if workers.is_empty() {
         return assigned;
@@ -44,9 +86,9 @@ struct Pair<'s> {
 }
 
 /// All pairs, heaviest first. Shard and worker break ties, so that all workers agree on the order.
-fn by_weight<'s>(workers: &[WorkerId], shards: &'s [ShardId]) -> Vec<Pair<'s>> {
+fn by_weight<'s>(workers: &[WorkerId], shards: &[&'s ShardId]) -> Vec<Pair<'s>> {
     let mut pairs = Vec::with_capacity(workers.len() * shards.len());
-    for shard in shards {
+    for &shard in shards {
         let hash = text_hash(&shard.to_string());
         pairs.extend(workers.iter().enumerate().map(|(index, worker)| Pair {
             weight: weight(hash, *worker),
@@ -102,6 +144,10 @@ mod tests {
     fn workers(count: usize, seed: u64) -> Vec<WorkerId> {
         let mut random = StdRng::seed_from_u64(seed);
         (0..count).map(|_| WorkerId(random.random())).collect()
+    }
+
+    fn assign<'s>(workers: &[WorkerId], shards: &'s [ShardId]) -> BTreeMap<&'s ShardId, WorkerId> {
+        super::assign(workers, &shards.iter().collect::<Vec<_>>())
     }
 
     fn load(assigned: &BTreeMap<&ShardId, WorkerId>, worker: WorkerId) -> usize {

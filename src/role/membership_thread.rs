@@ -1,0 +1,78 @@
+//! Starts the thread of the membership: the session of this worker, and the assignments.
+
+use super::brokers::Cluster;
+use super::wiring::{StoreThread, Wiring};
+use crate::membership::{
+    self, Assignments, ClusterCatalog, Ports, Publisher, SourceTopics, WorkerLoop,
+    heartbeat_timeout,
+};
+use crate::metric;
+use crate::model::{FORMAT_LEVEL, WorkerEntry};
+use crate::store::Store;
+use crate::task::TaskGroup;
+use anyhow::{Context, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Starts the thread. `process` is a random number that no other process has.
+pub(super) fn start(
+    group: &mut TaskGroup,
+    wiring: &Arc<Wiring>,
+    process: u32,
+) -> Result<Assignments> {
+    let routes = wiring.config.routes.keys().map(|name| name.as_str().into());
+    let (publisher, assignments) = membership::channels(routes);
+    let timeout = heartbeat_timeout(wiring.config.timer.lease);
+    wiring.spawn_with_store(group, "membership", timeout, move |thread: StoreThread| {
+        let wiring = &thread.wiring;
+        let ports = ports(wiring, thread.store, publisher)?;
+        let worker = WorkerLoop::new(ports, entry(wiring, process), process);
+        let released = wiring.leases_released.clone();
+        Ok(async move { Ok(worker.serve(thread.stop, released).await?) })
+    })?;
+    Ok(assignments)
+}
+
+fn ports(wiring: &Wiring, store: Rc<dyn Store>, publisher: Publisher) -> Result<Ports> {
+    let mut routes: BTreeMap<&str, Vec<SourceTopics>> = BTreeMap::new();
+    for (name, route) in &wiring.config.routes {
+        let topics = SourceTopics {
+            route: name.as_str().into(),
+            topics: route.source.topics.clone(),
+            health: wiring.health.register(format!("route {name} catalog")),
+        };
+        routes
+            .entry(&route.source.cluster)
+            .or_default()
+            .push(topics);
+    }
+    let mut clusters = Vec::new();
+    for (cluster, routes) in routes {
+        let cluster = Cluster::of(&wiring.config, cluster);
+        let name = cluster.qualified_name();
+        let health = wiring.health.register(format!("catalog client of {name}"));
+        let catalog = cluster.catalog(None, health).context(name)?;
+        clusters.push(ClusterCatalog { catalog, routes });
+    }
+    Ok(Ports {
+        clusters,
+        store,
+        health: wiring.health.register("membership"),
+        metric: metric::MembershipMetrics::new(),
+        publisher,
+        length: wiring.config.timer.lease,
+    })
+}
+
+fn entry(wiring: &Wiring, process: u32) -> WorkerEntry {
+    let routes = wiring.config.routes.keys();
+    WorkerEntry {
+        name: format!("{process:08x}"),
+        lock: format!("{process:08x}"),
+        roles: wiring.config.roles.clone(),
+        routes: routes.map(|name| name.as_str().into()).collect(),
+        clusters: BTreeSet::new(),
+        format: FORMAT_LEVEL,
+    }
+}

@@ -1,0 +1,95 @@
+//! The sessions of the workers. Pure: the caller passes the time.
+
+use crate::model::{SessionId, Timestamp, WorkerEntry};
+use crate::store::{Heartbeat, Session, SessionEnd, SessionHeartbeat};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// The sessions that have not ended.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sessions(BTreeMap<SessionId, StoredSession>);
+
+#[derive(Clone, Debug)]
+struct StoredSession {
+    entry: WorkerEntry,
+    heartbeats: u64,
+    end: Timestamp,
+    length: Duration,
+}
+
+impl StoredSession {
+    /// Time until the session expires. A session that ends after twice its length was renewed
+    /// before the clock of the store was set back.
+    fn expires_in(&self, now: Timestamp) -> Duration {
+        let is_of_later_time = self.end > now.plus(2 * self.length);
+        if is_of_later_time || self.end <= now {
+            Duration::ZERO
+        } else {
+            self.end.since(now)
+        }
+    }
+
+    fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires_in(now).is_zero()
+    }
+}
+
+impl Sessions {
+    /// Begins or extends a session, unless another one forbids it.
+    pub(crate) fn heartbeat(&mut self, request: &SessionHeartbeat, now: Timestamp) -> Heartbeat {
+        let (id, entry) = (request.session, &request.entry);
+        if request.heartbeats > 1 && !self.0.contains_key(&id) && !fault!(ReviveEndedSession) {
+            return Heartbeat::Ended(self.list(now));
+        }
+        let live = |(other, stored): &(&SessionId, &StoredSession)| {
+            **other != id && !stored.is_expired(now)
+        };
+        let same_name = |stored: &&StoredSession| stored.entry.name == entry.name;
+        let is_foreign = |stored: &&StoredSession| stored.entry.lock != entry.lock;
+        let others = || self.0.iter().filter(live).map(|(_, stored)| stored);
+        if others().filter(same_name).any(|it| is_foreign(&it)) {
+            return Heartbeat::NameTaken(self.list(now));
+        }
+        let clusters = others().filter(|it| !same_name(it));
+        let clusters: BTreeSet<_> = clusters.flat_map(|it| it.entry.clusters.clone()).collect();
+        let is_named = !clusters.is_empty() && !entry.clusters.is_empty();
+        if is_named && clusters.is_disjoint(&entry.clusters) && !fault!(AdmitOtherClusters) {
+            return Heartbeat::OtherClusters(clusters);
+        }
+        self.0
+            .retain(|other, stored| *other == id || stored.entry.name != entry.name);
+        let stored = StoredSession {
+            entry: entry.clone(),
+            heartbeats: request.heartbeats,
+            end: now.plus(request.length),
+            length: request.length,
+        };
+        self.0.insert(id, stored);
+        let sessions = self.list(now);
+        Heartbeat::Renewed { now, sessions }
+    }
+
+    /// Ends sessions that were not renewed since the caller saw them.
+    pub(crate) fn end(&mut self, ends: &[SessionEnd]) {
+        for end in ends {
+            let is_unchanged = |stored: &StoredSession| {
+                end.heartbeats.is_none_or(|seen| seen == stored.heartbeats)
+            };
+            if self.0.get(&end.session).is_some_and(is_unchanged) {
+                self.0.remove(&end.session);
+            }
+        }
+    }
+
+    pub(crate) fn list(&self, now: Timestamp) -> Vec<Session> {
+        let sessions = self.0.iter().map(|(id, stored)| Session {
+            id: *id,
+            entry: stored.entry.clone(),
+            heartbeats: stored.heartbeats,
+            length: stored.length,
+            expires_in: stored.expires_in(now),
+            is_connected: true,
+        });
+        sessions.collect()
+    }
+}
