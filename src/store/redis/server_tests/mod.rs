@@ -111,7 +111,8 @@ async fn a_user_with_the_permissions_in_the_error_message_passes_the_contract_su
     let server = Server::start();
     server
         .command(
-            "ACL SETUSER postdate on >secret ~pd:* +@read +@write +@scripting +info +time +select",
+            "ACL SETUSER postdate on >secret ~pd:* +@read +@write +@scripting +info +time +select \
+             +publish +subscribe +pubsub",
         )
         .await;
     let options = Options {
