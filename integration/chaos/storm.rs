@@ -328,7 +328,7 @@ impl Storm {
                     .for_each(|process| process.kill());
             }
             Fault::KillRedis | Fault::FreezeRedis | Fault::RollBackRedis | Fault::EmptyRedis => {
-                self.store.begin(fault)
+                self.store.begin(fault);
             }
             Fault::KillBroker => self.server.kill(node),
             Fault::FreezeBroker => self.server.pause(node),
@@ -350,7 +350,7 @@ impl Storm {
             Fault::FreezeIngress => self.fleet.ingresses[victim].resume(),
             Fault::KillAll => self.fleet.heal(),
             Fault::KillRedis | Fault::FreezeRedis | Fault::RollBackRedis | Fault::EmptyRedis => {
-                self.store.end(fault)
+                self.store.end(fault);
             }
             Fault::KillBroker | Fault::StopBroker => self.server.restart(victim),
             Fault::FreezeBroker => self.server.resume(victim),
