@@ -53,7 +53,7 @@ test: servers-core ## run unit tests, simulation and style, then every promise o
 	$(SUITE) build 300 cargo test $(TESTS) --lib --test tidy --no-run
 	$(SUITE) build-integration 60 $(INTEGRATION) --no-run
 	$(SUITE) style 15 cargo test $(TESTS) --test tidy
-	$(SUITE) unit 165 cargo test $(TESTS) --lib
+	$(SUITE) unit 400 cargo test $(TESTS) --lib
 	$(SUITE) integration 480 $(INTEGRATION) -- --test-threads=2 $(WITH_TOOLS:%=--skip %)
 
 test-all: export CARGO_INCREMENTAL := 0
@@ -61,7 +61,7 @@ test-all: servers ## run `make test`, and the tests of charts, dashboards, clien
 	$(SUITE) build 300 cargo test $(TESTS) --lib --test tidy --no-run
 	$(SUITE) build-integration 60 $(INTEGRATION) --no-run
 	$(SUITE) style 15 cargo test $(TESTS) --test tidy
-	$(SUITE) unit 165 cargo test $(TESTS) --lib
+	$(SUITE) unit 400 cargo test $(TESTS) --lib
 	$(SUITE) integration 1080 $(INTEGRATION) -- --test-threads=2
 
 # The simulation with fifty times as many seeds, storms of faults, a control plane, and the release artefacts.
