@@ -122,7 +122,7 @@ fn every_fault_injected_into_exactly_once_delivery_is_caught() {
     assert_eq!(missed, [] as [&[InjectedFault]; 0]);
     assert!(breaks_promises(
         &[InjectedFault::AcknowledgeDuringCommit],
-        50_050..50_150,
+        54_050..54_150,
         |seed| run_short(exactly_once(seed, Faults::ALL, SOON))
     ));
 }
