@@ -2,9 +2,9 @@
 //! or both. If neither is set, every request is answered. Probes always are.
 
 use super::error_response;
-use super::tls::ClientInfo;
+use super::server::Client;
 use axum::Router;
-use axum::extract::{ConnectInfo, Request};
+use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn};
@@ -47,9 +47,8 @@ impl Auth {
     }
 
     fn reject(&self, request: &Request) -> Option<Response> {
-        let caller = request.extensions().get::<ConnectInfo<ClientInfo>>();
-        if self.by_certificate && !caller.is_some_and(|ConnectInfo(caller)| caller.has_certificate)
-        {
+        let client = request.extensions().get::<Client>();
+        if self.by_certificate && !client.is_some_and(|client| client.has_certificate) {
             return Some(certificate_required());
         }
         let token = self.token.as_ref()?;

@@ -4,28 +4,26 @@
 
 mod auth;
 pub(crate) mod queries;
+mod server;
 mod tls;
 
 use crate::health::{Health, HealthProblem};
+use crate::limit::ADMIN_REQUESTS_MAX;
 use crate::task::StopToken;
 pub(crate) use auth::Auth;
 use axum::Router;
+use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use queries::QueryCall;
 use serde_json::json;
 use std::net::{SocketAddr, TcpListener};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
-use tls::ClientInfo;
 pub(crate) use tls::{Tls, TlsError};
-use tokio::sync::mpsc;
-
-/// A stopping endpoint waits this long for its responses, then closes the connections.
-const RESPONSES_TIMEOUT: Duration = Duration::from_secs(1);
+use tokio::sync::{Semaphore, mpsc};
 
 /// Renders the metrics in the Prometheus text format.
 pub(crate) type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
@@ -88,11 +86,21 @@ impl Endpoint {
         let guarded = queries::router(self.queries)
             .route("/metrics", get(metrics))
             .fallback(|| async { StatusCode::NOT_FOUND });
+        let requests = Arc::new(Semaphore::new(ADMIN_REQUESTS_MAX));
+        let bound = move |request: Request, next: Next| {
+            let requests = requests.clone();
+            async move {
+                match requests.try_acquire() {
+                    Ok(_permit) => next.run(request).await,
+                    Err(_) => too_busy(),
+                }
+            }
+        };
         let (alive, ready) = (self.health.clone(), self.health);
         let alive = async move || health_response("alive", &alive.not_alive(), &[]);
         let ready = async move || health_response("ready", &ready.not_ready(), &ready.degraded());
         self.auth
-            .protect(guarded)
+            .protect(guarded.layer(from_fn(bound)))
             .route("/healthz", get(alive))
             .route("/readyz", get(ready))
     }
@@ -109,6 +117,11 @@ fn health_response(word: &str, problems: &[HealthProblem], degraded: &[HealthPro
         body["degraded"] = json!(degraded);
     }
     json_response(status, body.to_string())
+}
+
+fn too_busy() -> Response {
+    let error = "too many requests at once: try again";
+    error_response(StatusCode::SERVICE_UNAVAILABLE, error)
 }
 
 fn error_response(status: StatusCode, error: &str) -> Response {
@@ -129,40 +142,15 @@ pub(crate) async fn serve(
     if let Ok(address) = listener.local_addr() {
         tracing::info!(%address, tls = endpoint.tls.is_some(), "admin endpoint listens");
     }
-    let stop_requested = stop.clone();
-    let stopped = async move { stop_requested.cancelled().await };
-    let tls = endpoint.tls.take();
-    let router = endpoint.router();
-    let served: Pin<Box<dyn Future<Output = std::io::Result<()>>>> = match tls {
-        None => Box::pin(
-            axum::serve(listener, router)
-                .with_graceful_shutdown(stopped)
-                .into_future(),
-        ),
-        Some(tls) => {
-            let router = router.into_make_service_with_connect_info::<ClientInfo>();
-            Box::pin(
-                axum::serve(tls.accept_on(listener), router)
-                    .with_graceful_shutdown(stopped)
-                    .into_future(),
-            )
-        }
-    };
-    let overdue = async {
-        stop.cancelled().await;
-        tokio::time::sleep(RESPONSES_TIMEOUT).await;
-    };
-    // Safe to drop: the endpoint ends with either arm.
-    tokio::select! {
-        biased;
-        result = served => result.map_err(Error::Serve),
-        () = overdue => Ok(()),
-    }
+    let tls = endpoint.tls.take().map(|tls| tls.0);
+    server::serve(listener, tls, endpoint.router(), stop).await;
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
@@ -367,6 +355,27 @@ mod tests {
                 .await
                 .unwrap();
             std::mem::forget(stream);
+        });
+    }
+
+    #[test]
+    fn connections_that_send_half_a_request_are_closed_and_delay_no_probe() {
+        with_endpoint(&Health::new(), async |address| {
+            let mut half = Vec::new();
+            for _ in 0..800 {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\n").await;
+                half.push(stream);
+            }
+            assert_eq!(get(address, "/healthz").await.0, "200 OK");
+            let ends = async {
+                for stream in &mut half {
+                    // An error is an end too: the server closed the connection before it read.
+                    let _ = stream.read_to_end(&mut Vec::new()).await;
+                }
+            };
+            let limit = crate::limit::ADMIN_HEADER_TIMEOUT * 2;
+            assert!(tokio::time::timeout(limit, ends).await.is_ok());
         });
     }
 

@@ -2,28 +2,18 @@
 //! have none. A certificate that no configured authority signed ends the connection. `auth` decides
 //! which requests need a certificate.
 
-use crate::limit::{ADMIN_HANDSHAKE_TIMEOUT, ADMIN_HANDSHAKES_MAX};
-use axum::extract::connect_info::Connected;
-use axum::serve::{IncomingStream, Listener};
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use std::fmt::Display;
-use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
-use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::server::TlsStream;
-use tokio_rustls::{Accept, TlsAcceptor};
+use tokio_rustls::TlsAcceptor;
 
 /// The server's certificate, and the authorities of client certificates.
 #[derive(Clone)]
-pub(crate) struct Tls(TlsAcceptor);
+pub(crate) struct Tls(pub(super) TlsAcceptor);
 
 /// A wrong option, and the reason.
 #[derive(Debug, thiserror::Error)]
@@ -59,14 +49,6 @@ impl Tls {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
-
-    pub(super) fn accept_on(self, listener: TcpListener) -> TlsListener {
-        TlsListener {
-            listener,
-            acceptor: self.0,
-            handshakes: FuturesUnordered::new(),
-        }
-    }
 }
 
 fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -97,69 +79,5 @@ fn unusable_file(key: &'static str, path: &Path, error: &dyn Display) -> TlsErro
     TlsError {
         key,
         what: format!("the file {} cannot be used: {error}", path.display()),
-    }
-}
-
-type PendingHandshake =
-    Pin<Box<dyn Future<Output = Option<(TlsStream<TcpStream>, SocketAddr)>> + Send>>;
-
-/// Returns connections after their TLS handshake. A slow handshake delays no other connection, and
-/// their number is bounded.
-pub(super) struct TlsListener {
-    listener: TcpListener,
-    acceptor: TlsAcceptor,
-    handshakes: FuturesUnordered<PendingHandshake>,
-}
-
-impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        loop {
-            let has_room = self.handshakes.len() < ADMIN_HANDSHAKES_MAX;
-            // Safe to drop: pending connections stay in the listener or in `handshakes`.
-            tokio::select! {
-                biased;
-                Some(connection) = self.handshakes.next(), if !self.handshakes.is_empty() => {
-                    if let Some(connection) = connection {
-                        return connection;
-                    }
-                }
-                (stream, address) = Listener::accept(&mut self.listener), if has_room => {
-                    self.handshakes.push(Box::pin(finish_handshake(self.acceptor.accept(stream), address)));
-                }
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.listener.local_addr()
-    }
-}
-
-/// `None` if the client speaks no TLS, has an invalid certificate, or is too slow. Logs nothing,
-/// because any client could fill the log.
-async fn finish_handshake(
-    handshake: Accept<TcpStream>,
-    address: SocketAddr,
-) -> Option<(TlsStream<TcpStream>, SocketAddr)> {
-    let done = tokio::time::timeout(ADMIN_HANDSHAKE_TIMEOUT, handshake)
-        .await
-        .ok()?;
-    Some((done.ok()?, address))
-}
-
-#[derive(Clone, Copy)]
-pub(super) struct ClientInfo {
-    pub(super) has_certificate: bool,
-}
-
-impl Connected<IncomingStream<'_, TlsListener>> for ClientInfo {
-    fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Self {
-        // The handshake fails with an invalid certificate, so a present one is valid.
-        Self {
-            has_certificate: stream.io().get_ref().1.peer_certificates().is_some(),
-        }
     }
 }

@@ -15,8 +15,20 @@ pub(crate) const ADMIN_QUERIES_MAX: usize = 4;
 pub(crate) const ADMIN_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of an admin response that a command reads: more than the largest report.
 pub(crate) const ADMIN_RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// TLS handshakes that the admin endpoint runs at the same time.
-pub(crate) const ADMIN_HANDSHAKES_MAX: usize = 128;
+/// Connections to the admin server. A further one closes the oldest without a request.
+pub(crate) const ADMIN_CONNECTIONS_MAX: usize = 128;
+/// Requests that the admin server answers at the same time, except probes.
+pub(crate) const ADMIN_REQUESTS_MAX: usize = 32;
+/// Bytes of the header of a request: more than a token and the cookies of a browser.
+pub(crate) const ADMIN_HEADER_BYTES_MAX: usize = 32 * 1024;
+/// Timeout for the header of a request, also of the next one on an idle connection.
+pub(crate) const ADMIN_HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of a request with its body: more than that of a query.
+pub(crate) const ADMIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// A connection takes no more requests after this time, so a slow reader does not keep it.
+pub(crate) const ADMIN_CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// A stopping admin server waits for its responses for this time.
+pub(crate) const ADMIN_STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout of a TLS handshake: less than a probe waits.
 pub(crate) const ADMIN_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Producers' spans that one span of a batch links to: collectors keep this many links.

@@ -1,0 +1,147 @@
+//! The HTTP server. Each connection has a task, and the number of connections is bounded. A flood
+//! closes connections without a request, so probes are answered and no descriptors run out.
+
+use super::error_response;
+use crate::limit::{
+    ADMIN_CONNECTION_TIMEOUT, ADMIN_CONNECTIONS_MAX, ADMIN_HANDSHAKE_TIMEOUT,
+    ADMIN_HEADER_BYTES_MAX, ADMIN_HEADER_TIMEOUT, ADMIN_REQUEST_TIMEOUT, ADMIN_STOP_TIMEOUT,
+};
+use crate::task::StopToken;
+use axum::Router;
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+/// The sender of a request, as an extension of the request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Client {
+    /// True if an authority of `admin.client_ca` signed the certificate of the client.
+    pub(super) has_certificate: bool,
+}
+
+/// Serves requests until `stop` is cancelled.
+pub(super) async fn serve(
+    mut listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    stop: StopToken,
+) {
+    let mut open = VecDeque::new();
+    let mut tasks = JoinSet::new();
+    while let Some((stream, _)) = stop
+        .run_until_cancelled(Listener::accept(&mut listener))
+        .await
+    {
+        while tasks.try_join_next().is_some() {}
+        if !make_room(&mut open) {
+            continue;
+        }
+        let connection = Connection {
+            client: Client {
+                has_certificate: false,
+            },
+            router: router.clone(),
+            is_busy: Arc::default(),
+            stop: stop.clone(),
+        };
+        let is_busy = connection.is_busy.clone();
+        let task = tasks.spawn(connection.accept(stream, tls.clone()));
+        open.push_back(OpenConnection { is_busy, task });
+        // Closed connections free their descriptors before the next one is accepted.
+        tokio::task::yield_now().await;
+    }
+    drop(listener);
+    let finished = async { while tasks.join_next().await.is_some() {} };
+    // Safe to drop: the rest ends with `tasks`.
+    let _ = timeout(ADMIN_STOP_TIMEOUT, finished).await;
+}
+
+struct OpenConnection {
+    is_busy: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+/// Closes the oldest connection without a request if there are too many. False if all of them have
+/// one.
+fn make_room(open: &mut VecDeque<OpenConnection>) -> bool {
+    open.retain(|open| !open.task.is_finished());
+    if open.len() < ADMIN_CONNECTIONS_MAX {
+        return true;
+    }
+    let is_idle = |open: &OpenConnection| !open.is_busy.load(Ordering::Relaxed);
+    let oldest = open.iter().position(is_idle);
+    let closed = oldest.and_then(|index| open.remove(index));
+    closed.inspect(|open| open.task.abort()).is_some()
+}
+
+struct Connection {
+    client: Client,
+    router: Router,
+    /// True from the header of a request until its response.
+    is_busy: Arc<AtomicBool>,
+    stop: StopToken,
+}
+
+impl Connection {
+    /// Logs no failed handshake, because any client could fill the log.
+    async fn accept(mut self, stream: TcpStream, tls: Option<TlsAcceptor>) {
+        let Some(tls) = tls else {
+            return self.serve(stream).await;
+        };
+        if let Ok(Ok(stream)) = timeout(ADMIN_HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+            // The handshake fails with an invalid certificate, so a present one is valid.
+            self.client.has_certificate = stream.get_ref().1.peer_certificates().is_some();
+            self.serve(stream).await;
+        }
+    }
+
+    /// hyper applies the timeout of a header to an idle connection too.
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
+        let service = service_fn(|mut request| {
+            self.is_busy.store(true, Ordering::Relaxed);
+            let service = TowerToHyperService::new(self.router.clone());
+            let (is_busy, client) = (&self.is_busy, self.client);
+            async move {
+                let extensions: &mut http::Extensions = http::Request::extensions_mut(&mut request);
+                extensions.insert(client);
+                let response = timeout(ADMIN_REQUEST_TIMEOUT, service.call(request)).await;
+                is_busy.store(false, Ordering::Relaxed);
+                Ok::<Response, Infallible>(response.unwrap_or_else(|_| Ok(too_slow()))?)
+            }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(ADMIN_HEADER_TIMEOUT)
+            .max_buf_size(ADMIN_HEADER_BYTES_MAX)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut connection = pin!(connection);
+        // Safe to drop: the connection goes on below. Its error concerns the client only.
+        let remaining = tokio::select! {
+            biased;
+            _ = &mut connection => return,
+            () = self.stop.cancelled() => ADMIN_STOP_TIMEOUT,
+            () = sleep(ADMIN_CONNECTION_TIMEOUT) => ADMIN_REQUEST_TIMEOUT,
+        };
+        connection.as_mut().graceful_shutdown();
+        let _ = timeout(remaining, connection).await;
+    }
+}
+
+fn too_slow() -> Response {
+    let error = "the request was not complete in time: try again";
+    error_response(StatusCode::REQUEST_TIMEOUT, error)
+}
