@@ -1,29 +1,75 @@
-//! Authentication of requests: by a token (`Authorization: Bearer ...`), by a client certificate,
-//! or both. If neither is set, every request is answered. Probes always are.
+//! Rights of requests. A token (`Authorization: Bearer ...`) and a
+//! client certificate are required if they are configured. Only the operator token may change
+//! something. Probes are always answered.
 
-use super::error_response;
+use super::problem::Problem;
 use super::server::Client;
+use crate::store::query::WaitingMessage;
 use axum::Router;
 use axum::extract::Request;
-use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
+
+const FETCH_SITE: &str = "sec-fetch-site";
 
 /// The required credentials. Never printed.
 #[derive(Clone)]
 pub(crate) struct Auth {
-    token: Option<Arc<str>>,
+    reader: Option<Token>,
+    operator: Option<Token>,
     by_certificate: bool,
 }
 
+#[derive(Clone)]
+struct Token(Arc<str>);
+
+impl Token {
+    fn new(token: &str) -> Self {
+        Self(token.into())
+    }
+
+    fn is_in(&self, headers: &HeaderMap) -> bool {
+        let bearer = headers.get(AUTHORIZATION).and_then(|value| {
+            let (scheme, sent) = value.as_bytes().split_at_checked("Bearer ".len())?;
+            scheme.eq_ignore_ascii_case(b"Bearer ").then_some(sent)
+        });
+        bearer.is_some_and(|sent| is_equal(sent, &self.0))
+    }
+}
+
+/// Compares in constant time, so that the response time reveals only the length.
+fn is_equal(sent: &[u8], expected: &str) -> bool {
+    sent.ct_eq(expected.as_bytes()).into()
+}
+
+/// The sender of a request, with its right.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Actor {
+    /// For the audit log: `operator`, `reader`, or `anyone` without tokens.
+    pub(super) name: &'static str,
+    pub(super) address: Option<SocketAddr>,
+}
+
+impl Actor {
+    /// Writes an audit line if the message has a payload.
+    pub(super) fn audit_payload(&self, message: &WaitingMessage) {
+        if message.payload.is_some() {
+            tracing::info!(target: "postdate::audit", actor = self.name, address = ?self.address, origin = message.origin, "payload shown");
+        }
+    }
+}
+
 impl Auth {
-    /// Requires each credential that is set.
-    pub(crate) fn new(token: Option<&str>, by_certificate: bool) -> Self {
+    /// Requires each credential that is set. An operator token gives the right to read, too.
+    pub(crate) fn new(reader: Option<&str>, operator: Option<&str>, by_certificate: bool) -> Self {
         Self {
-            token: token.map(Arc::from),
+            reader: reader.map(Token::new),
+            operator: operator.map(Token::new),
             by_certificate,
         }
     }
@@ -31,61 +77,79 @@ impl Auth {
     /// Checks requests before all routes of `router`, unknown paths included, so that an
     /// unauthenticated client does not learn which paths exist.
     pub(super) fn protect(self, router: Router) -> Router {
-        if self.token.is_none() && !self.by_certificate {
-            return router;
-        }
-        let check = move |request: Request, next: Next| {
-            let rejection = self.reject(&request);
+        let check = move |mut request: Request, next: Next| {
+            let actor = self.actor(&request);
             async move {
-                match rejection {
-                    Some(rejection) => rejection,
-                    None => next.run(request).await,
+                match actor {
+                    Ok(actor) => {
+                        request.extensions_mut().insert(actor);
+                        next.run(request).await
+                    }
+                    Err(problem) if problem.status_code() == StatusCode::UNAUTHORIZED => {
+                        ([(WWW_AUTHENTICATE, "Bearer")], problem).into_response()
+                    }
+                    Err(problem) => problem.into_response(),
                 }
             }
         };
         router.layer(from_fn(check))
     }
 
-    fn reject(&self, request: &Request) -> Option<Response> {
+    fn actor(&self, request: &Request) -> Result<Actor, Problem> {
         let client = request.extensions().get::<Client>();
         if self.by_certificate && !client.is_some_and(|client| client.has_certificate) {
-            return Some(certificate_required());
+            let text =
+                "a client certificate is required, signed by an authority of admin.client_ca";
+            return Err(Problem::new(StatusCode::FORBIDDEN, text));
         }
-        let token = self.token.as_ref()?;
-        (!has_token(request.headers(), token)).then(unauthorized)
+        let headers = request.headers();
+        let proves =
+            |token: &Option<Token>| token.as_ref().is_some_and(|token| token.is_in(headers));
+        let name = if proves(&self.operator) {
+            "operator"
+        } else if proves(&self.reader) {
+            "reader"
+        } else if self.reader.is_none() {
+            "anyone"
+        } else {
+            let text = "the token of admin.token is required: send the header `Authorization: Bearer <token>`";
+            return Err(Problem::new(StatusCode::UNAUTHORIZED, text));
+        };
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        if !is_read && !is_same_origin(headers) {
+            let text = "a page of another site sent this request";
+            return Err(Problem::new(StatusCode::FORBIDDEN, text));
+        }
+        let address = client.map(|client| client.address);
+        Ok(Actor { name, address })
     }
 }
 
-/// Compares in constant time, so that the response time reveals only the length of the token.
-fn has_token(headers: &HeaderMap, token: &str) -> bool {
-    let sent = headers.get(AUTHORIZATION).and_then(|value| {
-        let (scheme, sent) = value.as_bytes().split_at_checked("Bearer ".len())?;
-        scheme.eq_ignore_ascii_case(b"Bearer ").then_some(sent)
-    });
-    sent.is_some_and(|sent| sent.ct_eq(token.as_bytes()).into())
-}
-
-fn unauthorized() -> Response {
-    let error =
-        "the token of admin.token is required: send the header `Authorization: Bearer <token>`";
-    let response = error_response(StatusCode::UNAUTHORIZED, error);
-    ([(WWW_AUTHENTICATE, "Bearer")], response).into_response()
-}
-
-fn certificate_required() -> Response {
-    let error = "a client certificate is required, signed by an authority of admin.client_ca";
-    error_response(StatusCode::FORBIDDEN, error)
+/// False for a request that a page of another site made. Programs send none of these headers.
+pub(super) fn is_same_origin(headers: &HeaderMap) -> bool {
+    let text = |value: &HeaderValue| value.to_str().map(str::to_owned).ok();
+    if let Some(site) = headers.get(FETCH_SITE) {
+        return matches!(site.as_bytes(), b"same-origin" | b"none");
+    }
+    let Some(origin) = headers.get(ORIGIN) else {
+        return true;
+    };
+    let origin = text(origin).unwrap_or_default();
+    let origin = origin.split_once("://").map(|(_, host)| host.to_owned());
+    origin.is_some() && origin == headers.get(HOST).and_then(text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::http::HeaderName;
 
     #[test]
     fn only_the_whole_token_is_accepted() {
         let with =
             |value: &'static str| HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]);
-        let is_accepted = |headers| has_token(&headers, "0123456789abcdef");
+        let token = Token::new("0123456789abcdef");
+        let is_accepted = |headers| token.is_in(&headers);
         assert!(
             is_accepted(with("Bearer 0123456789abcdef"))
                 && is_accepted(with("bearer 0123456789abcdef"))
@@ -102,5 +166,25 @@ mod tests {
             assert!(!is_accepted(with(value)), "{value:?}");
         }
         assert!(!is_accepted(with("Bearer 0123456789abcdef0")) && !is_accepted(HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_page_of_another_site_cannot_change_anything() {
+        let of = |lines: &[(HeaderName, &'static str)]| {
+            let lines = lines.iter().cloned();
+            HeaderMap::from_iter(lines.map(|(name, value)| (name, value.parse().unwrap())))
+        };
+        let site = HeaderName::from_static(FETCH_SITE);
+        for (lines, is_allowed) in [
+            (vec![], true),
+            (vec![(site.clone(), "same-origin")], true),
+            (vec![(site.clone(), "cross-site")], false),
+            (vec![(site, "same-site")], false),
+            (vec![(HOST, "a:1"), (ORIGIN, "https://a:1")], true),
+            (vec![(HOST, "a:1"), (ORIGIN, "https://b:1")], false),
+            (vec![(HOST, "a:1"), (ORIGIN, "null")], false),
+        ] {
+            assert_eq!(is_same_origin(&of(&lines)), is_allowed, "{lines:?}");
+        }
     }
 }

@@ -1,8 +1,10 @@
-//! The admin endpoint: `/healthz`, `/readyz`, `/metrics`, `/pending` and `/ledger` over HTTP, for
-//! probes, scrapers and commands. Read-only. With a token or client certificates configured, only
-//! the two probes need no credentials.
+//! The admin server, over HTTP: `/healthz` and `/readyz` for probes, `/metrics` for scrapers, `/v1` for
+//! programs.
+//! With a token or client certificates configured, only the probes need no credentials.
 
+mod api;
 mod auth;
+mod problem;
 pub(crate) mod queries;
 mod server;
 mod tls;
@@ -18,12 +20,13 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use queries::QueryCall;
+use problem::Problem;
+use queries::Queries;
 use serde_json::json;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 pub(crate) use tls::{Tls, TlsError};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 
 /// Renders the metrics in the Prometheus text format.
 pub(crate) type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
@@ -71,7 +74,7 @@ pub(crate) struct Endpoint {
     pub(crate) health: Health,
     pub(crate) render_metrics: RenderMetrics,
     /// The queue of the thread that answers queries.
-    pub(crate) queries: mpsc::Sender<QueryCall>,
+    pub(crate) queries: Queries,
 }
 
 impl Endpoint {
@@ -83,27 +86,33 @@ impl Endpoint {
                 render(),
             )
         };
-        let guarded = queries::router(self.queries)
+        let guarded = api::router(self.queries)
             .route("/metrics", get(metrics))
-            .fallback(|| async { StatusCode::NOT_FOUND });
-        let requests = Arc::new(Semaphore::new(ADMIN_REQUESTS_MAX));
-        let bound = move |request: Request, next: Next| {
-            let requests = requests.clone();
-            async move {
-                match requests.try_acquire() {
-                    Ok(_permit) => next.run(request).await,
-                    Err(_) => too_busy(),
-                }
-            }
-        };
+            .fallback(|| async { Problem::not_found("unknown path: see /v1/openapi.json") });
         let (alive, ready) = (self.health.clone(), self.health);
         let alive = async move || health_response("alive", &alive.not_alive(), &[]);
         let ready = async move || health_response("ready", &ready.not_ready(), &ready.degraded());
-        self.auth
-            .protect(guarded.layer(from_fn(bound)))
+        bound_requests(self.auth.protect(guarded))
             .route("/healthz", get(alive))
             .route("/readyz", get(ready))
     }
+}
+
+/// Answers 503 if too many requests are being answered.
+fn bound_requests(router: Router) -> Router {
+    let requests = Arc::new(Semaphore::new(ADMIN_REQUESTS_MAX));
+    let bound = move |request: Request, next: Next| {
+        let requests = requests.clone();
+        async move {
+            match requests.try_acquire() {
+                Ok(_permit) => next.run(request).await,
+                Err(_) => {
+                    Problem::unavailable("too many requests at once: try again").into_response()
+                }
+            }
+        }
+    };
+    router.layer(from_fn(bound))
 }
 
 /// `degraded` is added only if it is not empty. It does not change the status.
@@ -117,15 +126,6 @@ fn health_response(word: &str, problems: &[HealthProblem], degraded: &[HealthPro
         body["degraded"] = json!(degraded);
     }
     json_response(status, body.to_string())
-}
-
-fn too_busy() -> Response {
-    let error = "too many requests at once: try again";
-    error_response(StatusCode::SERVICE_UNAVAILABLE, error)
-}
-
-fn error_response(status: StatusCode, error: &str) -> Response {
-    json_response(status, json!({ "error": error }).to_string())
 }
 
 fn json_response(status: StatusCode, body: String) -> Response {
@@ -179,7 +179,7 @@ mod tests {
             };
             let (queries, _unanswered) = queries::channel();
             let endpoint = Endpoint {
-                auth: Auth::new(guard, false),
+                auth: Auth::new(guard, None, false),
                 tls: None,
                 health: health.clone(),
                 render_metrics: render,

@@ -1,20 +1,20 @@
-//! `/pending` and `/ledger`: counts of waiting and finished messages, for commands beside a service
-//! that owns the embedded store. A thread of its own answers, so that a slow query delays no probe.
-//! The queue is bounded, and each query has a timeout.
+//! Asks the store for the API and the console. A thread of its own asks, so that a slow query delays
+//! no probe. The queue is bounded, and each query has a timeout.
 
-use super::{error_response, json_response};
+use super::problem::Problem;
 use crate::clock::Clock;
-use crate::limit::{ADMIN_QUERIES_MAX, ADMIN_QUERY_TIMEOUT};
+use crate::limit::{
+    ADMIN_QUERIES_MAX, ADMIN_QUERY_TIMEOUT, ADMIN_REPORT_AGE_MAX, ADMIN_REPORTS_KEPT_MAX,
+};
 use crate::store::Error;
 use crate::store::query::{Query, QueryContext, StoreQuery};
 use crate::task::StopToken;
-use axum::Router;
-use axum::extract::RawQuery;
 use axum::http::StatusCode;
-use axum::response::Response;
-use axum::routing::get;
+use serde::de::DeserializeOwned;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 /// A query, and where its answer goes.
 pub(crate) struct QueryCall {
@@ -22,9 +22,13 @@ pub(crate) struct QueryCall {
     reply: oneshot::Sender<Result<String, Error>>,
 }
 
-/// The bounded queue from the endpoint to [`serve`].
-pub(crate) fn channel() -> (mpsc::Sender<QueryCall>, mpsc::Receiver<QueryCall>) {
-    mpsc::channel(ADMIN_QUERIES_MAX)
+/// The sending side of the bounded queue to [`serve`].
+#[derive(Clone)]
+pub(crate) struct Queries(mpsc::Sender<QueryCall>);
+
+pub(crate) fn channel() -> (Queries, mpsc::Receiver<QueryCall>) {
+    let (calls, calls_in) = mpsc::channel(ADMIN_QUERIES_MAX);
+    (Queries(calls), calls_in)
 }
 
 /// Answers one query after the other until `stop` is cancelled. Each uses a new connection.
@@ -35,12 +39,18 @@ pub(crate) async fn serve(
     connect: impl AsyncFn() -> Result<Rc<dyn StoreQuery>, Error>,
     stop: StopToken,
 ) {
+    let mut kept = KeptReports::default();
     while let Some(Some(QueryCall { query, mut reply })) =
         stop.run_until_cancelled(calls.recv()).await
     {
         let answer = async {
+            if let Some(document) = kept.get(&query) {
+                return Ok(document);
+            }
             let store = connect().await?;
-            query.answer(&*store, &context, clock.now()).await
+            let document = query.answer(&*store, &context, clock.now()).await?;
+            kept.keep(query, &document);
+            Ok(document)
         };
         // Safe to drop: a query only reads.
         tokio::select! {
@@ -52,111 +62,54 @@ pub(crate) async fn serve(
     }
 }
 
-pub(super) fn router(calls: mpsc::Sender<QueryCall>) -> Router {
-    let handle = move |parse: fn(&str) -> Option<Query>| {
-        let calls = calls.clone();
-        move |RawQuery(query): RawQuery| {
-            let calls = calls.clone();
-            async move { respond(&calls, parse(query.as_deref().unwrap_or_default())).await }
+/// The last reports, with the time until which they are answered again.
+#[derive(Default)]
+struct KeptReports(VecDeque<(Query, Instant, String)>);
+
+impl KeptReports {
+    fn get(&mut self, query: &Query) -> Option<String> {
+        let now = Instant::now();
+        self.0.retain(|(_, until, _)| *until > now);
+        let found = self.0.iter().find(|(kept, _, _)| kept == query);
+        found.map(|(_, _, document)| document.clone())
+    }
+
+    /// A search is not kept: two readers rarely have the same one.
+    fn keep(&mut self, query: Query, document: &str) {
+        if matches!(query, Query::Messages(_)) {
+            return;
         }
-    };
-    Router::new()
-        .route("/pending", get(handle(parse_pending)))
-        .route("/ledger", get(handle(parse_ledger)))
+        self.0.truncate(ADMIN_REPORTS_KEPT_MAX - 1);
+        let until = Instant::now() + ADMIN_REPORT_AGE_MAX;
+        self.0.push_front((query, until, document.to_owned()));
+    }
 }
 
-fn parse_pending(query: &str) -> Option<Query> {
-    let [id, route] = parameters(query, ["id", "route"])?;
-    Some(match id {
-        Some(id) => Query::Message { id, route },
-        None => Query::Pending { route },
-    })
-}
+impl Queries {
+    /// The answer as a report.
+    pub(super) async fn report<T: DeserializeOwned>(&self, query: Query) -> Result<T, Problem> {
+        let document = self.document(query).await?;
+        serde_json::from_str(&document).map_err(|error| {
+            let text = format!("cannot read the answer: {error}");
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+        })
+    }
 
-fn parse_ledger(query: &str) -> Option<Query> {
-    let [route] = parameters(query, ["route"])?;
-    Some(Query::Ledger { route })
-}
-
-/// The values of the named parameters. `None` if there is another one, or one occurs twice.
-fn parameters<const N: usize>(query: &str, names: [&str; N]) -> Option<[Option<String>; N]> {
-    let mut values = [const { None }; N];
-    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-        let index = names.iter().position(|known| *known == name)?;
-        if values[index].replace(value.into_owned()).is_some() {
-            return None;
+    /// The answer as JSON.
+    pub(super) async fn document(&self, query: Query) -> Result<String, Problem> {
+        let (reply, answer) = oneshot::channel();
+        if self.0.try_send(QueryCall { query, reply }).is_err() {
+            return Err(Problem::unavailable("too many queries at once: try again"));
         }
-    }
-    Some(values)
-}
-
-async fn respond(calls: &mpsc::Sender<QueryCall>, query: Option<Query>) -> Response {
-    let Some(query) = query else {
-        return error_response(
-            StatusCode::BAD_REQUEST,
-            "unknown or repeated parameter: /pending takes route=ROUTE and id=ID, /ledger route=ROUTE",
-        );
-    };
-    let (reply, answer) = oneshot::channel();
-    if calls.try_send(QueryCall { query, reply }).is_err() {
-        return error_response(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "too many queries at once: try again",
-        );
-    }
-    match tokio::time::timeout(ADMIN_QUERY_TIMEOUT, answer).await {
-        Ok(Ok(Ok(document))) => json_response(StatusCode::OK, document),
-        Ok(Ok(Err(error))) => error_response(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
-        Ok(Err(_)) => error_response(StatusCode::SERVICE_UNAVAILABLE, "the service is stopping"),
-        Err(_) => {
-            let error = format!(
-                "no answer from the store within {} s",
-                ADMIN_QUERY_TIMEOUT.as_secs()
-            );
-            error_response(StatusCode::GATEWAY_TIMEOUT, &error)
+        match tokio::time::timeout(ADMIN_QUERY_TIMEOUT, answer).await {
+            Ok(Ok(Ok(document))) => Ok(document),
+            Ok(Ok(Err(error))) => Err(Problem::unavailable(error.to_string())),
+            Ok(Err(_)) => Err(Problem::unavailable("the service is stopping")),
+            Err(_) => {
+                let seconds = ADMIN_QUERY_TIMEOUT.as_secs();
+                let text = format!("no answer from the store within {seconds} s");
+                Err(Problem::new(StatusCode::GATEWAY_TIMEOUT, text))
+            }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::fuzz::fuzz;
-
-    #[test]
-    fn a_pending_query_takes_an_id_and_a_route() {
-        let text = |text: &str| Some(text.to_owned());
-        let message = |id: &str, route| {
-            Some(Query::Message {
-                id: id.to_owned(),
-                route,
-            })
-        };
-        for (query, expected) in [
-            ("", Some(Query::Pending { route: None })),
-            ("route=a", Some(Query::Pending { route: text("a") })),
-            ("id=a%3Ab", message("a:b", None)),
-            ("route=orders&id=x", message("x", text("orders"))),
-            ("id=a&id=b", None),
-            ("ids=a", None),
-        ] {
-            assert_eq!(parse_pending(query), expected, "{query}");
-        }
-    }
-
-    #[test]
-    fn fuzz_queries() {
-        let seeds = ["id=a%20b&route=r", "route=%F0%9F&id=", "id=1&id=2", "a=b"];
-        fuzz(&seeds, |bytes| {
-            let text = String::from_utf8_lossy(bytes);
-            let _ = (parse_pending(&text), parse_ledger(&text));
-        });
-    }
-
-    #[test]
-    fn a_ledger_query_takes_a_route_only() {
-        assert_eq!(parse_ledger("id=a"), None);
-        let route = Some("a".to_owned());
-        assert_eq!(parse_ledger("route=a"), Some(Query::Ledger { route }));
     }
 }

@@ -1,7 +1,7 @@
 //! The HTTP server. Each connection has a task, and the number of connections is bounded. A flood
 //! closes connections without a request, so probes are answered and no descriptors run out.
 
-use super::error_response;
+use super::problem::Problem;
 use crate::limit::{
     ADMIN_CONNECTION_TIMEOUT, ADMIN_CONNECTIONS_MAX, ADMIN_HANDSHAKE_TIMEOUT,
     ADMIN_HEADER_BYTES_MAX, ADMIN_HEADER_TIMEOUT, ADMIN_REQUEST_TIMEOUT, ADMIN_STOP_TIMEOUT,
@@ -9,7 +9,7 @@ use crate::limit::{
 use crate::task::StopToken;
 use axum::Router;
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::serve::Listener;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -17,6 +17,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +30,7 @@ use tokio_rustls::TlsAcceptor;
 /// The sender of a request, as an extension of the request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Client {
+    pub(super) address: SocketAddr,
     /// True if an authority of `admin.client_ca` signed the certificate of the client.
     pub(super) has_certificate: bool,
 }
@@ -42,7 +44,7 @@ pub(super) async fn serve(
 ) {
     let mut open = VecDeque::new();
     let mut tasks = JoinSet::new();
-    while let Some((stream, _)) = stop
+    while let Some((stream, address)) = stop
         .run_until_cancelled(Listener::accept(&mut listener))
         .await
     {
@@ -52,6 +54,7 @@ pub(super) async fn serve(
         }
         let connection = Connection {
             client: Client {
+                address,
                 has_certificate: false,
             },
             router: router.clone(),
@@ -129,7 +132,7 @@ impl Connection {
             .max_buf_size(ADMIN_HEADER_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
-        // Safe to drop: the connection goes on below. Its error concerns the client only.
+        // Safe to drop: the connection continues below. Its error concerns the client only.
         let remaining = tokio::select! {
             biased;
             _ = &mut connection => return,
@@ -143,5 +146,5 @@ impl Connection {
 
 fn too_slow() -> Response {
     let error = "the request was not complete in time: try again";
-    error_response(StatusCode::REQUEST_TIMEOUT, error)
+    Problem::new(StatusCode::REQUEST_TIMEOUT, error).into_response()
 }

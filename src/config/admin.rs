@@ -8,12 +8,23 @@ use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+/// Payloads of messages in answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Payloads {
+    Hidden,
+    Shown,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(crate) struct Admin {
     pub(crate) listen: SocketAddr,
     /// The token that requests must have, except probes.
     pub(crate) token: Option<Secret>,
+    /// The token that gives the right to change something. Without it, the endpoint is read-only.
+    pub(crate) operator_token: Option<Secret>,
+    pub(crate) payloads: Payloads,
     /// PEM files. With them, the endpoint speaks TLS only.
     pub(crate) certificate: Option<PathBuf>,
     pub(crate) certificate_key: Option<PathBuf>,
@@ -26,6 +37,8 @@ impl Default for Admin {
         Self {
             listen: (Ipv4Addr::LOCALHOST, 8088).into(),
             token: None,
+            operator_token: None,
+            payloads: Payloads::Hidden,
             certificate: None,
             certificate_key: None,
             client_ca: None,
@@ -51,11 +64,16 @@ impl Admin {
                  certificate_key and client_ca, or listen on 127.0.0.1",
             );
         }
-        if self.token.as_ref().is_some_and(|token| !is_token(token)) {
-            at.key("token").refuse(
-                "the token is too short, too long, or has characters that a header may not have",
-                "write 16 to 1024 letters, digits and signs, without spaces: `openssl rand -hex 32`",
-            );
+        for (key, token) in [
+            ("token", &self.token),
+            ("operator_token", &self.operator_token),
+        ] {
+            if token.as_ref().is_some_and(|token| !is_token(token)) {
+                at.key(key).refuse(
+                    "the token is too short, too long, or has characters that a header may not have",
+                    "write 16 to 1024 letters, digits and signs, without spaces: `openssl rand -hex 32`",
+                );
+            }
         }
         let needs_certificate = self.certificate_key.is_some() || self.client_ca.is_some();
         if self.certificate.is_none() && needs_certificate {

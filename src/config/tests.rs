@@ -1,6 +1,6 @@
 //! Tests of the configuration: defaults, sources and error texts.
 
-use super::admin::Admin;
+use super::admin::{Admin, Payloads};
 use super::decode::source::is_secret;
 use super::route::{Destination, Retry};
 use super::*;
@@ -213,6 +213,8 @@ fn the_smallest_file_gives_the_documented_defaults() {
             max_clock_skew: Duration::from_secs(2),
         },
         admin: Admin {
+            operator_token: None,
+            payloads: Payloads::Hidden,
             listen: "127.0.0.1:8088".parse().unwrap(),
             token: None,
             certificate: None,
@@ -359,6 +361,8 @@ fn every_option_can_be_set_by_the_environment() {
             max_clock_skew: Duration::from_millis(500),
         },
         admin: Admin {
+            operator_token: None,
+            payloads: Payloads::Hidden,
             listen: "[::]:9000".parse().unwrap(),
             token: Some(Secret::new("sixteen-or-more-characters")),
             certificate: None,

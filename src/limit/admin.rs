@@ -7,10 +7,26 @@ use std::time::Duration;
 pub(crate) const QUERY_SHARDS_PER_CALL_MAX: usize = 500;
 /// Shards that a report lists; the sums contain the rest.
 pub(crate) const REPORT_SHARDS_MAX: usize = 10_000;
+/// Messages in a page of a search.
+pub(crate) const SEARCH_PAGE_MAX: usize = 1_000;
+/// Runs that one search reads. A run has up to some thousand messages.
+pub(crate) const SEARCH_RUNS_MAX: usize = 2_000;
+/// A search reads no further runs after this time.
+pub(crate) const SEARCH_TIMEOUT: Duration = Duration::from_millis(200);
+/// Runs that a search fetches with one call, and holds in memory.
+pub(crate) const SEARCH_RUNS_PER_FETCH: usize = 8;
+/// Searches that follow each other to find one message by its offset.
+pub(crate) const SEARCH_CALLS_MAX: usize = 25;
+/// Names of runs that a search lists of one shard, at least.
+pub(crate) const SEARCH_NAMES_MIN: usize = 64;
 /// Hours that a report lists; the sums contain the rest.
 pub(crate) const REPORT_HOURS_MAX: usize = 10_000;
 /// Queries that wait for the thread that answers them, one after the other.
-pub(crate) const ADMIN_QUERIES_MAX: usize = 4;
+pub(crate) const ADMIN_QUERIES_MAX: usize = 16;
+/// Reports are answered again for this time, so that many readers ask the store once.
+pub(crate) const ADMIN_REPORT_AGE_MAX: Duration = Duration::from_secs(1);
+/// Reports that are kept for this: each may have some MiB.
+pub(crate) const ADMIN_REPORTS_KEPT_MAX: usize = 4;
 /// Timeout of a query to the admin endpoint.
 pub(crate) const ADMIN_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of an admin response that a command reads: more than the largest report.

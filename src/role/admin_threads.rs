@@ -26,6 +26,7 @@ pub(super) fn start(
     let tls = admin.tls()?;
     let auth = Auth::new(
         admin.token.as_ref().map(Secret::expose),
+        admin.operator_token.as_ref().map(Secret::expose),
         admin.client_ca.is_some(),
     );
     let health = wiring.health.clone();

@@ -142,6 +142,7 @@ pub(crate) fn query_context(config: &Config) -> QueryContext {
         deployment: config.deployment.clone(),
         store,
         routes: routes.collect(),
+        shows_payloads: config.admin.payloads == config::Payloads::Shown,
     }
 }
 

@@ -3,18 +3,20 @@
 use crate::clock::{Clock, WallClock};
 use crate::config::{self, Admin, Config, Secret};
 use crate::limit::{ADMIN_QUERY_TIMEOUT, ADMIN_RESPONSE_BYTES_MAX};
-use crate::model::{Cursor, ShardId};
+use crate::model::{Cursor, ShardId, Timestamp};
 use crate::role::{StoreFactory, query_context};
 use crate::store::embedded::{FolderDescription, FolderUse};
-use crate::store::query::{Query, QueryContext, StoreQuery};
-use crate::store::{self, StoredShard};
+use crate::store::query::{Query, QueryContext, SearchPosition, StoreQuery};
+use crate::store::{self, Fetch, List, Listed, Session, StoredShard};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use async_trait::async_trait;
+use bytes::Bytes;
 use http::Request;
 use http::header::AUTHORIZATION;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
@@ -106,21 +108,69 @@ async fn ask_service<T: DeserializeOwned>(
     serde_json::from_value(answer).context(other_version)
 }
 
+/// The path and the parameters of a query.
+fn path_of(query: &Query) -> String {
+    let mut line = Serializer::new(String::new());
+    let mut add = |name: &str, value: Option<&str>| {
+        line.extend_pairs(value.map(|value| (name, value)));
+    };
+    let path = match query {
+        Query::Pending { route } => {
+            add("route", route.as_deref());
+            "/pending".to_owned()
+        }
+        Query::Message { id, route } => {
+            add("id", Some(id));
+            add("route", route.as_deref());
+            "/pending".to_owned()
+        }
+        Query::Ledger { route } => {
+            add("route", route.as_deref());
+            "/v1/ledger".to_owned()
+        }
+        Query::Workers => "/v1/workers".to_owned(),
+        Query::Messages(search) => {
+            let filter = &search.filter;
+            let time = |time: Option<Timestamp>| time.map(|time| time.as_millis().to_string());
+            let number = |number: Option<i64>| number.map(|number| number.to_string());
+            let header = filter.header.as_ref();
+            let header = header.map(|(name, value)| format!("{name}:{value}"));
+            let after = search.after.as_ref().map(SearchPosition::to_token);
+            add("due_from", time(filter.due_from).as_deref());
+            add("due_to", time(filter.due_to).as_deref());
+            add("id", filter.id.as_deref());
+            add("key", filter.key.as_deref());
+            add("header", header.as_deref());
+            add("topic", filter.topic.as_deref());
+            add(
+                "partition",
+                number(filter.partition.map(i64::from)).as_deref(),
+            );
+            add(
+                "offset",
+                filter.offset.map(|offset| offset.to_string()).as_deref(),
+            );
+            add(
+                "details",
+                Some(if search.is_detailed { "true" } else { "false" }),
+            );
+            add("limit", Some(&search.limit.to_string()));
+            add("after", after.as_deref());
+            let route = utf8_percent_encode(&filter.route, NON_ALPHANUMERIC);
+            format!("/v1/routes/{route}/messages")
+        }
+    };
+    format!("{path}?{}", line.finish())
+}
+
 /// Sends one request and returns the body of a 200 answer.
 async fn get(admin: &Admin, address: SocketAddr, query: &Query) -> Result<Vec<u8>> {
-    let (path, id, route) = match query {
-        Query::Pending { route } => ("/pending", None, route),
-        Query::Message { id, route } => ("/pending", Some(id), route),
-        Query::Ledger { route } => ("/ledger", None, route),
-    };
+    let path = path_of(query);
     ensure!(
         admin.certificate.is_none(),
         "it speaks TLS (admin.certificate), and this command does not: use curl with https://{address}{path}"
     );
-    let mut line = Serializer::new(String::new());
-    line.extend_pairs(id.map(|id| ("id", id)));
-    line.extend_pairs(route.as_ref().map(|route| ("route", route)));
-    let mut request = Request::get(format!("http://{address}{path}?{}", line.finish()));
+    let mut request = Request::get(format!("http://{address}{path}"));
     if let Some(token) = admin.token.as_ref().map(Secret::expose) {
         request = request.header(AUTHORIZATION, format!("Bearer {token}"));
     }
@@ -150,7 +200,7 @@ async fn get(admin: &Admin, address: SocketAddr, query: &Query) -> Result<Vec<u8
 fn error_of(body: &[u8]) -> String {
     let document: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     document
-        .and_then(|document| Some(document.get("error")?.as_str()?.to_owned()))
+        .and_then(|document| Some(document.get("detail")?.as_str()?.to_owned()))
         .unwrap_or_else(|| "it gives no reason".to_owned())
 }
 
@@ -172,5 +222,21 @@ impl StoreQuery for NoMessages {
         ids: &[(ShardId, Box<str>)],
     ) -> Result<Vec<Option<Cursor>>, store::Error> {
         Ok(vec![None; ids.len()])
+    }
+
+    async fn are_cancelled(&self, _: &[(ShardId, Cursor)]) -> Result<Vec<bool>, store::Error> {
+        Ok(Vec::new())
+    }
+
+    async fn list_runs(&self, _: &[List]) -> Result<Vec<Listed>, store::Error> {
+        Ok(Vec::new())
+    }
+
+    async fn fetch_runs(&self, _: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, store::Error> {
+        Ok(Vec::new())
+    }
+
+    async fn worker_sessions(&self) -> Result<Vec<Session>, store::Error> {
+        Ok(Vec::new())
     }
 }

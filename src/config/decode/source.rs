@@ -146,7 +146,7 @@ pub(in crate::config) fn is_secret(path: &[&str]) -> bool {
         ["store", "redis", key] => ["url", "password"].contains(key),
         ["store", "redis", "sentinel", "password"] => true,
         ["nats", _, key] => ["url", "password", "token", "nkey", "credentials"].contains(key),
-        ["retry_key"] | ["admin", "token"] => true,
+        ["retry_key"] | ["admin", "token" | "operator_token"] => true,
         ["traces", "authorization"] | ["kafka", _, "properties", _] => true,
         _ => false,
     }

@@ -429,6 +429,24 @@ impl StoreQuery for Embedded {
     async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
         self.read_each(ids, |view, (shard, id)| view.find_id(shard, id))
     }
+
+    async fn are_cancelled(&self, places: &[(ShardId, Cursor)]) -> Result<Vec<bool>, Error> {
+        self.read_each(places, |view, (shard, place)| {
+            view.is_cancelled(shard, *place)
+        })
+    }
+
+    async fn list_runs(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
+        self.list(requests).await
+    }
+
+    async fn fetch_runs(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
+        self.fetch(requests).await
+    }
+
+    async fn worker_sessions(&self) -> Result<Vec<Session>, Error> {
+        self.sessions().await
+    }
 }
 
 #[async_trait(?Send)]

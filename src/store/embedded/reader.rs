@@ -38,6 +38,13 @@ impl<'a> ReadView<'a> {
         Ok(place.filter(|place| !meta.delivered.covers(*place)))
     }
 
+    pub(super) fn is_cancelled(&self, shard: &ShardId, place: Cursor) -> fjall::Result<bool> {
+        let Some((number, _)) = self.meta(shard)? else {
+            return Ok(false);
+        };
+        Ok(self.get(&key::cancelled(number, place))?.is_some())
+    }
+
     fn get(&self, key: &[u8]) -> fjall::Result<Option<Bytes>> {
         let found = self.snapshot.get(self.tables.of(key), key)?;
         Ok(found.map(Bytes::from))

@@ -7,9 +7,10 @@ use crate::limit::QUERY_SHARDS_PER_CALL_MAX;
 use crate::model::Timestamp;
 use crate::store::{Balance, Error};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// The ledgers of all shards, and whether they add up.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct LedgerReport {
     pub(crate) deployment: String,
     pub(crate) store: String,
@@ -20,7 +21,7 @@ pub(crate) struct LedgerReport {
     pub(crate) shards: Vec<ShardLedger>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ShardLedger {
     pub(crate) route: String,
     pub(crate) topic: String,

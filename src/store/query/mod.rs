@@ -1,17 +1,24 @@
-//! Questions and repairs of people: the commands `pending`, `ledger` and `quarantine`, and the admin
-//! server. The ingress and the timer never make these calls, so they may be slow. The modules build
+//! Questions and repairs of people: the commands that read the store, and the admin server. The ingress and the timer never make these calls, so they may be slow. The modules build
 //! the reports.
 
 mod ledger;
+mod messages;
 mod pending;
+mod search_position;
+#[cfg(test)]
+mod search_tests;
+mod workers;
 
-use super::{Error, Restore, Restored, StoredShard};
+use super::{Error, Fetch, List, Listed, Restore, Restored, Session, StoredShard};
 use crate::model::{Cursor, ShardId, Timestamp};
 use crate::run::RunName;
 use async_trait::async_trait;
 use bytes::Bytes;
 pub(crate) use ledger::{LedgerReport, ShardLedger};
+pub(crate) use messages::{MessageFilter, MessagePage, Search, WaitingMessage};
 pub(crate) use pending::{Amount, IdSearch, PendingReport, PendingShard, QueryContext};
+pub(crate) use search_position::SearchPosition;
+pub(crate) use workers::WorkersReport;
 
 /// A question that a command or the admin server answers. `route: None` means all routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +29,10 @@ pub(crate) enum Query {
     Message { id: String, route: Option<String> },
     /// Counts of accepted and finished messages: [`LedgerReport`].
     Ledger { route: Option<String> },
+    /// Waiting messages: [`MessagePage`].
+    Messages(Box<Search>),
+    /// The workers of the deployment: [`WorkersReport`].
+    Workers,
 }
 
 impl Query {
@@ -45,6 +56,13 @@ impl Query {
                 let report = ledger::ledger_report(store, context, route.as_deref(), now);
                 serde_json::to_string(&report.await?)
             }
+            Self::Messages(search) => {
+                let page = messages::search(store, context, search, now);
+                serde_json::to_string(&page.await?)
+            }
+            Self::Workers => {
+                serde_json::to_string(&workers::workers_report(store, context, now).await?)
+            }
         };
         Ok(document.expect("reports contain only numbers, texts and lists"))
     }
@@ -64,6 +82,19 @@ pub(crate) trait StoreQuery {
 
     /// The place of the message that waits under each id. `None`: no message waits under it.
     async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error>;
+
+    /// True for each place that was cancelled or replaced. Only right for the place of a stored message
+    /// outside of the delivered pair.
+    async fn are_cancelled(&self, places: &[(ShardId, Cursor)]) -> Result<Vec<bool>, Error>;
+
+    /// The same as [`ShardStore::list`](super::ShardStore::list).
+    async fn list_runs(&self, requests: &[List]) -> Result<Vec<Listed>, Error>;
+
+    /// The same as [`ShardStore::fetch`](super::ShardStore::fetch).
+    async fn fetch_runs(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error>;
+
+    /// The same as [`Membership::sessions`](super::Membership::sessions).
+    async fn worker_sessions(&self) -> Result<Vec<Session>, Error>;
 }
 
 /// The repair of a quarantine by a person.

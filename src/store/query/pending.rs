@@ -7,6 +7,7 @@ use crate::model::{Level, ShardId, Slice, Timestamp};
 use crate::store::{Error, StoredShard};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use utoipa::ToSchema;
 
 /// The configuration, as far as reports show it.
 #[derive(Clone, Debug, Default)]
@@ -16,11 +17,13 @@ pub(crate) struct QueryContext {
     pub(crate) store: String,
     /// Source topics by route.
     pub(crate) routes: BTreeMap<String, BTreeSet<String>>,
+    /// Answers contain payloads.
+    pub(crate) shows_payloads: bool,
 }
 
 /// The waiting messages. All counts are upper bounds: a run is deleted when its last message has
 /// been delivered, and a cancelled message stays in its run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct PendingReport {
     pub(crate) deployment: String,
     pub(crate) store: String,
@@ -40,7 +43,7 @@ pub(crate) struct PendingReport {
     pub(crate) later: Amount,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Amount {
     pub(crate) messages: u64,
     /// Compressed size.
@@ -49,7 +52,7 @@ pub(crate) struct Amount {
     pub(crate) quarantined: u64,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct PendingRoute {
     pub(crate) route: String,
     /// True if the configuration has the route. Messages of other routes are not delivered.
@@ -58,7 +61,7 @@ pub(crate) struct PendingRoute {
     pub(crate) amount: Amount,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct PendingShard {
     pub(crate) route: String,
     pub(crate) topic: String,
@@ -71,7 +74,7 @@ pub(crate) struct PendingShard {
 }
 
 /// Messages that are due in one hour.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct PendingHour {
     pub(crate) start_ms: i64,
     pub(crate) start: String,
@@ -80,7 +83,7 @@ pub(crate) struct PendingHour {
 }
 
 /// The messages that wait under one id: at most one per shard.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct IdSearch {
     pub(crate) deployment: String,
     pub(crate) store: String,
@@ -89,7 +92,7 @@ pub(crate) struct IdSearch {
     pub(crate) found: Vec<FoundMessage>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct FoundMessage {
     pub(crate) route: String,
     pub(crate) topic: String,
@@ -305,8 +308,9 @@ fn hour_start(slice: Slice) -> i64 {
 mod tests {
     use super::*;
     use crate::model::{Cursor, Offset, Partition, Progress, SourceIdentity, Watermark};
-    use crate::store::{Ledger, SliceCount};
+    use crate::store::{Fetch, Ledger, List, Listed, Session, SliceCount};
     use async_trait::async_trait;
+    use bytes::Bytes;
 
     /// Shards with their states, and the place of the id `a` in each.
     struct Fake(Vec<(ShardId, StoredShard, Option<Cursor>)>);
@@ -341,6 +345,22 @@ mod tests {
                 .iter()
                 .map(|(shard, id)| of(shard).filter(|_| &**id == "a"))
                 .collect())
+        }
+
+        async fn are_cancelled(&self, _: &[(ShardId, Cursor)]) -> Result<Vec<bool>, Error> {
+            Ok(Vec::new())
+        }
+
+        async fn list_runs(&self, _: &[List]) -> Result<Vec<Listed>, Error> {
+            Ok(Vec::new())
+        }
+
+        async fn fetch_runs(&self, _: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
+            Ok(Vec::new())
+        }
+
+        async fn worker_sessions(&self) -> Result<Vec<Session>, Error> {
+            Ok(Vec::new())
         }
     }
 
@@ -399,6 +419,7 @@ mod tests {
         let routes = [("orders", topics(&["d"])), ("mail", topics(&["m"]))]
             .map(|(name, topics)| (name.to_owned(), topics));
         QueryContext {
+            shows_payloads: false,
             deployment: "prod".into(),
             store: "redis x".into(),
             routes: routes.into(),

@@ -9,7 +9,8 @@ use crate::limit::SCAN_KEYS_PER_STEP;
 use crate::model::{Cursor, ShardId};
 use crate::run::RunName;
 use crate::store::{
-    Error, QuarantineStore, Restore, Restored, ShardStore, StoreQuery, StoredShard,
+    Error, Fetch, List, Listed, Membership, QuarantineStore, Restore, Restored, Session,
+    ShardStore, StoreQuery, StoredShard,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -70,6 +71,28 @@ impl StoreQuery for Redis {
             (!state?.delivered.covers(place)).then_some(place)
         });
         Ok(places.collect())
+    }
+
+    async fn are_cancelled(&self, places: &[(ShardId, Cursor)]) -> Result<Vec<bool>, Error> {
+        let mut pipeline = Pipeline::new();
+        for (shard, place) in places {
+            let cancelled = self.keyspace.shard_keys(shard).name(key::CANCELLED);
+            pipeline.cmd("ZSCORE").arg(cancelled).arg(place.to_hex());
+        }
+        let scores = self.connection.send(&pipeline).await?.into_iter();
+        Ok(scores.map(|score| score != Value::Nil).collect())
+    }
+
+    async fn list_runs(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
+        self.list(requests).await
+    }
+
+    async fn fetch_runs(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
+        self.fetch(requests).await
+    }
+
+    async fn worker_sessions(&self) -> Result<Vec<Session>, Error> {
+        self.sessions().await
     }
 }
 

@@ -99,7 +99,7 @@ impl Ledger {
 
 /// A ledger as people see it: the parts add up to `accepted`, except for `difference`. Part of the
 /// JSON of `postdate ledger`: its fields are never renamed or removed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub(crate) struct Balance {
     pub(crate) accepted: u64,
     #[serde(flatten)]

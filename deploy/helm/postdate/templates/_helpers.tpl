@@ -72,7 +72,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and $tls.clientAuth (not $tls.secretName) }}{{ fail "adminTls.clientAuth: without adminTls.secretName there is no TLS" }}{{ end }}
 {{- if not (or .Values.adminToken.secretName $tls.clientAuth) }}{{ fail "adminToken.secretName is required: probes and scrapers come from elsewhere, so the admin endpoint asks for a token, or by adminTls for client certificates" }}{{ end }}
 {{- $admin := dict "listen" "0.0.0.0:8088" }}
+{{- if ne .Values.console.payloads "hidden" }}{{ $_ := set $admin "payloads" .Values.console.payloads }}{{ end }}
 {{- if .Values.adminToken.secretName }}{{ $_ := set $admin "token_file" "/run/secrets/postdate-admin/token" }}{{ end }}
+{{- if .Values.operatorToken.secretName }}{{ $_ := set $admin "operator_token_file" "/run/secrets/postdate-operator/token" }}{{ end }}
 {{- if $tls.secretName }}
 {{- $_ := set $admin "certificate" "/run/secrets/postdate-admin-tls/tls.crt" }}
 {{- $_ := set $admin "certificate_key" "/run/secrets/postdate-admin-tls/tls.key" }}
@@ -116,6 +118,11 @@ capabilities:
   mountPath: /run/secrets/postdate-admin
   readOnly: true
 {{- end }}
+{{- if .Values.operatorToken.secretName }}
+- name: operator-token
+  mountPath: /run/secrets/postdate-operator
+  readOnly: true
+{{- end }}
 {{- if .Values.adminTls.secretName }}
 - name: admin-tls
   mountPath: /run/secrets/postdate-admin-tls
@@ -144,6 +151,15 @@ capabilities:
     defaultMode: 0440
     items:
       - key: {{ .Values.adminToken.key }}
+        path: token
+{{- end }}
+{{- if .Values.operatorToken.secretName }}
+- name: operator-token
+  secret:
+    secretName: {{ .Values.operatorToken.secretName }}
+    defaultMode: 0440
+    items:
+      - key: {{ .Values.operatorToken.key }}
         path: token
 {{- end }}
 {{- if .Values.adminTls.secretName }}

@@ -149,7 +149,8 @@ cases! {
         a_shard_is_listed_from_creation_to_erasure,
         waiting_messages_are_counted_by_slice,
         quarantined_messages_are_counted_separately,
-        an_id_query_returns_the_waiting_place;
+        an_id_query_returns_the_waiting_place,
+        cancelled_and_replaced_places_are_named;
 }
 
 /// Runs every case. Panics at the first broken promise.

@@ -104,3 +104,19 @@ pub(super) async fn an_id_query_returns_the_waiting_place(t: &Fixture<'_>) {
         "it was delivered, though its id is still kept"
     );
 }
+
+pub(super) async fn cancelled_and_replaced_places_are_named(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    let places = [0, 1, 2].map(|offset| place(due(3, 0), offset));
+    let run = run_of("run", &places);
+    let changes = [schedule("a", places[0]), schedule("b", places[1])];
+    t.append(0, 3, &[&run], &changes).await;
+    let later = place(due(4, 0), 4);
+    let replacement = run_of("later", &[later]);
+    t.append(3, 5, &[&replacement], &[cancel("a"), schedule("b", later)])
+        .await;
+    let asked = [places[0], places[1], places[2], later];
+    let asked = asked.map(|place| (t.shard.clone(), place));
+    let answers = t.survey().are_cancelled(&asked).await.unwrap();
+    assert_eq!(answers, [true, true, false, false]);
+}

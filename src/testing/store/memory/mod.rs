@@ -389,6 +389,29 @@ impl StoreQuery for MemoryStore {
         )
         .await
     }
+
+    async fn are_cancelled(&self, places: &[(ShardId, Cursor)]) -> Result<Vec<bool>, Error> {
+        self.answer_each(
+            places,
+            |(shard, _)| shard,
+            |(_, place), shard| {
+                shard.is_some_and(|shard| shard.cancelled().any(|other| other == *place))
+            },
+        )
+        .await
+    }
+
+    async fn list_runs(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
+        self.list(requests).await
+    }
+
+    async fn fetch_runs(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
+        self.fetch(requests).await
+    }
+
+    async fn worker_sessions(&self) -> Result<Vec<Session>, Error> {
+        self.sessions().await
+    }
 }
 
 #[async_trait(?Send)]

@@ -1,0 +1,270 @@
+//! Tests of the search on a store in memory.
+
+use super::{MessageFilter, MessagePage, Query, QueryContext, Search, SearchPosition};
+use crate::clock::WallClock;
+use crate::model::header::push_header;
+use crate::model::{
+    Body, Cursor, Headers, Level, Offset, Partition, Progress, ShardId, Slice, SourceIdentity,
+    Timestamp, Watermark,
+};
+use crate::run::{EncodedMessage, Run, RunBuilder, record};
+use crate::store::{Append, AppendEpoch, IdChange, IdChangeKind, NewShard, ShardStore as _};
+use crate::testing::store::memory::MemoryStore;
+use std::rc::Rc;
+
+const HOUR: i64 = 3_600_000;
+const DAY: i64 = 24 * HOUR;
+
+fn shard(partition: i32) -> ShardId {
+    ShardId::new("orders", Partition::new("orders.delayed", partition))
+}
+
+/// A run of messages with these due times and offsets. The key is the offset, and so is the id.
+fn run(builder: &mut RunBuilder, places: &[(i64, u64)]) -> Run {
+    let records = places.iter().map(|(_, offset)| {
+        let (mut headers, mut record) = (Vec::new(), Vec::new());
+        push_header(
+            &mut headers,
+            b"parity",
+            Some(if offset % 2 == 0 { b"even" } else { b"odd" }),
+        );
+        let text = offset.to_string();
+        let body = Body {
+            key: Some(text.as_bytes()),
+            payload: Some(b"payload"),
+            headers: Headers::from_block(&headers),
+            id: Some(&text),
+            ..Body::default()
+        };
+        record::encode(&body, &mut record);
+        record
+    });
+    let records: Vec<_> = records.collect();
+    let messages = places.iter().zip(&records).map(|((due, offset), record)| {
+        let place = Cursor::new(Timestamp::from_millis(*due), Offset(*offset));
+        let slice = Slice::at(Level::Hour, Timestamp::from_millis(places[0].0));
+        EncodedMessage {
+            slice,
+            place,
+            record,
+        }
+    });
+    let mut messages: Vec<_> = messages.collect();
+    let mut runs = builder.build(&mut messages, None);
+    assert_eq!(runs.len(), 1);
+    runs.remove(0)
+}
+
+struct Scene {
+    store: MemoryStore,
+    builder: RunBuilder,
+}
+
+impl Scene {
+    async fn new(partitions: i32) -> Self {
+        let store = MemoryStore::new(Rc::new(WallClock));
+        let new = |partition| NewShard {
+            shard: shard(partition),
+            identity: SourceIdentity("id".into()),
+            watermark: Watermark(0),
+            delivered: Progress::START,
+        };
+        let shards: Vec<_> = (0..partitions).map(new).collect();
+        store.open(&shards).await.unwrap();
+        let builder = RunBuilder::new(7);
+        Self { store, builder }
+    }
+
+    async fn append(&mut self, partition: i32, (from, to): (u64, u64), places: &[(i64, u64)]) {
+        let changes = places.iter().map(|(due, offset)| IdChange {
+            id: offset.to_string().into(),
+            kind: IdChangeKind::Schedule(Cursor::new(
+                Timestamp::from_millis(*due),
+                Offset(*offset),
+            )),
+        });
+        let changes = changes.collect();
+        let runs = vec![run(&mut self.builder, places)];
+        self.change(partition, (from, to), runs, changes).await;
+    }
+
+    async fn change(
+        &mut self,
+        partition: i32,
+        (from, to): (u64, u64),
+        runs: Vec<Run>,
+        changes: Vec<IdChange>,
+    ) {
+        let append = Append {
+            shard: shard(partition),
+            epoch: AppendEpoch {
+                process: 1,
+                number: 1,
+            },
+            identity: SourceIdentity("id".into()),
+            from: Watermark(from),
+            to: Watermark(to),
+            runs,
+            changes,
+        };
+        self.store.append(&[append]).await.unwrap();
+    }
+
+    async fn page(&self, search: &Search) -> MessagePage {
+        let context = QueryContext {
+            deployment: "prod".to_owned(),
+            ..QueryContext::default()
+        };
+        let query = Query::Messages(Box::new(search.clone()));
+        let now = Timestamp::from_millis(0);
+        let answer = query.answer(&self.store, &context, now).await.unwrap();
+        serde_json::from_str(&answer).unwrap()
+    }
+
+    /// The offsets of all pages.
+    async fn offsets(&self, filter: MessageFilter, limit: usize) -> Vec<(i32, u64)> {
+        let mut search = Search {
+            filter,
+            limit,
+            after: None,
+            is_detailed: false,
+        };
+        let mut found = Vec::new();
+        loop {
+            let page = self.page(&search).await;
+            assert!(page.items.len() <= limit);
+            found.extend(page.items.iter().map(|item| (item.partition, item.offset)));
+            if !page.more {
+                return found;
+            }
+            let after = page.after.expect("more follow");
+            search.after = SearchPosition::from_token("orders", &after);
+            assert!(search.after.is_some());
+        }
+    }
+}
+
+fn orders() -> MessageFilter {
+    MessageFilter {
+        route: "orders".to_owned(),
+        ..MessageFilter::default()
+    }
+}
+
+#[tokio::test]
+async fn pages_of_any_size_hold_each_waiting_message_once() {
+    let mut scene = Scene::new(2).await;
+    // Runs that overlap, and several with the same least due time.
+    for step in 0..70_u64 {
+        let due = DAY + i64::try_from(step / 35).unwrap() * HOUR;
+        let offsets = (3 * step, 3 * step + 3);
+        let places = [
+            (due, 3 * step),
+            (due + 5, 3 * step + 1),
+            (due + 9, 3 * step + 2),
+        ];
+        scene.append(0, offsets, &places).await;
+        scene.append(1, offsets, &places).await;
+    }
+    for limit in [1, 7, 1_000] {
+        let mut found = scene.offsets(orders(), limit).await;
+        found.sort_unstable();
+        let wanted = (0..2).flat_map(|partition| (0..210).map(move |offset| (partition, offset)));
+        assert_eq!(found, Vec::from_iter(wanted), "limit {limit}");
+    }
+}
+
+#[tokio::test]
+async fn a_filter_finds_by_due_time_id_key_and_header() {
+    let mut scene = Scene::new(2).await;
+    scene
+        .append(0, (0, 3), &[(DAY, 0), (DAY + 1, 1), (DAY + 2, 2)])
+        .await;
+    scene
+        .append(1, (0, 5), &[(DAY + HOUR, 3), (DAY + HOUR + 1, 4)])
+        .await;
+    let at = |millis| Some(Timestamp::from_millis(millis));
+    let text = |text: &str| Some(text.to_owned());
+    for (filter, wanted) in [
+        (
+            MessageFilter {
+                due_from: at(DAY + 1),
+                due_to: at(DAY + HOUR),
+                ..orders()
+            },
+            vec![(0, 1), (0, 2), (1, 3)],
+        ),
+        (
+            MessageFilter {
+                id: text("4"),
+                ..orders()
+            },
+            vec![(1, 4)],
+        ),
+        (
+            MessageFilter {
+                key: text("2"),
+                ..orders()
+            },
+            vec![(0, 2)],
+        ),
+        (
+            MessageFilter {
+                header: Some(("parity".into(), "odd".into())),
+                ..orders()
+            },
+            vec![(0, 1), (1, 3)],
+        ),
+        (
+            MessageFilter {
+                partition: Some(1),
+                offset: Some(3),
+                ..orders()
+            },
+            vec![(1, 3)],
+        ),
+        (
+            MessageFilter {
+                topic: text("other"),
+                ..orders()
+            },
+            vec![],
+        ),
+        (
+            MessageFilter {
+                id: text("5"),
+                ..orders()
+            },
+            vec![],
+        ),
+    ] {
+        assert_eq!(
+            scene.offsets(filter.clone(), 10).await,
+            wanted,
+            "{filter:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_message_is_not_found_and_a_payload_is_hidden() {
+    let mut scene = Scene::new(1).await;
+    scene.append(0, (0, 2), &[(DAY, 0), (DAY + 1, 1)]).await;
+    let cancel = IdChange {
+        id: "0".into(),
+        kind: IdChangeKind::Cancel,
+    };
+    scene.change(0, (2, 3), vec![], vec![cancel]).await;
+    assert_eq!(scene.offsets(orders(), 10).await, [(0, 1)]);
+    let search = Search {
+        filter: orders(),
+        limit: 10,
+        after: None,
+        is_detailed: true,
+    };
+    let page = scene.page(&search).await;
+    let item = &page.items[0];
+    assert_eq!(item.origin, "prod/orders/orders.delayed/0/1");
+    assert_eq!((item.payload_bytes, &item.payload), (7, &None));
+    assert_eq!(item.headers.as_ref().map(Vec::len), Some(1));
+}
