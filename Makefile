@@ -29,9 +29,9 @@ INTEGRATION := cargo test $(TESTS) $(PLAIN) --test integration
 ifneq ($(shell pkg-config --exists 'openssl >= 3' 2>/dev/null && echo yes),)
 demo test test-all integration lint: export OPENSSL_NO_VENDOR ?= 1
 endif
-# Names that `make test` leaves to `make test-all`: they test deployment files, clients of other languages, traces, and the test servers themselves,
+# Names that `make test` leaves to `make test-all`: they test deployment files, clients of other languages, the console in a browser, traces, and the test servers themselves,
 # and their tools take minutes to build.
-WITH_TOOLS := clients:: deploy:: env:: secrets:: traces::
+WITH_TOOLS := clients:: console:: deploy:: env:: secrets:: traces::
 # Runs a suite: name, budget in seconds on two cores, command.
 SUITE := @integration/env/suite.sh
 .DEFAULT_GOAL := help
@@ -148,7 +148,7 @@ up: servers ## start a Kafka, a NATS server and a Redis on this machine; REDIS=s
 down: ## stop them and keep their data
 	@integration/env/local.sh down
 
-servers: ## install what the tests need: Debian packages, Kafka (Maven), client libraries, NATS, Helm and a trace collector (Go)
+servers: ## install what the tests need: Debian packages with Chromium, Kafka (Maven), client libraries, NATS, Helm and a trace collector (Go)
 	@integration/env/servers.sh
 
 servers-core:

@@ -24,6 +24,7 @@ mod change;
 mod clients;
 mod cluster;
 mod command;
+mod console;
 mod contract;
 mod delivery;
 mod demo;

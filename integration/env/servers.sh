@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building and testing need: Debian packages, a real Kafka, a NATS server, the
-# libraries of docs/clients, an OpenTelemetry collector, and Helm. Safe to repeat.
+# libraries of docs/clients, a browser, an OpenTelemetry collector, and Helm. Safe to repeat.
 #   servers.sh packages   packages for building only
 #   servers.sh core       servers of the promises: Kafka, NATS, Redis
 #   servers.sh dist       packages for building and checking the packages of a release
@@ -38,6 +38,7 @@ packages() {
         command -v javac >/dev/null || missing+=(openjdk-17-jdk-headless)
         command -v node >/dev/null || missing+=(nodejs)
         command -v npm >/dev/null || missing+=(npm)
+        command -v chromium >/dev/null || missing+=(chromium)
     fi
     if [[ ${1:-} == dist ]]; then
         command -v dpkg-shlibdeps >/dev/null || missing+=(dpkg-dev)
@@ -102,6 +103,17 @@ clients() {
     cp "$folder/package-lock.json" "$folder/from"
 }
 
+# The checker of the console's accessibility, for headless Chromium.
+browser() {
+    local folder=$servers/browser said
+    ! cmp -s integration/browser/package-lock.json "$folder/from" || return 0
+    mkdir -p "$folder"
+    cp integration/browser/package{,-lock}.json "$folder"
+    said=$(node=$PWD/integration/env/node.sh && cd -P "$folder" && "$node" npm ci --no-audit --no-fund 2>&1) ||
+        complain "$said"$'\n'"npm did not bring the packages of integration/browser. It needs an npm registry."
+    cp "$folder/package-lock.json" "$folder/from"
+}
+
 # Built from its official components, in the versions of go.mod.
 collector() {
     local bin=$servers/collector/bin/collector said
@@ -127,6 +139,7 @@ case ${1:-all} in
         kafka
         nats
         clients
+        browser
         collector
         integration/deploy/tools.sh
         ;;

@@ -128,13 +128,13 @@ impl Queries {
         Ok(report)
     }
 
-    /// Searches for one message, with its headers.
+    /// Searches for one message, with its headers and the time of the answer.
     pub(super) async fn message(
         &self,
         route: &str,
         (partition, offset): (i32, u64),
         topic: Option<String>,
-    ) -> Result<WaitingMessage, Problem> {
+    ) -> Result<(Timestamp, WaitingMessage), Problem> {
         let mut search = Search {
             filter: MessageFilter {
                 route: route.to_owned(),
@@ -151,7 +151,7 @@ impl Queries {
             let query = StoreQuestion::Messages(Box::new(search.clone()));
             let page: MessagePage = self.report(query).await?;
             if let Some(message) = page.items.into_iter().next() {
-                return Ok(message);
+                return Ok((Timestamp::from_millis(page.at_ms), message));
             }
             let after = page.after.filter(|_| page.more);
             let Some(after) = after.and_then(|after| SearchPosition::from_token(route, &after))
@@ -283,7 +283,7 @@ async fn message(
     Params(params): Params<MessageParams>,
 ) -> Result<Json<WaitingMessage>, Problem> {
     let message = queries.message(&route, (partition, offset), params.topic);
-    let message = message.await?;
+    let (_, message) = message.await?;
     actor.audit_payload(&message);
     Ok(Json(message))
 }

@@ -1,20 +1,24 @@
-//! Rights of requests. A token (`Authorization: Bearer ...`) and a
+//! Rights of requests. A token (`Authorization: Bearer ...`, or the cookie of the console) and a
 //! client certificate are required if they are configured. Only the operator token may change
 //! something. Probes are always answered.
 
+use super::console;
 use super::problem::Problem;
 use super::server::Client;
 use crate::store::query::WaitingMessage;
 use axum::Router;
 use axum::extract::Request;
-use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::IntoResponse;
+use ring::hmac;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
+/// The cookie of the console.
+pub(super) const COOKIE_NAME: &str = "postdate";
 const FETCH_SITE: &str = "sec-fetch-site";
 
 /// The required credentials. Never printed.
@@ -25,12 +29,22 @@ pub(crate) struct Auth {
     by_certificate: bool,
 }
 
+/// A token, and the value of the cookie that proves it.
 #[derive(Clone)]
-struct Token(Arc<str>);
+struct Token {
+    token: Arc<str>,
+    cookie: Arc<str>,
+}
 
 impl Token {
     fn new(token: &str) -> Self {
-        Self(token.into())
+        let key = hmac::Key::new(hmac::HMAC_SHA256, token.as_bytes());
+        let tag = hmac::sign(&key, b"postdate console");
+        let hex = tag.as_ref().iter().map(|byte| format!("{byte:02x}"));
+        Self {
+            token: token.into(),
+            cookie: hex.collect::<String>().into(),
+        }
     }
 
     fn is_in(&self, headers: &HeaderMap) -> bool {
@@ -38,7 +52,12 @@ impl Token {
             let (scheme, sent) = value.as_bytes().split_at_checked("Bearer ".len())?;
             scheme.eq_ignore_ascii_case(b"Bearer ").then_some(sent)
         });
-        bearer.is_some_and(|sent| is_equal(sent, &self.0))
+        let cookies = headers.get_all(COOKIE).iter();
+        let cookies = cookies.filter_map(|value| value.to_str().ok());
+        let mut pairs = cookies.flat_map(|line| line.split("; "));
+        let cookie = pairs.find_map(|pair| pair.strip_prefix(COOKIE_NAME)?.strip_prefix('='));
+        bearer.is_some_and(|sent| is_equal(sent, &self.token))
+            || cookie.is_some_and(|sent| is_equal(sent.as_bytes(), &self.cookie))
     }
 }
 
@@ -86,13 +105,23 @@ impl Auth {
                         next.run(request).await
                     }
                     Err(problem) if problem.status_code() == StatusCode::UNAUTHORIZED => {
-                        ([(WWW_AUTHENTICATE, "Bearer")], problem).into_response()
+                        let login = console::to_login(&request);
+                        login.unwrap_or_else(|| {
+                            ([(WWW_AUTHENTICATE, "Bearer")], problem).into_response()
+                        })
                     }
                     Err(problem) => problem.into_response(),
                 }
             }
         };
         router.layer(from_fn(check))
+    }
+
+    /// The cookie that proves a token.
+    pub(super) fn cookie(&self, token: &str) -> Option<&str> {
+        let mut tokens = self.reader.iter().chain(&self.operator);
+        let found = tokens.find(|known| is_equal(token.as_bytes(), &known.token));
+        found.map(|token| &*token.cookie)
     }
 
     fn actor(&self, request: &Request) -> Result<Actor, Problem> {
@@ -166,6 +195,18 @@ mod tests {
             assert!(!is_accepted(with(value)), "{value:?}");
         }
         assert!(!is_accepted(with("Bearer 0123456789abcdef0")) && !is_accepted(HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_cookie_proves_its_token_only() {
+        let (token, other) = (
+            Token::new("0123456789abcdef"),
+            Token::new("0123456789abcdeX"),
+        );
+        let with = |value: &str| HeaderMap::from_iter([(COOKIE, value.parse().unwrap())]);
+        let cookie = format!("theme=dark; {COOKIE_NAME}={}", token.cookie);
+        assert!(token.is_in(&with(&cookie)) && !other.is_in(&with(&cookie)));
+        assert!(!token.is_in(&with(&format!("{COOKIE_NAME}=0123456789abcdef"))));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 mod api;
 mod auth;
+mod console;
 mod problem;
 pub(crate) mod queries;
 mod server;
@@ -20,6 +21,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+pub(crate) use console::ConsoleOptions;
 use problem::Problem;
 use queries::Queries;
 use serde_json::json;
@@ -75,6 +77,7 @@ pub(crate) struct Endpoint {
     pub(crate) render_metrics: RenderMetrics,
     /// The queue of the thread that answers queries.
     pub(crate) queries: Queries,
+    pub(crate) console: ConsoleOptions,
 }
 
 impl Endpoint {
@@ -86,13 +89,19 @@ impl Endpoint {
                 render(),
             )
         };
-        let guarded = api::router(self.queries)
+        let guarded = api::router(self.queries.clone())
+            .merge(console::router(
+                self.console,
+                self.queries,
+                self.health.clone(),
+            ))
             .route("/metrics", get(metrics))
             .fallback(|| async { Problem::not_found("unknown path: see /v1/openapi.json") });
         let (alive, ready) = (self.health.clone(), self.health);
         let alive = async move || health_response("alive", &alive.not_alive(), &[]);
         let ready = async move || health_response("ready", &ready.not_ready(), &ready.degraded());
-        bound_requests(self.auth.protect(guarded))
+        let login = console::login_router(self.auth.clone(), self.tls.is_some());
+        bound_requests(self.auth.protect(guarded).merge(login))
             .route("/healthz", get(alive))
             .route("/readyz", get(ready))
     }
@@ -184,6 +193,7 @@ mod tests {
                 health: health.clone(),
                 render_metrics: render,
                 queries,
+                console: ConsoleOptions::default(),
             };
             let (served, ()) = tokio::join!(serve(listener, endpoint, stop.clone()), test);
             served.unwrap();

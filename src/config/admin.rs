@@ -16,6 +16,32 @@ pub(crate) enum Payloads {
     Shown,
 }
 
+/// The colour of the environment in the console.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Colour {
+    Red,
+    Orange,
+    Green,
+    Blue,
+    Purple,
+    Grey,
+}
+
+impl Colour {
+    /// The class of the style sheet.
+    pub(crate) fn class(self) -> &'static str {
+        match self {
+            Self::Red => "red",
+            Self::Orange => "orange",
+            Self::Green => "green",
+            Self::Blue => "blue",
+            Self::Purple => "purple",
+            Self::Grey => "grey",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(crate) struct Admin {
@@ -25,6 +51,9 @@ pub(crate) struct Admin {
     /// The token that gives the right to change something. Without it, the endpoint is read-only.
     pub(crate) operator_token: Option<Secret>,
     pub(crate) payloads: Payloads,
+    /// The name that the console shows beside the deployment.
+    pub(crate) environment: Option<String>,
+    pub(crate) colour: Option<Colour>,
     /// PEM files. With them, the endpoint speaks TLS only.
     pub(crate) certificate: Option<PathBuf>,
     pub(crate) certificate_key: Option<PathBuf>,
@@ -39,6 +68,8 @@ impl Default for Admin {
             token: None,
             operator_token: None,
             payloads: Payloads::Hidden,
+            environment: None,
+            colour: None,
             certificate: None,
             certificate_key: None,
             client_ca: None,

@@ -18,7 +18,7 @@ mod traces;
 
 pub use error::Error;
 pub(crate) use {
-    admin::{Admin, Payloads},
+    admin::{Admin, Colour, Payloads},
     decode::secret::Secret,
     kafka::Kafka,
     nats::Nats,

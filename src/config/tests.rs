@@ -215,6 +215,8 @@ fn the_smallest_file_gives_the_documented_defaults() {
         admin: Admin {
             operator_token: None,
             payloads: Payloads::Hidden,
+            environment: None,
+            colour: None,
             listen: "127.0.0.1:8088".parse().unwrap(),
             token: None,
             certificate: None,
@@ -363,6 +365,8 @@ fn every_option_can_be_set_by_the_environment() {
         admin: Admin {
             operator_token: None,
             payloads: Payloads::Hidden,
+            environment: None,
+            colour: None,
             listen: "[::]:9000".parse().unwrap(),
             token: Some(Secret::new("sixteen-or-more-characters")),
             certificate: None,

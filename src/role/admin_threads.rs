@@ -3,9 +3,9 @@
 use super::memory::resident_bytes;
 use super::query_context;
 use super::wiring::Wiring;
-use crate::admin::{self, Auth, Endpoint};
+use crate::admin::{self, Auth, ConsoleOptions, Endpoint};
 use crate::clock::{Clock, WallClock};
-use crate::config::Secret;
+use crate::config::{Colour, Secret};
 use crate::metric;
 use crate::store::StoreQuery;
 use crate::task::TaskGroup;
@@ -29,6 +29,11 @@ pub(super) fn start(
         admin.operator_token.as_ref().map(Secret::expose),
         admin.client_ca.is_some(),
     );
+    let console = ConsoleOptions {
+        deployment: wiring.config.deployment.clone(),
+        environment: admin.environment.clone(),
+        colour: admin.colour.map_or("", Colour::class),
+    };
     let health = wiring.health.clone();
     let render_metrics = render_metrics(wiring, telemetry);
     group.spawn_thread("admin", move |stop| async move {
@@ -38,6 +43,7 @@ pub(super) fn start(
             health,
             render_metrics,
             queries,
+            console,
         };
         admin::serve(listener, endpoint, stop).await
     })?;

@@ -57,6 +57,8 @@ pub fn serve(config: &Config, telemetry: &Telemetry) -> Result<()> {
 pub(crate) struct Service {
     group: TaskGroup,
     give_up: StopToken,
+    /// The address of the console.
+    console: String,
 }
 
 impl Service {
@@ -71,6 +73,11 @@ impl Service {
             );
         }
         let listener = admin::bind(config.admin.listen)?;
+        let scheme = match config.admin.certificate {
+            None => "http",
+            Some(_) => "https",
+        };
+        let console = format!("{scheme}://{}/", listener.local_addr()?);
         let mut group = TaskGroup::new();
         let health = Health::new();
         let startup = health.register("process");
@@ -120,7 +127,15 @@ impl Service {
             wiring.timers_done.cancel();
         }
         startup.unregister();
-        Ok(Self { group, give_up })
+        Ok(Self {
+            group,
+            give_up,
+            console,
+        })
+    }
+
+    pub(crate) fn console(&self) -> &str {
+        &self.console
     }
 
     /// Waits until `stop` is ready or a thread fails, then drains all roles. After

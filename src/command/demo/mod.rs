@@ -63,6 +63,7 @@ fn show(demo: &DemoArgs, traffic: &mut Traffic<'_>) -> Result<()> {
     }
     let telemetry = Telemetry::install(&config)?;
     let service = Service::start(&config, &telemetry)?;
+    say(&format!("See what waits: {}\n\n", service.console()))?;
     let mut ended = Ok(());
     let served = service.run_until(async { ended = traffic.serve(draws).await });
     served.and(ended)?;

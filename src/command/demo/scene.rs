@@ -57,6 +57,9 @@ impl Scene {
             r#"deployment = "{deployment}"
 store.embedded.path = {store}
 admin.listen = "127.0.0.1:0"
+admin.payloads = "shown"
+admin.environment = "demo"
+admin.colour = "green"
 log.level = "warn"
 {tables}"#
         );

@@ -16,9 +16,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 pub(crate) use ledger::{LedgerReport, ShardLedger};
 pub(crate) use messages::{MessageFilter, MessagePage, Search, WaitingMessage};
-pub(crate) use pending::{Amount, IdSearch, PendingReport, PendingShard, QueryContext};
+pub(crate) use pending::{
+    Amount, IdSearch, PendingHour, PendingReport, PendingShard, QueryContext,
+};
 pub(crate) use search_position::SearchPosition;
-pub(crate) use workers::WorkersReport;
+pub(crate) use workers::{WorkerReport, WorkersReport};
 
 /// A question that a command or the admin server answers. `route: None` means all routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +70,7 @@ impl Query {
     }
 }
 #[cfg(test)]
-pub(crate) use pending::{FoundMessage, PendingHour, PendingRoute};
+pub(crate) use pending::{FoundMessage, PendingRoute};
 
 /// Reads for people. Calls may be repeated. Two calls never see one consistent moment.
 #[async_trait(?Send)]

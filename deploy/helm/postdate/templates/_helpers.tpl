@@ -72,6 +72,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and $tls.clientAuth (not $tls.secretName) }}{{ fail "adminTls.clientAuth: without adminTls.secretName there is no TLS" }}{{ end }}
 {{- if not (or .Values.adminToken.secretName $tls.clientAuth) }}{{ fail "adminToken.secretName is required: probes and scrapers come from elsewhere, so the admin endpoint asks for a token, or by adminTls for client certificates" }}{{ end }}
 {{- $admin := dict "listen" "0.0.0.0:8088" }}
+{{- range $key := list "environment" "colour" }}
+{{- with get $.Values.console $key }}{{ $_ := set $admin $key . }}{{ end }}
+{{- end }}
 {{- if ne .Values.console.payloads "hidden" }}{{ $_ := set $admin "payloads" .Values.console.payloads }}{{ end }}
 {{- if .Values.adminToken.secretName }}{{ $_ := set $admin "token_file" "/run/secrets/postdate-admin/token" }}{{ end }}
 {{- if .Values.operatorToken.secretName }}{{ $_ := set $admin "operator_token_file" "/run/secrets/postdate-operator/token" }}{{ end }}

@@ -1,0 +1,134 @@
+//! What all pages have in common: names, navigation, times and errors.
+
+use super::Console;
+use crate::admin::auth::Actor;
+use crate::admin::problem::Problem;
+use crate::model::Timestamp;
+use crate::model::readable::{moment, relative};
+use askama::Template;
+use axum::Extension;
+use axum::extract::FromRequestParts;
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{Html, IntoResponse, Response};
+
+/// The request of a page.
+pub(super) struct Visit {
+    pub(super) console: Console,
+    pub(super) actor: Actor,
+    root: String,
+}
+
+impl FromRequestParts<Console> for Visit {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, console: &Console) -> Result<Self, Problem> {
+        let actor = Extension::<Actor>::from_request_parts(parts, console).await;
+        let Ok(Extension(actor)) = actor else {
+            return Err(Problem::new(StatusCode::UNAUTHORIZED, "unknown visitor"));
+        };
+        Ok(Self {
+            console: console.clone(),
+            actor,
+            root: root_of(parts.uri.path()),
+        })
+    }
+}
+
+/// The relative way from a page to the first one: `../` for `/routes/orders`.
+pub(super) fn root_of(path: &str) -> String {
+    let depth = path.matches('/').count().saturating_sub(1);
+    match depth {
+        0 => "./".to_owned(),
+        _ => "../".repeat(depth),
+    }
+}
+
+/// The part of a page around its content.
+pub(super) struct Frame {
+    pub(super) title: String,
+    pub(super) section: &'static str,
+    pub(super) root: String,
+    pub(super) deployment: String,
+    pub(super) environment: Option<String>,
+    pub(super) colour: &'static str,
+    pub(super) actor: &'static str,
+}
+
+impl Visit {
+    pub(super) fn frame(&self, section: &'static str, title: impl Into<String>) -> Frame {
+        let options = &self.console.options;
+        Frame {
+            title: title.into(),
+            section,
+            root: self.root.clone(),
+            deployment: options.deployment.clone(),
+            environment: options.environment.clone(),
+            colour: options.colour,
+            actor: self.actor.name,
+        }
+    }
+
+    /// Renders a page, or the page of an error.
+    pub(super) fn show(&self, page: Result<impl Template, Problem>) -> Response {
+        match page {
+            Ok(page) => render(&page, StatusCode::OK),
+            Err(problem) => {
+                let status = problem.status_code();
+                let frame = self.frame("", problem.title);
+                render(&ErrorPage { frame, problem }, status)
+            }
+        }
+    }
+}
+
+pub(super) fn render(page: &impl Template, status: StatusCode) -> Response {
+    match page.render() {
+        Ok(text) => (status, Html(text)).into_response(),
+        Err(error) => {
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response()
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "error.html")]
+struct ErrorPage {
+    frame: Frame,
+    problem: Problem,
+}
+
+/// A time for people: UTC, and how far it is away. The script shows it in the chosen zone.
+pub(super) struct Moment {
+    pub(super) datetime: String,
+    pub(super) text: String,
+    pub(super) distance: String,
+}
+
+impl Moment {
+    pub(super) fn new(instant: Timestamp, now: Timestamp) -> Self {
+        Self {
+            datetime: instant.to_rfc3339(),
+            text: moment(instant),
+            distance: relative(instant, now),
+        }
+    }
+
+    /// `None`: at once.
+    pub(super) fn of(due_ms: Option<i64>, now: Timestamp) -> Option<Self> {
+        due_ms.map(|due| Self::new(Timestamp::from_millis(due), now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_to_the_first_page_is_relative() {
+        assert_eq!(root_of("/"), "./");
+        assert_eq!(root_of("/workers"), "./");
+        assert_eq!(root_of("/routes/orders"), "../");
+        assert_eq!(root_of("/routes/orders/messages/3/7"), "../../../../");
+    }
+}

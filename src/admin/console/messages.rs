@@ -1,0 +1,165 @@
+//! The search for waiting messages, and the page of one message.
+
+use super::frame::{Frame, Moment, Visit};
+use crate::admin::api::{MessageParams, MessagesParams, Params, Parted};
+use crate::admin::problem::Problem;
+use crate::limit::SEARCH_CALLS_MAX;
+use crate::model::Timestamp;
+use crate::model::readable::{count, size};
+use crate::store::query::{MessagePage, Query, SearchPosition, WaitingMessage};
+use askama::Template;
+use axum::response::Response;
+use url::form_urlencoded::Serializer;
+
+/// Messages on one page.
+const PAGE_MAX: usize = 50;
+
+#[derive(Template)]
+#[template(path = "messages.html")]
+struct ListPage {
+    frame: Frame,
+    route: String,
+    filter: Filter,
+    rows: Vec<Row>,
+    /// How far the search got.
+    scanned: String,
+    unreadable: u64,
+    /// The parameters of the next page.
+    next: Option<String>,
+}
+
+/// The values of the form. Empty: no condition.
+struct Filter {
+    due_from: String,
+    due_to: String,
+    id: String,
+    key: String,
+    header: String,
+    partition: String,
+}
+
+struct Row {
+    message: WaitingMessage,
+    due: Option<Moment>,
+    size: String,
+}
+
+impl Row {
+    fn new(message: WaitingMessage, now: Timestamp) -> Self {
+        Self {
+            due: Moment::of(message.due_ms, now),
+            size: size(message.payload_bytes),
+            message,
+        }
+    }
+}
+
+pub(super) async fn list(
+    visit: Visit,
+    Parted(route): Parted<String>,
+    params: Result<Params<MessagesParams>, Problem>,
+) -> Response {
+    let page = async {
+        let Params(params) = params?;
+        list_page(&visit, route, params).await
+    };
+    visit.show(page.await)
+}
+
+async fn list_page(
+    visit: &Visit,
+    route: String,
+    params: MessagesParams,
+) -> Result<ListPage, Problem> {
+    let queries = &visit.console.queries;
+    queries.route(&route).await?;
+    let mut search = params.search(&route)?;
+    search.limit = PAGE_MAX;
+    let (mut items, mut scanned) = (Vec::new(), 0);
+    let mut page = MessagePage::default();
+    // An empty page helps nobody, so the search goes on for some time.
+    for _ in 0..SEARCH_CALLS_MAX {
+        page = queries
+            .report(Query::Messages(Box::new(search.clone())))
+            .await?;
+        scanned += page.scanned;
+        items.append(&mut page.items);
+        let after = page
+            .after
+            .as_deref()
+            .filter(|_| items.is_empty() && page.more);
+        let Some(after) = after.and_then(|after| SearchPosition::from_token(&route, after)) else {
+            break;
+        };
+        search.after = Some(after);
+    }
+    let now = Timestamp::from_millis(page.at_ms);
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let filter = Filter {
+        due_from: text(&params.due_from),
+        due_to: text(&params.due_to),
+        id: text(&params.id),
+        key: text(&params.key),
+        header: text(&params.header),
+        partition: text(&params.partition),
+    };
+    Ok(ListPage {
+        frame: visit.frame("overview", format!("Waiting messages of {route}")),
+        next: page
+            .after
+            .filter(|_| page.more)
+            .map(|after| filter.line(&after)),
+        rows: items.into_iter().map(|item| Row::new(item, now)).collect(),
+        scanned: count(scanned),
+        unreadable: page.unreadable,
+        filter,
+        route,
+    })
+}
+
+impl Filter {
+    fn line(&self, after: &str) -> String {
+        let mut line = Serializer::new(String::new());
+        for (name, value) in [
+            ("due_from", self.due_from.as_str()),
+            ("due_to", &self.due_to),
+            ("id", &self.id),
+            ("key", &self.key),
+            ("header", &self.header),
+            ("partition", &self.partition),
+            ("after", after),
+        ] {
+            if !value.is_empty() {
+                line.append_pair(name, value);
+            }
+        }
+        line.finish()
+    }
+}
+
+#[derive(Template)]
+#[template(path = "message.html")]
+struct ShowPage {
+    frame: Frame,
+    route: String,
+    row: Row,
+}
+
+pub(super) async fn show(
+    visit: Visit,
+    Parted((route, partition, offset)): Parted<(String, i32, u64)>,
+    params: Result<Params<MessageParams>, Problem>,
+) -> Response {
+    let page = async {
+        let Params(MessageParams { topic }) = params?;
+        let queries = &visit.console.queries;
+        let (now, message) = queries.message(&route, (partition, offset), topic).await?;
+        visit.actor.audit_payload(&message);
+        Ok(ShowPage {
+            frame: visit.frame("overview", format!("Message {partition}/{offset}")),
+            row: Row::new(message, now),
+            route,
+        })
+    };
+    visit.show(page.await)
+}

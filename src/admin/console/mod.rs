@@ -1,0 +1,106 @@
+//! The console: pages for people, rendered on the server. They need no JavaScript, and work behind any
+//! path prefix because all links are relative.
+//!
+//! | file | pages |
+//! |---|---|
+//! | `overview` | `/` and `/routes/{route}` |
+//! | `messages` | the search, and one message |
+//! | `fleet` | workers with shards, and the ledger |
+//! | `session` | the login page and its cookie |
+//! | `frame` | what all pages have in common |
+//! | `chart` | charts as SVG |
+
+mod chart;
+mod fleet;
+mod frame;
+mod messages;
+mod overview;
+mod session;
+
+use super::queries::Queries;
+use crate::health::Health;
+use axum::Router;
+use axum::extract::Request;
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+pub(super) use session::{login_router, to_login};
+use std::sync::Arc;
+
+const STYLE: &[u8] = include_bytes!("console.css");
+const SCRIPT: &[u8] = include_bytes!("console.js");
+
+/// Nothing of another host, nothing inline, and no frame around a page.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; \
+                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// Names of the deployment on each page.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ConsoleOptions {
+    pub(crate) deployment: String,
+    pub(crate) environment: Option<String>,
+    /// A class of the style sheet.
+    pub(crate) colour: &'static str,
+}
+
+#[derive(Clone)]
+struct Console {
+    options: Arc<ConsoleOptions>,
+    queries: Queries,
+    health: Health,
+}
+
+pub(super) fn router(options: ConsoleOptions, queries: Queries, health: Health) -> Router {
+    let console = Console {
+        options: Arc::new(options),
+        queries,
+        health,
+    };
+    let router = Router::new()
+        .route("/", get(overview::overview))
+        .route("/routes/{route}", get(overview::route))
+        .route("/routes/{route}/messages", get(messages::list))
+        .route(
+            "/routes/{route}/messages/{partition}/{offset}",
+            get(messages::show),
+        )
+        .route("/workers", get(fleet::workers))
+        .route("/accounts", get(fleet::ledger))
+        .with_state(console);
+    with_policy(router)
+}
+
+fn with_policy(router: Router) -> Router {
+    router.layer(from_fn(|request: Request, next: Next| async {
+        let mut response = next.run(request).await;
+        let headers = response.headers_mut();
+        for (name, value) in [
+            (CONTENT_SECURITY_POLICY, POLICY),
+            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (X_FRAME_OPTIONS, "DENY"),
+            (REFERRER_POLICY, "same-origin"),
+            (CACHE_CONTROL, "no-store"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }))
+}
+
+fn asset(kind: &'static str, bytes: &'static [u8]) -> Response {
+    ([(CONTENT_TYPE, kind)], bytes).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn style_and_script_stay_small() {
+        assert!(STYLE.len() <= 16 * 1024 && SCRIPT.len() <= 8 * 1024);
+    }
+}
