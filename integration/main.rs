@@ -21,6 +21,7 @@ mod admin;
 mod asked;
 mod bad_input;
 mod change;
+mod changes;
 mod clients;
 mod cluster;
 mod command;

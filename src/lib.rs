@@ -97,11 +97,12 @@ mod trace;
 mod wheel;
 
 pub use cli::{
-    CheckArgs, Cli, Command, CompletionArgs, DemoArgs, InitArgs, LedgerArgs, PendingArgs,
-    QuarantineArgs, ResetArgs, RunArgs, SendArgs,
+    CheckArgs, Cli, Command, CompletionArgs, DemoArgs, InitArgs, LedgerArgs, MessagesArgs,
+    PendingArgs, QuarantineArgs, ResetArgs, RunArgs, SendArgs,
 };
 pub use command::{
-    Outcome, Refused, check, complete, demo, init, ledger, pending, quarantine, reset, send,
+    Outcome, Refused, check, complete, demo, init, ledger, messages, pending, quarantine, reset,
+    send,
 };
 pub use config::{Config, Error as ConfigError};
 pub use role::serve as run;

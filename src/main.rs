@@ -61,6 +61,9 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
         Command::Pending(pending) => {
             postdate::pending(&prepare_quietly(&pending.config)?, &pending)
         }
+        Command::Messages(messages) => {
+            postdate::messages(&prepare_quietly(messages.config())?, &messages)
+        }
         Command::Ledger(ledger) => postdate::ledger(&prepare_quietly(&ledger.config)?, &ledger),
         Command::Quarantine(quarantine) => {
             postdate::quarantine(&prepare_quietly(&quarantine.config)?, &quarantine)

@@ -176,7 +176,12 @@ fn unknown_argument(arguments: &[String]) -> Option<&str> {
     let Some(command) = cli.find_subcommand(name) else {
         return Some(name);
     };
-    let known: Vec<_> = command
+    // `postdate messages list` has the flags of `list`.
+    let action = arguments
+        .get(1)
+        .and_then(|name| command.find_subcommand(name));
+    let known: Vec<_> = action
+        .unwrap_or(command)
         .get_arguments()
         .filter_map(|flag| flag.get_long())
         .collect();

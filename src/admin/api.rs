@@ -6,6 +6,7 @@
 )]
 
 use super::auth::Actor;
+use super::change_api;
 use super::problem::Problem;
 use super::queries::Queries;
 use crate::limit::{SEARCH_CALLS_MAX, SEARCH_PAGE_MAX};
@@ -34,7 +35,16 @@ const PAGE_DEFAULT: usize = 100;
         title = "Postdate",
         description = "Waiting messages of a deployment. Counts are upper bounds: a stored batch counts until its last message is delivered."
     ),
-    paths(routes, route, messages, message, workers, ledger)
+    paths(
+        routes,
+        route,
+        messages,
+        message,
+        workers,
+        ledger,
+        change_api::publish,
+        change_api::cancel
+    )
 )]
 struct Description;
 
@@ -60,7 +70,7 @@ pub(super) fn router(queries: Queries) -> Router {
 }
 
 /// A JSON document.
-pub(super) struct Document(String);
+pub(super) struct Document(pub(super) String);
 
 impl IntoResponse for Document {
     fn into_response(self) -> Response {
@@ -170,34 +180,34 @@ impl Queries {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct MessagesParams {
+pub(crate) struct MessagesParams {
     /// The earliest due time: RFC 3339, or milliseconds since 1970
-    pub(super) due_from: Option<String>,
+    pub(crate) due_from: Option<String>,
     /// The latest due time
-    pub(super) due_to: Option<String>,
+    pub(crate) due_to: Option<String>,
     /// The `postdate-id`
-    pub(super) id: Option<String>,
+    pub(crate) id: Option<String>,
     /// The key of the record
-    pub(super) key: Option<String>,
+    pub(crate) key: Option<String>,
     /// A header as `name:value`
-    pub(super) header: Option<String>,
+    pub(crate) header: Option<String>,
     /// The source topic
-    pub(super) topic: Option<String>,
+    pub(crate) topic: Option<String>,
     /// The source partition
-    pub(super) partition: Option<String>,
+    pub(crate) partition: Option<String>,
     /// The source offset
-    pub(super) offset: Option<u64>,
+    pub(crate) offset: Option<u64>,
     /// Adds headers, and payloads if `admin.payloads` is `shown`
-    pub(super) details: Option<bool>,
+    pub(crate) details: Option<bool>,
     /// Messages in the answer, 1 to 1,000; default 100
-    pub(super) limit: Option<usize>,
+    pub(crate) limit: Option<usize>,
     /// The `after` of the page before
-    pub(super) after: Option<String>,
+    pub(crate) after: Option<String>,
 }
 
 impl MessagesParams {
     /// An empty value is an absent one, as forms send it.
-    pub(super) fn search(&self, route: &str) -> Result<Search, Problem> {
+    pub(crate) fn search(&self, route: &str) -> Result<Search, Problem> {
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         let header = given(&self.header).map(|text| {
             let pair = text.split_once(':');
@@ -303,7 +313,7 @@ pub(super) struct RouteParams {
     pub(super) route: Option<String>,
 }
 
-/// What became of all accepted messages, by shard
+/// The outcomes of all accepted messages, by shard
 #[utoipa::path(get, path = "/v1/ledger", params(RouteParams), responses((status = 200, body = LedgerReport), (status = "default", body = Problem)))]
 async fn ledger(
     State(queries): State<Queries>,
@@ -408,7 +418,7 @@ mod tests {
         assert_eq!(description["openapi"], "3.1.0");
         let paths = description["paths"].as_object().unwrap();
         let described: Vec<_> = paths.keys().map(String::as_str).collect();
-        assert_eq!(described.len(), 6, "{described:?}");
+        assert_eq!(described.len(), 7, "{described:?}");
         let schemas = description["components"]["schemas"].as_object().unwrap();
         for name in ["MessagePage", "PendingReport", "LedgerReport", "Problem"] {
             assert!(schemas.contains_key(name), "{name}");

@@ -2,8 +2,10 @@
 //! programs.
 //! With a token or client certificates configured, only the probes need no credentials.
 
-mod api;
+pub(crate) mod api;
 mod auth;
+mod change_api;
+pub(crate) mod changes;
 mod console;
 mod problem;
 pub(crate) mod queries;
@@ -21,6 +23,8 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use change_api::ChangeApi;
+use changes::Changes;
 pub(crate) use console::ConsoleOptions;
 use problem::Problem;
 use queries::Queries;
@@ -77,6 +81,8 @@ pub(crate) struct Endpoint {
     pub(crate) render_metrics: RenderMetrics,
     /// The queue of the thread that answers queries.
     pub(crate) queries: Queries,
+    /// The queue of the thread that writes changes.
+    pub(crate) changes: Changes,
     pub(crate) console: ConsoleOptions,
 }
 
@@ -89,12 +95,13 @@ impl Endpoint {
                 render(),
             )
         };
-        let guarded = api::router(self.queries.clone())
-            .merge(console::router(
-                self.console,
-                self.queries,
-                self.health.clone(),
-            ))
+        let changes = ChangeApi {
+            queries: self.queries.clone(),
+            changes: self.changes,
+        };
+        let guarded = api::router(self.queries)
+            .merge(change_api::router(changes.clone()))
+            .merge(console::router(self.console, changes, self.health.clone()))
             .route("/metrics", get(metrics))
             .fallback(|| async { Problem::not_found("unknown path: see /v1/openapi.json") });
         let (alive, ready) = (self.health.clone(), self.health);
@@ -187,12 +194,14 @@ mod tests {
                 stop.cancel();
             };
             let (queries, _unanswered) = queries::channel();
+            let (changes, _unwritten) = changes::channel();
             let endpoint = Endpoint {
                 auth: Auth::new(guard, None, false),
                 tls: None,
                 health: health.clone(),
                 render_metrics: render,
                 queries,
+                changes,
                 console: ConsoleOptions::default(),
             };
             let (served, ()) = tokio::join!(serve(listener, endpoint, stop.clone()), test);

@@ -8,15 +8,13 @@ use utoipa::ToSchema;
 
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub(super) struct Problem {
+pub(crate) struct Problem {
     /// The HTTP status.
     pub(super) status: u16,
     /// The name of the status.
     pub(super) title: &'static str,
-    pub(super) detail: String,
-    /// The code that a dead letter of the message would have.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) code: Option<&'static str>,
+    /// The reason. For a refused message it has the code of the dead letter.
+    pub(crate) detail: String,
 }
 
 impl Problem {
@@ -25,7 +23,6 @@ impl Problem {
             status: status.as_u16(),
             title: status.canonical_reason().unwrap_or_default(),
             detail: detail.into(),
-            code: None,
         }
     }
 

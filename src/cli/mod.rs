@@ -1,9 +1,12 @@
 //! Defines the command line: its commands, flags and help texts. It does not run commands.
 
 mod init;
+mod messages;
 
 pub use init::InitArgs;
 pub(crate) use init::SizeArgs;
+pub use messages::MessagesArgs;
+pub(crate) use messages::{CancelArgs, FilterArgs, ListArgs, MessagesAction, Output, ShowArgs};
 
 use crate::command::StartPoint;
 use crate::model::{Delay, parse_after};
@@ -30,7 +33,7 @@ Exit codes:
   0    the command succeeded, or the service was stopped
   1    the command failed; its last message is the reason. `check`: an item failed. `ledger`: one does not balance
   2    wrong usage or configuration; nothing was started or changed
-  3    `pending --id`: no message with this id waits";
+  3    `pending --id`, `messages show`: no such message waits";
 
 const PENDING_AFTER: &str =
     "Counts are upper bounds: messages are stored in batches, and a batch counts until its last message is delivered.
@@ -169,6 +172,12 @@ pub enum Command {
     /// quarantine. With --id it prints the message that waits with that `postdate-id`.
     #[command(after_long_help = PENDING_AFTER)]
     Pending(PendingArgs),
+    /// Lists, shows or cancels waiting messages
+    ///
+    /// Searches by due time, id, key or header. A search of many stored batches takes time, and a
+    /// message may be missing or repeated if the timer merges batches meanwhile.
+    #[command(after_long_help = messages::HELP_AFTER)]
+    Messages(Box<MessagesArgs>),
     /// Counts the outcomes of all accepted messages, and checks the sum
     ///
     /// The store keeps a ledger of each shard (a source partition) with its messages. Restarts and
@@ -335,7 +344,7 @@ pub enum QuarantineAction {
 }
 
 /// Flags of [`Command::Send`].
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(group = ArgGroup::new("what").required(true).args(["payload", "file", "cancel"]))]
 #[command(group = ArgGroup::new("when").required(true).args(["delay", "at", "cancel"]))]
 #[command(group = ArgGroup::new("place").multiple(true).args(["key", "partition", "subject"]))]

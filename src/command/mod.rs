@@ -1,9 +1,11 @@
 //! The one-shot commands of `postdate`. Each command is one file or folder and ends by itself.
 
+mod change;
 mod check;
 mod demo;
 mod init;
 mod ledger;
+mod messages;
 mod page;
 mod pending;
 mod plan;
@@ -11,10 +13,12 @@ mod quarantine;
 mod reset;
 mod send;
 
+pub(crate) use change::ChangeWriter;
 pub use check::check;
 pub use demo::demo;
 pub use init::init;
 pub use ledger::ledger;
+pub use messages::messages;
 pub use pending::pending;
 pub use quarantine::quarantine;
 pub(crate) use reset::StartPoint;

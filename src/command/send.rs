@@ -29,12 +29,12 @@ use std::sync::Arc;
 
 /// The document of `--json`. Fields are only added, never renamed or removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-struct Receipt {
+pub(super) struct Receipt {
     route: String,
     topic: String,
     /// `None`, like the offset, if the broker does not report a position.
     partition: Option<i32>,
-    offset: Option<u64>,
+    pub(super) offset: Option<u64>,
     /// The value of `postdate-origin` on the target.
     origin: Option<String>,
     key: Option<String>,
@@ -58,6 +58,27 @@ struct Draft {
 
 /// Sends the message of the command line and prints where it was stored.
 pub fn send(config: &Config, send: &SendArgs) -> Result<Outcome> {
+    let now = WallClock.now();
+    let receipt = run(async {
+        let mut producer = None;
+        let receipt = publish(config, send, payload(send)?, &mut producer).await;
+        close(producer).await;
+        receipt
+    })?;
+    print_document(&receipt, send.json, |receipt, page| {
+        text(receipt, now, page)
+    })?;
+    Ok(Outcome::Done)
+}
+
+/// Sends the message as a producer does. Refuses what the service would dead-letter. Opens a
+/// producer if there is none.
+pub(super) async fn publish(
+    config: &Config,
+    send: &SendArgs,
+    payload: Option<Vec<u8>>,
+    producer: &mut Option<SourceProducer>,
+) -> Result<Receipt> {
     let (topic, subject) = match config.routes.get(&send.route) {
         Some(route) => place(&route.source, send)?,
         None => Default::default(),
@@ -66,14 +87,7 @@ pub fn send(config: &Config, send: &SendArgs) -> Result<Outcome> {
     let rules = routing_rules(config, &send.route);
     let now = WallClock.now();
     let origins = origins(config, send, &topic, send.partition.unwrap_or(0));
-    let draft = draft(
-        send,
-        subject.as_deref(),
-        &origins,
-        &rules,
-        payload(send)?,
-        now,
-    )?;
+    let draft = draft(send, subject.as_deref(), &origins, &rules, payload, now)?;
     let headers = Headers::from_block(&draft.headers);
     let target = rules
         .targets
@@ -89,23 +103,23 @@ pub fn send(config: &Config, send: &SendArgs) -> Result<Outcome> {
         due: draft.due.map(Timestamp::to_rfc3339),
         ..Receipt::default()
     };
-    receipt.note = run(async {
-        let (partition, note) = partition(config, send, &receipt.topic).await;
-        let topic = subject.as_deref().unwrap_or(&receipt.topic);
-        let partition = partition.filter(|_| subject.is_none());
-        if let Some((partition, offset)) = deliver(config, send, &draft, topic, partition).await? {
-            let origins = self::origins(config, send, &receipt.topic, partition);
-            let mut origin = String::new();
-            origins.append_origin(offset, &mut origin);
-            receipt.origin = Some(origin).filter(|_| !receipt.cancel);
-            (receipt.partition, receipt.offset) = (Some(partition), Some(offset.0));
-        }
-        Ok(note)
-    })?;
-    print_document(&receipt, send.json, |receipt, page| {
-        text(receipt, now, page)
-    })?;
-    Ok(Outcome::Done)
+    let (partition, note) = partition(config, send, &receipt.topic).await;
+    receipt.note = note;
+    let topic = subject.as_deref().unwrap_or(&receipt.topic);
+    let partition = partition.filter(|_| subject.is_none());
+    let producer = match producer {
+        Some(producer) => producer,
+        None => producer.insert(SourceProducer::open(config, &send.route)?),
+    };
+    let position = producer.send(send, &draft, topic, partition).await?;
+    if let Some((partition, offset)) = position {
+        let origins = self::origins(config, send, &receipt.topic, partition);
+        let mut origin = String::new();
+        origins.append_origin(offset, &mut origin);
+        receipt.origin = Some(origin).filter(|_| !receipt.cancel);
+        (receipt.partition, receipt.offset) = (Some(partition), Some(offset.0));
+    }
+    Ok(receipt)
 }
 
 fn origins(config: &Config, send: &SendArgs, topic: &str, partition: i32) -> OriginFormat {
@@ -298,56 +312,81 @@ fn headers(
     Ok(block)
 }
 
-/// Sends the record. Returns its partition and offset if the broker reports them.
-async fn deliver(
-    config: &Config,
-    send: &SendArgs,
-    draft: &Draft,
-    topic: &str,
-    partition: Option<i32>,
-) -> Result<Option<(i32, Offset)>> {
-    let cluster = Cluster::of(config, &config.routes[&send.route].source.cluster);
-    let (name, health) = (cluster.qualified_name(), Health::new());
-    let options = TargetOptions {
-        purpose: TargetPurpose::Command,
-        budget: Arc::new(SendBudget::new(1, usize::MAX)),
-        // A process sends one record, so its id and the time make the name unique.
-        sender: format!(
-            "send/{}/{}",
-            std::process::id(),
-            WallClock.now().as_millis()
-        ),
-    };
-    let target = cluster.target(options, health.register("send"));
-    let mut target = target.with_context(|| name.clone())?;
-    let record = OutgoingRecord {
-        topic,
-        partition,
-        key: send.key.as_deref().map(str::as_bytes),
-        payload: draft.payload.as_deref(),
-        headers: Headers::from_block(&draft.headers),
-        keep_header: |name| name != SUBJECT.as_bytes(),
-        extra_headers: &[],
-    };
-    let sent = match target.send(&record, 0) {
-        SendResult::Accepted => reported(&mut *target, &health).await?,
-        SendResult::QueueFull => bail!("not sent: the queue of the client is full"),
-        SendResult::Failed(failure) => Err(failure),
-    };
-    target.close().await;
-    let DeliveryFailure { kind, detail, .. } = match sent {
-        Ok(position) => return Ok(position),
-        Err(failure) => failure,
-    };
-    match kind {
-        FailureKind::Rejected => bail!("not sent: {name} refuses it for {topic}: {detail}"),
-        FailureKind::NotDelivered => {
-            bail!("not sent: {name} does not accept it for {topic} now: {detail}")
+/// A producer for the source of a route.
+pub(super) struct SourceProducer {
+    target: Box<dyn Target>,
+    /// The name of the cluster.
+    name: String,
+    health: Health,
+}
+
+impl SourceProducer {
+    /// The route must exist.
+    fn open(config: &Config, route: &str) -> Result<Self> {
+        let cluster = Cluster::of(config, &config.routes[route].source.cluster);
+        let (name, health) = (cluster.qualified_name(), Health::new());
+        let options = TargetOptions {
+            purpose: TargetPurpose::Command,
+            budget: Arc::new(SendBudget::new(1, usize::MAX)),
+            // A process opens one producer after the other, so its id and the time are unique.
+            sender: format!(
+                "send/{}/{}",
+                std::process::id(),
+                WallClock.now().as_millis()
+            ),
+        };
+        let target = cluster.target(options, health.register("send"));
+        let target = target.with_context(|| name.clone())?;
+        Ok(Self {
+            target,
+            name,
+            health,
+        })
+    }
+
+    /// Sends the record. Returns its partition and offset if the broker reports them.
+    async fn send(
+        &mut self,
+        send: &SendArgs,
+        draft: &Draft,
+        topic: &str,
+        partition: Option<i32>,
+    ) -> Result<Option<(i32, Offset)>> {
+        let record = OutgoingRecord {
+            topic,
+            partition,
+            key: send.key.as_deref().map(str::as_bytes),
+            payload: draft.payload.as_deref(),
+            headers: Headers::from_block(&draft.headers),
+            keep_header: |name| name != SUBJECT.as_bytes(),
+            extra_headers: &[],
+        };
+        let sent = match self.target.send(&record, 0) {
+            SendResult::Accepted => reported(&mut *self.target, &self.health).await?,
+            SendResult::QueueFull => bail!("not sent: the queue of the client is full"),
+            SendResult::Failed(failure) => Err(failure),
+        };
+        let DeliveryFailure { kind, detail, .. } = match sent {
+            Ok(position) => return Ok(position),
+            Err(failure) => failure,
+        };
+        let name = &self.name;
+        match kind {
+            FailureKind::Rejected => bail!("not sent: {name} refuses it for {topic}: {detail}"),
+            FailureKind::NotDelivered => {
+                bail!("not sent: {name} does not accept it for {topic} now: {detail}")
+            }
+            FailureKind::MaybeDelivered | FailureKind::ClientFailed => bail!(
+                "{name} has not confirmed it within {} s: {detail}. It may have arrived: look before you send it again",
+                COMMAND_DELIVERY_TIMEOUT.as_secs()
+            ),
         }
-        FailureKind::MaybeDelivered | FailureKind::ClientFailed => bail!(
-            "{name} has not confirmed it within {} s: {detail}. It may have arrived: look before you send it again",
-            COMMAND_DELIVERY_TIMEOUT.as_secs()
-        ),
+    }
+}
+
+pub(super) async fn close(producer: Option<SourceProducer>) {
+    if let Some(mut producer) = producer {
+        producer.target.close().await;
     }
 }
 

@@ -27,6 +27,16 @@ pub(crate) const ADMIN_QUERIES_MAX: usize = 16;
 pub(crate) const ADMIN_REPORT_AGE_MAX: Duration = Duration::from_secs(1);
 /// Reports that are kept for this: each may have some MiB.
 pub(crate) const ADMIN_REPORTS_KEPT_MAX: usize = 4;
+/// Changes that wait for the thread that writes them, one after the other.
+pub(crate) const ADMIN_CHANGES_MAX: usize = 16;
+/// Timeout of a change: more than that of the broker's acknowledgement.
+pub(crate) const ADMIN_CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Bytes of a message that the API publishes.
+pub(crate) const ADMIN_PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
+/// Interval at which the API looks for the outcome of a cancel.
+pub(crate) const ADMIN_OUTCOME_INTERVAL: Duration = Duration::from_millis(100);
+/// Longest wait for the outcome of a cancel.
+pub(crate) const ADMIN_OUTCOME_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a query to the admin endpoint.
 pub(crate) const ADMIN_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of an admin response that a command reads: more than the largest report.

@@ -1,10 +1,11 @@
-//! Starts the admin server, and the thread that answers its queries.
+//! Starts the admin server, the thread that answers its queries, and the one that writes its changes.
 
 use super::memory::resident_bytes;
 use super::query_context;
 use super::wiring::Wiring;
 use crate::admin::{self, Auth, ConsoleOptions, Endpoint};
 use crate::clock::{Clock, WallClock};
+use crate::command::ChangeWriter;
 use crate::config::{Colour, Secret};
 use crate::metric;
 use crate::store::StoreQuery;
@@ -22,6 +23,7 @@ pub(super) fn start(
     telemetry: &Telemetry,
 ) -> Result<()> {
     let (queries, queries_in) = admin::queries::channel();
+    let (changes, changes_in) = admin::changes::channel();
     let admin = &wiring.config.admin;
     let tls = admin.tls()?;
     let auth = Auth::new(
@@ -43,9 +45,19 @@ pub(super) fn start(
             health,
             render_metrics,
             queries,
+            changes,
             console,
         };
         admin::serve(listener, endpoint, stop).await
+    })?;
+    let config = wiring.config.clone();
+    group.spawn_thread("changes", move |stop| async move {
+        let mut writer = ChangeWriter::default();
+        let write = async |change| writer.write(&config, change).await;
+        admin::changes::serve(changes_in, write, stop.clone()).await;
+        writer.close().await;
+        stop.cancelled().await;
+        anyhow::Ok(())
     })?;
     let wiring = wiring.clone();
     group.spawn_thread("queries", move |stop| async move {

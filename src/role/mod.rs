@@ -4,7 +4,7 @@
 //!
 //! | file | threads that it starts |
 //! |---|---|
-//! | `admin_threads` | `admin`, `queries` |
+//! | `admin_threads` | `admin`, `queries`, `changes` |
 //! | `trace_thread` | `traces`, if traces are configured |
 //! | `hints` | `hints`, if other processes can share the store |
 //! | `membership_thread` | `membership` |

@@ -2,12 +2,15 @@
 
 use super::frame::{Frame, Moment, Visit};
 use crate::admin::api::{MessageParams, MessagesParams, Params, Parted};
+use crate::admin::change_api;
 use crate::admin::problem::Problem;
 use crate::limit::SEARCH_CALLS_MAX;
 use crate::model::Timestamp;
 use crate::model::readable::{count, size};
-use crate::store::query::{MessagePage, Query, SearchPosition, WaitingMessage};
+use crate::store::query::{CancelOutcome, MessagePage, Query, SearchPosition, WaitingMessage};
 use askama::Template;
+use axum::Json;
+use axum::extract::State;
 use axum::response::Response;
 use url::form_urlencoded::Serializer;
 
@@ -21,7 +24,7 @@ struct ListPage {
     route: String,
     filter: Filter,
     rows: Vec<Row>,
-    /// How far the search got.
+    /// Stored batches that the search read.
     scanned: String,
     unreadable: u64,
     /// The parameters of the next page.
@@ -77,7 +80,7 @@ async fn list_page(
     search.limit = PAGE_MAX;
     let (mut items, mut scanned) = (Vec::new(), 0);
     let mut page = MessagePage::default();
-    // An empty page helps nobody, so the search goes on for some time.
+    // Continue while the page is empty: a reader expects a message or the end.
     for _ in 0..SEARCH_CALLS_MAX {
         page = queries
             .report(Query::Messages(Box::new(search.clone())))
@@ -143,6 +146,7 @@ struct ShowPage {
     frame: Frame,
     route: String,
     row: Row,
+    may_cancel: bool,
 }
 
 pub(super) async fn show(
@@ -157,8 +161,48 @@ pub(super) async fn show(
         visit.actor.audit_payload(&message);
         Ok(ShowPage {
             frame: visit.frame("overview", format!("Message {partition}/{offset}")),
+            may_cancel: visit.actor.may_change() && !message.in_flight && message.id.is_some(),
             row: Row::new(message, now),
             route,
+        })
+    };
+    visit.show(page.await)
+}
+
+#[derive(Template)]
+#[template(path = "cancelled.html")]
+struct CancelledPage {
+    frame: Frame,
+    route: String,
+    text: &'static str,
+    is_good: bool,
+}
+
+pub(super) async fn cancel(
+    visit: Visit,
+    Parted((route, partition, offset)): Parted<(String, i32, u64)>,
+    params: Result<Params<MessageParams>, Problem>,
+) -> Response {
+    let page = async {
+        let Params(params) = params?;
+        let changes = State(visit.console.changes.clone());
+        let place = (route.clone(), partition, offset);
+        let cancelled = change_api::cancel(changes, visit.actor, place, params).await;
+        let (_, Json(receipt)) = cancelled?;
+        Ok(CancelledPage {
+            frame: visit.frame("overview", format!("Cancel of {partition}/{offset}")),
+            route,
+            text: match receipt.outcome {
+                CancelOutcome::Cancelled => "Cancelled: it will not be delivered.",
+                CancelOutcome::Pending => {
+                    "The cancel is in the source topic, and the service has not read it yet."
+                }
+                CancelOutcome::TooLate => "Too late: the message was being sent.",
+                CancelOutcome::Passed => {
+                    "The message became due meanwhile: it was delivered, or cancelled just before."
+                }
+            },
+            is_good: receipt.outcome == CancelOutcome::Cancelled,
         })
     };
     visit.show(page.await)

@@ -17,6 +17,7 @@ mod messages;
 mod overview;
 mod session;
 
+use super::change_api::ChangeApi;
 use super::queries::Queries;
 use crate::health::Health;
 use axum::Router;
@@ -27,14 +28,14 @@ use axum::http::header::{
 };
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 pub(super) use session::{login_router, to_login};
 use std::sync::Arc;
 
 const STYLE: &[u8] = include_bytes!("console.css");
 const SCRIPT: &[u8] = include_bytes!("console.js");
 
-/// Nothing of another host, nothing inline, and no frame around a page.
+/// Permits files of this host only. Forbids inline scripts, and frames around a page.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
@@ -51,13 +52,15 @@ pub(crate) struct ConsoleOptions {
 struct Console {
     options: Arc<ConsoleOptions>,
     queries: Queries,
+    changes: ChangeApi,
     health: Health,
 }
 
-pub(super) fn router(options: ConsoleOptions, queries: Queries, health: Health) -> Router {
+pub(super) fn router(options: ConsoleOptions, changes: ChangeApi, health: Health) -> Router {
     let console = Console {
         options: Arc::new(options),
-        queries,
+        queries: changes.queries.clone(),
+        changes,
         health,
     };
     let router = Router::new()
@@ -67,6 +70,10 @@ pub(super) fn router(options: ConsoleOptions, queries: Queries, health: Health) 
         .route(
             "/routes/{route}/messages/{partition}/{offset}",
             get(messages::show),
+        )
+        .route(
+            "/routes/{route}/messages/{partition}/{offset}/cancel",
+            post(messages::cancel),
         )
         .route("/workers", get(fleet::workers))
         .route("/accounts", get(fleet::ledger))

@@ -129,6 +129,7 @@ fn path_of(query: &Query) -> String {
             "/v1/ledger".to_owned()
         }
         Query::Workers => "/v1/workers".to_owned(),
+        Query::Cancel(_) => unreachable!("only the API asks for it"),
         Query::Messages(search) => {
             let filter = &search.filter;
             let time = |time: Option<Timestamp>| time.map(|time| time.as_millis().to_string());

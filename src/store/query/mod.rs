@@ -1,6 +1,7 @@
 //! Questions and repairs of people: the commands that read the store, and the admin server. The ingress and the timer never make these calls, so they may be slow. The modules build
 //! the reports.
 
+mod cancel_outcome;
 mod ledger;
 mod messages;
 mod pending;
@@ -14,6 +15,7 @@ use crate::model::{Cursor, ShardId, Timestamp};
 use crate::run::RunName;
 use async_trait::async_trait;
 use bytes::Bytes;
+pub(crate) use cancel_outcome::{CancelOutcome, CancelQuery};
 pub(crate) use ledger::{LedgerReport, ShardLedger};
 pub(crate) use messages::{MessageFilter, MessagePage, Search, WaitingMessage};
 pub(crate) use pending::{
@@ -33,6 +35,8 @@ pub(crate) enum Query {
     Ledger { route: Option<String> },
     /// Waiting messages: [`MessagePage`].
     Messages(Box<Search>),
+    /// The outcome of a cancel: [`CancelOutcome`].
+    Cancel(Box<CancelQuery>),
     /// The workers of the deployment: [`WorkersReport`].
     Workers,
 }
@@ -61,6 +65,9 @@ impl Query {
             Self::Messages(search) => {
                 let page = messages::search(store, context, search, now);
                 serde_json::to_string(&page.await?)
+            }
+            Self::Cancel(cancel) => {
+                serde_json::to_string(&cancel_outcome::cancel_outcome(store, cancel).await?)
             }
             Self::Workers => {
                 serde_json::to_string(&workers::workers_report(store, context, now).await?)

@@ -1,6 +1,9 @@
 //! Tests of the search on a store in memory.
 
-use super::{MessageFilter, MessagePage, Query, QueryContext, Search, SearchPosition};
+use super::{
+    CancelOutcome, CancelQuery, MessageFilter, MessagePage, Query, QueryContext, Search,
+    SearchPosition,
+};
 use crate::clock::WallClock;
 use crate::model::header::push_header;
 use crate::model::{
@@ -267,4 +270,30 @@ async fn a_cancelled_message_is_not_found_and_a_payload_is_hidden() {
     assert_eq!(item.origin, "prod/orders/orders.delayed/0/1");
     assert_eq!((item.payload_bytes, &item.payload), (7, &None));
     assert_eq!(item.headers.as_ref().map(Vec::len), Some(1));
+}
+
+#[tokio::test]
+async fn the_outcome_of_a_cancel_is_known_once_its_record_is_read() {
+    let mut scene = Scene::new(1).await;
+    scene.append(0, (0, 2), &[(DAY, 0), (DAY + 1, 1)]).await;
+    let outcome = async |scene: &Scene, offset: u64, record| {
+        let due = Timestamp::from_millis(DAY + i64::try_from(offset).unwrap());
+        let query = CancelQuery {
+            shard: shard(0),
+            place: Cursor::new(due, Offset(offset)),
+            record: Offset(record),
+        };
+        let query = Query::Cancel(Box::new(query));
+        let (context, now) = (QueryContext::default(), Timestamp::from_millis(0));
+        let answer = query.answer(&scene.store, &context, now).await.unwrap();
+        serde_json::from_str::<CancelOutcome>(&answer).unwrap()
+    };
+    assert_eq!(outcome(&scene, 0, 2).await, CancelOutcome::Pending);
+    let cancel = IdChange {
+        id: "0".into(),
+        kind: IdChangeKind::Cancel,
+    };
+    scene.change(0, (2, 3), vec![], vec![cancel]).await;
+    assert_eq!(outcome(&scene, 0, 2).await, CancelOutcome::Cancelled);
+    assert_eq!(outcome(&scene, 1, 2).await, CancelOutcome::TooLate);
 }

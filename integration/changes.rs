@@ -1,0 +1,221 @@
+//! Tests changes: publish and cancel through the API, the console and the command line, each with and
+//! without the right to do it.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::env::{PATIENCE, Postdate, Sink, eventually, kafka, redis};
+use crate::verdict::Scene;
+
+const READER: &str = "b4d0e9c1-of-a-reader";
+const OPERATOR: &str = "7a6f2d35-of-an-operator";
+
+struct Service(Postdate);
+
+impl Service {
+    fn start(config: &str) -> Service {
+        let variables = [
+            ("POSTDATE_ADMIN__TOKEN", READER),
+            ("POSTDATE_ADMIN__OPERATOR_TOKEN", OPERATOR),
+        ];
+        let mut postdate = Postdate::start_with(config, &variables);
+        postdate.wait_until_ready();
+        Service(postdate)
+    }
+
+    /// The status and the answer.
+    fn curl(&self, token: &str, path: &str, arguments: &[&str]) -> (u16, String) {
+        let output = Command::new("curl")
+            .args(["--silent", "--write-out", "\n%{http_code}"])
+            .args(["--header", &format!("Authorization: Bearer {token}")])
+            .args(arguments)
+            .arg(format!("http://127.0.0.1:{}{path}", self.0.port()))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (body, status) = said.rsplit_once('\n').unwrap();
+        (status.parse().unwrap(), body.to_owned())
+    }
+
+    fn document(&self, token: &str, path: &str, arguments: &[&str], status: u16) -> Value {
+        let (found, body) = self.curl(token, path, arguments);
+        assert_eq!(found, status, "{body}");
+        serde_json::from_str(&body).unwrap()
+    }
+
+    /// The waiting messages, once there are `count`.
+    fn waiting(&self, count: usize) -> Vec<Value> {
+        eventually("so many messages wait", PATIENCE, || {
+            let page = self.document(READER, "/v1/routes/r/messages", &[], 200);
+            let items = page["items"].as_array().unwrap().clone();
+            (items.len() == count).then_some(items)
+        })
+    }
+
+    fn publish(&self, id: &str, delay: &str, payload: &str) -> Value {
+        let (id, delay) = (
+            format!("postdate-id: {id}"),
+            format!("postdate-after: {delay}"),
+        );
+        let headers = [
+            "--header",
+            &id,
+            "--header",
+            &delay,
+            "--header",
+            "ce-type: reminder",
+        ];
+        let body = [
+            "--header",
+            "content-type: text/plain",
+            "--data-binary",
+            payload,
+        ];
+        let arguments = [&headers[..], &body[..]].concat();
+        self.document(OPERATOR, "/v1/routes/r/messages?key=k", &arguments, 201)
+    }
+}
+
+#[test]
+fn a_message_is_published_and_cancelled_by_an_operator_only() {
+    let scene = Scene::new(kafka(), "changes", 2);
+    let service = Service::start(&scene.config(redis()));
+    let sink = Sink::start(kafka().addr(), &[&scene.target]);
+    let path = "/v1/routes/r/messages";
+    let body = ["--header", "postdate-after: 1h", "--data-binary", "x"];
+    assert_eq!(service.curl(READER, path, &body).0, 403);
+    assert_eq!(service.curl("of-a-stranger-of-nobody", path, &body).0, 401);
+    let (status, problem) = service.curl(
+        OPERATOR,
+        path,
+        &["--header", "postdate-after: 99999d", "--data", "x"],
+    );
+    assert!(
+        status == 422 && problem.contains("max_delay"),
+        "{status} {problem}"
+    );
+    assert_eq!(
+        service.curl(OPERATOR, "/v1/routes/none/messages", &body).0,
+        422
+    );
+
+    let now = service.publish("soon", "1s", "arrives");
+    assert_eq!(now["target"], scene.target);
+    let record = sink.wait_for(1, PATIENCE).remove(0);
+    assert_eq!(record.payload.as_deref(), Some(&b"arrives"[..]));
+    let header = |name: &str| record.header(name);
+    assert_eq!(header("ce_type"), Some("reminder"));
+    assert_eq!(header("content-type"), Some("text/plain"));
+    assert_eq!(header("postdate-origin"), now["origin"].as_str());
+
+    service.publish("later", "1h", "is cancelled");
+    let items = service.waiting(1);
+    let cancel = format!(
+        "{path}/{}/{}:cancel",
+        items[0]["partition"], items[0]["offset"]
+    );
+    assert_eq!(service.curl(READER, &cancel, &["--request", "POST"]).0, 403);
+    let receipt = service.document(OPERATOR, &cancel, &["--request", "POST"], 200);
+    assert_eq!(receipt["outcome"], "cancelled");
+    service.waiting(0);
+    assert_eq!(
+        service.curl(OPERATOR, &cancel, &["--request", "POST"]).0,
+        404
+    );
+    let audit = service.0.logs();
+    for action in ["publish", "cancel"] {
+        assert!(
+            audit.contains(&format!("\"action\":\"{action}\"")),
+            "{audit}"
+        );
+    }
+    assert!(!audit.contains(OPERATOR));
+}
+
+#[test]
+fn the_console_cancels_with_a_cookie_from_its_own_pages() {
+    let scene = Scene::new(kafka(), "buttons", 1);
+    let service = Service::start(&scene.config_stored("", ""));
+    service.publish("order", "1h", "is cancelled");
+    let items = service.waiting(1);
+    let page = format!(
+        "/routes/r/messages/{}/{}",
+        items[0]["partition"], items[0]["offset"]
+    );
+    let button = "Cancel this message</button>";
+    assert!(!service.curl(READER, &page, &[]).1.contains(button));
+    assert!(service.curl(OPERATOR, &page, &[]).1.contains(button));
+    let cancel = format!("{page}/cancel");
+    let post = ["--request", "POST"];
+    let foreign = [&post[..], &["--header", "Sec-Fetch-Site: cross-site"]].concat();
+    assert_eq!(service.curl(OPERATOR, &cancel, &foreign).0, 403);
+    let (status, answer) = service.curl(READER, &cancel, &post);
+    assert!(
+        status == 403 && answer.contains("admin.operator_token"),
+        "{answer}"
+    );
+    let (status, answer) = service.curl(OPERATOR, &cancel, &post);
+    assert!(
+        status == 200 && answer.contains("Cancelled: it will not be delivered"),
+        "{answer}"
+    );
+    service.waiting(0);
+}
+
+#[test]
+fn the_command_line_lists_shows_and_cancels_what_waits() {
+    let scene = Scene::new(kafka(), "lines", 2);
+    let service = Service::start(&scene.config(redis()));
+    for number in 0..4 {
+        service.publish(&format!("order-{number}"), "1h", "x");
+    }
+    let items = service.waiting(4);
+    let config = ["--config", "config.toml", "--route", "r"];
+    let run = |action: &str, more: &[&str], code: i32| {
+        let arguments = [&[action], &config[..], more].concat();
+        let mut program = Command::new(env!("CARGO_BIN_EXE_postdate"));
+        let program = program
+            .arg("messages")
+            .args(arguments)
+            .current_dir(service.0.folder());
+        let output = program.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}{errors}");
+        said
+    };
+    let list = run("list", &["--id", "order-2"], 0);
+    assert!(
+        list.contains("order-2") && !list.contains("order-1"),
+        "{list}"
+    );
+    let page: Value = serde_json::from_str(&run("list", &["--output", "json"], 0)).unwrap();
+    assert_eq!(page["items"].as_array().unwrap().len(), 4);
+    let (partition, offset) = (
+        items[0]["partition"].to_string(),
+        items[0]["offset"].to_string(),
+    );
+    let place = [
+        "--partition",
+        partition.as_str(),
+        "--offset",
+        offset.as_str(),
+    ];
+    let shown = run("show", &place, 0);
+    assert!(
+        shown.contains("ce_type: reminder") && shown.contains("hidden"),
+        "{shown}"
+    );
+    run("show", &["--partition", "0", "--offset", "4711"], 3);
+    let dry = run("cancel", &["--header", "ce_type:reminder"], 0);
+    assert!(dry.starts_with("4 messages would be cancelled"), "{dry}");
+    service.waiting(4);
+    let limited = run(
+        "cancel",
+        &["--header", "ce_type:reminder", "--limit", "3", "--yes"],
+        0,
+    );
+    assert!(limited.starts_with("Cancels sent: 3."), "{limited}");
+    service.waiting(1);
+}
