@@ -4,7 +4,8 @@
 -- - deletes the named runs, and delivered ids that still name the same place;
 -- - removes cancelled places inside delivered;
 -- - moves claimed forward, each component on its own, never back.
--- A claim too far ahead of the clock of the server is refused; the rest is done. A repeat changes
+-- A claim is refused if it is too far ahead of the clock of the server, or if the watermark is below
+-- the one that the timer has seen; the rest is done. A repeat changes
 -- nothing more: outcomes count only when delivered moves.
 -- KEYS   1 meta
 --        2 counts
@@ -24,17 +25,19 @@
 --        11 cancelled
 --        12 dead-lettered
 --        13 retried
+--        14 watermark that the timer has seen
 --        then for each run to delete: number of its index in KEYS, slice, member, messages
 --        then for each delivered id: id, place
 -- Reply  done, watermark, cancelled places inside the claim and outside delivered..
 --        clock_ahead, watermark, now in ms
+--        rolled_back, watermark
 --        fenced
 --        unknown
 --        foreign, numbers of the KEYS with another type..
 local s = shard()
 if not s then return { 'unknown' } end
 if s.token ~= ARGV[2] then return { 'fenced' } end
-local deletes, has_ids = tonumber(ARGV[8]), #ARGV > 13 + 4 * tonumber(ARGV[8])
+local deletes, has_ids = tonumber(ARGV[8]), #ARGV > 14 + 4 * tonumber(ARGV[8])
 local wrong_types = foreign({ false, deletes > 0 and 'hash', has_ids and 'hash', 'zset' })
 if wrong_types then return wrong_types end
 
@@ -57,7 +60,7 @@ if delivered ~= '' and delivered ~= s.delivered then
   end
 end
 
-local at = 14
+local at = 15
 for _ = 1, deletes do
   local messages = tonumber(ARGV[at + 3])
   if remove(tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], messages) then l[6] = l[6] + messages end
@@ -86,6 +89,7 @@ end
 
 if clock_ahead then return { 'clock_ahead', s.watermark, now } end
 if claim ~= '' then
+  if before(s.watermark, ARGV[14]) then return { 'rolled_back', s.watermark } end
   local cursor = before(s.claimed:sub(1, 32), claim:sub(1, 32)) and claim:sub(1, 32) or s.claimed:sub(1, 32)
   local watermark = before(s.claimed:sub(33), claim:sub(33)) and claim:sub(33) or s.claimed:sub(33)
   redis.call('HSET', KEYS[1], 'claimed', cursor .. watermark)

@@ -17,7 +17,7 @@
 --        5 maximum number of runs in the tail
 --        6 number of id changes
 --        7 identity of the source that was read: a shard with another one is unknown
---        then for each id change: id, place (empty: cancel)
+--        then for each id change: id, place (empty: cancel; `-`: a record that was delivered before)
 --        then for each run: number of its index in KEYS, slice, member, messages, score, bytes
 -- Reply  done, cancelled, missed
 --        watermark_mismatch, watermark
@@ -44,7 +44,7 @@ for _ = 1, changes do
   elseif place == '' then
     missed = missed + 1
   end
-  if place ~= '' then redis.call('HSET', KEYS[4], id, place) end
+  if hex(place, 32) then redis.call('HSET', KEYS[4], id, place) end
   at = at + 2
 end
 
@@ -69,6 +69,7 @@ end
 if h[1] ~= ARGV[4] then
   redis.call('HSET', KEYS[1], 'history', table.concat({ ARGV[4], h[1], ARGV[2], h[4] }, ' '))
 end
+if s.hold == '-' then redis.call('HDEL', KEYS[1], 'hold') end
 s.watermark = ARGV[3]
 redis.call('HSET', KEYS[1], 'watermark', s.watermark, 'ledger', ledger_text(l, s))
 return { 'done', cancelled, missed }

@@ -1,6 +1,6 @@
 #!lua
--- Creates a shard if there is none: writes the meta hash with identity, layout version, watermark
--- and delivered in one step. Changes nothing if the shard exists. No other script creates a shard.
+-- Creates a shard if there is none: writes the meta hash with identity, layout version, watermark,
+-- delivered and hold in one step. Changes nothing if the shard exists. No other script creates a shard.
 -- A full Redis refuses the whole script.
 -- KEYS   1 meta
 --        2 counts
@@ -12,6 +12,7 @@
 --        2 identity
 --        3 watermark
 --        4 delivered
+--        5 hold: claims wait until the watermark is here
 -- Reply  created, state
 --        existing, state
 --        version, layout version in meta: another one, or the current one with unreadable values
@@ -24,7 +25,7 @@ local tag = 'existing'
 if redis.call('EXISTS', KEYS[1]) == 0 then
   tag = 'created'
   redis.call('HSET', KEYS[1], 'version', ARGV[1], 'identity', ARGV[2], 'watermark', ARGV[3],
-    'claimed', ARGV[4], 'delivered', ARGV[4], 'tail_from', ARGV[3], 'ledger', '0 0 0 0 0 0 0 ' .. ARGV[3] .. ARGV[4])
+    'claimed', ARGV[4], 'delivered', ARGV[4], 'tail_from', ARGV[3], 'hold', ARGV[5], 'ledger', '0 0 0 0 0 0 0 ' .. ARGV[3] .. ARGV[4])
 end
 local s = shard()
 if not s then return { 'version', redis.call('HGET', KEYS[1], 'version') or '' } end

@@ -4,10 +4,12 @@
 -- text, because a score would round the number.
 -- KEYS   1 meta
 --        2 tail
+--        3 ids
 -- ARGV   1 layout version
 --        2 after
 --        3 limit
--- Reply  runs, watermark, watermark up to which the reply is complete, lineage, {members..}
+-- Reply  runs, watermark, watermark up to which the reply is complete, lineage, hold (or `no_ids`:
+--          no later record can cancel a message), {members..}
 --        out_of_range, watermark
 --        unknown
 local s = shard()
@@ -23,4 +25,6 @@ if #rows > limit then
   if not rows[1] then rows = redis.call('ZRANGEBYLEX', KEYS[2], '[' .. cut, '(' .. cut .. '~') end
   complete_to = rows[#rows]:sub(1, 16)
 end
-return { 'runs', s.watermark, complete_to, s.lineage, rows }
+local hold = s.hold
+if hold ~= '-' and before(s.watermark, hold) and redis.call('EXISTS', KEYS[3]) == 0 then hold = 'no_ids' end
+return { 'runs', s.watermark, complete_to, s.lineage, hold, rows }

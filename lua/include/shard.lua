@@ -35,7 +35,7 @@ end
 -- The fields of meta; nil if there is no shard, or none that this layout version can read.
 local function shard()
   local m = redis.call('HMGET', KEYS[1], 'version', 'identity', 'watermark', 'claimed', 'delivered',
-    'tail_from', 'token', 'lease_end', 'ledger', 'history', 'lease_length')
+    'tail_from', 'token', 'lease_end', 'ledger', 'history', 'lease_length', 'hold')
   if m[1] ~= ARGV[1] or not m[2] then return nil end
   if not (hex(m[3], 16) and hex(m[4], 48) and hex(m[5], 48) and hex(m[6], 16)) then return nil end
   return {
@@ -49,6 +49,7 @@ local function shard()
     ledger = m[9],
     lineage = m[10] or '',
     lease_length = tonumber(m[11] or '') or math.huge,
+    hold = (m[12] == '-' or hex(m[12], 16)) and m[12] or string.rep('0', 16),
   }
 end
 
@@ -58,15 +59,15 @@ local function is_slice(field)
   return #field < 20 and (field:find('^[a-z]%-?[1-9]%d*$') or field:find('^[a-z]0$'))
 end
 
--- The reply that describes a shard: identity, watermark, claimed, delivered, ledger, fields and
--- values of counts. If this version does not know the level of a slice, nil and that slice: a newer
+-- The reply that describes a shard: identity, watermark, claimed, delivered, hold, ledger, fields
+-- and values of counts. If this version does not know the level of a slice, nil and that slice: a newer
 -- version wrote it, and only a newer one may deliver the shard.
 local function state(s)
   local counts = redis.call('HGETALL', KEYS[2])
   for i = 1, #counts, 2 do
     if is_slice(counts[i]) and not counts[i]:find('^[nfdhm]') then return nil, counts[i] end
   end
-  return { s.identity, s.watermark, s.claimed, s.delivered, s.ledger or '', counts }
+  return { s.identity, s.watermark, s.claimed, s.delivered, s.hold, s.ledger or '', counts }
 end
 
 -- The clock of the server in milliseconds: far below 2^53, so a double holds it.

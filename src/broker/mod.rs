@@ -193,7 +193,7 @@ pub(crate) struct PartitionInfo {
     pub(crate) identity: Option<SourceIdentity>,
     /// The first retained offset.
     pub(crate) first_offset: Offset,
-    /// One past the last offset.
+    /// One past the last offset, or the start of the first open transaction.
     pub(crate) end_offset: Offset,
 }
 

@@ -25,13 +25,7 @@ pub(super) fn admit_record(
         (partition.rules).parse(record, &partition.origin_format, rules);
     let (due, body) = match parsed {
         ParsedRecord::Cancel { id } => {
-            let kind = IdChangeKind::Cancel;
-            partition.batch.changes.push(IdChange {
-                id: id.into(),
-                kind,
-            });
-            // The cancelled message may be due at any moment.
-            partition.flush_within(Duration::ZERO);
+            change_id(partition, id, IdChangeKind::Cancel);
             return Ok(());
         }
         ParsedRecord::Newer(found) => return Err(found),
@@ -55,8 +49,11 @@ pub(super) fn admit_record(
         metric.timestamp_ahead.increment(1);
     }
     let position = Cursor::new(due, record.offset);
-    // A rebuild skips delivered messages.
+    // A rebuild skips delivered messages. The messages that they replaced stay cancelled.
     if partition.delivered.covers(position) {
+        if let Some(id) = body.id.filter(|_| !fault!(ForgetDeliveredReplacements)) {
+            change_id(partition, id, IdChangeKind::Delivered);
+        }
         return Ok(());
     }
     let rebuild = partition.rebuild;
@@ -64,18 +61,20 @@ pub(super) fn admit_record(
         metric.possible_duplicates.increment(1);
     }
     if let Some(id) = body.id {
-        let kind = IdChangeKind::Schedule(position);
-        partition.batch.changes.push(IdChange {
-            id: id.into(),
-            kind,
-        });
-        // The replaced message may be due at any moment.
-        partition.flush_within(Duration::ZERO);
+        change_id(partition, id, IdChangeKind::Schedule(position));
     } else {
         partition.flush_within(due.since(now));
     }
     partition.batch.add(Slice::of(due, now), position, &body);
     Ok(())
+}
+
+/// Adds the effect of a record on the message that waits under the id.
+fn change_id(partition: &mut AssignedPartition, id: &str, kind: IdChangeKind) {
+    let id = id.into();
+    partition.batch.changes.push(IdChange { id, kind });
+    // The cancelled message may be due at any moment.
+    partition.flush_within(Duration::ZERO);
 }
 
 fn part_sizes(record: &Record<'_>) -> [usize; 3] {

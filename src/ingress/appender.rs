@@ -9,6 +9,8 @@ use crate::store::{Append, Appended, Error, Store};
 use crate::trace::BatchLinks;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -39,21 +41,31 @@ pub(crate) struct AppendResult {
 pub(crate) struct AppenderHandle {
     pub(crate) jobs: mpsc::Sender<AppendJob>,
     pub(crate) results: mpsc::Receiver<AppendResult>,
+    pub(super) is_full: Arc<AtomicBool>,
 }
 
 pub(crate) struct AppenderInbox {
     jobs: mpsc::Receiver<AppendJob>,
     results: mpsc::Sender<AppendResult>,
+    /// The store refused the last append, because it is full.
+    is_full: Arc<AtomicBool>,
 }
 
 pub(crate) fn appender_channels() -> (AppenderHandle, AppenderInbox) {
     let (jobs, jobs_in) = mpsc::channel(APPEND_QUEUE_MAX);
     let (results_out, results) = mpsc::channel(APPEND_QUEUE_MAX);
+    let is_full = Arc::new(AtomicBool::new(false));
     let inbox = AppenderInbox {
         jobs: jobs_in,
         results: results_out,
+        is_full: is_full.clone(),
     };
-    (AppenderHandle { jobs, results }, inbox)
+    let handle = AppenderHandle {
+        jobs,
+        results,
+        is_full,
+    };
+    (handle, inbox)
 }
 
 pub(crate) struct Appender {
@@ -91,7 +103,12 @@ impl Appender {
                 .map(|job| (job.append, job.links))
                 .unzip();
             // Dropping an append is safe: the next reader continues at the store's watermark.
-            let append = async || self.store.append(&appends).await;
+            let append = async || {
+                let outcome = self.store.append(&appends).await;
+                let is_full = matches!(outcome, Err(Error::Full));
+                self.inbox.is_full.store(is_full, Ordering::Relaxed);
+                outcome
+            };
             let consequence = "cannot store new messages";
             let outcomes = until_store_answers(&self.health, consequence, &give_up, append).await?;
             let Some(outcomes) = outcomes else { break };

@@ -4,7 +4,7 @@
 use super::partition::{AssignedPartition, Rebuild};
 use super::read_loop::Ingress;
 use super::read_rules::ReadRules;
-use super::shard_init::{StartDecision, decide_start, new_shard, rules_history};
+use super::shard_init::{StartDecision, decide_start, new_shard, rules_history, stored_before};
 use super::{CallError, Error, unless_stopped};
 use crate::broker::{self, OffsetCommit, PartitionInfo};
 use crate::limit::{SHARD_OPEN_RETRY_DELAY, STOPPED_SHARD_RETRY_DELAY};
@@ -31,6 +31,8 @@ struct Start {
     from: Watermark,
     /// The pair that a rebuild skips. `None`: the same as before.
     delivered: Option<Progress>,
+    /// The greatest watermark that the store is known to have had.
+    stored: Watermark,
     rules: RulesHistory,
     /// The commit to make first, because the last one has other rules.
     commit: Option<OffsetCommit>,
@@ -186,10 +188,14 @@ impl Ingress {
         let is_first_reading = assigned.is_some_and(AssignedPartition::is_first_reading);
         let own = &self.position_rules;
         let rules = rules_history(own, &info, committed.as_ref(), state, is_created);
-        let has_changed = committed.is_none_or(|committed| committed.rules != rules);
+        let has_changed = committed
+            .as_ref()
+            .is_none_or(|committed| committed.rules != rules);
+        let stored = stored_before(&info, committed.as_ref(), state);
         let metadata = CommitMetadata {
             lowest_pending: state.lowest_pending,
             delivered,
+            stored,
             identity: Some(state.identity.clone()),
             end: None,
             rules,
@@ -205,6 +211,7 @@ impl Ingress {
             epoch: self.last_epoch,
             from,
             delivered: (is_created || is_first_reading).then_some(delivered),
+            stored,
             rules: metadata.rules,
             commit,
         }))
@@ -298,6 +305,7 @@ impl Ingress {
         // After a rollback the pair may be newer, as a timer knows it. The ledger is only certain
         // again if the timer finds the messages in the store.
         partition.delivered = start.delivered.unwrap_or(partition.delivered);
+        partition.greatest_stored = partition.greatest_stored.max(start.stored);
         partition.last_commit = start.commit.or(partition.last_commit.take());
         partition.rules = ReadRules::new(start.rules, &self.options.rules);
         partition.start_reading(from, start.epoch);

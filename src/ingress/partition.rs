@@ -47,6 +47,8 @@ pub(super) struct AssignedPartition {
     batch_started_at: Option<Instant>,
     /// The delivered pair when the reading began. A rebuild skips the messages that it covers.
     pub(super) delivered: Progress,
+    /// The greatest watermark that the store is known to have had.
+    pub(super) greatest_stored: Watermark,
     pub(super) rebuild: Option<Rebuild>,
     pub(super) rules: ReadRules,
     /// The identity of the source, as the store has it.
@@ -108,6 +110,7 @@ impl AssignedPartition {
             batch_started_at: None,
             linger: APPEND_LINGER_MAX,
             delivered: Progress::START,
+            greatest_stored: Watermark(0),
             rebuild: None,
             rules: ReadRules::default(),
             identity: SourceIdentity::new(None, None),
@@ -314,9 +317,11 @@ impl AssignedPartition {
         now: Instant,
     ) -> Option<OffsetCommit> {
         let is_end = is_final && self.is_fully_stored();
+        self.greatest_stored = self.greatest_stored.max(state.watermark);
         let metadata = CommitMetadata {
             lowest_pending: state.lowest_pending,
             delivered: state.delivered,
+            stored: self.greatest_stored,
             identity: Some(self.identity.clone()),
             end: is_end.then_some(state.watermark.offset()),
             rules: self.rules.history.clone(),
@@ -441,6 +446,7 @@ mod tests {
             watermark: Watermark(3),
             claimed: delivered,
             delivered,
+            hold: Watermark(9),
             lowest_pending: Offset(3),
             slices: Vec::new(),
             quarantined: 0,

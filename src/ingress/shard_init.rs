@@ -6,6 +6,7 @@ use crate::model::{
     CommitMetadata, Offset, PositionRules, Progress, RulesHistory, ShardId, SourceIdentity,
     Watermark, other_installation,
 };
+use crate::store::rules::NO_HOLD;
 use crate::store::{NewShard, Opened, StoredShard};
 use std::ops::Range;
 
@@ -26,7 +27,8 @@ pub(super) enum StartDecision {
 
 /// The state to write if the store does not have the shard. W is the committed lowest pending
 /// offset, if the commit is for this incarnation of the partition; otherwise the first retained
-/// offset.
+/// offset. Timers claim no message before the log is read to its present end: a record there may
+/// cancel one that is due.
 pub(super) fn new_shard(
     shard: ShardId,
     info: &PartitionInfo,
@@ -41,7 +43,24 @@ pub(super) fn new_shard(
         identity: source_identity(info),
         watermark,
         delivered,
+        hold: match fault!(CreateWithoutHold) {
+            true => NO_HOLD,
+            false => Watermark(info.end_offset.0),
+        },
     }
+}
+
+/// The greatest watermark that the store is known to have had.
+pub(super) fn stored_before(
+    info: &PartitionInfo,
+    committed: Option<&CommitMetadata>,
+    state: &StoredShard,
+) -> Watermark {
+    let committed = committed.filter(|committed| is_usable(committed, info));
+    let stored = committed.map_or(NO_HOLD, |committed| committed.stored);
+    stored
+        .max(state.watermark)
+        .min(Watermark(info.end_offset.0))
 }
 
 /// True if the commit is for this incarnation of the partition.
@@ -174,6 +193,7 @@ mod tests {
             watermark: Watermark(watermark),
             claimed: delivered(),
             delivered: delivered(),
+            hold: NO_HOLD,
             lowest_pending: Offset(0),
             slices: Vec::new(),
             quarantined: 0,
@@ -189,6 +209,7 @@ mod tests {
         CommitMetadata {
             lowest_pending: Offset(low),
             delivered: delivered(),
+            stored: Watermark(low),
             identity: Some(SourceIdentity(identity.into())),
             end: None,
             rules: RulesHistory::default(),

@@ -13,6 +13,7 @@ use crate::model::{Progress, ShardId, Watermark};
 use crate::store::{self, ShardPosition, Store, StoredShard};
 use futures_util::future::LocalBoxFuture;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 
 /// The check that is in progress. At most one is.
@@ -113,7 +114,8 @@ impl Ingress {
                 asked.push(Asked::new(partition, kind, now));
             }
         }
-        let states = Box::pin(read_states(self.ports.store.clone(), asked));
+        let is_full = self.ports.appender.is_full.load(Ordering::Relaxed);
+        let states = Box::pin(read_states(self.ports.store.clone(), asked, is_full));
         self.check = StoreCheck::Reading { states, kind };
     }
 
@@ -195,7 +197,17 @@ impl Ingress {
 }
 
 /// Reads the states of the asked shards, except of those that are still idle.
-async fn read_states(store: Rc<dyn Store>, mut asked: Vec<Asked>) -> Result<States, store::Error> {
+async fn read_states(
+    store: Rc<dyn Store>,
+    mut asked: Vec<Asked>,
+    is_full: bool,
+) -> Result<States, store::Error> {
+    if is_full {
+        // The log cannot be read further. Deliveries, which free memory, do not wait for that: G6
+        // goes before G5.
+        let shards: Vec<ShardId> = asked.iter().map(|asked| asked.shard.clone()).collect();
+        store.end_holds(&shards).await?;
+    }
     let idle = asked.iter().filter(|asked| asked.idle.is_some());
     let idle: Vec<ShardId> = idle.map(|asked| asked.shard.clone()).collect();
     if !idle.is_empty() {

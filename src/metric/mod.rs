@@ -82,6 +82,8 @@ instruments! {
         "Cancels that came too late, or whose id matched no pending message."
     POSSIBLE_DUPLICATES "postdate_possible_duplicates_total" Kind::Counter, ["route"]
         "Messages sent again because the outcome of the first attempt is unknown; an upper bound after the store lost data."
+    HOLDS_CUT_SHORT "postdate_holds_cut_short_total" Kind::Counter, ["route"]
+        "Shards that delivered before the source was read again after a store loss, because the store was full."
     TRANSACTIONS_COMMITTED "postdate_transactions_committed_total" Kind::Counter, ["route"]
         "Exactly-once: committed transactions."
     TRANSACTIONS_ABORTED "postdate_transactions_aborted_total" Kind::Counter, ["route"]
@@ -229,6 +231,7 @@ pub(crate) struct RouteMetrics {
     pub(crate) cancelled: Counter,
     pub(crate) cancel_missed: Counter,
     pub(crate) possible_duplicates: Counter,
+    pub(crate) holds_cut_short: Counter,
     pub(crate) transactions_committed: Counter,
     pub(crate) transactions_aborted: Counter,
     pub(crate) commit_seconds: Histogram,
@@ -256,6 +259,7 @@ impl RouteMetrics {
             cancelled: counter(CANCELLED),
             cancel_missed: counter(CANCEL_MISSED),
             possible_duplicates: counter(POSSIBLE_DUPLICATES),
+            holds_cut_short: counter(HOLDS_CUT_SHORT),
             transactions_committed: counter(TRANSACTIONS_COMMITTED),
             transactions_aborted: counter(TRANSACTIONS_ABORTED),
             commit_seconds: COMMIT_SECONDS.histogram(&[route]),

@@ -43,8 +43,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 pub(crate) use error::Error;
 pub(crate) use outcome::{
-    Acquired, Advanced, Appended, Heartbeat, Listed, Opened, Renewed, Replaced, Restored, RunEntry,
-    Session, ShardPosition, SliceCount, StoredShard, TailRun, Tailed,
+    Acquired, Advanced, Appended, Heartbeat, Hold, Listed, Opened, Renewed, Replaced, Restored,
+    RunEntry, Session, ShardPosition, SliceCount, StoredShard, TailRun, Tailed,
 };
 pub(crate) use query::{QuarantineStore, StoreQuery};
 pub(crate) use request::{
@@ -73,6 +73,10 @@ pub(crate) trait ShardStore {
     /// Everything that the store knows about each shard, read in one step per shard.
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error>;
 
+    /// Ends the waits of claims for the source log until the next append, see [`Hold`]. For a full
+    /// store, which cannot store the log again. Safe to repeat. Works on a full store.
+    async fn end_holds(&self, shards: &[ShardId]) -> Result<(), Error>;
+
     /// The positions and the lineage of each shard. This is the cheapest way to see whether
     /// anything has changed.
     async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error>;
@@ -94,6 +98,9 @@ pub(crate) trait ShardStore {
     /// 3. deletes the named runs and the ids of delivered messages;
     /// 4. moves `claimed` forward, each component on its own;
     /// 5. answers the cancelled places inside the claim.
+    ///
+    /// Refuses a claim that is too far ahead of its clock, or while it is behind the watermark that
+    /// the caller has seen.
     ///
     /// Safe to repeat. Works on a full store.
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error>;

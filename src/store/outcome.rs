@@ -16,6 +16,8 @@ pub(crate) struct StoredShard {
     pub(crate) watermark: Watermark,
     pub(crate) claimed: Progress,
     pub(crate) delivered: Progress,
+    /// Claims wait until the watermark is here, see [`Hold`].
+    pub(crate) hold: Watermark,
     /// No message below this offset is pending. May be too low, never too high.
     pub(crate) lowest_pending: Offset,
     /// The slices with stored runs, ordered.
@@ -110,6 +112,18 @@ pub(crate) enum Listed {
     Unknown,
 }
 
+/// The wait of a shard's claims for the source log. A record further on in the log can cancel a
+/// message, and a store that lost writes has to read it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// They wait until the watermark is here. They do not wait if it is.
+    Until(Watermark),
+    /// No stored message waits under an id, so no later record can cancel one.
+    NoIds,
+    /// The store was full before the watermark was there. No append has succeeded since.
+    Ended,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Tailed {
     Runs {
@@ -119,6 +133,7 @@ pub(crate) enum Tailed {
         /// unless the limit cut the answer.
         complete_to: Watermark,
         lineage: Lineage,
+        hold: Hold,
         runs: Vec<TailRun>,
     },
     /// The tail starts after `after`, or the store rolled back behind `after`: load the shard
@@ -147,6 +162,11 @@ pub(crate) enum Advanced {
     ClockAhead {
         watermark: Watermark,
         now: Timestamp,
+    },
+    /// The watermark is below the one that the timer has seen, so the store lost writes. The claim
+    /// was refused. The rest was done.
+    RolledBack {
+        watermark: Watermark,
     },
     /// The lease has another token, or none. The store wrote nothing.
     Fenced,

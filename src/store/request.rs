@@ -16,6 +16,8 @@ pub(crate) struct NewShard {
     pub(crate) identity: SourceIdentity,
     pub(crate) watermark: Watermark,
     pub(crate) delivered: Progress,
+    /// Claims wait until the watermark is here.
+    pub(crate) hold: Watermark,
 }
 
 /// A batch that covers the source offsets `from..to`. Without runs and changes it only moves the
@@ -73,6 +75,9 @@ pub(crate) enum IdChangeKind {
     Schedule(Cursor),
     /// The message that waits under the id is cancelled, unless it is claimed.
     Cancel,
+    /// The message of this record was delivered before the store was lost. Like a cancel, but never
+    /// counted as missed.
+    Delivered,
 }
 
 #[derive(Clone, Debug)]
@@ -126,6 +131,8 @@ pub(crate) struct Advance {
     pub(crate) delivered_ids: Vec<(Box<str>, Cursor)>,
     /// The next claim; `None` claims nothing.
     pub(crate) claim: Option<Progress>,
+    /// The watermark that this timer has seen. A store that is behind it refuses the claim.
+    pub(crate) seen: Watermark,
     /// Limit for the due time of `claim` minus the clock of the store.
     pub(crate) clock_skew_max: Duration,
 }

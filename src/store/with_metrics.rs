@@ -56,6 +56,11 @@ impl<S: ShardStore> ShardStore for WithMetrics<S> {
         self.timed(Operation::State, self.store.state(shards)).await
     }
 
+    async fn end_holds(&self, shards: &[ShardId]) -> Result<(), Error> {
+        self.timed(Operation::EndHolds, self.store.end_holds(shards))
+            .await
+    }
+
     async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
         self.timed(Operation::Positions, self.store.positions(shards))
             .await

@@ -72,6 +72,11 @@ pub(crate) enum InjectedFault {
     /// The store accepts a batch although another epoch has followed its epoch.
     AcceptFollowedEpoch,
 
+    /// A shard is created without a hold, so messages are claimed before the log is read again.
+    CreateWithoutHold,
+    /// A message that was delivered before a store loss no longer cancels the one that it replaced.
+    ForgetDeliveredReplacements,
+
     // Reset.
     /// A reset leaves the committed position.
     ResetKeepsCommit,
@@ -87,6 +92,12 @@ pub(crate) enum InjectedFault {
     IgnoreRefilledRollback,
     /// The timer claims while the watermark of the store is behind the one it has seen.
     ClaimWhileStoreIsBehind,
+    /// After a rollback, a new lease holder ignores the watermark in the commit.
+    IgnoreCommittedWatermark,
+    /// After a rollback, the timer claims before the store is where it was.
+    ForgetSeenWatermark,
+    /// The store accepts a claim although its watermark is below the one that the timer has seen.
+    ClaimFromRolledBackStore,
     /// The timer claims by its own clock, however far it is ahead of the store's.
     ClaimByOwnClock,
     /// A step forward of the machine's clock is followed at once.

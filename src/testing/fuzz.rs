@@ -182,6 +182,7 @@ mod targets {
         let metadata = CommitMetadata {
             lowest_pending: Offset(7),
             delivered: Progress::START,
+            stored: Watermark(8),
             identity: Some(SourceIdentity("c:t".into())),
             end: Some(Offset(9)),
             rules: RulesHistory::default().followed_by(&rules, Offset(3)),

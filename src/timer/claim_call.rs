@@ -192,6 +192,9 @@ pub(super) fn apply_reply((advance, outcome): ClaimReply, shards: &mut ShardStat
                 "claim refused: it is earlier at the store than estimated; claiming again by the store's time");
             state.on_claim_rejected(watermark, StoreTime::just_answered(store_time));
         }
+        Advanced::RolledBack { watermark } => {
+            state.on_claim_rolled_back(advance.seen, watermark, now);
+        }
         Advanced::Fenced | Advanced::Unknown => handover::drop_shard(shards, shard),
     }
 }

@@ -131,6 +131,7 @@ fn committed(info: &PartitionInfo, offset: Offset) -> CommitMetadata {
     CommitMetadata {
         lowest_pending: offset,
         delivered: position(offset),
+        stored: Watermark(offset.0),
         identity: info.identity.clone(),
         end: None,
         rules: RulesHistory::default(),

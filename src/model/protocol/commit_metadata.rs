@@ -3,16 +3,19 @@
 use super::{field_values, is_versioned};
 use crate::model::protocol::progress::Progress;
 use crate::model::protocol::rules_history::RulesHistory;
-use crate::model::shard::{Offset, SourceIdentity};
+use crate::model::shard::{Offset, SourceIdentity, Watermark};
 use std::fmt;
 
 /// The metadata of a committed offset, as one line of text:
-/// `v2 low=17 done=<48 hex digits> id=<identity or -> end=<offset or -> rules=<text or ->`.
+/// `v2 low=17 done=<48 hex digits> stored=40 id=<identity or -> end=<offset or -> rules=<text or ->`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CommitMetadata {
     /// No message below this offset is pending. It may be too low, never too high.
     pub(crate) lowest_pending: Offset,
     pub(crate) delivered: Progress,
+    /// The greatest watermark that the store is known to have had. It never moves back, so it shows
+    /// that a store lost writes.
+    pub(crate) stored: Watermark,
     /// The incarnation of the partition that was read. `None` if the broker has no identities.
     pub(crate) identity: Option<SourceIdentity>,
     /// Set by an orderly shutdown: no record at or after this offset was ever stored. `None`: a
@@ -40,20 +43,21 @@ impl CommitMetadata {
     }
 
     fn parse_known(text: &str) -> Option<Self> {
-        // Version 0.1.0 wrote no `end` and no `rules`.
-        let [low, done, id, end, rules] = match text.strip_prefix("v1 ") {
+        // Version 0.1.0 wrote no `stored`, no `end` and no `rules`.
+        let [low, done, stored, id, end, rules] = match text.strip_prefix("v1 ") {
             Some(fields) => {
                 let [low, done, id] = field_values(fields, ["low", "done", "id"])?;
-                [low, done, id, "-", "-"]
+                [low, done, "0", id, "-", "-"]
             }
             None => {
-                let keys = ["low", "done", "id", "end", "rules"];
+                let keys = ["low", "done", "stored", "id", "end", "rules"];
                 field_values(text.strip_prefix("v2 ")?, keys)?
             }
         };
         Some(Self {
             lowest_pending: Offset(low.parse().ok()?),
             delivered: Progress::from_hex(done)?,
+            stored: Watermark(stored.parse().ok()?),
             identity: (id != "-").then(|| SourceIdentity(id.into())),
             end: match end {
                 "-" => None,
@@ -68,7 +72,8 @@ impl fmt::Display for CommitMetadata {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (low, done) = (self.lowest_pending, self.delivered.to_hex());
         let id = self.identity.as_ref().map_or("-", |identity| &*identity.0);
-        write!(f, "v2 low={low} done={done} id={id} end=")?;
+        let stored = self.stored.0;
+        write!(f, "v2 low={low} done={done} stored={stored} id={id} end=")?;
         match self.end {
             Some(end) => write!(f, "{end}")?,
             None => f.write_str("-")?,
@@ -85,6 +90,7 @@ mod tests {
         CommitMetadata {
             lowest_pending: Offset(17),
             delivered: Progress::START,
+            stored: Watermark(0),
             identity: None,
             end: None,
             rules: RulesHistory::default(),
@@ -97,6 +103,7 @@ mod tests {
             for end in [None, Some(Offset(40))] {
                 let identity = identity.clone();
                 let committed = CommitMetadata {
+                    stored: Watermark(30),
                     identity,
                     end,
                     ..committed()
@@ -125,10 +132,11 @@ mod tests {
         for text in [
             "v3 low=1 done=0 id=-",
             "v1 low=1 done=zz id=-",
-            &format!("v2 low=1 done={done} id=-"),
-            &format!("v2 low=1 done={done} id=- end=x rules=-"),
-            &format!("v2 low=1 done={done} id=- end=- rules=x"),
-            &format!("v2 low=1 done={done} id=- end=- rules=- more=1"),
+            &format!("v2 low=1 done={done} stored=2 id=-"),
+            &format!("v2 low=1 done={done} id=- end=- rules=-"),
+            &format!("v2 low=1 done={done} stored=2 id=- end=x rules=-"),
+            &format!("v2 low=1 done={done} stored=2 id=- end=- rules=x"),
+            &format!("v2 low=1 done={done} stored=2 id=- end=- rules=- more=1"),
         ] {
             assert_eq!(
                 CommitMetadata::parse(text),

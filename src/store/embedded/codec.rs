@@ -3,7 +3,7 @@
 
 use super::key::ShardNumber;
 use crate::model::{Cursor, Level, Offset, Progress, Slice, SourceIdentity, Timestamp, Watermark};
-use crate::store::rules::{RunTotals, ShardMeta};
+use crate::store::rules::{NO_HOLD, RunTotals, ShardMeta};
 use crate::store::{Ledger, Lineage, OutcomeCounts};
 
 fn numbers<const N: usize>(numbers: [u64; N]) -> Vec<u8> {
@@ -32,7 +32,7 @@ pub(super) fn meta(number: ShardNumber, meta: &ShardMeta) -> Vec<u8> {
     bytes
 }
 
-/// `None`: unreadable. The lineage is not on disk, because it shows rollbacks, and a folder cannot
+/// `None`: unreadable. Ledger and hold have rows of their own. The lineage is not on disk, because it shows rollbacks, and a folder cannot
 /// roll back while its process runs. After a restart every timer loads its shards again.
 pub(super) fn to_meta(bytes: &[u8]) -> Option<(ShardNumber, ShardMeta)> {
     let (fixed, identity) = bytes.split_first_chunk::<META_LENGTH>()?;
@@ -43,6 +43,7 @@ pub(super) fn to_meta(bytes: &[u8]) -> Option<(ShardNumber, ShardMeta)> {
         watermark: Watermark(watermark),
         claimed: to_pair([c1, c2, c3]),
         delivered: to_pair(delivered),
+        hold: Some(NO_HOLD),
         ledger: Ledger::default(),
         lineage: Lineage::default(),
     };
@@ -97,6 +98,15 @@ pub(super) fn to_slice(bytes: &[u8]) -> Option<Slice> {
 pub(super) fn is_newer_slice(bytes: &[u8]) -> bool {
     matches!(bytes, [_, _, _, _, _, _, _, _, letter @ b'a'..=b'z']
         if Level::from_letter(*letter).is_none())
+}
+
+/// The watermark. Empty: the hold has ended, because the store was full.
+pub(super) fn hold(hold: Option<Watermark>) -> Vec<u8> {
+    hold.map_or_else(Vec::new, |until| numbers([until.0]))
+}
+
+pub(super) fn to_hold(bytes: &[u8]) -> Option<Watermark> {
+    to_numbers(bytes).map(|[until]| Watermark(until))
 }
 
 pub(super) fn totals(totals: &RunTotals) -> Vec<u8> {

@@ -10,6 +10,7 @@
 //! | meta | index | deployment, route, topic (each with its length), partition | number, watermark, claimed, delivered, identity |
 //! | garbage | index | number | empty; rows of this number must be deleted |
 //! | ledger | index | number | counts, watermark, delivered; a version without ledgers writes none |
+//! | hold | index | number | watermark up to which claims wait; empty: the hold has ended |
 //! | count | index | number, slice; without slice: quarantine | runs, messages, bytes, least offset |
 //! | order | index | number, least due, least offset, name | slice; used to list runs |
 //! | run | index | number, slice, name | least due, size; used to find a run by name |
@@ -34,6 +35,7 @@ pub(super) type ShardNumber = u32;
 const META: u8 = b'm';
 const GARBAGE: u8 = b'g';
 const LEDGER: u8 = b'l';
+const HOLD: u8 = b'h';
 const COUNT: u8 = b'c';
 const ORDER: u8 = b'o';
 const RUN: u8 = b'r';
@@ -89,6 +91,10 @@ pub(super) fn ledger(number: ShardNumber) -> Vec<u8> {
     key(LEDGER, number, &[])
 }
 
+pub(super) fn hold(number: ShardNumber) -> Vec<u8> {
+    key(HOLD, number, &[])
+}
+
 /// Prefix of the count rows.
 pub(super) fn all_counts(number: ShardNumber) -> Vec<u8> {
     key(COUNT, number, &[])
@@ -130,6 +136,11 @@ pub(super) fn id(number: ShardNumber, id: &str) -> Vec<u8> {
     key(ID, number, &[id.as_bytes()])
 }
 
+/// The id rows. No text has the byte at the end of the range.
+pub(super) fn all_ids(number: ShardNumber) -> RangeInclusive<Vec<u8>> {
+    key(ID, number, &[])..=key(ID, number, &[&[0xff]])
+}
+
 /// Prefix of the cancelled rows.
 pub(super) fn all_cancelled(number: ShardNumber) -> Vec<u8> {
     key(CANCELLED, number, &[])
@@ -163,8 +174,9 @@ pub(super) fn to_quarantined(key: &[u8]) -> Option<RunName> {
 
 /// Prefixes of the rows of an erased shard. Each run row names a bytes row, see
 /// [`bytes_of_run`].
-pub(super) fn all_of_a_shard(number: ShardNumber) -> [Vec<u8>; 7] {
-    [LEDGER, COUNT, ORDER, RUN, ID, CANCELLED, QUARANTINED].map(|letter| key(letter, number, &[]))
+pub(super) fn all_of_a_shard(number: ShardNumber) -> [Vec<u8>; 8] {
+    [LEDGER, HOLD, COUNT, ORDER, RUN, ID, CANCELLED, QUARANTINED]
+        .map(|letter| key(letter, number, &[]))
 }
 
 /// The shard of a meta row. `None`: unreadable.

@@ -278,6 +278,14 @@ impl ShardStore for Embedded {
         self.ask(shards, |id| id, |shard, _| shard.state()).await
     }
 
+    async fn end_holds(&self, shards: &[ShardId]) -> Result<(), Error> {
+        let end = |shard: &mut Shard, _: &ShardId, _: &mut WriteBatch<'_>| {
+            shard.end_hold();
+            Ok(())
+        };
+        self.change(shards, |id| id, (), end).await.map(drop)
+    }
+
     async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
         self.ask(shards, |id| id, |shard, _| shard.meta.position())
             .await
@@ -300,10 +308,11 @@ impl ShardStore for Embedded {
 
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
         let read = async |requests: &[Tail]| {
-            let tails = self.ask(requests, |tail| &tail.shard, Shard::read_tail);
-            let tails = tails.await?.into_iter();
-            let tails = tails.map(|tail| tail.unwrap_or(Tailed::Unknown));
-            Ok::<Vec<Tailed>, Error>(tails.collect())
+            let read = |shard: &mut Shard, tail: &Tail, batch: &mut WriteBatch<'_>| {
+                shard.read_tail(tail, batch)
+            };
+            self.change(requests, |tail| &tail.shard, Tailed::Unknown, read)
+                .await
         };
         let tails = read(requests).await?;
         super::tail_bytes::fill_tails(self, requests, tails, async |request| {

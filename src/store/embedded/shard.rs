@@ -10,7 +10,9 @@ use super::key::{self, ShardNumber};
 use super::tables::{Tables, WriteBatch};
 use crate::model::{Cursor, Offset, ShardId, Slice, Timestamp};
 use crate::run::{Run, RunName};
-use crate::store::rules::{LeaseHolder, Ledger, RunTotals, ShardCounts, ShardMeta, ShardTail};
+use crate::store::rules::{
+    LeaseHolder, Ledger, NO_HOLD, RunTotals, ShardCounts, ShardMeta, ShardTail,
+};
 use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, IdChange, NewShard, Quarantine,
     ReplaceRuns, Replaced, Restore, Restored, StoredShard, Tail, Tailed,
@@ -72,6 +74,8 @@ impl Shard {
             };
             shard.counts.0.insert(slice, totals);
         }
+        let hold = tables.index.get(key::hold(number))?;
+        shard.meta.hold = hold.map_or(Some(NO_HOLD), |value| codec::to_hold(&value));
         let ledger = tables.index.get(key::ledger(number))?;
         shard.meta.ledger = ledger
             .and_then(|value| codec::to_ledger(&value, &shard.meta))
@@ -99,9 +103,27 @@ impl Shard {
     }
 
     /// The runs come without bytes.
-    pub(super) fn read_tail(&self, request: &Tail) -> Tailed {
-        self.tail
-            .read(request, self.meta.watermark, self.meta.lineage)
+    pub(super) fn read_tail(
+        &self,
+        request: &Tail,
+        batch: &WriteBatch<'_>,
+    ) -> fjall::Result<Tailed> {
+        // Without a hold the answer does not depend on ids. The scan may pass deleted rows.
+        let has_ids = self.meta.is_held() && {
+            let mut ids = batch.index_keys(key::all_ids(self.number));
+            ids.next().transpose()?.is_some()
+        };
+        Ok(self.tail.read(request, &self.meta, has_ids))
+    }
+
+    /// The caller writes the row of the hold.
+    pub(super) fn end_hold(&mut self) {
+        self.meta.hold = None;
+    }
+
+    /// Writes the row of the hold.
+    pub(super) fn write_hold(&self, batch: &mut WriteBatch<'_>) {
+        batch.put(key::hold(self.number), codec::hold(self.meta.hold));
     }
 
     /// Writes the rows for meta and ledger.

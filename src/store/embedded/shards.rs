@@ -114,6 +114,9 @@ impl Shards {
         };
         let before = shard.meta.clone();
         let outcome = change(shard, batch)?;
+        if shard.meta.hold != before.hold {
+            shard.write_hold(batch);
+        }
         if shard.meta != before {
             shard.write_meta(&self.deployment, id, batch);
         }
@@ -142,6 +145,7 @@ impl Shards {
         self.next += 1;
         batch.put(key::NEXT.to_vec(), self.next.to_be_bytes().to_vec());
         shard.write_meta(&self.deployment, &new.shard, batch);
+        shard.write_hold(batch);
         let state = shard.state();
         self.shards
             .insert(new.shard.clone(), Entry::Loaded(Box::new(shard)));

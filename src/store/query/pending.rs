@@ -372,6 +372,7 @@ mod tests {
             watermark: Watermark(0),
             claimed: Progress::START,
             delivered: Progress::START,
+            hold: Watermark(0),
             lowest_pending: Offset(0),
             slices,
             quarantined,

@@ -2,6 +2,7 @@
 
 use crate::model::{Offset, Slice, Timestamp, Watermark};
 use crate::run::RunName;
+use crate::store::rules::NO_HOLD;
 use crate::store::{AppendEpoch, Ledger, Lineage, RunEntry, StoredShard};
 
 /// Scores are doubles. All whole numbers up to this one are exact.
@@ -68,6 +69,14 @@ pub(super) fn parse_watermark(text: &str) -> Option<Watermark> {
         return None;
     }
     Some(Watermark(u64::from_str_radix(text, 16).ok()?))
+}
+
+/// `None`: the hold has ended, because the store was full. Foreign text is no hold.
+pub(super) fn parse_hold(text: &str) -> Option<Watermark> {
+    match text {
+        "-" => None,
+        text => Some(parse_watermark(text).unwrap_or(NO_HOLD)),
+    }
 }
 
 pub(super) fn epoch_text(epoch: AppendEpoch) -> String {

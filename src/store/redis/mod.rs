@@ -192,6 +192,12 @@ impl ShardStore for Redis {
             .await
     }
 
+    async fn end_holds(&self, shards: &[ShardId]) -> Result<(), Error> {
+        self.call_each(shards, Call::end_hold, |_| Ok(()))
+            .await
+            .map(drop)
+    }
+
     async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
         self.read_positions(shards).await
     }

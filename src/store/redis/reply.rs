@@ -4,9 +4,10 @@
 use super::codec::{self, CountField};
 use super::key;
 use crate::model::{Cursor, Progress, SessionId, Slice, SourceIdentity, Timestamp, Watermark};
+use crate::store::rules::NO_HOLD;
 use crate::store::{
-    Acquired, Advanced, Appended, Error, Heartbeat, Ledger, Listed, Opened, Renewed, Replaced,
-    Restored, RunEntry, Session, SliceCount, StoredShard, TailRun, Tailed,
+    Acquired, Advanced, Appended, Error, Heartbeat, Hold, Ledger, Listed, Opened, Renewed,
+    Replaced, Restored, RunEntry, Session, SliceCount, StoredShard, TailRun, Tailed,
 };
 use redis::Value;
 use std::time::Duration;
@@ -216,6 +217,9 @@ impl Reply {
                 watermark: self.watermark()?,
                 now: self.time()?,
             },
+            "rolled_back" => Advanced::RolledBack {
+                watermark: self.watermark()?,
+            },
             "fenced" => Advanced::Fenced,
             "unknown" => Advanced::Unknown,
             _ => return self.unexpected_tag(),
@@ -228,11 +232,16 @@ impl Reply {
             "runs" => {
                 let (watermark, complete_to) = (self.watermark()?, self.watermark()?);
                 let lineage = codec::parse_lineage(&self.text()?);
+                let hold = match &*self.text()? {
+                    "no_ids" => Hold::NoIds,
+                    text => codec::parse_hold(text).map_or(Hold::Ended, Hold::Until),
+                };
                 let runs = self.tail_runs()?;
                 runs.map_or(Tailed::Unknown, |runs| Tailed::Runs {
                     watermark,
                     complete_to,
                     lineage,
+                    hold,
                     runs,
                 })
             }
@@ -319,14 +328,22 @@ fn parse_state(value: Value) -> Option<StoredShard> {
     let Value::Array(parts) = value else {
         return None;
     };
-    let [identity, watermark, claimed, delivered, ledger, counts] =
-        <[Value; 6]>::try_from(parts).ok()?;
+    let [
+        identity,
+        watermark,
+        claimed,
+        delivered,
+        hold,
+        ledger,
+        counts,
+    ] = <[Value; 7]>::try_from(parts).ok()?;
     let watermark = codec::parse_watermark(&text(watermark)?)?;
     let mut shard = StoredShard {
         identity: SourceIdentity(text(identity)?.into()),
         watermark,
         claimed: Progress::from_hex(&text(claimed)?)?,
         delivered: Progress::from_hex(&text(delivered)?)?,
+        hold: codec::parse_hold(&text(hold)?).unwrap_or(NO_HOLD),
         lowest_pending: watermark.offset(),
         slices: Vec::new(),
         quarantined: 0,

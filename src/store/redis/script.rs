@@ -34,11 +34,12 @@ pub(super) enum Script {
     Erase,
     RenameForeign,
     Restore,
+    EndHold,
 }
 
 /// The text of each script, in the order of [`Script`].
 #[rustfmt::skip]
-const SCRIPTS: [(Script, &str); 17] = [
+const SCRIPTS: [(Script, &str); 18] = [
     (Script::OpenShard, include_str!("../../../lua/open_shard.lua")),
     (Script::Append, include_str!("../../../lua/append.lua")),
     (Script::AcquireLease, include_str!("../../../lua/acquire_lease.lua")),
@@ -56,6 +57,7 @@ const SCRIPTS: [(Script, &str); 17] = [
     (Script::Erase, include_str!("../../../lua/erase.lua")),
     (Script::RenameForeign, include_str!("../../../lua/rename_foreign.lua")),
     (Script::Restore, include_str!("../../../lua/restore.lua")),
+    (Script::EndHold, include_str!("../../../lua/end_hold.lua")),
 ];
 
 const INCLUDES: &str = concat!(
@@ -199,7 +201,8 @@ impl Call {
         );
         call.arg(&*new.identity.0)
             .arg(codec::watermark_hex(new.watermark))
-            .arg(new.delivered.to_hex());
+            .arg(new.delivered.to_hex())
+            .arg(codec::watermark_hex(new.hold));
         call
     }
 
@@ -221,6 +224,7 @@ impl Call {
             let place = match change.kind {
                 IdChangeKind::Schedule(place) => place.to_hex(),
                 IdChangeKind::Cancel => String::new(),
+                IdChangeKind::Delivered => "-".to_owned(),
             };
             call.arg(&*change.id).arg(place);
         }
@@ -274,7 +278,8 @@ impl Call {
             .arg(advance.outcomes.delivered)
             .arg(advance.outcomes.cancelled)
             .arg(advance.outcomes.dead_lettered)
-            .arg(advance.outcomes.retried);
+            .arg(advance.outcomes.retried)
+            .arg(codec::watermark_hex(advance.seen));
         for (slice, name) in &advance.deletes {
             call.run_name_args(*slice, name);
         }
@@ -342,6 +347,10 @@ impl Call {
         Self::on_shard(Script::State, keyspace, shard, &[key::META, key::COUNTS])
     }
 
+    pub(super) fn end_hold(keyspace: &Keyspace, shard: &ShardId) -> Self {
+        Self::on_shard(Script::EndHold, keyspace, shard, &[key::META])
+    }
+
     /// `known`: all slices in counts. `slices`: those to read, ordered by their least due.
     pub(super) fn list(
         keyspace: &Keyspace,
@@ -372,7 +381,7 @@ impl Call {
     }
 
     pub(super) fn tail(keyspace: &Keyspace, tail: &Tail) -> Self {
-        let keys = [key::META, key::TAIL];
+        let keys = [key::META, key::TAIL, key::IDS];
         let mut call = Self::on_shard(Script::Tail, keyspace, &tail.shard, &keys);
         call.arg(codec::watermark_hex(tail.after))
             .arg(tail.limit.min(limit::REQUESTED_RUNS_MAX));

@@ -1,7 +1,7 @@
 //! Counts of a shard, by slice and for the quarantine. They give the slices and the lowest pending
 //! offset without reading a run.
 
-use super::ShardMeta;
+use super::{NO_HOLD, ShardMeta};
 use crate::model::{Offset, Slice};
 use crate::run::RunName;
 use crate::store::{SliceCount, StoredShard};
@@ -86,6 +86,7 @@ impl ShardCounts {
             watermark: meta.watermark,
             claimed: meta.claimed,
             delivered: meta.delivered,
+            hold: meta.hold.unwrap_or(NO_HOLD),
             lowest_pending: meta.watermark.offset().min(self.total().least_offset),
             slices: slices.collect(),
             quarantined: self.quarantined(),

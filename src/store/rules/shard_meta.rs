@@ -4,10 +4,13 @@ use super::{Ledger, Lineage, ShardCounts};
 use crate::model::{Cursor, Progress, SourceIdentity, Timestamp, Watermark};
 use crate::run::Run;
 use crate::store::{
-    Advance, Advanced, Append, IdChange, IdChangeKind, NewShard, ReplaceRuns, Restore,
+    Advance, Advanced, Append, Hold, IdChange, IdChangeKind, NewShard, ReplaceRuns, Restore,
     ShardPosition,
 };
 use std::collections::BTreeMap;
+
+/// The hold of a shard whose claims do not wait.
+pub(crate) const NO_HOLD: Watermark = Watermark(0);
 
 /// Identity, positions, ledger and lineage of a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +19,9 @@ pub(crate) struct ShardMeta {
     pub(crate) watermark: Watermark,
     pub(crate) claimed: Progress,
     pub(crate) delivered: Progress,
+    /// Claims wait until the watermark is here. `None`: the store was full, and no append has
+    /// succeeded since.
+    pub(crate) hold: Option<Watermark>,
     pub(crate) ledger: Ledger,
     pub(crate) lineage: Lineage,
 }
@@ -45,6 +51,7 @@ impl ShardMeta {
             watermark: new.watermark,
             claimed: new.delivered,
             delivered: new.delivered,
+            hold: Some(new.hold),
             ledger: Ledger::default(),
             lineage: Lineage::default(),
         }
@@ -68,9 +75,24 @@ impl ShardMeta {
         append.identity == self.identity || fault!(AppendToOtherIdentity)
     }
 
+    /// The wait of claims. `has_ids`: messages wait under ids.
+    pub(crate) fn hold(&self, has_ids: bool) -> Hold {
+        match self.hold {
+            None => Hold::Ended,
+            Some(until) if until > self.watermark && !has_ids => Hold::NoIds,
+            Some(until) => Hold::Until(until),
+        }
+    }
+
+    /// True if claims wait, unless no message waits under an id.
+    pub(crate) fn is_held(&self) -> bool {
+        self.hold > Some(self.watermark)
+    }
+
     /// Records that the batch was stored.
     pub(crate) fn appended(&mut self, append: &Append) {
         self.watermark = append.to;
+        self.hold.get_or_insert(NO_HOLD);
         self.lineage.appended(append.epoch, append.from);
         self.ledger.accepted += messages(&append.runs);
     }
@@ -85,7 +107,7 @@ impl ShardMeta {
         for change in changes {
             let new_place = match change.kind {
                 IdChangeKind::Schedule(place) => Some(place),
-                IdChangeKind::Cancel => None,
+                IdChangeKind::Cancel | IdChangeKind::Delivered => None,
             };
             let cancellable = ids
                 .get(&change.id)
@@ -94,7 +116,7 @@ impl ShardMeta {
             if let Some(waiting) = cancellable {
                 outcome.cancelled.push(waiting);
                 ids.remove(&change.id);
-            } else if new_place.is_none() {
+            } else if change.kind == IdChangeKind::Cancel {
                 outcome.missed += 1;
             }
             if let Some(place) = new_place {
@@ -160,7 +182,7 @@ impl ShardMeta {
     }
 
     /// Moves `claimed` forward, each component on its own and never back (I5). Refuses a claim that
-    /// is too far ahead of `now`. `cancelled` is passed on in the outcome.
+    /// is too far ahead of `now`, or whose author has seen a greater watermark. `cancelled` is passed on in the outcome.
     pub(crate) fn move_claimed(
         &mut self,
         request: &Advance,
@@ -176,6 +198,9 @@ impl ShardMeta {
         };
         if claim.cursor.due > now.plus(request.clock_skew_max) {
             return Advanced::ClockAhead { watermark, now };
+        }
+        if watermark < request.seen && !fault!(ClaimFromRolledBackStore) {
+            return Advanced::RolledBack { watermark };
         }
         self.claimed = Progress::new(
             self.claimed.cursor.max(claim.cursor),

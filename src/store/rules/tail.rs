@@ -1,7 +1,7 @@
 //! The tail of a shard: names of the newest runs, ordered by the end of their batch. A store that
 //! forgets the tail starts a new one at the watermark; a timer behind it loads the shard again.
 
-use super::Lineage;
+use super::ShardMeta;
 use crate::limit;
 use crate::model::{Offset, Slice, Timestamp, Watermark};
 use crate::run::{Run, RunName};
@@ -40,7 +40,9 @@ impl ShardTail {
     }
 
     /// Answers the request. The runs come without bytes.
-    pub(crate) fn read(&self, request: &Tail, watermark: Watermark, lineage: Lineage) -> Tailed {
+    /// `has_ids`: messages wait under ids.
+    pub(crate) fn read(&self, request: &Tail, meta: &ShardMeta, has_ids: bool) -> Tailed {
+        let watermark = meta.watermark;
         if request.after > watermark || request.after < self.from {
             return Tailed::OutOfRange { watermark };
         }
@@ -72,7 +74,8 @@ impl ShardTail {
         Tailed::Runs {
             watermark,
             complete_to,
-            lineage,
+            lineage: meta.lineage,
+            hold: meta.hold(has_ids),
             runs: runs.collect(),
         }
     }

@@ -205,7 +205,7 @@ fn violations(world: &World, message: &Sent, arrived: &[Arrival]) -> Vec<String>
     {
         wrong.push(format!("twice: {message:?} {arrived:?}"));
     }
-    if !world.store_lost_writes() && world.was_cancelled(message) && !arrived.is_empty() {
+    if world.is_cancel_binding(message) && !arrived.is_empty() {
         wrong.push(format!(
             "delivered after its cancel was confirmed: {message:?} {arrived:?}"
         ));

@@ -19,6 +19,7 @@ pub(crate) fn new_shard(topic: &str) -> NewShard {
         identity: SourceIdentity("id".into()),
         watermark: Watermark(0),
         delivered: Progress::START,
+        hold: Watermark(0),
     }
 }
 
@@ -67,6 +68,7 @@ pub(crate) fn advance(topic: &str, claim: Progress) -> Advance {
         deletes: vec![],
         delivered_ids: vec![],
         claim: Some(claim),
+        seen: Watermark(0),
         clock_skew_max: Duration::ZERO,
     }
 }

@@ -5,9 +5,10 @@
 use crate::broker::Catalog;
 use crate::membership::with_timeout;
 use crate::model::{
-    CommitMetadata, Partition, Progress, ShardId, SourceIdentity, UnreadableCommit,
+    CommitMetadata, Partition, Progress, ShardId, SourceIdentity, UnreadableCommit, Watermark,
 };
 use crate::store::StoredShard;
+use crate::store::rules::NO_HOLD;
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,8 +23,9 @@ pub(crate) struct RouteCatalog {
 }
 
 /// Reads the commit metadata of each shard, from all brokers at the same time. A missing answer is
-/// safe: the pair in the store is also correct. But after a rollback of the store, only the
-/// committed pair avoids duplicates. So a commit of a newer version must be waited for.
+/// safe: the pair in the store is also correct. But after a rollback of the store, only the commit
+/// avoids duplicates and deliveries of cancelled messages. So a commit of a newer version must be
+/// waited for.
 pub(super) async fn read_committed(
     routes: &mut [RouteCatalog],
     shards: &[&ShardId],
@@ -61,6 +63,21 @@ async fn read_committed_of(
     committed.collect()
 }
 
+fn of_same_source<'a>(
+    state: &StoredShard,
+    committed: Option<&'a CommitMetadata>,
+) -> Option<&'a CommitMetadata> {
+    let is_same = |identity: &SourceIdentity| identity.is_same_source(&state.identity);
+    committed.filter(|committed| committed.identity.as_ref().is_none_or(is_same))
+}
+
+/// The watermark up to which claims wait. A store that is behind the one in the commit lost writes.
+pub(super) fn hold(state: &StoredShard, committed: Option<&CommitMetadata>) -> Watermark {
+    let stored = of_same_source(state, committed).map(|committed| committed.stored);
+    let stored = stored.filter(|_| !fault!(IgnoreCommittedWatermark));
+    state.hold.max(stored.unwrap_or(NO_HOLD))
+}
+
 /// The greatest delivered pair of three: the store's, the last commit's, and this process's own.
 /// Pairs of another incarnation of the source are ignored.
 pub(super) fn start_position(
@@ -69,9 +86,8 @@ pub(super) fn start_position(
     own: Option<&(SourceIdentity, Progress)>,
 ) -> Progress {
     let is_same = |identity: &SourceIdentity| identity.is_same_source(&state.identity);
-    let committed = committed
-        .filter(|committed| committed.identity.as_ref().is_none_or(is_same))
-        .map_or(Progress::START, |committed| committed.delivered);
+    let committed =
+        of_same_source(state, committed).map_or(Progress::START, |committed| committed.delivered);
     let own = own
         .filter(|(identity, _)| is_same(identity))
         .map_or(Progress::START, |(_, delivered)| *delivered);

@@ -299,7 +299,7 @@ impl LeaseLoop {
         let routes = &mut self.ports.routes;
         let committed = committed::read_committed(routes, &shards, length / 5).await;
         let mut unreadable = Vec::new();
-        for (lease, clock, state) in granted {
+        for (lease, clock, mut state) in granted {
             let shard = &lease.shard;
             let committed = match committed.get(shard) {
                 None => None,
@@ -312,6 +312,7 @@ impl LeaseLoop {
             };
             let last_delivered = &mut self.table.last_delivered;
             let start = committed::start_position(&state, committed, last_delivered.get(shard));
+            state.hold = committed::hold(&state, committed);
             tracing::info!(%shard, watermark = %state.watermark, "lease acquired");
             self.ports.metric.leases_acquired.increment(1);
             last_delivered.insert(shard.clone(), (state.identity.clone(), start));

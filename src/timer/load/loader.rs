@@ -9,7 +9,7 @@ use crate::limit::LOADER_BATCH_MAX;
 use crate::model::{Progress, ShardId, Slice, Timestamp, Watermark};
 use crate::retry::until_store_answers;
 use crate::run::{CorruptRun, LoadedRun, RunDecoder, RunName, decoded_size};
-use crate::store::{Error, Fetch, Lineage, List, Listed, RunEntry, Store, Tail, Tailed};
+use crate::store::{Error, Fetch, Hold, Lineage, List, Listed, RunEntry, Store, Tail, Tailed};
 use bytes::Bytes;
 use std::rc::Rc;
 use tokio::sync::mpsc;
@@ -65,6 +65,8 @@ pub(crate) enum LoadResult {
         /// The runs cover all offsets before this one.
         complete_to: Watermark,
         lineage: Lineage,
+        /// `None`: the same as before.
+        hold: Option<Hold>,
         runs: Vec<ReadOutcome>,
     },
     /// The tail does not reach back far enough, or the store was rolled back: load all again.
@@ -201,6 +203,7 @@ impl Loader {
                 watermark: after,
                 complete_to: after,
                 lineage: position.lineage,
+                hold: None,
                 runs: Vec::new(),
             };
             self.reply(&tail.call.shard, tag, result).await;
@@ -275,6 +278,7 @@ fn tail_result(answer: Tailed, keep_until: Timestamp, decoder: &mut RunDecoder) 
             watermark,
             complete_to,
             lineage,
+            hold,
             runs,
         } => {
             let mut reads = Vec::new();
@@ -290,6 +294,7 @@ fn tail_result(answer: Tailed, keep_until: Timestamp, decoder: &mut RunDecoder) 
                 watermark,
                 complete_to,
                 lineage,
+                hold: Some(hold),
                 runs: reads,
             }
         }
@@ -381,6 +386,7 @@ mod tests {
                 watermark: Watermark(2),
                 complete_to: Watermark(2),
                 lineage: Lineage::default(),
+                hold: Hold::NoIds,
                 runs: vec![TailRun {
                     entry,
                     bytes: Some(bytes.into()),

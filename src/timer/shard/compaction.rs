@@ -218,6 +218,7 @@ mod tests {
             watermark: Watermark(9),
             complete_to: Watermark(9),
             lineage: Lineage::default(),
+            hold: None,
             runs: vec![run.expect("this version wrote it")],
         }
     }

@@ -3,13 +3,14 @@
 //! A lower watermark shows a rollback directly. If other processes have appended since, the
 //! watermark may look right. The lineage that comes with the store's replies then shows it.
 
+use super::hold::LoadHold;
 use super::prefetch::Prefetch;
 use super::tail_poll::TailPoll;
 use crate::limit::CLAIM_MESSAGES_MAX;
 use crate::model::{Cursor, Offset, Progress, ShardId, Slice, Timestamp, Watermark};
 use crate::run::{LoadedRun, RunName};
 use crate::schedule::{RunIndex, Schedule};
-use crate::store::{Lineage, Listed, Tail};
+use crate::store::{Hold, Lineage, Listed, Tail};
 use crate::timer::load::{
     Load, LoadResult, MemoryAccount, NewerRun, ReadOutcome, ResidentRun, TailLoad,
 };
@@ -31,6 +32,7 @@ pub(crate) struct ShardLoad {
     pub(crate) unreadable: Vec<(Slice, RunName)>,
     /// The run of a newer version that was just found. Loading has stopped in front of it.
     pub(super) newer: Option<NewerRun>,
+    pub(super) hold: LoadHold,
 }
 
 impl ShardLoad {
@@ -39,9 +41,14 @@ impl ShardLoad {
         slot: u16,
         start: Progress,
         watermark: Watermark,
+        hold: Watermark,
         memory: Rc<MemoryAccount>,
         now: Instant,
     ) -> Self {
+        if watermark < hold {
+            tracing::info!(%shard, %watermark, until = %hold,
+                "the store lost writes: claims of messages with an id wait until the source is read again");
+        }
         Self {
             shard: shard.clone(),
             runs: ResidentRuns::new(start, watermark, memory),
@@ -52,6 +59,7 @@ impl ShardLoad {
             tail: TailPoll::new(now),
             unreadable: Vec::new(),
             newer: None,
+            hold: LoadHold::new(hold),
         }
     }
 
@@ -59,10 +67,16 @@ impl ShardLoad {
         &self.runs.schedule
     }
 
+    /// True while nothing may be loaded or claimed.
+    pub(super) fn is_held(&self) -> bool {
+        self.hold.is_active(self.schedule().seen())
+    }
+
     /// Drops everything in memory and loads it again.
     pub(super) fn restart(&mut self, taken: Progress, watermark: Watermark, now: Instant) {
         self.runs = ResidentRuns::new(taken, watermark, self.runs.memory.clone());
         self.lineage = None;
+        self.hold.restart();
         self.prefetch.restart();
         self.tail = TailPoll::new(now);
         self.generation += 1;
@@ -90,6 +104,9 @@ impl ShardLoad {
             return None;
         }
         let (limit, bytes) = memory.tail_limits();
+        // A position check does not tell whether the hold has ended.
+        let is_held = self.is_held();
+        let (schedule, memory) = (&self.runs.schedule, &self.runs.memory);
         let is_likely = self.tail.is_likely_to_find();
         // An unlikely find has no reservation, so it is a single run.
         let bytes_max = if is_likely { bytes } else { bytes / limit };
@@ -104,7 +121,7 @@ impl ShardLoad {
                 bytes_max,
             },
             keep_until: memory.keep_until(until),
-            hinted,
+            hinted: hinted || is_held,
         }))
     }
 
@@ -117,15 +134,13 @@ impl ShardLoad {
                 watermark,
                 complete_to,
                 lineage,
+                hold,
                 runs,
             } => {
                 if !self.detect_rollback(watermark, Some(lineage), now) {
                     let found = complete_to > self.schedule().seen();
                     self.tail.finish(found, complete_to < watermark, now);
-                    for run in runs {
-                        self.add_run(run);
-                    }
-                    self.runs.schedule.advance_seen(complete_to);
+                    self.on_tail(complete_to, hold, runs, now);
                 }
             }
             LoadResult::List(Listed::Runs {
@@ -149,6 +164,29 @@ impl ShardLoad {
             }
         }
         true
+    }
+
+    /// The runs hold everything that was stored up to `complete_to`. While the shard is held they are
+    /// dropped, and nothing is loaded.
+    fn on_tail(
+        &mut self,
+        complete_to: Watermark,
+        hold: Option<Hold>,
+        runs: Vec<ReadOutcome>,
+        now: Instant,
+    ) {
+        let was_held = self.is_held();
+        if let Some(hold) = hold {
+            self.hold.update(hold, self.schedule().seen());
+        }
+        let is_held = self.hold.is_active(complete_to);
+        if is_held && !was_held {
+            return self.restart(self.schedule().taken(), complete_to, now);
+        }
+        for run in runs.into_iter().filter(|_| !is_held) {
+            self.add_run(run);
+        }
+        self.runs.schedule.advance_seen(complete_to);
     }
 
     fn on_tail_gap(&mut self, watermark: Watermark, now: Instant) {
@@ -214,6 +252,11 @@ impl ShardLoad {
         now: Instant,
     ) -> bool {
         let seen = self.schedule().seen();
+        let held_until = if fault!(ForgetSeenWatermark) {
+            watermark
+        } else {
+            seen
+        };
         if self.schedule().is_rolled_back(watermark) {
             tracing::warn!(shard = %self.shard, %seen, %watermark,
                 "the store has lost messages: loading the shard again");
@@ -227,6 +270,7 @@ impl ShardLoad {
         } else {
             return false;
         }
+        self.hold.raise(held_until);
         self.restart(self.schedule().taken(), watermark, now);
         true
     }
@@ -328,6 +372,7 @@ mod tests {
                 watermark,
                 complete_to: watermark,
                 lineage,
+                hold: None,
                 runs: Vec::new(),
             }
         };

@@ -5,6 +5,7 @@ mod claim;
 pub(crate) mod commit_point;
 mod compaction;
 mod delivered;
+mod hold;
 mod load;
 mod ownership;
 mod prefetch;
@@ -72,7 +73,7 @@ impl ShardState {
         let Grant { start, state, .. } = grant;
         let shard = &grant.lease.shard;
         Self {
-            load: ShardLoad::new(shard, slot, start, state.watermark, memory, now),
+            load: ShardLoad::new(shard, slot, start, state.watermark, state.hold, memory, now),
             lease: grant.lease,
             slot,
             context,
@@ -129,6 +130,9 @@ impl ShardState {
     }
 
     fn next_prefetch_request(&mut self, wall: Timestamp) -> Option<Load> {
+        if self.load.is_held() {
+            return None;
+        }
         let has_claims = self.has_claims();
         let ShardLoad { prefetch, runs, .. } = &mut self.load;
         prefetch.next_request(&self.lease.shard, runs, &self.compaction, wall, has_claims)
@@ -146,6 +150,12 @@ impl ShardState {
                 .route
                 .alerts
                 .on_newer_run(&self.lease.shard, &run);
+        }
+        if std::mem::take(&mut self.load.hold.is_cut_short) {
+            tracing::error!(shard = %self.lease.shard,
+                "the store is full, so it cannot read the source again: delivering without that; \
+                 messages that were cancelled later in the source may be delivered");
+            self.context.route.metric.holds_cut_short.increment(1);
         }
         is_known
     }
@@ -228,6 +238,7 @@ impl ShardState {
             deletes: Vec::new(),
             delivered_ids: Vec::new(),
             claim,
+            seen: self.load.schedule().seen(),
             clock_skew_max,
         };
         if reports {
@@ -273,6 +284,20 @@ impl ShardState {
         self.ownership.clock.set_store_time(store);
         self.reload(self.in_flight.claimed(), watermark, now);
         self.claim.not_before = Some(now + RESEND_DELAY_MIN);
+    }
+
+    /// The store has refused a claim, because it is behind the watermark `seen`. The messages are
+    /// taken again when the source is read again.
+    pub(crate) fn on_claim_rolled_back(
+        &mut self,
+        seen: Watermark,
+        watermark: Watermark,
+        now: Instant,
+    ) {
+        tracing::warn!(shard = %self.lease.shard, %seen, %watermark,
+            "the store has lost messages: loading the shard again");
+        self.load.hold.raise(seen);
+        self.reload(self.in_flight.claimed(), watermark, now);
     }
 
     /// Checks the watermark that came with the answer to a call. The loader may have seen a greater
@@ -472,6 +497,7 @@ mod tests {
                     watermark,
                     claimed: Progress::START,
                     delivered: Progress::START,
+                    hold: Watermark(0),
                     lowest_pending: Offset(0),
                     slices: Vec::new(),
                     quarantined: 0,
@@ -501,6 +527,7 @@ mod tests {
             watermark,
             complete_to: watermark,
             lineage: Lineage::default(),
+            hold: None,
             runs,
         }
     }

@@ -390,6 +390,7 @@ mod tests {
                     watermark,
                     complete_to: watermark,
                     lineage: Lineage::default(),
+                    hold: None,
                     runs: Vec::new(),
                 },
                 Load::List(List { from, until, .. }) => {
@@ -497,6 +498,7 @@ mod tests {
             watermark,
             complete_to: watermark,
             lineage: Lineage::default(),
+            hold: None,
             runs: vec![ReadOutcome::Loaded(Backlog::decode(name, bytes))],
         };
         state.on_load_reply(tail, now);

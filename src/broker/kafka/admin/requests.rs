@@ -144,7 +144,7 @@ impl WorkerThread {
             return Ok(Vec::new());
         }
         let found =
-            self.call(|call| ffi::list_offsets(call, partitions, offset, Isolation::Uncommitted))?;
+            self.call(|call| ffi::list_offsets(call, partitions, offset, Isolation::Committed))?;
         let offset_of = |partition| {
             let answer = found.get(partition).cloned().unwrap_or_else(|| {
                 let text = "the broker's answer lacks the partition";

@@ -10,7 +10,7 @@ use super::*;
 use crate::clock::WallClock;
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
 use crate::run::{Run, RunName};
-use crate::store::{AppendEpoch, IdChange, IdChangeKind, Lineage, QuarantineStore, Store};
+use crate::store::{AppendEpoch, Hold, IdChange, IdChangeKind, Lineage, QuarantineStore, Store};
 use crate::testing::store::contract::random_calls::{ComparedStore, assert_same_as_memory};
 use crate::testing::store::contract::{self, StoreUnderTest, run_of};
 use crate::testing::store::requests::{
@@ -286,6 +286,7 @@ async fn a_restart_ends_all_leases_and_starts_the_tail_at_the_watermark() {
             watermark: Watermark(1),
             complete_to: Watermark(1),
             lineage: history,
+            hold: Hold::Until(Watermark(0)),
             runs: Vec::new(),
         },
     ];

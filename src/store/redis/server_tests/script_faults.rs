@@ -244,6 +244,48 @@ const FAULTS: &[Fault] = &[
         "rows[#rows] = nil",
     ),
     (
+        "a hold is not told while a message waits under an id",
+        Some(Script::Tail),
+        "redis.call('EXISTS', KEYS[3]) == 0",
+        "true",
+    ),
+    (
+        "a hold is told although no message waits under an id",
+        Some(Script::Tail),
+        "redis.call('EXISTS', KEYS[3]) == 0",
+        "false",
+    ),
+    (
+        "an ended hold stays ended after an append",
+        Some(Script::Append),
+        "if s.hold == '-' then redis.call('HDEL', KEYS[1], 'hold') end",
+        "",
+    ),
+    (
+        "a hold does not end",
+        Some(Script::EndHold),
+        "redis.call('HSET', KEYS[1], 'hold', '-')",
+        "",
+    ),
+    (
+        "a claim is accepted although the store lost writes",
+        Some(Script::Advance),
+        "before(s.watermark, ARGV[14])",
+        "false",
+    ),
+    (
+        "a record that was delivered before gets the id",
+        Some(Script::Append),
+        "if hex(place, 32) then redis.call('HSET'",
+        "if place ~= '' then redis.call('HSET'",
+    ),
+    (
+        "a record that was delivered before is counted as missed",
+        Some(Script::Append),
+        "elseif place == '' then",
+        "elseif not hex(place, 32) then",
+    ),
+    (
         "positions are compared as doubles",
         None,
         "for i = 1, #a, 8 do\n    local x, y = a:sub(i, i + 7), b:sub(i, i + 7)",

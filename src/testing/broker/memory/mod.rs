@@ -465,7 +465,7 @@ impl ClusterState {
             Ok(PartitionInfo {
                 identity: Some(identity),
                 first_offset: Offset(log.first()),
-                end_offset: Offset(log.end()),
+                end_offset: Offset(log.last_stable_offset()),
             })
         };
         Ok(partitions.iter().map(describe).collect())

@@ -116,6 +116,7 @@ impl World {
     }
 
     async fn purge(&self, random: &mut StdRng) {
+        self.allow_lost_cancels();
         let records = self.cluster().records(SOURCE);
         let Some(last) = records.iter().map(|record| record.offset.0).max() else {
             return;

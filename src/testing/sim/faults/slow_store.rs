@@ -114,12 +114,11 @@ impl ShardStore for SlowStore {
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
         self.delay().await?;
         let answer = self.store.append(appends).await;
-        self.world.note_cancelled();
-        let done = appends
-            .iter()
-            .zip(answer.iter().flatten())
-            .filter(|(_, appended)| matches!(appended, Appended::Done { .. }));
-        done.for_each(|(append, _)| {
+        let appended = appends.iter().zip(answer.iter().flatten());
+        let done = appended.filter(|(_, appended)| matches!(appended, Appended::Done { .. }));
+        let done = done.map(|(append, _)| append);
+        self.world.note_cancelled(done.clone());
+        done.for_each(|append| {
             self.world
                 .compaction_trace()
                 .record(&append.shard, &append.runs);
@@ -130,6 +129,10 @@ impl ShardStore for SlowStore {
 
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
         self.slowly(self.store.state(shards)).await
+    }
+
+    async fn end_holds(&self, shards: &[ShardId]) -> Result<(), Error> {
+        self.slowly(self.store.end_holds(shards)).await
     }
 
     async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {

@@ -5,7 +5,7 @@
 use crate::model::{ShardId, Timestamp, Watermark};
 use crate::run::RunName;
 use crate::store::{
-    Error, Fetch, Lineage, List, Listed, RunEntry, ShardStore, Tail, TailRun, Tailed,
+    Error, Fetch, Hold, Lineage, List, Listed, RunEntry, ShardStore, Tail, TailRun, Tailed,
 };
 use crate::testing::store::memory::MemoryStore;
 use std::cell::RefCell;
@@ -61,6 +61,7 @@ impl TailByRunCount {
             watermark,
             complete_to: watermark,
             lineage: history,
+            hold: Hold::Until(Watermark(0)),
             runs,
         })
     }

@@ -4,6 +4,7 @@ mod clocks;
 mod compaction_levels;
 mod compactor_stopped;
 mod fleet;
+mod holds;
 mod idle_rollback;
 mod leaderless;
 mod nats;

@@ -32,6 +32,8 @@ impl World {
             "the store rolls back by {} snapshots",
             snapshots.len() - to
         ));
+        self.note_stored();
+        self.forget_recent_cancels();
         self.0.store.roll_back_to(&snapshots[to]);
         snapshots.truncate(to + 1);
         self.mark_store_lost();
@@ -39,6 +41,7 @@ impl World {
 
     pub(crate) fn wipe(&self) {
         self.note("the store loses everything");
+        self.note_stored();
         self.0.store.wipe();
         self.0.snapshots.borrow_mut().clear();
         self.mark_store_lost();
@@ -90,6 +93,15 @@ impl World {
         self.0.store.set_down(down);
     }
 
+    pub(crate) fn store_full(&self, full: bool) {
+        self.note(if full {
+            "the store is full"
+        } else {
+            "the store has room"
+        });
+        self.0.store.set_full(full);
+    }
+
     pub(crate) fn target_missing(&self, missing: bool) {
         self.note(if missing {
             "the target is missing"
@@ -138,6 +150,7 @@ impl World {
         self.note("all faults heal");
         self.set_all_clocks(0);
         self.0.store.set_down(false);
+        self.0.store.set_full(false);
         self.0.cluster.refuse_records(TARGET, None);
         self.0.cluster.hold_reports(false);
         self.0.cluster.hold_sends(false);

@@ -5,10 +5,12 @@ mod faults;
 
 use crate::broker::Catalog;
 use crate::clock::Clock as _;
+use crate::limit::CLAIM_AHEAD;
 use crate::model::{
     CommitMetadata, LeaseToken, Offset, Partition, Progress, ShardId, SourceIdentity, Timestamp,
+    Watermark,
 };
-use crate::store::{Balance, ShardStore};
+use crate::store::{Append, Balance, ShardStore};
 use crate::testing::broker::memory::MemoryCluster;
 use crate::testing::sim::clock::{EPOCH, SimClock};
 use crate::testing::sim::compaction_trace::CompactionTrace;
@@ -32,6 +34,9 @@ pub(crate) const MARKERS: &str = "sim.r.delivered";
 /// With exactly-once delivery, the target rejects larger records.
 const TARGET_BYTES_MAX: usize = 160;
 
+/// A clock may have been this far ahead.
+const CLOCK_STEP_MAX: Duration = Duration::from_secs(3);
+
 /// The payload of records in aborted transactions.
 pub(crate) const ABORTED: &str = "aborted";
 
@@ -48,9 +53,19 @@ struct Inner {
     store: MemoryStore,
     snapshots: RefCell<VecDeque<StoreSnapshot>>,
     trace: RefCell<Vec<TraceLine>>,
-    /// Sent messages by their place in the source, and the cancelled ones among them.
+    /// Sent messages by their place in the source. The cancelled ones among them, each with the
+    /// watermark behind its cancel.
     sent: RefCell<BTreeMap<(u32, i32, Offset), String>>,
-    cancelled: RefCell<BTreeSet<(u32, i32, Offset)>>,
+    cancelled: RefCell<BTreeMap<(u32, i32, Offset), Watermark>>,
+    /// Those that may be delivered nevertheless: their cancel came in time only when it was read
+    /// again, or the store has lost it and no commit shows that.
+    uncancelled: RefCell<BTreeSet<(u32, i32, Offset)>>,
+    /// Messages that are due before it may have been claimed when the store last lost writes.
+    claimed_at_loss: Cell<Timestamp>,
+    /// Every cancel may be lost.
+    may_lose_cancels: Cell<bool>,
+    /// The end of what was stored of each partition.
+    stored_to: RefCell<BTreeMap<(u32, i32), Watermark>>,
     streams: Streams,
     store_lost: Cell<bool>,
     /// When the last fault ended, by the clock of the brokers.
@@ -138,6 +153,10 @@ impl World {
             trace: RefCell::default(),
             sent: RefCell::default(),
             cancelled: RefCell::default(),
+            uncancelled: RefCell::default(),
+            claimed_at_loss: Cell::new(Timestamp::AT_ONCE),
+            may_lose_cancels: Cell::new(false),
+            stored_to: RefCell::default(),
             streams: Streams::default(),
             store_lost: Cell::new(false),
             healed_at: Cell::new(None),
@@ -430,13 +449,35 @@ impl World {
         of(TARGET, false).chain(of(DEAD, true)).collect()
     }
 
-    /// Records which messages are cancelled in the store now.
-    pub(crate) fn note_cancelled(&self) {
+    /// Records which messages are cancelled in the store, after these appends were stored.
+    pub(crate) fn note_cancelled<'a>(&self, appends: impl Iterator<Item = &'a Append>) {
         let make = self.0.streams.stored_generation();
-        for (shard, place) in self.0.store.cancelled_places() {
+        // Whether everything before the append was noted. Otherwise it may read records again.
+        let mut continues: BTreeMap<i32, bool> = BTreeMap::new();
+        for append in appends {
+            let partition = append.shard.partition.index;
+            let mut stored = self.0.stored_to.borrow_mut();
+            let stored = stored.entry((make, partition)).or_insert(append.from);
+            *continues.entry(partition).or_insert(true) &= append.from == *stored;
+            *stored = append.to.max(*stored);
+        }
+        for (shard, watermark, place) in self.0.store.cancelled_places() {
+            let Some(continues) = continues.get(&shard.partition.index) else {
+                continue;
+            };
+            let was_claimed = place.due <= self.0.claimed_at_loss.get();
             let place = (make, shard.partition.index, place.offset);
-            let is_new = self.0.cancelled.borrow_mut().insert(place);
-            if let Some(uid) = self.0.sent.borrow().get(&place).filter(|_| is_new) {
+            let before = self.0.cancelled.borrow_mut().insert(place, watermark);
+            if before.is_some() {
+                continue;
+            }
+            let sent = self.0.sent.borrow();
+            let uid = sent.get(&place);
+            let is_sent = |uid: &String| self.0.deliveries.borrow().iter().any(|it| it.uid == *uid);
+            if !continues || uid.is_some_and(is_sent) || was_claimed {
+                self.0.uncancelled.borrow_mut().insert(place);
+            }
+            if let Some(uid) = uid {
                 self.note_message(uid, format!("{uid} is cancelled"));
             }
         }
@@ -446,7 +487,48 @@ impl World {
         self.0
             .cancelled
             .borrow()
-            .contains(&(sent.generation, sent.partition, sent.offset))
+            .contains_key(&(sent.generation, sent.partition, sent.offset))
+    }
+
+    /// True if the message must not be delivered.
+    pub(crate) fn is_cancel_binding(&self, sent: &Sent) -> bool {
+        let place = (sent.generation, sent.partition, sent.offset);
+        self.was_cancelled(sent)
+            && !self.0.may_lose_cancels.get()
+            && !self.0.uncancelled.borrow().contains(&place)
+    }
+
+    /// The source does not retain all cancels, or the store was full before it had read them.
+    pub(crate) fn allow_lost_cancels(&self) {
+        self.0.may_lose_cancels.set(true);
+    }
+
+    /// The store is about to lose writes.
+    pub(super) fn note_stored(&self) {
+        let ahead = CLAIM_AHEAD + CLOCK_STEP_MAX;
+        self.0.claimed_at_loss.set(self.now().plus(ahead));
+        let make = self.0.streams.stored_generation();
+        for (shard, watermark) in self.0.store.watermarks() {
+            let mut stored = self.0.stored_to.borrow_mut();
+            let stored = stored
+                .entry((make, shard.partition.index))
+                .or_insert(watermark);
+            *stored = watermark.max(*stored);
+        }
+    }
+
+    /// The store rolls back. Cancels that no commit names may be lost until they are read again.
+    pub(super) fn forget_recent_cancels(&self) {
+        let make = self.0.streams.stored_generation();
+        for (place, watermark) in &*self.0.cancelled.borrow() {
+            let partition = Partition::new(SOURCE, place.1);
+            let committed = self.0.cluster.committed_offset(GROUP, &partition);
+            let committed =
+                committed.and_then(|(_, text)| CommitMetadata::parse(&text).ok().flatten());
+            if committed.is_none_or(|it| place.0 != make || it.stored < *watermark) {
+                self.0.uncancelled.borrow_mut().insert(*place);
+            }
+        }
     }
 
     /// The delivered pair in the last commit of a partition.

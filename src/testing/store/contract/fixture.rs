@@ -7,7 +7,7 @@ use crate::model::{
 };
 use crate::run::{Run, RunName, RunSummary};
 use crate::store::{
-    Acquire, Acquired, Advance, Advanced, Append, AppendEpoch, Appended, Fetch, IdChange,
+    Acquire, Acquired, Advance, Advanced, Append, AppendEpoch, Appended, Fetch, Hold, IdChange,
     IdChangeKind, Lineage, List, Listed, NewShard, Opened, OutcomeCounts, Quarantine,
     QuarantineStore, Renewed, ReplaceRuns, Replaced, Restore, Restored, RunEntry, ShardPosition,
     Store, StoredShard, Tail, TailRun, Tailed,
@@ -108,6 +108,7 @@ impl Fixture<'_> {
             identity,
             watermark: Watermark(watermark),
             delivered,
+            hold: Watermark(0),
         }
     }
 
@@ -213,6 +214,7 @@ impl Fixture<'_> {
                 watermark,
                 complete_to: watermark,
                 lineage: history,
+                hold: Hold::Until(Watermark(0)),
                 runs: Vec::new()
             }
         );
@@ -346,6 +348,7 @@ impl Fixture<'_> {
             deletes: Vec::new(),
             delivered_ids: Vec::new(),
             claim: None,
+            seen: Watermark(0),
             clock_skew_max: Duration::from_secs(2),
         }
     }

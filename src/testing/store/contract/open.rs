@@ -15,6 +15,7 @@ pub(super) async fn creating_a_shard_stores_identity_watermark_and_delivered(t: 
         watermark: Watermark(4),
         claimed: delivered,
         delivered,
+        hold: Watermark(0),
         lowest_pending: Offset(4),
         slices: Vec::new(),
         quarantined: 0,

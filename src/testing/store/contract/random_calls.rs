@@ -29,12 +29,15 @@ enum StoreCall {
     Open {
         watermark: u64,
         delivered: Pair,
+        hold: u64,
     },
+    EndHold,
     Append {
         ahead: i64,
         messages: Vec<Vec<Message>>,
         cancels: Vec<u8>,
         gap: u64,
+        is_replay: bool,
     },
     Acquire {
         token: u8,
@@ -69,6 +72,7 @@ enum StoreCall {
         deletes: Vec<Index>,
         ids: Vec<(u8, Index)>,
         claim: Option<Pair>,
+        seen: u64,
     },
     Quarantine {
         token: u8,
@@ -123,9 +127,10 @@ fn call_sequences() -> impl Strategy<Value = Vec<StoreCall>> {
     let token = || prop_oneof![4 => Just(1u8), 1 => Just(2u8)];
     let lasting = || prop::bool::weighted(0.8);
     let call = prop_oneof![
-        2 => (0..3u64, pair()).prop_map(|(watermark, delivered)| StoreCall::Open { watermark, delivered }),
-        8 => (prop_oneof![6 => Just(0), 1 => -3..3i64], messages.clone(), prop::collection::vec(0..4u8, 0..3), 0..3u64)
-            .prop_map(|(ahead, messages, cancels, gap)| StoreCall::Append { ahead, messages, cancels, gap }),
+        2 => (0..3u64, pair(), 0..20u64).prop_map(|(watermark, delivered, hold)| StoreCall::Open { watermark, delivered, hold }),
+        1 => Just(StoreCall::EndHold),
+        8 => (prop_oneof![6 => Just(0), 1 => -3..3i64], messages.clone(), prop::collection::vec(0..4u8, 0..3), 0..3u64, any::<bool>())
+            .prop_map(|(ahead, messages, cancels, gap, is_replay)| StoreCall::Append { ahead, messages, cancels, gap, is_replay }),
         3 => (token(), lasting()).prop_map(|(token, lasting)| StoreCall::Acquire { token, lasting }),
         1 => (token(), lasting()).prop_map(|(token, lasting)| StoreCall::Renew { token, lasting }),
         1 => token().prop_map(|token| StoreCall::Release { token }),
@@ -133,8 +138,8 @@ fn call_sequences() -> impl Strategy<Value = Vec<StoreCall>> {
         2 => runs().prop_map(|runs| StoreCall::Fetch { runs }),
         3 => (-9..2i64, due(), 0..9usize, prop::sample::select(&[1, 400, usize::MAX]))
             .prop_map(|(after, until, limit, bytes_max)| StoreCall::Tail { after, until, limit, bytes_max }),
-        6 => (token(), prop::option::of(pair()), (prop::option::of(pair()), 0..3u64), runs(), ids, prop::option::of(pair()))
-            .prop_map(|(token, delivered, (since, tally), deletes, ids, claim)| StoreCall::Advance { token, delivered, since, tally, deletes, ids, claim }),
+        6 => (token(), prop::option::of(pair()), (prop::option::of(pair()), 0..3u64), runs(), ids, (prop::option::of(pair()), 0..20u64))
+            .prop_map(|(token, delivered, (since, tally), deletes, ids, (claim, seen))| StoreCall::Advance { token, delivered, since, tally, deletes, ids, claim, seen }),
         1 => (token(), runs()).prop_map(|(token, runs)| StoreCall::Quarantine { token, runs }),
         2 => (token(), runs(), messages, prop::bool::weighted(0.8))
             .prop_map(|(token, inputs, messages, knows_all)| StoreCall::Rewrite { token, inputs, messages, knows_all }),
@@ -148,6 +153,7 @@ fn call_sequences() -> impl Strategy<Value = Vec<StoreCall>> {
             StoreCall::Open {
                 watermark: 0,
                 delivered: (-1, u64::MAX, 0),
+                hold: 8,
             },
         );
         calls.insert(
@@ -209,12 +215,18 @@ impl Sequence {
         }
     }
 
-    fn append(&mut self, from: u64, messages: &[Vec<Message>], cancels: &[u8], gap: u64) -> Append {
+    fn append(
+        &mut self,
+        from: u64,
+        messages: &[Vec<Message>],
+        (cancels, kind): (&[u8], IdChangeKind),
+        gap: u64,
+    ) -> Append {
         let mut changes: Vec<IdChange> = cancels
             .iter()
             .map(|id| IdChange {
                 id: format!("id{id}").into(),
-                kind: IdChangeKind::Cancel,
+                kind,
             })
             .collect();
         let (runs, to) = self.new_runs(from, messages, &mut changes);
@@ -290,6 +302,7 @@ async fn outcome(
         StoreCall::Open {
             watermark,
             delivered,
+            hold,
         } => {
             let watermark = Watermark(*watermark);
             let birth = NewShard {
@@ -297,9 +310,11 @@ async fn outcome(
                 identity: SourceIdentity("id".into()),
                 watermark,
                 delivered: claim(*delivered),
+                hold: Watermark(*hold),
             };
             format!("{:?}", store.open(&[birth]).await)
         }
+        StoreCall::EndHold => format!("{:?}", store.end_holds(&[shard]).await),
         StoreCall::Append { .. } => format!("{:?}", store.append(&new.appends).await),
         StoreCall::Acquire { .. }
         | StoreCall::Renew { .. }
@@ -334,6 +349,7 @@ async fn holder_outcome(
             deletes,
             ids,
             claim: next,
+            seen,
         } => {
             let advance = Advance {
                 lease: sequence.lease(*token),
@@ -351,6 +367,7 @@ async fn holder_outcome(
                     .map(|(id, pick)| (format!("id{id}").into(), sequence.place(*pick)))
                     .collect(),
                 claim: next.map(claim),
+                seen: Watermark(*seen),
                 clock_skew_max: Duration::from_secs(2),
             };
             match store.advance(&[advance]).await.unwrap().remove(0) {
@@ -580,6 +597,7 @@ async fn hidden_state(store: &dyn Store, sequence: &Sequence) -> String {
         deletes: Vec::new(),
         delivered_ids: Vec::new(),
         claim,
+        seen: Watermark(0),
         clock_skew_max: skew_max,
     };
     format!(
@@ -610,11 +628,16 @@ async fn new_data(
             messages,
             cancels,
             gap,
+            is_replay,
         } => {
+            let kind = match is_replay {
+                true => IdChangeKind::Delivered,
+                false => IdChangeKind::Cancel,
+            };
             let append = sequence.append(
                 watermark.saturating_add_signed(*ahead),
                 messages,
-                cancels,
+                (cancels, kind),
                 *gap,
             );
             NewData {

@@ -8,7 +8,7 @@
 mod shard;
 
 use crate::clock::Clock;
-use crate::model::{Cursor, Lease, LeaseToken, ShardId};
+use crate::model::{Cursor, Lease, LeaseToken, ShardId, Watermark};
 use crate::run::RunName;
 use crate::store::QuarantineStore;
 use crate::store::rules::Sessions;
@@ -121,12 +121,27 @@ impl MemoryStore {
             .lease_holder(self.inner.clock.now())
     }
 
-    /// The places that are cancelled and not delivered yet.
-    pub(crate) fn cancelled_places(&self) -> Vec<(ShardId, Cursor)> {
+    /// The places that are cancelled and not delivered yet, each with the watermark of its shard.
+    pub(crate) fn cancelled_places(&self) -> Vec<(ShardId, Watermark, Cursor)> {
         let shards = self.inner.shards.borrow();
         shards
             .iter()
-            .flat_map(|(id, shard)| shard.cancelled().map(|place| (id.clone(), place)))
+            .flat_map(|(id, shard)| {
+                let watermark = shard.position().watermark;
+                let places = shard.cancelled();
+                places.map(move |place| (id.clone(), watermark, place))
+            })
+            .collect()
+    }
+
+    /// The watermark of each shard.
+    pub(crate) fn watermarks(&self) -> Vec<(ShardId, Watermark)> {
+        let shards = self.inner.shards.borrow();
+        let watermarks = shards
+            .iter()
+            .map(|(id, shard)| (id, shard.position().watermark));
+        watermarks
+            .map(|(id, watermark)| (id.clone(), watermark))
             .collect()
     }
 
@@ -218,6 +233,13 @@ impl ShardStore for MemoryStore {
             |_, shard| Some(shard?.readable()?.state()),
         )
         .await
+    }
+
+    async fn end_holds(&self, shards: &[ShardId]) -> Result<(), Error> {
+        let end = |_: &ShardId, shard: Option<&mut MemoryShard>| {
+            shard.map(MemoryShard::end_hold);
+        };
+        self.answer_each(shards, |shard| shard, end).await.map(drop)
     }
 
     async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
@@ -445,9 +467,7 @@ impl QuarantineStore for MemoryStore {
 mod tests {
     use super::*;
     use crate::clock::WallClock;
-    use crate::model::{
-        Cursor, Offset, Partition, Progress, Slice, SourceIdentity, Timestamp, Watermark,
-    };
+    use crate::model::{Offset, Partition, Progress, Slice, SourceIdentity, Timestamp};
     use crate::store::{AppendEpoch, OutcomeCounts, Store};
     use crate::testing::fault_injection::{self, InjectedFault};
     use crate::testing::store::contract::{self, StoreUnderTest, run_of};
@@ -481,6 +501,7 @@ mod tests {
             identity: SourceIdentity("one".into()),
             watermark: Watermark(0),
             delivered: Progress::START,
+            hold: Watermark(0),
         }
     }
 
@@ -616,6 +637,13 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "RolledBack")]
+    fn the_contract_catches_a_claim_from_a_store_that_lost_writes() {
+        let fault = InjectedFault::ClaimFromRolledBackStore;
+        with_fault(Some(fault), async |store| contract::run(&store).await);
+    }
+
+    #[test]
     fn each_injected_fault_of_the_store_breaks_the_rule_that_it_names() {
         let outcomes = async |store: MemoryStore, from: u64| {
             store.open(&[birth()]).await.unwrap();
@@ -668,6 +696,7 @@ mod tests {
                         deletes: vec![],
                         delivered_ids: vec![],
                         claim,
+                        seen: Watermark(0),
                         clock_skew_max: skew_max,
                     };
                     store.advance(&[advance]).await.unwrap();

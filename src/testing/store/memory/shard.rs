@@ -54,6 +54,10 @@ impl MemoryShard {
         self.counts.state(&self.positions)
     }
 
+    pub(super) fn end_hold(&mut self) {
+        self.positions.hold = None;
+    }
+
     pub(super) fn position(&self) -> ShardPosition {
         self.positions.position()
     }
@@ -188,7 +192,7 @@ impl MemoryShard {
     pub(super) fn tail(&self, request: &Tail) -> Tailed {
         let mut tailed = self
             .tail
-            .read(request, self.positions.watermark, self.positions.lineage);
+            .read(request, &self.positions, !self.ids.is_empty());
         if let Tailed::Runs { runs, .. } = &mut tailed {
             let mut bytes = 0;
             let due = |(_, run): &(usize, &mut TailRun)| run.entry.least_due <= request.until;

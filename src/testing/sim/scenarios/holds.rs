@@ -1,0 +1,187 @@
+//! Cancels and replacements hold when the store loses writes.
+
+use super::block_on_paused;
+use crate::limit::BATCH_BYTES_MAX;
+use crate::model::Partition;
+use crate::testing::fault_injection::{self, InjectedFault};
+use crate::testing::sim::process::Process;
+use crate::testing::sim::world::{SOURCE, World};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use std::time::Duration;
+
+/// What happens to the store while messages wait.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    /// It loses everything, and the process is killed. The cancel is sent after that.
+    Everything,
+    /// It loses the cancels, and the process is killed.
+    Cancels,
+    /// It loses the cancels. The process lives.
+    CancelsAlive,
+    /// It loses everything, and is full before the cancels are read again.
+    EverythingAndFull,
+}
+
+/// Records between a message and its cancel, and the size of each. They need several batches.
+const RECORDS_BETWEEN: usize = 500;
+const RECORD_BYTES: usize = 2 * BATCH_BYTES_MAX / RECORDS_BETWEEN;
+
+struct Trial {
+    world: World,
+    random: StdRng,
+    partition: Partition,
+}
+
+impl Trial {
+    fn new() -> Self {
+        let partition = Partition::new(SOURCE, 0);
+        let (world, random) = (World::new(), StdRng::seed_from_u64(1));
+        Self {
+            world,
+            random,
+            partition,
+        }
+    }
+
+    /// Sends a message with an id that is due in so many seconds.
+    fn send(&self, payload: &str, seconds: i64, id: &str) {
+        let due = self.world.now().as_millis() + 1_000 * seconds;
+        let headers = [
+            ("postdate-at", due.to_string()),
+            ("postdate-id", id.to_owned()),
+        ];
+        self.world.produce(&self.partition, payload, &headers);
+    }
+
+    /// Sends many messages that are due much later.
+    fn send_others(&self) {
+        let payload = "x".repeat(RECORD_BYTES);
+        let due = self.world.now().as_millis() + 3_600_000;
+        for _ in 0..RECORDS_BETWEEN {
+            let headers = [("postdate-at", due.to_string())];
+            self.world.produce(&self.partition, &payload, &headers);
+        }
+    }
+
+    fn cancel(&self, id: &str) {
+        let headers = [
+            ("postdate-op", "cancel".to_owned()),
+            ("postdate-id", id.to_owned()),
+        ];
+        self.world.produce(&self.partition, "cancel", &headers);
+    }
+
+    async fn sleep(&self, seconds: u64) {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+}
+
+/// The payloads that arrive. `cancelled` is due while the process is down or the store is behind,
+/// and `kept` is due at the same time. `replaced` was replaced by `sent now`, which has arrived
+/// before the loss of everything.
+fn arrivals(loss: Loss) -> Vec<String> {
+    block_on_paused(async {
+        let mut trial = Trial::new();
+        let world = trial.world.clone();
+        let mut process = Process::start(&world, &mut trial.random);
+        trial.send("cancelled", 12, "a");
+        trial.send("kept", 12, "b");
+        trial.send("replaced", 30, "c");
+        trial.sleep(2).await;
+        world.take_snapshot();
+        trial.send_others();
+        if matches!(loss, Loss::Everything | Loss::EverythingAndFull) {
+            // Later pairs cover this message, so they tell where the store was.
+            trial.send("sent now", -1, "c");
+        }
+        if !matches!(loss, Loss::Everything) {
+            trial.cancel("a");
+        }
+        trial.sleep(4).await;
+        match loss {
+            Loss::Everything | Loss::EverythingAndFull => {
+                process.kill(&world).await;
+                trial.send_others();
+                trial.cancel("a");
+                trial.sleep(8).await;
+                world.wipe();
+            }
+            Loss::Cancels => {
+                process.kill(&world).await;
+                trial.sleep(8).await;
+                world.roll_back(&mut trial.random);
+            }
+            Loss::CancelsAlive => {
+                world.set_leaderless(std::slice::from_ref(&trial.partition));
+                trial.sleep(5).await;
+                world.roll_back(&mut trial.random);
+            }
+        }
+        process.ensure_running(&world, &mut trial.random);
+        match loss {
+            Loss::EverythingAndFull => {
+                trial.wait_until_stored().await;
+                world.store_full(true);
+            }
+            Loss::Cancels => world.set_leaderless(std::slice::from_ref(&trial.partition)),
+            Loss::Everything | Loss::CancelsAlive => {}
+        }
+        trial.sleep(10).await;
+        world.set_leaderless(&[]);
+        trial.sleep(30).await;
+        process.stop().await;
+        let arrivals = world.arrivals().into_iter().map(|arrival| arrival.uid);
+        let mut arrivals: Vec<String> = arrivals.filter(|uid| uid != "sent now").collect();
+        arrivals.sort();
+        arrivals.dedup();
+        arrivals
+    })
+}
+
+impl Trial {
+    /// Waits until the first messages are stored again.
+    async fn wait_until_stored(&self) {
+        while self.world.balances().iter().all(|it| it.accepted == 0) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+fn expected(loss: Loss) -> &'static [&'static str] {
+    match loss {
+        Loss::Everything | Loss::EverythingAndFull => &["kept"],
+        Loss::Cancels | Loss::CancelsAlive => &["kept", "replaced"],
+    }
+}
+
+#[test]
+fn cancels_and_replacements_hold_when_the_store_loses_writes() {
+    for loss in [Loss::Everything, Loss::Cancels, Loss::CancelsAlive] {
+        assert_eq!(arrivals(loss), expected(loss), "{loss:?}");
+    }
+}
+
+#[test]
+fn a_full_store_delivers_before_the_source_is_read_again() {
+    let arrivals = arrivals(Loss::EverythingAndFull);
+    assert!(arrivals.contains(&"kept".to_owned()), "{arrivals:?}");
+}
+
+#[test]
+fn every_fault_injected_into_holds_is_caught() {
+    let planted = [
+        (
+            &[InjectedFault::ForgetDeliveredReplacements][..],
+            Loss::Everything,
+        ),
+        (&[InjectedFault::IgnoreCommittedWatermark], Loss::Cancels),
+        (&[InjectedFault::ForgetSeenWatermark], Loss::CancelsAlive),
+    ];
+    let is_missed = |(faults, loss): &(&[InjectedFault], Loss)| {
+        let faults = faults.iter().copied();
+        fault_injection::with(faults, || arrivals(*loss)) == expected(*loss)
+    };
+    let missed: Vec<_> = planted.into_iter().filter(is_missed).collect();
+    assert!(missed.is_empty(), "{missed:?}");
+}
