@@ -67,7 +67,7 @@ fn the_clients_of_all_languages_receive_their_message_and_run_every_recipe() {
         .replace("redis://127.0.0.1:6379", &store.url())
         .replace("127.0.0.1:9092", kafka.addr());
     let postdate = Postdate::ready_with(&file);
-    // One language at a time: the programs expect their messages within seconds.
+    // One language at a time, and more seconds than the programs need: the machine may be busy.
     for [first, recipes] in [
         [python("delay.py"), python("recipes.py")],
         [java("Delay.java"), java("Recipes.java")],
@@ -80,7 +80,7 @@ fn the_clients_of_all_languages_receive_their_message_and_run_every_recipe() {
         ]
         .map(|(mut program, expected)| {
             program
-                .arg(kafka.addr())
+                .args([kafka.addr(), "25"])
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped());

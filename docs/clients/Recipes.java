@@ -172,7 +172,7 @@ public class Recipes {
         for (String task : List.of("charge", "refund")) {
             send(RUN + "-" + task, task, Map.of("postdate-after", "500ms"));
         }
-        consume(broker, Recipes::handle, Duration.ofSeconds(12));
+        consume(broker, Recipes::handle, Duration.ofSeconds(arguments.length > 1 ? Integer.parseInt(arguments[1]) : 12));
         producer.close();
 
         Integer windows = ARRIVED.remove("-text index-window");

@@ -1,7 +1,7 @@
 """The recipes of docs/recipes, with short delays. It ends with an error if a message is missing, repeated or too much.
 
     python3 -m venv .venv && .venv/bin/pip install confluent-kafka
-    .venv/bin/python docs/clients/recipes.py [BROKER]
+    .venv/bin/python docs/clients/recipes.py [BROKER [SECONDS]]
 """
 
 import random
@@ -157,7 +157,7 @@ def main():
         document_edited_often(f"{run}-text", window=4)
     for task in ("charge", "refund"):
         send(f"{run}-{task}", task, {"postdate-after": "500ms"})
-    consume(handle, seconds=12)
+    consume(handle, seconds=float(sys.argv[2]) if len(sys.argv) > 2 else 12)
     consumer.close()
 
     windows = arrived.pop("-text index-window", 0)

@@ -1,6 +1,6 @@
 // The recipes of docs/recipes, with short delays. It ends with an error if a message is missing, repeated or too much.
 //
-//     cd docs/clients/node && npm install && node recipes.js [BROKER]
+//     cd docs/clients/node && npm install && node recipes.js [BROKER [SECONDS]]
 
 import { isDeepStrictEqual } from 'node:util'
 import { compatibilityPartitioner, Consumer, Producer, stringDeserializers, stringSerializers } from '@platformatic/kafka'
@@ -139,5 +139,5 @@ for (let edit = 0; edit < 5; edit++) {
   await documentEditedOften(`${run}-text`, 4000)
 }
 for (const task of ['charge', 'refund']) await send(`${run}-${task}`, task, { 'postdate-after': '500ms' })
-setTimeout(judge, 12_000)
+setTimeout(judge, 1000 * Number(process.argv[3] ?? 12))
 await consume(handle)

@@ -1,6 +1,6 @@
 // The recipes of docs/recipes, with short delays. It ends with an error if a message is missing, repeated or too much.
 //
-//	cd docs/clients/go && go run ./recipes [BROKER]
+//	cd docs/clients/go && go run ./recipes [BROKER [SECONDS]]
 package main
 
 import (
@@ -203,7 +203,12 @@ func main() {
 	for _, task := range []string{"charge", "refund"} {
 		check(send(run+"-"+task, []byte(task), map[string]string{"postdate-after": "500ms"}))
 	}
-	check(consume(handle, 12*time.Second))
+	duration := 12 * time.Second
+	if len(os.Args) > 2 {
+		duration, err = time.ParseDuration(os.Args[2] + "s")
+		check(err)
+	}
+	check(consume(handle, duration))
 
 	windows := arrived["-text index-window"]
 	delete(arrived, "-text index-window")
