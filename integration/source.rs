@@ -1,7 +1,9 @@
 //! Tests a source that changes: recreated topics, added partitions, and records deleted before they
 //! were read.
 
-use crate::env::{Postdate, kafka, redis};
+use std::time::Duration;
+
+use crate::env::{Postdate, kafka, redis, rfc3339_in};
 use crate::verdict::{LIMIT, Scene, wait_for_complaint, wait_until_ready};
 
 #[test]
@@ -63,6 +65,49 @@ fn reset(postdate: &Postdate, topic: &str) -> Result<String, String> {
     } else {
         Err(String::from_utf8(output.stderr).unwrap())
     }
+}
+
+#[test]
+fn a_route_without_a_commit_starts_where_its_option_says() {
+    let mut scene = Scene::new(kafka(), "start", 2);
+    let sink = scene.sink();
+    scene.send(50, -1_000..0);
+    scene.flush();
+    let time = rfc3339_in(1);
+    std::thread::sleep(Duration::from_millis(1_200));
+    scene.send(60, -1_000..0);
+    scene.flush();
+    scene.forget(0..50);
+    let skipped = |postdate: &Postdate| {
+        let decision = [("decision", "skipped")];
+        let metrics = postdate.metrics();
+        metrics.sum_where("postdate_start_records_total", &decision) as usize
+    };
+
+    let config = scene.config_with(redis(), &format!("start = \"{time}\""));
+    let mut at_time = Postdate::ready_with(&config);
+    assert_eq!(scene.all_arrive(&sink), 0);
+    assert_eq!(skipped(&at_time), 50);
+    assert!(at_time.logs().contains("no offset commit"));
+    at_time.terminate();
+
+    // Another deployment has no commits. It reads nothing of before, and an added partition from
+    // its first record.
+    let other = scene.config_with(redis(), "start = \"end\"");
+    let other = other.replace("deployment = \"", "deployment = \"other-");
+    let mut at_end = Postdate::ready_with(&other);
+    assert_eq!(skipped(&at_end), 110);
+    kafka().add_partitions(&scene.source, 3);
+    scene.renew_producer(3);
+    scene.send(90, 0..1_000);
+    assert_eq!(scene.all_arrive(&sink), 0);
+
+    // Now there are commits, and the option means nothing.
+    at_end.terminate();
+    scene.send(30, 0..1_000);
+    scene.flush();
+    at_end.restart();
+    assert_eq!(scene.all_arrive(&sink), 0);
 }
 
 #[test]

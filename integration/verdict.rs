@@ -126,7 +126,7 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
     pub(crate) fn load(&mut self, count: usize, dues: Range<i64>) {
         let start = now_ms();
         for index in 0..count {
-            let number = self.sent.len();
+            let number = self.next_number();
             let share = i64::try_from(index).unwrap() * (dues.end - dues.start)
                 / i64::try_from(count).unwrap();
             let due = start + dues.start + share;
@@ -137,6 +137,11 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         }
     }
 
+    /// Forgotten messages keep their numbers, unless they are the last ones.
+    fn next_number(&self) -> usize {
+        self.sent.last_key_value().map_or(0, |(last, _)| last + 1)
+    }
+
     /// Like `load`, and waits until the broker has acknowledged the messages.
     pub(crate) fn send(&mut self, count: usize, dues: Range<i64>) {
         self.load(count, dues);
@@ -145,7 +150,7 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
 
     /// Sends a message without a due time.
     pub(crate) fn send_without_delay(&mut self) {
-        let number = self.sent.len();
+        let number = self.next_number();
         self.producer.send(
             &Outgoing::to(&self.source)
                 .partition(0)

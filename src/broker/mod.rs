@@ -42,6 +42,13 @@ pub(crate) trait Source {
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error>;
 
+    /// Like [`GroupAdmin::offsets_at`].
+    async fn offsets_at(
+        &mut self,
+        partitions: &[Partition],
+        time: Timestamp,
+    ) -> Result<Vec<Offset>, Error>;
+
     /// Starts or restarts reading an assigned partition at `from`. Later events of the partition
     /// have this `epoch`; the caller must drop events of another epoch.
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64);

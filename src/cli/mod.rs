@@ -8,7 +8,7 @@ pub(crate) use init::SizeArgs;
 pub use messages::MessagesArgs;
 pub(crate) use messages::{CancelArgs, FilterArgs, ListArgs, MessagesAction, Output, ShowArgs};
 
-use crate::command::StartPoint;
+use crate::model::StartPoint;
 use crate::model::{Delay, parse_after};
 use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;

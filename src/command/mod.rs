@@ -21,7 +21,6 @@ pub use ledger::ledger;
 pub use messages::messages;
 pub use pending::pending;
 pub use quarantine::quarantine;
-pub(crate) use reset::StartPoint;
 pub use reset::reset;
 #[cfg(test)]
 pub(crate) use reset::test_support;

@@ -3,10 +3,10 @@
 
 use super::check::At;
 use super::decode::quantity::{optional_quantity, quantity};
-use super::decode::{choice, choices};
+use super::decode::{choice, choices, invalid};
 use super::name;
-use crate::model::{Dialects, filters_overlap, is_filter, is_subject, source_topic};
-use serde::Deserialize;
+use crate::model::{Dialects, StartPoint, filters_overlap, is_filter, is_subject, source_topic};
+use serde::{Deserialize, Deserializer, de};
 use std::time::Duration;
 
 /// One route.
@@ -29,6 +29,9 @@ pub(crate) struct Route {
     pub(crate) dialects: Dialects,
     #[serde(default, deserialize_with = "choice")]
     pub(crate) on_source_gap: OnSourceGap,
+    /// Where the reading of a partition without an offset commit starts.
+    #[serde(default, deserialize_with = "start_point")]
+    pub(crate) start: StartPoint,
     #[serde(default, deserialize_with = "choice")]
     pub(crate) overdue: Overdue,
     /// Lateness from which on a message is overdue.
@@ -42,6 +45,17 @@ pub(crate) struct Route {
 
 const fn default_max_delay() -> Duration {
     Duration::from_secs(30 * 24 * 3600)
+}
+
+fn start_point<'de, D: Deserializer<'de>>(deserializer: D) -> Result<StartPoint, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    // An offset would be for one partition only.
+    let start = StartPoint::parse(&text).filter(|start| !matches!(start, StartPoint::Offset(_)));
+    let refused = || {
+        let fix = "write \"first\", \"end\", or a time such as \"2026-11-21T08:00:00Z\"";
+        de::Error::custom(invalid(format!("{text:?} is not understood"), fix))
+    };
+    start.ok_or_else(refused)
 }
 
 /// The kind of a cluster. Two clusters never have the same name, even if their kinds differ.

@@ -4,7 +4,7 @@ use super::admin::{Admin, Payloads};
 use super::decode::source::is_secret;
 use super::route::{Destination, Retry};
 use super::*;
-use crate::model::{Dialect, Dialects};
+use crate::model::{Dialect, Dialects, StartPoint, Timestamp};
 use figment::error::Kind;
 use figment::value::{Dict, Value};
 use proptest::prelude::*;
@@ -179,6 +179,7 @@ fn the_smallest_file_gives_the_documented_defaults() {
         without_delay: WithoutDelay::Relay,
         dialects: Dialects::default(),
         on_source_gap: OnSourceGap::Continue,
+        start: StartPoint::First,
         overdue: Overdue::Deliver,
         overdue_after: None,
         catch_up_rate: None,
@@ -268,6 +269,7 @@ fn every_option_can_be_set_by_the_environment() {
         ("POSTDATE_ROUTE__ORDERS__MAX_DELAY", "1h30m"),
         ("POSTDATE_ROUTE__ORDERS__WITHOUT_DELAY", "dead-letter"),
         ("POSTDATE_ROUTE__ORDERS__ON_SOURCE_GAP", "stop"),
+        ("POSTDATE_ROUTE__ORDERS__START", "2026-11-24T08:00:00Z"),
         ("POSTDATE_ROUTE__ORDERS__DELIVERY", "at-least-once"),
         ("POSTDATE_ROUTE__ORDERS__DIALECTS", "[etf1, rabbitmq]"),
         ("POSTDATE_ROUTE__ORDERS__RETRY__MAX_ATTEMPTS", "3"),
@@ -346,6 +348,7 @@ fn every_option_can_be_set_by_the_environment() {
                 without_delay: WithoutDelay::DeadLetter,
                 dialects: [Dialect::Etf1, Dialect::RabbitMq].into_iter().collect(),
                 on_source_gap: OnSourceGap::Stop,
+                start: StartPoint::Time(Timestamp::from_millis(1_795_507_200_000)),
                 overdue: Overdue::DeadLetter,
                 overdue_after: Some(Duration::from_secs(90)),
                 catch_up_rate: Some(700),

@@ -39,7 +39,7 @@ use crate::clock::Clock;
 use crate::health::{Health, HealthPart};
 use crate::limit::{FINAL_COMMIT_TIMEOUT, IngressMemory};
 use crate::metric;
-use crate::model::RoutingRules;
+use crate::model::{RoutingRules, StartPoint};
 use crate::run::ThinHours;
 use crate::store::{self, Store};
 use crate::trace::Tracer;
@@ -55,6 +55,8 @@ pub(crate) struct Options {
     /// Stop a partition when the source dropped records that were never stored. Otherwise skip the
     /// gap.
     pub(crate) stops_at_gap: bool,
+    /// Where the reading of a partition without a usable commit starts.
+    pub(crate) start: StartPoint,
     pub(crate) thin: ThinHours,
     pub(crate) memory: IngressMemory,
 }

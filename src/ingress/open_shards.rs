@@ -4,15 +4,19 @@
 use super::partition::{AssignedPartition, Rebuild};
 use super::read_loop::Ingress;
 use super::read_rules::ReadRules;
-use super::shard_init::{StartDecision, decide_start, new_shard, rules_history, stored_before};
+use super::shard_init::{
+    StartDecision, decide_start, new_shard, rules_history, stored_before, usable_commit,
+};
 use super::{CallError, Error, unless_stopped};
 use crate::broker::{self, OffsetCommit, PartitionInfo};
 use crate::limit::{SHARD_OPEN_RETRY_DELAY, STOPPED_SHARD_RETRY_DELAY};
+use crate::metric::RouteMetrics;
 use crate::model::{
-    CommitMetadata, Partition, Progress, RulesHistory, ShardId, SourceIdentity, Watermark,
+    CommitMetadata, Offset, Partition, Progress, RulesHistory, ShardId, SourceIdentity, StartPoint,
+    Watermark,
 };
 use crate::store::{self, Append, AppendEpoch, Appended, NewShard, Opened, Store};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use tokio::time::Instant;
 
@@ -23,6 +27,9 @@ struct Found {
     committed: Option<CommitMetadata>,
     opened: Opened,
 }
+
+/// A partition as the broker knows it.
+type KnownPartition = (ShardId, PartitionInfo, Option<CommitMetadata>);
 
 /// The start of a reading.
 struct Start {
@@ -123,9 +130,12 @@ impl Ingress {
                 Err(error) => self.stop(&shard.partition, format!("shard {shard} waits: {error}")),
             }
         }
-        let new_shards = known
-            .iter()
-            .map(|(shard, info, committed)| new_shard(shard.clone(), info, committed.as_ref()));
+        let starts = self.start_offsets(&known).await?;
+        let new_shards = known.iter().map(|(shard, info, committed)| {
+            let start = starts.get(&shard.partition).copied();
+            let start = start.unwrap_or(info.first_offset);
+            new_shard(shard.clone(), info, committed.as_ref(), start)
+        });
         let opened = find_or_create(&*self.ports.store, new_shards.collect()).await?;
         let answers = known.into_iter().zip(opened);
         let found = answers.map(|((shard, info, committed), opened)| Found {
@@ -139,8 +149,8 @@ impl Ingress {
         for Found {
             shard,
             info,
+            committed,
             opened,
-            ..
         } in &found
         {
             let Some(mut partition) = self.partitions.get_mut(&shard.partition) else {
@@ -151,11 +161,35 @@ impl Ingress {
             }
             if let Opened::Created(state) = opened {
                 tracing::info!(%shard, watermark = %state.watermark, "shard created");
+                if usable_commit(committed.as_ref(), info).is_none() {
+                    report_start(&self.ports.metric, shard, info, state.watermark);
+                }
                 let rebuild = Rebuild::new(state, info.end_offset, self.ports.clock.now());
                 partition.rebuild = rebuild.or(partition.rebuild);
             }
         }
         Ok(found)
+    }
+
+    /// Where the reading of partitions without a usable commit starts, if not at the first record.
+    async fn start_offsets(
+        &mut self,
+        known: &[KnownPartition],
+    ) -> Result<HashMap<Partition, Offset>, CallError> {
+        let StartPoint::Time(time) = self.options.start else {
+            return Ok(HashMap::new());
+        };
+        let new = known.iter();
+        let new =
+            new.filter(|(_, info, committed)| usable_commit(committed.as_ref(), info).is_none());
+        let new: Vec<Partition> = new.map(|(shard, ..)| shard.partition.clone()).collect();
+        if new.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let offsets = unless_stopped(&self.stop, self.ports.source.offsets_at(&new, time))
+            .await
+            .ok_or_else(stopping)??;
+        Ok(new.into_iter().zip(offsets).collect())
     }
 
     /// `None`: the partition must not be read.
@@ -357,6 +391,17 @@ impl Ingress {
 
 fn stopping() -> broker::Error {
     broker::Error::Unavailable("the process is stopping".to_owned())
+}
+
+/// Logs and counts what the start position of a new shard decides.
+fn report_start(metric: &RouteMetrics, shard: &ShardId, info: &PartitionInfo, from: Watermark) {
+    let (first, end) = (info.first_offset, info.end_offset);
+    metric
+        .start_skipped
+        .increment(from.0.saturating_sub(first.0));
+    metric.start_read.increment(end.0.saturating_sub(from.0));
+    tracing::info!(%shard, %first, %from, %end,
+        "no offset commit: the option `start` decides where reading starts");
 }
 
 /// Reads the state of existing shards, and creates the others. Only creating needs free memory:

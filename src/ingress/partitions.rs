@@ -295,7 +295,8 @@ mod tests {
         ) {
             let start = Instant::now();
             let mut partitions = Partitions::default();
-            for (index, action, value) in steps {
+            // Offsets rise, as in a log.
+            for ((index, action, value), offset) in steps.into_iter().zip(0..) {
                 let now = start + Duration::from_millis(value);
                 if action == 0 {
                     partitions.insert(assigned(index, now));
@@ -306,7 +307,7 @@ mod tests {
                         2 => partition.start_reading(Watermark(0), value),
                         3 => partition.stop_reading(now, None),
                         4 if partition.is_reading() => {
-                            add_message(&mut partition, value, 100, now);
+                            add_message(&mut partition, offset, 100, now);
                             partition.flush_within(Duration::from_millis(value));
                         }
                         5 => drop(partition.build_append(&mut RunBuilder::new(1), far())),

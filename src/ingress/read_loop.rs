@@ -400,7 +400,9 @@ mod tests {
     use crate::health::Health;
     use crate::limit::IngressMemory;
     use crate::metric;
-    use crate::model::{Dialects, Naming, RetryKeys, RoutingRules, TargetRules, WithoutDelay};
+    use crate::model::{
+        Dialects, Naming, RetryKeys, RoutingRules, StartPoint, TargetRules, WithoutDelay,
+    };
     use crate::run::ThinHours;
     use crate::testing::broker::memory::MemoryCluster;
     use crate::testing::store::memory::MemoryStore;
@@ -421,6 +423,7 @@ mod tests {
                 dialects: Dialects::default(),
                 retry_keys: RetryKeys::default(),
             },
+            start: StartPoint::First,
             stops_at_gap: true,
             thin: ThinHours::DEFAULT,
             memory: IngressMemory {

@@ -26,17 +26,21 @@ pub(super) enum StartDecision {
 }
 
 /// The state to write if the store does not have the shard. W is the committed lowest pending
-/// offset, if the commit is for this incarnation of the partition; otherwise the first retained
-/// offset. Timers claim no message before the log is read to its present end: a record there may
-/// cancel one that is due.
+/// offset, if the commit is for this incarnation of the partition; otherwise `start`. Timers claim
+/// no message before the log is read to its present end: a record there may cancel one that is due.
 pub(super) fn new_shard(
     shard: ShardId,
     info: &PartitionInfo,
     committed: Option<&CommitMetadata>,
+    start: Offset,
 ) -> NewShard {
-    let (watermark, delivered) = match committed.filter(|committed| is_usable(committed, info)) {
+    let (watermark, delivered) = match usable_commit(committed, info) {
         Some(committed) => (Watermark(committed.lowest_pending.0), committed.delivered),
-        None => (Watermark(info.first_offset.0), Progress::START),
+        // The log may have changed since it was asked.
+        None => (
+            Watermark(start.clamp(info.first_offset, info.end_offset).0),
+            Progress::START,
+        ),
     };
     NewShard {
         shard,
@@ -56,17 +60,22 @@ pub(super) fn stored_before(
     committed: Option<&CommitMetadata>,
     state: &StoredShard,
 ) -> Watermark {
-    let committed = committed.filter(|committed| is_usable(committed, info));
+    let committed = usable_commit(committed, info);
     let stored = committed.map_or(NO_HOLD, |committed| committed.stored);
     stored
         .max(state.watermark)
         .min(Watermark(info.end_offset.0))
 }
 
-/// True if the commit is for this incarnation of the partition.
-fn is_usable(committed: &CommitMetadata, info: &PartitionInfo) -> bool {
-    known_identity(committed.identity.as_ref()).is_same_source(&source_identity(info))
-        && committed.lowest_pending <= info.end_offset
+/// The commit, if it is for this incarnation of the partition.
+pub(super) fn usable_commit<'c>(
+    committed: Option<&'c CommitMetadata>,
+    info: &PartitionInfo,
+) -> Option<&'c CommitMetadata> {
+    committed.filter(|committed| {
+        known_identity(committed.identity.as_ref()).is_same_source(&source_identity(info))
+            && committed.lowest_pending <= info.end_offset
+    })
 }
 
 /// The rules of all offsets for the reading that starts now. `own` are the rules of this process.
@@ -82,7 +91,7 @@ pub(super) fn rules_history(
     is_created: bool,
 ) -> RulesHistory {
     let stored_to = state.watermark.max(state.delivered.watermark).offset();
-    let Some(committed) = committed.filter(|committed| is_usable(committed, info)) else {
+    let Some(committed) = usable_commit(committed, info) else {
         let from = if is_created { Offset(0) } else { stored_to };
         return RulesHistory::default().followed_by(own, from);
     };
@@ -290,19 +299,21 @@ mod tests {
     #[test]
     fn a_lost_shard_is_created_at_the_committed_lowest_pending_offset() {
         let committed = committed("a", 7);
-        let new = new_shard(shard(), &info("a", 2, 90), Some(&committed));
+        let new = new_shard(shard(), &info("a", 2, 90), Some(&committed), Offset(30));
         assert_eq!((new.watermark, new.delivered), (Watermark(7), delivered()));
     }
 
     #[test]
-    fn a_commit_for_another_incarnation_is_ignored() {
+    fn without_a_commit_for_this_incarnation_reading_starts_as_asked() {
         for (identity, low) in [("b", 7), ("a", 91)] {
             let committed = committed(identity, low);
-            let new = new_shard(shard(), &info("a", 2, 90), Some(&committed));
-            assert_eq!(
-                (new.watermark, new.delivered),
-                (Watermark(2), Progress::START)
-            );
+            for (start, expected) in [(1, 2), (2, 2), (30, 30), (91, 90)] {
+                let new = new_shard(shard(), &info("a", 2, 90), Some(&committed), Offset(start));
+                assert_eq!(
+                    (new.watermark, new.delivered),
+                    (Watermark(expected), Progress::START)
+                );
+            }
         }
     }
 

@@ -98,6 +98,8 @@ instruments! {
         "Runs rewritten by compaction, because they were too small to be efficient or too large for the memory budget."
     SOURCE_GAP_MESSAGES "postdate_source_gap_messages_total" Kind::Counter, ["route"]
         "Messages that the source deleted before they were stored; an upper bound for a NATS stream with other subjects."
+    START_RECORDS "postdate_start_records_total" Kind::Counter, ["route", "decision"]
+        "Records retained when the reading of a partition started without an offset commit: `skipped` before the start position, `read` after it."
     SUSPICIOUS_DUE "postdate_suspicious_due_total" Kind::Counter, ["route"]
         "Messages with a due time before the year 2000, which are delivered at once."
     TIMESTAMP_AHEAD "postdate_timestamp_ahead_total" Kind::Counter, ["route"]
@@ -239,6 +241,8 @@ pub(crate) struct RouteMetrics {
     pub(crate) quarantined_runs: Counter,
     pub(crate) compacted_runs: Counter,
     pub(crate) source_gap_messages: Counter,
+    pub(crate) start_skipped: Counter,
+    pub(crate) start_read: Counter,
     pub(crate) suspicious_due: Counter,
     pub(crate) timestamp_ahead: Counter,
 }
@@ -267,6 +271,8 @@ impl RouteMetrics {
             quarantined_runs: counter(QUARANTINED_RUNS),
             compacted_runs: counter(COMPACTED_RUNS),
             source_gap_messages: counter(SOURCE_GAP_MESSAGES),
+            start_skipped: START_RECORDS.counter(&[route, "skipped"]),
+            start_read: START_RECORDS.counter(&[route, "read"]),
             suspicious_due: counter(SUSPICIOUS_DUE),
             timestamp_ahead: counter(TIMESTAMP_AHEAD),
         }

@@ -23,6 +23,7 @@ mod protocol;
 pub(crate) mod readable;
 mod routing;
 mod shard;
+mod start_point;
 mod time;
 
 pub(crate) use dialect::{Dialect, Dialects};
@@ -52,4 +53,5 @@ pub(crate) use routing::subject::{
 pub(crate) use shard::{
     Hint, Offset, Partition, ShardId, SourceIdentity, Watermark, other_installation,
 };
+pub(crate) use start_point::StartPoint;
 pub(crate) use time::{Level, Slice, Timestamp};

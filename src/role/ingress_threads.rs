@@ -3,11 +3,12 @@
 use super::brokers::{Cluster, SourceOptions};
 use super::wiring::{StoreThread, Wiring, consumer_group, routing_rules};
 use crate::broker::Source;
+use crate::clock::Clock as _;
 use crate::config::OnSourceGap;
 use crate::ingress::{self, Appender, Ingress};
 use crate::limit::STORE_RESPONSE_TIMEOUT;
 use crate::metric;
-use crate::model::Hint;
+use crate::model::{Hint, StartPoint};
 use crate::run::ThinHours;
 use crate::task::TaskGroup;
 use anyhow::{Context, Result};
@@ -24,7 +25,7 @@ pub(super) fn start(
     process: u64,
 ) -> Result<()> {
     let (appender, inbox) = ingress::appender_channels();
-    let name = route.to_owned();
+    let (name, started_at) = (route.to_owned(), wiring.clock.now());
     let build_ingress = move |thread: StoreThread| {
         let wiring = &thread.wiring;
         let ports = ingress::Ports {
@@ -42,6 +43,11 @@ pub(super) fn start(
             deployment: wiring.config.deployment.as_str().into(),
             route: name.as_str().into(),
             rules: routing_rules(&wiring.config, &name),
+            start: match wiring.config.routes[&name].start {
+                // A partition that is created while the process runs is read from its first record.
+                StartPoint::End => StartPoint::Time(started_at),
+                start => start,
+            },
             stops_at_gap: wiring.config.routes[&name].on_source_gap == OnSourceGap::Stop,
             thin: ThinHours::DEFAULT,
             memory: wiring.memory.ingress,

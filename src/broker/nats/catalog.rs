@@ -90,13 +90,7 @@ impl GroupAdmin for NatsCatalog {
         partitions: &[Partition],
         time: Timestamp,
     ) -> Result<Vec<Offset>, Error> {
-        let mut found = Vec::with_capacity(partitions.len());
-        for partition in partitions {
-            let (stream, _) = split_source_topic(&partition.topic).unwrap_or_default();
-            let sequence = stream_info::sequence_at(&self.connection, stream, time).await?;
-            found.push(Offset(sequence));
-        }
-        Ok(found)
+        stream_info::offsets_at(&self.connection, partitions, time).await
     }
 
     async fn commit_unused(&mut self, group: &str, commits: &[OffsetCommit]) -> Result<(), Error> {

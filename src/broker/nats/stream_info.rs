@@ -3,7 +3,9 @@
 use super::connection::Connection;
 use crate::broker::{Error, PartitionInfo};
 use crate::limit::NATS_REQUEST_TIMEOUT;
-use crate::model::{Offset, SourceIdentity, Timestamp, filter_covers};
+use crate::model::{
+    Offset, Partition, SourceIdentity, Timestamp, filter_covers, split_source_topic,
+};
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::response::Response;
 use async_nats::jetstream::stream::{Config, Info, RawMessage, RetentionPolicy, StorageType};
@@ -153,14 +155,25 @@ pub(super) async fn read_message(
     Ok(reply.map(|reply| reply.message))
 }
 
+/// The first offset of each partition whose message is not older than `time`; one past the last if
+/// there is none.
+pub(super) async fn offsets_at(
+    connection: &Connection,
+    partitions: &[Partition],
+    time: Timestamp,
+) -> Result<Vec<Offset>, Error> {
+    let mut found = Vec::with_capacity(partitions.len());
+    for partition in partitions {
+        let (stream, _) = split_source_topic(&partition.topic).unwrap_or_default();
+        found.push(Offset(sequence_at(connection, stream, time).await?));
+    }
+    Ok(found)
+}
+
 /// The first sequence whose message is not older than `time`; one past the last if there is none.
 ///
 /// Only a consumer can be asked for it, and it tells where it would start. It reads nothing.
-pub(super) async fn sequence_at(
-    connection: &Connection,
-    stream: &str,
-    time: Timestamp,
-) -> Result<u64, Error> {
+async fn sequence_at(connection: &Connection, stream: &str, time: Timestamp) -> Result<u64, Error> {
     let object = format!("the stream {stream}");
     let nanos = i128::from(time.as_millis()) * 1_000_000;
     let start_time = OffsetDateTime::from_unix_timestamp_nanos(nanos)

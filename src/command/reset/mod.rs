@@ -6,7 +6,6 @@
 
 mod steps;
 
-pub(crate) use steps::StartPoint;
 #[cfg(test)]
 pub(crate) use steps::test_support;
 
@@ -18,7 +17,7 @@ use crate::clock::{Clock as _, WallClock};
 use crate::config::{Config, Route};
 use crate::health::Health;
 use crate::limit::STORE_RESPONSE_TIMEOUT;
-use crate::model::{Partition, ShardId, Timestamp};
+use crate::model::{Partition, ShardId, StartPoint, Timestamp};
 use crate::role::{Cluster, StoreFactory, group_admin, groups};
 use anyhow::{Context, Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,33 +7,10 @@
 use crate::broker::{GroupAdmin, OffsetCommit, PartitionInfo};
 use crate::model::{
     CommitMetadata, Cursor, DeliveredMarker, Offset, OutcomeCounts, Progress, RulesHistory,
-    ShardId, SourceIdentity, Timestamp, Watermark,
+    ShardId, SourceIdentity, StartPoint, Watermark,
 };
 use crate::store::Store;
 use anyhow::{Context, Result, bail, ensure};
-
-/// The record from which a reset source is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StartPoint {
-    First,
-    End,
-    Offset(Offset),
-    /// The first record that is not older.
-    Time(Timestamp),
-}
-
-impl StartPoint {
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        match text {
-            "first" => Some(Self::First),
-            "end" => Some(Self::End),
-            _ => match text.parse() {
-                Ok(offset) => Some(Self::Offset(Offset(offset))),
-                Err(_) => crate::model::parse_rfc3339(text).map(Self::Time),
-            },
-        }
-    }
-}
 
 /// The groups in which a route commits.
 pub(crate) struct Groups {

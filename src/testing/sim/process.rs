@@ -14,8 +14,8 @@ use crate::limit::{
 use crate::membership::{self, ClusterCatalog, SourceTopics, WorkView, WorkerLoop};
 use crate::metric;
 use crate::model::{
-    Dialect, Dialects, FORMAT_LEVEL, Hint, Naming, RetryKeys, Role, RoutingRules, TargetRules,
-    WithoutDelay, WorkerEntry,
+    Dialect, Dialects, FORMAT_LEVEL, Hint, Naming, RetryKeys, Role, RoutingRules, StartPoint,
+    TargetRules, WithoutDelay, WorkerEntry,
 };
 use crate::run::ThinHours;
 use crate::store::Store;
@@ -271,6 +271,7 @@ impl Process {
             route: ROUTE.into(),
             rules: shared.rules.clone(),
             stops_at_gap: false,
+            start: StartPoint::First,
             thin: shared.shape.thin,
             memory: IngressMemory {
                 unstored: 64 << 20,

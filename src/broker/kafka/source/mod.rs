@@ -29,7 +29,7 @@ use crate::limit::{
     KAFKA_GROUP_EVENT_QUEUE_MAX, KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_SOURCE_WAKE_INTERVAL,
     SourceMemory,
 };
-use crate::model::{Offset, Partition, is_topic_name};
+use crate::model::{Offset, Partition, Timestamp, is_topic_name};
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
 use group_consumer::{CommitRequest, GroupConsumer, GroupEvent};
@@ -215,6 +215,16 @@ impl Source for KafkaSource {
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error> {
         self.admin.committed_metadata(&self.group, partitions).await
+    }
+
+    async fn offsets_at(
+        &mut self,
+        partitions: &[Partition],
+        time: Timestamp,
+    ) -> Result<Vec<Offset>, Error> {
+        let partitions = partitions.to_vec();
+        let request = move |worker: &mut WorkerThread| worker.offsets_at(&partitions, time);
+        self.admin.request(request).await
     }
 
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {

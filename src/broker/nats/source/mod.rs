@@ -15,7 +15,7 @@ use super::stream_info;
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::health::HealthPart;
 use crate::limit::{NATS_CLOSE_TIMEOUT, NATS_HEARTBEAT_INTERVAL, NATS_SOURCE_FAILURE_GRACE};
-use crate::model::{Offset, Partition, split_source_topic};
+use crate::model::{Offset, Partition, Timestamp, split_source_topic};
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::future::{LocalBoxFuture, join_all};
@@ -193,6 +193,14 @@ impl Source for NatsSource {
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error> {
         self.bucket.committed(&self.group, partitions).await
+    }
+
+    async fn offsets_at(
+        &mut self,
+        partitions: &[Partition],
+        time: Timestamp,
+    ) -> Result<Vec<Offset>, Error> {
+        stream_info::offsets_at(&self.connection, partitions, time).await
     }
 
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {

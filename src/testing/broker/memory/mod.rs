@@ -433,6 +433,16 @@ impl MemoryCluster {
         let commit = |partition| Some(state.groups.get(group)?.commit(partition)?.1.clone());
         Ok(partitions.iter().map(commit).collect())
     }
+
+    fn offsets_at(&self, partitions: &[Partition], time: Timestamp) -> Result<Vec<Offset>, Error> {
+        self.update(|state| {
+            state.check_available()?;
+            let logs = partitions
+                .iter()
+                .map(|partition| state.log(partition).map(|it| it.offset_at(time)));
+            Ok(logs.collect::<Option<_>>().expect("partitions that exist"))
+        })
+    }
 }
 
 impl ClusterState {
@@ -566,13 +576,7 @@ impl GroupAdmin for MemoryCatalog {
         partitions: &[Partition],
         time: Timestamp,
     ) -> Result<Vec<Offset>, Error> {
-        self.0.update(|state| {
-            state.check_available()?;
-            let logs = partitions
-                .iter()
-                .map(|partition| state.log(partition).map(|it| it.offset_at(time)));
-            Ok(logs.collect::<Option<_>>().expect("partitions that exist"))
-        })
+        self.0.offsets_at(partitions, time)
     }
 
     async fn commit_unused(&mut self, group: &str, commits: &[OffsetCommit]) -> Result<(), Error> {

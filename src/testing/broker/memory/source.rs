@@ -3,7 +3,7 @@
 use super::partition_log::PartitionLog;
 use super::{ClusterState, MemoryCluster};
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, RecordBatch, Source};
-use crate::model::{Offset, Partition};
+use crate::model::{Offset, Partition, Timestamp};
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
@@ -206,6 +206,14 @@ impl Source for MemorySource {
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error> {
         self.cluster.committed(&self.group, partitions)
+    }
+
+    async fn offsets_at(
+        &mut self,
+        partitions: &[Partition],
+        time: Timestamp,
+    ) -> Result<Vec<Offset>, Error> {
+        self.cluster.offsets_at(partitions, time)
     }
 
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {

@@ -4,7 +4,7 @@
 //! (`producer`).
 
 use crate::broker::{Catalog, Error, Event, OffsetCommit, PartitionInfo, Source};
-use crate::model::{Offset, Partition, SourceIdentity};
+use crate::model::{Offset, Partition, SourceIdentity, Timestamp};
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
 use std::cell::Cell;
@@ -115,6 +115,16 @@ impl Source for OverNetwork<dyn Source> {
     ) -> Result<Vec<Option<String>>, Error> {
         self.network
             .ask(self.port.committed_metadata(partitions))
+            .await
+    }
+
+    async fn offsets_at(
+        &mut self,
+        partitions: &[Partition],
+        time: Timestamp,
+    ) -> Result<Vec<Offset>, Error> {
+        self.network
+            .ask(self.port.offsets_at(partitions, time))
             .await
     }
 

@@ -2,7 +2,7 @@
 //! shard.
 
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, RecordBatch, Source};
-use crate::model::{Offset, Partition};
+use crate::model::{Offset, Partition, Timestamp};
 use crate::testing::sim::world::{TARGET, World};
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
@@ -72,6 +72,14 @@ impl Source for IngressSendsDirectly {
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error> {
         self.source.committed_metadata(partitions).await
+    }
+
+    async fn offsets_at(
+        &mut self,
+        partitions: &[Partition],
+        time: Timestamp,
+    ) -> Result<Vec<Offset>, Error> {
+        self.source.offsets_at(partitions, time).await
     }
 
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {

@@ -1,7 +1,7 @@
 //! Injected faults in what an ingress learns about its source and commits to it.
 
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
-use crate::model::{CommitMetadata, Offset, Partition, RulesHistory};
+use crate::model::{CommitMetadata, Offset, Partition, RulesHistory, Timestamp};
 use crate::testing::sim::world::World;
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
@@ -49,6 +49,14 @@ impl Source for SourceFaults {
             }
         }
         Ok(committed)
+    }
+
+    async fn offsets_at(
+        &mut self,
+        partitions: &[Partition],
+        time: Timestamp,
+    ) -> Result<Vec<Offset>, Error> {
+        self.inner.offsets_at(partitions, time).await
     }
 
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {

@@ -2,8 +2,8 @@
 
 use super::block_on_paused;
 use crate::broker::{Catalog, Error, GroupAdmin, OffsetCommit, PartitionInfo};
-use crate::command::{StartPoint, test_support};
-use crate::model::{Offset, Partition, ShardId, SourceIdentity, Timestamp};
+use crate::command::test_support;
+use crate::model::{Offset, Partition, ShardId, SourceIdentity, StartPoint, Timestamp};
 use crate::testing::fault_injection::{self, InjectedFault};
 use crate::testing::sim::process::Process;
 use crate::testing::sim::world::{GROUP, MARKERS, ROUTE, SOURCE, World};
