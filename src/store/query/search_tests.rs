@@ -71,6 +71,7 @@ impl Scene {
             identity: SourceIdentity("id".into()),
             watermark: Watermark(0),
             delivered: Progress::START,
+            hold: Watermark(0),
         };
         let shards: Vec<_> = (0..partitions).map(new).collect();
         store.open(&shards).await.unwrap();
