@@ -1,8 +1,11 @@
-//! Cases for ids: a cancel or replacement is in time or too late.
+//! Cases for ids: a cancel or replacement is in time or too late, and a store that lost writes holds
+//! its claims.
 
-use super::fixture::{Fixture, cancel, due, place, run_of, schedule};
+use super::fixture::{Fixture, HOUR, cancel, due, place, run_of, schedule};
 use crate::model::{Cursor, Progress, Watermark};
-use crate::store::{Appended, IdChange};
+use crate::store::{
+    Acquired, Advance, Advanced, Appended, Hold, IdChange, IdChangeKind, NewShard, Opened, Tailed,
+};
 
 const CANCELLED: Appended = Appended::Done {
     cancelled: 1,
@@ -148,4 +151,121 @@ pub(super) async fn a_schedule_for_the_same_place_cancels_nothing(t: &Fixture<'_
         NO_CANCEL
     );
     assert_eq!(t.claim(1, everything()).await, []);
+}
+
+async fn create_held(t: &Fixture<'_>, hold: u64) {
+    let opened = t
+        .open(NewShard {
+            hold: Watermark(hold),
+            ..t.new_shard(0, Progress::START)
+        })
+        .await;
+    assert!(matches!(&opened, Opened::Created(state) if state.hold == Watermark(hold)));
+}
+
+async fn hold_in_tail(t: &Fixture<'_>, after: u64) -> Hold {
+    match t.tail(after, due(9, 0), 9).await {
+        Tailed::Runs { hold, .. } => hold,
+        other => panic!("the tail should reach back to {after}: {other:?}"),
+    }
+}
+
+pub(super) async fn a_hold_is_answered_while_a_message_waits_under_an_id(t: &Fixture<'_>) {
+    create_held(t, 5).await;
+    let acquired = t.acquire(1, HOUR).await;
+    assert!(
+        matches!(&acquired, Acquired::Granted { state, .. } if state.hold == Watermark(5)),
+        "{acquired:?}"
+    );
+    assert_eq!(hold_in_tail(t, 0).await, Hold::NoIds);
+    let (first, second) = (place(due(1, 0), 0), place(due(1, 0), 1));
+    t.append_runs(0, 1, &[&run_of("a", &[first])]).await;
+    assert_eq!(hold_in_tail(t, 1).await, Hold::NoIds);
+    let run = run_of("b", &[second]);
+    t.append(1, 2, &[&run], &[schedule("id", second)]).await;
+    assert_eq!(hold_in_tail(t, 1).await, Hold::Until(Watermark(5)));
+    t.append(2, 3, &[], &[cancel("id")]).await;
+    assert_eq!(hold_in_tail(t, 3).await, Hold::NoIds);
+    t.append_runs(3, 5, &[]).await;
+    assert_eq!(hold_in_tail(t, 5).await, Hold::Until(Watermark(5)));
+    assert_eq!(t.state().await.hold, Watermark(5));
+}
+
+pub(super) async fn a_hold_ends_in_a_full_store_until_the_next_append(t: &Fixture<'_>) {
+    create_held(t, 5).await;
+    let first = place(due(1, 0), 0);
+    t.append(0, 1, &[&run_of("a", &[first])], &[schedule("id", first)])
+        .await;
+    t.subject.set_full(true).await;
+    for _ in 0..2 {
+        let shards = std::slice::from_ref(&t.shard);
+        t.store().end_holds(shards).await.unwrap();
+        assert_eq!(hold_in_tail(t, 1).await, Hold::Ended);
+        assert_eq!(t.state().await.hold, Watermark(0));
+    }
+    t.subject.set_full(false).await;
+    t.append_runs(1, 2, &[]).await;
+    assert_eq!(hold_in_tail(t, 2).await, Hold::Until(Watermark(0)));
+}
+
+pub(super) async fn a_claim_from_a_store_that_lost_writes_is_refused_but_the_rest_is_stored(
+    t: &Fixture<'_>,
+) {
+    t.create_shard(0).await;
+    t.append_runs(0, 4, &[&run_of("a", &[place(due(1, 0), 0)])])
+        .await;
+    t.take_lease(1).await;
+    let pair = |offset| Progress::new(place(due(1, 0), offset), Watermark(4));
+    for (seen, is_refused) in [(4, false), (5, true), (4, false)] {
+        let before = t.state().await.claimed;
+        let advance = Advance {
+            delivered: Some(pair(seen)),
+            claim: Some(pair(seen + 10)),
+            seen: Watermark(seen),
+            ..t.empty_advance(1)
+        };
+        let (watermark, cancelled) = (Watermark(4), vec![]);
+        let (expected, claimed) = if is_refused {
+            (Advanced::RolledBack { watermark }, before)
+        } else {
+            let done = Advanced::Done {
+                watermark,
+                cancelled,
+            };
+            (done, before.greatest(pair(seen + 10)))
+        };
+        assert_eq!(t.advance(advance).await, expected);
+        assert_eq!(t.state().await.claimed, claimed);
+    }
+    assert_eq!(t.state().await.delivered, pair(5));
+}
+
+pub(super) async fn a_record_that_was_delivered_before_cancels_and_is_never_missed(
+    t: &Fixture<'_>,
+) {
+    create_held(t, 9).await;
+    let delivered = |id: &str| IdChange {
+        id: id.into(),
+        kind: IdChangeKind::Delivered,
+    };
+    let first = place(due(1, 0), 0);
+    let run = run_of("a", &[first]);
+    let changes = [schedule("id", first), delivered("other")];
+    let appended = |cancelled, missed| Appended::Done { cancelled, missed };
+    assert_eq!(t.append(0, 1, &[&run], &changes).await, appended(0, 0));
+    let changes = [delivered("id"), delivered("id")];
+    assert_eq!(t.append(1, 2, &[], &changes).await, appended(1, 0));
+    let changes = [cancel("id")];
+    assert_eq!(
+        t.append(2, 3, &[], &changes).await,
+        appended(0, 1),
+        "nothing waits under the id"
+    );
+    assert_eq!(hold_in_tail(t, 3).await, Hold::NoIds);
+    t.take_lease(1).await;
+    assert_eq!(
+        t.claim(1, Progress::new(place(due(2, 0), 0), Watermark(3)))
+            .await,
+        [first]
+    );
 }

@@ -6,7 +6,6 @@
 mod advance;
 mod append;
 mod fixture;
-mod hold;
 mod ids;
 mod lease;
 mod ledger;
@@ -74,8 +73,7 @@ cases! {
         a_schedule_with_the_same_id_replaces_the_waiting_message,
         a_schedule_for_an_id_inside_the_claimed_pair_replaces_nothing,
         changes_of_one_batch_apply_in_their_order,
-        a_schedule_for_the_same_place_cancels_nothing;
-    hold:
+        a_schedule_for_the_same_place_cancels_nothing,
         a_hold_is_answered_while_a_message_waits_under_an_id,
         a_hold_ends_in_a_full_store_until_the_next_append,
         a_claim_from_a_store_that_lost_writes_is_refused_but_the_rest_is_stored,
