@@ -123,7 +123,7 @@ impl Connection {
                 extensions.insert(client);
                 let response = timeout(ADMIN_REQUEST_TIMEOUT, service.call(request)).await;
                 is_busy.store(false, Ordering::Relaxed);
-                Ok::<Response, Infallible>(response.unwrap_or_else(|_| Ok(too_slow()))?)
+                response.unwrap_or_else(|_| Ok::<Response, Infallible>(too_slow()))
             }
         });
         let connection = http1::Builder::new()

@@ -159,6 +159,7 @@ fn collect(table: &dyn TableLike, path: &str, shown: &mut BTreeSet<String>) {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "it lists all options")]
 fn the_smallest_file_gives_the_documented_defaults() {
     let topic = |topic: &str| Destination {
         kind: BrokerKind::Kafka,
