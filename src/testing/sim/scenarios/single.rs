@@ -466,7 +466,7 @@ fn uncaught<'m>(
     delays: &'static [i64],
 ) -> Vec<&'m [InjectedFault]> {
     let caught = |injected, faults| {
-        breaks_promises(injected, 3_000..3_400, |seed| {
+        breaks_promises(injected, 3_000..4_600, |seed| {
             run(plan(seed, faults, delays))
         })
     };
