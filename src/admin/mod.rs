@@ -88,7 +88,7 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     fn router(self) -> Router {
-        let render = self.render_metrics;
+        let render = self.render_metrics.clone();
         let metrics = move || async move {
             (
                 [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
@@ -101,7 +101,12 @@ impl Endpoint {
         };
         let guarded = api::router(self.queries)
             .merge(change_api::router(changes.clone()))
-            .merge(console::router(self.console, changes, self.health.clone()))
+            .merge(console::router(
+                self.console,
+                changes,
+                self.health.clone(),
+                self.render_metrics.clone(),
+            ))
             .route("/metrics", get(metrics))
             .fallback(|| async { Problem::not_found("unknown path: see /v1/openapi.json") });
         let (alive, ready) = (self.health.clone(), self.health);

@@ -158,6 +158,20 @@ fn collect(table: &dyn TableLike, path: &str, shown: &mut BTreeSet<String>) {
     }
 }
 
+fn documented_admin() -> Admin {
+    Admin {
+        operator_token: None,
+        payloads: Payloads::Hidden,
+        environment: None,
+        colour: None,
+        listen: "127.0.0.1:8088".parse().unwrap(),
+        token: None,
+        certificate: None,
+        certificate_key: None,
+        client_ca: None,
+    }
+}
+
 #[test]
 #[allow(clippy::too_many_lines, reason = "it lists all options")]
 fn the_smallest_file_gives_the_documented_defaults() {
@@ -214,17 +228,7 @@ fn the_smallest_file_gives_the_documented_defaults() {
             lease: Duration::from_secs(5),
             max_clock_skew: Duration::from_secs(2),
         },
-        admin: Admin {
-            operator_token: None,
-            payloads: Payloads::Hidden,
-            environment: None,
-            colour: None,
-            listen: "127.0.0.1:8088".parse().unwrap(),
-            token: None,
-            certificate: None,
-            certificate_key: None,
-            client_ca: None,
-        },
+        admin: documented_admin(),
         log: Log {
             format: LogFormat::Auto,
             level: "info".to_owned(),

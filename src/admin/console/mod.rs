@@ -8,15 +8,17 @@
 //! | `fleet` | workers with shards, and the ledger |
 //! | `session` | the login page and its cookie |
 //! | `frame` | what all pages have in common |
-//! | `chart` | charts as SVG |
+//! | `chart`, `lateness` | charts as SVG, and a figure from the metrics |
 
 mod chart;
 mod fleet;
 mod frame;
+mod lateness;
 mod messages;
 mod overview;
 mod session;
 
+use super::RenderMetrics;
 use super::change_api::ChangeApi;
 use super::queries::Queries;
 use crate::health::Health;
@@ -54,14 +56,21 @@ struct Console {
     queries: Queries,
     changes: ChangeApi,
     health: Health,
+    render_metrics: RenderMetrics,
 }
 
-pub(super) fn router(options: ConsoleOptions, changes: ChangeApi, health: Health) -> Router {
+pub(super) fn router(
+    options: ConsoleOptions,
+    changes: ChangeApi,
+    health: Health,
+    render_metrics: RenderMetrics,
+) -> Router {
     let console = Console {
         options: Arc::new(options),
         queries: changes.queries.clone(),
         changes,
         health,
+        render_metrics,
     };
     let router = Router::new()
         .route("/", get(overview::overview))

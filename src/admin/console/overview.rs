@@ -1,7 +1,7 @@
 //! The first page, and the page of a route.
 
-use super::chart;
 use super::frame::{Frame, Visit};
+use super::{chart, lateness};
 use crate::admin::api::Parted;
 use crate::admin::problem::Problem;
 use crate::health::HealthProblem;
@@ -25,6 +25,7 @@ struct OverviewPage {
     degraded: Vec<HealthProblem>,
     figures: Figures,
     live_workers: usize,
+    lateness: Option<String>,
     balances: bool,
     forecast: Option<String>,
     routes: Vec<RouteRow>,
@@ -97,6 +98,7 @@ async fn overview_page(visit: &Visit) -> Result<OverviewPage, Problem> {
         degraded: health.degraded(),
         figures: Figures::new(&report),
         live_workers: live.count(),
+        lateness: lateness::p99(&(visit.console.render_metrics)()),
         balances: ledger.balances,
         forecast: chart::forecast(&report.hours, Timestamp::from_millis(report.at_ms)),
         routes: routes.collect(),
