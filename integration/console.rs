@@ -14,22 +14,16 @@ const TOKEN: &str = "0c1f5b1e-of-the-console";
 /// Opens the pages, and fails with everything that `look.cjs` reports.
 fn look(name: &str, postdate: &Postdate, cookie: &str, paths: &[&str]) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // Node.js looks for packages beside the program.
-    let folder = servers().join("browser");
-    std::fs::copy(
-        root.join("integration/browser/look.cjs"),
-        folder.join("look.cjs"),
-    )
-    .expect("`make servers` has made the folder");
     let base = format!("http://127.0.0.1:{}", postdate.port());
     let pictures = root.join("target/browser").join(name);
     let looked = Command::new(root.join("integration/env/node.sh"))
-        .args(["node", "look.cjs"])
+        .arg("node")
+        .arg(root.join("integration/browser/look.cjs"))
         .arg(pictures)
         .arg(base)
         .args(paths)
         .env("COOKIE", cookie)
-        .current_dir(folder)
+        .env("NODE_PATH", servers().join("browser/node_modules"))
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&looked.stdout);

@@ -33,7 +33,7 @@ class Browser {
   }
 
   constructor(process, profile, socket) {
-    Object.assign(this, { process, profile, socket, next: 0, calls: new Map(), waits: [], problems: [] });
+    Object.assign(this, { process, profile, socket, next: 0, calls: new Map(), loaded: new Set(), problems: [] });
     socket.onmessage = ({ data }) => this.receive(JSON.parse(data));
   }
 
@@ -46,7 +46,10 @@ class Browser {
     // An answer 401 or 404 is logged as an error, too.
     if (method === "Log.entryAdded" && entry.level === "error" && entry.source !== "network") this.problems.push(entry.text);
     if (method === "Runtime.exceptionThrown") this.problems.push(params.exceptionDetails.text);
-    if (method === "Page.loadEventFired") this.waits.splice(0).forEach((resolve) => resolve());
+    if (method === "Page.lifecycleEvent" && params.name === "load") {
+      this.loaded.add(params.loaderId);
+      this.onLoad?.();
+    }
   }
 
   call(method, params = {}) {
@@ -63,12 +66,14 @@ class Browser {
     const { sessionId } = await this.call("Target.attachToTarget", { targetId, flatten: true });
     this.session = sessionId;
     for (const domain of ["Page", "Runtime", "Log", "Network"]) await this.call(`${domain}.enable`);
+    await this.call("Page.setLifecycleEventsEnabled", { enabled: true });
   }
 
   async go(url) {
-    const loaded = new Promise((resolve) => this.waits.push(resolve));
-    await this.call("Page.navigate", { url });
-    await loaded;
+    const { loaderId, errorText } = await this.call("Page.navigate", { url });
+    if (errorText) throw new Error(`${url}: ${errorText}`);
+    // The load of this page, and not a late one of the page before.
+    while (!this.loaded.has(loaderId)) await new Promise((resolve) => { this.onLoad = resolve; });
   }
 
   async evaluate(expression) {
@@ -78,11 +83,15 @@ class Browser {
   }
 
   async stop() {
-    const ended = new Promise((resolve) => this.process.on("exit", resolve));
     this.process.removeAllListeners("exit");
-    this.process.on("exit", () => rmSync(this.profile, { recursive: true, force: true, maxRetries: 5 }));
+    const ended = new Promise((resolve) => this.process.on("exit", resolve));
     this.process.kill();
     await Promise.race([ended, new Promise((resolve) => setTimeout(resolve, 2000))]);
+    try {
+      rmSync(this.profile, { recursive: true, force: true });
+    } catch {
+      // A child of Chromium still writes there. It is a temporary folder.
+    }
   }
 }
 

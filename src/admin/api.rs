@@ -94,9 +94,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
 }
 
 /// The parts of a path. A wrong one is a [`Problem`].
-pub(super) struct Parted<T>(pub(super) T);
+pub(super) struct PathParams<T>(pub(super) T);
 
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Parted<T> {
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathParams<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
@@ -119,7 +119,7 @@ async fn routes(State(queries): State<Queries>) -> Result<Document, Problem> {
 #[utoipa::path(get, path = "/v1/routes/{route}", params(("route" = String, Path)), responses((status = 200, body = PendingReport), (status = "default", body = Problem)))]
 async fn route(
     State(queries): State<Queries>,
-    Parted(route): Parted<String>,
+    PathParams(route): PathParams<String>,
 ) -> Result<Json<PendingReport>, Problem> {
     queries.route(&route).await.map(Json)
 }
@@ -264,11 +264,15 @@ fn instant(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Proble
 async fn messages(
     State(queries): State<Queries>,
     Extension(actor): Extension<Actor>,
-    Parted(route): Parted<String>,
+    PathParams(route): PathParams<String>,
     Params(params): Params<MessagesParams>,
 ) -> Result<Json<MessagePage>, Problem> {
     let search = Box::new(params.search(&route)?);
     let page: MessagePage = queries.report(StoreQuestion::Messages(search)).await?;
+    if page.items.is_empty() && !page.more {
+        // Tells an unknown route from one in which nothing waits.
+        queries.route(&route).await?;
+    }
     page.items
         .iter()
         .for_each(|message| actor.audit_payload(message));
@@ -289,7 +293,7 @@ pub(super) struct MessageParams {
 async fn message(
     State(queries): State<Queries>,
     Extension(actor): Extension<Actor>,
-    Parted((route, partition, offset)): Parted<(String, i32, u64)>,
+    PathParams((route, partition, offset)): PathParams<(String, i32, u64)>,
     Params(params): Params<MessageParams>,
 ) -> Result<Json<WaitingMessage>, Problem> {
     let message = queries.message(&route, (partition, offset), params.topic);

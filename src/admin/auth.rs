@@ -9,11 +9,12 @@ use crate::store::query::WaitingMessage;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::IntoResponse;
 use ring::hmac;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
@@ -75,10 +76,17 @@ pub(super) struct Actor {
 }
 
 impl Actor {
+    /// Empty: unknown.
+    pub(super) fn address_text(&self) -> String {
+        let address = self.address.map(|address| address.to_string());
+        address.unwrap_or_default()
+    }
+
     /// Writes an audit line if the message has a payload.
     pub(super) fn audit_payload(&self, message: &WaitingMessage) {
         if message.payload.is_some() {
-            tracing::info!(target: "postdate::audit", actor = self.name, address = ?self.address, origin = message.origin, "payload shown");
+            tracing::info!(target: "postdate::audit", actor = self.name, address = self.address_text(),
+                origin = message.origin, "payload shown");
         }
     }
 }
@@ -124,13 +132,32 @@ impl Auth {
         found.map(|token| &*token.cookie)
     }
 
-    fn actor(&self, request: &Request) -> Result<Actor, Problem> {
+    /// Requires the client certificate, and refuses a POST of another site. Without any credential,
+    /// the host must be an address or `localhost`, so that no page of another site can pretend to be
+    /// of this endpoint.
+    pub(super) fn check_sender(&self, request: &Request) -> Result<(), Problem> {
+        let forbidden = |text: &str| Err(Problem::new(StatusCode::FORBIDDEN, text));
         let client = request.extensions().get::<Client>();
         if self.by_certificate && !client.is_some_and(|client| client.has_certificate) {
-            let text =
-                "a client certificate is required, signed by an authority of admin.client_ca";
-            return Err(Problem::new(StatusCode::FORBIDDEN, text));
+            return forbidden(
+                "a client certificate is required, signed by an authority of admin.client_ca",
+            );
         }
+        let headers = request.headers();
+        if self.reader.is_none() && !self.by_certificate && !is_local_name(headers) {
+            return forbidden(
+                "without admin.token, write the address or localhost instead of a host name",
+            );
+        }
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        if !is_read && !is_same_origin(headers) {
+            return forbidden("a page of another site sent this request");
+        }
+        Ok(())
+    }
+
+    fn actor(&self, request: &Request) -> Result<Actor, Problem> {
+        self.check_sender(request)?;
         let headers = request.headers();
         let proves =
             |token: &Option<Token>| token.as_ref().is_some_and(|token| token.is_in(headers));
@@ -144,28 +171,39 @@ impl Auth {
             let text = "the token of admin.token is required: send the header `Authorization: Bearer <token>`";
             return Err(Problem::new(StatusCode::UNAUTHORIZED, text));
         };
-        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-        if !is_read && !is_same_origin(headers) {
-            let text = "a page of another site sent this request";
-            return Err(Problem::new(StatusCode::FORBIDDEN, text));
-        }
+        let client = request.extensions().get::<Client>();
         let address = client.map(|client| client.address);
         Ok(Actor { name, address })
     }
 }
 
+/// False if the request names the endpoint by a name that anyone can register.
+fn is_local_name(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(HOST) else {
+        return true;
+    };
+    let authority = host.to_str().ok().and_then(|host| host.parse().ok());
+    authority.is_some_and(|authority: Authority| {
+        let name = authority.host();
+        let address = name.trim_start_matches('[').trim_end_matches(']');
+        name == "localhost" || address.parse::<IpAddr>().is_ok()
+    })
+}
+
 /// False for a request that a page of another site made. Programs send none of these headers.
-pub(super) fn is_same_origin(headers: &HeaderMap) -> bool {
-    let text = |value: &HeaderValue| value.to_str().map(str::to_owned).ok();
+fn is_same_origin(headers: &HeaderMap) -> bool {
     if let Some(site) = headers.get(FETCH_SITE) {
         return matches!(site.as_bytes(), b"same-origin" | b"none");
     }
     let Some(origin) = headers.get(ORIGIN) else {
         return true;
     };
-    let origin = text(origin).unwrap_or_default();
-    let origin = origin.split_once("://").map(|(_, host)| host.to_owned());
-    origin.is_some() && origin == headers.get(HOST).and_then(text)
+    let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
+    let (origin, host) = (text(origin), headers.get(HOST).and_then(text));
+    let origin = origin
+        .as_deref()
+        .and_then(|origin| origin.split_once("://"));
+    origin.is_some_and(|(_, name)| Some(name) == host.as_deref())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
     reason = "the macros of utoipa write full paths"
 )]
 
-use super::api::{Document, MessageParams, Params, Parted};
+use super::api::{Document, MessageParams, Params, PathParams};
 use super::auth::Actor;
 use super::changes::{Change, ChangeKind, Changes};
 use super::problem::Problem;
@@ -13,7 +13,9 @@ use super::queries::Queries;
 use crate::limit::{ADMIN_OUTCOME_INTERVAL, ADMIN_OUTCOME_TIMEOUT, ADMIN_PAYLOAD_BYTES_MAX};
 use crate::model::header_name::{ControlHeader, SUBJECT};
 use crate::model::{Cursor, Offset, Partition, ShardId, Timestamp};
-use crate::store::query::{CancelOutcome, CancelQuery, Query, WaitingMessage};
+use crate::store::query::{
+    CancelOutcome, CancelQuery, FoundMessage, IdSearch, Query, WaitingMessage,
+};
 use axum::extract::{RawQuery, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
@@ -33,7 +35,7 @@ pub(super) fn router(api: ChangeApi) -> Router {
         .route("/v1/routes/{route}/messages", post(publish))
         .route(
             "/v1/routes/{route}/messages/{partition}/{offset}",
-            post(act),
+            post(post_action),
         )
         .with_state(api)
 }
@@ -46,7 +48,7 @@ pub(super) fn router(api: ChangeApi) -> Router {
 pub(super) async fn publish(
     State(api): State<ChangeApi>,
     Extension(actor): Extension<Actor>,
-    Parted(route): Parted<String>,
+    PathParams(route): PathParams<String>,
     RawQuery(query): RawQuery,
     request: Request,
 ) -> Result<(StatusCode, Document), Problem> {
@@ -65,8 +67,30 @@ pub(super) async fn publish(
             *slot = Some(payload?.to_vec());
         }
     }
+    if change.partition.is_none() && actor.may_change() {
+        change.partition = api.partition_of_id(&change).await?;
+    }
     let receipt = api.changes.write(actor, change).await?;
     Ok((StatusCode::CREATED, Document(receipt)))
+}
+
+impl ChangeApi {
+    /// The partition of the message that waits under the id, so that the new one replaces it. `None`:
+    /// the key chooses the partition.
+    async fn partition_of_id(&self, change: &Change) -> Result<Option<i32>, Problem> {
+        let Some(id) = &change.id else {
+            return Ok(None);
+        };
+        let query = Query::Message {
+            id: id.clone(),
+            route: Some(change.route.clone()),
+        };
+        let search: IdSearch = self.queries.report(query).await?;
+        let topic = change.topic.as_deref();
+        let is_here = |place: &&FoundMessage| topic.is_none_or(|topic| topic == place.topic);
+        let mut found = search.found.iter().filter(is_here);
+        Ok(found.next().map(|place| place.partition))
+    }
 }
 
 /// The record of a request, without its payload.
@@ -90,6 +114,10 @@ fn draft(route: String, query: &str, headers: &HeaderMap) -> Result<Change, Prob
                 let pair = value.split_once(':');
                 let wrong = || Problem::bad_request("header: write name:value");
                 let (name, value) = pair.ok_or_else(wrong)?;
+                let is_control = name.to_ascii_lowercase().starts_with("postdate-");
+                if name.is_empty() || name.contains('=') || is_control {
+                    return Err(not_published(name));
+                }
                 change
                     .headers
                     .push((name.to_owned(), value.trim_start().to_owned()));
@@ -115,11 +143,7 @@ fn draft(route: String, query: &str, headers: &HeaderMap) -> Result<Change, Prob
         match slot.into_iter().find(|(control, _)| control.name() == name) {
             Some((_, slot)) => *slot = Some(value),
             None if is_content => change.headers.push((name.to_owned(), value)),
-            None => {
-                return Err(Problem::bad_request(format!(
-                    "{name} cannot be published here"
-                )));
-            }
+            None => return Err(not_published(name)),
         }
     }
     change.kind = ChangeKind::Publish {
@@ -130,6 +154,10 @@ fn draft(route: String, query: &str, headers: &HeaderMap) -> Result<Change, Prob
     Ok(change)
 }
 
+fn not_published(name: &str) -> Problem {
+    Problem::bad_request(format!("the header {name:?} cannot be published here"))
+}
+
 /// The outcome of a cancel.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct CancelReceipt {
@@ -138,10 +166,10 @@ pub(super) struct CancelReceipt {
     offset: Option<u64>,
 }
 
-async fn act(
+async fn post_action(
     State(api): State<ChangeApi>,
     Extension(actor): Extension<Actor>,
-    Parted((route, partition, action)): Parted<(String, i32, String)>,
+    PathParams((route, partition, action)): PathParams<(String, i32, String)>,
     Params(params): Params<MessageParams>,
 ) -> Result<(StatusCode, Json<CancelReceipt>), Problem> {
     let offset = action
@@ -179,13 +207,12 @@ pub(super) async fn cancel(
         topic: Some(message.topic.clone()),
         subject: header(&message, SUBJECT),
         partition: Some(partition),
-        key: message.key.clone(),
         id: Some(id),
         ..Change::default()
     };
     let written = api.changes.write(actor, change).await?;
     let Written { offset } = serde_json::from_str(&written).unwrap_or_default();
-    let outcome = outcome(&api.queries, &route, &message, offset).await?;
+    let outcome = outcome(&api.queries, &route, &message, offset).await;
     let status = match outcome {
         CancelOutcome::Pending => StatusCode::ACCEPTED,
         _ => StatusCode::OK,
@@ -203,15 +230,16 @@ fn header(message: &WaitingMessage, name: &str) -> Option<String> {
     headers.find(|header| header.name == name)?.value.clone()
 }
 
-/// Waits for some seconds until the cancel was read.
+/// Waits for `ADMIN_OUTCOME_TIMEOUT` until the cancel was read. It was written, so an unknown outcome is
+/// a pending one.
 async fn outcome(
     queries: &Queries,
     route: &str,
     message: &WaitingMessage,
     record: Option<u64>,
-) -> Result<CancelOutcome, Problem> {
+) -> CancelOutcome {
     let Some(record) = record else {
-        return Ok(CancelOutcome::Pending);
+        return CancelOutcome::Pending;
     };
     let due = message
         .due_ms
@@ -225,9 +253,9 @@ async fn outcome(
     let end = Instant::now() + ADMIN_OUTCOME_TIMEOUT;
     loop {
         let asked = Query::Cancel(Box::new(query.clone()));
-        let outcome: CancelOutcome = queries.report(asked).await?;
+        let outcome: CancelOutcome = queries.report(asked).await.unwrap_or_default();
         if outcome != CancelOutcome::Pending || Instant::now() >= end {
-            return Ok(outcome);
+            return outcome;
         }
         sleep(ADMIN_OUTCOME_INTERVAL).await;
     }
@@ -279,6 +307,9 @@ mod tests {
         for (query, lines) in [
             ("partition=x", &[][..]),
             ("header=name", &[]),
+            ("header=postdate-op:cancel", &[]),
+            ("header=Postdate-Id:a", &[]),
+            ("header=a%3Db:c", &[]),
             ("keys=a", &[]),
             ("", &[("postdate-retry", "attempt=1")]),
         ] {

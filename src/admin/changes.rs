@@ -1,9 +1,9 @@
-//! Changes: records that the API writes to the source of a route. A thread of its own writes them, one
-//! after the other. Only an operator may change something, and each change is audited.
+//! Changes: records that the API writes to the source of a route. One thread writes them, one after
+//! the other. Each needs the right to change something, and is audited.
 
 use super::auth::Actor;
 use super::problem::Problem;
-use crate::limit::{ADMIN_CHANGE_TIMEOUT, ADMIN_CHANGES_MAX};
+use crate::limit::{ADMIN_CHANGE_TIMEOUT, ADMIN_CHANGES_MAX, ADMIN_STOP_TIMEOUT};
 use crate::task::StopToken;
 use axum::http::StatusCode;
 use tokio::sync::{mpsc, oneshot};
@@ -48,6 +48,7 @@ pub(crate) enum ChangeError {
 
 /// A change, and where its receipt goes.
 pub(crate) struct ChangeCall {
+    actor: Actor,
     change: Change,
     reply: oneshot::Sender<Result<String, ChangeError>>,
 }
@@ -61,16 +62,71 @@ pub(crate) fn channel() -> (Changes, mpsc::Receiver<ChangeCall>) {
     (Changes(calls), calls_in)
 }
 
-/// Writes one change after the other until `stop` is cancelled.
+/// Writes one change after the other until `stop` is cancelled. A change whose client has left before
+/// its turn is not written, because the client may repeat it.
 pub(crate) async fn serve(
     mut calls: mpsc::Receiver<ChangeCall>,
     mut write: impl AsyncFnMut(Change) -> Result<String, ChangeError>,
     stop: StopToken,
 ) {
     while let Some(Some(call)) = stop.run_until_cancelled(calls.recv()).await {
-        let written = write(call.change).await;
-        // Fails if the client has gone. The audit line tells that the change was sent.
+        if call.reply.is_closed() {
+            continue;
+        }
+        let entry = AuditEntry::new(call.actor, &call.change);
+        let stopped = async {
+            stop.cancelled().await;
+            tokio::time::sleep(ADMIN_STOP_TIMEOUT).await;
+        };
+        // Safe to drop: the record may still arrive, as after any lost acknowledgement.
+        let written = tokio::select! {
+            biased;
+            written = write(call.change) => written,
+            () = stopped => {
+                let text = "the service is stopping. The record may have arrived";
+                Err(ChangeError::Failed(text.to_owned()))
+            }
+        };
+        entry.log(&written);
+        // Fails if the client has left.
         let _ = call.reply.send(written);
+    }
+}
+
+/// What the audit log says of a change.
+struct AuditEntry {
+    actor: Actor,
+    action: &'static str,
+    route: String,
+    topic: Option<String>,
+    partition: Option<i32>,
+    id: Option<String>,
+}
+
+impl AuditEntry {
+    fn new(actor: Actor, change: &Change) -> Self {
+        Self {
+            actor,
+            action: match change.kind {
+                ChangeKind::Publish { .. } => "publish",
+                ChangeKind::Cancel => "cancel",
+            },
+            route: change.route.clone(),
+            topic: change.topic.clone(),
+            partition: change.partition,
+            id: change.id.clone(),
+        }
+    }
+
+    fn log(self, written: &Result<String, ChangeError>) {
+        let outcome = match written {
+            Ok(_) => "written",
+            Err(ChangeError::Refused(_)) => "refused",
+            Err(ChangeError::Failed(_)) => "failed",
+        };
+        tracing::info!(target: "postdate::audit", actor = self.actor.name, address = self.actor.address_text(),
+            action = self.action, route = self.route, topic = self.topic, partition = self.partition, id = self.id,
+            outcome, "change requested at the admin endpoint");
     }
 }
 
@@ -89,16 +145,16 @@ impl Changes {
             let text = "this needs the token of admin.operator_token";
             return Err(Problem::new(StatusCode::FORBIDDEN, text));
         }
-        let (route, id, partition) = (change.route.clone(), change.id.clone(), change.partition);
-        let action = match change.kind {
-            ChangeKind::Publish { .. } => "publish",
-            ChangeKind::Cancel => "cancel",
-        };
         let (reply, receipt) = oneshot::channel();
-        if self.0.try_send(ChangeCall { change, reply }).is_err() {
+        let call = ChangeCall {
+            actor,
+            change,
+            reply,
+        };
+        if self.0.try_send(call).is_err() {
             return Err(Problem::unavailable("too many changes at once: try again"));
         }
-        let written = match tokio::time::timeout(ADMIN_CHANGE_TIMEOUT, receipt).await {
+        match tokio::time::timeout(ADMIN_CHANGE_TIMEOUT, receipt).await {
             Ok(Ok(Ok(receipt))) => Ok(receipt),
             Ok(Ok(Err(ChangeError::Refused(text)))) => {
                 Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, text))
@@ -109,11 +165,6 @@ impl Changes {
                 let text = "the broker has not confirmed the record in time. It may have arrived";
                 Err(Problem::new(StatusCode::GATEWAY_TIMEOUT, text))
             }
-        };
-        let status = written
-            .as_ref()
-            .map_or_else(|problem| problem.status, |_| 200);
-        tracing::info!(target: "postdate::audit", actor = actor.name, address = ?actor.address, action, route, id, partition, status, "change");
-        written
+        }
     }
 }

@@ -113,7 +113,9 @@ impl Endpoint {
         let alive = async move || health_response("alive", &alive.not_alive(), &[]);
         let ready = async move || health_response("ready", &ready.not_ready(), &ready.degraded());
         let login = console::login_router(self.auth.clone(), self.tls.is_some());
-        bound_requests(self.auth.protect(guarded).merge(login))
+        // A login asks nothing of the store, so it needs no permit that others wait for.
+        bound_requests(self.auth.protect(guarded))
+            .merge(login)
             .route("/healthz", get(alive))
             .route("/readyz", get(ready))
     }

@@ -145,6 +145,6 @@ impl Connection {
 }
 
 fn too_slow() -> Response {
-    let error = "the request was not complete in time: try again";
-    Problem::new(StatusCode::REQUEST_TIMEOUT, error).into_response()
+    let error = "no answer in time. A change may have been made: look before you repeat it";
+    Problem::new(StatusCode::GATEWAY_TIMEOUT, error).into_response()
 }

@@ -75,7 +75,7 @@ async fn list(config: &Config, list: &ListArgs) -> Result<Outcome> {
 
 fn table(found: &MessagePage, page: &Page) -> String {
     if found.items.is_empty() {
-        return "Nothing waits that meets the conditions.\n".to_owned();
+        return "No waiting message meets the conditions.\n".to_owned();
     }
     let now = Timestamp::from_millis(found.at_ms);
     let mut table = Table::new(
@@ -197,7 +197,7 @@ async fn cancel(config: &Config, cancel: &CancelArgs) -> Result<Outcome> {
         more: found.more,
         ..CancelReport::default()
     };
-    let mut producer = None;
+    let (mut producer, mut failure) = (None, None);
     for message in &found.items {
         match &message.id {
             _ if message.in_flight => report.in_flight += 1,
@@ -205,7 +205,11 @@ async fn cancel(config: &Config, cancel: &CancelArgs) -> Result<Outcome> {
             Some(id) => {
                 report.found += 1;
                 if cancel.yes {
-                    send_cancel(config, route, (message, id), &mut producer).await?;
+                    let sent = send_cancel(config, route, (message, id), &mut producer).await;
+                    if let Err(error) = sent {
+                        failure = Some(error);
+                        break;
+                    }
                     report.sent += 1;
                     tokio::time::sleep(Duration::from_secs(1) / cancel.rate).await;
                 }
@@ -216,7 +220,10 @@ async fn cancel(config: &Config, cancel: &CancelArgs) -> Result<Outcome> {
     print_document(&report, cancel.output == Output::Json, |report, _| {
         summary(report)
     })?;
-    Ok(Outcome::Done)
+    match failure {
+        Some(error) => Err(error.context("a cancel was not sent, so the command ended early")),
+        None => Ok(Outcome::Done),
+    }
 }
 
 async fn send_cancel(
@@ -232,7 +239,6 @@ async fn send_cancel(
         topic: Some(message.topic.clone()),
         subject: subject.and_then(|header| header.value.clone()),
         partition: Some(message.partition),
-        key: message.key.clone(),
         id: Some(id.to_owned()),
         cancel: true,
         ..SendArgs::default()
@@ -254,7 +260,7 @@ fn summary(report: &CancelReport) -> String {
     };
     if report.without_id > 0 {
         text += &format!(
-            "Without an id, so that no cancel can name them: {}.\n",
+            "Without an id, so they cannot be cancelled: {}.\n",
             count(report.without_id)
         );
     }

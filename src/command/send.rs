@@ -61,9 +61,14 @@ pub fn send(config: &Config, send: &SendArgs) -> Result<Outcome> {
     let now = WallClock.now();
     let receipt = run(async {
         let mut producer = None;
-        let receipt = publish(config, send, payload(send)?, &mut producer).await;
+        let (partition, note) = partition(config, send).await?;
+        let send = SendArgs {
+            partition,
+            ..send.clone()
+        };
+        let receipt = publish(config, &send, payload(&send)?, &mut producer).await;
         close(producer).await;
-        receipt
+        receipt.map(|receipt| Receipt { note, ..receipt })
     })?;
     print_document(&receipt, send.json, |receipt, page| {
         text(receipt, now, page)
@@ -71,23 +76,23 @@ pub fn send(config: &Config, send: &SendArgs) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Sends the message as a producer does. Refuses what the service would dead-letter. Opens a
-/// producer if there is none.
+/// Sends the message as a producer does. Refuses what the service would dead-letter, and a cancel that
+/// was not asked for. Opens a producer if there is none.
 pub(super) async fn publish(
     config: &Config,
     send: &SendArgs,
     payload: Option<Vec<u8>>,
     producer: &mut Option<SourceProducer>,
 ) -> Result<Receipt> {
-    let (topic, subject) = match config.routes.get(&send.route) {
-        Some(route) => place(&route.source, send)?,
-        None => Default::default(),
-    };
-    config.check_source(&send.route, &topic)?;
+    let (topic, subject) = source_place(config, send)?;
     let rules = routing_rules(config, &send.route);
     let now = WallClock.now();
     let origins = origins(config, send, &topic, send.partition.unwrap_or(0));
     let draft = draft(send, subject.as_deref(), &origins, &rules, payload, now)?;
+    if draft.due.is_none() && !send.cancel {
+        let text = "the headers make a cancel of this message, which needs --cancel".to_owned();
+        return Err(Refused(text).into());
+    }
     let headers = Headers::from_block(&draft.headers);
     let target = rules
         .targets
@@ -103,10 +108,8 @@ pub(super) async fn publish(
         due: draft.due.map(Timestamp::to_rfc3339),
         ..Receipt::default()
     };
-    let (partition, note) = partition(config, send, &receipt.topic).await;
-    receipt.note = note;
     let topic = subject.as_deref().unwrap_or(&receipt.topic);
-    let partition = partition.filter(|_| subject.is_none());
+    let partition = send.partition.filter(|_| subject.is_none());
     let producer = match producer {
         Some(producer) => producer,
         None => producer.insert(SourceProducer::open(config, &send.route)?),
@@ -128,6 +131,16 @@ fn origins(config: &Config, send: &SendArgs, topic: &str, partition: i32) -> Ori
         &config.deployment,
         &ShardId::new(send.route.as_str(), partition),
     )
+}
+
+/// Like [`place`], for the route of the message, which must exist.
+fn source_place(config: &Config, send: &SendArgs) -> Result<(String, Option<String>)> {
+    let found = match config.routes.get(&send.route) {
+        Some(route) => place(&route.source, send)?,
+        None => Default::default(),
+    };
+    config.check_source(&send.route, &found.0)?;
+    Ok(found)
 }
 
 /// The source topic, and the subject if the route reads NATS.
@@ -170,9 +183,10 @@ fn place(source: &config::Source, send: &SendArgs) -> Result<(String, Option<Str
 /// Returns the partition, or `None` to let the key choose, and a note for the user. A cancel or
 /// replacement works only on the partition of the waiting message. Its producer may use another
 /// partitioner, so look the id up.
-async fn partition(config: &Config, send: &SendArgs, topic: &str) -> (Option<i32>, Option<String>) {
+async fn partition(config: &Config, send: &SendArgs) -> Result<(Option<i32>, Option<String>)> {
+    let (topic, _) = source_place(config, send)?;
     let Some(id) = send.id.as_ref().filter(|_| send.partition.is_none()) else {
-        return (send.partition, None);
+        return Ok((send.partition, None));
     };
     let query = Query::Message {
         id: id.clone(),
@@ -187,26 +201,26 @@ async fn partition(config: &Config, send: &SendArgs, topic: &str) -> (Option<i32
     let found = match found {
         Ok(search) => search.found.into_iter().filter(|it| it.topic == topic),
         Err(why) => {
-            return (
+            return Ok((
                 None,
                 Some(format!(
                     "cannot look up the partition of id {id}, so the key chose the partition: {why}"
                 )),
-            );
+            ));
         }
     };
     let partitions: Vec<i32> = found.map(|place| place.partition).collect();
     let note = match partitions[..] {
-        [partition] => return (Some(partition), None),
+        [partition] => return Ok((Some(partition), None)),
         [] if send.cancel => {
             format!("no message waits with id {id} now: the key chose the partition of the cancel")
         }
-        [] => return (None, None),
+        [] => return Ok((None, None)),
         _ => format!(
             "messages with id {id} wait on partitions {partitions:?}, so the key chose one: --partition chooses another"
         ),
     };
-    (None, Some(note))
+    Ok((None, Some(note)))
 }
 
 fn payload(send: &SendArgs) -> Result<Option<Vec<u8>>> {
@@ -328,12 +342,8 @@ impl SourceProducer {
         let options = TargetOptions {
             purpose: TargetPurpose::Command,
             budget: Arc::new(SendBudget::new(1, usize::MAX)),
-            // A process opens one producer after the other, so its id and the time are unique.
-            sender: format!(
-                "send/{}/{}",
-                std::process::id(),
-                WallClock.now().as_millis()
-            ),
+            // Unique among all processes: JetStream drops a record with a repeated message id.
+            sender: format!("send/{:016x}", rand::random::<u64>()),
         };
         let target = cluster.target(options, health.register("send"));
         let target = target.with_context(|| name.clone())?;

@@ -7,6 +7,8 @@ use std::time::Duration;
 pub(crate) const QUERY_SHARDS_PER_CALL_MAX: usize = 500;
 /// Shards that a report lists; the sums contain the rest.
 pub(crate) const REPORT_SHARDS_MAX: usize = 10_000;
+/// Bytes of keys, headers and payloads in a page of a search. The message that passes it is still in.
+pub(crate) const SEARCH_PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Messages in a page of a search.
 pub(crate) const SEARCH_PAGE_MAX: usize = 1_000;
 /// Runs that one search reads. A run has up to some thousand messages.
@@ -34,7 +36,7 @@ pub(crate) const ADMIN_CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of a message that the API publishes.
 pub(crate) const ADMIN_PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
 /// Interval at which the API looks for the outcome of a cancel.
-pub(crate) const ADMIN_OUTCOME_INTERVAL: Duration = Duration::from_millis(100);
+pub(crate) const ADMIN_OUTCOME_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest wait for the outcome of a cancel.
 pub(crate) const ADMIN_OUTCOME_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a query to the admin endpoint.

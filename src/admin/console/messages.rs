@@ -1,7 +1,7 @@
 //! The search for waiting messages, and the page of one message.
 
 use super::frame::{Frame, Moment, Visit};
-use crate::admin::api::{MessageParams, MessagesParams, Params, Parted};
+use crate::admin::api::{MessageParams, MessagesParams, Params, PathParams};
 use crate::admin::change_api;
 use crate::admin::problem::Problem;
 use crate::limit::SEARCH_CALLS_MAX;
@@ -38,7 +38,9 @@ struct Filter {
     id: String,
     key: String,
     header: String,
+    topic: String,
     partition: String,
+    offset: String,
 }
 
 struct Row {
@@ -59,7 +61,7 @@ impl Row {
 
 pub(super) async fn list(
     visit: Visit,
-    Parted(route): Parted<String>,
+    PathParams(route): PathParams<String>,
     params: Result<Params<MessagesParams>, Problem>,
 ) -> Response {
     let page = async {
@@ -78,6 +80,8 @@ async fn list_page(
     queries.route(&route).await?;
     let mut search = params.search(&route)?;
     search.limit = PAGE_MAX;
+    // The list shows neither headers nor payloads.
+    search.is_detailed = false;
     let (mut items, mut scanned) = (Vec::new(), 0);
     let mut page = MessagePage::default();
     // Continue while the page is empty: a reader expects a message or the end.
@@ -104,7 +108,11 @@ async fn list_page(
         id: text(&params.id),
         key: text(&params.key),
         header: text(&params.header),
+        topic: text(&params.topic),
         partition: text(&params.partition),
+        offset: params
+            .offset
+            .map_or_else(String::new, |offset| offset.to_string()),
     };
     Ok(ListPage {
         frame: visit.frame("overview", format!("Waiting messages of {route}")),
@@ -129,7 +137,9 @@ impl Filter {
             ("id", &self.id),
             ("key", &self.key),
             ("header", &self.header),
+            ("topic", &self.topic),
             ("partition", &self.partition),
+            ("offset", &self.offset),
             ("after", after),
         ] {
             if !value.is_empty() {
@@ -151,7 +161,7 @@ struct ShowPage {
 
 pub(super) async fn show(
     visit: Visit,
-    Parted((route, partition, offset)): Parted<(String, i32, u64)>,
+    PathParams((route, partition, offset)): PathParams<(String, i32, u64)>,
     params: Result<Params<MessageParams>, Problem>,
 ) -> Response {
     let page = async {
@@ -180,7 +190,7 @@ struct CancelledPage {
 
 pub(super) async fn cancel(
     visit: Visit,
-    Parted((route, partition, offset)): Parted<(String, i32, u64)>,
+    PathParams((route, partition, offset)): PathParams<(String, i32, u64)>,
     params: Result<Params<MessageParams>, Problem>,
 ) -> Response {
     let page = async {

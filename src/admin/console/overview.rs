@@ -2,7 +2,7 @@
 
 use super::frame::{Frame, Visit};
 use super::{chart, lateness};
-use crate::admin::api::Parted;
+use crate::admin::api::PathParams;
 use crate::admin::problem::Problem;
 use crate::health::HealthProblem;
 use crate::model::Timestamp;
@@ -161,7 +161,7 @@ fn first_hour(hour_ms: Option<i64>, at_ms: i64) -> String {
     }
 }
 
-pub(super) async fn route(visit: Visit, Parted(route): Parted<String>) -> Response {
+pub(super) async fn route(visit: Visit, PathParams(route): PathParams<String>) -> Response {
     visit.show(route_page(&visit, route).await)
 }
 

@@ -2,16 +2,19 @@
 
 use super::frame::{render, root_of};
 use super::{SCRIPT, STYLE, asset, with_policy};
-use crate::admin::auth::{Auth, COOKIE_NAME, is_same_origin};
-use crate::admin::problem::Problem;
+use crate::admin::auth::{Auth, COOKIE_NAME};
 use askama::Template;
 use axum::Router;
-use axum::extract::{Form, Request, State};
+use axum::extract::{DefaultBodyLimit, Form, Request, State};
 use axum::http::header::{ACCEPT, LOCATION, SET_COOKIE};
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{Method, StatusCode};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Deserialize;
+
+/// Bytes of the login form.
+const LOGIN_BYTES_MAX: usize = 4096;
 
 #[derive(Template)]
 #[template(path = "login.html")]
@@ -37,18 +40,31 @@ pub(in crate::admin) fn login_router(auth: Auth, has_tls: bool) -> Router {
             "/console.js",
             get(|| async { asset("text/javascript", SCRIPT) }),
         )
-        .with_state(Session { auth, secure });
+        .with_state(Session {
+            auth: auth.clone(),
+            secure,
+        })
+        .layer(DefaultBodyLimit::max(LOGIN_BYTES_MAX))
+        .layer(from_fn(move |request: Request, next: Next| {
+            let checked = auth.check_sender(&request);
+            async move {
+                match checked {
+                    Ok(()) => next.run(request).await,
+                    Err(problem) => problem.into_response(),
+                }
+            }
+        }));
     with_policy(router)
 }
 
-/// The way to the login page, for a browser without a valid cookie.
+/// A redirect to the login page, for a browser without a valid cookie.
 pub(in crate::admin) fn to_login(request: &Request) -> Option<Response> {
     let accepts = request.headers().get(ACCEPT)?.to_str().ok()?;
     let is_page = request.method() == Method::GET && accepts.contains("text/html");
-    is_page.then(|| see(&(root_of(request.uri().path()) + "login")))
+    is_page.then(|| redirect(&(root_of(request.uri().path()) + "login")))
 }
 
-fn see(place: &str) -> Response {
+fn redirect(place: &str) -> Response {
     (StatusCode::SEE_OTHER, [(LOCATION, place)]).into_response()
 }
 
@@ -66,24 +82,16 @@ struct LoginForm {
 }
 
 /// The cookie has no path, so it belongs to the folder of the login page, behind any prefix.
-async fn login(
-    State(session): State<Session>,
-    headers: HeaderMap,
-    Form(form): Form<LoginForm>,
-) -> Response {
-    if !is_same_origin(&headers) {
-        let text = "a page of another site sent this request";
-        return Problem::new(StatusCode::FORBIDDEN, text).into_response();
-    }
+async fn login(State(session): State<Session>, Form(form): Form<LoginForm>) -> Response {
     let Some(proof) = session.auth.cookie(form.token.trim()) else {
         return page(true);
     };
     let secure = session.secure;
     let cookie = format!("{COOKIE_NAME}={proof}; HttpOnly; SameSite=Strict{secure}");
-    ([(SET_COOKIE, cookie)], see("./")).into_response()
+    ([(SET_COOKIE, cookie)], redirect("./")).into_response()
 }
 
 async fn logout() -> Response {
     let cookie = format!("{COOKIE_NAME}=; HttpOnly; SameSite=Strict; Max-Age=0");
-    ([(SET_COOKIE, cookie)], see("login")).into_response()
+    ([(SET_COOKIE, cookie)], redirect("login")).into_response()
 }

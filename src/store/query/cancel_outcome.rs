@@ -14,10 +14,11 @@ pub(crate) struct CancelQuery {
     pub(crate) record: Offset,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum CancelOutcome {
     /// The cancel is in the source and was not read yet.
+    #[default]
     Pending,
     Cancelled,
     /// The message was being sent.

@@ -1,12 +1,12 @@
 //! The search for waiting messages: reads runs in the order of their least due times, within bounds
-//! of time, runs and memory. An answer says how far it got, and where the next call continues.
+//! of time, runs and memory. Each answer has the position at which the next call continues.
 
 use super::pending::shards_of_route;
 use super::search_position::{RunKey, SearchPosition};
 use super::{QueryContext, StoreQuery};
 use crate::limit::{
-    QUERY_SHARDS_PER_CALL_MAX, SEARCH_NAMES_MIN, SEARCH_RUNS_MAX, SEARCH_RUNS_PER_FETCH,
-    SEARCH_TIMEOUT,
+    LIST_RUNS_MAX, QUERY_SHARDS_PER_CALL_MAX, SEARCH_NAMES_MIN, SEARCH_PAGE_BYTES_MAX,
+    SEARCH_RUNS_MAX, SEARCH_RUNS_PER_FETCH, SEARCH_TIMEOUT,
 };
 use crate::model::{Body, Cursor, Disposition, Message, Progress, ShardId, Timestamp};
 use crate::run::{LoadedRun, RunDecoder};
@@ -95,6 +95,16 @@ pub(crate) struct MessageHeader {
     pub(crate) value: Option<String>,
 }
 
+impl WaitingMessage {
+    /// Bytes of key, headers and payload.
+    fn bytes(&self) -> usize {
+        let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let headers = self.headers.iter().flatten();
+        let headers = headers.map(|header| header.name.len() + length(&header.value));
+        length(&self.key) + length(&self.payload) + headers.sum::<usize>()
+    }
+}
+
 /// A shard that may hold messages of the filter.
 struct Target {
     claimed: Progress,
@@ -139,8 +149,11 @@ pub(crate) async fn search(
     search: &Search,
     now: Timestamp,
 ) -> Result<MessagePage, Error> {
+    let end = Instant::now() + SEARCH_TIMEOUT;
     let targets = targets(query, &search.filter).await?;
     let mut scan = Scan {
+        end,
+        bytes: 0,
         query,
         context,
         search,
@@ -210,6 +223,10 @@ async fn targets(
 }
 
 struct Scan<'a> {
+    /// No further runs are read after this time.
+    end: Instant,
+    /// Bytes of keys, headers and payloads on the page.
+    bytes: usize,
     query: &'a dyn StoreQuery,
     context: &'a QueryContext,
     search: &'a Search,
@@ -225,14 +242,14 @@ impl Scan<'_> {
     /// Reads runs until the page is full, the bounds are reached, or nothing is left. True if
     /// something is left.
     async fn run(&mut self) -> Result<bool, Error> {
-        let end = Instant::now() + SEARCH_TIMEOUT;
         loop {
             let (runs, has_more) = self.next_runs().await?;
             let mut runs = runs.as_slice();
             while !runs.is_empty() {
                 let (group, rest) = runs.split_at(runs.len().min(SEARCH_RUNS_PER_FETCH));
                 let is_full = self.read(group).await?;
-                let is_over = self.page.scanned >= SEARCH_RUNS_MAX as u64 || Instant::now() >= end;
+                let is_over =
+                    self.page.scanned >= SEARCH_RUNS_MAX as u64 || Instant::now() >= self.end;
                 if is_full || is_over && (has_more || !rest.is_empty()) {
                     return Ok(true);
                 }
@@ -295,6 +312,10 @@ impl Scan<'_> {
             // Many runs may have the same least due: then ask for more of them.
             if !left.is_empty() || !has_more {
                 return Ok((left, has_more));
+            }
+            if limit >= LIST_RUNS_MAX {
+                let text = "too many stored batches have the same due time: search by id";
+                return Err(Error::Unavailable(text.to_owned()));
             }
             limit *= 2;
         }
@@ -360,9 +381,11 @@ impl Scan<'_> {
             }
             let mut item = self.item(key, &message);
             item.in_flight = target.claimed.covers(message.place);
+            self.bytes += item.bytes();
             self.page.items.push(item);
             self.found.push((key.shard.clone(), message.place));
-            if self.page.items.len() >= self.search.limit {
+            let (items, limit) = (self.page.items.len(), self.search.limit);
+            if items >= limit || self.bytes >= SEARCH_PAGE_BYTES_MAX {
                 self.after = Some(SearchPosition {
                     run: key.clone(),
                     place: message.place,
@@ -393,10 +416,7 @@ impl Scan<'_> {
                 self.context.deployment, key.shard, place.offset.0
             ),
             due_ms: (!place.due.is_at_once()).then(|| place.due.as_millis()),
-            due: match place.due.is_at_once() {
-                true => "at once".to_owned(),
-                false => place.due.to_rfc3339(),
-            },
+            due: place.due.to_rfc3339(),
             id: body.id.map(str::to_owned),
             key: body.key.map(text),
             target: body.target.map(str::to_owned),

@@ -18,8 +18,10 @@ use bytes::Bytes;
 pub(crate) use cancel_outcome::{CancelOutcome, CancelQuery};
 pub(crate) use ledger::{LedgerReport, ShardLedger};
 pub(crate) use messages::{MessageFilter, MessagePage, Search, WaitingMessage};
+#[cfg(test)]
+pub(crate) use pending::PendingRoute;
 pub(crate) use pending::{
-    Amount, IdSearch, PendingHour, PendingReport, PendingShard, QueryContext,
+    Amount, FoundMessage, IdSearch, PendingHour, PendingReport, PendingShard, QueryContext,
 };
 pub(crate) use search_position::SearchPosition;
 pub(crate) use workers::{WorkerReport, WorkersReport};
@@ -76,8 +78,6 @@ impl Query {
         Ok(document.expect("reports contain only numbers, texts and lists"))
     }
 }
-#[cfg(test)]
-pub(crate) use pending::{FoundMessage, PendingRoute};
 
 /// Reads for people. Calls may be repeated. Two calls never see one consistent moment.
 #[async_trait(?Send)]
