@@ -88,7 +88,7 @@ fn a_route_without_a_commit_starts_where_its_option_says() {
     let mut at_time = Postdate::ready_with(&config);
     assert_eq!(scene.all_arrive(&sink), 0);
     assert_eq!(skipped(&at_time), 50);
-    assert!(at_time.logs().contains("no offset commit"));
+    assert!(at_time.logs().contains("no usable offset commit"));
     at_time.terminate();
 
     // Another deployment has no commits. It reads nothing of before, and an added partition from

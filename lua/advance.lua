@@ -4,9 +4,8 @@
 -- - deletes the named runs, and delivered ids that still name the same place;
 -- - removes cancelled places inside delivered;
 -- - moves claimed forward, each component on its own, never back.
--- A claim is refused if it is too far ahead of the clock of the server, or if the watermark is below
--- the one that the timer has seen; the rest is done. A repeat changes
--- nothing more: outcomes count only when delivered moves.
+-- A claim is refused if the watermark is below the one that the timer has seen, or if it is too far
+-- ahead of the clock of the server; the rest is done. A repeat changes nothing more: outcomes count only when delivered moves.
 -- KEYS   1 meta
 --        2 counts
 --        3 ids
@@ -87,9 +86,9 @@ for _, place in ipairs(redis.call('ZRANGEBYLEX', KEYS[4], '-', '[' .. last)) do
   end
 end
 
-if clock_ahead then return { 'clock_ahead', s.watermark, now } end
 if claim ~= '' then
   if before(s.watermark, ARGV[14]) then return { 'rolled_back', s.watermark } end
+  if clock_ahead then return { 'clock_ahead', s.watermark, now } end
   local cursor = before(s.claimed:sub(1, 32), claim:sub(1, 32)) and claim:sub(1, 32) or s.claimed:sub(1, 32)
   local watermark = before(s.claimed:sub(33), claim:sub(33)) and claim:sub(33) or s.claimed:sub(33)
   redis.call('HSET', KEYS[1], 'claimed', cursor .. watermark)

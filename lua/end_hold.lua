@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Ends the wait of the claims of a shard for the source log, until the next append.
+-- Ends the hold of a shard: its claims no longer wait for the source log. The next append removes the
+-- mark of that.
 -- KEYS   1 meta
 -- ARGV   1 layout version
 -- Reply  ended

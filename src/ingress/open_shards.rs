@@ -15,6 +15,7 @@ use crate::model::{
     CommitMetadata, Offset, Partition, Progress, RulesHistory, ShardId, SourceIdentity, StartPoint,
     Watermark,
 };
+use crate::store::rules::NO_HOLD;
 use crate::store::{self, Append, AppendEpoch, Appended, NewShard, Opened, Store};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -156,8 +157,12 @@ impl Ingress {
             let Some(mut partition) = self.partitions.get_mut(&shard.partition) else {
                 continue;
             };
-            if let Opened::Created(state) | Opened::Existing(state) = opened {
+            if let Opened::Created(state) | Opened::Existing(state) = opened
+                && partition.identity != state.identity
+            {
                 partition.identity = state.identity.clone();
+                // Offsets of another incarnation mean nothing in this one.
+                partition.greatest_stored = NO_HOLD;
             }
             if let Opened::Created(state) = opened {
                 tracing::info!(%shard, watermark = %state.watermark, "shard created");
@@ -393,7 +398,7 @@ fn stopping() -> broker::Error {
     broker::Error::Unavailable("the process is stopping".to_owned())
 }
 
-/// Logs and counts what the start position of a new shard decides.
+/// Logs and counts how many retained records the start position skips and reads.
 fn report_start(metric: &RouteMetrics, shard: &ShardId, info: &PartitionInfo, from: Watermark) {
     let (first, end) = (info.first_offset, info.end_offset);
     metric
@@ -401,7 +406,7 @@ fn report_start(metric: &RouteMetrics, shard: &ShardId, info: &PartitionInfo, fr
         .increment(from.0.saturating_sub(first.0));
     metric.start_read.increment(end.0.saturating_sub(from.0));
     tracing::info!(%shard, %first, %from, %end,
-        "no offset commit: the option `start` decides where reading starts");
+        "no usable offset commit: reading starts where the option `start` says");
 }
 
 /// Reads the state of existing shards, and creates the others. Only creating needs free memory:

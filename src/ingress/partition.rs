@@ -211,6 +211,11 @@ impl AssignedPartition {
         self.appends_in_flight == 0 && self.read_to == self.append_from
     }
 
+    /// Returns `true` if the source may have records that are not stored.
+    pub(super) fn is_behind(&self, known_end: Option<Offset>) -> bool {
+        !self.is_fully_stored() || known_end.is_none_or(|end| end > self.append_from.offset())
+    }
+
     /// Returns `true` if no record waits for an append, or for the result of one.
     pub(super) fn is_flushed(&self) -> bool {
         !self.has_batch() && self.appends_in_flight == 0

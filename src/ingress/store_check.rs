@@ -9,7 +9,7 @@ use super::read_loop::Ingress;
 use super::{CallError, unless_stopped};
 use crate::broker::{self, OffsetCommit};
 use crate::limit::{IDLE_OFFSET_COMMIT_INTERVAL, OFFSET_COMMIT_INTERVAL};
-use crate::model::{Progress, ShardId, Watermark};
+use crate::model::{Offset, Progress, ShardId, Watermark};
 use crate::store::{self, ShardPosition, Store, StoredShard};
 use futures_util::future::LocalBoxFuture;
 use std::rc::Rc;
@@ -48,6 +48,8 @@ pub(super) struct Asked {
     epoch: u64,
     /// The watermark that the store must have. `None`: records were not stored yet.
     stored_to: Option<Watermark>,
+    /// The source may have records that are not stored.
+    is_behind: bool,
     /// The positions that the shard has if it is still idle.
     idle: Option<(Watermark, Progress)>,
 }
@@ -82,12 +84,18 @@ impl StoreCheck {
 }
 
 impl Asked {
-    fn new(partition: &AssignedPartition, kind: CheckKind, now: Instant) -> Self {
+    fn new(
+        partition: &AssignedPartition,
+        kind: CheckKind,
+        known_end: Option<Offset>,
+        now: Instant,
+    ) -> Self {
         let idle = partition.idle_positions(now);
         Self {
             shard: partition.shard.clone(),
             epoch: partition.epoch(),
             stored_to: partition.stored_to(),
+            is_behind: partition.is_behind(known_end),
             idle: idle.filter(|_| !kind.commits_unchanged),
         }
     }
@@ -109,9 +117,10 @@ impl Ingress {
         let mut asked = Vec::new();
         for partition in self.partitions.values() {
             let id = &partition.shard.partition;
-            partition.report_lag(self.ports.source.known_end(id));
+            let known_end = self.ports.source.known_end(id);
+            partition.report_lag(known_end);
             if partition.is_reading() {
-                asked.push(Asked::new(partition, kind, now));
+                asked.push(Asked::new(partition, kind, known_end, now));
             }
         }
         let is_full = self.ports.appender.is_full.load(Ordering::Relaxed);
@@ -205,7 +214,8 @@ async fn read_states(
     if is_full {
         // The log cannot be read further. Deliveries, which free memory, do not wait for that: G6
         // goes before G5.
-        let shards: Vec<ShardId> = asked.iter().map(|asked| asked.shard.clone()).collect();
+        let behind = asked.iter().filter(|asked| asked.is_behind);
+        let shards: Vec<ShardId> = behind.map(|asked| asked.shard.clone()).collect();
         store.end_holds(&shards).await?;
     }
     let idle = asked.iter().filter(|asked| asked.idle.is_some());

@@ -73,7 +73,7 @@ pub(crate) trait ShardStore {
     /// Everything that the store knows about each shard, read in one step per shard.
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error>;
 
-    /// Ends the waits of claims for the source log until the next append, see [`Hold`]. For a full
+    /// Ends the hold of each shard, see [`Hold`]. The next append removes the mark of that. For a full
     /// store, which cannot store the log again. Safe to repeat. Works on a full store.
     async fn end_holds(&self, shards: &[ShardId]) -> Result<(), Error>;
 

@@ -116,11 +116,11 @@ pub(crate) enum Listed {
 /// message, and a store that lost writes has to read it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// They wait until the watermark is here. They do not wait if it is.
+    /// Claims wait while the watermark is lower.
     Until(Watermark),
     /// No stored message waits under an id, so no later record can cancel one.
     NoIds,
-    /// The store was full before the watermark was there. No append has succeeded since.
+    /// The hold ended early, because the store was full. No append has succeeded since.
     Ended,
 }
 

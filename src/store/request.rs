@@ -75,8 +75,8 @@ pub(crate) enum IdChangeKind {
     Schedule(Cursor),
     /// The message that waits under the id is cancelled, unless it is claimed.
     Cancel,
-    /// The message of this record was delivered before the store was lost. Like a cancel, but never
-    /// counted as missed.
+    /// The delivered pair covers this record, so it is not stored again. It still cancels the message
+    /// that waits under the id, and is never counted as missed.
     Delivered,
 }
 

@@ -193,7 +193,7 @@ pub(super) fn apply_reply((advance, outcome): ClaimReply, shards: &mut ShardStat
             state.on_claim_rejected(watermark, StoreTime::just_answered(store_time));
         }
         Advanced::RolledBack { watermark } => {
-            state.on_claim_rolled_back(advance.seen, watermark, now);
+            state.on_claim_rolled_back(watermark, now);
         }
         Advanced::Fenced | Advanced::Unknown => handover::drop_shard(shards, shard),
     }

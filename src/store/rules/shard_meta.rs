@@ -181,8 +181,9 @@ impl ShardMeta {
         split
     }
 
-    /// Moves `claimed` forward, each component on its own and never back (I5). Refuses a claim that
-    /// is too far ahead of `now`, or whose author has seen a greater watermark. `cancelled` is passed on in the outcome.
+    /// Moves `claimed` forward, each component on its own and never back (I5). Refuses a claim whose
+    /// timer has seen a greater watermark, or that is too far ahead of `now`. `cancelled` is passed on
+    /// in the outcome.
     pub(crate) fn move_claimed(
         &mut self,
         request: &Advance,
@@ -196,11 +197,11 @@ impl ShardMeta {
                 cancelled: Vec::new(),
             };
         };
-        if claim.cursor.due > now.plus(request.clock_skew_max) {
-            return Advanced::ClockAhead { watermark, now };
-        }
         if watermark < request.seen && !fault!(ClaimFromRolledBackStore) {
             return Advanced::RolledBack { watermark };
+        }
+        if claim.cursor.due > now.plus(request.clock_skew_max) {
+            return Advanced::ClockAhead { watermark, now };
         }
         self.claimed = Progress::new(
             self.claimed.cursor.max(claim.cursor),

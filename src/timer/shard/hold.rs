@@ -8,15 +8,15 @@ use crate::store::Hold;
 
 pub(crate) struct LoadHold {
     until: Watermark,
-    /// No message that is stored now can be cancelled by a later record. Holds until messages are
-    /// stored that were not seen.
+    /// No stored message has an id, so none can be cancelled. Valid until the next reply about the
+    /// tail.
     has_no_ids: bool,
     /// The hold has ended because the store is full, and this was not reported yet.
     pub(super) is_cut_short: bool,
 }
 
 impl LoadHold {
-    /// `until` comes from the store or from the commit.
+    /// `until` is the greater of the hold in the store and the watermark in the commit.
     pub(super) fn new(until: Watermark) -> Self {
         Self {
             until,

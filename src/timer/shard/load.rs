@@ -47,7 +47,7 @@ impl ShardLoad {
     ) -> Self {
         if watermark < hold {
             tracing::info!(%shard, %watermark, until = %hold,
-                "the store lost writes: claims of messages with an id wait until the source is read again");
+                "delivery waits until the source is read up to `until`: a record there may cancel a waiting message");
         }
         Self {
             shard: shard.clone(),
@@ -74,6 +74,10 @@ impl ShardLoad {
 
     /// Drops everything in memory and loads it again.
     pub(super) fn restart(&mut self, taken: Progress, watermark: Watermark, now: Instant) {
+        // A store that is behind `seen` has lost writes. Otherwise this holds nothing.
+        if !fault!(ForgetSeenWatermark) {
+            self.hold.raise(self.schedule().seen());
+        }
         self.runs = ResidentRuns::new(taken, watermark, self.runs.memory.clone());
         self.lineage = None;
         self.hold.restart();
@@ -106,7 +110,6 @@ impl ShardLoad {
         let (limit, bytes) = memory.tail_limits();
         // A position check does not tell whether the hold has ended.
         let is_held = self.is_held();
-        let (schedule, memory) = (&self.runs.schedule, &self.runs.memory);
         let is_likely = self.tail.is_likely_to_find();
         // An unlikely find has no reservation, so it is a single run.
         let bytes_max = if is_likely { bytes } else { bytes / limit };
@@ -183,6 +186,9 @@ impl ShardLoad {
         if is_held && !was_held {
             return self.restart(self.schedule().taken(), complete_to, now);
         }
+        if was_held && !is_held {
+            tracing::info!(shard = %self.shard, watermark = %complete_to, "the wait for the source has ended");
+        }
         for run in runs.into_iter().filter(|_| !is_held) {
             self.add_run(run);
         }
@@ -252,11 +258,6 @@ impl ShardLoad {
         now: Instant,
     ) -> bool {
         let seen = self.schedule().seen();
-        let held_until = if fault!(ForgetSeenWatermark) {
-            watermark
-        } else {
-            seen
-        };
         if self.schedule().is_rolled_back(watermark) {
             tracing::warn!(shard = %self.shard, %seen, %watermark,
                 "the store has lost messages: loading the shard again");
@@ -270,7 +271,6 @@ impl ShardLoad {
         } else {
             return false;
         }
-        self.hold.raise(held_until);
         self.restart(self.schedule().taken(), watermark, now);
         true
     }

@@ -153,8 +153,8 @@ impl ShardState {
         }
         if std::mem::take(&mut self.load.hold.is_cut_short) {
             tracing::error!(shard = %self.lease.shard,
-                "the store is full, so it cannot read the source again: delivering without that; \
-                 messages that were cancelled later in the source may be delivered");
+                "the source cannot be read again, because the store is full: delivery continues, and \
+                 cancelled messages may be delivered. Give the store more memory");
             self.context.route.metric.holds_cut_short.increment(1);
         }
         is_known
@@ -286,17 +286,11 @@ impl ShardState {
         self.claim.not_before = Some(now + RESEND_DELAY_MIN);
     }
 
-    /// The store has refused a claim, because it is behind the watermark `seen`. The messages are
-    /// taken again when the source is read again.
-    pub(crate) fn on_claim_rolled_back(
-        &mut self,
-        seen: Watermark,
-        watermark: Watermark,
-        now: Instant,
-    ) {
-        tracing::warn!(shard = %self.lease.shard, %seen, %watermark,
+    /// The store has refused a claim, because it is behind the watermark that this timer has seen. The
+    /// messages are taken again when the source is read again.
+    pub(crate) fn on_claim_rolled_back(&mut self, watermark: Watermark, now: Instant) {
+        tracing::warn!(shard = %self.lease.shard, %watermark,
             "the store has lost messages: loading the shard again");
-        self.load.hold.raise(seen);
         self.reload(self.in_flight.claimed(), watermark, now);
     }
 

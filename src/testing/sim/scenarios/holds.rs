@@ -175,6 +175,7 @@ fn every_fault_injected_into_holds_is_caught() {
             &[InjectedFault::ForgetDeliveredReplacements][..],
             Loss::Everything,
         ),
+        (&[InjectedFault::CreateWithoutHold], Loss::Everything),
         (&[InjectedFault::IgnoreCommittedWatermark], Loss::Cancels),
         (&[InjectedFault::ForgetSeenWatermark], Loss::CancelsAlive),
     ];

@@ -57,8 +57,8 @@ struct Inner {
     /// watermark behind its cancel.
     sent: RefCell<BTreeMap<(u32, i32, Offset), String>>,
     cancelled: RefCell<BTreeMap<(u32, i32, Offset), Watermark>>,
-    /// Those that may be delivered nevertheless: their cancel came in time only when it was read
-    /// again, or the store has lost it and no commit shows that.
+    /// Cancelled messages that may still be delivered: the cancel came in time only on the second
+    /// read, or the store has lost it and no commit shows that.
     uncancelled: RefCell<BTreeSet<(u32, i32, Offset)>>,
     /// Messages that are due before it may have been claimed when the store last lost writes.
     claimed_at_loss: Cell<Timestamp>,
@@ -452,7 +452,7 @@ impl World {
     /// Records which messages are cancelled in the store, after these appends were stored.
     pub(crate) fn note_cancelled<'a>(&self, appends: impl Iterator<Item = &'a Append>) {
         let make = self.0.streams.stored_generation();
-        // Whether everything before the append was noted. Otherwise it may read records again.
+        // `true`: the append continues where the last one ended. Otherwise it may store records again.
         let mut continues: BTreeMap<i32, bool> = BTreeMap::new();
         for append in appends {
             let partition = append.shard.partition.index;
