@@ -10,5 +10,5 @@ local s = shard()
 if not s then return { 'unknown' } end
 if s.token ~= ARGV[2] then return { 'fenced' } end
 
-redis.call('HDEL', KEYS[1], 'token', 'lease_end', 'lease_length')
+redis.call('HDEL', KEYS[1], 'token')
 return { 'released' }

@@ -80,10 +80,14 @@ impl Health {
 
     /// The parts that have sent no heartbeat for [`HEARTBEAT_TIMEOUT`].
     pub(crate) fn not_alive(&self) -> Vec<HealthProblem> {
+        self.not_moving(HEARTBEAT_TIMEOUT)
+    }
+
+    /// The parts that have sent a heartbeat, and none for longer than `limit`.
+    pub(crate) fn not_moving(&self, limit: Duration) -> Vec<HealthProblem> {
         self.problems(|state| {
             let silence = state.last_heartbeat?.elapsed();
-            (silence > HEARTBEAT_TIMEOUT)
-                .then(|| format!("has not moved for {}s", silence.as_secs()))
+            (silence > limit).then(|| format!("has not moved for {}s", silence.as_secs()))
         })
     }
 

@@ -35,7 +35,7 @@ end
 -- The fields of meta; nil if there is no shard, or none that this layout version can read.
 local function shard()
   local m = redis.call('HMGET', KEYS[1], 'version', 'identity', 'watermark', 'claimed', 'delivered',
-    'tail_from', 'token', 'lease_end', 'ledger', 'history', 'lease_length', 'hold')
+    'tail_from', 'token', 'ledger', 'history', 'hold')
   if m[1] ~= ARGV[1] or not m[2] then return nil end
   if not (hex(m[3], 16) and hex(m[4], 48) and hex(m[5], 48) and hex(m[6], 16)) then return nil end
   return {
@@ -45,11 +45,9 @@ local function shard()
     delivered = m[5],
     tail_from = m[6],
     token = m[7],
-    lease_end = tonumber(m[8] or '') or 0,
-    ledger = m[9],
-    lineage = m[10] or '',
-    lease_length = tonumber(m[11] or '') or math.huge,
-    hold = (m[12] == '-' or hex(m[12], 16)) and m[12] or string.rep('0', 16),
+    ledger = m[8],
+    lineage = m[9] or '',
+    hold = (m[10] == '-' or hex(m[10], 16)) and m[10] or string.rep('0', 16),
   }
 end
 
@@ -74,11 +72,6 @@ end
 local function clock()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
--- Makes the lease end `length` ms after now.
-local function set_lease_end(now, length)
-  redis.call('HSET', KEYS[1], 'lease_end', string.format('%.0f', now + tonumber(length)), 'lease_length', length)
 end
 
 -- A reply that names the keys with a foreign type; nil if there are none. `types` holds the

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `worker_loop` | the loop: heartbeats, discovery, departure |
 //! | `discovery` | asks the brokers which shards exist |
+//! | `session_clock` | until when the session of this worker certainly lasts |
 //! | `session_watch` | finds sessions of workers that are dead |
 //! | `roster` | live workers and shards; the shards of this worker |
 //! | `assignment` | which worker reads and which delivers a shard |
@@ -15,6 +16,7 @@
 mod assignment;
 mod discovery;
 mod roster;
+mod session_clock;
 mod session_watch;
 mod worker_loop;
 
@@ -22,6 +24,7 @@ pub(crate) use discovery::{ClusterCatalog, SourceTopics, with_timeout};
 #[cfg(test)]
 pub(crate) use roster::Roster;
 pub(crate) use roster::{Departure, WorkView};
+pub(crate) use session_clock::{SessionClock, StoreTime};
 pub(crate) use worker_loop::{Ports, WorkerLoop, heartbeat_interval, heartbeat_timeout};
 
 use crate::model::Partition;
@@ -46,6 +49,7 @@ pub(crate) struct ReadAssignment {
 pub(crate) struct Publisher {
     view: watch::Sender<Arc<WorkView>>,
     reads: BTreeMap<Arc<str>, watch::Sender<ReadAssignment>>,
+    session_clock: SessionClock,
 }
 
 /// The receiving side of the assignments.
@@ -53,6 +57,7 @@ pub(crate) struct Publisher {
 pub(crate) struct Assignments {
     /// For the leases of the timer.
     pub(crate) view: watch::Receiver<Arc<WorkView>>,
+    pub(crate) session_clock: SessionClock,
     /// By route, for its ingress.
     #[allow(dead_code, reason = "the ingress follows it with the next change")]
     pub(crate) reads: BTreeMap<Arc<str>, watch::Receiver<ReadAssignment>>,
@@ -69,9 +74,16 @@ pub(crate) fn channels(routes: impl IntoIterator<Item = Arc<str>>) -> (Publisher
         reads_out.insert(route.clone(), sender);
         reads.insert(route, receiver);
     }
+    let session_clock = SessionClock::default();
     let publisher = Publisher {
         view: view_out,
         reads: reads_out,
+        session_clock: session_clock.clone(),
     };
-    (publisher, Assignments { view, reads })
+    let assignments = Assignments {
+        view,
+        session_clock,
+        reads,
+    };
+    (publisher, assignments)
 }

@@ -3,13 +3,17 @@
 use super::ReadAssignment;
 use super::assignment::assign_work;
 use crate::limit::{MEMBERSHIP_INTERVAL, PARTITION_DISCOVERY_INTERVAL, SHUTDOWN_ANNOUNCE_MARGIN};
-use crate::model::{Role, ShardId, SourceIdentity, WorkerEntry, WorkerId};
+use crate::model::{Role, SessionId, ShardId, SourceIdentity, WorkerEntry, WorkerId};
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::time::Instant;
 
 /// The shards and the live timers, as the lease loop of this worker needs them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WorkView {
+    /// The session of this worker; `None`: it has not begun, or it has ended.
+    pub(crate) session: Option<SessionId>,
+    /// All sessions that have not ended.
+    pub(crate) live_sessions: BTreeSet<SessionId>,
     /// All shards, sorted.
     pub(crate) shards: Vec<ShardId>,
     /// The source of each shard, as its broker described it last.
@@ -40,6 +44,8 @@ impl WorkView {
     /// No shard and no worker is known.
     pub(super) fn empty(now: Instant) -> Self {
         Self {
+            session: None,
+            live_sessions: BTreeSet::new(),
             shards: Vec::new(),
             identities: BTreeMap::new(),
             other_timers: 0,
@@ -135,6 +141,16 @@ impl Roster {
         view.other_timers = others
             .filter(|(_, entry)| entry.roles.contains(&Role::Timer))
             .count();
+    }
+
+    /// The session of this worker, and all sessions that have not ended.
+    pub(crate) fn set_sessions(
+        &mut self,
+        own: Option<SessionId>,
+        live: impl IntoIterator<Item = SessionId>,
+    ) {
+        self.view.session = own;
+        self.view.live_sessions = live.into_iter().collect();
     }
 
     pub(crate) fn set_departure(&mut self, departure: Departure) {

@@ -4,14 +4,15 @@
 use super::discovery::{ClusterCatalog, Discovered, list_shards};
 use super::roster::{Departure, Roster};
 use super::session_watch::SessionWatch;
-use super::{Publisher, WorkView};
-use crate::health::HealthPart;
+use super::{Publisher, StoreTime, WorkView};
+use crate::clock::Clock;
+use crate::health::{Health, HealthPart};
 use crate::limit::{
-    FINAL_STORE_CALL_TIMEOUT, MEMBERSHIP_INTERVAL, PARTITION_DISCOVERY_INTERVAL,
+    FINAL_STORE_CALL_TIMEOUT, LOOP_STALL_MAX, MEMBERSHIP_INTERVAL, PARTITION_DISCOVERY_INTERVAL,
     STORE_RESPONSE_TIMEOUT,
 };
 use crate::metric;
-use crate::model::{SessionId, WorkerEntry};
+use crate::model::{SessionId, Timestamp, WorkerEntry};
 use crate::store::{Error, Heartbeat, Session, SessionEnd, SessionHeartbeat, Store};
 use futures_util::FutureExt as _;
 use futures_util::future::{Fuse, FusedFuture as _, LocalBoxFuture, join_all};
@@ -29,6 +30,12 @@ pub(crate) struct Ports {
     pub(crate) health: HealthPart,
     pub(crate) metric: metric::MembershipMetrics,
     pub(crate) publisher: Publisher,
+    pub(crate) clock: Rc<dyn Clock>,
+    /// Ready while this machine's clock agrees with the store's clock.
+    pub(crate) clock_health: HealthPart,
+    pub(crate) skew_max: Duration,
+    /// All loops of the process.
+    pub(crate) loops: Health,
     /// The length of a session.
     pub(crate) length: Duration,
 }
@@ -163,8 +170,16 @@ impl WorkerLoop {
     /// Sends the heartbeat. Returns whether the store has recorded it.
     async fn heartbeat(&mut self) -> Result<bool, Error> {
         let asked = Instant::now();
-        self.heartbeats += 1;
         self.heartbeat_at = asked + heartbeat_interval(self.ports.length);
+        if let Some(stuck) = self.ports.loops.not_moving(LOOP_STALL_MAX).first() {
+            let reason = format!(
+                "sends no heartbeats, because {} {}",
+                stuck.part, stuck.reason
+            );
+            self.ports.health.set_not_ready(reason);
+            return Ok(false);
+        }
+        self.heartbeats += 1;
         let request = SessionHeartbeat {
             session: self.session,
             heartbeats: self.heartbeats,
@@ -172,7 +187,12 @@ impl WorkerLoop {
             entry: self.entry.clone(),
         };
         let reason = match self.ports.store.heartbeat(&request).await {
-            Ok(Heartbeat::Renewed { sessions, .. }) => {
+            Ok(Heartbeat::Renewed { now, sessions }) => {
+                let (session, length) = (self.session, self.ports.length);
+                let store = StoreTime::just_answered(now);
+                let session_clock = &self.ports.publisher.session_clock;
+                session_clock.renew(session, asked, length, store);
+                self.check_clock_skew(now);
                 self.on_renewed(&sessions).await?;
                 return Ok(true);
             }
@@ -212,6 +232,7 @@ impl WorkerLoop {
     fn begin_another_session(&mut self) {
         self.session.number += 1;
         self.heartbeats = 0;
+        self.roster.set_sessions(None, []);
     }
 
     async fn on_renewed(&mut self, sessions: &[Session]) -> Result<(), Error> {
@@ -229,6 +250,8 @@ impl WorkerLoop {
             }
         }
         self.ports.health.set_ready();
+        let live = sessions.iter().map(|session| session.id);
+        self.roster.set_sessions(Some(self.session), live);
         let workers = sessions.iter().map(|session| session.entry.clone());
         if self.roster.update_workers(workers, now) {
             let WorkView { mine, .. } = self.roster.view();
@@ -282,8 +305,30 @@ impl WorkerLoop {
         });
     }
 
+    /// Sets this worker not ready if its clock differs too much from the store's clock: it delivers
+    /// late.
+    fn check_clock_skew(&self, store: Timestamp) {
+        let Ports {
+            clock,
+            clock_health,
+            metric,
+            skew_max,
+            ..
+        } = &self.ports;
+        let skew_ms = clock.now().as_millis() - store.as_millis();
+        metric.clock_skew_seconds.set(skew_ms as f64 / 1_000.0);
+        if u128::from(skew_ms.unsigned_abs()) <= skew_max.as_millis() {
+            return clock_health.set_ready();
+        }
+        let direction = if skew_ms > 0 { "ahead of" } else { "behind" };
+        clock_health.set_not_ready(format!(
+            "this machine's clock is {} ms {direction} the store's: fix the clock synchronisation",
+            skew_ms.unsigned_abs()
+        ));
+    }
+
     fn publish(&self) {
-        let Publisher { view, reads } = &self.ports.publisher;
+        let Publisher { view, reads, .. } = &self.ports.publisher;
         view.send_if_modified(|published| {
             let is_changed = **published != *self.roster.view();
             if is_changed {

@@ -370,12 +370,15 @@ impl MemoryGauges {
 #[derive(Clone, Debug)]
 pub(crate) struct MembershipMetrics {
     pub(crate) timers: Gauge,
+    /// Positive if the clock of this process is ahead of the store's.
+    pub(crate) clock_skew_seconds: Gauge,
 }
 
 impl MembershipMetrics {
     pub(crate) fn new() -> Self {
         Self {
             timers: WORKERS.gauge(&[]),
+            clock_skew_seconds: CLOCK_SKEW.gauge(&[]),
         }
     }
 }
@@ -393,8 +396,6 @@ pub(crate) struct TimerMetrics {
     pub(crate) in_flight_messages: Gauge,
     pub(crate) loaded_memory: MemoryGauges,
     pub(crate) sending_memory: MemoryGauges,
-    /// Positive if the clock of this process is ahead of the store's.
-    pub(crate) clock_skew_seconds: Gauge,
 }
 
 impl TimerMetrics {
@@ -410,7 +411,6 @@ impl TimerMetrics {
             in_flight_messages: IN_FLIGHT_MESSAGES.gauge(&[]),
             loaded_memory: MemoryGauges::new("loaded"),
             sending_memory: MemoryGauges::new("sending"),
-            clock_skew_seconds: CLOCK_SKEW.gauge(&[]),
         }
     }
 }

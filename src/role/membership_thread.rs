@@ -61,6 +61,10 @@ fn ports(wiring: &Wiring, store: Rc<dyn Store>, publisher: Publisher) -> Result<
         health: wiring.health.register("membership"),
         metric: metric::MembershipMetrics::new(),
         publisher,
+        clock: Rc::new(wiring.clock.clone()),
+        clock_health: wiring.ready_part("clock"),
+        skew_max: wiring.config.timer.max_clock_skew,
+        loops: wiring.health.clone(),
         length: wiring.config.timer.lease,
     })
 }

@@ -116,13 +116,7 @@ impl Service {
         }
         if has_timer {
             let hints = (hints_out, hints_in);
-            timer_threads::start(
-                &mut group,
-                &wiring,
-                hints,
-                assignments.view,
-                random.random(),
-            )?;
+            timer_threads::start(&mut group, &wiring, hints, assignments, random.random())?;
         } else {
             wiring.timers_done.cancel();
         }

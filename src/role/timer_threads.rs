@@ -10,7 +10,7 @@ use crate::limit::{
     LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX, LOADER_REPLIES_MAX, STORE_RESPONSE_TIMEOUT,
     TIMER_IN_FLIGHT_MAX,
 };
-use crate::membership::{WorkView, heartbeat_timeout};
+use crate::membership::{Assignments, heartbeat_timeout};
 use crate::metric;
 use crate::model::Hint;
 use crate::store::Store;
@@ -26,14 +26,14 @@ use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 /// The timer keeps `hint_sender`, so that the queue of hints stays open without an ingress.
 pub(super) fn start(
     group: &mut TaskGroup,
     wiring: &Arc<Wiring>,
     (hint_sender, hints): (mpsc::Sender<Hint>, mpsc::Receiver<Hint>),
-    view: watch::Receiver<Arc<WorkView>>,
+    assignments: Assignments,
     seed: u64,
 ) -> Result<()> {
     let mut random = StdRng::seed_from_u64(seed);
@@ -51,7 +51,7 @@ pub(super) fn start(
         let (lease_events_out, lease_events) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
         let (release_results, releases) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
         let store = thread.store.clone();
-        let leases = lease_keeper(wiring, store, view, random, (lease_events_out, releases))?;
+        let leases = lease_keeper(wiring, store, assignments, (lease_events_out, releases))?;
         let ports = timer::Ports {
             store: thread.store,
             clock: Rc::new(wiring.clock.clone()),
@@ -112,8 +112,7 @@ fn start_compactor(
 fn lease_keeper(
     wiring: &Wiring,
     store: Rc<dyn Store>,
-    view: watch::Receiver<Arc<WorkView>>,
-    random: StdRng,
+    assignments: Assignments,
     (events, release_results): (mpsc::Sender<LeaseEvent>, mpsc::Receiver<ReleaseResult>),
 ) -> Result<LeaseKeeper> {
     let mut routes = Vec::new();
@@ -129,14 +128,12 @@ fn lease_keeper(
     }
     Ok(LeaseKeeper {
         routes,
-        view,
+        view: assignments.view,
+        session_clock: assignments.session_clock,
         store,
         clock: Rc::new(wiring.clock.clone()),
         lease_health: wiring.health.register("leases"),
-        clock_health: wiring.ready_part("clock"),
         lease_length: wiring.config.timer.lease,
-        skew_max: wiring.config.timer.max_clock_skew,
-        random,
         metric: metric::TimerMetrics::new(),
         events,
         release_results,

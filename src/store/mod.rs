@@ -43,8 +43,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 pub(crate) use error::Error;
 pub(crate) use outcome::{
-    Acquired, Advanced, Appended, Heartbeat, Hold, Listed, Opened, Renewed, Replaced, Restored,
-    RunEntry, Session, ShardPosition, SliceCount, StoredShard, TailRun, Tailed,
+    Acquired, Advanced, Appended, Heartbeat, Hold, Listed, Opened, Replaced, Restored, RunEntry,
+    Session, ShardPosition, SliceCount, StoredShard, TailRun, Tailed,
 };
 pub(crate) use query::{QuarantineStore, StoreQuery};
 pub(crate) use request::{
@@ -52,7 +52,6 @@ pub(crate) use request::{
     ReplaceRuns, Restore, SessionEnd, SessionHeartbeat, Tail,
 };
 pub(crate) use rules::{AppendEpoch, Balance, Ledger, Lineage, due_by};
-use std::time::Duration;
 
 /// The data of shards. A store belongs to one loop on one thread, so it need not be `Send`.
 #[async_trait(?Send)]
@@ -121,21 +120,19 @@ pub(crate) trait ShardStore {
     async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error>;
 }
 
-/// Leases of shards: the right of a worker to deliver a shard, for a limited time (I5).
+/// Leases of shards: the right of a worker to deliver a shard while its session lasts (I5).
 ///
-/// The clock of the store decides. All calls are safe to repeat and work on a full store.
+/// All calls are safe to repeat and work on a full store.
 #[async_trait(?Send)]
 pub(crate) trait LeaseStore {
-    /// Takes a lease that is free, has expired, or is already held with the same token. A shard of
+    /// Takes a lease that has no holder, or the holder that the request names as ended. A shard of
     /// another installation stays untouched.
-    async fn acquire(&self, requests: &[Acquire], length: Duration)
-    -> Result<Vec<Acquired>, Error>;
+    ///
+    /// The caller asks for the sessions after it has read the holder: a session that is absent then
+    /// has ended for ever.
+    async fn acquire(&self, requests: &[Acquire]) -> Result<Vec<Acquired>, Error>;
 
-    /// Extends a lease to `length` from now. An expired lease that no other worker took is extended
-    /// as well.
-    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error>;
-
-    /// Gives leases back early. Leaves the lease of another holder alone.
+    /// Gives leases back. Leaves the lease of another holder alone.
     async fn release(&self, leases: &[Lease]) -> Result<(), Error>;
 }
 

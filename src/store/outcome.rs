@@ -2,7 +2,8 @@
 
 use super::{Ledger, Lineage};
 use crate::model::{
-    Cursor, Offset, Progress, SessionId, Slice, SourceIdentity, Timestamp, Watermark, WorkerEntry,
+    Cursor, LeaseToken, Offset, Progress, SessionId, Slice, SourceIdentity, Timestamp, Watermark,
+    WorkerEntry,
 };
 use crate::run::RunName;
 use bytes::Bytes;
@@ -200,7 +201,8 @@ pub(crate) enum Acquired {
         /// The clock of the store, to compare it with the local clock.
         now: Timestamp,
     },
-    HeldByOther,
+    /// Another token holds the lease.
+    HeldBy(LeaseToken),
     /// A newer version has stored messages that this one cannot read. The text names them and tells
     /// what to do.
     Incompatible(String),
@@ -226,21 +228,6 @@ pub(crate) enum Heartbeat {
     OtherClusters(BTreeSet<Box<str>>),
     /// This many workers of version 0.1.0 are alive.
     OlderWorkers(usize),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(
-    clippy::enum_variant_names,
-    reason = "the outcome of `renew` is that it was renewed"
-)]
-pub(crate) enum Renewed {
-    Renewed {
-        /// The clock of the store.
-        now: Timestamp,
-    },
-    /// The lease has another token, or none: stop the work on the shard, do not retry.
-    Fenced,
-    Unknown,
 }
 
 /// A session that has not ended.

@@ -3,8 +3,8 @@
 use super::AppendEpoch;
 use crate::limit;
 use crate::model::{
-    Cursor, Lease, OutcomeCounts, Progress, SessionId, ShardId, Slice, SourceIdentity, Timestamp,
-    Watermark, WorkerEntry,
+    Cursor, Lease, LeaseToken, OutcomeCounts, Progress, SessionId, ShardId, Slice, SourceIdentity,
+    Timestamp, Watermark, WorkerEntry,
 };
 use crate::run::{Run, RunName};
 use std::time::Duration;
@@ -41,6 +41,8 @@ pub(crate) struct Append {
 pub(crate) struct Acquire {
     pub(crate) lease: Lease,
     pub(crate) identity: SourceIdentity,
+    /// The holder, if its session has ended.
+    pub(crate) ended: Option<LeaseToken>,
 }
 
 /// Begins a session, or extends it to `length` from now.

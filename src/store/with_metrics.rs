@@ -2,16 +2,14 @@
 
 use super::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Heartbeat, LeaseStore,
-    List, Listed, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
-    Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin, StoredShard,
-    Tail, Tailed,
+    List, Listed, Membership, NewShard, Opened, Quarantine, ReplaceRuns, Replaced, Session,
+    SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin, StoredShard, Tail, Tailed,
 };
 use crate::metric::{self, Operation};
 use crate::model::{Lease, ShardId};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::future::Future;
-use std::time::Duration;
 use tokio::time::Instant;
 
 /// Passes every call to `store` unchanged.
@@ -97,17 +95,8 @@ impl<S: ShardStore> ShardStore for WithMetrics<S> {
 
 #[async_trait(?Send)]
 impl<S: LeaseStore> LeaseStore for WithMetrics<S> {
-    async fn acquire(
-        &self,
-        requests: &[Acquire],
-        length: Duration,
-    ) -> Result<Vec<Acquired>, Error> {
-        self.timed(Operation::Acquire, self.store.acquire(requests, length))
-            .await
-    }
-
-    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
-        self.timed(Operation::Renew, self.store.renew(leases, length))
+    async fn acquire(&self, requests: &[Acquire]) -> Result<Vec<Acquired>, Error> {
+        self.timed(Operation::Acquire, self.store.acquire(requests))
             .await
     }
 

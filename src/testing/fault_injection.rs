@@ -146,8 +146,10 @@ pub(crate) enum InjectedFault {
     IgnoreLeaseExpiry,
     /// A worker trusts its leases after a pause of its machine.
     IgnoreMachinePause,
-    /// A lease stays held although the store's clock was set back to long before it began.
-    KeepLeaseOfLaterTime,
+    /// Two tenures of a session have the same token.
+    ReuseLeaseTokens,
+    /// The store gives a shard to a worker although the session of its holder has not ended.
+    TakeHeldShard,
     /// A worker releases a shard while claimed messages are in flight.
     ReleaseWithClaimInFlight,
     /// A worker releases a shard without storing its last delivered pair.

@@ -1,13 +1,13 @@
 //! Claims due messages of all shards and reports delivered ones. One store call runs at a time.
 
 use super::handover;
-use super::lease::StoreTime;
 use super::quota::InFlightQuota;
 use super::quota::catch_up_rate::{CatchUpRates, catch_up_before};
 use super::shard::{PendingCall, ShardState, ShardStates};
 use super::{Options, StoreCall};
 use crate::health::HealthPart;
 use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MESSAGES_MAX, CLOCK_SKEW_MARGIN_FRACTION};
+use crate::membership::StoreTime;
 use crate::model::{ShardId, Timestamp};
 use crate::retry::until_store_answers;
 use crate::store::{Advance, Advanced, Error, Store};

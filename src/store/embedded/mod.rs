@@ -30,9 +30,9 @@ mod writer;
 
 use super::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Heartbeat, LeaseStore,
-    List, Listed, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
-    Restore, Restored, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore,
-    StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
+    List, Listed, Membership, NewShard, Opened, Quarantine, ReplaceRuns, Replaced, Restore,
+    Restored, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin,
+    StoreQuery, StoredShard, Tail, Tailed,
 };
 use crate::client_thread::ClientThread;
 use crate::clock::Clock;
@@ -357,24 +357,12 @@ impl ShardStore for Embedded {
 
 #[async_trait(?Send)]
 impl LeaseStore for Embedded {
-    async fn acquire(
-        &self,
-        requests: &[Acquire],
-        length: Duration,
-    ) -> Result<Vec<Acquired>, Error> {
-        let acquire = move |shard: &mut Shard, request: &Acquire, batch: &mut WriteBatch<'_>| {
-            Ok(shard.acquire(request, length, batch.now))
+    async fn acquire(&self, requests: &[Acquire]) -> Result<Vec<Acquired>, Error> {
+        let acquire = |shard: &mut Shard, request: &Acquire, batch: &mut WriteBatch<'_>| {
+            Ok(shard.acquire(request, batch.now))
         };
         let unknown = Acquired::Unknown;
         self.change(requests, |request| &request.lease.shard, unknown, acquire)
-            .await
-    }
-
-    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
-        let renew = move |shard: &mut Shard, lease: &Lease, batch: &mut WriteBatch<'_>| {
-            Ok(shard.lease.renew(lease.token, length, batch.now))
-        };
-        self.change(leases, |lease| &lease.shard, Renewed::Unknown, renew)
             .await
     }
 

@@ -18,7 +18,6 @@ use crate::store::{
     ReplaceRuns, Replaced, Restore, Restored, StoredShard, Tail, Tailed,
 };
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 pub(super) struct Shard {
     number: ShardNumber,
@@ -133,18 +132,12 @@ impl Shard {
         batch.put(key::ledger(self.number), codec::ledger(&self.meta));
     }
 
-    pub(super) fn acquire(
-        &mut self,
-        request: &Acquire,
-        length: Duration,
-        now: Timestamp,
-    ) -> Acquired {
+    pub(super) fn acquire(&mut self, request: &Acquire, now: Timestamp) -> Acquired {
         if !self.meta.identity.may_share_cluster(&request.identity) {
             return Acquired::OtherCluster(self.meta.identity.clone());
         }
-        let token = request.lease.token;
-        if !self.lease.acquire(token, length, now) {
-            return Acquired::HeldByOther;
+        if let Err(held) = self.lease.acquire(request.lease.token, request.ended) {
+            return Acquired::HeldBy(held);
         }
         Acquired::Granted {
             state: self.state(),

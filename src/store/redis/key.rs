@@ -13,9 +13,7 @@
 //! | | | `delivered` | pair | open, advance |
 //! | | | `tail_from` | watermark from which the tail is complete | open, append |
 //! | | | `hold` | watermark up to which claims wait; `-`: the wait has ended | open, append, end hold |
-//! | | | `token` | lease token | acquire, release |
-//! | | | `lease_end` | end of the lease in epoch ms | acquire, renew, release |
-//! | | | `lease_length` | length of the lease in ms | acquire, renew, release |
+//! | | | `token` | lease token: `<session>.<tenure>` | acquire, release |
 //! | | | `ledger` | ledger | open, append, advance, replace, restore |
 //! | | | `history` | lineage | append, replace |
 //! | `counts` | hash | slice, or `quarantine` | `<messages> <bytes> <least offset ever added>` | append, advance, replace, quarantine, restore |

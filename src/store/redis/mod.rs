@@ -30,9 +30,8 @@ mod server_tests;
 
 use super::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Heartbeat, LeaseStore,
-    List, Listed, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
-    Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin, StoredShard,
-    Tail, Tailed,
+    List, Listed, Membership, NewShard, Opened, Quarantine, ReplaceRuns, Replaced, Session,
+    SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin, StoredShard, Tail, Tailed,
 };
 use crate::limit;
 use crate::model::{Lease, ShardId};
@@ -47,8 +46,7 @@ use key::Keyspace;
 pub(crate) use pubsub::RedisNotifier;
 use redis::Pipeline;
 use reply::Reply;
-use script::{Call, Script, SliceKey};
-use std::time::Duration;
+use script::{Call, SliceKey};
 
 /// How often an erase restarts because another process appended to the shard.
 const ERASE_ATTEMPTS_MAX: u32 = 10;
@@ -242,25 +240,9 @@ impl ShardStore for Redis {
 
 #[async_trait(?Send)]
 impl LeaseStore for Redis {
-    async fn acquire(
-        &self,
-        requests: &[Acquire],
-        length: Duration,
-    ) -> Result<Vec<Acquired>, Error> {
-        let call = |keyspace: &Keyspace, request: &Acquire| {
-            let lease = &request.lease;
-            let mut call = Call::on_lease(Script::AcquireLease, keyspace, lease, length);
-            call.arg(&*request.identity.0);
-            call
-        };
-        self.call_each(requests, call, Reply::acquired).await
-    }
-
-    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
-        let call = |keyspace: &Keyspace, lease: &Lease| {
-            Call::on_lease(Script::RenewLease, keyspace, lease, length)
-        };
-        self.call_each(leases, call, Reply::renewed).await
+    async fn acquire(&self, requests: &[Acquire]) -> Result<Vec<Acquired>, Error> {
+        self.call_each(requests, Call::acquire, Reply::acquired)
+            .await
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {

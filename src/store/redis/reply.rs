@@ -3,11 +3,13 @@
 
 use super::codec::{self, CountField};
 use super::key;
-use crate::model::{Cursor, Progress, SessionId, Slice, SourceIdentity, Timestamp, Watermark};
+use crate::model::{
+    Cursor, LeaseToken, Progress, SessionId, Slice, SourceIdentity, Timestamp, Watermark,
+};
 use crate::store::rules::NO_HOLD;
 use crate::store::{
-    Acquired, Advanced, Appended, Error, Heartbeat, Hold, Ledger, Listed, Opened, Renewed,
-    Replaced, Restored, RunEntry, Session, SliceCount, StoredShard, TailRun, Tailed,
+    Acquired, Advanced, Appended, Error, Heartbeat, Hold, Ledger, Listed, Opened, Replaced,
+    Restored, RunEntry, Session, SliceCount, StoredShard, TailRun, Tailed,
 };
 use redis::Value;
 use std::time::Duration;
@@ -184,19 +186,13 @@ impl Reply {
                 let state = self.state()?;
                 Acquired::Granted { state, now }
             }
-            "held" => Acquired::HeldByOther,
+            "held" => {
+                let held = LeaseToken::parse(&self.text()?);
+                held.map_or(Acquired::Unknown, Acquired::HeldBy)
+            }
             "newer" => Acquired::Incompatible(newer_slice(&self.text()?)),
             "other_cluster" => Acquired::OtherCluster(SourceIdentity(self.text()?.into())),
             "unknown" => Acquired::Unknown,
-            _ => return self.unexpected_tag(),
-        })
-    }
-
-    pub(super) fn renewed(mut self) -> Result<Renewed, Error> {
-        Ok(match self.tag.as_str() {
-            "renewed" => Renewed::Renewed { now: self.time()? },
-            "fenced" => Renewed::Fenced,
-            "unknown" => Renewed::Unknown,
             _ => return self.unexpected_tag(),
         })
     }
@@ -474,7 +470,6 @@ mod tests {
         let _ = reply().map(Reply::known_state);
         let _ = reply().map(|it| it.listed(&slice, 2));
         let _ = reply().map(Reply::acquired);
-        let _ = reply().map(Reply::renewed);
         let _ = reply().map(Reply::advanced);
         let _ = reply().map(Reply::tailed);
         let _ = reply().map(Reply::replaced);

@@ -7,8 +7,8 @@ use crate::limit;
 use crate::model::{Lease, Progress, ShardId, Slice};
 use crate::run::{Run, RunName};
 use crate::store::{
-    Advance, Append, IdChangeKind, List, NewShard, Quarantine, ReplaceRuns, Restore, SessionEnd,
-    SessionHeartbeat, SliceCount, Tail,
+    Acquire, Advance, Append, IdChangeKind, List, NewShard, Quarantine, ReplaceRuns, Restore,
+    SessionEnd, SessionHeartbeat, SliceCount, Tail,
 };
 use redis::{Cmd, ToRedisArgs};
 use std::collections::BTreeMap;
@@ -20,7 +20,6 @@ pub(super) enum Script {
     OpenShard,
     Append,
     AcquireLease,
-    RenewLease,
     ReleaseLease,
     Advance,
     Quarantine,
@@ -39,11 +38,10 @@ pub(super) enum Script {
 
 /// The text of each script, in the order of [`Script`].
 #[rustfmt::skip]
-const SCRIPTS: [(Script, &str); 18] = [
+const SCRIPTS: [(Script, &str); 17] = [
     (Script::OpenShard, include_str!("../../../lua/open_shard.lua")),
     (Script::Append, include_str!("../../../lua/append.lua")),
     (Script::AcquireLease, include_str!("../../../lua/acquire_lease.lua")),
-    (Script::RenewLease, include_str!("../../../lua/renew_lease.lua")),
     (Script::ReleaseLease, include_str!("../../../lua/release_lease.lua")),
     (Script::Advance, include_str!("../../../lua/advance.lua")),
     (Script::Quarantine, include_str!("../../../lua/quarantine.lua")),
@@ -234,19 +232,14 @@ impl Call {
         call
     }
 
-    /// Acquires or renews a lease. To acquire, the caller adds the identity.
-    pub(super) fn on_lease(
-        script: Script,
-        keyspace: &Keyspace,
-        lease: &Lease,
-        length: Duration,
-    ) -> Self {
-        let keys = match script {
-            Script::AcquireLease => &[key::META, key::COUNTS][..],
-            _ => &[key::META],
-        };
-        let mut call = Self::on_shard(script, keyspace, &lease.shard, keys);
-        call.arg(lease.token.to_string()).arg(millis(length));
+    pub(super) fn acquire(keyspace: &Keyspace, request: &Acquire) -> Self {
+        let lease = &request.lease;
+        let keys = [key::META, key::COUNTS];
+        let mut call = Self::on_shard(Script::AcquireLease, keyspace, &lease.shard, &keys);
+        let ended = request.ended.map(|token| token.to_string());
+        call.arg(lease.token.to_string())
+            .arg(&*request.identity.0)
+            .arg(ended.unwrap_or_default());
         call
     }
 

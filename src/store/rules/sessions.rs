@@ -81,6 +81,11 @@ impl Sessions {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn has(&self, session: SessionId) -> bool {
+        self.0.contains_key(&session)
+    }
+
     pub(crate) fn list(&self, now: Timestamp) -> Vec<Session> {
         let sessions = self.0.iter().map(|(id, stored)| Session {
             id: *id,

@@ -1,8 +1,7 @@
-//! The leases that one process knows of: until when each is valid by its monotonic clock, and which
-//! it has lost.
+//! The leases that one process knows of, the session that they last with, and which it has lost.
 
-use crate::model::{Lease, LeaseToken, ShardId};
-use std::cell::RefCell;
+use crate::model::{Lease, LeaseToken, SessionId, ShardId};
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -12,69 +11,67 @@ const REPLY_GRACE: Duration = Duration::from_millis(300);
 
 /// The known leases of one process.
 #[derive(Default)]
-pub(crate) struct LeaseAudit(RefCell<BTreeMap<ShardId, KnownLease>>);
+pub(crate) struct LeaseAudit {
+    leases: RefCell<BTreeMap<ShardId, KnownLease>>,
+    /// The last session that the store has recorded, and until when it lasts by the monotonic clock.
+    session: Cell<Option<(SessionId, Instant)>>,
+}
 
 struct KnownLease {
     token: LeaseToken,
-    until: Instant,
     lost: Option<Instant>,
 }
 
 impl LeaseAudit {
-    pub(crate) fn granted(&self, lease: &Lease, until: Instant) {
-        self.0.borrow_mut().insert(
-            lease.shard.clone(),
-            KnownLease {
-                token: lease.token,
-                until,
-                lost: None,
-            },
-        );
+    pub(crate) fn granted(&self, lease: &Lease) {
+        let (token, lost) = (lease.token, None);
+        let known = KnownLease { token, lost };
+        self.leases.borrow_mut().insert(lease.shard.clone(), known);
     }
 
-    pub(crate) fn renewed(&self, lease: &Lease, until: Instant) {
-        self.update(lease, |known| known.until = until);
+    pub(crate) fn renewed(&self, session: SessionId, until: Instant) {
+        self.session.set(Some((session, until)));
+    }
+
+    /// The process has learned that its session has ended.
+    pub(crate) fn session_ended(&self) {
+        let mut leases = self.leases.borrow_mut();
+        for known in leases.values_mut() {
+            _ = known.lost.get_or_insert_with(Instant::now);
+        }
     }
 
     pub(crate) fn lost(&self, lease: &Lease) {
-        self.update(lease, |known| {
+        let mut leases = self.leases.borrow_mut();
+        let known = leases.get_mut(&lease.shard);
+        if let Some(known) = known.filter(|known| known.token == lease.token) {
             _ = known.lost.get_or_insert_with(Instant::now);
-        });
+        }
     }
 
     pub(crate) fn released(&self, lease: &Lease) {
-        self.0
-            .borrow_mut()
-            .retain(|_, known| known.token != lease.token);
+        let mut leases = self.leases.borrow_mut();
+        leases.retain(|_, known| known.token != lease.token);
     }
 
     /// The process was frozen until now. It handles replies that arrived in the meantime now.
     pub(crate) fn on_wake(&self) {
-        self.0
-            .borrow_mut()
-            .values_mut()
-            .for_each(|known| known.lost = known.lost.map(|_| Instant::now()));
-    }
-
-    fn update(&self, lease: &Lease, learn: impl FnOnce(&mut KnownLease)) {
-        if let Some(known) = self
-            .0
-            .borrow_mut()
-            .get_mut(&lease.shard)
-            .filter(|known| known.token == lease.token)
-        {
-            learn(known);
+        let mut leases = self.leases.borrow_mut();
+        for known in leases.values_mut() {
+            known.lost = known.lost.map(|_| Instant::now());
         }
     }
 
     /// The reason why the process must not act for the shard; `None` if it may.
     pub(crate) fn objection(&self, shard: &ShardId) -> Option<&'static str> {
-        let (now, terms) = (Instant::now(), self.0.borrow());
-        let Some(known) = terms.get(shard) else {
+        let (now, leases) = (Instant::now(), self.leases.borrow());
+        let Some(known) = leases.get(shard) else {
             return Some("whose shard it does not hold");
         };
+        let session = self.session.get();
+        let is_over = session.is_none_or(|(_, until)| until <= now);
         match known.lost {
-            _ if known.until <= now => Some("although its lease has expired by its own clock"),
+            _ if is_over => Some("although its session is over by its own clock"),
             Some(lost) if lost + REPLY_GRACE <= now => {
                 Some("although it learned that another process holds it")
             }

@@ -11,7 +11,7 @@ use crate::limit::{
     FETCH_BYTES_MAX, HINT_QUEUE_MAX, IngressMemory, LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX,
     LOADER_REPLIES_MAX,
 };
-use crate::membership::{self, ClusterCatalog, SourceTopics, WorkView, WorkerLoop};
+use crate::membership::{self, Assignments, ClusterCatalog, SourceTopics, WorkerLoop};
 use crate::metric;
 use crate::model::{
     Dialect, Dialects, FORMAT_LEVEL, Hint, Naming, RetryKeys, Role, RoutingRules, StartPoint,
@@ -33,14 +33,14 @@ use crate::timer::{
     Producers, ReleaseResult, RetryPolicy, RouteCatalog, RouteOptions,
 };
 use crate::trace::Tracer;
+use rand::RngExt;
 use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -207,17 +207,13 @@ impl Process {
             timers_done: CancellationToken::new(),
             leases_released: CancellationToken::new(),
         };
-        let view = self.start_membership(&shared, random.random());
+        let assignments = self.start_membership(&shared, random.random());
         self.start_ingress(&shared, hint, random);
-        self.start_timer(&shared, hints, view, random);
+        self.start_timer(&shared, hints, assignments, random);
     }
 
     /// Starts the membership loop.
-    fn start_membership(
-        &mut self,
-        shared: &Shared<'_>,
-        process: u32,
-    ) -> watch::Receiver<Arc<WorkView>> {
+    fn start_membership(&mut self, shared: &Shared<'_>, process: u32) -> Assignments {
         let (world, health) = (shared.world, &shared.health);
         let (publisher, assignments) = membership::channels([ROUTE.into()]);
         let ports = membership::Ports {
@@ -226,6 +222,10 @@ impl Process {
             health: health.register("membership"),
             metric: metric::MembershipMetrics::new(),
             publisher,
+            clock: shared.clock.clone(),
+            clock_health: health.register("clocks"),
+            skew_max: CLOCK_SKEW_MAX,
+            loops: health.clone(),
             length: LEASE,
         };
         let entry = WorkerEntry {
@@ -243,7 +243,7 @@ impl Process {
             "membership",
             worker.serve(shared.stop.clone(), released),
         );
-        assignments.view
+        assignments
     }
 
     /// Starts the reader of the source and the writer of the store.
@@ -298,7 +298,7 @@ impl Process {
         &mut self,
         shared: &Shared<'_>,
         hints: mpsc::Receiver<Hint>,
-        view: watch::Receiver<Arc<WorkView>>,
+        assignments: Assignments,
         random: &mut StdRng,
     ) {
         let (world, health, store) = (shared.world, &shared.health, &shared.store);
@@ -308,7 +308,7 @@ impl Process {
         let (looked_out, looked) = mpsc::channel(COMPACT_RESULT_QUEUE_MAX);
         let (holdings_out, holdings) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
         let (gave_up, gave_up_in) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
-        let claimer = self.lease_keeper(shared, view, (holdings_out, gave_up_in), random);
+        let claimer = self.lease_keeper(shared, assignments, (holdings_out, gave_up_in));
         let ports = timer::Ports {
             store: store.clone(),
             clock: shared.clock.clone(),
@@ -363,20 +363,17 @@ impl Process {
     fn lease_keeper(
         &self,
         shared: &Shared<'_>,
-        view: watch::Receiver<Arc<WorkView>>,
+        assignments: Assignments,
         (events, release_results): (mpsc::Sender<LeaseEvent>, mpsc::Receiver<ReleaseResult>),
-        random: &mut StdRng,
     ) -> LeaseKeeper {
         LeaseKeeper {
             routes: vec![commits(shared.world, &self.control)],
-            view,
+            view: assignments.view,
+            session_clock: assignments.session_clock,
             store: shared.store.clone(),
             clock: shared.clock.clone(),
             lease_health: shared.health.register("leases"),
-            clock_health: shared.health.register("clocks"),
             lease_length: LEASE,
-            skew_max: CLOCK_SKEW_MAX,
-            random: StdRng::seed_from_u64(random.random()),
             metric: metric::TimerMetrics::new(),
             events,
             release_results,

@@ -48,13 +48,14 @@ pub(crate) fn append_at(topic: &str, place: Cursor) -> Append {
 }
 
 pub(crate) fn lease(topic: &str) -> Lease {
-    crate::store::lease(&shard(topic), LeaseToken(7))
+    crate::store::lease(&shard(topic), LeaseToken::for_test(7))
 }
 
 pub(crate) fn acquire(topic: &str) -> Acquire {
     Acquire {
         lease: lease(topic),
         identity: new_shard(topic).identity,
+        ended: None,
     }
 }
 

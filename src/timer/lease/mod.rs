@@ -1,29 +1,26 @@
-//! Acquires, renews and releases the leases of this worker's shards.
+//! Acquires and releases the leases of this worker's shards. They last as long as its session.
 //!
 //! The lease keeper also tells the dispatcher which shards it owns. It never touches messages.
 //! `table` decides what to do next, from the view of the membership (which shards this worker gets)
 //! and `acquire_schedule` (when to try). `committed` asks the brokers for committed pairs.
 
 mod acquire_schedule;
-mod clock_skew;
 mod committed;
 mod events;
 mod table;
 
 pub(crate) use committed::RouteCatalog;
-pub(crate) use events::{Grant, LeaseClock, LeaseEvent, ReleaseResult, StoreTime};
+pub(crate) use events::{Grant, LeaseClock, LeaseEvent, ReleaseResult};
 
 use super::ShutdownSignals;
 use crate::clock::Clock;
 use crate::health::HealthPart;
 use crate::limit::{FINAL_STORE_CALL_TIMEOUT, SHUTDOWN_ANNOUNCE_MARGIN, SHUTDOWN_HANDOVER_TIMEOUT};
-use crate::membership::{Departure, WorkView, heartbeat_interval};
+use crate::membership::{Departure, SessionClock, WorkView, heartbeat_interval};
 use crate::metric;
-use crate::model::{Lease, LeaseToken, Progress, ShardId, Timestamp, other_installation};
-use crate::store::{Acquire, Acquired, Error, Renewed, Store, StoredShard};
+use crate::model::{Lease, LeaseToken, Progress, SessionId, ShardId, other_installation};
+use crate::store::{Acquire, Acquired, Error, Store, StoredShard};
 use futures_util::future::join_all;
-use rand::RngExt;
-use rand::rngs::StdRng;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,16 +32,14 @@ use tokio::time::{Instant, timeout};
 pub(crate) struct LeaseKeeper {
     pub(crate) routes: Vec<RouteCatalog>,
     pub(crate) view: watch::Receiver<Arc<WorkView>>,
+    pub(crate) session_clock: SessionClock,
     pub(crate) store: Rc<dyn Store>,
     pub(crate) clock: Rc<dyn Clock>,
     /// Ready while the store answers the calls for leases, and no shard waits for a newer version or
     /// belongs to another installation.
     pub(crate) lease_health: HealthPart,
-    /// Ready while this machine's clock agrees with the store's clock.
-    pub(crate) clock_health: HealthPart,
+    /// The length of a session.
     pub(crate) lease_length: Duration,
-    pub(crate) skew_max: Duration,
-    pub(crate) random: StdRng,
     pub(crate) metric: metric::TimerMetrics,
     pub(crate) events: mpsc::Sender<LeaseEvent>,
     pub(crate) release_results: mpsc::Receiver<ReleaseResult>,
@@ -60,8 +55,9 @@ impl LeaseKeeper {
             table: LeaseTable::new(view, now),
             ports: self,
             signals,
-            renew_at: now,
-            last_step: None,
+            tenure: 0,
+            to_release: Vec::new(),
+            release_at: now,
             depart_until: None,
             incompatible: BTreeMap::new(),
         };
@@ -74,9 +70,12 @@ struct LeaseLoop {
     ports: LeaseKeeper,
     signals: ShutdownSignals,
     table: LeaseTable,
-    renew_at: Instant,
-    /// The last step of the machine's clock after which the leases are renewed.
-    last_step: Option<Instant>,
+    /// Number of the last attempt to acquire a shard.
+    tenure: u64,
+    /// Leases that the store may have for this worker, which does not need them. They last as long
+    /// as the session, so they are released until the store answers.
+    to_release: Vec<Lease>,
+    release_at: Instant,
     /// Set during a shutdown: when handovers end, and after that a wakeup in the future.
     depart_until: Option<Instant>,
     /// Shards that wait for a newer version or belong to another cluster, and why, as the last try
@@ -111,7 +110,7 @@ impl LeaseLoop {
                     self.start_departure();
                 }
                 result = self.ports.release_results.recv() => match result {
-                    Some(result) => self.on_release_results(result).await?,
+                    Some(result) => self.on_release_results(result),
                     None => break,
                 },
                 Ok(()) = self.ports.view.changed() => self.on_view_changed().await,
@@ -122,32 +121,25 @@ impl LeaseLoop {
     }
 
     fn next_wakeup(&self) -> Instant {
-        let duty = self
-            .depart_until
-            .unwrap_or(self.renew_at)
-            .min(self.renew_at);
+        let release = (!self.to_release.is_empty()).then_some(self.release_at);
+        let duty = [self.depart_until, release].into_iter().flatten().min();
+        let duty = duty.unwrap_or_else(|| Instant::now() + Duration::from_secs(1));
         let acquire_or_hand_over = self.table.next_wakeup(Instant::now());
         acquire_or_hand_over.map_or(duty, |at| at.min(duty))
     }
 
     async fn tick(&mut self) -> Result<(), Error> {
         let is_departing = self.depart_until.is_some();
-        let step = self.ports.clock.last_step();
-        if step > self.last_step {
-            // The machine may have been paused: the leases count as ended until they are renewed.
-            self.last_step = step;
-            self.renew_at = Instant::now();
-        }
         match self.call_store().await {
-            Ok(true) => self.report_readiness(),
-            // Without a call, the state of the store is unknown.
-            Ok(false) => {}
+            Ok(()) if self.table.view.session.is_some() => self.report_readiness(),
+            // Without a session, the worker acquires nothing.
+            Ok(()) => {}
             Err(error) if error.is_transient() => {
                 self.ports.lease_health.set_not_ready(format!(
-                    "cannot renew or acquire leases: {error}; the delivery of a shard stops \
-                     when its lease expires"
+                    "cannot acquire or release leases: {error}; the delivery of a shard stops when \
+                     the session of this worker expires"
                 ));
-                self.renew_at = Instant::now() + self.ports.lease_length / 20;
+                self.release_at = Instant::now() + self.ports.lease_length / 20;
                 if is_departing {
                     // Without the store, no shard can be handed over.
                     self.signals.finish.cancel();
@@ -179,17 +171,20 @@ impl LeaseLoop {
         }
     }
 
-    async fn call_store(&mut self) -> Result<bool, Error> {
-        let has_renewed = self.renew().await?;
-        let has_acquired = self.acquire().await?;
-        Ok(has_renewed || has_acquired)
+    async fn call_store(&mut self) -> Result<(), Error> {
+        if !self.to_release.is_empty() && self.release_at <= Instant::now() {
+            self.ports.store.release(&self.to_release).await?;
+            self.to_release.clear();
+        }
+        self.acquire().await
     }
 
     async fn on_view_changed(&mut self) {
         let view = self.ports.view.borrow_and_update().clone();
         let has_new_shards = view.shards != self.table.view.shards;
-        let departure = view.departure;
+        let (departure, session) = (view.departure, view.session);
         self.table.update_view(view, Instant::now());
+        self.stop_shards_of_other_sessions(session).await;
         if has_new_shards {
             let counts = self.table.shard_counts();
             self.send(LeaseEvent::ShardsCounted(counts)).await;
@@ -205,95 +200,135 @@ impl LeaseLoop {
         }
     }
 
-    /// Renews the leases, if they are due. Returns whether the store was called.
-    async fn renew(&mut self) -> Result<bool, Error> {
-        let asked = Instant::now();
-        let length = self.ports.lease_length;
-        if self.renew_at > asked {
-            return Ok(false);
-        }
-        let held = self.table.held.values();
-        let leases: Vec<_> = held.map(|held| held.lease.clone()).collect();
-        if !leases.is_empty() {
-            let outcomes = self.ports.store.renew(&leases, length).await?;
-            for (lease, outcome) in leases.iter().zip(outcomes) {
-                self.on_renewed(lease.clone(), outcome, asked).await;
-            }
-        }
-        self.renew_at = asked + length / 3;
-        Ok(!leases.is_empty())
-    }
-
-    async fn on_renewed(&mut self, lease: Lease, outcome: Renewed, asked: Instant) {
-        match outcome {
-            Renewed::Renewed { now } => {
-                self.check_clock_skew(now);
-                if let Some(held) = self.table.held.get(&lease.shard) {
-                    held.clock.renew(asked, StoreTime::just_answered(now));
-                }
-            }
-            Renewed::Fenced | Renewed::Unknown => {
-                // The dispatcher warns when it stops the shard.
-                tracing::info!(shard = %lease.shard, ?outcome, "the store does not renew the lease");
-                self.ports.metric.leases_lost.increment(1);
-                self.table.held.remove(&lease.shard);
-                self.table.stopping.insert(lease.shard.clone());
-                self.send(LeaseEvent::Lost(lease.shard)).await;
-            }
+    /// Stops the shards of an earlier session of this worker.
+    async fn stop_shards_of_other_sessions(&mut self, session: Option<SessionId>) {
+        let held = self.table.held.values().map(|held| &held.lease);
+        let lost: Vec<_> = held
+            .filter(|lease| Some(lease.token.session) != session)
+            .map(|lease| lease.shard.clone())
+            .collect();
+        for shard in lost {
+            self.ports.metric.leases_lost.increment(1);
+            self.table.held.remove(&shard);
+            self.table.stopping.insert(shard.clone());
+            self.send(LeaseEvent::Lost(shard)).await;
         }
     }
 
-    async fn acquire(&mut self) -> Result<bool, Error> {
-        let asked = Instant::now();
+    async fn acquire(&mut self) -> Result<(), Error> {
         let length = self.ports.lease_length;
-        let shards = self.table.next_to_acquire(asked, length / 20);
+        let Some(session) = self.table.view.session else {
+            return Ok(());
+        };
+        let shards = self.table.next_to_acquire(Instant::now(), length / 20);
         if shards.is_empty() {
-            return Ok(false);
+            return Ok(());
         }
-        let random = &mut self.ports.random;
-        let request = |shard| self.table.request(shard, LeaseToken(random.random()));
-        let requests: Vec<_> = shards.into_iter().map(request).collect();
-        let outcomes = self.ports.store.acquire(&requests, length).await?;
-        let mut granted = Vec::new();
-        let mut contested = Vec::new();
-        for (Acquire { lease, identity }, outcome) in requests.into_iter().zip(outcomes) {
-            let is_held = outcome == Acquired::HeldByOther;
-            let is_newly_contested =
-                (self.table.acquire_schedule).on_attempt(&lease.shard, is_held);
-            self.incompatible.remove(&lease.shard);
+        let requests = self.requests(session, shards);
+        let outcomes = self.try_acquire(&requests).await?;
+        let held = self.apply_outcomes(requests, outcomes).await;
+        let taken_over = self.taken_over(session, held).await?;
+        if !taken_over.is_empty() {
+            let outcomes = self.try_acquire(&taken_over).await?;
+            self.apply_outcomes(taken_over, outcomes).await;
+        }
+        Ok(())
+    }
+
+    fn requests(&mut self, session: SessionId, shards: Vec<ShardId>) -> Vec<Acquire> {
+        let request = |shard| {
+            self.tenure += u64::from(!fault!(ReuseLeaseTokens));
+            let tenure = self.tenure;
+            self.table.request(shard, LeaseToken { session, tenure })
+        };
+        shards.into_iter().map(request).collect()
+    }
+
+    /// Without an answer, the store may have granted the leases.
+    async fn try_acquire(&mut self, requests: &[Acquire]) -> Result<Vec<Acquired>, Error> {
+        let outcomes = self.ports.store.acquire(requests).await;
+        if outcomes.is_err() {
+            let leases = requests.iter().map(|request| request.lease.clone());
+            self.to_release.extend(leases);
+        }
+        outcomes
+    }
+
+    /// Starts the shards that were granted. Returns the requests for those that are held, each with
+    /// the holder.
+    async fn apply_outcomes(
+        &mut self,
+        requests: Vec<Acquire>,
+        outcomes: Vec<Acquired>,
+    ) -> Vec<(Acquire, LeaseToken)> {
+        let (mut granted, mut contested, mut held) = (Vec::new(), Vec::new(), Vec::new());
+        for (request, outcome) in requests.into_iter().zip(outcomes) {
+            let shard = request.lease.shard.clone();
+            let is_held = matches!(outcome, Acquired::HeldBy(_));
+            let is_newly_contested = self.table.acquire_schedule.on_attempt(&shard, is_held);
+            self.incompatible.remove(&shard);
             match outcome {
-                Acquired::Granted { state, now } => {
-                    self.check_clock_skew(now);
-                    let store = StoreTime::just_answered(now);
-                    let clock = LeaseClock::new(self.ports.clock.clone(), length, asked, store);
-                    granted.push((lease, clock, state));
+                Acquired::Granted { state, .. } => {
+                    let clock = LeaseClock::new(
+                        self.ports.clock.clone(),
+                        request.lease.token.session,
+                        self.ports.session_clock.clone(),
+                    );
+                    granted.push((request.lease, clock, state));
                 }
                 Acquired::Incompatible(found) => {
-                    self.incompatible.insert(lease.shard, found);
+                    self.incompatible.insert(shard, found);
                 }
                 Acquired::OtherCluster(stored) => {
-                    let reason = other_installation(&lease.shard, &stored, &identity);
-                    self.incompatible.insert(lease.shard, reason);
+                    let reason = other_installation(&shard, &stored, &request.identity);
+                    self.incompatible.insert(shard, reason);
                 }
-                Acquired::HeldByOther | Acquired::Unknown => {
-                    if is_newly_contested && self.table.is_mine(&lease.shard) {
-                        contested.push(lease.shard);
+                Acquired::HeldBy(token) => {
+                    if is_newly_contested && self.table.is_mine(&shard) {
+                        contested.push(shard);
                     }
+                    held.push((request, token));
                 }
+                Acquired::Unknown => {}
             }
         }
-        self.start_shards(granted).await?;
+        self.start_shards(granted).await;
         if !contested.is_empty() {
             self.send(LeaseEvent::Contested(contested)).await;
         }
-        Ok(true)
+        held
+    }
+
+    /// Requests for the held shards whose holder has ended: an earlier tenure of this session, or a
+    /// session that is absent after the holder was read.
+    async fn taken_over(
+        &mut self,
+        session: SessionId,
+        held: Vec<(Acquire, LeaseToken)>,
+    ) -> Result<Vec<Acquire>, Error> {
+        let live = &self.table.view.live_sessions;
+        let is_unsure =
+            |token: &LeaseToken| token.session != session && !live.contains(&token.session);
+        let mut live_now = live.clone();
+        if held.iter().any(|(_, token)| is_unsure(token)) {
+            let sessions = self.ports.store.sessions().await?;
+            live_now = sessions.into_iter().map(|session| session.id).collect();
+        }
+        let has_ended =
+            |token: LeaseToken| token.session == session || !live_now.contains(&token.session);
+        let ended = held.into_iter().filter(|(_, token)| has_ended(*token));
+        let (holders, shards): (Vec<_>, Vec<_>) = ended
+            .map(|(request, token)| (token, request.lease.shard))
+            .unzip();
+        let mut requests = self.requests(session, shards);
+        for (request, holder) in requests.iter_mut().zip(holders) {
+            request.ended = Some(holder);
+        }
+        Ok(requests)
     }
 
     /// Starts the shards, except those whose last commit this version cannot read.
-    async fn start_shards(
-        &mut self,
-        granted: Vec<(Lease, LeaseClock, StoredShard)>,
-    ) -> Result<(), Error> {
+    async fn start_shards(&mut self, granted: Vec<(Lease, LeaseClock, StoredShard)>) {
         let length = self.ports.lease_length;
         let shards: Vec<_> = granted.iter().map(|(lease, ..)| &lease.shard).collect();
         let routes = &mut self.ports.routes;
@@ -316,7 +351,7 @@ impl LeaseLoop {
             tracing::info!(%shard, watermark = %state.watermark, "lease acquired");
             self.ports.metric.leases_acquired.increment(1);
             last_delivered.insert(shard.clone(), (state.identity.clone(), start));
-            self.table.insert_held(lease.clone(), clock.clone());
+            self.table.insert_held(lease.clone());
             let grant = Grant {
                 lease,
                 clock,
@@ -325,12 +360,12 @@ impl LeaseLoop {
             };
             self.send(LeaseEvent::Granted(Box::new(grant))).await;
         }
-        self.release(&unreadable).await
+        self.to_release.extend(unreadable);
     }
 
     /// Handles all replies that have arrived, and releases the leases of the shards that were
     /// handed over. Other workers can acquire them from then on.
-    async fn on_release_results(&mut self, first: ReleaseResult) -> Result<(), Error> {
+    fn on_release_results(&mut self, first: ReleaseResult) {
         let now = Instant::now();
         let mut next = Some(first);
         let mut leases = Vec::new();
@@ -350,20 +385,8 @@ impl LeaseLoop {
             }
             next = self.ports.release_results.try_recv().ok();
         }
-        self.release(&leases).await
-    }
-
-    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
-        if leases.is_empty() {
-            return Ok(());
-        }
-        match self.ports.store.release(leases).await {
-            Err(error) if error.is_transient() => {
-                self.warn_not_released(leases.len(), &error.to_string());
-                Ok(())
-            }
-            outcome => outcome,
-        }
+        self.to_release.extend(leases);
+        self.release_at = now;
     }
 
     fn on_shard_ended(
@@ -377,10 +400,11 @@ impl LeaseLoop {
             *last = delivered;
         }
         let held = self.table.held.remove(shard)?;
-        let since = held.handover_since?;
-        let took_ms = now.duration_since(since).as_millis() as u64;
-        tracing::info!(%shard, took_ms, "shard handed over");
-        self.ports.metric.leases_handed_over.increment(1);
+        if let Some(since) = held.handover_since {
+            let took_ms = now.duration_since(since).as_millis() as u64;
+            tracing::info!(%shard, took_ms, "shard handed over");
+            self.ports.metric.leases_handed_over.increment(1);
+        }
         Some(held.lease)
     }
 
@@ -403,7 +427,8 @@ impl LeaseLoop {
     /// Releases all leases before the process ends. Leases that cannot be released expire.
     async fn release_all(mut self) -> Result<(), Error> {
         let held = std::mem::take(&mut self.table.held);
-        let leases: Vec<_> = held.into_values().map(|held| held.lease).collect();
+        let held = held.into_values().map(|held| held.lease);
+        let leases: Vec<_> = self.to_release.drain(..).chain(held).collect();
         let release = self.ports.store.release(&leases);
         let released = timeout(FINAL_STORE_CALL_TIMEOUT, release).await;
         let routes = self.ports.routes.iter_mut();
@@ -424,12 +449,8 @@ impl LeaseLoop {
             leases,
             error,
             lease_length = ?self.ports.lease_length,
-            "leases not released: other workers can acquire the shards when the leases expire"
+            "leases not released: other workers can acquire the shards when the session is over"
         );
-    }
-
-    fn check_clock_skew(&self, store: Timestamp) {
-        clock_skew::report(&self.ports, store);
     }
 
     async fn send(&self, event: LeaseEvent) {

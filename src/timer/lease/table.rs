@@ -2,7 +2,6 @@
 //! which to hand over; the lease keeper acts on it.
 
 use super::acquire_schedule::AcquireSchedule;
-use super::events::LeaseClock;
 use crate::limit::{HANDOVER_RETRY_DELAY, HANDOVERS_MAX};
 use crate::membership::WorkView;
 use crate::metric;
@@ -15,7 +14,6 @@ use tokio::time::Instant;
 
 pub(super) struct HeldLease {
     pub(super) lease: Lease,
-    pub(super) clock: LeaseClock,
     pub(super) handover_since: Option<Instant>,
     handover_not_before: Option<Instant>,
     /// The shard is assigned to a live worker that did not acquire it. This worker keeps it until
@@ -72,6 +70,7 @@ impl LeaseTable {
         Acquire {
             identity: identity.unwrap_or_else(|| SourceIdentity::new(None, None)),
             lease: Lease { shard, token },
+            ended: None,
         }
     }
 
@@ -100,11 +99,10 @@ impl LeaseTable {
             .partition(|shard| self.is_mine(shard) || fault!(AcquireUnassignedShards))
     }
 
-    pub(super) fn insert_held(&mut self, lease: Lease, clock: LeaseClock) {
+    pub(super) fn insert_held(&mut self, lease: Lease) {
         let shard = lease.shard.clone();
         let held = HeldLease {
             lease,
-            clock,
             handover_since: None,
             handover_not_before: None,
             is_adopted: !self.is_mine(&shard),
@@ -208,9 +206,9 @@ mod tests {
 
         fn acquire_all(&mut self, now: Instant) {
             for shard in self.table.next_to_acquire(now, SLOW) {
-                let token = LeaseToken(7);
+                let token = LeaseToken::for_test(7);
                 let lease = Lease { shard, token };
-                self.table.insert_held(lease, LeaseClock::for_test(now));
+                self.table.insert_held(lease);
             }
         }
     }

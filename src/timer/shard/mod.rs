@@ -21,9 +21,10 @@ pub(crate) use wakeup::{WakeupInput, next_wakeup};
 use super::delivery::in_flight::ClaimedBatch;
 use super::delivery::lanes::LaneState;
 use super::delivery::outcome::ShardContext;
-use super::lease::{Grant, StoreTime};
+use super::lease::Grant;
 use super::load::{Load, LoadResult, MemoryAccount, ResidentRun};
 use crate::limit::{RESEND_DELAY_MIN, SHARD_IN_FLIGHT_MAX, TRANSACTIONAL_PRODUCER_OPEN_AHEAD};
+use crate::membership::StoreTime;
 use crate::model::{
     Cursor, Lease, OutcomeCounts, Progress, ShardId, SourceIdentity, Timestamp, Watermark,
 };
@@ -483,7 +484,7 @@ mod tests {
             let grant = Grant {
                 lease: Lease {
                     shard,
-                    token: LeaseToken(7),
+                    token: LeaseToken::for_test(7),
                 },
                 clock: LeaseClock::for_test(Instant::now()),
                 state: StoredShard {

@@ -38,7 +38,6 @@ async fn an_unreadable_meta_row_affects_only_its_shard() {
         tables.index.insert(key, "something else").unwrap();
     });
     let store = test.store();
-    let second = Duration::from_secs(1);
     assert_eq!(
         store
             .append(&[append("bad", 1), append("good", 1)])
@@ -49,7 +48,7 @@ async fn an_unreadable_meta_row_affects_only_its_shard() {
     let states = store.state(&[shard("bad"), shard("good")]).await.unwrap();
     assert!(states[0].is_none() && states[1].is_some());
     let requests = [acquire("bad"), acquire("good")];
-    let acquired = store.acquire(&requests, second).await.unwrap();
+    let acquired = store.acquire(&requests).await.unwrap();
     assert!(
         acquired[0] == Acquired::Unknown && matches!(acquired[1], Acquired::Granted { .. }),
         "{acquired:?}"
@@ -186,7 +185,7 @@ async fn a_slice_of_a_newer_version_stops_only_its_shard() {
     });
     let store = test.store();
     let requests = [acquire("bad"), acquire("good")];
-    let acquired = store.acquire(&requests, Duration::from_secs(9)).await;
+    let acquired = store.acquire(&requests).await;
     let acquired = acquired.unwrap();
     assert!(
         acquired[0] == Acquired::Unknown && matches!(acquired[1], Acquired::Granted { .. }),

@@ -140,11 +140,7 @@ fn append(topic: &str, offset: u64) -> Append {
 }
 
 async fn take_lease(store: &Embedded, topic: &str) {
-    let acquired = store
-        .acquire(&[acquire(topic)], Duration::from_secs(3_600))
-        .await
-        .unwrap()
-        .remove(0);
+    let acquired = store.acquire(&[acquire(topic)]).await.unwrap().remove(0);
     assert!(matches!(acquired, Acquired::Granted { .. }), "{acquired:?}");
 }
 
@@ -263,12 +259,9 @@ async fn a_restart_ends_all_leases_and_starts_the_tail_at_the_watermark() {
     test.store().append(&[append("t", 0)]).await.unwrap();
     take_lease(test.store(), "t").await;
     test.reopen();
-    let renewed = test
-        .store()
-        .renew(&[lease("t")], Duration::from_secs(9))
-        .await
-        .unwrap();
-    assert_eq!(renewed, [Renewed::Fenced]);
+    let fenced = advance("t", Progress::START);
+    let advanced = test.store().advance(&[fenced]).await.unwrap();
+    assert_eq!(advanced, [Advanced::Fenced]);
     let tail = |after| Tail {
         shard: shard("t"),
         after: Watermark(after),

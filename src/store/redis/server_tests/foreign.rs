@@ -56,19 +56,10 @@ async fn assert_only_bad_is_unknown(real: &RealRedis, said: &[&str]) {
 
 async fn assert_only_good_is_leased(redis: &Redis) {
     let leases = [acquire("bad"), acquire("good")];
-    let second = Duration::from_secs(1);
-    let acquired = redis.acquire(&leases, second).await.unwrap();
+    let acquired = redis.acquire(&leases).await.unwrap();
     assert!(
         acquired[0] == Acquired::Unknown && matches!(acquired[1], Acquired::Granted { .. }),
         "{acquired:?}"
-    );
-    let renewed = redis
-        .renew(&[lease("bad"), lease("good")], second)
-        .await
-        .unwrap();
-    assert!(
-        renewed[0] == Renewed::Unknown && matches!(renewed[1], Renewed::Renewed { .. }),
-        "{renewed:?}"
     );
 }
 
@@ -243,10 +234,7 @@ async fn an_append_that_finds_a_key_of_another_type_writes_nothing() {
 async fn an_advance_that_finds_a_key_of_another_type_writes_nothing() {
     for name in ["ids", "cancelled"] {
         let real = two_shards().await;
-        real.redis
-            .acquire(&[acquire("bad")], Duration::from_secs(9))
-            .await
-            .unwrap();
+        real.redis.acquire(&[acquire("bad")]).await.unwrap();
         overwrite(&real, &key("bad", name)).await;
         let run = append("bad", 0).runs.remove(0);
         let all = Progress::new(place(0), Watermark(1));
@@ -278,10 +266,7 @@ async fn an_advance_that_finds_a_key_of_another_type_writes_nothing() {
 #[tokio::test]
 async fn foreign_values_in_other_keys_do_not_stop_a_shard() {
     let real = two_shards().await;
-    real.redis
-        .acquire(&[acquire("bad")], Duration::from_secs(9))
-        .await
-        .unwrap();
+    real.redis.acquire(&[acquire("bad")]).await.unwrap();
     for words in [
         "ZADD cancelled 0 00",
         "ZADD cancelled 0 0zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz",
@@ -346,8 +331,7 @@ async fn foreign_fields_of_counts_do_not_stop_a_shard() {
             .command(&format!("HSET {counts} {field} something"))
             .await;
     }
-    let second = Duration::from_secs(1);
-    let acquired = real.redis.acquire(&[acquire("bad")], second).await.unwrap();
+    let acquired = real.redis.acquire(&[acquire("bad")]).await.unwrap();
     assert!(
         matches!(&acquired[0], Acquired::Granted { state, .. } if state.pending() == 1),
         "{acquired:?}"
@@ -375,13 +359,13 @@ async fn add_newer_slice(real: &RealRedis, topic: &str) {
 #[tokio::test]
 async fn a_slice_of_a_newer_version_stops_only_its_shard() {
     let real = two_shards().await;
-    let (redis, nine) = (&real.redis, Duration::from_secs(9));
+    let redis = &real.redis;
     add_newer_slice(&real, "bad").await;
     let meta = format!("HGETALL {}", key("bad", "meta"));
     let before = real.server.command(&meta).await;
 
     let requests = [acquire("bad"), acquire("good")];
-    let acquired = redis.acquire(&requests, nine).await.unwrap();
+    let acquired = redis.acquire(&requests).await.unwrap();
     let Acquired::Incompatible(text) = &acquired[0] else {
         panic!("{:?}", acquired[0])
     };
@@ -413,7 +397,7 @@ async fn a_slice_of_a_newer_version_stops_only_its_shard() {
     real.server
         .command(&format!("HDEL {} x12", key("bad", "counts")))
         .await;
-    let acquired = redis.acquire(&requests[..1], nine).await.unwrap();
+    let acquired = redis.acquire(&requests[..1]).await.unwrap();
     assert!(
         matches!(acquired[0], Acquired::Granted { .. }),
         "{acquired:?}"
@@ -424,16 +408,16 @@ async fn a_slice_of_a_newer_version_stops_only_its_shard() {
 #[tokio::test]
 async fn a_tail_with_a_slice_of_a_newer_version_is_not_read() {
     let real = two_shards().await;
-    let (redis, nine) = (&real.redis, Duration::from_secs(9));
-    redis.acquire(&[acquire("bad")], nine).await.unwrap();
+    let redis = &real.redis;
+    redis.acquire(&[acquire("bad")]).await.unwrap();
     add_newer_slice(&real, "bad").await;
     let by_other = Acquire {
-        lease: crate::store::lease(&shard("bad"), crate::model::LeaseToken(8)),
+        lease: crate::store::lease(&shard("bad"), crate::model::LeaseToken::for_test(8)),
         ..acquire("bad")
     };
     assert_eq!(
-        redis.acquire(&[by_other], nine).await.unwrap(),
-        [Acquired::HeldByOther]
+        redis.acquire(&[by_other]).await.unwrap(),
+        [Acquired::HeldBy(lease("bad").token)]
     );
     let member = format!("{:016x} {:016x} 9-1-1-1 5 x12", 2, 1);
     let command = ["ZADD", &key("bad", "tail"), "0", &member];
@@ -508,10 +492,7 @@ async fn runs_without_bytes_are_unreadable_and_can_be_quarantined() {
                 [Some(append("good", 0).runs[0].bytes.clone())]
             ]
         );
-        real.redis
-            .acquire(&[acquire("bad")], Duration::from_secs(9))
-            .await
-            .unwrap();
+        real.redis.acquire(&[acquire("bad")]).await.unwrap();
         assert_eq!(
             real.redis
                 .quarantine(&[Quarantine {

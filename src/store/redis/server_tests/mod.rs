@@ -23,6 +23,7 @@ use crate::testing::store::requests::{
     acquire, advance, append_at, lease, list_everything, new_shard, shard,
 };
 use server::Server;
+use std::time::Duration;
 
 struct RealRedis {
     server: Server,
@@ -165,10 +166,7 @@ async fn a_delivered_shard_keeps_only_meta_and_tail() {
             missed: 0
         }]
     );
-    real.redis
-        .acquire(&[acquire("t")], Duration::from_secs(9))
-        .await
-        .unwrap();
+    real.redis.acquire(&[acquire("t")]).await.unwrap();
     let all = Progress::new(place(1), Watermark(3));
     let runs: Vec<&Run> = appends.iter().flat_map(|append| &append.runs).collect();
     let deletes = runs
@@ -215,10 +213,7 @@ async fn a_missing_ledger_starts_anew_and_is_certain_once_the_shard_is_empty() {
             "{lost}"
         );
     }
-    real.redis
-        .acquire(&[acquire("t")], Duration::from_secs(9))
-        .await
-        .unwrap();
+    real.redis.acquire(&[acquire("t")]).await.unwrap();
     let all = Progress::new(place(5), Watermark(6));
     let deletes = [0, 1, 5]
         .map(|offset| append("t", offset).runs.remove(0))
@@ -289,10 +284,7 @@ async fn a_shard_without_lineage_gets_one_with_the_next_append_or_replacement() 
     real.redis.open(&[new_shard("t")]).await.unwrap();
     append_in_epoch(&real, of(1), 0).await;
     assert_eq!(lineage(&real).await.epoch, of(1));
-    real.redis
-        .acquire(&[acquire("t")], Duration::from_secs(9))
-        .await
-        .unwrap();
+    real.redis.acquire(&[acquire("t")]).await.unwrap();
     for (from, lost) in [
         format!("HDEL {meta} history"),
         format!("HSET {meta} history other"),
@@ -333,10 +325,7 @@ async fn a_quarantined_run_is_kept_with_its_bytes() {
     real.redis.open(&[new_shard("t")]).await.unwrap();
     let run = append("t", 0).runs.remove(0);
     real.redis.append(&[append("t", 0)]).await.unwrap();
-    real.redis
-        .acquire(&[acquire("t")], Duration::from_secs(9))
-        .await
-        .unwrap();
+    real.redis.acquire(&[acquire("t")]).await.unwrap();
     let runs = vec![(run.slice, run.name.clone())];
     assert_eq!(
         real.redis

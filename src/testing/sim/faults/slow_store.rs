@@ -4,9 +4,9 @@
 use crate::model::{Lease, ShardId};
 use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Heartbeat, LeaseStore,
-    List, Listed, Membership, NewShard, Opened, OutcomeCounts, Quarantine, Renewed, ReplaceRuns,
-    Replaced, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin,
-    StoredShard, Tail, Tailed,
+    List, Listed, Membership, NewShard, Opened, OutcomeCounts, Quarantine, ReplaceRuns, Replaced,
+    Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin, StoredShard,
+    Tail, Tailed,
 };
 use crate::testing::sim::mutants::tail_by_run_count::TailByRunCount;
 use crate::testing::sim::process_control::ProcessControl;
@@ -210,11 +210,7 @@ impl ShardStore for SlowStore {
 
 #[async_trait(?Send)]
 impl LeaseStore for SlowStore {
-    async fn acquire(
-        &self,
-        requests: &[Acquire],
-        length: Duration,
-    ) -> Result<Vec<Acquired>, Error> {
+    async fn acquire(&self, requests: &[Acquire]) -> Result<Vec<Acquired>, Error> {
         let leases = || requests.iter().map(|request| &request.lease);
         leases().for_each(|lease| self.world.record_token(lease.token, self.control.number));
         if fault!(TailByRunCount) {
@@ -224,30 +220,16 @@ impl LeaseStore for SlowStore {
                     .await?;
             }
         }
-        let asked = Instant::now();
-        let acquired = self.slowly(self.store.acquire(requests, length)).await?;
+        let acquired = self.slowly(self.store.acquire(requests)).await?;
         for (lease, _) in leases()
             .zip(&acquired)
             .filter(|(_, acquired)| matches!(acquired, Acquired::Granted { .. }))
         {
             self.note(&format!("acquires {}", lease.shard));
-            self.control.leases.granted(lease, asked + length);
+            self.world.record_tenure(lease);
+            self.control.leases.granted(lease);
         }
         Ok(acquired)
-    }
-
-    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
-        let asked = Instant::now();
-        let renewed = self.slowly(self.store.renew(leases, length)).await?;
-        for (lease, renewed) in leases.iter().zip(&renewed) {
-            if matches!(renewed, Renewed::Renewed { .. }) {
-                self.control.leases.renewed(lease, asked + length);
-            } else {
-                self.note(&format!("learns that it lost {}", lease.shard));
-                self.control.leases.lost(lease);
-            }
-        }
-        Ok(renewed)
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
@@ -262,7 +244,17 @@ impl LeaseStore for SlowStore {
 #[async_trait(?Send)]
 impl Membership for SlowStore {
     async fn heartbeat(&self, request: &SessionHeartbeat) -> Result<Heartbeat, Error> {
+        let asked = Instant::now();
         let mut heartbeat = self.slowly(self.store.heartbeat(request)).await?;
+        let leases = &self.control.leases;
+        match &heartbeat {
+            Heartbeat::Renewed { .. } => leases.renewed(request.session, asked + request.length),
+            Heartbeat::Ended(_) => {
+                self.note("learns that its session has ended");
+                leases.session_ended();
+            }
+            _ => {}
+        }
         if let Heartbeat::Renewed { sessions, .. } = &mut heartbeat {
             sessions.retain(|other| other.id == request.session || !fault!(AssignByOwnList));
         }

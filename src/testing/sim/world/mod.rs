@@ -7,8 +7,8 @@ use crate::broker::Catalog;
 use crate::clock::Clock as _;
 use crate::limit::CLAIM_AHEAD;
 use crate::model::{
-    CommitMetadata, LeaseToken, Offset, Partition, Progress, ShardId, SourceIdentity, Timestamp,
-    Watermark,
+    CommitMetadata, Lease, LeaseToken, Offset, Partition, Progress, ShardId, SourceIdentity,
+    Timestamp, Watermark,
 };
 use crate::store::{Append, Balance, ShardStore};
 use crate::testing::broker::memory::MemoryCluster;
@@ -84,7 +84,9 @@ struct Inner {
     /// The identity that each source partition had first.
     first_identities: RefCell<BTreeMap<Partition, Option<SourceIdentity>>>,
     /// The process that created each lease token.
-    tokens: RefCell<BTreeMap<u128, usize>>,
+    tokens: RefCell<BTreeMap<LeaseToken, usize>>,
+    /// The tokens that were granted, by shard.
+    tenures: RefCell<BTreeSet<(ShardId, LeaseToken)>>,
     deliveries: RefCell<Vec<SimDelivery>>,
     /// Broken promises that were observed.
     violations: RefCell<Vec<String>>,
@@ -171,6 +173,7 @@ impl World {
             catch_up_rate: Cell::new(None),
             first_identities: RefCell::default(),
             tokens: RefCell::default(),
+            tenures: RefCell::default(),
             deliveries: RefCell::default(),
             violations: RefCell::default(),
         }))
@@ -232,7 +235,16 @@ impl World {
     }
 
     pub(crate) fn record_token(&self, token: LeaseToken, process: usize) {
-        self.0.tokens.borrow_mut().insert(token.0, process);
+        self.0.tokens.borrow_mut().insert(token, process);
+    }
+
+    /// Two tenures of a shard must not have the same token.
+    pub(crate) fn record_tenure(&self, lease: &Lease) {
+        let tenure = (lease.shard.clone(), lease.token);
+        if !self.0.tenures.borrow_mut().insert(tenure) {
+            let shard = &lease.shard;
+            self.report_violation(format!("two tenures of {shard} have the same token"));
+        }
     }
 
     /// Records a delivery. Unless the store has lost writes, only the holder of the shard may
@@ -286,7 +298,7 @@ impl World {
             .0
             .store
             .lease_holder(&ShardId::new(ROUTE, Partition::new(SOURCE, partition)))?;
-        self.0.tokens.borrow().get(&token.0).copied()
+        self.0.tokens.borrow().get(&token).copied()
     }
 
     /// Applies to processes that start later.

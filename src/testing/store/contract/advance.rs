@@ -1,9 +1,9 @@
 //! Cases for advance (I4, I5) and quarantine.
 
-use super::fixture::{Fixture, HOUR, cancel, due, key_of, listing, place, run_of, schedule};
+use super::fixture::{Fixture, cancel, due, key_of, listing, place, run_of, schedule};
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
 use crate::run::Run;
-use crate::store::{Advance, Advanced, Appended, Renewed, Restored};
+use crate::store::{Advance, Advanced, Appended, Restored};
 use std::time::Duration;
 
 fn pair(due_millis: i64, offset: u64, watermark: u64) -> Progress {
@@ -49,8 +49,8 @@ pub(super) async fn the_claimed_pair_moves_forward_by_component(t: &Fixture<'_>)
         t.claim(1, told).await;
         assert_eq!(t.state().await.claimed, wanted);
     }
-    t.acquire(1, Duration::ZERO).await;
-    t.take_lease(2).await;
+    t.take_lease(1).await;
+    t.take_over(2, 1).await;
     t.claim(2, pair(1, 1, 1)).await;
     assert_eq!(
         t.state().await.claimed,
@@ -64,8 +64,8 @@ pub(super) async fn an_old_token_changes_nothing(t: &Fixture<'_>) {
     let run = run_of("a", &[place(due(1, 0), 0)]);
     t.append(0, 1, &[&run], &[schedule("id", place(due(1, 0), 0))])
         .await;
-    t.acquire(1, Duration::ZERO).await;
-    t.take_lease(2).await;
+    t.take_lease(1).await;
+    t.take_over(2, 1).await;
     let before = t.state().await;
     let advance = Advance {
         delivered: Some(pair(9, 9, 9)),
@@ -393,7 +393,7 @@ pub(super) async fn a_restored_run_is_pending_again_and_its_shard_has_no_owner(t
         slice.map(|count| (count.messages, count.bytes)),
         Some((1, new.bytes.len() as u64))
     );
-    assert_eq!(t.renew(1, HOUR).await, Renewed::Fenced);
+    assert!(!t.is_held_by(1).await);
     t.take_lease(2).await;
 }
 
@@ -406,7 +406,7 @@ pub(super) async fn a_repeated_restore_changes_nothing_more(t: &Fixture<'_>) {
     assert_eq!(t.restore(&runs[0], &[&new]).await, Restored::Gone);
     assert_eq!(t.restore(&runs[2], &[&new]).await, Restored::Gone);
     assert_eq!((t.state().await, t.list_all().await), before);
-    assert!(matches!(t.renew(2, HOUR).await, Renewed::Renewed { .. }));
+    assert!(t.is_held_by(2).await);
     let again = run_of("again", &[place(due(78, 0), 1)]);
     assert_eq!(t.restore(&runs[1], &[&again]).await, Restored::Done);
     assert_eq!(t.state().await.quarantined, 0);
@@ -424,5 +424,5 @@ pub(super) async fn a_restore_inside_the_claimed_pair_writes_nothing(t: &Fixture
         assert_eq!(restored, Restored::TooEarly);
     }
     assert_eq!((t.state().await, t.list_all().await), before);
-    assert!(matches!(t.renew(1, HOUR).await, Renewed::Renewed { .. }));
+    assert!(t.is_held_by(1).await);
 }

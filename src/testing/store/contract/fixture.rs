@@ -9,8 +9,8 @@ use crate::run::{Run, RunName, RunSummary};
 use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, AppendEpoch, Appended, Fetch, Hold, IdChange,
     IdChangeKind, Lineage, List, Listed, NewShard, Opened, OutcomeCounts, Quarantine,
-    QuarantineStore, Renewed, ReplaceRuns, Replaced, Restore, Restored, RunEntry, ShardPosition,
-    Store, StoredShard, Tail, TailRun, Tailed,
+    QuarantineStore, ReplaceRuns, Replaced, Restore, Restored, RunEntry, ShardPosition, Store,
+    StoredShard, Tail, TailRun, Tailed,
 };
 use bytes::Bytes;
 use std::time::Duration;
@@ -97,8 +97,8 @@ impl Fixture<'_> {
         self.subject.survey()
     }
 
-    pub(super) fn lease(&self, token: u128) -> Lease {
-        crate::store::lease(&self.shard, LeaseToken(token))
+    pub(super) fn lease(&self, token: u64) -> Lease {
+        crate::store::lease(&self.shard, LeaseToken::for_test(token))
     }
 
     pub(super) fn new_shard(&self, watermark: u64, delivered: Progress) -> NewShard {
@@ -221,40 +221,45 @@ impl Fixture<'_> {
         history
     }
 
-    pub(super) async fn acquire(&self, token: u128, length: Duration) -> Acquired {
-        self.acquire_for("topic id 1", token, length).await
+    pub(super) async fn acquire(&self, token: u64) -> Acquired {
+        self.acquire_for("topic id 1", token, None).await
     }
 
     /// Acquires the lease for a worker that reads this source.
     pub(super) async fn acquire_for(
         &self,
         identity: &str,
-        token: u128,
-        length: Duration,
+        token: u64,
+        ended: Option<u64>,
     ) -> Acquired {
-        let (lease, identity) = (self.lease(token), SourceIdentity(identity.into()));
-        let request = Acquire { lease, identity };
-        let acquired = self.store().acquire(&[request], length).await;
-        acquired.unwrap().remove(0)
+        let request = Acquire {
+            lease: self.lease(token),
+            identity: SourceIdentity(identity.into()),
+            ended: ended.map(LeaseToken::for_test),
+        };
+        self.store().acquire(&[request]).await.unwrap().remove(0)
     }
 
     /// Acquires the lease. Returns the store's time.
-    pub(super) async fn take_lease(&self, token: u128) -> Timestamp {
-        match self.acquire(token, HOUR).await {
+    pub(super) async fn take_lease(&self, token: u64) -> Timestamp {
+        match self.acquire(token).await {
             Acquired::Granted { now, .. } => now,
             other => panic!("the lease should be free: {other:?}"),
         }
     }
 
-    pub(super) async fn renew(&self, token: u128, length: Duration) -> Renewed {
-        self.store()
-            .renew(&[self.lease(token)], length)
-            .await
-            .unwrap()
-            .remove(0)
+    /// Acquires the lease of a token whose session has ended.
+    pub(super) async fn take_over(&self, token: u64, ended: u64) {
+        let acquired = self.acquire_for("topic id 1", token, Some(ended)).await;
+        assert!(matches!(acquired, Acquired::Granted { .. }), "{acquired:?}");
     }
 
-    pub(super) async fn release(&self, token: u128) {
+    pub(super) async fn is_held_by(&self, token: u64) -> bool {
+        let advanced = self.advance(self.empty_advance(token)).await;
+        matches!(advanced, Advanced::Done { .. })
+    }
+
+    pub(super) async fn release(&self, token: u64) {
         self.store().release(&[self.lease(token)]).await.unwrap();
     }
 
@@ -339,7 +344,7 @@ impl Fixture<'_> {
     }
 
     /// An advance without any change.
-    pub(super) fn empty_advance(&self, token: u128) -> Advance {
+    pub(super) fn empty_advance(&self, token: u64) -> Advance {
         Advance {
             lease: self.lease(token),
             delivered: None,
@@ -358,7 +363,7 @@ impl Fixture<'_> {
     }
 
     /// Claims. Returns the cancelled places inside the claim.
-    pub(super) async fn claim(&self, token: u128, claim: Progress) -> Vec<Cursor> {
+    pub(super) async fn claim(&self, token: u64, claim: Progress) -> Vec<Cursor> {
         match self
             .advance(Advance {
                 claim: Some(claim),
@@ -371,7 +376,7 @@ impl Fixture<'_> {
         }
     }
 
-    pub(super) async fn acknowledge(&self, token: u128, delivered: Progress) {
+    pub(super) async fn acknowledge(&self, token: u64, delivered: Progress) {
         let watermark = self.state().await.watermark;
         let advanced = self
             .advance(Advance {
@@ -406,7 +411,7 @@ impl Fixture<'_> {
         .await
     }
 
-    pub(super) async fn quarantine(&self, token: u128, runs: &[&Run]) -> usize {
+    pub(super) async fn quarantine(&self, token: u64, runs: &[&Run]) -> usize {
         let runs = runs.iter().map(|run| key_of(run)).collect();
         self.store()
             .quarantine(&[Quarantine {
@@ -428,7 +433,7 @@ impl Fixture<'_> {
     }
 
     /// Rewrites with the current rewrite count.
-    pub(super) async fn rewrite(&self, token: u128, inputs: &[&Run], outputs: &[&Run]) -> Replaced {
+    pub(super) async fn rewrite(&self, token: u64, inputs: &[&Run], outputs: &[&Run]) -> Replaced {
         let known = self
             .position()
             .await
@@ -438,7 +443,7 @@ impl Fixture<'_> {
 
     pub(super) async fn rewrite_with_count(
         &self,
-        token: u128,
+        token: u64,
         after: u64,
         inputs: &[&Run],
         outputs: &[&Run],

@@ -100,9 +100,7 @@ cases! {
     lease:
         a_free_lease_is_granted_to_one,
         a_lease_is_granted_again_to_its_own_token,
-        an_expired_lease_is_free,
-        a_renewed_lease_stays_held,
-        an_expired_lease_that_is_still_free_can_be_renewed,
+        a_lease_of_an_ended_session_is_taken_from_its_last_holder_only,
         an_old_holder_is_fenced,
         a_release_frees_only_the_holders_own_lease,
         a_shard_of_another_cluster_is_not_taken;

@@ -11,7 +11,7 @@ use crate::model::{
 use crate::run::{Run, RunName};
 use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, AppendEpoch, Fetch, Heartbeat, IdChange,
-    IdChangeKind, Lineage, List, Listed, NewShard, OutcomeCounts, Quarantine, Renewed, ReplaceRuns,
+    IdChangeKind, Lineage, List, Listed, NewShard, OutcomeCounts, Quarantine, ReplaceRuns,
     SessionEnd, SessionHeartbeat, ShardStore, Store, Tail,
 };
 use crate::testing::store::memory::MemoryStore;
@@ -41,11 +41,7 @@ enum StoreCall {
     },
     Acquire {
         token: u8,
-        lasting: bool,
-    },
-    Renew {
-        token: u8,
-        lasting: bool,
+        ended: Option<u8>,
     },
     Release {
         token: u8,
@@ -131,8 +127,7 @@ fn call_sequences() -> impl Strategy<Value = Vec<StoreCall>> {
         1 => Just(StoreCall::EndHold),
         8 => (prop_oneof![6 => Just(0), 1 => -3..3i64], messages.clone(), prop::collection::vec(0..4u8, 0..3), 0..3u64, any::<bool>())
             .prop_map(|(ahead, messages, cancels, gap, is_replay)| StoreCall::Append { ahead, messages, cancels, gap, is_replay }),
-        3 => (token(), lasting()).prop_map(|(token, lasting)| StoreCall::Acquire { token, lasting }),
-        1 => (token(), lasting()).prop_map(|(token, lasting)| StoreCall::Renew { token, lasting }),
+        3 => (token(), prop::option::of(token())).prop_map(|(token, ended)| StoreCall::Acquire { token, ended }),
         1 => token().prop_map(|token| StoreCall::Release { token }),
         3 => (due(), due(), 0..9usize).prop_map(|(from, until, limit)| StoreCall::List { from, until, limit }),
         2 => runs().prop_map(|runs| StoreCall::Fetch { runs }),
@@ -160,7 +155,7 @@ fn call_sequences() -> impl Strategy<Value = Vec<StoreCall>> {
             1,
             StoreCall::Acquire {
                 token: 1,
-                lasting: true,
+                ended: None,
             },
         );
         calls
@@ -176,13 +171,14 @@ struct Sequence {
 
 impl Sequence {
     fn lease(&self, token: u8) -> Lease {
-        crate::store::lease(&self.shard, LeaseToken(token.into()))
+        crate::store::lease(&self.shard, LeaseToken::for_test(token.into()))
     }
 
-    fn acquire(&self, token: u8) -> Acquire {
+    fn acquire(&self, token: u8, ended: Option<u8>) -> Acquire {
         Acquire {
             lease: self.lease(token),
             identity: SourceIdentity("id".into()),
+            ended: ended.map(|token| LeaseToken::for_test(token.into())),
         }
     }
 
@@ -317,7 +313,6 @@ async fn outcome(
         StoreCall::EndHold => format!("{:?}", store.end_holds(&[shard]).await),
         StoreCall::Append { .. } => format!("{:?}", store.append(&new.appends).await),
         StoreCall::Acquire { .. }
-        | StoreCall::Renew { .. }
         | StoreCall::Release { .. }
         | StoreCall::Enrol { .. }
         | StoreCall::Resign { .. } => lease_outcome(store, call, sequence).await,
@@ -402,24 +397,13 @@ async fn holder_outcome(
 /// Makes a call about leases or membership.
 async fn lease_outcome(store: &dyn Store, call: &StoreCall, sequence: &Sequence) -> String {
     match call {
-        StoreCall::Acquire { token, lasting } => match store
-            .acquire(&[sequence.acquire(*token)], lease_length(*lasting))
-            .await
-            .unwrap()
-            .remove(0)
-        {
-            Acquired::Granted { state, .. } => format!("{state:?}"),
-            other => format!("{other:?}"),
-        },
-        StoreCall::Renew { token, lasting } => match store
-            .renew(&[sequence.lease(*token)], lease_length(*lasting))
-            .await
-            .unwrap()
-            .remove(0)
-        {
-            Renewed::Renewed { .. } => "renewed".to_owned(),
-            other => format!("{other:?}"),
-        },
+        StoreCall::Acquire { token, ended } => {
+            let request = [sequence.acquire(*token, *ended)];
+            match store.acquire(&request).await.unwrap().remove(0) {
+                Acquired::Granted { state, .. } => format!("{state:?}"),
+                other => format!("{other:?}"),
+            }
+        }
         StoreCall::Release { token } => {
             format!("{:?}", store.release(&[sequence.lease(*token)]).await)
         }
@@ -582,10 +566,7 @@ async fn hidden_state(store: &dyn Store, sequence: &Sequence) -> String {
     for token in 1..3 {
         store.release(&[sequence.lease(token)]).await.unwrap();
     }
-    store
-        .acquire(&[sequence.acquire(1)], lease_length(true))
-        .await
-        .unwrap();
+    store.acquire(&[sequence.acquire(1, None)]).await.unwrap();
     let claim = Some(claim((FAR - 1, u64::MAX, u64::MAX)));
     let skew_max = Duration::ZERO;
     let (since, tally) = (Progress::START, OutcomeCounts::default());

@@ -1,6 +1,6 @@
 //! Cases for rewrites: new runs replace old ones.
 
-use super::fixture::{Fixture, HOUR, due, key_of, listing, place};
+use super::fixture::{Fixture, due, key_of, listing, place};
 use super::run_of;
 use crate::model::{Level, Offset, Slice};
 use crate::run::Run;
@@ -164,7 +164,7 @@ pub(super) async fn only_the_holder_rewrites(t: &Fixture<'_>) {
     t.take_lease(1).await;
     assert_eq!(t.rewrite(2, &[&a], &[&b]).await, Replaced::Fenced);
     t.release(1).await;
-    t.acquire(2, HOUR).await;
+    t.acquire(2).await;
     assert_eq!(t.rewrite(1, &[&a], &[&b]).await, Replaced::Fenced);
     assert_eq!(t.list_all().await.1, [listing(&a)]);
 }

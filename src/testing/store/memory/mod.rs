@@ -14,8 +14,8 @@ use crate::store::QuarantineStore;
 use crate::store::rules::Sessions;
 use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Balance, Error, Fetch, Heartbeat,
-    LeaseStore, List, Listed, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns,
-    Replaced, Restore, Restored, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore,
+    LeaseStore, List, Listed, Membership, NewShard, Opened, Quarantine, ReplaceRuns, Replaced,
+    Restore, Restored, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore,
     StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
 };
 use async_trait::async_trait;
@@ -24,7 +24,6 @@ use shard::MemoryShard;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Duration;
 
 /// A handle on the store; clones share it.
 #[derive(Clone)]
@@ -112,13 +111,11 @@ impl MemoryStore {
         shard.has_newer_slice = is_added;
     }
 
-    /// The token whose lease of the shard has not expired.
+    /// The token that holds the shard, unless its session has ended.
     pub(crate) fn lease_holder(&self, shard: &ShardId) -> Option<LeaseToken> {
-        self.inner
-            .shards
-            .borrow()
-            .get(shard)?
-            .lease_holder(self.inner.clock.now())
+        let shards = self.inner.shards.borrow();
+        let holder = shards.get(shard)?.lease.holder();
+        holder.filter(|token| self.inner.sessions.borrow().has(token.session))
     }
 
     /// The places that are cancelled and not delivered yet, each with the watermark of its shard.
@@ -320,28 +317,14 @@ impl ShardStore for MemoryStore {
 
 #[async_trait(?Send)]
 impl LeaseStore for MemoryStore {
-    async fn acquire(
-        &self,
-        requests: &[Acquire],
-        length: Duration,
-    ) -> Result<Vec<Acquired>, Error> {
+    async fn acquire(&self, requests: &[Acquire]) -> Result<Vec<Acquired>, Error> {
         let answer = |request: &Acquire, shard: Option<&mut MemoryShard>| {
             shard.map_or(Acquired::Unknown, |shard| {
-                shard.acquire(request, length, self.inner.clock.now())
+                shard.acquire(request, self.inner.clock.now())
             })
         };
         self.answer_each(requests, |request| &request.lease.shard, answer)
             .await
-    }
-
-    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
-        let answer = |lease: &Lease, shard: Option<&mut MemoryShard>| {
-            shard.map_or(Renewed::Unknown, |shard| {
-                let now = self.inner.clock.now();
-                shard.lease.renew(lease.token, length, now)
-            })
-        };
-        self.answer_each(leases, |lease| &lease.shard, answer).await
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
@@ -471,6 +454,7 @@ mod tests {
     use crate::store::{AppendEpoch, OutcomeCounts, Store};
     use crate::testing::fault_injection::{self, InjectedFault};
     use crate::testing::store::contract::{self, StoreUnderTest, run_of};
+    use std::time::Duration;
 
     #[async_trait(?Send)]
     impl StoreUnderTest for MemoryStore {
@@ -673,16 +657,14 @@ mod tests {
         for (fault, wanted) in [(None, 5), (Some(InjectedFault::ClaimMovesBack), 3)] {
             with_fault(fault, async |store| {
                 store.open(&[birth()]).await.unwrap();
-                let lease = crate::store::lease(&shard(), LeaseToken(1));
+                let lease = crate::store::lease(&shard(), LeaseToken::for_test(1));
                 let (lease, identity) = (lease.clone(), birth().identity);
                 let request = Acquire {
                     lease: lease.clone(),
                     identity,
+                    ended: None,
                 };
-                store
-                    .acquire(&[request], Duration::from_secs(9))
-                    .await
-                    .unwrap();
+                store.acquire(&[request]).await.unwrap();
                 for watermark in [5, 3] {
                     let claim = Some(Progress::new(place(watermark), Watermark(watermark)));
                     let skew_max = Duration::ZERO;

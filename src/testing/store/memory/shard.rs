@@ -12,7 +12,6 @@ use crate::store::{
 use crate::store::{Restore, Restored, TailRun};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub(super) struct MemoryShard {
@@ -97,32 +96,26 @@ impl MemoryShard {
         }
     }
 
-    pub(super) fn acquire(
-        &mut self,
-        request: &Acquire,
-        length: Duration,
-        now: Timestamp,
-    ) -> Acquired {
+    pub(super) fn acquire(&mut self, request: &Acquire, now: Timestamp) -> Acquired {
         if !self.positions.identity.may_share_cluster(&request.identity) {
             return Acquired::OtherCluster(self.positions.identity.clone());
         }
         let before = self.lease;
-        let is_granted = self.lease.acquire(request.lease.token, length, now);
-        if is_granted && self.has_newer_slice {
-            self.lease = before;
-            Acquired::Incompatible(NEWER_SLICE.to_owned())
-        } else if is_granted {
-            Acquired::Granted {
-                state: self.state(),
-                now,
-            }
-        } else {
-            Acquired::HeldByOther
+        let ended = match before.holder() {
+            held if fault!(TakeHeldShard) => held,
+            _ => request.ended,
+        };
+        if let Err(held) = self.lease.acquire(request.lease.token, ended) {
+            return Acquired::HeldBy(held);
         }
-    }
-
-    pub(super) fn lease_holder(&self, now: Timestamp) -> Option<LeaseToken> {
-        self.lease.holder_at(now)
+        if self.has_newer_slice {
+            self.lease = before;
+            return Acquired::Incompatible(NEWER_SLICE.to_owned());
+        }
+        Acquired::Granted {
+            state: self.state(),
+            now,
+        }
     }
 
     pub(super) fn is_held(&self, token: LeaseToken) -> bool {
