@@ -6,6 +6,8 @@ use std::time::Duration;
 /// Interval of a worker's heartbeats, each of which reads the live workers; a fifth of the session
 /// if that is shorter. A worker that joins or leaves is known to all after this time.
 pub(crate) const MEMBERSHIP_INTERVAL: Duration = Duration::from_millis(500);
+/// Processes of one deployment on one host that have a locked name.
+pub(crate) const WORKER_NAMES_MAX: u32 = 256;
 /// A worker sends no heartbeats while one of its loops has not moved for this time. It is longer than
 /// the calls of brokers and stores that a loop waits for.
 pub(crate) const LOOP_STALL_MAX: Duration = Duration::from_secs(30);

@@ -3,7 +3,11 @@
 //! A session is over if it had no heartbeat for its whole length while this worker watched it. The
 //! watch counts by the monotonic clock of this worker, so steps of a clock change nothing. It starts
 //! again after the store was away, because then no worker could send a heartbeat.
+//!
+//! The store may also see that a worker has no connection any more. Its session is then over as soon
+//! as a heartbeat is missing. A worker that has only lost that connection goes on with heartbeats.
 
+use super::heartbeat_interval;
 use crate::model::{SessionId, WorkerId};
 use crate::store::{Session, SessionEnd};
 use std::collections::BTreeMap;
@@ -50,7 +54,7 @@ impl SessionWatch {
             let since = unchanged.map_or(now, |before| before.since);
             let heartbeats = session.heartbeats;
             seen.insert(session.id, Seen { heartbeats, since });
-            if since + session.length <= now {
+            if since + allowed_silence(session) <= now {
                 over.push(SessionEnd {
                     session: session.id,
                     heartbeats: Some(heartbeats),
@@ -59,6 +63,16 @@ impl SessionWatch {
         }
         self.seen = seen;
         over
+    }
+}
+
+/// The time after a heartbeat at which a session is over without another one.
+fn allowed_silence(session: &Session) -> Duration {
+    if session.is_connected {
+        session.length
+    } else {
+        // Half an interval more than the time of the next heartbeat, for a slow answer.
+        heartbeat_interval(session.length) * 3 / 2
     }
 }
 
@@ -110,6 +124,25 @@ mod tests {
         assert!(is_over(&[&outage[..], &[(11, 1)]].concat()));
         let faults = [InjectedFault::EndSessionsAfterOutage];
         assert!(fault_injection::with(faults, || is_over(&outage[..3])));
+    }
+
+    #[test]
+    fn a_session_without_a_connection_is_over_when_a_heartbeat_is_missing() {
+        let observe = |beats: &[(u64, u64)]| {
+            let start = Instant::now();
+            let mut watch = SessionWatch::new(WorkerId(1), LENGTH);
+            let over = beats.iter().map(|(millis, heartbeats)| {
+                let lost = Session {
+                    is_connected: false,
+                    ..session(*heartbeats)
+                };
+                let now = start + Duration::from_millis(*millis);
+                !watch.observe(&[lost], now).is_empty()
+            });
+            over.collect::<Vec<_>>()
+        };
+        assert_eq!(observe(&[(0, 1), (500, 1), (800, 1)]), [false, false, true]);
+        assert_eq!(observe(&[(0, 1), (500, 2), (1_000, 3)]), [false; 3]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::wiring::Wiring;
 use crate::clock::{Clock, WallClock};
 use crate::config::Role;
 use crate::limit::{HINT_QUEUE_MAX, STORE_RETRY_DELAY_MAX, URGENT_HINT_WITHIN};
-use crate::model::Hint;
+use crate::model::{Hint, WorkerId};
 use crate::store::{Error, Notifier};
 use crate::task::{StopToken, TaskGroup};
 use anyhow::Result;
@@ -19,7 +19,8 @@ pub(super) fn start(
     timer: &mpsc::Sender<Hint>,
     process: u64,
 ) -> Result<Option<mpsc::Sender<Hint>>> {
-    let Some(notifier) = wiring.store.notifier(process)? else {
+    let worker = WorkerId::of_name(&wiring.worker.name);
+    let Some(notifier) = wiring.store.notifier(process, worker)? else {
         return Ok(None);
     };
     let (hints, hints_in) = mpsc::channel(HINT_QUEUE_MAX);
@@ -66,9 +67,13 @@ async fn publish(notifier: &dyn Notifier, mut own: mpsc::Receiver<Hint>) {
 }
 
 async fn receive(notifier: &dyn Notifier, timer: Option<mpsc::Sender<Hint>>) {
-    let Some(timer) = timer else { return };
     let mut logged = String::new();
-    let mut pass_on = |hint| drop(timer.try_send(hint));
+    // Without a timer the subscription only shows that this worker lives.
+    let mut pass_on = |hint| {
+        if let Some(timer) = &timer {
+            drop(timer.try_send(hint));
+        }
+    };
     loop {
         if let Err(error) = notifier.listen(&mut pass_on).await {
             let consequence =

@@ -27,7 +27,7 @@ pub(super) fn start(
     wiring.spawn_with_store(group, "membership", timeout, move |thread: StoreThread| {
         let wiring = &thread.wiring;
         let ports = ports(wiring, thread.store, publisher)?;
-        let worker = WorkerLoop::new(ports, entry(wiring, process), process);
+        let worker = WorkerLoop::new(ports, entry(wiring), process);
         let released = wiring.leases_released.clone();
         Ok(async move { Ok(worker.serve(thread.stop, released).await?) })
     })?;
@@ -69,11 +69,11 @@ fn ports(wiring: &Wiring, store: Rc<dyn Store>, publisher: Publisher) -> Result<
     })
 }
 
-fn entry(wiring: &Wiring, process: u32) -> WorkerEntry {
+fn entry(wiring: &Wiring) -> WorkerEntry {
     let routes = wiring.config.routes.keys();
     WorkerEntry {
-        name: format!("{process:08x}"),
-        lock: format!("{process:08x}"),
+        name: wiring.worker.name.clone(),
+        lock: wiring.worker.lock.clone(),
         roles: wiring.config.roles.clone(),
         routes: routes.map(|name| name.as_str().into()).collect(),
         clusters: BTreeSet::new(),

@@ -23,6 +23,7 @@ mod store_factory;
 mod timer_threads;
 mod trace_thread;
 mod wiring;
+mod worker_name;
 
 pub(crate) use brokers::{Cluster, SourceOptions, TargetOptions, TargetPurpose, nats_cluster};
 pub(crate) use memory::memory_plan;
@@ -92,6 +93,7 @@ impl Service {
             false => group.token(),
         };
         let wiring = Arc::new(Wiring {
+            worker: worker_name::take(&config.deployment, random.random()),
             config: config.clone(),
             memory: memory_plan(config),
             store,

@@ -4,6 +4,7 @@ use super::memory::memory_plan;
 use crate::clock::Clock;
 use crate::config::{self, Config, Secret};
 use crate::limit::STORE_RESPONSE_TIMEOUT;
+use crate::model::WorkerId;
 use crate::store::embedded::{self, Embedded};
 use crate::store::query::{QuarantineStore, QueryContext};
 use crate::store::redis::{self, Address, Certificates, Redis, RedisNotifier};
@@ -58,12 +59,16 @@ impl StoreFactory {
     }
 
     /// The notifier of a store that several processes can share. `process` is the random id of this
-    /// one.
-    pub(crate) fn notifier(&self, process: u64) -> Result<Option<Box<dyn Notifier + Send>>> {
+    /// one, and `worker` the id of its worker.
+    pub(crate) fn notifier(
+        &self,
+        process: u64,
+        worker: WorkerId,
+    ) -> Result<Option<Box<dyn Notifier + Send>>> {
         Ok(match self {
             Self::Redis(options) => {
                 let notifier = RedisNotifier::new(options, process).context("store.redis")?;
-                Some(Box::new(notifier))
+                Some(Box::new(notifier.of_worker(worker)))
             }
             Self::Embedded(_) => None,
         })

@@ -2,6 +2,7 @@
 
 use super::StoreFactory;
 use super::brokers::{Cluster, naming};
+use super::worker_name::WorkerName;
 use crate::broker::{Catalog, GroupAdmin};
 use crate::clock::{SteadyClock, WallClock};
 use crate::config::{self, Config};
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) struct Wiring {
+    pub(super) worker: WorkerName,
     pub(super) config: Config,
     pub(super) memory: MemoryPlan,
     pub(super) store: StoreFactory,

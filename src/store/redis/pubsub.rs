@@ -4,7 +4,7 @@ use super::connection::Connection;
 use super::key::{self, Keyspace};
 use super::{Error, Options};
 use crate::limit::HINTS_RESUBSCRIBE_INTERVAL;
-use crate::model::{Hint, Timestamp};
+use crate::model::{Hint, Timestamp, WorkerId};
 use crate::store::Notifier;
 use async_trait::async_trait;
 use futures_util::StreamExt;
@@ -16,6 +16,9 @@ pub(crate) struct RedisNotifier {
     keyspace: Keyspace,
     /// Random id of this process. A process ignores its own hints.
     process: u64,
+    /// The worker of this process. The server shows the others that somebody listens to its
+    /// channel, until the connection ends.
+    worker: Option<WorkerId>,
 }
 
 impl RedisNotifier {
@@ -24,7 +27,14 @@ impl RedisNotifier {
             connection: Connection::new(options)?,
             keyspace: Keyspace::new(&options.deployment),
             process,
+            worker: None,
         })
+    }
+
+    /// Also listens to the channel of this worker, as a sign that its process lives.
+    pub(crate) fn of_worker(self, worker: WorkerId) -> Self {
+        let worker = Some(worker);
+        Self { worker, ..self }
     }
 
     fn encode(&self, hint: &Hint) -> String {
@@ -58,8 +68,13 @@ impl Notifier for RedisNotifier {
     }
 
     async fn listen(&self, on_hint: &mut dyn FnMut(Hint)) -> Result<(), Error> {
-        let channel = self.keyspace.hint_channel();
-        let mut messages = self.connection.subscribe(&channel).await?;
+        let own = self.worker.map(|worker| {
+            let prefix = self.keyspace.worker_channel_prefix();
+            format!("{prefix}{worker}")
+        });
+        let channels = [self.keyspace.hint_channel()].into_iter().chain(own);
+        let channels: Vec<_> = channels.collect();
+        let mut messages = self.connection.subscribe(&channels).await?;
         let forward = async {
             while let Some(message) = messages.next().await {
                 if let Some(hint) = self.decode(message.get_payload_bytes()) {

@@ -102,17 +102,17 @@ impl Access {
             .map_err(|error| client_error(address, &error))
     }
 
-    /// Logs in, and subscribes to a channel on a new connection.
+    /// Logs in, and subscribes to channels on a new connection.
     pub(super) async fn subscribe(
         &self,
         address: &Address,
-        channel: &str,
+        channels: &[String],
         timeout: Duration,
     ) -> Result<PubSubStream, Error> {
         let client = self.client(address, self.login.clone().set_skip_set_lib_name())?;
         let subscribed = async {
             let mut listener = client.get_async_pubsub().await?;
-            listener.subscribe(channel).await?;
+            listener.subscribe(channels).await?;
             Ok(listener.into_on_message())
         };
         let timely = tokio::time::timeout(timeout, subscribed).await;

@@ -213,11 +213,11 @@ impl Connection {
         self.current_or_connect().await.map(drop)
     }
 
-    /// Subscribes to a channel on a new connection.
-    pub(super) async fn subscribe(&self, channel: &str) -> Result<PubSubStream, Error> {
+    /// Subscribes to channels on a new connection.
+    pub(super) async fn subscribe(&self, channels: &[String]) -> Result<PubSubStream, Error> {
         let address = self.locate().await?;
         self.access
-            .subscribe(&address, channel, self.response_timeout)
+            .subscribe(&address, channels, self.response_timeout)
             .await
     }
 

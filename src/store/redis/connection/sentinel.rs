@@ -65,10 +65,8 @@ impl Sentinels {
 
     /// Ends when a sentinel announces another primary. Pending if no sentinel can be heard.
     pub(super) async fn switched(&self) {
-        let subscribe = |address| {
-            self.access
-                .subscribe(address, SWITCH_CHANNEL, LOOKUP_TIMEOUT)
-        };
+        let channels = [SWITCH_CHANNEL.to_owned()];
+        let subscribe = |address| self.access.subscribe(address, &channels, LOOKUP_TIMEOUT);
         let subscribed = join_all(self.addresses.iter().map(subscribe)).await;
         let mut messages = select_all(subscribed.into_iter().filter_map(Result::ok));
         while let Some(message) = messages.next().await {

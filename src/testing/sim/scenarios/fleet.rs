@@ -87,6 +87,9 @@ fn every_fault_injected_into_a_fleet_is_caught() {
             FleetFaults::StoreLoses,
         ),
         (InjectedFault::CountNothingAfterTakeover, FleetFaults::All),
+        (InjectedFault::ReviveEndedSession, FleetFaults::All),
+        (InjectedFault::ReuseLeaseTokens, FleetFaults::None),
+        (InjectedFault::TakeHeldShard, FleetFaults::None),
     ];
     let is_caught =
         |fault, faults| breaks_promises(&[fault], 2_000..2_100, |seed| run(seed, LENGTH, faults));
