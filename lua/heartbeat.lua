@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Begins a session, or extends it to `length` from now, and answers all sessions that have not
 -- ended. The first heartbeat replaces sessions with the same name, if they have the same lock or
--- have expired. Refuses a worker that shares no cluster with the other live workers, if both sides
+-- have expired. Ends a session that has lost an answered heartbeat: the store went back. Refuses a worker that shares no cluster with the other live workers, if both sides
 -- name some, and every worker while workers of version 0.1.0 are alive. The key expires after a day
 -- without heartbeats.
 -- KEYS   1 workers of version 0.1.0
@@ -10,7 +10,8 @@
 --        2 number of this heartbeat
 --        3 length in ms
 --        4 entry
---        5 prefix of the channels of workers
+--        5 prefix of the channels of processes
+--        6 number of the last heartbeat that was answered, or 0
 -- Reply  renewed, now in ms, sessions
 --        ended, sessions
 --        name_taken, sessions
@@ -18,7 +19,7 @@
 --        older_workers, their number
 --        foreign, numbers of the KEYS with another type..
 --        sessions: for each its id, number of its last heartbeat, length in ms, time until it
---        expires in ms, number of clients that listen to the channel of its worker, entry
+--        expires in ms, 1 or 0: its process is connected, entry
 local wrong_types = foreign({})
 if wrong_types then return wrong_types end
 
@@ -29,8 +30,11 @@ end
 if older > 0 then return { 'older_workers', older } end
 
 local found, own = sessions(now), cjson.decode(ARGV[4])
-if tonumber(ARGV[2]) > 1 and not redis.call('HGET', KEYS[2], ARGV[1]) then
-  return session_reply({ 'ended' }, found, ARGV[5])
+local stored = redis.call('HGET', KEYS[2], ARGV[1])
+local went_back = stored and tonumber(stored:match('^%d+')) < tonumber(ARGV[6])
+if tonumber(ARGV[2]) > 1 and not stored or went_back then
+  redis.call('HDEL', KEYS[2], ARGV[1])
+  return session_reply({ 'ended' }, sessions(now), ARGV[5])
 end
 
 local own_clusters, is_shared, clusters, replaced = {}, #own.clusters == 0, { 'other_clusters' }, {}
@@ -51,6 +55,7 @@ if not is_shared and clusters[2] then return clusters end
 
 for _, id in ipairs(replaced) do redis.call('HDEL', KEYS[2], id) end
 local ends = string.format('%.0f', now + tonumber(ARGV[3]))
-redis.call('HSET', KEYS[2], ARGV[1], table.concat({ ARGV[2], ends, ARGV[3], ARGV[4] }, ' '))
+local heard = listens(ARGV[1], ARGV[5]) and 1 or 0
+redis.call('HSET', KEYS[2], ARGV[1], table.concat({ ARGV[2], ends, ARGV[3], heard, ARGV[4] }, ' '))
 redis.call('PEXPIREAT', KEYS[2], string.format('%.0f', now + 86400000))
 return session_reply({ 'renewed', now }, sessions(now), ARGV[5])

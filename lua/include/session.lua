@@ -5,22 +5,28 @@
 local function sessions(now)
   local found, all = {}, redis.call('HGETALL', KEYS[2])
   for i = 1, #all, 2 do
-    local number, ends, length, entry = all[i + 1]:match('^(%d+) (%d+) (%d+) (.*)$')
+    local number, ends, length, heard, entry = all[i + 1]:match('^(%d+) (%d+) (%d+) ([01]) (.*)$')
     if number then
       local expires_in = tonumber(ends) - now
       if expires_in < 0 or expires_in > 2 * tonumber(length) then expires_in = 0 end
-      found[#found + 1] = { id = all[i], number = number, length = length, expires_in = expires_in, entry = entry }
+      found[#found + 1] = { id = all[i], number = number, length = length, expires_in = expires_in, heard = heard, entry = entry }
     end
   end
   return found
 end
 
--- The reply that lists the sessions. A worker is connected if somebody listens to its channel.
+-- Returns true if the process of a session listens to its channel. The channel is named after the
+-- worker and the first eight digits of the number, which all sessions of a process share.
+local function listens(id, channel_prefix)
+  return redis.call('PUBSUB', 'NUMSUB', channel_prefix .. id:sub(1, 41))[2] > 0
+end
+
+-- The reply that lists the sessions. A process has gone if it listened at its last heartbeat and does
+-- not listen now.
 local function session_reply(reply, found, channel_prefix)
   for _, s in ipairs(found) do
-    local channel = channel_prefix .. s.id:match('^%x*')
-    local listeners = redis.call('PUBSUB', 'NUMSUB', channel)[2]
-    for _, part in ipairs({ s.id, s.number, s.length, s.expires_in, listeners, s.entry }) do reply[#reply + 1] = part end
+    local connected = (s.heard == '0' or listens(s.id, channel_prefix)) and 1 or 0
+    for _, part in ipairs({ s.id, s.number, s.length, s.expires_in, connected, s.entry }) do reply[#reply + 1] = part end
   end
   return reply
 end

@@ -67,6 +67,8 @@ pub struct Config {
     #[serde(default, rename = "route")]
     pub(crate) routes: BTreeMap<String, Route>,
     #[serde(default)]
+    pub(crate) worker: Worker,
+    #[serde(default)]
     pub(crate) timer: Timer,
     #[serde(default)]
     pub(crate) admin: Admin,
@@ -82,6 +84,24 @@ fn all_roles() -> BTreeSet<Role> {
 
 fn default_memory() -> u64 {
     512 << 20
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(crate) struct Worker {
+    /// `None`: the name of the host and a number.
+    pub(crate) name: Option<String>,
+}
+
+impl Worker {
+    fn check(&self, at: &At<'_>) {
+        if let Some(name) = &self.name
+            && !name::is_worker(name)
+        {
+            let what = format!("{name:?} is an invalid name");
+            at.key("name").refuse(what, name::WORKER);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -223,6 +243,7 @@ impl Config {
         check_named(&at.key("kafka"), &self.kafka, Kafka::check);
         check_named(&at.key("nats"), &self.nats, Nats::check);
         check_named(&at.key("route"), &self.routes, Route::check);
+        self.worker.check(&at.key("worker"));
         self.timer.check(&at.key("timer"));
         self.admin.check(&at.key("admin"));
         self.log.check(&at.key("log"));

@@ -9,6 +9,7 @@ const NAME_LENGTH_MAX: usize = 64;
 
 pub(super) const NAME: &str = "use 1 to 64 of a-z 0-9 _";
 pub(super) const DEPLOYMENT: &str = "use 1 to 64 of a-z 0-9 _ - and begin with a letter or digit";
+pub(super) const WORKER: &str = "use 1 to 64 of A-Z a-z 0-9 . _ -";
 pub(super) const TOPIC: &str = "use 1 to 249 of A-Z a-z 0-9 . _ -";
 pub(super) const PATTERN: &str = "use 1 to 249 of A-Z a-z 0-9 . _ - and * for any characters";
 pub(super) const STREAM: &str = "use 1 to 64 of A-Z a-z 0-9 _ -";
@@ -25,6 +26,10 @@ pub(super) fn is_name(name: &str) -> bool {
 
 pub(super) fn is_stream(name: &str) -> bool {
     has_length(name, NAME_LENGTH_MAX) && is_alphanumeric_or(name, "_-")
+}
+
+pub(super) fn is_worker(name: &str) -> bool {
+    has_length(name, NAME_LENGTH_MAX) && is_alphanumeric_or(name, "._-")
 }
 
 pub(super) fn is_deployment(name: &str) -> bool {

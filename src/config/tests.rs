@@ -223,6 +223,7 @@ fn the_smallest_file_gives_the_documented_defaults() {
         nats: BTreeMap::new(),
         routes: BTreeMap::from([("orders".to_owned(), route)]),
         memory: 512 << 20,
+        worker: Worker::default(),
         timer: Timer {
             memory: None,
             lease: Duration::from_secs(5),
@@ -284,6 +285,7 @@ fn every_option_can_be_set_by_the_environment() {
         ("POSTDATE_ROUTE__ORDERS__OVERDUE", "dead-letter"),
         ("POSTDATE_ROUTE__ORDERS__OVERDUE_AFTER", "90s"),
         ("POSTDATE_ROUTE__ORDERS__CATCH_UP_RATE", "700"),
+        ("POSTDATE_WORKER__NAME", "w-0"),
         ("POSTDATE_TIMER__LEASE", "7s"),
         ("POSTDATE_TIMER__MAX_CLOCK_SKEW", "500ms"),
         ("POSTDATE_ADMIN__LISTEN", "[::]:9000"),
@@ -365,6 +367,9 @@ fn every_option_can_be_set_by_the_environment() {
             },
         )]),
         memory: 1 << 30,
+        worker: Worker {
+            name: Some("w-0".to_owned()),
+        },
         timer: Timer {
             memory: None,
             lease: Duration::from_secs(7),

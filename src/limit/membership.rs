@@ -8,6 +8,9 @@ use std::time::Duration;
 pub(crate) const MEMBERSHIP_INTERVAL: Duration = Duration::from_millis(500);
 /// Processes of one deployment on one host that have a locked name.
 pub(crate) const WORKER_NAMES_MAX: u32 = 256;
+/// A worker whose sessions another process of its name replaces ends at this number. A store that
+/// went back causes one.
+pub(crate) const REPLACED_SESSIONS_MAX: u32 = 3;
 /// A worker sends no heartbeats while one of its loops has not moved for this time. It is longer than
 /// the calls of brokers and stores that a loop waits for.
 pub(crate) const LOOP_STALL_MAX: Duration = Duration::from_secs(30);

@@ -11,7 +11,7 @@ pub(crate) const SHUTDOWN_ANNOUNCE_MARGIN: Duration = Duration::from_millis(50);
 pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(6);
 /// Timeout of a stopping ingress for its broker: mostly for the last offset commit.
 pub(crate) const FINAL_COMMIT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Timeout of the last store call of a stopping process. Leases expire without it.
+/// Timeout of the last store call of a stopping process. Without it, others wait until the session is over.
 pub(crate) const FINAL_STORE_CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// After this time a process that has not stopped exits with an error: one of its loops hangs.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(9_500);

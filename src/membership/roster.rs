@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// The shards and the live timers, as the lease loop of this worker needs them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WorkView {
-    /// The session of this worker; `None`: it has not begun, or it has ended.
+    /// The session of this worker; `None` before its first heartbeat, and after its end.
     pub(crate) session: Option<SessionId>,
     /// All sessions that have not ended.
     pub(crate) live_sessions: BTreeSet<SessionId>,

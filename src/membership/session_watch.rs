@@ -4,18 +4,19 @@
 //! watch counts by the monotonic clock of this worker, so steps of a clock change nothing. It starts
 //! again after the store was away, because then no worker could send a heartbeat.
 //!
-//! The store may also see that a worker has no connection any more. Its session is then over as soon
-//! as a heartbeat is missing. A worker that has only lost that connection goes on with heartbeats.
+//! The store may also see that a process has no connection any more. Its session is then over as soon
+//! as a heartbeat is missing. A process that has only lost that connection still sends heartbeats.
 
 use super::heartbeat_interval;
-use crate::model::{SessionId, WorkerId};
+use crate::model::SessionId;
 use crate::store::{Session, SessionEnd};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
 pub(super) struct SessionWatch {
-    me: WorkerId,
+    /// A session of this process.
+    me: SessionId,
     /// A longer time between two answers of the store counts as an outage: a session that is alive
     /// survives a shorter one.
     answer_gap_max: Duration,
@@ -31,7 +32,7 @@ struct Seen {
 }
 
 impl SessionWatch {
-    pub(super) fn new(me: WorkerId, length: Duration) -> Self {
+    pub(super) fn new(me: SessionId, length: Duration) -> Self {
         Self {
             me,
             answer_gap_max: length / 2,
@@ -40,14 +41,17 @@ impl SessionWatch {
         }
     }
 
-    /// Records what the store answered. Returns the sessions of other workers that are over.
+    /// Records what the store answered. Returns the sessions of other processes that are over.
     pub(super) fn observe(&mut self, sessions: &[Session], now: Instant) -> Vec<SessionEnd> {
         let gap = self.answered.map(|answered| now - answered);
         let was_away = gap.is_some_and(|gap| gap > self.answer_gap_max);
         self.answered = Some(now);
         let mut seen = BTreeMap::new();
         let mut over = Vec::new();
-        for session in sessions.iter().filter(|it| it.id.worker != self.me) {
+        for session in sessions
+            .iter()
+            .filter(|it| !it.id.is_of_process_of(self.me))
+        {
             let before = self.seen.get(&session.id);
             let before = before.filter(|_| !was_away || fault!(EndSessionsAfterOutage));
             let unchanged = before.filter(|before| before.heartbeats == session.heartbeats);
@@ -79,15 +83,14 @@ fn allowed_silence(session: &Session) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::WorkerEntry;
-    use crate::testing::fault_injection::{self, InjectedFault};
+    use crate::model::{WorkerEntry, WorkerId};
 
     const LENGTH: Duration = Duration::from_secs(5);
 
     fn session(heartbeats: u64) -> Session {
         let worker = WorkerId(2);
         Session {
-            id: SessionId { worker, number: 1 },
+            id: SessionId::first(worker, 1),
             entry: WorkerEntry::default(),
             heartbeats,
             length: LENGTH,
@@ -96,10 +99,10 @@ mod tests {
         }
     }
 
-    /// Whether the session is over at the last of the times, each with the number of its heartbeat.
+    /// True if the session is over at the last of the times. Each has the number of its heartbeat.
     fn is_over(observed: &[(u64, u64)]) -> bool {
         let start = Instant::now();
-        let mut watch = SessionWatch::new(WorkerId(1), LENGTH);
+        let mut watch = SessionWatch::new(SessionId::first(WorkerId(1), 1), LENGTH);
         let mut over = false;
         for (at, heartbeats) in observed {
             let now = start + Duration::from_secs(*at);
@@ -122,15 +125,13 @@ mod tests {
         let outage = [(0, 1), (2, 1), (6, 1), (8, 1), (10, 1)];
         assert!(!is_over(&outage));
         assert!(is_over(&[&outage[..], &[(11, 1)]].concat()));
-        let faults = [InjectedFault::EndSessionsAfterOutage];
-        assert!(fault_injection::with(faults, || is_over(&outage[..3])));
     }
 
     #[test]
     fn a_session_without_a_connection_is_over_when_a_heartbeat_is_missing() {
         let observe = |beats: &[(u64, u64)]| {
             let start = Instant::now();
-            let mut watch = SessionWatch::new(WorkerId(1), LENGTH);
+            let mut watch = SessionWatch::new(SessionId::first(WorkerId(1), 1), LENGTH);
             let over = beats.iter().map(|(millis, heartbeats)| {
                 let lost = Session {
                     is_connected: false,
@@ -147,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_worker_does_not_end_its_own_session() {
-        let mut watch = SessionWatch::new(WorkerId(2), LENGTH);
+        let mut watch = SessionWatch::new(SessionId::first(WorkerId(2), 1), LENGTH);
         let start = Instant::now();
         for at in 0..9 {
             let now = start + Duration::from_secs(at);

@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::health::{Health, HealthPart};
 use crate::limit::{
     FINAL_STORE_CALL_TIMEOUT, LOOP_STALL_MAX, MEMBERSHIP_INTERVAL, PARTITION_DISCOVERY_INTERVAL,
-    STORE_RESPONSE_TIMEOUT,
+    REPLACED_SESSIONS_MAX, STORE_RESPONSE_TIMEOUT,
 };
 use crate::metric;
 use crate::model::{SessionId, Timestamp, WorkerEntry};
@@ -45,8 +45,8 @@ pub(crate) fn heartbeat_interval(length: Duration) -> Duration {
     MEMBERSHIP_INTERVAL.min(length / 5)
 }
 
-/// The response timeout of the store for heartbeats. One that gets no answer and is repeated on a
-/// new connection still comes in time.
+/// The response timeout of the store for heartbeats. If one gets no answer, its repeat on a new
+/// connection still comes in time.
 pub(crate) fn heartbeat_timeout(length: Duration) -> Duration {
     if fault!(RenewalOutlastsLease) {
         return STORE_RESPONSE_TIMEOUT;
@@ -60,6 +60,11 @@ pub(crate) struct WorkerLoop {
     session: SessionId,
     /// Heartbeats of the session that were sent.
     heartbeats: u64,
+    /// Number of the last one that was answered.
+    answered: u64,
+    /// Sessions of this process, one after the other, that another process of the same name has
+    /// replaced.
+    replaced: u32,
     watch: SessionWatch,
     roster: Roster,
     /// The request for shards that runs. It holds the clusters meanwhile.
@@ -71,15 +76,16 @@ pub(crate) struct WorkerLoop {
 }
 
 impl WorkerLoop {
-    /// `process` is a random number that no other process has.
-    pub(crate) fn new(ports: Ports, entry: WorkerEntry, process: u32) -> Self {
-        let (now, worker) = (Instant::now(), entry.id());
-        let number = u64::from(process) << 32;
+    /// `session` is the first one of this process.
+    pub(crate) fn new(ports: Ports, entry: WorkerEntry, session: SessionId) -> Self {
+        let now = Instant::now();
         Self {
-            watch: SessionWatch::new(worker, ports.length),
-            roster: Roster::new(worker, now),
-            session: SessionId { worker, number },
+            watch: SessionWatch::new(session, ports.length),
+            roster: Roster::new(session.worker, now),
+            session,
             heartbeats: 0,
+            answered: 0,
+            replaced: 0,
             discovery: Fuse::terminated(),
             discover_at: now,
             heartbeat_at: now,
@@ -183,11 +189,16 @@ impl WorkerLoop {
         let request = SessionHeartbeat {
             session: self.session,
             heartbeats: self.heartbeats,
+            answered: self.answered,
             length: self.ports.length,
             entry: self.entry.clone(),
         };
         let reason = match self.ports.store.heartbeat(&request).await {
             Ok(Heartbeat::Renewed { now, sessions }) => {
+                self.answered = request.heartbeats;
+                if self.answered > 1 {
+                    self.replaced = 0;
+                }
                 let (session, length) = (self.session, self.ports.length);
                 let store = StoreTime::just_answered(now);
                 let session_clock = &self.ports.publisher.session_clock;
@@ -202,11 +213,14 @@ impl WorkerLoop {
                 "the store has lost the session of this worker, or another worker has ended it"
                     .to_owned()
             }
-            Ok(Heartbeat::NameTaken(_)) => format!(
-                "another worker is named {}: waiting until its session is over; give each worker \
-                 its own name",
-                self.entry.name
-            ),
+            Ok(Heartbeat::NameTaken(sessions)) => {
+                self.end_dead_sessions(&sessions).await?;
+                format!(
+                    "another worker is named {}: waiting until its session is over; give each \
+                     worker its own name",
+                    self.entry.name
+                )
+            }
             Ok(Heartbeat::OlderWorkers(count)) => format!(
                 "{count} workers of version 0.1.0 are alive: waiting until they have stopped"
             ),
@@ -231,24 +245,31 @@ impl WorkerLoop {
     /// An ended session never comes back, and a first heartbeat without an answer is not repeated.
     fn begin_another_session(&mut self) {
         self.session.number += 1;
-        self.heartbeats = 0;
+        (self.heartbeats, self.answered) = (0, 0);
         self.roster.set_sessions(None, []);
+    }
+
+    async fn end_dead_sessions(&mut self, sessions: &[Session]) -> Result<(), Error> {
+        let now = Instant::now();
+        let over = self.watch.observe(sessions, now);
+        if over.is_empty() {
+            return Ok(());
+        }
+        for end in &over {
+            tracing::warn!(session = %end.session, "ending the session of a worker that sends no heartbeats");
+        }
+        match self.ports.store.end_sessions(&over).await {
+            // The next answer shows which of them have ended.
+            Ok(()) => self.heartbeat_at = now,
+            Err(error) if error.is_transient() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     async fn on_renewed(&mut self, sessions: &[Session]) -> Result<(), Error> {
         let now = Instant::now();
-        let over = self.watch.observe(sessions, now);
-        if !over.is_empty() {
-            for end in &over {
-                tracing::warn!(session = %end.session, "ending the session of a worker that sends no heartbeats");
-            }
-            match self.ports.store.end_sessions(&over).await {
-                // The next answer shows which of them have ended.
-                Ok(()) => self.heartbeat_at = now,
-                Err(error) if error.is_transient() => {}
-                Err(error) => return Err(error),
-            }
-        }
+        self.end_dead_sessions(sessions).await?;
         self.ports.health.set_ready();
         let live = sessions.iter().map(|session| session.id);
         self.roster.set_sessions(Some(self.session), live);
@@ -262,19 +283,23 @@ impl WorkerLoop {
         Ok(())
     }
 
-    /// Another process may have replaced the session: it has the same name and the same lock.
-    fn check_not_replaced(&self, sessions: &[Session]) -> Result<(), Error> {
-        let is_own = |id: SessionId| id.number >> 32 == self.session.number >> 32;
+    /// Another process may have replaced the session: it has the same name and the same lock. A
+    /// store that went back shows a session of a dead predecessor, which does not replace another
+    /// session.
+    fn check_not_replaced(&mut self, sessions: &[Session]) -> Result<(), Error> {
+        let mine = self.session;
         let other = sessions
             .iter()
-            .find(|other| other.id.worker == self.session.worker && !is_own(other.id));
-        match other {
-            None => Ok(()),
-            Some(other) => Err(Error::Unusable(format!(
-                "another worker has replaced this one under the name {}: session {}",
-                self.entry.name, other.id
-            ))),
+            .find(|it| it.id.worker == mine.worker && !it.id.is_of_process_of(mine));
+        let Some(other) = other else { return Ok(()) };
+        self.replaced += 1;
+        if self.replaced < REPLACED_SESSIONS_MAX {
+            return Ok(());
         }
+        Err(Error::Unusable(format!(
+            "another worker has replaced this one under the name {}: session {}",
+            self.entry.name, other.id
+        )))
     }
 
     fn other_installation(&self, others: BTreeSet<Box<str>>) -> Error {
@@ -288,8 +313,8 @@ impl WorkerLoop {
         ))
     }
 
-    /// Tells the other workers that this one gets no work any more. Its session goes on, because it
-    /// proves the leases that it still has to hand over.
+    /// Tells the other workers that this one gets no work any more. Its session stays alive, because
+    /// it proves the leases that this worker still has to hand over.
     async fn depart(&mut self) {
         self.entry.roles.clear();
         self.await_sources_until = None;

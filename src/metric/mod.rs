@@ -135,9 +135,9 @@ instruments! {
     HANDOVERS_POSTPONED "postdate_hand_overs_put_off_total" Kind::Counter, []
         "Handovers postponed because in-flight messages were not acknowledged in time."
     LEASES_LOST "postdate_leases_lost_total" Kind::Counter, []
-        "Leases that expired and were acquired by another worker, or whose shard the store lost."
+        "Leases that ended with the session of this process, or were refused by the store."
     LEASES_EXPIRED "postdate_leases_run_out_total" Kind::Counter, []
-        "Leases that this process did not renew in time; it does not deliver the shard until it has renewed the lease."
+        "Leases whose session this process did not renew in time; it does not deliver the shard until a heartbeat is answered."
     LOADED_MESSAGES "postdate_loaded_messages" Kind::Gauge, []
         "Messages in the memory of this process, loaded ahead of their due time."
     IN_FLIGHT_MESSAGES "postdate_in_flight_messages" Kind::Gauge, []

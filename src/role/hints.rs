@@ -5,22 +5,21 @@ use super::wiring::Wiring;
 use crate::clock::{Clock, WallClock};
 use crate::config::Role;
 use crate::limit::{HINT_QUEUE_MAX, STORE_RETRY_DELAY_MAX, URGENT_HINT_WITHIN};
-use crate::model::{Hint, WorkerId};
+use crate::model::{Hint, SessionId};
 use crate::store::{Error, Notifier};
 use crate::task::{StopToken, TaskGroup};
 use anyhow::Result;
 use tokio::sync::mpsc;
 
 /// Starts the thread, if other processes can share the store. Returns where an ingress sends its
-/// hints. `process` is a random number that no other process has.
+/// hints. `session` is the first one of this process.
 pub(super) fn start(
     group: &mut TaskGroup,
     wiring: &Wiring,
     timer: &mpsc::Sender<Hint>,
-    process: u64,
+    session: SessionId,
 ) -> Result<Option<mpsc::Sender<Hint>>> {
-    let worker = WorkerId::of_name(&wiring.worker.name);
-    let Some(notifier) = wiring.store.notifier(process, worker)? else {
+    let Some(notifier) = wiring.store.notifier(session)? else {
         return Ok(None);
     };
     let (hints, hints_in) = mpsc::channel(HINT_QUEUE_MAX);

@@ -7,7 +7,7 @@ use crate::membership::{
     heartbeat_timeout,
 };
 use crate::metric;
-use crate::model::{FORMAT_LEVEL, WorkerEntry};
+use crate::model::{FORMAT_LEVEL, SessionId, WorkerEntry};
 use crate::store::Store;
 use crate::task::TaskGroup;
 use anyhow::{Context, Result};
@@ -15,11 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Starts the thread. `process` is a random number that no other process has.
+/// Starts the thread. `session` is the first one of this process.
 pub(super) fn start(
     group: &mut TaskGroup,
     wiring: &Arc<Wiring>,
-    process: u32,
+    session: SessionId,
 ) -> Result<Assignments> {
     let routes = wiring.config.routes.keys().map(|name| name.as_str().into());
     let (publisher, assignments) = membership::channels(routes);
@@ -27,7 +27,7 @@ pub(super) fn start(
     wiring.spawn_with_store(group, "membership", timeout, move |thread: StoreThread| {
         let wiring = &thread.wiring;
         let ports = ports(wiring, thread.store, publisher)?;
-        let worker = WorkerLoop::new(ports, entry(wiring), process);
+        let worker = WorkerLoop::new(ports, entry(wiring), session);
         let released = wiring.leases_released.clone();
         Ok(async move { Ok(worker.serve(thread.stop, released).await?) })
     })?;

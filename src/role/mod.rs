@@ -35,6 +35,7 @@ use crate::clock::{SteadyClock, WallClock};
 use crate::config::{Config, Role};
 use crate::health::Health;
 use crate::limit::{DRAIN_TIMEOUT, HINT_QUEUE_MAX, SHUTDOWN_TIMEOUT};
+use crate::model::{SessionId, WorkerId};
 use crate::task::{self, StopToken, TaskGroup};
 use crate::telemetry::Telemetry;
 use anyhow::{Context, Result};
@@ -93,7 +94,7 @@ impl Service {
             false => group.token(),
         };
         let wiring = Arc::new(Wiring {
-            worker: worker_name::take(&config.deployment, random.random()),
+            worker: worker_name::take(config, random.random())?,
             config: config.clone(),
             memory: memory_plan(config),
             store,
@@ -105,9 +106,11 @@ impl Service {
             give_up: give_up.clone(),
         });
         admin_threads::start(&mut group, &wiring, listener, telemetry)?;
-        let assignments = membership_thread::start(&mut group, &wiring, random.random())?;
+        let worker = WorkerId::of_name(&wiring.worker.name);
+        let session = SessionId::first(worker, random.random());
+        let assignments = membership_thread::start(&mut group, &wiring, session)?;
         let (hints_out, hints_in) = mpsc::channel(HINT_QUEUE_MAX);
-        let notifier = hints::start(&mut group, &wiring, &hints_out, random.random())?;
+        let notifier = hints::start(&mut group, &wiring, &hints_out, session)?;
         if config.roles.contains(&Role::Ingress) {
             let timer = has_timer.then(|| hints_out.clone());
             let hint_receivers: Vec<_> = notifier.into_iter().chain(timer).collect();

@@ -4,7 +4,7 @@ use super::memory::memory_plan;
 use crate::clock::Clock;
 use crate::config::{self, Config, Secret};
 use crate::limit::STORE_RESPONSE_TIMEOUT;
-use crate::model::WorkerId;
+use crate::model::SessionId;
 use crate::store::embedded::{self, Embedded};
 use crate::store::query::{QuarantineStore, QueryContext};
 use crate::store::redis::{self, Address, Certificates, Redis, RedisNotifier};
@@ -58,17 +58,13 @@ impl StoreFactory {
         })
     }
 
-    /// The notifier of a store that several processes can share. `process` is the random id of this
-    /// one, and `worker` the id of its worker.
-    pub(crate) fn notifier(
-        &self,
-        process: u64,
-        worker: WorkerId,
-    ) -> Result<Option<Box<dyn Notifier + Send>>> {
+    /// The notifier of a store that several processes can share. `session` is the first one of this
+    /// process.
+    pub(crate) fn notifier(&self, session: SessionId) -> Result<Option<Box<dyn Notifier + Send>>> {
         Ok(match self {
             Self::Redis(options) => {
-                let notifier = RedisNotifier::new(options, process).context("store.redis")?;
-                Some(Box::new(notifier.of_worker(worker)))
+                let notifier = RedisNotifier::new(options, session).context("store.redis")?;
+                Some(Box::new(notifier))
             }
             Self::Embedded(_) => None,
         })

@@ -3,7 +3,9 @@
 //! The system frees the lock when the process ends, however it ends. So the next process on this
 //! host takes the same name, and may replace the session of its predecessor at once.
 
+use crate::config::Config;
 use crate::limit::WORKER_NAMES_MAX;
+use anyhow::{Result, bail};
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
@@ -18,39 +20,58 @@ pub(super) struct WorkerName {
     _file: Option<File>,
 }
 
-/// Takes the lowest free name of this host: the host name and a number. `random` is a number that
-/// no other process has.
-pub(super) fn take(deployment: &str, random: u64) -> WorkerName {
+/// Takes the configured name, or the lowest free name of this host: the host name and a number.
+/// `random` is a number that no other process has. Fails if another process has the configured name.
+pub(super) fn take(config: &Config, random: u64) -> Result<WorkerName> {
     let host = rustix::system::uname()
         .nodename()
         .to_string_lossy()
         .into_owned();
+    let names = match &config.worker.name {
+        Some(name) => vec![name.clone()],
+        None => (0..WORKER_NAMES_MAX)
+            .map(|number| format!("{host}-{number}"))
+            .collect(),
+    };
     let user = rustix::process::getuid().as_raw();
     let folder = std::env::temp_dir().join(format!("postdate-{user}"));
-    take_in(&folder, &format!("{deployment}.{host}"), &host, random).unwrap_or_else(|error| {
-        tracing::warn!(
-            folder = %folder.display(),
-            %error,
-            "cannot lock a worker name: after a crash, the shards of this worker wait until its \
-             session is over"
-        );
-        let lock = format!("{random:016x}");
-        let name = format!("{host}-{lock}");
-        WorkerName {
-            name,
-            lock,
-            _file: None,
+    match take_first(&folder, &config.deployment, &names, random) {
+        Ok(Some(name)) => Ok(name),
+        Ok(None) => bail!(
+            "another process of this host has the name {}: set another worker.name",
+            names.join(", ")
+        ),
+        Err(error) => {
+            tracing::warn!(
+                folder = %folder.display(),
+                %error,
+                "cannot lock a worker name: after a crash, the shards of this worker wait until its \
+                 session is over"
+            );
+            let lock = format!("{random:016x}");
+            let name = config.worker.name.clone();
+            Ok(WorkerName {
+                name: name.unwrap_or_else(|| format!("{host}-{lock}")),
+                lock,
+                _file: None,
+            })
         }
-    })
+    }
 }
 
-fn take_in(folder: &Path, prefix: &str, host: &str, random: u64) -> io::Result<WorkerName> {
+/// Takes the first name that no other process has.
+fn take_first(
+    folder: &Path,
+    deployment: &str,
+    names: &[String],
+    random: u64,
+) -> io::Result<Option<WorkerName>> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(folder)?;
-    for number in 0..WORKER_NAMES_MAX {
-        let path = folder.join(format!("{prefix}-{number}.lock"));
+    for name in names {
+        let path = folder.join(format!("{deployment}.{name}.lock"));
         let mut options = File::options();
         let options = options.create(true).truncate(false).read(true).write(true);
         let mut file = options.open(path)?;
@@ -59,13 +80,13 @@ fn take_in(folder: &Path, prefix: &str, host: &str, random: u64) -> io::Result<W
             Err(TryLockError::WouldBlock) => continue,
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        return Ok(WorkerName {
-            name: format!("{host}-{number}"),
+        return Ok(Some(WorkerName {
+            name: name.clone(),
             lock: lock_id(&mut file, random)?,
             _file: Some(file),
-        });
+        }));
     }
-    Err(io::Error::other("all names of this host are in use"))
+    Ok(None)
 }
 
 /// The id in the file. The first holder writes it.
@@ -89,13 +110,15 @@ mod tests {
     #[test]
     fn each_process_of_a_host_has_a_name_and_a_successor_has_the_same_name_and_lock() {
         let folder = tempfile::tempdir().unwrap();
-        let take = |random| take_in(folder.path(), "d.h", "h", random).unwrap();
-        let (first, second) = (take(1), take(2));
+        let names = ["h-0".to_owned(), "h-1".to_owned()];
+        let take = |random| take_first(folder.path(), "d", &names, random).unwrap();
+        let (first, second) = (take(1).unwrap(), take(2).unwrap());
         assert_eq!((first.name.as_str(), second.name.as_str()), ("h-0", "h-1"));
         assert_ne!(first.lock, second.lock);
+        assert!(take(4).is_none(), "all names are taken");
         let lock = first.lock.clone();
         drop(first);
-        let successor = take(3);
+        let successor = take(3).unwrap();
         assert_eq!((successor.name.as_str(), successor.lock), ("h-0", lock));
     }
 }

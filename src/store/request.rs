@@ -51,6 +51,8 @@ pub(crate) struct SessionHeartbeat {
     pub(crate) session: SessionId,
     /// Number of this heartbeat. The first one begins the session.
     pub(crate) heartbeats: u64,
+    /// Number of the last heartbeat that the store has answered; 0: none.
+    pub(crate) answered: u64,
     pub(crate) length: Duration,
     pub(crate) entry: WorkerEntry,
 }

@@ -134,7 +134,7 @@ pub(crate) enum InjectedFault {
     LoadWaitsForCompactor,
 
     // Leases and the store's server.
-    /// A renewal waits for its answer as long as the default lease lasts.
+    /// A heartbeat waits for its answer as long as the default session lasts.
     RenewalOutlastsLease,
     /// Connections to the server before a failover are kept.
     KeepConnectionsToOldServer,
@@ -142,7 +142,7 @@ pub(crate) enum InjectedFault {
     BelieveFirstSentinel,
     /// A store that refuses a process which it has served ends the process.
     EndAtLateRefusal,
-    /// A worker that was frozen or disconnected does not check whether its lease has expired.
+    /// A worker that was frozen or disconnected does not check whether its session is over.
     IgnoreLeaseExpiry,
     /// A worker trusts its leases after a pause of its machine.
     IgnoreMachinePause,
@@ -158,6 +158,8 @@ pub(crate) enum InjectedFault {
     EndSessionsAfterOutage,
     /// A session that has ended comes back with its next heartbeat.
     ReviveEndedSession,
+    /// A session continues although the store has lost its last answered heartbeat.
+    ContinueRolledBackSession,
     /// A worker assigns shards as if it were the only live worker.
     AssignByOwnList,
     /// A worker acquires shards that are assigned to other workers.

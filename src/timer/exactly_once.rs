@@ -275,7 +275,7 @@ pub(super) fn next_wakeup(
     }
     let is_closed = txn.number().is_none();
     if is_closed && state.ownership.clock.has_expired(now) {
-        // The renewal of the lease is not announced.
+        // The renewal of the session is not announced.
         return Some(now + RESEND_DELAY_MIN);
     }
     let has_work = state.has_work_soon(wall);

@@ -31,12 +31,12 @@ pub(super) fn drop_shard(shards: &mut ShardStates, shard: &ShardId) {
     }
 }
 
-/// True if messages of the shard may be sent. Logs once when its lease has expired.
+/// True if messages of the shard may be sent. Logs once when its lease may have ended.
 pub(super) fn check_lease(state: &mut ShardState, metric: &TimerMetrics) -> bool {
     if state.ownership.note_expiry(Instant::now()) {
         metric.leases_expired.increment(1);
         tracing::warn!(shard = %state.lease.shard, unsent = state.unsent_messages(),
-            "lease not renewed in time: delivery of the shard is paused until it is renewed");
+            "session not renewed in time: delivery of the shard is paused until a heartbeat is answered");
     }
     state.ownership.may_deliver(Instant::now())
 }

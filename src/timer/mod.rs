@@ -2,7 +2,7 @@
 //!
 //! | module | duty | thread |
 //! |---|---|---|
-//! | `lease` | acquires and renews leases | timer |
+//! | `lease` | acquires and releases leases | timer |
 //! | `dispatcher`, `claim_call` | owns the shards, claims, and drives the modules below | timer |
 //! | `shard` | state and decisions of one shard, without I/O | timer |
 //! | `delivery`, `exactly_once` | sends messages and handles reports | timer |

@@ -34,6 +34,21 @@ pub(crate) struct SessionId {
 }
 
 impl SessionId {
+    /// The first session of a process. `process` is a random number that no other process has.
+    pub(crate) fn first(worker: WorkerId, process: u32) -> Self {
+        let number = u64::from(process) << 32;
+        Self { worker, number }
+    }
+
+    /// Names the process: all its sessions have the same upper half of the number.
+    pub(crate) fn process(self) -> String {
+        format!("{}-{:08x}", self.worker, self.number >> 32)
+    }
+
+    pub(crate) fn is_of_process_of(self, other: Self) -> bool {
+        self.worker == other.worker && self.number >> 32 == other.number >> 32
+    }
+
     /// Parses the text that `Display` writes.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (worker, number) = text.split_once('-')?;
@@ -114,6 +129,7 @@ mod tests {
             let id = SessionId { worker: WorkerId(worker), number };
             prop_assert_eq!(SessionId::parse(&id.to_string()), Some(id));
             prop_assert!(SessionId::parse(&text).is_none_or(|id| id.to_string() == text));
+            prop_assert_eq!(&id.to_string()[..41], id.process());
         }
     }
 

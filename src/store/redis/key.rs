@@ -39,12 +39,13 @@
 //!
 //! One key belongs to the deployment: `pd:{<deployment>}:sessions`, a hash. A field is the id of a
 //! session, `<worker id>-<number>`. Its value is `<heartbeats> <end in epoch ms> <length in ms>
-//! <entry>`; the entry is the JSON of a `WorkerEntry`. The key expires after a day without
+//! <1 if its process listened at the last heartbeat, or 0> <entry>`; the entry is the JSON of a
+//! `WorkerEntry`. The key expires after a day without
 //! heartbeats. Version 0.1.0 lists its live workers in the zset `pd:{<deployment>}:workers`.
-//! `pd:{<deployment>}:hints` and `pd:{<deployment>}:worker:<worker id>` are pub/sub channels, see
+//! `pd:{<deployment>}:hints` and `pd:{<deployment>}:worker:<process>` are pub/sub channels, see
 //! `pubsub`.
 
-use crate::model::{Partition, ShardId};
+use crate::model::{Partition, SessionId, ShardId};
 use std::fmt::{Display, Write};
 
 // The keys of a shard. A change of a name, a type or a format needs a new `LAYOUT_VERSION`.
@@ -96,7 +97,12 @@ impl Keyspace {
         format!("pd:{{{}}}:sessions", self.deployment)
     }
 
-    /// The worker id follows.
+    /// The channel to which the process of a session listens, as a sign that it lives.
+    pub(super) fn worker_channel(&self, session: SessionId) -> String {
+        format!("{}{}", self.worker_channel_prefix(), session.process())
+    }
+
+    /// The name of a process follows.
     pub(super) fn worker_channel_prefix(&self) -> String {
         format!("pd:{{{}}}:worker:", self.deployment)
     }

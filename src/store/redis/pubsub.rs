@@ -4,7 +4,7 @@ use super::connection::Connection;
 use super::key::{self, Keyspace};
 use super::{Error, Options};
 use crate::limit::HINTS_RESUBSCRIBE_INTERVAL;
-use crate::model::{Hint, Timestamp, WorkerId};
+use crate::model::{Hint, SessionId, Timestamp};
 use crate::store::Notifier;
 use async_trait::async_trait;
 use futures_util::StreamExt;
@@ -14,33 +14,24 @@ use redis::Pipeline;
 pub(crate) struct RedisNotifier {
     connection: Connection,
     keyspace: Keyspace,
-    /// Random id of this process. A process ignores its own hints.
-    process: u64,
-    /// The worker of this process. The server shows the others that somebody listens to its
-    /// channel, until the connection ends.
-    worker: Option<WorkerId>,
+    /// The first session of this process. Its random number tells the hints of this process from
+    /// those of others.
+    session: SessionId,
 }
 
 impl RedisNotifier {
-    pub(crate) fn new(options: &Options, process: u64) -> Result<Self, Error> {
+    pub(crate) fn new(options: &Options, session: SessionId) -> Result<Self, Error> {
         Ok(Self {
             connection: Connection::new(options)?,
             keyspace: Keyspace::new(&options.deployment),
-            process,
-            worker: None,
+            session,
         })
-    }
-
-    /// Also listens to the channel of this worker, as a sign that its process lives.
-    pub(crate) fn of_worker(self, worker: WorkerId) -> Self {
-        let worker = Some(worker);
-        Self { worker, ..self }
     }
 
     fn encode(&self, hint: &Hint) -> String {
         format!(
             "{:x} {} {}",
-            self.process,
+            self.session.number,
             hint.least_due.as_millis(),
             self.keyspace.shard_keys(&hint.shard).name(key::META)
         )
@@ -52,7 +43,7 @@ impl RedisNotifier {
         let sender = u64::from_str_radix(words.next()?, 16).ok()?;
         let least_due = Timestamp::from_millis(words.next()?.parse().ok()?);
         let shard = self.keyspace.shard_of_meta_key(words.next()?)?;
-        (sender != self.process).then_some(Hint { shard, least_due })
+        (sender != self.session.number).then_some(Hint { shard, least_due })
     }
 }
 
@@ -68,12 +59,10 @@ impl Notifier for RedisNotifier {
     }
 
     async fn listen(&self, on_hint: &mut dyn FnMut(Hint)) -> Result<(), Error> {
-        let own = self.worker.map(|worker| {
-            let prefix = self.keyspace.worker_channel_prefix();
-            format!("{prefix}{worker}")
-        });
-        let channels = [self.keyspace.hint_channel()].into_iter().chain(own);
-        let channels: Vec<_> = channels.collect();
+        let channels = [
+            self.keyspace.hint_channel(),
+            self.keyspace.worker_channel(self.session),
+        ];
         let mut messages = self.connection.subscribe(&channels).await?;
         let forward = async {
             while let Some(message) = messages.next().await {
@@ -101,12 +90,13 @@ impl Notifier for RedisNotifier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Partition, ShardId};
+    use crate::model::{Partition, ShardId, WorkerId};
     use proptest::prelude::*;
 
     fn hints(deployment: &str, me: u64) -> RedisNotifier {
         let options = Options::of_url("redis://127.0.0.1:1", deployment);
-        RedisNotifier::new(&options, me).unwrap()
+        let (worker, number) = (WorkerId(1), me);
+        RedisNotifier::new(&options, SessionId { worker, number }).unwrap()
     }
 
     proptest! {

@@ -388,7 +388,8 @@ impl Call {
             .arg(request.heartbeats)
             .arg(millis(request.length))
             .arg(entry.expect("an entry has text keys only"))
-            .arg(keyspace.worker_channel_prefix());
+            .arg(keyspace.worker_channel_prefix())
+            .arg(request.answered);
         call
     }
 

@@ -35,10 +35,15 @@ impl StoredSession {
 }
 
 impl Sessions {
-    /// Begins or extends a session, unless another one forbids it.
+    /// Begins or extends a session, unless another one forbids it. A session that has lost an
+    /// answered heartbeat ends: the store went back, and may have forgotten which leases it had.
     pub(crate) fn heartbeat(&mut self, request: &SessionHeartbeat, now: Timestamp) -> Heartbeat {
         let (id, entry) = (request.session, &request.entry);
-        if request.heartbeats > 1 && !self.0.contains_key(&id) && !fault!(ReviveEndedSession) {
+        let stored = self.0.get(&id).map(|stored| stored.heartbeats);
+        let is_known = request.heartbeats == 1 || stored.is_some() || fault!(ReviveEndedSession);
+        let went_back = stored.is_some_and(|stored| stored < request.answered);
+        if !is_known || (went_back && !fault!(ContinueRolledBackSession)) {
+            self.0.remove(&id);
             return Heartbeat::Ended(self.list(now));
         }
         let live = |(other, stored): &(&SessionId, &StoredSession)| {

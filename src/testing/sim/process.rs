@@ -14,7 +14,8 @@ use crate::limit::{
 use crate::membership::{self, Assignments, ClusterCatalog, SourceTopics, WorkerLoop};
 use crate::metric;
 use crate::model::{
-    Dialect, Dialects, FORMAT_LEVEL, Hint, Naming, RetryKeys, Role, RoutingRules, StartPoint,
+    Dialect, Dialects, FORMAT_LEVEL, Hint, Naming, RetryKeys, Role, RoutingRules, SessionId,
+    StartPoint,
     TargetRules, WithoutDelay, WorkerEntry,
 };
 use crate::run::ThinHours;
@@ -236,7 +237,8 @@ impl Process {
             clusters: BTreeSet::new(),
             format: FORMAT_LEVEL,
         };
-        let worker = WorkerLoop::new(ports, entry, process);
+        let session = SessionId::first(entry.id(), process);
+        let worker = WorkerLoop::new(ports, entry, session);
         let released = shared.leases_released.clone();
         self.spawn(
             world,

@@ -1,6 +1,7 @@
 //! Asks the brokers which delivered pairs are committed.
 //!
-//! Each request has a timeout, so that a slow broker never delays the renewal of leases.
+//! Each request has a timeout, so that a slow broker delays the other shards for a fifth of
+//! the session at most.
 
 use crate::broker::Catalog;
 use crate::membership::with_timeout;

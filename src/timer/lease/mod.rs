@@ -58,6 +58,8 @@ impl LeaseKeeper {
             tenure: 0,
             to_release: Vec::new(),
             release_at: now,
+            released: Vec::new(),
+            release_again_at: now,
             depart_until: None,
             incompatible: BTreeMap::new(),
         };
@@ -76,6 +78,10 @@ struct LeaseLoop {
     /// as the session, so they are released until the store answers.
     to_release: Vec<Lease>,
     release_at: Instant,
+    /// Leases that were released, and are released once more: the store may have lost the release
+    /// since its last answered heartbeat. The heartbeats show if it loses more.
+    released: Vec<Lease>,
+    release_again_at: Instant,
     /// Set during a shutdown: when handovers end, and after that a wakeup in the future.
     depart_until: Option<Instant>,
     /// Shards that wait for a newer version or belong to another cluster, and why, as the last try
@@ -95,7 +101,7 @@ impl LeaseLoop {
                 signals.stop.cancelled().await;
                 tokio::time::sleep(FINAL_STORE_CALL_TIMEOUT).await;
             };
-            // Safe to drop: a lease that was acquired but not recorded expires by itself.
+            // Safe to drop: a lease that was acquired but not recorded is in `to_release`.
             tokio::select! {
                 biased;
                 () = signals.give_up.cancelled() => break,
@@ -122,7 +128,9 @@ impl LeaseLoop {
 
     fn next_wakeup(&self) -> Instant {
         let release = (!self.to_release.is_empty()).then_some(self.release_at);
-        let duty = [self.depart_until, release].into_iter().flatten().min();
+        let again = (!self.released.is_empty()).then_some(self.release_again_at);
+        let duty = [self.depart_until, release, again].into_iter().flatten();
+        let duty = duty.min();
         let duty = duty.unwrap_or_else(|| Instant::now() + Duration::from_secs(1));
         let acquire_or_hand_over = self.table.next_wakeup(Instant::now());
         acquire_or_hand_over.map_or(duty, |at| at.min(duty))
@@ -139,7 +147,9 @@ impl LeaseLoop {
                     "cannot acquire or release leases: {error}; the delivery of a shard stops when \
                      the session of this worker expires"
                 ));
-                self.release_at = Instant::now() + self.ports.lease_length / 20;
+                let retry_at = Instant::now() + self.ports.lease_length / 20;
+                self.release_at = retry_at;
+                self.release_again_at = self.release_again_at.max(retry_at);
                 if is_departing {
                     // Without the store, no shard can be handed over.
                     self.signals.finish.cancel();
@@ -172,9 +182,16 @@ impl LeaseLoop {
     }
 
     async fn call_store(&mut self) -> Result<(), Error> {
+        self.keep_held();
         if !self.to_release.is_empty() && self.release_at <= Instant::now() {
             self.ports.store.release(&self.to_release).await?;
-            self.to_release.clear();
+            self.released.append(&mut self.to_release);
+            let interval = heartbeat_interval(self.ports.lease_length);
+            self.release_again_at = Instant::now() + 2 * interval;
+        }
+        if !self.released.is_empty() && self.release_again_at <= Instant::now() {
+            self.ports.store.release(&self.released).await?;
+            self.released.clear();
         }
         self.acquire().await
     }
@@ -244,14 +261,28 @@ impl LeaseLoop {
         shards.into_iter().map(request).collect()
     }
 
-    /// Without an answer, the store may have granted the leases.
+    /// Without an answer, the store may have granted the leases. It releases them, unless their
+    /// shards have started.
     async fn try_acquire(&mut self, requests: &[Acquire]) -> Result<Vec<Acquired>, Error> {
-        let outcomes = self.ports.store.acquire(requests).await;
-        if outcomes.is_err() {
-            let leases = requests.iter().map(|request| request.lease.clone());
-            self.to_release.extend(leases);
-        }
-        outcomes
+        let earlier = self.to_release.len();
+        let leases = requests.iter().map(|request| request.lease.clone());
+        self.to_release.extend(leases);
+        let outcomes = self.ports.store.acquire(requests).await?;
+        self.to_release.truncate(earlier);
+        let granted = requests
+            .iter()
+            .zip(&outcomes)
+            .filter(|(_, outcome)| matches!(outcome, Acquired::Granted { .. }));
+        let leases = granted.map(|(request, _)| request.lease.clone());
+        self.to_release.extend(leases);
+        Ok(outcomes)
+    }
+
+    /// Keeps the leases of shards that have started.
+    fn keep_held(&mut self) {
+        let held = &self.table.held;
+        let is_held = |lease: &Lease| held.get(&lease.shard).is_some_and(|it| it.lease == *lease);
+        self.to_release.retain(|lease| !is_held(lease));
     }
 
     /// Starts the shards that were granted. Returns the requests for those that are held, each with
@@ -300,7 +331,8 @@ impl LeaseLoop {
     }
 
     /// Requests for the held shards whose holder has ended: an earlier tenure of this session, or a
-    /// session that is absent after the holder was read.
+    /// session that is absent after the holder was read. A store that went back may show an earlier
+    /// tenure of a shard that was handed over: it is released again.
     async fn taken_over(
         &mut self,
         session: SessionId,
@@ -317,9 +349,16 @@ impl LeaseLoop {
         let has_ended =
             |token: LeaseToken| token.session == session || !live_now.contains(&token.session);
         let ended = held.into_iter().filter(|(_, token)| has_ended(*token));
-        let (holders, shards): (Vec<_>, Vec<_>) = ended
-            .map(|(request, token)| (token, request.lease.shard))
-            .unzip();
+        let (mut holders, mut shards) = (Vec::new(), Vec::new());
+        for (request, token) in ended {
+            let shard = request.lease.shard;
+            if token.session == session && !self.table.is_mine(&shard) {
+                self.to_release.push(Lease { shard, token });
+            } else {
+                holders.push(token);
+                shards.push(shard);
+            }
+        }
         let mut requests = self.requests(session, shards);
         for (request, holder) in requests.iter_mut().zip(holders) {
             request.ended = Some(holder);
@@ -333,7 +372,6 @@ impl LeaseLoop {
         let shards: Vec<_> = granted.iter().map(|(lease, ..)| &lease.shard).collect();
         let routes = &mut self.ports.routes;
         let committed = committed::read_committed(routes, &shards, length / 5).await;
-        let mut unreadable = Vec::new();
         for (lease, clock, mut state) in granted {
             let shard = &lease.shard;
             let committed = match committed.get(shard) {
@@ -341,7 +379,6 @@ impl LeaseLoop {
                 Some(Ok(committed)) => Some(committed),
                 Some(Err(error)) => {
                     self.incompatible.insert(shard.clone(), error.to_string());
-                    unreadable.push(lease);
                     continue;
                 }
             };
@@ -360,7 +397,7 @@ impl LeaseLoop {
             };
             self.send(LeaseEvent::Granted(Box::new(grant))).await;
         }
-        self.to_release.extend(unreadable);
+        self.keep_held();
     }
 
     /// Handles all replies that have arrived, and releases the leases of the shards that were
@@ -424,7 +461,8 @@ impl LeaseLoop {
         }
     }
 
-    /// Releases all leases before the process ends. Leases that cannot be released expire.
+    /// Releases all leases before the process ends. Leases that cannot be released end with the
+    /// session.
     async fn release_all(mut self) -> Result<(), Error> {
         let held = std::mem::take(&mut self.table.held);
         let held = held.into_values().map(|held| held.lease);

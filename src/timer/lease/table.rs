@@ -172,6 +172,8 @@ impl LeaseTable {
         let next_try = self
             .acquire_schedule
             .next_at(now, !own.is_empty(), !others.is_empty());
+        // Without a session nothing is acquired. The view changes when it begins.
+        let next_try = next_try.filter(|_| self.view.session.is_some());
         let settled = awaits_settling.then_some(settled_at);
         [next_try, postponed, settled].into_iter().flatten().min()
     }
@@ -200,6 +202,8 @@ mod tests {
         fn set_workers(&mut self, names: &[&str], now: Instant) {
             let workers = names.iter().map(|name| WorkerEntry::for_test(name));
             self.roster.update_workers(workers, now);
+            let session = LeaseToken::for_test(7).session;
+            self.roster.set_sessions(Some(session), [session]);
             let view = Arc::new(self.roster.view().clone());
             self.table.update_view(view, now);
         }
@@ -285,6 +289,18 @@ mod tests {
             table.next_handovers(table.view.settled_at).len(),
             moved(&table).min(HANDOVERS_MAX)
         );
+    }
+
+    #[test]
+    fn a_worker_whose_session_has_ended_waits_for_another_one() {
+        let now = Instant::now();
+        let mut fleet = single_worker(2, now);
+        fleet.table.held.clear();
+        assert!(fleet.table.next_wakeup(now).is_some());
+        fleet.roster.set_sessions(None, []);
+        let view = Arc::new(fleet.roster.view().clone());
+        fleet.table.update_view(view, now);
+        assert_eq!(fleet.table.next_wakeup(now), None);
     }
 
     #[test]

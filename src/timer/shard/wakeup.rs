@@ -67,7 +67,7 @@ fn next_claim(state: &ShardState, input: &WakeupInput) -> Option<Instant> {
 fn next_phase_change(state: &ShardState, input: &WakeupInput) -> Option<Instant> {
     let now = input.now;
     match state.ownership.phase {
-        // The renewal of an expired lease is not announced.
+        // The renewal of the session is not announced.
         ShardPhase::Active => {
             let is_expired = state.ownership.clock.has_expired(now);
             is_expired.then(|| now + RESEND_DELAY_MIN)

@@ -5,6 +5,7 @@ mod failover;
 mod foreign;
 mod outage;
 mod permissions;
+mod presence;
 mod script_faults;
 mod sentinel;
 mod server;

@@ -1,6 +1,7 @@
 //! `deploy/redis/users.acl`: enough for every promise of the port, and no word of it too much.
 
 use super::*;
+use crate::model::{SessionId, WorkerId};
 use crate::store::Notifier;
 use futures_util::future::FutureExt;
 use std::collections::BTreeMap;
@@ -75,7 +76,10 @@ async fn everything_works(real: &RealRedis) {
 
 /// By another process, and not by the one that tells it.
 pub(super) async fn assert_hint_arrives(options: &Options) {
-    let [sender, listener] = [1, 2].map(|process| RedisNotifier::new(options, process).unwrap());
+    let [sender, listener] = [1, 2].map(|process| {
+        let session = SessionId::first(WorkerId(1), process);
+        RedisNotifier::new(options, session).unwrap()
+    });
     let (heard, mut hints) = tokio::sync::mpsc::channel(1);
     let hint = Hint {
         shard: shard("t"),

@@ -73,8 +73,14 @@ const FAULTS: &[Fault] = &[
     (
         "a session that has ended comes back",
         Some(Script::Heartbeat),
-        "if tonumber(ARGV[2]) > 1 and",
-        "if false and",
+        "if tonumber(ARGV[2]) > 1 and not stored or",
+        "if",
+    ),
+    (
+        "a session goes on although the store went back",
+        Some(Script::Heartbeat),
+        "not stored or went_back then",
+        "not stored then",
     ),
     (
         "a session replaces one of the same name with another lock",

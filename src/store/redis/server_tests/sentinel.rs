@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::limit::LOOKUP_TIMEOUT;
+use crate::model::{SessionId, WorkerId};
 use crate::store::Notifier;
 use crate::testing::fault_injection::{self, InjectedFault};
 use std::cell::{Cell, RefCell};
@@ -209,7 +210,7 @@ fn connections_follow_an_announced_primary_while_the_old_one_answers() {
         let options = options(&[&sentinel]);
         let redis = Redis::connect(&options).await.unwrap();
         redis.open(&[new_shard("old")]).await.unwrap();
-        let notifier = RedisNotifier::new(&options, 1).unwrap();
+        let notifier = RedisNotifier::new(&options, SessionId::first(WorkerId(1), 1)).unwrap();
         let mut no_hint = |hint| panic!("{hint:?}");
         let follow = async {
             // The subscription and the age of the connection take this time.

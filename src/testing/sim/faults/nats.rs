@@ -129,17 +129,20 @@ impl World {
             .trim_to(&Partition::new(SOURCE, 0), Offset(first));
     }
 
-    /// Records that will be deleted before they are stored. They need not arrive.
+    /// Records that will be deleted before they are stored. They need not arrive. After the only
+    /// wait it lists them and returns at once, so that no record is sent meanwhile.
     async fn mark_purged(&self, goes: impl Fn(Offset) -> bool) {
+        let records = self.cluster().records(SOURCE).into_iter();
+        let indexes: BTreeSet<_> = records.map(|record| record.partition).collect();
+        let shard = |index| ShardId::new(ROUTE, Partition::new(SOURCE, index));
+        let shards: Vec<_> = indexes.into_iter().map(shard).collect();
+        let states = self.store().state(&shards).await;
+        let states = states.expect("the memory store answers");
         for record in self.cluster().records(SOURCE) {
-            let shard = ShardId::new(ROUTE, Partition::new(SOURCE, record.partition));
-            let state = self
-                .store()
-                .state(&[shard])
-                .await
-                .expect("the memory store answers")
-                .pop()
-                .flatten();
+            let at = shards
+                .iter()
+                .position(|shard| shard.partition.index == record.partition);
+            let state = at.and_then(|at| states[at].as_ref());
             let is_stored = state.is_some_and(|state| state.watermark.covers(record.offset));
             if goes(record.offset) && !is_stored {
                 self.streams().purged.borrow_mut().insert(

@@ -264,6 +264,9 @@ impl Membership for SlowStore {
     async fn end_sessions(&self, ends: &[SessionEnd]) -> Result<(), Error> {
         for end in ends {
             self.note(&format!("ends session {}", end.session));
+            if end.heartbeats.is_some() {
+                self.world.check_end_of_session(self.control.number);
+            }
         }
         self.slowly(self.store.end_sessions(ends)).await
     }

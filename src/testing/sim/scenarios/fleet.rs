@@ -90,6 +90,11 @@ fn every_fault_injected_into_a_fleet_is_caught() {
         (InjectedFault::ReviveEndedSession, FleetFaults::All),
         (InjectedFault::ReuseLeaseTokens, FleetFaults::None),
         (InjectedFault::TakeHeldShard, FleetFaults::None),
+        (InjectedFault::EndSessionsAfterOutage, FleetFaults::All),
+        (
+            InjectedFault::ContinueRolledBackSession,
+            FleetFaults::StoreLoses,
+        ),
     ];
     let is_caught =
         |fault, faults| breaks_promises(&[fault], 2_000..2_100, |seed| run(seed, LENGTH, faults));

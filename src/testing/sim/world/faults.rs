@@ -4,9 +4,11 @@ use super::{TARGET, World};
 use crate::broker::{DeliveryFailure, FailureKind};
 use crate::model::{DeadLetterReason, Partition};
 use crate::testing::sim::clock::EPOCH;
+use crate::testing::sim::process::LEASE;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// The number of store snapshots that a rollback chooses from.
 const SNAPSHOTS_MAX: usize = 8;
@@ -91,6 +93,25 @@ impl World {
             "the store answers"
         });
         self.0.store.set_down(down);
+        let now = Instant::now();
+        let outage = match self.0.store_outage.get() {
+            Some((start, None)) if !down => (start, Some(now)),
+            _ => (now, (!down).then_some(now)),
+        };
+        self.0.store_outage.set(Some(outage));
+    }
+
+    /// A process ends a session of another one. After the store was away for the length of a
+    /// session, each session gets its whole length again.
+    pub(crate) fn check_end_of_session(&self, process: usize) {
+        if let Some((start, Some(end))) = self.0.store_outage.get()
+            && end - start > LEASE
+            && end.elapsed() < LEASE
+        {
+            self.report_violation(format!(
+                "process {process} ends a session too early after an outage of the store"
+            ));
+        }
     }
 
     pub(crate) fn store_full(&self, full: bool) {

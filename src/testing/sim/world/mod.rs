@@ -68,6 +68,8 @@ struct Inner {
     stored_to: RefCell<BTreeMap<(u32, i32), Watermark>>,
     streams: Streams,
     store_lost: Cell<bool>,
+    /// The last outage of the store: its start, and its end if it is over.
+    store_outage: Cell<Option<(Instant, Option<Instant>)>>,
     /// When the last fault ended, by the clock of the brokers.
     healed_at: Cell<Option<i64>>,
     duplicates_allowed: Cell<bool>,
@@ -161,6 +163,7 @@ impl World {
             stored_to: RefCell::default(),
             streams: Streams::default(),
             store_lost: Cell::new(false),
+            store_outage: Cell::new(None),
             healed_at: Cell::new(None),
             duplicates_allowed: Cell::new(false),
             exactly_once: Cell::new(false),

@@ -1,7 +1,7 @@
 //! Cases for ids: a cancel or replacement is in time or too late, and a store that lost writes holds
 //! its claims.
 
-use super::fixture::{Fixture, HOUR, cancel, due, place, run_of, schedule};
+use super::fixture::{Fixture, cancel, due, place, run_of, schedule};
 use crate::model::{Cursor, Progress, Watermark};
 use crate::store::{
     Acquired, Advance, Advanced, Appended, Hold, IdChange, IdChangeKind, NewShard, Opened, Tailed,
@@ -172,7 +172,7 @@ async fn hold_in_tail(t: &Fixture<'_>, after: u64) -> Hold {
 
 pub(super) async fn a_hold_is_answered_while_a_message_waits_under_an_id(t: &Fixture<'_>) {
     create_held(t, 5).await;
-    let acquired = t.acquire(1, HOUR).await;
+    let acquired = t.acquire(1).await;
     assert!(
         matches!(&acquired, Acquired::Granted { state, .. } if state.hold == Watermark(5)),
         "{acquired:?}"

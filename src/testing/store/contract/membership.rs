@@ -7,7 +7,7 @@ use crate::store::{Heartbeat, SessionEnd, SessionHeartbeat};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A session with this number, of the worker of this name. The name is also its lock.
+/// A heartbeat of the worker of this name, which is also its lock. The one before it was answered.
 fn beat(name: &str, number: u64, heartbeats: u64) -> SessionHeartbeat {
     let entry = WorkerEntry {
         lock: name.to_owned(),
@@ -17,6 +17,7 @@ fn beat(name: &str, number: u64, heartbeats: u64) -> SessionHeartbeat {
     SessionHeartbeat {
         session: SessionId { worker, number },
         heartbeats,
+        answered: heartbeats - 1,
         length: HOUR,
         entry,
     }
@@ -85,6 +86,22 @@ pub(super) async fn an_ended_session_never_comes_back(t: &Fixture<'_>) {
     assert_eq!(sessions_of(t, &first).await, []);
     assert!(is_renewed(t, &beat("ended", 2, 1)).await, "another session");
     end(t, &beat("ended", 2, 1), None).await;
+}
+
+pub(super) async fn a_session_that_has_lost_an_answered_heartbeat_ends(t: &Fixture<'_>) {
+    let request = beat("went-back", 1, 1);
+    assert!(is_renewed(t, &request).await);
+    let unanswered = SessionHeartbeat {
+        answered: 1,
+        ..beat("went-back", 1, 3)
+    };
+    assert!(
+        is_renewed(t, &unanswered).await,
+        "the second one had no effect"
+    );
+    let ended = send(t, &beat("went-back", 1, 5)).await;
+    assert!(matches!(ended, Heartbeat::Ended(_)), "{ended:?}");
+    assert_eq!(sessions_of(t, &request).await, []);
 }
 
 pub(super) async fn a_session_that_was_renewed_meanwhile_is_not_ended(t: &Fixture<'_>) {

@@ -190,6 +190,7 @@ impl Sequence {
         SessionHeartbeat {
             session: SessionId { worker, number: 1 },
             heartbeats: 1,
+            answered: 0,
             length: Duration::ZERO,
             entry,
         }
