@@ -41,7 +41,8 @@
 //! session, `<worker id>-<number>`. Its value is `<heartbeats> <end in epoch ms> <length in ms>
 //! <1 if its process listened at the last heartbeat, or 0> <entry>`; the entry is the JSON of a
 //! `WorkerEntry`. The key expires after a day without
-//! heartbeats. Version 0.1.0 lists its live workers in the zset `pd:{<deployment>}:workers`.
+//! heartbeats. Version 0.1.0 lists its live workers in the zset `pd:{<deployment>}:workers`. Its leases
+//! have `lease_end` and `lease_length` in `meta`, which the next acquire removes.
 //! `pd:{<deployment>}:hints` and `pd:{<deployment>}:worker:<process>` are pub/sub channels, see
 //! `pubsub`.
 

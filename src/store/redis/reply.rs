@@ -187,6 +187,7 @@ impl Reply {
                 Acquired::Granted { state, now }
             }
             "held" => {
+                // A holder of version 0.1.0 has no session. The caller tries again later.
                 let held = LeaseToken::parse(&self.text()?);
                 held.map_or(Acquired::Unknown, Acquired::HeldBy)
             }

@@ -1,9 +1,12 @@
 //! Faults in the Lua scripts: the contract suite must catch every one of them.
 
 use super::super::script::{Script, changed};
-use super::RealRedis;
 use super::server::Server;
+use super::{RealRedis, key};
+use crate::clock::{Clock as _, WallClock};
+use crate::store::{Acquired, LeaseStore as _, ShardStore as _};
 use crate::testing::store::contract;
+use crate::testing::store::requests::{acquire, new_shard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// One fault: its description, the script (`None`: the includes), and the text that is replaced.
@@ -103,8 +106,8 @@ const FAULTS: &[Fault] = &[
     (
         "a shard is taken from a holder whose session has not ended (I5)",
         Some(Script::AcquireLease),
-        "if is_held and",
-        "if false and",
+        "if is_held then",
+        "if false then",
     ),
     (
         "a shard of an ended session stays held",
@@ -326,4 +329,31 @@ fn the_contract_suite_catches_every_fault_in_a_script() {
         .map(|(description, ..)| *description)
         .collect();
     assert_eq!(missed, [] as [&str; 0]);
+}
+
+/// Returns true if a worker gets a shard of version 0.1.0 whose lease of five seconds ends this many
+/// seconds from now.
+fn is_free_with_end_in(seconds: i64) -> bool {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let real = RealRedis::start().await;
+        real.redis.open(&[new_shard("t")]).await.unwrap();
+        let end = WallClock.now().as_millis() + 1_000 * seconds;
+        let (meta, token) = (key("t", "meta"), "7".repeat(32));
+        let command = format!("HSET {meta} token {token} lease_end {end} lease_length 5000");
+        real.server.command(&command).await;
+        let acquired = real.redis.acquire(&[acquire("t")]).await.unwrap();
+        matches!(acquired[0], Acquired::Granted { .. })
+    })
+}
+
+/// No contract case can set the clock of a server back.
+#[test]
+fn a_lease_of_version_0_1_0_ends_by_the_clock_of_the_server() {
+    for (end_in, is_free) in [(-1, true), (4, false), (9, false), (11, true)] {
+        assert_eq!(is_free_with_end_in(end_in), is_free, "{end_in}");
+    }
 }
