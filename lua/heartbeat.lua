@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- Begins a session, or extends it to `length` from now, and answers all sessions that have not
 -- ended. The first heartbeat replaces sessions with the same name, if they have the same lock or
--- have expired. Ends a session that has lost an answered heartbeat: the store went back. Refuses a worker that shares no cluster with the other live workers, if both sides
--- name some, and every worker while workers of version 0.1.0 are alive. The key expires after a day
--- without heartbeats.
+-- have expired. Ends a session that has lost an answered heartbeat: the store went back. Refuses a
+-- worker that shares no cluster with the other live workers, if both sides name some, and every
+-- worker while workers of version 0.1.0 are alive. The key expires after a day without heartbeats.
 -- KEYS   1 workers of version 0.1.0
 --        2 sessions
 -- ARGV   1 session

@@ -4,8 +4,9 @@
 //! watch counts by the monotonic clock of this worker, so steps of a clock change nothing. It starts
 //! again after the store was away, because then no worker could send a heartbeat.
 //!
-//! The store may also see that a process has no connection any more. Its session is then over as soon
-//! as a heartbeat is missing. A process that has only lost that connection still sends heartbeats.
+//! The store may also see that a process has lost its connection. Its session is then over as soon as
+//! a heartbeat is missing. This counts only if the watch has seen the connection before, and the
+//! store was not away since: a store that restarts loses the connections of all processes.
 
 use super::heartbeat_interval;
 use crate::model::SessionId;
@@ -29,6 +30,8 @@ pub(super) struct SessionWatch {
 struct Seen {
     heartbeats: u64,
     since: Instant,
+    /// Its process was connected after the store was away last.
+    was_connected: bool,
 }
 
 impl SessionWatch {
@@ -43,8 +46,8 @@ impl SessionWatch {
 
     /// Records what the store answered. Returns the sessions of other processes that are over.
     pub(super) fn observe(&mut self, sessions: &[Session], now: Instant) -> Vec<SessionEnd> {
-        let gap = self.answered.map(|answered| now - answered);
-        let was_away = gap.is_some_and(|gap| gap > self.answer_gap_max);
+        let gap = self.answered.map_or(Duration::MAX, |at| now - at);
+        let was_away = gap > self.answer_gap_max && !fault!(EndSessionsAfterOutage);
         self.answered = Some(now);
         let mut seen = BTreeMap::new();
         let mut over = Vec::new();
@@ -52,13 +55,22 @@ impl SessionWatch {
             .iter()
             .filter(|it| !it.id.is_of_process_of(self.me))
         {
-            let before = self.seen.get(&session.id);
-            let before = before.filter(|_| !was_away || fault!(EndSessionsAfterOutage));
+            let before = self.seen.get(&session.id).filter(|_| !was_away);
             let unchanged = before.filter(|before| before.heartbeats == session.heartbeats);
             let since = unchanged.map_or(now, |before| before.since);
             let heartbeats = session.heartbeats;
-            seen.insert(session.id, Seen { heartbeats, since });
-            if since + allowed_silence(session) <= now {
+            let silence = next_heartbeat_within(session);
+            // A store that restarts may be away for a short time only.
+            let was_connected = before.is_some_and(|it| it.was_connected && gap <= silence);
+            let has_gone = was_connected && !session.is_connected;
+            let observed = Seen {
+                heartbeats,
+                since,
+                was_connected: was_connected || session.is_connected,
+            };
+            seen.insert(session.id, observed);
+            let allowed = if has_gone { silence } else { session.length };
+            if since + allowed <= now {
                 over.push(SessionEnd {
                     session: session.id,
                     heartbeats: Some(heartbeats),
@@ -70,14 +82,9 @@ impl SessionWatch {
     }
 }
 
-/// The time after a heartbeat at which a session is over without another one.
-fn allowed_silence(session: &Session) -> Duration {
-    if session.is_connected {
-        session.length
-    } else {
-        // Half an interval more than the time of the next heartbeat, for a slow answer.
-        heartbeat_interval(session.length) * 3 / 2
-    }
+/// The time until the next heartbeat: half an interval more, for a slow answer.
+fn next_heartbeat_within(session: &Session) -> Duration {
+    heartbeat_interval(session.length) * 3 / 2
 }
 
 #[cfg(test)]
@@ -127,23 +134,41 @@ mod tests {
         assert!(is_over(&[&outage[..], &[(11, 1)]].concat()));
     }
 
-    #[test]
-    fn a_session_without_a_connection_is_over_when_a_heartbeat_is_missing() {
-        let observe = |beats: &[(u64, u64)]| {
-            let start = Instant::now();
-            let mut watch = SessionWatch::new(SessionId::first(WorkerId(1), 1), LENGTH);
-            let over = beats.iter().map(|(millis, heartbeats)| {
-                let lost = Session {
-                    is_connected: false,
-                    ..session(*heartbeats)
-                };
-                let now = start + Duration::from_millis(*millis);
-                !watch.observe(&[lost], now).is_empty()
-            });
-            over.collect::<Vec<_>>()
+    /// For each answer, true if it shows that the session is over. An answer has a time, the number
+    /// of the heartbeat, and whether the process is connected.
+    fn ends(answers: &[(u64, u64, bool)]) -> Vec<bool> {
+        let start = Instant::now();
+        let mut watch = SessionWatch::new(SessionId::first(WorkerId(1), 1), LENGTH);
+        let mut is_over = |(millis, heartbeats, is_connected): &(u64, u64, bool)| {
+            let session = Session {
+                is_connected: *is_connected,
+                ..session(*heartbeats)
+            };
+            let now = start + Duration::from_millis(*millis);
+            !watch.observe(&[session], now).is_empty()
         };
-        assert_eq!(observe(&[(0, 1), (500, 1), (800, 1)]), [false, false, true]);
-        assert_eq!(observe(&[(0, 1), (500, 2), (1_000, 3)]), [false; 3]);
+        answers.iter().map(&mut is_over).collect()
+    }
+
+    #[test]
+    fn a_session_that_lost_its_connection_is_over_when_a_heartbeat_is_missing() {
+        let dead = [(0, 1, true), (500, 1, false), (1_000, 1, false)];
+        assert_eq!(ends(&dead), [false, false, true]);
+        let beats = [(0, 1, true), (500, 2, false), (1_000, 3, false)];
+        assert_eq!(ends(&beats), [false; 3]);
+    }
+
+    #[test]
+    fn a_lost_connection_shows_nothing_after_a_restart_of_the_store() {
+        let restart = [(0, 1, true), (900, 1, false), (1_400, 1, false)];
+        let outage = [(0, 1, true), (4_000, 1, false), (4_500, 1, false)];
+        let unseen = [(0, 1, false), (500, 1, false), (1_000, 1, false)];
+        for answers in [restart, outage, unseen] {
+            assert_eq!(ends(&answers), [false; 3]);
+        }
+        let connected_again = [(1_900, 2, true), (2_400, 2, false), (2_900, 2, false)];
+        let answers = [restart, connected_again].concat();
+        assert_eq!(ends(&answers), [false, false, false, false, false, true]);
     }
 
     #[test]
