@@ -15,8 +15,7 @@ use crate::membership::{self, Assignments, ClusterCatalog, SourceTopics, WorkerL
 use crate::metric;
 use crate::model::{
     Dialect, Dialects, FORMAT_LEVEL, Hint, Naming, RetryKeys, Role, RoutingRules, SessionId,
-    StartPoint,
-    TargetRules, WithoutDelay, WorkerEntry,
+    StartPoint, TargetRules, WithoutDelay, WorkerEntry,
 };
 use crate::run::ThinHours;
 use crate::store::Store;
