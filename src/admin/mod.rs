@@ -225,7 +225,7 @@ mod tests {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream
             .write_all(
-                format!("GET {path} HTTP/1.1\r\nhost: x\r\n{headers}connection: close\r\n\r\n")
+                format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{headers}connection: close\r\n\r\n")
                     .as_bytes(),
             )
             .await
@@ -356,7 +356,7 @@ mod tests {
             for _ in 0..crate::limit::ADMIN_QUERIES_MAX {
                 let mut stream = TcpStream::connect(address).await.unwrap();
                 stream
-                    .write_all(b"GET /pending HTTP/1.1\r\nhost: x\r\n\r\n")
+                    .write_all(b"GET /pending HTTP/1.1\r\nhost: localhost\r\n\r\n")
                     .await
                     .unwrap();
                 asked.push(stream);

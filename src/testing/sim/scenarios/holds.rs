@@ -102,7 +102,9 @@ fn arrivals(loss: Loss) -> Vec<String> {
         match loss {
             Loss::Everything | Loss::EverythingAndFull => {
                 process.kill(&world).await;
-                trial.send_others();
+                for _ in 0..4 {
+                    trial.send_others();
+                }
                 trial.cancel("a");
                 trial.sleep(8).await;
                 world.wipe();
@@ -121,11 +123,18 @@ fn arrivals(loss: Loss) -> Vec<String> {
         process.ensure_running(&world, &mut trial.random);
         match loss {
             Loss::EverythingAndFull => {
-                trial.wait_until_stored().await;
+                trial.wait_until_stored(1).await;
                 world.store_full(true);
             }
+            Loss::Everything => {
+                // Killed again, when the store has more than the commit says, but not the cancel.
+                trial.wait_until_stored(RECORDS_BETWEEN + 10).await;
+                process.kill(&world).await;
+                world.set_leaderless(std::slice::from_ref(&trial.partition));
+                process.ensure_running(&world, &mut trial.random);
+            }
             Loss::Cancels => world.set_leaderless(std::slice::from_ref(&trial.partition)),
-            Loss::Everything | Loss::CancelsAlive => {}
+            Loss::CancelsAlive => {}
         }
         trial.sleep(10).await;
         world.set_leaderless(&[]);
@@ -140,9 +149,10 @@ fn arrivals(loss: Loss) -> Vec<String> {
 }
 
 impl Trial {
-    /// Waits until the first messages are stored again.
-    async fn wait_until_stored(&self) {
-        while self.world.balances().iter().all(|it| it.accepted == 0) {
+    /// Waits until so many messages are stored again.
+    async fn wait_until_stored(&self, count: usize) {
+        let count = count as u64;
+        while self.world.balances().iter().all(|it| it.accepted < count) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
