@@ -1,12 +1,12 @@
-//! Tests the operator commands `send`, `pending`, `ledger` and `check`, with and without a running
-//! service.
+//! Tests the operator commands `send`, `pending`, `ledger`, `workers` and `check`, with and without a
+//! running service.
 
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::env::{Kafka, PATIENCE, Postdate, Redis, eventually, kafka, now_ms, redis};
 use crate::verdict::{LIMIT, Scene};
@@ -243,8 +243,27 @@ fn commands_ask_the_service_that_has_the_embedded_store() {
             .contains("postdate_ledger_difference_messages")
     );
 
+    let workers = document(&run(&postdate, &["workers", "--json"]), 0);
+    let worker = &workers["workers"][0];
+    let is_live = worker["expires_in_ms"].as_u64() > Some(0) && worker["connected"] == true;
+    assert!(is_live && workers["workers"][1].is_null(), "{workers:#}");
+    assert_eq!(
+        (
+            &worker["delivers"]["shards"],
+            &workers["without_worker"]["shards"]
+        ),
+        (&json!(2), &json!(0)),
+        "{workers:#}"
+    );
+    assert!(told(&run(&postdate, &["workers"]), 0).contains("ingress,timer"));
+
     // The service has stopped, so the commands open the folder themselves.
     postdate.terminate();
+    let workers = document(&run(&postdate, &["workers", "--json"]), 0);
+    assert_eq!(
+        (&workers["workers"], &workers["without_worker"]["shards"]),
+        (&json!([]), &json!(2))
+    );
     assert!(told(&run(&postdate, &["ledger"]), 0).contains(&format!("r {}/0", scene.source)));
     told(&run(&postdate, &["ledger", "--route", "nobody"]), 2);
     assert_eq!(

@@ -22,6 +22,7 @@ const COMMANDS: &[&[&str]] = &[
     &["pending"],
     &["pending", "--id", "x"],
     &["ledger"],
+    &["workers"],
     &["reset", "--route", "r", "--topic", "none"],
 ];
 

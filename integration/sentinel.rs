@@ -143,7 +143,12 @@ fn every_command_finds_the_primary_after_a_failover_with_a_silent_sentinel() {
         (waiting.sum::<f64>() >= 200.0).then_some(())
     });
     let worker = &deployment.workers[0];
-    for command in [&["pending"][..], &["ledger"], &["quarantine", "list"]] {
+    for command in [
+        &["pending"][..],
+        &["ledger"],
+        &["workers"],
+        &["quarantine", "list"],
+    ] {
         let output = worker.command(command);
         assert!(output.status.success(), "{command:?}: {output:?}");
     }

@@ -98,11 +98,11 @@ mod wheel;
 
 pub use cli::{
     CheckArgs, Cli, Command, CompletionArgs, DemoArgs, InitArgs, LedgerArgs, MessagesArgs,
-    PendingArgs, QuarantineArgs, ResetArgs, RunArgs, SendArgs,
+    PendingArgs, QuarantineArgs, ResetArgs, RunArgs, SendArgs, WorkersArgs,
 };
 pub use command::{
     Outcome, Refused, check, complete, demo, init, ledger, messages, pending, quarantine, reset,
-    send,
+    send, workers,
 };
 pub use config::{Config, Error as ConfigError};
 pub use role::serve as run;

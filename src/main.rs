@@ -65,6 +65,9 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
             postdate::messages(&prepare_quietly(messages.config())?, &messages)
         }
         Command::Ledger(ledger) => postdate::ledger(&prepare_quietly(&ledger.config)?, &ledger),
+        Command::Workers(workers) => {
+            postdate::workers(&prepare_quietly(&workers.config)?, &workers)
+        }
         Command::Quarantine(quarantine) => {
             postdate::quarantine(&prepare_quietly(&quarantine.config)?, &quarantine)
         }

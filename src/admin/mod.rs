@@ -225,8 +225,10 @@ mod tests {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream
             .write_all(
-                format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{headers}connection: close\r\n\r\n")
-                    .as_bytes(),
+                format!(
+                    "GET {path} HTTP/1.1\r\nhost: localhost\r\n{headers}connection: close\r\n\r\n"
+                )
+                .as_bytes(),
             )
             .await
             .unwrap();

@@ -63,6 +63,18 @@ Exit codes:
   1    a ledger does not balance; or the store, or the service that owns it, does not answer
   2    wrong usage or configuration";
 
+const WORKERS_AFTER: &str =
+    "With the embedded store, the command asks a running service at `admin.listen`.
+
+Examples:
+  postdate workers --config postdate.toml
+  postdate workers --config postdate.toml --json | jq '.workers[] | [.name, .delivers.shards]'
+
+Exit codes:
+  0    the workers were printed
+  1    the store, or the service that owns it, does not answer
+  2    wrong usage or configuration";
+
 const QUARANTINE_AFTER: &str = "Examples:
   postdate quarantine list --config postdate.toml
   postdate quarantine restore --config postdate.toml --route orders
@@ -184,6 +196,12 @@ pub enum Command {
     /// takeovers do not reset it.
     #[command(after_long_help = LEDGER_AFTER)]
     Ledger(LedgerArgs),
+    /// Lists the workers, and the shards that each of them delivers
+    ///
+    /// A worker is a running process of the deployment. Each has a session in the store, which ends
+    /// some seconds after its last heartbeat.
+    #[command(after_long_help = WORKERS_AFTER)]
+    Workers(WorkersArgs),
     /// Lists unreadable runs in quarantine, or puts them back
     ///
     /// A run is in quarantine if it could not be read. `restore` puts each run back that this version
@@ -315,6 +333,17 @@ pub struct LedgerArgs {
     /// Count only this route, which the configuration need not have; default: all routes
     #[arg(long)]
     pub route: Option<String>,
+    /// Print one JSON document; docs/commands.md describes it
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of [`Command::Workers`].
+#[derive(Debug, Args)]
+pub struct WorkersArgs {
+    /// The configuration file (TOML) of the service
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
     /// Print one JSON document; docs/commands.md describes it
     #[arg(long)]
     pub json: bool,

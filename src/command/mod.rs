@@ -12,6 +12,7 @@ mod plan;
 mod quarantine;
 mod reset;
 mod send;
+mod workers;
 
 pub(crate) use change::ChangeWriter;
 pub use check::check;
@@ -25,6 +26,7 @@ pub use reset::reset;
 #[cfg(test)]
 pub(crate) use reset::test_support;
 pub use send::send;
+pub use workers::workers;
 
 use crate::cli::CompletionArgs;
 use anyhow::Result;

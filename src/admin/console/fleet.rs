@@ -2,7 +2,6 @@
 
 use super::frame::{Frame, Visit};
 use crate::admin::problem::Problem;
-use crate::model::Role;
 use crate::model::readable::{count, length};
 use crate::store::Balance;
 use crate::store::query::{LedgerReport, Query, WorkerReport, WorkersReport};
@@ -26,15 +25,13 @@ struct WorkerRow {
     routes: String,
     /// Empty if the session has expired.
     expires_in: String,
+    shards: String,
+    messages: String,
 }
 
 impl WorkerRow {
     fn new(worker: WorkerReport) -> Self {
-        let roles = worker.roles.iter().map(|role| match role {
-            Role::Ingress => "ingress",
-            Role::Timer => "timer",
-        });
-        let roles: Vec<_> = roles.collect();
+        let roles: Vec<_> = worker.roles.iter().map(|role| role.name()).collect();
         let routes: Vec<_> = worker.routes.into_iter().collect();
         Self {
             name: worker.name,
@@ -47,6 +44,8 @@ impl WorkerRow {
                 0 => String::new(),
                 millis => length(Duration::from_millis(millis)),
             },
+            shards: count(worker.delivers.shards),
+            messages: count(worker.delivers.messages),
         }
     }
 }

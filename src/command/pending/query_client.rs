@@ -3,7 +3,7 @@
 use crate::clock::{Clock, WallClock};
 use crate::config::{self, Admin, Config, Secret};
 use crate::limit::{ADMIN_QUERY_TIMEOUT, ADMIN_RESPONSE_BYTES_MAX};
-use crate::model::{Cursor, ShardId, Timestamp};
+use crate::model::{Cursor, LeaseToken, ShardId, Timestamp};
 use crate::role::{StoreFactory, query_context};
 use crate::store::embedded::{FolderDescription, FolderUse};
 use crate::store::query::{Query, QueryContext, SearchPosition, StoreQuery};
@@ -215,6 +215,10 @@ impl StoreQuery for NoMessages {
     }
 
     async fn states(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, store::Error> {
+        Ok(vec![None; shards.len()])
+    }
+
+    async fn holders(&self, shards: &[ShardId]) -> Result<Vec<Option<LeaseToken>>, store::Error> {
         Ok(vec![None; shards.len()])
     }
 

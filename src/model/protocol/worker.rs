@@ -74,6 +74,15 @@ pub(crate) enum Role {
     Timer,
 }
 
+impl Role {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ingress => "ingress",
+            Self::Timer => "timer",
+        }
+    }
+}
+
 /// The greatest format level of stored data that this version reads.
 pub(crate) const FORMAT_LEVEL: u32 = 1;
 

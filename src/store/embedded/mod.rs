@@ -37,7 +37,7 @@ use super::{
 use crate::client_thread::ClientThread;
 use crate::clock::Clock;
 use crate::limit::{self, EmbeddedMemory};
-use crate::model::{Cursor, Lease, ShardId};
+use crate::model::{Cursor, Lease, LeaseToken, ShardId};
 use crate::run::RunName;
 use crate::store::QuarantineStore;
 use async_trait::async_trait;
@@ -421,6 +421,11 @@ impl StoreQuery for Embedded {
 
     async fn states(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
         self.state(shards).await
+    }
+
+    async fn holders(&self, shards: &[ShardId]) -> Result<Vec<Option<LeaseToken>>, Error> {
+        let holders = self.ask(shards, |shard| shard, |shard, _| shard.lease.holder());
+        Ok(holders.await?.into_iter().map(Option::flatten).collect())
     }
 
     async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {

@@ -11,7 +11,7 @@ mod search_tests;
 mod workers;
 
 use super::{Error, Fetch, List, Listed, Restore, Restored, Session, StoredShard};
-use crate::model::{Cursor, ShardId, Timestamp};
+use crate::model::{Cursor, LeaseToken, ShardId, Timestamp};
 use crate::run::RunName;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -24,7 +24,7 @@ pub(crate) use pending::{
     Amount, FoundMessage, IdSearch, PendingHour, PendingReport, PendingShard, QueryContext,
 };
 pub(crate) use search_position::SearchPosition;
-pub(crate) use workers::{WorkerReport, WorkersReport};
+pub(crate) use workers::{ShardLoad, WorkerReport, WorkersReport};
 
 /// A question that a command or the admin server answers. `route: None` means all routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +88,9 @@ pub(crate) trait StoreQuery {
 
     /// The state of each shard, read in one step per shard. `None`: unknown shard.
     async fn states(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error>;
+
+    /// The token that holds each shard. `None`: unknown shard, or free lease.
+    async fn holders(&self, shards: &[ShardId]) -> Result<Vec<Option<LeaseToken>>, Error>;
 
     /// The place of the message that waits under each id. `None`: no message waits under it.
     async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error>;

@@ -307,7 +307,9 @@ fn hour_start(slice: Slice) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Cursor, Offset, Partition, Progress, SourceIdentity, Watermark};
+    use crate::model::{
+        Cursor, LeaseToken, Offset, Partition, Progress, SourceIdentity, Watermark,
+    };
     use crate::store::{Fetch, Ledger, List, Listed, Session, SliceCount};
     use async_trait::async_trait;
     use bytes::Bytes;
@@ -329,6 +331,10 @@ mod tests {
                     .map(|(_, state, _)| state.clone())
             };
             Ok(shards.iter().map(of).collect())
+        }
+
+        async fn holders(&self, shards: &[ShardId]) -> Result<Vec<Option<LeaseToken>>, Error> {
+            Ok(vec![None; shards.len()])
         }
 
         async fn find_ids(

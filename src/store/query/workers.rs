@@ -1,11 +1,12 @@
-//! The report about the workers of the deployment: the JSON of `GET /v1/workers`. Fields are never
-//! renamed or removed.
+//! The report about the workers of the deployment: the JSON of `postdate workers --json` and
+//! `GET /v1/workers`. Fields are never renamed or removed.
 
 use super::{QueryContext, StoreQuery};
-use crate::model::{Role, Timestamp};
+use crate::limit::QUERY_SHARDS_PER_CALL_MAX;
+use crate::model::{Role, SessionId, Timestamp};
 use crate::store::{Error, Session};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use utoipa::ToSchema;
 
 /// The workers that have a session, expired ones included.
@@ -15,6 +16,19 @@ pub(crate) struct WorkersReport {
     pub(crate) store: String,
     pub(crate) at_ms: i64,
     pub(crate) workers: Vec<WorkerReport>,
+    /// Shards that no worker of the list delivers.
+    #[serde(default)]
+    pub(crate) without_worker: ShardLoad,
+}
+
+/// Shards, and the messages that wait in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct ShardLoad {
+    pub(crate) shards: u64,
+    /// An upper bound, as in the report of waiting messages.
+    pub(crate) messages: u64,
+    /// Compressed size in the store.
+    pub(crate) bytes: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -33,24 +47,68 @@ pub(crate) struct WorkerReport {
     pub(crate) expires_in_ms: u64,
     /// False if the store sees no connection of the worker.
     pub(crate) connected: bool,
+    /// The shards whose lease it holds.
+    #[serde(default)]
+    pub(crate) delivers: ShardLoad,
 }
 
-/// Reads the sessions.
+/// Reads the sessions, and which of them holds each shard.
 pub(super) async fn workers_report(
     query: &dyn StoreQuery,
     context: &QueryContext,
     now: Timestamp,
 ) -> Result<WorkersReport, Error> {
-    let sessions = query.worker_sessions().await?;
+    let mut loads = shard_loads(query).await?;
+    let sessions = query.worker_sessions().await?.into_iter();
+    let workers = sessions.map(|session| {
+        let delivers = loads.remove(&Some(session.id)).unwrap_or_default();
+        report(session, delivers)
+    });
+    let workers = workers.collect();
+    let without_worker = loads
+        .into_values()
+        .fold(ShardLoad::default(), ShardLoad::plus);
     Ok(WorkersReport {
         deployment: context.deployment.clone(),
         store: context.store.clone(),
         at_ms: now.as_millis(),
-        workers: sessions.into_iter().map(report).collect(),
+        workers,
+        without_worker,
     })
 }
 
-fn report(session: Session) -> WorkerReport {
+impl ShardLoad {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            shards: self.shards + other.shards,
+            messages: self.messages + other.messages,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+}
+
+/// The shards of each session; `None`: of no session.
+async fn shard_loads(
+    query: &dyn StoreQuery,
+) -> Result<BTreeMap<Option<SessionId>, ShardLoad>, Error> {
+    let mut loads = BTreeMap::<_, ShardLoad>::new();
+    for shards in query.shards().await?.chunks(QUERY_SHARDS_PER_CALL_MAX) {
+        let holders = query.holders(shards).await?.into_iter();
+        for (holder, state) in holders.zip(query.states(shards).await?) {
+            // A shard that was erased meanwhile has no state.
+            let Some(state) = state else { continue };
+            let load = loads.entry(holder.map(|token| token.session)).or_default();
+            *load = load.plus(ShardLoad {
+                shards: 1,
+                messages: state.pending(),
+                bytes: state.stored_bytes(),
+            });
+        }
+    }
+    Ok(loads)
+}
+
+fn report(session: Session, delivers: ShardLoad) -> WorkerReport {
     let entry = session.entry;
     let texts = |texts: BTreeSet<Box<str>>| texts.into_iter().map(String::from).collect();
     WorkerReport {
@@ -62,5 +120,6 @@ fn report(session: Session) -> WorkerReport {
         format: entry.format,
         expires_in_ms: u64::try_from(session.expires_in.as_millis()).unwrap_or(u64::MAX),
         connected: session.is_connected,
+        delivers,
     }
 }

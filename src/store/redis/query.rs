@@ -6,7 +6,7 @@ use super::reads;
 use super::reply::{Reply, text, texts};
 use super::script::Call;
 use crate::limit::SCAN_KEYS_PER_STEP;
-use crate::model::{Cursor, ShardId};
+use crate::model::{Cursor, LeaseToken, ShardId};
 use crate::run::RunName;
 use crate::store::{
     Error, Fetch, List, Listed, Membership, QuarantineStore, Restore, Restored, Session,
@@ -52,6 +52,17 @@ impl StoreQuery for Redis {
 
     async fn states(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
         self.state(shards).await
+    }
+
+    async fn holders(&self, shards: &[ShardId]) -> Result<Vec<Option<LeaseToken>>, Error> {
+        let mut pipeline = Pipeline::new();
+        for shard in shards {
+            let meta = self.keyspace.shard_keys(shard).name(key::META);
+            pipeline.cmd("HGET").arg(meta).arg("token");
+        }
+        let values = self.connection.send(&pipeline).await?.into_iter();
+        let holders = values.map(|value| LeaseToken::parse(&text(value)?));
+        Ok(holders.collect())
     }
 
     async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {

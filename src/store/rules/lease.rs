@@ -29,7 +29,6 @@ impl LeaseHolder {
         }
     }
 
-    #[cfg(test)]
     pub(crate) fn holder(&self) -> Option<LeaseToken> {
         self.0
     }

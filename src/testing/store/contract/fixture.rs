@@ -259,6 +259,11 @@ impl Fixture<'_> {
         matches!(advanced, Advanced::Done { .. })
     }
 
+    pub(super) async fn holder(&self) -> Option<LeaseToken> {
+        let shards = [self.shard.clone()];
+        self.survey().holders(&shards).await.unwrap().remove(0)
+    }
+
     pub(super) async fn release(&self, token: u64) {
         self.store().release(&[self.lease(token)]).await.unwrap();
     }

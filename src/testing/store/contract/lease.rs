@@ -9,7 +9,9 @@ fn held_by(token: u64) -> Acquired {
 }
 
 pub(super) async fn a_free_lease_is_granted_to_one(t: &Fixture<'_>) {
+    assert_eq!(t.holder().await, None, "an unknown shard");
     t.create_shard(3).await;
+    assert_eq!(t.holder().await, None);
     let granted = t.acquire(1).await;
     let Acquired::Granted { state, .. } = granted else {
         panic!("{granted:?}")
@@ -17,6 +19,7 @@ pub(super) async fn a_free_lease_is_granted_to_one(t: &Fixture<'_>) {
     assert_eq!(state, t.state().await);
     assert_eq!(t.acquire(2).await, held_by(1));
     assert!(t.is_held_by(1).await);
+    assert_eq!(t.holder().await, Some(LeaseToken::for_test(1)));
 }
 
 pub(super) async fn a_lease_is_granted_again_to_its_own_token(t: &Fixture<'_>) {

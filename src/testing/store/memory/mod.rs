@@ -386,6 +386,15 @@ impl StoreQuery for MemoryStore {
         self.state(shards).await
     }
 
+    async fn holders(&self, shards: &[ShardId]) -> Result<Vec<Option<LeaseToken>>, Error> {
+        self.answer_each(
+            shards,
+            |shard| shard,
+            |_, shard| shard.and_then(|shard| shard.lease.holder()),
+        )
+        .await
+    }
+
     async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
         self.answer_each(
             ids,
