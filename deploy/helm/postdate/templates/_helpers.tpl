@@ -111,6 +111,9 @@ capabilities:
 - name: config
   mountPath: /etc/postdate
   readOnly: true
+# The lock of the worker's name outlasts a restart of the container, so the next process takes the shards back at once.
+- name: tmp
+  mountPath: /tmp
 {{- range .Values.secrets }}
 - name: secret-{{ .mount }}
   mountPath: /run/secrets/postdate/{{ .mount }}
@@ -141,6 +144,9 @@ capabilities:
 - name: config
   configMap:
     name: {{ include "postdate.name" . }}
+- name: tmp
+  emptyDir:
+    sizeLimit: 1Mi
 {{- range .Values.secrets }}
 - name: secret-{{ .mount }}
   secret:
