@@ -93,7 +93,7 @@ fn every_page_is_accessible_in_light_and_dark_wide_and_narrow() {
         "/routes/r/messages?id=reminder-3",
         message.as_str(),
         "/workers",
-        "/accounts",
+        "/ledgers",
         "/routes/unknown",
         "/login",
     ];

@@ -73,6 +73,8 @@ pub(super) struct Actor {
     /// For the audit log: `operator`, `reader`, or `anyone` without tokens.
     pub(super) name: &'static str,
     pub(super) address: Option<SocketAddr>,
+    /// No token was needed to read, but one is needed to change something.
+    pub(super) may_log_in: bool,
 }
 
 impl Actor {
@@ -172,8 +174,11 @@ impl Auth {
             return Err(Problem::new(StatusCode::UNAUTHORIZED, text));
         };
         let client = request.extensions().get::<Client>();
-        let address = client.map(|client| client.address);
-        Ok(Actor { name, address })
+        Ok(Actor {
+            name,
+            address: client.map(|client| client.address),
+            may_log_in: name == "anyone" && self.operator.is_some(),
+        })
     }
 }
 

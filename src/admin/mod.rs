@@ -114,10 +114,11 @@ impl Endpoint {
         let ready = async move || health_response("ready", &ready.not_ready(), &ready.degraded());
         let login = console::login_router(self.auth.clone(), self.tls.is_some());
         // A login asks nothing of the store, so it needs no permit that others wait for.
-        bound_requests(self.auth.protect(guarded))
+        let router = bound_requests(self.auth.protect(guarded))
             .merge(login)
             .route("/healthz", get(alive))
-            .route("/readyz", get(ready))
+            .route("/readyz", get(ready));
+        console::with_policy(router)
     }
 }
 
@@ -222,6 +223,15 @@ mod tests {
     }
 
     async fn get_with(address: SocketAddr, path: &str, headers: &str) -> (String, String) {
+        let answer = answer(address, path, headers).await;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (
+            head.lines().next().unwrap()["HTTP/1.1 ".len()..].to_owned(),
+            body.to_owned(),
+        )
+    }
+
+    async fn answer(address: SocketAddr, path: &str, headers: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream
             .write_all(
@@ -234,11 +244,7 @@ mod tests {
             .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (
-            head.lines().next().unwrap()["HTTP/1.1 ".len()..].to_owned(),
-            body.to_owned(),
-        )
+        answer
     }
 
     #[test]
@@ -289,6 +295,24 @@ mod tests {
                 ("200 OK".to_owned(), "postdate_up 1\n".to_owned())
             );
             assert_eq!(get(address, "/other").await.0, "404 Not Found");
+        });
+    }
+
+    #[test]
+    fn no_answer_is_kept_in_a_cache() {
+        with_endpoint(&Health::new(), async |address| {
+            for path in [
+                "/healthz",
+                "/metrics",
+                "/v1/openapi.json",
+                "/login",
+                "/other",
+            ] {
+                let answer = answer(address, path, "").await.to_lowercase();
+                for header in ["cache-control: no-store", "x-content-type-options: nosniff"] {
+                    assert!(answer.contains(header), "{path}: {answer}");
+                }
+            }
         });
     }
 

@@ -96,7 +96,7 @@ fn table(found: &MessagePage, page: &Page) -> String {
             text(&item.id),
             text(&item.key),
             text(&item.target),
-            size(item.payload_bytes),
+            item.payload_bytes.map_or_else(|| "-".to_owned(), size),
         ];
         table.row(tone, cells);
     }
@@ -156,13 +156,12 @@ fn fields(message: &WaitingMessage, now: Timestamp, page: &Page) -> String {
         let value = header.value.as_deref().unwrap_or("null");
         fields.push(("header", format!("{}: {value}", header.name)));
     }
-    fields.push(match &message.payload {
-        Some(payload) => ("payload", payload.clone()),
-        None => (
-            "payload",
-            format!("{}, hidden by admin.payloads", size(message.payload_bytes)),
-        ),
-    });
+    let payload = match (&message.payload, message.payload_bytes) {
+        (Some(payload), _) => payload.clone(),
+        (None, Some(bytes)) => format!("{}, hidden by admin.payloads", size(bytes)),
+        (None, None) => "null".to_owned(),
+    };
+    fields.push(("payload", payload));
     page.fields(&fields)
 }
 

@@ -34,10 +34,11 @@ function offerZones() {
   zones.addEventListener("change", () => { save("zone", zones.value); showTimes(); });
 }
 
-// A page with a form in use, or in a hidden tab, stays as it is.
+// A page with a form in use, or in a hidden tab, stays as it is. So does a page that shows a payload,
+// because each request for it writes a line of the audit log.
 async function reload() {
   const active = document.activeElement;
-  if (!refresh.checked || document.hidden || (active && active.closest("main form"))) return;
+  if (!refresh.checked || document.hidden || document.querySelector("main pre") || (active && active.closest("main form"))) return;
   try {
     const response = await fetch(location.href, { headers: { accept: "text/html" } });
     if (!response.ok || response.redirected) return;

@@ -53,6 +53,7 @@ pub(super) struct Frame {
     pub(super) environment: Option<String>,
     pub(super) colour: &'static str,
     pub(super) actor: &'static str,
+    pub(super) offers_login: bool,
 }
 
 impl Visit {
@@ -66,6 +67,7 @@ impl Visit {
             environment: options.environment.clone(),
             colour: options.colour,
             actor: self.actor.name,
+            offers_login: self.actor.may_log_in,
         }
     }
 

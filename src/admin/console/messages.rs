@@ -53,7 +53,9 @@ impl Row {
     fn new(message: WaitingMessage, now: Timestamp) -> Self {
         Self {
             due: Moment::of(message.due_ms, now),
-            size: size(message.payload_bytes),
+            size: message
+                .payload_bytes
+                .map_or_else(|| "none".to_owned(), size),
             message,
         }
     }

@@ -72,7 +72,7 @@ pub(super) fn router(
         health,
         render_metrics,
     };
-    let router = Router::new()
+    Router::new()
         .route("/", get(overview::overview))
         .route("/routes/{route}", get(overview::route))
         .route("/routes/{route}/messages", get(messages::list))
@@ -85,12 +85,12 @@ pub(super) fn router(
             post(messages::cancel),
         )
         .route("/workers", get(fleet::workers))
-        .route("/accounts", get(fleet::ledger))
-        .with_state(console);
-    with_policy(router)
+        .route("/ledgers", get(fleet::ledger))
+        .with_state(console)
 }
 
-fn with_policy(router: Router) -> Router {
+/// Adds headers to all answers that tell browsers what they may do with them.
+pub(super) fn with_policy(router: Router) -> Router {
     router.layer(from_fn(|request: Request, next: Next| async {
         let mut response = next.run(request).await;
         let headers = response.headers_mut();

@@ -4,6 +4,7 @@ use super::frame::{Frame, Visit};
 use super::{chart, lateness};
 use crate::admin::api::PathParams;
 use crate::admin::problem::Problem;
+use crate::admin::queries::Queries;
 use crate::health::HealthProblem;
 use crate::model::Timestamp;
 use crate::model::readable::{count, size};
@@ -23,9 +24,14 @@ struct OverviewPage {
     frame: Frame,
     not_ready: Vec<HealthProblem>,
     degraded: Vec<HealthProblem>,
+    lateness: Option<String>,
+    fleet: Result<Fleet, Problem>,
+}
+
+/// What the store knows about all workers and routes.
+struct Fleet {
     figures: Figures,
     live_workers: usize,
-    lateness: Option<String>,
     balances: bool,
     forecast: Option<String>,
     routes: Vec<RouteRow>,
@@ -72,11 +78,17 @@ fn quarantined(amount: &Amount) -> String {
 }
 
 pub(super) async fn overview(visit: Visit) -> Response {
-    visit.show(overview_page(&visit).await)
+    let health = &visit.console.health;
+    visit.show(Ok(OverviewPage {
+        frame: visit.frame("overview", "Overview"),
+        not_ready: health.not_ready(),
+        degraded: health.degraded(),
+        lateness: lateness::p99(&(visit.console.render_metrics)()),
+        fleet: fleet(&visit.console.queries).await,
+    }))
 }
 
-async fn overview_page(visit: &Visit) -> Result<OverviewPage, Problem> {
-    let (queries, health) = (&visit.console.queries, &visit.console.health);
+async fn fleet(queries: &Queries) -> Result<Fleet, Problem> {
     let report: PendingReport = queries.report(Query::Pending { route: None }).await?;
     let workers: WorkersReport = queries.report(Query::Workers).await?;
     let ledger: LedgerReport = queries.report(Query::Ledger { route: None }).await?;
@@ -92,13 +104,9 @@ async fn overview_page(visit: &Visit) -> Result<OverviewPage, Problem> {
         .workers
         .iter()
         .filter(|worker| worker.expires_in_ms > 0);
-    Ok(OverviewPage {
-        frame: visit.frame("overview", "Overview"),
-        not_ready: health.not_ready(),
-        degraded: health.degraded(),
+    Ok(Fleet {
         figures: Figures::new(&report),
         live_workers: live.count(),
-        lateness: lateness::p99(&(visit.console.render_metrics)()),
         balances: ledger.balances,
         forecast: chart::forecast(&report.hours, Timestamp::from_millis(report.at_ms)),
         routes: routes.collect(),

@@ -1,7 +1,7 @@
 //! The login page: a token becomes a cookie that proves it. Without this cookie, a browser is sent here.
 
 use super::frame::{render, root_of};
-use super::{SCRIPT, STYLE, asset, with_policy};
+use super::{SCRIPT, STYLE, asset};
 use crate::admin::auth::{Auth, COOKIE_NAME};
 use askama::Template;
 use axum::Router;
@@ -32,7 +32,7 @@ struct Session {
 /// The pages that need no login.
 pub(in crate::admin) fn login_router(auth: Auth, has_tls: bool) -> Router {
     let secure = if has_tls { "; Secure" } else { "" };
-    let router = Router::new()
+    Router::new()
         .route("/login", get(|| async { page(false) }).post(login))
         .route("/logout", post(logout))
         .route("/console.css", get(|| async { asset("text/css", STYLE) }))
@@ -53,8 +53,7 @@ pub(in crate::admin) fn login_router(auth: Auth, has_tls: bool) -> Router {
                     Err(problem) => problem.into_response(),
                 }
             }
-        }));
-    with_policy(router)
+        }))
 }
 
 /// A redirect to the login page, for a browser without a valid cookie.

@@ -75,7 +75,8 @@ pub(crate) struct WaitingMessage {
     pub(crate) key: Option<String>,
     /// Absent: the default target of the route.
     pub(crate) target: Option<String>,
-    pub(crate) payload_bytes: u64,
+    /// Absent: no payload.
+    pub(crate) payload_bytes: Option<u64>,
     /// True if the timer has claimed the message: it is being sent, and a cancel is too late.
     pub(crate) in_flight: bool,
     /// `delay`, `relay`, `dead-letter` or `retry`.
@@ -420,7 +421,7 @@ impl Scan<'_> {
             id: body.id.map(str::to_owned),
             key: body.key.map(text),
             target: body.target.map(str::to_owned),
-            payload_bytes: body.payload.map_or(0, |payload| payload.len() as u64),
+            payload_bytes: body.payload.map(|payload| payload.len() as u64),
             in_flight: false,
             kind: kind.to_owned(),
             code: code.map(str::to_owned),

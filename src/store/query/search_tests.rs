@@ -269,7 +269,7 @@ async fn a_cancelled_message_is_not_found_and_a_payload_is_hidden() {
     let page = scene.page(&search).await;
     let item = &page.items[0];
     assert_eq!(item.origin, "prod/orders/orders.delayed/0/1");
-    assert_eq!((item.payload_bytes, &item.payload), (7, &None));
+    assert_eq!((item.payload_bytes, &item.payload), (Some(7), &None));
     assert_eq!(item.headers.as_ref().map(Vec::len), Some(1));
 }
 
