@@ -32,6 +32,7 @@ mod demo;
 mod deploy;
 mod dialect;
 mod embedded;
+mod encryption;
 mod env;
 mod exactly_once;
 mod fleet;

@@ -71,6 +71,10 @@ fn planted<'a>(redis: &'a str, collector: &'a str) -> Vec<(&'a str, &'a str)> {
         ),
         ("POSTDATE_ADMIN__TOKEN", "planted-admin-token"),
         (
+            "POSTDATE_STORE__ENCRYPTION__KEYS",
+            "planted:cGxhbnRlZCBlbmNyeXB0aW9uIGtleSBvZiAzMiBieXQ=",
+        ),
+        (
             "POSTDATE_RETRY_KEY",
             "planted-retry-key-of-32-characters-and-more",
         ),
@@ -199,6 +203,9 @@ fn no_mistake_in_a_configuration_reveals_a_secret() {
         "[store.redis]\nurl = \"redis://h\"\npassword = \"planted\"\npassword_file = \"secret\"",
         "[store.redis]\nurl = \"redis://u:planted@h\"\nusername = \"u\"\npassword = \"planted\"",
         "[store.redis]\nurl = \"redis://h\"\npassword = \"planted",
+        "[store.encryption]\nkeys = \"a:planted\"",
+        "[store.encryption]\nkeys = \"planted\"",
+        "[store.encryption]\nkeys_file = \"secret\"",
         "[admin]\ntoken = \"planted\"",
         "[admin]\ntoken = [\"planted\"]",
         "[admin]\ntoken_file = \"secret\"",

@@ -14,7 +14,7 @@ use regex_lite::Regex;
 /// roles do not import adapters. The domain and the shell are one cell each.
 const ROWS: [&[&str]; 7] = [
     &["model", "limit"],
-    &["run", "wheel", "schedule"],
+    &["encryption", "run", "wheel", "schedule"],
     &[
         "store",
         "broker",
@@ -46,9 +46,10 @@ const ROWS: [&[&str]; 7] = [
     ],
 ];
 
-/// Imports between two cells of one row: the schedule uses runs and the wheel, the store port, the
+/// Imports between two cells of one row: runs are encrypted, the schedule uses runs and the wheel, the store port, the
 /// tracer and the clock count in metrics, and retries of store calls report their health.
-const BESIDE: [(&str, &str); 7] = [
+const BESIDE: [(&str, &str); 8] = [
+    ("run", "encryption"),
     ("schedule", "run"),
     ("schedule", "wheel"),
     ("store", "metric"),

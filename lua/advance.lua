@@ -25,8 +25,9 @@
 --        12 dead-lettered
 --        13 retried
 --        14 watermark that the timer has seen
+--        15 number of names of each id
 --        then for each run to delete: number of its index in KEYS, slice, member, messages
---        then for each delivered id: id, place
+--        then for each delivered id: names, place
 -- Reply  done, watermark, cancelled places inside the claim and outside delivered..
 --        clock_ahead, watermark, now in ms
 --        rolled_back, watermark
@@ -36,7 +37,7 @@
 local s = shard()
 if not s then return { 'unknown' } end
 if s.token ~= ARGV[2] then return { 'fenced' } end
-local deletes, has_ids = tonumber(ARGV[8]), #ARGV > 14 + 4 * tonumber(ARGV[8])
+local deletes, has_ids = tonumber(ARGV[8]), #ARGV > 15 + 4 * tonumber(ARGV[8])
 local wrong_types = foreign({ false, deletes > 0 and 'hash', has_ids and 'hash', 'zset' })
 if wrong_types then return wrong_types end
 
@@ -59,7 +60,7 @@ if delivered ~= '' and delivered ~= s.delivered then
   end
 end
 
-local at = 15
+local at, names = 16, tonumber(ARGV[15])
 for _ = 1, deletes do
   local messages = tonumber(ARGV[at + 3])
   if remove(tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], messages) then l[6] = l[6] + messages end
@@ -70,8 +71,9 @@ if l then
   redis.call('HSET', KEYS[1], 'delivered', s.delivered, 'ledger', ledger_text(l, s))
 end
 while at < #ARGV do
-  if redis.call('HGET', KEYS[3], ARGV[at]) == ARGV[at + 1] then redis.call('HDEL', KEYS[3], ARGV[at]) end
-  at = at + 2
+  local place, name = waiting_place(KEYS[3], at, names)
+  if place == ARGV[at + names] then redis.call('HDEL', KEYS[3], name) end
+  at = at + names + 1
 end
 
 -- Answer the cancelled places inside the claim, and remove those inside delivered.

@@ -17,7 +17,9 @@
 --        5 maximum number of runs in the tail
 --        6 number of id changes
 --        7 identity of the source that was read: a shard with another one is unknown
---        then for each id change: id, place (empty: cancel; `-`: a record that was delivered before)
+--        8 number of names of each id, for each key of the caller; a shard that uses another key is
+--          unknown if ids change
+--        then for each id change: names, place (empty: cancel; `-`: a record that was delivered before)
 --        then for each run: number of its index in KEYS, slice, member, messages, score, bytes
 -- Reply  done, cancelled, missed
 --        watermark_mismatch, watermark
@@ -32,20 +34,24 @@ local changes = tonumber(ARGV[6])
 local wrong_types = foreign({ false, 'hash', 'zset', changes > 0 and 'hash', changes > 0 and 'zset' })
 if wrong_types then return wrong_types end
 
-local cancelled, missed, at = 0, 0, 8
+local cancelled, missed, names, at = 0, 0, tonumber(ARGV[8]), 9
+if changes > 0 and lacks_key(at, names) then return { 'unknown' } end
 for _ = 1, changes do
-  local id, place = ARGV[at], ARGV[at + 1]
-  local waiting = redis.call('HGET', KEYS[4], id)
-  local claimed = hex(waiting, 32) and (covers(s.claimed, waiting) or covers(s.delivered, waiting))
-  if hex(waiting, 32) and waiting ~= place and not claimed then
+  local place = ARGV[at + names]
+  local waiting, name = waiting_place(KEYS[4], at, names)
+  local claimed = waiting and (covers(s.claimed, waiting) or covers(s.delivered, waiting))
+  if waiting and waiting ~= place and not claimed then
     redis.call('ZADD', KEYS[5], 0, waiting)
-    redis.call('HDEL', KEYS[4], id)
+    redis.call('HDEL', KEYS[4], name)
     cancelled = cancelled + 1
   elseif place == '' then
     missed = missed + 1
   end
-  if hex(place, 32) then redis.call('HSET', KEYS[4], id, place) end
-  at = at + 2
+  if hex(place, 32) then
+    if name then redis.call('HDEL', KEYS[4], name) end
+    redis.call('HSET', KEYS[4], ARGV[at], place)
+  end
+  at = at + names + 1
 end
 
 local l = ledger(s)

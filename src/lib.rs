@@ -53,7 +53,7 @@
 //! | membership | `membership` |
 //! | adapters | `store::redis` `store::embedded` `broker::kafka` `broker::nats` |
 //! | ports | `store` `broker` `task` `metric` `trace` `health` `clock` `client_thread` `retry` |
-//! | algorithms | `run` `wheel` `schedule` |
+//! | algorithms | `encryption` `run` `wheel` `schedule` |
 //! | domain | `model` `limit` |
 //!
 //! ## Reading path
@@ -79,6 +79,7 @@ mod client_thread;
 mod clock;
 mod command;
 mod config;
+mod encryption;
 mod health;
 mod ingress;
 mod limit;

@@ -43,7 +43,10 @@ fn writers() -> BTreeSet<String> {
 #[test]
 fn every_format_has_a_decision_for_older_readers() {
     let page = read(&root().join("docs/internals/formats.md"));
-    let rows = page.lines().filter(|line| line.starts_with("| "));
+    let (versions, _) = page
+        .split_once("## Encryption of stored values")
+        .expect("a section");
+    let rows = versions.lines().filter(|line| line.starts_with("| "));
     let mut listed = BTreeSet::new();
     for row in rows.skip(1) {
         let cells: Vec<_> = row.split('|').map(str::trim).collect();
@@ -64,4 +67,54 @@ fn every_format_has_a_decision_for_older_readers() {
     }
     let missing: Vec<_> = writers().difference(&listed).cloned().collect();
     assert!(missing.is_empty(), "no row for {missing:?}");
+}
+
+/// The kinds of values that a table of the module docs lists: the cells of a column in backticks, or the
+/// first cells.
+fn listed_values(path: &str, column: usize) -> BTreeSet<String> {
+    let text = read(&root().join("src").join(path));
+    let rows = text.lines().filter_map(|line| line.strip_prefix("//! | "));
+    let cells = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
+    let cells = cells.filter_map(|cells| Some((*cells.get(column)?).to_owned()));
+    cells
+        .map(|cell| cell.trim_matches('`').to_owned())
+        .collect()
+}
+
+/// Fails if a key or a row of a store is new: decide whether its value is encrypted, and write it on the page.
+#[test]
+fn every_stored_value_has_a_decision_about_encryption() {
+    let page = read(&root().join("docs/internals/formats.md"));
+    let (_, part) = page
+        .split_once("## Encryption of stored values")
+        .expect("a section");
+    let rows = part.lines().filter(|line| line.starts_with("| "));
+    let mut decided = BTreeSet::new();
+    for row in rows.skip(1) {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let &[_, what, decision, _] = &cells[..] else {
+            panic!("{row}");
+        };
+        assert!(!decision.is_empty(), "{what}: no decision");
+        decided.extend(what.split('`').skip(1).step_by(2).map(str::to_owned));
+    }
+    let mut stored = listed_values("store/redis/key.rs", 0);
+    stored.extend(listed_values("store/redis/key.rs", 2));
+    let is_field = |name: &str| {
+        !name.is_empty()
+            && !name.contains(' ')
+            && name.chars().all(|c| c != '<' || name.contains(':'))
+    };
+    stored.retain(|name| is_field(name));
+    stored.extend(listed_values("store/embedded/key.rs", 0));
+    let headings = ["key", "format", "row", "---", "type", "text", "field"];
+    // Fields of `counts` and formats of values, which are not values themselves.
+    let parts = [
+        "offset,", "place", "pair", "score", "epoch", "lineage", "slice,",
+    ];
+    let missing: Vec<_> = stored
+        .difference(&decided)
+        .filter(|name| !headings.contains(&name.as_str()) && !parts.contains(&name.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "no decision for {missing:?}");
 }

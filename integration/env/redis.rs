@@ -42,6 +42,11 @@ impl Redis {
         self.port
     }
 
+    /// Holds the log, and the files of the server in `data`.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Runs a command. It must succeed.
     pub(crate) fn command(&self, words: &[&str]) {
         let mut command = redis::cmd(words[0]);

@@ -14,11 +14,21 @@ local function count(field, messages, bytes, least)
   redis.call('HSET', KEYS[2], field, string.format('%.0f %.0f %s', m, b, l))
 end
 
+-- Counts a run of the index member under the key that encrypts it. The name of the run ends with the
+-- name of its key. The offset is for versions that know no such field: it lowers nothing.
+local function count_key(member, messages, bytes)
+  local key = member:match('^%x+ [^%-]*%-[^%-]*%-[^%-]*%-[^%-]*%-(.+)$')
+  if not key then return end
+  count('key:' .. key, messages, bytes, string.rep('f', 16))
+  if redis.call('HGET', KEYS[2], 'key:' .. key):find('^0 ') then redis.call('HDEL', KEYS[2], 'key:' .. key) end
+end
+
 -- Adds a run to its slice. `at` is the number of the index in KEYS.
 local function add(at, slice, member, messages, score, bytes)
   redis.call('ZADD', KEYS[at], score, member)
   redis.call('HSET', KEYS[at + 1], member:sub(18), bytes)
   count(slice, tonumber(messages), #bytes, member:sub(1, 16))
+  count_key(member, tonumber(messages), #bytes)
 end
 
 -- Removes a run from its slice. The last run also removes the slice from counts. Returns whether
@@ -32,5 +42,6 @@ local function remove(at, slice, member, messages)
   else
     count(slice, -messages, -bytes)
   end
+  count_key(member, -messages, -bytes)
   return true
 end

@@ -9,10 +9,12 @@ use super::{Outcome, run};
 use crate::cli::{QuarantineAction, QuarantineArgs};
 use crate::clock::{Clock as _, WallClock};
 use crate::config::Config;
+use crate::encryption::{KeyRing, describe_key};
 use crate::model::{Cursor, Level, ShardId, Slice, Timestamp};
 use crate::role::StoreFactory;
 use crate::run::{
-    EncodedMessage, FarTarget, LoadedRun, Run, RunBuilder, RunDecoder, RunName, ThinHours,
+    CorruptRun, EncodedMessage, FarTarget, LoadedRun, Run, RunBuilder, RunDecoder, RunName,
+    ThinHours,
 };
 use crate::store::{QuarantineStore, Restore, Restored};
 use anyhow::{Context, Result, ensure};
@@ -33,11 +35,11 @@ pub fn quarantine(config: &Config, args: &QuarantineArgs) -> Result<Outcome> {
                 .as_deref()
                 .is_none_or(|route| route == &*shard.route)
         });
-        let mut builder = RunBuilder::new(rand::random());
+        let mut builder = RunBuilder::new(rand::random(), config.keys());
         let (mut runs, mut failed) = (0, false);
         for shard in &shards {
             for name in store.quarantined_runs(shard).await? {
-                let found = read(&*store, shard, &name).await?;
+                let found = read(&*store, shard, &name, config.keys()).await?;
                 let result = match (args.action, &found) {
                     (_, Err(why)) => format!("cannot be restored: {why}"),
                     (QuarantineAction::List, Ok(_)) => "can be restored".to_owned(),
@@ -65,12 +67,17 @@ async fn read(
     store: &dyn QuarantineStore,
     shard: &ShardId,
     name: &RunName,
+    keys: KeyRing,
 ) -> Result<Result<LoadedRun, String>> {
     let bytes = store.quarantined_bytes(shard, name).await?;
     // The runs that replace it get other slices.
     let slice = Slice::at(Level::Now, Timestamp::AT_ONCE);
-    let decoded = RunDecoder::new().decode(name.clone(), slice, &bytes.unwrap_or_default());
-    Ok(decoded.map_err(|why| why.to_string()))
+    let decoded =
+        RunDecoder::new(keys).decode(shard, name.clone(), slice, &bytes.unwrap_or_default());
+    Ok(decoded.map_err(|why| match why {
+        CorruptRun::MissingKey => format!("it needs {}", describe_key(name.key())),
+        why => why.to_string(),
+    }))
 }
 
 async fn restore(
@@ -82,7 +89,7 @@ async fn restore(
     let request = Restore {
         shard: shard.clone(),
         quarantined: run.name.clone(),
-        runs: rebuild(run, builder, WallClock.now()),
+        runs: rebuild(shard, run, builder, WallClock.now()),
     };
     let restored = store.restore(&request).await?;
     ensure!(
@@ -97,7 +104,7 @@ async fn restore(
 }
 
 /// The same messages as new runs. Their due times are at least [`RESTORE_DELAY`] after `now`.
-fn rebuild(run: &LoadedRun, builder: &mut RunBuilder, now: Timestamp) -> Vec<Run> {
+fn rebuild(shard: &ShardId, run: &LoadedRun, builder: &mut RunBuilder, now: Timestamp) -> Vec<Run> {
     let earliest = now.plus(RESTORE_DELAY);
     let message = |index| {
         let place = run.place(index);
@@ -109,7 +116,11 @@ fn rebuild(run: &LoadedRun, builder: &mut RunBuilder, now: Timestamp) -> Vec<Run
         }
     };
     let mut messages: Vec<_> = (0..run.len()).map(message).collect();
-    builder.build(&mut messages, Some(FarTarget::at(now, ThinHours::DEFAULT)))
+    builder.build(
+        shard,
+        &mut messages,
+        Some(FarTarget::at(now, ThinHours::DEFAULT)),
+    )
 }
 
 #[cfg(test)]
@@ -117,6 +128,7 @@ mod tests {
     use super::*;
     use crate::model::Offset;
     use crate::run::RunEncoder;
+    use crate::run::test_messages::shard;
 
     #[test]
     fn restored_messages_are_due_after_the_command_and_keep_their_order() {
@@ -132,12 +144,14 @@ mod tests {
         let (_, bytes) = RunEncoder::new().encode(stored.into_iter());
         let slice = Slice::at(Level::Now, now);
         let name = RunName::new("1-1-3-3");
-        let mut decoder = RunDecoder::new();
-        let run = decoder.decode(name.clone(), slice, &bytes).unwrap();
-        let restored = rebuild(&run, &mut RunBuilder::new(9), now);
+        let mut decoder = RunDecoder::plain();
+        let run = decoder
+            .decode(&shard(), name.clone(), slice, &bytes)
+            .unwrap();
+        let restored = rebuild(&shard(), &run, &mut RunBuilder::plain(9), now);
         assert!(restored.iter().all(|run| run.name != name), "I3");
         let restored = restored.iter().flat_map(|run| {
-            let run = decoder.decode(run.name.clone(), run.slice, &run.bytes);
+            let run = decoder.decode(&shard(), run.name.clone(), run.slice, &run.bytes);
             let run = run.unwrap();
             Vec::from_iter((0..run.len()).map(|at| (run.place(at), run.record(at).to_vec())))
         });

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 pub(super) fn check(config: &Config, at: &At<'_>) {
     // No other process can read an embedded store, so one process must store and deliver.
-    if matches!(config.store, Store::Embedded(_)) && config.roles.len() == 1 {
+    if matches!(config.store.kind, Store::Embedded(_)) && config.roles.len() == 1 {
         at.key("roles").refuse(
             "the embedded store belongs to one process, which must have both roles",
             "write [\"ingress\", \"timer\"]; to separate the roles, add [store.redis]",

@@ -23,9 +23,10 @@ pub(crate) use {
     kafka::Kafka,
     nats::Nats,
     route::{BrokerKind, Delivery, OnSourceGap, Overdue, Route, Source, WithoutDelay},
-    store::{Embedded, Redis, Sentinel, Store},
+    store::{Embedded, Redis, Sentinel, Store, StoreOptions},
 };
 
+use crate::encryption::KeyRing;
 use crate::limit;
 use crate::model::RetryKeys;
 pub(crate) use crate::model::Role;
@@ -59,7 +60,7 @@ pub struct Config {
     #[serde(default = "default_memory", deserialize_with = "quantity")]
     pub(crate) memory: u64,
     #[serde(default)]
-    pub(crate) store: Store,
+    pub(crate) store: StoreOptions,
     #[serde(default)]
     pub(crate) kafka: BTreeMap<String, Kafka>,
     #[serde(default)]
@@ -181,7 +182,11 @@ impl Config {
     /// Loads the file and the environment.
     pub fn load(file: &Path) -> Result<Self, Error> {
         let text = decode::source::read_file(file)?;
-        Self::parse(file, &text, std::env::vars_os())
+        let config = Self::parse(file, &text, std::env::vars_os())?;
+        if config.store.encryption.is_some() {
+            exclude_from_core_dumps(file)?;
+        }
+        Ok(config)
     }
 
     /// Parses a text that Postdate wrote itself. The environment does not override it.
@@ -239,7 +244,7 @@ impl Config {
                 .key("memory")
                 .refuse("memory is set, too", fix);
         }
-        self.store.check(&at.key("store"));
+        self.store.check(&self.deployment, &at.key("store"));
         check_named(&at.key("kafka"), &self.kafka, Kafka::check);
         check_named(&at.key("nats"), &self.nats, Nats::check);
         check_named(&at.key("route"), &self.routes, Route::check);
@@ -268,6 +273,15 @@ impl Config {
     pub fn log_errors_only(mut self) -> Self {
         "error".clone_into(&mut self.log.level);
         self
+    }
+
+    /// The keys that encrypt what the store keeps. Derives them anew: keep the result.
+    pub(crate) fn keys(&self) -> KeyRing {
+        let options = self.store.encryption.as_ref();
+        let keys = options.and_then(|options| options.keys.as_ref());
+        keys.map_or_else(KeyRing::plain, |keys| {
+            KeyRing::parse(&self.deployment, keys.expose()).expect("loading has checked the keys")
+        })
     }
 
     pub(crate) fn retry_keys(&self) -> RetryKeys {
@@ -319,6 +333,23 @@ fn check_named<'a, T>(at: &At<'a>, tables: &BTreeMap<String, T>, check: impl Fn(
 }
 
 /// A key of 32 characters cannot be guessed. Each key costs one HMAC per retry, so few are allowed.
+/// Turns off core dumps of this process, because its memory contains keys. Other processes of the
+/// user can then not read its memory either.
+fn exclude_from_core_dumps(file: &Path) -> Result<(), Error> {
+    use rustix::process::{DumpableBehavior, Resource, Rlimit};
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    let excluded = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .and_then(|()| rustix::process::setrlimit(Resource::Core, none));
+    excluded.map_err(|error| {
+        let what = format!("core dumps cannot be turned off: {error}");
+        let fix = "allow prctl and setrlimit, because a core dump would contain the keys";
+        error::Problem::without_key(file.display().to_string(), what, fix).into()
+    })
+}
+
 fn are_retry_keys(keys: &Secret) -> bool {
     let keys: Vec<&str> = keys.expose().lines().collect();
     (1..=8).contains(&keys.len()) && keys.iter().all(|key| key.len() >= 32)

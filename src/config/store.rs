@@ -1,15 +1,31 @@
-//! `[store]`: the store in which messages wait. Only one of its tables may be set.
+//! `[store]`: the store in which messages wait, and the keys that encrypt them. Only one store may be
+//! set.
 
 use super::check::At;
 use super::decode::invalid;
 use super::decode::secret::Secret;
+use crate::encryption::KeyRing;
 use serde::Deserialize;
 use std::path::PathBuf;
 use url::Url;
 
-/// The store that is used.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "StoreTable")]
+pub(crate) struct StoreOptions {
+    pub(crate) kind: Store,
+    pub(crate) encryption: Option<Encryption>,
+}
+
+/// The keys that encrypt what the store keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(crate) struct Encryption {
+    /// The text of a [`KeyRing`].
+    pub(crate) keys: Option<Secret>,
+}
+
+/// The store that is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
     Redis(Box<Redis>),
     Embedded(Embedded),
@@ -72,6 +88,7 @@ impl Default for Embedded {
 struct StoreTable {
     redis: Option<Redis>,
     embedded: Option<Embedded>,
+    encryption: Option<Encryption>,
 }
 
 impl Default for Store {
@@ -80,17 +97,40 @@ impl Default for Store {
     }
 }
 
-impl TryFrom<StoreTable> for Store {
+impl TryFrom<StoreTable> for StoreOptions {
     type Error = String;
 
     fn try_from(table: StoreTable) -> Result<Self, String> {
-        match (table.redis, table.embedded) {
-            (Some(redis), None) => Ok(Self::Redis(Box::new(redis))),
-            (None, embedded) => Ok(Self::Embedded(embedded.unwrap_or_default())),
-            (Some(_), Some(_)) => Err(invalid(
-                "[store.redis] and [store.embedded] are both set, and messages wait in one store only",
-                "remove one of the two; waiting messages do not move to the other store",
-            )),
+        let kind = match (table.redis, table.embedded) {
+            (Some(redis), None) => Store::Redis(Box::new(redis)),
+            (None, embedded) => Store::Embedded(embedded.unwrap_or_default()),
+            (Some(_), Some(_)) => {
+                return Err(invalid(
+                    "[store.redis] and [store.embedded] are both set, and messages wait in one store only",
+                    "remove one of the two; waiting messages do not move to the other store",
+                ));
+            }
+        };
+        Ok(Self {
+            kind,
+            encryption: table.encryption,
+        })
+    }
+}
+
+impl StoreOptions {
+    pub(super) fn check(&self, deployment: &str, at: &At<'_>) {
+        self.kind.check(at);
+        let at = at.key("encryption").key("keys");
+        match self.encryption.as_ref().map(|options| &options.keys) {
+            Some(None) => at.refuse("missing", "add keys_file with the path of a file of keys"),
+            Some(Some(keys)) => {
+                if let Err(error) = KeyRing::parse(deployment, keys.expose()) {
+                    let fix = "write one key a line as <key id>:<32 bytes in base64>, the one that encrypts first: `openssl rand -base64 32`";
+                    at.refuse(error.to_string(), fix);
+                }
+            }
+            None => {}
         }
     }
 }

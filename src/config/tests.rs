@@ -84,7 +84,8 @@ fn tables() -> Vec<(&'static str, &'static [&'static str])> {
         ("store.redis.sentinel", keys::<Sentinel>()),
         ("store.redis", keys::<Redis>()),
         ("store.embedded", keys::<Embedded>()),
-        ("store", keys::<Store>()),
+        ("store", keys::<StoreOptions>()),
+        ("store.encryption", keys::<store::Encryption>()),
         ("kafka.*", keys::<Kafka>()),
         ("nats.*", keys::<Nats>()),
         ("route.*.source", source),
@@ -209,10 +210,10 @@ fn the_smallest_file_gives_the_documented_defaults() {
         roles: all_roles(),
         retry_key: None,
         accept_unsigned_retries: false,
-        store: Store::Redis(Box::new(Redis {
+        store: on_redis(Redis {
             url: Some(Secret::new("redis://127.0.0.1:6379")),
             ..Redis::default()
-        })),
+        }),
         kafka: BTreeMap::from([(
             "main".to_owned(),
             Kafka {
@@ -314,7 +315,7 @@ fn every_option_can_be_set_by_the_environment() {
         roles: [Role::Timer].into(),
         retry_key: None,
         accept_unsigned_retries: false,
-        store: Store::Redis(Box::new(Redis {
+        store: on_redis(Redis {
             url: Some(Secret::new("rediss://redis.example.com:6380/3")),
             username: Some("postdate".to_owned()),
             password: Some(Secret::new("0123")),
@@ -322,7 +323,7 @@ fn every_option_can_be_set_by_the_environment() {
             certificate: Some("/tls.crt".into()),
             certificate_key: Some("/tls.key".into()),
             ..Redis::default()
-        })),
+        }),
         kafka: BTreeMap::from([
             (
                 "main".to_owned(),
@@ -400,8 +401,15 @@ fn every_option_can_be_set_by_the_environment() {
     assert_eq!(expected.routes["orders"].target_cluster(), "other");
 }
 
+fn on_redis(redis: Redis) -> StoreOptions {
+    StoreOptions {
+        kind: Store::Redis(Box::new(redis)),
+        encryption: None,
+    }
+}
+
 fn password(config: &Config) -> Option<&Secret> {
-    match &config.store {
+    match &config.store.kind {
         Store::Redis(redis) => redis.password.as_ref(),
         Store::Embedded(_) => panic!("no Redis"),
     }
@@ -411,7 +419,7 @@ fn password(config: &Config) -> Option<&Secret> {
 fn stored_in(store: &str, environment: &[(&str, &str)]) -> Store {
     let text = SMALLEST.replace("[store.redis]\nurl = \"redis://127.0.0.1:6379\"", store);
     assert!(!text.contains("redis://"));
-    good(&text, environment).store
+    good(&text, environment).store.kind
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::model::{
     Body, Cursor, DeadLetterReason, Headers, ParsedRecord, Record, Rejection, RoutingRules, Slice,
     Timestamp,
 };
-use crate::store::{IdChange, IdChangeKind};
+use crate::store::IdChangeKind;
 use std::time::Duration;
 
 /// Adds a record to the batch of its partition. Adds no message for a cancel, nor for a message
@@ -71,8 +71,7 @@ pub(super) fn admit_record(
 
 /// Adds the effect of a record on the message that waits under the id.
 fn change_id(partition: &mut AssignedPartition, id: &str, kind: IdChangeKind) {
-    let id = id.into();
-    partition.batch.changes.push(IdChange { id, kind });
+    partition.batch.change_id(id, kind);
     // The cancelled message may be due at any moment.
     partition.flush_within(Duration::ZERO);
 }
@@ -161,12 +160,12 @@ mod tests {
         .unwrap();
         let far = FarTarget::at(now, ThinHours::DEFAULT);
         let runs = partition
-            .build_append(&mut RunBuilder::new(1), far)
+            .build_append(&mut RunBuilder::plain(1), far)
             .append
             .runs;
         let run = runs.first()?;
-        let run = RunDecoder::new()
-            .decode(run.name.clone(), run.slice, &run.bytes)
+        let run = RunDecoder::plain()
+            .decode(&partition.shard, run.name.clone(), run.slice, &run.bytes)
             .unwrap();
         let body = run.message(0).unwrap().body;
         let (reason, detail) = match body.disposition {

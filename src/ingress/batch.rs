@@ -1,9 +1,9 @@
 //! Collects messages of one shard, in offset order, until they are encoded into runs. Pure.
 
 use crate::limit::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX};
-use crate::model::{Body, Cursor, Slice};
+use crate::model::{Body, Cursor, ShardId, Slice};
 use crate::run::{EncodedMessage, FarTarget, Run, RunBuilder, record};
-use crate::store::IdChange;
+use crate::store::{IdChange, IdChangeKind};
 use std::ops::Range;
 
 /// The batch that the next append stores. Its buffers are reused by later batches.
@@ -11,7 +11,7 @@ use std::ops::Range;
 pub(crate) struct AppendBatch {
     bodies: Vec<u8>,
     entries: Vec<Entry>,
-    pub(super) changes: Vec<IdChange>,
+    changes: Vec<(Box<str>, IdChangeKind)>,
 }
 
 /// One message: its position, and the range of its body in `bodies`.
@@ -32,10 +32,15 @@ impl AppendBatch {
         });
     }
 
+    /// Adds the effect of a record on the message that waits under the id.
+    pub(super) fn change_id(&mut self, id: &str, kind: IdChangeKind) {
+        self.changes.push((id.into(), kind));
+    }
+
     pub(crate) fn allocated_bytes(&self) -> usize {
         self.bodies.capacity()
             + self.entries.capacity() * size_of::<Entry>()
-            + self.changes.capacity() * size_of::<IdChange>()
+            + self.changes.capacity() * size_of::<(Box<str>, IdChangeKind)>()
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -58,9 +63,11 @@ impl AppendBatch {
         }
     }
 
-    /// Encodes the messages into runs, and empties the batch. Hours with few messages share a run.
+    /// Encodes the messages into runs, hashes the ids, and empties the batch. Hours with few messages
+    /// share a run.
     pub(crate) fn build_runs(
         &mut self,
+        shard: &ShardId,
         builder: &mut RunBuilder,
         far: FarTarget,
     ) -> (Vec<Run>, Vec<IdChange>) {
@@ -71,8 +78,12 @@ impl AppendBatch {
             record: &bodies[entry.body.clone()],
         };
         let mut messages: Vec<_> = self.entries.iter().map(placed).collect();
-        let runs = builder.build(&mut messages, Some(far));
-        let changes = std::mem::take(&mut self.changes);
+        let runs = builder.build(shard, &mut messages, Some(far));
+        let changes = self.changes.drain(..).map(|(id, kind)| IdChange {
+            id: builder.keys().stored_id(shard, &id),
+            kind,
+        });
+        let changes = changes.collect();
         self.clear();
         (runs, changes)
     }
@@ -81,7 +92,7 @@ impl AppendBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Offset, Timestamp};
+    use crate::model::{Offset, Partition, Timestamp};
     use crate::run::ThinHours;
 
     fn add(batch: &mut AppendBatch, offset: u64, payload: &[u8]) {
@@ -96,7 +107,8 @@ mod tests {
     fn build(batch: &mut AppendBatch) -> usize {
         batch
             .build_runs(
-                &mut RunBuilder::new(1),
+                &ShardId::new("r", Partition::new("t", 0)),
+                &mut RunBuilder::plain(1),
                 FarTarget::at(Timestamp::from_millis(1), ThinHours::DEFAULT),
             )
             .0

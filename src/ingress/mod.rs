@@ -36,6 +36,7 @@ pub(crate) use read_loop::Ingress;
 
 use crate::broker::{self, Source};
 use crate::clock::Clock;
+use crate::encryption::KeyRing;
 use crate::health::{Health, HealthPart};
 use crate::limit::{FINAL_COMMIT_TIMEOUT, IngressMemory};
 use crate::metric;
@@ -58,6 +59,7 @@ pub(crate) struct Options {
     /// Where the reading of a partition without a usable commit starts.
     pub(crate) start: StartPoint,
     pub(crate) thin: ThinHours,
+    pub(crate) keys: KeyRing,
     pub(crate) memory: IngressMemory,
 }
 

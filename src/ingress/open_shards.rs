@@ -9,6 +9,7 @@ use super::shard_init::{
 };
 use super::{CallError, Error, unless_stopped};
 use crate::broker::{self, OffsetCommit, PartitionInfo};
+use crate::encryption::waits_for_key;
 use crate::limit::{SHARD_OPEN_RETRY_DELAY, STOPPED_SHARD_RETRY_DELAY};
 use crate::metric::RouteMetrics;
 use crate::model::{
@@ -157,12 +158,13 @@ impl Ingress {
             let Some(mut partition) = self.partitions.get_mut(&shard.partition) else {
                 continue;
             };
-            if let Opened::Created(state) | Opened::Existing(state) = opened
-                && partition.identity != state.identity
-            {
-                partition.identity = state.identity.clone();
-                // Offsets of another incarnation mean nothing in this one.
-                partition.greatest_stored = NO_HOLD;
+            if let Opened::Created(state) | Opened::Existing(state) = opened {
+                if partition.identity != state.identity {
+                    partition.identity = state.identity.clone();
+                    // Offsets of another incarnation mean nothing in this one.
+                    partition.greatest_stored = NO_HOLD;
+                }
+                partition.report_keys(state.other_keys(&self.options.keys));
             }
             if let Opened::Created(state) = opened {
                 tracing::info!(%shard, watermark = %state.watermark, "shard created");
@@ -222,6 +224,11 @@ impl Ingress {
         let Some(state) = opened.state() else {
             return Ok(None);
         };
+        // A cancel would not find a message whose id another key has hashed.
+        if let Some(key) = state.missing_key(&self.options.keys) {
+            self.stop(&shard.partition, waits_for_key(&shard, key));
+            return Ok(None);
+        }
         let is_created = matches!(opened, Opened::Created(_));
         let assigned = self.partitions.get(&shard.partition);
         let is_first_reading = assigned.is_some_and(AssignedPartition::is_first_reading);

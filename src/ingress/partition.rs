@@ -15,7 +15,7 @@ use crate::model::{
     Watermark,
 };
 use crate::run::{FarTarget, RunBuilder};
-use crate::store::{Append, AppendEpoch, Appended, Balance, StoredShard, due_by};
+use crate::store::{Append, AppendEpoch, Appended, Balance, OtherKeys, StoredShard, due_by};
 use crate::trace::BatchLinks;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -243,7 +243,7 @@ impl AssignedPartition {
     }
 
     pub(super) fn build_append(&mut self, builder: &mut RunBuilder, far: FarTarget) -> AppendJob {
-        let (runs, changes) = self.batch.build_runs(builder, far);
+        let (runs, changes) = self.batch.build_runs(&self.shard, builder, far);
         let append = Append {
             shard: self.shard.clone(),
             epoch: AppendEpoch {
@@ -341,6 +341,13 @@ impl AssignedPartition {
         (is_new || commit_unchanged).then_some(commit)
     }
 
+    /// Sets the gauges of messages that are not encrypted with the key that writes.
+    pub(super) fn report_keys(&self, others: OtherKeys) {
+        let OtherKeys { old, missing } = others;
+        self.metrics
+            .set_keys(old.messages, old.bytes, missing.messages);
+    }
+
     fn report_state(&self, state: &StoredShard, now: Timestamp) {
         let balance = Balance::of(state);
         let difference = (!balance.is_uncertain).then_some(balance.difference);
@@ -373,7 +380,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_append_covers_the_offsets_from_the_start_position_to_the_last_record() {
-        let mut builder = RunBuilder::new(1);
+        let mut builder = RunBuilder::plain(1);
         let mut partition = reading(10);
         let now = Instant::now();
         assert_eq!(partition.flush_at(), None);
@@ -427,7 +434,7 @@ mod tests {
             partition.flush_within(Duration::from_millis(spare));
             assert_eq!(partition.flush_at(), Some(now + linger), "{spare}");
         }
-        partition.build_append(&mut RunBuilder::new(1), far());
+        partition.build_append(&mut RunBuilder::plain(1), far());
         partition.on_append_result(
             Watermark(11),
             Appended::Done {
@@ -455,6 +462,7 @@ mod tests {
             lowest_pending: Offset(3),
             slices: Vec::new(),
             quarantined: 0,
+            keys: Default::default(),
             ledger: crate::store::Ledger::default(),
         };
         let rebuilt = Rebuild::new(

@@ -267,7 +267,7 @@ mod tests {
             assert_eq!(partition.flush_at(), Some(now + APPEND_LINGER_MIN));
         }
         partitions.for_each_mut(|partition| {
-            partition.build_append(&mut RunBuilder::new(1), far());
+            partition.build_append(&mut RunBuilder::plain(1), far());
         });
         assert!(batch_bytes(&partitions) > BYTES_MAX);
         assert!(partitions.has_buffer_room(BYTES_MAX));
@@ -310,7 +310,7 @@ mod tests {
                             add_message(&mut partition, offset, 100, now);
                             partition.flush_within(Duration::from_millis(value));
                         }
-                        5 => drop(partition.build_append(&mut RunBuilder::new(1), far())),
+                        5 => drop(partition.build_append(&mut RunBuilder::plain(1), far())),
                         _ => drop(partition.on_append_result(Watermark(0), Appended::Unknown)),
                     }
                 }

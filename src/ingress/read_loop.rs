@@ -46,10 +46,10 @@ impl Ingress {
         let now = Instant::now();
         Self {
             position_rules: PositionRules::of(&options.rules),
-            options,
             ports,
             partitions: Partitions::default(),
-            runs: RunBuilder::new(process),
+            runs: RunBuilder::new(process, options.keys.clone()),
+            options,
             appending_bytes: 0,
             reported_bytes: 0,
             last_epoch: 0,
@@ -397,6 +397,7 @@ mod tests {
     use super::super::{HealthParts, appender_channels};
     use super::*;
     use crate::clock::WallClock;
+    use crate::encryption::KeyRing;
     use crate::health::Health;
     use crate::limit::IngressMemory;
     use crate::metric;
@@ -426,6 +427,7 @@ mod tests {
             start: StartPoint::First,
             stops_at_gap: true,
             thin: ThinHours::DEFAULT,
+            keys: KeyRing::plain(),
             memory: IngressMemory {
                 unstored: 1 << 26,
                 call: 1 << 22,

@@ -206,6 +206,7 @@ mod tests {
             lowest_pending: Offset(0),
             slices: Vec::new(),
             quarantined: 0,
+            keys: Default::default(),
             ledger: crate::store::Ledger::default(),
         }
     }

@@ -164,6 +164,7 @@ impl Ingress {
                 continue;
             };
             let next = (state.as_ref()).map_or(NextStep::Reopen, |state| {
+                partition.report_keys(state.other_keys(&self.options.keys));
                 partition.on_state(state, asked.stored_to, wall)
             });
             if let (NextStep::Continue, Some(state)) = (next, &state) {

@@ -3,7 +3,8 @@
 
 use super::{
     DUE_SOON, Gauge, INGRESS_LAG, Instrument, LEASE_HELD, LEDGER, LEDGER_DIFFERENCE, LEDGER_UNSURE,
-    PARTITION_ASSIGNED, PENDING, QUARANTINED, STORED_BYTES,
+    MISSING_KEY_MESSAGES, OLD_KEY_BYTES, OLD_KEY_MESSAGES, PARTITION_ASSIGNED, PENDING,
+    QUARANTINED, STORED_BYTES,
 };
 use crate::model::ShardId;
 
@@ -15,6 +16,9 @@ pub(crate) struct ShardGauges {
     due_soon: Gauge,
     quarantined: Gauge,
     stored_bytes: Gauge,
+    old_key_messages: Gauge,
+    old_key_bytes: Gauge,
+    missing_key_messages: Gauge,
     ledger_difference: Gauge,
     ledger_unsure: Gauge,
     ingress_lag: Gauge,
@@ -45,6 +49,9 @@ impl ShardGauges {
             due_soon: shard_gauge(DUE_SOON, shard),
             quarantined: shard_gauge(QUARANTINED, shard),
             stored_bytes: shard_gauge(STORED_BYTES, shard),
+            old_key_messages: shard_gauge(OLD_KEY_MESSAGES, shard),
+            old_key_bytes: shard_gauge(OLD_KEY_BYTES, shard),
+            missing_key_messages: shard_gauge(MISSING_KEY_MESSAGES, shard),
             ledger_difference: shard_gauge(LEDGER_DIFFERENCE, shard),
             ledger_unsure: shard_gauge(LEDGER_UNSURE, shard),
             ingress_lag: shard_gauge(INGRESS_LAG, shard),
@@ -74,6 +81,14 @@ impl ShardGauges {
         }
     }
 
+    /// Sets the messages and bytes that another key than the first one encrypts, or none, and the
+    /// messages whose key the process does not have.
+    pub(crate) fn set_keys(&self, old_messages: u64, old_bytes: u64, missing_messages: u64) {
+        self.old_key_messages.set(old_messages as f64);
+        self.old_key_bytes.set(old_bytes as f64);
+        self.missing_key_messages.set(missing_messages as f64);
+    }
+
     /// Sets the number of records that were not sent to the store yet.
     pub(crate) fn set_ingress_lag(&self, records: u64) {
         self.ingress_lag.set(records as f64);
@@ -83,6 +98,7 @@ impl ShardGauges {
 impl Drop for ShardGauges {
     fn drop(&mut self) {
         self.set([0; 4], [0; LEDGER_COUNTS.len()], Some(0));
+        self.set_keys(0, 0, 0);
         self.set_ingress_lag(0);
         self.assigned.set(0);
     }

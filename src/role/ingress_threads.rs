@@ -50,6 +50,7 @@ pub(super) fn start(
             },
             stops_at_gap: wiring.config.routes[&name].on_source_gap == OnSourceGap::Stop,
             thin: ThinHours::DEFAULT,
+            keys: wiring.keys.clone(),
             memory: wiring.memory.ingress,
         };
         let ingress = Ingress::new(options, ports, process);

@@ -10,7 +10,7 @@ pub(crate) fn memory_plan(config: &Config) -> MemoryPlan {
         sources: if is_ingress { config.routes.len() } else { 0 },
         has_timer: config.roles.contains(&Role::Timer),
         producers: producers(config),
-        has_embedded_store: matches!(config.store, Store::Embedded(_)),
+        has_embedded_store: matches!(config.store.kind, Store::Embedded(_)),
     };
     MemoryPlan::new(config.memory_budget(), users)
 }

@@ -96,6 +96,7 @@ impl Service {
         let wiring = Arc::new(Wiring {
             worker: worker_name::take(config, random.random())?,
             config: config.clone(),
+            keys: config.keys(),
             memory: memory_plan(config),
             store,
             clock,

@@ -28,7 +28,7 @@ impl StoreFactory {
     /// Opens an embedded store, which uses this clock, and locks it for this process. Makes no
     /// connection to Redis.
     pub(crate) fn open(config: &Config, clock: impl Clock + Send + Sync + 'static) -> Result<Self> {
-        Ok(match &config.store {
+        Ok(match &config.store.kind {
             config::Store::Redis(redis) => Self::Redis(Box::new(redis_options(config, redis))),
             config::Store::Embedded(embedded) => {
                 let options = embedded::Options {
@@ -120,9 +120,9 @@ fn sentinel_addresses(sentinel: &config::Sentinel) -> Vec<Address> {
     addresses.collect()
 }
 
-/// The parts of the configuration that queries need. Holds no secret.
+/// The parts of the configuration that queries need.
 pub(crate) fn query_context(config: &Config) -> QueryContext {
-    let store = match &config.store {
+    let store = match &config.store.kind {
         config::Store::Redis(redis) => {
             let address = redis.url.as_ref().and_then(|url| address(url.expose()));
             match (&redis.sentinel, address) {
@@ -144,6 +144,7 @@ pub(crate) fn query_context(config: &Config) -> QueryContext {
         store,
         routes: routes.collect(),
         shows_payloads: config.admin.payloads == config::Payloads::Shown,
+        keys: config.keys(),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::limit::{
 use crate::membership::{Assignments, heartbeat_timeout};
 use crate::metric;
 use crate::model::Hint;
+use crate::run::RunBuilder;
 use crate::store::Store;
 use crate::task::{self, TaskGroup};
 use crate::timer::{
@@ -77,6 +78,7 @@ pub(super) fn start(
     wiring.spawn_with_store(group, "loader", timeout, move |thread: StoreThread| {
         let loader = Loader {
             store: thread.store,
+            keys: thread.wiring.keys.clone(),
             requests: requests_in,
             replies: replies_out,
             health: thread.wiring.ready_part("loader"),
@@ -104,7 +106,13 @@ fn start_compactor(
             job_bytes_max: thread.wiring.memory.compaction,
             ..CompactionPolicy::DEFAULT
         };
-        let compactor = Compactor::new(thread.store, tasks, replies, policy, writer);
+        let compactor = Compactor::new(
+            thread.store,
+            tasks,
+            replies,
+            policy,
+            RunBuilder::new(writer, thread.wiring.keys.clone()),
+        );
         Ok(async move { Ok(compactor.serve(thread.stop).await?) })
     })
 }
@@ -147,6 +155,7 @@ fn options(wiring: &Wiring, send_budgets: Vec<Arc<SendBudget>>) -> timer::Option
     });
     timer::Options {
         deployment: wiring.config.deployment.clone(),
+        keys: wiring.keys.clone(),
         routes: routes.collect(),
         memory: wiring.memory.loaded,
         send_budgets,

@@ -6,6 +6,7 @@ use super::worker_name::WorkerName;
 use crate::broker::{Catalog, GroupAdmin};
 use crate::clock::{SteadyClock, WallClock};
 use crate::config::{self, Config};
+use crate::encryption::KeyRing;
 use crate::health::{Health, HealthPart};
 use crate::limit::{MemoryPlan, RETRY_CLOCK_SKEW_MAX, STORE_RETRY_DELAY_MAX};
 use crate::model::{RoutingRules, TargetRules, WithoutDelay};
@@ -20,6 +21,7 @@ use std::time::Duration;
 pub(super) struct Wiring {
     pub(super) worker: WorkerName,
     pub(super) config: Config,
+    pub(super) keys: KeyRing,
     pub(super) memory: MemoryPlan,
     pub(super) store: StoreFactory,
     /// The clock of the process, also of its embedded store.

@@ -1,9 +1,11 @@
 //! Groups messages into runs by slice. Slices with few messages share far runs.
 
+use super::seal::seal;
 use super::writer::RunEncoder;
 use super::{Run, RunName};
+use crate::encryption::KeyRing;
 use crate::limit::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, HOUR_RUN_HORIZON, HOUR_RUN_MESSAGES_MIN};
-use crate::model::{Cursor, Level, Offset, Slice, Timestamp};
+use crate::model::{Cursor, Level, Offset, ShardId, Slice, Timestamp};
 use std::time::Duration;
 
 /// A message to store in a run.
@@ -55,18 +57,36 @@ impl FarTarget {
 /// counter. So no name is used twice, even after a restart or a rollback of the store (I3).
 pub(crate) struct RunBuilder {
     encoder: RunEncoder,
+    keys: KeyRing,
     writer: u64,
     counter: u64,
 }
 
 impl RunBuilder {
     /// `writer` must be a new random id for each process.
-    pub(crate) fn new(writer: u64) -> Self {
+    pub(crate) fn new(writer: u64, keys: KeyRing) -> Self {
         Self {
             encoder: RunEncoder::new(),
+            keys,
             writer,
             counter: 0,
         }
+    }
+
+    /// A builder of plain runs.
+    #[cfg(test)]
+    pub(crate) fn plain(writer: u64) -> Self {
+        Self::new(writer, KeyRing::plain())
+    }
+
+    /// The keys by which the runs are encrypted.
+    pub(crate) fn keys(&self) -> &KeyRing {
+        &self.keys
+    }
+
+    /// True if the builder would encrypt the run with another key, or not at all.
+    pub(crate) fn has_other_key(&self, run: &RunName) -> bool {
+        self.keys.writer().map(|key| &**key) != run.key()
     }
 
     /// The random id of this builder.
@@ -75,9 +95,10 @@ impl RunBuilder {
     }
 
     /// Builds the runs of these messages, each sorted by (due, offset) (I3) and at most as large as
-    /// a batch. No place may occur twice.
+    /// a batch. No place may occur twice. Only this shard can read an encrypted run.
     pub(crate) fn build(
         &mut self,
+        shard: &ShardId,
         messages: &mut [EncodedMessage<'_>],
         far: Option<FarTarget>,
     ) -> Vec<Run> {
@@ -91,11 +112,12 @@ impl RunBuilder {
                 let (part, after) = rest.split_at(run_length(rest));
                 let records = part.iter().map(|message| (message.place, message.record));
                 let (summary, bytes) = self.encoder.encode(records);
+                let name = self.next_name(summary.count, summary.least_offset);
                 runs.push(Run {
-                    name: self.next_name(summary.count, summary.least_offset),
+                    bytes: seal(&self.keys, shard, &name, bytes),
+                    name,
                     slice: first.slice,
                     summary,
-                    bytes,
                 });
                 rest = after;
             }
@@ -109,7 +131,11 @@ impl RunBuilder {
             return RunName::new(format!("0-0-{count:x}-0"));
         }
         let (writer, counter, least) = (self.writer, self.counter, least_offset.0);
-        RunName::new(format!("{writer:x}-{counter:x}-{count:x}-{least:x}"))
+        let numbers = format!("{writer:x}-{counter:x}-{count:x}-{least:x}");
+        match self.keys.writer() {
+            Some(key) => RunName::new(format!("{numbers}-{key}")),
+            None => RunName::new(numbers),
+        }
     }
 }
 
@@ -160,6 +186,7 @@ fn run_length(messages: &[EncodedMessage<'_>]) -> usize {
 mod tests {
     use super::*;
     use crate::run::RunDecoder;
+    use crate::run::test_messages::shard;
     use crate::testing::fault_injection::{self, InjectedFault};
     use proptest::prelude::*;
     use std::collections::{BTreeMap, BTreeSet};
@@ -204,7 +231,7 @@ mod tests {
             ends_after: Timestamp::from_millis(2 * HOUR),
             messages_min: 3,
         };
-        let seal = |far| slices(&RunBuilder::new(1).build(&mut placed(&messages), far));
+        let seal = |far| slices(&RunBuilder::plain(1).build(&shard(), &mut placed(&messages), far));
         let of = |names: &[(&str, u32)]| {
             names
                 .iter()
@@ -246,11 +273,11 @@ mod tests {
                 ends_after: Timestamp::from_millis(after * HOUR),
                 messages_min: below,
             };
-            let runs = RunBuilder::new(1).build(&mut placed(&messages), Some(far));
+            let runs = RunBuilder::plain(1).build(&shard(), &mut placed(&messages), Some(far));
             let mut found = BTreeMap::new();
             for run in &runs {
-                let loaded = RunDecoder::new()
-                    .decode(run.name.clone(), run.slice, &run.bytes)
+                let loaded = RunDecoder::plain()
+                    .decode(&shard(), run.name.clone(), run.slice, &run.bytes)
                     .unwrap();
                 for index in 0..loaded.len() {
                     let place = loaded.place(index);
@@ -267,14 +294,14 @@ mod tests {
     proptest! {
         #[test]
         fn a_name_contains_count_and_least_offset(writer: u64, count: u32, least: u64) {
-            let name = RunBuilder::new(writer).next_name(count, Offset(least));
+            let name = RunBuilder::plain(writer).next_name(count, Offset(least));
             prop_assert_eq!((name.count(), name.least_offset()), (count, Offset(least)));
         }
     }
 
     #[test]
     fn a_name_is_never_used_twice() {
-        let mut builders = [RunBuilder::new(7), RunBuilder::new(8)];
+        let mut builders = [RunBuilder::plain(7), RunBuilder::plain(8)];
         let names: BTreeSet<_> = (0..200)
             .map(|turn| builders[turn % 2].next_name(5, Offset(9)))
             .collect();
@@ -285,7 +312,7 @@ mod tests {
     #[test]
     fn the_injected_fault_reuses_names() {
         let names = fault_injection::with(Some(InjectedFault::ReuseRunNames), || {
-            [7, 8].map(|writer| RunBuilder::new(writer).next_name(5, Offset(writer)))
+            [7, 8].map(|writer| RunBuilder::plain(writer).next_name(5, Offset(writer)))
         });
         assert_eq!(names, [RunName::new("0-0-5-0"), RunName::new("0-0-5-0")]);
     }

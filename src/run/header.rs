@@ -1,10 +1,10 @@
-//! The byte layout of a run: header, checksum and codec. `writer` writes the content, `reader`
-//! reads it.
+//! The byte layout of a run: header, checksum and codec. `writer` writes the content, `seal`
+//! encrypts it, `reader` reads it.
 //!
 //! | at | bytes | what |
 //! |---|---|---|
 //! | 0 | 4 | magic, `PDRN` |
-//! | 4 | 1 | format version, 1 |
+//! | 4 | 1 | format version: 1 plain, 2 encrypted |
 //! | 5 | 8 | xxh3-64 of every byte after this field |
 //! | 13 | 1 | codec: 0 none, 1 zstd; 2 is reserved for lz4 |
 //! | 14 | 4 | count of messages, at least 1 |
@@ -14,11 +14,11 @@
 //! | 42 | 16 | place of the last message: due, offset |
 //! | 58 | 8 | least offset |
 //! | 66 | 8 | greatest offset |
-//! | 74 | .. | content |
+//! | 74 | .. | content; in version 2 its ciphertext, 16 bytes of the tag and 12 of the nonce |
 //!
 //! Numbers are little-endian; due times are signed. The checksum precedes the bytes that it covers,
 //! so that one pass over contiguous memory verifies it. Magic and version need no checksum, because
-//! each has only one valid value.
+//! a changed version makes the run unreadable in any case.
 //!
 //! | decompressed content | what |
 //! |---|---|
@@ -32,17 +32,20 @@
 //! They come last, so that a reader drops them, or the messages beyond its horizon, by truncation.
 
 use super::RunSummary;
+use crate::encryption::{NONCE_LENGTH, TAG_LENGTH};
 use crate::limit;
 use crate::model::{Cursor, Offset, Timestamp};
 use bytes::{Buf, BufMut};
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: [u8; 4] = *b"PDRN";
-const VERSION: u8 = 1;
-const VERSION_AT: usize = 4;
+/// The content can be read without a key.
+const PLAIN: u8 = 1;
+pub(super) const SEALED: u8 = 2;
+pub(super) const VERSION_AT: usize = 4;
 const CHECKSUM_AT: usize = 5;
-const CODEC_AT: usize = 13;
-const HEADER_LENGTH: usize = 74;
+pub(super) const CODEC_AT: usize = 13;
+pub(super) const HEADER_LENGTH: usize = 74;
 
 /// The least size of a message in the columns: one byte in each.
 const COLUMN_BYTES_MIN: u32 = 3;
@@ -53,7 +56,7 @@ const _: () = assert!(
 );
 
 /// The reason why a run is unreadable. A damaged run goes to quarantine, because no retry can help. A
-/// run of a newer version waits for that version.
+/// run of a newer version waits for that version, and a run without its key waits for the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CorruptRun {
     #[error("not a run: the magic number is missing")]
@@ -74,6 +77,10 @@ pub(crate) enum CorruptRun {
     Decompress,
     #[error("columns of the run are malformed")]
     Columns,
+    #[error("the key ring does not have the key of the run")]
+    MissingKey,
+    #[error("run does not open with its key: it was changed, or belongs to another place")]
+    Sealed,
     #[error("messages of the run are not sorted by due time and offset")]
     Unsorted,
     #[error("messages of the run do not match the places in its header")]
@@ -83,11 +90,11 @@ pub(crate) enum CorruptRun {
 }
 
 impl CorruptRun {
-    /// True if a newer version wrote the run.
-    pub(crate) fn is_newer(self) -> bool {
+    /// True if the run is not damaged: a newer version wrote it, or its key is missing.
+    pub(crate) fn is_undamaged(self) -> bool {
         match self {
-            Self::UnknownVersion(version) => version > VERSION,
-            Self::UnknownCodec(_) => true,
+            Self::UnknownVersion(version) => version > SEALED,
+            Self::UnknownCodec(_) | Self::MissingKey => true,
             _ => false,
         }
     }
@@ -108,12 +115,12 @@ pub(crate) struct RunHeader {
     pub(crate) records_size: u32,
 }
 
-/// Writes a header and its content as one run.
+/// Writes a header and its content as one plain run.
 pub(crate) fn write(header: &RunHeader, content: &[u8]) -> Vec<u8> {
     let summary = &header.summary;
-    let mut bytes = Vec::with_capacity(HEADER_LENGTH + content.len());
+    let mut bytes = Vec::with_capacity(HEADER_LENGTH + content.len() + TAG_LENGTH + NONCE_LENGTH);
     bytes.put_slice(&MAGIC);
-    bytes.put_u8(VERSION);
+    bytes.put_u8(PLAIN);
     bytes.put_u64_le(0);
     bytes.put_u8(header.codec as u8);
     bytes.put_u32_le(summary.count);
@@ -127,14 +134,25 @@ pub(crate) fn write(header: &RunHeader, content: &[u8]) -> Vec<u8> {
     bytes.put_u64_le(summary.greatest_offset.0);
     debug_assert_eq!(bytes.len(), HEADER_LENGTH);
     bytes.put_slice(content);
-    let checksum = xxh3_64(&bytes[CODEC_AT..]);
-    bytes[CHECKSUM_AT..CODEC_AT].copy_from_slice(&checksum.to_le_bytes());
+    write_checksum(&mut bytes);
     bytes
 }
 
-/// Verifies the checksum and the limits of a run. Returns its header and its compressed content.
-/// Never panics.
-pub(crate) fn parse(bytes: &[u8]) -> Result<(RunHeader, &[u8]), CorruptRun> {
+pub(super) fn write_checksum(bytes: &mut [u8]) {
+    let checksum = xxh3_64(&bytes[CODEC_AT..]);
+    bytes[CHECKSUM_AT..CODEC_AT].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// A run whose checksum and limits were verified.
+pub(crate) struct ParsedRun<'a> {
+    pub(crate) header: RunHeader,
+    pub(super) is_sealed: bool,
+    /// Compressed, and encrypted if the run is sealed.
+    pub(super) content: &'a [u8],
+}
+
+/// Verifies the checksum and the limits of a run. Never panics.
+pub(crate) fn parse(bytes: &[u8]) -> Result<ParsedRun<'_>, CorruptRun> {
     let truncated = CorruptRun::Truncated(bytes.len());
     if !bytes.starts_with(&MAGIC) {
         return Err(if MAGIC.starts_with(bytes) {
@@ -144,7 +162,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(RunHeader, &[u8]), CorruptRun> {
         });
     }
     match bytes.get(VERSION_AT) {
-        Some(&VERSION) => {}
+        Some(&(PLAIN | SEALED)) => {}
         Some(version) => return Err(CorruptRun::UnknownVersion(*version)),
         None => return Err(truncated),
     }
@@ -152,12 +170,17 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(RunHeader, &[u8]), CorruptRun> {
     if (&fields[CHECKSUM_AT..]).get_u64_le() != xxh3_64(&bytes[CODEC_AT..]) {
         return Err(CorruptRun::Checksum);
     }
-    Ok((read_fields(&fields[CODEC_AT..])?, content))
+    Ok(ParsedRun {
+        header: read_fields(&fields[CODEC_AT..])?,
+        is_sealed: bytes[VERSION_AT] == SEALED,
+        content,
+    })
 }
 
 /// The message count and the raw size of a run, without a check of its checksum.
 pub(crate) fn peek_sizes(bytes: &[u8]) -> Option<(usize, usize)> {
-    let is_run = bytes.starts_with(&MAGIC) && bytes.get(VERSION_AT) == Some(&VERSION);
+    let is_known = matches!(bytes.get(VERSION_AT), Some(&(PLAIN | SEALED)));
+    let is_run = bytes.starts_with(&MAGIC) && is_known;
     let fields = bytes.get(CODEC_AT..HEADER_LENGTH).filter(|_| is_run)?;
     let header = read_fields(fields).ok()?;
     Some((header.summary.count as usize, header.raw_size as usize))
@@ -203,7 +226,7 @@ fn read_place(fields: &mut &[u8]) -> Cursor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_messages::{TestDisposition, TestMessage, at, encode_run};
+    use super::super::test_messages::{TestDisposition, TestMessage, at, encode_run, shard};
     use super::super::{RunDecoder, RunName};
     use super::*;
     use crate::model::{DeadLetterReason, Dialect, Level, Message, Slice};
@@ -242,8 +265,9 @@ mod tests {
     }
 
     fn assert_reads(run: &[u8], messages: &BTreeMap<Cursor, TestMessage>) {
-        let loaded = RunDecoder::new()
+        let loaded = RunDecoder::plain()
             .decode(
+                &shard(),
                 RunName::new("1-1-4-3e6"),
                 Slice {
                     level: Level::Now,
@@ -280,8 +304,8 @@ mod tests {
     fn compressed_version_1_is_readable() {
         assert_reads(&bytes(PACKED), &much_alike());
         assert_eq!(
-            parse(&encode_run(&much_alike()).1).unwrap().0,
-            parse(&bytes(PACKED)).unwrap().0
+            parse(&encode_run(&much_alike()).1).unwrap().header,
+            parse(&bytes(PACKED)).unwrap().header
         );
     }
 

@@ -4,14 +4,16 @@
 //! rollback of the store (I3).
 //!
 //! `header` documents the byte layout, and `record` the bytes of one message. `RunBuilder` groups
-//! messages into runs and names them, `RunEncoder` encodes them, and `RunDecoder` reads them.
+//! messages into runs and names them, `RunEncoder` encodes them, `seal` encrypts them, and
+//! `RunDecoder` reads them.
 
 mod builder;
 mod header;
 mod reader;
 pub(crate) mod record;
+mod seal;
 #[cfg(test)]
-mod test_messages;
+pub(crate) mod test_messages;
 mod writer;
 
 pub(crate) use builder::{EncodedMessage, FarTarget, RunBuilder, ThinHours};
@@ -25,10 +27,11 @@ use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
 
-/// The name of a run: `<writer>-<counter>-<count>-<least offset>`, each in lower-case hex.
+/// The name of a run: `<writer>-<counter>-<count>-<least offset>`, each in lower-case hex. The name
+/// of an encrypted run ends with `-<fingerprint>-<key id>`.
 ///
 /// The writer is the random id of a [`RunBuilder`], which counts its runs. A store counts the
-/// messages of unreadable and deleted runs by their names.
+/// messages of unreadable and deleted runs by their names, and what each key still encrypts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RunName(Arc<str>);
 
@@ -49,6 +52,11 @@ impl RunName {
     /// The least offset in the run; 0, which is never too high, for such a name.
     pub(crate) fn least_offset(&self) -> Offset {
         Offset(self.number(3))
+    }
+
+    /// The name of the key that encrypts the run; `None` for a plain run.
+    pub(crate) fn key(&self) -> Option<&str> {
+        self.0.splitn(5, '-').nth(4)
     }
 
     fn number(&self, index: usize) -> u64 {

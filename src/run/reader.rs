@@ -5,36 +5,50 @@
 
 use super::header::{self, Codec, CorruptRun, RunHeader};
 use super::record::{self, HAS_DISPOSITION, HAS_ID};
+use super::seal::open;
 use super::{RunName, RunSummary};
-use crate::model::{Cursor, Message, Offset, Slice, Timestamp};
+use crate::encryption::KeyRing;
+use crate::model::{Cursor, Message, Offset, ShardId, Slice, Timestamp};
 use integer_encoding::VarInt;
+use std::borrow::Cow;
 use zstd::bulk::Decompressor;
 
-/// The maximum length of a name that Postdate writes: four numbers in hex.
-const NAME_BYTES_MAX: usize = 60;
+/// The maximum length of a name that Postdate writes: four numbers in hex, fingerprint and key id.
+const NAME_BYTES_MAX: usize = 60 + 34;
 
 /// Decodes runs. It reuses the decompressor, because creating one costs more than reading a small
 /// run.
 pub(crate) struct RunDecoder {
     decompressor: Decompressor<'static>,
+    keys: KeyRing,
 }
 
 impl RunDecoder {
-    pub(crate) fn new() -> Self {
+    /// A decoder of plain runs.
+    #[cfg(test)]
+    pub(crate) fn plain() -> Self {
+        Self::new(KeyRing::plain())
+    }
+
+    pub(crate) fn new(keys: KeyRing) -> Self {
         Self {
+            keys,
             decompressor: Decompressor::new().expect("creation without a dictionary cannot fail"),
         }
     }
 
-    /// Decodes a run. Verifies its checksum, its columns against its header, and the order of its
+    /// Decrypts and decodes a run of this shard. Verifies its checksum, its columns against its header, and the order of its
     /// places (I3). The bodies of messages are decoded later, by [`LoadedRun::message`].
     pub(crate) fn decode(
         &mut self,
+        shard: &ShardId,
         name: RunName,
         slice: Slice,
         bytes: &[u8],
     ) -> Result<LoadedRun, CorruptRun> {
-        let (header, packed) = header::parse(bytes)?;
+        let parsed = header::parse(bytes)?;
+        let packed = open(&self.keys, shard, &name, bytes, &parsed)?;
+        let header = parsed.header;
         let mut records = self.decompress(&header, packed)?;
         let (places, ends) = read_columns(&header, &records)?;
         records.truncate(header.records_size as usize);
@@ -55,11 +69,15 @@ impl RunDecoder {
     }
 
     /// Never allocates more than the raw size in the header.
-    fn decompress(&mut self, header: &RunHeader, packed: &[u8]) -> Result<Vec<u8>, CorruptRun> {
+    fn decompress(
+        &mut self,
+        header: &RunHeader,
+        packed: Cow<'_, [u8]>,
+    ) -> Result<Vec<u8>, CorruptRun> {
         let size = header.raw_size as usize;
         let content = match header.codec {
-            Codec::None => Ok(packed.to_vec()),
-            Codec::Zstd => self.decompressor.decompress(packed, size),
+            Codec::None => Ok(packed.into_owned()),
+            Codec::Zstd => self.decompressor.decompress(&packed, size),
         };
         let content = content.ok().filter(|content| content.len() == size);
         content.ok_or(CorruptRun::Decompress)
@@ -230,7 +248,7 @@ impl Column<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_messages::{TestMessage, at, encode_run, messages_by_place};
+    use super::super::test_messages::{TestMessage, at, encode_run, messages_by_place, shard};
     use super::super::{RunEncoder, header::write};
     use super::*;
     use crate::model::{Disposition, Level};
@@ -238,7 +256,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn decode(bytes: &[u8]) -> Result<LoadedRun, CorruptRun> {
-        RunDecoder::new().decode(
+        RunDecoder::plain().decode(
+            &shard(),
             RunName::new("1-1-1-0"),
             Slice {
                 level: Level::Hour,
@@ -286,12 +305,12 @@ mod tests {
             before in messages_by_place(6),
             damage: u8,
         ) {
-            let (mut decoder, slice) = (RunDecoder::new(), Slice { level: Level::Now, start: -1 });
+            let (mut decoder, slice) = (RunDecoder::plain(), Slice { level: Level::Now, start: -1 });
             let mut damaged = encode_run(&before).1.to_vec();
             *damaged.last_mut().unwrap() ^= damage;
-            let _ = decoder.decode(RunName::new("1-1-1-1"), slice, &damaged);
+            let _ = decoder.decode(&shard(), RunName::new("1-1-1-1"), slice, &damaged);
             let loaded = decoder
-                .decode(RunName::new("1-2-1-1"), slice, &encode_run(&messages).1)
+                .decode(&shard(), RunName::new("1-2-1-1"), slice, &encode_run(&messages).1)
                 .unwrap();
             assert_holds(&loaded, &messages);
         }
@@ -562,21 +581,24 @@ mod tests {
         let unsigned = bytes.clone();
         let signed = signed(bytes.clone());
         bytes[4] = 2;
-        let version_2 = bytes.clone();
+        let sealed = bytes.clone();
+        bytes[4] = 3;
+        let version_3 = bytes.clone();
         bytes[4] = 0;
         let version_0 = bytes.clone();
         bytes[0] = b'x';
         for (run, why, is_newer) in [
             (&signed[..], CorruptRun::UnknownCodec(2), true),
             (&unsigned, CorruptRun::Checksum, false),
-            (&version_2, CorruptRun::UnknownVersion(2), true),
+            (&sealed, CorruptRun::Checksum, false),
+            (&version_3, CorruptRun::UnknownVersion(3), true),
             (&version_0, CorruptRun::UnknownVersion(0), false),
             (&bytes, CorruptRun::BadMagic, false),
             (b"PDRN\x01", CorruptRun::Truncated(5), false),
             (b"", CorruptRun::Truncated(0), false),
         ] {
             assert_eq!(decode(run).err(), Some(why));
-            assert_eq!(why.is_newer(), is_newer, "{why}");
+            assert_eq!(why.is_undamaged(), is_newer, "{why}");
         }
     }
 

@@ -3,7 +3,8 @@
 use super::{RunEncoder, RunSummary, record};
 use crate::model::header::push_header;
 use crate::model::{
-    Body, Cursor, DeadLetterReason, Dialect, Disposition, Headers, Offset, RetryState, Timestamp,
+    Body, Cursor, DeadLetterReason, Dialect, Disposition, Headers, Offset, Partition, RetryState,
+    ShardId, Timestamp,
 };
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -87,6 +88,11 @@ pub(crate) fn messages_by_place(
     count_max: usize,
 ) -> impl Strategy<Value = BTreeMap<Cursor, TestMessage>> {
     prop::collection::btree_map(place(), sample(), 1..=count_max)
+}
+
+/// The shard of every run.
+pub(crate) fn shard() -> ShardId {
+    ShardId::new("orders", Partition::new("orders.delayed", 0))
 }
 
 /// A place from its numbers.

@@ -185,8 +185,8 @@ mod tests {
             .collect();
         let (_, packed) = RunEncoder::new().encode([(at(1, 1), &alike[..])].into_iter());
         let (_, left) = RunEncoder::new().encode([(at(1, 1), &unlike[..])].into_iter());
-        assert_eq!(header::parse(&packed).unwrap().0.codec, Codec::Zstd);
-        assert_eq!(header::parse(&left).unwrap().0.codec, Codec::None);
+        assert_eq!(header::parse(&packed).unwrap().header.codec, Codec::Zstd);
+        assert_eq!(header::parse(&left).unwrap().header.codec, Codec::None);
         assert!(packed.len() < 150 && left.len() < unlike.len() + 100);
     }
 

@@ -25,10 +25,13 @@
 //!   call but `open` and `erase` then writes nothing, and answers `Unknown`, `None` or 0.
 //! - A shard with a slice whose level this version does not know was written by a newer one. It
 //!   waits: no call that finds the slice answers runs, a state or a lease.
+//! - Runs come encrypted, and ids hashed. A store counts by the names of the runs what each key
+//!   encrypts.
 //! - A full store refuses only calls that add data. Everything that a delivery needs still works.
 
 pub(crate) mod embedded;
 mod error;
+mod key_use;
 mod outcome;
 pub(crate) mod query;
 pub(crate) mod redis;
@@ -42,6 +45,7 @@ use crate::model::{Hint, Lease, ShardId};
 use async_trait::async_trait;
 use bytes::Bytes;
 pub(crate) use error::Error;
+pub(crate) use key_use::{KeyUse, OtherKeys};
 pub(crate) use outcome::{
     Acquired, Advanced, Appended, Heartbeat, Hold, Listed, Opened, Replaced, Restored, RunEntry,
     Session, ShardPosition, SliceCount, StoredShard, TailRun, Tailed,
@@ -113,7 +117,7 @@ pub(crate) trait ShardStore {
 
     /// Replaces runs by others that hold the same messages, except those already delivered: all or
     /// nothing. Checks the lease token, that the caller knows every earlier replacement, and that
-    /// every input is there. Counts the replacement. The tail still names the removed inputs.
+    /// every input is there. Counts the replacement. Renames ids whose key changes. The tail still names the removed inputs.
     ///
     /// Safe to repeat: the repeat answers `Done`, or `Conflict` if it adds no run. On a full store:
     /// [`Error::Full`].

@@ -1,13 +1,13 @@
 //! The outcomes of the store port: one per request.
 
-use super::{Ledger, Lineage};
+use super::{KeyUse, Ledger, Lineage};
 use crate::model::{
     Cursor, LeaseToken, Offset, Progress, SessionId, Slice, SourceIdentity, Timestamp, Watermark,
     WorkerEntry,
 };
 use crate::run::RunName;
 use bytes::Bytes;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Everything that the store knows about one shard.
@@ -25,6 +25,8 @@ pub(crate) struct StoredShard {
     pub(crate) slices: Vec<SliceCount>,
     /// Messages in quarantine, which belong to no slice.
     pub(crate) quarantined: u64,
+    /// The messages under each key by its name, quarantine included.
+    pub(crate) keys: BTreeMap<Box<str>, KeyUse>,
     pub(crate) ledger: Ledger,
 }
 

@@ -1,6 +1,7 @@
 //! The requests of the store port. One request concerns one shard.
 
 use super::AppendEpoch;
+use crate::encryption::StoredId;
 use crate::limit;
 use crate::model::{
     Cursor, Lease, LeaseToken, OutcomeCounts, Progress, SessionId, ShardId, Slice, SourceIdentity,
@@ -32,7 +33,8 @@ pub(crate) struct Append {
     pub(crate) from: Watermark,
     pub(crate) to: Watermark,
     pub(crate) runs: Vec<Run>,
-    /// In offset order.
+    /// In offset order. A store does not know a shard that uses another key than those by which
+    /// the ids are hashed.
     pub(crate) changes: Vec<IdChange>,
 }
 
@@ -68,7 +70,7 @@ pub(crate) struct SessionEnd {
 /// The effect of a record with an id on the message that waits under this id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IdChange {
-    pub(crate) id: Box<str>,
+    pub(crate) id: StoredId,
     pub(crate) kind: IdChangeKind,
 }
 
@@ -132,7 +134,7 @@ pub(crate) struct Advance {
     /// Runs that are completely inside the delivered pair of this or of an earlier call.
     pub(crate) deletes: Vec<(Slice, RunName)>,
     /// Ids of delivered messages. An id is removed only if it still names this place.
-    pub(crate) delivered_ids: Vec<(Box<str>, Cursor)>,
+    pub(crate) delivered_ids: Vec<(StoredId, Cursor)>,
     /// The next claim; `None` claims nothing.
     pub(crate) claim: Option<Progress>,
     /// The watermark that this timer has seen. A store that is behind it refuses the claim.
@@ -178,4 +180,6 @@ pub(crate) struct ReplaceRuns {
     pub(crate) known_replacements: u64,
     pub(crate) inputs: Vec<(Slice, RunName)>,
     pub(crate) outputs: Vec<Run>,
+    /// Ids of messages whose key changes. An id gets its first name if it still names this place.
+    pub(crate) renamed_ids: Vec<(StoredId, Cursor)>,
 }

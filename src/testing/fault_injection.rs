@@ -38,6 +38,8 @@ pub(crate) enum InjectedFault {
     ReuseRunNames,
     /// The tail is read by the number of runs instead of by offset.
     TailByRunCount,
+    /// An append changes ids although messages of the shard use a key that the caller lacks.
+    ChangeIdsWithoutKey,
 
     /// Shards of another installation count as this one's.
     IgnoreOtherCluster,
@@ -124,6 +126,8 @@ pub(crate) enum InjectedFault {
     CompactionDropsMessage,
     /// A rewrite writes messages twice.
     CompactionDuplicatesMessages,
+    /// A rewrite with another key leaves the ids under the old one.
+    KeepIdsOfOldKey,
     /// Runs that are being loaded are rewritten.
     CompactRunsBeingLoaded,
     /// The new runs of a rewrite are loaded before the rewrite is acknowledged.

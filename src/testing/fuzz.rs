@@ -112,6 +112,7 @@ mod targets {
         RoutingRules, RulesHistory, ShardId, Slice, SourceIdentity, TargetRules, Timestamp,
         Watermark, WithoutDelay, parse_record,
     };
+    use crate::run::test_messages::shard;
     use crate::run::{RunDecoder, RunEncoder, RunName, decoded_size, record};
     use std::time::Duration;
 
@@ -234,7 +235,8 @@ mod targets {
                     start: 1,
                 };
                 let _ = decoded_size(run);
-                let decoded = RunDecoder::new().decode(RunName::new("1-1-1-0"), slice, run);
+                let decoded =
+                    RunDecoder::plain().decode(&shard(), RunName::new("1-1-1-0"), slice, run);
                 if let Ok(run) = decoded {
                     for index in 0..run.len() {
                         let _ = run.message(index);

@@ -227,7 +227,8 @@ impl Dispatcher {
 
     fn context_of(&self, shard: ShardId) -> ShardContext {
         let route = self.options.routes[&shard.route].clone();
-        ShardContext::new(&self.options.deployment, shard, route)
+        let keys = self.options.keys.clone();
+        ShardContext::new(&self.options.deployment, keys, shard, route)
     }
 
     fn on_delivery_events(&mut self, events: DeliveryEvents, stopping: bool) {

@@ -25,6 +25,7 @@ mod shard;
 mod shard_slots;
 
 use crate::broker::send_budget::SendBudget;
+use crate::encryption::KeyRing;
 use crate::metric;
 use crate::model::RoutingRules;
 use crate::trace::Tracer;
@@ -49,6 +50,7 @@ type StoreCall<T> = Fuse<LocalBoxFuture<'static, T>>;
 
 pub(crate) struct Options {
     pub(crate) deployment: String,
+    pub(crate) keys: KeyRing,
     pub(crate) routes: BTreeMap<Arc<str>, Rc<RouteOptions>>,
     /// Bytes of loaded messages over all shards.
     pub(crate) memory: usize,

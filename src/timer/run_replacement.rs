@@ -41,6 +41,7 @@ pub(super) fn on_compaction_reply(
             known_replacements,
             inputs: replacement.inputs,
             outputs: replacement.outputs,
+            renamed_ids: replacement.renamed_ids,
         };
         let replace_runs = async move {
             let outcome = store.replace_runs(std::slice::from_ref(&request)).await;

@@ -22,7 +22,7 @@ pub(super) fn check(config: &Config) -> Vec<Finding> {
         let found = "timer.memory is the former option, for loaded messages only";
         Finding::warn("memory option", found, fix)
     });
-    let store = match config.store {
+    let store = match config.store.kind {
         Store::Redis(_) => 0,
         Store::Embedded(_) => MEMORY_BESIDE_EMBEDDED_BYTES,
     };

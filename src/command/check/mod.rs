@@ -1,11 +1,12 @@
 //! `postdate check`: reports whether the configuration works with its brokers and its store, and
 //! plans repairs. It changes a cluster only with `--apply`.
 //!
-//! The broker adapters judge their clusters. Pure functions in `redis`, `sentinels`, `folder` and
-//! `waiting` judge the store, and `text` formats the result.
+//! The broker adapters judge their clusters. Pure functions in `redis`, `sentinels`, `folder`,
+//! `waiting` and `keys` judge the store, and `text` formats the result.
 
 mod cluster;
 mod folder;
+mod keys;
 mod memory;
 mod redis;
 mod sentinels;
@@ -49,7 +50,7 @@ struct Document {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Item {
-    /// `kafka.<name>`, `nats.<name>`, `routes`, `process`, `store` or `waiting`.
+    /// `kafka.<name>`, `nats.<name>`, `routes`, `process`, `store`, `waiting` or `keys`.
     area: String,
     #[serde(flatten)]
     finding: Finding,
@@ -146,7 +147,7 @@ fn unsigned_retries(config: &Config) -> Option<Finding> {
 
 async fn check_store(config: &Config) -> Vec<(String, Vec<Finding>)> {
     let mut areas = Vec::new();
-    let is_usable = match &config.store {
+    let is_usable = match &config.store.kind {
         config::Store::Redis(redis) => {
             let options = redis_options(config, redis);
             let found = Redis::describe(&options, &WallClock);
@@ -169,6 +170,9 @@ async fn check_store(config: &Config) -> Vec<(String, Vec<Finding>)> {
     if is_usable {
         let found = report(config).await.map_err(|error| format!("{error:#}"));
         areas.push(("waiting".to_owned(), waiting::judge(&found)));
+        if let Ok(report) = &found {
+            areas.push(("keys".to_owned(), keys::judge(report, &config.keys())));
+        }
     }
     areas
 }
@@ -187,9 +191,9 @@ async fn left_behind(config: &Config) -> Vec<Finding> {
         FolderUse::InUse(_) => None,
         FolderUse::Free => {
             let path = DEFAULT_FOLDER.into();
-            let store = config::Store::Embedded(config::Embedded { path });
-            let config = config.clone();
-            let Ok(report) = report(&Config { store, ..config }).await else {
+            let mut config = config.clone();
+            config.store.kind = config::Store::Embedded(config::Embedded { path });
+            let Ok(report) = report(&config).await else {
                 return vec![];
             };
             Some(report.total.messages + report.total.quarantined)

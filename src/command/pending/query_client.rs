@@ -2,6 +2,7 @@
 
 use crate::clock::{Clock, WallClock};
 use crate::config::{self, Admin, Config, Secret};
+use crate::encryption::StoredId;
 use crate::limit::{ADMIN_QUERY_TIMEOUT, ADMIN_RESPONSE_BYTES_MAX};
 use crate::model::{Cursor, LeaseToken, ShardId, Timestamp};
 use crate::role::{StoreFactory, query_context};
@@ -33,7 +34,7 @@ pub(in crate::command) enum QueryClient {
 impl QueryClient {
     pub(in crate::command) async fn open(config: &Config) -> Result<Self> {
         let mut context = query_context(config);
-        if let config::Store::Embedded(embedded) = &config.store {
+        if let config::Store::Embedded(embedded) = &config.store.kind {
             match FolderDescription::of(&embedded.path).used {
                 FolderUse::Free => {}
                 FolderUse::Absent => {
@@ -224,7 +225,7 @@ impl StoreQuery for NoMessages {
 
     async fn find_ids(
         &self,
-        ids: &[(ShardId, Box<str>)],
+        ids: &[(ShardId, StoredId)],
     ) -> Result<Vec<Option<Cursor>>, store::Error> {
         Ok(vec![None; ids.len()])
     }

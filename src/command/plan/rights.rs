@@ -21,7 +21,7 @@ pub(super) fn of(config: &Config) -> Vec<Rights> {
         },
     });
     let mut rights: Vec<Rights> = clusters.filter(|it| !it.lines.is_empty()).collect();
-    if let Store::Redis(_) = &config.store {
+    if let Store::Redis(_) = &config.store.kind {
         rights.push(Rights {
             area: "store".to_owned(),
             lines: vec![redis_line(&config.deployment)],

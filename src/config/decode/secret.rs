@@ -1,17 +1,18 @@
-//! Text that is never printed: passwords, addresses with a login, client properties. It is plain
-//! memory, not a vault.
+//! Text that is never printed: passwords, keys, addresses with a login, client properties. Its
+//! memory is cleared when it is dropped.
 
 use super::invalid;
 use serde::Deserialize;
 use std::fmt;
 use std::io::Read as _;
+use zeroize::Zeroizing;
 
 /// Bytes of a secret's file; a bundle of certificates has a quarter of it.
 const SECRET_FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Written")]
-pub(crate) struct Secret(Box<str>);
+pub(crate) struct Secret(Zeroizing<Box<str>>);
 
 /// A secret in the form that [`Sources`](super::source::Sources) gives it.
 #[derive(Deserialize)]
@@ -26,7 +27,7 @@ enum Written {
 
 impl Secret {
     pub(crate) fn new(text: impl Into<Box<str>>) -> Self {
-        Self(text.into())
+        Self(Zeroizing::new(text.into()))
     }
 
     /// Returns the text for the client that needs it. Never print it.
@@ -55,7 +56,7 @@ impl TryFrom<Written> for Secret {
 
 /// Reads a file without the end of its last line.
 fn read(file: &str) -> Result<String, String> {
-    let mut text = String::new();
+    let mut text = Zeroizing::new(String::new());
     std::fs::File::open(file)
         .and_then(|file| {
             file.take(SECRET_FILE_BYTES_MAX + 1)

@@ -147,6 +147,7 @@ pub(in crate::config) fn is_secret(path: &[&str]) -> bool {
         ["store", "redis", "sentinel", "password"] => true,
         ["nats", _, key] => ["url", "password", "token", "nkey", "credentials"].contains(key),
         ["retry_key"] | ["admin", "token" | "operator_token"] => true,
+        ["store", "encryption", "keys"] => true,
         ["traces", "authorization"] | ["kafka", _, "properties", _] => true,
         _ => false,
     }

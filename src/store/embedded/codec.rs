@@ -4,7 +4,7 @@
 use super::key::ShardNumber;
 use crate::model::{Cursor, Level, Offset, Progress, Slice, SourceIdentity, Timestamp, Watermark};
 use crate::store::rules::{NO_HOLD, RunTotals, ShardMeta};
-use crate::store::{Ledger, Lineage, OutcomeCounts};
+use crate::store::{KeyUse, Ledger, Lineage, OutcomeCounts};
 
 fn numbers<const N: usize>(numbers: [u64; N]) -> Vec<u8> {
     numbers.map(u64::to_be_bytes).concat()
@@ -126,6 +126,15 @@ pub(super) fn to_totals(bytes: &[u8]) -> Option<RunTotals> {
         bytes,
         least_offset: Offset(least_offset),
     })
+}
+
+/// Messages, and bytes.
+pub(super) fn key_use(used: KeyUse) -> Vec<u8> {
+    numbers([used.messages, used.bytes])
+}
+
+pub(super) fn to_key_use(bytes: &[u8]) -> Option<KeyUse> {
+    to_numbers(bytes).map(|[messages, bytes]| KeyUse::new(messages, bytes))
 }
 
 /// Accepted, delivered, cancelled, dead-lettered, retried, removed, and 1 if uncertain. The

@@ -12,9 +12,10 @@
 //! | ledger | index | number | counts, watermark, delivered; a version without ledgers writes none |
 //! | hold | index | number | watermark up to which claims wait; empty: the hold has ended |
 //! | count | index | number, slice; without slice: quarantine | runs, messages, bytes, least offset |
+//! | key use | index | number, name of a key | messages and bytes that this key encrypts |
 //! | order | index | number, least due, least offset, name | slice; used to list runs |
 //! | run | index | number, slice, name | least due, size; used to find a run by name |
-//! | id | index | number, id | place of the message that waits under the id |
+//! | id | index | number, id, or its hash | place of the message that waits under the id |
 //! | cancelled | index | number, place | empty; the message must not be delivered |
 //! | bytes | pool | slice, number, name | encoded run |
 //! | quarantined | pool | number, name | bytes of an unreadable run |
@@ -37,6 +38,7 @@ const GARBAGE: u8 = b'g';
 const LEDGER: u8 = b'l';
 const HOLD: u8 = b'h';
 const COUNT: u8 = b'c';
+const KEY_USE: u8 = b'k';
 const ORDER: u8 = b'o';
 const RUN: u8 = b'r';
 const ID: u8 = b'i';
@@ -104,6 +106,20 @@ pub(super) fn count(number: ShardNumber, slice: Option<Slice>) -> Vec<u8> {
     key(COUNT, number, &[&slice.map_or_else(Vec::new, codec::slice)])
 }
 
+/// Prefix of the key use rows.
+pub(super) fn all_key_uses(number: ShardNumber) -> Vec<u8> {
+    key(KEY_USE, number, &[])
+}
+
+pub(super) fn key_use(number: ShardNumber, name: &str) -> Vec<u8> {
+    key(KEY_USE, number, &[name.as_bytes()])
+}
+
+/// The name of the key of a key use row.
+pub(super) fn to_key_use(key: &[u8]) -> Option<Box<str>> {
+    from_utf8(key.get(5..)?).ok().map(Box::from)
+}
+
 pub(super) fn order(number: ShardNumber, least_due: Timestamp, name: &RunName) -> Vec<u8> {
     let offset = name.least_offset().0.to_be_bytes();
     order_from(number, least_due, &[&offset, name.as_str().as_bytes()])
@@ -132,11 +148,12 @@ pub(super) fn run(number: ShardNumber, slice: Slice, name: &RunName) -> Vec<u8> 
     )
 }
 
-pub(super) fn id(number: ShardNumber, id: &str) -> Vec<u8> {
-    key(ID, number, &[id.as_bytes()])
+/// `name` is one of the names of an id.
+pub(super) fn id(number: ShardNumber, name: &[u8]) -> Vec<u8> {
+    key(ID, number, &[name])
 }
 
-/// The id rows. No text has the byte at the end of the range.
+/// The id rows. No text and no hash starts with the byte at the end of the range.
 pub(super) fn all_ids(number: ShardNumber) -> RangeInclusive<Vec<u8>> {
     key(ID, number, &[])..=key(ID, number, &[&[0xff]])
 }
@@ -174,9 +191,19 @@ pub(super) fn to_quarantined(key: &[u8]) -> Option<RunName> {
 
 /// Prefixes of the rows of an erased shard. Each run row names a bytes row, see
 /// [`bytes_of_run`].
-pub(super) fn all_of_a_shard(number: ShardNumber) -> [Vec<u8>; 8] {
-    [LEDGER, HOLD, COUNT, ORDER, RUN, ID, CANCELLED, QUARANTINED]
-        .map(|letter| key(letter, number, &[]))
+pub(super) fn all_of_a_shard(number: ShardNumber) -> [Vec<u8>; 9] {
+    [
+        LEDGER,
+        HOLD,
+        COUNT,
+        KEY_USE,
+        ORDER,
+        RUN,
+        ID,
+        CANCELLED,
+        QUARANTINED,
+    ]
+    .map(|letter| key(letter, number, &[]))
 }
 
 /// The shard of a meta row. `None`: unreadable.

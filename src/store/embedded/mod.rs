@@ -36,6 +36,7 @@ use super::{
 };
 use crate::client_thread::ClientThread;
 use crate::clock::Clock;
+use crate::encryption::StoredId;
 use crate::limit::{self, EmbeddedMemory};
 use crate::model::{Cursor, Lease, LeaseToken, ShardId};
 use crate::run::RunName;
@@ -428,7 +429,7 @@ impl StoreQuery for Embedded {
         Ok(holders.await?.into_iter().map(Option::flatten).collect())
     }
 
-    async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
+    async fn find_ids(&self, ids: &[(ShardId, StoredId)]) -> Result<Vec<Option<Cursor>>, Error> {
         self.read_each(ids, |view, (shard, id)| view.find_id(shard, id))
     }
 

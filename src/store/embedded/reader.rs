@@ -5,6 +5,7 @@ use super::codec;
 use super::error::empty_if_damaged;
 use super::key::{self, ShardNumber};
 use super::tables::Tables;
+use crate::encryption::StoredId;
 use crate::model::{Cursor, ShardId, Slice};
 use crate::run::RunName;
 use crate::store::rules::ShardMeta;
@@ -28,12 +29,15 @@ impl<'a> ReadView<'a> {
         }
     }
 
-    pub(super) fn find_id(&self, shard: &ShardId, id: &str) -> fjall::Result<Option<Cursor>> {
+    pub(super) fn find_id(&self, shard: &ShardId, id: &StoredId) -> fjall::Result<Option<Cursor>> {
         let Some((number, meta)) = self.meta(shard)? else {
             return Ok(None);
         };
-        let found = self.get(&key::id(number, id))?;
-        let place = found.and_then(|value| codec::to_place(&value));
+        let mut place = None;
+        for name in id.names() {
+            let found = self.get(&key::id(number, name))?;
+            place = place.or(found.and_then(|value| codec::to_place(&value)));
+        }
         // The id of a delivered message is removed some time after the delivery.
         Ok(place.filter(|place| !meta.delivered.covers(*place)))
     }

@@ -8,6 +8,7 @@ use super::codec;
 use super::error::empty_if_damaged;
 use super::key::{self, ShardNumber};
 use super::tables::{Tables, WriteBatch};
+use crate::encryption::StoredId;
 use crate::model::{Cursor, Offset, ShardId, Slice, Timestamp};
 use crate::run::{Run, RunName};
 use crate::store::rules::{
@@ -71,7 +72,15 @@ impl Shard {
             else {
                 return Ok(Err("counts that cannot be read"));
             };
-            shard.counts.0.insert(slice, totals);
+            shard.counts.slices.insert(slice, totals);
+        }
+        for row in tables.rows(&key::all_key_uses(number)) {
+            let (key, value) = row?;
+            let (Some(name), Some(used)) = (key::to_key_use(&key), codec::to_key_use(&value))
+            else {
+                return Ok(Err("a count of a key that cannot be read"));
+            };
+            shard.counts.keys.insert(name, used);
         }
         let hold = tables.index.get(key::hold(number))?;
         shard.meta.hold = hold.map_or(Some(NO_HOLD), |value| codec::to_hold(&value));
@@ -157,6 +166,9 @@ impl Shard {
         if !self.meta.accepts(append) {
             return Ok(Appended::WatermarkMismatch(self.meta.watermark));
         }
+        if !self.counts.may_change(&append.changes) {
+            return Ok(Appended::Unknown);
+        }
         let appended = self.apply_changes(&append.changes, batch)?;
         for run in &append.runs {
             self.add(run, batch);
@@ -175,7 +187,7 @@ impl Shard {
         batch.put(key::run(self.number, run.slice, &run.name), row);
         batch.put(bytes, run.bytes.clone());
         self.counts.add(Some(run.slice), &run.name, run.bytes.len());
-        self.write_count(Some(run.slice), batch);
+        self.write_counts(Some(run.slice), &run.name, batch);
     }
 
     fn apply_changes(
@@ -185,8 +197,10 @@ impl Shard {
     ) -> fjall::Result<Appended> {
         let mut before = BTreeMap::new();
         for change in changes {
-            if let Some(place) = self.place_of_id(&change.id, batch)? {
-                before.insert(change.id.clone(), place);
+            for name in change.id.names() {
+                if let Some(place) = self.place_of_name(name, batch)? {
+                    before.insert(name.into(), place);
+                }
             }
         }
         let mut ids = before.clone();
@@ -210,15 +224,41 @@ impl Shard {
         })
     }
 
-    fn place_of_id(&self, id: &str, batch: &WriteBatch<'_>) -> fjall::Result<Option<Cursor>> {
-        let value = batch.get(&key::id(self.number, id))?;
+    fn place_of_name(&self, name: &[u8], batch: &WriteBatch<'_>) -> fjall::Result<Option<Cursor>> {
+        let value = batch.get(&key::id(self.number, name))?;
         Ok(value.and_then(|value| codec::to_place(&value)))
     }
 
-    /// Writes the count row of a slice, or of the quarantine for `None`.
-    fn write_count(&self, slice: Option<Slice>, batch: &mut WriteBatch<'_>) {
+    /// Removes the id of the message at this place. Returns whether it named the message.
+    fn remove_id(
+        &self,
+        id: &StoredId,
+        place: Cursor,
+        batch: &mut WriteBatch<'_>,
+    ) -> fjall::Result<bool> {
+        for name in id.names() {
+            if let Some(found) = self.place_of_name(name, batch)? {
+                if found == place {
+                    batch.remove(key::id(self.number, name));
+                }
+                return Ok(found == place);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Writes the count rows of a run: that of its slice, or of the quarantine for `None`, and that
+    /// of its key.
+    fn write_counts(&self, slice: Option<Slice>, run: &RunName, batch: &mut WriteBatch<'_>) {
+        if let Some(name) = run.key() {
+            let key = key::key_use(self.number, name);
+            match self.counts.keys.get(name) {
+                Some(used) => batch.put(key, codec::key_use(*used)),
+                None => batch.remove(key),
+            }
+        }
         let key = key::count(self.number, slice);
-        match self.counts.0.get(&slice) {
+        match self.counts.slices.get(&slice) {
             Some(totals) => batch.put(key, codec::totals(totals)),
             None => batch.remove(key),
         }
@@ -237,9 +277,7 @@ impl Shard {
         let removed = self.remove_all(&request.deletes, batch)?;
         self.meta.runs_deleted(request, removed, &self.counts);
         for (id, place) in &request.delivered_ids {
-            if self.place_of_id(id, batch)? == Some(*place) {
-                batch.remove(key::id(self.number, id));
-            }
+            self.remove_id(id, *place, batch)?;
         }
         let cancelled = self.split_cancelled(request, batch)?;
         Ok(self.meta.move_claimed(request, batch.now, cancelled))
@@ -289,7 +327,7 @@ impl Shard {
         batch.remove(key::order(self.number, least_due, name));
         batch.remove(key::bytes(self.number, slice, name));
         self.counts.remove(Some(slice), name, bytes);
-        self.write_count(Some(slice), batch);
+        self.write_counts(Some(slice), name, batch);
         Ok(true)
     }
 
@@ -331,6 +369,11 @@ impl Shard {
             }
         }
         let removed = self.remove_all(&request.inputs, batch)?;
+        for (id, place) in &request.renamed_ids {
+            if self.remove_id(id, *place, batch)? {
+                batch.put(key::id(self.number, id.name()), codec::place(*place));
+            }
+        }
         for run in &request.outputs {
             self.add(run, batch);
         }
@@ -357,7 +400,7 @@ impl Shard {
             let bytes = empty_if_damaged(read)?.unwrap_or_default();
             if self.remove(*slice, name, batch)? {
                 self.counts.add(None, name, bytes.len());
-                self.write_count(None, batch);
+                self.write_counts(None, name, batch);
                 batch.put(key::quarantined(self.number, name), bytes);
                 moved += 1;
             }
@@ -379,7 +422,7 @@ impl Shard {
         }
         batch.remove(key);
         self.counts.remove(None, &request.quarantined, bytes.len());
-        self.write_count(None, batch);
+        self.write_counts(None, &request.quarantined, batch);
         for run in &request.runs {
             self.add(run, batch);
         }

@@ -151,7 +151,7 @@ pub(crate) async fn search(
     now: Timestamp,
 ) -> Result<MessagePage, Error> {
     let end = Instant::now() + SEARCH_TIMEOUT;
-    let targets = targets(query, &search.filter).await?;
+    let targets = targets(query, context, &search.filter).await?;
     let mut scan = Scan {
         end,
         bytes: 0,
@@ -160,7 +160,7 @@ pub(crate) async fn search(
         search,
         targets,
         after: search.after.clone(),
-        decoder: RunDecoder::new(),
+        decoder: RunDecoder::new(context.keys.clone()),
         found: Vec::new(),
         page: MessagePage {
             deployment: context.deployment.clone(),
@@ -175,6 +175,7 @@ pub(crate) async fn search(
 /// The shards of the filter. With an id, only those in which a message waits under it.
 async fn targets(
     query: &dyn StoreQuery,
+    context: &QueryContext,
     filter: &MessageFilter,
 ) -> Result<BTreeMap<ShardId, Target>, Error> {
     let mut shards = shards_of_route(query, Some(&filter.route)).await?;
@@ -197,7 +198,7 @@ async fn targets(
             Some(id) => {
                 let ids: Vec<_> = shards
                     .iter()
-                    .map(|shard| (shard.clone(), id.as_str().into()))
+                    .map(|shard| (shard.clone(), context.keys.stored_id(shard, id)))
                     .collect();
                 Some(query.find_ids(&ids).await?)
             }
@@ -347,7 +348,7 @@ impl Scan<'_> {
             };
             self.page.scanned += 1;
             let name = entry.name.clone();
-            match self.decoder.decode(name, entry.slice, &bytes) {
+            match self.decoder.decode(&key.shard, name, entry.slice, &bytes) {
                 Ok(run) => {
                     if self.take(key, &run) {
                         return Ok(true);

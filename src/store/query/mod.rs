@@ -11,6 +11,7 @@ mod search_tests;
 mod workers;
 
 use super::{Error, Fetch, List, Listed, Restore, Restored, Session, StoredShard};
+use crate::encryption::StoredId;
 use crate::model::{Cursor, LeaseToken, ShardId, Timestamp};
 use crate::run::RunName;
 use async_trait::async_trait;
@@ -21,7 +22,8 @@ pub(crate) use messages::{MessageFilter, MessagePage, Search, WaitingMessage};
 #[cfg(test)]
 pub(crate) use pending::PendingRoute;
 pub(crate) use pending::{
-    Amount, FoundMessage, IdSearch, PendingHour, PendingReport, PendingShard, QueryContext,
+    Amount, FoundMessage, IdSearch, KeyAmount, PendingHour, PendingReport, PendingShard,
+    QueryContext,
 };
 pub(crate) use search_position::SearchPosition;
 pub(crate) use workers::{ShardLoad, WorkerReport, WorkersReport};
@@ -93,7 +95,7 @@ pub(crate) trait StoreQuery {
     async fn holders(&self, shards: &[ShardId]) -> Result<Vec<Option<LeaseToken>>, Error>;
 
     /// The place of the message that waits under each id. `None`: no message waits under it.
-    async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error>;
+    async fn find_ids(&self, ids: &[(ShardId, StoredId)]) -> Result<Vec<Option<Cursor>>, Error>;
 
     /// True for each place that was cancelled or replaced. Only right for the place of a stored message
     /// outside of the delivered pair.

@@ -2,9 +2,10 @@
 //! Fields are never renamed or removed.
 
 use super::StoreQuery;
+use crate::encryption::{KeyRing, StoredId};
 use crate::limit::{QUERY_SHARDS_PER_CALL_MAX, REPORT_HOURS_MAX, REPORT_SHARDS_MAX};
 use crate::model::{Level, ShardId, Slice, Timestamp};
-use crate::store::{Error, StoredShard};
+use crate::store::{Error, KeyUse, StoredShard};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use utoipa::ToSchema;
@@ -19,6 +20,8 @@ pub(crate) struct QueryContext {
     pub(crate) routes: BTreeMap<String, BTreeSet<String>>,
     /// Answers contain payloads.
     pub(crate) shows_payloads: bool,
+    /// Hashes ids.
+    pub(crate) keys: KeyRing,
 }
 
 /// The waiting messages. All counts are upper bounds: a run is deleted when its last message has
@@ -41,6 +44,19 @@ pub(crate) struct PendingReport {
     pub(crate) hours: Vec<PendingHour>,
     /// Messages that are due after the last listed hour.
     pub(crate) later: Amount,
+    /// The messages under each key, quarantine included. Plain messages are in it, too.
+    #[serde(default)]
+    pub(crate) keys: Vec<KeyAmount>,
+}
+
+/// The messages under one key in all shards of the report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct KeyAmount {
+    /// `<fingerprint>-<key id>`; `None`: messages that are not encrypted.
+    pub(crate) key: Option<String>,
+    pub(crate) messages: u64,
+    /// Compressed size.
+    pub(crate) bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -170,9 +186,9 @@ pub(crate) async fn find_id(
     let mut found = Vec::new();
     let shards = shards_of_route(query, route).await?;
     for shards in shards.chunks(QUERY_SHARDS_PER_CALL_MAX) {
-        let ids: Vec<(ShardId, Box<str>)> = shards
+        let ids: Vec<(ShardId, StoredId)> = shards
             .iter()
-            .map(|shard| (shard.clone(), id.into()))
+            .map(|shard| (shard.clone(), context.keys.stored_id(shard, id)))
             .collect();
         for (shard, place) in shards.iter().zip(query.find_ids(&ids).await?) {
             found.extend(place.map(|place| FoundMessage {
@@ -210,6 +226,7 @@ struct PendingTotals<'a> {
     report: PendingReport,
     routes: BTreeMap<String, PendingRoute>,
     hours: BTreeMap<i64, Amount>,
+    keys: BTreeMap<Option<String>, KeyUse>,
 }
 
 impl<'a> PendingTotals<'a> {
@@ -229,11 +246,16 @@ impl<'a> PendingTotals<'a> {
             },
             routes: routes.collect(),
             hours: BTreeMap::new(),
+            keys: BTreeMap::new(),
         }
     }
 
     fn add(&mut self, shard: &ShardId, state: &StoredShard) {
         let amount = Amount::of(state);
+        for (name, used) in state.key_uses() {
+            let sum = self.keys.entry(name.map(str::to_owned)).or_default();
+            sum.add(used);
+        }
         for count in &state.slices {
             let sum = match count.slice.level {
                 Level::Now => &mut self.report.due_when_stored,
@@ -276,6 +298,13 @@ impl<'a> PendingTotals<'a> {
     fn into_report(self) -> PendingReport {
         let mut report = self.report;
         report.routes = self.routes.into_values().collect();
+        report.keys = (self.keys.into_iter())
+            .map(|(key, KeyUse { messages, bytes })| KeyAmount {
+                key,
+                messages,
+                bytes,
+            })
+            .collect();
         for (start_ms, amount) in self.hours {
             if report.hours.len() >= REPORT_HOURS_MAX {
                 report.later.add(amount);
@@ -339,7 +368,7 @@ mod tests {
 
         async fn find_ids(
             &self,
-            ids: &[(ShardId, Box<str>)],
+            ids: &[(ShardId, StoredId)],
         ) -> Result<Vec<Option<Cursor>>, Error> {
             let of = |shard: &ShardId| {
                 self.0
@@ -349,7 +378,7 @@ mod tests {
             };
             Ok(ids
                 .iter()
-                .map(|(shard, id)| of(shard).filter(|_| &**id == "a"))
+                .map(|(shard, id)| of(shard).filter(|_| id.name() == b"a"))
                 .collect())
         }
 
@@ -382,6 +411,7 @@ mod tests {
             lowest_pending: Offset(0),
             slices,
             quarantined,
+            keys: BTreeMap::new(),
             ledger: Ledger::default(),
         }
     }
@@ -427,6 +457,7 @@ mod tests {
             .map(|(name, topics)| (name.to_owned(), topics));
         QueryContext {
             shows_payloads: false,
+            keys: KeyRing::plain(),
             deployment: "prod".into(),
             store: "redis x".into(),
             routes: routes.into(),

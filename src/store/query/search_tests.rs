@@ -23,7 +23,7 @@ fn shard(partition: i32) -> ShardId {
 }
 
 /// A run of messages with these due times and offsets. The key is the offset, and so is the id.
-fn run(builder: &mut RunBuilder, places: &[(i64, u64)]) -> Run {
+fn run(builder: &mut RunBuilder, shard: &ShardId, places: &[(i64, u64)]) -> Run {
     let records = places.iter().map(|(_, offset)| {
         let (mut headers, mut record) = (Vec::new(), Vec::new());
         push_header(
@@ -53,7 +53,7 @@ fn run(builder: &mut RunBuilder, places: &[(i64, u64)]) -> Run {
         }
     });
     let mut messages: Vec<_> = messages.collect();
-    let mut runs = builder.build(&mut messages, None);
+    let mut runs = builder.build(shard, &mut messages, None);
     assert_eq!(runs.len(), 1);
     runs.remove(0)
 }
@@ -75,20 +75,20 @@ impl Scene {
         };
         let shards: Vec<_> = (0..partitions).map(new).collect();
         store.open(&shards).await.unwrap();
-        let builder = RunBuilder::new(7);
+        let builder = RunBuilder::plain(7);
         Self { store, builder }
     }
 
     async fn append(&mut self, partition: i32, (from, to): (u64, u64), places: &[(i64, u64)]) {
         let changes = places.iter().map(|(due, offset)| IdChange {
-            id: offset.to_string().into(),
+            id: (*offset.to_string()).into(),
             kind: IdChangeKind::Schedule(Cursor::new(
                 Timestamp::from_millis(*due),
                 Offset(*offset),
             )),
         });
         let changes = changes.collect();
-        let runs = vec![run(&mut self.builder, places)];
+        let runs = vec![run(&mut self.builder, &shard(partition), places)];
         self.change(partition, (from, to), runs, changes).await;
     }
 

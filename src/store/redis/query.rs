@@ -5,6 +5,7 @@ use super::key;
 use super::reads;
 use super::reply::{Reply, text, texts};
 use super::script::Call;
+use crate::encryption::StoredId;
 use crate::limit::SCAN_KEYS_PER_STEP;
 use crate::model::{Cursor, LeaseToken, ShardId};
 use crate::run::RunName;
@@ -65,19 +66,23 @@ impl StoreQuery for Redis {
         Ok(holders.collect())
     }
 
-    async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
+    async fn find_ids(&self, ids: &[(ShardId, StoredId)]) -> Result<Vec<Option<Cursor>>, Error> {
         let shards: Vec<ShardId> = ids.iter().map(|(shard, _)| shard.clone()).collect();
         let mut pipeline = Pipeline::new();
         for (shard, id) in ids {
             pipeline
-                .cmd("HGET")
+                .cmd("HMGET")
                 .arg(self.keyspace.shard_keys(shard).name(key::IDS))
-                .arg(&**id);
+                .arg(id.names().collect::<Vec<_>>());
         }
         let values = self.connection.send(&pipeline).await?;
         let states = self.state(&shards).await?;
         let places = values.into_iter().zip(states).map(|(value, state)| {
-            let place = Cursor::from_hex(&text(value)?)?;
+            let Value::Array(found) = value else {
+                return None;
+            };
+            let places = found.into_iter().filter_map(text);
+            let place = places.filter_map(|text| Cursor::from_hex(&text)).next()?;
             // The id of a delivered message is removed some time after the delivery.
             (!state?.delivered.covers(place)).then_some(place)
         });

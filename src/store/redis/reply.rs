@@ -8,10 +8,11 @@ use crate::model::{
 };
 use crate::store::rules::NO_HOLD;
 use crate::store::{
-    Acquired, Advanced, Appended, Error, Heartbeat, Hold, Ledger, Listed, Opened, Replaced,
+    Acquired, Advanced, Appended, Error, Heartbeat, Hold, KeyUse, Ledger, Listed, Opened, Replaced,
     Restored, RunEntry, Session, SliceCount, StoredShard, TailRun, Tailed,
 };
 use redis::Value;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A reply: its tag, and the parts that were not read yet.
@@ -344,12 +345,18 @@ fn parse_state(value: Value) -> Option<StoredShard> {
         lowest_pending: watermark.offset(),
         slices: Vec::new(),
         quarantined: 0,
+        keys: BTreeMap::new(),
         ledger: Ledger::default(),
     };
     for field in texts(counts)?.chunks_exact(2) {
         let count = CountField::parse(&field[1]);
+        // The field of a key has the greatest offset.
         shard.lowest_pending = shard.lowest_pending.min(count.least_offset);
-        if field[0] == key::QUARANTINE_FIELD {
+        if let Some(key) = field[0].strip_prefix(key::KEY_FIELD_PREFIX) {
+            shard
+                .keys
+                .insert(key.into(), KeyUse::new(count.messages, count.bytes));
+        } else if field[0] == key::QUARANTINE_FIELD {
             shard.quarantined = count.messages;
         } else {
             // A field that is no slice is foreign.

@@ -3,6 +3,7 @@
 
 use super::codec;
 use super::key::{self, Keyspace};
+use crate::encryption::StoredId;
 use crate::limit;
 use crate::model::{Lease, Progress, ShardId, Slice};
 use crate::run::{Run, RunName};
@@ -61,6 +62,7 @@ const SCRIPTS: [(Script, &str); 17] = [
 const INCLUDES: &str = concat!(
     include_str!("../../../lua/include/shard.lua"),
     include_str!("../../../lua/include/slice.lua"),
+    include_str!("../../../lua/include/id.lua"),
     include_str!("../../../lua/include/ledger.lua"),
     include_str!("../../../lua/include/lineage.lua"),
     include_str!("../../../lua/include/session.lua")
@@ -183,6 +185,14 @@ impl Call {
             .arg(name.count())
     }
 
+    /// The names of an id.
+    fn id_args(&mut self, id: &StoredId) -> &mut Self {
+        for name in id.names() {
+            self.arg(name);
+        }
+        self
+    }
+
     /// The six arguments that add a run.
     fn new_run_args(&mut self, run: &Run) {
         self.run_name_args(run.slice, &run.name)
@@ -217,14 +227,15 @@ impl Call {
             .arg(codec::epoch_text(append.epoch))
             .arg(limit::TAIL_RUNS_MAX)
             .arg(append.changes.len())
-            .arg(&*append.identity.0);
+            .arg(&*append.identity.0)
+            .arg(name_count(append.changes.iter().map(|change| &change.id)));
         for change in &append.changes {
             let place = match change.kind {
                 IdChangeKind::Schedule(place) => place.to_hex(),
                 IdChangeKind::Cancel => String::new(),
                 IdChangeKind::Delivered => "-".to_owned(),
             };
-            call.arg(&*change.id).arg(place);
+            call.id_args(&change.id).arg(place);
         }
         for run in &append.runs {
             call.new_run_args(run);
@@ -272,12 +283,13 @@ impl Call {
             .arg(advance.outcomes.cancelled)
             .arg(advance.outcomes.dead_lettered)
             .arg(advance.outcomes.retried)
-            .arg(codec::watermark_hex(advance.seen));
+            .arg(codec::watermark_hex(advance.seen))
+            .arg(name_count(advance.delivered_ids.iter().map(|(id, _)| id)));
         for (slice, name) in &advance.deletes {
             call.run_name_args(*slice, name);
         }
         for (id, place) in &advance.delivered_ids {
-            call.arg(&**id).arg(place.to_hex());
+            call.id_args(id).arg(place.to_hex());
         }
         call
     }
@@ -304,14 +316,19 @@ impl Call {
             Script::ReplaceRuns,
             keyspace,
             &request.lease.shard,
-            &[key::META, key::COUNTS],
+            &[key::META, key::COUNTS, key::IDS],
             inputs.chain(outputs),
         );
         call.arg(request.lease.token.to_string())
             .arg(request.known_replacements)
-            .arg(request.inputs.len());
+            .arg(request.inputs.len())
+            .arg(request.renamed_ids.len())
+            .arg(name_count(request.renamed_ids.iter().map(|(id, _)| id)));
         for (slice, name) in &request.inputs {
             call.run_name_args(*slice, name);
+        }
+        for (id, place) in &request.renamed_ids {
+            call.id_args(id).arg(place.to_hex());
         }
         for run in &request.outputs {
             call.new_run_args(run);
@@ -458,6 +475,11 @@ impl Call {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The number of names that each id of a call has: all are from one key ring.
+fn name_count<'a>(mut ids: impl Iterator<Item = &'a StoredId>) -> usize {
+    ids.next().map_or(1, |id| id.names().count())
 }
 
 fn optional_hex(pair: Option<Progress>) -> String {

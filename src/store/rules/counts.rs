@@ -2,9 +2,10 @@
 //! offset without reading a run.
 
 use super::{NO_HOLD, ShardMeta};
+use crate::encryption::StoredId;
 use crate::model::{Offset, Slice};
 use crate::run::RunName;
-use crate::store::{SliceCount, StoredShard};
+use crate::store::{IdChange, KeyUse, SliceCount, StoredShard};
 use std::collections::BTreeMap;
 
 /// Totals of the runs in one slice, or in the quarantine.
@@ -24,15 +25,22 @@ const EMPTY: RunTotals = RunTotals {
     least_offset: Offset::MAX,
 };
 
-/// The totals of the quarantine (`None`) and of the slices of one shard. An empty slice has no
-/// entry.
+/// The totals of one shard. An empty slice, and a key that encrypts nothing, have no entry.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ShardCounts(pub(crate) BTreeMap<Option<Slice>, RunTotals>);
+pub(crate) struct ShardCounts {
+    /// `None`: the quarantine.
+    pub(crate) slices: BTreeMap<Option<Slice>, RunTotals>,
+    pub(crate) keys: BTreeMap<Box<str>, KeyUse>,
+}
 
 impl ShardCounts {
     /// Counts a run that was added to a slice or to the quarantine.
     pub(crate) fn add(&mut self, slice: Option<Slice>, name: &RunName, bytes: usize) {
-        let totals = self.0.entry(slice).or_insert(EMPTY);
+        if let Some(key) = name.key() {
+            let used = self.keys.entry(key.into()).or_default();
+            used.add(KeyUse::new(u64::from(name.count()), bytes as u64));
+        }
+        let totals = self.slices.entry(slice).or_insert(EMPTY);
         totals.runs += 1;
         totals.messages += u64::from(name.count());
         totals.bytes += bytes as u64;
@@ -41,20 +49,29 @@ impl ShardCounts {
 
     /// Counts a run that was removed. The caller checks that it was there.
     pub(crate) fn remove(&mut self, slice: Option<Slice>, name: &RunName, bytes: usize) {
-        let Some(totals) = self.0.get_mut(&slice) else {
+        if let Some(key) = name.key()
+            && let Some(used) = self.keys.get_mut(key)
+        {
+            used.messages = used.messages.saturating_sub(u64::from(name.count()));
+            used.bytes = used.bytes.saturating_sub(bytes as u64);
+            if used.messages == 0 {
+                self.keys.remove(key);
+            }
+        }
+        let Some(totals) = self.slices.get_mut(&slice) else {
             return;
         };
         totals.runs = totals.runs.saturating_sub(1);
         totals.messages = totals.messages.saturating_sub(u64::from(name.count()));
         totals.bytes = totals.bytes.saturating_sub(bytes as u64);
         if totals.runs == 0 {
-            self.0.remove(&slice);
+            self.slices.remove(&slice);
         }
     }
 
     /// The totals of all runs, quarantine included.
     pub(crate) fn total(&self) -> RunTotals {
-        self.0.values().fold(EMPTY, |sum, totals| RunTotals {
+        self.slices.values().fold(EMPTY, |sum, totals| RunTotals {
             runs: sum.runs + totals.runs,
             messages: sum.messages + totals.messages,
             bytes: sum.bytes + totals.bytes,
@@ -64,17 +81,24 @@ impl ShardCounts {
 
     /// True if all slices are empty. The quarantine does not count.
     pub(super) fn have_no_runs(&self) -> bool {
-        self.0.keys().all(Option::is_none)
+        self.slices.keys().all(Option::is_none)
     }
 
     /// Messages in quarantine.
     pub(super) fn quarantined(&self) -> u64 {
-        self.0.get(&None).map_or(0, |totals| totals.messages)
+        self.slices.get(&None).map_or(0, |totals| totals.messages)
+    }
+
+    /// True if the ids of an append are hashed by every key that is used. Otherwise a message whose
+    /// id another key has hashed would not be found.
+    pub(crate) fn may_change(&self, changes: &[IdChange]) -> bool {
+        let is_hashed = |id: &StoredId| self.keys.keys().all(|key| id.is_hashed_by(key));
+        changes.first().is_none_or(|change| is_hashed(&change.id)) || fault!(ChangeIdsWithoutKey)
     }
 
     /// The complete state of the shard with this meta data.
     pub(crate) fn state(&self, meta: &ShardMeta) -> StoredShard {
-        let slices = self.0.iter().filter_map(|(slice, totals)| {
+        let slices = self.slices.iter().filter_map(|(slice, totals)| {
             Some(SliceCount {
                 slice: (*slice)?,
                 messages: totals.messages,
@@ -90,6 +114,7 @@ impl ShardCounts {
             lowest_pending: meta.watermark.offset().min(self.total().least_offset),
             slices: slices.collect(),
             quarantined: self.quarantined(),
+            keys: self.keys.clone(),
             ledger: meta.ledger,
         }
     }

@@ -97,11 +97,11 @@ impl ShardMeta {
         self.ledger.accepted += messages(&append.runs);
     }
 
-    /// Applies id changes in their order. `ids` holds the waiting place of every id they name.
+    /// Applies id changes in their order. `ids` holds the waiting places of the names of their ids.
     pub(crate) fn apply_changes(
         &self,
         changes: &[IdChange],
-        ids: &mut BTreeMap<Box<str>, Cursor>,
+        ids: &mut BTreeMap<Box<[u8]>, Cursor>,
     ) -> ChangeOutcome {
         let mut outcome = ChangeOutcome::default();
         for change in changes {
@@ -109,18 +109,22 @@ impl ShardMeta {
                 IdChangeKind::Schedule(place) => Some(place),
                 IdChangeKind::Cancel | IdChangeKind::Delivered => None,
             };
-            let cancellable = ids
-                .get(&change.id)
-                .copied()
-                .filter(|&waiting| Some(waiting) != new_place && !self.is_claimed(waiting));
+            let found = change.id.names().find(|name| ids.contains_key(*name));
+            let waiting = found.and_then(|name| ids.get(name)).copied();
+            let is_cancellable =
+                |waiting: &Cursor| Some(*waiting) != new_place && !self.is_claimed(*waiting);
+            let cancellable = waiting.filter(is_cancellable);
+            // A new place is written under the first name.
+            if let Some(name) = found.filter(|_| cancellable.or(new_place).is_some()) {
+                ids.remove(name);
+            }
             if let Some(waiting) = cancellable {
                 outcome.cancelled.push(waiting);
-                ids.remove(&change.id);
             } else if change.kind == IdChangeKind::Cancel {
                 outcome.missed += 1;
             }
             if let Some(place) = new_place {
-                ids.insert(change.id.clone(), place);
+                ids.insert(change.id.name().into(), place);
             }
         }
         outcome

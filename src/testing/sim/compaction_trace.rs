@@ -21,10 +21,10 @@ impl CompactionTrace {
 
     /// Records runs that were stored.
     pub(crate) fn record(&self, shard: &ShardId, runs: &[Run]) {
-        let (mut decoder, mut paths) = (RunDecoder::new(), self.paths.borrow_mut());
+        let (mut decoder, mut paths) = (RunDecoder::plain(), self.paths.borrow_mut());
         for run in runs.iter().filter(|_| self.is_on.get()) {
             let loaded = decoder
-                .decode(run.name.clone(), run.slice, &run.bytes)
+                .decode(shard, run.name.clone(), run.slice, &run.bytes)
                 .expect("it was just written");
             for index in 0..loaded.len() {
                 let path = paths

@@ -17,6 +17,7 @@ use crate::model::{
     Dialect, Dialects, FORMAT_LEVEL, Hint, Naming, RetryKeys, Role, RoutingRules, SessionId,
     StartPoint, TargetRules, WithoutDelay, WorkerEntry,
 };
+use crate::run::RunBuilder;
 use crate::run::ThinHours;
 use crate::store::Store;
 use crate::testing::sim::delivery_observer::DeliveryObserver;
@@ -274,6 +275,7 @@ impl Process {
             stops_at_gap: false,
             start: StartPoint::First,
             thin: shared.shape.thin,
+            keys: world.keys(),
             memory: IngressMemory {
                 unstored: 64 << 20,
                 call: 4 << 20,
@@ -340,6 +342,7 @@ impl Process {
         });
         let loader = Loader {
             store: store.clone(),
+            keys: world.keys(),
             requests: requests_in,
             replies: replies_out,
             health: health.register("loader"),
@@ -352,7 +355,7 @@ impl Process {
             chores_in,
             looked_out,
             shared.shape,
-            random.random(),
+            RunBuilder::new(random.random(), world.keys()),
         );
         let rewriter = self
             .control
@@ -477,6 +480,7 @@ fn timer_options(shared: &Shared<'_>) -> timer::Options {
     };
     timer::Options {
         deployment: "sim".to_owned(),
+        keys: world.keys(),
         routes: BTreeMap::from([(ROUTE.into(), Rc::new(route))]),
         // A waiting transaction holds back more messages, and a backlog larger than the budget
         // drains slowly.

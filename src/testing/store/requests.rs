@@ -27,7 +27,7 @@ pub(crate) fn new_shard(topic: &str) -> NewShard {
 pub(crate) fn append_at(topic: &str, place: Cursor) -> Append {
     let offset = place.offset.0;
     let change = IdChange {
-        id: format!("id{offset}").into(),
+        id: (*format!("id{offset}")).into(),
         kind: IdChangeKind::Schedule(place),
     };
     let run = run_of(&format!("w{offset}"), &[place]);

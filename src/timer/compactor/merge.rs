@@ -2,13 +2,14 @@
 
 use super::Bounds;
 use super::plan::{CompactionPolicy, JobKind};
-use crate::model::{Cursor, Level, Slice, Timestamp};
+use crate::model::{Cursor, Level, ShardId, Slice, Timestamp};
 use crate::run::{EncodedMessage, FarTarget, LoadedRun, Run, RunBuilder};
 use std::time::Duration;
 
 /// Builds the runs that replace `inputs`, without delivered messages. Returns `None` if a message
 /// that is not delivered is frozen.
 pub(super) fn merge_runs(
+    shard: &ShardId,
     inputs: &[LoadedRun],
     kind: JobKind,
     bounds: Bounds,
@@ -37,7 +38,7 @@ pub(super) fn merge_runs(
     let shared_slice = match kind {
         JobKind::SplitFar => Some(Slice::at(Level::Far, bounds.frozen_until)),
         JobKind::SplitDay => inputs.first().map(|run| run.slice),
-        JobKind::MergeSlice | JobKind::SplitHour => None,
+        JobKind::MergeSlice | JobKind::SplitHour | JobKind::Encrypt => None,
     };
     let messages_min = own_run_min(messages.len(), policy);
     let far = shared_slice.map(|slice| FarTarget {
@@ -45,7 +46,7 @@ pub(super) fn merge_runs(
         ends_after: own_hours_until,
         messages_min,
     });
-    Some(builder.build(&mut messages, far))
+    Some(builder.build(shard, &mut messages, far))
 }
 
 /// The slice of a message in the new runs. An hour that ends by `own_hours_until` has its own slice
@@ -53,7 +54,7 @@ pub(super) fn merge_runs(
 fn new_slice(kind: JobKind, old: Slice, due: Timestamp, own_hours_until: Timestamp) -> Slice {
     let hour = Slice::at(Level::Hour, due);
     match kind {
-        JobKind::MergeSlice => old,
+        JobKind::MergeSlice | JobKind::Encrypt => old,
         JobKind::SplitFar if hour.end().is_none_or(|end| end > own_hours_until) => {
             Slice::at(Level::Day, due)
         }
@@ -101,6 +102,7 @@ fn own_run_min(messages: usize, policy: &CompactionPolicy) -> usize {
 mod tests {
     use super::*;
     use crate::model::{Offset, Progress, Watermark};
+    use crate::run::test_messages::shard;
     use crate::run::{RunDecoder, RunName, ThinHours};
     use proptest::prelude::*;
     use std::collections::{BTreeMap, BTreeSet};
@@ -142,11 +144,16 @@ mod tests {
                 record,
             })
             .collect();
-        let run = RunBuilder::new(number as u64)
-            .build(&mut messages, None)
+        let run = RunBuilder::plain(number as u64)
+            .build(&shard(), &mut messages, None)
             .remove(0);
-        RunDecoder::new()
-            .decode(RunName::new(format!("{number}")), slice, &run.bytes)
+        RunDecoder::plain()
+            .decode(
+                &shard(),
+                RunName::new(format!("{number}")),
+                slice,
+                &run.bytes,
+            )
             .unwrap()
     }
 
@@ -155,8 +162,8 @@ mod tests {
     fn read(runs: &[Run]) -> BTreeMap<Cursor, Vec<u8>> {
         let mut found = BTreeMap::new();
         for run in runs {
-            let loaded = RunDecoder::new()
-                .decode(run.name.clone(), run.slice, &run.bytes)
+            let loaded = RunDecoder::plain()
+                .decode(&shard(), run.name.clone(), run.slice, &run.bytes)
                 .unwrap();
             for index in 0..loaded.len() {
                 let place = loaded.place(index);
@@ -202,8 +209,8 @@ mod tests {
                 .filter(|place| !delivered.covers(**place))
                 .map(|place| (*place, place.offset.0.to_be_bytes().to_vec()))
                 .collect();
-            let mut builder = RunBuilder::new(9);
-            let outputs = merge_runs(&runs, kind, bounds(delivered), &POLICY, &mut builder);
+            let mut builder = RunBuilder::plain(9);
+            let outputs = merge_runs(&shard(), &runs, kind, bounds(delivered), &POLICY, &mut builder);
             if expected.keys().any(|place| place.due <= FROZEN_UNTIL) {
                 prop_assert!(outputs.is_none());
             } else {
@@ -213,8 +220,15 @@ mod tests {
     }
 
     fn no_gain_until(inputs: &[LoadedRun], kind: JobKind) -> Option<Timestamp> {
-        let mut builder = RunBuilder::new(9);
-        let outputs = merge_runs(inputs, kind, bounds(Progress::START), &POLICY, &mut builder);
+        let mut builder = RunBuilder::plain(9);
+        let outputs = merge_runs(
+            &shard(),
+            inputs,
+            kind,
+            bounds(Progress::START),
+            &POLICY,
+            &mut builder,
+        );
         POLICY.no_gain_until(inputs, &outputs.unwrap(), kind, FROZEN_UNTIL)
     }
 

@@ -8,13 +8,14 @@
 mod merge;
 mod plan;
 
+use crate::encryption::StoredId;
 use crate::limit::{
     COMPACT_FETCH_RUNS_MAX, COMPACT_REST_FACTOR, COMPACT_SCAN_INTERVAL, COMPACT_SCAN_RUNS_MAX,
     COMPACT_SKIPPED_RUNS_MAX, COMPACT_URGENT_REST_FACTOR, PREFETCH_AHEAD,
 };
 use crate::model::{Cursor, Progress, ShardId, Slice, Timestamp};
 use crate::run::{LoadedRun, Run, RunBuilder, RunDecoder, RunName};
-use crate::store::{Error, Fetch, List, Listed, Store};
+use crate::store::{Error, Fetch, List, Listed, RunEntry, Store};
 pub(crate) use plan::CompactionPolicy;
 use plan::Job;
 use std::collections::BTreeMap;
@@ -61,6 +62,9 @@ pub(crate) enum CompactionResult {
 pub(crate) struct Replacement {
     pub(crate) inputs: Vec<(Slice, RunName)>,
     pub(crate) outputs: Vec<Run>,
+    /// Ids that are hashed by another key than that of the outputs, and the places of their
+    /// messages.
+    pub(crate) renamed_ids: Vec<(StoredId, Cursor)>,
     /// The replacement is allowed only while the shard is not loaded up to this due time.
     pub(crate) valid_until: Timestamp,
 }
@@ -72,9 +76,11 @@ pub(crate) struct Compactor {
     policy: CompactionPolicy,
     decoder: RunDecoder,
     builder: RunBuilder,
-    /// Runs to skip until messages are frozen up to the given due time. They are unreadable, cannot
-    /// be improved, or have a message that is due too soon.
+    /// Runs to skip until messages are frozen up to the given due time. They are unreadable, or have
+    /// a message that is due too soon.
     skipped: BTreeMap<RunName, Timestamp>,
+    /// The same for runs that a merge or a split cannot improve.
+    without_gain: BTreeMap<RunName, Timestamp>,
     /// When an urgent job was last found.
     last_urgent: Option<Instant>,
 }
@@ -95,22 +101,23 @@ impl Bounds {
 }
 
 impl Compactor {
-    /// `writer` is a random id for the names of new runs.
+    /// `builder` names the new runs. It has the keys of the process.
     pub(crate) fn new(
         store: Rc<dyn Store>,
         tasks: mpsc::Receiver<CompactionTask>,
         replies: mpsc::Sender<CompactionReply>,
         policy: CompactionPolicy,
-        writer: u64,
+        builder: RunBuilder,
     ) -> Self {
         Self {
             store,
             tasks,
             replies,
             policy,
-            decoder: RunDecoder::new(),
-            builder: RunBuilder::new(writer),
+            decoder: RunDecoder::new(builder.keys().clone()),
+            builder,
             skipped: BTreeMap::new(),
+            without_gain: BTreeMap::new(),
             last_urgent: None,
         }
     }
@@ -157,13 +164,18 @@ impl Compactor {
         let last = runs.last().filter(|_| has_more);
         let resume_from = last.map(|run| run.least_due.plus(Duration::from_millis(1)));
         let frozen_until = self.policy.frozen_until(task.loaded_until);
-        runs.retain(|run| {
-            let skipped_until = self.skipped.get(&run.name);
-            skipped_until.is_none_or(|until| *until <= frozen_until)
-        });
+        let is_over = |skipped: &BTreeMap<RunName, Timestamp>, run: &RunEntry| {
+            let until = skipped.get(&run.name);
+            until.is_none_or(|until| *until <= frozen_until)
+        };
+        runs.retain(|run| is_over(&self.skipped, run));
+        let old = (runs.iter()).filter(|run| self.builder.has_other_key(&run.name));
+        let old_key = self.policy.plan_rewrite(old, frozen_until);
+        runs.retain(|run| is_over(&self.without_gain, run));
         let job = self
             .policy
-            .plan(&runs, frozen_until, task.hour_messages_max);
+            .plan(&runs, frozen_until, task.hour_messages_max)
+            .or(old_key);
         let (Some(stored), Some(job)) = (stored, job) else {
             return Ok(CompactionResult::NothingToDo { resume_from });
         };
@@ -186,23 +198,25 @@ impl Compactor {
     ) -> Result<Option<Replacement>, Error> {
         let inputs = self.fetch_inputs(shard, job.runs, bounds).await?;
         let (policy, builder) = (&self.policy, &mut self.builder);
-        let outputs = merge::merge_runs(&inputs, job.kind, bounds, policy, builder);
+        let outputs = merge::merge_runs(shard, &inputs, job.kind, bounds, policy, builder);
         let Some(outputs) = outputs.filter(|_| !inputs.is_empty()) else {
             return Ok(None);
         };
         let no_gain_until = policy.no_gain_until(&inputs, &outputs, job.kind, bounds.frozen_until);
         if let Some(until) = no_gain_until {
             for run in &inputs {
-                self.skip(run.name.clone(), until);
+                skip(&mut self.without_gain, run.name.clone(), until);
             }
             return Ok(None);
         }
+        let renamed_ids = renamed_ids(shard, &inputs, bounds, builder);
         let least_due = outputs.iter().map(|run| run.summary.least_due()).min();
         let valid_until = least_due.map(|due| policy.replacement_valid_until(due));
         let inputs = inputs.iter().map(|run| (run.slice, run.name.clone()));
         Ok(Some(Replacement {
             inputs: inputs.collect(),
             outputs,
+            renamed_ids,
             valid_until: valid_until.unwrap_or(Timestamp::MAX),
         }))
     }
@@ -224,14 +238,17 @@ impl Compactor {
             let blobs = self.store.fetch(&[fetch]).await?.pop().unwrap_or_default();
             for ((slice, name), bytes) in part.iter().zip(blobs) {
                 let Some(bytes) = bytes else { continue };
-                match self.decoder.decode(name.clone(), *slice, &bytes) {
+                match self.decoder.decode(shard, name.clone(), *slice, &bytes) {
                     Ok(run) if is_ready(&run, bounds) => {
                         used += run.memory_size();
                         inputs.push(run);
                     }
                     // Its frozen messages may be delivered some time after they were due.
-                    Ok(_) => self.skip(name.clone(), bounds.frozen_until.plus(PREFETCH_AHEAD)),
-                    Err(_) => self.skip(name.clone(), Timestamp::MAX),
+                    Ok(_) => {
+                        let until = bounds.frozen_until.plus(PREFETCH_AHEAD);
+                        skip(&mut self.skipped, name.clone(), until);
+                    }
+                    Err(_) => skip(&mut self.skipped, name.clone(), Timestamp::MAX),
                 }
                 if used > self.policy.job_bytes_max {
                     return Ok(inputs);
@@ -240,13 +257,35 @@ impl Compactor {
         }
         Ok(inputs)
     }
+}
 
-    fn skip(&mut self, name: RunName, until: Timestamp) {
-        if self.skipped.len() >= COMPACT_SKIPPED_RUNS_MAX {
-            self.skipped.clear();
-        }
-        self.skipped.insert(name, until);
+fn skip(skipped: &mut BTreeMap<RunName, Timestamp>, name: RunName, until: Timestamp) {
+    if skipped.len() >= COMPACT_SKIPPED_RUNS_MAX {
+        skipped.clear();
     }
+    skipped.insert(name, until);
+}
+
+/// The ids of the messages whose key changes. An id has the key of the run that holds its message.
+fn renamed_ids(
+    shard: &ShardId,
+    inputs: &[LoadedRun],
+    bounds: Bounds,
+    builder: &RunBuilder,
+) -> Vec<(StoredId, Cursor)> {
+    let mut ids = Vec::new();
+    let changed = |run: &&LoadedRun| builder.has_other_key(&run.name) && !fault!(KeepIdsOfOldKey);
+    for run in inputs.iter().filter(changed) {
+        let with_id = (0..run.len()).filter(|index| run.has_id(*index));
+        for message in with_id.filter_map(|index| run.message(index)) {
+            if !bounds.delivered.covers(message.place)
+                && let Some(id) = message.body.id
+            {
+                ids.push((builder.keys().stored_id(shard, id), message.place));
+            }
+        }
+    }
+    ids
 }
 
 /// The rest after a task that began at `started_at`. It is shorter while any shard has urgent work.

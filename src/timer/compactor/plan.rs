@@ -70,6 +70,8 @@ pub(crate) enum JobKind {
     SplitDay,
     /// Splits the runs of an hour by minute.
     SplitHour,
+    /// Encrypts runs of one slice with the key that writes.
+    Encrypt,
 }
 
 impl CompactionPolicy {
@@ -98,7 +100,7 @@ impl CompactionPolicy {
             JobKind::MergeSlice => {
                 return (outputs.len() * 2 > inputs.len()).then_some(Timestamp::MAX);
             }
-            JobKind::SplitHour => return None,
+            JobKind::SplitHour | JobKind::Encrypt => return None,
             JobKind::SplitFar => Level::Far,
             JobKind::SplitDay => Level::Day,
         };
@@ -157,6 +159,20 @@ impl CompactionPolicy {
             .map(|runs| self.job(runs, JobKind::MergeSlice, frozen_until))
     }
 
+    /// The next job that encrypts runs again. `old` are the runs with another key than the one that
+    /// writes. Runs that are due soon keep their key.
+    pub(super) fn plan_rewrite<'a>(
+        &self,
+        old: impl Iterator<Item = &'a RunEntry>,
+        frozen_until: Timestamp,
+    ) -> Option<Job> {
+        let mut old = old.filter(|run| run.least_due > frozen_until);
+        let first = old.next()?;
+        let mut runs = vec![first];
+        runs.extend(old.filter(|run| run.slice == first.slice));
+        Some(self.job(runs, JobKind::Encrypt, frozen_until))
+    }
+
     /// The smallest size class with enough runs to merge, together with all smaller runs. Runs with
     /// `full` messages or more are left out.
     fn mergeable<'a>(&self, mut runs: Vec<&'a RunEntry>, full: u64) -> Option<Vec<&'a RunEntry>> {
@@ -185,8 +201,8 @@ impl CompactionPolicy {
         let first = runs.iter().take(COMPACT_RUNS_MAX);
         runs.truncate(first.take_while(fits).count());
         let urgent_until = frozen_until.plus(self.urgent_within);
-        let is_urgent =
-            kind != JobKind::MergeSlice && runs.iter().any(|run| run.least_due <= urgent_until);
+        let is_split = !matches!(kind, JobKind::MergeSlice | JobKind::Encrypt);
+        let is_urgent = is_split && runs.iter().any(|run| run.least_due <= urgent_until);
         let runs = runs.into_iter().map(|run| (run.slice, run.name.clone()));
         Job {
             runs: runs.collect(),
@@ -344,6 +360,19 @@ mod tests {
             !is_urgent(&runs, u64::MAX),
             "the urgent run is not in this job"
         );
+    }
+
+    #[test]
+    fn runs_of_one_slice_with_an_old_key_are_encrypted_again_unless_they_are_frozen() {
+        let mut runs = entries(Level::Hour, &[5, 1], 1_000);
+        runs.extend(entries(Level::Hour, &[6, 900, 70], 1_001));
+        runs.extend(entries(Level::Day, &[8], 9_000));
+        let job = POLICY.plan_rewrite(runs.iter(), FROZEN_UNTIL);
+        let job = job.expect("there is a job");
+        let counts = job.runs.iter().map(|(_, name)| name.count());
+        assert_eq!(Vec::from_iter(counts), [6, 900, 70]);
+        assert_eq!((job.kind, job.is_urgent), (JobKind::Encrypt, false));
+        assert_eq!(POLICY.plan_rewrite(runs[..2].iter(), FROZEN_UNTIL), None);
     }
 
     #[test]

@@ -3,11 +3,13 @@
 
 use super::record::{Destination, Reroute};
 use crate::broker::DeliveryFailure;
+use crate::encryption::waits_for_key;
 use crate::health::HealthPart;
 use crate::limit::{
     DELIVERY_ALERT_INTERVAL, FAILING_TARGET_SHOWN_MARGIN, FAILING_TARGETS_SHOWN_MAX,
 };
 use crate::model::{DeadLetterReason, Offset, ShardId};
+use crate::run::CorruptRun;
 use crate::timer::load::NewerRun;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +19,8 @@ use tokio::time::Instant;
 
 /// Stands for the marker among the offsets of blocked messages. No message has it.
 const MARKER: Offset = Offset::MAX;
+/// Means all runs of a shard whose key is missing.
+const MISSING_KEY: Offset = Offset(u64::MAX - 1);
 
 pub(crate) struct DeliveryAlerts {
     health: HealthPart,
@@ -63,10 +67,14 @@ impl DeliveryAlerts {
         }
     }
 
-    /// The shard waits in front of a run of a newer version. The process is not ready until another
-    /// worker serves the shard.
+    /// The shard waits in front of a run of a newer version, or without its key. The process is not
+    /// ready until another worker serves the shard.
     pub(crate) fn on_newer_run(&self, shard: &ShardId, run: &NewerRun) {
         let NewerRun { name, why } = run;
+        if *why == CorruptRun::MissingKey {
+            let reason = waits_for_key(shard, name.key());
+            return self.on_waiting(shard, MISSING_KEY, &reason);
+        }
         self.on_newer(
             shard,
             name.least_offset(),
@@ -92,10 +100,15 @@ impl DeliveryAlerts {
     fn on_newer(&self, shard: &ShardId, offset: Offset, found: &str) {
         let reason =
             format!("shard {shard} waits for a newer version ({found}): run the newer version");
+        self.on_waiting(shard, offset, &reason);
+    }
+
+    /// Logs a reason once for each offset.
+    fn on_waiting(&self, shard: &ShardId, offset: Offset, reason: &str) {
         let is_new = self.blocked.borrow_mut().insert((shard.clone(), offset));
-        self.health.set_not_ready(reason.clone());
+        self.health.set_not_ready(reason);
         if is_new {
-            tracing::error!(%shard, %offset, "{reason}");
+            tracing::error!(%shard, "{reason}");
         }
     }
 
@@ -203,7 +216,7 @@ mod tests {
     use crate::broker::FailureKind;
     use crate::health::Health;
     use crate::model::Partition;
-    use crate::run::{CorruptRun, RunName};
+    use crate::run::RunName;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -305,7 +318,7 @@ mod tests {
         let alerts = DeliveryAlerts::new(health.register("deliveries"));
         let run = NewerRun {
             name: RunName::new("1-1-1-7"),
-            why: CorruptRun::UnknownVersion(2),
+            why: CorruptRun::UnknownVersion(3),
         };
         alerts.on_newer_run(&shard(0), &run);
         let reason = health.not_ready().remove(0).reason;

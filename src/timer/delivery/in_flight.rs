@@ -1,6 +1,8 @@
 //! Batches of claimed messages in flight: how far each was sent, and which messages were rerouted.
 
+use super::outcome::ShardContext;
 use super::record::{Destination, Reroute, original_due};
+use crate::encryption::StoredId;
 use crate::model::{Cursor, Level, Message, OutcomeCounts, Timestamp};
 use crate::run::LoadedRun;
 use crate::timer::load::ResidentRun;
@@ -156,15 +158,19 @@ impl ClaimedBatch {
 
     /// The message ids that become free once these messages are delivered. Most messages have no id
     /// and are not decoded again.
-    pub(crate) fn delivered_ids(
-        &self,
+    pub(crate) fn delivered_ids<'a>(
+        &'a self,
+        context: &'a ShardContext,
         indexes: Range<usize>,
-    ) -> impl Iterator<Item = (Box<str>, Cursor)> {
+    ) -> impl Iterator<Item = (StoredId, Cursor)> + 'a {
         let with_id = self.messages[indexes]
             .iter()
             .filter(|(run, at)| run.run.has_id(*at as usize));
         let read = with_id.filter_map(|(run, at)| run.run.message(*at as usize));
-        read.filter_map(|message| message.body.id.map(|id| (id.into(), message.place)))
+        read.filter_map(|message| {
+            let id = context.keys.stored_id(&context.shard, message.body.id?);
+            Some((id, message.place))
+        })
     }
 }
 

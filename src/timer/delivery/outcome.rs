@@ -4,6 +4,7 @@
 use super::in_flight::ClaimedBatch;
 use super::record::{Destination, Reroute};
 use crate::broker::{DeliveryFailure, FailureKind, ProducerIdentity};
+use crate::encryption::KeyRing;
 use crate::limit::{RESEND_DELAY_MAX, RESEND_DELAY_MIN};
 use crate::model::{
     Body, DeadLetterReason, Disposition, Message, OriginFormat, OutcomeCounts, Partition,
@@ -18,6 +19,8 @@ use std::time::Duration;
 
 pub(crate) struct ShardContext {
     pub(crate) shard: ShardId,
+    /// Hashes ids.
+    pub(super) keys: KeyRing,
     origins: OriginFormat,
     /// The transactional producer, if the route is exactly-once.
     pub(crate) producer: Option<ProducerIdentity>,
@@ -25,7 +28,12 @@ pub(crate) struct ShardContext {
 }
 
 impl ShardContext {
-    pub(crate) fn new(deployment: &str, shard: ShardId, route: Rc<RouteOptions>) -> Self {
+    pub(crate) fn new(
+        deployment: &str,
+        keys: KeyRing,
+        shard: ShardId,
+        route: Rc<RouteOptions>,
+    ) -> Self {
         let Partition { topic, index } = &shard.partition;
         let producer = route.marker_group.as_ref().map(|group| ProducerIdentity {
             transactional_id: format!("{deployment}.{}.{topic}.{index}", shard.route),
@@ -36,6 +44,7 @@ impl ShardContext {
         Self {
             origins: OriginFormat::new(deployment, &shard),
             producer,
+            keys,
             shard,
             route,
         }
@@ -250,6 +259,6 @@ impl ShardContext {
             tracer: crate::trace::Tracer::default(),
             alerts: crate::timer::DeliveryAlerts::new(health),
         };
-        Self::new("d", shard, Rc::new(route))
+        Self::new("d", KeyRing::plain(), shard, Rc::new(route))
     }
 }

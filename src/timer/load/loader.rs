@@ -4,6 +4,7 @@
 //! that are due. It keeps no state. It sends each reply before the next store call, so it holds the
 //! result of one call at most.
 
+use crate::encryption::KeyRing;
 use crate::health::HealthPart;
 use crate::limit::LOADER_BATCH_MAX;
 use crate::model::{Progress, ShardId, Slice, Timestamp, Watermark};
@@ -79,10 +80,10 @@ pub(crate) enum LoadResult {
         reads: Vec<ReadOutcome>,
         /// The memory in bytes that each of the other runs would take.
         left: Vec<usize>,
-        /// The first of the other runs, if this version cannot read it.
+        /// The first of the other runs, if this process cannot read it, and it is not damaged.
         newer: Option<NewerRun>,
     },
-    /// The tail has a run that this version cannot read.
+    /// The tail has a run that this process cannot read, and that is not damaged.
     NewerTail(NewerRun),
     UnknownShard,
 }
@@ -99,7 +100,7 @@ pub(crate) enum ReadOutcome {
     Missing(RunName),
 }
 
-/// A run that a newer version wrote. The shard waits in front of it.
+/// A run that a newer version wrote, or whose key is missing. The shard waits in front of it.
 #[derive(Debug)]
 pub(crate) struct NewerRun {
     pub(crate) name: RunName,
@@ -108,6 +109,7 @@ pub(crate) struct NewerRun {
 
 pub(crate) struct Loader {
     pub(crate) store: Rc<dyn Store>,
+    pub(crate) keys: KeyRing,
     /// Each message holds the requests of one tick.
     pub(crate) requests: mpsc::Receiver<Vec<LoadRequest>>,
     pub(crate) replies: mpsc::Sender<LoadReply>,
@@ -121,7 +123,7 @@ pub(crate) struct Loader {
 impl Loader {
     /// Serves until the request channel is closed or `give_up` is cancelled.
     pub(crate) async fn serve(mut self) -> Result<(), Error> {
-        let mut decoder = RunDecoder::new();
+        let mut decoder = RunDecoder::new(self.keys.clone());
         let give_up = self.give_up.clone();
         // Safe to drop: a request that was not received stays in the channel.
         while let Some(Some(mut batch)) = give_up.run_until_cancelled(self.requests.recv()).await {
@@ -172,7 +174,7 @@ impl Loader {
             let calls: Vec<_> = part.iter().map(|(_, tail)| tail.call.clone()).collect();
             let answers = self.ask(&calls, async |calls| self.store.tail(calls).await);
             for ((tag, tail), answer) in part.iter().zip(answers.await?) {
-                let result = tail_result(answer, tail.keep_until, decoder);
+                let result = tail_result(answer, tail, decoder);
                 self.reply(&tail.call.shard, *tag, result).await;
             }
             tails = rest;
@@ -272,7 +274,8 @@ fn loads_per_call(sizes: impl Iterator<Item = usize>, bytes_max: usize) -> usize
     sizes.take_while(fits).count().max(1)
 }
 
-fn tail_result(answer: Tailed, keep_until: Timestamp, decoder: &mut RunDecoder) -> LoadResult {
+fn tail_result(answer: Tailed, tail: &TailLoad, decoder: &mut RunDecoder) -> LoadResult {
+    let (shard, keep_until) = (&tail.call.shard, tail.keep_until);
     match answer {
         Tailed::Runs {
             watermark,
@@ -285,7 +288,13 @@ fn tail_result(answer: Tailed, keep_until: Timestamp, decoder: &mut RunDecoder) 
             for run in runs {
                 let Some(bytes) = run.bytes else { continue };
                 let RunEntry { slice, name, .. } = run.entry;
-                match decode_run(slice, &name, &bytes, keep_until, Progress::START, decoder) {
+                let run = StoredRun {
+                    shard,
+                    slice,
+                    name: &name,
+                    bytes: &bytes,
+                };
+                match decode_run(run, keep_until, Progress::START, decoder) {
                     Ok(read) => reads.push(read),
                     Err(newer) => return LoadResult::NewerTail(newer),
                 }
@@ -303,7 +312,7 @@ fn tail_result(answer: Tailed, keep_until: Timestamp, decoder: &mut RunDecoder) 
     }
 }
 
-/// Decodes as many of the runs as fit into `bytes_max`, up to one that a newer version wrote.
+/// Decodes as many of the runs as fit into `bytes_max`, up to one for which the shard must wait.
 pub(crate) fn fetch_result(
     fetch: &FetchLoad,
     blobs: Vec<Option<Bytes>>,
@@ -321,8 +330,13 @@ pub(crate) fn fetch_result(
         }
         let read = match blob {
             Some(bytes) => {
-                let (keep_until, taken) = (fetch.keep_until, fetch.taken);
-                decode_run(*slice, name, &bytes, keep_until, taken, decoder)
+                let run = StoredRun {
+                    shard: &fetch.call.shard,
+                    slice: *slice,
+                    name,
+                    bytes: &bytes,
+                };
+                decode_run(run, fetch.keep_until, fetch.taken, decoder)
             }
             None => Ok(ReadOutcome::Missing(name.clone())),
         };
@@ -340,22 +354,29 @@ pub(crate) fn fetch_result(
     LoadResult::Fetch { reads, left, newer }
 }
 
+/// The bytes of a run, and where they are stored.
+#[derive(Clone, Copy)]
+pub(crate) struct StoredRun<'a> {
+    pub(crate) shard: &'a ShardId,
+    pub(crate) slice: Slice,
+    pub(crate) name: &'a RunName,
+    pub(crate) bytes: &'a Bytes,
+}
+
 pub(crate) fn decode_run(
-    slice: Slice,
-    name: &RunName,
-    bytes: &Bytes,
+    run: StoredRun<'_>,
     keep_until: Timestamp,
     taken: Progress,
     decoder: &mut RunDecoder,
 ) -> Result<ReadOutcome, NewerRun> {
-    let name = name.clone();
-    match decoder.decode(name.clone(), slice, bytes) {
+    let (slice, name) = (run.slice, run.name.clone());
+    match decoder.decode(run.shard, name.clone(), slice, run.bytes) {
         Ok(mut run) => {
             run.drop_after(keep_until);
             run.drop_leading(|place| taken.covers(place));
             Ok(ReadOutcome::Loaded(run))
         }
-        Err(why) if why.is_newer() => Err(NewerRun { name, why }),
+        Err(why) if why.is_undamaged() => Err(NewerRun { name, why }),
         Err(why) => Ok(ReadOutcome::Corrupt { slice, name, why }),
     }
 }
@@ -365,6 +386,7 @@ mod tests {
     use super::*;
     use crate::model::{Cursor, Level, Offset};
     use crate::run::RunEncoder;
+    use crate::run::test_messages::shard;
     use crate::store::TailRun;
 
     #[test]
@@ -392,10 +414,21 @@ mod tests {
                     bytes: Some(bytes.into()),
                 }],
             };
-            tail_result(tail, Timestamp::MAX, &mut RunDecoder::new())
+            let request = TailLoad {
+                call: Tail {
+                    shard: shard(),
+                    after: Watermark(1),
+                    until: Timestamp::MAX,
+                    limit: 1,
+                    bytes_max: 1,
+                },
+                keep_until: Timestamp::MAX,
+                hinted: true,
+            };
+            tail_result(tail, &request, &mut RunDecoder::plain())
         };
         assert!(matches!(&result(1), LoadResult::Tail { runs, .. }
             if matches!(runs[..], [ReadOutcome::Loaded(_)])));
-        assert!(matches!(result(2), LoadResult::NewerTail(_)));
+        assert!(matches!(result(3), LoadResult::NewerTail(_)));
     }
 }

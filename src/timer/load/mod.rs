@@ -6,5 +6,5 @@ mod memory_budget;
 pub(crate) use loader::{FetchLoad, Load, LoadReply, LoadRequest, LoadResult, TailLoad};
 pub(crate) use loader::{Loader, NewerRun, ReadOutcome};
 #[cfg(test)]
-pub(super) use loader::{decode_run, fetch_result};
+pub(super) use loader::{StoredRun, decode_run, fetch_result};
 pub(crate) use memory_budget::{MemoryAccount, MemoryBudget, Reservation, ResidentRun};

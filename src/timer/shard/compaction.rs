@@ -129,11 +129,12 @@ impl CompactionScan {
 mod tests {
     use super::*;
     use crate::model::{Cursor, Level, Offset, Progress, Slice};
+    use crate::run::test_messages::shard;
     use crate::run::{RunDecoder, RunEncoder, RunName};
     use crate::store::{AppendEpoch, Lineage, Listed, RunEntry};
     use crate::testing::fault_injection::{self, InjectedFault};
     use crate::timer::load::MemoryBudget;
-    use crate::timer::load::{Load, LoadResult, decode_run, fetch_result};
+    use crate::timer::load::{Load, LoadResult, StoredRun, decode_run, fetch_result};
     use crate::timer::run_replacement::{finish_replacement, next_task, valid_replacement};
     use crate::timer::shard::ShardState;
     use bytes::Bytes;
@@ -156,6 +157,7 @@ mod tests {
         CompactionResult::Replace(Replacement {
             inputs: Vec::new(),
             outputs: Vec::new(),
+            renamed_ids: Vec::new(),
             valid_until: Timestamp::from_millis(valid_until),
         })
     }
@@ -212,8 +214,14 @@ mod tests {
 
     /// The tail with one run, of which only the messages that are due before `HORIZON` are loaded.
     fn partial_tail(slice: Slice, name: &RunName, bytes: &Bytes) -> LoadResult {
-        let decoder = &mut RunDecoder::new();
-        let run = decode_run(slice, name, bytes, HORIZON, Progress::START, decoder);
+        let decoder = &mut RunDecoder::plain();
+        let run = StoredRun {
+            shard: &shard(),
+            slice,
+            name,
+            bytes,
+        };
+        let run = decode_run(run, HORIZON, Progress::START, decoder);
         LoadResult::Tail {
             watermark: Watermark(9),
             complete_to: Watermark(9),
@@ -278,7 +286,7 @@ mod tests {
                     let blobs = runs
                         .map(|(_, name)| (*name == new).then(|| bytes(stored)))
                         .collect();
-                    fetch_result(&fetch, blobs, &mut RunDecoder::new())
+                    fetch_result(&fetch, blobs, &mut RunDecoder::plain())
                 }
                 Load::Tail(_) => unreachable!("prefetch does not poll the tail"),
             };

@@ -1,6 +1,7 @@
 //! Deliveries that the store does not know yet: the delivered pair, outcome counts, runs to delete,
 //! and ids that became free.
 
+use crate::encryption::StoredId;
 use crate::limit::{ADVANCE_DELETES_MAX, DELIVERED_WRITE_DELAY};
 use crate::model::{Cursor, OutcomeCounts, Progress, Slice};
 use crate::run::RunName;
@@ -18,7 +19,7 @@ pub(crate) struct DeliveredState {
     /// Outcomes since `ledger_pair`.
     pub(super) outcomes: OutcomeCounts,
     pub(super) runs_to_delete: Vec<(Slice, RunName)>,
-    ids: Vec<(Box<str>, Cursor)>,
+    ids: Vec<(StoredId, Cursor)>,
 }
 
 impl DeliveredState {
@@ -37,7 +38,7 @@ impl DeliveredState {
     pub(super) fn add(
         &mut self,
         outcomes: OutcomeCounts,
-        ids: impl Iterator<Item = (Box<str>, Cursor)>,
+        ids: impl Iterator<Item = (StoredId, Cursor)>,
     ) {
         self.outcomes.add(outcomes);
         self.ids.extend(ids);

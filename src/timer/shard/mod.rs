@@ -344,7 +344,8 @@ impl ShardState {
             if fault!(CountNothingAfterTakeover) && self.previous_claimed != Progress::START {
                 counted = OutcomeCounts::default();
             }
-            self.delivered.add(counted, batch.delivered_ids(rest));
+            self.delivered
+                .add(counted, batch.delivered_ids(&self.context, rest));
             on_finished(&mut batch, outcomes);
         }
     }
@@ -394,7 +395,8 @@ impl ShardState {
             let committed = batch.in_transaction();
             let count = committed.len();
             let outcomes = batch.outcomes(committed.clone());
-            self.delivered.add(outcomes, batch.delivered_ids(committed));
+            self.delivered
+                .add(outcomes, batch.delivered_ids(&self.context, committed));
             on_finished(batch, outcomes);
             batch.mark_committed();
             self.in_flight.complete(number, count);
@@ -496,6 +498,7 @@ mod tests {
                     lowest_pending: Offset(0),
                     slices: Vec::new(),
                     quarantined: 0,
+                    keys: Default::default(),
                     ledger: Ledger::default(),
                 },
                 start: Progress::START,
@@ -539,8 +542,8 @@ mod tests {
             level: Level::Hour,
             start: 0,
         };
-        let run = RunDecoder::new()
-            .decode(RunName::new("1-1-1-1"), slice, &bytes)
+        let run = RunDecoder::plain()
+            .decode(&state.lease.shard, RunName::new("1-1-1-1"), slice, &bytes)
             .expect("a valid run");
         state.on_load_reply(tail(watermark, vec![ReadOutcome::Loaded(run)]), now);
         state.load.runs.mark_loaded_to(Cursor::new(due, Offset(2)));
@@ -621,7 +624,7 @@ mod tests {
         let mut state = loaded(0, now);
         let run = NewerRun {
             name: RunName::new("1-2-1-2"),
-            why: CorruptRun::UnknownVersion(2),
+            why: CorruptRun::UnknownVersion(3),
         };
         state.on_load_reply(LoadResult::NewerTail(run), now);
         let taken = state.take_for_test(now).expect("a known message is due");

@@ -313,6 +313,7 @@ mod tests {
     use crate::limit::{CLAIM_MESSAGES_MAX, LATE_CLAIM_INTERVAL};
     use crate::limit::{TAIL_POLL_INTERVAL, USUAL_RUN_MEMORY_BYTES};
     use crate::model::{Body, Disposition, Headers, Level, Watermark};
+    use crate::run::test_messages::shard;
     use crate::run::{LoadedRun, RunDecoder, RunEncoder, record};
     use crate::store::{Lineage, Listed};
     use crate::timer::load::MemoryBudget;
@@ -371,7 +372,7 @@ mod tests {
         }
 
         fn decode(name: &RunName, bytes: &Bytes) -> LoadedRun {
-            let decoded = RunDecoder::new().decode(name.clone(), SLICE, bytes);
+            let decoded = RunDecoder::plain().decode(&shard(), name.clone(), SLICE, bytes);
             decoded.expect("a valid run")
         }
 
@@ -415,7 +416,7 @@ mod tests {
                         .iter()
                         .map(|(_, name)| self.runs.get(name).cloned())
                         .collect();
-                    fetch_result(&fetch, blobs, &mut RunDecoder::new())
+                    fetch_result(&fetch, blobs, &mut RunDecoder::plain())
                 }
             }
         }
@@ -533,7 +534,7 @@ mod tests {
         let mut backlog = Backlog::new(&offsets.map(|offsets| (offsets, 100)).to_vec());
         let run = backlog.runs.values_mut().next_back().expect("three runs");
         let mut newer = run.to_vec();
-        newer[4] += 1;
+        newer[4] += 2;
         *run = newer.into();
         let memory = MemoryBudget::new(1 << 30);
         let mut state = ShardState::for_test(1, &memory, Watermark(backlog.count));

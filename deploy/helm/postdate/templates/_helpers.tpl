@@ -63,6 +63,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $log := default dict $config.log }}
 {{- $_ := set $config "log" (merge (dict "format" "json") $log) }}
 {{- if .Values.persistence.enabled }}{{ $_ := set $config "store" (dict "embedded" (dict "path" "/var/lib/postdate/store")) }}{{ end }}
+{{- if .Values.encryptionKeys.secretName }}
+{{- $_ := set $config "store" (merge (dict "encryption" (dict "keys_file" "/run/secrets/postdate-keys/keys")) (default dict $config.store)) }}
+{{- end }}
 {{- include "postdate.toml.table" (dict "path" list "table" $config) }}
 {{- end }}
 
@@ -129,6 +132,11 @@ capabilities:
   mountPath: /run/secrets/postdate-operator
   readOnly: true
 {{- end }}
+{{- if .Values.encryptionKeys.secretName }}
+- name: encryption-keys
+  mountPath: /run/secrets/postdate-keys
+  readOnly: true
+{{- end }}
 {{- if .Values.adminTls.secretName }}
 - name: admin-tls
   mountPath: /run/secrets/postdate-admin-tls
@@ -170,6 +178,15 @@ capabilities:
     items:
       - key: {{ .Values.operatorToken.key }}
         path: token
+{{- end }}
+{{- if .Values.encryptionKeys.secretName }}
+- name: encryption-keys
+  secret:
+    secretName: {{ .Values.encryptionKeys.secretName }}
+    defaultMode: 0440
+    items:
+      - key: {{ .Values.encryptionKeys.key }}
+        path: keys
 {{- end }}
 {{- if .Values.adminTls.secretName }}
 - name: admin-tls

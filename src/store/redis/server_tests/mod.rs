@@ -270,6 +270,7 @@ fn replace_run(offset: u64) -> ReplaceRuns {
         known_replacements: 0,
         inputs: vec![(input.slice, input.name)],
         outputs: vec![run_of(&format!("new{offset}"), &[place(offset)])],
+        renamed_ids: Vec::new(),
     }
 }
 

@@ -160,14 +160,50 @@ const FAULTS: &[Fault] = &[
     (
         "an id is removed although it names another message",
         Some(Script::Advance),
-        "if redis.call('HGET', KEYS[3], ARGV[at]) == ARGV[at + 1] then",
-        "if true then",
+        "if place == ARGV[at + names] then",
+        "if name then",
     ),
     (
         "outcomes of a stale pair are counted again",
         Some(Script::Advance),
         "if delivered ~= '' and delivered ~= s.delivered then",
         "if delivered ~= '' then",
+    ),
+    (
+        "ids change although a message has an id that another key has hashed",
+        Some(Script::Append),
+        "if changes > 0 and lacks_key(at, names) then",
+        "if false then",
+    ),
+    (
+        "an id is looked up only under its first name",
+        None,
+        "redis.call('HGET', ids, ARGV[i])",
+        "redis.call('HGET', ids, ARGV[first])",
+    ),
+    (
+        "a rewrite leaves ids under the name of the former key",
+        Some(Script::ReplaceRuns),
+        "redis.call('HSET', KEYS[3], ARGV[at], place)",
+        "redis.call('HSET', KEYS[3], name, place)",
+    ),
+    (
+        "a removed run still counts for its key",
+        None,
+        "count_key(member, -messages, -bytes)",
+        "",
+    ),
+    (
+        "a quarantined run does not count for its key",
+        Some(Script::Quarantine),
+        "count_key(member, messages, #bytes)",
+        "",
+    ),
+    (
+        "a restored run counts twice for its key",
+        Some(Script::Restore),
+        "count_key(string.rep('0', 16) .. ' ' .. ARGV[2], -tonumber(ARGV[3]), -#bytes)",
+        "",
     ),
     (
         "a quarantine does not check the token (I5)",
@@ -280,8 +316,8 @@ const FAULTS: &[Fault] = &[
     (
         "a record that was delivered before gets the id",
         Some(Script::Append),
-        "if hex(place, 32) then redis.call('HSET'",
-        "if place ~= '' then redis.call('HSET'",
+        "if hex(place, 32) then\n    if name",
+        "if place ~= '' then\n    if name",
     ),
     (
         "a record that was delivered before is counted as missed",

@@ -8,11 +8,11 @@ mod holds;
 mod idle_rollback;
 mod many_partitions;
 mod nats;
-mod newer_version;
 mod rules_change;
 mod single;
 mod truncation;
 mod two_clusters;
+mod unreadable;
 
 use crate::testing::sim::world::{Arrival, World};
 use std::future::Future;

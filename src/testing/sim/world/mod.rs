@@ -5,6 +5,7 @@ mod faults;
 
 use crate::broker::Catalog;
 use crate::clock::Clock as _;
+use crate::encryption::KeyRing;
 use crate::limit::CLAIM_AHEAD;
 use crate::model::{
     CommitMetadata, Lease, LeaseToken, Offset, Partition, Progress, ShardId, SourceIdentity,
@@ -74,6 +75,8 @@ struct Inner {
     healed_at: Cell<Option<i64>>,
     duplicates_allowed: Cell<bool>,
     exactly_once: Cell<bool>,
+    /// The keys of processes that start from now on.
+    keys: RefCell<KeyRing>,
     changes_rules: Cell<bool>,
     real_levels: Cell<bool>,
     compaction_trace: CompactionTrace,
@@ -167,6 +170,7 @@ impl World {
             healed_at: Cell::new(None),
             duplicates_allowed: Cell::new(false),
             exactly_once: Cell::new(false),
+            keys: RefCell::default(),
             changes_rules: Cell::new(false),
             real_levels: Cell::new(false),
             compaction_trace: CompactionTrace::default(),
@@ -193,6 +197,16 @@ impl World {
 
     pub(crate) fn is_exactly_once(&self) -> bool {
         self.0.exactly_once.get()
+    }
+
+    /// The keys of a process that starts now.
+    pub(crate) fn keys(&self) -> KeyRing {
+        self.0.keys.borrow().clone()
+    }
+
+    /// Sets the keys of the processes that start from now on.
+    pub(crate) fn set_keys(&self, keys: KeyRing) {
+        self.0.keys.replace(keys);
     }
 
     /// Gives each run of a process other routing rules.

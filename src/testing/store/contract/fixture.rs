@@ -1,6 +1,7 @@
 //! The fixture of one case: its own shard, and the calls of the port with one request each.
 
 use super::StoreUnderTest;
+use crate::encryption::StoredId;
 use crate::model::{
     Cursor, Lease, LeaseToken, Offset, Progress, ShardId, Slice, SourceIdentity, Timestamp,
     Watermark,
@@ -439,11 +440,34 @@ impl Fixture<'_> {
 
     /// Rewrites with the current rewrite count.
     pub(super) async fn rewrite(&self, token: u64, inputs: &[&Run], outputs: &[&Run]) -> Replaced {
-        let known = self
-            .position()
-            .await
-            .map_or(0, |position| position.lineage.replacements);
+        let known = self.rewrite_count().await;
         self.rewrite_with_count(token, known, inputs, outputs).await
+    }
+
+    async fn rewrite_count(&self) -> u64 {
+        let position = self.position().await;
+        position.map_or(0, |position| position.lineage.replacements)
+    }
+
+    /// Rewrites with the current rewrite count, and renames ids.
+    pub(super) async fn rewrite_with_ids(
+        &self,
+        input: &Run,
+        output: &Run,
+        renamed_ids: Vec<(StoredId, Cursor)>,
+    ) -> Replaced {
+        let request = ReplaceRuns {
+            lease: self.lease(1),
+            known_replacements: self.rewrite_count().await,
+            inputs: vec![key_of(input)],
+            outputs: vec![output.clone()],
+            renamed_ids,
+        };
+        self.store()
+            .replace_runs(&[request])
+            .await
+            .unwrap()
+            .remove(0)
     }
 
     pub(super) async fn rewrite_with_count(
@@ -463,6 +487,7 @@ impl Fixture<'_> {
                 known_replacements: after,
                 inputs,
                 outputs,
+                renamed_ids: Vec::new(),
             }])
             .await
             .unwrap()

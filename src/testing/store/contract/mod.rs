@@ -21,6 +21,7 @@ use crate::model::{Partition, ShardId};
 use crate::store::{QuarantineStore, Store};
 use async_trait::async_trait;
 pub(crate) use fixture::{Fixture, run_of};
+use ids::keys;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -130,6 +131,12 @@ cases! {
         a_restored_run_is_pending_again_and_its_shard_has_no_owner,
         a_repeated_restore_changes_nothing_more,
         a_restore_inside_the_claimed_pair_writes_nothing;
+    keys:
+        messages_are_counted_by_the_key_of_their_run,
+        an_id_is_found_under_every_name_and_moves_to_the_first,
+        a_delivered_id_is_removed_under_any_name,
+        ids_change_only_with_every_used_key,
+        a_rewrite_renames_the_ids_of_its_messages;
     rewrite:
         a_rewrite_replaces_runs,
         a_repeated_rewrite_is_done_and_changes_nothing_more,

@@ -18,6 +18,7 @@ pub(super) async fn creating_a_shard_stores_identity_watermark_and_delivered(t: 
         lowest_pending: Offset(4),
         slices: Vec::new(),
         quarantined: 0,
+        keys: Default::default(),
         ledger: Ledger::default(),
     };
     assert_eq!(
@@ -172,6 +173,7 @@ pub(super) async fn a_full_store_rejects_new_data_but_still_delivers(t: &Fixture
         known_replacements: 0,
         inputs: vec![key_of(&run)],
         outputs: vec![run_of("c", &[place(due(1, 0), 0)])],
+        renamed_ids: Vec::new(),
     };
     let refused = t.store().replace_runs(&[rewrite]).await;
     assert!(matches!(refused, Err(Error::Full)), "{refused:?}");

@@ -4,6 +4,7 @@
 
 use super::run_of;
 use crate::clock::WallClock;
+use crate::encryption::{KeyRing, StoredId, test_rings};
 use crate::model::{
     Cursor, Lease, LeaseToken, Offset, Partition, Progress, SessionId, ShardId, Slice,
     SourceIdentity, Timestamp, Watermark, WorkerEntry,
@@ -162,6 +163,16 @@ fn call_sequences() -> impl Strategy<Value = Vec<StoreCall>> {
     })
 }
 
+/// A ring of one key and plain data, in either order.
+fn ring(is_plain_first: bool) -> KeyRing {
+    let key = test_rings::line("a", 1);
+    test_rings::ring(&if is_plain_first {
+        format!("plain\n{key}")
+    } else {
+        format!("{key}plain")
+    })
+}
+
 /// The runs and messages that a sequence has stored so far.
 struct Sequence {
     shard: ShardId,
@@ -170,6 +181,11 @@ struct Sequence {
 }
 
 impl Sequence {
+    /// An id in the form of one of two processes, which write it under different names.
+    fn id(&self, id: u8) -> StoredId {
+        ring(self.stored_places.len().is_multiple_of(2)).stored_id(&self.shard, &format!("id{id}"))
+    }
+
     fn lease(&self, token: u8) -> Lease {
         crate::store::lease(&self.shard, LeaseToken::for_test(token.into()))
     }
@@ -222,7 +238,7 @@ impl Sequence {
         let mut changes: Vec<IdChange> = cancels
             .iter()
             .map(|id| IdChange {
-                id: format!("id{id}").into(),
+                id: self.id(*id),
                 kind,
             })
             .collect();
@@ -256,7 +272,7 @@ impl Sequence {
             for (due, millis, id) in some {
                 let place = Cursor::new(timestamp(*due, *millis), Offset(offset));
                 changes.extend(id.map(|id| IdChange {
-                    id: format!("id{id}").into(),
+                    id: self.id(id),
                     kind: IdChangeKind::Schedule(place),
                 }));
                 places.push(place);
@@ -264,10 +280,18 @@ impl Sequence {
             }
             places.sort();
             self.stored_places.extend(&places);
-            runs.push(run_of(
-                &format!("w{}", self.stored_runs.len() + runs.len()),
-                &places,
-            ));
+            let number = self.stored_runs.len() + runs.len();
+            let run = run_of(&format!("w{number}"), &places);
+            // Some runs are encrypted with a key of `ring`, and others are not.
+            let key = ring(false)
+                .writer()
+                .filter(|_| !number.is_multiple_of(3))
+                .cloned();
+            let name = key.map(|key| RunName::new(format!("{}-{key}", run.name)));
+            runs.push(Run {
+                name: name.unwrap_or(run.name.clone()),
+                ..run
+            });
         }
         self.stored_runs.extend(runs.iter().cloned());
         (runs, offset)
@@ -360,7 +384,7 @@ async fn holder_outcome(
                 deletes: runs(deletes),
                 delivered_ids: ids
                     .iter()
-                    .map(|(id, pick)| (format!("id{id}").into(), sequence.place(*pick)))
+                    .map(|(id, pick)| (sequence.id(*id), sequence.place(*pick)))
                     .collect(),
                 claim: next.map(claim),
                 seen: Watermark(*seen),
@@ -388,6 +412,9 @@ async fn holder_outcome(
                 known_replacements: new.after,
                 inputs: runs(inputs),
                 outputs: new.outputs.clone(),
+                renamed_ids: (inputs.iter().enumerate())
+                    .map(|(id, pick)| (sequence.id(id as u8), sequence.place(*pick)))
+                    .collect(),
             };
             format!("{:?}", store.replace_runs(&[rewrite]).await)
         }
@@ -541,9 +568,9 @@ async fn hidden_state(store: &dyn Store, sequence: &Sequence) -> String {
     let Some(watermark) = known.map(|state| state.watermark) else {
         return String::new();
     };
-    let changes = (0..4)
+    let changes = (0..4_u8)
         .map(|id| IdChange {
-            id: format!("id{id}").into(),
+            id: sequence.id(id),
             kind: IdChangeKind::Cancel,
         })
         .collect();

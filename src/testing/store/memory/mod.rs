@@ -8,6 +8,7 @@
 mod shard;
 
 use crate::clock::Clock;
+use crate::encryption::StoredId;
 use crate::model::{Cursor, Lease, LeaseToken, ShardId, Watermark};
 use crate::run::RunName;
 use crate::store::QuarantineStore;
@@ -395,7 +396,7 @@ impl StoreQuery for MemoryStore {
         .await
     }
 
-    async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
+    async fn find_ids(&self, ids: &[(ShardId, StoredId)]) -> Result<Vec<Option<Cursor>>, Error> {
         self.answer_each(
             ids,
             |(shard, _)| shard,
@@ -633,6 +634,13 @@ mod tests {
     #[should_panic(expected = "RolledBack")]
     fn the_contract_catches_a_claim_from_a_store_that_lost_writes() {
         let fault = InjectedFault::ClaimFromRolledBackStore;
+        with_fault(Some(fault), async |store| contract::run(&store).await);
+    }
+
+    #[test]
+    #[should_panic(expected = "no id changes without the key")]
+    fn the_contract_catches_a_change_of_ids_without_their_key() {
+        let fault = InjectedFault::ChangeIdsWithoutKey;
         with_fault(Some(fault), async |store| contract::run(&store).await);
     }
 

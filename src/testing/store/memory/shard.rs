@@ -1,5 +1,6 @@
 //! One shard of the memory store: plain collections under the rules of `store::rules`.
 
+use crate::encryption::StoredId;
 use crate::limit;
 use crate::model::{Cursor, LeaseToken, Slice, Timestamp};
 use crate::run::{Run, RunName};
@@ -21,7 +22,7 @@ pub(super) struct MemoryShard {
     tail: ShardTail,
     runs: BTreeMap<(Slice, RunName), (Timestamp, Bytes)>,
     quarantine: BTreeMap<RunName, Bytes>,
-    ids: BTreeMap<Box<str>, Cursor>,
+    ids: BTreeMap<Box<[u8]>, Cursor>,
     cancelled: BTreeSet<Cursor>,
     /// It has a slice that this version does not know.
     pub(super) has_newer_slice: bool,
@@ -61,9 +62,9 @@ impl MemoryShard {
         self.positions.position()
     }
 
-    pub(super) fn waiting_place(&self, id: &str) -> Option<Cursor> {
-        self.ids
-            .get(id)
+    pub(super) fn waiting_place(&self, id: &StoredId) -> Option<Cursor> {
+        id.names()
+            .find_map(|name| self.ids.get(name))
             .copied()
             .filter(|place| !self.positions.delivered.covers(*place))
     }
@@ -81,6 +82,9 @@ impl MemoryShard {
             fault!(AppendWithoutCompare) || (fault!(AppendAcceptsGap) && append.from >= watermark);
         if !self.positions.accepts(append) && !ignores_i2 {
             return Appended::WatermarkMismatch(self.positions.watermark);
+        }
+        if !self.counts.may_change(&append.changes) {
+            return Appended::Unknown;
         }
         let changed = self.positions.apply_changes(&append.changes, &mut self.ids);
         let cancelled = changed.cancelled.len() as u32;
@@ -212,9 +216,7 @@ impl MemoryShard {
         let left = self.remove_runs(&request.deletes);
         self.positions.runs_deleted(request, left, &self.counts);
         for (id, place) in &request.delivered_ids {
-            if self.ids.get(id) == Some(place) {
-                self.ids.remove(id);
-            }
+            self.remove_id(id, *place);
         }
         let last = self.positions.last_to_check(request.claim);
         let sifted = self
@@ -228,6 +230,13 @@ impl MemoryShard {
             self.positions.claimed = request.claim.unwrap_or(self.positions.claimed);
         }
         advanced
+    }
+
+    /// Returns whether the id named this place.
+    fn remove_id(&mut self, id: &StoredId, place: Cursor) -> bool {
+        let found = id.names().find(|name| self.ids.contains_key(*name));
+        let named = found.filter(|name| self.ids[*name] == place);
+        named.is_some_and(|name| self.ids.remove(name).is_some())
     }
 
     fn add_run(&mut self, run: &Run) {
@@ -276,6 +285,11 @@ impl MemoryShard {
             return Replaced::Conflict;
         }
         let left = self.remove_runs(&request.inputs);
+        for (id, place) in &request.renamed_ids {
+            if self.remove_id(id, *place) {
+                self.ids.insert(id.name().into(), *place);
+            }
+        }
         request.outputs.iter().for_each(|run| self.add_run(run));
         self.positions.runs_replaced(request, left);
         Replaced::Done

@@ -1,6 +1,8 @@
 //! Cases for ids: a cancel or replacement is in time or too late, and a store that lost writes holds
 //! its claims.
 
+pub(super) mod keys;
+
 use super::fixture::{Fixture, cancel, due, place, run_of, schedule};
 use crate::model::{Cursor, Progress, Watermark};
 use crate::store::{

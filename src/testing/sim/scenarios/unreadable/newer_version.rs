@@ -1,7 +1,7 @@
 //! A newer version has written data of one shard that this version cannot read. The shard waits, and
 //! the other one is delivered.
 
-use super::block_on_paused;
+use super::super::block_on_paused;
 use crate::broker::{GroupAdmin as _, OffsetCommit};
 use crate::model::{Partition, RetryKeys, ShardId};
 use crate::testing::fault_injection::{self, InjectedFault};
@@ -106,7 +106,7 @@ fn a_shard_with_a_run_of_a_newer_version_waits() {
     let set_version = |world: &World, shard: &ShardId, is_newer| {
         world
             .store()
-            .set_run_version(shard, if is_newer { 2 } else { 1 });
+            .set_run_version(shard, if is_newer { 3 } else { 1 });
     };
     assert_shard_waits(set_version, "waits for a newer version");
 }
