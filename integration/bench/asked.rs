@@ -6,9 +6,22 @@ use std::time::Duration;
 use crate::workload::{self, Workload};
 
 /// The names that select measurements.
-pub(crate) const STAGES: [&str; 14] = [
-    "copy", "ingress", "drain", "embedded", "steady", "burst", "exact", "fleet", "idle", "many",
-    "deep", "layout", "asynq", "nats",
+pub(crate) const STAGES: [&str; 15] = [
+    "copy",
+    "ingress",
+    "drain",
+    "encrypted",
+    "embedded",
+    "steady",
+    "burst",
+    "exact",
+    "fleet",
+    "idle",
+    "many",
+    "deep",
+    "layout",
+    "asynq",
+    "nats",
 ];
 
 /// Measurements that run only if they are named. `deep` takes minutes and gigabytes of disk, and
@@ -160,6 +173,7 @@ impl Asked {
             ("copy", 1),
             ("ingress", 1),
             ("drain", 1),
+            ("encrypted", 2),
             ("embedded", 2),
             ("steady", rates),
             ("burst", 1),

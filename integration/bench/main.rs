@@ -3,8 +3,8 @@
 //! The speed of a machine can vary by half between hours, so compare only figures of the same run.
 //!
 //! A number as argument sets how many messages the rates are measured over.
-//! Words select the measurements: `copy`, `ingress`, `drain`, `embedded`, `steady`, `burst`,
-//! `exact`, `fleet`, `idle`, `many`, `deep`, `layout`, `asynq`, `nats`.
+//! Words select the measurements: `copy`, `ingress`, `drain`, `encrypted`, `embedded`, `steady`,
+//! `burst`, `exact`, `fleet`, `idle`, `many`, `deep`, `layout`, `asynq`, `nats`.
 //! Without such a word, all measurements run except `deep`, which takes minutes, and `nats`.
 //! `workload=FILE` sets the messages, `waiting=50000000` sets the depth, and `runs=3` reports the
 //! median of three runs.
@@ -160,6 +160,7 @@ fn measure(asked: &Asked, asynq: Option<&PathBuf>) -> Vec<Vec<Row>> {
                     meter,
                     load,
                     progress: &progress,
+                    is_encrypted: false,
                 },
                 asynq,
                 &mut note,
@@ -178,6 +179,7 @@ fn measure(asked: &Asked, asynq: Option<&PathBuf>) -> Vec<Vec<Row>> {
                     meter,
                     load,
                     progress: &progress,
+                    is_encrypted: false,
                 }
                 .nats(),
             );
@@ -201,6 +203,14 @@ fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>, note: &mut imp
         .zip(drain.as_ref())
         .map(|(ingress, drain)| ingress.and(drain));
     note(drain.into_iter().chain(both).collect());
+    if asked.wants("encrypted") {
+        let bench = Bench {
+            is_encrypted: true,
+            ..*bench
+        };
+        note(vec![bench.ingress().0]);
+        note(vec![bench.drain(pace)]);
+    }
     if asked.wants("embedded") {
         note(vec![bench.embedded_ingress()]);
         note(vec![bench.embedded_drain()]);

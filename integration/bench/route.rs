@@ -1,6 +1,7 @@
 //! Gives each measurement its own route, starts the service for it, and reads the state of its
 //! shards.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,10 @@ use crate::topics::Topics;
 
 /// If the value does not change for this long, waiting is pointless.
 const SILENCE: Duration = Duration::from_secs(30);
+
+/// A key ring with one key of 32 bytes.
+const KEYS: &str =
+    "[store.encryption]\nkeys = \"bench:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\"";
 
 pub(crate) struct Route<'a, E = Topics<'a>> {
     ends: &'a E,
@@ -24,8 +29,10 @@ pub(crate) struct Route<'a, E = Topics<'a>> {
 }
 
 impl<'a, E: Ends> Route<'a, E> {
-    pub(crate) fn in_redis(ends: &'a E, redis: &Redis) -> Route<'a, E> {
-        Route::new(ends, format!("[store.redis]\nurl = \"{}\"", redis.url()))
+    pub(crate) fn in_redis(ends: &'a E, redis: &Redis, is_encrypted: bool) -> Route<'a, E> {
+        let keys = if is_encrypted { KEYS } else { "" };
+        let url = redis.url();
+        Route::new(ends, format!("[store.redis]\nurl = \"{url}\"\n{keys}"))
     }
 
     pub(crate) fn embedded(ends: &'a E, folder: &Path) -> Route<'a, E> {
@@ -124,11 +131,14 @@ impl<E: Ends> Stored<'_, E> {
             .all(|token| token.as_ref().is_some_and(|token| !token.is_empty()))
     }
 
-    /// Number of pending messages. The count is the first number in the field of each slice.
+    /// Number of pending messages. The count is the first number in the field of each slice. The fields
+    /// of keys count the same messages again.
     pub(crate) fn pending(&mut self) -> usize {
-        let slices: Vec<Vec<String>> = self.each("HVALS", |key| format!("{key}counts"), None);
-        let messages = slices.iter().flatten().map(|field| {
-            field
+        let counts: Vec<BTreeMap<String, String>> =
+            self.each("HGETALL", |key| format!("{key}counts"), None);
+        let slices = (counts.iter().flatten()).filter(|(field, _)| !field.starts_with("key:"));
+        let messages = slices.map(|(_, value)| {
+            value
                 .split(' ')
                 .next()
                 .and_then(|count| count.parse::<usize>().ok())

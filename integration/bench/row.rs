@@ -14,6 +14,8 @@ pub(crate) enum System {
     Floor,
     Postdate,
     Embedded,
+    /// Postdate with encryption, on Redis.
+    Encrypted,
     /// The handwritten layout with one Redis entry per message.
     Layout,
     /// A Go library for delayed tasks, with one Redis entry per message.
@@ -336,6 +338,8 @@ impl Row {
             (System::Nats, Stage::Both) => "NATS: ingress and drain, together".to_owned(),
             (System::Nats, stage) => format!("NATS: {}", stage.name()),
             (System::Schedules, Stage::Store) => "NATS schedules: into the stream".to_owned(),
+            (System::Encrypted, Stage::Store) => "encrypted: source to store".to_owned(),
+            (System::Encrypted, _) => "encrypted: store to target, overdue".to_owned(),
             (System::Embedded, Stage::Drain) => "embedded: store to target, overdue".to_owned(),
             (System::Embedded, _) => "embedded: source to store".to_owned(),
             (system, stage) => format!("{}: {}", system.name(), stage.name()),
@@ -374,6 +378,7 @@ impl System {
             System::Floor => "the floor",
             System::Postdate => "Postdate",
             System::Embedded => "embedded",
+            System::Encrypted => "encrypted",
             System::Layout => "per-message layout",
             System::Asynq => "asynq",
             System::NatsReading => "NATS, merely reading",

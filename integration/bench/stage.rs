@@ -44,6 +44,8 @@ pub(crate) struct Bench<'a, E = Topics<'a>> {
     pub(crate) meter: Meter<'a>,
     pub(crate) load: &'a Workload,
     pub(crate) progress: &'a Progress,
+    /// The service encrypts what it stores in Redis.
+    pub(crate) is_encrypted: bool,
 }
 
 impl Bench<'_> {
@@ -107,8 +109,8 @@ impl<E: Ends> Bench<'_, E> {
         stop(service);
         let verdict = judge_waiting(&route, self.load.count, stored.pending());
         let bytes = (stored.memory() - memory) as f64 / self.load.count as f64;
-        let row =
-            Row::service(E::SYSTEM, Stage::Store, &usage, verdict).within(usage.wall.as_secs_f64());
+        let row = Row::service(self.system(), Stage::Store, &usage, verdict)
+            .within(usage.wall.as_secs_f64());
         (
             Row {
                 bytes: Some(bytes),
@@ -149,7 +151,7 @@ impl<E: Ends> Bench<'_, E> {
         stop(service);
         let arrivals = self.judge_arrived(&route, count, due);
         let seconds = (arrivals.last(0..count) - since) as f64 / 1e3;
-        Row::service(E::SYSTEM, Stage::Drain, &usage, arrivals.verdict).within(seconds)
+        Row::service(self.system(), Stage::Drain, &usage, arrivals.verdict).within(seconds)
     }
 
     /// Warms up the broker with a steady load that is not measured.
@@ -232,7 +234,15 @@ impl<E: Ends> Bench<'_, E> {
     /// Creates a new route on an empty Redis.
     pub(crate) fn route(&self) -> Route<'_, E> {
         self.empty_redis();
-        Route::in_redis(self.ends, self.redis)
+        Route::in_redis(self.ends, self.redis, self.is_encrypted)
+    }
+
+    fn system(&self) -> System {
+        if self.is_encrypted {
+            System::Encrypted
+        } else {
+            E::SYSTEM
+        }
     }
 
     pub(crate) fn empty_redis(&self) {

@@ -97,6 +97,8 @@ fn the_service_accepts_each_configuration_of_the_chart() {
             std::fs::create_dir_all(secrets.join(secret)).unwrap();
             std::fs::write(secrets.join(secret).join("password"), "a secret").unwrap();
         }
+        let keys = format!("2025-01:{}=\n", "A".repeat(43));
+        std::fs::write(folder.path().join("keys"), keys).unwrap();
         std::fs::write(folder.path().join("token"), "of-sixteen-characters").unwrap();
         let papers = Papers::new();
         let mut text = configuration(&output(&mut helm("template", example, &[])));
@@ -113,6 +115,10 @@ fn the_service_accepts_each_configuration_of_the_chart() {
         text = text.replace(
             "/run/secrets/postdate-admin/token",
             folder.path().join("token").to_str().unwrap(),
+        );
+        text = text.replace(
+            "/run/secrets/postdate-keys/keys",
+            folder.path().join("keys").to_str().unwrap(),
         );
         text = text
             .replace("/run/secrets/postdate", secrets.to_str().unwrap())

@@ -12,8 +12,11 @@ local function ledger(s)
     return l
   end
   l = { 0, 0, 0, 0, 0, 0, 1 }
-  for _, value in ipairs(redis.pcall('HVALS', KEYS[2])) do
-    l[1] = l[1] + (tonumber(string.match(value, '^(%d+) ') or 0))
+  local counts = redis.pcall('HGETALL', KEYS[2])
+  for i = 1, #counts, 2 do
+    if is_slice(counts[i]) or counts[i] == 'quarantine' then
+      l[1] = l[1] + (tonumber(counts[i + 1]:match('^(%d+) ') or 0))
+    end
   end
   return l
 end
@@ -24,8 +27,8 @@ end
 local function reconcile(l, s)
   if l[7] == 0 then return end
   local quarantine = redis.pcall('HGET', KEYS[2], 'quarantine') or ''
-  local fields = redis.pcall('HLEN', KEYS[2])
-  local empty = fields == (quarantine == '' and 0 or 1) and not before(s.watermark, s.delivered:sub(33))
+  local empty = not before(s.watermark, s.delivered:sub(33))
+  for _, field in ipairs(redis.pcall('HKEYS', KEYS[2])) do empty = empty and not is_slice(field) end
   local quarantined = type(quarantine) == 'string' and tonumber(string.match(quarantine, '^(%d+) ') or 0) or 0
   local removed, finished = l[6], l[2] + l[3] + l[4] + l[5]
   if finished < removed then

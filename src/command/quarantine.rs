@@ -35,16 +35,16 @@ pub fn quarantine(config: &Config, args: &QuarantineArgs) -> Result<Outcome> {
                 .as_deref()
                 .is_none_or(|route| route == &*shard.route)
         });
-        let mut builder = RunBuilder::new(rand::random(), config.keys());
+        let keys = config.keys();
         let (mut runs, mut failed) = (0, false);
         for shard in &shards {
             for name in store.quarantined_runs(shard).await? {
-                let found = read(&*store, shard, &name, config.keys()).await?;
+                let found = read(&*store, shard, &name, keys.clone()).await?;
                 let result = match (args.action, &found) {
                     (_, Err(why)) => format!("cannot be restored: {why}"),
                     (QuarantineAction::List, Ok(_)) => "can be restored".to_owned(),
                     (QuarantineAction::Restore, Ok(run)) => {
-                        restore(&*store, shard, run, &mut builder).await?.to_owned()
+                        restore(&*store, shard, run, &keys).await?.to_owned()
                     }
                 };
                 runs += 1;
@@ -84,12 +84,12 @@ async fn restore(
     store: &dyn QuarantineStore,
     shard: &ShardId,
     run: &LoadedRun,
-    builder: &mut RunBuilder,
+    keys: &KeyRing,
 ) -> Result<&'static str> {
     let request = Restore {
         shard: shard.clone(),
         quarantined: run.name.clone(),
-        runs: rebuild(shard, run, builder, WallClock.now()),
+        runs: rebuild(shard, run, keys, WallClock.now()),
     };
     let restored = store.restore(&request).await?;
     ensure!(
@@ -103,8 +103,9 @@ async fn restore(
     })
 }
 
-/// The same messages as new runs. Their due times are at least [`RESTORE_DELAY`] after `now`.
-fn rebuild(shard: &ShardId, run: &LoadedRun, builder: &mut RunBuilder, now: Timestamp) -> Vec<Run> {
+/// The same messages as new runs under the same key, because their ids are hashed by it. Their due
+/// times are at least [`RESTORE_DELAY`] after `now`.
+fn rebuild(shard: &ShardId, run: &LoadedRun, keys: &KeyRing, now: Timestamp) -> Vec<Run> {
     let earliest = now.plus(RESTORE_DELAY);
     let message = |index| {
         let place = run.place(index);
@@ -116,7 +117,8 @@ fn rebuild(shard: &ShardId, run: &LoadedRun, builder: &mut RunBuilder, now: Time
         }
     };
     let mut messages: Vec<_> = (0..run.len()).map(message).collect();
-    builder.build(
+    let keys = keys.with_writer(run.name.key());
+    RunBuilder::new(rand::random(), keys).build(
         shard,
         &mut messages,
         Some(FarTarget::at(now, ThinHours::DEFAULT)),
@@ -126,12 +128,12 @@ fn rebuild(shard: &ShardId, run: &LoadedRun, builder: &mut RunBuilder, now: Time
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::encryption::test_rings::{line, ring};
     use crate::model::Offset;
-    use crate::run::RunEncoder;
     use crate::run::test_messages::shard;
 
     #[test]
-    fn restored_messages_are_due_after_the_command_and_keep_their_order() {
+    fn restored_messages_are_due_after_the_command_and_keep_order_and_key() {
         let now = Timestamp::from_millis(1_800_000_000_000);
         let earliest = now.plus(RESTORE_DELAY);
         let later = earliest.plus(Duration::from_secs(60));
@@ -141,15 +143,20 @@ mod tests {
             (place(now, 3), b"three"),
             (place(later, 5), b"five"),
         ];
-        let (_, bytes) = RunEncoder::new().encode(stored.into_iter());
-        let slice = Slice::at(Level::Now, now);
-        let name = RunName::new("1-1-3-3");
-        let mut decoder = RunDecoder::plain();
-        let run = decoder
-            .decode(&shard(), name.clone(), slice, &bytes)
-            .unwrap();
-        let restored = rebuild(&shard(), &run, &mut RunBuilder::plain(9), now);
+        let mut stored = stored.map(|(place, record)| EncodedMessage {
+            slice: Slice::at(Level::Now, now),
+            place,
+            record,
+        });
+        let mut builder = RunBuilder::new(9, ring(&line("old", 1)));
+        let run = builder.build(&shard(), &mut stored, None).remove(0);
+        let keys = ring(&(line("new", 2) + &line("old", 1)));
+        let mut decoder = RunDecoder::new(keys.clone());
+        let name = run.name.clone();
+        let run = decoder.decode(&shard(), run.name, run.slice, &run.bytes);
+        let restored = rebuild(&shard(), &run.unwrap(), &keys, now);
         assert!(restored.iter().all(|run| run.name != name), "I3");
+        assert!(restored.iter().all(|run| run.name.key() == name.key()));
         let restored = restored.iter().flat_map(|run| {
             let run = decoder.decode(&shard(), run.name.clone(), run.slice, &run.bytes);
             let run = run.unwrap();

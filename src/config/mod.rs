@@ -332,7 +332,6 @@ fn check_named<'a, T>(at: &At<'a>, tables: &BTreeMap<String, T>, check: impl Fn(
     }
 }
 
-/// A key of 32 characters cannot be guessed. Each key costs one HMAC per retry, so few are allowed.
 /// Turns off core dumps of this process, because its memory contains keys. Other processes of the
 /// user can then not read its memory either.
 fn exclude_from_core_dumps(file: &Path) -> Result<(), Error> {
@@ -350,6 +349,7 @@ fn exclude_from_core_dumps(file: &Path) -> Result<(), Error> {
     })
 }
 
+/// A key of 32 characters cannot be guessed. Each key costs one HMAC per retry, so few are allowed.
 fn are_retry_keys(keys: &Secret) -> bool {
     let keys: Vec<&str> = keys.expose().lines().collect();
     (1..=8).contains(&keys.len()) && keys.iter().all(|key| key.len() >= 32)

@@ -38,7 +38,11 @@ pub(crate) enum KeyRingError {
 
 /// Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct KeyRing(Arc<[Member]>);
+pub(crate) struct KeyRing {
+    members: Arc<[Member]>,
+    /// The index of the member that writes.
+    writer: usize,
+}
 
 /// `None`: data that is not encrypted.
 type Member = Option<Key>;
@@ -46,7 +50,22 @@ type Member = Option<Key>;
 impl KeyRing {
     /// The ring of a process without keys: writes and reads only plain data.
     pub(crate) fn plain() -> Self {
-        Self([None].into())
+        Self::new([None].into())
+    }
+
+    fn new(members: Arc<[Member]>) -> Self {
+        Self { members, writer: 0 }
+    }
+
+    /// The same ring, but the key with this name writes, if the ring has it.
+    pub(crate) fn with_writer(&self, key: Option<&str>) -> Self {
+        Self {
+            members: self.members.clone(),
+            writer: self
+                .names()
+                .position(|known| known == key)
+                .unwrap_or(self.writer),
+        }
     }
 
     /// Reads the text of a ring. Different deployments get different ciphertexts from one ring.
@@ -65,19 +84,19 @@ impl KeyRing {
         }
         match members.len() {
             0 => Err(KeyRingError::Empty),
-            1..=MEMBERS_MAX => Ok(Self(members.into())),
+            1..=MEMBERS_MAX => Ok(Self::new(members.into())),
             _ => Err(KeyRingError::TooMany),
         }
     }
 
     /// The name of the key that writes; `None` if data is written in plain form.
     pub(crate) fn writer(&self) -> Option<&Arc<str>> {
-        self.0[0].as_ref().map(|key| &key.name)
+        self.members[self.writer].as_ref().map(|key| &key.name)
     }
 
     /// The names of all keys in order. `None`: plain data.
     pub(crate) fn names(&self) -> impl Iterator<Item = Option<&str>> {
-        self.0.iter().map(name)
+        self.members.iter().map(name)
     }
 
     /// True if the ring can read data under this key; `None`: plain data.
@@ -87,7 +106,8 @@ impl KeyRing {
 
     /// The forms of an id in the store.
     pub(crate) fn stored_id(&self, shard: &ShardId, id: &str) -> StoredId {
-        StoredId::new(self.0.iter().map(|member| match member {
+        let (others, writer) = self.members.split_at(self.writer);
+        StoredId::new(writer.iter().chain(others).map(|member| match member {
             Some(key) => key.hash_id(shard, id),
             None => id.as_bytes().into(),
         }))
@@ -100,7 +120,8 @@ impl KeyRing {
         run: &RunContext<'_>,
         content: &mut [u8],
     ) -> Option<([u8; NONCE_LENGTH], [u8; TAG_LENGTH])> {
-        self.0[0].as_ref().map(|key| key.seal(run, content))
+        let writer = self.members[self.writer].as_ref();
+        writer.map(|key| key.seal(run, content))
     }
 
     /// Decrypts content and tag of a run in place. `None`: it was changed, or it is at another place
@@ -112,7 +133,7 @@ impl KeyRing {
         nonce: [u8; NONCE_LENGTH],
         sealed: &'b mut [u8],
     ) -> Option<&'b [u8]> {
-        let mut keys = self.0.iter().flatten();
+        let mut keys = self.members.iter().flatten();
         keys.find(|known| &*known.name == key)?
             .open(run, nonce, sealed)
     }

@@ -162,7 +162,7 @@ impl System {
         match self {
             System::PlainCopy => "plain",
             System::Floor => "floor",
-            System::Postdate => "postdate",
+            System::Postdate | System::Encrypted => "postdate",
             System::Embedded => "embedded",
             System::Layout => "layout",
             System::Asynq => "asynq",
