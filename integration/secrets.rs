@@ -72,7 +72,7 @@ fn planted<'a>(redis: &'a str, collector: &'a str) -> Vec<(&'a str, &'a str)> {
         ("POSTDATE_ADMIN__TOKEN", "planted-admin-token"),
         (
             "POSTDATE_STORE__ENCRYPTION__KEYS",
-            "planted:cGxhbnRlZCBlbmNyeXB0aW9uIGtleSBvZiAzMiBieXQ=",
+            "k1:plantedAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
         ),
         (
             "POSTDATE_RETRY_KEY",

@@ -44,7 +44,7 @@ pub(crate) struct Bench<'a, E = Topics<'a>> {
     pub(crate) meter: Meter<'a>,
     pub(crate) load: &'a Workload,
     pub(crate) progress: &'a Progress,
-    /// The service encrypts what it stores in Redis.
+    /// The service encrypts its messages in Redis.
     pub(crate) is_encrypted: bool,
 }
 
