@@ -433,7 +433,7 @@ fn every_injected_fault_is_caught() {
     assert_eq!(uncaught(planted, SOON), [] as [&[InjectedFault]; 0]);
     assert!(breaks_promises(
         &[InjectedFault::ClaimMovesBack],
-        7_650..7_750,
+        7_000..9_000,
         |seed| run(plan(seed, Faults::STORE_KEEPS, SOON))
     ));
 }
