@@ -70,7 +70,12 @@ pub(super) fn finish_shards(
             }
             route.alerts.forget_shard(&shard);
             let delivered = state.in_flight.delivered();
-            room.send(ReleaseResult::Ended { shard, delivered });
+            let seen = state.load.greatest_seen();
+            room.send(ReleaseResult::Ended {
+                shard,
+                delivered,
+                seen,
+            });
             removed.push(state);
         }
     }

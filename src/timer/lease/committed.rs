@@ -72,11 +72,39 @@ fn of_same_source<'a>(
     committed.filter(|committed| committed.identity.as_ref().is_none_or(is_same))
 }
 
-/// The watermark up to which claims wait. A store that is behind the one in the commit lost writes.
-pub(super) fn hold(state: &StoredShard, committed: Option<&CommitMetadata>) -> Watermark {
+/// What this process knows of a shard that it owned. After a rollback it may be ahead of the store.
+pub(super) struct LastKnown {
+    /// The rest is valid only for one incarnation of the source.
+    pub(super) identity: SourceIdentity,
+    pub(super) delivered: Progress,
+    /// The greatest watermark that was seen.
+    pub(super) seen: Watermark,
+}
+
+impl LastKnown {
+    pub(super) fn at_start(state: &StoredShard, delivered: Progress) -> Self {
+        Self {
+            identity: state.identity.clone(),
+            delivered,
+            seen: state.watermark.max(state.hold),
+        }
+    }
+}
+
+/// The watermark up to which claims wait. A store that is behind the one in the commit, or the one
+/// that this process has seen, lost writes.
+pub(super) fn hold(
+    state: &StoredShard,
+    committed: Option<&CommitMetadata>,
+    own: Option<&LastKnown>,
+) -> Watermark {
     let stored = of_same_source(state, committed).map(|committed| committed.stored);
     let stored = stored.filter(|_| !fault!(IgnoreCommittedWatermark));
-    state.hold.max(stored.unwrap_or(NO_HOLD))
+    let own = own.filter(|own| own.identity.is_same_source(&state.identity));
+    let seen = own.map(|own| own.seen);
+    let seen = seen.filter(|seen| state.watermark < *seen && !fault!(ForgetSeenWatermark));
+    let known = stored.max(seen);
+    state.hold.max(known.unwrap_or(NO_HOLD))
 }
 
 /// The greatest delivered pair of three: the store's, the last commit's, and this process's own.
@@ -84,13 +112,12 @@ pub(super) fn hold(state: &StoredShard, committed: Option<&CommitMetadata>) -> W
 pub(super) fn start_position(
     state: &StoredShard,
     committed: Option<&CommitMetadata>,
-    own: Option<&(SourceIdentity, Progress)>,
+    own: Option<&LastKnown>,
 ) -> Progress {
-    let is_same = |identity: &SourceIdentity| identity.is_same_source(&state.identity);
     let committed =
         of_same_source(state, committed).map_or(Progress::START, |committed| committed.delivered);
     let own = own
-        .filter(|(identity, _)| is_same(identity))
-        .map_or(Progress::START, |(_, delivered)| *delivered);
+        .filter(|own| own.identity.is_same_source(&state.identity))
+        .map_or(Progress::START, |own| own.delivered);
     state.delivered.greatest(committed).greatest(own)
 }

@@ -2,7 +2,7 @@
 
 use crate::clock::Clock;
 use crate::membership::{SessionClock, StoreTime};
-use crate::model::{Lease, Progress, SessionId, ShardId, Timestamp};
+use crate::model::{Lease, Progress, SessionId, ShardId, Timestamp, Watermark};
 use crate::store::StoredShard;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -35,8 +35,12 @@ pub(crate) struct Grant {
 /// The dispatcher's report on a shard that it had to hand over or stop.
 #[derive(Debug)]
 pub(crate) enum ReleaseResult {
-    /// The shard has stopped, with this pair delivered.
-    Ended { shard: ShardId, delivered: Progress },
+    /// The shard has stopped, with this pair delivered and this watermark seen.
+    Ended {
+        shard: ShardId,
+        delivered: Progress,
+        seen: Watermark,
+    },
     /// In-flight messages were not acknowledged in time. The shard stays on this worker for now.
     Postponed(ShardId),
 }

@@ -9,6 +9,7 @@ mod committed;
 mod events;
 mod table;
 
+use committed::LastKnown;
 pub(crate) use committed::RouteCatalog;
 pub(crate) use events::{Grant, LeaseClock, LeaseEvent, ReleaseResult};
 
@@ -18,7 +19,7 @@ use crate::health::HealthPart;
 use crate::limit::{FINAL_STORE_CALL_TIMEOUT, SHUTDOWN_ANNOUNCE_MARGIN, SHUTDOWN_HANDOVER_TIMEOUT};
 use crate::membership::{Departure, SessionClock, WorkView, heartbeat_interval};
 use crate::metric;
-use crate::model::{Lease, LeaseToken, Progress, SessionId, ShardId, other_installation};
+use crate::model::{Lease, LeaseToken, SessionId, ShardId, other_installation};
 use crate::store::{Acquire, Acquired, Error, Store, StoredShard};
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
@@ -382,12 +383,13 @@ impl LeaseLoop {
                     continue;
                 }
             };
-            let last_delivered = &mut self.table.last_delivered;
-            let start = committed::start_position(&state, committed, last_delivered.get(shard));
-            state.hold = committed::hold(&state, committed);
+            let own = self.table.last_known.get(shard);
+            let start = committed::start_position(&state, committed, own);
+            state.hold = committed::hold(&state, committed, own);
             tracing::info!(%shard, watermark = %state.watermark, "lease acquired");
             self.ports.metric.leases_acquired.increment(1);
-            last_delivered.insert(shard.clone(), (state.identity.clone(), start));
+            let known = LastKnown::at_start(&state, start);
+            self.table.last_known.insert(shard.clone(), known);
             self.table.insert_held(lease.clone());
             let grant = Grant {
                 lease,
@@ -408,8 +410,15 @@ impl LeaseLoop {
         let mut leases = Vec::new();
         while let Some(result) = next {
             match result {
-                ReleaseResult::Ended { shard, delivered } => {
-                    leases.extend(self.on_shard_ended(&shard, delivered, now));
+                ReleaseResult::Ended {
+                    shard,
+                    delivered,
+                    seen,
+                } => {
+                    if let Some(known) = self.table.last_known.get_mut(&shard) {
+                        (known.delivered, known.seen) = (delivered, seen);
+                    }
+                    leases.extend(self.on_shard_ended(&shard, now));
                 }
                 ReleaseResult::Postponed(shard) => {
                     tracing::info!(
@@ -426,16 +435,8 @@ impl LeaseLoop {
         self.release_at = now;
     }
 
-    fn on_shard_ended(
-        &mut self,
-        shard: &ShardId,
-        delivered: Progress,
-        now: Instant,
-    ) -> Option<Lease> {
+    fn on_shard_ended(&mut self, shard: &ShardId, now: Instant) -> Option<Lease> {
         self.table.stopping.remove(shard);
-        if let Some((_, last)) = self.table.last_delivered.get_mut(shard) {
-            *last = delivered;
-        }
         let held = self.table.held.remove(shard)?;
         if let Some(since) = held.handover_since {
             let took_ms = now.duration_since(since).as_millis() as u64;

@@ -2,10 +2,11 @@
 //! which to hand over; the lease keeper acts on it.
 
 use super::acquire_schedule::AcquireSchedule;
+use super::committed::LastKnown;
 use crate::limit::{HANDOVER_RETRY_DELAY, HANDOVERS_MAX};
 use crate::membership::WorkView;
 use crate::metric;
-use crate::model::{Lease, LeaseToken, Progress, ShardId, SourceIdentity};
+use crate::model::{Lease, LeaseToken, ShardId, SourceIdentity};
 use crate::store::Acquire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,9 +28,8 @@ pub(super) struct HeldLease {
 pub(super) struct LeaseTable {
     pub(super) view: Arc<WorkView>,
     pub(super) held: BTreeMap<ShardId, HeldLease>,
-    /// The last delivered pair of each shard that this process owned. After a rollback it may be
-    /// ahead of the store's pair. It is valid only for one incarnation of the source.
-    pub(super) last_delivered: BTreeMap<ShardId, (SourceIdentity, Progress)>,
+    /// The shards that this process owned.
+    pub(super) last_known: BTreeMap<ShardId, LastKnown>,
     /// Shards whose lease was lost and whose work has not stopped yet.
     pub(super) stopping: BTreeSet<ShardId>,
     pub(super) acquire_schedule: AcquireSchedule,
@@ -42,7 +42,7 @@ impl LeaseTable {
         Self {
             view,
             held: BTreeMap::new(),
-            last_delivered: BTreeMap::new(),
+            last_known: BTreeMap::new(),
             stopping: BTreeSet::new(),
             acquire_schedule: AcquireSchedule::new(now),
             departs_at: None,

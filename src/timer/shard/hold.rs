@@ -25,6 +25,10 @@ impl LoadHold {
         }
     }
 
+    pub(super) fn until(&self) -> Watermark {
+        self.until
+    }
+
     pub(super) fn is_active(&self, seen: Watermark) -> bool {
         seen < self.until && !self.has_no_ids
     }

@@ -72,6 +72,11 @@ impl ShardLoad {
         self.hold.is_active(self.schedule().seen())
     }
 
+    /// The greatest watermark that this tenure has seen, also before a rollback.
+    pub(crate) fn greatest_seen(&self) -> Watermark {
+        self.schedule().seen().max(self.hold.until())
+    }
+
     /// Drops everything in memory and loads it again.
     pub(super) fn restart(&mut self, taken: Progress, watermark: Watermark, now: Instant) {
         // A store that is behind `seen` has lost writes. Otherwise this holds nothing.

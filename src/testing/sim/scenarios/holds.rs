@@ -187,8 +187,23 @@ fn every_fault_injected_into_holds_is_caught() {
         ),
         (&[InjectedFault::CreateWithoutHold], Loss::Everything),
         (&[InjectedFault::IgnoreCommittedWatermark], Loss::Cancels),
-        (&[InjectedFault::ForgetSeenWatermark], Loss::CancelsAlive),
+        // The commit names the same watermark after some time.
+        (
+            &[
+                InjectedFault::ForgetSeenWatermark,
+                InjectedFault::IgnoreCommittedWatermark,
+            ],
+            Loss::CancelsAlive,
+        ),
     ];
+    let alone = [InjectedFault::IgnoreCommittedWatermark];
+    let alive = Loss::CancelsAlive;
+    let arrived = fault_injection::with(alone, || arrivals(alive));
+    assert_eq!(
+        arrived,
+        expected(alive),
+        "the process remembers what it has seen"
+    );
     let is_missed = |(faults, loss): &(&[InjectedFault], Loss)| {
         let faults = faults.iter().copied();
         fault_injection::with(faults, || arrivals(*loss)) == expected(*loss)
