@@ -47,7 +47,8 @@ pub(super) async fn the_claimed_pair_moves_forward_by_component(t: &Fixture<'_>)
         (pair(1, 1, 1), pair(6, 0, 8)),
     ] {
         t.claim(1, told).await;
-        assert_eq!(t.state().await.claimed, wanted);
+        let claimed = t.state().await.claimed;
+        assert_eq!(claimed, wanted, "the claimed pair moves only forward");
     }
     t.take_lease(1).await;
     t.take_over(2, 1).await;

@@ -638,6 +638,13 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "the claimed pair moves only forward")]
+    fn the_contract_catches_a_claim_that_moves_back() {
+        let fault = InjectedFault::ClaimMovesBack;
+        with_fault(Some(fault), async |store| contract::run(&store).await);
+    }
+
+    #[test]
     #[should_panic(expected = "no id changes without the key")]
     fn the_contract_catches_a_change_of_ids_without_their_key() {
         let fault = InjectedFault::ChangeIdsWithoutKey;
