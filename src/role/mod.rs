@@ -41,13 +41,14 @@ use crate::telemetry::Telemetry;
 use anyhow::{Context, Result};
 use rand::rngs::{StdRng, SysRng};
 use rand::{RngExt, SeedableRng};
+use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use wiring::Wiring;
 
 /// Runs the configured roles until SIGTERM or SIGINT, or until one of the threads fails.
 pub fn serve(config: &Config, telemetry: &Telemetry) -> Result<()> {
-    Service::start(config, telemetry)?.run_until(async {
+    Service::start(config, telemetry, None)?.run_until(async {
         match task::stop_signal().await {
             Ok(name) => tracing::info!(signal = name, "stopping"),
             Err(error) => tracing::error!(%error, "stopping: cannot wait for signals"),
@@ -64,8 +65,13 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Starts the configured roles.
-    pub(crate) fn start(config: &Config, telemetry: &Telemetry) -> Result<Self> {
+    /// Starts the configured roles. `lock_folder` is for a process that leaves no files behind.
+    pub(crate) fn start(
+        config: &Config,
+        telemetry: &Telemetry,
+        lock_folder: Option<&Path>,
+    ) -> Result<Self> {
+        let lock_folder = lock_folder.map_or_else(worker_name::default_folder, Path::to_owned);
         let mut random = StdRng::try_from_rng(&mut SysRng)
             .context("cannot read random bytes from the operating system")?;
         if config.has_former_memory() {
@@ -94,7 +100,7 @@ impl Service {
             false => group.token(),
         };
         let wiring = Arc::new(Wiring {
-            worker: worker_name::take(config, random.random())?,
+            worker: worker_name::take(config, &lock_folder, random.random())?,
             config: config.clone(),
             keys: config.keys(),
             memory: memory_plan(config),

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(super) struct WorkerName {
     pub(super) name: String,
@@ -20,9 +20,16 @@ pub(super) struct WorkerName {
     _file: Option<File>,
 }
 
+/// The folder of the lock files of this user.
+pub(super) fn default_folder() -> PathBuf {
+    let user = rustix::process::getuid().as_raw();
+    std::env::temp_dir().join(format!("postdate-{user}"))
+}
+
 /// Takes the configured name, or the lowest free name of this host: the host name and a number.
-/// `random` is a number that no other process has. Fails if another process has the configured name.
-pub(super) fn take(config: &Config, random: u64) -> Result<WorkerName> {
+/// `folder` has the lock files. `random` is a number that no other process has. Fails if another
+/// process has the configured name.
+pub(super) fn take(config: &Config, folder: &Path, random: u64) -> Result<WorkerName> {
     let host = rustix::system::uname()
         .nodename()
         .to_string_lossy()
@@ -33,9 +40,7 @@ pub(super) fn take(config: &Config, random: u64) -> Result<WorkerName> {
             .map(|number| format!("{host}-{number}"))
             .collect(),
     };
-    let user = rustix::process::getuid().as_raw();
-    let folder = std::env::temp_dir().join(format!("postdate-{user}"));
-    match take_first(&folder, &config.deployment, &names, random) {
+    match take_first(folder, &config.deployment, &names, random) {
         Ok(Some(name)) => Ok(name),
         Ok(None) => bail!(
             "another process of this host has the name {}: set another worker.name",

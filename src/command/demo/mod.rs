@@ -62,7 +62,7 @@ fn show(demo: &DemoArgs, traffic: &mut Traffic<'_>) -> Result<()> {
         "warn".clone_into(&mut config.log.level);
     }
     let telemetry = Telemetry::install(&config)?;
-    let service = Service::start(&config, &telemetry)?;
+    let service = Service::start(&config, &telemetry, scene.lock_folder())?;
     say(&format!("See what waits: {}\n\n", service.console()))?;
     let mut ended = Ok(());
     let served = service.run_until(async { ended = traffic.serve(draws).await });

@@ -9,6 +9,7 @@ use crate::model::{source_topic, split_source_topic};
 use crate::role::nats_cluster;
 use anyhow::{Context, Result};
 use serde_json::Value;
+use std::path::Path;
 use tempfile::TempDir;
 
 pub(super) struct Scene {
@@ -24,7 +25,7 @@ pub(super) struct Scene {
     pub(super) watched: Vec<String>,
     /// Held only to keep them alive.
     _broker: Option<InProcessKafka>,
-    _folder: Option<TempDir>,
+    folder: Option<TempDir>,
 }
 
 impl Scene {
@@ -64,7 +65,7 @@ log.level = "warn"
 {tables}"#
         );
         let mut scene = Self::of(Config::parse_builtin(&text)?, None, true)?;
-        scene._folder = Some(folder);
+        scene.folder = Some(folder);
         Ok(scene)
     }
 
@@ -106,8 +107,13 @@ log.level = "warn"
             route,
             config,
             _broker: None,
-            _folder: None,
+            folder: None,
         })
+    }
+
+    /// The folder for lock files, if the demo has a folder of its own.
+    pub(super) fn lock_folder(&self) -> Option<&Path> {
+        self.folder.as_ref().map(TempDir::path)
     }
 
     pub(super) fn close(self) -> Result<()> {
