@@ -6,9 +6,10 @@
 use crate::config::Config;
 use crate::limit::WORKER_NAMES_MAX;
 use anyhow::{Result, bail};
+use rustix::fs::OFlags;
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 pub(super) struct WorkerName {
@@ -75,10 +76,12 @@ fn take_first(
         .recursive(true)
         .mode(0o700)
         .create(folder)?;
+    check_owner(folder)?;
     for name in names {
         let path = folder.join(format!("{deployment}.{name}.lock"));
         let mut options = File::options();
         let options = options.create(true).truncate(false).read(true).write(true);
+        options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         let mut file = options.open(path)?;
         match file.try_lock() {
             Ok(()) => {}
@@ -92,6 +95,16 @@ fn take_first(
         }));
     }
     Ok(None)
+}
+
+/// Fails if another user may have put files into the folder.
+fn check_owner(folder: &Path) -> io::Result<()> {
+    let found = std::fs::symlink_metadata(folder)?;
+    let is_own = found.uid() == rustix::process::getuid().as_raw();
+    if found.is_dir() && is_own && found.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::other("another user can change the folder"))
 }
 
 /// The id in the file. The first holder writes it.
@@ -111,6 +124,24 @@ fn lock_id(file: &mut File, random: u64) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_folder_or_file_of_another_user_is_not_used() {
+        let parent = tempfile::tempdir().unwrap();
+        let (folder, target) = (parent.path().join("locks"), parent.path().join("target"));
+        let names = ["h-0".to_owned()];
+        drop(take_first(&folder, "d", &names, 1).unwrap());
+        std::fs::write(&target, "kept").unwrap();
+        std::fs::remove_file(folder.join("d.h-0.lock")).unwrap();
+        std::os::unix::fs::symlink(&target, folder.join("d.h-0.lock")).unwrap();
+        assert!(take_first(&folder, "d", &names, 1).is_err(), "a link");
+        assert_eq!(std::fs::read(&target).unwrap(), b"kept");
+        std::fs::remove_file(folder.join("d.h-0.lock")).unwrap();
+        let all = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(&folder, all).unwrap();
+        assert!(take_first(&folder, "d", &names, 1).is_err(), "open to all");
+    }
 
     #[test]
     fn each_process_of_a_host_has_a_name_and_a_successor_has_the_same_name_and_lock() {
