@@ -24,7 +24,7 @@ pub(super) fn judge(report: &PendingReport, keys: &KeyRing) -> Vec<Finding> {
             (_, 0) => Finding::warn(
                 subject,
                 "no message uses it",
-                "if another key has been the first in all processes for a minute, remove its line from keys_file",
+                "keep a new key; if it was the first and another key has been the first in all processes for a minute, remove its line from keys_file",
             ),
             _ => Finding::ok(
                 subject,
