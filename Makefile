@@ -120,9 +120,9 @@ dist: sbom $(SERVERS)/tools/bin/cargo-about ## build tarball, Debian package and
 	PATH="$(SERVERS)/tools/bin:$$PATH" deploy/dist/licenses.sh target/dist/third-party-licenses.txt
 	deploy/dist/build.sh target/$(PROFILE:dev=debug)/postdate target/dist
 
-# A release build, because it compares every file of every crate with the texts of all licences.
+# A release build, because it compares every file of every crate with the texts of all licences. Its link-time optimisation takes minutes.
 $(SERVERS)/tools/bin/cargo-about: | packages
-	cargo install cargo-about --version 0.9.3 --locked --features cli --root $(SERVERS)/tools
+	CARGO_PROFILE_RELEASE_LTO=off cargo install cargo-about --version 0.9.3 --locked --features cli --root $(SERVERS)/tools
 
 dist-check: dist servers ## install these packages into empty folders, and deliver messages with them
 	@deploy/dist/check.sh
