@@ -71,8 +71,7 @@ if l then
   redis.call('HSET', KEYS[1], 'delivered', s.delivered, 'ledger', ledger_text(l, s))
 end
 while at < #ARGV do
-  local place, name = waiting_place(KEYS[3], at, names)
-  if place == ARGV[at + names] then redis.call('HDEL', KEYS[3], name) end
+  remove_id(KEYS[3], at, names, ARGV[at + names])
   at = at + names + 1
 end
 

@@ -37,20 +37,18 @@ if wrong_types then return wrong_types end
 local cancelled, missed, names, at = 0, 0, tonumber(ARGV[8]), 9
 if changes > 0 and lacks_key(at, names) then return { 'unknown' } end
 for _ = 1, changes do
-  local place = ARGV[at + names]
-  local waiting, name = waiting_place(KEYS[4], at, names)
-  local claimed = waiting and (covers(s.claimed, waiting) or covers(s.delivered, waiting))
-  if waiting and waiting ~= place and not claimed then
-    redis.call('ZADD', KEYS[5], 0, waiting)
-    redis.call('HDEL', KEYS[4], name)
-    cancelled = cancelled + 1
-  elseif place == '' then
-    missed = missed + 1
+  local place, before_change = ARGV[at + names], cancelled
+  for i = at, at + names - 1 do
+    local waiting = waiting_place(KEYS[4], ARGV[i])
+    local is_cancellable = waiting and waiting ~= place and not is_claimed(s, waiting)
+    if is_cancellable then
+      redis.call('ZADD', KEYS[5], 0, waiting)
+      cancelled = cancelled + 1
+    end
+    if is_cancellable or waiting and hex(place, 32) then redis.call('HDEL', KEYS[4], ARGV[i]) end
   end
-  if hex(place, 32) then
-    if name then redis.call('HDEL', KEYS[4], name) end
-    redis.call('HSET', KEYS[4], ARGV[at], place)
-  end
+  if place == '' and cancelled == before_change then missed = missed + 1 end
+  if hex(place, 32) then redis.call('HSET', KEYS[4], ARGV[at], place) end
   at = at + names + 1
 end
 

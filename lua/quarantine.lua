@@ -26,7 +26,6 @@ for at = 3, #ARGV, 4 do
   if remove(key, slice, member, messages) then
     redis.call('HSET', KEYS[3], member:sub(18), bytes)
     count('quarantine', messages, #bytes, member:sub(1, 16))
-    count_key(member, messages, #bytes)
     moved = moved + 1
   end
 end

@@ -3,7 +3,8 @@
 -- current token only. Writes nothing if an input is gone, or if the caller does not know the number
 -- of replacements so far. Counts the replacement. A full Redis refuses the whole script. A repeat
 -- finds the first new run. The tail stays: a timer lists the shard if a run of the tail is gone. Ids
--- of messages whose key changes get their first name, if they still name the same place.
+-- of messages whose key changes get their first name, if they still name the same place, and no other message
+-- waits under the first name.
 -- KEYS   1 meta
 --        2 counts
 --        3 ids
@@ -46,9 +47,8 @@ for at = 7, first_id - 1, 4 do
   if remove(tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], messages) then l[6] = l[6] + messages end
 end
 for at = first_id, first_new - 1, names + 1 do
-  local place, name = waiting_place(KEYS[3], at, names)
-  if place == ARGV[at + names] then
-    redis.call('HDEL', KEYS[3], name)
+  local place, first = ARGV[at + names], waiting_place(KEYS[3], ARGV[at])
+  if (not first or is_claimed(s, first)) and remove_id(KEYS[3], at, names, place) then
     redis.call('HSET', KEYS[3], ARGV[at], place)
   end
 end

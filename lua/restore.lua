@@ -36,7 +36,6 @@ if redis.call('EXISTS', KEYS[3]) == 0 then
 else
   count('quarantine', -tonumber(ARGV[3]), -#bytes)
 end
-count_key(string.rep('0', 16) .. ' ' .. ARGV[2], -tonumber(ARGV[3]), -#bytes)
 for at = 5, #ARGV, 6 do add(tonumber(ARGV[at]), unpack(ARGV, at + 1, at + 5)) end
 redis.call('HSET', KEYS[1], 'ledger', ledger_text(l, s))
 redis.call('HDEL', KEYS[1], 'token', 'lease_end', 'lease_length')

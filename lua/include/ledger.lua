@@ -27,8 +27,9 @@ end
 local function reconcile(l, s)
   if l[7] == 0 then return end
   local quarantine = redis.pcall('HGET', KEYS[2], 'quarantine') or ''
-  local empty = not before(s.watermark, s.delivered:sub(33))
-  for _, field in ipairs(redis.pcall('HKEYS', KEYS[2])) do empty = empty and not is_slice(field) end
+  -- Besides the quarantine, all fields of counts are slices.
+  local fields = redis.pcall('HLEN', KEYS[2])
+  local empty = fields == (quarantine == '' and 0 or 1) and not before(s.watermark, s.delivered:sub(33))
   local quarantined = type(quarantine) == 'string' and tonumber(string.match(quarantine, '^(%d+) ') or 0) or 0
   local removed, finished = l[6], l[2] + l[3] + l[4] + l[5]
   if finished < removed then

@@ -51,6 +51,9 @@ local function shard()
   }
 end
 
+-- Returns true if a message at this place is claimed or delivered.
+local function is_claimed(s, place) return covers(s.claimed, place) or covers(s.delivered, place) end
+
 -- Returns true if a field of counts is a slice of any version: a small letter and a number. Other
 -- fields are the quarantine, or foreign.
 local function is_slice(field)
@@ -58,14 +61,18 @@ local function is_slice(field)
 end
 
 -- The reply that describes a shard: identity, watermark, claimed, delivered, hold, ledger, fields
--- and values of counts. If this version does not know the level of a slice, nil and that slice: a newer
--- version wrote it, and only a newer one may deliver the shard.
+-- and values of counts, fields and values of the keys in meta. If this version does not know the level of a
+-- slice, nil and that slice: a newer version wrote it, and only a newer one may deliver the shard.
 local function state(s)
   local counts = redis.call('HGETALL', KEYS[2])
   for i = 1, #counts, 2 do
     if is_slice(counts[i]) and not counts[i]:find('^[nfdhm]') then return nil, counts[i] end
   end
-  return { s.identity, s.watermark, s.claimed, s.delivered, s.hold, s.ledger or '', counts }
+  local meta, keys = redis.call('HGETALL', KEYS[1]), {}
+  for i = 1, #meta, 2 do
+    if meta[i]:sub(1, 4) == 'key:' then keys[#keys + 1], keys[#keys + 2] = meta[i], meta[i + 1] end
+  end
+  return { s.identity, s.watermark, s.claimed, s.delivered, s.hold, s.ledger or '', counts, keys }
 end
 
 -- The clock of the server in milliseconds: far below 2^53, so a double holds it.

@@ -14,13 +14,17 @@ local function count(field, messages, bytes, least)
   redis.call('HSET', KEYS[2], field, string.format('%.0f %.0f %s', m, b, l))
 end
 
--- Counts a run of the index member under the key that encrypts it. The name of the run ends with the
--- name of its key. The offset is for versions that know no such field: it lowers nothing.
-local function count_key(member, messages, bytes)
+-- Counts messages of a run in a slice for the key that encrypts them. The name of the run ends with the name
+-- of its key. The counts are in meta, because an append of ids reads them and must not read all slices.
+local function count_key(member, messages)
   local key = member:match('^%x+ [^%-]*%-[^%-]*%-[^%-]*%-[^%-]*%-(.+)$')
   if not key then return end
-  count('key:' .. key, messages, bytes, string.rep('f', 16))
-  if redis.call('HGET', KEYS[2], 'key:' .. key):find('^0 ') then redis.call('HDEL', KEYS[2], 'key:' .. key) end
+  local sum = (tonumber(redis.call('HGET', KEYS[1], 'key:' .. key) or '') or 0) + messages
+  if sum > 0 then
+    redis.call('HSET', KEYS[1], 'key:' .. key, string.format('%.0f', sum))
+  else
+    redis.call('HDEL', KEYS[1], 'key:' .. key)
+  end
 end
 
 -- Adds a run to its slice. `at` is the number of the index in KEYS.
@@ -28,7 +32,7 @@ local function add(at, slice, member, messages, score, bytes)
   redis.call('ZADD', KEYS[at], score, member)
   redis.call('HSET', KEYS[at + 1], member:sub(18), bytes)
   count(slice, tonumber(messages), #bytes, member:sub(1, 16))
-  count_key(member, tonumber(messages), #bytes)
+  count_key(member, tonumber(messages))
 end
 
 -- Removes a run from its slice. The last run also removes the slice from counts. Returns whether
@@ -42,6 +46,6 @@ local function remove(at, slice, member, messages)
   else
     count(slice, -messages, -bytes)
   end
-  count_key(member, -messages, -bytes)
+  count_key(member, -messages)
   return true
 end

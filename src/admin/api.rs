@@ -12,8 +12,8 @@ use super::queries::Queries;
 use crate::limit::{SEARCH_CALLS_MAX, SEARCH_PAGE_MAX};
 use crate::model::{Timestamp, parse_rfc3339};
 use crate::store::query::{
-    LedgerReport, MessageFilter, MessagePage, PendingReport, Query as StoreQuestion, Search,
-    SearchPosition, WaitingMessage, WorkersReport,
+    KeysReport, LedgerReport, MessageFilter, MessagePage, PendingReport, Query as StoreQuestion,
+    Search, SearchPosition, WaitingMessage, WorkersReport,
 };
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequestParts, Path, Query, State};
@@ -41,6 +41,7 @@ const PAGE_DEFAULT: usize = 100;
         messages,
         message,
         workers,
+        keys,
         ledger,
         change_api::publish,
         change_api::cancel
@@ -58,6 +59,7 @@ pub(super) fn router(queries: Queries) -> Router {
             get(message),
         )
         .route("/v1/workers", get(workers))
+        .route("/v1/keys", get(keys))
         .route("/v1/ledger", get(ledger))
         .route(
             "/v1/openapi.json",
@@ -308,6 +310,12 @@ async fn workers(State(queries): State<Queries>) -> Result<Document, Problem> {
     queries.document(StoreQuestion::Workers).await.map(Document)
 }
 
+/// What still uses each encryption key
+#[utoipa::path(get, path = "/v1/keys", responses((status = 200, body = KeysReport), (status = "default", body = Problem)))]
+async fn keys(State(queries): State<Queries>) -> Result<Document, Problem> {
+    queries.document(StoreQuestion::Keys).await.map(Document)
+}
+
 /// The route of a report; absent: all routes
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -422,7 +430,7 @@ mod tests {
         assert_eq!(description["openapi"], "3.1.0");
         let paths = description["paths"].as_object().unwrap();
         let described: Vec<_> = paths.keys().map(String::as_str).collect();
-        assert_eq!(described.len(), 7, "{described:?}");
+        assert_eq!(described.len(), 8, "{described:?}");
         let schemas = description["components"]["schemas"].as_object().unwrap();
         for name in ["MessagePage", "PendingReport", "LedgerReport", "Problem"] {
             assert!(schemas.contains_key(name), "{name}");

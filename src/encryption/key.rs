@@ -121,11 +121,12 @@ impl Key {
     }
 }
 
-/// The fingerprint in a hashed id, and that at the start of a key's name. `None`: a plain id.
-pub(super) fn fingerprint_of_id(stored: &[u8]) -> Option<&[u8]> {
+/// The fingerprint in a hashed id, with which the name of its key starts. `None`: a plain id.
+pub(super) fn fingerprint_of_id(stored: &[u8]) -> Option<&str> {
     let (first, rest) = stored.split_first()?;
     let is_hash = *first == HASHED_ID;
-    rest.get(..2 * FINGERPRINT_LENGTH).filter(|_| is_hash)
+    let fingerprint = rest.get(..2 * FINGERPRINT_LENGTH).filter(|_| is_hash)?;
+    std::str::from_utf8(fingerprint).ok()
 }
 
 const FIXED: &str = "the length is fixed, and HKDF allows it";

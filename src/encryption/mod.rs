@@ -16,4 +16,4 @@ pub(crate) use key::{NONCE_LENGTH, RunContext, TAG_LENGTH};
 #[cfg(test)]
 pub(crate) use key_ring::tests as test_rings;
 pub(crate) use key_ring::{KeyRing, describe_key, waits_for_key};
-pub(crate) use stored_id::StoredId;
+pub(crate) use stored_id::{IdCounts, StoredId};

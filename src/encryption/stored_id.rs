@@ -1,6 +1,7 @@
 //! An id of a message in the form in which the store keeps it.
 
 use super::key::fingerprint_of_id;
+use std::collections::BTreeMap;
 
 /// The names under which the store may know one id: one for each key of the ring, and the id itself
 /// if the ring has `plain`. New entries are written under the first name.
@@ -32,10 +33,35 @@ impl StoredId {
     /// True if one of the names is a hash by this key, which is named as in
     /// [`RunName::key`](crate::run::RunName::key).
     pub(crate) fn is_hashed_by(&self, key: &str) -> bool {
-        let fingerprint = |name| fingerprint_of_id(name);
         self.names()
-            .filter_map(fingerprint)
-            .any(|found| key.as_bytes().starts_with(found))
+            .filter_map(fingerprint_of_id)
+            .any(|found| key.starts_with(found))
+    }
+}
+
+/// Numbers of stored ids by the key that has hashed them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct IdCounts {
+    plain: u64,
+    by_fingerprint: BTreeMap<Box<str>, u64>,
+}
+
+impl IdCounts {
+    /// Counts an id by one of its names.
+    pub(crate) fn add(&mut self, name: &[u8]) {
+        match fingerprint_of_id(name) {
+            Some(fingerprint) => {
+                *self.by_fingerprint.entry(fingerprint.into()).or_default() += 1;
+            }
+            None => self.plain += 1,
+        }
+    }
+
+    /// The ids that this key has hashed; `None`: plain ids.
+    pub(crate) fn under(&self, key: Option<&str>) -> u64 {
+        let Some(key) = key else { return self.plain };
+        let (fingerprint, _) = key.split_once('-').unwrap_or((key, ""));
+        self.by_fingerprint.get(fingerprint).copied().unwrap_or(0)
     }
 }
 

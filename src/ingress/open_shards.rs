@@ -225,8 +225,9 @@ impl Ingress {
             return Ok(None);
         };
         // A cancel would not find a message whose id another key has hashed.
-        if let Some(key) = state.missing_key(&self.options.keys) {
-            self.stop(&shard.partition, waits_for_key(&shard, key));
+        let missing = state.missing_keys(&self.options.keys).next();
+        if let Some(reason) = missing.map(|key| waits_for_key(&shard, key)) {
+            self.stop(&shard.partition, reason);
             return Ok(None);
         }
         let is_created = matches!(opened, Opened::Created(_));

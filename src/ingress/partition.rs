@@ -343,9 +343,7 @@ impl AssignedPartition {
 
     /// Sets the gauges of messages that are not encrypted with the key that writes.
     pub(super) fn report_keys(&self, others: OtherKeys) {
-        let OtherKeys { old, missing } = others;
-        self.metrics
-            .set_keys(old.messages, old.bytes, missing.messages);
+        self.metrics.set_keys(others.known, others.missing);
     }
 
     fn report_state(&self, state: &StoredShard, now: Timestamp) {

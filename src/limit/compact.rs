@@ -6,6 +6,9 @@ use std::time::Duration;
 pub(crate) const COMPACT_RUNS_MAX: usize = 256;
 /// Bytes of memory at which a rewrite fetches no more runs.
 pub(crate) const COMPACT_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Ids that one rewrite renames, unless its first run has more: 2,000 are some milliseconds of the Redis server,
+/// which a script blocks.
+pub(crate) const COMPACT_IDS_MAX: usize = 2_000;
 /// Run names in one scan of a shard: many more than one rewrite takes.
 pub(crate) const COMPACT_SCAN_RUNS_MAX: usize = 1_024;
 /// Runs that the compactor fetches with one call.

@@ -19,6 +19,8 @@ pub(crate) const TAIL_RUNS_MAX: usize = 2_000;
 pub(crate) const REQUESTED_RUNS_MAX: usize = 1_000_000;
 /// Keys in one `SCAN` step: some hundred microseconds of the Redis server.
 pub(crate) const SCAN_KEYS_PER_STEP: usize = 1_000;
+/// Ids in one step of a scan: about half a millisecond of the Redis server.
+pub(crate) const IDS_PER_STEP: usize = 1_000;
 /// Runs that one advance deletes, and message ids that it carries. A script blocks Redis.
 pub(crate) const ADVANCE_DELETES_MAX: usize = 512;
 /// Cancelled positions that one advance on Redis removes; the next advance removes the rest. A

@@ -115,9 +115,7 @@ instruments! {
     STORED_BYTES "postdate_stored_bytes" Kind::Gauge, ["route", "topic", "partition"]
         "Compressed bytes of a shard's runs, without the overhead of the store. 0 in processes that do not read the partition."
     OLD_KEY_MESSAGES "postdate_old_key_messages" Kind::Gauge, ["route", "topic", "partition"]
-        "Messages of a shard that are not encrypted with the first key of keys_file, quarantine included. 0 in processes that do not read the partition."
-    OLD_KEY_BYTES "postdate_old_key_bytes" Kind::Gauge, ["route", "topic", "partition"]
-        "Compressed bytes of these messages. 0 in processes that do not read the partition."
+        "Waiting messages of a shard that are not encrypted with the first key of keys_file. 0 in processes that do not read the partition."
     MISSING_KEY_MESSAGES "postdate_missing_key_messages" Kind::Gauge, ["route", "topic", "partition"]
         "Messages of a shard that wait for a key that keys_file does not have. 0 in processes that are not assigned the partition."
     LEDGER "postdate_ledger_messages" Kind::Gauge, ["route", "topic", "partition", "count"]

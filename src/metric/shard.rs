@@ -3,8 +3,7 @@
 
 use super::{
     DUE_SOON, Gauge, INGRESS_LAG, Instrument, LEASE_HELD, LEDGER, LEDGER_DIFFERENCE, LEDGER_UNSURE,
-    MISSING_KEY_MESSAGES, OLD_KEY_BYTES, OLD_KEY_MESSAGES, PARTITION_ASSIGNED, PENDING,
-    QUARANTINED, STORED_BYTES,
+    MISSING_KEY_MESSAGES, OLD_KEY_MESSAGES, PARTITION_ASSIGNED, PENDING, QUARANTINED, STORED_BYTES,
 };
 use crate::model::ShardId;
 
@@ -17,7 +16,6 @@ pub(crate) struct ShardGauges {
     quarantined: Gauge,
     stored_bytes: Gauge,
     old_key_messages: Gauge,
-    old_key_bytes: Gauge,
     missing_key_messages: Gauge,
     ledger_difference: Gauge,
     ledger_unsure: Gauge,
@@ -50,7 +48,6 @@ impl ShardGauges {
             quarantined: shard_gauge(QUARANTINED, shard),
             stored_bytes: shard_gauge(STORED_BYTES, shard),
             old_key_messages: shard_gauge(OLD_KEY_MESSAGES, shard),
-            old_key_bytes: shard_gauge(OLD_KEY_BYTES, shard),
             missing_key_messages: shard_gauge(MISSING_KEY_MESSAGES, shard),
             ledger_difference: shard_gauge(LEDGER_DIFFERENCE, shard),
             ledger_unsure: shard_gauge(LEDGER_UNSURE, shard),
@@ -81,11 +78,10 @@ impl ShardGauges {
         }
     }
 
-    /// Sets the messages and bytes that another key than the first one encrypts, or none, and the
-    /// messages whose key the process does not have.
-    pub(crate) fn set_keys(&self, old_messages: u64, old_bytes: u64, missing_messages: u64) {
+    /// Sets the messages that another known key than the first one encrypts, or none, and the messages
+    /// whose key the process does not have.
+    pub(crate) fn set_keys(&self, old_messages: u64, missing_messages: u64) {
         self.old_key_messages.set(old_messages as f64);
-        self.old_key_bytes.set(old_bytes as f64);
         self.missing_key_messages.set(missing_messages as f64);
     }
 
@@ -98,7 +94,7 @@ impl ShardGauges {
 impl Drop for ShardGauges {
     fn drop(&mut self) {
         self.set([0; 4], [0; LEDGER_COUNTS.len()], Some(0));
-        self.set_keys(0, 0, 0);
+        self.set_keys(0, 0);
         self.set_ingress_lag(0);
         self.assigned.set(0);
     }

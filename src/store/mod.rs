@@ -45,15 +45,15 @@ use crate::model::{Hint, Lease, ShardId};
 use async_trait::async_trait;
 use bytes::Bytes;
 pub(crate) use error::Error;
-pub(crate) use key_use::{KeyUse, OtherKeys};
+pub(crate) use key_use::OtherKeys;
 pub(crate) use outcome::{
-    Acquired, Advanced, Appended, Heartbeat, Hold, Listed, Opened, Replaced, Restored, RunEntry,
-    Session, ShardPosition, SliceCount, StoredShard, TailRun, Tailed,
+    Acquired, Advanced, Appended, Heartbeat, Hold, IdPosition, Listed, Opened, Replaced, Restored,
+    RunEntry, Session, ShardPosition, SliceCount, StoredShard, TailRun, Tailed,
 };
 pub(crate) use query::{QuarantineStore, StoreQuery};
 pub(crate) use request::{
-    Acquire, Advance, Append, Fetch, IdChange, IdChangeKind, List, NewShard, Quarantine,
-    ReplaceRuns, Restore, SessionEnd, SessionHeartbeat, Tail,
+    Acquire, Advance, Append, Fetch, FinishedIds, IdChange, IdChangeKind, List, NewShard,
+    Quarantine, ReplaceRuns, Restore, SessionEnd, SessionHeartbeat, Tail,
 };
 pub(crate) use rules::{AppendEpoch, Balance, Ledger, Lineage, due_by};
 
@@ -117,11 +117,22 @@ pub(crate) trait ShardStore {
 
     /// Replaces runs by others that hold the same messages, except those already delivered: all or
     /// nothing. Checks the lease token, that the caller knows every earlier replacement, and that
-    /// every input is there. Counts the replacement. Renames ids whose key changes. The tail still names the removed inputs.
+    /// every input is there. Counts the replacement. Renames ids whose key changes, unless another message
+    /// waits under the new name. The tail still names the removed inputs.
     ///
     /// Safe to repeat: the repeat answers `Done`, or `Conflict` if it adds no run. On a full store:
     /// [`Error::Full`].
     async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error>;
+
+    /// Removes ids of messages inside the delivered pair, which a timer left when it stopped. Looks at one
+    /// part of the ids, and answers where the next part begins: `None` after the last one, and for an
+    /// unknown shard.
+    ///
+    /// Safe to repeat. Works on a full store.
+    async fn remove_finished_ids(
+        &self,
+        requests: &[FinishedIds],
+    ) -> Result<Vec<Option<IdPosition>>, Error>;
 }
 
 /// Leases of shards: the right of a worker to deliver a shard while its session lasts (I5).

@@ -1,6 +1,6 @@
 //! The outcomes of the store port: one per request.
 
-use super::{KeyUse, Ledger, Lineage};
+use super::{Ledger, Lineage};
 use crate::model::{
     Cursor, LeaseToken, Offset, Progress, SessionId, Slice, SourceIdentity, Timestamp, Watermark,
     WorkerEntry,
@@ -25,8 +25,8 @@ pub(crate) struct StoredShard {
     pub(crate) slices: Vec<SliceCount>,
     /// Messages in quarantine, which belong to no slice.
     pub(crate) quarantined: u64,
-    /// The messages under each key by its name, quarantine included.
-    pub(crate) keys: BTreeMap<Box<str>, KeyUse>,
+    /// The messages in stored runs by the name of the key that encrypts them. Plain ones are not included.
+    pub(crate) keys: BTreeMap<Box<str>, u64>,
     pub(crate) ledger: Ledger,
 }
 
@@ -185,6 +185,10 @@ pub(crate) enum Replaced {
     Fenced,
     Unknown,
 }
+
+/// Where a scan of a shard's ids continues. Only the store that has made it understands it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct IdPosition(pub(super) Box<[u8]>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Restored {

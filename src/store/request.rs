@@ -1,6 +1,6 @@
 //! The requests of the store port. One request concerns one shard.
 
-use super::AppendEpoch;
+use super::{AppendEpoch, IdPosition};
 use crate::encryption::StoredId;
 use crate::limit;
 use crate::model::{
@@ -170,6 +170,14 @@ impl Restore {
         let places = self.runs.iter().map(|run| run.summary.first);
         places.min().unwrap_or(Progress::START.cursor)
     }
+}
+
+/// Removes the ids of finished messages in one part of a shard's ids.
+#[derive(Clone, Debug)]
+pub(crate) struct FinishedIds {
+    pub(crate) shard: ShardId,
+    /// Where the part begins; `None`: at the first id.
+    pub(crate) from: Option<IdPosition>,
 }
 
 /// Replaces `inputs` by `outputs`, whose messages are all due after the load horizon.

@@ -1,9 +1,10 @@
 //! A store that measures the latency and the errors of every call.
 
 use super::{
-    Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Heartbeat, LeaseStore,
-    List, Listed, Membership, NewShard, Opened, Quarantine, ReplaceRuns, Replaced, Session,
-    SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin, StoredShard, Tail, Tailed,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, FinishedIds, Heartbeat,
+    IdPosition, LeaseStore, List, Listed, Membership, NewShard, Opened, Quarantine, ReplaceRuns,
+    Replaced, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin,
+    StoredShard, Tail, Tailed,
 };
 use crate::metric::{self, Operation};
 use crate::model::{Lease, ShardId};
@@ -90,6 +91,14 @@ impl<S: ShardStore> ShardStore for WithMetrics<S> {
     async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error> {
         self.timed(Operation::ReplaceRuns, self.store.replace_runs(requests))
             .await
+    }
+
+    async fn remove_finished_ids(
+        &self,
+        requests: &[FinishedIds],
+    ) -> Result<Vec<Option<IdPosition>>, Error> {
+        let call = self.store.remove_finished_ids(requests);
+        self.timed(Operation::RemoveFinishedIds, call).await
     }
 }
 

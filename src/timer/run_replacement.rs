@@ -73,6 +73,7 @@ pub(super) fn next_task(
         loaded_until,
         scan_from,
         hour_messages_max: state.load.runs.memory.messages_per_part(4),
+        id_scan: state.compaction.id_scan.clone(),
     })
 }
 

@@ -31,6 +31,7 @@ use crate::store::redis::Redis;
 use anyhow::Result;
 use futures_util::future::join;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// Default folder of the embedded store.
 const DEFAULT_FOLDER: &str = "./postdate-data";
@@ -168,18 +169,21 @@ async fn check_store(config: &Config) -> Vec<(String, Vec<Finding>)> {
         }
     };
     if is_usable {
-        let found = report(config).await.map_err(|error| format!("{error:#}"));
+        let query = Query::Pending { route: None };
+        let found = ask(config, &query).await;
+        let found = found.map_err(|error| format!("{error:#}"));
         areas.push(("waiting".to_owned(), waiting::judge(&found)));
-        if let Ok(report) = &found {
-            areas.push(("keys".to_owned(), keys::judge(report, &config.keys())));
+        if found.is_ok() {
+            let used = ask(config, &Query::Keys).await;
+            let used = used.map_err(|error| format!("{error:#}"));
+            areas.push(("keys".to_owned(), keys::judge(&used, &config.keys())));
         }
     }
     areas
 }
 
-async fn report(config: &Config) -> Result<PendingReport> {
-    let query = Query::Pending { route: None };
-    let report = async { QueryClient::open(config).await?.ask(&query).await };
+async fn ask<T: DeserializeOwned>(config: &Config, query: &Query) -> Result<T> {
+    let report = async { QueryClient::open(config).await?.ask(query).await };
     let report = tokio::time::timeout(CHECK_TIMEOUT, report).await;
     report.unwrap_or_else(|_| anyhow::bail!(no_answer()))
 }
@@ -193,7 +197,8 @@ async fn left_behind(config: &Config) -> Vec<Finding> {
             let path = DEFAULT_FOLDER.into();
             let mut config = config.clone();
             config.store.kind = config::Store::Embedded(config::Embedded { path });
-            let Ok(report) = report(&config).await else {
+            let query = Query::Pending { route: None };
+            let Ok(report) = ask::<PendingReport>(&config, &query).await else {
                 return vec![];
             };
             Some(report.total.messages + report.total.quarantined)

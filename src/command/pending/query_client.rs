@@ -2,10 +2,11 @@
 
 use crate::clock::{Clock, WallClock};
 use crate::config::{self, Admin, Config, Secret};
-use crate::encryption::StoredId;
+use crate::encryption::{IdCounts, StoredId};
 use crate::limit::{ADMIN_QUERY_TIMEOUT, ADMIN_RESPONSE_BYTES_MAX};
 use crate::model::{Cursor, LeaseToken, ShardId, Timestamp};
 use crate::role::{StoreFactory, query_context};
+use crate::run::RunName;
 use crate::store::embedded::{FolderDescription, FolderUse};
 use crate::store::query::{Query, QueryContext, SearchPosition, StoreQuery};
 use crate::store::{self, Fetch, List, Listed, Session, StoredShard};
@@ -130,6 +131,7 @@ fn path_of(query: &Query) -> String {
             "/v1/ledger".to_owned()
         }
         Query::Workers => "/v1/workers".to_owned(),
+        Query::Keys => "/v1/keys".to_owned(),
         Query::Cancel(_) => unreachable!("only the API asks for it"),
         Query::Messages(search) => {
             let filter = &search.filter;
@@ -231,6 +233,14 @@ impl StoreQuery for NoMessages {
     }
 
     async fn are_cancelled(&self, _: &[(ShardId, Cursor)]) -> Result<Vec<bool>, store::Error> {
+        Ok(Vec::new())
+    }
+
+    async fn count_ids(&self, _: &ShardId) -> Result<IdCounts, store::Error> {
+        Ok(IdCounts::default())
+    }
+
+    async fn quarantined_runs(&self, _: &ShardId) -> Result<Vec<RunName>, store::Error> {
         Ok(Vec::new())
     }
 

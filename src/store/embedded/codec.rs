@@ -4,7 +4,7 @@
 use super::key::ShardNumber;
 use crate::model::{Cursor, Level, Offset, Progress, Slice, SourceIdentity, Timestamp, Watermark};
 use crate::store::rules::{NO_HOLD, RunTotals, ShardMeta};
-use crate::store::{KeyUse, Ledger, Lineage, OutcomeCounts};
+use crate::store::{Ledger, Lineage, OutcomeCounts};
 
 fn numbers<const N: usize>(numbers: [u64; N]) -> Vec<u8> {
     numbers.map(u64::to_be_bytes).concat()
@@ -128,13 +128,12 @@ pub(super) fn to_totals(bytes: &[u8]) -> Option<RunTotals> {
     })
 }
 
-/// Messages, and bytes.
-pub(super) fn key_use(used: KeyUse) -> Vec<u8> {
-    numbers([used.messages, used.bytes])
+pub(super) fn key_use(messages: u64) -> Vec<u8> {
+    numbers([messages])
 }
 
-pub(super) fn to_key_use(bytes: &[u8]) -> Option<KeyUse> {
-    to_numbers(bytes).map(|[messages, bytes]| KeyUse::new(messages, bytes))
+pub(super) fn to_key_use(bytes: &[u8]) -> Option<u64> {
+    to_numbers(bytes).map(|[messages]| messages)
 }
 
 /// Accepted, delivered, cancelled, dead-lettered, retried, removed, and 1 if uncertain. The

@@ -12,7 +12,7 @@
 //! | ledger | index | number | counts, watermark, delivered; a version without ledgers writes none |
 //! | hold | index | number | watermark up to which claims wait; empty: the hold has ended |
 //! | count | index | number, slice; without slice: quarantine | runs, messages, bytes, least offset |
-//! | key use | index | number, name of a key | messages and bytes that this key encrypts |
+//! | key use | index | number, name of a key | messages in slices that this key encrypts |
 //! | order | index | number, least due, least offset, name | slice; used to list runs |
 //! | run | index | number, slice, name | least due, size; used to find a run by name |
 //! | id | index | number, id, or its hash | place of the message that waits under the id |
@@ -156,6 +156,11 @@ pub(super) fn id(number: ShardNumber, name: &[u8]) -> Vec<u8> {
 /// The id rows. No text and no hash starts with the byte at the end of the range.
 pub(super) fn all_ids(number: ShardNumber) -> RangeInclusive<Vec<u8>> {
     key(ID, number, &[])..=key(ID, number, &[&[0xff]])
+}
+
+/// The name of an id row.
+pub(super) fn name_of_id(key: &[u8]) -> &[u8] {
+    key.get(5..).unwrap_or_default()
 }
 
 /// Prefix of the cancelled rows.

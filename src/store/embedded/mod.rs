@@ -29,14 +29,14 @@ mod tests;
 mod writer;
 
 use super::{
-    Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Heartbeat, LeaseStore,
-    List, Listed, Membership, NewShard, Opened, Quarantine, ReplaceRuns, Replaced, Restore,
-    Restored, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin,
-    StoreQuery, StoredShard, Tail, Tailed,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, FinishedIds, Heartbeat,
+    IdPosition, LeaseStore, List, Listed, Membership, NewShard, Opened, Quarantine, ReplaceRuns,
+    Replaced, Restore, Restored, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore,
+    StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
 };
 use crate::client_thread::ClientThread;
 use crate::clock::Clock;
-use crate::encryption::StoredId;
+use crate::encryption::{IdCounts, StoredId};
 use crate::limit::{self, EmbeddedMemory};
 use crate::model::{Cursor, Lease, LeaseToken, ShardId};
 use crate::run::RunName;
@@ -354,6 +354,19 @@ impl ShardStore for Embedded {
         )
         .await
     }
+
+    async fn remove_finished_ids(
+        &self,
+        requests: &[FinishedIds],
+    ) -> Result<Vec<Option<IdPosition>>, Error> {
+        self.change(
+            requests,
+            |request| &request.shard,
+            None,
+            Shard::remove_finished_ids,
+        )
+        .await
+    }
 }
 
 #[async_trait(?Send)]
@@ -439,12 +452,23 @@ impl StoreQuery for Embedded {
         })
     }
 
+    async fn count_ids(&self, shard: &ShardId) -> Result<IdCounts, Error> {
+        let counts = self.read_each(&[shard], |view, shard| view.count_ids(shard))?;
+        Ok(counts.into_iter().next().unwrap_or_default())
+    }
+
     async fn list_runs(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
         self.list(requests).await
     }
 
     async fn fetch_runs(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
         self.fetch(requests).await
+    }
+
+    async fn quarantined_runs(&self, shard: &ShardId) -> Result<Vec<RunName>, Error> {
+        let read = |view: &ReadView<'_>, shard: &&ShardId| view.quarantined_runs(shard);
+        let names = self.read_each(&[shard], read)?;
+        Ok(names.into_iter().flatten().collect())
     }
 
     async fn worker_sessions(&self) -> Result<Vec<Session>, Error> {
@@ -454,12 +478,6 @@ impl StoreQuery for Embedded {
 
 #[async_trait(?Send)]
 impl QuarantineStore for Embedded {
-    async fn quarantined_runs(&self, shard: &ShardId) -> Result<Vec<RunName>, Error> {
-        let read = |view: &ReadView<'_>, shard: &&ShardId| view.quarantined_runs(shard);
-        let names = self.read_each(&[shard], read)?;
-        Ok(names.into_iter().flatten().collect())
-    }
-
     async fn quarantined_bytes(
         &self,
         shard: &ShardId,

@@ -5,7 +5,7 @@ use super::codec;
 use super::error::empty_if_damaged;
 use super::key::{self, ShardNumber};
 use super::tables::Tables;
-use crate::encryption::StoredId;
+use crate::encryption::{IdCounts, StoredId};
 use crate::model::{Cursor, ShardId, Slice};
 use crate::run::RunName;
 use crate::store::rules::ShardMeta;
@@ -36,10 +36,11 @@ impl<'a> ReadView<'a> {
         let mut place = None;
         for name in id.names() {
             let found = self.get(&key::id(number, name))?;
-            place = place.or(found.and_then(|value| codec::to_place(&value)));
+            let found = found.and_then(|value| codec::to_place(&value));
+            // The id of a delivered message is removed some time after the delivery.
+            place = place.or(found.filter(|place| !meta.delivered.covers(*place)));
         }
-        // The id of a delivered message is removed some time after the delivery.
-        Ok(place.filter(|place| !meta.delivered.covers(*place)))
+        Ok(place)
     }
 
     pub(super) fn is_cancelled(&self, shard: &ShardId, place: Cursor) -> fjall::Result<bool> {
@@ -94,6 +95,16 @@ impl<'a> ReadView<'a> {
         let runs = request.runs.iter();
         runs.map(|(slice, name)| self.bytes(number, *slice, name))
             .collect()
+    }
+
+    pub(super) fn count_ids(&self, shard: &ShardId) -> fjall::Result<IdCounts> {
+        let mut counts = IdCounts::default();
+        if let Some((number, _)) = self.meta(shard)? {
+            for row in (self.snapshot).range(&self.tables.index, key::all_ids(number)) {
+                counts.add(key::name_of_id(&row.key()?));
+            }
+        }
+        Ok(counts)
     }
 
     pub(super) fn quarantined_runs(&self, shard: &ShardId) -> fjall::Result<Vec<RunName>> {

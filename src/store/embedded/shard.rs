@@ -9,14 +9,15 @@ use super::error::empty_if_damaged;
 use super::key::{self, ShardNumber};
 use super::tables::{Tables, WriteBatch};
 use crate::encryption::StoredId;
+use crate::limit::IDS_PER_STEP;
 use crate::model::{Cursor, Offset, ShardId, Slice, Timestamp};
 use crate::run::{Run, RunName};
 use crate::store::rules::{
     LeaseHolder, Ledger, NO_HOLD, RunTotals, ShardCounts, ShardMeta, ShardTail,
 };
 use crate::store::{
-    Acquire, Acquired, Advance, Advanced, Append, Appended, IdChange, NewShard, Quarantine,
-    ReplaceRuns, Replaced, Restore, Restored, StoredShard, Tail, Tailed,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, FinishedIds, IdChange, IdPosition,
+    NewShard, Quarantine, ReplaceRuns, Replaced, Restore, Restored, StoredShard, Tail, Tailed,
 };
 use std::collections::BTreeMap;
 
@@ -229,22 +230,21 @@ impl Shard {
         Ok(value.and_then(|value| codec::to_place(&value)))
     }
 
-    /// Removes the id of the message at this place. Returns whether it named the message.
+    /// Removes the names of an id that name this place. Returns whether there were any.
     fn remove_id(
         &self,
         id: &StoredId,
         place: Cursor,
         batch: &mut WriteBatch<'_>,
     ) -> fjall::Result<bool> {
+        let mut was_there = false;
         for name in id.names() {
-            if let Some(found) = self.place_of_name(name, batch)? {
-                if found == place {
-                    batch.remove(key::id(self.number, name));
-                }
-                return Ok(found == place);
+            if self.place_of_name(name, batch)? == Some(place) {
+                batch.remove(key::id(self.number, name));
+                was_there = true;
             }
         }
-        Ok(false)
+        Ok(was_there)
     }
 
     /// Writes the count rows of a run: that of its slice, or of the quarantine for `None`, and that
@@ -370,7 +370,8 @@ impl Shard {
         }
         let removed = self.remove_all(&request.inputs, batch)?;
         for (id, place) in &request.renamed_ids {
-            if self.remove_id(id, *place, batch)? {
+            let first = self.place_of_name(id.name(), batch)?;
+            if self.meta.is_free(first) && self.remove_id(id, *place, batch)? {
                 batch.put(key::id(self.number, id.name()), codec::place(*place));
             }
         }
@@ -379,6 +380,25 @@ impl Shard {
         }
         self.meta.runs_replaced(request, removed);
         Ok(Replaced::Done)
+    }
+
+    pub(super) fn remove_finished_ids(
+        &mut self,
+        request: &FinishedIds,
+        batch: &mut WriteBatch<'_>,
+    ) -> fjall::Result<Option<IdPosition>> {
+        let (first, last) = key::all_ids(self.number).into_inner();
+        let from = (request.from.as_ref()).map_or(first, |position| position.0.to_vec());
+        let keys = batch.index_keys(from..=last).take(IDS_PER_STEP + 1);
+        let mut keys: Vec<_> = keys.collect::<fjall::Result<_>>()?;
+        let next = (keys.len() > IDS_PER_STEP).then(|| keys.pop()).flatten();
+        for key in keys {
+            let place = batch.get(&key)?.and_then(|value| codec::to_place(&value));
+            if place.is_some_and(|place| self.meta.delivered.covers(place)) {
+                batch.remove(key.to_vec());
+            }
+        }
+        Ok(next.map(|key| IdPosition(key.to_vec().into())))
     }
 
     fn has(&self, slice: Slice, name: &RunName, batch: &WriteBatch<'_>) -> fjall::Result<bool> {

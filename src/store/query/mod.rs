@@ -2,6 +2,7 @@
 //! the reports.
 
 mod cancel_outcome;
+mod keys;
 mod ledger;
 mod messages;
 mod pending;
@@ -11,19 +12,19 @@ mod search_tests;
 mod workers;
 
 use super::{Error, Fetch, List, Listed, Restore, Restored, Session, StoredShard};
-use crate::encryption::StoredId;
+use crate::encryption::{IdCounts, StoredId};
 use crate::model::{Cursor, LeaseToken, ShardId, Timestamp};
 use crate::run::RunName;
 use async_trait::async_trait;
 use bytes::Bytes;
 pub(crate) use cancel_outcome::{CancelOutcome, CancelQuery};
+pub(crate) use keys::{KeyAmount, KeysReport};
 pub(crate) use ledger::{LedgerReport, ShardLedger};
 pub(crate) use messages::{MessageFilter, MessagePage, Search, WaitingMessage};
 #[cfg(test)]
 pub(crate) use pending::PendingRoute;
 pub(crate) use pending::{
-    Amount, FoundMessage, IdSearch, KeyAmount, PendingHour, PendingReport, PendingShard,
-    QueryContext,
+    Amount, FoundMessage, IdSearch, PendingHour, PendingReport, PendingShard, QueryContext,
 };
 pub(crate) use search_position::SearchPosition;
 pub(crate) use workers::{ShardLoad, WorkerReport, WorkersReport};
@@ -37,6 +38,8 @@ pub(crate) enum Query {
     Message { id: String, route: Option<String> },
     /// Counts of accepted and finished messages: [`LedgerReport`].
     Ledger { route: Option<String> },
+    /// What still uses each key: [`KeysReport`].
+    Keys,
     /// Waiting messages: [`MessagePage`].
     Messages(Box<Search>),
     /// The outcome of a cancel: [`CancelOutcome`].
@@ -66,6 +69,7 @@ impl Query {
                 let report = ledger::ledger_report(store, context, route.as_deref(), now);
                 serde_json::to_string(&report.await?)
             }
+            Self::Keys => serde_json::to_string(&keys::keys_report(store, context).await?),
             Self::Messages(search) => {
                 let page = messages::search(store, context, search, now);
                 serde_json::to_string(&page.await?)
@@ -101,6 +105,13 @@ pub(crate) trait StoreQuery {
     /// outside of the delivered pair.
     async fn are_cancelled(&self, places: &[(ShardId, Cursor)]) -> Result<Vec<bool>, Error>;
 
+    /// The stored ids of a shard by their keys. May take seconds for a million ids. None for an unknown
+    /// shard.
+    async fn count_ids(&self, shard: &ShardId) -> Result<IdCounts, Error>;
+
+    /// The names of the quarantined runs of a shard. None for an unknown shard.
+    async fn quarantined_runs(&self, shard: &ShardId) -> Result<Vec<RunName>, Error>;
+
     /// The same as [`ShardStore::list`](super::ShardStore::list).
     async fn list_runs(&self, requests: &[List]) -> Result<Vec<Listed>, Error>;
 
@@ -114,9 +125,6 @@ pub(crate) trait StoreQuery {
 /// The repair of a quarantine by a person.
 #[async_trait(?Send)]
 pub(crate) trait QuarantineStore: StoreQuery {
-    /// The names of the quarantined runs of a shard. None for an unknown shard.
-    async fn quarantined_runs(&self, shard: &ShardId) -> Result<Vec<RunName>, Error>;
-
     /// The bytes of a quarantined run. `None`: the quarantine does not have it.
     async fn quarantined_bytes(
         &self,

@@ -5,7 +5,7 @@ use super::StoreQuery;
 use crate::encryption::{KeyRing, StoredId};
 use crate::limit::{QUERY_SHARDS_PER_CALL_MAX, REPORT_HOURS_MAX, REPORT_SHARDS_MAX};
 use crate::model::{Level, ShardId, Slice, Timestamp};
-use crate::store::{Error, KeyUse, StoredShard};
+use crate::store::{Error, StoredShard};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use utoipa::ToSchema;
@@ -44,19 +44,6 @@ pub(crate) struct PendingReport {
     pub(crate) hours: Vec<PendingHour>,
     /// Messages that are due after the last listed hour.
     pub(crate) later: Amount,
-    /// The messages under each key, quarantine included. Plain messages are in it, too.
-    #[serde(default)]
-    pub(crate) keys: Vec<KeyAmount>,
-}
-
-/// The messages under one key in all shards of the report.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct KeyAmount {
-    /// `<fingerprint>-<key id>`; `None`: messages that are not encrypted.
-    pub(crate) key: Option<String>,
-    pub(crate) messages: u64,
-    /// Compressed size.
-    pub(crate) bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -226,7 +213,6 @@ struct PendingTotals<'a> {
     report: PendingReport,
     routes: BTreeMap<String, PendingRoute>,
     hours: BTreeMap<i64, Amount>,
-    keys: BTreeMap<Option<String>, KeyUse>,
 }
 
 impl<'a> PendingTotals<'a> {
@@ -246,16 +232,11 @@ impl<'a> PendingTotals<'a> {
             },
             routes: routes.collect(),
             hours: BTreeMap::new(),
-            keys: BTreeMap::new(),
         }
     }
 
     fn add(&mut self, shard: &ShardId, state: &StoredShard) {
         let amount = Amount::of(state);
-        for (name, used) in state.key_uses() {
-            let sum = self.keys.entry(name.map(str::to_owned)).or_default();
-            sum.add(used);
-        }
         for count in &state.slices {
             let sum = match count.slice.level {
                 Level::Now => &mut self.report.due_when_stored,
@@ -298,13 +279,6 @@ impl<'a> PendingTotals<'a> {
     fn into_report(self) -> PendingReport {
         let mut report = self.report;
         report.routes = self.routes.into_values().collect();
-        report.keys = (self.keys.into_iter())
-            .map(|(key, KeyUse { messages, bytes })| KeyAmount {
-                key,
-                messages,
-                bytes,
-            })
-            .collect();
         for (start_ms, amount) in self.hours {
             if report.hours.len() >= REPORT_HOURS_MAX {
                 report.later.add(amount);
@@ -336,9 +310,11 @@ fn hour_start(slice: Slice) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::encryption::IdCounts;
     use crate::model::{
         Cursor, LeaseToken, Offset, Partition, Progress, SourceIdentity, Watermark,
     };
+    use crate::run::RunName;
     use crate::store::{Fetch, Ledger, List, Listed, Session, SliceCount};
     use async_trait::async_trait;
     use bytes::Bytes;
@@ -383,6 +359,14 @@ mod tests {
         }
 
         async fn are_cancelled(&self, _: &[(ShardId, Cursor)]) -> Result<Vec<bool>, Error> {
+            Ok(Vec::new())
+        }
+
+        async fn count_ids(&self, _: &ShardId) -> Result<IdCounts, Error> {
+            Ok(IdCounts::default())
+        }
+
+        async fn quarantined_runs(&self, _: &ShardId) -> Result<Vec<RunName>, Error> {
             Ok(Vec::new())
         }
 

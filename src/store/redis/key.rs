@@ -16,8 +16,8 @@
 //! | | | `token` | lease token: `<session>.<tenure>` | acquire, release |
 //! | | | `ledger` | ledger | open, append, advance, replace, restore |
 //! | | | `history` | lineage | append, replace |
+//! | | | `key:<name of a key>` | messages in slices that this key encrypts | append, advance, replace, quarantine, restore |
 //! | `counts` | hash | slice, or `quarantine` | `<messages> <bytes> <least offset ever added>` | append, advance, replace, quarantine, restore |
-//! | | | `key:<name of a key>` | `<messages> <bytes> <greatest offset>` that this key encrypts | append, advance, replace, quarantine, restore |
 //! | `tail` | zset | `<end of the batch> <index member> <score of least due> <slice>` | 0 | append |
 //! | `ids` | hash | id, or its hash, see `encryption::key` | place of the message that waits under it | append, advance, replace |
 //! | `cancelled` | zset | place that must not be delivered | 0 | append, advance |
@@ -66,7 +66,7 @@ pub(super) const LAYOUT_VERSION: &str = "1";
 /// Field of `counts` for the quarantine. No slice has this name.
 pub(super) const QUARANTINE_FIELD: &str = "quarantine";
 
-/// Starts the fields of `counts` for keys of the key ring. No slice has such a name.
+/// Starts the fields of `meta` for keys of the key ring.
 pub(super) const KEY_FIELD_PREFIX: &str = "key:";
 
 /// Redis types of the two keys of a slice.

@@ -29,9 +29,10 @@ mod script;
 mod server_tests;
 
 use super::{
-    Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Heartbeat, LeaseStore,
-    List, Listed, Membership, NewShard, Opened, Quarantine, ReplaceRuns, Replaced, Session,
-    SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin, StoredShard, Tail, Tailed,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, FinishedIds, Heartbeat,
+    IdPosition, LeaseStore, List, Listed, Membership, NewShard, Opened, Quarantine, ReplaceRuns,
+    Replaced, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin,
+    StoredShard, Tail, Tailed,
 };
 use crate::limit;
 use crate::model::{Lease, ShardId};
@@ -234,6 +235,14 @@ impl ShardStore for Redis {
 
     async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error> {
         self.call_each(requests, Call::replace_runs, Reply::replaced)
+            .await
+    }
+
+    async fn remove_finished_ids(
+        &self,
+        requests: &[FinishedIds],
+    ) -> Result<Vec<Option<IdPosition>>, Error> {
+        self.call_each(requests, Call::remove_finished_ids, Reply::next_ids)
             .await
     }
 }

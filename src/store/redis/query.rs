@@ -5,8 +5,8 @@ use super::key;
 use super::reads;
 use super::reply::{Reply, text, texts};
 use super::script::Call;
-use crate::encryption::StoredId;
-use crate::limit::SCAN_KEYS_PER_STEP;
+use crate::encryption::{IdCounts, StoredId};
+use crate::limit::{IDS_PER_STEP, SCAN_KEYS_PER_STEP};
 use crate::model::{Cursor, LeaseToken, ShardId};
 use crate::run::RunName;
 use crate::store::{
@@ -81,10 +81,11 @@ impl StoreQuery for Redis {
             let Value::Array(found) = value else {
                 return None;
             };
-            let places = found.into_iter().filter_map(text);
-            let place = places.filter_map(|text| Cursor::from_hex(&text)).next()?;
+            let delivered = state?.delivered;
+            let texts = found.into_iter().filter_map(text);
+            let mut places = texts.filter_map(|text| Cursor::from_hex(&text));
             // The id of a delivered message is removed some time after the delivery.
-            (!state?.delivered.covers(place)).then_some(place)
+            places.find(|place| !delivered.covers(*place))
         });
         Ok(places.collect())
     }
@@ -97,6 +98,37 @@ impl StoreQuery for Redis {
         }
         let scores = self.connection.send(&pipeline).await?.into_iter();
         Ok(scores.map(|score| score != Value::Nil).collect())
+    }
+
+    async fn count_ids(&self, shard: &ShardId) -> Result<IdCounts, Error> {
+        let ids = self.keyspace.shard_keys(shard).name(key::IDS);
+        let (mut counts, mut cursor) = (IdCounts::default(), "0".to_owned());
+        loop {
+            let mut pipeline = Pipeline::new();
+            let scan = pipeline.cmd("HSCAN").arg(&ids).arg(&cursor);
+            scan.arg("COUNT").arg(IDS_PER_STEP);
+            let value = self.connection.send(&pipeline).await?.pop();
+            let Some((next, fields)) = value.and_then(|value| scanned(value).ok()) else {
+                break;
+            };
+            let names = fields.chunks_exact(2).map(|field| &field[0]);
+            names.for_each(|name| counts.add(name));
+            cursor = next;
+            if cursor == "0" {
+                break;
+            }
+        }
+        Ok(counts)
+    }
+
+    async fn quarantined_runs(&self, shard: &ShardId) -> Result<Vec<RunName>, Error> {
+        let mut pipeline = Pipeline::new();
+        pipeline
+            .cmd("HKEYS")
+            .arg(self.keyspace.shard_keys(shard).name(key::QUARANTINE));
+        let values = self.connection.send(&pipeline).await?.into_iter();
+        let names = values.filter_map(texts).flatten();
+        Ok(names.map(RunName::new).collect())
     }
 
     async fn list_runs(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
@@ -112,18 +144,13 @@ impl StoreQuery for Redis {
     }
 }
 
+/// The next cursor of a scan of a hash, and its fields and values.
+fn scanned(reply: Value) -> redis::RedisResult<(String, Vec<Vec<u8>>)> {
+    Ok(redis::from_redis_value(reply)?)
+}
+
 #[async_trait(?Send)]
 impl QuarantineStore for Redis {
-    async fn quarantined_runs(&self, shard: &ShardId) -> Result<Vec<RunName>, Error> {
-        let mut pipeline = Pipeline::new();
-        pipeline
-            .cmd("HKEYS")
-            .arg(self.keyspace.shard_keys(shard).name(key::QUARANTINE));
-        let values = self.connection.send(&pipeline).await?.into_iter();
-        let names = values.filter_map(texts).flatten();
-        Ok(names.map(RunName::new).collect())
-    }
-
     async fn quarantined_bytes(
         &self,
         shard: &ShardId,

@@ -8,8 +8,8 @@ use crate::model::{
 };
 use crate::store::rules::NO_HOLD;
 use crate::store::{
-    Acquired, Advanced, Appended, Error, Heartbeat, Hold, KeyUse, Ledger, Listed, Opened, Replaced,
-    Restored, RunEntry, Session, SliceCount, StoredShard, TailRun, Tailed,
+    Acquired, Advanced, Appended, Error, Heartbeat, Hold, IdPosition, Ledger, Listed, Opened,
+    Replaced, Restored, RunEntry, Session, SliceCount, StoredShard, TailRun, Tailed,
 };
 use redis::Value;
 use std::collections::BTreeMap;
@@ -261,6 +261,17 @@ impl Reply {
         })
     }
 
+    pub(super) fn next_ids(mut self) -> Result<Option<IdPosition>, Error> {
+        match self.tag.as_str() {
+            "done" => {
+                let cursor = self.text()?;
+                Ok((cursor != "0").then(|| IdPosition(cursor.into_bytes().into())))
+            }
+            "unknown" => Ok(None),
+            _ => self.unexpected_tag(),
+        }
+    }
+
     pub(super) fn restored(self) -> Result<Restored, Error> {
         Ok(match self.tag.as_str() {
             "done" => Restored::Done,
@@ -334,7 +345,8 @@ fn parse_state(value: Value) -> Option<StoredShard> {
         hold,
         ledger,
         counts,
-    ] = <[Value; 7]>::try_from(parts).ok()?;
+        keys,
+    ] = <[Value; 8]>::try_from(parts).ok()?;
     let watermark = codec::parse_watermark(&text(watermark)?)?;
     let mut shard = StoredShard {
         identity: SourceIdentity(text(identity)?.into()),
@@ -350,13 +362,8 @@ fn parse_state(value: Value) -> Option<StoredShard> {
     };
     for field in texts(counts)?.chunks_exact(2) {
         let count = CountField::parse(&field[1]);
-        // The field of a key has the greatest offset.
         shard.lowest_pending = shard.lowest_pending.min(count.least_offset);
-        if let Some(key) = field[0].strip_prefix(key::KEY_FIELD_PREFIX) {
-            shard
-                .keys
-                .insert(key.into(), KeyUse::new(count.messages, count.bytes));
-        } else if field[0] == key::QUARANTINE_FIELD {
+        if field[0] == key::QUARANTINE_FIELD {
             shard.quarantined = count.messages;
         } else {
             // A field that is no slice is foreign.
@@ -367,6 +374,10 @@ fn parse_state(value: Value) -> Option<StoredShard> {
                 bytes: count.bytes,
             }));
         }
+    }
+    for field in texts(keys)?.chunks_exact(2) {
+        let key = field[0].strip_prefix(key::KEY_FIELD_PREFIX)?;
+        shard.keys.insert(key.into(), field[1].parse().ok()?);
     }
     shard.slices.sort_by_key(|count| count.slice);
     shard.ledger = codec::parse_ledger(&text(ledger)?, &shard);
@@ -482,6 +493,7 @@ mod tests {
         let _ = reply().map(Reply::tailed);
         let _ = reply().map(Reply::replaced);
         let _ = reply().map(Reply::restored);
+        let _ = reply().map(Reply::next_ids);
         let _ = reply().map(Reply::heartbeat);
         let _ = reply().map(Reply::moved);
     }
@@ -492,7 +504,7 @@ mod tests {
         let (watermark, place) = (&zeros[..16], &zeros[..32]);
         let ledger = format!("1 0 0 0 0 0 0 {watermark}{zeros}");
         let state = format!(
-            "*6\n$c:t\n${watermark}\n${zeros}\n${zeros}\n${ledger}\n*4\n$h482913\n$1 2 {watermark}\n$quarantine\n$1 1 x"
+            "*8\n$c:t\n${watermark}\n${zeros}\n${zeros}\n${watermark}\n${ledger}\n*4\n$h482913\n$1 2 {watermark}\n$quarantine\n$1 1 x\n*2\n$key:1-a\n$1"
         );
         let seeds = [
             format!("*2\n$created\n{state}"),

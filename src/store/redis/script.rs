@@ -8,8 +8,8 @@ use crate::limit;
 use crate::model::{Lease, Progress, ShardId, Slice};
 use crate::run::{Run, RunName};
 use crate::store::{
-    Acquire, Advance, Append, IdChangeKind, List, NewShard, Quarantine, ReplaceRuns, Restore,
-    SessionEnd, SessionHeartbeat, SliceCount, Tail,
+    Acquire, Advance, Append, FinishedIds, IdChangeKind, List, NewShard, Quarantine, ReplaceRuns,
+    Restore, SessionEnd, SessionHeartbeat, SliceCount, Tail,
 };
 use redis::{Cmd, ToRedisArgs};
 use std::collections::BTreeMap;
@@ -35,11 +35,12 @@ pub(super) enum Script {
     RenameForeign,
     Restore,
     EndHold,
+    RemoveFinishedIds,
 }
 
 /// The text of each script, in the order of [`Script`].
 #[rustfmt::skip]
-const SCRIPTS: [(Script, &str); 17] = [
+const SCRIPTS: [(Script, &str); 18] = [
     (Script::OpenShard, include_str!("../../../lua/open_shard.lua")),
     (Script::Append, include_str!("../../../lua/append.lua")),
     (Script::AcquireLease, include_str!("../../../lua/acquire_lease.lua")),
@@ -57,6 +58,7 @@ const SCRIPTS: [(Script, &str); 17] = [
     (Script::RenameForeign, include_str!("../../../lua/rename_foreign.lua")),
     (Script::Restore, include_str!("../../../lua/restore.lua")),
     (Script::EndHold, include_str!("../../../lua/end_hold.lua")),
+    (Script::RemoveFinishedIds, include_str!("../../../lua/remove_finished_ids.lua")),
 ];
 
 const INCLUDES: &str = concat!(
@@ -333,6 +335,14 @@ impl Call {
         for run in &request.outputs {
             call.new_run_args(run);
         }
+        call
+    }
+
+    pub(super) fn remove_finished_ids(keyspace: &Keyspace, request: &FinishedIds) -> Self {
+        let keys = [key::META, key::IDS];
+        let mut call = Self::on_shard(Script::RemoveFinishedIds, keyspace, &request.shard, &keys);
+        let cursor = (request.from.as_ref()).map_or(&b"0"[..], |position| &position.0);
+        call.arg(cursor).arg(limit::IDS_PER_STEP);
         call
     }
 

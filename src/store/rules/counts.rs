@@ -5,7 +5,7 @@ use super::{NO_HOLD, ShardMeta};
 use crate::encryption::StoredId;
 use crate::model::{Offset, Slice};
 use crate::run::RunName;
-use crate::store::{IdChange, KeyUse, SliceCount, StoredShard};
+use crate::store::{IdChange, SliceCount, StoredShard};
 use std::collections::BTreeMap;
 
 /// Totals of the runs in one slice, or in the quarantine.
@@ -25,20 +25,20 @@ const EMPTY: RunTotals = RunTotals {
     least_offset: Offset::MAX,
 };
 
-/// The totals of one shard. An empty slice, and a key that encrypts nothing, have no entry.
+/// The totals of one shard. An empty slice, and a key without messages, have no entry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShardCounts {
     /// `None`: the quarantine.
     pub(crate) slices: BTreeMap<Option<Slice>, RunTotals>,
-    pub(crate) keys: BTreeMap<Box<str>, KeyUse>,
+    /// The messages in slices by the key that encrypts them.
+    pub(crate) keys: BTreeMap<Box<str>, u64>,
 }
 
 impl ShardCounts {
     /// Counts a run that was added to a slice or to the quarantine.
     pub(crate) fn add(&mut self, slice: Option<Slice>, name: &RunName, bytes: usize) {
-        if let Some(key) = name.key() {
-            let used = self.keys.entry(key.into()).or_default();
-            used.add(KeyUse::new(u64::from(name.count()), bytes as u64));
+        if let Some(key) = name.key().filter(|_| slice.is_some()) {
+            *self.keys.entry(key.into()).or_default() += u64::from(name.count());
         }
         let totals = self.slices.entry(slice).or_insert(EMPTY);
         totals.runs += 1;
@@ -49,12 +49,11 @@ impl ShardCounts {
 
     /// Counts a run that was removed. The caller checks that it was there.
     pub(crate) fn remove(&mut self, slice: Option<Slice>, name: &RunName, bytes: usize) {
-        if let Some(key) = name.key()
-            && let Some(used) = self.keys.get_mut(key)
+        if let Some(key) = name.key().filter(|_| slice.is_some())
+            && let Some(messages) = self.keys.get_mut(key)
         {
-            used.messages = used.messages.saturating_sub(u64::from(name.count()));
-            used.bytes = used.bytes.saturating_sub(bytes as u64);
-            if used.messages == 0 {
+            *messages = messages.saturating_sub(u64::from(name.count()));
+            if *messages == 0 {
                 self.keys.remove(key);
             }
         }

@@ -109,20 +109,19 @@ impl ShardMeta {
                 IdChangeKind::Schedule(place) => Some(place),
                 IdChangeKind::Cancel | IdChangeKind::Delivered => None,
             };
-            let found = change.id.names().find(|name| ids.contains_key(*name));
-            let waiting = found.and_then(|name| ids.get(name)).copied();
             let is_cancellable =
                 |waiting: &Cursor| Some(*waiting) != new_place && !self.is_claimed(*waiting);
-            let cancellable = waiting.filter(is_cancellable);
-            // A new place is written under the first name.
-            if let Some(name) = found.filter(|_| cancellable.or(new_place).is_some()) {
-                ids.remove(name);
+            let cancelled_before = outcome.cancelled.len();
+            // Processes with other keys may have left several names, for different messages.
+            for name in change.id.names() {
+                let cancelled = ids.get(name).copied().filter(is_cancellable);
+                outcome.cancelled.extend(cancelled);
+                if cancelled.or(new_place).is_some() {
+                    ids.remove(name);
+                }
             }
-            if let Some(waiting) = cancellable {
-                outcome.cancelled.push(waiting);
-            } else if change.kind == IdChangeKind::Cancel {
-                outcome.missed += 1;
-            }
+            let is_missed = outcome.cancelled.len() == cancelled_before;
+            outcome.missed += u32::from(change.kind == IdChangeKind::Cancel && is_missed);
             if let Some(place) = new_place {
                 ids.insert(change.id.name().into(), place);
             }
@@ -133,6 +132,11 @@ impl ShardMeta {
     /// True if it is too late to cancel or replace the message at this place.
     fn is_claimed(&self, place: Cursor) -> bool {
         self.claimed.covers(place) || self.delivered.covers(place)
+    }
+
+    /// True if an id may be renamed to a name that has this place now.
+    pub(crate) fn is_free(&self, place: Option<Cursor>) -> bool {
+        place.is_none_or(|place| self.is_claimed(place))
     }
 
     /// Moves `delivered` to a pair that includes it, and to no other (I4). A repeat finds the pair

@@ -1,21 +1,24 @@
 //! Compaction: merges small runs, and splits runs that are too large to be loaded at once.
 //!
 //! `plan` chooses the runs of a shard, `merge` builds the new runs. Runs that are due soon are left
-//! alone. The compactor writes nothing: it passes the new runs to the dispatcher, which knows which
+//! alone. The compactor writes no runs: it passes the new ones to the dispatcher, which knows which
 //! messages are loaded, and replaces the old runs if that is still safe. A slow or stopped
 //! compactor costs memory of the store, and never a message.
+//!
+//! The compactor also removes the ids of finished messages that an earlier timer left. A key of the ring can
+//! only be removed when no id is stored under it.
 
 mod merge;
 mod plan;
 
 use crate::encryption::StoredId;
 use crate::limit::{
-    COMPACT_FETCH_RUNS_MAX, COMPACT_REST_FACTOR, COMPACT_SCAN_INTERVAL, COMPACT_SCAN_RUNS_MAX,
-    COMPACT_SKIPPED_RUNS_MAX, COMPACT_URGENT_REST_FACTOR, PREFETCH_AHEAD,
+    COMPACT_FETCH_RUNS_MAX, COMPACT_IDS_MAX, COMPACT_REST_FACTOR, COMPACT_SCAN_INTERVAL,
+    COMPACT_SCAN_RUNS_MAX, COMPACT_SKIPPED_RUNS_MAX, COMPACT_URGENT_REST_FACTOR, PREFETCH_AHEAD,
 };
 use crate::model::{Cursor, Progress, ShardId, Slice, Timestamp};
 use crate::run::{LoadedRun, Run, RunBuilder, RunDecoder, RunName};
-use crate::store::{Error, Fetch, List, Listed, RunEntry, Store};
+use crate::store::{Error, Fetch, FinishedIds, IdPosition, List, Listed, RunEntry, Store};
 pub(crate) use plan::CompactionPolicy;
 use plan::Job;
 use std::collections::BTreeMap;
@@ -36,6 +39,15 @@ pub(crate) struct CompactionTask {
     pub(crate) scan_from: Timestamp,
     /// The number of messages of one hour that can be loaded together.
     pub(crate) hour_messages_max: u64,
+    pub(crate) id_scan: IdScan,
+}
+
+/// Progress of the removal of ids of finished messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum IdScan {
+    /// Continues here; `None`: at the first id.
+    At(Option<IdPosition>),
+    Done,
 }
 
 #[derive(Debug)]
@@ -49,9 +61,10 @@ pub(crate) struct CompactionReply {
 pub(crate) enum CompactionResult {
     Replace(Replacement),
     /// There is nothing to compact in this part of the shard. The scan continues at `resume_from`;
-    /// `None` means that it reached the end.
+    /// `None` means that it reached the end. Ids of finished messages were removed up to `id_scan`.
     NothingToDo {
         resume_from: Option<Timestamp>,
+        id_scan: IdScan,
     },
     /// The chosen runs cannot be improved, or not yet. The next scans skip them.
     NoGain,
@@ -83,6 +96,8 @@ pub(crate) struct Compactor {
     without_gain: BTreeMap<RunName, Timestamp>,
     /// When an urgent job was last found.
     last_urgent: Option<Instant>,
+    /// The last job was the turn of a change of keys.
+    changed_key: bool,
 }
 
 /// The messages that compaction drops, and those that it must not touch.
@@ -119,6 +134,7 @@ impl Compactor {
             skipped: BTreeMap::new(),
             without_gain: BTreeMap::new(),
             last_urgent: None,
+            changed_key: false,
         }
     }
 
@@ -174,10 +190,14 @@ impl Compactor {
         runs.retain(|run| is_over(&self.without_gain, run));
         let job = self
             .policy
-            .plan(&runs, frozen_until, task.hour_messages_max)
-            .or(old_key);
+            .plan(&runs, frozen_until, task.hour_messages_max);
+        let job = self.choose(job, old_key);
         let (Some(stored), Some(job)) = (stored, job) else {
-            return Ok(CompactionResult::NothingToDo { resume_from });
+            let id_scan = self.remove_finished_ids(task).await?;
+            return Ok(CompactionResult::NothingToDo {
+                resume_from,
+                id_scan,
+            });
         };
         if job.is_urgent {
             self.last_urgent = Some(Instant::now());
@@ -188,6 +208,35 @@ impl Compactor {
         };
         let replacement = self.build_replacement(&task.shard, job, bounds).await?;
         Ok(replacement.map_or(CompactionResult::NoGain, CompactionResult::Replace))
+    }
+
+    /// A change of keys takes turns with jobs that are not urgent. Without turns, a busy shard would keep its
+    /// old keys.
+    fn choose(&mut self, job: Option<Job>, key_change: Option<Job>) -> Option<Job> {
+        let is_urgent = job.as_ref().is_some_and(|job| job.is_urgent);
+        let changes_key = key_change.is_some() && !is_urgent && !self.changed_key;
+        self.changed_key = changes_key;
+        let (first, second) = if changes_key {
+            (key_change, job)
+        } else {
+            (job, key_change)
+        };
+        first.or(second)
+    }
+
+    /// Removes ids of finished messages in the next part of the ids. The work of one task stays small, so that
+    /// compaction continues in between.
+    async fn remove_finished_ids(&self, task: &CompactionTask) -> Result<IdScan, Error> {
+        let IdScan::At(from) = &task.id_scan else {
+            return Ok(IdScan::Done);
+        };
+        let request = FinishedIds {
+            shard: task.shard.clone(),
+            from: from.clone(),
+        };
+        let next = self.store.remove_finished_ids(&[request]).await?.pop();
+        let next = next.flatten().map(|next| IdScan::At(Some(next)));
+        Ok(next.unwrap_or(IdScan::Done))
     }
 
     async fn build_replacement(
@@ -228,8 +277,8 @@ impl Compactor {
         runs: Vec<(Slice, RunName)>,
         bounds: Bounds,
     ) -> Result<Vec<LoadedRun>, Error> {
-        let mut inputs = Vec::new();
-        let mut used = 0;
+        let mut inputs: Vec<LoadedRun> = Vec::new();
+        let (mut used, mut renamed) = (0, 0);
         for part in runs.chunks(COMPACT_FETCH_RUNS_MAX) {
             let fetch = Fetch {
                 shard: shard.clone(),
@@ -240,6 +289,10 @@ impl Compactor {
                 let Some(bytes) = bytes else { continue };
                 match self.decoder.decode(shard, name.clone(), *slice, &bytes) {
                     Ok(run) if is_ready(&run, bounds) => {
+                        renamed += ids_to_rename(&run, &self.builder).count();
+                        if renamed > COMPACT_IDS_MAX && !inputs.is_empty() {
+                            return Ok(inputs);
+                        }
                         used += run.memory_size();
                         inputs.push(run);
                     }
@@ -274,10 +327,8 @@ fn renamed_ids(
     builder: &RunBuilder,
 ) -> Vec<(StoredId, Cursor)> {
     let mut ids = Vec::new();
-    let changed = |run: &&LoadedRun| builder.has_other_key(&run.name) && !fault!(KeepIdsOfOldKey);
-    for run in inputs.iter().filter(changed) {
-        let with_id = (0..run.len()).filter(|index| run.has_id(*index));
-        for message in with_id.filter_map(|index| run.message(index)) {
+    for run in inputs.iter().filter(|_| !fault!(KeepIdsOfOldKey)) {
+        for message in ids_to_rename(run, builder).filter_map(|index| run.message(index)) {
             if !bounds.delivered.covers(message.place)
                 && let Some(id) = message.body.id
             {
@@ -286,6 +337,12 @@ fn renamed_ids(
         }
     }
     ids
+}
+
+/// The messages with an id whose key changes.
+fn ids_to_rename(run: &LoadedRun, builder: &RunBuilder) -> impl Iterator<Item = usize> {
+    let changes = builder.has_other_key(&run.name);
+    (0..run.len()).filter(move |index| changes && run.has_id(*index))
 }
 
 /// The rest after a task that began at `started_at`. It is shorter while any shard has urgent work.
@@ -310,6 +367,91 @@ fn is_ready(run: &LoadedRun, bounds: Bounds) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::WallClock;
+    use crate::encryption::KeyRing;
+    use crate::encryption::test_rings::{line, ring};
+    use crate::model::{Level, Watermark};
+    use crate::run::EncodedMessage;
+    use crate::run::test_messages::{TestMessage, at};
+    use crate::store::ShardStore as _;
+    use crate::testing::store::memory::MemoryStore;
+    use crate::testing::store::requests::{append_at, new_shard};
+    use plan::JobKind;
+
+    fn compactor(store: &MemoryStore, keys: KeyRing) -> Compactor {
+        let builder = RunBuilder::new(1, keys);
+        let (tasks, replies) = (mpsc::channel(1).1, mpsc::channel(1).0);
+        let policy = CompactionPolicy::DEFAULT;
+        Compactor::new(Rc::new(store.clone()), tasks, replies, policy, builder)
+    }
+
+    #[test]
+    fn a_change_of_keys_takes_turns_with_jobs_that_are_not_urgent() {
+        let store = MemoryStore::new(Rc::new(WallClock));
+        let mut compactor = compactor(&store, KeyRing::plain());
+        let job = |kind, is_urgent| {
+            let runs = Vec::new();
+            Some(Job {
+                runs,
+                kind,
+                is_urgent,
+            })
+        };
+        let mut choose = |is_urgent| {
+            let merge = job(JobKind::MergeSlice, is_urgent);
+            let chosen = compactor.choose(merge, job(JobKind::Encrypt, false));
+            chosen.expect("there are two").kind
+        };
+        let chosen = [false, false, false, true, true, false].map(&mut choose);
+        let (merge, encrypt) = (JobKind::MergeSlice, JobKind::Encrypt);
+        assert_eq!(chosen, [encrypt, merge, encrypt, merge, merge, encrypt]);
+        let only = compactor.choose(None, job(JobKind::Encrypt, false));
+        assert!(only.is_some());
+    }
+
+    /// A script that renames many ids blocks Redis.
+    #[tokio::test]
+    async fn a_change_of_keys_takes_no_more_runs_than_it_may_rename_ids() {
+        let store = MemoryStore::new(Rc::new(WallClock));
+        let shard = new_shard("t").shard;
+        store.open(&[new_shard("t")]).await.unwrap();
+        let old = ring(&line("a", 1));
+        let slice = Slice::at(Level::Hour, Timestamp::from_millis(1));
+        let with_id = TestMessage {
+            id: Some("id".to_owned()),
+            ..TestMessage::default()
+        };
+        let record = with_id.record();
+        let mut builder = RunBuilder::new(2, old);
+        let count = COMPACT_IDS_MAX as u64 / 2;
+        let mut names = Vec::new();
+        for run in 0..3 {
+            let message = |offset| EncodedMessage {
+                slice,
+                place: at(1, offset),
+                record: &record,
+            };
+            let mut messages: Vec<_> = (run * count..(run + 1) * count).map(message).collect();
+            let runs = builder.build(&shard, &mut messages, None);
+            names.extend(runs.iter().map(|run| (run.slice, run.name.clone())));
+            let mut append = append_at("t", at(1, 0));
+            append.from = Watermark(run * count);
+            append.to = Watermark((run + 1) * count);
+            append.runs = runs;
+            store.append(&[append]).await.unwrap();
+        }
+        let bounds = Bounds {
+            delivered: Progress::START,
+            frozen_until: Timestamp::AT_ONCE,
+        };
+        let fetched = async |keys: &str| {
+            let mut compactor = compactor(&store, ring(keys));
+            let inputs = compactor.fetch_inputs(&shard, names.clone(), bounds);
+            inputs.await.unwrap().len()
+        };
+        assert_eq!(fetched(&(line("b", 2) + &line("a", 1))).await, 2);
+        assert_eq!(fetched(&line("a", 1)).await, 3, "no key changes");
+    }
 
     #[test]
     fn the_pause_is_proportional_to_the_work_shorter_while_urgent_and_limited() {

@@ -5,7 +5,7 @@ use crate::limit::{
     COMPACT_SCAN_INTERVAL, COMPACT_STEP_PAUSE,
 };
 use crate::model::{Timestamp, Watermark};
-use crate::timer::compactor::{CompactionResult, Replacement};
+use crate::timer::compactor::{CompactionResult, IdScan, Replacement};
 use tokio::time::Instant;
 
 /// Progress of the compaction scan over the runs of one shard.
@@ -30,6 +30,8 @@ pub(crate) struct CompactionScan {
     found_clean: Option<(Watermark, Instant)>,
     /// The store's replacement count after our last successful replacement.
     pub(crate) replacements: Option<u64>,
+    /// Ids are left by a timer that stopped. So each owner scans them once, after it has loaded the shard.
+    pub(crate) id_scan: IdScan,
     /// A replacement is being made. It is valid while the shard is not loaded up to this due time.
     pub(crate) replacing_until: Option<Timestamp>,
 }
@@ -45,6 +47,7 @@ impl CompactionScan {
             watermark_at_start: Watermark(0),
             found_clean: None,
             replacements: None,
+            id_scan: IdScan::At(None),
             replacing_until: None,
         }
     }
@@ -98,18 +101,27 @@ impl CompactionScan {
     ) -> Option<Replacement> {
         self.in_progress = false;
         self.next_at = now + COMPACT_STEP_PAUSE;
+        if let CompactionResult::NothingToDo { id_scan, .. } = &result {
+            self.id_scan = id_scan.clone();
+        }
         match result {
             CompactionResult::NoGain => {}
             CompactionResult::NothingToDo { .. } if self.scans_front => self.front_clean_at = now,
             CompactionResult::NothingToDo {
                 resume_from: Some(from),
+                ..
             } => {
                 if self.resume_from.is_at_once() {
                     self.front_clean_at = now;
                 }
                 self.resume_from = from;
             }
-            CompactionResult::NothingToDo { resume_from: None } => {
+            CompactionResult::NothingToDo { .. } if self.id_scan != IdScan::Done => {
+                self.resume_from = Timestamp::AT_ONCE;
+            }
+            CompactionResult::NothingToDo {
+                resume_from: None, ..
+            } => {
                 self.resume_from = Timestamp::AT_ONCE;
                 self.found_clean = Some((self.watermark_at_start, now));
                 self.next_at = now + COMPACT_SCAN_INTERVAL;
@@ -165,6 +177,7 @@ mod tests {
     fn nothing(resume_from: Option<i64>) -> CompactionResult {
         CompactionResult::NothingToDo {
             resume_from: resume_from.map(Timestamp::from_millis),
+            id_scan: IdScan::Done,
         }
     }
 

@@ -28,8 +28,8 @@ const FAULTS: &[Fault] = &[
     (
         "a cancel succeeds inside the claimed pair",
         Some(Script::Append),
-        "(covers(s.claimed, waiting) or covers(s.delivered, waiting))",
-        "covers(s.delivered, waiting)",
+        "not is_claimed(s, waiting)",
+        "not covers(s.delivered, waiting)",
     ),
     (
         "the trimmed tail does not say where it starts",
@@ -159,9 +159,9 @@ const FAULTS: &[Fault] = &[
     ),
     (
         "an id is removed although it names another message",
-        Some(Script::Advance),
-        "if place == ARGV[at + names] then",
-        "if name then",
+        None,
+        "if waiting_place(ids, ARGV[i]) == place then",
+        "if true then",
     ),
     (
         "outcomes of a stale pair are counted again",
@@ -176,33 +176,63 @@ const FAULTS: &[Fault] = &[
         "if false then",
     ),
     (
-        "an id is looked up only under its first name",
+        "a delivered id is looked up only under its first name",
         None,
-        "redis.call('HGET', ids, ARGV[i])",
-        "redis.call('HGET', ids, ARGV[first])",
+        "if waiting_place(ids, ARGV[i]) == place then",
+        "if waiting_place(ids, ARGV[first]) == place then",
+    ),
+    (
+        "a cancel looks only at the first name of an id",
+        Some(Script::Append),
+        "for i = at, at + names - 1 do",
+        "for i = at, at do",
+    ),
+    (
+        "an id is renamed to a name under which another message waits",
+        Some(Script::ReplaceRuns),
+        "if (not first or is_claimed(s, first)) and",
+        "if",
+    ),
+    (
+        "an id is not renamed to the name of a finished message",
+        Some(Script::ReplaceRuns),
+        "(not first or is_claimed(s, first))",
+        "not first",
+    ),
+    (
+        "ids of finished messages stay",
+        Some(Script::RemoveFinishedIds),
+        "redis.call('HDEL', KEYS[2], id)",
+        "",
+    ),
+    (
+        "ids of claimed messages are removed",
+        Some(Script::RemoveFinishedIds),
+        "covers(s.delivered, place)",
+        "covers(s.claimed, place)",
+    ),
+    (
+        "ids of messages outside the delivered pair are removed",
+        Some(Script::RemoveFinishedIds),
+        "and covers(s.delivered, place)",
+        "",
+    ),
+    (
+        "only the first part of the ids is looked at",
+        Some(Script::RemoveFinishedIds),
+        "return { 'done', part[1] }",
+        "return { 'done', '0' }",
     ),
     (
         "a rewrite leaves ids under the name of the former key",
         Some(Script::ReplaceRuns),
         "redis.call('HSET', KEYS[3], ARGV[at], place)",
-        "redis.call('HSET', KEYS[3], name, place)",
+        "",
     ),
     (
         "a removed run still counts for its key",
         None,
-        "count_key(member, -messages, -bytes)",
-        "",
-    ),
-    (
-        "a quarantined run does not count for its key",
-        Some(Script::Quarantine),
-        "count_key(member, messages, #bytes)",
-        "",
-    ),
-    (
-        "a restored run counts twice for its key",
-        Some(Script::Restore),
-        "count_key(string.rep('0', 16) .. ' ' .. ARGV[2], -tonumber(ARGV[3]), -#bytes)",
+        "count_key(member, -messages)",
         "",
     ),
     (
@@ -316,14 +346,14 @@ const FAULTS: &[Fault] = &[
     (
         "a record that was delivered before gets the id",
         Some(Script::Append),
-        "if hex(place, 32) then\n    if name",
-        "if place ~= '' then\n    if name",
+        "if hex(place, 32) then redis.call('HSET'",
+        "if place ~= '' then redis.call('HSET'",
     ),
     (
         "a record that was delivered before is counted as missed",
         Some(Script::Append),
-        "elseif place == '' then",
-        "elseif not hex(place, 32) then",
+        "if place == '' and",
+        "if not hex(place, 32) and",
     ),
     (
         "positions are compared as doubles",

@@ -3,10 +3,10 @@
 
 use crate::model::{Lease, ShardId};
 use crate::store::{
-    Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Heartbeat, LeaseStore,
-    List, Listed, Membership, NewShard, Opened, OutcomeCounts, Quarantine, ReplaceRuns, Replaced,
-    Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin, StoredShard,
-    Tail, Tailed,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, FinishedIds, Heartbeat,
+    IdPosition, LeaseStore, List, Listed, Membership, NewShard, Opened, OutcomeCounts, Quarantine,
+    ReplaceRuns, Replaced, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore,
+    StoreAdmin, StoredShard, Tail, Tailed,
 };
 use crate::testing::sim::mutants::tail_by_run_count::TailByRunCount;
 use crate::testing::sim::process_control::ProcessControl;
@@ -178,6 +178,13 @@ impl ShardStore for SlowStore {
 
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
         self.slowly(self.store.quarantine(requests)).await
+    }
+
+    async fn remove_finished_ids(
+        &self,
+        requests: &[FinishedIds],
+    ) -> Result<Vec<Option<IdPosition>>, Error> {
+        self.slowly(self.store.remove_finished_ids(requests)).await
     }
 
     async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error> {

@@ -136,7 +136,12 @@ cases! {
         an_id_is_found_under_every_name_and_moves_to_the_first,
         a_delivered_id_is_removed_under_any_name,
         ids_change_only_with_every_used_key,
-        a_rewrite_renames_the_ids_of_its_messages;
+        a_rewrite_renames_the_ids_of_its_messages,
+        a_stale_name_hides_no_waiting_message,
+        a_cancel_and_a_replacement_reach_every_name,
+        a_delivered_message_leaves_the_other_names_of_its_id,
+        an_id_is_renamed_to_a_name_only_if_it_is_free,
+        ids_of_finished_messages_are_removed_and_others_stay;
     rewrite:
         a_rewrite_replaces_runs,
         a_repeated_rewrite_is_done_and_changes_nothing_more,

@@ -8,16 +8,16 @@
 mod shard;
 
 use crate::clock::Clock;
-use crate::encryption::StoredId;
+use crate::encryption::{IdCounts, StoredId};
 use crate::model::{Cursor, Lease, LeaseToken, ShardId, Watermark};
 use crate::run::RunName;
 use crate::store::QuarantineStore;
 use crate::store::rules::Sessions;
 use crate::store::{
-    Acquire, Acquired, Advance, Advanced, Append, Appended, Balance, Error, Fetch, Heartbeat,
-    LeaseStore, List, Listed, Membership, NewShard, Opened, Quarantine, ReplaceRuns, Replaced,
-    Restore, Restored, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore,
-    StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, Balance, Error, Fetch, FinishedIds,
+    Heartbeat, IdPosition, LeaseStore, List, Listed, Membership, NewShard, Opened, Quarantine,
+    ReplaceRuns, Replaced, Restore, Restored, Session, SessionEnd, SessionHeartbeat, ShardPosition,
+    ShardStore, StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -306,6 +306,18 @@ impl ShardStore for MemoryStore {
             .await
     }
 
+    async fn remove_finished_ids(
+        &self,
+        requests: &[FinishedIds],
+    ) -> Result<Vec<Option<IdPosition>>, Error> {
+        let remove = |_: &FinishedIds, shard: Option<&mut MemoryShard>| {
+            shard.map(MemoryShard::remove_finished_ids);
+            None
+        };
+        self.answer_each(requests, |request| &request.shard, remove)
+            .await
+    }
+
     async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error> {
         self.check_space()?;
         let answer = |request: &ReplaceRuns, shard: Option<&mut MemoryShard>| {
@@ -416,6 +428,21 @@ impl StoreQuery for MemoryStore {
         .await
     }
 
+    async fn count_ids(&self, shard: &ShardId) -> Result<IdCounts, Error> {
+        let count =
+            |_: &ShardId, shard: Option<&mut MemoryShard>| shard.map(|shard| shard.count_ids());
+        let shards = std::slice::from_ref(shard);
+        let counts = self.answer_each(shards, |shard| shard, count).await?;
+        Ok(counts.into_iter().flatten().next().unwrap_or_default())
+    }
+
+    async fn quarantined_runs(&self, shard: &ShardId) -> Result<Vec<RunName>, Error> {
+        let shards = self.inner.shards.borrow();
+        Ok(shards
+            .get(shard)
+            .map_or_else(Vec::new, MemoryShard::quarantined_runs))
+    }
+
     async fn list_runs(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
         self.list(requests).await
     }
@@ -431,13 +458,6 @@ impl StoreQuery for MemoryStore {
 
 #[async_trait(?Send)]
 impl QuarantineStore for MemoryStore {
-    async fn quarantined_runs(&self, shard: &ShardId) -> Result<Vec<RunName>, Error> {
-        let shards = self.inner.shards.borrow();
-        Ok(shards
-            .get(shard)
-            .map_or_else(Vec::new, MemoryShard::quarantined_runs))
-    }
-
     async fn quarantined_bytes(
         &self,
         shard: &ShardId,

@@ -1,6 +1,6 @@
 //! One shard of the memory store: plain collections under the rules of `store::rules`.
 
-use crate::encryption::StoredId;
+use crate::encryption::{IdCounts, StoredId};
 use crate::limit;
 use crate::model::{Cursor, LeaseToken, Slice, Timestamp};
 use crate::run::{Run, RunName};
@@ -63,10 +63,8 @@ impl MemoryShard {
     }
 
     pub(super) fn waiting_place(&self, id: &StoredId) -> Option<Cursor> {
-        id.names()
-            .find_map(|name| self.ids.get(name))
-            .copied()
-            .filter(|place| !self.positions.delivered.covers(*place))
+        let mut places = id.names().filter_map(|name| self.ids.get(name)).copied();
+        places.find(|place| !self.positions.delivered.covers(*place))
     }
 
     pub(super) fn cancelled(&self) -> impl Iterator<Item = Cursor> {
@@ -234,9 +232,25 @@ impl MemoryShard {
 
     /// Returns whether the id named this place.
     fn remove_id(&mut self, id: &StoredId, place: Cursor) -> bool {
-        let found = id.names().find(|name| self.ids.contains_key(*name));
-        let named = found.filter(|name| self.ids[*name] == place);
-        named.is_some_and(|name| self.ids.remove(name).is_some())
+        let before = self.ids.len();
+        for name in id.names() {
+            if self.ids.get(name) == Some(&place) {
+                self.ids.remove(name);
+            }
+        }
+        self.ids.len() < before
+    }
+
+    /// Looks at all ids in one step.
+    pub(super) fn remove_finished_ids(&mut self) {
+        let delivered = self.positions.delivered;
+        self.ids.retain(|_, place| !delivered.covers(*place));
+    }
+
+    pub(super) fn count_ids(&self) -> IdCounts {
+        let mut counts = IdCounts::default();
+        self.ids.keys().for_each(|name| counts.add(name));
+        counts
     }
 
     fn add_run(&mut self, run: &Run) {
@@ -286,7 +300,8 @@ impl MemoryShard {
         }
         let left = self.remove_runs(&request.inputs);
         for (id, place) in &request.renamed_ids {
-            if self.remove_id(id, *place) {
+            let first = self.ids.get(id.name()).copied();
+            if self.positions.is_free(first) && self.remove_id(id, *place) {
                 self.ids.insert(id.name().into(), *place);
             }
         }
