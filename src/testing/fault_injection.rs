@@ -128,6 +128,8 @@ pub(crate) enum InjectedFault {
     CompactionDuplicatesMessages,
     /// A rewrite with another key leaves the ids under the old one.
     KeepIdsOfOldKey,
+    /// Ids of finished messages that an earlier timer left are not removed.
+    KeepFinishedIds,
     /// Runs that are being loaded are rewritten.
     CompactRunsBeingLoaded,
     /// The new runs of a rewrite are loaded before the rewrite is acknowledged.

@@ -230,6 +230,9 @@ impl Compactor {
         let IdScan::At(from) = &task.id_scan else {
             return Ok(IdScan::Done);
         };
+        if fault!(KeepFinishedIds) {
+            return Ok(IdScan::Done);
+        }
         let request = FinishedIds {
             shard: task.shard.clone(),
             from: from.clone(),
@@ -438,6 +441,7 @@ mod tests {
             append.from = Watermark(run * count);
             append.to = Watermark((run + 1) * count);
             append.runs = runs;
+            append.changes = Vec::new();
             store.append(&[append]).await.unwrap();
         }
         let bounds = Bounds {

@@ -3,7 +3,8 @@
 use super::super::block_on_paused;
 use crate::encryption::test_rings::{line, ring};
 use crate::model::{Partition, ShardId};
-use crate::store::ShardStore as _;
+use crate::store::{Append, AppendEpoch, Appended, IdChange, IdChangeKind};
+use crate::store::{ShardStore as _, StoreQuery as _};
 use crate::testing::fault_injection::{self, InjectedFault};
 use crate::testing::sim::process::Process;
 use crate::testing::sim::world::{ROUTE, SOURCE, World};
@@ -137,4 +138,57 @@ fn a_shard_waits_for_its_key_and_the_others_do_not() {
         assert!(balances.iter().all(|balance| balance.quarantined == 0));
         assert!(process.stop().await);
     });
+}
+
+/// Leaves the id of a delivered message in the store, as a timer does that stops before it removes the id.
+async fn leave_id(world: &World, shard: &ShardId, text: &str) {
+    let state = world.store().state(std::slice::from_ref(shard)).await;
+    let state = state.unwrap().remove(0).expect("the shard exists");
+    let change = IdChange {
+        id: ring(text).stored_id(shard, "left"),
+        kind: IdChangeKind::Schedule(state.delivered.cursor),
+    };
+    let append = Append {
+        shard: shard.clone(),
+        epoch: AppendEpoch {
+            process: 99,
+            number: 1,
+        },
+        identity: state.identity,
+        from: state.watermark,
+        to: state.watermark,
+        runs: Vec::new(),
+        changes: vec![change],
+    };
+    let appended = world.store().append(&[append]).await.unwrap();
+    assert!(matches!(appended[..], [Appended::Done { .. }]));
+}
+
+/// The ids under the old key after a new owner has served the shard for a minute.
+fn left_ids() -> u64 {
+    block_on_paused(async {
+        let (world, mut random) = (World::new(), StdRng::seed_from_u64(1));
+        let (a, b) = (line("a", 1), line("b", 2));
+        let shard = ShardId::new(ROUTE, Partition::new(SOURCE, 0));
+        world.set_keys(ring(&a));
+        let mut process = Process::start(&world, &mut random);
+        send(&world, 0, "delivered", 10);
+        sleep(60).await;
+        process.kill(&world).await;
+        leave_id(&world, &shard, &a).await;
+        let both = ring(&format!("{b}{a}"));
+        world.set_keys(both.clone());
+        process.ensure_running(&world, &mut random);
+        sleep(60).await;
+        let ids = world.store().count_ids(&shard).await.unwrap();
+        assert!(process.stop().await);
+        ids.under(both.names().nth(1).expect("two keys"))
+    })
+}
+
+#[test]
+fn the_id_that_an_earlier_timer_left_needs_no_key() {
+    assert_eq!(left_ids(), 0);
+    let fault = [InjectedFault::KeepFinishedIds];
+    assert_eq!(fault_injection::with(fault, left_ids), 1);
 }
