@@ -33,7 +33,7 @@ fn a_recreated_source_topic_waits_for_its_reset_and_is_read_from_its_start() {
     scene.send(50, -1_000..0);
     scene.send_without_delay();
     let said = reset(&postdate, &scene.source);
-    assert!(said.is_err_and(|said| said.contains("1 worker of the deployment are alive")));
+    assert!(said.is_err_and(|said| said.contains("the deployment still has live workers (1)")));
     postdate.terminate();
     let said = reset(&postdate, &scene.source).unwrap();
     assert!(

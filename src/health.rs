@@ -87,7 +87,7 @@ impl Health {
     pub(crate) fn not_moving(&self, limit: Duration) -> Vec<HealthProblem> {
         self.problems(|state| {
             let silence = state.last_heartbeat?.elapsed();
-            (silence > limit).then(|| format!("has not moved for {}s", silence.as_secs()))
+            (silence > limit).then(|| format!("its loop has not run for {}s", silence.as_secs()))
         })
     }
 
@@ -233,7 +233,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(
             health.not_alive(),
-            [problem("timer", "has not moved for 61s")]
+            [problem("timer", "its loop has not run for 61s")]
         );
         timer.heartbeat();
         assert_eq!(health.not_alive(), []);

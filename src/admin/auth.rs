@@ -148,7 +148,7 @@ impl Auth {
         let headers = request.headers();
         if self.reader.is_none() && !self.by_certificate && !is_local_name(headers) {
             return forbidden(
-                "without admin.token, write the address or localhost instead of a host name",
+                "without admin.token, only an IP address or localhost may name the server: use one of them, or set admin.token",
             );
         }
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);

@@ -83,7 +83,7 @@ pub(crate) async fn serve(
             biased;
             written = write(call.change) => written,
             () = stopped => {
-                let text = "the service is stopping. The record may have arrived";
+                let text = "the service is stopping. The record may have arrived: look for it before you repeat the request";
                 Err(ChangeError::Failed(text.to_owned()))
             }
         };
@@ -162,7 +162,7 @@ impl Changes {
             Ok(Ok(Err(ChangeError::Failed(text)))) => Err(Problem::unavailable(text)),
             Ok(Err(_)) => Err(Problem::unavailable("the service is stopping")),
             Err(_) => {
-                let text = "the broker has not confirmed the record in time. It may have arrived";
+                let text = "the broker has not confirmed the record in time. It may have arrived: look for it before you repeat the request";
                 Err(Problem::new(StatusCode::GATEWAY_TIMEOUT, text))
             }
         }

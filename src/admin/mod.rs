@@ -1,6 +1,6 @@
-//! The admin server, over HTTP: `/healthz` and `/readyz` for probes, `/metrics` for scrapers, `/v1` for
-//! programs.
-//! With a token or client certificates configured, only the probes need no credentials.
+//! The admin server, over HTTP: `/healthz` and `/readyz` for probes, `/metrics` for scrapers, `/v1`
+//! for programs, and the console for people. With a token or client certificates configured, only
+//! probes and the login page need no token.
 
 pub(crate) mod api;
 mod auth;

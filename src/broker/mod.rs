@@ -369,7 +369,7 @@ pub(crate) enum FailureKind {
 /// Why a call of a port failed. A send fails with a [`DeliveryFailure`].
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("the broker does not answer: {0}")]
+    #[error("the broker is unavailable: {0}")]
     Unavailable(String),
     /// An operator must act: access is denied, credentials are wrong, or a topic does not exist.
     #[error("the broker refuses: {0}")]

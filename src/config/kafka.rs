@@ -1,5 +1,5 @@
 //! `[kafka.<name>]`: the brokers of a cluster, and properties for its clients. Librdkafka knows
-//! which properties exist; this module rejects those that Postdate's promises depend on.
+//! which properties exist; this module rejects those that Postdate sets itself.
 
 use super::check::At;
 use super::decode::secret::Secret;

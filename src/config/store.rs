@@ -257,7 +257,7 @@ impl Sentinel {
         }
         if self.master.is_empty() || self.master.contains(char::is_whitespace) {
             at.key("master").refuse(
-                "no group has this name",
+                "the name is empty or contains a blank",
                 "write the name of `sentinel monitor <name> ...` in sentinel.conf",
             );
         }

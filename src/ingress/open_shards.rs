@@ -347,7 +347,7 @@ impl Ingress {
             && last.from > from.0
         {
             tracing::info!(%shard, from = last.from,
-                "the route's rules have changed: earlier offsets keep the rules of their time");
+                "the route's rules have changed: records before offset `from` keep the rules by which they were first read");
         }
         // After a rollback the pair may be newer, as a timer knows it. The ledger is only certain
         // again if the timer finds the messages in the store.
@@ -367,7 +367,7 @@ impl Ingress {
             return;
         };
         if !is_known {
-            tracing::error!(shard = %partition.shard, "shard stopped: {reason}");
+            tracing::error!(shard = %partition.shard, "reading of the shard stopped, delivery continues: {reason}");
         }
         let retry_at = Instant::now() + STOPPED_SHARD_RETRY_DELAY;
         partition.stop_reading(retry_at, Some(reason));
@@ -388,7 +388,9 @@ impl Ingress {
         );
         if self.options.stops_at_gap {
             let reason = format!(
-                "{reason}: set on_source_gap = \"continue\" for the route to continue without them"
+                "{reason}: the shard is stopped. To continue without these records, set \
+                 route.{}.on_source_gap = \"continue\" and restart",
+                shard.route
             );
             self.stop(&shard.partition, reason);
             return Ok(false);

@@ -156,8 +156,8 @@ impl Ingress {
                 if let Some(partition) = self.partitions.reading(&partition, epoch) {
                     tracing::error!(
                         shard = %partition.shard, %from, count,
-                        "the source removed records by a purge or a limit before they were read: \
-                         they are lost; raise the source's limits"
+                        "the stream removed messages by a purge or a limit before they were read: \
+                         they are lost. Raise max_age, max_msgs or max_bytes of the stream"
                     );
                     self.ports.metric.source_gap_messages.increment(count);
                 }
@@ -274,7 +274,7 @@ impl Ingress {
                 tracing::warn!(%shard, %from, %to, "reading continues at another offset: {seek_reason}");
             }
             NextStep::Reopen => {
-                tracing::warn!(%shard, "the store lost the shard: rebuilding it from the source");
+                tracing::warn!(%shard, "the store answers that it does not know the shard (lost, another source, or a missing key): opening it again");
             }
         }
         // Another process may have read the partition by other rules: opening the shard tells.
@@ -340,15 +340,16 @@ impl Ingress {
         let route = self.options.route.clone();
         if is_stored {
             match tokio::time::timeout(FINAL_STORE_CALL_TIMEOUT, self.final_check()).await {
-                Ok(outcome) => outcome.map_err(|error| self.fatal(error))?,
+                Ok(outcome) => {
+                    outcome.map_err(|error| self.fatal(error))?;
+                    tracing::info!(%route, "ingress drained");
+                }
                 Err(_) => {
-                    tracing::warn!(%route, "stopped without a final commit: the store does not answer");
+                    tracing::warn!(%route, "stopped without a final offset commit: the store or the broker did not answer in time; the next process may deliver some messages twice");
                 }
             }
-            tracing::info!(%route, "ingress drained");
         } else {
-            // The next process reads the records again from the store's watermark.
-            tracing::warn!(%route, "stopped before all records were stored: the store does not answer");
+            tracing::warn!(%route, "stopped before all records were stored: the store did not accept them in time; the next process reads them again");
         }
         self.ports.source.close().await;
         Ok(())

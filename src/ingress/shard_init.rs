@@ -164,7 +164,8 @@ fn recreated_reason(shard: &ShardId, info: &PartitionInfo, state: &StoredShard) 
     };
     Some(format!(
         "the source {found}. Waiting messages of the old topic are still delivered. To read the new one, stop \
-         the route's processes, run: postdate reset --config FILE --route {route} --topic {topic}, and start them again"
+         all processes of the deployment. Then run postdate reset --config FILE --route {route} --topic {topic}, and \
+         start them again"
     ))
 }
 

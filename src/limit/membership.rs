@@ -11,7 +11,7 @@ pub(crate) const WORKER_NAMES_MAX: u32 = 256;
 /// A worker whose sessions another process of its name replaces ends at this number. A store that
 /// went back causes one.
 pub(crate) const REPLACED_SESSIONS_MAX: u32 = 3;
-/// A worker sends no heartbeats while one of its loops has not moved for this time. It is longer than
+/// A worker sends no heartbeats while one of its loops has not run for this time. It is longer than
 /// the calls of brokers and stores that a loop waits for.
 pub(crate) const LOOP_STALL_MAX: Duration = Duration::from_secs(30);
 /// Interval at which a worker lists the partitions of its sources. A new worker waits this long for

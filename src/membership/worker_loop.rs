@@ -179,7 +179,7 @@ impl WorkerLoop {
         self.heartbeat_at = asked + heartbeat_interval(self.ports.length);
         if let Some(stuck) = self.ports.loops.not_moving(LOOP_STALL_MAX).first() {
             let reason = format!(
-                "sends no heartbeats, because {} {}",
+                "sends no heartbeats: {}: {}",
                 stuck.part, stuck.reason
             );
             self.ports.health.set_not_ready(reason);
@@ -210,14 +210,14 @@ impl WorkerLoop {
             Ok(Heartbeat::Ended(sessions)) => {
                 self.check_not_replaced(&sessions)?;
                 self.heartbeat_at = asked;
-                "the store has lost the session of this worker, or another worker has ended it"
+                "the store has lost the session of this worker, or another worker has ended it: starting another session"
                     .to_owned()
             }
             Ok(Heartbeat::NameTaken(sessions)) => {
                 self.end_dead_sessions(&sessions).await?;
                 format!(
-                    "another worker is named {}: waiting until its session is over; give each \
-                     worker its own name",
+                    "another process has the worker name {}: waiting until its session ends. Give each \
+                     process its own worker.name",
                     self.entry.name
                 )
             }
@@ -228,7 +228,7 @@ impl WorkerLoop {
             Err(error) if error.is_transient() => {
                 self.heartbeat_at = asked.max(Instant::now()) + self.ports.length / 20;
                 let reason =
-                    format!("cannot report this worker as alive: {error}; it loses its shards");
+                    format!("cannot send a heartbeat: {error}; other workers take its shards when its session ends");
                 self.ports.health.set_not_ready(reason);
                 if self.heartbeats == 1 {
                     self.begin_another_session();
@@ -256,7 +256,7 @@ impl WorkerLoop {
             return Ok(());
         }
         for end in &over {
-            tracing::warn!(session = %end.session, "ending the session of a worker that sends no heartbeats");
+            tracing::warn!(worker = %end.session, "a worker sends no heartbeats: ending its session, so that other workers take its shards");
         }
         match self.ports.store.end_sessions(&over).await {
             // The next answer shows which of them have ended.
@@ -297,7 +297,7 @@ impl WorkerLoop {
             return Ok(());
         }
         Err(Error::Unusable(format!(
-            "another worker has replaced this one under the name {}: session {}",
+            "another process uses the worker name {} (session {}): give each process its own worker.name",
             self.entry.name, other.id
         )))
     }

@@ -76,8 +76,8 @@ impl Service {
             .context("cannot read random bytes from the operating system")?;
         if config.has_former_memory() {
             tracing::warn!(
-                memory = config.memory_budget(),
-                "timer.memory is the former option, for loaded messages only: set memory instead"
+                "timer.memory is deprecated: replace it by memory = \"{}MiB\", which means the same",
+                config.memory_budget() >> 20
             );
         }
         let listener = admin::bind(config.admin.listen)?;

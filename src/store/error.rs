@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// No answer. The next call may succeed.
-    #[error("the store does not answer: {0}")]
+    #[error("the store is unavailable: {0}")]
     Unavailable(String),
     /// No room for new data. Deliveries continue and free room.
     #[error(

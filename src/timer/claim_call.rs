@@ -189,7 +189,7 @@ pub(super) fn apply_reply((advance, outcome): ClaimReply, shards: &mut ShardStat
             now: store_time,
         } => {
             tracing::warn!(%shard,
-                "claim refused: it is earlier at the store than estimated; claiming again by the store's time");
+                "claim refused: the store's clock is behind this worker's estimate; claiming again by the store's clock");
             state.on_claim_rejected(watermark, StoreTime::just_answered(store_time));
         }
         Advanced::RolledBack { watermark } => {

@@ -19,7 +19,7 @@ pub(super) fn check(config: &Config) -> Vec<Finding> {
     let former = config.has_former_memory().then(|| {
         let memory = config.memory_budget() >> 20;
         let fix = format!("replace it by memory = \"{memory}MiB\", which means the same");
-        let found = "timer.memory is the former option, for loaded messages only";
+        let found = "timer.memory is deprecated";
         Finding::warn("memory option", found, fix)
     });
     let store = match config.store.kind {

@@ -79,7 +79,7 @@ fn policy(redis: &RedisDescription) -> Finding {
 }
 
 fn scripts(redis: &RedisDescription) -> Finding {
-    let fix = "grant the user `~pd:* +@read +@write +@scripting +info +time +select`";
+    let fix = "grant the user the rights in deploy/redis/users.acl, or `~pd:* &pd:* +@read +@write +@scripting +info +time +select +publish +subscribe +pubsub`";
     match &redis.script_error {
         None => Finding::ok("scripts", "run"),
         Some(error) => Finding::fail("scripts", error, fix),
@@ -127,7 +127,7 @@ fn persistence(redis: &RedisDescription) -> Finding {
             "none: a restart of Redis loses all waiting messages, which are read again if the sources retain them"
         }
         Some(_) => {
-            "snapshots only: a restart loses messages that were stored since the last one, and repeats those that were delivered since"
+            "snapshots only: a restart of Redis loses the writes since the last snapshot. They are read again if the sources retain them; some deliveries may repeat"
         }
     };
     warn(

@@ -26,9 +26,9 @@ pub(crate) async fn ensure_stopped(store: &dyn Store) -> Result<()> {
     let expires_in = live.clone().map(|session| session.expires_in).max();
     if let Some(expires_in) = expires_in {
         bail!(
-            "nothing was changed: {} of the deployment are alive: stop them. A worker that was killed counts as \
-             alive for {:.1} more seconds",
-            crate::model::readable::several(live.count() as u64, "worker"),
+            "nothing was changed: the deployment still has live workers ({}): stop them. A killed worker counts as \
+             live for {:.1} more seconds",
+            live.count(),
             expires_in.as_secs_f64()
         );
     }

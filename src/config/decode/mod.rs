@@ -6,9 +6,10 @@ pub(super) mod source;
 
 use super::error::Problem;
 use figment::error::Kind;
+use figment::value::Value;
 use serde::de::value::StrDeserializer;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer};
-use source::{PREFIX, Sources, is_secret};
+use source::{PREFIX, Sources, find, is_secret};
 use std::fmt::Display;
 
 /// Shows how each option is written.
@@ -48,6 +49,14 @@ impl Sources {
 
     fn explain(&self, error: figment::Error) -> Problem {
         let mut path = error.path;
+        // Double brackets make a list of tables, and serde would blame its first table.
+        if let [section, name, _] = &path[..]
+            && ["kafka", "nats", "route"].contains(&section.as_str())
+            && matches!(find(&self.values, &path[..2]), Some(Value::Array(..)))
+        {
+            let fix = format!("write [{section}.{name}] in single brackets");
+            return self.problem(&path, "expected a table, found a list of tables", fix);
+        }
         let (what, fix) = match error.kind {
             Kind::MissingField(key) => {
                 path.push(key.into_owned());

@@ -121,7 +121,7 @@ fn name(path: &[String]) -> String {
 }
 
 /// Finds a value by its keys and indices. The values need not be normal.
-fn find<'a>(values: &'a Value, path: &[String]) -> Option<&'a Value> {
+pub(super) fn find<'a>(values: &'a Value, path: &[String]) -> Option<&'a Value> {
     path.iter()
         .try_fold(values, |value, key| value_below(value, key))
 }

@@ -148,7 +148,7 @@ impl<'a> ReadView<'a> {
 fn run_entry(key: &[u8], value: &[u8]) -> Option<RunEntry> {
     let Some(((least_due, name), slice)) = key::to_ordered(key).zip(codec::to_slice(value)) else {
         let key = key.escape_ascii();
-        tracing::error!(%key, "the embedded store has an unreadable entry for a run: skipping it");
+        tracing::error!(%key, "an index entry in the embedded store is unreadable: its messages are not delivered. See `postdate ledger` and docs/runbook.md");
         return None;
     };
     Some(RunEntry {

@@ -36,7 +36,8 @@ impl Redis {
             }
         }
         Err(Error::Unavailable(
-            "the slices of a shard change too fast to be listed".to_owned(),
+            "new runs of a shard arrive faster than they can be listed; the next call tries again"
+                .to_owned(),
         ))
     }
 

@@ -57,7 +57,8 @@ impl DeliveryAlerts {
         failure: &DeliveryFailure,
     ) {
         let reason = format!(
-            "a message of {shard} is blocked: make {destination} accept it: {} ({})",
+            "shard {shard} is blocked: {destination} refuses the message at offset {offset}: {} ({}). Create the topic, \
+             or correct its limits or permissions",
             failure.detail, failure.reason
         );
         self.blocked.borrow_mut().insert((shard.clone(), offset));

@@ -192,7 +192,7 @@ impl ShardLoad {
             return self.restart(self.schedule().taken(), complete_to, now);
         }
         if was_held && !is_held {
-            tracing::info!(shard = %self.shard, watermark = %complete_to, "the wait for the source has ended");
+            tracing::info!(shard = %self.shard, watermark = %complete_to, "the source is read again: delivery of the shard starts");
         }
         for run in runs.into_iter().filter(|_| !is_held) {
             self.add_run(run);
@@ -205,7 +205,7 @@ impl ShardLoad {
             self.tail.finish(false, false, now);
         } else if !self.detect_rollback(watermark, None, now) {
             tracing::info!(shard = %self.shard,
-                "the tail in the store no longer reaches back to the last poll: loading the shard again");
+                "too many runs were appended since the last poll: loading the shard again");
             self.restart(self.schedule().taken(), watermark, now);
         }
     }

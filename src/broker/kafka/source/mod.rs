@@ -361,7 +361,11 @@ impl SourceThread {
         drop(commands);
         let mut read = ReadResult::default();
         for topic in recreated_topics {
-            tracing::error!(topic, "source topic was recreated: run `postdate reset`");
+            tracing::error!(
+                topic,
+                "the source topic was recreated. To read the new one, stop all processes of the deployment. Then run \
+                 postdate reset --config FILE --route ROUTE --topic {topic}, and start them again"
+            );
             if let Err(error) = self.partition_consumer.abandon_topic(&topic, &mut read) {
                 self.group_events.waiting.push_back(Err(error));
             }

@@ -103,7 +103,7 @@ impl StuckTransactions {
             }
         }
         for error in errors.difference(&self.errors) {
-            tracing::warn!("a topic is not checked for open transactions: {error}");
+            tracing::warn!("cannot check a topic for hanging transactions: {error}");
         }
         self.errors = errors;
         if partitions.is_empty() {

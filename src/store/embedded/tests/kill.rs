@@ -212,7 +212,7 @@ async fn the_store_recovers_from_a_full_disk_without_losing_acknowledged_writes(
         .find(|line| line.contains("failed "))
         .expect("the process runs until it is killed");
     assert!(
-        failed.contains("the store does not answer: the embedded store's folder: File too large"),
+        failed.contains("the store is unavailable: the embedded store's folder: File too large"),
         "{failed}"
     );
     let pid = rustix::process::Pid::from_child(&child);

@@ -19,7 +19,7 @@ impl CurrentServer {
             tracing::warn!(
                 address,
                 run_id,
-                "connected to another Redis server, or it was restarted: connections to the old one are dropped"
+                "the Redis server has changed, or was restarted: all older connections are reopened"
             );
         }
     }

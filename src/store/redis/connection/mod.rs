@@ -203,7 +203,7 @@ impl Connection {
             }
         }
         Err(Error::Unavailable(format!(
-            "{} loses scripts as soon as they are loaded: another client flushes its script cache",
+            "{} loses its scripts right after they are loaded: find the client that calls SCRIPT FLUSH, and stop it",
             self.address()
         )))
     }
@@ -299,7 +299,7 @@ impl Connection {
         }
         if info_field(&info, "role") == Some("slave") {
             return Err(Error::Unavailable(format!(
-                "{address} is a replica, and Postdate needs the primary"
+                "{address} is a replica: set store.redis.url to the primary, or wait if a failover is in progress"
             )));
         }
         let policy = info_field(&info, "maxmemory_policy").unwrap_or("unknown");
