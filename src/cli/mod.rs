@@ -31,7 +31,7 @@ Signals:
 
 Exit codes:
   0    the command succeeded, or the service was stopped
-  1    the command failed; its last message is the reason. `check`: an item failed. `ledger`: one does not balance
+  1    the command failed: its last message is the reason. `check`: an item failed. `ledger`: a ledger does not balance
   2    wrong usage or configuration; nothing was started or changed
   3    `pending --id`, `messages show`: no such message waits";
 
@@ -204,8 +204,8 @@ pub enum Command {
     Workers(WorkersArgs),
     /// Lists unreadable runs in quarantine, or puts them back
     ///
-    /// A run is in quarantine if it could not be read. `restore` puts each run back that this version
-    /// can read. Its messages are delivered at their due times, but not before 10 seconds have passed.
+    /// A run is a stored batch of messages. It is in quarantine if it could not be read. `restore` puts
+    /// each run back that this version can read. Its messages are delivered at their due times, but not before 10 seconds have passed.
     /// Messages of the run that were delivered or cancelled before are delivered again. The command
     /// ends the leases of these shards, so messages in flight may be delivered twice. With the embedded
     /// store, stop the service first.
@@ -291,8 +291,8 @@ pub struct ResetArgs {
     /// The source topic
     #[arg(long)]
     pub topic: String,
-    /// Read from the first retained record, from the end, from this offset of one partition, or from
-    /// the first record that is not older than this time (RFC 3339)
+    /// Where to start reading: the first retained record, the end, an offset of one partition, or a
+    /// time (RFC 3339)
     #[arg(long, value_name = "first|end|OFFSET|TIME", default_value = "first", value_parser = start_point)]
     pub(crate) from: StartPoint,
     /// Reset only this partition; default: all partitions of the topic

@@ -281,7 +281,7 @@ impl Route {
         } else if self.overdue == Overdue::DeadLetter {
             after.refuse(
                 "missing",
-                "say from which lateness on a message is a dead letter: overdue_after = \"1h\"",
+                "add overdue_after = \"1h\": messages that are later become dead letters",
             );
         }
     }

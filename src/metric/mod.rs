@@ -71,7 +71,7 @@ instruments! {
     LATE "postdate_late_total" Kind::Counter, ["route"]
         "Messages that were stored behind the cursor, because they were due already."
     STALLED "postdate_stalled_seconds" Kind::Gauge, ["route"]
-        "Seconds without a claim or a finished message in a shard of this process that has due or in-flight messages; the maximum of its shards."
+        "Longest time in seconds for which a shard of this process with due or in-flight messages has claimed and finished no message."
     DEAD_LETTERED "postdate_dead_lettered_total" Kind::Counter, ["route", "reason"]
         "Messages sent to the dead-letter topic, by the code in `postdate-error`."
     RETRIED "postdate_retried_total" Kind::Counter, ["route", "reason"]
@@ -119,7 +119,7 @@ instruments! {
     MISSING_KEY_MESSAGES "postdate_missing_key_messages" Kind::Gauge, ["route", "topic", "partition"]
         "Messages of a shard that wait for a key that keys_file does not have. 0 in processes that are not assigned the partition."
     LEDGER "postdate_ledger_messages" Kind::Gauge, ["route", "topic", "partition", "count"]
-        "Messages in a shard's ledger, by `count`: accepted, delivered, cancelled, dead_lettered, quarantined, sent_back, pending. 0 in processes that do not read the partition."
+        "Messages in a shard's ledger, by `count`: accepted, delivered, cancelled, dead_lettered, quarantined, sent_back (retried through the source), pending. 0 in processes that do not read the partition."
     LEDGER_DIFFERENCE "postdate_ledger_difference_messages" Kind::Gauge, ["route", "topic", "partition"]
         "Messages accepted minus all other counts of the ledger; 0 while the ledger is unsure."
     LEDGER_UNSURE "postdate_ledger_unsure" Kind::Gauge, ["route", "topic", "partition"]

@@ -47,6 +47,10 @@ impl ClusterHealth {
         }))
     }
 
+    pub(super) fn cluster(&self) -> &str {
+        &self.0.cluster
+    }
+
     /// Why the cluster counts as down, if it does. Then a request is not worth sending.
     pub(super) fn outage_reason(&self) -> Option<String> {
         if self.0.is_up.load(Ordering::Relaxed) {

@@ -73,7 +73,7 @@ pub(super) fn left_behind(path: &str, waits: Option<u64>) -> Option<Finding> {
         }
         None => format!("a service uses the folder {path}, and its messages are not in this store"),
     };
-    let fix = "run a service with that folder until nothing waits; or stop it, let this store be rebuilt from the source, and remove the folder: docs/stores.md";
+    let fix = "run a service with that folder until nothing waits. Or stop it, let this store be rebuilt from the source, and remove the folder: see docs/stores.md";
     Some(Finding::warn("another store", found, fix))
 }
 

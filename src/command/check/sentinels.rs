@@ -27,13 +27,13 @@ fn one(subject: &str, view: &GroupView, redis: &RedisDescription) -> Finding {
     let primary = view.primary.to_string();
     let sentinels = view.other_sentinels + 1;
     let found = format!(
-        "names {primary}, with {}; knows {}, and {} must agree that it is down",
+        "names the primary {primary}, with {}. Of {}, {} must agree that it is down",
         several(view.replicas, "replica"),
         several(sentinels, "sentinel"),
         view.quorum
     );
     if primary != redis.address {
-        let fix = "check its network: it has missed a failover; the others name another primary";
+        let fix = "check its network: it has missed a failover, because another primary is in use";
         return Finding::warn(subject, found, fix);
     }
     if view.replicas == 0 {
@@ -42,7 +42,7 @@ fn one(subject: &str, view: &GroupView, redis: &RedisDescription) -> Finding {
     }
     if sentinels < SENTINELS_MIN || sentinels < view.quorum {
         let fix =
-            "run three sentinels or more on different machines, with a quorum of most of them";
+            "run three sentinels or more on different machines, and set the quorum to a majority";
         return Finding::warn(subject, found, fix);
     }
     Finding::ok(subject, found)

@@ -95,8 +95,8 @@ pub(super) fn summary(board: &Board) -> String {
     let headline = match left {
         _ if board.is_well() => "All that was sent has arrived: each once, none early.",
         0 if board.sent == 0 => "Nothing was sent.",
-        0 => "Something went wrong: not all that was sent has arrived once, and in time.",
-        _ => "Left early: not all was waited for.",
+        0 => "Something went wrong: not every message arrived exactly once and in time.",
+        _ => "Left early: some messages were still waiting.",
     };
     let mut text = format!("\n{headline}\n\n");
     for (name, value, is_always_shown) in [
@@ -212,7 +212,7 @@ mod tests {
         board.begin(at(0), std::time::Duration::ZERO);
         (0..2).for_each(|_| board.end_phase(at(20_000)));
         insta::assert_snapshot!(summary(&board).trim(), @r#"
-        Something went wrong: not all that was sent has arrived once, and in time.
+        Something went wrong: not every message arrived exactly once and in time.
 
           sent         3
           delivered    2

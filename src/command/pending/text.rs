@@ -12,7 +12,7 @@ const LINES_MAX: usize = 30;
 /// Shards per route in the table. The JSON document has all of them.
 const SHARDS_SHOWN_MAX: usize = 16;
 
-const UPPER_BOUND: &str = "Upper bounds: messages are stored in batches, and a batch counts until its last one is delivered; cancelled ones count along.";
+const UPPER_BOUND: &str = "Upper bounds: messages are stored in batches, and a batch counts until its last message is delivered. Cancelled messages count, too.";
 const UNCONFIGURED: &str = "not in the configuration, so nothing of it is delivered";
 
 pub(super) fn report(report: &PendingReport, page: &Page) -> String {
@@ -333,7 +333,7 @@ mod tests {
           ...
           2026-11-22 08:00  10,700  ##########
 
-        Upper bounds: messages are stored in batches, and a batch counts until its last one is delivered; cancelled ones count along.
+        Upper bounds: messages are stored in batches, and a batch counts until its last message is delivered. Cancelled messages count, too.
         3 messages quarantined as unreadable, and not delivered: see PostdateQuarantined in docs/runbook.md.
         "#);
     }

@@ -69,7 +69,7 @@ impl Plan {
         } else if self.steps.is_empty() {
             "  nothing to change\n"
         } else if self.steps.iter().all(|step| !step.applied) {
-            "  nothing was changed: --apply makes these changes, and so do the commands\n"
+            "  nothing was changed: repeat with --apply, or run the commands yourself\n"
         } else {
             ""
         };
@@ -247,7 +247,7 @@ mod tests {
                 kafka-topics.sh --create
           todo  kafka.main  keep the messages of mail.delayed for 31d
                 kafka-topics.sh --create
-          nothing was changed: --apply makes these changes, and so do the commands
+          nothing was changed: repeat with --apply, or run the commands yourself
 
         rights
           what the user `postdate` of the service needs; not needed on a server without access control

@@ -74,7 +74,7 @@ impl Sources {
                          for each dot, as in POSTDATE_ROUTE__ORDERS__MAX_DELAY"
                         .to_owned(),
                     None => format!(
-                        "remove it, or move it to its table or above the first one; the keys here are: {}",
+                        "remove it, or move it to its table; keys without a table stand above the first table. The keys here are: {}",
                         known.join(", ")
                     ),
                 };

@@ -49,7 +49,7 @@ reasons! {
     AtAndAfter = "at_and_after",
     /// the same control header, or a dialect's, appears twice on the record
     DuplicateHeader = "duplicate_header",
-    /// the record has more headers, or more bytes of headers, than is taken
+    /// the record has more headers, or more bytes of headers, than Postdate accepts
     TooManyHeaders = "too_many_headers",
     /// a delay on a record whose own timestamp is missing, before the year 2000, or too great to
     /// count from
@@ -72,7 +72,7 @@ reasons! {
     InvalidRetry = "invalid_retry",
     /// the record has headers of two dialects that the route understands
     DialectConflict = "dialect_conflict",
-    /// the record asks for something in a dialect that cannot be kept: to be delivered more than
+    /// the record uses a dialect feature that Postdate does not support: to be delivered more than
     /// once, to a partition, ...
     DialectUnsupported = "dialect_unsupported",
     /// the target refused the record as too large, or it is larger than can be stored (248 MiB)

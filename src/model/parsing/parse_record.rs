@@ -143,7 +143,7 @@ fn find_controls(headers: Headers<'_>) -> Result<HeaderLookup<'_>, Rejection> {
     let bytes = headers.as_block().len();
     if bytes > RECORD_HEADER_BYTES_MAX {
         return Err(too_many(format!(
-            "the record has {bytes} bytes of headers; at most {RECORD_HEADER_BYTES_MAX} are taken"
+            "the record has {bytes} bytes of headers; Postdate accepts at most {RECORD_HEADER_BYTES_MAX}"
         )));
     }
     let mut controls = HeaderLookup::default();

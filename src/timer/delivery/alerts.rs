@@ -170,7 +170,7 @@ impl DeliveryAlerts {
                 None => "go to the dead letters",
             };
             tracing::warn!(topic = target, %reason,
-                "a target does not accept its messages, which {action}: {detail}");
+                "the target does not accept messages; they {action}: {detail}");
         }
     }
 

@@ -215,7 +215,7 @@ capabilities:
 {{- if or (ne (len $all) 1) (ne (index $all 0).name "both") (ne (int (index $all 0).replicas) 1) }}{{ fail "persistence: the embedded store is for one process: enable workloads.both alone, with replicas 1" }}{{ end }}
 {{- if dig "store" "redis" "" .Values.config }}{{ fail "persistence: config.store.redis is another store: leave one of them out" }}{{ end }}
 {{- if .Values.autoscaling.kind }}{{ fail "persistence: one process cannot be scaled" }}{{ end }}
-{{- else if not (dig "store" "redis" "" .Values.config) }}{{ fail "config.store.redis is required: without it each pod would have a store of its own, which ends with it" }}
+{{- else if not (dig "store" "redis" "" .Values.config) }}{{ fail "config.store.redis is required: without it each pod would have its own store, and lose it when it ends" }}
 {{- end }}
 {{- $all | toJson }}
 {{- end }}

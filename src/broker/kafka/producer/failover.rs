@@ -166,7 +166,11 @@ impl FailoverProducer {
             ));
         });
         if let Some(mut failed) = self.current.replace(producer.ok()?) {
-            tracing::warn!(reason, "kafka producer failed fatally and was replaced");
+            tracing::warn!(
+                cluster = self.health.cluster(),
+                reason,
+                "the Kafka producer failed fatally and was replaced"
+            );
             failed.retire();
             self.retired.push(failed);
         }
