@@ -46,8 +46,7 @@ const ROWS: [&[&str]; 7] = [
     ],
 ];
 
-/// Imports between two cells of one row: runs are encrypted, the schedule uses runs and the wheel, the store port, the
-/// tracer and the clock count in metrics, and retries of store calls report their health.
+/// Allowed imports between two cells of one row: the first imports the second.
 const BESIDE: [(&str, &str); 8] = [
     ("run", "encryption"),
     ("schedule", "run"),

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Ends the hold of a shard: its claims no longer wait for the source log. The next append removes the
--- mark of that.
+-- Ends the hold of a shard: its claims no longer wait for the source log. Sets the field `hold` to
+-- `-`, which the next append removes.
 -- KEYS   1 meta
 -- ARGV   1 layout version
 -- Reply  ended

@@ -27,7 +27,8 @@ if not (before(s.claimed:sub(1, 32), ARGV[4]) and before(s.delivered:sub(1, 32),
   return { 'too_early' }
 end
 
--- A finished message of the run will be finished twice. The ledger cannot tell which run it is in.
+-- More outcomes than removed messages: some may be of this run, and these messages get a second
+-- outcome. So the ledger becomes uncertain.
 local l = ledger(s)
 if l[2] + l[3] + l[4] + l[5] > l[6] then l[7] = 1 end
 redis.call('HDEL', KEYS[3], ARGV[2])

@@ -27,9 +27,9 @@
 //! offset is below W and its (due, offset) is at most C, both of the delivered pair.** The source
 //! log is the truth: a store that lost data is filled from it again.
 //!
-//! Any number of workers share the work: `membership` assigns the reading and the delivery of each
-//! shard to one of the live workers, and a lease protects the delivery. An exactly-once route writes the delivered
-//! pair inside the transaction of the broker, so its store only saves work.
+//! Any number of workers share the work: the consumer group of each route decides which of them reads
+//! a shard, `membership` decides which delivers it, and a lease protects the delivery. An exactly-once
+//! route writes the delivered pair inside the transaction of the broker, so its store only saves work.
 //!
 //! `docs/internals/protocol.md` explains the protocol, and `docs/internals/glossary.md` the words.
 //!
@@ -41,8 +41,8 @@
 //! the time of day.
 //!
 //! ## Threads
-//! `TaskGroup` starts every loop of the service on a thread of its own: see the table in
-//! `role/mod.rs`. Broker clients and the embedded store start further threads in their adapters.
+//! `TaskGroup` starts the threads of each role's loops; the lease loop and the dispatcher share the
+//! thread `timer`. `role/mod.rs` has the table. Broker clients and the embedded store start further threads in their adapters.
 //! Channels between threads are bounded.
 //!
 //! ## Layers: a file imports its own folder and lower rows
@@ -56,14 +56,21 @@
 //! | algorithms | `encryption` `run` `wheel` `schedule` |
 //! | domain | `model` `limit` |
 //!
+//! `integration/tidy.rs` checks this. Exceptions: roles import no adapters, and a few modules import
+//! another one of their row.
+//!
 //! ## Reading path
 //! 1. `role/mod.rs`: the threads and their parts.
 //! 2. `ingress/mod.rs`, `ingress/read_loop.rs`, `model/parsing/parse_record.rs`: from a record to
 //!    an append.
 //! 3. `store/mod.rs` and `lua/append.lua`: the store port, and its most important script.
-//! 4. `schedule/mod.rs`: which messages come next.
-//! 5. `timer/dispatcher.rs`, `timer/delivery/send.rs` and `lua/advance.lua`: from a claim to a
-//!    delivery.
+//! 4. `timer/shard/load.rs` (new runs, from the tail) and `timer/shard/prefetch.rs` (lists and
+//!    fetches stored runs): from the store into memory.
+//! 5. `schedule/mod.rs`: which messages come next.
+//! 6. `timer/dispatcher.rs`, `timer/claim_call.rs`, `timer/delivery/send.rs` and `lua/advance.lua`:
+//!    from a claim to a delivery.
+//!
+//! `fault!(Name)` in this code is `false` outside tests: see `testing/fault_injection.rs`.
 //!
 //! A new broker is a folder beside `broker/kafka`, a variant in `role/brokers.rs` and a table in
 //! `config`. A new store is a folder beside `store/redis` and lines in `role/store_factory.rs`. The

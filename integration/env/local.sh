@@ -139,7 +139,7 @@ stream() {
     printf 'CONNECT {"verbose":false}\r\nSUB answer 1\r\nPUB $JS.API.STREAM.CREATE.%s answer %d\r\n%s\r\n' "$1" ${#body} "$body" >&4
     while IFS= read -r -t 10 line <&4; do
         case $line in
-            *'"error"'*) complain "NATS does not make the stream $1: $line" ;;
+            *'"error"'*) complain "NATS does not create the stream $1: $line" ;;
             *'"type"'*'stream_create_response'*)
                 exec 4>&-
                 return

@@ -29,7 +29,7 @@ if (($(printf '%d%02d' ${found:-0 0}) < minimum)); then
     bin=$servers/node/node_modules/$package/bin
     if [[ $("$bin/node" --version 2>/dev/null) != "v$version" ]]; then
         said=$(npm install --silent --no-audit --no-fund --prefix "$servers/node" "$package@$version" 2>&1) ||
-            complain "$said"$'\n'"npm did not bring Node.js $version. It needs an npm registry."
+            complain "$said"$'\n'"npm could not download Node.js $version. It needs an npm registry."
     fi
     PATH=$bin:$PATH
 fi

@@ -2,7 +2,7 @@
 # Installs what building and testing need: Debian packages, a real Kafka, a NATS server, the
 # libraries of docs/clients, a browser, an OpenTelemetry collector, and Helm. Safe to repeat.
 #   servers.sh packages   packages for building only
-#   servers.sh core       servers of the promises: Kafka, NATS, Redis
+#   servers.sh core       servers for the tests of the promises: Kafka, NATS, Redis
 #   servers.sh dist       packages for building and checking the packages of a release
 #   servers.sh            also the servers and tools of the integration tests
 set -euo pipefail
@@ -69,7 +69,7 @@ kafka() {
     echo "Fetching Kafka $version through Maven into $lib ..."
     rm -rf "$lib" "$lib.partial"
     said=$(mvn -q -B -f "$pom" dependency:copy-dependencies -DoutputDirectory="$lib.partial" 2>&1) ||
-        complain "$said"$'\n'"Maven did not bring Kafka $version. It needs Maven Central, or a mirror of it named in ~/.m2/settings.xml."
+        complain "$said"$'\n'"Maven could not download Kafka $version. It needs Maven Central, or a mirror of it named in ~/.m2/settings.xml."
     mv "$lib.partial" "$lib"
 }
 
@@ -88,18 +88,18 @@ clients() {
     if [[ $(cat "$folder/from" 2>/dev/null) != "$package" ]]; then
         rm -rf "$folder"
         said=$(python3 -m pip install --quiet --target "$folder" "$package" 2>&1) ||
-            complain "$said"$'\n'"pip did not bring $package. It needs a Python package index."
+            complain "$said"$'\n'"pip could not download $package. It needs a Python package index."
         echo "$package" >"$folder/from"
     fi
     said=$(cd docs/clients/go && ../../../integration/env/go.sh mod download 2>&1) ||
-        complain "$said"$'\n'"Go did not bring the modules of docs/clients/go. It needs a Go module proxy: GOPROXY names it."
+        complain "$said"$'\n'"Go could not download the modules of docs/clients/go. It needs a Go module proxy: GOPROXY names it."
     folder=$servers/clients/node
     ! cmp -s docs/clients/node/package-lock.json "$folder/from" || return 0
     mkdir -p "$folder"
     cp docs/clients/node/package{,-lock}.json "$folder"
     # `npm ci` refuses a folder that it reaches through a symbolic link.
     said=$(node=$PWD/integration/env/node.sh && cd -P "$folder" && "$node" npm ci --no-audit --no-fund 2>&1) ||
-        complain "$said"$'\n'"npm did not bring the packages of docs/clients/node. It needs an npm registry."
+        complain "$said"$'\n'"npm could not download the packages of docs/clients/node. It needs an npm registry."
     cp "$folder/package-lock.json" "$folder/from"
 }
 
@@ -110,7 +110,7 @@ browser() {
     mkdir -p "$folder"
     cp integration/browser/package{,-lock}.json "$folder"
     said=$(node=$PWD/integration/env/node.sh && cd -P "$folder" && "$node" npm ci --no-audit --no-fund 2>&1) ||
-        complain "$said"$'\n'"npm did not bring the packages of integration/browser. It needs an npm registry."
+        complain "$said"$'\n'"npm could not download the packages of integration/browser. It needs an npm registry."
     cp "$folder/package-lock.json" "$folder/from"
 }
 

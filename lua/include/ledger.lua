@@ -21,9 +21,9 @@ local function ledger(s)
   return l
 end
 
--- Makes an uncertain ledger certain again if possible. Removed messages without an outcome had
--- theirs before the ledger lost it. In an empty shard only quarantined messages can be finished and
--- still stored.
+-- Makes an uncertain ledger certain again if possible. If more messages were removed than have an
+-- outcome, the other outcomes were lost: these messages no longer count. In an empty shard, at most
+-- the quarantined messages have an outcome and are still stored.
 local function reconcile(l, s)
   if l[7] == 0 then return end
   local quarantine = redis.pcall('HGET', KEYS[2], 'quarantine') or ''

@@ -65,7 +65,7 @@ pub(super) fn router(queries: Queries) -> Router {
             "/v1/openapi.json",
             get(|| async { Json(Description::openapi()) }),
         )
-        // The paths of version 0.1.0.
+        // The paths of version 0.1.0, kept for its clients.
         .route("/pending", get(pending))
         .route("/ledger", get(ledger))
         .with_state(queries)

@@ -1,4 +1,5 @@
-//! The broker ports: [`Source`], [`Target`], [`Catalog`], `Inspector`, [`TransactionalProducers`].
+//! The broker ports: [`Source`], [`Target`], [`Catalog`], [`GroupAdmin`], `Inspector`,
+//! [`TransactionalProducers`].
 //!
 //! Every header and byte that a source returns can be sent to a target. Blocking client calls run
 //! on the adapters' own threads. Every `async` method is cancel-safe: a result that was not

@@ -123,7 +123,7 @@ impl Admin {
 }
 
 /// A token must be a valid header value, or no request could send it. Sixteen random characters
-/// cannot be guessed; more than 1024 do not fit into a header.
+/// cannot be guessed, and 1024 keep the header small.
 fn is_token(token: &Secret) -> bool {
     let token = token.expose();
     token.bytes().all(|byte| byte.is_ascii_graphic()) && (16..=1024).contains(&token.len())

@@ -6,7 +6,7 @@ use crate::model::{
     parse_record,
 };
 
-/// Without epochs, the rules of today hold for all offsets.
+/// Without epochs, the current rules of the route apply to all offsets.
 #[derive(Default)]
 pub(super) struct ReadRules {
     pub(super) history: RulesHistory,
@@ -15,10 +15,10 @@ pub(super) struct ReadRules {
 }
 
 enum EpochRules {
-    /// The rules of this process.
+    /// The current rules of the route.
     Today,
     Earlier(Box<RoutingRules>),
-    /// The rules of the first reading are unknown. These are the rules of today without limits.
+    /// The rules of the first reading are unknown. These are the current rules, without limits.
     Unknown(Box<RoutingRules>),
 }
 

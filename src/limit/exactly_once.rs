@@ -43,10 +43,11 @@ pub(crate) const KAFKA_MARKER_TIMEOUT: Duration = Duration::from_secs(25);
 pub(crate) const KAFKA_MARKER_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// A marker without an answer for this time is reported; it hardly ever takes a second.
 pub(crate) const KAFKA_MARKER_WARN_AFTER: Duration = Duration::from_secs(15);
-/// A missing topic is reported before silence aborts its transaction.
+/// Checked: a missing topic is reported before silence aborts its transaction.
 const _: () =
     assert!(KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT.as_secs() < TRANSACTION_SILENCE_TIMEOUT.as_secs());
-/// A transaction that waited for reports, and then for its marker, is still open at the broker.
+/// Checked: a transaction that waited for reports, and then for its marker, is still open at the
+/// broker.
 const _: () = assert!(
     TRANSACTION_SILENCE_TIMEOUT.as_secs() + KAFKA_MARKER_TIMEOUT.as_secs()
         < KAFKA_TRANSACTION_TIMEOUT.as_secs()

@@ -1,7 +1,8 @@
-//! Membership: the session of this worker, the live workers, and who reads and delivers which shard.
+//! Membership: the session of this worker, the live workers, and which of them delivers a shard. The
+//! consumer group of each route decides which worker reads it.
 //!
 //! One loop on a thread of its own keeps the session alive in the store, lists the shards that
-//! exist, and assigns them. It publishes the result to the ingress and to the timer. All workers
+//! exist, and assigns them. It publishes the result to the timer. All workers
 //! compute the same assignment from the same sessions and shards.
 //!
 //! | file | duty |
@@ -11,7 +12,7 @@
 //! | `session_clock` | until when the session of this worker certainly lasts |
 //! | `session_watch` | finds sessions of workers that are dead |
 //! | `roster` | live workers and shards; the shards of this worker |
-//! | `assignment` | which worker reads and which delivers a shard |
+//! | `assignment` | which worker delivers a shard; nothing follows its readers yet |
 
 mod assignment;
 mod discovery;
@@ -33,7 +34,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// The partitions of one route that this worker must read.
+/// The partitions of one route that the assignment gives to this worker. Nothing follows it yet.
 ///
 /// Reading needs no lock: two workers may read a partition for a moment, because an append names
 /// its first offset (I2).
@@ -58,7 +59,7 @@ pub(crate) struct Assignments {
     /// For the leases of the timer.
     pub(crate) view: watch::Receiver<Arc<WorkView>>,
     pub(crate) session_clock: SessionClock,
-    /// By route, for its ingress.
+    /// By route. Nothing follows it yet: the consumer group decides who reads.
     #[allow(dead_code, reason = "the ingress follows it with the next change")]
     pub(crate) reads: BTreeMap<Arc<str>, watch::Receiver<ReadAssignment>>,
 }

@@ -108,8 +108,7 @@ impl Cluster {
         })
     }
 
-    /// `group` is the consumer group whose commits are read.
-    /// Commits of `group` are read without waiting for a connection.
+    /// `group` is the consumer group whose commits are read, without waiting for a connection.
     pub(crate) fn catalog(
         &self,
         group: Option<&str>,

@@ -1,6 +1,6 @@
-//! The wiring: builds stores and broker clients from the configuration and starts the roles, each
-//! loop on a thread of its own. Besides the commands, only this folder knows concrete stores and
-//! brokers.
+//! The wiring: builds stores and broker clients from the configuration and starts the threads of each
+//! role's loops. Lease and dispatcher share the thread `timer`. Besides the commands, only this folder
+//! knows concrete stores and brokers.
 //!
 //! | file | threads that it starts |
 //! |---|---|
@@ -11,7 +11,8 @@
 //! | `ingress_threads` | `ingress-<route>`, `appender-<route>` |
 //! | `timer_threads` | `timer`, `loader`, `compactor` |
 //!
-//! `brokers` and `store_factory` build the adapters, and `memory` divides the memory among them. `wiring` holds what all threads share.
+//! `brokers` and `store_factory` build the adapters, and `memory` divides the memory among them.
+//! `wiring` holds what all threads share.
 
 mod admin_threads;
 mod brokers;

@@ -1,7 +1,7 @@
 //! The protocol of one shard: which messages to take next, and which pair (C, W) describes them.
 //! Pure.
 //!
-//! The schedule holds runs, not messages. The wheel orders them by their next messages.
+//! The schedule holds runs, not messages. The wheel, a heap, orders them by their next messages.
 //!
 //! Relative to the pair (C, W) that was taken last, a message has one of three states:
 //!

@@ -76,8 +76,8 @@ pub(crate) trait ShardStore {
     /// Everything that the store knows about each shard, read in one step per shard.
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error>;
 
-    /// Ends the hold of each shard, see [`Hold`]. The next append removes the mark of that. For a full
-    /// store, which cannot store the log again. Safe to repeat. Works on a full store.
+    /// Ends the hold of each shard, see [`Hold`]: a full store cannot store the log again. Records
+    /// that the hold was ended, until the next append. Safe to repeat. Works on a full store.
     async fn end_holds(&self, shards: &[ShardId]) -> Result<(), Error>;
 
     /// The positions and the lineage of each shard. This is the cheapest way to see whether

@@ -195,7 +195,7 @@ pub(super) fn apply_reply((advance, outcome): ClaimReply, shards: &mut ShardStat
         Advanced::RolledBack { watermark } => {
             state.on_claim_rolled_back(watermark, now);
         }
-        Advanced::Fenced | Advanced::Unknown => handover::drop_shard(shards, shard),
+        Advanced::Fenced | Advanced::Unknown => handover::mark_lost(shards, shard),
     }
 }
 

@@ -207,7 +207,7 @@ impl Dispatcher {
             LeaseEvent::HandOver(shard) => {
                 handover::start_handover(&mut self.shards, &shard, Instant::now());
             }
-            LeaseEvent::Lost(shard) => handover::drop_shard(&mut self.shards, &shard),
+            LeaseEvent::Lost(shard) => handover::mark_lost(&mut self.shards, &shard),
         }
     }
 
@@ -258,7 +258,7 @@ impl Dispatcher {
             && state.load.generation == reply.tag
             && !state.on_load_reply(reply.result, Instant::now())
         {
-            handover::drop_shard(&mut self.shards, &reply.shard);
+            handover::mark_lost(&mut self.shards, &reply.shard);
         }
     }
 
@@ -276,7 +276,7 @@ impl Dispatcher {
 
     fn on_replacement_reply(&mut self, reply: ReplacementReply) -> Result<(), Error> {
         if let Some(lost) = run_replacement::apply_replacement(&mut self.shards, reply)? {
-            handover::drop_shard(&mut self.shards, &lost);
+            handover::mark_lost(&mut self.shards, &lost);
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ pub(super) fn start_handover(shards: &mut ShardStates, shard: &ShardId, now: Ins
 }
 
 /// The lease is lost: nothing more is sent, and only delivery reports are awaited.
-pub(super) fn drop_shard(shards: &mut ShardStates, shard: &ShardId) {
+pub(super) fn mark_lost(shards: &mut ShardStates, shard: &ShardId) {
     if let Some(state) = shards.get_mut(shard)
         && !state.ownership.is_lost()
     {

@@ -1,6 +1,6 @@
 //! Parses a record's headers: the only place that interprets them. The result depends only on the
-//! record, the route's rules and the shard, never on the time, so a record that is read twice means
-//! the same twice.
+//! record, the route's rules and the shard, never on the time. So a second reading of a record has
+//! the same result.
 //!
 //! If several things are wrong, the first one in this order is the reason of the rejection:
 //!
@@ -119,6 +119,7 @@ fn parse<'a>(
         }
     };
     let target = text(ControlHeader::To)?.or(schedule.and_then(|schedule| schedule.target));
+    // Only validates: the target is resolved at delivery, by the rules of then.
     rules
         .targets
         .resolve(target, origins.topic(), record.headers)?;

@@ -32,7 +32,7 @@ pub(crate) struct RoutingRules {
     pub(crate) without_delay: WithoutDelay,
     /// The other systems whose delay headers the route understands.
     pub(crate) dialects: Dialects,
-    /// They never decide a position, so they may change at any time.
+    /// Keys that sign `postdate-retry`. They decide no position, so they may change at any time.
     pub(crate) retry_keys: RetryKeys,
 }
 

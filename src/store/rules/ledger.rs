@@ -74,8 +74,9 @@ impl Ledger {
 
     /// Makes an uncertain ledger certain again if possible.
     ///
-    /// Removed messages without an outcome had theirs before the ledger lost it. In an empty shard
-    /// only quarantined messages can be finished and still stored.
+    /// If more messages were removed than have an outcome, the other outcomes were lost: these
+    /// messages no longer count. In an empty shard, at most the quarantined messages have an outcome
+    /// and are still stored.
     pub(crate) fn reconcile(&mut self, is_empty: bool, quarantined: u64) {
         if !self.is_uncertain {
             return;

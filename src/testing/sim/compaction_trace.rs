@@ -1,5 +1,5 @@
-//! Records which levels of the outer wheel each message passes through: the first one, and one more
-//! per rewrite.
+//! Records which levels of slices each message passes through: the first one, and one more per
+//! rewrite.
 
 use crate::model::{Cursor, Level, ShardId};
 use crate::run::{Run, RunDecoder};

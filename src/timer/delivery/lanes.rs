@@ -5,7 +5,7 @@
 //! others. A shard changes its lane only when it has no unreported message, because otherwise its
 //! messages could overtake each other (G4).
 //!
-//! Two lanes pay for their code: see the benchmarks `drain` and `burst`.
+//! The benchmarks `drain` and `burst` show the gain of two lanes.
 
 use crate::limit::{
     BULK_LANE_MESSAGES_MAX, FAST_LANE_MESSAGES_MAX, LANE_MESSAGES_PER_SHARD_MIN,

@@ -52,7 +52,7 @@ impl ShardLoad {
         Self {
             shard: shard.clone(),
             runs: ResidentRuns::new(start, watermark, memory),
-            // Replies to an earlier period of ownership must not match.
+            // Replies to requests of an earlier tenure must not match.
             generation: u64::from(slot) << 32,
             lineage: None,
             prefetch: Prefetch::new(),

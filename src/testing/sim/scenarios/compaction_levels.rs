@@ -1,4 +1,4 @@
-//! The levels of the outer wheel that messages pass through.
+//! The levels of slices that messages pass through.
 
 use super::{ON_TIME, block_on_paused, lateness};
 use crate::model::{Level, Partition};
