@@ -52,12 +52,15 @@ impl ChangeWriter {
 /// The same change on the command line.
 fn arguments(config: &Config, change: Change) -> (SendArgs, Option<Vec<u8>>) {
     let route = config.routes.get(&change.route);
-    let is_kafka = route.is_none_or(|route| route.source.kind == BrokerKind::Kafka);
+    // CloudEvents writes its attributes as `ce_` in Kafka and as `ce-` in HTTP and NATS.
+    let prefix = match route.map(|route| route.source.kind) {
+        None | Some(BrokerKind::Kafka) => "ce_",
+        Some(BrokerKind::Nats) => "ce-",
+    };
     let headers = change.headers.into_iter().map(|(name, value)| {
-        // CloudEvents writes its attributes as `ce_` in Kafka and as `ce-` in HTTP and NATS.
         let name = match name.strip_prefix("ce-") {
-            Some(attribute) if is_kafka => format!("ce_{attribute}"),
-            _ => name,
+            Some(attribute) => format!("{prefix}{attribute}"),
+            None => name,
         };
         format!("{name}={value}")
     });

@@ -8,7 +8,7 @@ use crate::admin::api::MessagesParams;
 use crate::cli::{
     CancelArgs, FilterArgs, ListArgs, MessagesAction, MessagesArgs, Output, SendArgs, ShowArgs,
 };
-use crate::config::{BrokerKind, Config};
+use crate::config::Config;
 use crate::limit::SEARCH_PAGE_MAX;
 use crate::model::Timestamp;
 use crate::model::header_name::SUBJECT;
@@ -184,12 +184,12 @@ struct CancelReport {
 async fn cancel(config: &Config, cancel: &CancelArgs) -> Result<Outcome> {
     let mut search = search(&cancel.filter)?;
     let route = &cancel.filter.route;
-    let reads_nats = config
+    let has_subjects = config
         .routes
         .get(route)
-        .is_some_and(|route| route.source.kind == BrokerKind::Nats);
-    // A cancel on NATS goes to the subject of the message, which is a header.
-    search.is_detailed = reads_nats;
+        .is_some_and(|route| route.source.kind.has_subjects());
+    // A cancel goes to the subject of the message, which is a header.
+    search.is_detailed = has_subjects;
     let found = find(config, search, cancel.limit.max(1)).await?;
     let mut report = CancelReport {
         dry_run: !cancel.yes,

@@ -145,14 +145,24 @@ fn source_place(config: &Config, send: &SendArgs) -> Result<(String, Option<Stri
 
 /// The source topic, and the subject if the route reads NATS.
 fn place(source: &config::Source, send: &SendArgs) -> Result<(String, Option<String>), Refused> {
-    if source.kind == BrokerKind::Kafka {
-        if send.subject.is_some() {
+    match source.kind {
+        BrokerKind::Kafka if send.subject.is_some() => {
             let text = "--subject is for a route that reads NATS; this one reads topics";
-            return Err(Refused(text.to_owned()));
+            Err(Refused(text.to_owned()))
         }
-        let topic = send.topic.as_ref().or(source.topics.first()).cloned();
-        return Ok((topic.unwrap_or_default(), None));
+        BrokerKind::Kafka => {
+            let topic = send.topic.as_ref().or(source.topics.first()).cloned();
+            Ok((topic.unwrap_or_default(), None))
+        }
+        BrokerKind::Nats => subject_place(source, send),
     }
+}
+
+/// The source topic that has the subject to which the message goes.
+fn subject_place(
+    source: &config::Source,
+    send: &SendArgs,
+) -> Result<(String, Option<String>), Refused> {
     let filters = source
         .topics
         .iter()

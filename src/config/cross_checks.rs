@@ -77,11 +77,10 @@ fn check_loops(config: &Config, route: &Route, at: &At<'_>) {
 /// A target that is a template needs the wildcards of the source's subjects.
 fn check_template(route: &Route, at: &At<'_>) {
     let target = route.target.as_ref();
-    let Some(target) = target.filter(|it| it.kind == BrokerKind::Nats && is_template(&it.name))
-    else {
+    let Some(target) = target.filter(|it| it.kind.has_subjects() && is_template(&it.name)) else {
         return;
     };
-    if route.source.kind == BrokerKind::Kafka {
+    if !route.source.kind.has_subjects() {
         at.refuse(
             "a template needs the subject of a message, and messages from Kafka have none",
             "write the subject without $",
@@ -133,7 +132,7 @@ fn check_delivery(route: &Route, at: &At<'_>) {
         return;
     }
     let source = &route.source.cluster;
-    if let Some((key, ..)) = clusters(route).find(|(_, kind, _)| *kind == BrokerKind::Nats) {
+    if let Some((key, ..)) = clusters(route).find(|(_, kind, _)| !kind.has_transactions()) {
         at.refuse(
             format!("exactly-once needs transactions, and the {key} is on NATS, which has none"),
             "write \"at-least-once\": a NATS stream drops repeated messages within its duplicate window",

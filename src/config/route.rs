@@ -82,6 +82,21 @@ impl BrokerKind {
             Self::Nats => "subject",
         }
     }
+
+    /// Each message has a subject, and a source selects messages by it.
+    pub(crate) const fn has_subjects(self) -> bool {
+        match self {
+            Self::Kafka => false,
+            Self::Nats => true,
+        }
+    }
+
+    pub(super) const fn has_transactions(self) -> bool {
+        match self {
+            Self::Kafka => true,
+            Self::Nats => false,
+        }
+    }
 }
 
 /// The topics of one cluster that a route reads. [`source_topic`] writes those of NATS.

@@ -6,7 +6,7 @@
 //! | [`LeaseStore`] | which worker may deliver a shard | lease loop of the timer |
 //! | [`Membership`] | sessions of the workers | membership loop |
 //! | [`StoreAdmin`] | deletes shards | `postdate reset` |
-//! | [`StoreQuery`] | read-only questions of people | `postdate pending`, `postdate ledger`, admin server |
+//! | [`StoreQuery`] | read-only questions of people | commands that show or find messages, admin server |
 //! | [`QuarantineStore`] | reads and restores quarantined runs | `postdate quarantine` |
 //! | [`Notifier`] | hints from one process to the others | hints loop |
 //!

@@ -88,7 +88,7 @@ struct Shared<'a> {
     store: Rc<dyn Store>,
     clock: Rc<dyn Clock>,
     rules: RoutingRules,
-    shape: CompactionPolicy,
+    policy: CompactionPolicy,
     /// Asks the roles to stop.
     stop: CancellationToken,
     /// Ends the waits for the store.
@@ -198,7 +198,7 @@ impl Process {
             store: Rc::new(SlowStore::new(world, &self.control, random.random())),
             clock: Rc::new(self.control.start_clock()),
             rules: rules(world, random),
-            shape: if world.has_real_levels() {
+            policy: if world.has_real_levels() {
                 CompactionPolicy::DEFAULT
             } else {
                 SHAPE
@@ -274,7 +274,7 @@ impl Process {
             rules: shared.rules.clone(),
             stops_at_gap: false,
             start: StartPoint::First,
-            thin: shared.shape.thin,
+            thin: shared.policy.thin,
             keys: world.keys(),
             memory: IngressMemory {
                 unstored: 64 << 20,
@@ -307,29 +307,29 @@ impl Process {
         let (world, health, store) = (shared.world, &shared.health, &shared.store);
         let (requests, requests_in) = mpsc::channel(LOADER_QUEUE_MAX);
         let (replies_out, replies) = mpsc::channel(LOADER_REPLIES_MAX);
-        let (chores, chores_in) = mpsc::channel(COMPACT_REQUEST_QUEUE_MAX);
-        let (looked_out, looked) = mpsc::channel(COMPACT_RESULT_QUEUE_MAX);
-        let (holdings_out, holdings) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
-        let (gave_up, gave_up_in) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
-        let claimer = self.lease_keeper(shared, assignments, (holdings_out, gave_up_in));
+        let (compaction_jobs, jobs_in) = mpsc::channel(COMPACT_REQUEST_QUEUE_MAX);
+        let (results_out, compaction_results) = mpsc::channel(COMPACT_RESULT_QUEUE_MAX);
+        let (lease_events_out, lease_events) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
+        let (release_results, releases) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
+        let leases = self.lease_keeper(shared, assignments, (lease_events_out, releases));
         let ports = timer::Ports {
             store: store.clone(),
             clock: shared.clock.clone(),
             claims_health: Rc::new(health.register("claims")),
             metric: metric::TimerMetrics::new(),
-            lease_events: holdings,
-            release_results: gave_up,
+            lease_events,
+            release_results,
             requests,
             replies,
             hints,
-            compaction_jobs: chores,
-            compaction_results: looked,
+            compaction_jobs,
+            compaction_results,
         };
         let options = timer_options(shared);
         let dispatcher = Dispatcher::new(options, ports, self.producers(world));
         let timers_done = shared.timers_done.clone();
         let served = timer::serve(
-            claimer,
+            leases,
             dispatcher,
             shared.stop.clone(),
             shared.give_up.clone(),
@@ -350,18 +350,18 @@ impl Process {
             give_up: shared.give_up.clone(),
         };
         self.spawn(world, "loader", loader.serve());
-        let rewriter = Compactor::new(
+        let compactor = Compactor::new(
             store.clone(),
-            chores_in,
-            looked_out,
-            shared.shape,
+            jobs_in,
+            results_out,
+            shared.policy,
             RunBuilder::new(random.random(), world.keys()),
         );
-        let rewriter = self
+        let compactor = self
             .control
             .compactor
-            .wrap(rewriter.serve(shared.stop.clone()));
-        self.spawn(world, "rewriter", rewriter);
+            .wrap(compactor.serve(shared.stop.clone()));
+        self.spawn(world, "compactor", compactor);
     }
 
     fn lease_keeper(
