@@ -5,7 +5,7 @@
 -- - removes cancelled places inside delivered;
 -- - moves claimed forward, each component on its own, never back.
 -- A claim is refused if the watermark is below the one that the timer has seen, or if its due time is
--- too far ahead of the clock of the server. The other steps are done all the same. A repeat changes
+-- too far ahead of the clock of the server. The other steps are still done. A repeat changes
 -- nothing more: outcomes count only when delivered moves.
 -- KEYS   1 meta
 --        2 counts

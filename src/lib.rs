@@ -72,9 +72,8 @@
 //!
 //! `fault!(Name)` in this code is `false` outside tests: see `testing/fault_injection.rs`.
 //!
-//! A new broker is a folder beside `broker/kafka`, a variant in `role/brokers.rs` and a table in
-//! `config`. A new store is a folder beside `store/redis` and lines in `role/store_factory.rs`. The
-//! contract suites in `testing` tell when it is complete.
+//! `CONTRIBUTING.md` lists what a new broker, store or control header changes. The contract suites in
+//! `testing` tell when a broker or a store is complete.
 
 #[macro_use]
 mod testing;

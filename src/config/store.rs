@@ -188,7 +188,8 @@ impl Redis {
         if let Err((what, fix)) = self.check_address(url.expose()) {
             at.key("url").refuse(what, fix);
         }
-        let without_effect = "this key is only for sentinels; with `url`, the address contains its value";
+        let without_effect =
+            "this key is only for sentinels; with `url`, the address contains its value";
         if self.tls.is_some() {
             at.key("tls")
                 .refuse(without_effect, "remove it, and write rediss:// for TLS");

@@ -1,4 +1,4 @@
-//! Assigns the delivery of shards to workers, and readers, which nothing follows yet. Pure: workers
+//! Assigns the delivery of shards to workers, and readers, which no role follows yet. Pure: workers
 //! that know the same workers and shards agree on the result.
 //!
 //! Each pair of a shard and a worker has a weight, a hash of both (rendezvous hashing). The
@@ -12,7 +12,7 @@
 use crate::model::{Role, ShardId, WorkerEntry, WorkerId};
 use std::collections::BTreeMap;
 
-/// Who delivers each shard, and its reader, which nothing follows yet.
+/// The worker that delivers each shard, and its reader, which no role follows yet.
 #[derive(Default)]
 pub(super) struct Work<'s> {
     pub(super) readers: BTreeMap<&'s ShardId, WorkerId>,

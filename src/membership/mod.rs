@@ -12,7 +12,7 @@
 //! | `session_clock` | until when the session of this worker certainly lasts |
 //! | `session_watch` | finds sessions of workers that are dead |
 //! | `roster` | live workers and shards; the shards of this worker |
-//! | `assignment` | which worker delivers a shard; nothing follows its readers yet |
+//! | `assignment` | which worker delivers a shard; no role follows its readers yet |
 
 mod assignment;
 mod discovery;
@@ -34,7 +34,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// The partitions of one route that the assignment gives to this worker. Nothing follows it yet.
+/// The partitions of one route that the assignment gives to this worker. No role follows it yet.
 ///
 /// Reading needs no lock: two workers may read a partition for a moment, because an append names
 /// its first offset (I2).
@@ -59,7 +59,7 @@ pub(crate) struct Assignments {
     /// For the leases of the timer.
     pub(crate) view: watch::Receiver<Arc<WorkView>>,
     pub(crate) session_clock: SessionClock,
-    /// By route. Nothing follows it yet: the consumer group decides who reads.
+    /// By route. No role follows it yet: the consumer group decides who reads.
     #[allow(dead_code, reason = "the ingress follows it with the next change")]
     pub(crate) reads: BTreeMap<Arc<str>, watch::Receiver<ReadAssignment>>,
 }

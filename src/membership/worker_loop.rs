@@ -178,10 +178,7 @@ impl WorkerLoop {
         let asked = Instant::now();
         self.heartbeat_at = asked + heartbeat_interval(self.ports.length);
         if let Some(stuck) = self.ports.loops.not_moving(LOOP_STALL_MAX).first() {
-            let reason = format!(
-                "sends no heartbeats: {}: {}",
-                stuck.part, stuck.reason
-            );
+            let reason = format!("sends no heartbeats: {}: {}", stuck.part, stuck.reason);
             self.ports.health.set_not_ready(reason);
             return Ok(false);
         }
@@ -227,8 +224,9 @@ impl WorkerLoop {
             Ok(Heartbeat::OtherClusters(others)) => return Err(self.other_installation(others)),
             Err(error) if error.is_transient() => {
                 self.heartbeat_at = asked.max(Instant::now()) + self.ports.length / 20;
-                let reason =
-                    format!("cannot send a heartbeat: {error}; other workers take its shards when its session ends");
+                let reason = format!(
+                    "cannot send a heartbeat: {error}; other workers take its shards when its session ends"
+                );
                 self.ports.health.set_not_ready(reason);
                 if self.heartbeats == 1 {
                     self.begin_another_session();

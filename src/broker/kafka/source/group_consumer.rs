@@ -151,7 +151,11 @@ impl GroupConsumer {
     pub(super) fn leave(self) {
         if let Some(reason) = self.consumer.context().health.outage_reason() {
             let group = &self.consumer.context().group;
-            tracing::info!(group, reason, "leaving without LeaveGroup: no broker responds");
+            tracing::info!(
+                group,
+                reason,
+                "leaving without LeaveGroup: no broker responds"
+            );
             std::mem::forget(self);
         }
     }
