@@ -111,6 +111,10 @@ pub(crate) struct HealthPart {
 }
 
 impl HealthPart {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(crate) fn set_ready(&self) {
         let before = lock(&self.state).reason.take();
         if let Some(reason) = before.filter(|reason| reason != STARTING) {

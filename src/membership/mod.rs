@@ -2,8 +2,8 @@
 //! consumer group of each route decides which worker reads it.
 //!
 //! One loop on a thread of its own keeps the session alive in the store, lists the shards that
-//! exist, and assigns them. It publishes the result to the timer. All workers
-//! compute the same assignment from the same sessions and shards.
+//! exist, and assigns them. It publishes the result to the timer. All workers compute the same
+//! assignment from the same sessions and shards.
 //!
 //! | file | duty |
 //! |---|---|

@@ -169,7 +169,7 @@ impl DeliveryAlerts {
                 Some(_) => "are retried later",
                 None => "go to the dead letters",
             };
-            tracing::warn!(topic = target, %reason,
+            tracing::warn!(part = self.health.name(), topic = target, %reason,
                 "the target does not accept messages; they {action}: {detail}");
         }
     }
