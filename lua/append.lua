@@ -1,8 +1,8 @@
 #!lua
--- Appends the batch of the source offsets from..to: applies ids and cancels in offset order, adds the
--- runs, records the epoch, and moves the watermark. Refuses if the watermark is not `from` (I2), or if
--- another ingress has appended since the one that read the batch. A full Redis refuses the whole
--- script. The repeat of a stored append finds the watermark at `to`. A claimed or delivered
+-- Appends the batch that covers the source offsets from..to, if the watermark of the shard equals
+-- `from` (I2), and no other epoch has followed the epoch of the batch. Applies ids and cancels in
+-- offset order, adds the runs, records the epoch, and moves the watermark. A full Redis refuses the
+-- whole script. The repeat of a stored append finds the watermark at `to`. A claimed or delivered
 -- message cannot be cancelled or replaced any more.
 -- KEYS   1 meta
 --        2 counts

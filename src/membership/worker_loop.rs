@@ -224,9 +224,8 @@ impl WorkerLoop {
             Ok(Heartbeat::OtherClusters(others)) => return Err(self.other_installation(others)),
             Err(error) if error.is_transient() => {
                 self.heartbeat_at = asked.max(Instant::now()) + self.ports.length / 20;
-                let reason = format!(
-                    "cannot send a heartbeat: {error}; other workers take its shards when its session ends"
-                );
+                let reason =
+                    format!("cannot report this worker as alive: {error}; it loses its shards");
                 self.ports.health.set_not_ready(reason);
                 if self.heartbeats == 1 {
                     self.begin_another_session();
@@ -254,7 +253,7 @@ impl WorkerLoop {
             return Ok(());
         }
         for end in &over {
-            tracing::warn!(worker = %end.session, "a worker sends no heartbeats: ending its session, so that other workers take its shards");
+            tracing::warn!(session = %end.session, "ending the session of a worker that sends no heartbeats");
         }
         match self.ports.store.end_sessions(&over).await {
             // The next answer shows which of them have ended.

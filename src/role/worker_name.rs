@@ -51,8 +51,8 @@ pub(super) fn take(config: &Config, folder: &Path, random: u64) -> Result<Worker
             tracing::warn!(
                 folder = %folder.display(),
                 %error,
-                "cannot lock a worker name in `folder`: after a crash, its shards wait for the session's end. \
-                 Make the folder writable for this user only, or set TMPDIR"
+                "cannot lock a worker name: after a crash, the shards of this worker wait until its \
+                 session is over"
             );
             let lock = format!("{random:016x}");
             let name = config.worker.name.clone();

@@ -136,8 +136,8 @@ impl Redis {
                 tracing::error!(
                     key = key.name,
                     renamed_to = key::foreign_key(&key.name),
-                    "another client overwrote a key of Postdate; the value was renamed. Messages under \
-                     the key are lost: find the client and revoke its access"
+                    "another client overwrote a key of Postdate: renamed the foreign value; \
+                     messages that were stored under it are lost"
                 );
             }
         }

@@ -82,13 +82,9 @@ impl GroupConsumer {
         health: ClusterHealth,
     ) -> Result<Self, Error> {
         let config = cluster.config(&OPTIONS, &[("group.id", group.to_owned())]);
-        let (group, events) = (group.to_owned(), Mutex::default());
+        let events = Mutex::default();
         let names: Vec<&str> = topics.iter().map(String::as_str).collect();
-        let created = config.create_with_context(GroupContext {
-            group,
-            health,
-            events,
-        });
+        let created = config.create_with_context(GroupContext { health, events });
         let consumer: BaseConsumer<GroupContext> =
             created.map_err(|error| client_creation_error(&error))?;
         consumer
@@ -150,12 +146,7 @@ impl GroupConsumer {
     /// this consumer anyway.
     pub(super) fn leave(self) {
         if let Some(reason) = self.consumer.context().health.outage_reason() {
-            let group = &self.consumer.context().group;
-            tracing::info!(
-                group,
-                reason,
-                "leaving without LeaveGroup: no broker responds"
-            );
+            tracing::info!(reason, "leaving without LeaveGroup: no broker responds");
             std::mem::forget(self);
         }
     }
@@ -189,7 +180,6 @@ fn commit_error(code: Code) -> Error {
 
 /// Receives librdkafka's callbacks while the consumer is served.
 struct GroupContext {
-    group: String,
     health: ClusterHealth,
     events: Mutex<VecDeque<GroupEvent>>,
 }
@@ -243,7 +233,7 @@ impl ConsumerContext for GroupContext {
             (revoked, consumer.incremental_unassign(partitions))
         };
         if let Err(error) = done {
-            tracing::error!(group = self.group, %error, "librdkafka rejected its own assignment");
+            tracing::error!(%error, "librdkafka rejected its own assignment");
         }
         if !matches!(&event, GroupEvent::Revoked(partitions) if partitions.is_empty()) {
             self.events().push_back(event);
