@@ -8,6 +8,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.UUID;
 import java.util.concurrent.ThreadLocalRandom;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
@@ -105,7 +106,9 @@ public class Recipes {
         // The origin of the first attempt: each attempt is a new record with an origin of its own.
         kept.putIfAbsent("first-origin", headers.get("postdate-origin"));
         kept.put("postdate-after", String.valueOf(Math.round(delay)));
-        kept.put("postdate-id", "retry:" + key + ":" + attempt);
+        // An id has no `/`, and at most 128 characters.
+        var name = UUID.nameUUIDFromBytes(kept.get("first-origin").getBytes(StandardCharsets.UTF_8));
+        kept.put("postdate-id", "retry:" + name + ":" + attempt);
         send(key, value, kept);
     }
 
@@ -116,14 +119,22 @@ public class Recipes {
     }
 
     static void consume(String broker, Handler handler, Duration duration) throws Exception {
-        Map<String, Object> settings = Map.of("bootstrap.servers", broker, "group.id", RUN, "auto.offset.reset", "earliest", "enable.auto.commit", false);
+        Map<String, Object> settings = Map.of(
+            "bootstrap.servers", broker, "group.id", RUN, "auto.offset.reset", "earliest", "enable.auto.commit", false,
+            "isolation.level", "read_committed");
         var end = Instant.now().plus(duration);
         try (var consumer = new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
             consumer.subscribe(List.of("orders"));
             while (Instant.now().isBefore(end)) {
                 for (var record : consumer.poll(Duration.ofMillis(200))) {
                     var headers = new HashMap<String, String>();
-                    record.headers().forEach(header -> headers.put(header.key(), new String(header.value(), StandardCharsets.UTF_8)));
+                    for (var header : record.headers()) {
+                        if (header.value() != null) {
+                            headers.put(header.key(), new String(header.value(), StandardCharsets.UTF_8));
+                        }
+                    }
+                    // A record that Postdate did not deliver has no origin.
+                    headers.putIfAbsent("postdate-origin", record.topic() + "/" + record.partition() + "/" + record.offset());
                     handler.handle(record.key(), record.value(), headers);
                     // After the work: a crash before this line repeats the record.
                     consumer.commitSync(Map.of(new TopicPartition(record.topic(), record.partition()), new OffsetAndMetadata(record.offset() + 1)));
@@ -169,9 +180,11 @@ public class Recipes {
             documentEdited(RUN + "-text", "3s");
             documentEditedOften(RUN + "-text", Duration.ofSeconds(4));
         }
-        for (String task : List.of("charge", "refund")) {
-            send(RUN + "-" + task, task, Map.of("postdate-after", "500ms"));
-        }
+        send(RUN + "-charge", "charge", Map.of("postdate-after", "500ms"));
+        // Straight to the target, with a null header.
+        var refund = new ProducerRecord<>("orders", RUN + "-refund", "refund");
+        refund.headers().add("trace", null);
+        producer.send(refund).get();
         consume(broker, Recipes::handle, Duration.ofSeconds(arguments.length > 1 ? Integer.parseInt(arguments[1]) : 12));
         producer.close();
 

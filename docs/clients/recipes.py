@@ -7,6 +7,7 @@
 import random
 import sys
 import time
+import uuid
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 
@@ -96,7 +97,9 @@ def retry(key, value, headers, first=1, longest=3600, attempts=10):
     kept["attempt"] = str(attempt)
     # The origin of the first attempt: each attempt is a new record with an origin of its own.
     kept.setdefault("first-origin", headers["postdate-origin"])
-    send(key, value, {**kept, "postdate-after": str(round(delay * 1000)), "postdate-id": f"retry:{key}:{attempt}"})
+    # An id has no `/`, and at most 128 characters.
+    name = uuid.uuid5(uuid.NAMESPACE_URL, kept["first-origin"])
+    send(key, value, {**kept, "postdate-after": str(round(delay * 1000)), "postdate-id": f"retry:{name}:{attempt}"})
 
 
 # The consumer of all recipes.
@@ -106,6 +109,7 @@ consumer = Consumer({
     "group.id": run,
     "auto.offset.reset": "earliest",
     "enable.auto.commit": False,
+    "isolation.level": "read_committed",
 })
 consumer.subscribe(["orders"])
 
@@ -118,7 +122,9 @@ def consume(handle, seconds):
             continue
         if record.error():
             raise KafkaException(record.error())
-        headers = {name: value.decode() for name, value in record.headers() or []}
+        headers = {name: value.decode() for name, value in record.headers() or [] if value is not None}
+        # A record that Postdate did not deliver has no origin.
+        headers.setdefault("postdate-origin", f"{record.topic()}/{record.partition()}/{record.offset()}")
         handle((record.key() or b"").decode(), (record.value() or b"").decode(), headers)
         # After the work: a crash before this line repeats the record.
         consumer.commit(record)
@@ -155,8 +161,10 @@ def main():
     for _ in range(5):
         document_edited(f"{run}-text", quiet="3s")
         document_edited_often(f"{run}-text", window=4)
-    for task in ("charge", "refund"):
-        send(f"{run}-{task}", task, {"postdate-after": "500ms"})
+    send(f"{run}-charge", "charge", {"postdate-after": "500ms"})
+    # Straight to the target, with a null header.
+    producer.produce("orders", key=f"{run}-refund", value="refund", headers=[("trace", None)])
+    producer.flush()
     consume(handle, seconds=float(sys.argv[2]) if len(sys.argv) > 2 else 12)
     consumer.close()
 

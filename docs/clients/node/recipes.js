@@ -3,6 +3,7 @@
 //     cd docs/clients/node && npm install && node recipes.js [BROKER [SECONDS]]
 
 import { isDeepStrictEqual } from 'node:util'
+import { createHash } from 'node:crypto'
 import { compatibilityPartitioner, Consumer, Producer, stringDeserializers, stringSerializers } from '@platformatic/kafka'
 
 const broker = process.argv[2] ?? '127.0.0.1:9092'
@@ -72,14 +73,16 @@ async function retry(key, value, headers, { first = 1000, longest = 3_600_000, a
     return
   }
   const delay = Math.min(first * 2 ** (attempt - 2), longest) * (0.8 + 0.4 * Math.random())
-  const kept = Object.fromEntries([...headers].filter(([name]) => !name.startsWith('postdate-')))
+  const kept = Object.fromEntries([...headers].filter(([name, text]) => text !== undefined && !name.startsWith('postdate-')))
+  // The origin of the first attempt: each attempt is a new record with an origin of its own.
+  kept['first-origin'] ??= headers.get('postdate-origin')
+  // An id has no `/`, and at most 128 characters.
+  const name = createHash('sha256').update(kept['first-origin']).digest('hex')
   await send(key, value, {
-    // The origin of the first attempt: each attempt is a new record with an origin of its own.
-    'first-origin': headers.get('postdate-origin'),
     ...kept,
     attempt: `${attempt}`,
     'postdate-after': `${Math.round(delay)}`,
-    'postdate-id': `retry:${key}:${attempt}`
+    'postdate-id': `retry:${name}:${attempt}`
   })
 }
 
@@ -90,6 +93,8 @@ const consumer = new Consumer({ clientId: run, groupId: run, bootstrapBrokers: [
 async function consume(handle) {
   const stream = await consumer.consume({ topics: ['orders'], mode: 'committed', fallbackMode: 'earliest', autocommit: false })
   for await (const record of stream) {
+    // A record that Postdate did not deliver has no origin.
+    if (!record.headers.has('postdate-origin')) record.headers.set('postdate-origin', `${record.topic}/${record.partition}/${record.offset}`)
     await handle(record.key, record.value, record.headers)
     // After the work: a crash before this line repeats the record.
     await record.commit()
@@ -138,6 +143,8 @@ for (let edit = 0; edit < 5; edit++) {
   await documentEdited(`${run}-text`, '3s')
   await documentEditedOften(`${run}-text`, 4000)
 }
-for (const task of ['charge', 'refund']) await send(`${run}-${task}`, task, { 'postdate-after': '500ms' })
+await send(`${run}-charge`, 'charge', { 'postdate-after': '500ms' })
+// Straight to the target.
+await producer.send({ messages: [{ topic: 'orders', key: `${run}-refund`, value: 'refund' }] })
 setTimeout(judge, 1000 * Number(process.argv[3] ?? 12))
 await consume(handle)

@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"log"
 	"maps"
 	"math/rand"
@@ -30,6 +31,7 @@ func connect(broker string) (*kgo.Client, error) {
 		kgo.ConsumerGroup(run),
 		kgo.ConsumeTopics("orders"),
 		kgo.DisableAutoCommit(),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 	)
 }
 
@@ -117,7 +119,10 @@ func retry(key, value string, headers map[string]string, first, longest time.Dur
 	maps.DeleteFunc(kept, func(name, _ string) bool { return strings.HasPrefix(name, "postdate-") })
 	kept["attempt"] = strconv.Itoa(attempt)
 	kept["postdate-after"] = strconv.Itoa(int(delay))
-	kept["postdate-id"] = fmt.Sprintf("retry:%s:%d", key, attempt)
+	// An id has no `/`, and at most 128 characters.
+	name := fnv.New128a()
+	name.Write([]byte(kept["first-origin"]))
+	kept["postdate-id"] = fmt.Sprintf("retry:%x:%d", name.Sum(nil), attempt)
 	return send(key, []byte(value), kept)
 }
 
@@ -128,8 +133,14 @@ func consume(handle func(key, value string, headers map[string]string) error, du
 	defer cancel()
 	for limited.Err() == nil {
 		fetches := client.PollFetches(limited)
+		for _, failed := range fetches.Errors() {
+			if limited.Err() == nil {
+				return failed.Err
+			}
+		}
 		for _, record := range fetches.Records() {
-			headers := map[string]string{}
+			// A record that Postdate did not deliver has no origin.
+			headers := map[string]string{"postdate-origin": fmt.Sprintf("%s/%d/%d", record.Topic, record.Partition, record.Offset)}
 			for _, header := range record.Headers {
 				headers[header.Key] = string(header.Value)
 			}
@@ -200,9 +211,10 @@ func main() {
 		check(documentEdited(run+"-text", "3s"))
 		check(documentEditedOften(run+"-text", 4*time.Second))
 	}
-	for _, task := range []string{"charge", "refund"} {
-		check(send(run+"-"+task, []byte(task), map[string]string{"postdate-after": "500ms"}))
-	}
+	check(send(run+"-charge", []byte("charge"), map[string]string{"postdate-after": "500ms"}))
+	// Straight to the target, with a null header.
+	refund := &kgo.Record{Topic: "orders", Key: []byte(run + "-refund"), Value: []byte("refund"), Headers: []kgo.RecordHeader{{Key: "trace"}}}
+	check(client.ProduceSync(ctx, refund).FirstErr())
 	duration := 12 * time.Second
 	if len(os.Args) > 2 {
 		duration, err = time.ParseDuration(os.Args[2] + "s")
