@@ -142,7 +142,7 @@ kube: servers ## test the Helm chart on a real Kubernetes control plane; the fir
 image-check: servers sbom ## build the image twice, compare the bytes, and deliver messages with it; ten minutes or more
 	@deploy/image/check.sh
 
-up: servers ## start a Kafka, a NATS server and a Redis on this machine; REDIS=sentinel starts a group
+up: servers-core ## start a Kafka, a NATS server and a Redis on this machine; REDIS=sentinel starts a group
 	@integration/env/local.sh up
 
 down: ## stop them and keep their data
