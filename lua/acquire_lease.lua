@@ -9,7 +9,7 @@
 --        2 token
 --        3 identity of the source that the worker reads
 --        4 token of a holder whose session has ended, or empty
--- Reply  granted, now in ms, state
+-- Reply  granted, state
 --        held, token of the holder
 --        newer, a slice whose level this version does not know
 --        other_cluster, identity in meta
@@ -29,4 +29,4 @@ if not found then return { 'newer', newer } end
 
 redis.call('HDEL', KEYS[1], 'lease_end', 'lease_length')
 redis.call('HSET', KEYS[1], 'token', ARGV[2])
-return { 'granted', now, found }
+return { 'granted', found }

@@ -26,7 +26,9 @@ pub(crate) use discovery::{ClusterCatalog, SourceTopics, with_timeout};
 pub(crate) use roster::Roster;
 pub(crate) use roster::{Departure, WorkView};
 pub(crate) use session_clock::{SessionClock, StoreTime};
-pub(crate) use worker_loop::{Ports, WorkerLoop, heartbeat_interval, heartbeat_timeout};
+pub(crate) use worker_loop::{
+    Ports, WorkerLoop, heartbeat_interval, heartbeat_timeout, silence_max,
+};
 
 use crate::model::Partition;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,12 +1,14 @@
 //! Until when the session of this worker certainly lasts, by its own monotonic clock.
 
+use super::silence_max;
 use crate::clock::Clock;
 use crate::model::{SessionId, Timestamp};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The time at the store in an answer, and when the answer arrived. It is at least as late there.
+/// The time of the store in an answer, and when the answer arrived. The store's clock shows at least
+/// this time since then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreTime {
     pub(crate) time: Timestamp,
@@ -35,9 +37,12 @@ struct Beat {
     asked: Instant,
     length: Duration,
     store: StoreTime,
+    /// A later heartbeat has failed.
+    next_has_failed: bool,
 }
 
 impl SessionClock {
+    /// The store has recorded a heartbeat.
     pub(crate) fn renew(
         &self,
         session: SessionId,
@@ -50,19 +55,48 @@ impl SessionClock {
             asked,
             length,
             store,
+            next_has_failed: false,
         });
     }
 
-    /// The session may be over, or it is not the current one. After a step of the machine's clock
-    /// only a new heartbeat proves it: the machine may have been paused, and its monotonic clock
-    /// with it.
+    /// A heartbeat had no effect, or no answer. Its process may have lost its connections, and then
+    /// others end the session early.
+    pub(crate) fn on_failed_heartbeat(&self) {
+        if let Some(beat) = &mut *self.lock() {
+            beat.next_has_failed = true;
+        }
+    }
+
+    /// The session has had no heartbeat for its length, or it is not the current one. After a step of
+    /// the machine's clock only a new heartbeat proves it: the machine may have been paused, and its
+    /// monotonic clock with it.
     pub(crate) fn is_over(&self, session: SessionId, now: Instant, clock: &dyn Clock) -> bool {
+        self.is_over_after(|beat| beat.length, session, now, clock)
+    }
+
+    /// Another worker may have ended the session: it is over, or a heartbeat has failed and the next
+    /// one is missing.
+    pub(crate) fn may_be_over(&self, session: SessionId, now: Instant, clock: &dyn Clock) -> bool {
+        let length = |beat: &Beat| match beat.next_has_failed && !fault!(IgnoreFailedHeartbeat) {
+            true => silence_max(beat.length),
+            false => beat.length,
+        };
+        self.is_over_after(length, session, now, clock)
+    }
+
+    fn is_over_after(
+        &self,
+        length: impl Fn(&Beat) -> Duration,
+        session: SessionId,
+        now: Instant,
+        clock: &dyn Clock,
+    ) -> bool {
         let Some(beat) = self.lock().filter(|beat| beat.session == session) else {
             return !fault!(IgnoreLeaseExpiry);
         };
         let step = clock.last_step();
         let pause = step.filter(|step| beat.asked < *step && !fault!(IgnoreMachinePause));
-        let has_ended = beat.asked + beat.length <= now && !fault!(IgnoreLeaseExpiry);
+        let has_ended = beat.asked + length(&beat) <= now && !fault!(IgnoreLeaseExpiry);
         has_ended || pause.is_some()
     }
 
@@ -145,6 +179,24 @@ mod tests {
         assert!(is_over(6_001));
         clock.renew(session(2), after(start, 1_001), LENGTH, store(0, start));
         assert!(is_over(1_002), "another session has begun");
+    }
+
+    #[test]
+    fn after_a_failed_heartbeat_a_session_may_be_over_as_soon_as_the_next_one_is_missing() {
+        let start = Instant::now();
+        let machine = SteppedClock(Cell::new(None));
+        let clock = SessionClock::default();
+        clock.renew(session(1), start, LENGTH, store(0, start));
+        let may_be_over = |millis| clock.may_be_over(session(1), after(start, millis), &machine);
+        assert!(!may_be_over(4_999) && may_be_over(5_000));
+        clock.on_failed_heartbeat();
+        assert!(!may_be_over(749) && may_be_over(750));
+        assert!(!clock.is_over(session(1), after(start, 750), &machine));
+        let ignores = [InjectedFault::IgnoreFailedHeartbeat];
+        assert!(fault_injection::with(ignores, || !may_be_over(750)));
+        let answered = after(start, 1_000);
+        clock.renew(session(1), answered, LENGTH, store(0, answered));
+        assert!(!may_be_over(5_999), "it was answered");
     }
 
     #[test]

@@ -6,9 +6,10 @@
 //!
 //! The store may also see that a process has lost its connection. Its session is then over as soon as
 //! a heartbeat is missing. This counts only if the watch has seen the connection before, and the
-//! store was not away since: a store that restarts loses the connections of all processes.
+//! store has answered in time since: a process that lost its network for a moment connects again.
+//! The store itself ignores connections from before its last start or failover.
 
-use super::heartbeat_interval;
+use super::silence_max;
 use crate::model::SessionId;
 use crate::store::{Session, SessionEnd};
 use std::collections::BTreeMap;
@@ -50,7 +51,7 @@ impl SessionWatch {
         let was_away = gap > self.answer_gap_max && !fault!(EndSessionsAfterOutage);
         self.answered = Some(now);
         let mut seen = BTreeMap::new();
-        let mut over = Vec::new();
+        let mut ends = Vec::new();
         for session in sessions
             .iter()
             .filter(|it| !it.id.is_of_process_of(self.me))
@@ -59,8 +60,7 @@ impl SessionWatch {
             let unchanged = before.filter(|before| before.heartbeats == session.heartbeats);
             let since = unchanged.map_or(now, |before| before.since);
             let heartbeats = session.heartbeats;
-            let silence = next_heartbeat_within(session);
-            // A store that restarts may be away for a short time only.
+            let silence = silence_max(session.length);
             let was_connected = before.is_some_and(|it| it.was_connected && gap <= silence);
             let has_gone = was_connected && !session.is_connected;
             let observed = Seen {
@@ -71,20 +71,15 @@ impl SessionWatch {
             seen.insert(session.id, observed);
             let allowed = if has_gone { silence } else { session.length };
             if since + allowed <= now {
-                over.push(SessionEnd {
+                ends.push(SessionEnd {
                     session: session.id,
                     heartbeats: Some(heartbeats),
                 });
             }
         }
         self.seen = seen;
-        over
+        ends
     }
-}
-
-/// The time until the next heartbeat: half an interval more, for a slow answer.
-fn next_heartbeat_within(session: &Session) -> Duration {
-    heartbeat_interval(session.length) * 3 / 2
 }
 
 #[cfg(test)]

@@ -45,6 +45,12 @@ pub(crate) fn heartbeat_interval(length: Duration) -> Duration {
     MEMBERSHIP_INTERVAL.min(length / 5)
 }
 
+/// The longest time between two heartbeats of a process whose connections work: half an interval
+/// more, for a slow answer.
+pub(crate) fn silence_max(length: Duration) -> Duration {
+    heartbeat_interval(length) * 3 / 2
+}
+
 /// The response timeout of the store for heartbeats. If one gets no answer, its repeat on a new
 /// connection still comes in time.
 pub(crate) fn heartbeat_timeout(length: Duration) -> Duration {
@@ -65,6 +71,8 @@ pub(crate) struct WorkerLoop {
     /// Sessions of this process, one after the other, that another process of the same name has
     /// replaced.
     replaced: u32,
+    /// Since then, the store refuses this worker because of another installation.
+    refused_since: Option<Instant>,
     watch: SessionWatch,
     roster: Roster,
     /// The request for shards that runs. It holds the clusters meanwhile.
@@ -86,6 +94,7 @@ impl WorkerLoop {
             heartbeats: 0,
             answered: 0,
             replaced: 0,
+            refused_since: None,
             discovery: Fuse::terminated(),
             discover_at: now,
             heartbeat_at: now,
@@ -176,6 +185,14 @@ impl WorkerLoop {
     /// Sends the heartbeat. Returns whether the store has recorded it.
     async fn heartbeat(&mut self) -> Result<bool, Error> {
         let asked = Instant::now();
+        let is_recorded = self.send_heartbeat(asked).await?;
+        if !is_recorded {
+            self.ports.publisher.session_clock.on_failed_heartbeat();
+        }
+        Ok(is_recorded)
+    }
+
+    async fn send_heartbeat(&mut self, asked: Instant) -> Result<bool, Error> {
         self.heartbeat_at = asked + heartbeat_interval(self.ports.length);
         if let Some(stuck) = self.ports.loops.not_moving(LOOP_STALL_MAX).first() {
             let reason = format!("sends no heartbeats: {}: {}", stuck.part, stuck.reason);
@@ -193,15 +210,7 @@ impl WorkerLoop {
         let reason = match self.ports.store.heartbeat(&request).await {
             Ok(Heartbeat::Renewed { now, sessions }) => {
                 self.answered = request.heartbeats;
-                if self.answered > 1 {
-                    self.replaced = 0;
-                }
-                let (session, length) = (self.session, self.ports.length);
-                let store = StoreTime::just_answered(now);
-                let session_clock = &self.ports.publisher.session_clock;
-                session_clock.renew(session, asked, length, store);
-                self.check_clock_skew(now);
-                self.on_renewed(&sessions).await?;
+                self.on_renewed(&sessions, asked, now).await?;
                 return Ok(true);
             }
             Ok(Heartbeat::Ended(sessions)) => {
@@ -221,12 +230,20 @@ impl WorkerLoop {
             Ok(Heartbeat::OlderWorkers(count)) => format!(
                 "{count} workers of version 0.1.0 are alive: waiting until they have stopped"
             ),
-            Ok(Heartbeat::OtherClusters(others)) => return Err(self.other_installation(others)),
+            Ok(Heartbeat::OtherClusters(sessions)) => {
+                self.end_dead_sessions(&sessions).await?;
+                let reason = self.other_installation(&sessions);
+                // Sessions of workers that were killed are over by then.
+                if self.refused_since.get_or_insert(asked).elapsed() > 2 * self.ports.length {
+                    return Err(Error::Unusable(reason));
+                }
+                reason
+            }
             Err(error) if error.is_transient() => {
                 self.heartbeat_at = asked.max(Instant::now()) + self.ports.length / 20;
-                let reason =
-                    format!("cannot report this worker as alive: {error}; it loses its shards");
-                self.ports.health.set_not_ready(reason);
+                self.ports.health.set_not_ready(format!(
+                    "cannot report this worker as alive: {error}; it delivers nothing until the store answers"
+                ));
                 if self.heartbeats == 1 {
                     self.begin_another_session();
                 }
@@ -248,14 +265,22 @@ impl WorkerLoop {
 
     async fn end_dead_sessions(&mut self, sessions: &[Session]) -> Result<(), Error> {
         let now = Instant::now();
-        let over = self.watch.observe(sessions, now);
-        if over.is_empty() {
+        let ends = self.watch.observe(sessions, now);
+        if ends.is_empty() {
             return Ok(());
         }
-        for end in &over {
-            tracing::warn!(session = %end.session, "ending the session of a worker that sends no heartbeats");
+        for end in &ends {
+            let ended = sessions.iter().find(|it| it.id == end.session);
+            let worker = ended.map_or("", |it| &it.entry.name);
+            let connected = ended.is_some_and(|it| it.is_connected);
+            tracing::warn!(
+                worker,
+                session = %end.session,
+                connected,
+                "a worker sends no heartbeats: ending its session, so that others take its shards"
+            );
         }
-        match self.ports.store.end_sessions(&over).await {
+        match self.ports.store.end_sessions(&ends).await {
             // The next answer shows which of them have ended.
             Ok(()) => self.heartbeat_at = now,
             Err(error) if error.is_transient() => {}
@@ -264,8 +289,23 @@ impl WorkerLoop {
         Ok(())
     }
 
-    async fn on_renewed(&mut self, sessions: &[Session]) -> Result<(), Error> {
+    /// The store has recorded the heartbeat that was sent at `asked`.
+    async fn on_renewed(
+        &mut self,
+        sessions: &[Session],
+        asked: Instant,
+        store_time: Timestamp,
+    ) -> Result<(), Error> {
         let now = Instant::now();
+        self.refused_since = None;
+        if self.answered > 1 {
+            self.replaced = 0;
+        }
+        let (session, length) = (self.session, self.ports.length);
+        let store = StoreTime::just_answered(store_time);
+        let session_clock = &self.ports.publisher.session_clock;
+        session_clock.renew(session, asked, length, store);
+        self.check_clock_skew(store_time);
         self.end_dead_sessions(sessions).await?;
         self.ports.health.set_ready();
         let live = sessions.iter().map(|session| session.id);
@@ -299,15 +339,21 @@ impl WorkerLoop {
         )))
     }
 
-    fn other_installation(&self, others: BTreeSet<Box<str>>) -> Error {
-        let list = |clusters: BTreeSet<Box<str>>| Vec::from_iter(clusters).join(", ");
-        Error::Unusable(format!(
+    fn other_installation(&self, sessions: &[Session]) -> String {
+        let list = |clusters: BTreeSet<&Box<str>>| {
+            let texts = clusters.into_iter().map(|cluster| &**cluster);
+            texts.collect::<Vec<_>>().join(", ")
+        };
+        let others = sessions
+            .iter()
+            .filter(|it| it.id.worker != self.session.worker);
+        format!(
             "another installation with the same `deployment` uses it: its workers read from cluster {}, and this one \
              reads from cluster {}. Give each installation its own `deployment` or its own store. To move to another \
              cluster, stop all workers of the old one first",
-            list(others),
-            list(self.entry.clusters.clone())
-        ))
+            list(others.flat_map(|it| &it.entry.clusters).collect()),
+            list(self.entry.clusters.iter().collect())
+        )
     }
 
     /// Tells the other workers that this one gets no work any more. Its session stays alive, because

@@ -73,7 +73,7 @@ fn entry(wiring: &Wiring) -> WorkerEntry {
     let routes = wiring.config.routes.keys();
     WorkerEntry {
         name: wiring.worker.name.clone(),
-        lock: wiring.worker.lock.clone(),
+        lock_id: wiring.worker.lock_id.clone(),
         roles: wiring.config.roles.clone(),
         routes: routes.map(|name| name.as_str().into()).collect(),
         clusters: BTreeSet::new(),

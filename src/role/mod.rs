@@ -101,7 +101,7 @@ impl Service {
             false => group.token(),
         };
         let wiring = Arc::new(Wiring {
-            worker: worker_name::take(config, &lock_folder, random.random())?,
+            worker: worker_name::WorkerName::take(config, &lock_folder, random.random())?,
             config: config.clone(),
             keys: config.keys(),
             memory: memory_plan(config),

@@ -16,7 +16,7 @@ pub(super) struct WorkerName {
     pub(super) name: String,
     /// Random id of the lock file. Another host or container has another file, also under the same
     /// name.
-    pub(super) lock: String,
+    pub(super) lock_id: String,
     /// Keeps the lock. `None`: the folder of the locks cannot be used.
     _file: Option<File>,
 }
@@ -27,22 +27,25 @@ pub(super) fn default_folder() -> PathBuf {
     std::env::temp_dir().join(format!("postdate-{user}"))
 }
 
-/// Takes the configured name, or the lowest free name of this host: the host name and a number.
-/// `folder` has the lock files. `random` is a number that no other process has. Fails if another
-/// process has the configured name.
-pub(super) fn take(config: &Config, folder: &Path, random: u64) -> Result<WorkerName> {
+fn take(
+    configured: Option<&str>,
+    deployment: &str,
+    folder: &Path,
+    random: u64,
+) -> Result<WorkerName> {
     let host = rustix::system::uname()
         .nodename()
         .to_string_lossy()
         .into_owned();
-    let names = match &config.worker.name {
-        Some(name) => vec![name.clone()],
+    let names = match configured {
+        Some(name) => vec![name.to_owned()],
         None => (0..WORKER_NAMES_MAX)
             .map(|number| format!("{host}-{number}"))
             .collect(),
     };
-    match take_first(folder, &config.deployment, &names, random) {
-        Ok(Some(name)) => Ok(name),
+    match take_first(folder, deployment, &names, random) {
+        Ok(Some(taken)) if configured.is_none() => Ok(taken.with_unique_name()),
+        Ok(Some(taken)) => Ok(taken),
         Ok(None) => bail!(
             "another process of this host has the name {}: set another worker.name",
             names.join(", ")
@@ -51,17 +54,36 @@ pub(super) fn take(config: &Config, folder: &Path, random: u64) -> Result<Worker
             tracing::warn!(
                 folder = %folder.display(),
                 %error,
-                "cannot lock a worker name: after a crash, the shards of this worker wait until its \
-                 session is over"
+                "cannot use the lock file of the worker's name: a process that starts again after a crash \
+                 waits for the end of its old session; set TMPDIR to a folder that only this user can change"
             );
-            let lock = format!("{random:016x}");
-            let name = config.worker.name.clone();
+            let lock_id = format!("{random:016x}");
             Ok(WorkerName {
-                name: name.unwrap_or_else(|| format!("{host}-{lock}")),
-                lock,
+                name: configured.map_or_else(|| format!("{host}-{lock_id}"), str::to_owned),
+                lock_id,
                 _file: None,
             })
         }
+    }
+}
+
+impl WorkerName {
+    /// Takes the configured name, or the lowest free name of this host: the host name, a number, and the
+    /// start of the id of the lock file. So processes that do not see each other's lock files have
+    /// different names, although they may see the same host name. `folder` has the lock files. `random` is a number that no other process has. Fails if another
+    /// process has the configured name.
+    pub(super) fn take(config: &Config, folder: &Path, random: u64) -> Result<Self> {
+        take(
+            config.worker.name.as_deref(),
+            &config.deployment,
+            folder,
+            random,
+        )
+    }
+
+    fn with_unique_name(self) -> Self {
+        let name = format!("{}-{}", self.name, &self.lock_id[..8]);
+        Self { name, ..self }
     }
 }
 
@@ -90,7 +112,7 @@ fn take_first(
         }
         return Ok(Some(WorkerName {
             name: name.clone(),
-            lock: lock_id(&mut file, random)?,
+            lock_id: lock_id(&mut file, random)?,
             _file: Some(file),
         }));
     }
@@ -107,11 +129,11 @@ fn check_owner(folder: &Path) -> io::Result<()> {
     Err(io::Error::other("another user can change the folder"))
 }
 
-/// The id in the file. The first holder writes it.
+/// The id in the file: 16 hex digits. The first holder writes it.
 fn lock_id(file: &mut File, random: u64) -> io::Result<String> {
     let mut text = String::new();
     file.read_to_string(&mut text)?;
-    if u64::from_str_radix(&text, 16).is_ok() {
+    if text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(text);
     }
     let id = format!("{random:016x}");
@@ -150,11 +172,25 @@ mod tests {
         let take = |random| take_first(folder.path(), "d", &names, random).unwrap();
         let (first, second) = (take(1).unwrap(), take(2).unwrap());
         assert_eq!((first.name.as_str(), second.name.as_str()), ("h-0", "h-1"));
-        assert_ne!(first.lock, second.lock);
+        assert_ne!(first.lock_id, second.lock_id);
         assert!(take(4).is_none(), "all names are taken");
-        let lock = first.lock.clone();
+        let id = first.lock_id.clone();
         drop(first);
         let successor = take(3).unwrap();
-        assert_eq!((successor.name.as_str(), successor.lock), ("h-0", lock));
+        assert_eq!((successor.name.as_str(), successor.lock_id), ("h-0", id));
+    }
+
+    /// Two users of one host, or two containers with its network.
+    #[test]
+    fn processes_with_different_lock_folders_have_different_names() {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let take = |folder: usize, random: u64| {
+            take(None, "d", folders[folder].path(), random << 32).unwrap()
+        };
+        let (first, second) = (take(0, 1), take(1, 2));
+        assert_ne!(first.name, second.name);
+        let name = first.name.clone();
+        drop(first);
+        assert_eq!(take(0, 3).name, name, "a successor");
     }
 }

@@ -7,7 +7,7 @@ use crate::model::{
 };
 use crate::run::RunName;
 use bytes::Bytes;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Everything that the store knows about one shard.
@@ -202,11 +202,7 @@ pub(crate) enum Restored {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Acquired {
-    Granted {
-        state: StoredShard,
-        /// The clock of the store, to compare it with the local clock.
-        now: Timestamp,
-    },
+    Granted(StoredShard),
     /// Another token holds the lease.
     HeldBy(LeaseToken),
     /// A newer version has stored messages that this one cannot read. The text names them and tells
@@ -230,8 +226,8 @@ pub(crate) enum Heartbeat {
     Ended(Vec<Session>),
     /// Among these sessions is one of another worker with the same name.
     NameTaken(Vec<Session>),
-    /// The other workers read from these clusters, and from none of this worker's.
-    OtherClusters(BTreeSet<Box<str>>),
+    /// The workers of the other sessions read from none of this worker's clusters.
+    OtherClusters(Vec<Session>),
     /// This many workers of version 0.1.0 are alive.
     OlderWorkers(usize),
 }
@@ -248,6 +244,6 @@ pub(crate) struct Session {
     /// Time until it expires by the clock of the store, unless it is renewed; zero if it has
     /// expired.
     pub(crate) expires_in: Duration,
-    /// False if the store sees no connection of the worker.
+    /// False if the store had a connection of its process at its last heartbeat, and has none now.
     pub(crate) is_connected: bool,
 }

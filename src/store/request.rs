@@ -44,7 +44,7 @@ pub(crate) struct Acquire {
     pub(crate) lease: Lease,
     pub(crate) identity: SourceIdentity,
     /// The holder, if its session has ended.
-    pub(crate) ended: Option<LeaseToken>,
+    pub(crate) ended_holder: Option<LeaseToken>,
 }
 
 /// Begins a session, or extends it to `length` from now.

@@ -152,6 +152,8 @@ pub(crate) enum InjectedFault {
     IgnoreLeaseExpiry,
     /// A worker trusts its leases after a pause of its machine.
     IgnoreMachinePause,
+    /// A worker acquires shards while the store may have leases of which it does not know.
+    AcquireWithUnknownLeases,
     /// Two tenures of a session have the same token.
     ReuseLeaseTokens,
     /// The store gives a shard to a worker although the session of its holder has not ended.
@@ -162,6 +164,10 @@ pub(crate) enum InjectedFault {
     ReleaseWithoutDelivered,
     /// Sessions are ended although no worker could reach the store.
     EndSessionsAfterOutage,
+    /// A heartbeat that a later one has overtaken lowers the number of the last heartbeat.
+    RecordOvertakenHeartbeat,
+    /// A worker trusts its session for its whole length although a heartbeat has failed.
+    IgnoreFailedHeartbeat,
     /// A session that has ended comes back with its next heartbeat.
     ReviveEndedSession,
     /// A session continues although the store has lost its last answered heartbeat.

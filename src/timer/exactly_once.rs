@@ -69,7 +69,7 @@ impl TxnDriver<'_> {
         let input = txn_input(state, self.wall, self.stopping);
         // Opening fences another owner, so it needs a lease that is certainly valid.
         let may_open =
-            !has_no_more_work(state, self.stopping) && !state.ownership.clock.has_expired(now);
+            !has_no_more_work(state, self.stopping) && !state.ownership.clock.may_be_taken(now);
         let context = state.context.clone();
         let route = &*context.route;
         let (Some(txn), Some(producer)) = (&mut state.txn, &context.producer) else {
@@ -274,7 +274,7 @@ pub(super) fn next_wakeup(
         return None;
     }
     let is_closed = txn.number().is_none();
-    if is_closed && state.ownership.clock.has_expired(now) {
+    if is_closed && state.ownership.clock.may_be_taken(now) {
         // The renewal of the session is not announced.
         return Some(now + RESEND_DELAY_MIN);
     }

@@ -71,10 +71,12 @@ pub(super) fn finish_shards(
             route.alerts.forget_shard(&shard);
             let delivered = state.in_flight.delivered();
             let seen = state.load.greatest_seen();
+            let is_lost = state.ownership.is_lost();
             room.send(ReleaseResult::Ended {
                 shard,
                 delivered,
                 seen,
+                is_lost,
             });
             removed.push(state);
         }

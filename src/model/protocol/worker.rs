@@ -95,7 +95,7 @@ pub(crate) struct WorkerEntry {
     pub(crate) name: String,
     /// Identifies the lock that proves the name: two holders of the name with the same lock follow
     /// each other, so the later one replaces the session of the earlier one at once.
-    pub(crate) lock: String,
+    pub(crate) lock_id: String,
     /// Empty: the worker is leaving, and gets no work.
     pub(crate) roles: BTreeSet<Role>,
     pub(crate) routes: BTreeSet<Box<str>>,

@@ -372,8 +372,8 @@ impl ShardStore for Embedded {
 #[async_trait(?Send)]
 impl LeaseStore for Embedded {
     async fn acquire(&self, requests: &[Acquire]) -> Result<Vec<Acquired>, Error> {
-        let acquire = |shard: &mut Shard, request: &Acquire, batch: &mut WriteBatch<'_>| {
-            Ok(shard.acquire(request, batch.now))
+        let acquire = |shard: &mut Shard, request: &Acquire, _: &mut WriteBatch<'_>| {
+            Ok(shard.acquire(request))
         };
         let unknown = Acquired::Unknown;
         self.change(requests, |request| &request.lease.shard, unknown, acquire)

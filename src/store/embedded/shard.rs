@@ -142,17 +142,17 @@ impl Shard {
         batch.put(key::ledger(self.number), codec::ledger(&self.meta));
     }
 
-    pub(super) fn acquire(&mut self, request: &Acquire, now: Timestamp) -> Acquired {
+    pub(super) fn acquire(&mut self, request: &Acquire) -> Acquired {
         if !self.meta.identity.may_share_cluster(&request.identity) {
             return Acquired::OtherCluster(self.meta.identity.clone());
         }
-        if let Err(held) = self.lease.acquire(request.lease.token, request.ended) {
+        if let Err(held) = self
+            .lease
+            .acquire(request.lease.token, request.ended_holder)
+        {
             return Acquired::HeldBy(held);
         }
-        Acquired::Granted {
-            state: self.state(),
-            now,
-        }
+        Acquired::Granted(self.state())
     }
 
     /// The caller writes the meta row.

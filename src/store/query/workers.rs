@@ -45,7 +45,7 @@ pub(crate) struct WorkerReport {
     pub(crate) format: u32,
     /// Time until the session expires without a heartbeat. 0: it has expired.
     pub(crate) expires_in_ms: u64,
-    /// False if the store sees no connection of the worker.
+    /// False if the store had a connection of the worker at its last heartbeat, and has none now.
     pub(crate) connected: bool,
     /// The shards whose lease it holds.
     #[serde(default)]

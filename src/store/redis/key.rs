@@ -40,8 +40,8 @@
 //!
 //! One key belongs to the deployment: `pd:{<deployment>}:sessions`, a hash. A field is the id of a
 //! session, `<worker id>-<number>`. Its value is `<heartbeats> <end in epoch ms> <length in ms>
-//! <1 if its process listened at the last heartbeat, or 0> <entry>`; the entry is the JSON of a
-//! `WorkerEntry`. The key expires after a day without
+//! <server> <entry>`; the server is the run id of the server to which its process listened at the last
+//! heartbeat, or 0, and the entry is the JSON of a `WorkerEntry`. The key expires after a day without
 //! heartbeats. Version 0.1.0 lists its live workers in the zset `pd:{<deployment>}:workers`. Its leases
 //! have `lease_end` and `lease_length` in `meta`, which the next acquire removes.
 //! `pd:{<deployment>}:hints` and `pd:{<deployment>}:worker:<process>` are pub/sub channels, see

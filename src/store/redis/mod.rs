@@ -136,8 +136,8 @@ impl Redis {
                 tracing::error!(
                     key = key.name,
                     renamed_to = key::foreign_key(&key.name),
-                    "another client overwrote a key of Postdate: renamed the foreign value; \
-                     messages that were stored under it are lost"
+                    "another client overwrote a key of Postdate: renamed the foreign value; the messages \
+                     or worker sessions under the key are lost; find the client, and give it other keys"
                 );
             }
         }

@@ -182,11 +182,7 @@ impl Reply {
 
     pub(super) fn acquired(mut self) -> Result<Acquired, Error> {
         Ok(match self.tag.as_str() {
-            "granted" => {
-                let now = self.time()?;
-                let state = self.state()?;
-                Acquired::Granted { state, now }
-            }
+            "granted" => Acquired::Granted(self.state()?),
             "held" => {
                 // A holder of version 0.1.0 has no session. The caller tries again later.
                 let held = LeaseToken::parse(&self.text()?);
@@ -290,16 +286,14 @@ impl Reply {
             }
             "ended" => Heartbeat::Ended(self.sessions()?),
             "name_taken" => Heartbeat::NameTaken(self.sessions()?),
-            "other_clusters" => {
-                let clusters = self.parts.filter_map(text).map(String::into_boxed_str);
-                Heartbeat::OtherClusters(clusters.collect())
-            }
+            "other_clusters" => Heartbeat::OtherClusters(self.sessions()?),
             "older_workers" => Heartbeat::OlderWorkers(self.number()?),
             _ => return self.unexpected_tag(),
         })
     }
 
-    /// Sessions, ordered by id. Skips foreign fields.
+    /// Sessions, ordered by id. Skips fields with a foreign name. A worker whose entry cannot be read
+    /// counts as one without work, because its session protects its leases.
     fn sessions(&mut self) -> Result<Vec<Session>, Error> {
         let mut sessions = Vec::new();
         while !self.parts.as_slice().is_empty() {
@@ -308,8 +302,8 @@ impl Reply {
             let length = self.text()?.parse().unwrap_or_default();
             let expires_in = Duration::from_millis(self.number()?);
             let is_connected = self.number::<u64>()? > 0;
-            let entry = serde_json::from_str(&self.text()?);
-            sessions.extend(id.zip(entry.ok()).map(|(id, entry)| Session {
+            let entry = serde_json::from_str(&self.text()?).unwrap_or_default();
+            sessions.extend(id.map(|id| Session {
                 id,
                 entry,
                 heartbeats,

@@ -249,7 +249,7 @@ impl Call {
         let lease = &request.lease;
         let keys = [key::META, key::COUNTS];
         let mut call = Self::on_shard(Script::AcquireLease, keyspace, &lease.shard, &keys);
-        let ended = request.ended.map(|token| token.to_string());
+        let ended = request.ended_holder.map(|token| token.to_string());
         call.arg(lease.token.to_string())
             .arg(&*request.identity.0)
             .arg(ended.unwrap_or_default());

@@ -2,7 +2,7 @@
 
 use crate::model::{SessionId, Timestamp, WorkerEntry};
 use crate::store::{Heartbeat, Session, SessionEnd, SessionHeartbeat};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The sessions that have not ended.
@@ -28,10 +28,6 @@ impl StoredSession {
             self.end.since(now)
         }
     }
-
-    fn is_expired(&self, now: Timestamp) -> bool {
-        self.expires_in(now).is_zero()
-    }
 }
 
 impl Sessions {
@@ -46,20 +42,22 @@ impl Sessions {
             self.0.remove(&id);
             return Heartbeat::Ended(self.list(now));
         }
-        let live = |(other, stored): &(&SessionId, &StoredSession)| {
-            **other != id && !stored.is_expired(now)
-        };
-        let same_name = |stored: &&StoredSession| stored.entry.name == entry.name;
-        let is_foreign = |stored: &&StoredSession| stored.entry.lock != entry.lock;
-        let others = || self.0.iter().filter(live).map(|(_, stored)| stored);
-        if others().filter(same_name).any(|it| is_foreign(&it)) {
+        let is_overtaken = stored.is_some_and(|stored| stored >= request.heartbeats);
+        if is_overtaken && !fault!(RecordOvertakenHeartbeat) {
+            let sessions = self.list(now);
+            return Heartbeat::Renewed { now, sessions };
+        }
+        let others = self.0.iter().filter(|(other, _)| **other != id);
+        let others = others.map(|(_, stored)| &stored.entry);
+        let (same_name, others): (Vec<_>, Vec<_>) = others.partition(|it| it.name == entry.name);
+        if same_name.iter().any(|it| it.lock_id != entry.lock_id) {
             return Heartbeat::NameTaken(self.list(now));
         }
-        let clusters = others().filter(|it| !same_name(it));
-        let clusters: BTreeSet<_> = clusters.flat_map(|it| it.entry.clusters.clone()).collect();
-        let is_named = !clusters.is_empty() && !entry.clusters.is_empty();
-        if is_named && clusters.is_disjoint(&entry.clusters) && !fault!(AdmitOtherClusters) {
-            return Heartbeat::OtherClusters(clusters);
+        let mut clusters = others.iter().flat_map(|it| &it.clusters).peekable();
+        let is_named = clusters.peek().is_some() && !entry.clusters.is_empty();
+        let is_shared = clusters.any(|cluster| entry.clusters.contains(cluster));
+        if is_named && !is_shared && !fault!(AdmitOtherClusters) {
+            return Heartbeat::OtherClusters(self.list(now));
         }
         self.0
             .retain(|other, stored| *other == id || stored.entry.name != entry.name);

@@ -1,6 +1,7 @@
 //! The leases that one process knows of, the session that they last with, and which it has lost.
 
-use crate::model::{Lease, LeaseToken, SessionId, ShardId};
+use crate::membership::silence_max;
+use crate::model::{Lease, LeaseToken, ShardId};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,8 +14,9 @@ const REPLY_GRACE: Duration = Duration::from_millis(300);
 #[derive(Default)]
 pub(crate) struct LeaseAudit {
     leases: RefCell<BTreeMap<ShardId, KnownLease>>,
-    /// The last session that the store has recorded, and until when it lasts by the monotonic clock.
-    session: Cell<Option<(SessionId, Instant)>>,
+    /// Since the last heartbeat that the store has recorded, and until when the session lasts by the
+    /// monotonic clock.
+    session: Cell<Option<(Instant, Instant)>>,
 }
 
 struct KnownLease {
@@ -29,8 +31,16 @@ impl LeaseAudit {
         self.leases.borrow_mut().insert(lease.shard.clone(), known);
     }
 
-    pub(crate) fn renewed(&self, session: SessionId, until: Instant) {
-        self.session.set(Some((session, until)));
+    pub(crate) fn renewed(&self, asked: Instant, length: Duration) {
+        self.session.set(Some((asked, asked + length)));
+    }
+
+    /// Another worker may end the session as soon as the next heartbeat is missing.
+    pub(crate) fn heartbeat_failed(&self, length: Duration) {
+        if let Some((asked, until)) = self.session.get() {
+            let until = until.min(asked + silence_max(length));
+            self.session.set(Some((asked, until)));
+        }
     }
 
     /// The process has learned that its session has ended.

@@ -231,7 +231,7 @@ impl Process {
         };
         let entry = WorkerEntry {
             name: format!("worker {}", self.control.number),
-            lock: self.control.number.to_string(),
+            lock_id: self.control.number.to_string(),
             roles: [Role::Ingress, Role::Timer].into(),
             routes: [ROUTE.into()].into(),
             clusters: BTreeSet::new(),

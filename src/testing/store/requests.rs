@@ -55,7 +55,7 @@ pub(crate) fn acquire(topic: &str) -> Acquire {
     Acquire {
         lease: lease(topic),
         identity: new_shard(topic).identity,
-        ended: None,
+        ended_holder: None,
     }
 }
 

@@ -117,7 +117,7 @@ impl ShardSender<'_> {
         // The message was claimed ahead of its due time, and the clock may have stepped back (G1).
         // The lease is checked for each message, because the process may freeze between two.
         if place.due > self.wall && !fault!(NoDueCheckAtSend)
-            || self.lease_clock.has_expired(Instant::now())
+            || self.lease_clock.may_be_taken(Instant::now())
         {
             return SendOutcome::MustWait;
         }

@@ -18,7 +18,7 @@ pub(crate) enum LeaseEvent {
     Contested(Vec<ShardId>),
     /// The shard is assigned to another worker: finish the claimed messages.
     HandOver(ShardId),
-    /// Another worker holds the lease, or the store lost it: stop the shard at once.
+    /// The session of the lease has ended: stop the shard at once.
     Lost(ShardId),
 }
 
@@ -40,6 +40,8 @@ pub(crate) enum ReleaseResult {
         shard: ShardId,
         delivered: Progress,
         seen: Watermark,
+        /// The lease was lost: this was no handover.
+        is_lost: bool,
     },
     /// In-flight messages were not acknowledged in time. The shard stays on this worker for now.
     Postponed(ShardId),
@@ -66,9 +68,15 @@ impl LeaseClock {
         }
     }
 
-    /// The lease may have ended with its session.
+    /// The session of the lease had no heartbeat for its length.
     pub(crate) fn has_expired(&self, now: Instant) -> bool {
         self.session_clock.is_over(self.session, now, &*self.clock)
+    }
+
+    /// Another worker may have ended the session, and taken the lease.
+    pub(crate) fn may_be_taken(&self, now: Instant) -> bool {
+        let session = self.session;
+        self.session_clock.may_be_over(session, now, &*self.clock)
     }
 
     /// A claim was refused, so the estimate of the store's time was wrong.

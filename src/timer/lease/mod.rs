@@ -2,12 +2,16 @@
 //!
 //! The lease keeper also tells the dispatcher which shards it owns. It never touches messages.
 //! `table` decides what to do next, from the view of the membership (which shards this worker gets)
-//! and `acquire_schedule` (when to try). `committed` asks the brokers for committed pairs.
+//! and `acquire_schedule` (when to try). `releases` has the leases to give back. `committed` asks the
+//! brokers for committed pairs.
 
 mod acquire_schedule;
 mod committed;
 mod events;
+mod releases;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use committed::LastKnown;
 pub(crate) use committed::RouteCatalog;
@@ -22,7 +26,8 @@ use crate::metric;
 use crate::model::{Lease, LeaseToken, SessionId, ShardId, other_installation};
 use crate::store::{Acquire, Acquired, Error, Store, StoredShard};
 use futures_util::future::join_all;
-use std::collections::BTreeMap;
+use releases::Releases;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,20 +55,7 @@ impl LeaseKeeper {
     /// Serves until the dispatcher ends or `give_up` is cancelled, and then releases all leases.
     /// After `stop`, it first hands its shards over if other workers are alive.
     pub(super) async fn serve(self, signals: ShutdownSignals) -> Result<(), Error> {
-        let now = Instant::now();
-        let view = self.view.borrow().clone();
-        let lease_loop = LeaseLoop {
-            table: LeaseTable::new(view, now),
-            ports: self,
-            signals,
-            tenure: 0,
-            to_release: Vec::new(),
-            release_at: now,
-            released: Vec::new(),
-            release_again_at: now,
-            depart_until: None,
-            incompatible: BTreeMap::new(),
-        };
+        let lease_loop = LeaseLoop::new(self, signals);
         lease_loop.serve().await
     }
 }
@@ -73,16 +65,7 @@ struct LeaseLoop {
     ports: LeaseKeeper,
     signals: ShutdownSignals,
     table: LeaseTable,
-    /// Number of the last attempt to acquire a shard.
-    tenure: u64,
-    /// Leases that the store may have for this worker, which does not need them. They last as long
-    /// as the session, so they are released until the store answers.
-    to_release: Vec<Lease>,
-    release_at: Instant,
-    /// Leases that were released, and are released once more: the store may have lost the release
-    /// since its last answered heartbeat. The heartbeats show if it loses more.
-    released: Vec<Lease>,
-    release_again_at: Instant,
+    releases: Releases,
     /// Set during a shutdown: when handovers end, and after that a wakeup in the future.
     depart_until: Option<Instant>,
     /// Shards that wait for a newer version or belong to another cluster, and why, as the last try
@@ -91,6 +74,19 @@ struct LeaseLoop {
 }
 
 impl LeaseLoop {
+    fn new(ports: LeaseKeeper, signals: ShutdownSignals) -> Self {
+        let now = Instant::now();
+        let view = ports.view.borrow().clone();
+        Self {
+            table: LeaseTable::new(view, now),
+            ports,
+            signals,
+            releases: Releases::new(now),
+            depart_until: None,
+            incompatible: BTreeMap::new(),
+        }
+    }
+
     async fn serve(mut self) -> Result<(), Error> {
         let signals = self.signals.clone();
         // The dispatcher must not outlive this loop.
@@ -102,7 +98,7 @@ impl LeaseLoop {
                 signals.stop.cancelled().await;
                 tokio::time::sleep(FINAL_STORE_CALL_TIMEOUT).await;
             };
-            // Safe to drop: a lease that was acquired but not recorded is in `to_release`.
+            // Safe to drop: a lease that was acquired but not recorded is in `releases`.
             tokio::select! {
                 biased;
                 () = signals.give_up.cancelled() => break,
@@ -128,13 +124,12 @@ impl LeaseLoop {
     }
 
     fn next_wakeup(&self) -> Instant {
-        let release = (!self.to_release.is_empty()).then_some(self.release_at);
-        let again = (!self.released.is_empty()).then_some(self.release_again_at);
-        let duty = [self.depart_until, release, again].into_iter().flatten();
-        let duty = duty.min();
-        let duty = duty.unwrap_or_else(|| Instant::now() + Duration::from_secs(1));
-        let acquire_or_hand_over = self.table.next_wakeup(Instant::now());
-        acquire_or_hand_over.map_or(duty, |at| at.min(duty))
+        let now = Instant::now();
+        let duty = [self.depart_until, self.releases.next_wakeup()];
+        let duty = duty.into_iter().flatten().min();
+        let duty = duty.unwrap_or_else(|| now + Duration::from_secs(1));
+        let table = self.table.next_wakeup(now, self.may_acquire());
+        table.map_or(duty, |at| at.min(duty))
     }
 
     async fn tick(&mut self) -> Result<(), Error> {
@@ -149,8 +144,7 @@ impl LeaseLoop {
                      the session of this worker expires"
                 ));
                 let retry_at = Instant::now() + self.ports.lease_length / 20;
-                self.release_at = retry_at;
-                self.release_again_at = self.release_again_at.max(retry_at);
+                self.releases.set_not_before(retry_at);
                 if is_departing {
                     // Without the store, no shard can be handed over.
                     self.signals.finish.cancel();
@@ -184,17 +178,24 @@ impl LeaseLoop {
 
     async fn call_store(&mut self) -> Result<(), Error> {
         self.keep_held();
-        if !self.to_release.is_empty() && self.release_at <= Instant::now() {
-            self.ports.store.release(&self.to_release).await?;
-            self.released.append(&mut self.to_release);
+        let asked = Instant::now();
+        let due = self.releases.due(asked);
+        if !due.is_empty() {
+            self.ports.store.release(&due).await?;
             let interval = heartbeat_interval(self.ports.lease_length);
-            self.release_again_at = Instant::now() + 2 * interval;
+            let again_at = Instant::now() + 2 * interval;
+            self.releases.on_released(asked, again_at);
         }
-        if !self.released.is_empty() && self.release_again_at <= Instant::now() {
-            self.ports.store.release(&self.released).await?;
-            self.released.clear();
+        if self.may_acquire() {
+            self.acquire().await?;
         }
-        self.acquire().await
+        Ok(())
+    }
+
+    /// A lease of which the store may know is released first. So an outage adds the leases of one
+    /// attempt only (I6).
+    fn may_acquire(&self) -> bool {
+        !self.releases.are_waiting() || fault!(AcquireWithUnknownLeases)
     }
 
     async fn on_view_changed(&mut self) {
@@ -242,40 +243,30 @@ impl LeaseLoop {
         if shards.is_empty() {
             return Ok(());
         }
-        let requests = self.requests(session, shards);
+        let requests = self.table.requests(session, shards);
         let outcomes = self.try_acquire(&requests).await?;
         let held = self.apply_outcomes(requests, outcomes).await;
-        let taken_over = self.taken_over(session, held).await?;
-        if !taken_over.is_empty() {
-            let outcomes = self.try_acquire(&taken_over).await?;
-            self.apply_outcomes(taken_over, outcomes).await;
+        let takeovers = self.takeovers(session, held).await?;
+        if !takeovers.is_empty() {
+            let outcomes = self.try_acquire(&takeovers).await?;
+            self.apply_outcomes(takeovers, outcomes).await;
         }
         Ok(())
-    }
-
-    fn requests(&mut self, session: SessionId, shards: Vec<ShardId>) -> Vec<Acquire> {
-        let request = |shard| {
-            self.tenure += u64::from(!fault!(ReuseLeaseTokens));
-            let tenure = self.tenure;
-            self.table.request(shard, LeaseToken { session, tenure })
-        };
-        shards.into_iter().map(request).collect()
     }
 
     /// Without an answer, the store may have granted the leases. It releases them, unless their
     /// shards have started.
     async fn try_acquire(&mut self, requests: &[Acquire]) -> Result<Vec<Acquired>, Error> {
-        let earlier = self.to_release.len();
         let leases = requests.iter().map(|request| request.lease.clone());
-        self.to_release.extend(leases);
+        self.releases.add(leases);
         let outcomes = self.ports.store.acquire(requests).await?;
-        self.to_release.truncate(earlier);
-        let granted = requests
+        let refused = requests
             .iter()
             .zip(&outcomes)
-            .filter(|(_, outcome)| matches!(outcome, Acquired::Granted { .. }));
-        let leases = granted.map(|(request, _)| request.lease.clone());
-        self.to_release.extend(leases);
+            .filter(|(_, outcome)| !matches!(outcome, Acquired::Granted(_)));
+        let refused: BTreeSet<_> = refused.map(|(request, _)| request.lease.token).collect();
+        self.releases
+            .retain(|lease| !refused.contains(&lease.token));
         Ok(outcomes)
     }
 
@@ -283,7 +274,7 @@ impl LeaseLoop {
     fn keep_held(&mut self) {
         let held = &self.table.held;
         let is_held = |lease: &Lease| held.get(&lease.shard).is_some_and(|it| it.lease == *lease);
-        self.to_release.retain(|lease| !is_held(lease));
+        self.releases.retain(|lease| !is_held(lease));
     }
 
     /// Starts the shards that were granted. Returns the requests for those that are held, each with
@@ -300,7 +291,7 @@ impl LeaseLoop {
             let is_newly_contested = self.table.acquire_schedule.on_attempt(&shard, is_held);
             self.incompatible.remove(&shard);
             match outcome {
-                Acquired::Granted { state, .. } => {
+                Acquired::Granted(state) => {
                     let clock = LeaseClock::new(
                         self.ports.clock.clone(),
                         request.lease.token.session,
@@ -334,7 +325,7 @@ impl LeaseLoop {
     /// Requests for the held shards whose holder has ended: an earlier tenure of this session, or a
     /// session that is absent after the holder was read. A store that went back may show an earlier
     /// tenure of a shard that was handed over: it is released again.
-    async fn taken_over(
+    async fn takeovers(
         &mut self,
         session: SessionId,
         held: Vec<(Acquire, LeaseToken)>,
@@ -354,15 +345,15 @@ impl LeaseLoop {
         for (request, token) in ended {
             let shard = request.lease.shard;
             if token.session == session && !self.table.is_mine(&shard) {
-                self.to_release.push(Lease { shard, token });
+                self.releases.add([Lease { shard, token }]);
             } else {
                 holders.push(token);
                 shards.push(shard);
             }
         }
-        let mut requests = self.requests(session, shards);
+        let mut requests = self.table.requests(session, shards);
         for (request, holder) in requests.iter_mut().zip(holders) {
-            request.ended = Some(holder);
+            request.ended_holder = Some(holder);
         }
         Ok(requests)
     }
@@ -414,11 +405,12 @@ impl LeaseLoop {
                     shard,
                     delivered,
                     seen,
+                    is_lost,
                 } => {
                     if let Some(known) = self.table.last_known.get_mut(&shard) {
                         (known.delivered, known.seen) = (delivered, seen);
                     }
-                    leases.extend(self.on_shard_ended(&shard, now));
+                    leases.extend(self.on_shard_ended(&shard, is_lost, now));
                 }
                 ReleaseResult::Postponed(shard) => {
                     tracing::info!(
@@ -431,14 +423,16 @@ impl LeaseLoop {
             }
             next = self.ports.release_results.try_recv().ok();
         }
-        self.to_release.extend(leases);
-        self.release_at = now;
+        self.releases.add(leases);
+        self.releases.set_not_before(now);
     }
 
-    fn on_shard_ended(&mut self, shard: &ShardId, now: Instant) -> Option<Lease> {
+    fn on_shard_ended(&mut self, shard: &ShardId, is_lost: bool, now: Instant) -> Option<Lease> {
         self.table.stopping.remove(shard);
         let held = self.table.held.remove(shard)?;
-        if let Some(since) = held.handover_since {
+        if is_lost {
+            self.ports.metric.leases_lost.increment(1);
+        } else if let Some(since) = held.handover_since {
             let took_ms = now.duration_since(since).as_millis() as u64;
             tracing::info!(%shard, took_ms, "shard handed over");
             self.ports.metric.leases_handed_over.increment(1);
@@ -467,29 +461,32 @@ impl LeaseLoop {
     async fn release_all(mut self) -> Result<(), Error> {
         let held = std::mem::take(&mut self.table.held);
         let held = held.into_values().map(|held| held.lease);
-        let leases: Vec<_> = self.to_release.drain(..).chain(held).collect();
+        let leases: Vec<_> = self
+            .releases
+            .take_waiting()
+            .into_iter()
+            .chain(held)
+            .collect();
         let release = self.ports.store.release(&leases);
         let released = timeout(FINAL_STORE_CALL_TIMEOUT, release).await;
         let routes = self.ports.routes.iter_mut();
         join_all(routes.map(|route| route.catalog.close())).await;
-        match released {
-            Ok(Ok(())) => tracing::info!(leases = leases.len(), "leases released"),
-            Ok(Err(error)) if error.is_transient() => {
-                self.warn_not_released(leases.len(), &error.to_string());
+        let error = match released {
+            Ok(Ok(())) => {
+                tracing::info!(leases = leases.len(), "leases released");
+                return Ok(());
             }
-            Ok(Err(error)) => return Err(error),
-            Err(_) => self.warn_not_released(leases.len(), "no answer from the store in time"),
-        }
-        Ok(())
-    }
-
-    fn warn_not_released(&self, leases: usize, error: &str) {
+            Ok(Err(error)) if !error.is_transient() => return Err(error),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer from the store in time".to_owned(),
+        };
         tracing::warn!(
-            leases,
+            leases = leases.len(),
             error,
             lease_length = ?self.ports.lease_length,
             "leases not released: other workers can acquire the shards when the session is over"
         );
+        Ok(())
     }
 
     async fn send(&self, event: LeaseEvent) {

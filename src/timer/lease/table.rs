@@ -6,7 +6,7 @@ use super::committed::LastKnown;
 use crate::limit::{HANDOVER_RETRY_DELAY, HANDOVERS_MAX};
 use crate::membership::WorkView;
 use crate::metric;
-use crate::model::{Lease, LeaseToken, ShardId, SourceIdentity};
+use crate::model::{Lease, LeaseToken, SessionId, ShardId, SourceIdentity};
 use crate::store::Acquire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,6 +33,8 @@ pub(super) struct LeaseTable {
     /// Shards whose lease was lost and whose work has not stopped yet.
     pub(super) stopping: BTreeSet<ShardId>,
     pub(super) acquire_schedule: AcquireSchedule,
+    /// Number of the last attempt to acquire a shard.
+    tenure: u64,
     /// Set during a shutdown: from this time on, all shards are handed over.
     pub(super) departs_at: Option<Instant>,
 }
@@ -45,6 +47,7 @@ impl LeaseTable {
             last_known: BTreeMap::new(),
             stopping: BTreeSet::new(),
             acquire_schedule: AcquireSchedule::new(now),
+            tenure: 0,
             departs_at: None,
         }
     }
@@ -65,13 +68,22 @@ impl LeaseTable {
         self.view.mine.contains(shard)
     }
 
-    pub(super) fn request(&self, shard: ShardId, token: LeaseToken) -> Acquire {
-        let identity = self.view.identities.get(&shard).cloned();
-        Acquire {
-            identity: identity.unwrap_or_else(|| SourceIdentity::new(None, None)),
-            lease: Lease { shard, token },
-            ended: None,
-        }
+    /// One request for each shard, with a token that no other request has.
+    pub(super) fn requests(&mut self, session: SessionId, shards: Vec<ShardId>) -> Vec<Acquire> {
+        let request = |shard| {
+            self.tenure += u64::from(!fault!(ReuseLeaseTokens));
+            let tenure = self.tenure;
+            let identity = self.view.identities.get(&shard).cloned();
+            Acquire {
+                identity: identity.unwrap_or_else(|| SourceIdentity::new(None, None)),
+                lease: Lease {
+                    shard,
+                    token: LeaseToken { session, tenure },
+                },
+                ended_holder: None,
+            }
+        };
+        shards.into_iter().map(request).collect()
     }
 
     pub(super) fn shard_counts(&self) -> BTreeMap<Arc<str>, usize> {
@@ -150,8 +162,9 @@ impl LeaseTable {
         }
     }
 
-    /// The next time at which there may be a shard to acquire or to hand over.
-    pub(super) fn next_wakeup(&self, now: Instant) -> Option<Instant> {
+    /// The next time at which there may be a shard to acquire, if the worker `may_acquire`, or to
+    /// hand over.
+    pub(super) fn next_wakeup(&self, now: Instant, may_acquire: bool) -> Option<Instant> {
         let waiting = self
             .held
             .values()
@@ -173,7 +186,7 @@ impl LeaseTable {
             .acquire_schedule
             .next_at(now, !own.is_empty(), !others.is_empty());
         // Without a session nothing is acquired. The view changes when it begins.
-        let next_try = next_try.filter(|_| self.view.session.is_some());
+        let next_try = next_try.filter(|_| may_acquire && self.view.session.is_some());
         let settled = awaits_settling.then_some(settled_at);
         [next_try, postponed, settled].into_iter().flatten().min()
     }
@@ -283,8 +296,8 @@ mod tests {
             .expect("some departures move shards between the remaining workers");
         let changed_at = now + PARTITION_DISCOVERY_INTERVAL;
         assert_eq!(table.next_handovers(changed_at), []);
-        assert!(table.next_wakeup(changed_at) <= Some(table.view.settled_at));
-        assert!(table.next_wakeup(changed_at).is_some());
+        assert!(table.next_wakeup(changed_at, true) <= Some(table.view.settled_at));
+        assert!(table.next_wakeup(changed_at, true).is_some());
         assert_eq!(
             table.next_handovers(table.view.settled_at).len(),
             moved(&table).min(HANDOVERS_MAX)
@@ -296,11 +309,11 @@ mod tests {
         let now = Instant::now();
         let mut fleet = single_worker(2, now);
         fleet.table.held.clear();
-        assert!(fleet.table.next_wakeup(now).is_some());
+        assert!(fleet.table.next_wakeup(now, true).is_some());
         fleet.roster.set_sessions(None, []);
         let view = Arc::new(fleet.roster.view().clone());
         fleet.table.update_view(view, now);
-        assert_eq!(fleet.table.next_wakeup(now), None);
+        assert_eq!(fleet.table.next_wakeup(now, true), None);
     }
 
     #[test]
@@ -314,7 +327,7 @@ mod tests {
         assert_eq!(table.next_handovers(now), []);
         assert!(
             table
-                .next_wakeup(now)
+                .next_wakeup(now, true)
                 .is_some_and(|at| at <= now + HANDOVER_RETRY_DELAY)
         );
         assert_eq!(table.next_handovers(now + HANDOVER_RETRY_DELAY), next);
@@ -346,7 +359,7 @@ mod tests {
         table.held.remove(&shards[0]);
         assert_eq!(table.next_to_acquire(now, SLOW), []);
         assert_eq!(table.next_handovers(now), []);
-        assert_eq!(table.next_wakeup(now), Some(now + SLOW));
+        assert_eq!(table.next_wakeup(now, true), Some(now + SLOW));
         assert_eq!(table.next_handovers(now + SLOW), shards[1..]);
     }
 }

@@ -44,11 +44,11 @@ impl Ownership {
 
     /// True if the lease is certainly valid, so that claimed messages may be sent.
     pub(crate) fn may_deliver(&self, now: Instant) -> bool {
-        !self.is_lost() && !self.clock.has_expired(now)
+        !self.is_lost() && !self.clock.may_be_taken(now)
     }
 
     pub(crate) fn may_claim(&self, now: Instant) -> bool {
-        self.is_active() && !self.clock.has_expired(now)
+        self.is_active() && !self.clock.may_be_taken(now)
     }
 
     /// Returns true once when the lease has expired.

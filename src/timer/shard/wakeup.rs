@@ -69,8 +69,8 @@ fn next_phase_change(state: &ShardState, input: &WakeupInput) -> Option<Instant>
     match state.ownership.phase {
         // The renewal of the session is not announced.
         ShardPhase::Active => {
-            let is_expired = state.ownership.clock.has_expired(now);
-            is_expired.then(|| now + RESEND_DELAY_MIN)
+            let may_be_taken = state.ownership.clock.may_be_taken(now);
+            may_be_taken.then(|| now + RESEND_DELAY_MIN)
         }
         ShardPhase::HandingOver { .. } if state.in_flight.is_empty() && input.store_is_idle => {
             Some(now)

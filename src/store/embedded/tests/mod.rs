@@ -141,7 +141,7 @@ fn append(topic: &str, offset: u64) -> Append {
 
 async fn take_lease(store: &Embedded, topic: &str) {
     let acquired = store.acquire(&[acquire(topic)]).await.unwrap().remove(0);
-    assert!(matches!(acquired, Acquired::Granted { .. }), "{acquired:?}");
+    assert!(matches!(acquired, Acquired::Granted(_)), "{acquired:?}");
 }
 
 async fn list_all(store: &Embedded, topic: &str) -> Vec<(crate::model::Slice, RunName)> {

@@ -2,7 +2,8 @@
 
 use super::super::reads::slices_to_read;
 use super::*;
-use crate::model::{Level, Slice};
+use crate::model::{LeaseToken, Level, SessionId, Slice, WorkerEntry};
+use crate::store::{Heartbeat, SessionEnd, SessionHeartbeat};
 
 /// Two shards with a message each, in the same slice.
 async fn two_shards() -> RealRedis {
@@ -58,7 +59,7 @@ async fn assert_only_good_is_leased(redis: &Redis) {
     let leases = [acquire("bad"), acquire("good")];
     let acquired = redis.acquire(&leases).await.unwrap();
     assert!(
-        acquired[0] == Acquired::Unknown && matches!(acquired[1], Acquired::Granted { .. }),
+        acquired[0] == Acquired::Unknown && matches!(acquired[1], Acquired::Granted(_)),
         "{acquired:?}"
     );
 }
@@ -333,7 +334,7 @@ async fn foreign_fields_of_counts_do_not_stop_a_shard() {
     }
     let acquired = real.redis.acquire(&[acquire("bad")]).await.unwrap();
     assert!(
-        matches!(&acquired[0], Acquired::Granted { state, .. } if state.pending() == 1),
+        matches!(&acquired[0], Acquired::Granted(state) if state.pending() == 1),
         "{acquired:?}"
     );
     let listed = real.redis.list(&[list_everything("bad")]).await.unwrap();
@@ -373,7 +374,7 @@ async fn a_slice_of_a_newer_version_stops_only_its_shard() {
         text.contains("`x12`") && text.contains("run the newer version"),
         "{text}"
     );
-    assert!(matches!(acquired[1], Acquired::Granted { .. }));
+    assert!(matches!(acquired[1], Acquired::Granted(_)));
     let states = redis.state(&[shard("bad"), shard("good")]).await.unwrap();
     assert!(states[0].is_none() && states[1].is_some());
     let lists = [list_everything("bad"), list_everything("good")];
@@ -398,10 +399,7 @@ async fn a_slice_of_a_newer_version_stops_only_its_shard() {
         .command(&format!("HDEL {} x12", key("bad", "counts")))
         .await;
     let acquired = redis.acquire(&requests[..1]).await.unwrap();
-    assert!(
-        matches!(acquired[0], Acquired::Granted { .. }),
-        "{acquired:?}"
-    );
+    assert!(matches!(acquired[0], Acquired::Granted(_)), "{acquired:?}");
 }
 
 /// A worker of this version has the lease when a newer ingress appends. Others leave it alone.
@@ -412,7 +410,7 @@ async fn a_tail_with_a_slice_of_a_newer_version_is_not_read() {
     redis.acquire(&[acquire("bad")]).await.unwrap();
     add_newer_slice(&real, "bad").await;
     let by_other = Acquire {
-        lease: crate::store::lease(&shard("bad"), crate::model::LeaseToken::for_test(8)),
+        lease: crate::store::lease(&shard("bad"), LeaseToken::for_test(8)),
         ..acquire("bad")
     };
     assert_eq!(
@@ -635,5 +633,40 @@ async fn a_list_of_many_slices_reads_little_more_than_its_limit() {
         let offsets = runs.iter().map(|run| run.name.least_offset().0);
         let first = 0..(5 * slices).min(limit as u64);
         assert!(offsets.eq(first) && has_more == (limit < 200), "{limit}");
+    }
+}
+
+/// Its session protects its leases, and ends like any other.
+#[tokio::test]
+async fn a_session_whose_entry_cannot_be_read_is_a_worker_without_work() {
+    let real = RealRedis::start().await;
+    let redis = &real.redis;
+    let id = LeaseToken::for_test(9).session;
+    let clusters = r#"{"name":"x","clusters":7}"#;
+    for entry in ["no JSON", "7", "null", clusters] {
+        let value = format!("1 1 1 0 {entry}");
+        let command = ["HSET", "pd:{test}:sessions", &id.to_string(), &value];
+        real.server.command_of(&command).await;
+        let entry = WorkerEntry::for_test("a");
+        let session = SessionId::first(entry.id(), 1);
+        let request = SessionHeartbeat {
+            session,
+            heartbeats: 1,
+            answered: 0,
+            length: Duration::from_secs(5),
+            entry,
+        };
+        let heartbeat = redis.heartbeat(&request).await.unwrap();
+        let Heartbeat::Renewed { sessions, .. } = heartbeat else {
+            panic!("{heartbeat:?}")
+        };
+        let unread = sessions.iter().find(|it| it.id == id).unwrap();
+        assert!(unread.entry.roles.is_empty());
+        let end = |session| SessionEnd {
+            session,
+            heartbeats: Some(1),
+        };
+        redis.end_sessions(&[end(id), end(session)]).await.unwrap();
+        assert_eq!(redis.sessions().await.unwrap(), []);
     }
 }

@@ -29,6 +29,19 @@ impl Presence {
         found.expect("it has not ended").is_connected
     }
 
+    /// Makes the last heartbeat one to another run of the server.
+    async fn set_run_id(&self, run_id: &str) {
+        let (key, field) = ("pd:{test}:sessions", self.session.to_string());
+        let read = format!("HGET {key} {field}");
+        let value = self.real.server.command(&read).await;
+        let value: String = redis::from_redis_value(value).unwrap();
+        let mut words: Vec<_> = value.splitn(5, ' ').collect();
+        assert_eq!(words[3].len(), 40);
+        words[3] = run_id;
+        let command = ["HSET", key, &field, &words.join(" ")];
+        self.real.server.command_of(&command).await;
+    }
+
     async fn listeners(&self, session: SessionId) -> u64 {
         let channel = format!("pd:{{test}}:worker:{}", session.process());
         let listeners = format!("PUBSUB NUMSUB {channel}");
@@ -77,6 +90,8 @@ async fn a_process_has_gone_if_it_listened_at_its_last_heartbeat_and_does_not_li
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert!(!t.is_connected().await, "only its successor listens");
+        t.set_run_id("0f").await;
+        assert!(t.is_connected().await, "the server has restarted since");
         t.send_heartbeat(3).await;
         assert!(t.is_connected().await, "it has lost the subscription only");
     };

@@ -70,7 +70,7 @@ const FAULTS: &[Fault] = &[
     (
         "a worker of another installation is admitted",
         Some(Script::Heartbeat),
-        "if not is_shared and clusters[2] then",
+        "if is_foreign and not is_shared then",
         "if false then",
     ),
     (
@@ -88,7 +88,25 @@ const FAULTS: &[Fault] = &[
     (
         "a session replaces one of the same name with another lock",
         Some(Script::Heartbeat),
-        "if s.expires_in > 0 and entry.lock ~= own.lock then",
+        "if entry.lock_id ~= own.lock_id then",
+        "if false then",
+    ),
+    (
+        "a session replaces an expired one of the same name with another lock",
+        Some(Script::Heartbeat),
+        "if entry.lock_id ~= own.lock_id then",
+        "if s.expires_in > 0 and entry.lock_id ~= own.lock_id then",
+    ),
+    (
+        "an expired session does not protect its installation",
+        Some(Script::Heartbeat),
+        "elseif type(entry.clusters) == 'table' then",
+        "elseif s.expires_in > 0 then",
+    ),
+    (
+        "a heartbeat that a later one has overtaken is recorded",
+        Some(Script::Heartbeat),
+        "if last >= tonumber(ARGV[2]) then",
         "if false then",
     ),
     (
@@ -412,7 +430,7 @@ fn is_free_with_end_in(seconds: i64) -> bool {
         let command = format!("HSET {meta} token {token} lease_end {end} lease_length 5000");
         real.server.command(&command).await;
         let acquired = real.redis.acquire(&[acquire("t")]).await.unwrap();
-        matches!(acquired[0], Acquired::Granted { .. })
+        matches!(acquired[0], Acquired::Granted(_))
     })
 }
 

@@ -230,7 +230,7 @@ impl LeaseStore for SlowStore {
         let acquired = self.slowly(self.store.acquire(requests)).await?;
         for (lease, _) in leases()
             .zip(&acquired)
-            .filter(|(_, acquired)| matches!(acquired, Acquired::Granted { .. }))
+            .filter(|(_, acquired)| matches!(acquired, Acquired::Granted(_)))
         {
             self.note(&format!("acquires {}", lease.shard));
             self.world.record_tenure(lease);
@@ -252,10 +252,11 @@ impl LeaseStore for SlowStore {
 impl Membership for SlowStore {
     async fn heartbeat(&self, request: &SessionHeartbeat) -> Result<Heartbeat, Error> {
         let asked = Instant::now();
-        let mut heartbeat = self.slowly(self.store.heartbeat(request)).await?;
         let leases = &self.control.leases;
+        let answer = self.slowly(self.store.heartbeat(request)).await;
+        let mut heartbeat = answer.inspect_err(|_| leases.heartbeat_failed(request.length))?;
         match &heartbeat {
-            Heartbeat::Renewed { .. } => leases.renewed(request.session, asked + request.length),
+            Heartbeat::Renewed { .. } => leases.renewed(asked, request.length),
             Heartbeat::Ended(_) => {
                 self.note("learns that its session has ended");
                 leases.session_ended();

@@ -237,7 +237,8 @@ pub(super) async fn a_claim_ahead_of_the_stores_time_is_rejected_but_the_rest_is
     t.create_shard(0).await;
     let run = run_of("a", &[place(due(1, 0), 0)]);
     t.append_runs(0, 1, &[&run]).await;
-    let now = t.take_lease(1).await;
+    t.take_lease(1).await;
+    let now = t.store_time().await;
     for ahead in [now.plus(Duration::from_secs(600)), Timestamp::MAX] {
         let claim = Some(Progress::new(place(ahead, 0), Watermark(1)));
         let advance = Advance {
@@ -265,7 +266,8 @@ pub(super) async fn a_claim_ahead_of_the_stores_time_is_rejected_but_the_rest_is
 
 pub(super) async fn a_claim_within_the_allowed_skew_is_accepted(t: &Fixture<'_>) {
     t.create_shard(0).await;
-    let now = t.take_lease(1).await;
+    t.take_lease(1).await;
+    let now = t.store_time().await;
     let claim = Progress::new(place(now.plus(Duration::from_secs(600)), 0), Watermark(0));
     let advanced = t
         .advance(Advance {

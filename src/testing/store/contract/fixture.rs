@@ -3,15 +3,15 @@
 use super::StoreUnderTest;
 use crate::encryption::StoredId;
 use crate::model::{
-    Cursor, Lease, LeaseToken, Offset, Progress, ShardId, Slice, SourceIdentity, Timestamp,
-    Watermark,
+    Cursor, Lease, LeaseToken, Offset, Progress, SessionId, ShardId, Slice, SourceIdentity,
+    Timestamp, Watermark, WorkerEntry,
 };
 use crate::run::{Run, RunName, RunSummary};
 use crate::store::{
-    Acquire, Acquired, Advance, Advanced, Append, AppendEpoch, Appended, Fetch, Hold, IdChange,
-    IdChangeKind, Lineage, List, Listed, NewShard, Opened, OutcomeCounts, Quarantine,
-    QuarantineStore, ReplaceRuns, Replaced, Restore, Restored, RunEntry, ShardPosition, Store,
-    StoredShard, Tail, TailRun, Tailed,
+    Acquire, Acquired, Advance, Advanced, Append, AppendEpoch, Appended, Fetch, Heartbeat, Hold,
+    IdChange, IdChangeKind, Lineage, List, Listed, NewShard, Opened, OutcomeCounts, Quarantine,
+    QuarantineStore, ReplaceRuns, Replaced, Restore, Restored, RunEntry, SessionEnd,
+    SessionHeartbeat, ShardPosition, Store, StoredShard, Tail, TailRun, Tailed,
 };
 use bytes::Bytes;
 use std::time::Duration;
@@ -236,23 +236,44 @@ impl Fixture<'_> {
         let request = Acquire {
             lease: self.lease(token),
             identity: SourceIdentity(identity.into()),
-            ended: ended.map(LeaseToken::for_test),
+            ended_holder: ended.map(LeaseToken::for_test),
         };
         self.store().acquire(&[request]).await.unwrap().remove(0)
     }
 
-    /// Acquires the lease. Returns the store's time.
-    pub(super) async fn take_lease(&self, token: u64) -> Timestamp {
-        match self.acquire(token).await {
-            Acquired::Granted { now, .. } => now,
-            other => panic!("the lease should be free: {other:?}"),
+    pub(super) async fn take_lease(&self, token: u64) {
+        let acquired = self.acquire(token).await;
+        assert!(matches!(acquired, Acquired::Granted(_)), "{acquired:?}");
+    }
+
+    /// The store's time, from the answer to a heartbeat.
+    pub(super) async fn store_time(&self) -> Timestamp {
+        let entry = WorkerEntry::for_test("asks for the time");
+        let session = SessionId::first(entry.id(), 1);
+        let (heartbeats, answered, length) = (1, 0, HOUR);
+        let request = SessionHeartbeat {
+            session,
+            heartbeats,
+            answered,
+            length,
+            entry,
+        };
+        let heartbeat = self.store().heartbeat(&request).await.unwrap();
+        let end = SessionEnd {
+            session,
+            heartbeats: None,
+        };
+        self.store().end_sessions(&[end]).await.unwrap();
+        match heartbeat {
+            Heartbeat::Renewed { now, .. } => now,
+            other => panic!("no session forbids it: {other:?}"),
         }
     }
 
     /// Acquires the lease of a token whose session has ended.
     pub(super) async fn take_over(&self, token: u64, ended: u64) {
         let acquired = self.acquire_for("topic id 1", token, Some(ended)).await;
-        assert!(matches!(acquired, Acquired::Granted { .. }), "{acquired:?}");
+        assert!(matches!(acquired, Acquired::Granted(_)), "{acquired:?}");
     }
 
     pub(super) async fn is_held_by(&self, token: u64) -> bool {

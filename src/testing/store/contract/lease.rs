@@ -13,7 +13,7 @@ pub(super) async fn a_free_lease_is_granted_to_one(t: &Fixture<'_>) {
     t.create_shard(3).await;
     assert_eq!(t.holder().await, None);
     let granted = t.acquire(1).await;
-    let Acquired::Granted { state, .. } = granted else {
+    let Acquired::Granted(state) = granted else {
         panic!("{granted:?}")
     };
     assert_eq!(state, t.state().await);
@@ -80,7 +80,7 @@ pub(super) async fn a_shard_of_another_cluster_is_not_taken(t: &Fixture<'_>) {
         .zip(1..)
     {
         let acquired = t.acquire_for(related, token, Some(token - 1)).await;
-        assert!(matches!(acquired, Acquired::Granted { .. }), "{related}");
+        assert!(matches!(acquired, Acquired::Granted(_)), "{related}");
     }
     assert_eq!(t.acquire_for("k2:t2", 1, None).await, other, "held or not");
 }

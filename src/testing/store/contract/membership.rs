@@ -10,7 +10,7 @@ use std::time::Duration;
 /// A heartbeat of the worker of this name, which is also its lock. The one before it was answered.
 fn beat(name: &str, number: u64, heartbeats: u64) -> SessionHeartbeat {
     let entry = WorkerEntry {
-        lock: name.to_owned(),
+        lock_id: name.to_owned(),
         ..WorkerEntry::for_test(name)
     };
     let worker = entry.id();
@@ -104,6 +104,20 @@ pub(super) async fn a_session_that_has_lost_an_answered_heartbeat_ends(t: &Fixtu
     assert_eq!(sessions_of(t, &request).await, []);
 }
 
+pub(super) async fn a_heartbeat_that_a_later_one_has_overtaken_changes_nothing(t: &Fixture<'_>) {
+    let request = beat("overtaken", 1, 1);
+    let after_no_answer = SessionHeartbeat {
+        answered: 1,
+        ..beat("overtaken", 1, 3)
+    };
+    for request in [&request, &after_no_answer, &beat("overtaken", 1, 2)] {
+        assert!(is_renewed(t, request).await);
+    }
+    assert_eq!(sessions_of(t, &request).await, [(1, 3)], "overtaken");
+    assert!(is_renewed(t, &beat("overtaken", 1, 4)).await);
+    end(t, &request, None).await;
+}
+
 pub(super) async fn a_session_that_was_renewed_meanwhile_is_not_ended(t: &Fixture<'_>) {
     let request = beat("renewed", 1, 1);
     assert!(is_renewed(t, &request).await);
@@ -136,7 +150,7 @@ pub(super) async fn a_name_has_one_session(t: &Fixture<'_>) {
     let ended = send(t, &beat("named", 1, 2)).await;
     assert!(matches!(ended, Heartbeat::Ended(_)), "{ended:?}");
     let mut foreign = beat("named", 3, 1);
-    foreign.entry.lock = "another".to_owned();
+    foreign.entry.lock_id = "another".to_owned();
     let taken = send(t, &foreign).await;
     assert!(matches!(taken, Heartbeat::NameTaken(_)), "{taken:?}");
     assert_eq!(sessions_of(t, &first).await, [(2, 1)]);
@@ -145,7 +159,10 @@ pub(super) async fn a_name_has_one_session(t: &Fixture<'_>) {
         ..beat("named", 2, 2)
     };
     assert!(is_renewed(t, &expiring).await);
-    assert!(is_renewed(t, &foreign).await, "the other has expired");
+    let taken = send(t, &foreign).await;
+    assert!(matches!(taken, Heartbeat::NameTaken(_)), "{taken:?}");
+    end(t, &second, Some(2)).await;
+    assert!(is_renewed(t, &foreign).await, "the other has ended");
     assert_eq!(sessions_of(t, &first).await, [(3, 1)]);
     end(t, &foreign, None).await;
 }
@@ -160,33 +177,42 @@ pub(super) async fn workers_send_heartbeats_to_a_full_store(t: &Fixture<'_>) {
 }
 
 pub(super) async fn a_worker_that_shares_no_cluster_with_the_others_is_refused(t: &Fixture<'_>) {
-    let is_refused = async |name, clusters: &[&str], by: &[&str]| {
-        let by: BTreeSet<Box<str>> = by.iter().map(|cluster| Box::from(*cluster)).collect();
-        let heartbeat = send(t, &with_clusters(name, clusters)).await;
-        assert!(!by.is_empty() || matches!(heartbeat, Heartbeat::Renewed { .. }));
-        by.is_empty() || heartbeat == Heartbeat::OtherClusters(by)
+    // The clusters of the other workers, if they are the reason to refuse this one.
+    let refused_by = async |request: &SessionHeartbeat| match send(t, request).await {
+        Heartbeat::Renewed { .. } => BTreeSet::new(),
+        Heartbeat::OtherClusters(sessions) => {
+            let clusters = sessions.into_iter().flat_map(|it| it.entry.clusters);
+            clusters.map(String::from).collect()
+        }
+        other => panic!("{other:?}"),
     };
-    let (a, b, c) = (beat("k-a", 1, 1), beat("k-b", 1, 1), beat("k-c", 1, 1));
-    assert!(is_refused("k-a", &["k1"], &[]).await);
-    assert!(is_refused("k-b", &["k2", "k3"], &["k1"]).await);
+    let clusters = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let (a, b, c) = (
+        with_clusters("k-a", &["k1"]),
+        with_clusters("k-b", &["k2", "k3"]),
+        with_clusters("k-c", &["k1", "k2"]),
+    );
+    assert_eq!(refused_by(&a).await, clusters(&[]));
+    assert_eq!(refused_by(&b).await, clusters(&["k1"]));
     assert_eq!(sessions_of(t, &b).await, [], "it was not recorded");
-    // A heartbeat without clusters keeps nothing of earlier ones in mind.
-    assert!(is_refused("k-a", &["k1"], &[]).await);
-    assert!(is_refused("k-c", &["k1", "k2"], &[]).await);
-    assert!(is_refused("k-b", &["k2"], &[]).await, "it shares k2 with c");
-    assert!(is_refused("k-b", &["k4"], &["k1", "k2"]).await);
-    for request in [&a, &c] {
-        end(t, request, None).await;
-    }
-    assert!(is_refused("k-b", &["k4"], &[]).await, "it is alone now");
+    assert_eq!(refused_by(&c).await, clusters(&[]));
+    assert_eq!(refused_by(&b).await, clusters(&[]), "it shares k2 with c");
     end(t, &b, None).await;
-    let expired = SessionHeartbeat {
+    let b = with_clusters("k-b", &["k4"]);
+    assert_eq!(refused_by(&b).await, clusters(&["k1", "k2"]));
+    let expiring = SessionHeartbeat {
+        heartbeats: 2,
         length: Duration::ZERO,
-        ..with_clusters("k-a", &["k1"])
+        ..a.clone()
     };
-    assert!(is_renewed(t, &expired).await);
-    assert!(is_refused("k-b", &["k4"], &[]).await);
-    for request in [&a, &b] {
-        end(t, request, None).await;
-    }
+    assert_eq!(refused_by(&expiring).await, clusters(&[]));
+    end(t, &c, None).await;
+    assert_eq!(
+        refused_by(&b).await,
+        clusters(&["k1"]),
+        "it has expired only"
+    );
+    end(t, &a, Some(2)).await;
+    assert_eq!(refused_by(&b).await, clusters(&[]), "it is alone now");
+    end(t, &b, None).await;
 }

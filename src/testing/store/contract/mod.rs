@@ -109,6 +109,7 @@ cases! {
         a_heartbeat_returns_all_sessions,
         an_ended_session_never_comes_back,
         a_session_that_has_lost_an_answered_heartbeat_ends,
+        a_heartbeat_that_a_later_one_has_overtaken_changes_nothing,
         a_session_that_was_renewed_meanwhile_is_not_ended,
         an_expired_session_stays_until_it_is_ended,
         a_name_has_one_session,

@@ -194,7 +194,7 @@ impl Sequence {
         Acquire {
             lease: self.lease(token),
             identity: SourceIdentity("id".into()),
-            ended: ended.map(|token| LeaseToken::for_test(token.into())),
+            ended_holder: ended.map(|token| LeaseToken::for_test(token.into())),
         }
     }
 
@@ -428,7 +428,7 @@ async fn lease_outcome(store: &dyn Store, call: &StoreCall, sequence: &Sequence)
         StoreCall::Acquire { token, ended } => {
             let request = [sequence.acquire(*token, *ended)];
             match store.acquire(&request).await.unwrap().remove(0) {
-                Acquired::Granted { state, .. } => format!("{state:?}"),
+                Acquired::Granted(state) => format!("{state:?}"),
                 other => format!("{other:?}"),
             }
         }

@@ -332,9 +332,7 @@ impl ShardStore for MemoryStore {
 impl LeaseStore for MemoryStore {
     async fn acquire(&self, requests: &[Acquire]) -> Result<Vec<Acquired>, Error> {
         let answer = |request: &Acquire, shard: Option<&mut MemoryShard>| {
-            shard.map_or(Acquired::Unknown, |shard| {
-                shard.acquire(request, self.inner.clock.now())
-            })
+            shard.map_or(Acquired::Unknown, |shard| shard.acquire(request))
         };
         self.answer_each(requests, |request| &request.lease.shard, answer)
             .await
@@ -665,6 +663,13 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "overtaken")]
+    fn the_contract_catches_a_heartbeat_that_a_later_one_has_overtaken() {
+        let fault = InjectedFault::RecordOvertakenHeartbeat;
+        with_fault(Some(fault), async |store| contract::run(&store).await);
+    }
+
+    #[test]
     #[should_panic(expected = "no id changes without the key")]
     fn the_contract_catches_a_change_of_ids_without_their_key() {
         let fault = InjectedFault::ChangeIdsWithoutKey;
@@ -706,7 +711,7 @@ mod tests {
                 let request = Acquire {
                     lease: lease.clone(),
                     identity,
-                    ended: None,
+                    ended_holder: None,
                 };
                 store.acquire(&[request]).await.unwrap();
                 for watermark in [5, 3] {

@@ -98,14 +98,14 @@ impl MemoryShard {
         }
     }
 
-    pub(super) fn acquire(&mut self, request: &Acquire, now: Timestamp) -> Acquired {
+    pub(super) fn acquire(&mut self, request: &Acquire) -> Acquired {
         if !self.positions.identity.may_share_cluster(&request.identity) {
             return Acquired::OtherCluster(self.positions.identity.clone());
         }
         let before = self.lease;
         let ended = match before.holder() {
             held if fault!(TakeHeldShard) => held,
-            _ => request.ended,
+            _ => request.ended_holder,
         };
         if let Err(held) = self.lease.acquire(request.lease.token, ended) {
             return Acquired::HeldBy(held);
@@ -114,10 +114,7 @@ impl MemoryShard {
             self.lease = before;
             return Acquired::Incompatible(NEWER_SLICE.to_owned());
         }
-        Acquired::Granted {
-            state: self.state(),
-            now,
-        }
+        Acquired::Granted(self.state())
     }
 
     pub(super) fn is_held(&self, token: LeaseToken) -> bool {

@@ -176,7 +176,7 @@ pub(super) async fn a_hold_is_answered_while_a_message_waits_under_an_id(t: &Fix
     create_held(t, 5).await;
     let acquired = t.acquire(1).await;
     assert!(
-        matches!(&acquired, Acquired::Granted { state, .. } if state.hold == Watermark(5)),
+        matches!(&acquired, Acquired::Granted(state) if state.hold == Watermark(5)),
         "{acquired:?}"
     );
     assert_eq!(hold_in_tail(t, 0).await, Hold::NoIds);
