@@ -28,7 +28,7 @@ fn a_killed_and_restarted_redis_loses_nothing() {
     sink.wait_for(100, LIMIT);
     redis.kill();
     scene.send(600, 0..4_000);
-    wait_for_complaint(&postdate, &["does not answer"]);
+    wait_for_complaint(&postdate, &["the store is unavailable"]);
     redis.restart();
     let duplicates = scene.all_arrive(&sink);
     // The append-only file keeps every write. The same timer continues and knows its deliveries.
