@@ -4,9 +4,9 @@
 -- - deletes the named runs, and delivered ids that still name the same place;
 -- - removes cancelled places inside delivered;
 -- - moves claimed forward, each component on its own, never back.
--- A claim is refused if the watermark is below the one that the timer has seen, or if its due time is
--- too far ahead of the clock of the server. The other steps are still done. A repeat changes
--- nothing more: outcomes count only when delivered moves.
+-- A claim is refused if the watermark is below the one that the timer has seen. It is also refused if
+-- its due time is too far ahead of the server's clock. The other steps are still done. A repeat
+-- changes nothing more: outcomes count only when delivered moves.
 -- KEYS   1 meta
 --        2 counts
 --        3 ids

@@ -44,7 +44,7 @@ for _, cluster in ipairs(own.clusters) do own_clusters[cluster] = true end
 for _, s in ipairs(found) do
   local is_read, entry = pcall(cjson.decode, s.entry)
   if s.id == ARGV[1] or not is_read or type(entry) ~= 'table' then
-    -- Its own, or foreign.
+    -- Skips its own session, and entries that cannot be read.
   elseif entry.name == own.name then
     if entry.lock_id ~= own.lock_id then return session_reply({ 'name_taken' }, found, ARGV[5]) end
     replaced[#replaced + 1] = s.id

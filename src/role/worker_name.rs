@@ -70,7 +70,9 @@ fn take(
 impl WorkerName {
     /// Takes the configured name, or the lowest free name of this host: the host name, a number, and the
     /// start of the id of the lock file. So processes that do not see each other's lock files have
-    /// different names, although they may see the same host name. `folder` has the lock files. `random` is a number that no other process has. Fails if another
+    /// different names, although they may see the same host name.
+    ///
+    /// `folder` has the lock files. `random` is a number that no other process has. Fails if another
     /// process has the configured name.
     pub(super) fn take(config: &Config, folder: &Path, random: u64) -> Result<Self> {
         take(

@@ -156,9 +156,9 @@ pub(crate) trait LeaseStore {
 pub(crate) trait Membership {
     /// Begins a session, or extends it. A first heartbeat ends the sessions of the same name, if
     /// they have the same lock. Refuses a worker while a session of the same name and another lock
-    /// has not ended, and a worker that shares none of its clusters with the other sessions, if both
-    /// sides name some. Sessions that have expired count too: only another worker can tell whether
-    /// they are over. A heartbeat that a later one has overtaken changes nothing.
+    /// has not ended. Refuses a worker that shares none of its clusters with the other sessions, if
+    /// both sides name some. Sessions that have expired count too: only another worker can tell
+    /// whether they are over. A heartbeat that a later one has overtaken changes nothing.
     ///
     /// A repeat of the first heartbeat needs another session: this one may have ended meanwhile.
     async fn heartbeat(&self, request: &SessionHeartbeat) -> Result<Heartbeat, Error>;

@@ -59,7 +59,7 @@ pub(crate) enum ParsedRecord<'a> {
     /// Becomes a dead letter: see [`Body::rejected`].
     Rejected(Rejection),
     /// A newer version wrote the record: neither it nor any later record can be read. The text
-    /// tells what was found.
+    /// names the unknown part.
     Newer(&'static str),
 }
 

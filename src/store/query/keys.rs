@@ -16,7 +16,7 @@ pub(crate) struct KeysReport {
     pub(crate) keys: Vec<KeyAmount>,
 }
 
-/// What uses one key.
+/// The messages and ids that use one key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct KeyAmount {
     /// `<fingerprint>-<key id>`; `None`: data that is not encrypted.

@@ -38,7 +38,7 @@ pub(crate) enum Query {
     Message { id: String, route: Option<String> },
     /// Counts of accepted and finished messages: [`LedgerReport`].
     Ledger { route: Option<String> },
-    /// What still uses each key: [`KeysReport`].
+    /// Counts of messages and ids that still use each key: [`KeysReport`].
     Keys,
     /// Waiting messages: [`MessagePage`].
     Messages(Box<Search>),

@@ -17,9 +17,9 @@ use std::fmt::Display;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Stands for the marker among the offsets of blocked messages. No message has it.
+/// Marks the entry of a marker in `blocked`. No message has this offset.
 const MARKER: Offset = Offset::MAX;
-/// Means all runs of a shard whose key is missing.
+/// Marks the entry of all runs of a shard whose encryption key is missing.
 const MISSING_KEY: Offset = Offset(u64::MAX - 1);
 
 pub(crate) struct DeliveryAlerts {
