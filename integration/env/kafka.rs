@@ -52,8 +52,8 @@ pub(crate) struct Kafka {
 }
 
 impl Kafka {
-    /// Starts a broker for one test, which may kill and restart it. Waits for a `Turn`, because a
-    /// few JVMs fill two cores.
+    /// Starts a broker for one test, which may kill and restart it. Waits for a `Turn`, because the
+    /// start of a JVM fills a core for seconds.
     pub(crate) fn start() -> Kafka {
         Kafka::start_with(&[])
     }
@@ -63,13 +63,13 @@ impl Kafka {
             properties,
             ..Extra::default()
         };
-        Kafka::launch(QUICK, &extra, Some(Turn::take()))
+        Kafka::launch(QUICK, &extra, Some(Turn::take(1)))
     }
 
     /// Starts a broker with a second listener and predefined users. The first listener stays open
     /// for the tests' own clients.
     pub(super) fn start_guarded(extra: &Extra<'_>) -> Kafka {
-        Kafka::launch(QUICK, extra, Some(Turn::take()))
+        Kafka::launch(QUICK, extra, Some(Turn::take(1)))
     }
 
     /// Starts a broker for benchmarks: it starts more slowly and then runs faster.
@@ -280,10 +280,13 @@ impl Kafka {
 /// three brokers, a write needs two replicas in sync.
 pub(crate) struct KafkaCluster {
     pub(crate) nodes: Vec<Kafka>,
+    _turn: Turn,
 }
 
 impl KafkaCluster {
+    /// Starts the brokers for one test. Waits for a `Turn` for each.
     pub(crate) fn start(count: usize, properties: &[(&str, &str)]) -> KafkaCluster {
+        let turn = Turn::take(count);
         let controllers: Vec<String> = (0..count).map(|_| controller()).collect();
         let (copies, in_sync) = (count.to_string(), in_sync(count).to_string());
         let mut all = vec![
@@ -306,7 +309,7 @@ impl KafkaCluster {
         };
         let mut nodes: Vec<Kafka> = (1..=count).map(spawn).collect();
         nodes.iter_mut().for_each(Kafka::wait);
-        let cluster = KafkaCluster { nodes };
+        let cluster = KafkaCluster { nodes, _turn: turn };
         eventually("every broker has joined the cluster", PATIENCE, || {
             let admin = cluster.nodes[0].admin();
             let metadata = admin.inner().fetch_metadata(None, PATIENCE).ok()?;
@@ -436,26 +439,27 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// The right to run a broker for one test. A test must not take a second one, or tests could wait
-/// for each other forever.
-pub(super) struct Turn;
+/// The right to run some brokers for one test. A test must not take a second one, or tests could
+/// wait for each other forever.
+pub(super) struct Turn(usize);
 
-static TURNS: (Mutex<u32>, Condvar) = (Mutex::new(2), Condvar::new());
+/// Brokers that tests may run at once: enough for one cluster, or for three tests.
+static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(3), Condvar::new());
 
 impl Turn {
-    fn take() -> Turn {
+    fn take(brokers: usize) -> Turn {
         let (left, freed) = &TURNS;
         let left = left.lock().unwrap_or_else(PoisonError::into_inner);
         *freed
-            .wait_while(left, |left| *left == 0)
-            .unwrap_or_else(PoisonError::into_inner) -= 1;
-        Turn
+            .wait_while(left, |left| *left < brokers)
+            .unwrap_or_else(PoisonError::into_inner) -= brokers;
+        Turn(brokers)
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        *TURNS.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        TURNS.1.notify_one();
+        *TURNS.0.lock().unwrap_or_else(PoisonError::into_inner) += self.0;
+        TURNS.1.notify_all();
     }
 }
