@@ -22,16 +22,25 @@
 SERVERS := $(or $(POSTDATE_SERVERS),.servers)
 PROFILE := release
 TESTS := --features test-support
-# Compiles Postdate itself without optimisation, in a fifth of the time. Servers and delays take longer than its code. The simulation is optimised.
+# Compiles Postdate itself without optimisation, in a fifth of the time. Servers and delays take longer than its code. `make test-all` optimises the
+# simulation, which then runs three times as fast.
 PLAIN := --config profile.dev.package.postdate.opt-level=0
 INTEGRATION := cargo test $(TESTS) $(PLAIN) --test integration
+# Tests mostly wait for due times and for servers, so each of two cores runs two of them.
+AT_ONCE := --test-threads=4
 # A copy of OpenSSL takes minutes to compile.
 ifneq ($(shell pkg-config --exists 'openssl >= 3' 2>/dev/null && echo yes),)
 demo test test-all integration lint: export OPENSSL_NO_VENDOR ?= 1
 endif
-# Names that `make test` leaves to `make test-all`: they test deployment files, clients of other languages, the console in a browser, traces, and the test servers themselves,
-# and their tools take minutes to build.
+# Names that `make test` leaves to `make test-all`. They test deployment files, clients of other languages, the console in a browser, traces, and the
+# test servers themselves, and their tools take minutes to build.
 WITH_TOOLS := clients:: console:: deploy:: env:: secrets:: traces::
+# They take most of a minute each, and shorter tests or the simulation cover the same promises.
+LONG := exactly_once::a_clean_shutdown exactly_once::a_killed_broker exactly_once::a_process_stops exactly_once::a_transaction_that_stays_open \
+	encryption::encryption_is_turned_on encryption::keys_are_rotated installations:: levels:: login::kafka \
+	memory::a_burst memory::bursts memory::messages_of_twenty nats_login::a_cluster
+# The first three test the tests: the simulation and the contract suites must catch each injected fault. The others are long without optimisation.
+SLOW := every_fault every_injected_fault opening_a_producer_without compaction_levels:: compactor_stopped::
 # Runs a suite: name, budget in seconds on two cores, command.
 SUITE := @integration/env/suite.sh
 .DEFAULT_GOAL := help
@@ -47,22 +56,23 @@ demo: packages ## show the whole service in one process, without any server; FOR
 build: packages ## build the release binary: target/release/postdate
 	cargo build --release
 
-# The integration tests run last, so that their summary is the last output. A first build without incremental files takes a third less.
-test: export CARGO_INCREMENTAL := 0
 test: servers-core ## run unit tests, simulation and style, then every promise on real servers
-	$(SUITE) build 300 cargo test $(TESTS) --lib --test tidy --no-run
-	$(SUITE) build-integration 60 $(INTEGRATION) --no-run
-	$(SUITE) style 15 cargo test $(TESTS) --test tidy
-	$(SUITE) unit 400 cargo test $(TESTS) --lib
-	$(SUITE) integration 480 $(INTEGRATION) -- --test-threads=2 $(WITH_TOOLS:%=--skip %)
-
-test-all: export CARGO_INCREMENTAL := 0
-test-all: servers ## run `make test`, and the tests of charts, dashboards, clients and traces
-	$(SUITE) build 300 cargo test $(TESTS) --lib --test tidy --no-run
-	$(SUITE) build-integration 60 $(INTEGRATION) --no-run
-	$(SUITE) style 15 cargo test $(TESTS) --test tidy
-	$(SUITE) unit 400 cargo test $(TESTS) --lib
-	$(SUITE) integration 1080 $(INTEGRATION) -- --test-threads=2
+test-all: servers ## run `make test` with all its seeds, injected faults, charts, dashboards, clients and traces
+test: SEEDS := POSTDATE_SEEDS=0.1
+test: LIB := $(PLAIN)
+test: UNIT := $(SLOW:%=--skip %)
+test: REAL := $(WITH_TOOLS:%=--skip %) $(LONG:%=--skip %)
+test: BUDGETS := 180 480
+test-all: BUDGETS := 400 900
+# A first build without incremental files takes a third less.
+test test-all: export CARGO_INCREMENTAL := 0
+# The integration tests run last, so that their summary is the last output.
+test test-all:
+	$(SUITE) build 300 cargo test $(TESTS) $(LIB) --lib --no-run
+	$(SUITE) build-integration 90 cargo test $(TESTS) $(PLAIN) --test tidy --test integration --no-run
+	$(SUITE) style 15 cargo test $(TESTS) $(PLAIN) --test tidy
+	$(SUITE) unit $(word 1,$(BUDGETS)) env $(SEEDS) cargo test $(TESTS) $(LIB) --lib -- $(UNIT)
+	$(SUITE) integration $(word 2,$(BUDGETS)) $(INTEGRATION) -- $(AT_ONCE) $(REAL)
 
 # The simulation with fifty times as many seeds, storms of faults, a control plane, and the release artefacts.
 nightly: servers ## run what takes hours: long simulation, fuzzing, chaos, Kubernetes, image, packages
@@ -84,9 +94,8 @@ fuzz: packages ## feed mutated bytes to everything that parses them; FOR=10m for
 	cargo test $(TESTS) --lib --no-run
 	ulimit -v 4194304 && POSTDATE_FUZZ_FOR=$(FOR) cargo test $(TESTS) --lib fuzz_ -- --test-threads=1
 
-# Two at a time, because each test may start a JVM of its own.
 integration: servers ## run only the tests on real servers; TEST=name selects some
-	$(INTEGRATION) -- --test-threads=2 $(TEST)
+	$(INTEGRATION) -- $(AT_ONCE) $(TEST)
 
 lint: packages $(SERVERS)/tools/bin/cargo-deny ## check format, clippy and dependencies
 	cargo fmt --check
