@@ -5,8 +5,8 @@ use super::Refused;
 use super::send::{self, SourceProducer};
 use crate::admin::changes::{Change, ChangeError, ChangeKind};
 use crate::cli::SendArgs;
+use crate::config::Config;
 use crate::config::Error as ConfigError;
-use crate::config::{BrokerKind, Config};
 use std::collections::BTreeMap;
 
 /// Producers by route. A failed one is replaced.
@@ -53,10 +53,8 @@ impl ChangeWriter {
 fn arguments(config: &Config, change: Change) -> (SendArgs, Option<Vec<u8>>) {
     let route = config.routes.get(&change.route);
     // CloudEvents writes its attributes as `ce_` in Kafka and as `ce-` in HTTP and NATS.
-    let prefix = match route.map(|route| route.source.kind) {
-        None | Some(BrokerKind::Kafka) => "ce_",
-        Some(BrokerKind::Nats) => "ce-",
-    };
+    let kind = route.map(|route| route.source.kind).unwrap_or_default();
+    let prefix = kind.cloud_events_prefix();
     let headers = change.headers.into_iter().map(|(name, value)| {
         let name = match name.strip_prefix("ce-") {
             Some(attribute) => format!("{prefix}{attribute}"),

@@ -9,7 +9,7 @@ use crate::broker::send_budget::SendBudget;
 use crate::broker::{DeliveryFailure, FailureKind, OutgoingRecord, SendResult, Target};
 use crate::cli::SendArgs;
 use crate::clock::{Clock, WallClock};
-use crate::config::{self, BrokerKind, Config};
+use crate::config::{self, Config};
 use crate::health::Health;
 use crate::limit::{COMMAND_DELIVERY_TIMEOUT, COMMAND_PAYLOAD_BYTES_MAX, COMMAND_REPORT_TIMEOUT};
 use crate::model::header::push_header;
@@ -145,17 +145,15 @@ fn source_place(config: &Config, send: &SendArgs) -> Result<(String, Option<Stri
 
 /// The source topic, and the subject if the route reads NATS.
 fn place(source: &config::Source, send: &SendArgs) -> Result<(String, Option<String>), Refused> {
-    match source.kind {
-        BrokerKind::Kafka if send.subject.is_some() => {
-            let text = "--subject is for a route that reads NATS; this one reads topics";
-            Err(Refused(text.to_owned()))
-        }
-        BrokerKind::Kafka => {
-            let topic = send.topic.as_ref().or(source.topics.first()).cloned();
-            Ok((topic.unwrap_or_default(), None))
-        }
-        BrokerKind::Nats => subject_place(source, send),
+    if source.kind.has_subjects() {
+        return subject_place(source, send);
     }
+    if send.subject.is_some() {
+        let text = "--subject is for a route that reads NATS; this one reads topics";
+        return Err(Refused(text.to_owned()));
+    }
+    let topic = send.topic.as_ref().or(source.topics.first()).cloned();
+    Ok((topic.unwrap_or_default(), None))
 }
 
 /// The source topic that has the subject to which the message goes.

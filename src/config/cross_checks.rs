@@ -6,7 +6,7 @@ use super::decode::nearest;
 use super::route::{BrokerKind, Delivery, Destination, Route};
 use super::{Config, Store};
 use crate::model::{filters_overlap, is_filter, is_template, split_source_topic, template_error};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn check(config: &Config, at: &At<'_>) {
     // No other process can read an embedded store, so one process must store and deliver.
@@ -17,10 +17,11 @@ pub(super) fn check(config: &Config, at: &At<'_>) {
         );
     }
     // Metrics, logs and `check` identify a cluster by its name alone.
-    for name in config.nats.keys() {
-        if config.kafka.contains_key(name) {
-            at.key("nats").key(name).refuse(
-                format!("a Kafka cluster has the name {name:?}, too"),
+    let mut kinds = BTreeMap::new();
+    for (kind, name) in config.clusters() {
+        if let Some(other) = kinds.insert(name, kind) {
+            at.key(kind.key()).key(name).refuse(
+                format!("{}.{name} has the same name", other.key()),
                 "rename one of the two",
             );
         }
@@ -38,10 +39,8 @@ pub(super) fn check(config: &Config, at: &At<'_>) {
 /// Every cluster that the route names must exist.
 fn check_clusters(config: &Config, route: &Route, at: &At<'_>) {
     for (key, kind, cluster) in clusters(route) {
-        let known: Vec<&str> = match kind {
-            BrokerKind::Kafka => config.kafka.keys().map(String::as_str).collect(),
-            BrokerKind::Nats => config.nats.keys().map(String::as_str).collect(),
-        };
+        let of_kind = config.clusters().filter(|(other, _)| *other == kind);
+        let known: Vec<&str> = of_kind.map(|(_, name)| name).collect();
         if known.contains(&cluster) {
             continue;
         }
@@ -197,13 +196,5 @@ impl Config {
     /// Two names may mean one cluster, each with its own login. They then share a broker.
     fn is_same_cluster(&self, a: &str, b: &str) -> bool {
         a == b || !self.brokers(a).is_disjoint(&self.brokers(b))
-    }
-
-    fn brokers(&self, cluster: &str) -> BTreeSet<String> {
-        let kafka = self.kafka.get(cluster).map(|kafka| kafka.brokers.clone());
-        let nats = self.nats.get(cluster).map(|nats| nats.host_ports());
-        let nats = nats.into_iter().flatten();
-        let brokers = kafka.into_iter().flatten().chain(nats);
-        brokers.map(|broker| broker.to_lowercase()).collect()
     }
 }

@@ -1,7 +1,7 @@
 //! Compares the error texts of invalid configurations with `error_texts.txt`.
 //!
 //! A case there has a name, changes of [`BASE`] or of the environment, and after `--` the expected
-//! text.
+//! text without its first line.
 //!
 //! | line | change |
 //! |---|---|
@@ -65,7 +65,13 @@ fn every_problem_has_its_key_place_cause_and_fix() {
             |_| panic!("{name}: the configuration is valid"),
         );
         assert!(!error.contains("hunter"), "{name}: a secret is printed");
-        actual += &format!("== {head}\n--\n{error}\n");
+        let (first, problems) = error.split_once("\n\n").unwrap();
+        let wanted = match problems.trim().split("\n\n").count() {
+            1 => "there is a problem with the configuration".to_owned(),
+            count => format!("there are {count} problems with the configuration"),
+        };
+        assert_eq!(first, wanted, "{name}");
+        actual += &format!("== {head}\n--\n{problems}\n");
     }
     // A failure prints the whole expected file, to be reviewed and saved.
     assert!(

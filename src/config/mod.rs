@@ -256,6 +256,24 @@ impl Config {
         cross_checks::check(self, at);
     }
 
+    /// The kind and the name of each cluster. No two clusters have the same name.
+    pub(crate) fn clusters(&self) -> impl Iterator<Item = (BrokerKind, &str)> {
+        let kafka = self.kafka.keys().map(|name| (BrokerKind::Kafka, &**name));
+        let nats = self.nats.keys().map(|name| (BrokerKind::Nats, &**name));
+        kafka.chain(nats)
+    }
+
+    /// Host and port of the brokers of a cluster.
+    fn brokers(&self, cluster: &str) -> BTreeSet<String> {
+        let kafka = self.kafka.get(cluster).map(|kafka| kafka.brokers.clone());
+        let nats = self.nats.get(cluster).map(|nats| nats.host_ports());
+        let brokers = kafka
+            .into_iter()
+            .flatten()
+            .chain(nats.into_iter().flatten());
+        brokers.map(|broker| broker.to_lowercase()).collect()
+    }
+
     /// Bytes that the process may use. `timer.memory` was for loaded messages only. The process was
     /// to take up to 150 MiB more, so the same limit of a container still suffices.
     pub(crate) fn memory_budget(&self) -> u64 {

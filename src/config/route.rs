@@ -91,6 +91,14 @@ impl BrokerKind {
         }
     }
 
+    /// The start of the headers of a CloudEvent's attributes.
+    pub(crate) const fn cloud_events_prefix(self) -> &'static str {
+        match self {
+            Self::Kafka => "ce_",
+            Self::Nats => "ce-",
+        }
+    }
+
     pub(super) const fn has_transactions(self) -> bool {
         match self {
             Self::Kafka => true,

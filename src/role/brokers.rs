@@ -52,10 +52,10 @@ pub(crate) enum TargetPurpose {
 impl Cluster {
     /// The cluster that the configuration has under this name. No two clusters share a name.
     pub(crate) fn of(config: &Config, name: &str) -> Self {
-        if config.nats.contains_key(name) {
-            Self::Nats(nats_cluster(config, name))
-        } else {
-            Self::Kafka(kafka_cluster(config, name))
+        let found = config.clusters().find(|(_, other)| *other == name);
+        match found.expect("loading has checked the names").0 {
+            BrokerKind::Kafka => Self::Kafka(kafka_cluster(config, name)),
+            BrokerKind::Nats => Self::Nats(nats_cluster(config, name)),
         }
     }
 

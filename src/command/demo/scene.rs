@@ -78,7 +78,7 @@ log.level = "warn"
         let Some(target) = &route.target else {
             return Err(refused("has no default target", "choose another route"));
         };
-        if !is_own && [route.source.kind, target.kind].contains(&BrokerKind::Nats) {
+        if !is_own && [route.source.kind, target.kind] != [BrokerKind::Kafka; 2] {
             let fix = "choose a route from Kafka to Kafka, or use --nats URL";
             let why = "uses NATS, and with --config the demo supports Kafka only";
             return Err(refused(why, fix));

@@ -11,9 +11,7 @@ use std::collections::BTreeSet;
 const REDIS_USERS: &str = include_str!("../../../deploy/redis/users.acl");
 
 pub(super) fn of(config: &Config) -> Vec<Rights> {
-    let kafka = config.kafka.keys().map(|name| (BrokerKind::Kafka, name));
-    let nats = config.nats.keys().map(|name| (BrokerKind::Nats, name));
-    let clusters = kafka.chain(nats).map(|(kind, name)| Rights {
+    let clusters = config.clusters().map(|(kind, name)| Rights {
         area: format!("{}.{name}", kind.key()),
         lines: match kind {
             BrokerKind::Kafka => kafka_lines(config, name),

@@ -51,8 +51,8 @@ impl Sources {
         let mut path = error.path;
         // Double brackets make a list of tables, and serde would blame its first table.
         if let [section, name, _] = &path[..]
-            && ["kafka", "nats", "route"].contains(&section.as_str())
-            && matches!(find(&self.values, &path[..2]), Some(Value::Array(..)))
+            && let Some(Value::Array(_, items)) = find(&self.values, &path[..2])
+            && items.iter().all(|item| item.as_dict().is_some())
         {
             let fix = format!("write [{section}.{name}] in single brackets");
             return self.problem(&path, "expected a table, found a list of tables", fix);
