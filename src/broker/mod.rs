@@ -22,8 +22,8 @@ use crate::model::{
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
 
-/// Reads the partitions that a consumer group assigns to this process. The caller says where
-/// reading starts, because positions come from the store's watermark and never from the broker.
+/// Reads partitions. The caller says which ones and where reading starts: the membership assigns
+/// partitions, and positions come from the store's watermark. A consumer group only keeps commits.
 #[async_trait(?Send)]
 pub(crate) trait Source {
     /// Waits for the next event. Events are in order, and their number is bounded: if the caller
@@ -50,11 +50,11 @@ pub(crate) trait Source {
         time: Timestamp,
     ) -> Result<Vec<Offset>, Error>;
 
-    /// Starts or restarts reading an assigned partition at `from`. Later events of the partition
+    /// Starts or restarts reading a partition at `from`. Later events of the partition
     /// have this `epoch`; the caller must drop events of another epoch.
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64);
 
-    /// Stops reading a partition, which stays assigned. Safe to repeat.
+    /// Stops reading a partition. Safe to repeat.
     fn stop(&mut self, partition: &Partition);
 
     /// The end offset of a partition that is read, from the client's last fetch, without a request.
@@ -63,20 +63,16 @@ pub(crate) trait Source {
         None
     }
 
-    /// Commits offsets with metadata for the group (I1). Not atomic over partitions. Safe to
-    /// repeat. Other calls may follow before the result, except another commit.
+    /// Commits offsets with metadata for the group (I1), which must have no members. Not atomic over
+    /// partitions. Safe to repeat. Other calls may follow before the result, except another commit.
     fn commit(&mut self, commits: Vec<OffsetCommit>) -> LocalBoxFuture<'static, Result<(), Error>>;
 
-    /// Leaves the group, so that the next owner need not wait for a timeout. No call may follow.
+    /// Stops reading and closes the clients. No call may follow.
     async fn close(&mut self);
 }
 
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// Partitions that this process gained. Empty: a rebalance ended and added none.
-    Assigned(Vec<Partition>),
-    /// The partitions must not be read or committed any more. A commit in flight may fail.
-    Revoked(Vec<Partition>),
     Records(RecordBatch),
     /// All records before `at` were returned, or the reader does not get them: they were compacted,
     /// filtered out, or belong to an aborted transaction.

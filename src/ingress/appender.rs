@@ -8,6 +8,7 @@ use crate::retry::until_store_answers;
 use crate::store::{Append, Appended, Error, Store};
 use crate::trace::BatchLinks;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +31,8 @@ pub(crate) struct AppendResult {
     pub(crate) shard: ShardId,
     /// The reading that the records are from.
     pub(crate) epoch: u64,
-    pub(crate) to: Watermark,
+    /// The offsets that the append covered.
+    pub(crate) offsets: Range<Watermark>,
     pub(crate) messages: u64,
     /// As [`AppendJob::bytes`].
     pub(crate) bytes: usize,
@@ -123,7 +125,7 @@ impl Appender {
                     bytes,
                     shard: append.shard,
                     epoch: append.epoch.number,
-                    to: append.to,
+                    offsets: append.from..append.to,
                     outcome,
                     links,
                 };

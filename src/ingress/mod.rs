@@ -39,6 +39,7 @@ use crate::clock::Clock;
 use crate::encryption::KeyRing;
 use crate::health::{Health, HealthPart};
 use crate::limit::{FINAL_COMMIT_TIMEOUT, IngressMemory};
+use crate::membership::ReadAssignment;
 use crate::metric;
 use crate::model::{RoutingRules, StartPoint};
 use crate::run::ThinHours;
@@ -46,6 +47,7 @@ use crate::store::{self, Store};
 use crate::trace::Tracer;
 use std::rc::Rc;
 use std::sync::Arc;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 #[derive(Clone, Debug)]
@@ -104,7 +106,7 @@ impl HealthParts {
             watermarks: part("watermarks"),
             commits: part("commits"),
         };
-        // A process without partitions is ready. Only `source` waits for the consumer group.
+        // A process without partitions is ready. Only `source` waits for the membership.
         for part in [&parts.shards, &parts.watermarks, &parts.commits] {
             part.set_ready();
         }
@@ -121,6 +123,8 @@ pub(crate) struct Ports {
     pub(crate) memory_metric: metric::MemoryGauges,
     pub(crate) tracer: Tracer,
     pub(crate) appender: AppenderHandle,
+    /// The partitions to read.
+    pub(crate) assignment: watch::Receiver<ReadAssignment>,
     /// Cancelled when the timer of this process has stored its last delivered pairs, or has run out
     /// of time. The final commit waits for it, so that a rebuild from that commit repeats nothing.
     pub(crate) timers_done: CancellationToken,

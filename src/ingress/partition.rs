@@ -6,8 +6,8 @@ use super::batch::AppendBatch;
 use super::read_rules::ReadRules;
 use crate::broker::OffsetCommit;
 use crate::limit::{
-    APPEND_LINGER_MAX, APPEND_LINGER_MIN, DUE_SOON_WITHIN, OFFSET_COMMIT_INTERVAL,
-    SHARD_APPENDS_IN_FLIGHT_MAX,
+    APPEND_LINGER_MAX, APPEND_LINGER_MIN, DISPLACED_READER_DELAY, DUE_SOON_WITHIN,
+    OFFSET_COMMIT_INTERVAL, SHARD_APPENDS_IN_FLIGHT_MAX,
 };
 use crate::metric;
 use crate::model::{
@@ -17,6 +17,7 @@ use crate::model::{
 use crate::run::{FarTarget, RunBuilder};
 use crate::store::{Append, AppendEpoch, Appended, Balance, OtherKeys, StoredShard, due_by};
 use crate::trace::BatchLinks;
+use std::ops::Range;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -24,6 +25,7 @@ pub(super) struct AssignedPartition {
     pub(super) shard: ShardId,
     pub(super) origin_format: OriginFormat,
     metrics: metric::ShardGauges,
+    assigned_at: Instant,
     /// When the shard must be opened in the store, for the first time or again. `None` while the
     /// partition is read.
     pub(super) open_at: Option<Instant>,
@@ -90,6 +92,9 @@ pub(super) enum NextStep {
     Seek(Watermark),
     /// The store does not know the shard, or has one of another source: open it again.
     Reopen,
+    /// Another worker has stored more, or has started to read: leave the partition to it for a
+    /// while. If this worker is still assigned to the partition then, open the shard again.
+    Displaced,
 }
 
 impl AssignedPartition {
@@ -98,6 +103,7 @@ impl AssignedPartition {
             origin_format: OriginFormat::new(deployment, &shard),
             metrics: metric::ShardGauges::new(&shard),
             shard,
+            assigned_at: now,
             open_at: Some(now),
             stop_reason: None,
             waits_for_newer: false,
@@ -264,15 +270,47 @@ impl AssignedPartition {
         AppendJob { append, links }
     }
 
-    /// Handles the result of an append that ended at `to`.
-    pub(super) fn on_append_result(&mut self, to: Watermark, outcome: Appended) -> NextStep {
+    /// Handles the result of an append of these offsets.
+    pub(super) fn on_append_result(
+        &mut self,
+        offsets: Range<Watermark>,
+        outcome: Appended,
+    ) -> NextStep {
         self.appends_in_flight = self.appends_in_flight.saturating_sub(1);
         match outcome {
             Appended::Done { .. } => NextStep::Continue,
             // An earlier call stored it, whose answer was lost, or another process did.
-            Appended::WatermarkMismatch(watermark) if watermark == to => NextStep::Continue,
-            Appended::WatermarkMismatch(watermark) => NextStep::Seek(watermark),
+            Appended::WatermarkMismatch(watermark) if watermark == offsets.end => {
+                NextStep::Continue
+            }
+            // The watermark is right, so another epoch has followed.
+            Appended::WatermarkMismatch(watermark) if watermark == offsets.start => {
+                NextStep::Displaced
+            }
+            Appended::WatermarkMismatch(watermark) => self.step_to(watermark),
             Appended::Unknown => NextStep::Reopen,
+        }
+    }
+
+    /// The step to another watermark of the store. This worker has appended nothing beyond
+    /// `append_from`.
+    fn step_to(&self, watermark: Watermark) -> NextStep {
+        if watermark > self.append_from {
+            NextStep::Displaced
+        } else {
+            NextStep::Seek(watermark)
+        }
+    }
+
+    /// When to open the shard again after this step. A worker that was assigned just now does not
+    /// wait: the reader before it is about to stop.
+    pub(super) fn reopen_at(&self, next: NextStep, now: Instant) -> Instant {
+        let is_new = now < self.assigned_at + DISPLACED_READER_DELAY;
+        let waits = next == NextStep::Displaced && !is_new && !fault!(DisplacedReaderGoesOn);
+        if waits {
+            now + DISPLACED_READER_DELAY
+        } else {
+            now
         }
     }
 
@@ -306,7 +344,7 @@ impl AssignedPartition {
         self.report_state(state, wall);
         match stored_to {
             Some(expected) if self.stored_to() == stored_to && state.watermark != expected => {
-                NextStep::Seek(state.watermark)
+                self.step_to(state.watermark)
             }
             _ => NextStep::Continue,
         }
@@ -402,7 +440,7 @@ mod tests {
         assert_eq!(partition.flush_at(), None, "one append is in flight");
         assert_eq!(
             partition.on_append_result(
-                Watermark(16),
+                Watermark(10)..Watermark(16),
                 Appended::Done {
                     cancelled: 0,
                     missed: 0
@@ -434,7 +472,7 @@ mod tests {
         }
         partition.build_append(&mut RunBuilder::plain(1), far());
         partition.on_append_result(
-            Watermark(11),
+            Watermark(10)..Watermark(11),
             Appended::Done {
                 cancelled: 0,
                 missed: 0,
@@ -487,23 +525,39 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn another_watermark_causes_a_seek_unless_this_append_moved_it() {
+    async fn another_watermark_stops_the_reading_unless_this_append_moved_it() {
         let mut partition = reading(10);
+        let append = |found| {
+            let mut partition = reading(10);
+            partition.record_read(Offset(29), Instant::now());
+            partition.build_append(&mut RunBuilder::plain(1), far());
+            partition.on_append_result(
+                Watermark(10)..Watermark(20),
+                Appended::WatermarkMismatch(Watermark(found)),
+            )
+        };
+        for (found, expected) in [
+            (20, NextStep::Continue),
+            (4, NextStep::Seek(Watermark(4))),
+            (30, NextStep::Seek(Watermark(30))),
+            (10, NextStep::Displaced),
+            (40, NextStep::Displaced),
+        ] {
+            assert_eq!(append(found), expected, "{found}");
+        }
         assert_eq!(
-            partition.on_append_result(Watermark(20), Appended::WatermarkMismatch(Watermark(20))),
-            NextStep::Continue
-        );
-        assert_eq!(
-            partition.on_append_result(Watermark(20), Appended::WatermarkMismatch(Watermark(4))),
-            NextStep::Seek(Watermark(4))
-        );
-        assert_eq!(
-            partition.on_append_result(Watermark(20), Appended::WatermarkMismatch(Watermark(40))),
-            NextStep::Seek(Watermark(40))
-        );
-        assert_eq!(
-            partition.on_append_result(Watermark(20), Appended::Unknown),
+            partition.on_append_result(Watermark(10)..Watermark(20), Appended::Unknown),
             NextStep::Reopen
         );
+        let now = Instant::now();
+        let reopen =
+            |partition: &AssignedPartition, next, now| partition.reopen_at(next, now) - now;
+        assert_eq!(reopen(&partition, NextStep::Displaced, now), Duration::ZERO);
+        let later = now + DISPLACED_READER_DELAY;
+        assert_eq!(
+            reopen(&partition, NextStep::Displaced, later),
+            DISPLACED_READER_DELAY
+        );
+        assert_eq!(reopen(&partition, NextStep::Reopen, later), Duration::ZERO);
     }
 }

@@ -311,7 +311,10 @@ mod tests {
                             partition.flush_within(Duration::from_millis(value));
                         }
                         5 => drop(partition.build_append(&mut RunBuilder::plain(1), far())),
-                        _ => drop(partition.on_append_result(Watermark(0), Appended::Unknown)),
+                        _ => {
+                            let offsets = Watermark(0)..Watermark(0);
+                            partition.on_append_result(offsets, Appended::Unknown);
+                        }
                     }
                 }
                 check_indexes(&partitions, start + Duration::from_millis(25));

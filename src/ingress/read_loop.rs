@@ -9,9 +9,10 @@ use super::store_check::StoreCheck;
 use super::{CallError, Error, Options, Ports};
 use crate::broker::{self, Event, RecordBatch};
 use crate::limit::{
-    APPEND_LINGER_MAX, FINAL_STORE_CALL_TIMEOUT, IDLE_OFFSET_COMMIT_INTERVAL,
-    OFFSET_COMMIT_INTERVAL, SHARD_OPEN_RETRY_DELAY,
+    APPEND_LINGER_MAX, FINAL_STORE_CALL_TIMEOUT, OFFSET_COMMIT_INTERVAL,
+    OFFSET_COMMIT_REPEAT_INTERVAL,
 };
+use crate::membership::ReadAssignment;
 use crate::model::{Partition, PositionRules, ShardId};
 use crate::run::{FarTarget, RunBuilder};
 use crate::store::Appended;
@@ -35,8 +36,6 @@ pub(crate) struct Ingress {
     pub(super) next_check_at: Instant,
     pub(super) commit_unchanged_at: Instant,
     pub(super) check: StoreCheck,
-    /// The source returned an error and has assigned no partition since.
-    source_failed: bool,
     pub(super) stop: CancellationToken,
 }
 
@@ -54,19 +53,19 @@ impl Ingress {
             reported_bytes: 0,
             last_epoch: 0,
             next_check_at: now,
-            commit_unchanged_at: now + IDLE_OFFSET_COMMIT_INTERVAL,
+            commit_unchanged_at: now + OFFSET_COMMIT_REPEAT_INTERVAL,
             check: StoreCheck::None,
-            source_failed: false,
             stop: CancellationToken::new(),
         }
     }
 
-    /// Runs until `stop` is cancelled. Then stores all records that were read, commits, and leaves
-    /// the consumer group. The appender must outlive it.
+    /// Runs until `stop` is cancelled. Then stores all records that were read, and commits. The
+    /// appender must outlive it.
     pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
         let budget = self.options.memory.unstored as f64;
         self.ports.memory_metric.budget.increment(budget);
         self.stop = stop.clone();
+        self.ports.assignment.mark_changed();
         while !stop.is_cancelled() {
             self.ports.health.source.heartbeat();
             let wake_at = self.next_wake();
@@ -74,11 +73,12 @@ impl Ingress {
             let room = self.options.memory.unstored.saturating_sub(unanswered);
             let has_room = self.partitions.has_buffer_room(room);
             self.report_memory();
-            // Each arm is safe to drop: `recv` and `next_event` keep everything that they have not
-            // returned.
+            // Each arm is safe to drop: `changed`, `recv` and `next_event` keep everything that they
+            // have not returned.
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
+                Ok(()) = self.ports.assignment.changed() => self.on_assignment(),
                 result = self.ports.appender.results.recv() => match result {
                     Some(result) => self.on_append_result(result),
                     // The stop may have ended an appender that had no store connection yet.
@@ -90,7 +90,7 @@ impl Ingress {
                     done.map_err(|error| self.fatal(error))?;
                 }
                 event = self.ports.source.next_event(), if has_room => {
-                    self.on_source_event(event).await?;
+                    self.on_source_event(event)?;
                 }
                 () = tokio::time::sleep_until(wake_at) => {}
             }
@@ -124,11 +124,9 @@ impl Ingress {
         times.into_iter().flatten().fold(latest, Instant::min)
     }
 
-    async fn on_source_event(&mut self, event: Result<Event, broker::Error>) -> Result<(), Error> {
+    fn on_source_event(&mut self, event: Result<Event, broker::Error>) -> Result<(), Error> {
         let now = Instant::now();
         match event {
-            Ok(Event::Assigned(partitions)) => self.on_assigned(partitions, now),
-            Ok(Event::Revoked(partitions)) => self.on_revoked(partitions),
             Ok(Event::Records(batch)) => self.on_records(&batch, now),
             Ok(Event::EndReached {
                 partition,
@@ -185,42 +183,41 @@ impl Ingress {
                     self.report_shards();
                 }
             }
-            Err(error) if error.is_transient() => {
-                self.source_failed = true;
-                self.ports.health.source.set_not_ready(error.to_string());
-                tokio::time::sleep(SHARD_OPEN_RETRY_DELAY).await;
-            }
             Err(error) => return Err(self.fatal(error)),
         }
         Ok(())
     }
 
-    /// An empty assignment means that the group has no partition for this process, which is then
-    /// ready. It does not clear an earlier error of the source.
-    fn on_assigned(&mut self, partitions: Vec<Partition>, now: Instant) {
-        self.source_failed &= partitions.is_empty();
-        for partition in partitions {
-            tracing::info!(route = %self.options.route, %partition, "partition assigned");
-            let shard = ShardId::new(self.options.route.clone(), partition);
-            let assigned = AssignedPartition::new(&self.options.deployment, shard, now);
-            self.partitions.insert(assigned);
-        }
-        if !self.source_failed {
-            self.ports.health.source.set_ready();
-        }
-    }
-
-    fn on_revoked(&mut self, partitions: Vec<Partition>) {
-        for partition in partitions {
+    /// Starts to read the partitions that were added to the assignment, and stops the others. Their
+    /// records that are not stored yet are left to the next reader.
+    fn on_assignment(&mut self) {
+        let now = Instant::now();
+        let ReadAssignment {
+            partitions,
+            is_complete,
+        } = self.ports.assignment.borrow_and_update().clone();
+        let known = self.partitions.values();
+        let known = known.map(|partition| partition.shard.partition.clone());
+        let revoked: Vec<_> = known.filter(|id| !partitions.contains(id)).collect();
+        for partition in revoked {
             tracing::info!(route = %self.options.route, %partition, "partition revoked");
             self.ports.source.stop(&partition);
             self.partitions.remove(&partition);
         }
+        for partition in partitions {
+            if self.partitions.get(&partition).is_none() {
+                tracing::info!(route = %self.options.route, %partition, "partition assigned");
+                let shard = ShardId::new(self.options.route.clone(), partition);
+                let assigned = AssignedPartition::new(&self.options.deployment, shard, now);
+                self.partitions.insert(assigned);
+            }
+        }
         self.report_shards();
-        if self.partitions.is_empty() && !self.source_failed {
-            self.ports.health.source.set_not_ready(
-                "all partitions were revoked; waiting for the consumer group to assign them again",
-            );
+        if is_complete || !self.partitions.is_empty() {
+            self.ports.health.source.set_ready();
+        } else {
+            let waits = "waiting until the membership assigns partitions";
+            self.ports.health.source.set_not_ready(waits);
         }
     }
 
@@ -276,9 +273,13 @@ impl Ingress {
             NextStep::Reopen => {
                 tracing::warn!(%shard, "the store answers that it does not know the shard (lost, another source, or a missing key): opening it again");
             }
+            NextStep::Displaced => {
+                tracing::info!(%shard, "another worker reads the partition: reading pauses");
+            }
         }
         // Another process may have read the partition by other rules: opening the shard tells.
-        partition.stop_reading(Instant::now(), None);
+        let reopen_at = partition.reopen_at(next, Instant::now());
+        partition.stop_reading(reopen_at, None);
         self.ports.source.stop(id);
     }
 
@@ -311,7 +312,7 @@ impl Ingress {
         let Some(mut partition) = self.partitions.reading(id, result.epoch) else {
             return;
         };
-        let next = partition.on_append_result(result.to, result.outcome);
+        let next = partition.on_append_result(result.offsets, result.outcome);
         drop(partition);
         let reason = "an append found another watermark in the store";
         self.take_step(&result.shard.partition, next, reason);
@@ -411,8 +412,13 @@ mod tests {
     use crate::trace::Tracer;
     use std::rc::Rc;
     use std::time::Duration;
+    use tokio::sync::watch;
 
-    fn ingress(cluster: &MemoryCluster, health: &Health) -> Ingress {
+    fn ingress(
+        cluster: &MemoryCluster,
+        health: &Health,
+        assignment: watch::Receiver<ReadAssignment>,
+    ) -> Ingress {
         let no_names = Vec::<String>::new;
         let options = Options {
             deployment: "d".into(),
@@ -436,7 +442,7 @@ mod tests {
         };
         let (appender, _) = appender_channels();
         let ports = Ports {
-            source: Box::new(cluster.source("g", &["t".to_owned()])),
+            source: Box::new(cluster.source("g")),
             store: Rc::new(MemoryStore::new(Rc::new(WallClock))),
             clock: Rc::new(WallClock),
             health: HealthParts::new(health, "r"),
@@ -444,21 +450,29 @@ mod tests {
             memory_metric: metric::MemoryGauges::new("unstored"),
             tracer: Tracer::default(),
             appender,
+            assignment,
             timers_done: CancellationToken::new(),
         };
         Ingress::new(options, ports, 1)
+    }
+
+    fn assign(ingress: &mut Ingress, assigned: &watch::Sender<ReadAssignment>, indexes: &[i32]) {
+        let partitions = indexes.iter().map(|index| Partition::new("t", *index));
+        assigned.send_replace(ReadAssignment {
+            partitions: partitions.collect(),
+            is_complete: true,
+        });
+        ingress.on_assignment();
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_partition_that_was_revoked_does_not_keep_the_process_from_being_ready() {
         let (cluster, health) = (MemoryCluster::new(Rc::new(WallClock)), Health::new());
         cluster.create_topic("t", 2);
-        let mut ingress = ingress(&cluster, &health);
+        let (assigned, assignment) = watch::channel(ReadAssignment::default());
+        let mut ingress = ingress(&cluster, &health, assignment);
         let (uncommitted, stopped) = (Partition::new("t", 0), Partition::new("t", 1));
-        let both = vec![uncommitted.clone(), stopped.clone()];
-        let joined = ingress.ports.source.next_event().await;
-        assert!(matches!(joined, Ok(Event::Assigned(partitions)) if partitions == both));
-        ingress.on_assigned(both.clone(), Instant::now());
+        assign(&mut ingress, &assigned, &[0, 1]);
         ingress.open_due_shards().await.unwrap();
         assert_eq!(health.not_ready(), []);
 
@@ -476,8 +490,7 @@ mod tests {
         let expected = ["route r commits", "route r shards"];
         assert_eq!(parts(&health).collect::<Vec<_>>(), expected);
 
-        ingress.on_revoked(both);
-        ingress.on_assigned(Vec::new(), Instant::now());
+        assign(&mut ingress, &assigned, &[]);
         ingress.start_check(false);
         ingress.finish_check().await.unwrap();
         assert_eq!(health.not_ready(), []);

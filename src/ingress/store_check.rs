@@ -8,7 +8,7 @@ use super::partition::{AssignedPartition, NextStep};
 use super::read_loop::Ingress;
 use super::{CallError, unless_stopped};
 use crate::broker::{self, OffsetCommit};
-use crate::limit::{IDLE_OFFSET_COMMIT_INTERVAL, OFFSET_COMMIT_INTERVAL};
+use crate::limit::{OFFSET_COMMIT_INTERVAL, OFFSET_COMMIT_REPEAT_INTERVAL};
 use crate::model::{Offset, Progress, ShardId, Watermark};
 use crate::store::{self, ShardPosition, Store, StoredShard};
 use futures_util::future::LocalBoxFuture;
@@ -35,7 +35,7 @@ pub(super) enum StoreCheck {
 pub(super) struct CheckKind {
     /// No append will follow.
     is_final: bool,
-    /// Brokers expire unchanged positions that are not committed again.
+    /// A frozen worker may have sent an older commit late, so the last one is repeated.
     commits_unchanged: bool,
 }
 
@@ -179,7 +179,7 @@ impl Ingress {
             self.take_step(id, next, "the watermark in the store changed");
         }
         if kind.commits_unchanged {
-            self.commit_unchanged_at = now + IDLE_OFFSET_COMMIT_INTERVAL;
+            self.commit_unchanged_at = now + OFFSET_COMMIT_REPEAT_INTERVAL;
         }
         if commits.is_empty() {
             // A commit that failed comes again, unless its partition was revoked.

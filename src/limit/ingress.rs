@@ -1,5 +1,6 @@
 //! Batching, buffering and offset commits of an ingress.
 
+use super::MEMBERSHIP_INTERVAL;
 use std::time::Duration;
 
 /// Shortest time that a batch waits for more records.
@@ -12,8 +13,15 @@ pub(crate) const SHARD_APPENDS_IN_FLIGHT_MAX: usize = 4;
 pub(crate) const APPEND_QUEUE_MAX: usize = 16;
 /// Interval of offset commits while offsets move, and of watermark checks of idle shards.
 pub(crate) const OFFSET_COMMIT_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval of offset commits while nothing moves: brokers forget offsets after some days.
+/// Interval of offset commits while nothing moves. A commit that a frozen worker sent late is
+/// replaced within this time.
+pub(crate) const OFFSET_COMMIT_REPEAT_INTERVAL: Duration = Duration::from_secs(30);
+/// Interval of marker commits while nothing moves: brokers forget offsets after some days.
 pub(crate) const IDLE_OFFSET_COMMIT_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+/// A worker that finds another reader leaves the partition to it for this time. By then it knows
+/// the membership: two heartbeats have been sent.
+pub(crate) const DISPLACED_READER_DELAY: Duration =
+    Duration::from_millis(2 * MEMBERSHIP_INTERVAL.as_millis() as u64);
 /// A message is due soon within this time, which exceeds the start of a process.
 pub(crate) const DUE_SOON_WITHIN: Duration = Duration::from_secs(300);
 /// Wait before a shard that could not be opened is opened again.

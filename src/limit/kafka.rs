@@ -6,9 +6,7 @@ use std::time::Duration;
 
 /// Batches queued between a source's thread and its ingress.
 pub(crate) const KAFKA_RECORD_QUEUE_BATCHES_MAX: usize = 64;
-/// Group events queued for a source's ingress. A lost partition cancels its queued assignment.
-pub(crate) const KAFKA_GROUP_EVENT_QUEUE_MAX: usize = 64;
-/// Messages in one read: a millisecond or two of work between two looks at group and commands.
+/// Messages in one read: a millisecond or two of work between two looks at commands.
 pub(crate) const KAFKA_READ_MESSAGES_MAX: usize = 4_096;
 /// Bytes of one response of one broker: some milliseconds of reading. Decompression makes them more,
 /// by a factor that only the producer knows.

@@ -5,19 +5,15 @@ use std::time::Duration;
 /// Timeout of a connection attempt, of a request, and of an acknowledgement. After it, a publisher
 /// publishes all records in flight again.
 pub(crate) const NATS_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval of pings and of heartbeats of a group member. Two pings without an answer end a
+/// Interval of pings, and of readiness reports of a source. Two pings without an answer end a
 /// connection, so `/readyz` reports it within some five seconds.
 pub(crate) const NATS_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest wait between two connection attempts.
 pub(crate) const NATS_RECONNECT_DELAY_MAX: Duration = Duration::from_secs(1);
 /// Wait before anything else that failed is tried again.
 pub(crate) const NATS_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// After this time without a heartbeat a group member counts as dead.
-pub(crate) const NATS_GROUP_MEMBER_TIMEOUT: Duration = Duration::from_secs(8);
-/// A group or reader that fails for longer than the restart of a server is reported.
+/// A reader that fails for longer than the restart of a server is reported.
 pub(crate) const NATS_SOURCE_FAILURE_GRACE: Duration = Duration::from_secs(4);
-/// Attempts of one write to the group's record, which other members write too.
-pub(crate) const NATS_GROUP_WRITE_ATTEMPTS_MAX: usize = 20;
 /// Messages of one fetch of a reader. The next fetch begins when half of them have arrived.
 pub(crate) const NATS_FETCH_MESSAGES_MAX: usize = 512;
 /// Messages of a batch that is read, and delivery reports or new records that a publisher handles in
@@ -34,5 +30,5 @@ pub(crate) const NATS_UNACKED_PUBLISHES_MAX: usize = 4_096;
 pub(crate) const NATS_DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connection events queued for the user of a connection, and server errors that it remembers.
 pub(crate) const NATS_CONNECTION_EVENTS_MAX: usize = 64;
-/// Timeout for leaving the group.
+/// Timeout for the last request of a client that is closed.
 pub(crate) const NATS_CLOSE_TIMEOUT: Duration = Duration::from_millis(1_500);

@@ -61,8 +61,7 @@ pub(crate) struct Assignments {
     /// For the leases of the timer.
     pub(crate) view: watch::Receiver<Arc<WorkView>>,
     pub(crate) session_clock: SessionClock,
-    /// By route. No role follows it yet: the consumer group decides who reads.
-    #[allow(dead_code, reason = "the ingress follows it with the next change")]
+    /// By route, for its ingress.
     pub(crate) reads: BTreeMap<Arc<str>, watch::Receiver<ReadAssignment>>,
 }
 

@@ -21,11 +21,9 @@ pub(crate) enum Cluster {
     Nats(nats::Cluster),
 }
 
-/// The topics of a source, and its member name in a consumer group.
+/// The topics of a source, and the group that keeps its commits.
 pub(crate) struct SourceOptions {
     pub(crate) group: String,
-    /// A name that no other process has.
-    pub(crate) member: String,
     pub(crate) topics: Vec<String>,
     pub(crate) dialects: Dialects,
     pub(crate) memory: SourceMemory,
@@ -86,10 +84,8 @@ impl Cluster {
             Self::Nats(cluster) => {
                 let options = nats::SourceOptions {
                     group: options.group,
-                    topics: options.topics,
-                    member: options.member,
                     reads_schedules: options.dialects.has(Dialect::Nats),
-                    fetched_bytes_max: options.memory.total(),
+                    fetch_bytes_max: options.memory.total() / 3 * 2 / options.topics.len().max(1),
                 };
                 Box::new(NatsSource::new(cluster, options, health)?)
             }

@@ -7,6 +7,7 @@ use crate::clock::Clock as _;
 use crate::config::OnSourceGap;
 use crate::ingress::{self, Appender, Ingress};
 use crate::limit::STORE_RESPONSE_TIMEOUT;
+use crate::membership::ReadAssignment;
 use crate::metric;
 use crate::model::{Hint, StartPoint};
 use crate::run::ThinHours;
@@ -14,7 +15,7 @@ use crate::task::TaskGroup;
 use anyhow::{Context, Result};
 use std::rc::Rc;
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// `process` is a random number that no other process has. `hints` are the receivers of hints.
 pub(super) fn start(
@@ -22,6 +23,7 @@ pub(super) fn start(
     wiring: &Arc<Wiring>,
     route: &str,
     hints: Vec<mpsc::Sender<Hint>>,
+    assignment: watch::Receiver<ReadAssignment>,
     process: u64,
 ) -> Result<()> {
     let (appender, inbox) = ingress::appender_channels();
@@ -29,7 +31,7 @@ pub(super) fn start(
     let build_ingress = move |thread: StoreThread| {
         let wiring = &thread.wiring;
         let ports = ingress::Ports {
-            source: source(wiring, &name, process)?,
+            source: source(wiring, &name)?,
             store: thread.store,
             clock: Rc::new(wiring.clock.clone()),
             health: ingress::HealthParts::new(&wiring.health, &name),
@@ -37,6 +39,7 @@ pub(super) fn start(
             memory_metric: metric::MemoryGauges::new("unstored"),
             tracer: wiring.tracer.clone(),
             appender,
+            assignment,
             timers_done: wiring.timers_done.clone(),
         };
         let options = ingress::Options {
@@ -74,11 +77,10 @@ pub(super) fn start(
     wiring.spawn_with_store(group, &format!("appender-{route}"), timeout, build_appender)
 }
 
-fn source(wiring: &Wiring, name: &str, process: u64) -> Result<Box<dyn Source>> {
+fn source(wiring: &Wiring, name: &str) -> Result<Box<dyn Source>> {
     let route = &wiring.config.routes[name];
     let options = SourceOptions {
         group: consumer_group(&wiring.config, name),
-        member: format!("{process:016x}"),
         topics: route.source.topics.clone(),
         dialects: route.dialects,
         memory: wiring.memory.source,

@@ -116,15 +116,15 @@ impl Service {
         admin_threads::start(&mut group, &wiring, listener, telemetry)?;
         let worker = WorkerId::of_name(&wiring.worker.name);
         let session = SessionId::first(worker, random.random());
-        let assignments = membership_thread::start(&mut group, &wiring, session)?;
+        let mut assignments = membership_thread::start(&mut group, &wiring, session)?;
         let (hints_out, hints_in) = mpsc::channel(HINT_QUEUE_MAX);
         let notifier = hints::start(&mut group, &wiring, &hints_out, session)?;
         if config.roles.contains(&Role::Ingress) {
             let timer = has_timer.then(|| hints_out.clone());
             let hint_receivers: Vec<_> = notifier.into_iter().chain(timer).collect();
-            for route in config.routes.keys() {
+            for (route, assignment) in std::mem::take(&mut assignments.reads) {
                 let (hints, process) = (hint_receivers.clone(), random.random());
-                ingress_threads::start(&mut group, &wiring, route, hints, process)?;
+                ingress_threads::start(&mut group, &wiring, &route, hints, assignment, process)?;
             }
         }
         if has_timer {

@@ -53,6 +53,8 @@ pub(crate) enum InjectedFault {
     RestartAtCommittedOffset,
     /// The ingress assumes that an idle shard is still idle, although its watermark has changed.
     IngressAssumesIdleShard,
+    /// A reader that finds another one goes on at once, although it was assigned long ago.
+    DisplacedReaderGoesOn,
     /// The ingress sends messages without a delay itself, past the shard.
     IngressSendsDirectly,
     /// Records that a consumer reads a second time are stored a second time.

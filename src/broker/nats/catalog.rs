@@ -2,7 +2,7 @@
 
 use super::connection::Connection;
 use super::kv::KvBucket;
-use super::{Cluster, StreamInfo, source, stream_info};
+use super::{Cluster, StreamInfo, stream_info};
 use crate::broker::{Catalog, Error, GroupAdmin, OffsetCommit, PartitionInfo};
 use crate::health::HealthPart;
 use crate::model::{Offset, Partition, SourceIdentity, Timestamp, split_source_topic};
@@ -94,11 +94,6 @@ impl GroupAdmin for NatsCatalog {
     }
 
     async fn commit_unused(&mut self, group: &str, commits: &[OffsetCommit]) -> Result<(), Error> {
-        if source::has_live_member(&self.bucket, group).await? {
-            return Err(Error::Rejected(format!(
-                "the group {group} has members: stop all processes of the deployment"
-            )));
-        }
-        self.bucket.commit_unused(group, commits).await
+        self.bucket.commit(group, commits).await
     }
 }

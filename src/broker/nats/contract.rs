@@ -3,10 +3,9 @@
 
 use super::{Cluster, Login, NatsCatalog, NatsSource, NatsTarget, SourceOptions};
 use crate::broker::send_budget::SendBudget;
-use crate::broker::{Event, GroupAdmin, OffsetCommit, Source, Target, TransactionalProducers};
+use crate::broker::{GroupAdmin, OffsetCommit, Source, Target, TransactionalProducers};
 use crate::clock::{Clock as _, WallClock};
 use crate::health::{Health, HealthPart};
-use crate::limit::NATS_GROUP_MEMBER_TIMEOUT;
 use crate::model::{Offset, Partition, source_topic, split_source_topic};
 use crate::testing::broker::contract::{self, BrokerUnderTest};
 use async_nats::jetstream::{self, Context, stream};
@@ -18,65 +17,36 @@ use std::sync::Arc;
 /// Runs the contract on the server at `url`. Other data on the server is not touched.
 pub async fn nats_contract(url: &str) {
     let broker = NatsUnderTest::new(url, None);
-    a_frozen_member_does_not_overwrite_the_commit_of_the_next_owner(&broker).await;
+    a_frozen_source_does_not_overwrite_the_commit_of_the_next_reader(&broker).await;
     contract::run_shared(&broker).await;
 }
 
-async fn a_frozen_member_does_not_overwrite_the_commit_of_the_next_owner(broker: &NatsUnderTest) {
+async fn a_frozen_source_does_not_overwrite_the_commit_of_the_next_reader(broker: &NatsUnderTest) {
     let topic = format!("{}-frozen", broker.run_id);
     broker.create_topic(&topic, 1, None).await;
     let (topics, partition) = (broker.source_topics(&topic, 1), broker.partition(&topic, 0));
     let commit = |metadata: &str| {
-        [OffsetCommit {
+        vec![OffsetCommit {
             partition: partition.clone(),
             offset: Offset(1),
             metadata: metadata.to_owned(),
         }]
     };
     let mut first = broker.source("frozen", &topics);
-    wait_for_event(
-        &mut *first,
-        |event| matches!(event, Event::Assigned(gained) if !gained.is_empty()),
-    )
-    .await;
-    first
-        .commit(commit("first").to_vec())
-        .await
-        .expect("it is the owner");
-    // The first source is not polled from now on, so it sends no heartbeats.
+    let committed = first.commit(commit("first")).await;
+    committed.expect("no other source has committed");
     let mut second = broker.source("frozen", &topics);
-    wait_for_event(
-        &mut *second,
-        |event| matches!(event, Event::Assigned(gained) if !gained.is_empty()),
-    )
-    .await;
-    second
-        .commit(commit("second").to_vec())
-        .await
-        .expect("it is the owner");
-    let late = first.commit(commit("late").to_vec()).await;
-    assert!(late.is_err(), "the first source is not the owner any more");
-    wait_for_event(&mut *first, |event| matches!(event, Event::Revoked(_))).await;
+    let committed = second.commit(commit("second")).await;
+    committed.expect("it replaces what it has read");
+    let late = first.commit(commit("late")).await;
+    assert!(late.is_err(), "another source has committed since");
     let partitions = [partition.clone()];
-    let found = second
-        .committed_metadata(&partitions)
-        .await
-        .expect("an answer");
-    assert_eq!(found, [Some("second".to_owned())]);
-    second
-        .commit(commit("third").to_vec())
-        .await
-        .expect("it is the owner");
+    let found = second.committed_metadata(&partitions).await;
+    assert_eq!(found.expect("an answer"), [Some("second".to_owned())]);
+    let committed = second.commit(commit("third")).await;
+    committed.expect("it has committed last");
     first.close().await;
     second.close().await;
-}
-
-async fn wait_for_event(source: &mut dyn Source, is_wanted: impl Fn(&Event) -> bool) {
-    let limit = 4 * NATS_GROUP_MEMBER_TIMEOUT;
-    let wanted = async { while !is_wanted(&source.next_event().await.expect("no error")) {} };
-    tokio::time::timeout(limit, wanted)
-        .await
-        .expect("the event arrives");
 }
 
 /// Runs the contract's outage tests. `outage` stops the server and restarts it with its data.
@@ -143,13 +113,11 @@ fn part() -> HealthPart {
 
 #[async_trait(?Send)]
 impl BrokerUnderTest for NatsUnderTest {
-    fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source> {
+    fn source(&self, group: &str, _topics: &[String]) -> Box<dyn Source> {
         let options = SourceOptions {
             group: group.to_owned(),
-            topics: topics.to_vec(),
-            member: self.client_name(),
             reads_schedules: false,
-            fetched_bytes_max: 1 << 24,
+            fetch_bytes_max: 1 << 24,
         };
         Box::new(NatsSource::new(&self.cluster, options, part()).expect("the thread starts"))
     }

@@ -1,8 +1,8 @@
 //! NATS JetStream as a broker, with the client library async-nats.
 //!
 //! A partition is a subject filter on a stream. Its topic is `<stream>:<filter>`, its index is 0,
-//! and its offsets are the stream's sequences. NATS has no consumer groups and no offset commits.
-//! The adapter keeps both in a KV bucket of the deployment.
+//! and its offsets are the stream's sequences. NATS has no offset commits. The adapter keeps them in a
+//! KV bucket of the deployment.
 
 mod catalog;
 mod change;

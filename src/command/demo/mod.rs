@@ -6,7 +6,7 @@ mod screen;
 mod text;
 
 use crate::broker::send_budget::SendBudget;
-use crate::broker::{Error, Event, OutgoingRecord, SendResult, Source, Target};
+use crate::broker::{Catalog, Error, Event, OutgoingRecord, SendResult, Source, Target};
 use crate::cli::DemoArgs;
 use crate::clock::{Clock as _, WallClock};
 use crate::health::Health;
@@ -43,6 +43,7 @@ pub fn demo(demo: &DemoArgs) -> Result<()> {
         random,
         length: demo.duration,
         board: Board::new(WallClock.now()),
+        unlisted: scene.watched.clone(),
         unstarted: Vec::new(),
     };
     show(demo, &mut traffic).and(scene.close())
@@ -85,7 +86,9 @@ struct Traffic<'a> {
     random: StdRng,
     length: Duration,
     board: Board,
-    /// Assigned partitions without a position.
+    /// Watched topics whose partitions are not known yet.
+    unlisted: Vec<String>,
+    /// Partitions without a position.
     unstarted: Vec<Partition>,
 }
 
@@ -103,13 +106,13 @@ impl Traffic<'_> {
         let mut target = cluster.target(options, part("demo sender"))?;
         let options = SourceOptions {
             group: format!("{}.demo.{}", config.deployment, self.run),
-            member: "watcher".to_owned(),
             topics: self.scene.watched.clone(),
             dialects: Dialects::default(),
             memory: memory_plan(config).source,
         };
         let cluster = Cluster::of(config, route.target_cluster());
         let mut source = cluster.source(options, part("demo watcher"))?;
+        let mut catalog = cluster.catalog(None, part("demo catalog"))?;
         let mut tick = interval(DEMO_TICK_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut quit = Box::pin(quit_signal());
@@ -135,7 +138,7 @@ impl Traffic<'_> {
                     if shown.is_err() || self.board.phase == Phase::Over {
                         break Ok(());
                     }
-                    self.start_partitions(&mut *source).await
+                    self.start_partitions(&mut *source, &mut *catalog).await
                 }
                 reports = target.next_reports() => {
                     for report in reports {
@@ -153,7 +156,7 @@ impl Traffic<'_> {
                 Ok(()) => {}
             }
         };
-        tokio::join!(target.close(), source.close());
+        tokio::join!(target.close(), source.close(), catalog.close());
         served
     }
 
@@ -188,7 +191,18 @@ impl Traffic<'_> {
 
     /// Reads each partition from its end. Sending begins when the target's partitions have their
     /// positions, so that no delivery is missed.
-    async fn start_partitions(&mut self, source: &mut dyn Source) -> Result<(), Error> {
+    async fn start_partitions(
+        &mut self,
+        source: &mut dyn Source,
+        catalog: &mut dyn Catalog,
+    ) -> Result<(), Error> {
+        if !self.unlisted.is_empty() {
+            let found = catalog.partitions(&self.unlisted).await?.into_iter();
+            self.unstarted.extend(found.map(|(partition, _)| partition));
+            let unstarted = &self.unstarted;
+            let is_known = |topic: &String| unstarted.iter().any(|it| *it.topic == **topic);
+            self.unlisted.retain(|topic| !is_known(topic));
+        }
         if self.unstarted.is_empty() {
             return Ok(());
         }
@@ -205,7 +219,6 @@ impl Traffic<'_> {
 
     fn watch(&mut self, event: Event) {
         match event {
-            Event::Assigned(partitions) => self.unstarted.extend(partitions),
             Event::OutOfRange { partition, .. } => self.unstarted.push(partition),
             Event::Records(batch) => {
                 let is_dead = *batch.partition.topic != *self.scene.watched[0];
@@ -213,10 +226,7 @@ impl Traffic<'_> {
                     .iter()
                     .for_each(|record| self.arrive(&record, is_dead));
             }
-            Event::Revoked(_)
-            | Event::RecordsRemoved { .. }
-            | Event::Unreadable { .. }
-            | Event::EndReached { .. } => {}
+            Event::RecordsRemoved { .. } | Event::Unreadable { .. } | Event::EndReached { .. } => {}
         }
     }
 

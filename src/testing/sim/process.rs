@@ -11,7 +11,9 @@ use crate::limit::{
     FETCH_BYTES_MAX, HINT_QUEUE_MAX, IngressMemory, LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX,
     LOADER_REPLIES_MAX,
 };
-use crate::membership::{self, Assignments, ClusterCatalog, SourceTopics, WorkerLoop};
+use crate::membership::{
+    self, Assignments, ClusterCatalog, ReadAssignment, SourceTopics, WorkerLoop,
+};
 use crate::metric;
 use crate::model::{
     Dialect, Dialects, FORMAT_LEVEL, Hint, Naming, RetryKeys, Role, RoutingRules, SessionId,
@@ -37,11 +39,12 @@ use crate::trace::Tracer;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -209,7 +212,7 @@ impl Process {
             leases_released: CancellationToken::new(),
         };
         let assignments = self.start_membership(&shared, random.random());
-        self.start_ingress(&shared, hint, random);
+        self.start_ingress(&shared, hint, assignments.reads[ROUTE].clone(), random);
         self.start_timer(&shared, hints, assignments, random);
     }
 
@@ -248,14 +251,43 @@ impl Process {
         assignments
     }
 
+    /// The partitions to read: those of `assigned`, or all while a fault makes the process read all.
+    fn overridden(
+        &mut self,
+        world: &World,
+        mut assigned: watch::Receiver<ReadAssignment>,
+    ) -> watch::Receiver<ReadAssignment> {
+        let (overridden, receiver) = watch::channel(assigned.borrow().clone());
+        let mut reads_all = self.control.reads_all.subscribe();
+        let cluster = world.cluster().clone();
+        self.spawn(world, "assignment", async move {
+            loop {
+                let mut assignment = assigned.borrow_and_update().clone();
+                if *reads_all.borrow_and_update() {
+                    assignment.partitions = cluster.partitions(SOURCE).into_iter().collect();
+                }
+                overridden.send_replace(assignment);
+                tokio::select! {
+                    changed = assigned.changed() => if changed.is_err() {
+                        return Ok::<_, Infallible>(());
+                    },
+                    _ = reads_all.changed() => {}
+                }
+            }
+        });
+        receiver
+    }
+
     /// Starts the reader of the source and the writer of the store.
     fn start_ingress(
         &mut self,
         shared: &Shared<'_>,
         hint: mpsc::Sender<Hint>,
+        assigned: watch::Receiver<ReadAssignment>,
         random: &mut StdRng,
     ) {
         let (world, health) = (shared.world, &shared.health);
+        let assignment = self.overridden(world, assigned);
         let (appender, inbox) = ingress::appender_channels();
         let ports = ingress::Ports {
             source: source(world, &self.control),
@@ -266,6 +298,7 @@ impl Process {
             memory_metric: metric::MemoryGauges::new("unstored"),
             tracer: Tracer::default(),
             appender,
+            assignment,
             timers_done: shared.timers_done.clone(),
         };
         let options = ingress::Options {
@@ -411,7 +444,7 @@ fn rules(world: &World, random: &mut StdRng) -> RoutingRules {
 }
 
 fn source(world: &World, control: &ProcessControl) -> Box<dyn Source> {
-    let port: Box<dyn Source> = Box::new(world.cluster().source(GROUP, &[SOURCE.to_owned()]));
+    let port: Box<dyn Source> = Box::new(world.cluster().source(GROUP));
     let source = Box::new(SourceFaults {
         world: world.clone(),
         inner: Box::new(OverNetwork {

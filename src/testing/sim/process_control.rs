@@ -10,6 +10,7 @@ use crate::testing::sim::world::World;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
+use tokio::sync::watch;
 
 /// A handle; clones control the same process.
 #[derive(Clone)]
@@ -22,6 +23,8 @@ pub(crate) struct ProcessControl {
     /// True if it is cut off from the store.
     pub(crate) is_cut_from_store: Rc<Cell<bool>>,
     pub(crate) network: Rc<Network>,
+    /// True if it reads all partitions, whatever the membership assigns.
+    pub(crate) reads_all: Rc<watch::Sender<bool>>,
     pub(crate) leases: Rc<LeaseAudit>,
     /// Freezes its compactor only.
     pub(crate) compactor: Rc<Freeze>,
@@ -45,6 +48,7 @@ impl ProcessControl {
             clock,
             is_cut_from_store: Rc::default(),
             network: Rc::default(),
+            reads_all: Rc::default(),
             leases: Rc::default(),
             compactor: Rc::default(),
             frozen: Rc::default(),

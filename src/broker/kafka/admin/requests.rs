@@ -4,6 +4,7 @@ use super::worker::WorkerThread;
 use crate::broker::kafka::error::call_error;
 use crate::broker::kafka::ffi::{self, Isolation, TopicDescription};
 use crate::broker::kafka::partition_list;
+use crate::broker::kafka::source::commit_error;
 use crate::broker::{Error, OffsetCommit, PartitionInfo};
 use crate::model::{Offset, Partition, SourceIdentity, Timestamp, is_topic_name};
 use rdkafka::TopicPartitionList;
@@ -107,17 +108,15 @@ impl WorkerThread {
             let metadata = Some(&*commit.metadata);
             partition_list::add(&mut offsets, &commit.partition, commit.offset, metadata);
         }
-        let committed = self.call(|call| match ffi::commit_offsets(call, &offsets) {
-            Err((Code::UnknownMemberId | Code::IllegalGeneration, _)) => Ok(false),
-            committed => committed.map(|()| true),
+        let mut refused = None;
+        self.call(|call| match ffi::commit_offsets(call, &offsets) {
+            Err((code @ (Code::UnknownMemberId | Code::IllegalGeneration), _)) => {
+                refused = Some(code);
+                Ok(())
+            }
+            committed => committed,
         })?;
-        if committed {
-            return Ok(());
-        }
-        Err(Error::Rejected(format!(
-            "the consumer group {group} has members: stop all processes of the deployment. A process that was \
-             killed is a member for 10 more seconds"
-        )))
+        refused.map_or(Ok(()), |code| Err(commit_error(group, code)))
     }
 
     fn offsets(

@@ -37,7 +37,7 @@ pub(super) use admin::{
     CallContext, Isolation, TopicDescription, commit_offsets, committed_metadata, describe_topics,
     list_offsets, set_topic_config,
 };
-pub(super) use client::{ClientEvent, NativeClient, ProbeTarget, queued_events};
+pub(super) use client::{ClientEvent, NativeClient, ProbeTarget};
 pub(super) use consumer::{Message, NativeConsumer, PendingCommit};
 pub(crate) use mock::InProcessKafka;
 pub(super) use producer::{

@@ -1,21 +1,18 @@
-//! The [`Source`] port on Kafka: two consumers, served by one thread.
+//! The [`Source`] port on Kafka: a consumer of explicit partitions and offsets, served by one thread.
 //!
-//! The *group consumer* joins the route's group and learns which partitions belong to this process.
-//! The *partition consumer* joins no group and reads from explicit offsets. So the start of reading
-//! never depends on what librdkafka does during a rebalance.
+//! The consumer joins no group. The group of the route keeps only its commits.
 //!
 //! | from thread to caller, or back | bound |
 //! |---|---|
-//! | Group events. They overtake records. | [`KAFKA_GROUP_EVENT_QUEUE_MAX`] |
 //! | Batches of records. | [`KAFKA_RECORD_QUEUE_BATCHES_MAX`] |
 //! | Bytes of records. | [`SourceMemory::queue`], then librdkafka's own queue |
 //! | Read commands. | One per partition: a later one replaces it. |
 //! | Commits. | One in flight, and one waiting. |
-//!
-//! The group is served even if the caller takes no records: a stalled caller keeps its partitions.
 
-mod group_consumer;
+mod offset_commits;
 mod partition_consumer;
+
+pub(super) use offset_commits::commit_error;
 
 use super::admin::{AdminWorker, TopicWatch, WorkerThread};
 use super::error::invalid_topic_name;
@@ -26,27 +23,23 @@ use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
 use crate::limit::{
-    KAFKA_GROUP_EVENT_QUEUE_MAX, KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_SOURCE_WAKE_INTERVAL,
-    SourceMemory,
+    KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_SOURCE_WAKE_INTERVAL, SourceMemory,
 };
 use crate::model::{Offset, Partition, Timestamp, is_topic_name};
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
-use group_consumer::{CommitRequest, GroupConsumer, GroupEvent};
+use offset_commits::{CommitRequest, OffsetCommits};
 use partition_consumer::{PartitionConsumer, ReadResult, Start};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
 
 /// The source port for one group on one cluster.
 pub(crate) struct KafkaSource {
     group: String,
-    group_events: mpsc::Receiver<Result<Event, Error>>,
-    records: mpsc::Receiver<Event>,
+    events: mpsc::Receiver<Result<Event, Error>>,
     commits: mpsc::Sender<CommitRequest>,
     /// The current epoch of each partition that is read. Events of other epochs are dropped.
     epochs: BTreeMap<Partition, u64>,
@@ -81,8 +74,7 @@ impl Shared {
 }
 
 impl KafkaSource {
-    /// Joins `group`. Returns without waiting for a broker; connection problems come with
-    /// [`Source::next_event`] and `part`.
+    /// Returns without waiting for a broker. `part` shows connection problems.
     pub(crate) fn new(
         cluster: &Cluster,
         group: String,
@@ -104,27 +96,26 @@ impl KafkaSource {
         };
         let watch = TopicWatch::new(topics, on_recreated);
         let admin = AdminWorker::sharing(native.clone(), health.clone(), watch)?;
-        let group_consumer = GroupConsumer::join(cluster, &group, topics, health.clone())?;
-        let (group_sender, group_events) = bounded(KAFKA_GROUP_EVENT_QUEUE_MAX);
-        let (record_sender, records) = bounded(KAFKA_RECORD_QUEUE_BATCHES_MAX);
+        let commits_in_flight = OffsetCommits::new(native.clone(), group.clone(), health.clone());
+        let (channel, events) = mpsc::channel(KAFKA_RECORD_QUEUE_BATCHES_MAX);
         let (commits, commit_requests) = mpsc::channel(1);
         let source_thread = SourceThread {
-            group_consumer,
+            commits_in_flight,
             partition_consumer,
             shared: shared.clone(),
             commits: commit_requests,
-            group_events: group_sender,
-            records: record_sender,
+            events: EventSender {
+                channel,
+                waiting: VecDeque::new(),
+            },
             queued_bytes_max: memory.queue,
             health,
-            reported_rejections: BTreeMap::new(),
         };
         let thread = ClientThread::start("kafka-source", move || source_thread.serve())
             .map_err(|error| Error::Fatal(error.to_string()))?;
         Ok(Self {
             group,
-            group_events,
-            records,
+            events,
             commits,
             epochs: BTreeMap::new(),
             shared,
@@ -154,7 +145,6 @@ impl KafkaSource {
                 partition, epoch, ..
             }
             | Event::OutOfRange { partition, epoch } => (partition, *epoch),
-            Event::Assigned(_) | Event::Revoked(_) => return true,
         };
         self.epochs.get(partition) == Some(&epoch)
     }
@@ -174,27 +164,17 @@ fn batch_bytes(event: &Event) -> usize {
 
 #[async_trait(?Send)]
 impl Source for KafkaSource {
-    /// Cancel-safe: both channels keep an event until it is returned.
+    /// Cancel-safe: the channel keeps an event until it is returned.
     async fn next_event(&mut self) -> Result<Event, Error> {
         loop {
-            let event = tokio::select! {
-                biased;
-                event = self.group_events.recv() => {
-                    event.unwrap_or_else(|| Err(thread_ended()))?
-                }
-                Some(event) = self.records.recv() => {
-                    self.shared
-                        .queued_bytes
-                        .fetch_sub(batch_bytes(&event), Ordering::Relaxed);
-                    self.thread.unpark();
-                    event
-                }
-            };
-            if let Event::Revoked(partitions) = &event {
-                for partition in partitions {
-                    self.stop(partition);
-                }
-            }
+            let event = self
+                .events
+                .recv()
+                .await
+                .unwrap_or_else(|| Err(thread_ended()))?;
+            let bytes = batch_bytes(&event);
+            self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.thread.unpark();
             if self.is_current(&event) {
                 return Ok(event);
             }
@@ -274,40 +254,40 @@ impl Drop for KafkaSource {
 
 /// The state of the source's thread.
 struct SourceThread {
-    group_consumer: GroupConsumer,
+    /// Declared before the consumer, whose client must outlive it.
+    commits_in_flight: OffsetCommits,
     partition_consumer: PartitionConsumer,
     shared: Arc<Shared>,
     commits: mpsc::Receiver<CommitRequest>,
-    group_events: BoundedSender<Result<Event, Error>>,
-    records: BoundedSender<Event>,
+    events: EventSender,
     /// Bytes in the record queue at which nothing is read; one read may exceed it.
     queued_bytes_max: usize,
     health: ClusterHealth,
-    /// Rejections by text, with the time of their last report.
-    reported_rejections: BTreeMap<String, Instant>,
 }
 
-/// A bounded channel, and the items that wait for room in it. Records that wait stop reading, and
-/// [`queue_revoked`] bounds the group events.
-struct BoundedSender<T> {
-    channel: mpsc::Sender<T>,
-    waiting: VecDeque<T>,
+/// The channel to the caller, and the events that wait for room in it. While events wait, the
+/// thread reads no records.
+struct EventSender {
+    channel: mpsc::Sender<Result<Event, Error>>,
+    waiting: VecDeque<Result<Event, Error>>,
 }
 
-fn bounded<T>(max: usize) -> (BoundedSender<T>, mpsc::Receiver<T>) {
-    let (channel, receiver) = mpsc::channel(max);
-    let waiting = VecDeque::new();
-    (BoundedSender { channel, waiting }, receiver)
-}
+impl EventSender {
+    fn push(&mut self, events: impl IntoIterator<Item = Event>) {
+        self.waiting.extend(events.into_iter().map(Ok));
+    }
 
-impl<T> BoundedSender<T> {
-    /// Moves waiting items into the channel. Returns whether the queue is empty.
+    fn push_error(&mut self, outcome: Result<(), Error>) {
+        self.waiting.extend(outcome.err().map(Err));
+    }
+
+    /// Moves waiting events into the channel. Returns whether none is left.
     fn flush(&mut self) -> bool {
         while let Ok(permit) = self.channel.try_reserve() {
-            let Some(item) = self.waiting.pop_front() else {
+            let Some(event) = self.waiting.pop_front() else {
                 return true;
             };
-            permit.send(item);
+            permit.send(event);
         }
         self.waiting.is_empty()
     }
@@ -315,13 +295,12 @@ impl<T> BoundedSender<T> {
 
 impl SourceThread {
     fn serve(mut self) {
-        self.group_consumer.set_waker(std::thread::current());
         let records = &mut self.partition_consumer.consumer;
         records.set_waker(std::thread::current());
         let mut probe = ClusterProbe::new();
         while !self.shared.stop.load(Ordering::Relaxed) {
-            self.serve_group();
             self.serve_commands();
+            self.serve_commits();
             let native = &self.partition_consumer.consumer.native;
             native.serve_events(|event| self.health.on_client_event(event));
             probe.serve(&self.health, |target| native.probe(target));
@@ -329,32 +308,18 @@ impl SourceThread {
                 std::thread::park_timeout(KAFKA_SOURCE_WAKE_INTERVAL);
             }
         }
-        self.group_consumer.leave();
     }
 
-    fn serve_group(&mut self) {
-        for event in self.group_consumer.serve() {
-            match event {
-                GroupEvent::Assigned(partitions) => {
-                    queue_assigned(&mut self.group_events.waiting, partitions);
-                }
-                GroupEvent::Revoked(partitions) => {
-                    let stops = partitions.iter().map(|partition| (partition.clone(), None));
-                    self.apply(stops.collect());
-                    queue_revoked(&mut self.group_events.waiting, partitions);
-                }
-                GroupEvent::Rejected(text) => self.report_rejection(text),
-            }
+    fn serve_commits(&mut self) {
+        self.commits_in_flight.serve();
+        if self.commits_in_flight.can_start()
+            && let Ok(request) = self.commits.try_recv()
+        {
+            self.commits_in_flight.start(request);
         }
-        self.group_events.flush();
     }
 
     fn serve_commands(&mut self) {
-        if self.group_consumer.can_commit()
-            && let Ok(commit) = self.commits.try_recv()
-        {
-            self.group_consumer.commit(commit);
-        }
         let mut commands = self.shared.commands();
         let starts = std::mem::take(&mut commands.starts);
         let recreated_topics = std::mem::take(&mut commands.recreated_topics);
@@ -366,79 +331,33 @@ impl SourceThread {
                 "the source topic was recreated. To read the new one, stop all processes of the deployment. Then run \
                  postdate reset --config FILE --route ROUTE --topic {topic}, and start them again"
             );
-            if let Err(error) = self.partition_consumer.abandon_topic(&topic, &mut read) {
-                self.group_events.waiting.push_back(Err(error));
-            }
+            let abandoned = self.partition_consumer.abandon_topic(&topic, &mut read);
+            self.events.push_error(abandoned);
         }
-        self.records.waiting.append(&mut read.events);
+        self.events.push(read.events);
         if !starts.is_empty() {
-            self.apply(starts);
-        }
-    }
-
-    fn apply(&mut self, starts: BTreeMap<Partition, Option<Start>>) {
-        if let Err(error) = self.partition_consumer.apply(starts) {
-            self.group_events.waiting.push_back(Err(error));
+            let applied = self.partition_consumer.apply(starts);
+            self.events.push_error(applied);
         }
     }
 
     /// Reads a batch of records. Returns whether more are available at once.
     fn serve_records(&mut self) -> bool {
         let queued_bytes = &self.shared.queued_bytes;
-        if !self.records.flush() || queued_bytes.load(Ordering::Relaxed) >= self.queued_bytes_max {
+        if !self.events.flush() || queued_bytes.load(Ordering::Relaxed) >= self.queued_bytes_max {
             return false;
         }
         let mut read = ReadResult::default();
-        let has_more = self
-            .partition_consumer
-            .read(&mut read)
-            .unwrap_or_else(|error| {
-                self.group_events.waiting.push_back(Err(error));
-                false
-            });
+        let result = self.partition_consumer.read(&mut read);
         let bytes = read.events.iter().map(batch_bytes).sum();
         queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.records.waiting.append(&mut read.events);
-        self.records.flush();
+        self.events.push(read.events);
+        let has_more = result.unwrap_or_else(|error| {
+            self.events.push_error(Err(error));
+            false
+        });
+        self.events.flush();
         has_more
-    }
-
-    /// Reports a rejection once per interval: librdkafka repeats it at every attempt. Skips it
-    /// while the caller takes no events.
-    fn report_rejection(&mut self, text: String) {
-        const INTERVAL: Duration = Duration::from_secs(30);
-        let now = Instant::now();
-        let reported = &mut self.reported_rejections;
-        reported.retain(|_, at| now.duration_since(*at) < INTERVAL);
-        if self.group_events.flush() && reported.insert(text.clone(), now).is_none() {
-            let error = Err(Error::Rejected(text));
-            self.group_events.waiting.push_back(error);
-        }
-    }
-}
-
-/// Queues an assignment. An empty one adds no information to an assignment directly before it.
-fn queue_assigned(waiting: &mut VecDeque<Result<Event, Error>>, assigned: Vec<Partition>) {
-    if !assigned.is_empty() || !matches!(waiting.back(), Some(Ok(Event::Assigned(_)))) {
-        waiting.push_back(Ok(Event::Assigned(assigned)));
-    }
-}
-
-/// Queues a revocation. Partitions whose assignment is still waiting are removed from it instead.
-/// So at most one assignment and one revocation wait per partition, however often the group
-/// rebalances.
-fn queue_revoked(waiting: &mut VecDeque<Result<Event, Error>>, mut revoked: Vec<Partition>) {
-    for event in waiting.iter_mut() {
-        if let Ok(Event::Assigned(assigned)) = event {
-            let unseen: Vec<Partition> = revoked
-                .extract_if(.., |partition| assigned.contains(partition))
-                .collect();
-            assigned.retain(|partition| !unseen.contains(partition));
-        }
-    }
-    waiting.retain(|event| !matches!(event, Ok(Event::Assigned(assigned)) if assigned.is_empty()));
-    if !revoked.is_empty() {
-        waiting.push_back(Ok(Event::Revoked(revoked)));
     }
 }
 
@@ -470,52 +389,5 @@ mod tests {
                 Ok(_) => panic!("{topic:?} was accepted"),
             }
         }
-    }
-
-    #[test]
-    fn a_revocation_cancels_an_assignment_that_the_caller_has_not_seen() {
-        let partitions = |indexes: &[i32]| {
-            indexes
-                .iter()
-                .map(|index| Partition::new("t", *index))
-                .collect::<Vec<_>>()
-        };
-        let mut waiting = VecDeque::from([
-            Ok(Event::Revoked(partitions(&[0]))),
-            Ok(Event::Assigned(partitions(&[0, 1]))),
-        ]);
-        queue_revoked(&mut waiting, partitions(&[0, 2]));
-        assert_eq!(
-            format!("{waiting:?}"),
-            format!(
-                "{:?}",
-                [
-                    Ok::<_, Error>(Event::Revoked(partitions(&[0]))),
-                    Ok(Event::Assigned(partitions(&[1]))),
-                    Ok(Event::Revoked(partitions(&[2]))),
-                ]
-            )
-        );
-        queue_revoked(&mut waiting, partitions(&[1]));
-        assert_eq!(waiting.len(), 2);
-    }
-
-    #[test]
-    fn an_empty_assignment_waits_once_and_after_the_revocations() {
-        let mut waiting = VecDeque::new();
-        for _ in 0..3 {
-            queue_assigned(&mut waiting, Vec::new());
-            queue_revoked(&mut waiting, vec![Partition::new("t", 0)]);
-            queue_assigned(&mut waiting, Vec::new());
-            queue_assigned(&mut waiting, Vec::new());
-        }
-        assert_eq!(
-            waiting
-                .iter()
-                .filter(|event| matches!(event, Ok(Event::Assigned(_))))
-                .count(),
-            1
-        );
-        assert!(matches!(waiting.back(), Some(Ok(Event::Assigned(none))) if none.is_empty()));
     }
 }

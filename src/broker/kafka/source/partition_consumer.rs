@@ -65,7 +65,7 @@ pub(super) struct PartitionConsumer {
 }
 
 impl PartitionConsumer {
-    /// Does not join `group`. librdkafka needs a group name, and access to this one is granted.
+    /// Does not join `group`, but commits for it.
     pub(super) fn new(
         cluster: &Cluster,
         group: &str,
@@ -460,21 +460,11 @@ mod tests {
         event.expect("an event arrives").expect("no error")
     }
 
-    async fn join(cluster: &Cluster) -> KafkaSource {
+    fn source(cluster: &Cluster) -> KafkaSource {
         let part = Health::new().register("source");
         let topics = ["in".to_owned()];
-        let mut source = KafkaSource::new(
-            cluster,
-            "g".to_owned(),
-            &topics,
-            SourceMemory::of(1 << 28),
-            part,
-        )
-        .unwrap();
-        let Event::Assigned(_) = next(&mut source).await else {
-            panic!("no assignment")
-        };
-        source
+        let memory = SourceMemory::of(1 << 28);
+        KafkaSource::new(cluster, "g".to_owned(), &topics, memory, part).unwrap()
     }
 
     #[tokio::test]
@@ -484,7 +474,7 @@ mod tests {
         let taken = |index: &i32| produce_damaged(&broker.address(), *index);
         let index = (0..PARTITIONS).find(taken).expect("it leads a partition");
         produce(&cluster, index).await;
-        let mut source = join(&cluster).await;
+        let mut source = source(&cluster);
         source.start(&Partition::new("in", index), Offset(0), 1);
         for attempt in 0..2 {
             match next(&mut source).await {
@@ -506,7 +496,7 @@ mod tests {
         let broker = InProcessKafka::start(&[("in", PARTITIONS)]).unwrap();
         let cluster = cluster(&broker);
         produce(&cluster, 0).await;
-        let mut source = join(&cluster).await;
+        let mut source = source(&cluster);
         broker.fail_next_fetch();
         source.start(&Partition::new("in", 0), Offset(0), 1);
         let event = next(&mut source).await;

@@ -1,12 +1,8 @@
-//! The source port on NATS: joins the consumer group and runs one reader per started partition.
+//! The source port on NATS: one reader per started partition, and commits in the bucket.
 
-mod consumer_group;
 mod partition_reader;
 mod pull_consumer;
 
-pub(super) use self::consumer_group::has_live_member;
-
-use self::consumer_group::{GroupMember, Rebalance};
 use self::partition_reader::{PartitionReader, ReaderOptions, ReaderStatus};
 use super::Cluster;
 use super::connection::Connection;
@@ -14,47 +10,38 @@ use super::kv::KvBucket;
 use super::stream_info;
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::health::HealthPart;
-use crate::limit::{NATS_CLOSE_TIMEOUT, NATS_HEARTBEAT_INTERVAL, NATS_SOURCE_FAILURE_GRACE};
+use crate::limit::NATS_HEARTBEAT_INTERVAL;
 use crate::model::{Offset, Partition, Timestamp, split_source_topic};
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::future::{LocalBoxFuture, join_all};
 use futures_util::stream::{self, AbortHandle, LocalBoxStream, SelectAll};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
-/// The topics to read, and the identity of this process in its group.
 pub(crate) struct SourceOptions {
+    /// The group whose commits the bucket keeps.
     pub(crate) group: String,
-    /// As [`source_topic`](crate::model::source_topic) writes them.
-    pub(crate) topics: Vec<String>,
-    /// Unique among the processes of the group.
-    pub(crate) member: String,
     /// The route understands the headers of NATS' own message schedules.
     pub(crate) reads_schedules: bool,
-    /// Bytes of fetched messages over all partitions.
-    pub(crate) fetched_bytes_max: usize,
+    /// Bytes of one fetch of a partition. One and a half fetches of each are in memory.
+    pub(crate) fetch_bytes_max: usize,
 }
 
 pub(crate) struct NatsSource {
     connection: Rc<Connection>,
     bucket: Rc<KvBucket>,
-    group: String,
-    reads_schedules: bool,
-    fetched_bytes_max: usize,
-    /// The next rebalance. The future owns the group member until it ends.
-    rebalance: LocalBoxFuture<'static, (Result<Rebalance, Error>, GroupMember)>,
-    /// Time of the last successful rebalance.
-    last_rebalance: Option<Instant>,
-    owned: BTreeSet<Partition>,
+    options: SourceOptions,
     /// The events of all readers, in turn.
     readers: SelectAll<LocalBoxStream<'static, Event>>,
     reading: BTreeMap<Partition, Reading>,
     /// Creation times of the streams when they were last described.
     stream_created: BTreeMap<Partition, i128>,
-    events: VecDeque<Result<Event, Error>>,
+    /// When the readiness is reported next.
+    report_at: Instant,
+    /// The error of a reader that readiness shows.
+    reported_error: Option<String>,
 }
 
 /// A partition that is read. Dropping it stops the reader.
@@ -76,92 +63,53 @@ impl NatsSource {
         part: HealthPart,
     ) -> Result<Self, Error> {
         let connection = Rc::new(Connection::with_thread(cluster, part)?);
-        let (group, reads_schedules) = (options.group.clone(), options.reads_schedules);
-        let fetched_bytes_max = options.fetched_bytes_max;
-        let member = GroupMember::new(&connection, options);
         Ok(Self {
-            bucket: member.bucket.clone(),
-            rebalance: Box::pin(next_rebalance(member, Duration::ZERO)),
+            bucket: Rc::new(KvBucket::new(connection.clone())),
             connection,
-            group,
-            reads_schedules,
-            fetched_bytes_max,
-            last_rebalance: None,
-            owned: BTreeSet::new(),
+            options,
             readers: SelectAll::new(),
             reading: BTreeMap::new(),
             stream_created: BTreeMap::new(),
-            events: VecDeque::new(),
+            report_at: Instant::now(),
+            reported_error: None,
         })
     }
 
-    fn on_rebalance(&mut self, result: Result<Rebalance, Error>) {
-        let mut rebalance = match result {
-            Ok(rebalance) => rebalance,
-            Err(error @ Error::Fatal(_)) => return self.events.push_back(Err(error)),
-            Err(error) => {
-                // Readers continue meanwhile.
-                let last = self.last_rebalance;
-                if last.is_none_or(|at| at.elapsed() > NATS_SOURCE_FAILURE_GRACE) {
-                    let reason = format!("partitions cannot be assigned: {error}");
-                    self.connection.state.part.set_not_ready(reason);
-                }
-                return;
-            }
-        };
+    /// Shows the error of a reader, if one has failed for a while. The connection reports its own
+    /// state.
+    fn report(&mut self) {
+        self.report_at = Instant::now() + NATS_HEARTBEAT_INTERVAL;
         let mut reading = self.reading.values();
         let error = reading.find_map(|reading| reading.status.error.borrow().clone());
-        match error.or(rebalance.problem.take()) {
-            Some(error) => self.connection.state.part.set_not_ready(error),
-            None => self.connection.state.part.set_ready(),
+        match &error {
+            Some(error) => self.connection.state.part.set_not_ready(error.clone()),
+            None if self.reported_error.is_some() => self.connection.state.part.set_ready(),
+            None => {}
         }
-        let is_first = self.last_rebalance.replace(Instant::now()).is_none();
-        let Rebalance {
-            assigned,
-            revoked,
-            errors,
-            ..
-        } = rebalance;
-        self.events.extend(errors.into_iter().map(Err));
-        for partition in &revoked {
-            self.stop(partition);
-            self.owned.remove(partition);
-        }
-        let has_revoked = !revoked.is_empty();
-        if has_revoked {
-            self.events.push_back(Ok(Event::Revoked(revoked)));
-        }
-        self.owned.extend(assigned.iter().cloned());
-        // An empty assignment is reported too: this process has no partition, and that is normal.
-        if is_first || !assigned.is_empty() || (has_revoked && self.owned.is_empty()) {
-            self.events.push_back(Ok(Event::Assigned(assigned)));
-        }
+        self.reported_error = error;
     }
-}
-
-async fn next_rebalance(
-    mut member: GroupMember,
-    delay: Duration,
-) -> (Result<Rebalance, Error>, GroupMember) {
-    tokio::time::sleep(delay).await;
-    (member.rebalance().await, member)
 }
 
 #[async_trait(?Send)]
 impl Source for NatsSource {
     async fn next_event(&mut self) -> Result<Event, Error> {
         loop {
-            if let Some(event) = self.events.pop_front() {
-                return event;
-            }
-            // Every arm is safe to drop: the futures stay in `self` and continue at the next call.
+            let (connection, report_at) = (self.connection.clone(), self.report_at);
+            // A worker without partitions connects too: it is ready only with a connection.
+            let connected = async move {
+                sleep_until(report_at).await;
+                connection.context().await
+            };
+            // Both arms are safe to drop: readers keep their events.
             tokio::select! {
                 biased;
-                (result, member) = &mut self.rebalance => {
-                    self.rebalance = Box::pin(next_rebalance(member, NATS_HEARTBEAT_INTERVAL));
-                    self.on_rebalance(result);
-                }
                 Some(event) = self.readers.next() => return Ok(event),
+                connected = connected => {
+                    self.report();
+                    if let Err(error @ Error::Fatal(_)) = connected {
+                        return Err(error);
+                    }
+                }
             }
         }
     }
@@ -180,9 +128,14 @@ impl Source for NatsSource {
         }));
         let mut described = Vec::with_capacity(partitions.len());
         for (partition, info) in partitions.iter().zip(infos.await) {
-            described.push(info.map(|info| {
+            described.push(info.and_then(|info| {
+                let conflict = info.schedule_conflict();
+                let conflict = conflict.filter(|_| self.options.reads_schedules);
+                if let Some(problem) = info.unusable_reason().or(conflict) {
+                    return Err(Error::Rejected(problem));
+                }
                 self.stream_created.insert(partition.clone(), info.created);
-                info.describe(&installation)
+                Ok(info.describe(&installation))
             }));
         }
         Ok(described)
@@ -192,7 +145,7 @@ impl Source for NatsSource {
         &mut self,
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error> {
-        self.bucket.committed(&self.group, partitions).await
+        self.bucket.committed(&self.options.group, partitions).await
     }
 
     async fn offsets_at(
@@ -213,9 +166,8 @@ impl Source for NatsSource {
             filter: filter.to_owned(),
             epoch,
             created: self.stream_created.get(partition).copied(),
-            reads_schedules: self.reads_schedules,
-            // One and a half fetches of each partition are in memory.
-            fetch_bytes_max: self.fetched_bytes_max / 3 * 2 / self.owned.len().max(1),
+            reads_schedules: self.options.reads_schedules,
+            fetch_bytes_max: self.options.fetch_bytes_max,
             status: Rc::default(),
         };
         let status = options.status.clone();
@@ -236,18 +188,12 @@ impl Source for NatsSource {
     }
 
     fn commit(&mut self, commits: Vec<OffsetCommit>) -> LocalBoxFuture<'static, Result<(), Error>> {
-        let (bucket, group) = (self.bucket.clone(), self.group.clone());
+        let (bucket, group) = (self.bucket.clone(), self.options.group.clone());
         Box::pin(async move { bucket.commit(&group, &commits).await })
     }
 
     async fn close(&mut self) {
         self.readers.clear();
-        let leave = async {
-            let (_, mut member) = (&mut self.rebalance).await;
-            member.leave().await
-        };
-        // If the cluster is unreachable, the other members remove this one after their timeout.
-        let _result = tokio::time::timeout(NATS_CLOSE_TIMEOUT, leave).await;
         self.connection.close();
     }
 }

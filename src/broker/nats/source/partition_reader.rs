@@ -239,7 +239,6 @@ impl PartitionReader {
         self.next_check = Instant::now() + NATS_STREAM_CHECK_INTERVAL;
         let stream = &self.options.stream;
         let info = stream_info::fetch(&self.connection, stream).await?;
-        // The group revokes a partition without a stream.
         let missing = || Error::Rejected(format!("the stream {stream} does not exist"));
         let info = info.ok_or_else(missing)?;
         self.options.status.end.set(Some(Offset(info.end)));

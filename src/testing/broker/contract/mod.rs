@@ -249,37 +249,10 @@ fn numbered_records(numbers: std::ops::Range<u64>) -> Vec<OwnedRecord> {
         .collect()
 }
 
-/// Waits until the group has assigned this many partitions in total.
-async fn wait_for_partitions(
-    source: &mut dyn Source,
-    owned: &mut BTreeSet<Partition>,
-    count: usize,
-) {
-    while owned.len() < count {
-        match within(PATIENCE, "partitions", source.next_event()).await {
-            Ok(Event::Assigned(partitions)) => partitions
-                .into_iter()
-                .for_each(|partition| assert!(owned.insert(partition))),
-            Ok(Event::Revoked(partitions)) => partitions
-                .iter()
-                .for_each(|partition| assert!(owned.remove(partition))),
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-/// Joins a new group that reads all partitions of a topic.
-async fn join_group(
-    broker: &dyn BrokerUnderTest,
-    topic: &str,
-    partitions: usize,
-) -> Box<dyn Source> {
-    let mut source = broker.source(
-        &unique_name(broker, "group"),
-        &broker.source_topics(topic, partitions),
-    );
-    wait_for_partitions(&mut *source, &mut BTreeSet::new(), partitions).await;
-    source
+/// A source of a new group.
+fn new_source(broker: &dyn BrokerUnderTest, topic: &str, partitions: usize) -> Box<dyn Source> {
+    let group = unique_name(broker, "group");
+    broker.source(&group, &broker.source_topics(topic, partitions))
 }
 
 /// The records of one partition in one epoch, up to its end.

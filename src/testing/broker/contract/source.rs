@@ -1,11 +1,10 @@
 //! The contract of a source and a catalog.
 
 use super::{
-    BrokerUnderTest, OwnedRecord, PATIENCE, address_of, create_topic, deliver, join_group,
-    numbered_records, owned_records, payload_number, read_to_end, unique_name, wait_for_partitions,
-    within,
+    BrokerUnderTest, OwnedRecord, PATIENCE, address_of, create_topic, deliver, new_source,
+    numbered_records, owned_records, payload_number, read_to_end, unique_name, within,
 };
-use crate::broker::{Error, Event, GroupAdmin, OffsetCommit};
+use crate::broker::{Error, Event, OffsetCommit};
 use crate::clock::{Clock as _, WallClock};
 use crate::model::{Offset, Partition, Timestamp};
 use std::collections::BTreeSet;
@@ -14,7 +13,7 @@ use std::time::Duration;
 pub(super) async fn all(broker: &dyn BrokerUnderTest) {
     if broker.is_kafka() {
         a_record_is_read_byte_for_byte(broker).await;
-        added_partitions_are_assigned(broker).await;
+        an_added_partition_is_read(broker).await;
         impossible_topic_names_are_treated_as_missing_topics(broker).await;
     }
     reading_starts_at_the_given_offset(broker).await;
@@ -23,10 +22,9 @@ pub(super) async fn all(broker: &dyn BrokerUnderTest) {
     offsets_before_the_retention_are_out_of_range(broker).await;
     a_stopped_partition_is_not_read(broker).await;
     committed_metadata_is_read_back(broker).await;
-    members_share_partitions_and_move_them_on_a_rebalance(broker).await;
-    a_member_without_partitions_gets_an_empty_assignment(broker).await;
+    two_sources_of_a_group_read_and_commit(broker).await;
     a_recreated_topic_has_a_new_identity(broker).await;
-    a_missing_topic_is_reported_and_read_once_it_exists(broker).await;
+    a_missing_topic_is_described_once_it_exists(broker).await;
     a_catalog_lists_partitions_and_commits(broker).await;
     the_position_of_an_unused_group_is_moved(broker).await;
     many_records_are_read_once_and_in_order(broker).await;
@@ -79,10 +77,7 @@ async fn a_record_is_read_byte_for_byte(broker: &dyn BrokerUnderTest) {
         &wanted,
     )
     .await;
-    let (mut source, partition) = (
-        join_group(broker, &topic, 1).await,
-        broker.partition(&topic, 0),
-    );
+    let (mut source, partition) = (new_source(broker, &topic, 1), broker.partition(&topic, 0));
     source.start(&partition, Offset(0), 1);
     let (read, at) = read_to_end(&mut *source, &partition, 1).await;
     assert_eq!(read.len(), wanted.len());
@@ -101,10 +96,7 @@ async fn reading_starts_at_the_given_offset(broker: &dyn BrokerUnderTest) {
         &numbered_records(0..10),
     )
     .await;
-    let (mut source, partition) = (
-        join_group(broker, &topic, 1).await,
-        broker.partition(&topic, 0),
-    );
+    let (mut source, partition) = (new_source(broker, &topic, 1), broker.partition(&topic, 0));
     for (epoch, from) in [(1, 4), (2, 0), (3, 9), (4, 10)] {
         source.start(&partition, Offset(broker.first_offset() + from), epoch);
         let (read, at) = read_to_end(&mut *source, &partition, epoch).await;
@@ -131,10 +123,7 @@ async fn a_new_start_drops_prefetched_records(broker: &dyn BrokerUnderTest) {
         &numbered_records(0..30_000),
     )
     .await;
-    let (mut source, partition) = (
-        join_group(broker, &topic, 1).await,
-        broker.partition(&topic, 0),
-    );
+    let (mut source, partition) = (new_source(broker, &topic, 1), broker.partition(&topic, 0));
     for (epoch, from) in (1..).zip([0, 20_000, 10, 29_000, 15_000, 15_000, 0, 29_999, 1]) {
         source.start(&partition, Offset(broker.first_offset() + from), epoch);
         match within(PATIENCE, "records", source.next_event())
@@ -162,10 +151,7 @@ async fn a_new_start_drops_prefetched_records(broker: &dyn BrokerUnderTest) {
 async fn the_end_of_a_partition_is_after_an_aborted_transaction(broker: &dyn BrokerUnderTest) {
     let topic = create_topic(broker, "aborted", 1).await;
     let mut target = broker.target(100);
-    let (mut source, partition) = (
-        join_group(broker, &topic, 1).await,
-        broker.partition(&topic, 0),
-    );
+    let (mut source, partition) = (new_source(broker, &topic, 1), broker.partition(&topic, 0));
     let first = Offset(broker.first_offset());
     source.start(&partition, first, 1);
     let (read, at) = read_to_end(&mut *source, &partition, 1).await;
@@ -221,10 +207,7 @@ async fn offsets_before_the_retention_are_out_of_range(broker: &dyn BrokerUnderT
         &numbered_records(0..10),
     )
     .await;
-    let (mut source, partition) = (
-        join_group(broker, &topic, 1).await,
-        broker.partition(&topic, 0),
-    );
+    let (mut source, partition) = (new_source(broker, &topic, 1), broker.partition(&topic, 0));
     let place = |number| Offset(broker.first_offset() + number);
     broker.trim(&partition, place(5)).await;
     let described = source
@@ -261,7 +244,7 @@ async fn a_stopped_partition_is_not_read(broker: &dyn BrokerUnderTest) {
     let topic = create_topic(broker, "stop", 2).await;
     let mut target = broker.target(100);
     let (mut source, stopped, other) = (
-        join_group(broker, &topic, 2).await,
+        new_source(broker, &topic, 2),
         broker.partition(&topic, 0),
         broker.partition(&topic, 1),
     );
@@ -298,7 +281,6 @@ async fn committed_metadata_is_read_back(broker: &dyn BrokerUnderTest) {
         .map(|index| broker.partition(&topic, index))
         .collect();
     let mut source = broker.source(&group, &broker.source_topics(&topic, 3));
-    wait_for_partitions(&mut *source, &mut BTreeSet::new(), 3).await;
     assert_eq!(
         source
             .committed_metadata(&partitions)
@@ -339,95 +321,38 @@ async fn committed_metadata_is_read_back(broker: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-async fn members_share_partitions_and_move_them_on_a_rebalance(broker: &dyn BrokerUnderTest) {
-    let (topic, group) = (
-        create_topic(broker, "share", 4).await,
-        unique_name(broker, "group"),
-    );
-    let names = broker.source_topics(&topic, 4);
-    let mut first = broker.source(&group, &names);
-    let mut owned = BTreeSet::new();
-    wait_for_partitions(&mut *first, &mut owned, 4).await;
-    let all = owned.clone();
-    all.iter()
-        .for_each(|partition| first.start(partition, Offset(broker.first_offset()), 1));
-    let mut second = broker.source(&group, &names);
-    let mut theirs = BTreeSet::new();
-    let gained = within(PATIENCE, "half of the partitions", async {
-        loop {
-            tokio::select! {
-                event = first.next_event() => match event.expect("the source works") {
-                    Event::Revoked(partitions) => partitions.iter().for_each(|partition| assert!(owned.remove(partition))),
-                    Event::Assigned(partitions) => owned.extend(partitions),
-                    _ => {}
-                },
-                event = second.next_event() => match event.expect("the source works") {
-                    Event::Assigned(partitions) => theirs.extend(partitions),
-                    other => panic!("{other:?}"),
-                },
-            }
-            if owned.len() == 2 && theirs.len() == 2 {
-                return theirs.clone();
-            }
-        }
-    });
-    let gained = gained.await;
-    assert!(
-        owned.is_disjoint(&gained) && owned.union(&gained).eq(all.iter()),
-        "{owned:?} {gained:?}"
-    );
-    let kept = owned.first().expect("two of them").clone();
-    let commit = OffsetCommit {
-        partition: kept.clone(),
-        offset: Offset(1),
-        metadata: "handed over".into(),
-    };
-    first
-        .commit(vec![commit])
-        .await
-        .expect("a commit by the owner");
-    first.close().await;
-    wait_for_partitions(&mut *second, &mut theirs, 4).await;
-    assert_eq!(
-        second.committed_metadata(&[kept]).await.expect("an answer"),
-        [Some("handed over".to_owned())]
-    );
-    second.close().await;
-}
-
-/// Without this event, the member could not tell an empty assignment from a group that has not
-/// answered.
-async fn a_member_without_partitions_gets_an_empty_assignment(broker: &dyn BrokerUnderTest) {
-    let (topic, group) = (
-        create_topic(broker, "spare", 1).await,
-        unique_name(broker, "group"),
-    );
-    let names = broker.source_topics(&topic, 1);
-    let mut first = broker.source(&group, &names);
-    wait_for_partitions(&mut *first, &mut BTreeSet::new(), 1).await;
-    let mut second = broker.source(&group, &names);
-    match within(PATIENCE, "the group's answer", second.next_event()).await {
-        Ok(Event::Assigned(none)) => assert_eq!(none, []),
-        other => panic!("{other:?}"),
+/// Sources are no members of their group, so two may read one partition. The store accepts each
+/// offset once.
+async fn two_sources_of_a_group_read_and_commit(broker: &dyn BrokerUnderTest) {
+    let topic = create_topic(broker, "both", 1).await;
+    let group = unique_name(broker, "group");
+    let (topics, partition) = (broker.source_topics(&topic, 1), broker.partition(&topic, 0));
+    let to = address_of(broker, &topic, Some(0));
+    deliver(&mut *broker.target(100), &to, &numbered_records(0..10)).await;
+    for metadata in ["one", "two"] {
+        let mut source = broker.source(&group, &topics);
+        source.start(&partition, Offset(broker.first_offset()), 1);
+        let (read, _) = read_to_end(&mut *source, &partition, 1).await;
+        assert_eq!(read.len(), 10);
+        let commit = OffsetCommit {
+            partition: partition.clone(),
+            offset: Offset(1),
+            metadata: metadata.to_owned(),
+        };
+        within(PATIENCE, "a commit", source.commit(vec![commit]))
+            .await
+            .expect("the group has no members");
+        let found = source.committed_metadata(std::slice::from_ref(&partition));
+        assert_eq!(found.await.expect("an answer"), [Some(metadata.to_owned())]);
+        source.close().await;
     }
-    first.close().await;
-    wait_for_partitions(&mut *second, &mut BTreeSet::new(), 1).await;
-    second.close().await;
 }
 
-async fn added_partitions_are_assigned(broker: &dyn BrokerUnderTest) {
+async fn an_added_partition_is_read(broker: &dyn BrokerUnderTest) {
     let topic = create_topic(broker, "added", 1).await;
-    let mut source = broker.source(&unique_name(broker, "group"), std::slice::from_ref(&topic));
-    let mut owned = BTreeSet::new();
-    wait_for_partitions(&mut *source, &mut owned, 1).await;
+    let (mut source, added) = (new_source(broker, &topic, 1), broker.partition(&topic, 2));
+    source.start(&broker.partition(&topic, 0), Offset(0), 1);
     broker.add_partitions(&topic, 3).await;
-    within(
-        Duration::from_secs(20),
-        "the new partitions",
-        wait_for_partitions(&mut *source, &mut owned, 3),
-    )
-    .await;
-    let added = broker.partition(&topic, 2);
     source.start(&added, Offset(0), 1);
     assert_eq!(read_to_end(&mut *source, &added, 1).await.1, Offset(0));
     source.close().await;
@@ -442,10 +367,7 @@ async fn a_recreated_topic_has_a_new_identity(broker: &dyn BrokerUnderTest) {
         &numbered_records(0..5),
     )
     .await;
-    let (mut source, partition) = (
-        join_group(broker, &topic, 1).await,
-        broker.partition(&topic, 0),
-    );
+    let (mut source, partition) = (new_source(broker, &topic, 1), broker.partition(&topic, 0));
     let before = source
         .describe(std::slice::from_ref(&partition))
         .await
@@ -466,15 +388,8 @@ async fn a_recreated_topic_has_a_new_identity(broker: &dyn BrokerUnderTest) {
     let told = async {
         loop {
             match source.next_event().await {
-                Ok(Event::Revoked(_) | Event::RecordsRemoved { .. } | Event::OutOfRange { .. }) => {
-                    return;
-                }
-                Ok(
-                    Event::Assigned(_)
-                    | Event::Records(_)
-                    | Event::EndReached { .. }
-                    | Event::Unreadable { .. },
-                )
+                Ok(Event::RecordsRemoved { .. } | Event::OutOfRange { .. }) => return,
+                Ok(Event::Records(_) | Event::EndReached { .. } | Event::Unreadable { .. })
                 | Err(Error::Rejected(_)) => {}
                 other => panic!("{other:?}"),
             }
@@ -495,37 +410,22 @@ async fn a_recreated_topic_has_a_new_identity(broker: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-async fn a_missing_topic_is_reported_and_read_once_it_exists(broker: &dyn BrokerUnderTest) {
+async fn a_missing_topic_is_described_once_it_exists(broker: &dyn BrokerUnderTest) {
     let missing = unique_name(broker, "missing");
-    let mut source = broker.source(
-        &unique_name(broker, "group"),
-        &broker.source_topics(&missing, 1),
-    );
-    match within(
-        Duration::from_secs(20),
-        "word of a missing topic",
-        source.next_event(),
-    )
-    .await
-    {
-        Err(Error::Rejected(words)) => assert!(words.contains(&missing), "{words}"),
-        other => panic!("{other:?}"),
-    }
-    let partition = broker.partition(&missing, 0);
+    let mut source = new_source(broker, &missing, 1);
     let there = create_topic(broker, "there", 1).await;
-    let both = [broker.partition(&there, 0), partition.clone()];
+    let both = [broker.partition(&there, 0), broker.partition(&missing, 0)];
     let described = source.describe(&both).await;
     assert!(
         matches!(described.as_deref(), Ok([Ok(_), Err(Error::Rejected(_))])),
         "{described:?}"
     );
     broker.create_topic(&missing, 1, None).await;
-    within(
-        Duration::from_secs(20),
-        "the new topic",
-        wait_for_partitions(&mut *source, &mut BTreeSet::new(), 1),
-    )
-    .await;
+    let described = source.describe(&both).await;
+    assert!(
+        matches!(described.as_deref(), Ok([Ok(_), Ok(_)])),
+        "{described:?}"
+    );
     source.close().await;
 }
 
@@ -634,29 +534,8 @@ async fn the_position_of_an_unused_group_is_moved(broker: &dyn BrokerUnderTest) 
         .commit_unused(&group, &[commit("one")])
         .await
         .expect("an answer");
-    let mut source = broker.source(&group, &broker.source_topics(&topic, 1));
-    wait_for_partitions(&mut *source, &mut BTreeSet::new(), 1).await;
-    let read = async |admin: &mut dyn GroupAdmin| {
-        let committed = admin.committed_metadata(&group, &partitions).await;
-        committed.expect("an answer").remove(0)
-    };
-    assert_eq!(read(&mut *admin).await.as_deref(), Some("one"));
-    let two = [commit("two")];
-    // A NATS source sends heartbeats only while it is polled.
-    let refused = tokio::select! {
-        refused = admin.commit_unused(&group, &two) => refused,
-        () = async { while source.next_event().await.is_ok() {} } => panic!("the source failed"),
-    };
-    assert!(
-        matches!(&refused, Err(Error::Rejected(text)) if text.contains("has members")),
-        "{refused:?}"
-    );
-    source.close().await;
-    admin
-        .commit_unused(&group, &[commit("three")])
-        .await
-        .expect("no member is left");
-    assert_eq!(read(&mut *admin).await.as_deref(), Some("three"));
+    let committed = admin.committed_metadata(&group, &partitions).await;
+    assert_eq!(committed.expect("an answer"), [Some("one".to_owned())]);
     admin.close().await;
 }
 
@@ -716,7 +595,7 @@ async fn many_records_are_read_once_and_in_order(broker: &dyn BrokerUnderTest) {
     for index in 0..3 {
         deliver(&mut *target, &address_of(broker, &topic, Some(index)), &all).await;
     }
-    let mut source = join_group(broker, &topic, 3).await;
+    let mut source = new_source(broker, &topic, 3);
     let partitions: Vec<Partition> = (0..3)
         .map(|index| broker.partition(&topic, index))
         .collect();
@@ -767,10 +646,7 @@ pub(super) async fn reading_continues_after_an_outage(broker: &dyn BrokerUnderTe
         &numbered_records(0..10),
     )
     .await;
-    let (mut source, partition) = (
-        join_group(broker, &topic, 1).await,
-        broker.partition(&topic, 0),
-    );
+    let (mut source, partition) = (new_source(broker, &topic, 1), broker.partition(&topic, 0));
     source.start(&partition, Offset(broker.first_offset()), 1);
     assert_eq!(read_to_end(&mut *source, &partition, 1).await.0.len(), 10);
     if !broker.outage().await {
@@ -787,14 +663,7 @@ pub(super) async fn reading_continues_after_an_outage(broker: &dyn BrokerUnderTe
         while read.len() < 10 {
             match source.next_event().await {
                 Ok(Event::Records(batch)) => read.extend(owned_records(&batch)),
-                // The group may have removed the member in the meantime. The caller knows where to
-                // continue.
-                Ok(Event::Assigned(_)) => source.start(
-                    &partition,
-                    Offset(broker.first_offset() + 10 + read.len() as u64),
-                    2,
-                ),
-                Ok(Event::Revoked(_) | Event::EndReached { .. }) | Err(Error::Unavailable(_)) => {}
+                Ok(Event::EndReached { .. }) | Err(Error::Unavailable(_)) => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -1,7 +1,7 @@
 //! The contract of a target.
 
 use super::{
-    Address, BrokerUnderTest, OwnedRecord, PATIENCE, address_of, create_topic, deliver, join_group,
+    Address, BrokerUnderTest, OwnedRecord, PATIENCE, address_of, create_topic, deliver, new_source,
     numbered_records, payload_number, read_to_end, reports, send, unique_name, within,
 };
 use crate::broker::{FailureKind, OutgoingRecord, SendResult, Target};
@@ -46,10 +46,7 @@ async fn headers_are_sent_unchanged(broker: &dyn BrokerUnderTest) {
     let mut target = broker.target(10);
     assert_eq!(target.send(&record, 77), SendResult::Accepted);
     assert_eq!(reports(&mut *target, 1).await[&77].outcome, Ok(()));
-    let (mut source, partition) = (
-        join_group(broker, &topic, 1).await,
-        broker.partition(&topic, 0),
-    );
+    let (mut source, partition) = (new_source(broker, &topic, 1), broker.partition(&topic, 0));
     source.start(&partition, Offset(0), 1);
     let header = |name: &str, value: Option<&str>| {
         (
@@ -98,7 +95,7 @@ async fn keys_get_the_same_partition_as_with_the_java_client(broker: &dyn Broker
     )
     .await;
     let mut found = BTreeMap::new();
-    let mut source = join_group(broker, &topic, 7).await;
+    let mut source = new_source(broker, &topic, 7);
     for index in 0..PARTITIONS {
         let partition = broker.partition(&topic, index);
         source.start(&partition, Offset(0), 1);
@@ -201,10 +198,7 @@ async fn only_an_oversized_record_is_rejected(broker: &dyn BrokerUnderTest) {
             }
         }
     }
-    let (mut source, partition) = (
-        join_group(broker, &topic, 1).await,
-        broker.partition(&topic, 0),
-    );
+    let (mut source, partition) = (new_source(broker, &topic, 1), broker.partition(&topic, 0));
     source.start(&partition, Offset(broker.first_offset()), 1);
     let read: Vec<u64> = read_to_end(&mut *source, &partition, 1)
         .await
@@ -288,7 +282,7 @@ async fn order_is_kept_with_many_in_flight(broker: &dyn BrokerUnderTest) {
 }
 
 async fn assert_order(broker: &dyn BrokerUnderTest, topic: &str, index: i32, count: u64) {
-    let mut source = join_group(broker, topic, 2).await;
+    let mut source = new_source(broker, topic, 2);
     let partition = broker.partition(topic, index);
     source.start(&partition, Offset(broker.first_offset()), 1);
     let (read, _) = read_to_end(&mut *source, &partition, 1).await;

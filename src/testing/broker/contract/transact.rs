@@ -1,8 +1,8 @@
 //! The contract of transactional producers.
 
 use super::{
-    BrokerUnderTest, OwnedRecord, PATIENCE, address_of, create_topic, deliver, join_group,
-    keep_all_headers, numbered_records, payload_number, read_to_end, unique_name, within,
+    BrokerUnderTest, OwnedRecord, PATIENCE, address_of, create_topic, deliver, keep_all_headers,
+    new_source, numbered_records, payload_number, read_to_end, unique_name, within,
 };
 use crate::broker::{
     DeliveryFailure, DeliveryReport, FailureKind, OutgoingRecord, ProducerEvent, ProducerIdentity,
@@ -190,7 +190,7 @@ async fn read_numbers(
     partitions: usize,
 ) -> Vec<u64> {
     let (mut source, partition) = (
-        join_group(broker, topic, partitions).await,
+        new_source(broker, topic, partitions),
         Partition::new(topic, index),
     );
     source.start(&partition, Offset(0), 1);

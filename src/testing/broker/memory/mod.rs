@@ -4,10 +4,10 @@
 //! It has no threads, no timers and no randomness, so everything happens inside a call.
 //! `nats_semantics` makes it behave like NATS.
 //!
-//! A dropped [`MemorySource`] or [`MemoryTarget`] is a process that died. Its partitions move to
-//! other members. Its unsent records are lost, and the records in the network still arrive.
+//! A dropped [`MemoryTarget`] is a process that died. Its unsent records are lost, and the records
+//! in the network still arrive.
 
-mod consumer_group;
+mod group_commits;
 mod nats_semantics;
 mod partition_log;
 mod source;
@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::model::header::Header;
 use crate::model::{Offset, Partition, SourceIdentity, Timestamp};
 use async_trait::async_trait;
-use consumer_group::Group;
+use group_commits::Group;
 use nats_semantics::DedupWindow;
 use partition_log::{LogRecord, PartitionLog};
 use std::cell::{Ref, RefCell, RefMut};
@@ -62,7 +62,6 @@ struct ClusterFaults {
     down: bool,
     hold_sends: bool,
     hold_reports: bool,
-    keep_dead_members: bool,
     producers_failed: bool,
     /// The next sends are reported with an unknown outcome; the value says whether the record
     /// arrives.
@@ -108,7 +107,6 @@ impl MemoryCluster {
             down: false,
             hold_sends: false,
             hold_reports: false,
-            keep_dead_members: false,
             producers_failed: false,
             unknown_outcomes: Vec::new(),
             batch_max: 500,
@@ -131,8 +129,8 @@ impl MemoryCluster {
         }
     }
 
-    pub(crate) fn source(&self, group: &str, topics: &[String]) -> MemorySource {
-        MemorySource::join(self.clone(), group, topics)
+    pub(crate) fn source(&self, group: &str) -> MemorySource {
+        MemorySource::new(self.clone(), group)
     }
 
     pub(crate) fn target(&self, in_flight_max: usize) -> MemoryTarget {
@@ -161,7 +159,6 @@ impl MemoryCluster {
                 dedup_window: None,
             };
             state.topics.insert(name.into(), topic);
-            state.rebalance();
         });
     }
 
@@ -169,11 +166,10 @@ impl MemoryCluster {
         self.update(|state| {
             state.forget_commits(name);
             state.topics.remove(name);
-            state.rebalance();
         });
     }
 
-    /// Deletes and recreates a topic, so quickly that no group notices.
+    /// Deletes and recreates a topic, so quickly that no reader notices.
     pub(crate) fn recreate_topic(&self, name: &str) {
         self.update(|state| {
             state.forget_commits(name);
@@ -184,6 +180,10 @@ impl MemoryCluster {
         });
     }
 
+    pub(crate) fn partitions(&self, topic: &str) -> Vec<Partition> {
+        self.state().partitions(&[topic.to_owned()])
+    }
+
     /// Grows a topic to this number of partitions.
     pub(crate) fn add_partitions(&self, name: &str, total: i32) {
         self.update(|state| {
@@ -192,7 +192,6 @@ impl MemoryCluster {
                 usize::try_from(total).expect("not negative"),
                 PartitionLog::default,
             );
-            state.rebalance();
         });
     }
 
@@ -385,16 +384,11 @@ impl MemoryCluster {
         });
     }
 
-    /// Keeps the partitions of dead members until [`MemoryCluster::expire_dead_members`], as a
-    /// session timeout does.
-    pub(crate) fn keep_dead_members(&self, hold: bool) {
-        self.update(|state| state.faults.keep_dead_members = hold);
-    }
-
-    pub(crate) fn expire_dead_members(&self) {
+    /// Consumers of another program or version join a group, or leave it.
+    pub(crate) fn set_members(&self, group: &str, has_members: bool) {
         self.update(|state| {
-            state.groups.values_mut().for_each(Group::expire_dead);
-            state.rebalance();
+            let group = state.groups.entry(group.to_owned()).or_default();
+            group.has_members = has_members;
         });
     }
 }
@@ -522,14 +516,6 @@ impl ClusterState {
         found.sort();
         found
     }
-
-    fn rebalance(&mut self) {
-        let mut groups = std::mem::take(&mut self.groups);
-        groups
-            .values_mut()
-            .for_each(|group| group.rebalance(|topics| self.partitions(topics)));
-        self.groups = groups;
-    }
 }
 
 /// The catalog port.
@@ -583,11 +569,7 @@ impl GroupAdmin for MemoryCatalog {
         self.0.update(|state| {
             state.check_available()?;
             let group = state.groups.entry(group.to_owned()).or_default();
-            if group.has_members() {
-                return Err(Error::Rejected("the group has members".into()));
-            }
-            group.commit_unchecked(commits);
-            Ok(())
+            group.commit_all(commits)
         })
     }
 }

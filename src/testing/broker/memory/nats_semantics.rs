@@ -5,7 +5,6 @@
 //! outlive the stream. A target with a window drops duplicates. Readers hold leases, which may
 //! expire before the holder knows.
 
-use super::consumer_group::Group;
 use super::partition_log::PartitionLog;
 use super::{ClusterState, MemoryCluster, Topic};
 use std::collections::BTreeMap;
@@ -105,33 +104,13 @@ impl MemoryCluster {
     pub(crate) fn recreate_consumers(&self) {
         self.update(|state| state.consumer_generation += 1);
     }
-
-    /// Expires the lease of the `nth` member. It does not know until
-    /// [`MemoryCluster::notify_expired`].
-    pub(crate) fn expire_silently(&self, group: &str, nth: usize) {
-        self.update(|state| {
-            state
-                .groups
-                .entry(group.to_owned())
-                .or_default()
-                .expire_silently(nth);
-            state.rebalance();
-        });
-    }
-
-    pub(crate) fn notify_expired(&self) {
-        self.update(|state| {
-            state.groups.values_mut().for_each(Group::notify_expired);
-            state.rebalance();
-        });
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::broker::{
-        Event, GroupAdmin, OffsetCommit, OutgoingRecord, Source, Target, TransactionalProducers,
+        Event, GroupAdmin, OutgoingRecord, Source, Target, TransactionalProducers,
     };
     use crate::clock::Clock;
     use crate::model::header_name::{ERROR, ORIGIN};
@@ -161,8 +140,8 @@ mod tests {
 
     #[async_trait(?Send)]
     impl BrokerUnderTest for StreamWorld {
-        fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source> {
-            Box::new(self.0.source(group, topics))
+        fn source(&self, group: &str, _topics: &[String]) -> Box<dyn Source> {
+            Box::new(self.0.source(group))
         }
 
         fn target(&self, in_flight_max: usize) -> Box<dyn Target> {
@@ -247,20 +226,13 @@ mod tests {
         cluster.produce(&Partition::new("s", index), None, (None, None), [])
     }
 
-    async fn gained(source: &mut impl Source) -> Vec<Partition> {
-        match source.next_event().await.unwrap() {
-            Event::Assigned(partitions) => partitions,
-            other => panic!("{other:?}"),
-        }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn subjects_of_a_stream_share_one_sequence_and_its_end() {
         let cluster = cluster(2);
         let offsets = [0, 1, 1, 0].map(|index| produce(&cluster, index));
         assert_eq!(offsets, [1, 2, 3, 4].map(Offset));
-        let mut source = cluster.source("g", &["s".into()]);
-        let partitions = gained(&mut source).await;
+        let mut source = cluster.source("g");
+        let partitions = [Partition::new("s", 0), Partition::new("s", 1)];
         let described = source.describe(&partitions).await.unwrap();
         assert!(
             described
@@ -338,40 +310,5 @@ mod tests {
         assert_eq!((send(&[]), send(&[])), (4, 5), "nothing tells them apart");
         tokio::time::advance(Duration::from_secs(2)).await;
         assert_eq!((send(&[(ORIGIN, b"a")]), send(&[(ORIGIN, b"a")])), (6, 6));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_reader_without_lease_reads_and_commits_until_it_is_notified() {
-        let cluster = cluster(1);
-        let (mut one, mut two) = (
-            cluster.source("g", &["s".into()]),
-            cluster.source("g", &["s".into()]),
-        );
-        let partition = gained(&mut one).await.remove(0);
-        assert!(gained(&mut two).await.is_empty());
-        one.start(&partition, Offset(1), 1);
-        assert!(matches!(
-            one.next_event().await,
-            Ok(Event::EndReached { .. })
-        ));
-        cluster.expire_silently("g", 0);
-        assert_eq!(gained(&mut two).await, std::slice::from_ref(&partition));
-        two.start(&partition, Offset(1), 1);
-        produce(&cluster, 0);
-        assert!(
-            matches!(one.next_event().await, Ok(Event::Records(_)))
-                && matches!(two.next_event().await, Ok(Event::Records(_)))
-        );
-        let commits = [OffsetCommit {
-            partition: partition.clone(),
-            offset: Offset(2),
-            metadata: "m".into(),
-        }];
-        assert!(
-            one.commit(commits.to_vec()).await.is_ok()
-                && two.commit(commits.to_vec()).await.is_ok()
-        );
-        cluster.notify_expired();
-        assert!(matches!(one.next_event().await, Ok(Event::Revoked(lost)) if lost == [partition]));
     }
 }

@@ -6,19 +6,14 @@ use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, RecordBatch, Sour
 use crate::model::{Offset, Partition, Timestamp};
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-/// A member of a consumer group.
 pub(crate) struct MemorySource {
     cluster: MemoryCluster,
     group: String,
-    topics: Vec<String>,
-    id: u64,
     reading: BTreeMap<Partition, PartitionReader>,
     /// The partition that was read last. The next one in order is read next.
     last_read: Option<Partition>,
-    /// Missing topics that were reported.
-    reported_missing: BTreeSet<String>,
 }
 
 struct PartitionReader {
@@ -34,69 +29,19 @@ struct PartitionReader {
 }
 
 impl MemorySource {
-    pub(super) fn join(cluster: MemoryCluster, group: &str, topics: &[String]) -> Self {
-        let id = cluster.update(|state| {
-            let id = state.next_number();
-            state
-                .groups
-                .entry(group.to_owned())
-                .or_default()
-                .join(id, topics);
-            state.rebalance();
-            id
-        });
-        let group = group.to_owned();
+    pub(super) fn new(cluster: MemoryCluster, group: &str) -> Self {
         Self {
             cluster,
-            group,
-            topics: topics.to_vec(),
-            id,
+            group: group.to_owned(),
             reading: BTreeMap::new(),
             last_read: None,
-            reported_missing: BTreeSet::new(),
         }
-    }
-
-    fn leave_group(&mut self, alive: bool) {
-        self.cluster.update(|state| {
-            let held = state.faults.keep_dead_members && !alive;
-            if let Some(group) = state.groups.get_mut(&self.group) {
-                if held {
-                    group.mark_dead(self.id);
-                } else {
-                    group.leave(self.id);
-                }
-            }
-            state.rebalance();
-        });
     }
 }
 
-/// The next event. Group events come first.
 fn next_event(source: &mut MemorySource, state: &mut ClusterState) -> Option<Result<Event, Error>> {
     if state.faults.down {
         return None;
-    }
-    if let Some(event) = state.groups.get_mut(&source.group)?.next_event(source.id) {
-        if let Event::Revoked(partitions) = &event {
-            source
-                .reading
-                .retain(|partition, _| !partitions.contains(partition));
-        }
-        return Some(Ok(event));
-    }
-    source
-        .reported_missing
-        .retain(|topic| state.topic(topic).is_none());
-    if let Some(missing) = source
-        .topics
-        .iter()
-        .find(|topic| state.topic(topic).is_none() && !source.reported_missing.contains(*topic))
-    {
-        source.reported_missing.insert(missing.clone());
-        return Some(Err(Error::Rejected(format!(
-            "the topic `{missing}` does not exist"
-        ))));
     }
     let after = source.last_read.iter().flat_map(|last| {
         source
@@ -246,32 +191,16 @@ impl Source for MemorySource {
     }
 
     fn commit(&mut self, commits: Vec<OffsetCommit>) -> LocalBoxFuture<'static, Result<(), Error>> {
-        let (cluster, group, id) = (self.cluster.clone(), self.group.clone(), self.id);
+        let (cluster, group) = (self.cluster.clone(), self.group.clone());
         Box::pin(async move {
             cluster.update(|state| {
                 state.check_available()?;
-                let (guarded, free): (Vec<_>, Vec<_>) = commits.into_iter().partition(|commit| {
-                    let topic = state.topic(&commit.partition.topic);
-                    topic.is_none_or(|topic| !topic.is_stream)
-                });
-                let group = state.groups.entry(group).or_default();
-                group.commit_unchecked(&free);
-                if group.commit_all(id, &guarded) {
-                    Ok(())
-                } else {
-                    Err(Error::Unavailable("the group has rebalanced".into()))
-                }
+                state.groups.entry(group).or_default().commit_all(&commits)
             })
         })
     }
 
     async fn close(&mut self) {
-        self.leave_group(true);
-    }
-}
-
-impl Drop for MemorySource {
-    fn drop(&mut self) {
-        self.leave_group(false);
+        self.reading.clear();
     }
 }

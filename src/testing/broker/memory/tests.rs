@@ -1,6 +1,6 @@
 //! Tests: the memory cluster keeps the contract, and its faults work as described.
 
-use super::{MemoryCluster, MemorySource};
+use super::MemoryCluster;
 use crate::broker::{
     DeliveryFailure, Error, Event, FailureKind, GroupAdmin, OutgoingRecord, SendResult, Source,
     Target, TransactionalProducers,
@@ -35,8 +35,8 @@ struct MemoryWorld(MemoryCluster);
 
 #[async_trait(?Send)]
 impl BrokerUnderTest for MemoryWorld {
-    fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source> {
-        Box::new(self.0.source(group, topics))
+    fn source(&self, group: &str, _topics: &[String]) -> Box<dyn Source> {
+        Box::new(self.0.source(group))
     }
 
     fn target(&self, in_flight_max: usize) -> Box<dyn Target> {
@@ -123,13 +123,6 @@ fn arrived(cluster: &MemoryCluster, topic: &str) -> Vec<String> {
         .collect()
 }
 
-fn gained(source: &mut MemorySource) -> Vec<Partition> {
-    match now(source.next_event()) {
-        Some(Ok(Event::Assigned(partitions))) => partitions,
-        other => panic!("{other:?}"),
-    }
-}
-
 #[test]
 fn arrivals_have_the_time_of_the_clock() {
     let (cluster, clock) = cluster();
@@ -154,11 +147,10 @@ fn a_cluster_that_is_down_answers_no_call_and_loses_no_record() {
     let (cluster, _) = cluster();
     cluster.create_topic("t", 1);
     let (mut source, mut target, partition) = (
-        cluster.source("g", &["t".into()]),
+        cluster.source("g"),
         cluster.target(10),
         Partition::new("t", 0),
     );
-    gained(&mut source);
     source.start(&partition, Offset(0), 1);
     cluster.set_down(true);
     assert_eq!(send(&mut target, "t", 1), SendResult::Accepted);
@@ -276,51 +268,10 @@ fn a_rejecting_topic_rejects_until_it_is_released() {
 }
 
 #[test]
-fn partitions_of_a_dead_member_move_when_its_session_ends() {
-    let (cluster, _) = cluster();
-    cluster.create_topic("t", 2);
-    let (mut first, topics) = (cluster.source("g", &["t".into()]), ["t".to_owned()]);
-    assert_eq!(gained(&mut first).len(), 2);
-    let mut second = cluster.source("g", &topics);
-    assert!(
-        matches!(now(first.next_event()), Some(Ok(Event::Revoked(partitions))) if partitions == [Partition::new("t", 1)])
-    );
-    assert_eq!(gained(&mut second), [Partition::new("t", 1)]);
-    cluster.keep_dead_members(true);
-    drop(first);
-    assert!(now(second.next_event()).is_none());
-    cluster.expire_dead_members();
-    assert_eq!(gained(&mut second), [Partition::new("t", 0)]);
-}
-
-#[test]
-fn a_commit_of_a_partition_of_another_member_fails() {
-    let (cluster, _) = cluster();
-    cluster.create_topic("t", 1);
-    let (mut owner, mut other) = (
-        cluster.source("g", &["t".into()]),
-        cluster.source("g", &["t".into()]),
-    );
-    let partition = gained(&mut owner).remove(0);
-    let commits = [crate::broker::OffsetCommit {
-        partition: partition.clone(),
-        offset: Offset(1),
-        metadata: "m".into(),
-    }];
-    assert!(now(other.commit(commits.to_vec())).unwrap().is_err());
-    assert!(now(owner.commit(commits.to_vec())).unwrap().is_ok());
-    assert_eq!(
-        cluster.committed_offset("g", &partition),
-        Some((Offset(1), "m".into()))
-    );
-}
-
-#[test]
 fn a_topic_that_is_recreated_unnoticed_is_out_of_range() {
     let (cluster, _) = cluster();
     cluster.create_topic("t", 1);
-    let mut source = cluster.source("g", &["t".into()]);
-    let partition = gained(&mut source).remove(0);
+    let (mut source, partition) = (cluster.source("g"), Partition::new("t", 0));
     source.start(&partition, Offset(0), 1);
     assert!(matches!(
         now(source.next_event()),
@@ -333,4 +284,25 @@ fn a_topic_that_is_recreated_unnoticed_is_out_of_range() {
         Some(Ok(Event::OutOfRange { epoch: 1, .. }))
     ));
     assert!(now(source.next_event()).is_none());
+}
+
+#[test]
+fn a_group_with_members_refuses_commits() {
+    let (cluster, _) = cluster();
+    cluster.create_topic("t", 1);
+    let (mut source, partition) = (cluster.source("g"), Partition::new("t", 0));
+    let commit = crate::broker::OffsetCommit {
+        partition: partition.clone(),
+        offset: Offset(1),
+        metadata: "m".into(),
+    };
+    cluster.set_members("g", true);
+    let refused = now(source.commit(vec![commit.clone()])).unwrap();
+    assert!(matches!(refused, Err(Error::Rejected(_))));
+    cluster.set_members("g", false);
+    assert!(now(source.commit(vec![commit])).unwrap().is_ok());
+    assert_eq!(
+        cluster.committed_offset("g", &partition),
+        Some((Offset(1), "m".into()))
+    );
 }

@@ -2,7 +2,6 @@
 
 use crate::testing::sim::faults::network::CutMode;
 use crate::testing::sim::fleet::Fleet;
-use crate::testing::sim::world::GROUP;
 use rand::RngExt;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ pub(crate) enum FleetFaults {
     All,
     /// The faults above, and a store that rolls back or loses everything.
     StoreLoses,
-    /// The faults above, and source leases that expire. The source is a NATS stream.
+    /// The faults above, and consumers that are recreated. The source is a NATS stream.
     Streams,
     /// Exactly-once delivery with all faults, and a network that holds sent records.
     ExactlyOnce,
@@ -38,7 +37,7 @@ enum Step {
     StoreOutage,
     RollBack,
     Wipe,
-    Lapse,
+    ReadAll,
     RemakeConsumers,
     HoldSends,
     FreezeUnheard,
@@ -55,9 +54,10 @@ const FAULTS: &[Step] = &[
     Step::SetClock,
     Step::SetClock,
     Step::StoreOutage,
+    Step::ReadAll,
 ];
 const STORE_LOSES: &[Step] = &[Step::RollBack, Step::Wipe];
-const STREAMS: &[Step] = &[Step::Lapse, Step::Lapse, Step::RemakeConsumers];
+const STREAMS: &[Step] = &[Step::RemakeConsumers];
 const NETWORK: &[Step] = &[Step::HoldSends, Step::FreezeUnheard];
 
 impl FleetFaults {
@@ -106,10 +106,13 @@ impl Fleet {
             Step::RollBack => self.world.roll_back(&mut self.random),
             Step::Wipe if self.random.random_bool(0.4) => self.world.wipe(),
             Step::Wipe => {}
-            Step::Lapse => {
-                self.world.expire_source_lease(&mut self.random);
+            Step::ReadAll => {
+                let at = self.random_index();
+                self.note(at, "reads all partitions beside the others");
+                let reads_all = self.processes[at].control.reads_all.clone();
+                reads_all.send_replace(true);
                 self.pause(3_000).await;
-                self.world.notify_expired_lease();
+                reads_all.send_replace(false);
             }
             Step::RemakeConsumers => self.world.remake_consumers(),
             Step::HoldSends => self.hold_sends().await,
@@ -199,11 +202,6 @@ impl Fleet {
         let network = self.processes[at].control.network.clone();
         network.cut(cut);
         self.pause(1_500).await;
-        let is_expelled = self.random.random_bool(0.5);
-        if is_expelled {
-            self.note(at, "misses a session timeout");
-            self.world.cluster().expire_silently(GROUP, at);
-        }
         self.pause(1_500).await;
         match self.random.random_range(0..5) {
             0 if self.processes.len() > 1 => {
@@ -215,9 +213,6 @@ impl Fleet {
         self.world
             .note(format!("the network of process {process} heals"));
         network.heal();
-        if is_expelled {
-            self.world.cluster().notify_expired();
-        }
         self.allow_duplicates(process, from);
     }
 

@@ -7,7 +7,7 @@
 use crate::model::{Offset, Partition, ShardId};
 use crate::store::{ShardStore, StoreAdmin};
 use crate::testing::sim::process::Process;
-use crate::testing::sim::world::{DEAD, GROUP, ROUTE, SOURCE, TARGET, World};
+use crate::testing::sim::world::{DEAD, ROUTE, SOURCE, TARGET, World};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use std::cell::{Cell, RefCell};
@@ -101,18 +101,6 @@ impl World {
     pub(crate) fn remake_consumers(&self) {
         self.note("the consumers are recreated");
         self.cluster().recreate_consumers();
-    }
-
-    /// A process loses its partitions to others and learns of it later.
-    pub(crate) fn expire_source_lease(&self, random: &mut StdRng) {
-        self.note("a lease of the source expires");
-        self.cluster()
-            .expire_silently(GROUP, random.random_range(0..8));
-    }
-
-    pub(crate) fn notify_expired_lease(&self) {
-        self.note("its holder is notified");
-        self.cluster().notify_expired();
     }
 
     async fn purge(&self, random: &mut StdRng) {
