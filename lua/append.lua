@@ -29,7 +29,7 @@ local s = shard()
 if not s or s.identity ~= ARGV[7] then return { 'unknown' } end
 if s.watermark ~= ARGV[2] then return { 'watermark_mismatch', s.watermark } end
 local h = lineage(s)
-if h[2] == ARGV[4] and h[1] ~= ARGV[4] then return { 'watermark_mismatch', s.watermark } end
+if has_followed(h, ARGV[4]) then return { 'watermark_mismatch', s.watermark } end
 local changes = tonumber(ARGV[6])
 local wrong_types = foreign({ false, 'hash', 'zset', changes > 0 and 'hash', changes > 0 and 'zset' })
 if wrong_types then return wrong_types end
@@ -70,8 +70,8 @@ if surplus > 0 then
   redis.call('HSET', KEYS[1], 'tail_from', last:sub(1, 16))
 end
 
-if h[1] ~= ARGV[4] then
-  redis.call('HSET', KEYS[1], 'history', table.concat({ ARGV[4], h[1], ARGV[2], h[4] }, ' '))
+if h[2] ~= ARGV[4] then
+  redis.call('HSET', KEYS[1], 'history', with_epoch(h, ARGV[4], ARGV[2]))
 end
 if s.hold == '-' then redis.call('HDEL', KEYS[1], 'hold') end
 s.watermark = ARGV[3]

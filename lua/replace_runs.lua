@@ -36,7 +36,7 @@ if ARGV[first_new] and redis.call('ZSCORE', KEYS[tonumber(ARGV[first_new])], ARG
   return { 'done' }
 end
 local h = lineage(s)
-if h[4] ~= ARGV[3] then return { 'conflict' } end
+if h[1] ~= ARGV[3] then return { 'conflict' } end
 for at = 7, first_id - 1, 4 do
   if not redis.call('ZSCORE', KEYS[tonumber(ARGV[at])], ARGV[at + 2]) then return { 'conflict' } end
 end
@@ -57,6 +57,6 @@ for at = first_new, #ARGV, 6 do
   l[6] = l[6] - tonumber(ARGV[at + 3])
 end
 l[6] = math.max(l[6], 0)
-h[4] = string.format('%.0f', h[4] + 1)
+h[1] = string.format('%.0f', h[1] + 1)
 redis.call('HSET', KEYS[1], 'ledger', ledger_text(l, s), 'history', table.concat(h, ' '))
 return { 'done' }

@@ -55,7 +55,7 @@ pub(crate) use request::{
     Acquire, Advance, Append, Fetch, FinishedIds, IdChange, IdChangeKind, List, NewShard,
     Quarantine, ReplaceRuns, Restore, SessionEnd, SessionHeartbeat, Tail,
 };
-pub(crate) use rules::{AppendEpoch, Balance, Ledger, Lineage, due_by};
+pub(crate) use rules::{AppendEpoch, Balance, EpochStart, Ledger, Lineage, due_by};
 
 /// The data of shards. A store belongs to one loop on one thread, so it need not be `Send`.
 #[async_trait(?Send)]

@@ -3,7 +3,7 @@
 use crate::model::{Offset, Slice, Timestamp, Watermark};
 use crate::run::RunName;
 use crate::store::rules::NO_HOLD;
-use crate::store::{AppendEpoch, Ledger, Lineage, RunEntry, StoredShard};
+use crate::store::{AppendEpoch, EpochStart, Ledger, Lineage, RunEntry, StoredShard};
 
 /// Scores are doubles. All whole numbers up to this one are exact.
 const SCORE_MAX: i64 = (1 << 53) - 1;
@@ -94,14 +94,20 @@ fn parse_epoch(text: &str) -> Option<AppendEpoch> {
 /// The lineage in meta. An unreadable text counts as the lineage of a new shard.
 pub(super) fn parse_lineage(text: &str) -> Lineage {
     let parse = || {
-        let mut parts = text.split(' ');
-        let lineage = Lineage {
-            epoch: parse_epoch(parts.next()?)?,
-            previous_epoch: parse_epoch(parts.next()?)?,
-            epoch_start: parse_watermark(parts.next()?)?,
-            replacements: parts.next()?.parse().ok()?,
+        let (replacements, epochs) = text.split_once(' ').unwrap_or((text, ""));
+        let mut lineage = Lineage {
+            replacements: replacements.parse().ok()?,
+            ..Lineage::default()
         };
-        parts.next().is_none().then_some(lineage)
+        let mut words = epochs.split_ascii_whitespace();
+        for place in &mut lineage.epochs {
+            let Some(epoch) = words.next() else { break };
+            *place = EpochStart {
+                epoch: parse_epoch(epoch)?,
+                start: parse_watermark(words.next()?)?,
+            };
+        }
+        words.next().is_none().then_some(lineage)
     };
     parse().unwrap_or_default()
 }

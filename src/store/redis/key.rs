@@ -32,7 +32,7 @@
 //! | pair | due and offset of the cursor, and watermark: 48 hex digits |
 //! | score | due in ms as a double, see `codec::due_score` |
 //! | ledger | `<accepted> <delivered> <cancelled> <dead-lettered> <retried> <removed> <uncertain: 0 or 1> <watermark><delivered>`; the last part names the positions that the ledger belongs to |
-//! | lineage | `<epoch> <epoch before it> <watermark where the epoch started> <replacements>` |
+//! | lineage | `<replacements>`, then for each of the last epochs, the latest one first: ` <epoch> <watermark where it started>` |
 //! | epoch | `<process>-<number>` in hex |
 //!
 //! No key of a shard expires. A key disappears with its last element; `meta` stays until the shard

@@ -5,9 +5,9 @@
 //! messages again, in other runs. It never shows a lost replacement of runs. A timer that kept its
 //! loaded runs would miss the new ones. Therefore the store keeps:
 //!
-//! - the *epoch* of the last append, and the one before it. An ingress starts a new epoch whenever
-//!   it starts to read at the watermark of the store. Only such an epoch can append lost messages
-//!   again, and it starts before the messages that a timer has seen;
+//! - the *epochs* of the last appends, each with the watermark at which it started. An ingress starts a
+//!   new epoch whenever it starts to read at the watermark of the store. Only such an epoch can append
+//!   lost messages again, and it starts before the messages that a timer has seen;
 //! - the number of replacements. A replacement requires that its author knows the number, so a
 //!   rolled back number is never counted up unnoticed.
 //!
@@ -23,43 +23,49 @@ pub(crate) struct AppendEpoch {
     pub(crate) number: u64,
 }
 
+/// The epochs of a shard that the store remembers. A partition that goes back and forth between
+/// workers starts one or two within the second in which each timer looks.
+pub(crate) const EPOCHS_MAX: usize = 5;
+
+/// An epoch, and the watermark at which its first batch started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EpochStart {
+    pub(crate) epoch: AppendEpoch,
+    pub(crate) start: Watermark,
+}
+
 /// The lineage of one shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lineage {
-    pub(crate) epoch: AppendEpoch,
-    pub(crate) previous_epoch: AppendEpoch,
-    /// The watermark at which the first batch of the epoch started.
-    pub(crate) epoch_start: Watermark,
+    /// The last epochs, the latest one first. The rest has the default value.
+    pub(crate) epochs: [EpochStart; EPOCHS_MAX],
     pub(crate) replacements: u64,
 }
 
 impl Lineage {
     /// Records an append of this epoch at the watermark `from`.
     pub(crate) fn appended(&mut self, epoch: AppendEpoch, from: Watermark) {
-        if self.epoch != epoch {
-            *self = Self {
-                epoch,
-                previous_epoch: self.epoch,
-                epoch_start: from,
-                replacements: self.replacements,
-            };
+        if self.epochs[0].epoch != epoch {
+            self.epochs.rotate_right(1);
+            self.epochs[0] = EpochStart { epoch, start: from };
         }
     }
 
-    /// True if the epoch was followed by the one of the last append.
+    /// True if other epochs have followed this one.
     pub(crate) fn has_followed(&self, epoch: AppendEpoch) -> bool {
-        epoch == self.previous_epoch && epoch != self.epoch && !fault!(AcceptFollowedEpoch)
+        let [latest, earlier @ ..] = &self.epochs;
+        let is_earlier = earlier.iter().any(|it| it.epoch == epoch);
+        is_earlier && epoch != latest.epoch && !fault!(AcceptFollowedEpoch)
     }
 
     /// True if the store has certainly not rolled back behind `seen` since it had the lineage
     /// `earlier`, when everything before `seen` had been read.
     pub(crate) fn continues(&self, earlier: &Self, seen: Watermark) -> bool {
-        let is_same = Self {
-            replacements: earlier.replacements,
-            ..*self
-        } == *earlier;
-        let is_next = self.previous_epoch == earlier.epoch && self.epoch_start >= seen;
-        self.replacements >= earlier.replacements && (is_same || is_next)
+        let known = earlier.epochs[0];
+        let at = self.epochs.iter().position(|it| *it == known);
+        let since = at.map(|at| &self.epochs[..at]);
+        let starts_behind = since.is_some_and(|since| since.iter().all(|it| it.start >= seen));
+        self.replacements >= earlier.replacements && starts_behind
     }
 }
 
@@ -73,30 +79,27 @@ mod tests {
     }
 
     #[test]
-    fn only_the_epoch_before_the_present_one_is_refused() {
+    fn the_epochs_before_the_present_one_are_refused() {
         let mut lineage = Lineage::default();
         lineage.appended(reading(1), Watermark(0));
         assert!(!lineage.has_followed(reading(1)));
         lineage.appended(reading(2), Watermark(5));
-        let refused = || [1, 2, 3].map(|number| lineage.has_followed(reading(number)));
-        assert_eq!(refused(), [true, false, false]);
+        lineage.appended(reading(3), Watermark(5));
+        let refused = || [1, 2, 3, 4].map(|number| lineage.has_followed(reading(number)));
+        assert_eq!(refused(), [true, true, false, false]);
         let faults = [InjectedFault::AcceptFollowedEpoch];
-        assert_eq!(fault_injection::with(faults, refused), [false; 3]);
+        assert_eq!(fault_injection::with(faults, refused), [false; 4]);
     }
 
     #[test]
     fn a_store_that_went_on_continues_its_history_and_one_that_went_back_does_not() {
         let mut known = Lineage::default();
         known.appended(reading(1), Watermark(0));
-        assert_eq!(
-            known,
-            Lineage {
-                epoch: reading(1),
-                previous_epoch: AppendEpoch::default(),
-                epoch_start: Watermark(0),
-                replacements: 0
-            }
-        );
+        let first = EpochStart {
+            epoch: reading(1),
+            start: Watermark(0),
+        };
+        assert_eq!(known.epochs[..2], [first, EpochStart::default()]);
         known.replacements = 5;
         let seen = Watermark(262);
         let with = |readings: &[(u64, u64)], rewrites| {
@@ -117,6 +120,14 @@ mod tests {
         assert!(
             with(&[(2, 262)], 5) && with(&[(2, 300)], 6),
             "another reading began behind what was seen"
+        );
+        assert!(
+            with(&[(2, 262), (3, 262), (4, 262), (5, 270)], 5),
+            "several readings began behind what was seen"
+        );
+        assert!(
+            !with(&[(2, 262), (3, 262), (4, 262), (5, 262), (6, 262)], 5),
+            "more readings than the store remembers"
         );
         assert!(!with(&[(2, 261)], 5), "what was seen was stored again");
         assert!(

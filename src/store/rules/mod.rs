@@ -16,7 +16,7 @@ pub(crate) use counts::{RunTotals, ShardCounts};
 pub(crate) use forecast::due_by;
 pub(crate) use lease::LeaseHolder;
 pub(crate) use ledger::{Balance, Ledger};
-pub(crate) use lineage::{AppendEpoch, Lineage};
+pub(crate) use lineage::{AppendEpoch, EpochStart, Lineage};
 pub(crate) use sessions::Sessions;
 pub(crate) use shard_meta::{NO_HOLD, ShardMeta};
 pub(crate) use tail::ShardTail;

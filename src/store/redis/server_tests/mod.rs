@@ -293,7 +293,7 @@ async fn a_shard_without_lineage_gets_one_with_the_next_append_or_replacement() 
     };
     real.redis.open(&[new_shard("t")]).await.unwrap();
     append_in_epoch(&real, of(1), 0).await;
-    assert_eq!(lineage(&real).await.epoch, of(1));
+    assert_eq!(lineage(&real).await.epochs[0].epoch, of(1));
     real.redis.acquire(&[acquire("t")]).await.unwrap();
     for (from, lost) in [
         format!("HDEL {meta} history"),
@@ -319,12 +319,11 @@ async fn a_shard_without_lineage_gets_one_with_the_next_append_or_replacement() 
             "{lost}"
         );
         append_in_epoch(&real, of(2), from + 1).await;
-        let wanted = Lineage {
-            epoch: of(2),
-            previous_epoch: AppendEpoch::default(),
-            epoch_start: Watermark(from + 1),
+        let mut wanted = Lineage {
             replacements: 1,
+            ..Lineage::default()
         };
+        wanted.appended(of(2), Watermark(from + 1));
         assert_eq!(lineage(&real).await, wanted, "{lost}");
     }
 }

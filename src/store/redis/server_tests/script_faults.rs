@@ -40,13 +40,13 @@ const FAULTS: &[Fault] = &[
     (
         "an append does not record the session of its reader",
         Some(Script::Append),
-        "if h[1] ~= ARGV[4] then",
+        "if h[2] ~= ARGV[4] then",
         "if false then",
     ),
     (
         "an append of an epoch that another one has followed is stored",
         Some(Script::Append),
-        "if h[2] == ARGV[4] and h[1] ~= ARGV[4] then",
+        "if has_followed(h, ARGV[4]) then",
         "if false then",
     ),
     (
@@ -286,7 +286,7 @@ const FAULTS: &[Fault] = &[
     (
         "a rewrite does not check that it knows all earlier rewrites",
         Some(Script::ReplaceRuns),
-        "if h[4] ~= ARGV[3] then",
+        "if h[1] ~= ARGV[3] then",
         "if false then",
     ),
     (

@@ -108,12 +108,8 @@ pub(super) async fn the_lineage_names_the_last_append_epoch_and_its_start(t: &Fi
         missed: 0,
     };
     assert_eq!((append(1, 0, 5).await, append(1, 5, 9).await), (done, done));
-    let history = Lineage {
-        epoch: reading(1),
-        previous_epoch: AppendEpoch::default(),
-        epoch_start: Watermark(0),
-        replacements: 0,
-    };
+    let mut history = Lineage::default();
+    history.appended(reading(1), Watermark(0));
     assert_eq!(t.history().await, history);
     assert_eq!(
         append(2, 5, 9).await,
@@ -127,23 +123,15 @@ pub(super) async fn the_lineage_names_the_last_append_epoch_and_its_start(t: &Fi
         (append(2, 9, 10).await, append(2, 10, 11).await),
         (done, done)
     );
-    let history = Lineage {
-        epoch: reading(2),
-        previous_epoch: reading(1),
-        epoch_start: Watermark(9),
-        replacements: 1,
-    };
+    history.replacements = 1;
+    history.appended(reading(2), Watermark(9));
     assert_eq!(t.history().await, history);
-    assert_eq!(append(3, 11, 12).await, done);
-    assert_eq!(
-        t.history().await,
-        Lineage {
-            epoch: reading(3),
-            previous_epoch: reading(2),
-            epoch_start: Watermark(11),
-            ..history
-        }
-    );
+    for number in 3..9 {
+        let from = number + 8;
+        assert_eq!(append(number, from, from + 1).await, done);
+        history.appended(reading(number), Watermark(from));
+        assert_eq!(t.history().await, history);
+    }
 }
 
 pub(super) async fn an_epoch_that_another_has_followed_stores_nothing(t: &Fixture<'_>) {
@@ -174,6 +162,13 @@ pub(super) async fn an_epoch_that_another_has_followed_stores_nothing(t: &Fixtur
     assert_eq!(append(2, 5, 9).await, done);
     assert_eq!(append(3, 9, 9).await, done);
     assert_eq!(append(3, 9, 10).await, done);
+    for earlier in [1, 2] {
+        assert_eq!(
+            append(earlier, 10, 12).await,
+            Appended::WatermarkMismatch(Watermark(10)),
+            "epoch {earlier}"
+        );
+    }
 }
 
 pub(super) async fn requests_of_one_call_are_independent(t: &Fixture<'_>) {
