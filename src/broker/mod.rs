@@ -37,11 +37,12 @@ pub(crate) trait Source {
         partitions: &[Partition],
     ) -> Result<Vec<Result<PartitionInfo, Error>>, Error>;
 
-    /// The metadata of the group's last commit of each partition; `None`: no commit.
-    async fn committed_metadata(
+    /// The metadata of the group's last commit of each partition; `None`: no commit. Other calls may
+    /// follow before the answer. On Kafka only this call and a commit need the group coordinator.
+    fn committed_metadata(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<Option<String>>, Error>;
+    ) -> LocalBoxFuture<'static, Result<Vec<Option<String>>, Error>>;
 
     /// Like [`GroupAdmin::offsets_at`].
     async fn offsets_at(
@@ -219,7 +220,7 @@ pub(crate) trait Catalog {
         topics: &[String],
     ) -> Result<Vec<(Partition, SourceIdentity)>, Error>;
 
-    /// Like [`Source::committed_metadata`], for `group`.
+    /// The metadata of the last commit of `group` for each partition; `None`: no commit.
     async fn committed_metadata(
         &mut self,
         group: &str,

@@ -16,12 +16,14 @@
 //! | `batch` | messages that are not in a run yet |
 //! | `appender` | the loop that calls the store |
 //! | `open_shards` | opening the shards of assigned partitions |
+//! | `assumed_rules` | reading while the group coordinator does not answer |
 //! | `shard_init` | where the reading of a partition starts and by which rules, or why it must not |
 //! | `read_rules` | the rules by which each record of a partition is parsed |
 //! | `store_check` | the comparison with the store before each commit |
 
 mod admit_record;
 mod appender;
+mod assumed_rules;
 mod batch;
 mod open_shards;
 mod partition;
@@ -39,7 +41,7 @@ use crate::clock::Clock;
 use crate::encryption::KeyRing;
 use crate::health::{Health, HealthPart};
 use crate::limit::{FINAL_COMMIT_TIMEOUT, IngressMemory};
-use crate::membership::ReadAssignment;
+use crate::membership::{ReadAssignment, SessionClock};
 use crate::metric;
 use crate::model::{RoutingRules, StartPoint};
 use crate::run::ThinHours;
@@ -125,9 +127,14 @@ pub(crate) struct Ports {
     pub(crate) appender: AppenderHandle,
     /// The partitions to read.
     pub(crate) assignment: watch::Receiver<ReadAssignment>,
+    pub(crate) session_clock: SessionClock,
     /// Cancelled when the timer of this process has stored its last delivered pairs, or has run out
     /// of time. The final commit waits for it, so that a rebuild from that commit repeats nothing.
     pub(crate) timers_done: CancellationToken,
+}
+
+fn stopping() -> broker::Error {
+    broker::Error::Unavailable("the process is stopping".to_owned())
 }
 
 /// Waits for the answer of a broker, but only for a short time once the process is stopping. All
@@ -143,3 +150,6 @@ async fn unless_stopped<T>(stop: &CancellationToken, answer: impl Future<Output 
         () = timeout => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,23 +1,24 @@
 //! Opens the shards of assigned partitions: asks the broker and the store about them, creates the
 //! shards that the store does not have, and moves over gaps of the source.
 
+use super::assumed_rules::AssumedRules;
 use super::partition::{AssignedPartition, Rebuild};
 use super::read_loop::Ingress;
 use super::read_rules::ReadRules;
 use super::shard_init::{
     StartDecision, decide_start, new_shard, rules_history, stored_before, usable_commit,
 };
-use super::{CallError, Error, unless_stopped};
+use super::{CallError, Error, stopping, unless_stopped};
 use crate::broker::{self, OffsetCommit, PartitionInfo};
 use crate::encryption::waits_for_key;
-use crate::limit::{SHARD_OPEN_RETRY_DELAY, STOPPED_SHARD_RETRY_DELAY};
+use crate::limit::{MEMBERSHIP_INTERVAL, SHARD_OPEN_RETRY_DELAY, STOPPED_SHARD_RETRY_DELAY};
 use crate::metric::RouteMetrics;
 use crate::model::{
     CommitMetadata, Offset, Partition, Progress, RulesHistory, ShardId, SourceIdentity, StartPoint,
     Watermark,
 };
 use crate::store::rules::NO_HOLD;
-use crate::store::{self, Append, AppendEpoch, Appended, NewShard, Opened, Store};
+use crate::store::{self, Append, AppendEpoch, Appended, NewShard, Opened, Store, StoredShard};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use tokio::time::Instant;
@@ -27,7 +28,15 @@ struct Found {
     shard: ShardId,
     info: PartitionInfo,
     committed: Option<CommitMetadata>,
+    /// The group coordinator has told the last commit.
+    is_commit_known: bool,
     opened: Opened,
+}
+
+impl Found {
+    fn is_created(&self) -> bool {
+        matches!(self.opened, Opened::Created(_))
+    }
 }
 
 /// A partition as the broker knows it.
@@ -43,7 +52,8 @@ struct Start {
     /// The greatest watermark that the store is known to have had.
     stored: Watermark,
     rules: RulesHistory,
-    /// The commit to make first, because the last one has other rules.
+    assumed: Option<AssumedRules>,
+    /// The commit to make first, because the last one has other rules or is not known.
     commit: Option<OffsetCommit>,
 }
 
@@ -51,7 +61,8 @@ impl Ingress {
     /// Opens the shards whose time has come, and starts or stops the reading of their partitions.
     pub(super) async fn open_due_shards(&mut self) -> Result<(), Error> {
         let now = Instant::now();
-        let due = self.partitions.due_to_open(now);
+        let mut due = self.partitions.due_to_open(now);
+        due.retain(|id| !self.waits_for_membership(id, now));
         if due.is_empty() {
             return Ok(());
         }
@@ -75,6 +86,18 @@ impl Ingress {
             }
             Err(error) => Err(self.fatal(error)),
         }
+    }
+
+    /// A reader that was displaced waits until a heartbeat has confirmed that it is assigned.
+    fn waits_for_membership(&mut self, id: &Partition, now: Instant) -> bool {
+        let partition = self.partitions.get(id);
+        let displaced_at = partition.and_then(|partition| partition.displaced_at);
+        let session = &self.ports.session_clock;
+        let waits = displaced_at.is_some_and(|at| !session.is_renewed_since(at));
+        if waits && let Some(mut partition) = self.partitions.get_mut(id) {
+            partition.stop_reading(now + MEMBERSHIP_INTERVAL, None);
+        }
+        waits
     }
 
     /// Sets the readiness of the shards. Shards that could not be opened are opened again soon.
@@ -119,10 +142,9 @@ impl Ingress {
         if due.is_empty() {
             return Ok(Vec::new());
         }
-        let source = &mut self.ports.source;
-        let commits = unless_stopped(&self.stop, source.committed_metadata(due))
-            .await
-            .ok_or_else(stopping)??;
+        let commits = self.read_commits(due).await?;
+        let is_commit_known = commits.is_some();
+        let commits = commits.unwrap_or_else(|| vec![None; due.len()]);
         let described = due.iter().cloned().zip(infos).zip(commits);
         let mut known = Vec::with_capacity(due.len());
         for ((id, info), text) in described {
@@ -138,13 +160,17 @@ impl Ingress {
             let start = start.unwrap_or(info.first_offset);
             new_shard(shard.clone(), info, committed.as_ref(), start)
         });
-        let opened = find_or_create(&*self.ports.store, new_shards.collect()).await?;
+        let store = &*self.ports.store;
+        let opened = find_or_create(store, new_shards.collect(), is_commit_known).await?;
         let answers = known.into_iter().zip(opened);
-        let found = answers.map(|((shard, info, committed), opened)| Found {
-            shard,
-            info,
-            committed,
-            opened,
+        let found = answers.filter_map(|((shard, info, committed), opened)| {
+            Some(Found {
+                shard,
+                info,
+                committed,
+                is_commit_known,
+                opened: opened?,
+            })
         });
         let found: Vec<Found> = found.collect();
         // Before any step that can fail: a repeated call answers `Existing` instead of `Created`.
@@ -153,6 +179,7 @@ impl Ingress {
             info,
             committed,
             opened,
+            ..
         } in &found
         {
             let Some(mut partition) = self.partitions.get_mut(&shard.partition) else {
@@ -201,13 +228,8 @@ impl Ingress {
 
     /// `None`: the partition must not be read.
     async fn prepare_start(&mut self, found: Found) -> Result<Option<Start>, CallError> {
-        let Found {
-            shard,
-            info,
-            committed,
-            opened,
-        } = found;
-        let decision = decide_start(&shard, &info, &opened);
+        let shard = found.shard.clone();
+        let decision = decide_start(&shard, &found.info, &found.opened);
         let (from, delivered) = match decision {
             StartDecision::Read { from, delivered } => (from, delivered),
             StartDecision::Gap { missing, delivered } => {
@@ -221,7 +243,7 @@ impl Ingress {
                 return Ok(None);
             }
         };
-        let Some(state) = opened.state() else {
+        let Some(state) = found.opened.state() else {
             return Ok(None);
         };
         // A cancel would not find a message whose id another key has hashed.
@@ -230,15 +252,12 @@ impl Ingress {
             self.stop(&shard.partition, reason);
             return Ok(None);
         }
-        let is_created = matches!(opened, Opened::Created(_));
         let assigned = self.partitions.get(&shard.partition);
         let is_first_reading = assigned.is_some_and(AssignedPartition::is_first_reading);
-        let own = &self.position_rules;
-        let rules = rules_history(own, &info, committed.as_ref(), state, is_created);
-        let has_changed = committed
-            .as_ref()
-            .is_none_or(|committed| committed.rules != rules);
-        let stored = stored_before(&info, committed.as_ref(), state);
+        let (rules, assumed) = self.start_rules(&found, state);
+        let committed = found.committed.as_ref();
+        let has_changed = committed.is_none_or(|committed| committed.rules != rules);
+        let stored = stored_before(&found.info, committed, state);
         let metadata = CommitMetadata {
             lowest_pending: state.lowest_pending,
             delivered,
@@ -257,11 +276,38 @@ impl Ingress {
             shard,
             epoch: self.last_epoch,
             from,
-            delivered: (is_created || is_first_reading).then_some(delivered),
+            delivered: (found.is_created() || is_first_reading).then_some(delivered),
             stored,
             rules: metadata.rules,
+            assumed,
             commit,
         }))
+    }
+
+    /// The rules of all offsets, and whether the reading only assumes them. Rules that the last
+    /// reading assumed belong to the history, although they were never committed.
+    fn start_rules(
+        &self,
+        found: &Found,
+        state: &StoredShard,
+    ) -> (RulesHistory, Option<AssumedRules>) {
+        let (own, info) = (&self.position_rules, &found.info);
+        let partition = self.partitions.get(&found.shard.partition);
+        let earlier = partition.and_then(|partition| partition.assumed.as_ref());
+        if !found.is_commit_known {
+            let assumed = AssumedRules::new(earlier, info, state);
+            return (assumed.history(own, None), Some(assumed));
+        }
+        let committed = found.committed.clone().map(|committed| CommitMetadata {
+            rules: match earlier {
+                Some(assumed) => assumed.history(own, Some(&committed)),
+                None => committed.rules.clone(),
+            },
+            ..committed
+        });
+        let is_created = found.is_created();
+        let rules = rules_history(own, info, committed.as_ref(), state, is_created);
+        (rules, None)
     }
 
     /// Commits the rules of the partitions whose rules have changed, before a record is read by
@@ -280,6 +326,9 @@ impl Ingress {
         starts.retain(|start| {
             start.commit.is_none() || matches!(outcomes.next(), Some(Appended::Done { .. }))
         });
+        // Rules that are only assumed are committed later.
+        let assumed = starts.iter_mut().filter(|start| start.assumed.is_some());
+        assumed.for_each(|start| start.commit = None);
         let commits = starts.iter().filter_map(|start| start.commit.clone());
         let commits: Vec<_> = commits.collect();
         if !commits.is_empty() {
@@ -355,12 +404,13 @@ impl Ingress {
         partition.greatest_stored = partition.greatest_stored.max(start.stored);
         partition.last_commit = start.commit.or(partition.last_commit.take());
         partition.rules = ReadRules::new(start.rules, &self.options.rules);
+        partition.assumed = start.assumed;
         partition.start_reading(from, start.epoch);
         let source = &mut self.ports.source;
         source.start(&shard.partition, from.offset(), start.epoch);
     }
 
-    fn stop(&mut self, id: &Partition, reason: String) {
+    pub(super) fn stop(&mut self, id: &Partition, reason: String) {
         // All partitions of a recreated topic have the same reason: log it once.
         let is_known = self.stop_reasons().contains(&*reason);
         let Some(mut partition) = self.partitions.get_mut(id) else {
@@ -404,10 +454,6 @@ impl Ingress {
     }
 }
 
-fn stopping() -> broker::Error {
-    broker::Error::Unavailable("the process is stopping".to_owned())
-}
-
 /// Logs and counts how many retained records the start position skips and reads.
 fn report_start(metric: &RouteMetrics, shard: &ShardId, info: &PartitionInfo, from: Watermark) {
     let (first, end) = (info.first_offset, info.end_offset);
@@ -419,20 +465,21 @@ fn report_start(metric: &RouteMetrics, shard: &ShardId, info: &PartitionInfo, fr
         "no usable offset commit: reading starts where the option `start` says");
 }
 
-/// Reads the state of existing shards, and creates the others. Only creating needs free memory:
-/// while the store is full, existing shards are still read.
+/// Reads the state of existing shards, and creates the others if `creates` is set. Only creating needs
+/// free memory: while the store is full, existing shards are still read. `None`: not created.
 async fn find_or_create(
     store: &dyn Store,
     new_shards: Vec<NewShard>,
-) -> Result<Vec<Opened>, store::Error> {
+    creates: bool,
+) -> Result<Vec<Option<Opened>>, store::Error> {
     let shards: Vec<_> = new_shards.iter().map(|new| new.shard.clone()).collect();
     let states = store.state(&shards).await?;
     let absent = new_shards.into_iter().zip(&states);
-    let absent = absent.filter_map(|(new, state)| state.is_none().then_some(new));
+    let absent = absent.filter_map(|(new, state)| (creates && state.is_none()).then_some(new));
     let mut created = store.open(&absent.collect::<Vec<_>>()).await?.into_iter();
     let opened = states.into_iter().map(|state| match state {
-        Some(state) => Opened::Existing(state),
-        None => created.next().expect("the store answers every request"),
+        Some(state) => Some(Opened::Existing(state)),
+        None => created.next(),
     });
     Ok(opened.collect())
 }

@@ -2,6 +2,7 @@
 //! state of its shard in the store. Makes decisions only; it does no I/O.
 
 use super::appender::AppendJob;
+use super::assumed_rules::AssumedRules;
 use super::batch::AppendBatch;
 use super::read_rules::ReadRules;
 use crate::broker::OffsetCommit;
@@ -11,8 +12,8 @@ use crate::limit::{
 };
 use crate::metric;
 use crate::model::{
-    CommitMetadata, Cursor, Offset, OriginFormat, Progress, ShardId, SourceIdentity, Timestamp,
-    Watermark,
+    CommitMetadata, Cursor, Offset, OriginFormat, PositionRules, Progress, RoutingRules, ShardId,
+    SourceIdentity, Timestamp, Watermark,
 };
 use crate::run::{FarTarget, RunBuilder};
 use crate::store::{Append, AppendEpoch, Appended, Balance, OtherKeys, StoredShard, due_by};
@@ -53,6 +54,10 @@ pub(super) struct AssignedPartition {
     pub(super) greatest_stored: Watermark,
     pub(super) rebuild: Option<Rebuild>,
     pub(super) rules: ReadRules,
+    /// Set while the last commit is not known. Until then, nothing is committed.
+    pub(super) assumed: Option<AssumedRules>,
+    /// Set while another worker reads the partition: when it was found.
+    pub(super) displaced_at: Option<Instant>,
     /// The identity of the source, as the store has it.
     pub(super) identity: SourceIdentity,
     /// Set while the last store check found nothing new to commit: the positions of the shard, and
@@ -119,6 +124,8 @@ impl AssignedPartition {
             greatest_stored: Watermark(0),
             rebuild: None,
             rules: ReadRules::default(),
+            assumed: None,
+            displaced_at: None,
             identity: SourceIdentity::new(None, None),
             idle_at: None,
             last_commit: None,
@@ -131,8 +138,22 @@ impl AssignedPartition {
         self.open_at = None;
         self.stop_reason = None;
         self.waits_for_newer = false;
+        self.displaced_at = None;
         self.epoch = epoch;
         self.reset(from);
+    }
+
+    /// Adds the assumed rules to those of the last commit.
+    pub(super) fn learn_rules(
+        &mut self,
+        committed: Option<&CommitMetadata>,
+        own: &PositionRules,
+        today: &RoutingRules,
+    ) {
+        if let Some(assumed) = self.assumed.take() {
+            self.greatest_stored = self.greatest_stored.max(assumed.stored(committed));
+            self.rules = ReadRules::new(assumed.history(own, committed), today);
+        }
     }
 
     /// Stops in front of the record at `offset`. The records before it are stored.
@@ -304,9 +325,10 @@ impl AssignedPartition {
 
     /// When to open the shard again after this step. A worker that was assigned just now does not
     /// wait: the reader before it is about to stop.
-    pub(super) fn reopen_at(&self, next: NextStep, now: Instant) -> Instant {
+    pub(super) fn reopen_at(&mut self, next: NextStep, now: Instant) -> Instant {
         let is_new = now < self.assigned_at + DISPLACED_READER_DELAY;
         let waits = next == NextStep::Displaced && !is_new && !fault!(DisplacedReaderGoesOn);
+        self.displaced_at = waits.then_some(now);
         if waits {
             now + DISPLACED_READER_DELAY
         } else {
@@ -351,7 +373,7 @@ impl AssignedPartition {
     }
 
     /// The commit of the stored state, if it is new or `commit_unchanged` is set. `is_final`:
-    /// nothing more will be stored.
+    /// nothing more will be stored. `None` while the rules history is not known.
     pub(super) fn next_commit(
         &mut self,
         state: &StoredShard,
@@ -361,6 +383,9 @@ impl AssignedPartition {
     ) -> Option<OffsetCommit> {
         let is_end = is_final && self.is_fully_stored();
         self.greatest_stored = self.greatest_stored.max(state.watermark);
+        if self.assumed.is_some() && !fault!(CommitAssumedRules) {
+            return None;
+        }
         let metadata = CommitMetadata {
             lowest_pending: state.lowest_pending,
             delivered: state.delivered,
@@ -550,14 +575,11 @@ mod tests {
             NextStep::Reopen
         );
         let now = Instant::now();
-        let reopen =
-            |partition: &AssignedPartition, next, now| partition.reopen_at(next, now) - now;
-        assert_eq!(reopen(&partition, NextStep::Displaced, now), Duration::ZERO);
+        let mut reopen = |next, now| (partition.reopen_at(next, now) - now, partition.displaced_at);
+        assert_eq!(reopen(NextStep::Displaced, now), (Duration::ZERO, None));
         let later = now + DISPLACED_READER_DELAY;
-        assert_eq!(
-            reopen(&partition, NextStep::Displaced, later),
-            DISPLACED_READER_DELAY
-        );
-        assert_eq!(reopen(&partition, NextStep::Reopen, later), Duration::ZERO);
+        let waits = (DISPLACED_READER_DELAY, Some(later));
+        assert_eq!(reopen(NextStep::Displaced, later), waits);
+        assert_eq!(reopen(NextStep::Reopen, later), (Duration::ZERO, None));
     }
 }

@@ -3,6 +3,7 @@
 
 use super::admit_record::admit_record;
 use super::appender::AppendResult;
+use super::assumed_rules::CommitQuestion;
 use super::partition::{AssignedPartition, NextStep};
 use super::partitions::Partitions;
 use super::store_check::StoreCheck;
@@ -36,6 +37,7 @@ pub(crate) struct Ingress {
     pub(super) next_check_at: Instant,
     pub(super) commit_unchanged_at: Instant,
     pub(super) check: StoreCheck,
+    pub(super) question: CommitQuestion,
     pub(super) stop: CancellationToken,
 }
 
@@ -55,6 +57,7 @@ impl Ingress {
             next_check_at: now,
             commit_unchanged_at: now + OFFSET_COMMIT_REPEAT_INTERVAL,
             check: StoreCheck::None,
+            question: CommitQuestion::None,
             stop: CancellationToken::new(),
         }
     }
@@ -73,8 +76,7 @@ impl Ingress {
             let room = self.options.memory.unstored.saturating_sub(unanswered);
             let has_room = self.partitions.has_buffer_room(room);
             self.report_memory();
-            // Each arm is safe to drop: `changed`, `recv` and `next_event` keep everything that they
-            // have not returned.
+            // Each arm is safe to drop: all keep everything that they have not returned.
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -87,6 +89,10 @@ impl Ingress {
                 },
                 answer = self.check.answer() => {
                     let done = self.on_check_answer(answer);
+                    done.map_err(|error| self.fatal(error))?;
+                }
+                answer = self.question.answer() => {
+                    let done = self.on_commits(answer);
                     done.map_err(|error| self.fatal(error))?;
                 }
                 event = self.ports.source.next_event(), if has_room => {
@@ -190,7 +196,7 @@ impl Ingress {
 
     /// Starts to read the partitions that were added to the assignment, and stops the others. Their
     /// records that are not stored yet are left to the next reader.
-    fn on_assignment(&mut self) {
+    pub(super) fn on_assignment(&mut self) {
         let now = Instant::now();
         let ReadAssignment {
             partitions,
@@ -391,108 +397,5 @@ impl Ingress {
             route: self.options.route.clone(),
             source: error.into(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{HealthParts, appender_channels};
-    use super::*;
-    use crate::clock::WallClock;
-    use crate::encryption::KeyRing;
-    use crate::health::Health;
-    use crate::limit::IngressMemory;
-    use crate::metric;
-    use crate::model::{
-        Dialects, Naming, RetryKeys, RoutingRules, StartPoint, TargetRules, WithoutDelay,
-    };
-    use crate::run::ThinHours;
-    use crate::testing::broker::memory::MemoryCluster;
-    use crate::testing::store::memory::MemoryStore;
-    use crate::trace::Tracer;
-    use std::rc::Rc;
-    use std::time::Duration;
-    use tokio::sync::watch;
-
-    fn ingress(
-        cluster: &MemoryCluster,
-        health: &Health,
-        assignment: watch::Receiver<ReadAssignment>,
-    ) -> Ingress {
-        let no_names = Vec::<String>::new;
-        let options = Options {
-            deployment: "d".into(),
-            route: "r".into(),
-            rules: RoutingRules {
-                targets: TargetRules::new(Naming::Topic, Some("target"), no_names(), no_names()),
-                max_delay: Duration::from_secs(3_600),
-                max_retry_wait: Duration::from_secs(1),
-                without_delay: WithoutDelay::Relay,
-                dialects: Dialects::default(),
-                retry_keys: RetryKeys::default(),
-            },
-            start: StartPoint::First,
-            stops_at_gap: true,
-            thin: ThinHours::DEFAULT,
-            keys: KeyRing::plain(),
-            memory: IngressMemory {
-                unstored: 1 << 26,
-                call: 1 << 22,
-            },
-        };
-        let (appender, _) = appender_channels();
-        let ports = Ports {
-            source: Box::new(cluster.source("g")),
-            store: Rc::new(MemoryStore::new(Rc::new(WallClock))),
-            clock: Rc::new(WallClock),
-            health: HealthParts::new(health, "r"),
-            metric: metric::RouteMetrics::new("r"),
-            memory_metric: metric::MemoryGauges::new("unstored"),
-            tracer: Tracer::default(),
-            appender,
-            assignment,
-            timers_done: CancellationToken::new(),
-        };
-        Ingress::new(options, ports, 1)
-    }
-
-    fn assign(ingress: &mut Ingress, assigned: &watch::Sender<ReadAssignment>, indexes: &[i32]) {
-        let partitions = indexes.iter().map(|index| Partition::new("t", *index));
-        assigned.send_replace(ReadAssignment {
-            partitions: partitions.collect(),
-            is_complete: true,
-        });
-        ingress.on_assignment();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_partition_that_was_revoked_does_not_keep_the_process_from_being_ready() {
-        let (cluster, health) = (MemoryCluster::new(Rc::new(WallClock)), Health::new());
-        cluster.create_topic("t", 2);
-        let (assigned, assignment) = watch::channel(ReadAssignment::default());
-        let mut ingress = ingress(&cluster, &health, assignment);
-        let (uncommitted, stopped) = (Partition::new("t", 0), Partition::new("t", 1));
-        assign(&mut ingress, &assigned, &[0, 1]);
-        ingress.open_due_shards().await.unwrap();
-        assert_eq!(health.not_ready(), []);
-
-        let mut partition = ingress.partitions.get_mut(&stopped).unwrap();
-        partition.stop_reading(Instant::now(), Some("its topic was recreated".to_owned()));
-        drop(partition);
-        ingress.report_shards();
-        let mut partition = ingress.partitions.get_mut(&uncommitted).unwrap();
-        partition.last_commit = None;
-        drop(partition);
-        cluster.set_down(true);
-        ingress.start_check(false);
-        ingress.finish_check().await.unwrap();
-        let parts = |health: &Health| health.not_ready().into_iter().map(|it| it.part);
-        let expected = ["route r commits", "route r shards"];
-        assert_eq!(parts(&health).collect::<Vec<_>>(), expected);
-
-        assign(&mut ingress, &assigned, &[]);
-        ingress.start_check(false);
-        ingress.finish_check().await.unwrap();
-        assert_eq!(health.not_ready(), []);
     }
 }

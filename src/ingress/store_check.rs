@@ -110,10 +110,12 @@ impl Ingress {
     pub(super) fn start_check(&mut self, is_final: bool) {
         let now = Instant::now();
         self.next_check_at = now + OFFSET_COMMIT_INTERVAL;
+        let repeats = now >= self.commit_unchanged_at && !fault!(NeverRepeatCommits);
         let kind = CheckKind {
             is_final,
-            commits_unchanged: is_final || now >= self.commit_unchanged_at,
+            commits_unchanged: is_final || repeats,
         };
+        self.ask_for_commits();
         let mut asked = Vec::new();
         for partition in self.partitions.values() {
             let id = &partition.shard.partition;
@@ -183,17 +185,16 @@ impl Ingress {
         }
         if commits.is_empty() {
             // A commit that failed comes again, unless its partition was revoked.
-            return self.ports.health.commits.set_ready();
+            return self.report_commits();
         }
         let outcome = self.ports.source.commit(commits.clone());
         self.check = StoreCheck::Committing { outcome, commits };
     }
 
     fn on_commit(&mut self, outcome: Result<(), broker::Error>, commits: Vec<OffsetCommit>) {
-        let health = &self.ports.health.commits;
         match outcome {
             Ok(()) => {
-                health.set_ready();
+                self.report_commits();
                 for commit in commits {
                     if let Some(mut partition) = self.partitions.get_mut(&commit.partition) {
                         partition.last_commit = Some(commit);
@@ -201,7 +202,10 @@ impl Ingress {
                 }
             }
             // After a store loss more records are read again. The next commit replaces this one.
-            Err(error) => health.set_not_ready(format!("cannot commit offsets: {error}")),
+            Err(error) => {
+                let reason = format!("cannot commit offsets: {error}");
+                self.ports.health.commits.set_not_ready(reason);
+            }
         }
     }
 }

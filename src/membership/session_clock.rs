@@ -22,8 +22,8 @@ impl StoreTime {
     }
 }
 
-/// The last heartbeat that the store has recorded. The membership loop writes it, and the timer
-/// reads it. Clones share it.
+/// The last heartbeat that the store has recorded. The membership loop writes it, and the timer and
+/// the ingress read it. Clones share it.
 ///
 /// A process that was frozen, paused or cut off from the store stops delivering at the end of its
 /// session, because other workers may take its shards.
@@ -33,6 +33,8 @@ pub(crate) struct SessionClock(Arc<Mutex<Option<Beat>>>);
 #[derive(Clone, Copy, Debug)]
 struct Beat {
     session: SessionId,
+    /// When the first heartbeat of the session was sent.
+    began: Instant,
     /// When the heartbeat was sent. The session lasts from its arrival, which is never earlier.
     asked: Instant,
     length: Duration,
@@ -50,8 +52,12 @@ impl SessionClock {
         length: Duration,
         store: StoreTime,
     ) {
-        *self.lock() = Some(Beat {
+        let mut beat = self.lock();
+        let earlier = beat.filter(|beat| beat.session == session);
+        let began = earlier.map_or(asked, |beat| beat.began);
+        *beat = Some(Beat {
             session,
+            began,
             asked,
             length,
             store,
@@ -98,6 +104,22 @@ impl SessionClock {
         let pause = step.filter(|step| beat.asked < *step && !fault!(IgnoreMachinePause));
         let has_ended = beat.asked + length(&beat) <= now && !fault!(IgnoreLeaseExpiry);
         has_ended || pause.is_some()
+    }
+
+    /// The session is older than its length. The store refuses a session whose last heartbeat it has
+    /// lost, so since then it has not gone back by more than an interval of heartbeats. A failed
+    /// heartbeat leaves that open.
+    pub(crate) fn is_settled(&self, now: Instant) -> bool {
+        let settled = |beat: Beat| {
+            let lasts = now < beat.asked + beat.length && !beat.next_has_failed;
+            lasts && beat.began + beat.length <= now
+        };
+        self.lock().is_some_and(settled)
+    }
+
+    /// A heartbeat that was sent at `at` or later is answered, so the assignment is newer.
+    pub(crate) fn is_renewed_since(&self, at: Instant) -> bool {
+        self.lock().is_some_and(|beat| beat.asked >= at)
     }
 
     /// A claim was refused, so the estimate of the store's time was wrong.
@@ -197,6 +219,35 @@ mod tests {
         let answered = after(start, 1_000);
         clock.renew(session(1), answered, LENGTH, store(0, answered));
         assert!(!may_be_over(5_999), "it was answered");
+    }
+
+    #[test]
+    fn a_session_is_settled_from_the_end_of_its_first_length_until_it_may_be_over() {
+        let start = Instant::now();
+        let clock = SessionClock::default();
+        let is_settled = |millis| clock.is_settled(after(start, millis));
+        let renew = |number, asked| {
+            clock.renew(
+                session(number),
+                after(start, asked),
+                LENGTH,
+                store(0, start),
+            );
+        };
+        assert!(!is_settled(10_000), "it has not begun");
+        renew(1, 0);
+        renew(1, 4_500);
+        assert!(!is_settled(4_999));
+        assert!(is_settled(5_000) && is_settled(9_499));
+        assert!(!is_settled(9_500), "it may be over");
+        clock.on_failed_heartbeat();
+        assert!(!is_settled(5_000), "the store may have gone back");
+        renew(1, 4_500);
+        assert!(is_settled(5_000));
+        assert!(clock.is_renewed_since(after(start, 4_500)));
+        assert!(!clock.is_renewed_since(after(start, 4_501)));
+        renew(2, 9_000);
+        assert!(!is_settled(9_400), "another session has begun");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::clock::Clock as _;
 use crate::config::OnSourceGap;
 use crate::ingress::{self, Appender, Ingress};
 use crate::limit::STORE_RESPONSE_TIMEOUT;
-use crate::membership::ReadAssignment;
+use crate::membership::{ReadAssignment, SessionClock};
 use crate::metric;
 use crate::model::{Hint, StartPoint};
 use crate::run::ThinHours;
@@ -24,6 +24,7 @@ pub(super) fn start(
     route: &str,
     hints: Vec<mpsc::Sender<Hint>>,
     assignment: watch::Receiver<ReadAssignment>,
+    session_clock: SessionClock,
     process: u64,
 ) -> Result<()> {
     let (appender, inbox) = ingress::appender_channels();
@@ -40,6 +41,7 @@ pub(super) fn start(
             tracer: wiring.tracer.clone(),
             appender,
             assignment,
+            session_clock,
             timers_done: wiring.timers_done.clone(),
         };
         let options = ingress::Options {

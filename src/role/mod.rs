@@ -124,7 +124,10 @@ impl Service {
             let hint_receivers: Vec<_> = notifier.into_iter().chain(timer).collect();
             for (route, assignment) in std::mem::take(&mut assignments.reads) {
                 let (hints, process) = (hint_receivers.clone(), random.random());
-                ingress_threads::start(&mut group, &wiring, &route, hints, assignment, process)?;
+                let session = assignments.session_clock.clone();
+                ingress_threads::start(
+                    &mut group, &wiring, &route, hints, assignment, session, process,
+                )?;
             }
         }
         if has_timer {

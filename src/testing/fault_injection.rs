@@ -55,6 +55,12 @@ pub(crate) enum InjectedFault {
     IngressAssumesIdleShard,
     /// A reader that finds another one goes on at once, although it was assigned long ago.
     DisplacedReaderGoesOn,
+    /// A takeover waits for the group coordinator until it answers.
+    WaitForCoordinator,
+    /// A reader that does not know the rules history commits its own rules in its place.
+    CommitAssumedRules,
+    /// A commit that a frozen worker sent late is never replaced while the shard is idle.
+    NeverRepeatCommits,
     /// The ingress sends messages without a delay itself, past the shard.
     IngressSendsDirectly,
     /// Records that a consumer reads a second time are stored a second time.

@@ -212,7 +212,7 @@ impl Process {
             leases_released: CancellationToken::new(),
         };
         let assignments = self.start_membership(&shared, random.random());
-        self.start_ingress(&shared, hint, assignments.reads[ROUTE].clone(), random);
+        self.start_ingress(&shared, hint, &assignments, random);
         self.start_timer(&shared, hints, assignments, random);
     }
 
@@ -283,11 +283,11 @@ impl Process {
         &mut self,
         shared: &Shared<'_>,
         hint: mpsc::Sender<Hint>,
-        assigned: watch::Receiver<ReadAssignment>,
+        assignments: &Assignments,
         random: &mut StdRng,
     ) {
         let (world, health) = (shared.world, &shared.health);
-        let assignment = self.overridden(world, assigned);
+        let assignment = self.overridden(world, assignments.reads[ROUTE].clone());
         let (appender, inbox) = ingress::appender_channels();
         let ports = ingress::Ports {
             source: source(world, &self.control),
@@ -299,6 +299,7 @@ impl Process {
             tracer: Tracer::default(),
             appender,
             assignment,
+            session_clock: assignments.session_clock.clone(),
             timers_done: shared.timers_done.clone(),
         };
         let options = ingress::Options {

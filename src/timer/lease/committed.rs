@@ -1,10 +1,10 @@
 //! Asks the brokers which delivered pairs are committed.
 //!
-//! Each request has a timeout, so that a slow broker delays the other shards for a fifth of
-//! the session at most.
+//! Each request has a timeout, so that a slow group coordinator delays no takeover.
 
 use crate::broker::Catalog;
-use crate::membership::with_timeout;
+use crate::limit::COORDINATOR_WAIT_MAX;
+use crate::membership::{SessionClock, with_timeout};
 use crate::model::{
     CommitMetadata, Partition, Progress, ShardId, SourceIdentity, UnreadableCommit, Watermark,
 };
@@ -14,6 +14,7 @@ use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Where the ingress of a route commits.
 pub(crate) struct RouteCatalog {
@@ -21,6 +22,15 @@ pub(crate) struct RouteCatalog {
     /// The consumer group.
     pub(crate) group: String,
     pub(crate) catalog: Box<dyn Catalog>,
+}
+
+/// How long a takeover waits for the commits. A store that may have gone back makes them worth a
+/// longer wait.
+pub(super) fn wait_limit(session: &SessionClock, length: Duration) -> Duration {
+    match session.is_settled(Instant::now()) && !fault!(WaitForCoordinator) {
+        true => COORDINATOR_WAIT_MAX,
+        false => length / 5,
+    }
 }
 
 /// Reads the commit metadata of each shard, from all brokers at the same time. A missing answer is

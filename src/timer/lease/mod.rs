@@ -363,7 +363,8 @@ impl LeaseLoop {
         let length = self.ports.lease_length;
         let shards: Vec<_> = granted.iter().map(|(lease, ..)| &lease.shard).collect();
         let routes = &mut self.ports.routes;
-        let committed = committed::read_committed(routes, &shards, length / 5).await;
+        let limit = committed::wait_limit(&self.ports.session_clock, length);
+        let committed = committed::read_committed(routes, &shards, limit).await;
         for (lease, clock, mut state) in granted {
             let shard = &lease.shard;
             let committed = match committed.get(shard) {

@@ -90,9 +90,9 @@ impl AdminWorker {
     pub(crate) fn sharing(
         native: Arc<NativeClient>,
         health: ClusterHealth,
-        watch: TopicWatch,
+        watch: Option<TopicWatch>,
     ) -> Result<Self, Error> {
-        Self::start(native, health, None, Some(watch))
+        Self::start(native, health, None, watch)
     }
 
     fn start(
@@ -125,24 +125,31 @@ impl AdminWorker {
         handle.ok_or_else(|| Error::Fatal("the Kafka adapter is closed".to_owned()))
     }
 
-    pub(crate) async fn request<T: Send + 'static>(
+    /// Queues a request. The answer may be dropped.
+    pub(crate) fn request<T, F>(
         &self,
-        call: impl FnOnce(&mut WorkerThread) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
-        let answer = self.handle()?.start(call)?.await;
-        answer.unwrap_or_else(|_| Err(Error::Fatal("the admin thread has ended".into())))
+        call: F,
+    ) -> impl Future<Output = Result<T, Error>> + use<T, F>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut WorkerThread) -> Result<T, Error> + Send + 'static,
+    {
+        let started = self.handle().and_then(|handle| handle.start(call));
+        async move {
+            let ended = |_| Err(Error::Fatal("the admin thread has ended".into()));
+            started?.await.unwrap_or_else(ended)
+        }
     }
 
-    pub(crate) async fn committed_metadata(
+    pub(crate) fn committed_metadata(
         &self,
         group: &str,
         partitions: &[Partition],
-    ) -> Result<Vec<Option<String>>, Error> {
+    ) -> impl Future<Output = Result<Vec<Option<String>>, Error>> + use<> {
         let (group, partitions) = (group.to_owned(), partitions.to_vec());
-        self.request(move |worker| {
+        self.request(move |worker: &mut WorkerThread| {
             worker.committed_metadata(&group, &partitions, KAFKA_REQUEST_TIMEOUT)
         })
-        .await
     }
 
     pub(crate) async fn close(&mut self) {

@@ -22,9 +22,7 @@ use super::options::Cluster;
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
-use crate::limit::{
-    KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_SOURCE_WAKE_INTERVAL, SourceMemory,
-};
+use crate::limit::{KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_SOURCE_WAKE_INTERVAL, SourceMemory};
 use crate::model::{Offset, Partition, Timestamp, is_topic_name};
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
@@ -47,6 +45,8 @@ pub(crate) struct KafkaSource {
     /// The partition consumer's client.
     native: Arc<NativeClient>,
     admin: AdminWorker,
+    /// Reads commits. It waits for the group coordinator, for which nothing else has to wait.
+    commit_reader: AdminWorker,
     thread: ClientThread,
 }
 
@@ -95,7 +95,8 @@ impl KafkaSource {
             watcher.commands().recreated_topics.insert(topic);
         };
         let watch = TopicWatch::new(topics, on_recreated);
-        let admin = AdminWorker::sharing(native.clone(), health.clone(), watch)?;
+        let admin = AdminWorker::sharing(native.clone(), health.clone(), Some(watch))?;
+        let commit_reader = AdminWorker::sharing(native.clone(), health.clone(), None)?;
         let commits_in_flight = OffsetCommits::new(native.clone(), group.clone(), health.clone());
         let (channel, events) = mpsc::channel(KAFKA_RECORD_QUEUE_BATCHES_MAX);
         let (commits, commit_requests) = mpsc::channel(1);
@@ -121,6 +122,7 @@ impl KafkaSource {
             shared,
             native,
             admin,
+            commit_reader,
             thread,
         })
     }
@@ -190,11 +192,14 @@ impl Source for KafkaSource {
         self.admin.request(request).await
     }
 
-    async fn committed_metadata(
+    fn committed_metadata(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<Option<String>>, Error> {
-        self.admin.committed_metadata(&self.group, partitions).await
+    ) -> LocalBoxFuture<'static, Result<Vec<Option<String>>, Error>> {
+        let committed = self
+            .commit_reader
+            .committed_metadata(&self.group, partitions);
+        Box::pin(committed)
     }
 
     async fn offsets_at(
@@ -242,7 +247,11 @@ impl Source for KafkaSource {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.thread.unpark();
         // Concurrently, because each may wait for an unreachable broker.
-        tokio::join!(self.admin.close(), self.thread.join());
+        tokio::join!(
+            self.admin.close(),
+            self.commit_reader.close(),
+            self.thread.join()
+        );
     }
 }
 

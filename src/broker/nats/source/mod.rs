@@ -141,11 +141,13 @@ impl Source for NatsSource {
         Ok(described)
     }
 
-    async fn committed_metadata(
+    fn committed_metadata(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<Option<String>>, Error> {
-        self.bucket.committed(&self.options.group, partitions).await
+    ) -> LocalBoxFuture<'static, Result<Vec<Option<String>>, Error>> {
+        let (bucket, group) = (self.bucket.clone(), self.options.group.clone());
+        let partitions = partitions.to_vec();
+        Box::pin(async move { bucket.committed(&group, &partitions).await })
     }
 
     async fn offsets_at(

@@ -70,6 +70,8 @@ struct ClusterFaults {
     batch_max: usize,
     /// Partitions that can be neither described nor read.
     leaderless: BTreeSet<Partition>,
+    /// Commits are neither answered nor stored.
+    coordinator_silent: bool,
 }
 
 struct Topic {
@@ -111,6 +113,7 @@ impl MemoryCluster {
             unknown_outcomes: Vec::new(),
             batch_max: 500,
             leaderless: BTreeSet::new(),
+            coordinator_silent: false,
         };
         let state = ClusterState {
             id,
@@ -384,6 +387,11 @@ impl MemoryCluster {
         });
     }
 
+    /// Makes the coordinator of all groups silent: calls for commits wait until it answers again.
+    pub(crate) fn silence_coordinator(&self, silent: bool) {
+        self.update(|state| state.faults.coordinator_silent = silent);
+    }
+
     /// Consumers of another program or version join a group, or leave it.
     pub(crate) fn set_members(&self, group: &str, has_members: bool) {
         self.update(|state| {
@@ -417,11 +425,18 @@ impl MemoryCluster {
         }
     }
 
-    fn committed(
+    /// Waits for the group coordinator.
+    async fn coordinator(&self) {
+        let answers = |state: &mut ClusterState| (!state.faults.coordinator_silent).then_some(());
+        self.wait_for(answers).await;
+    }
+
+    async fn committed(
         &self,
         group: &str,
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error> {
+        self.coordinator().await;
         let state = self.state();
         state.check_available()?;
         let commit = |partition| Some(state.groups.get(group)?.commit(partition)?.1.clone());
@@ -544,7 +559,7 @@ impl Catalog for MemoryCatalog {
         group: &str,
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error> {
-        self.0.committed(group, partitions)
+        self.0.committed(group, partitions).await
     }
 
     async fn close(&mut self) {}
@@ -566,6 +581,7 @@ impl GroupAdmin for MemoryCatalog {
     }
 
     async fn commit_unused(&mut self, group: &str, commits: &[OffsetCommit]) -> Result<(), Error> {
+        self.0.coordinator().await;
         self.0.update(|state| {
             state.check_available()?;
             let group = state.groups.entry(group.to_owned()).or_default();

@@ -146,11 +146,13 @@ impl Source for MemorySource {
         self.cluster.update(|state| state.describe(partitions))
     }
 
-    async fn committed_metadata(
+    fn committed_metadata(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<Option<String>>, Error> {
-        self.cluster.committed(&self.group, partitions)
+    ) -> LocalBoxFuture<'static, Result<Vec<Option<String>>, Error>> {
+        let (cluster, group) = (self.cluster.clone(), self.group.clone());
+        let partitions = partitions.to_vec();
+        Box::pin(async move { cluster.committed(&group, &partitions).await })
     }
 
     async fn offsets_at(
@@ -193,6 +195,7 @@ impl Source for MemorySource {
     fn commit(&mut self, commits: Vec<OffsetCommit>) -> LocalBoxFuture<'static, Result<(), Error>> {
         let (cluster, group) = (self.cluster.clone(), self.group.clone());
         Box::pin(async move {
+            cluster.coordinator().await;
             cluster.update(|state| {
                 state.check_available()?;
                 state.groups.entry(group).or_default().commit_all(&commits)

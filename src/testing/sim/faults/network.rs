@@ -109,13 +109,15 @@ impl Source for OverNetwork<dyn Source> {
         self.network.ask(self.port.describe(partitions)).await
     }
 
-    async fn committed_metadata(
+    fn committed_metadata(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<Option<String>>, Error> {
-        self.network
-            .ask(self.port.committed_metadata(partitions))
-            .await
+    ) -> LocalBoxFuture<'static, Result<Vec<Option<String>>, Error>> {
+        let (network, answer) = (
+            self.network.clone(),
+            self.port.committed_metadata(partitions),
+        );
+        Box::pin(async move { network.ask(answer).await })
     }
 
     async fn offsets_at(

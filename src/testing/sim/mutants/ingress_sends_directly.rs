@@ -67,11 +67,11 @@ impl Source for IngressSendsDirectly {
         self.source.describe(partitions).await
     }
 
-    async fn committed_metadata(
+    fn committed_metadata(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<Option<String>>, Error> {
-        self.source.committed_metadata(partitions).await
+    ) -> LocalBoxFuture<'static, Result<Vec<Option<String>>, Error>> {
+        self.source.committed_metadata(partitions)
     }
 
     async fn offsets_at(

@@ -1,6 +1,6 @@
 //! Injected faults in what an ingress learns about its source and commits to it.
 
-use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
+use crate::broker::{Error, Event, GroupAdmin as _, OffsetCommit, PartitionInfo, Source};
 use crate::model::{CommitMetadata, Offset, Partition, RulesHistory, Timestamp};
 use crate::testing::sim::world::World;
 use async_trait::async_trait;
@@ -32,23 +32,25 @@ impl Source for SourceFaults {
         Ok(described)
     }
 
-    async fn committed_metadata(
+    fn committed_metadata(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<Option<String>>, Error> {
-        let mut committed = self.inner.committed_metadata(partitions).await?;
-        if fault!(UseOldCommitAfterRecreation) {
-            let described = self.inner.describe(partitions).await?;
-            for (text, info) in committed.iter_mut().zip(described) {
-                if let Some(mut metadata) = text.as_deref().and_then(known_commit)
-                    && let Ok(info) = info
-                {
-                    metadata.identity = info.identity;
-                    *text = Some(metadata.to_string());
+    ) -> LocalBoxFuture<'static, Result<Vec<Option<String>>, Error>> {
+        let answer = self.inner.committed_metadata(partitions);
+        let (world, partitions) = (self.world.clone(), partitions.to_vec());
+        Box::pin(async move {
+            let mut committed = answer.await?;
+            if fault!(UseOldCommitAfterRecreation) {
+                let described = world.cluster().catalog().describe(&partitions).await?;
+                for (text, info) in committed.iter_mut().zip(described) {
+                    if let Some(mut metadata) = text.as_deref().and_then(known_commit) {
+                        metadata.identity = info.identity;
+                        *text = Some(metadata.to_string());
+                    }
                 }
             }
-        }
-        Ok(committed)
+            Ok(committed)
+        })
     }
 
     async fn offsets_at(

@@ -10,6 +10,7 @@ mod many_partitions;
 mod nats;
 mod rules_change;
 mod single;
+mod takeover;
 mod truncation;
 mod two_clusters;
 mod unreadable;

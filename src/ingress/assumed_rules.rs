@@ -1,0 +1,194 @@
+//! Starts to read without the last commits, if the group coordinator does not answer in time.
+//!
+//! The store has the positions of a shard that it knows; only the rules history is missing. So the
+//! reading assumes that the rules of this process begin at the watermark, behind everything that is
+//! stored. It commits nothing. Once the coordinator has told the history, the assumed rules are
+//! added to it, and the next commit has both.
+
+use super::partition::AssignedPartition;
+use super::read_loop::Ingress;
+use super::shard_init::usable_commit;
+use super::{CallError, stopping, unless_stopped};
+use crate::broker::{self, PartitionInfo};
+use crate::limit::COORDINATOR_WAIT_MAX;
+use crate::model::{
+    CommitMetadata, Offset, Partition, PositionRules, RulesHistory, ShardId, Watermark,
+};
+use crate::store::StoredShard;
+use futures_util::future::LocalBoxFuture;
+use tokio::time::{Instant, timeout};
+
+/// The metadata of the last commit of each asked partition.
+type Commits = Vec<Option<String>>;
+
+/// What a reading assumes, because it does not know the last commit.
+#[derive(Clone, Debug)]
+pub(super) struct AssumedRules {
+    /// The rules of this process hold from here on.
+    from: Offset,
+    info: PartitionInfo,
+}
+
+impl AssumedRules {
+    /// `earlier`: what the last reading of the same partition assumed, and never committed.
+    pub(super) fn new(earlier: Option<&Self>, info: &PartitionInfo, state: &StoredShard) -> Self {
+        let from = state.watermark.max(state.delivered.watermark).offset();
+        let earlier = earlier.filter(|it| it.info.identity == info.identity);
+        Self {
+            from: earlier.map_or(from, |it| it.from.min(from)),
+            info: info.clone(),
+        }
+    }
+
+    fn usable<'c>(&self, committed: Option<&'c CommitMetadata>) -> Option<&'c CommitMetadata> {
+        usable_commit(committed, &self.info)
+    }
+
+    /// The rules of all offsets.
+    pub(super) fn history(
+        &self,
+        own: &PositionRules,
+        committed: Option<&CommitMetadata>,
+    ) -> RulesHistory {
+        let known = self.usable(committed).map(|it| it.rules.clone());
+        known.unwrap_or_default().followed_by(own, self.from)
+    }
+
+    /// The greatest watermark that the store had by the commit.
+    pub(super) fn stored(&self, committed: Option<&CommitMetadata>) -> Watermark {
+        let stored = self.usable(committed).map(|it| it.stored);
+        stored.map_or(Watermark(0), |it| it.min(Watermark(self.info.end_offset.0)))
+    }
+}
+
+/// The question for the commits of the partitions with assumed rules. At most one is in flight.
+#[derive(Default)]
+pub(super) enum CommitQuestion {
+    #[default]
+    None,
+    Asked {
+        answer: LocalBoxFuture<'static, Result<Commits, broker::Error>>,
+        /// Each partition with the epoch of its reading.
+        partitions: Vec<(Partition, u64)>,
+    },
+}
+
+/// The partitions of a question, and its answer.
+pub(super) struct CommitAnswer {
+    partitions: Vec<(Partition, u64)>,
+    commits: Result<Commits, broker::Error>,
+}
+
+impl CommitQuestion {
+    /// Waits for the answer; forever if nothing is asked. Safe to drop.
+    pub(super) async fn answer(&mut self) -> CommitAnswer {
+        match self {
+            Self::None => std::future::pending().await,
+            Self::Asked { answer, partitions } => {
+                let (commits, partitions) = (answer.await, std::mem::take(partitions));
+                *self = Self::None;
+                CommitAnswer {
+                    partitions,
+                    commits,
+                }
+            }
+        }
+    }
+}
+
+impl Ingress {
+    /// The last commits. `None`: the group coordinator does not answer in time, and the store knows
+    /// all shards. Without a shard in the store, only the commit tells where the reading starts. A
+    /// store that may have gone back is not trusted either, so a new session waits as well.
+    pub(super) async fn read_commits(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Option<Commits>, CallError> {
+        let may_assume = self.ports.session_clock.is_settled(Instant::now())
+            && !fault!(WaitForCoordinator)
+            && self.are_stored(partitions).await?;
+        let answer = self.ports.source.committed_metadata(partitions);
+        let answer = unless_stopped(&self.stop, answer);
+        if !may_assume {
+            return Ok(Some(answer.await.ok_or_else(stopping)??));
+        }
+        match timeout(COORDINATOR_WAIT_MAX, answer).await {
+            Err(_) | Ok(Some(Err(broker::Error::Unavailable(_)))) => {
+                tracing::warn!(
+                    route = %self.options.route,
+                    partitions = partitions.len(),
+                    "the group coordinator does not answer: reading starts where the store is, by the rules of this worker"
+                );
+                Ok(None)
+            }
+            Ok(answer) => Ok(Some(answer.ok_or_else(stopping)??)),
+        }
+    }
+
+    async fn are_stored(&self, partitions: &[Partition]) -> Result<bool, CallError> {
+        let route = &self.options.route;
+        let shards = partitions.iter().cloned();
+        let shards: Vec<_> = shards.map(|id| ShardId::new(route.clone(), id)).collect();
+        let found = self.ports.store.positions(&shards).await?;
+        Ok(found.iter().all(Option::is_some))
+    }
+
+    /// Asks for the commits of the partitions with assumed rules. Their readings have begun, so no
+    /// earlier reader commits other rules any more.
+    pub(super) fn ask_for_commits(&mut self) {
+        let has_assumed = |it: &&AssignedPartition| it.is_reading() && it.assumed.is_some();
+        let assumed = self.partitions.values().filter(has_assumed);
+        let asked = assumed.map(|it| (it.shard.partition.clone(), it.epoch()));
+        let partitions: Vec<(Partition, u64)> = asked.collect();
+        if partitions.is_empty() || matches!(self.question, CommitQuestion::Asked { .. }) {
+            return;
+        }
+        let ids: Vec<Partition> = partitions.iter().map(|(id, _)| id.clone()).collect();
+        let answer = self.ports.source.committed_metadata(&ids);
+        self.question = CommitQuestion::Asked { answer, partitions };
+    }
+
+    /// Adds the assumed rules to the committed ones. Without an answer, the next check asks again.
+    pub(super) fn on_commits(&mut self, answer: CommitAnswer) -> Result<(), CallError> {
+        let commits = match answer.commits {
+            Ok(commits) => commits,
+            Err(error) if error.is_transient() => {
+                let reason = format!("cannot read the last offset commits: {error}");
+                self.ports.health.commits.set_not_ready(reason);
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        for ((id, epoch), text) in answer.partitions.into_iter().zip(commits) {
+            let Some(mut partition) = self.partitions.reading(&id, epoch) else {
+                continue;
+            };
+            match CommitMetadata::parse(text.as_deref().unwrap_or_default()) {
+                Ok(committed) => {
+                    let today = &self.options.rules;
+                    partition.learn_rules(committed.as_ref(), &self.position_rules, today);
+                }
+                Err(error) => {
+                    let reason = format!("shard {} waits: {error}", partition.shard);
+                    drop(partition);
+                    self.stop(&id, reason);
+                }
+            }
+        }
+        self.report_shards();
+        self.report_commits();
+        Ok(())
+    }
+
+    /// The commits are ready, unless the group coordinator still has to tell the last ones.
+    pub(super) fn report_commits(&self) {
+        let commits = &self.ports.health.commits;
+        match &self.question {
+            CommitQuestion::None => commits.set_ready(),
+            CommitQuestion::Asked { partitions, .. } => commits.set_not_ready(format!(
+                "the group coordinator does not tell the last offset commits of {} partitions",
+                partitions.len()
+            )),
+        }
+    }
+}

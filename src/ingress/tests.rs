@@ -1,0 +1,312 @@
+//! Tests: an ingress with a memory broker and a memory store.
+
+use super::partition::NextStep;
+use super::{HealthParts, Ingress, Options, Ports, appender_channels};
+use crate::broker::{OffsetCommit, Source as _};
+use crate::clock::WallClock;
+use crate::encryption::KeyRing;
+use crate::health::Health;
+use crate::limit::{
+    COORDINATOR_WAIT_MAX, DISPLACED_READER_DELAY, IngressMemory, MEMBERSHIP_INTERVAL,
+    OFFSET_COMMIT_INTERVAL, OFFSET_COMMIT_REPEAT_INTERVAL,
+};
+use crate::membership::{ReadAssignment, SessionClock, StoreTime};
+use crate::metric;
+use crate::model::{
+    CommitMetadata, Dialects, Naming, Offset, Partition, PositionRules, RetryKeys, RoutingRules,
+    SessionId, StartPoint, TargetRules, Timestamp, WithoutDelay, WorkerId,
+};
+use crate::run::ThinHours;
+use crate::testing::broker::memory::MemoryCluster;
+use crate::testing::fault_injection::{self, InjectedFault};
+use crate::testing::store::memory::MemoryStore;
+use crate::trace::Tracer;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, advance, timeout};
+use tokio_util::sync::CancellationToken;
+
+const SESSION: Duration = Duration::from_secs(5);
+
+const LONG: Duration = Duration::from_secs(3_600);
+
+/// The topic `t`, the group `g`, and what all workers share.
+struct Environment {
+    cluster: MemoryCluster,
+    store: MemoryStore,
+    health: Health,
+    assigned: watch::Sender<ReadAssignment>,
+    session_clock: SessionClock,
+}
+
+impl Environment {
+    fn new(partitions: i32) -> Self {
+        let cluster = MemoryCluster::new(Rc::new(WallClock));
+        cluster.create_topic("t", partitions);
+        Self {
+            cluster,
+            store: MemoryStore::new(Rc::new(WallClock)),
+            health: Health::new(),
+            assigned: watch::Sender::new(ReadAssignment::default()),
+            session_clock: SessionClock::default(),
+        }
+    }
+
+    fn ingress(&self, rules: RoutingRules, process: u64) -> Ingress {
+        let options = Options {
+            deployment: "d".into(),
+            route: "r".into(),
+            rules,
+            start: StartPoint::First,
+            stops_at_gap: true,
+            thin: ThinHours::DEFAULT,
+            keys: KeyRing::plain(),
+            memory: IngressMemory {
+                unstored: 1 << 26,
+                call: 1 << 22,
+            },
+        };
+        let (appender, _) = appender_channels();
+        let ports = Ports {
+            source: Box::new(self.cluster.source("g")),
+            store: Rc::new(self.store.clone()),
+            clock: Rc::new(WallClock),
+            health: HealthParts::new(&self.health, "r"),
+            metric: metric::RouteMetrics::new("r"),
+            memory_metric: metric::MemoryGauges::new("unstored"),
+            tracer: Tracer::default(),
+            appender,
+            assignment: self.assigned.subscribe(),
+            session_clock: self.session_clock.clone(),
+            timers_done: CancellationToken::new(),
+        };
+        Ingress::new(options, ports, process)
+    }
+
+    fn assign(&self, ingress: &mut Ingress, indexes: &[i32]) {
+        let partitions = indexes.iter().map(|index| Partition::new("t", *index));
+        self.assigned.send_replace(ReadAssignment {
+            partitions: partitions.collect(),
+            is_complete: true,
+        });
+        ingress.on_assignment();
+    }
+
+    fn renew_session(&self) {
+        let session = SessionId {
+            worker: WorkerId(1),
+            number: 1,
+        };
+        let store = StoreTime::just_answered(Timestamp::AT_ONCE);
+        self.session_clock
+            .renew(session, Instant::now(), SESSION, store);
+    }
+
+    async fn settle_session(&self) {
+        self.renew_session();
+        advance(SESSION).await;
+        self.renew_session();
+    }
+
+    fn committed(&self, partition: &Partition) -> String {
+        let committed = self.cluster.committed_offset("g", partition);
+        committed.expect("a commit").1
+    }
+}
+
+fn rules(max_delay: Duration) -> RoutingRules {
+    let no_names = Vec::<String>::new;
+    RoutingRules {
+        targets: TargetRules::new(Naming::Topic, Some("target"), no_names(), no_names()),
+        max_delay,
+        max_retry_wait: Duration::from_secs(1),
+        without_delay: WithoutDelay::Relay,
+        dialects: Dialects::default(),
+        retry_keys: RetryKeys::default(),
+    }
+}
+
+async fn check(ingress: &mut Ingress) {
+    ingress.start_check(false);
+    ingress.finish_check().await.unwrap();
+}
+
+fn is_reading(ingress: &Ingress, id: &Partition) -> bool {
+    let partition = ingress.partitions.get(id);
+    partition.is_some_and(|partition| partition.is_reading())
+}
+
+/// Runs a body that injected faults may change, with its own paused clock.
+fn run<T>(faults: &[InjectedFault], body: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    let runtime = runtime.expect("a runtime without I/O can always be built");
+    fault_injection::with(faults.iter().copied(), || runtime.block_on(body))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_was_revoked_does_not_keep_the_process_from_being_ready() {
+    let world = Environment::new(2);
+    let mut ingress = world.ingress(rules(LONG), 1);
+    let (uncommitted, stopped) = (Partition::new("t", 0), Partition::new("t", 1));
+    world.assign(&mut ingress, &[0, 1]);
+    ingress.open_due_shards().await.unwrap();
+    assert_eq!(world.health.not_ready(), []);
+
+    let mut partition = ingress.partitions.get_mut(&stopped).unwrap();
+    partition.stop_reading(Instant::now(), Some("its topic was recreated".to_owned()));
+    drop(partition);
+    ingress.report_shards();
+    let mut partition = ingress.partitions.get_mut(&uncommitted).unwrap();
+    partition.last_commit = None;
+    drop(partition);
+    world.cluster.set_down(true);
+    check(&mut ingress).await;
+    let parts = |health: &Health| health.not_ready().into_iter().map(|it| it.part);
+    let expected = ["route r commits", "route r shards"];
+    assert_eq!(parts(&world.health).collect::<Vec<_>>(), expected);
+
+    world.assign(&mut ingress, &[]);
+    check(&mut ingress).await;
+    assert_eq!(world.health.not_ready(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_takeover_waits_for_the_group_coordinator_only_if_the_store_may_have_gone_back() {
+    let (world, id) = (Environment::new(1), Partition::new("t", 0));
+    let mut first = world.ingress(rules(LONG), 1);
+    world.assign(&mut first, &[0]);
+    first.open_due_shards().await.unwrap();
+    drop(first);
+
+    world.cluster.silence_coordinator(true);
+    let mut second = world.ingress(rules(LONG), 2);
+    world.assign(&mut second, &[0]);
+    world.renew_session();
+    let opening = timeout(Duration::from_secs(1), second.open_due_shards());
+    assert!(opening.await.is_err(), "a new session trusts no store");
+    world.settle_session().await;
+    let asked = Instant::now();
+    second.open_due_shards().await.unwrap();
+    assert!(asked.elapsed() <= COORDINATOR_WAIT_MAX + Duration::from_millis(1));
+    assert!(is_reading(&second, &id));
+    check(&mut second).await;
+    let not_ready = world.health.not_ready();
+    assert!(
+        not_ready[0]
+            .reason
+            .contains("does not tell the last offset commits")
+    );
+
+    world.store.wipe();
+    check(&mut second).await;
+    let opening = timeout(Duration::from_secs(1), second.open_due_shards());
+    assert!(
+        opening.await.is_err(),
+        "only the commit tells where to start"
+    );
+}
+
+/// The rules in the commit, with their first offsets, after a takeover by other rules that the group
+/// coordinator has not answered at first. The source begins at offset 5.
+async fn rules_after_takeover() -> Vec<(u64, PositionRules)> {
+    let (world, id) = (Environment::new(1), Partition::new("t", 0));
+    for _ in 0..5 {
+        let produced = (None, Some(&b"m"[..]));
+        world.cluster.produce(&id, None, produced, []);
+    }
+    world.cluster.trim_to(&id, Offset(5));
+    let mut first = world.ingress(rules(LONG), 1);
+    world.assign(&mut first, &[0]);
+    first.open_due_shards().await.unwrap();
+    drop(first);
+
+    let before = world.committed(&id);
+    world.cluster.silence_coordinator(true);
+    let mut second = world.ingress(rules(Duration::from_secs(60)), 2);
+    world.assign(&mut second, &[0]);
+    world.settle_session().await;
+    second.open_due_shards().await.unwrap();
+    second.start_check(false);
+    let checked = timeout(OFFSET_COMMIT_INTERVAL, second.finish_check());
+    drop(checked.await);
+    assert_eq!(world.committed(&id), before);
+    world.cluster.silence_coordinator(false);
+    second.finish_check().await.unwrap();
+    let answer = second.question.answer().await;
+    second.on_commits(answer).unwrap();
+    check(&mut second).await;
+    let committed = CommitMetadata::parse(&world.committed(&id));
+    let committed = committed.expect("a known version").expect("a commit");
+    let epochs = committed.rules.epochs().iter();
+    epochs
+        .map(|epoch| (epoch.from, epoch.rules.clone()))
+        .collect()
+}
+
+#[test]
+fn rules_that_a_takeover_assumes_are_added_to_the_committed_ones() {
+    let [old, new] = [LONG, Duration::from_secs(60)].map(|delay| PositionRules::of(&rules(delay)));
+    let expected = vec![(0, old), (5, new)];
+    assert_eq!(run(&[], rules_after_takeover()), expected);
+    let faults = [InjectedFault::CommitAssumedRules];
+    assert_ne!(run(&faults, rules_after_takeover()), expected);
+}
+
+/// Whether an idle ingress replaces an older commit in time.
+async fn replaces_a_late_commit() -> bool {
+    let (world, id) = (Environment::new(1), Partition::new("t", 0));
+    let mut ingress = world.ingress(rules(LONG), 1);
+    world.assign(&mut ingress, &[0]);
+    ingress.open_due_shards().await.unwrap();
+    check(&mut ingress).await;
+    let committed = world.committed(&id);
+    let late = OffsetCommit {
+        partition: id.clone(),
+        offset: Offset(0),
+        metadata: "of a frozen worker".to_owned(),
+    };
+    let mut frozen = world.cluster.source("g");
+    frozen.commit(vec![late]).await.unwrap();
+    let since = Instant::now();
+    while since.elapsed() <= OFFSET_COMMIT_REPEAT_INTERVAL {
+        advance(OFFSET_COMMIT_INTERVAL).await;
+        check(&mut ingress).await;
+    }
+    world.committed(&id) == committed
+}
+
+#[test]
+fn a_commit_that_a_frozen_worker_sent_late_is_replaced() {
+    assert!(run(&[], replaces_a_late_commit()));
+    let faults = [InjectedFault::NeverRepeatCommits];
+    assert!(!run(&faults, replaces_a_late_commit()));
+}
+
+/// Whether a displaced reader reads again before its session is renewed, and after that.
+async fn reads_again() -> [bool; 2] {
+    let (world, id) = (Environment::new(1), Partition::new("t", 0));
+    let mut ingress = world.ingress(rules(LONG), 1);
+    world.assign(&mut ingress, &[0]);
+    world.renew_session();
+    ingress.open_due_shards().await.unwrap();
+    advance(2 * DISPLACED_READER_DELAY).await;
+    ingress.take_step(&id, NextStep::Displaced, "");
+    advance(DISPLACED_READER_DELAY).await;
+    ingress.open_due_shards().await.unwrap();
+    let before = is_reading(&ingress, &id);
+    world.renew_session();
+    advance(MEMBERSHIP_INTERVAL).await;
+    ingress.open_due_shards().await.unwrap();
+    [before, is_reading(&ingress, &id)]
+}
+
+#[test]
+fn a_displaced_reader_waits_until_the_membership_names_it_again() {
+    assert_eq!(run(&[], reads_again()), [false, true]);
+    let faults = [InjectedFault::DisplacedReaderGoesOn];
+    assert_eq!(run(&faults, reads_again()), [true, true]);
+}
