@@ -1,16 +1,15 @@
 //! Tests the embedded store, which keeps waiting messages in a local folder across kills and
 //! restarts.
 
-use crate::env::{Kafka, Postdate, kafka, redis};
+use crate::env::{Postdate, kafka, redis};
 use crate::verdict::{LIMIT, Scene};
 
 #[test]
 fn a_process_that_is_killed_repeatedly_loses_nothing_from_its_folder() {
     // As with Redis, the kills interrupt reading, storing and delivering.
-    let kafka = Kafka::start_with(&[("group.min.session.timeout.ms", "500")]);
-    let mut scene = Scene::new(&kafka, "folder_killed", 2);
+    let mut scene = Scene::new(kafka(), "folder_killed", 2);
     let sink = scene.sink();
-    let mut postdate = Postdate::ready_with(&scene.config_stored("", "").replace("6000", "1000"));
+    let mut postdate = Postdate::ready_with(&scene.config_stored("", ""));
     scene.survives_kills(&sink, &mut postdate);
 }
 

@@ -86,7 +86,7 @@ fn a_rolled_back_or_emptied_redis_causes_no_duplicates() {
 
 #[test]
 fn a_killed_broker_causes_no_duplicates() {
-    let mut kafka = KafkaCluster::start(3, &[]);
+    let mut kafka = KafkaCluster::start(3);
     let mut scene = Scene::on_cluster(&kafka, "exact_kafka", 2);
     let sink = scene.sink();
     let postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));
@@ -105,7 +105,7 @@ fn a_killed_broker_causes_no_duplicates() {
 /// A clean shutdown of a broker does not always end open transactions first.
 #[test]
 fn a_clean_shutdown_of_a_broker_loses_and_duplicates_nothing() {
-    let mut kafka = KafkaCluster::start(3, &[]);
+    let mut kafka = KafkaCluster::start(3);
     let mut scene = Scene::on_cluster(&kafka, "exact_stopped", 2);
     let sink = scene.sink();
     let postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));
@@ -362,7 +362,7 @@ fn after_a_long_stop_overdue_messages_become_dead_letters_once_at_the_catch_up_r
 /// A transaction is open when all brokers fail, so its client cannot end it.
 #[test]
 fn a_process_stops_cleanly_and_in_time_when_its_brokers_fail() {
-    let mut kafka = KafkaCluster::start(3, &[]);
+    let mut kafka = KafkaCluster::start(3);
     let mut scene = Scene::on_cluster(&kafka, "exact_away", 4);
     let sink = scene.sink();
     let mut postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));

@@ -20,17 +20,15 @@ pub(crate) fn config(
     more: &str,
 ) -> String {
     let open = format!("brokers = [\"{}\"]", kafka.addr());
-    let plain = "properties = { \"session.timeout.ms\" = 6000 }";
     let config = scene.config_with(redis(), more);
-    assert!(config.contains(&open) && config.contains(plain));
-    let properties = format!(
-        "properties = {{ \"session.timeout.ms\" = 6000, \"security.protocol\" = \"SASL_SSL\", \"sasl.mechanisms\" = \"{mechanism}\", \
+    assert!(config.contains(&open));
+    let secure = format!(
+        "brokers = [\"{}\"]\nproperties = {{ \"security.protocol\" = \"SASL_SSL\", \"sasl.mechanisms\" = \"{mechanism}\", \
          \"sasl.username\" = \"{user}\", \"sasl.password\" = \"{password}\", \"ssl.ca.location\" = \"{}\" }}",
+        kafka.secure_addr(),
         authority.display()
     );
-    config
-        .replace(&open, &format!("brokers = [\"{}\"]", kafka.secure_addr()))
-        .replace(plain, &properties)
+    config.replace(&open, &secure)
 }
 
 #[test]

@@ -158,8 +158,8 @@ fn an_outage_longer_than_the_send_timeout_causes_no_retries_or_dead_letters() {
     let mut scene = Scene::new(&kafka, "kafka_long", 2);
     let sink = scene.sink();
     let config = scene.config(redis()).replace(
-        "properties = {",
-        "properties = { \"message.timeout.ms\" = 11000,",
+        "[route.r]",
+        "properties = { \"message.timeout.ms\" = 11000 }\n[route.r]",
     );
     let postdate = Postdate::ready_with(&config);
     scene.send(600, 0..6_000);

@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use crate::env::{Postdate, kafka, redis, rfc3339_in};
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+
+use crate::env::{Postdate, eventually, kafka, redis, rfc3339_in};
 use crate::verdict::{LIMIT, Scene, wait_for_complaint, wait_until_ready};
 
 #[test]
@@ -145,4 +148,58 @@ fn records_deleted_before_they_were_read_are_counted_and_the_rest_is_delivered()
     assert!(postdate.logs().contains("the source no longer retains"));
     wait_until_ready(&postdate);
     scene.ledger_says_all_once(&postdate);
+}
+
+/// The lag of the partition 0 of the source, by Kafka's own tool, if the group has no members.
+fn lag_of_memberless_group(scene: &Scene) -> Option<u64> {
+    let described = kafka().describe_group(&format!("{}.r", scene.deployment));
+    assert!(described.contains("has no active members"), "{described}");
+    let row = described
+        .lines()
+        .find(|line| line.contains(&scene.source))?;
+    // The columns are group, topic, partition, committed offset, end and lag.
+    row.split_whitespace().nth(5)?.parse().ok()
+}
+
+#[test]
+fn tools_show_the_lag_of_a_group_although_it_has_no_members() {
+    let mut scene = Scene::new(kafka(), "lag", 1);
+    let sink = scene.sink();
+    let mut postdate = Postdate::ready_with(&scene.config(redis()));
+    scene.send(50, -1_000..0);
+    scene.all_arrive(&sink);
+    let has_no_lag = || (lag_of_memberless_group(&scene)? == 0).then_some(());
+    eventually("everything is committed", LIMIT, has_no_lag);
+    postdate.terminate();
+    scene.send(20, 0..1_000);
+    assert_eq!(lag_of_memberless_group(&scene), Some(20));
+    postdate.restart();
+    assert_eq!(scene.all_arrive(&sink), 0);
+}
+
+/// A worker of version 0.1.0 is a member of the group.
+#[test]
+fn nothing_is_read_while_the_group_has_a_member() {
+    let mut scene = Scene::new(kafka(), "member", 1);
+    let sink = scene.sink();
+    let member: BaseConsumer = ClientConfig::new()
+        .set("bootstrap.servers", kafka().addr())
+        .set("group.id", format!("{}.r", scene.deployment))
+        .set("enable.auto.commit", "false")
+        .create()
+        .unwrap();
+    member.subscribe(&[&scene.source]).unwrap();
+    eventually("the member has its partition", LIMIT, || {
+        drop(member.poll(Duration::from_millis(100)));
+        (member.assignment().ok()?.count() == 1).then_some(())
+    });
+    let postdate = Postdate::start(&scene.config(redis()));
+    scene.send(50, 0..1_000);
+    wait_for_complaint(&postdate, &["has members", "Postdate 0.1.0"]);
+    std::thread::sleep(Duration::from_secs(2));
+    let stored = postdate.metrics().sum("postdate_stored_total");
+    assert!(stored < 0.5, "{stored}");
+    drop(member);
+    assert_eq!(scene.all_arrive(&sink), 0);
+    wait_until_ready(&postdate);
 }

@@ -105,8 +105,6 @@ deployment = "{deployment}"
 {store}
 [kafka.main]
 brokers = ["{brokers}"]
-# Of a process that was killed: the sooner the group gives it up, the sooner the test ends.
-properties = {{ "session.timeout.ms" = 6000 }}
 [route.r]
 source = {{ kafka = "main", topics = ["{source}"] }}
 target = {{ kafka = "main", topic = "{target}" }}

@@ -24,7 +24,7 @@ acl() {
         ${ACTION:---add} --allow-principal "$PRINCIPAL" "$@"
 }
 
-# The source is read by a consumer group. Retries are written back to it.
+# Retries are written back to the source. The group keeps the offset commits, and has no members.
 acl --operation Read --topic "$SOURCE"
 acl --operation Write --topic "$SOURCE"
 acl --operation Read --group "$DEPLOYMENT.$ROUTE"

@@ -33,8 +33,7 @@ impl Server {
     pub(crate) fn start(broker: Broker, brokers: usize) -> Self {
         match broker {
             Broker::Kafka => {
-                let kafka =
-                    KafkaCluster::start(brokers, &[("group.min.session.timeout.ms", "500")]);
+                let kafka = KafkaCluster::start(brokers);
                 kafka.create_topic(SOURCE, PARTITIONS, &[]);
                 kafka.create_topic(
                     TARGET,
@@ -102,7 +101,6 @@ impl Server {
                 r#"
 [kafka.main]
 brokers = [{}]
-properties = {{ "session.timeout.ms" = 6000 }}
 [route.chaos]
 source = {{ kafka = "main", topics = ["{SOURCE}"] }}
 target = {{ kafka = "main", topic = "{TARGET}" }}

@@ -223,6 +223,24 @@ impl Kafka {
             .for_each(|element| element.error().unwrap());
     }
 
+    /// The output of Kafka's own tool for a consumer group.
+    pub(crate) fn describe_group(&self, group: &str) -> String {
+        let output = java(
+            QUICK,
+            "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+        )
+        .args([
+            "--bootstrap-server",
+            &self.addr,
+            "--describe",
+            "--group",
+            group,
+        ])
+        .output()
+        .expect("java starts");
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    }
+
     /// The first retained offset and the next offset of one partition.
     pub(crate) fn offsets(&self, name: &str, partition: i32) -> (i64, i64) {
         // A client without fresh metadata reports an unknown partition for a new topic, so retry.
@@ -285,19 +303,18 @@ pub(crate) struct KafkaCluster {
 
 impl KafkaCluster {
     /// Starts the brokers for one test. Waits for a `Turn` for each.
-    pub(crate) fn start(count: usize, properties: &[(&str, &str)]) -> KafkaCluster {
+    pub(crate) fn start(count: usize) -> KafkaCluster {
         let turn = Turn::take(count);
         let controllers: Vec<String> = (0..count).map(|_| controller()).collect();
         let (copies, in_sync) = (count.to_string(), in_sync(count).to_string());
-        let mut all = vec![
+        let properties = [
             ("offsets.topic.replication.factor", copies.as_str()),
             ("transaction.state.log.replication.factor", &copies),
             ("transaction.state.log.min.isr", &in_sync),
             ("min.insync.replicas", &in_sync),
         ];
-        all.extend(properties);
         let extra = Extra {
-            properties: &all,
+            properties: &properties,
             ..Extra::default()
         };
         let spawn = |id| {

@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout};
 /// The metadata of the last commit of each asked partition.
 type Commits = Vec<Option<String>>;
 
-/// What a reading assumes, because it does not know the last commit.
+/// The assumption of a reading that does not know the last commit.
 #[derive(Clone, Debug)]
 pub(super) struct AssumedRules {
     /// The rules of this process hold from here on.
@@ -133,8 +133,8 @@ impl Ingress {
         Ok(found.iter().all(Option::is_some))
     }
 
-    /// Asks for the commits of the partitions with assumed rules. Their readings have begun, so no
-    /// earlier reader commits other rules any more.
+    /// Asks for the commits of the partitions with assumed rules. The epochs of their readings follow
+    /// all others, so no earlier reader stores records by other rules any more.
     pub(super) fn ask_for_commits(&mut self) {
         let has_assumed = |it: &&AssignedPartition| it.is_reading() && it.assumed.is_some();
         let assumed = self.partitions.values().filter(has_assumed);

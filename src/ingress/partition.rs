@@ -327,7 +327,7 @@ impl AssignedPartition {
     /// wait: the reader before it is about to stop.
     pub(super) fn reopen_at(&mut self, next: NextStep, now: Instant) -> Instant {
         let is_new = now < self.assigned_at + DISPLACED_READER_DELAY;
-        let waits = next == NextStep::Displaced && !is_new && !fault!(DisplacedReaderGoesOn);
+        let waits = next == NextStep::Displaced && !is_new && !fault!(DisplacedReaderContinues);
         self.displaced_at = waits.then_some(now);
         if waits {
             now + DISPLACED_READER_DELAY
@@ -402,6 +402,11 @@ impl AssignedPartition {
         let is_new = self.last_commit.as_ref() != Some(&commit);
         self.idle_at = (!is_new).then_some((state.watermark, state.delivered, now));
         (is_new || commit_unchanged).then_some(commit)
+    }
+
+    /// A commit has failed, so the next check commits again, even if nothing has changed.
+    pub(super) fn on_failed_commit(&mut self) {
+        (self.last_commit, self.idle_at) = (None, None);
     }
 
     /// Sets the gauges of messages that are not encrypted with the key that writes.

@@ -192,15 +192,17 @@ impl Ingress {
     }
 
     fn on_commit(&mut self, outcome: Result<(), broker::Error>, commits: Vec<OffsetCommit>) {
-        match outcome {
-            Ok(()) => {
-                self.report_commits();
-                for commit in commits {
-                    if let Some(mut partition) = self.partitions.get_mut(&commit.partition) {
-                        partition.last_commit = Some(commit);
-                    }
-                }
+        for commit in commits {
+            let Some(mut partition) = self.partitions.get_mut(&commit.partition) else {
+                continue;
+            };
+            match outcome {
+                Ok(()) => partition.last_commit = Some(commit),
+                Err(_) => partition.on_failed_commit(),
             }
+        }
+        match outcome {
+            Ok(()) => self.report_commits(),
             // After a store loss more records are read again. The next commit replaces this one.
             Err(error) => {
                 let reason = format!("cannot commit offsets: {error}");

@@ -256,7 +256,7 @@ fn rules_that_a_takeover_assumes_are_added_to_the_committed_ones() {
     assert_ne!(run(&faults, rules_after_takeover()), expected);
 }
 
-/// Whether an idle ingress replaces an older commit in time.
+/// Returns whether an idle ingress replaces an older commit in time.
 async fn replaces_a_late_commit() -> bool {
     let (world, id) = (Environment::new(1), Partition::new("t", 0));
     let mut ingress = world.ingress(rules(LONG), 1);
@@ -286,7 +286,7 @@ fn a_commit_that_a_frozen_worker_sent_late_is_replaced() {
     assert!(!run(&faults, replaces_a_late_commit()));
 }
 
-/// Whether a displaced reader reads again before its session is renewed, and after that.
+/// Returns whether a displaced reader reads again before its session is renewed, and after that.
 async fn reads_again() -> [bool; 2] {
     let (world, id) = (Environment::new(1), Partition::new("t", 0));
     let mut ingress = world.ingress(rules(LONG), 1);
@@ -307,6 +307,6 @@ async fn reads_again() -> [bool; 2] {
 #[test]
 fn a_displaced_reader_waits_until_the_membership_names_it_again() {
     assert_eq!(run(&[], reads_again()), [false, true]);
-    let faults = [InjectedFault::DisplacedReaderGoesOn];
+    let faults = [InjectedFault::DisplacedReaderContinues];
     assert_eq!(run(&faults, reads_again()), [true, true]);
 }

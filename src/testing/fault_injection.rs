@@ -53,8 +53,8 @@ pub(crate) enum InjectedFault {
     RestartAtCommittedOffset,
     /// The ingress assumes that an idle shard is still idle, although its watermark has changed.
     IngressAssumesIdleShard,
-    /// A reader that finds another one goes on at once, although it was assigned long ago.
-    DisplacedReaderGoesOn,
+    /// A displaced reader continues at once, although it was assigned long ago.
+    DisplacedReaderContinues,
     /// A takeover waits for the group coordinator until it answers.
     WaitForCoordinator,
     /// A reader that does not know the rules history commits its own rules in its place.

@@ -37,7 +37,7 @@ async fn a_frozen_source_does_not_overwrite_the_commit_of_the_next_reader(broker
     committed.expect("no other source has committed");
     let mut second = broker.source("frozen", &topics);
     let committed = second.commit(commit("second")).await;
-    committed.expect("it replaces what it has read");
+    committed.expect("it replaces the commit that it has read");
     let late = first.commit(commit("late")).await;
     assert!(late.is_err(), "another source has committed since");
     let partitions = [partition.clone()];

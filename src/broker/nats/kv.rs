@@ -20,9 +20,9 @@ use std::rc::Rc;
 pub(crate) struct KvBucket {
     connection: Rc<Connection>,
     pub(crate) name: String,
-    /// The revision of each key when this process has read or written it last; 0: no such key. A
-    /// commit replaces only this revision, so a process that was frozen cannot overwrite the commit
-    /// of the partition's next reader.
+    /// The revision of each key that this process has committed. A commit replaces only this
+    /// revision, so a process that was frozen cannot overwrite the commit of the partition's next
+    /// reader. The first commit of a reading replaces any other.
     revisions: RefCell<BTreeMap<String, u64>>,
 }
 
@@ -92,7 +92,10 @@ impl KvBucket {
         let store = self.open().await?;
         let mut found = Vec::with_capacity(partitions.len());
         for partition in partitions {
-            let value = self.checked(store.get(commit_key(group, partition)).await)?;
+            let key = commit_key(group, partition);
+            let value = self.checked(store.get(key.as_str()).await)?;
+            // A new reading begins.
+            self.revisions.borrow_mut().remove(&key);
             found.push(value.map(|value| String::from_utf8_lossy(&value).into_owned()));
         }
         Ok(found)

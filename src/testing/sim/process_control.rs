@@ -23,7 +23,7 @@ pub(crate) struct ProcessControl {
     /// True if it is cut off from the store.
     pub(crate) is_cut_from_store: Rc<Cell<bool>>,
     pub(crate) network: Rc<Network>,
-    /// True if it reads all partitions, whatever the membership assigns.
+    /// True if it reads all partitions, not only those that the membership assigns.
     pub(crate) reads_all: Rc<watch::Sender<bool>>,
     pub(crate) leases: Rc<LeaseAudit>,
     /// Freezes its compactor only.

@@ -24,8 +24,8 @@ pub(crate) struct RouteCatalog {
     pub(crate) catalog: Box<dyn Catalog>,
 }
 
-/// How long a takeover waits for the commits. A store that may have gone back makes them worth a
-/// longer wait.
+/// The time that a takeover waits for the commits. It is longer if the store may have gone back,
+/// because only the commits show that.
 pub(super) fn wait_limit(session: &SessionClock, length: Duration) -> Duration {
     match session.is_settled(Instant::now()) && !fault!(WaitForCoordinator) {
         true => COORDINATOR_WAIT_MAX,

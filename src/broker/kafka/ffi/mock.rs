@@ -12,8 +12,6 @@ use rdkafka_sys as sys;
 
 /// The cluster names this broker as its controller, but starts its own brokers from id 1.
 const CONTROLLER: i32 = 0;
-/// Wait for more members before the first rebalance of a group. The default is three seconds.
-const REBALANCE_DELAY_MS: i32 = 50;
 
 /// Two brokers on loopback ports, served by a thread of librdkafka. Close their clients first.
 pub(crate) struct InProcessKafka(Client<DefaultClientContext>);
@@ -29,7 +27,6 @@ impl InProcessKafka {
         // SAFETY: the client is alive and owns the cluster.
         let added = unsafe {
             let cluster = sys::rd_kafka_handle_mock_cluster(client.native_ptr());
-            sys::rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, REBALANCE_DELAY_MS);
             sys::rd_kafka_mock_broker_add(cluster, CONTROLLER)
         };
         check(added).map_err(KafkaError::MockCluster)?;

@@ -10,7 +10,7 @@
 //! | `consumer` | Batches from a consumer's queue. Header names as bytes. Non-blocking commits. |
 //! | `producer` | Header names as bytes. Reports in batches. Transactions with offsets of any group. |
 //! | `admin` | Topic ids and permissions. Offsets of many partitions. Commit metadata as bytes. One setting of a topic. |
-//! | `mock` | The delay of a group's first rebalance in the mock broker, for the demo. |
+//! | `mock` | A controller of the mock cluster, for the demo. |
 //!
 //! Soundness rules for every file:
 //! - A pointer from librdkafka is wrapped at once in a type that destroys it once. Such a type
