@@ -55,9 +55,8 @@ fn owner_reason(property: &str) -> Option<&'static str> {
     Some(match property {
         "bootstrap.servers" | "metadata.broker.list" => "`brokers` lists the brokers",
         "group.id" => "each route has its own consumer group, <deployment>.<route>",
-        "group.instance.id" => "members come and go, and one process has several",
-        "group.protocol" | "partition.assignment.strategy" => {
-            "Postdate's protocol depends on how partitions are assigned"
+        "group.instance.id" | "group.protocol" | "partition.assignment.strategy" => {
+            "the consumer group has no members; the store's membership assigns partitions"
         }
         "enable.auto.commit" | "enable.auto.offset.store" => {
             "an offset is committed only after the store has all messages before it"

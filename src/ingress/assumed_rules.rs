@@ -11,9 +11,7 @@ use super::shard_init::usable_commit;
 use super::{CallError, stopping, unless_stopped};
 use crate::broker::{self, PartitionInfo};
 use crate::limit::COORDINATOR_WAIT_MAX;
-use crate::model::{
-    CommitMetadata, Offset, Partition, PositionRules, RulesHistory, ShardId, Watermark,
-};
+use crate::model::{CommitMetadata, Offset, Partition, PositionRules, RulesHistory, Watermark};
 use crate::store::StoredShard;
 use futures_util::future::LocalBoxFuture;
 use tokio::time::{Instant, timeout};
@@ -98,15 +96,15 @@ impl CommitQuestion {
 
 impl Ingress {
     /// The last commits. `None`: the group coordinator does not answer in time, and the store knows
-    /// all shards. Without a shard in the store, only the commit tells where the reading starts. A
-    /// store that may have gone back is not trusted either, so a new session waits as well.
+    /// all shards (`are_known`). Without a shard in the store, only the commit tells where the reading
+    /// starts. A store that may have gone back is not trusted either, so a new session waits as well.
     pub(super) async fn read_commits(
         &mut self,
         partitions: &[Partition],
+        are_known: bool,
     ) -> Result<Option<Commits>, CallError> {
-        let may_assume = self.ports.session_clock.is_settled(Instant::now())
-            && !fault!(WaitForCoordinator)
-            && self.are_stored(partitions).await?;
+        let is_settled = self.ports.session_clock.is_settled(Instant::now());
+        let may_assume = are_known && is_settled && !fault!(WaitForCoordinator);
         let answer = self.ports.source.committed_metadata(partitions);
         let answer = unless_stopped(&self.stop, answer);
         if !may_assume {
@@ -123,14 +121,6 @@ impl Ingress {
             }
             Ok(answer) => Ok(Some(answer.ok_or_else(stopping)??)),
         }
-    }
-
-    async fn are_stored(&self, partitions: &[Partition]) -> Result<bool, CallError> {
-        let route = &self.options.route;
-        let shards = partitions.iter().cloned();
-        let shards: Vec<_> = shards.map(|id| ShardId::new(route.clone(), id)).collect();
-        let found = self.ports.store.positions(&shards).await?;
-        Ok(found.iter().all(Option::is_some))
     }
 
     /// Asks for the commits of the partitions with assumed rules. The epochs of their readings follow

@@ -11,7 +11,7 @@ use super::shard_init::{
 use super::{CallError, Error, stopping, unless_stopped};
 use crate::broker::{self, OffsetCommit, PartitionInfo};
 use crate::encryption::waits_for_key;
-use crate::limit::{MEMBERSHIP_INTERVAL, SHARD_OPEN_RETRY_DELAY, STOPPED_SHARD_RETRY_DELAY};
+use crate::limit::{SHARD_OPEN_RETRY_DELAY, STOPPED_SHARD_RETRY_DELAY};
 use crate::metric::RouteMetrics;
 use crate::model::{
     CommitMetadata, Offset, Partition, Progress, RulesHistory, ShardId, SourceIdentity, StartPoint,
@@ -74,7 +74,8 @@ impl Ingress {
             Err(error) if error.is_transient() => {
                 let reason = format!("cannot open shards: {error}");
                 self.ports.health.shards.set_not_ready(reason);
-                let retry_at = Instant::now() + SHARD_OPEN_RETRY_DELAY;
+                // All partitions wait for a slow answer, so it is not asked for again soon.
+                let retry_at = Instant::now() + SHARD_OPEN_RETRY_DELAY + 2 * now.elapsed();
                 for id in &due {
                     if let Some(mut partition) = self.partitions.get_mut(id)
                         && !partition.is_reading()
@@ -86,18 +87,6 @@ impl Ingress {
             }
             Err(error) => Err(self.fatal(error)),
         }
-    }
-
-    /// A reader that was displaced waits until a heartbeat has confirmed that it is assigned.
-    fn waits_for_membership(&mut self, id: &Partition, now: Instant) -> bool {
-        let partition = self.partitions.get(id);
-        let displaced_at = partition.and_then(|partition| partition.displaced_at);
-        let session = &self.ports.session_clock;
-        let waits = displaced_at.is_some_and(|at| !session.is_renewed_since(at));
-        if waits && let Some(mut partition) = self.partitions.get_mut(id) {
-            partition.stop_reading(now + MEMBERSHIP_INTERVAL, None);
-        }
-        waits
     }
 
     /// Sets the readiness of the shards. Shards that could not be opened are opened again soon.
@@ -119,17 +108,38 @@ impl Ingress {
             .collect()
     }
 
+    /// Shards that the store knows do not wait for the commits of the others.
     async fn open_shards(&mut self, due: &[Partition]) -> Result<(), CallError> {
-        let mut starts = Vec::new();
-        for found in self.find_shards(due).await? {
-            starts.extend(self.prepare_start(found).await?);
+        let route = &self.options.route;
+        let shards = due.iter().cloned();
+        let shards: Vec<_> = shards.map(|id| ShardId::new(route.clone(), id)).collect();
+        let found = self.ports.store.positions(&shards).await?;
+        let (mut known, mut new) = (Vec::new(), Vec::new());
+        for (id, found) in due.iter().cloned().zip(found) {
+            match found {
+                Some(_) => known.push(id),
+                None => new.push(id),
+            }
         }
-        self.write_rules(&mut starts).await?;
-        starts.into_iter().for_each(|start| self.start(start));
+        for (due, are_known) in [(known, true), (new, false)] {
+            let mut starts = Vec::new();
+            for found in self.find_shards(&due, are_known).await? {
+                starts.extend(self.prepare_start(found).await?);
+            }
+            self.write_rules(&mut starts).await?;
+            starts.into_iter().for_each(|start| self.start(start));
+        }
         Ok(())
     }
 
-    async fn find_shards(&mut self, due: &[Partition]) -> Result<Vec<Found>, CallError> {
+    async fn find_shards(
+        &mut self,
+        due: &[Partition],
+        are_known: bool,
+    ) -> Result<Vec<Found>, CallError> {
+        if due.is_empty() {
+            return Ok(Vec::new());
+        }
         let asked_at = Instant::now();
         let source = &mut self.ports.source;
         let described = unless_stopped(&self.stop, source.describe(due))
@@ -142,7 +152,7 @@ impl Ingress {
         if due.is_empty() {
             return Ok(Vec::new());
         }
-        let commits = self.read_commits(due).await?;
+        let commits = self.read_commits(due, are_known).await?;
         let is_commit_known = commits.is_some();
         let commits = commits.unwrap_or_else(|| vec![None; due.len()]);
         let described = due.iter().cloned().zip(infos).zip(commits);
@@ -173,19 +183,18 @@ impl Ingress {
             })
         });
         let found: Vec<Found> = found.collect();
-        // Before any step that can fail: a repeated call answers `Existing` instead of `Created`.
-        for Found {
-            shard,
-            info,
-            committed,
-            opened,
-            ..
-        } in &found
-        {
+        self.record_opened(&found);
+        Ok(found)
+    }
+
+    /// Runs before any step that can fail: a repeated call answers `Existing` instead of `Created`.
+    fn record_opened(&mut self, all: &[Found]) {
+        for found in all {
+            let Found { shard, info, .. } = found;
             let Some(mut partition) = self.partitions.get_mut(&shard.partition) else {
                 continue;
             };
-            if let Opened::Created(state) | Opened::Existing(state) = opened {
+            if let Opened::Created(state) | Opened::Existing(state) = &found.opened {
                 if partition.identity != state.identity {
                     partition.identity = state.identity.clone();
                     // Offsets of another incarnation mean nothing in this one.
@@ -193,16 +202,15 @@ impl Ingress {
                 }
                 partition.report_keys(state.other_keys(&self.options.keys));
             }
-            if let Opened::Created(state) = opened {
+            if let Opened::Created(state) = &found.opened {
                 tracing::info!(%shard, watermark = %state.watermark, "shard created");
-                if usable_commit(committed.as_ref(), info).is_none() {
+                if usable_commit(found.committed.as_ref(), info).is_none() {
                     report_start(&self.ports.metric, shard, info, state.watermark);
                 }
                 let rebuild = Rebuild::new(state, info.end_offset, self.ports.clock.now());
                 partition.rebuild = rebuild.or(partition.rebuild);
             }
         }
-        Ok(found)
     }
 
     /// Where the reading of partitions without a usable commit starts, if not at the first record.

@@ -10,7 +10,7 @@ use super::store_check::StoreCheck;
 use super::{CallError, Error, Options, Ports};
 use crate::broker::{self, Event, RecordBatch};
 use crate::limit::{
-    APPEND_LINGER_MAX, FINAL_STORE_CALL_TIMEOUT, OFFSET_COMMIT_INTERVAL,
+    APPEND_LINGER_MAX, FINAL_STORE_CALL_TIMEOUT, MEMBERSHIP_INTERVAL, OFFSET_COMMIT_INTERVAL,
     OFFSET_COMMIT_REPEAT_INTERVAL,
 };
 use crate::membership::ReadAssignment;
@@ -287,6 +287,18 @@ impl Ingress {
         let reopen_at = partition.reopen_at(next, Instant::now());
         partition.stop_reading(reopen_at, None);
         self.ports.source.stop(id);
+    }
+
+    /// A reader that was displaced waits until a heartbeat has confirmed that it is assigned.
+    pub(super) fn waits_for_membership(&mut self, id: &Partition, now: Instant) -> bool {
+        let partition = self.partitions.get(id);
+        let displaced_at = partition.and_then(|partition| partition.displaced_at);
+        let session = &self.ports.session_clock;
+        let waits = displaced_at.is_some_and(|at| !session.is_renewed_since(at));
+        if waits && let Some(mut partition) = self.partitions.get_mut(id) {
+            partition.stop_reading(now + MEMBERSHIP_INTERVAL, None);
+        }
+        waits
     }
 
     /// Sends the batches that are due to the appender, as far as its queue has room.

@@ -55,5 +55,5 @@ pub(crate) const KAFKA_TOPIC_HANDLES_MAX: usize = 1_024;
 pub(crate) const PRODUCER_REPLACE_INTERVAL: Duration = Duration::from_secs(5);
 /// Failed producers that are still closing. If librdkafka hangs, no more are made.
 pub(crate) const KAFKA_CLOSING_PRODUCERS_MAX: usize = 4;
-/// Timeout for closing a client and leaving its group. Then the client's thread is abandoned.
+/// Timeout for closing a client. Then the thread of the client is abandoned.
 pub(crate) const CLIENT_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);

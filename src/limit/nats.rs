@@ -22,6 +22,8 @@ pub(crate) const NATS_MESSAGES_PER_TURN_MAX: usize = 1_024;
 /// Interval at which a reader compares its position with the stream, and of heartbeats of its idle
 /// consumer. A consumer that misses two is created again.
 pub(crate) const NATS_STREAM_CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// Commits that are read from the bucket at the same time.
+pub(crate) const NATS_COMMIT_READS_MAX: usize = 64;
 /// Checks in a row that find undelivered messages before the consumer counts as stalled.
 pub(crate) const NATS_STALLED_CHECKS_MAX: u32 = 3;
 /// Published records without an acknowledgement. A stream refuses more than ten thousand.

@@ -7,10 +7,12 @@
 use super::connection::Connection;
 use super::stream_info;
 use crate::broker::{Error, OffsetCommit};
+use crate::limit::NATS_COMMIT_READS_MAX;
 use crate::model::Partition;
 use async_nats::jetstream::context::{GetStreamError, GetStreamErrorKind, KeyValueError};
 use async_nats::jetstream::kv::{Config, Store, UpdateErrorKind};
 use bytes::Bytes;
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -89,16 +91,16 @@ impl KvBucket {
         group: &str,
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error> {
-        let store = self.open().await?;
-        let mut found = Vec::with_capacity(partitions.len());
-        for partition in partitions {
+        let store = &self.open().await?;
+        let reads = partitions.iter().map(|partition| async move {
             let key = commit_key(group, partition);
             let value = self.checked(store.get(key.as_str()).await)?;
             // A new reading begins.
             self.revisions.borrow_mut().remove(&key);
-            found.push(value.map(|value| String::from_utf8_lossy(&value).into_owned()));
-        }
-        Ok(found)
+            Ok::<_, Error>(value.map(|value| String::from_utf8_lossy(&value).into_owned()))
+        });
+        let reads = stream::iter(reads).buffered(NATS_COMMIT_READS_MAX);
+        reads.try_collect().await
     }
 
     /// Commits for the partitions that this process reads. A key that another process has written
