@@ -27,8 +27,8 @@
 //! offset is below W and its (due, offset) is at most C, both of the delivered pair.** The source
 //! log is the truth: a store that lost data is filled from it again.
 //!
-//! Any number of workers share the work: the consumer group of each route decides which of them reads
-//! a shard, `membership` decides which delivers it, and a lease protects the delivery. An exactly-once
+//! Any number of workers share the work: `membership` decides which of them reads a shard and which
+//! delivers it, and a lease protects the delivery. A consumer group only keeps commits. An exactly-once
 //! route writes the delivered pair inside the transaction of the broker, so its store only saves work.
 //!
 //! `docs/internals/protocol.md` explains the protocol, and `docs/internals/glossary.md` the words.

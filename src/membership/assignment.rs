@@ -1,5 +1,5 @@
-//! Assigns the delivery of shards to workers, and readers, which no role follows yet. Pure: workers
-//! that know the same workers and shards agree on the result.
+//! Assigns the delivery and the reading of shards to workers. Pure: workers that know the same
+//! workers and shards agree on the result.
 //!
 //! Each pair of a shard and a worker has a weight, a hash of both (rendezvous hashing). The
 //! heaviest pairs are assigned first, and a worker takes an equal part of the shards at most. So
@@ -12,7 +12,7 @@
 use crate::model::{Role, ShardId, WorkerEntry, WorkerId};
 use std::collections::BTreeMap;
 
-/// The worker that delivers each shard, and its reader, which no role follows yet.
+/// The workers that read and deliver each shard.
 #[derive(Default)]
 pub(super) struct Work<'s> {
     pub(super) readers: BTreeMap<&'s ShardId, WorkerId>,

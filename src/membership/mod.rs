@@ -1,9 +1,9 @@
-//! Membership: the session of this worker, the live workers, and which of them delivers a shard. The
-//! consumer group of each route decides which worker reads it.
+//! Membership: the session of this worker, the live workers, and which of them reads and delivers a
+//! shard.
 //!
 //! One loop on a thread of its own keeps the session alive in the store, lists the shards that
-//! exist, and assigns them. It publishes the result to the timer. All workers compute the same
-//! assignment from the same sessions and shards.
+//! exist, and assigns them. It publishes the result to the ingresses and the timer. All workers
+//! compute the same assignment from the same sessions and shards.
 //!
 //! | file | duty |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | `session_clock` | until when the session of this worker certainly lasts |
 //! | `session_watch` | finds sessions of workers that are dead |
 //! | `roster` | live workers and shards; the shards of this worker |
-//! | `assignment` | which worker delivers a shard; no role follows its readers yet |
+//! | `assignment` | which worker reads a shard, and which delivers it |
 
 mod assignment;
 mod discovery;
@@ -36,7 +36,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// The partitions of one route that the assignment gives to this worker. No role follows it yet.
+/// The partitions of one route that the assignment gives to this worker.
 ///
 /// Reading needs no lock: two workers may read a partition for a moment, because an append names
 /// its first offset (I2).
