@@ -22,6 +22,16 @@ fn a_process_that_is_killed_repeatedly_duplicates_nothing() {
 }
 
 #[test]
+fn workers_that_are_killed_and_restarted_in_turn_duplicate_nothing() {
+    let mut scene = Scene::new(kafka(), "exact_loop", 8);
+    let sink = scene.sink();
+    let config = scene.config_with(redis(), EXACTLY_ONCE);
+    let mut workers = [(); 3].map(|()| Postdate::ready_with(&config));
+    assert_eq!(scene.survives_crash_loop(&sink, &mut workers), 0);
+    assert_eq!(scene.duplicates_at_the_end(), 0);
+}
+
+#[test]
 fn a_worker_resumed_after_its_lease_commits_nothing_that_another_has_delivered() {
     let mut scene = Scene::new(kafka(), "exact_frozen", 8);
     let sink = scene.sink();

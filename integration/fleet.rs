@@ -195,6 +195,19 @@ fn the_shards_of_a_killed_worker_are_taken_over() {
 }
 
 #[test]
+fn workers_that_are_killed_and_restarted_in_turn_lose_nothing() {
+    let mut scene = Scene::new(kafka(), "crash_loop", PARTITIONS);
+    let sink = scene.sink();
+    let config = scene.config(redis());
+    let mut workers = [(); 3].map(|()| Postdate::ready_with(&config));
+    let duplicates = scene.survives_crash_loop(&sink, &mut workers);
+    assert!(
+        duplicates < scene.sent() / 2,
+        "{duplicates} duplicates: more than was in flight"
+    );
+}
+
+#[test]
 fn a_worker_frozen_past_its_session_notices_and_does_not_deliver_the_shards_of_others() {
     let mut scene = Scene::new(kafka(), "frozen", PARTITIONS);
     let sink = scene.sink();

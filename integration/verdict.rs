@@ -292,6 +292,29 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         self.ledger_says_all_once(postdate);
     }
 
+    /// Kills and restarts one worker after the other, under a steady load. Prints the lateness.
+    /// Returns the number of duplicates.
+    pub(crate) fn survives_crash_loop(&mut self, sink: &Sink, workers: &mut [Postdate]) -> usize {
+        const KILLS: usize = 12;
+        const STEP: Duration = Duration::from_millis(100);
+        const MESSAGES_PER_STEP: usize = 30;
+        let start = now_ms();
+        for kill in 0..KILLS {
+            // Between 1 and 2.5 seconds pass between two kills.
+            for _ in 0..10 + kill * 7 % 16 {
+                self.load(MESSAGES_PER_STEP, 500..5_000);
+                std::thread::sleep(STEP);
+            }
+            workers[kill % workers.len()].restart();
+        }
+        self.flush();
+        let duplicates = self.all_arrive(sink);
+        let dues = start..i64::MAX;
+        Lateness::of("workers killed in turn", &sink.records(), dues);
+        self.ledger_says_all_once(&workers[0]);
+        duplicates
+    }
+
     /// Reads the target topic to its last record, when no more records can arrive. Checks that no
     /// message is lost, and returns the number of duplicates.
     pub(crate) fn duplicates_at_the_end(&self) -> usize {

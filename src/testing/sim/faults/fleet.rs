@@ -11,7 +11,8 @@ const WORKERS_MAX: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FleetFaults {
     None,
-    /// Kills, freezes, network cuts, outages, failed producers, and wrong clocks.
+    /// Kills, freezes, network cuts, outages, failed producers, wrong clocks, readers without
+    /// assignment, and late commits.
     All,
     /// The faults above, and a store that rolls back or loses everything.
     StoreLoses,
@@ -38,6 +39,7 @@ enum Step {
     RollBack,
     Wipe,
     ReadAll,
+    HoldCommits,
     RemakeConsumers,
     HoldSends,
     FreezeUnheard,
@@ -55,6 +57,7 @@ const FAULTS: &[Step] = &[
     Step::SetClock,
     Step::StoreOutage,
     Step::ReadAll,
+    Step::HoldCommits,
 ];
 const STORE_LOSES: &[Step] = &[Step::RollBack, Step::Wipe];
 const STREAMS: &[Step] = &[Step::RemakeConsumers];
@@ -114,6 +117,7 @@ impl Fleet {
                 self.pause(3_000).await;
                 reads_all.send_replace(false);
             }
+            Step::HoldCommits => self.hold_commits().await,
             Step::RemakeConsumers => self.world.remake_consumers(),
             Step::HoldSends => self.hold_sends().await,
             Step::FreezeUnheard => {
@@ -201,8 +205,7 @@ impl Fleet {
         );
         let network = self.processes[at].control.network.clone();
         network.cut(cut);
-        self.pause(1_500).await;
-        self.pause(1_500).await;
+        self.pause(3_000).await;
         match self.random.random_range(0..5) {
             0 if self.processes.len() > 1 => {
                 self.kill(at, "is killed, cut off from the brokers").await;
@@ -252,6 +255,22 @@ impl Fleet {
         self.world.store_down(false);
         all.into_iter()
             .for_each(|process| self.allow_duplicates(process, from));
+    }
+
+    /// The commits of a process arrive after those of others, which may have its partitions by then.
+    async fn hold_commits(&mut self) {
+        let at = self.random_index();
+        self.note(at, "has commits that arrive late");
+        let network = self.processes[at].control.network.clone();
+        network.hold_commits(true);
+        self.pause(2_000).await;
+        if self.processes.len() > 1 && self.random.random_bool(0.7) {
+            self.kill(at, "is killed, with commits in the network")
+                .await;
+            self.pause(3_000).await;
+        }
+        self.world.note("the late commits arrive");
+        network.hold_commits(false);
     }
 
     async fn hold_sends(&mut self) {

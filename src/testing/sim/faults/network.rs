@@ -1,7 +1,7 @@
 //! The network between one process and the brokers. It can be cut, and its producers can fail.
 //!
 //! While it is cut, queries fail or hang, nothing is read, and sent records wait in the client
-//! (`producer`).
+//! (`producer`). Commits can be held: they arrive late, even if their process has ended.
 
 use crate::broker::{Catalog, Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::model::{Offset, Partition, SourceIdentity, Timestamp};
@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 #[derive(Default)]
 pub(crate) struct Network {
     cut: Cell<Option<CutMode>>,
+    holds_commits: Cell<bool>,
     have_producers_failed: Cell<bool>,
     /// How often the producers failed.
     failures: Cell<u64>,
@@ -37,6 +38,11 @@ impl Network {
     pub(crate) fn heal(&self) {
         self.cut.set(None);
         self.have_producers_failed.set(false);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn hold_commits(&self, holds: bool) {
+        self.holds_commits.set(holds);
         self.changed.notify_waiters();
     }
 
@@ -144,7 +150,14 @@ impl Source for OverNetwork<dyn Source> {
 
     fn commit(&mut self, commits: Vec<OffsetCommit>) -> LocalBoxFuture<'static, Result<(), Error>> {
         let (network, outcome) = (self.network.clone(), self.port.commit(commits));
-        Box::pin(async move { network.ask(outcome).await })
+        let sent = tokio::task::spawn_local(async move {
+            while network.holds_commits.get() {
+                network.changed().await;
+            }
+            network.ask(outcome).await
+        });
+        let ended = |_| Err(Error::Unavailable("the simulation has ended".to_owned()));
+        Box::pin(async move { sent.await.unwrap_or_else(ended) })
     }
 
     async fn close(&mut self) {
