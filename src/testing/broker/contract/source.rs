@@ -347,8 +347,10 @@ async fn two_sources_of_a_group_read_and_commit(broker: &dyn BrokerUnderTest) {
 
 async fn an_added_partition_is_read(broker: &dyn BrokerUnderTest) {
     let topic = create_topic(broker, "added", 1).await;
-    let (mut source, added) = (new_source(broker, &topic, 1), broker.partition(&topic, 2));
-    source.start(&broker.partition(&topic, 0), Offset(0), 1);
+    let (mut source, first) = (new_source(broker, &topic, 1), broker.partition(&topic, 0));
+    source.start(&first, Offset(0), 1);
+    assert_eq!(read_to_end(&mut *source, &first, 1).await.1, Offset(0));
+    let added = broker.partition(&topic, 2);
     broker.add_partitions(&topic, 3).await;
     source.start(&added, Offset(0), 1);
     assert_eq!(read_to_end(&mut *source, &added, 1).await.1, Offset(0));
