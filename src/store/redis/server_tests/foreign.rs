@@ -4,6 +4,7 @@ use super::super::reads::slices_to_read;
 use super::*;
 use crate::model::{LeaseToken, Level, SessionId, Slice, WorkerEntry};
 use crate::store::{Heartbeat, SessionEnd, SessionHeartbeat};
+use std::collections::BTreeMap;
 
 /// Two shards with a message each, in the same slice.
 async fn two_shards() -> RealRedis {
@@ -362,8 +363,12 @@ async fn a_slice_of_a_newer_version_stops_only_its_shard() {
     let real = two_shards().await;
     let redis = &real.redis;
     add_newer_slice(&real, "bad").await;
-    let meta = format!("HGETALL {}", key("bad", "meta"));
-    let before = real.server.command(&meta).await;
+    let command = format!("HGETALL {}", key("bad", "meta"));
+    let meta = async || {
+        let fields = real.server.command(&command).await;
+        redis::from_redis_value::<BTreeMap<String, String>>(fields).unwrap()
+    };
+    let before = meta().await;
 
     let requests = [acquire("bad"), acquire("good")];
     let acquired = redis.acquire(&requests).await.unwrap();
@@ -391,8 +396,7 @@ async fn a_slice_of_a_newer_version_stops_only_its_shard() {
         "{opened:?}"
     );
     assert!(matches!(opened[1], Opened::Existing(_)));
-    let after = real.server.command(&meta).await;
-    assert_eq!(after, before, "nothing was written");
+    assert_eq!(meta().await, before, "nothing was written");
 
     // The newer version has delivered the slice.
     real.server
