@@ -329,6 +329,10 @@ impl AssignedPartition {
         let is_new = now < self.assigned_at + DISPLACED_READER_DELAY;
         let waits = next == NextStep::Displaced && !is_new && !fault!(DisplacedReaderContinues);
         self.displaced_at = waits.then_some(now);
+        if next == NextStep::Reopen {
+            // If another process creates the shard first, the delivered pair is the one of this shard.
+            self.epoch = 0;
+        }
         if waits {
             now + DISPLACED_READER_DELAY
         } else {

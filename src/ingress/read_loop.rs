@@ -38,6 +38,8 @@ pub(crate) struct Ingress {
     pub(super) commit_unchanged_at: Instant,
     pub(super) check: StoreCheck,
     pub(super) question: CommitQuestion,
+    /// Why the group cannot be used, by the broker. Until it accepts a request.
+    pub(super) group_error: Option<String>,
     pub(super) stop: CancellationToken,
 }
 
@@ -58,6 +60,7 @@ impl Ingress {
             commit_unchanged_at: now + OFFSET_COMMIT_REPEAT_INTERVAL,
             check: StoreCheck::None,
             question: CommitQuestion::None,
+            group_error: None,
             stop: CancellationToken::new(),
         }
     }
@@ -188,6 +191,10 @@ impl Ingress {
                 if is_new {
                     self.report_shards();
                 }
+            }
+            Err(error) if error.is_transient() => {
+                self.group_error = Some(error.to_string());
+                self.report_commits();
             }
             Err(error) => return Err(self.fatal(error)),
         }

@@ -202,7 +202,10 @@ impl Ingress {
             }
         }
         match outcome {
-            Ok(()) => self.report_commits(),
+            Ok(()) => {
+                self.group_error = None;
+                self.report_commits();
+            }
             // After a store loss more records are read again. The next commit replaces this one.
             Err(error) => {
                 let reason = format!("cannot commit offsets: {error}");

@@ -361,6 +361,8 @@ impl SourceThread {
         let bytes = read.events.iter().map(batch_bytes).sum();
         queued_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.events.push(read.events);
+        let errors = read.group_errors.into_iter();
+        errors.for_each(|error| self.events.push_error(Err(error)));
         let has_more = result.unwrap_or_else(|error| {
             self.events.push_error(Err(error));
             false

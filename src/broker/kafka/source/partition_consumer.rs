@@ -1,5 +1,6 @@
 //! The consumer that reads partitions from explicit offsets and batches their records.
 
+use crate::broker::kafka::error::needs_operator;
 use crate::broker::kafka::ffi::{Message, NativeConsumer};
 use crate::broker::kafka::health::{ClusterHealth, is_connection_error};
 use crate::broker::kafka::options::{ClientOptions, Cluster, NO_OPTIONS, kbytes};
@@ -31,6 +32,9 @@ const OPTIONS: ClientOptions = ClientOptions {
         ("enable.auto.offset.store", "false"),
         ("enable.partition.eof", "true"),
         ("isolation.level", "read_committed"),
+        // The consumer is no member. A commit, and the end of the client with it, waits this long for
+        // an absent coordinator.
+        ("session.timeout.ms", "1000"),
     ],
     ..NO_OPTIONS
 };
@@ -188,6 +192,8 @@ impl PartitionConsumer {
 #[derive(Default)]
 pub(super) struct ReadResult {
     pub(super) events: VecDeque<Event>,
+    /// Errors of the group that an operator must fix.
+    pub(super) group_errors: Vec<Error>,
 }
 
 /// A partition that is being read.
@@ -349,6 +355,10 @@ impl Partitions {
         health: &ClusterHealth,
     ) {
         let Some(at) = self.find(message) else {
+            // An error of the group belongs to no topic.
+            if message.topic().is_empty() && needs_operator(code) {
+                read.group_errors.push(Error::Rejected(text.clone()));
+            }
             return health.record_error(code, text);
         };
         let state = &mut self.all[at];
