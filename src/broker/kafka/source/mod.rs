@@ -42,8 +42,9 @@ pub(crate) struct KafkaSource {
     /// The current epoch of each partition that is read. Events of other epochs are dropped.
     epochs: BTreeMap<Partition, u64>,
     shared: Arc<Shared>,
-    /// The partition consumer's client.
-    native: Arc<NativeClient>,
+    /// The partition consumer's client. `None` after the close: the last of its threads destroys it,
+    /// which may take long.
+    native: Option<Arc<NativeClient>>,
     admin: AdminWorker,
     /// Reads commits. It waits for the group coordinator, for which nothing else has to wait.
     commit_reader: AdminWorker,
@@ -120,7 +121,7 @@ impl KafkaSource {
             commits,
             epochs: BTreeMap::new(),
             shared,
-            native,
+            native: Some(native),
             admin,
             commit_reader,
             thread,
@@ -224,7 +225,8 @@ impl Source for KafkaSource {
     }
 
     fn known_end(&self, partition: &Partition) -> Option<Offset> {
-        let end = self.native.end_offset(&partition.topic, partition.index);
+        let native = self.native.as_ref()?;
+        let end = native.end_offset(&partition.topic, partition.index);
         end.map(Offset)
     }
 
@@ -244,6 +246,7 @@ impl Source for KafkaSource {
     }
 
     async fn close(&mut self) {
+        self.native = None;
         self.shared.stop.store(true, Ordering::Relaxed);
         self.thread.unpark();
         // Concurrently, because each may wait for an unreachable broker.

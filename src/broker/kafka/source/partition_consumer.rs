@@ -34,7 +34,7 @@ const OPTIONS: ClientOptions = ClientOptions {
         ("isolation.level", "read_committed"),
         // The consumer is no member. A commit, and the end of the client with it, waits this long for
         // an absent coordinator.
-        ("session.timeout.ms", "1000"),
+        ("session.timeout.ms", "100"),
     ],
     ..NO_OPTIONS
 };
