@@ -590,6 +590,9 @@ mod tests {
         let waits = (DISPLACED_READER_DELAY, Some(later));
         assert_eq!(reopen(NextStep::Displaced, later), waits);
         assert_eq!(reopen(NextStep::Reopen, later), (Duration::ZERO, None));
-        assert!(partition.is_first_reading(), "another process may create the shard");
+        assert!(
+            partition.is_first_reading(),
+            "another process may create the shard"
+        );
     }
 }

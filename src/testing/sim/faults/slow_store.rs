@@ -119,7 +119,6 @@ impl ShardStore for SlowStore {
         let done = done.map(|(append, _)| append);
         self.world.note_cancelled(done.clone());
         done.for_each(|append| {
-            self.world.record_append(append);
             self.world
                 .compaction_trace()
                 .record(&append.shard, &append.runs);

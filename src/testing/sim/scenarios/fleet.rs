@@ -95,7 +95,6 @@ fn every_fault_injected_into_a_fleet_is_caught() {
             InjectedFault::ContinueRolledBackSession,
             FleetFaults::StoreLoses,
         ),
-        (InjectedFault::DisplacedReaderContinues, FleetFaults::All),
     ];
     let is_caught =
         |fault, faults| breaks_promises(&[fault], 2_000..2_100, |seed| run(seed, LENGTH, faults));

@@ -6,12 +6,12 @@ mod faults;
 use crate::broker::Catalog;
 use crate::clock::Clock as _;
 use crate::encryption::KeyRing;
-use crate::limit::{CLAIM_AHEAD, DISPLACED_READER_DELAY};
+use crate::limit::CLAIM_AHEAD;
 use crate::model::{
     CommitMetadata, Lease, LeaseToken, Offset, Partition, Progress, ShardId, SourceIdentity,
     Timestamp, Watermark,
 };
-use crate::store::{Append, AppendEpoch, Balance, ShardStore};
+use crate::store::{Append, Balance, ShardStore};
 use crate::testing::broker::memory::MemoryCluster;
 use crate::testing::sim::clock::{EPOCH, SimClock};
 use crate::testing::sim::compaction_trace::CompactionTrace;
@@ -31,9 +31,6 @@ pub(crate) const SOURCE: &str = "in";
 pub(crate) const TARGET: &str = "out";
 pub(crate) const DEAD: &str = "dead";
 pub(crate) const MARKERS: &str = "sim.r.delivered";
-
-/// Changes of a partition's reader within [`DISPLACED_READER_DELAY`].
-const READER_CHANGES_MAX: usize = 6;
 
 /// With exactly-once delivery, the target rejects larger records.
 const TARGET_BYTES_MAX: usize = 160;
@@ -95,8 +92,6 @@ struct Inner {
     tokens: RefCell<BTreeMap<LeaseToken, usize>>,
     /// The tokens that were granted, by shard.
     tenures: RefCell<BTreeSet<(ShardId, LeaseToken)>>,
-    /// The epoch of the last append to each shard, and when other epochs began in the last second.
-    readers: RefCell<BTreeMap<ShardId, (AppendEpoch, VecDeque<Instant>)>>,
     deliveries: RefCell<Vec<SimDelivery>>,
     /// Broken promises that were observed.
     violations: RefCell<Vec<String>>,
@@ -186,7 +181,6 @@ impl World {
             first_identities: RefCell::default(),
             tokens: RefCell::default(),
             tenures: RefCell::default(),
-            readers: RefCell::default(),
             deliveries: RefCell::default(),
             violations: RefCell::default(),
         }))
@@ -267,25 +261,6 @@ impl World {
         if !self.0.tenures.borrow_mut().insert(tenure) {
             let shard = &lease.shard;
             self.report_violation(format!("two tenures of {shard} have the same token"));
-        }
-    }
-
-    /// Two readers of a partition must not displace each other again and again.
-    pub(crate) fn record_append(&self, append: &Append) {
-        let now = Instant::now();
-        let mut readers = self.0.readers.borrow_mut();
-        let (last, changes) = readers.entry(append.shard.clone()).or_default();
-        if *last == append.epoch {
-            return;
-        }
-        *last = append.epoch;
-        changes.push_back(now);
-        changes.retain(|at| *at + DISPLACED_READER_DELAY > now);
-        let has_too_many = changes.len() > READER_CHANGES_MAX;
-        drop(readers);
-        if has_too_many {
-            let shard = &append.shard;
-            self.report_violation(format!("the readers of {shard} displace each other"));
         }
     }
 
