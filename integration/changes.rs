@@ -8,13 +8,13 @@ use serde_json::Value;
 use crate::env::{PATIENCE, Postdate, Sink, eventually, kafka, redis};
 use crate::verdict::Scene;
 
-const READER: &str = "b4d0e9c1-of-a-reader";
-const OPERATOR: &str = "7a6f2d35-of-an-operator";
+pub(crate) const READER: &str = "b4d0e9c1-of-a-reader";
+pub(crate) const OPERATOR: &str = "7a6f2d35-of-an-operator";
 
-struct Service(Postdate);
+pub(crate) struct Service(pub(crate) Postdate);
 
 impl Service {
-    fn start(config: &str) -> Service {
+    pub(crate) fn start(config: &str) -> Service {
         let variables = [
             ("POSTDATE_ADMIN__TOKEN", READER),
             ("POSTDATE_ADMIN__OPERATOR_TOKEN", OPERATOR),
@@ -25,7 +25,7 @@ impl Service {
     }
 
     /// The status and the answer.
-    fn curl(&self, token: &str, path: &str, arguments: &[&str]) -> (u16, String) {
+    pub(crate) fn curl(&self, token: &str, path: &str, arguments: &[&str]) -> (u16, String) {
         let output = Command::new("curl")
             .args(["--silent", "--write-out", "\n%{http_code}"])
             .args(["--header", &format!("Authorization: Bearer {token}")])
@@ -38,7 +38,13 @@ impl Service {
         (status.parse().unwrap(), body.to_owned())
     }
 
-    fn document(&self, token: &str, path: &str, arguments: &[&str], status: u16) -> Value {
+    pub(crate) fn document(
+        &self,
+        token: &str,
+        path: &str,
+        arguments: &[&str],
+        status: u16,
+    ) -> Value {
         let (found, body) = self.curl(token, path, arguments);
         assert_eq!(found, status, "{body}");
         serde_json::from_str(&body).unwrap()

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::env::{PATIENCE, Postdate, eventually, kafka, redis, servers};
+use crate::env::{Outgoing, PATIENCE, Postdate, Producer, eventually, kafka, redis, servers};
 use crate::verdict::Scene;
 
 const TOKEN: &str = "0c1f5b1e-of-the-console";
@@ -86,9 +86,23 @@ fn every_page_is_accessible_in_light_and_dark_wide_and_narrow() {
         page.contains("&#60;b&#62;markup") && !page.contains("<b>markup"),
         "{page}"
     );
+    let producer = Producer::start(kafka().addr());
+    let dead = Outgoing::to(&format!("{}.dead", scene.deployment))
+        .payload("dead")
+        .header("postdate-due", "1700000000000")
+        .header(
+            "postdate-origin",
+            format!("{}/r/{}/0/4711", scene.deployment, scene.source),
+        )
+        .header("postdate-error", "unknown_target")
+        .header("postdate-error-detail", "there is no topic <b>orders</b>");
+    producer.send(&dead);
+    producer.flush();
     let paths = [
         "/",
         "/routes/r",
+        "/routes/r/dead-letters",
+        "/routes/r/dead-letters?code=timed_out",
         "/routes/r/messages",
         "/routes/r/messages?id=reminder-3",
         message.as_str(),

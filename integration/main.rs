@@ -50,6 +50,7 @@ mod nats_login;
 mod nats_source;
 mod nats_target;
 mod outage;
+mod redrive;
 mod refused_loads;
 mod restart;
 mod rights;

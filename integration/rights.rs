@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use crate::env::{Guarded, Postdate, TENANT, eventually};
+use crate::env::{Guarded, Outgoing, Postdate, Producer, TENANT, eventually};
 use crate::login;
 use crate::verdict::{LIMIT, Scene};
 
@@ -20,8 +20,10 @@ const MISSED: &[Missed] = &[
     Missed::ByCheck("retention"),
     Missed::ByCheck(".target"),
     Missed::ByCheck(".dead"),
+    Missed::ByRedrive("Topic authorization failed"),
+    Missed::ByRedrive("Group authorization failed"),
+    Missed::ByRedrive("Transactional Id authorization failed"),
     // The rights from here on are granted only for exactly-once.
-    Missed::ByService(&["Transactional Id authorization failed"]),
     Missed::ByService(&["an empty transaction with the group"]),
 ];
 
@@ -29,6 +31,8 @@ const MISSED: &[Missed] = &[
 enum Missed {
     /// `postdate check` says this in an item whose verdict is not `ok`.
     ByCheck(&'static str),
+    /// `postdate redrive` fails with this text.
+    ByRedrive(&'static str),
     /// The service logs one of these texts.
     ByService(&'static [&'static str]),
 }
@@ -98,6 +102,13 @@ fn complaints(postdate: &Postdate) -> String {
         .collect()
 }
 
+/// The exit code of `postdate redrive`, and what it says.
+fn redrive(postdate: &Postdate) -> (Option<i32>, String) {
+    let output = postdate.command(&["redrive", "--route", "r", "--yes"]);
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    (output.status.code(), said)
+}
+
 #[test]
 fn the_rights_of_the_script_are_enough_and_each_is_needed() {
     let kafka = Guarded::start(PASSWORD);
@@ -129,7 +140,7 @@ fn the_rights_of_the_script_are_enough_and_each_is_needed() {
     scene.all_arrive(&sink);
     assert_eq!(complaints(&plain), "");
     assert_eq!(plain.terminate().0.code(), Some(0), "{}", plain.logs());
-    // The rights that were granted so far do not allow transactions.
+    // The rights that were granted so far do not allow the group of the markers.
     let exact = "max_delay = \"1h\"\ndelivery = \"exactly-once\"";
     let mut without = start(&scene, exact);
     scene.send(20, 0..500);
@@ -175,6 +186,8 @@ fn the_rights_of_the_script_are_enough_and_each_is_needed() {
                     "without line {line}: {said}"
                 );
             }
+            // Below.
+            Missed::ByRedrive(_) => {}
             Missed::ByService(words) => {
                 let mut without = start(&scene, exact);
                 let told =
@@ -193,4 +206,40 @@ fn the_rights_of_the_script_are_enough_and_each_is_needed() {
     scene.send(20, 0..500);
     assert_eq!(scene.all_arrive(&sink), 0);
     scene.ledger_says_all_once(&postdate);
+    let dead = format!("{}.dead", scene.deployment);
+    let producer = Producer::start(kafka.addr());
+    let bury = |number: u32| {
+        let origin = format!("{}/r/{}/0/{number}", scene.deployment, scene.source);
+        let letter = Outgoing::to(&dead)
+            .payload("x")
+            .header("postdate-due", "1")
+            .header("postdate-origin", origin)
+            .header("postdate-error", "timed_out");
+        producer.send(&letter);
+        producer.flush();
+    };
+    bury(0);
+    let (code, said) = redrive(&postdate);
+    assert!(code == Some(0) && said.contains("Sent: 1."), "{said}");
+    bury(1);
+    for (line, missed) in MISSED.iter().enumerate() {
+        let Missed::ByRedrive(words) = missed else {
+            continue;
+        };
+        let office = Office {
+            kafka: &kafka,
+            scene: &scene,
+            tool: tool.clone(),
+        };
+        office.run(EXACT, "--remove --force", |each| each == line);
+        eventually(&format!("without line {line}: {words:?}"), LIMIT, || {
+            let (code, said) = redrive(&postdate);
+            (code == Some(1) && said.contains(words)).then_some(())
+        });
+        office.run(EXACT, "--add", |each| each == line);
+    }
+    eventually("the second one is sent", LIMIT, || {
+        let (code, said) = redrive(&postdate);
+        (code == Some(0) && said.contains("Sent: 1.")).then_some(())
+    });
 }

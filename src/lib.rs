@@ -105,11 +105,11 @@ mod wheel;
 
 pub use cli::{
     CheckArgs, Cli, Command, CompletionArgs, DemoArgs, InitArgs, LedgerArgs, MessagesArgs,
-    PendingArgs, QuarantineArgs, ResetArgs, RunArgs, SendArgs, WorkersArgs,
+    PendingArgs, QuarantineArgs, RedriveArgs, ResetArgs, RunArgs, SendArgs, WorkersArgs,
 };
 pub use command::{
-    Outcome, Refused, check, complete, demo, init, ledger, messages, pending, quarantine, reset,
-    send, workers,
+    Outcome, Refused, check, complete, demo, init, ledger, messages, pending, quarantine, redrive,
+    reset, send, workers,
 };
 pub use config::{Config, Error as ConfigError};
 pub use role::serve as run;

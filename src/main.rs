@@ -71,6 +71,9 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
         Command::Quarantine(quarantine) => {
             postdate::quarantine(&prepare_quietly(&quarantine.config)?, &quarantine)
         }
+        Command::Redrive(redrive) => {
+            postdate::redrive(&prepare_quietly(&redrive.config)?, &redrive)
+        }
         Command::Send(send) => postdate::send(&prepare_quietly(&send.config)?, &send),
         Command::Check(check) => postdate::check(&prepare_quietly(&check.config)?, &check),
         Command::Completion(completion) => postdate::complete(&completion),

@@ -7,6 +7,7 @@
 
 use super::auth::Actor;
 use super::change_api;
+use super::dead_letters;
 use super::problem::Problem;
 use super::queries::Queries;
 use crate::limit::{SEARCH_CALLS_MAX, SEARCH_PAGE_MAX};
@@ -44,7 +45,9 @@ const PAGE_DEFAULT: usize = 100;
         keys,
         ledger,
         change_api::publish,
-        change_api::cancel
+        change_api::cancel,
+        dead_letters::list,
+        dead_letters::redrive
     )
 )]
 struct Description;
@@ -244,7 +247,7 @@ impl MessagesParams {
 }
 
 /// Accepts also `2027-01-31T09:00` in UTC, as a form of a browser sends it.
-fn instant(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Problem> {
+pub(super) fn instant(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Problem> {
     let Some(text) = text else { return Ok(None) };
     let millis = text.parse().ok().map(Timestamp::from_millis);
     let instant = millis

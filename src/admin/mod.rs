@@ -7,6 +7,7 @@ mod auth;
 mod change_api;
 pub(crate) mod changes;
 mod console;
+pub(crate) mod dead_letters;
 mod problem;
 pub(crate) mod queries;
 mod server;
@@ -26,6 +27,7 @@ use axum::routing::get;
 use change_api::ChangeApi;
 use changes::Changes;
 pub(crate) use console::ConsoleOptions;
+use dead_letters::DeadLetters;
 use problem::Problem;
 use queries::Queries;
 use serde_json::json;
@@ -83,6 +85,8 @@ pub(crate) struct Endpoint {
     pub(crate) queries: Queries,
     /// The queue of the thread that writes changes.
     pub(crate) changes: Changes,
+    /// The queue of the thread that reads and redrives dead letters.
+    pub(crate) dead_letters: DeadLetters,
     pub(crate) console: ConsoleOptions,
 }
 
@@ -101,9 +105,11 @@ impl Endpoint {
         };
         let guarded = api::router(self.queries)
             .merge(change_api::router(changes.clone()))
+            .merge(dead_letters::router(self.dead_letters.clone()))
             .merge(console::router(
                 self.console,
                 changes,
+                self.dead_letters,
                 self.health.clone(),
                 self.render_metrics.clone(),
             ))
@@ -203,6 +209,7 @@ mod tests {
             };
             let (queries, _unanswered) = queries::channel();
             let (changes, _unwritten) = changes::channel();
+            let (dead_letters, _unread) = dead_letters::channel();
             let endpoint = Endpoint {
                 auth: Auth::new(guard, None, false),
                 tls: None,
@@ -210,6 +217,7 @@ mod tests {
                 render_metrics: render,
                 queries,
                 changes,
+                dead_letters,
                 console: ConsoleOptions::default(),
             };
             let (served, ()) = tokio::join!(serve(listener, endpoint, stop.clone()), test);

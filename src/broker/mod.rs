@@ -1,5 +1,5 @@
-//! The broker ports: [`Source`], [`Target`], [`Catalog`], [`GroupAdmin`], `Inspector`,
-//! [`TransactionalProducers`].
+//! The broker ports: [`Source`], [`Target`], [`Catalog`], [`GroupAdmin`], [`StoredRecords`],
+//! `Inspector`, [`TransactionalProducers`].
 //!
 //! Every header and byte that a source returns can be sent to a target. Blocking client calls run
 //! on the adapters' own threads. Every `async` method is cancel-safe: a result that was not
@@ -248,6 +248,22 @@ pub(crate) trait GroupAdmin: Catalog {
 
     /// Like [`Source::commit`], for a group that no process uses. Fails if it has a live member.
     async fn commit_unused(&mut self, group: &str, commits: &[OffsetCommit]) -> Result<(), Error>;
+}
+
+/// Reads stored records of any topic, without a group: for dead letters.
+#[async_trait(?Send)]
+pub(crate) trait StoredRecords {
+    /// The topic whose partitions hold what was sent to `destination`. `None`: it does not exist.
+    async fn topic_of(&mut self, destination: &str) -> Result<Option<String>, Error>;
+
+    /// The next records of a partition, from `from` on, and the offset behind them. No records: `end` is reached. Records at
+    /// or behind `end` may follow in the same batch.
+    async fn read(
+        &mut self,
+        partition: &Partition,
+        from: Offset,
+        end: Offset,
+    ) -> Result<(RecordBatch, Offset), Error>;
 }
 
 /// Sends records to the topics of one cluster. Records of one target partition keep their order,

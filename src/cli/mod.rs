@@ -2,11 +2,13 @@
 
 mod init;
 mod messages;
+mod redrive;
 
 pub use init::InitArgs;
 pub(crate) use init::SizeArgs;
 pub use messages::MessagesArgs;
 pub(crate) use messages::{CancelArgs, FilterArgs, ListArgs, MessagesAction, Output, ShowArgs};
+pub use redrive::RedriveArgs;
 
 use crate::model::StartPoint;
 use crate::model::{Delay, parse_after};
@@ -190,6 +192,13 @@ pub enum Command {
     /// message may be missing or repeated if the timer merges batches meanwhile.
     #[command(after_long_help = messages::HELP_AFTER)]
     Messages(Box<MessagesArgs>),
+    /// Sends dead letters through their source once more
+    ///
+    /// Counts the dead letters of a route by code. Sends them with --yes, or after a confirmation at a
+    /// terminal. A message that had a due time is delivered at once. If the source and the dead letters
+    /// are in one Kafka cluster, an interrupted and repeated redrive neither loses nor doubles a message.
+    #[command(after_long_help = redrive::HELP_AFTER)]
+    Redrive(Box<RedriveArgs>),
     /// Counts the outcomes of all accepted messages, and checks the sum
     ///
     /// The store keeps a ledger of each shard (a source partition) with its messages. Restarts and

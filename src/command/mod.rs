@@ -10,6 +10,7 @@ mod page;
 mod pending;
 mod plan;
 mod quarantine;
+mod redrive;
 mod reset;
 mod send;
 mod workers;
@@ -22,6 +23,8 @@ pub use ledger::ledger;
 pub use messages::messages;
 pub use pending::pending;
 pub use quarantine::quarantine;
+pub(crate) use redrive::answer_dead_letters;
+pub use redrive::redrive;
 pub use reset::reset;
 #[cfg(test)]
 pub(crate) use reset::test_support;

@@ -194,7 +194,7 @@ impl Config {
     }
 
     /// Two names may mean one cluster, each with its own login. They then share a broker.
-    fn is_same_cluster(&self, a: &str, b: &str) -> bool {
+    pub(crate) fn is_same_cluster(&self, a: &str, b: &str) -> bool {
         a == b || !self.brokers(a).is_disjoint(&self.brokers(b))
     }
 }

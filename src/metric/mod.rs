@@ -74,6 +74,8 @@ instruments! {
         "Longest time in seconds for which a shard of this process with due or in-flight messages has claimed and finished no message."
     DEAD_LETTERED "postdate_dead_lettered_total" Kind::Counter, ["route", "reason"]
         "Messages sent to the dead-letter topic, by the code in `postdate-error`."
+    REDRIVEN "postdate_redriven_total" Kind::Counter, ["route"]
+        "Dead letters that were sent through the source again at the admin endpoint of this process."
     RETRIED "postdate_retried_total" Kind::Counter, ["route", "reason"]
         "Deliveries that failed and were retried through the source, by code."
     CANCELLED "postdate_cancelled_total" Kind::Counter, ["route"]
@@ -281,6 +283,11 @@ impl RouteMetrics {
             timestamp_ahead: counter(TIMESTAMP_AHEAD),
         }
     }
+}
+
+/// Counts redriven dead letters of a configured route.
+pub(crate) fn redriven_counter(route: &str) -> Counter {
+    REDRIVEN.counter(&[route])
 }
 
 /// The metrics of the span exporter.

@@ -15,6 +15,7 @@
 //! | `protocol` | the values of the shard protocol, and their text forms |
 //! | `readable` | numbers, sizes and times as people read them |
 
+mod dead_letter;
 mod dialect;
 mod headers;
 mod message;
@@ -26,6 +27,7 @@ mod shard;
 mod start_point;
 mod time;
 
+pub(crate) use dead_letter::DeadLetter;
 pub(crate) use dialect::{Dialect, Dialects};
 pub(crate) use headers::header::Headers;
 pub(crate) use headers::origin::{OriginFormat, is_from_subject};
@@ -40,6 +42,7 @@ pub(crate) use protocol::commit_metadata::{CommitMetadata, UnreadableCommit};
 pub(crate) use protocol::delivered_marker::{DeliveredMarker, OutcomeCounts};
 pub(crate) use protocol::lease::{Lease, LeaseToken};
 pub(crate) use protocol::progress::{Cursor, Progress};
+pub(crate) use protocol::redrive_position::RedrivePosition;
 pub(crate) use protocol::rules_history::RulesHistory;
 pub(crate) use protocol::worker::{FORMAT_LEVEL, Role, SessionId, WorkerEntry, WorkerId};
 pub(crate) use routing::position_rules::PositionRules;

@@ -1,11 +1,11 @@
-//! Starts the admin server, the thread that answers its queries, and the one that writes its changes.
+//! Starts the admin server, and the threads that answer its queries, write its changes, and redrive dead letters.
 
 use super::memory::resident_bytes;
 use super::query_context;
 use super::wiring::Wiring;
 use crate::admin::{self, Auth, ConsoleOptions, Endpoint};
 use crate::clock::{Clock, WallClock};
-use crate::command::ChangeWriter;
+use crate::command::{ChangeWriter, answer_dead_letters};
 use crate::config::{Colour, Secret};
 use crate::metric;
 use crate::store::StoreQuery;
@@ -24,6 +24,7 @@ pub(super) fn start(
 ) -> Result<()> {
     let (queries, queries_in) = admin::queries::channel();
     let (changes, changes_in) = admin::changes::channel();
+    let (dead_letters, dead_letters_in) = admin::dead_letters::channel();
     let admin = &wiring.config.admin;
     let tls = admin.tls()?;
     let auth = Auth::new(
@@ -46,6 +47,7 @@ pub(super) fn start(
             render_metrics,
             queries,
             changes,
+            dead_letters,
             console,
         };
         admin::serve(listener, endpoint, stop).await
@@ -56,6 +58,13 @@ pub(super) fn start(
         let write = async |change| writer.write(&config, change).await;
         admin::changes::serve(changes_in, write, stop.clone()).await;
         writer.close().await;
+        stop.cancelled().await;
+        anyhow::Ok(())
+    })?;
+    let config = wiring.config.clone();
+    group.spawn_thread("dead-letters", move |stop| async move {
+        let answer = async |request| answer_dead_letters(&config, request).await;
+        admin::dead_letters::serve(dead_letters_in, answer, stop.clone()).await;
         stop.cancelled().await;
         anyhow::Ok(())
     })?;

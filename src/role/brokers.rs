@@ -3,11 +3,13 @@
 
 use crate::broker::inspection::Inspector;
 use crate::broker::kafka::{
-    self, KafkaCatalog, KafkaSource, KafkaTarget, KafkaTransactionalProducers,
+    self, KafkaCatalog, KafkaSource, KafkaStoredRecords, KafkaTarget, KafkaTransactionalProducers,
 };
-use crate::broker::nats::{self, NatsCatalog, NatsSource, NatsTarget};
+use crate::broker::nats::{self, NatsCatalog, NatsSource, NatsStoredRecords, NatsTarget};
 use crate::broker::send_budget::SendBudget;
-use crate::broker::{self, Catalog, GroupAdmin, Source, Target, TransactionalProducers};
+use crate::broker::{
+    self, Catalog, GroupAdmin, Source, StoredRecords, Target, TransactionalProducers,
+};
 use crate::config::{self, BrokerKind, Config};
 use crate::health::HealthPart;
 use crate::limit::{COMMAND_DELIVERY_TIMEOUT, SourceMemory};
@@ -101,6 +103,18 @@ impl Cluster {
         Ok(match self {
             Self::Kafka(cluster) => Box::new(KafkaCatalog::new(cluster, Some(group), health)?),
             Self::Nats(cluster) => Box::new(NatsCatalog::new(cluster, health)),
+        })
+    }
+
+    /// A reader of dead letters. `group` is the one that holds the positions of redrives.
+    pub(crate) fn stored_records(
+        &self,
+        group: &str,
+        health: HealthPart,
+    ) -> Result<Box<dyn StoredRecords>> {
+        Ok(match self {
+            Self::Kafka(cluster) => Box::new(KafkaStoredRecords::new(cluster, group, health)?),
+            Self::Nats(cluster) => Box::new(NatsStoredRecords::new(cluster, health)),
         })
     }
 

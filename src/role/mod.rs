@@ -4,7 +4,7 @@
 //!
 //! | file | threads that it starts |
 //! |---|---|
-//! | `admin_threads` | `admin`, `queries`, `changes` |
+//! | `admin_threads` | `admin`, `queries`, `changes`, `dead-letters` |
 //! | `trace_thread` | `traces`, if traces are configured |
 //! | `hints` | `hints`, if other processes can share the store |
 //! | `membership_thread` | `membership` |
@@ -29,7 +29,7 @@ mod worker_name;
 pub(crate) use brokers::{Cluster, SourceOptions, TargetOptions, TargetPurpose, nats_cluster};
 pub(crate) use memory::memory_plan;
 pub(crate) use store_factory::{StoreFactory, query_context, redis_options};
-pub(crate) use wiring::{group_admin, groups, routing_rules};
+pub(crate) use wiring::{group_admin, groups, redrive_group, routing_rules};
 
 use crate::admin;
 use crate::clock::{SteadyClock, WallClock};

@@ -114,6 +114,11 @@ pub(super) fn marker_group(config: &Config, route: &str) -> String {
     format!("{}.delivered", consumer_group(config, route))
 }
 
+/// The group in which redrives of a route commit their positions in the dead-letter topic.
+pub(crate) fn redrive_group(config: &Config, route: &str) -> String {
+    format!("{}.redrive", consumer_group(config, route))
+}
+
 /// A catalog of the route's source, and of the commits of its ingress.
 pub(super) fn catalog(
     config: &Config,

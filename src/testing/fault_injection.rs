@@ -93,6 +93,12 @@ pub(crate) enum InjectedFault {
     /// A reset leaves the exactly-once marker.
     ResetKeepsMarker,
 
+    // Redrive.
+    /// A redrive uses the position that it read before it fenced an earlier redrive.
+    RedriveByOldPosition,
+    /// A redrive does not commit what it has sent.
+    RedriveWithoutPosition,
+
     // Loading and claiming.
     /// The timer assumes that every shard is idle and never reads its tail.
     TimerAssumesIdleShard,

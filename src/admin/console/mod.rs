@@ -5,12 +5,14 @@
 //! |---|---|
 //! | `overview` | `/` and `/routes/{route}` |
 //! | `messages` | the search, and one message |
+//! | `dead_letters` | dead letters by code, and their redrive |
 //! | `fleet` | workers with shards, and the ledger |
 //! | `session` | the login page and its cookie |
 //! | `frame` | what all pages have in common |
 //! | `chart`, `lateness` | charts as SVG, and a figure from the metrics |
 
 mod chart;
+mod dead_letters;
 mod fleet;
 mod frame;
 mod lateness;
@@ -20,6 +22,7 @@ mod session;
 
 use super::RenderMetrics;
 use super::change_api::ChangeApi;
+use super::dead_letters::DeadLetters;
 use super::queries::Queries;
 use crate::health::Health;
 use axum::Router;
@@ -55,6 +58,7 @@ struct Console {
     options: Arc<ConsoleOptions>,
     queries: Queries,
     changes: ChangeApi,
+    dead_letters: DeadLetters,
     health: Health,
     render_metrics: RenderMetrics,
 }
@@ -62,6 +66,7 @@ struct Console {
 pub(super) fn router(
     options: ConsoleOptions,
     changes: ChangeApi,
+    dead_letters: DeadLetters,
     health: Health,
     render_metrics: RenderMetrics,
 ) -> Router {
@@ -69,6 +74,7 @@ pub(super) fn router(
         options: Arc::new(options),
         queries: changes.queries.clone(),
         changes,
+        dead_letters,
         health,
         render_metrics,
     };
@@ -83,6 +89,11 @@ pub(super) fn router(
         .route(
             "/routes/{route}/messages/{partition}/{offset}/cancel",
             post(messages::cancel),
+        )
+        .route("/routes/{route}/dead-letters", get(dead_letters::list))
+        .route(
+            "/routes/{route}/dead-letters/redrive",
+            post(dead_letters::redrive),
         )
         .route("/workers", get(fleet::workers))
         .route("/ledgers", get(fleet::ledger))

@@ -8,6 +8,7 @@
 //! | `producer_client` | The caller's side of a producer: sends, retires, closes. |
 //! | `partition_list` | Partition lists with offsets, as librdkafka takes them. |
 //! | `source/` | The [`Source`](super::Source) port: two consumers on one thread. |
+//! | `stored_records` | The [`StoredRecords`](super::StoredRecords) port. |
 //! | `producer/` | The [`Target`](super::Target) port, with failover after a fatal error. |
 //! | `transactions/` | The [`TransactionalProducers`](super::TransactionalProducers) port. |
 //! | `admin/` | The [`Catalog`](super::Catalog) and `Inspector` ports. |
@@ -25,6 +26,7 @@ mod partition_list;
 mod producer;
 mod producer_client;
 mod source;
+mod stored_records;
 mod transactions;
 
 pub(crate) use admin::KafkaCatalog;
@@ -34,4 +36,5 @@ pub(crate) use ffi::InProcessKafka;
 pub(crate) use options::Cluster;
 pub(crate) use producer::KafkaTarget;
 pub(crate) use source::KafkaSource;
+pub(crate) use stored_records::KafkaStoredRecords;
 pub(crate) use transactions::KafkaTransactionalProducers;

@@ -53,7 +53,7 @@ fn nanos(time: Duration) -> Value {
 }
 
 /// A name for the stream of a target: `ORDERS` for `orders.>`.
-pub(super) fn stream_name(filter: &str) -> String {
+pub(crate) fn stream_name(filter: &str) -> String {
     let tokens = filter
         .split('.')
         .filter(|token| !["*", ">"].contains(token));

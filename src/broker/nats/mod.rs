@@ -14,14 +14,17 @@ mod header;
 mod inspection;
 mod kv;
 mod source;
+mod stored_records;
 mod stream_info;
 mod target;
 
 pub(crate) use catalog::NatsCatalog;
+pub(crate) use change::stream_name;
 #[cfg(feature = "test-support")]
 pub use contract::{nats_contract, nats_outage_contract};
 pub(crate) use demo_stream::{create_demo_stream, delete_demo_stream};
 pub(crate) use source::{NatsSource, SourceOptions};
+pub(crate) use stored_records::NatsStoredRecords;
 use stream_info::StreamInfo;
 pub(crate) use target::NatsTarget;
 

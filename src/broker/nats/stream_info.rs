@@ -9,6 +9,8 @@ use crate::model::{
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::response::Response;
 use async_nats::jetstream::stream::{Config, Info, RawMessage, RetentionPolicy, StorageType};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -153,6 +155,16 @@ pub(super) async fn read_message(
     let next = json!({ "seq": from, "next_by_subj": filter });
     let reply: Option<Reply> = request(connection, &object, &call, &next).await?;
     Ok(reply.map(|reply| reply.message))
+}
+
+/// The header block and the payload of a message that was read by [`read_message`].
+pub(super) fn decode(message: &RawMessage) -> Result<(Vec<u8>, Vec<u8>), Error> {
+    let decode = |text: &str| {
+        let invalid = |error| Error::Unavailable(format!("an invalid message: {error}"));
+        STANDARD.decode(text).map_err(invalid)
+    };
+    let headers = decode(message.headers.as_deref().unwrap_or_default())?;
+    Ok((headers, decode(&message.payload)?))
 }
 
 /// The first offset of each partition whose message is not older than `time`; one past the last if

@@ -3,6 +3,7 @@
 //! `deploy/kafka/acls.sh` grants the same rights on Kafka. A test compares the two.
 
 use super::Rights;
+use crate::broker::nats::stream_name;
 use crate::config::{BrokerKind, Config, Delivery, Route, Store};
 use crate::model::{covering_filter, split_source_topic};
 use std::collections::BTreeSet;
@@ -64,8 +65,17 @@ fn kafka_rights(deployment: &str, name: &str, route: &Route, cluster: &str) -> V
             format!("--operation Write --topic {start} --resource-pattern-type prefixed")
         }
     }));
-    if route.delivery == Delivery::ExactlyOnce && route.source.cluster == cluster {
+    if route.dead_letter.cluster == cluster {
+        let dead_letter = &route.dead_letter.name;
+        rights.push(format!("--operation Read --topic {dead_letter}"));
+        rights.push(format!(
+            "--operation Read --group {deployment}.{name}.redrive --resource-pattern-type prefixed"
+        ));
+    }
+    if route.source.cluster == cluster && route.dead_letter.cluster == cluster {
         rights.push(format!("--operation Write --transactional-id {deployment}.{name}. --resource-pattern-type prefixed"));
+    }
+    if route.delivery == Delivery::ExactlyOnce && route.source.cluster == cluster {
         rights.push(format!("--operation Read --group {deployment}.{name}.delivered --resource-pattern-type prefixed"));
     }
     rights
@@ -109,6 +119,13 @@ fn nats_lines(config: &Config, cluster: &str) -> Vec<String> {
                 publish.extend(calls);
                 publish.insert(filter.to_owned());
             }
+        }
+        let holds_dead_letters = route.dead_letter.cluster == cluster;
+        if holds_dead_letters {
+            let stream = stream_name(&route.dead_letter.name);
+            publish.insert(format!("{api}.STREAM.MSG.GET.{stream}"));
+        }
+        if is_source || holds_dead_letters {
             let bucket = format!("postdate-{}", config.deployment);
             let calls = ["STREAM.CREATE", "STREAM.MSG.GET", "DIRECT.GET"];
             publish.extend(calls.map(|call| format!("{api}.{call}.KV_{bucket}")));
@@ -227,6 +244,7 @@ mod tests {
         let nats = &rights[1].lines[0];
         for subject in [
             "$JS.leaf.API.STREAM.MSG.GET.DELAYED",
+            "$JS.leaf.API.STREAM.MSG.GET.DEAD",
             "$JS.leaf.API.$KV.postdate-d.>",
             "delayed.*",
             "dead",

@@ -55,6 +55,12 @@ pub(crate) const ORIGIN: &str = "postdate-origin";
 pub(crate) const ERROR: &str = "postdate-error";
 /// On a dead letter: the explanation for a person.
 pub(crate) const ERROR_DETAIL: &str = "postdate-error-detail";
+/// On a redriven record: the origin of the first record, kept through further redrives.
+pub(crate) const FIRST_ORIGIN: &str = "postdate-first-origin";
+/// On a redriven record: the due time of the first record in epoch milliseconds, if it had one.
+pub(crate) const FIRST_DUE: &str = "postdate-first-due";
+/// Part of the detail of a dead letter that carries neither payload nor headers.
+pub(crate) const BY_REFERENCE: &str = "; sent by reference: ";
 /// On a record from a NATS stream: its source subject. Replaces the producer's own such header.
 pub(crate) const SUBJECT: &str = "postdate-subject";
 

@@ -460,7 +460,8 @@ fn kind(body: &Body<'_>) -> (&'static str, Option<&'static str>) {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+/// Bytes that are no text as `base64:` and their base64.
+pub(crate) fn text(bytes: &[u8]) -> String {
     match str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
         Err(_) => format!("base64:{}", STANDARD.encode(bytes)),

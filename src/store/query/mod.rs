@@ -20,7 +20,9 @@ use bytes::Bytes;
 pub(crate) use cancel_outcome::{CancelOutcome, CancelQuery};
 pub(crate) use keys::{KeyAmount, KeysReport};
 pub(crate) use ledger::{LedgerReport, ShardLedger};
-pub(crate) use messages::{MessageFilter, MessagePage, Search, WaitingMessage};
+pub(crate) use messages::{
+    MessageFilter, MessagePage, Search, WaitingMessage, text as text_of_bytes,
+};
 #[cfg(test)]
 pub(crate) use pending::PendingRoute;
 pub(crate) use pending::{

@@ -3,7 +3,7 @@
 
 use super::outcome::ShardContext;
 use crate::broker::OutgoingRecord;
-use crate::model::header_name::{self, ControlHeader};
+use crate::model::header_name::{self, BY_REFERENCE, ControlHeader};
 use crate::model::retry::RetryHeader;
 use crate::model::{
     Body, DeadLetterReason, Disposition, Message, Partition, RetryState, Timestamp,
@@ -193,7 +193,7 @@ impl RecordBuilder {
         let headers = message.body.headers.as_block().len();
         let _infallible = write!(
             self.detail,
-            "; sent by reference: its payload has {payload} bytes, its headers {headers}"
+            "{BY_REFERENCE}its payload has {payload} bytes, its headers {headers}"
         );
         if without_key {
             let key = message.body.key.map_or(0, <[u8]>::len);

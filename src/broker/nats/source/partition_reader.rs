@@ -18,8 +18,6 @@ use crate::limit::{
 use crate::model::header_name::SUBJECT;
 use crate::model::{Offset, Partition, Timestamp};
 use async_nats::jetstream::stream::RawMessage;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use futures_util::{FutureExt as _, Stream, stream};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -158,11 +156,7 @@ impl PartitionReader {
         if std::mem::take(&mut self.reads_next_directly)
             && let Some(message) = self.next_stored_message().await?
         {
-            let decode = |text: &str| {
-                let invalid = |error| Error::Unavailable(format!("an invalid message: {error}"));
-                STANDARD.decode(text).map_err(invalid)
-            };
-            let headers = decode(message.headers.as_deref().unwrap_or_default())?;
+            let (headers, payload) = stream_info::decode(&message)?;
             let mut batch = self.new_batch();
             self.push(
                 &mut batch,
@@ -170,7 +164,7 @@ impl PartitionReader {
                 stream_info::timestamp(message.time.unix_timestamp_nanos()),
                 &message.subject,
                 &IncomingHeaders::of_bytes(&headers),
-                &decode(&message.payload)?,
+                &payload,
             );
             return Ok(Some(Event::Records(batch)));
         }

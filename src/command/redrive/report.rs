@@ -1,0 +1,154 @@
+//! Counts dead letters by code, and shows them to people.
+
+use crate::admin::dead_letters::{
+    DeadLetterFilter, DeadLetterGroup, DeadLetterSample, DeadLettersReport,
+};
+use crate::command::page::{Page, Table, Tone};
+use crate::limit::{DEAD_LETTER_SAMPLES_MAX, DEAD_LETTER_TEXT_BYTES_MAX};
+use crate::model::readable::{count as number, moment, several};
+use crate::model::{DeadLetter, Rejection, Timestamp};
+use crate::store::query::text_of_bytes;
+
+/// Why a dead letter cannot be redriven.
+#[derive(Clone, Debug)]
+pub(super) enum Obstacle {
+    ByReference,
+    /// The route does not read the topic of its origin any more.
+    NoSource,
+    /// The service would make it a dead letter again.
+    Refused(Rejection),
+}
+
+impl Obstacle {
+    fn text(&self) -> String {
+        match self {
+            Self::ByReference => "by reference: the payload is only in the source".to_owned(),
+            Self::NoSource => "the route does not read its source topic any more".to_owned(),
+            Self::Refused(Rejection { reason, detail }) => {
+                format!("it would fail again: {reason}: {detail}")
+            }
+        }
+    }
+}
+
+pub(super) fn meets(filter: &DeadLetterFilter, found: &DeadLetter<'_>) -> bool {
+    let is = |wanted: &Option<String>, text: &str| wanted.as_ref().is_none_or(|it| it == text);
+    let key = || found.key().map(text_of_bytes);
+    let header = |(name, value): &(String, String)| found.has_header(name, value);
+    is(&filter.code, found.code)
+        && is(&filter.origin, found.origin)
+        && (filter.key.is_none() || filter.key == key())
+        && filter.header.as_ref().is_none_or(header)
+        && filter.from.is_none_or(|from| found.at() >= Some(from))
+        && filter.to.is_none_or(|to| found.at() <= Some(to))
+}
+
+/// Dead letters that can be redriven.
+pub(super) fn redrivable(report: &DeadLettersReport) -> u64 {
+    report.codes.iter().map(DeadLetterGroup::redrivable).sum()
+}
+
+pub(super) fn count(
+    report: &mut DeadLettersReport,
+    partition: i32,
+    found: &DeadLetter<'_>,
+    obstacle: Option<&Obstacle>,
+) {
+    let is_dry_run = report.redrive.as_ref().is_some_and(|it| it.dry_run);
+    if let Some(redrive) = report.redrive.as_mut().filter(|_| is_dry_run) {
+        redrive.redriven += u64::from(obstacle.is_none());
+    }
+    let codes = &mut report.codes;
+    let index = codes.iter().position(|group| group.code == found.code);
+    let index = index.unwrap_or_else(|| {
+        codes.push(DeadLetterGroup {
+            code: found.code.to_owned(),
+            ..DeadLetterGroup::default()
+        });
+        codes.len() - 1
+    });
+    let group = &mut codes[index];
+    group.count += 1;
+    match obstacle {
+        None => {}
+        Some(Obstacle::ByReference) => group.by_reference += 1,
+        Some(Obstacle::NoSource | Obstacle::Refused(_)) => group.refused += 1,
+    }
+    if group.samples.len() < DEAD_LETTER_SAMPLES_MAX {
+        group.samples.push(DeadLetterSample {
+            partition,
+            offset: found.offset().0,
+            dead_ms: found.at().map(Timestamp::as_millis),
+            due_ms: found.due.map(Timestamp::as_millis),
+            origin: found.origin.to_owned(),
+            key: found.key().map(text_of_bytes).map(cut),
+            detail: cut(found.detail.to_owned()),
+            obstacle: obstacle.map(Obstacle::text).map(cut),
+        });
+    }
+}
+
+fn cut(mut text: String) -> String {
+    if text.len() > DEAD_LETTER_TEXT_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(DEAD_LETTER_TEXT_BYTES_MAX));
+        text.push_str("...");
+    }
+    text
+}
+
+pub(super) fn text(report: &DeadLettersReport, page: &Page) -> String {
+    let mut text = String::new();
+    if report.codes.is_empty() {
+        text += "No dead letter meets the conditions.\n";
+    } else {
+        let head = ["CODE", "COUNT", "CAN BE SENT", "FIRST", "KEY", "DETAIL"];
+        let mut table = Table::new(&[0, 3, 4, 5], head);
+        for group in &report.codes {
+            table.row(Tone::Plain, row(group));
+        }
+        text += &table.print(page);
+        text += &obstacles(&report.codes);
+    }
+    let redrive = report.redrive.as_ref();
+    if let Some(redrive) = redrive {
+        let messages = several(redrive.redriven, "message");
+        text += &match redrive.dry_run {
+            true => format!("\n{messages} would be sent. Nothing was sent: --yes sends them.\n"),
+            false => format!("\nSent: {}.\n", number(redrive.redriven)),
+        };
+    }
+    if report.more {
+        text += "More may follow: repeat the command, or raise --limit.\n";
+    }
+    text
+}
+
+fn row(group: &DeadLetterGroup) -> [String; 6] {
+    let sample = group.samples.first().cloned().unwrap_or_default();
+    let dead = sample.dead_ms.map(Timestamp::from_millis);
+    [
+        group.code.clone(),
+        number(group.count),
+        number(group.redrivable()),
+        dead.map_or_else(|| "-".to_owned(), moment),
+        sample.key.unwrap_or_else(|| "-".to_owned()),
+        sample.detail.lines().next().unwrap_or_default().to_owned(),
+    ]
+}
+
+/// The reasons in the samples, each once.
+fn obstacles(codes: &[DeadLetterGroup]) -> String {
+    let mut lines = Vec::new();
+    for group in codes {
+        for sample in &group.samples {
+            let obstacle = sample.obstacle.iter();
+            lines.extend(obstacle.map(|obstacle| format!("{}: {obstacle}\n", group.code)));
+        }
+    }
+    lines.sort();
+    lines.dedup();
+    match lines.is_empty() {
+        true => String::new(),
+        false => format!("\nNot sent again:\n{}", lines.concat()),
+    }
+}
