@@ -102,7 +102,7 @@ fn complaints(postdate: &Postdate) -> String {
         .collect()
 }
 
-/// The exit code of `postdate redrive`, and what it says.
+/// The exit code and the output of `postdate redrive`.
 fn redrive(postdate: &Postdate) -> (Option<i32>, String) {
     let output = postdate.command(&["redrive", "--route", "r", "--yes"]);
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();

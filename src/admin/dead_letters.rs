@@ -64,7 +64,7 @@ pub(crate) struct DeadLetterFilter {
     pub(crate) to: Option<Timestamp>,
 }
 
-/// What to do with the dead letters of a route.
+/// A call about the dead letters of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeadLettersRequest {
     pub(crate) route: String,
@@ -219,7 +219,7 @@ pub(crate) async fn serve(
             continue;
         }
         let request = call.request.clone();
-        // Safe to drop: a transaction that is not committed has no effect, and the position tells what was sent.
+        // Safe to drop: a transaction that is not committed has no effect, and the position names the messages that were sent.
         let Some(answer) = stop.run_until_cancelled(answer(call.request)).await else {
             audit(call.actor, &request, "interrupted", None);
             return;
@@ -318,7 +318,7 @@ pub(super) fn router(dead_letters: DeadLetters) -> Router {
 
 /// Dead letters of a route by code, with samples
 ///
-/// Lists what was not redriven, oldest first. Reads at most 20,000 records of the dead-letter topic, for 10 seconds. If `more` is
+/// Lists those that were not redriven, oldest first. Reads at most 20,000 records of the dead-letter topic, for 10 seconds. If `more` is
 /// true, `after` continues.
 #[utoipa::path(get, path = "/v1/routes/{route}/dead-letters", params(("route" = String, Path), DeadLettersParams), responses((status = 200, body = DeadLettersReport), (status = "default", body = Problem)))]
 pub(super) async fn list(

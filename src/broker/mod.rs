@@ -253,7 +253,7 @@ pub(crate) trait GroupAdmin: Catalog {
 /// Reads stored records of any topic, without a group: for dead letters.
 #[async_trait(?Send)]
 pub(crate) trait StoredRecords {
-    /// The topic whose partitions hold what was sent to `destination`. `None`: it does not exist.
+    /// The topic whose partitions hold the records that were sent to `destination`. `None`: it does not exist.
     async fn topic_of(&mut self, destination: &str) -> Result<Option<String>, Error>;
 
     /// The next records of a partition, from `from` on, and the offset behind them. No records: `end` is reached. Records at

@@ -170,7 +170,7 @@ impl<'a> DeadLetter<'a> {
     }
 }
 
-/// What a message names.
+/// The target and the dialect of a message.
 struct Named {
     target: Option<String>,
     dialect: Option<Dialect>,

@@ -96,7 +96,7 @@ pub(crate) enum InjectedFault {
     // Redrive.
     /// A redrive uses the position that it read before it fenced an earlier redrive.
     RedriveByOldPosition,
-    /// A redrive does not commit what it has sent.
+    /// A redrive does not commit its position.
     RedriveWithoutPosition,
 
     // Loading and claiming.

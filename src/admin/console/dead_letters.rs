@@ -29,6 +29,8 @@ struct DeadLettersPage {
     /// The outcome of a redrive.
     outcome: Option<String>,
     may_redrive: bool,
+    /// The place from which the form continues.
+    after: String,
 }
 
 /// The values of the form. Empty: no condition.
@@ -99,9 +101,10 @@ pub(super) async fn list(
     let page = async {
         let Params(params) = params?;
         let filter = Filter::new(&params);
+        let after = params.after.clone().unwrap_or_default();
         let dead_letters = &visit.console.dead_letters;
         let report = dead_letters.list(visit.actor, route, params).await?;
-        Ok(page(&visit, filter, report))
+        Ok(page(&visit, (filter, after), report))
     };
     visit.show(page.await)
 }
@@ -115,14 +118,23 @@ pub(super) async fn redrive(
         let wrong = |error: FormRejection| Problem::bad_request(error.body_text());
         let Form(params) = params.map_err(wrong)?;
         let filter = Filter::new(&params);
+        let mut after = params.after.clone().unwrap_or_default();
         let dead_letters = &visit.console.dead_letters;
         let report = dead_letters.redrive(visit.actor, route, params).await?;
-        Ok(page(&visit, filter, report))
+        let has_sent = report.redrive.as_ref().is_some_and(|it| !it.dry_run);
+        if has_sent {
+            after = report.after.clone().unwrap_or_default();
+        }
+        Ok(page(&visit, (filter, after), report))
     };
     visit.show(page.await)
 }
 
-fn page(visit: &Visit, filter: Filter, report: DeadLettersReport) -> DeadLettersPage {
+fn page(
+    visit: &Visit,
+    (filter, start): (Filter, String),
+    report: DeadLettersReport,
+) -> DeadLettersPage {
     let now = Timestamp::from_millis(report.at_ms);
     let outcome = report.redrive.as_ref().map(|redrive| {
         let messages = several(redrive.redriven, "message");
@@ -148,6 +160,7 @@ fn page(visit: &Visit, filter: Filter, report: DeadLettersReport) -> DeadLetters
         scanned: count(report.scanned),
         next: after.map(|after| filter.line(&after)),
         may_redrive: visit.actor.may_change(),
+        after: start,
         route: report.route,
         topic: report.topic,
         outcome,

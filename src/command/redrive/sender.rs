@@ -237,5 +237,5 @@ impl Sender {
 }
 
 fn fenced() -> anyhow::Error {
-    anyhow!("another redrive of this route has begun, so this one ends")
+    anyhow!("another redrive of this route runs, so this one ends")
 }
