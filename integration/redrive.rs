@@ -61,7 +61,8 @@ fn copies(records: &[Record]) -> BTreeMap<String, usize> {
 fn what_failed_is_listed_for_readers_and_redriven_by_an_operator_only() {
     let scene = Scene::new(kafka(), "redrive", 2);
     let missing = format!("{}.missing", scene.deployment);
-    let rules = format!("allow = [\"{missing}\"]\nretry = {{ max_attempts = 4, backoff = \"1s\" }}");
+    let rules =
+        format!("allow = [\"{missing}\"]\nretry = {{ max_attempts = 4, backoff = \"1s\" }}");
     let service = Service::start(&scene.config_with(redis(), &rules));
     let producer = Producer::start(kafka().addr());
     let due = now_ms() + 500;

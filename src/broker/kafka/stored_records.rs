@@ -68,7 +68,7 @@ impl KafkaStoredRecords {
         let mut added = TopicPartitionList::new();
         partition_list::add(&mut added, partition, from, None);
         self.consumer.assign(&added).map_err(Error::Fatal)?;
-        self.assigned = Some(partition.clone());
+        (self.assigned, self.next) = (Some(partition.clone()), None);
         Ok(())
     }
 
@@ -141,12 +141,13 @@ impl StoredRecords for KafkaStoredRecords {
             let (native, health) = (&self.consumer.native, &self.health);
             native.serve_events(|event| health.on_client_event(event));
             let (next, is_end) = self.fetch(&mut batch, from)?;
+            if is_end {
+                // librdkafka reports an end once. It lies at or behind `end`, which was known before.
+                return Ok((batch, end.max(next)));
+            }
             if batch.len() > 0 {
                 self.next = Some(next);
                 return Ok((batch, next));
-            }
-            if is_end {
-                return Ok((batch, end));
             }
             if Instant::now() > until {
                 let reason = self.health.outage_reason();
