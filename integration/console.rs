@@ -89,6 +89,7 @@ fn every_page_is_accessible_in_light_and_dark_wide_and_narrow() {
     let producer = Producer::start(kafka().addr());
     let dead = Outgoing::to(&format!("{}.dead", scene.deployment))
         .payload("dead")
+        .header("postdate-after", "1h")
         .header("postdate-due", "1700000000000")
         .header(
             "postdate-origin",

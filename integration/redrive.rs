@@ -105,11 +105,12 @@ fn what_failed_is_listed_for_readers_and_redriven_by_an_operator_only() {
             .0,
         400
     );
+    let source = || Sink::read_to_end(kafka().addr(), &scene.source);
+    let before = source().len();
     let dry = service.document(OPERATOR, REDRIVE, &POST, 200);
     assert_eq!(dry["redrive"]["dry_run"], true);
     assert_eq!(dry["redrive"]["redriven"], 6);
-    let source = || Sink::read_to_end(kafka().addr(), &scene.source);
-    assert_eq!(source().len(), 7, "a dry run sends nothing");
+    assert_eq!(source().len(), before, "a dry run sends nothing");
 
     kafka().create_topic(&missing, 1, &[]);
     let one = format!("{REDRIVE}?key=k3&dry_run=false");
@@ -219,7 +220,7 @@ fn a_redrive_that_is_killed_and_repeated_loses_and_doubles_nothing_on_kafka() {
     postdate.kill();
     let producer = Producer::start(kafka().addr());
     for number in 0..COUNT {
-        let code = ["unknown_target", "timed_out"][number % 2];
+        let code = ["unknown_target", "timed_out"][number / 10 % 2];
         bury(&producer, &scene, number, code);
     }
     producer.flush();

@@ -14,27 +14,27 @@ const EXACT: &str = "exactly-once";
 
 /// How the lack of each right shows, in the order of the script's lines.
 const MISSED: &[Missed] = &[
-    Missed::ByCheck("may not read it"),
-    Missed::ByCheck("may not write to it"),
-    Missed::ByService(&["Group authorization failed"]),
-    Missed::ByCheck("retention"),
-    Missed::ByCheck(".target"),
-    Missed::ByCheck(".dead"),
-    Missed::ByRedrive("Topic authorization failed"),
-    Missed::ByRedrive("Group authorization failed"),
-    Missed::ByRedrive("Transactional Id authorization failed"),
+    Missed::Check("may not read it"),
+    Missed::Check("may not write to it"),
+    Missed::Service(&["Group authorization failed"]),
+    Missed::Check("retention"),
+    Missed::Check(".target"),
+    Missed::Check(".dead"),
+    Missed::Redrive("Topic authorization failed"),
+    Missed::Redrive("Group authorization failed"),
+    Missed::Redrive("Transactional Id authorization failed"),
     // The rights from here on are granted only for exactly-once.
-    Missed::ByService(&["an empty transaction with the group"]),
+    Missed::Service(&["an empty transaction with the group"]),
 ];
 
 #[derive(Clone, Copy, Debug)]
 enum Missed {
     /// `postdate check` says this in an item whose verdict is not `ok`.
-    ByCheck(&'static str),
+    Check(&'static str),
     /// `postdate redrive` fails with this text.
-    ByRedrive(&'static str),
+    Redrive(&'static str),
     /// The service logs one of these texts.
-    ByService(&'static [&'static str]),
+    Service(&'static [&'static str]),
 }
 
 /// Grants and revokes rights as an operator does.
@@ -179,7 +179,7 @@ fn the_rights_of_the_script_are_enough_and_each_is_needed() {
         };
         office.run(EXACT, "--remove --force", |each| each == line);
         match *missed {
-            Missed::ByCheck(words) => {
+            Missed::Check(words) => {
                 let said = complaints(&postdate);
                 assert!(
                     said.lines().count() >= 1 && said.contains(words),
@@ -187,8 +187,8 @@ fn the_rights_of_the_script_are_enough_and_each_is_needed() {
                 );
             }
             // Below.
-            Missed::ByRedrive(_) => {}
-            Missed::ByService(words) => {
+            Missed::Redrive(_) => {}
+            Missed::Service(words) => {
                 let mut without = start(&scene, exact);
                 let told =
                     |without: &Postdate| words.iter().any(|words| without.logs().contains(words));
@@ -212,6 +212,7 @@ fn the_rights_of_the_script_are_enough_and_each_is_needed() {
         let origin = format!("{}/r/{}/0/{number}", scene.deployment, scene.source);
         let letter = Outgoing::to(&dead)
             .payload("x")
+            .header("postdate-after", "1h")
             .header("postdate-due", "1")
             .header("postdate-origin", origin)
             .header("postdate-error", "timed_out");
@@ -223,7 +224,7 @@ fn the_rights_of_the_script_are_enough_and_each_is_needed() {
     assert!(code == Some(0) && said.contains("Sent: 1."), "{said}");
     bury(1);
     for (line, missed) in MISSED.iter().enumerate() {
-        let Missed::ByRedrive(words) = missed else {
+        let Missed::Redrive(words) = missed else {
             continue;
         };
         let office = Office {

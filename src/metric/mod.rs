@@ -460,6 +460,7 @@ mod tests {
                 TraceMetrics::new(),
                 ProcessMetrics::new(Timestamp::from_millis(0), 1 << 30),
                 clock_steps(),
+                redriven_counter("orders"),
             );
             let _gauges = (ShardGauges::new(&shard()), LeaseHeld::new(&shard()));
             store.record_call(

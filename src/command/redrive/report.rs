@@ -4,10 +4,13 @@ use crate::admin::dead_letters::{
     DeadLetterFilter, DeadLetterGroup, DeadLetterSample, DeadLettersReport,
 };
 use crate::command::page::{Page, Table, Tone};
-use crate::limit::{DEAD_LETTER_SAMPLES_MAX, DEAD_LETTER_TEXT_BYTES_MAX};
+use crate::limit::{DEAD_LETTER_CODES_MAX, DEAD_LETTER_SAMPLES_MAX, DEAD_LETTER_TEXT_BYTES_MAX};
 use crate::model::readable::{count as number, moment, several};
 use crate::model::{DeadLetter, Rejection, Timestamp};
 use crate::store::query::text_of_bytes;
+
+/// The group of the codes beyond [`DEAD_LETTER_CODES_MAX`], which Postdate never writes.
+const OTHER_CODES: &str = "other";
 
 /// Why a dead letter cannot be redriven.
 #[derive(Clone, Debug)]
@@ -59,10 +62,14 @@ pub(super) fn count(
         redrive.redriven += u64::from(obstacle.is_none());
     }
     let codes = &mut report.codes;
-    let index = codes.iter().position(|group| group.code == found.code);
-    let index = index.unwrap_or_else(|| {
+    let place = |code: &str| codes.iter().position(|group| group.code == code);
+    let code = match place(found.code) {
+        None if codes.len() >= DEAD_LETTER_CODES_MAX => OTHER_CODES,
+        _ => found.code,
+    };
+    let index = place(code).unwrap_or_else(|| {
         codes.push(DeadLetterGroup {
-            code: found.code.to_owned(),
+            code: code.to_owned(),
             ..DeadLetterGroup::default()
         });
         codes.len() - 1

@@ -7,6 +7,7 @@ use crate::admin::dead_letters::{
 };
 use crate::broker::{Error, RecordBatch, StoredRecords};
 use crate::clock::WallClock;
+use crate::limit::DEAD_LETTER_CODES_MAX;
 use crate::model::{
     Dialects, Headers, Naming, Offset, Partition, RetryKeys, RoutingRules, TargetRules,
     WithoutDelay, header,
@@ -113,7 +114,7 @@ fn bury_some(cluster: &MemoryCluster, count: u64) {
             cluster,
             number,
             code,
-            &[("postdate-due", "1700000000000")],
+            &[("postdate-after", "1h"), ("postdate-due", "1700000000000")],
             Some(b"p"),
         );
     }
@@ -333,6 +334,23 @@ async fn a_dry_run_and_a_limit_are_respected_and_a_scan_continues() {
         assert!(calls < 20, "{after}");
     }
     assert_eq!(found, 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn invented_codes_are_counted_as_one() {
+    let cluster = cluster();
+    for number in 0..110 {
+        bury(&cluster, number, &format!("x{number}"), &[], Some(b"p"));
+    }
+    let list = DeadLettersRequest {
+        redrive: None,
+        ..everything()
+    };
+    let (report, listed) = redrive(&cluster, &list, false).await;
+    listed.unwrap();
+    let last = report.codes.last().unwrap();
+    let found = (report.codes.len(), last.code.as_str(), last.count);
+    assert_eq!(found, (DEAD_LETTER_CODES_MAX + 1, "other", 10));
 }
 
 #[tokio::test(start_paused = true)]
