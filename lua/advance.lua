@@ -2,7 +2,7 @@
 -- Acknowledges deliveries, then claims the next messages, for the current token only (I4, I5):
 -- - moves delivered to a pair that includes the old one;
 -- - deletes the named runs, and delivered ids that still name the same place;
--- - removes cancelled places inside delivered;
+-- - removes cancelled places inside delivered, and the effects of requests whose answers are delivered;
 -- - moves claimed forward, each component on its own, never back.
 -- A claim is refused if the watermark is below the one that the timer has seen. It is also refused if
 -- its due time is too far ahead of the server's clock. The other steps are still done. A repeat
@@ -11,6 +11,7 @@
 --        2 counts
 --        3 ids
 --        4 cancelled
+--        5 effects
 --        then for each slice: index, pool
 -- ARGV   1 layout version
 --        2 token
@@ -26,10 +27,15 @@
 --        12 dead-lettered
 --        13 retried
 --        14 watermark that the timer has seen
---        15 number of names of each id
+--        15 number of delivered ids
+--        16 number of names of each id
+--        17 number of answers inside the claim
 --        then for each run to delete: number of its index in KEYS, slice, member, messages
 --        then for each delivered id: names, place
--- Reply  done, watermark, cancelled places inside the claim and outside delivered..
+--        then the offset of the request of each answer inside the claim
+--        then the offset of the request of each delivered answer
+-- Reply  done, watermark, cancelled places inside the claim and outside delivered, mixed with the
+--          effects of these answers, and of requests that cancelled these places: offset, place, letter
 --        clock_ahead, watermark, now in ms
 --        rolled_back, watermark
 --        fenced
@@ -38,8 +44,8 @@
 local s = shard()
 if not s then return { 'unknown' } end
 if s.token ~= ARGV[2] then return { 'fenced' } end
-local deletes, has_ids = tonumber(ARGV[8]), #ARGV > 15 + 4 * tonumber(ARGV[8])
-local wrong_types = foreign({ false, deletes > 0 and 'hash', has_ids and 'hash', 'zset' })
+local deletes, ids, claimed_answers = tonumber(ARGV[8]), tonumber(ARGV[15]), tonumber(ARGV[17])
+local wrong_types = foreign({ false, deletes > 0 and 'hash', ids > 0 and 'hash', 'zset', 'hash' })
 if wrong_types then return wrong_types end
 
 -- Doubles are exact enough: a due time that a double cannot hold is so far away that rounding does
@@ -61,7 +67,7 @@ if delivered ~= '' and delivered ~= s.delivered then
   end
 end
 
-local at, names = 16, tonumber(ARGV[15])
+local at, names = 18, tonumber(ARGV[16])
 for _ = 1, deletes do
   local messages = tonumber(ARGV[at + 3])
   if remove(tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], messages) then l[6] = l[6] + messages end
@@ -71,13 +77,23 @@ if l then
   reconcile(l, s)
   redis.call('HSET', KEYS[1], 'delivered', s.delivered, 'ledger', ledger_text(l, s))
 end
-while at < #ARGV do
+for _ = 1, ids do
   remove_id(KEYS[3], at, names, ARGV[at + names])
   at = at + names + 1
+end
+for i = at + claimed_answers, #ARGV do
+  local named = (redis.call('HGET', KEYS[5], ARGV[i]) or ''):sub(1, 32)
+  if redis.call('HGET', KEYS[5], named) == ARGV[i] then redis.call('HDEL', KEYS[5], named) end
+  redis.call('HDEL', KEYS[5], ARGV[i])
 end
 
 -- Answer the cancelled places inside the claim, and remove those inside delivered.
 local reply, removals_left = { 'done', s.watermark }, tonumber(ARGV[7])
+local has_effects = claim ~= '' and redis.call('EXISTS', KEYS[5]) == 1
+local function add_effect(request)
+  local effect = request and redis.call('HGET', KEYS[5], request)
+  if effect and #effect == 33 then reply[#reply + 1] = request .. effect end
+end
 local last = (claim ~= '' and claim or s.delivered):sub(1, 32)
 for _, place in ipairs(redis.call('ZRANGEBYLEX', KEYS[4], '-', '[' .. last)) do
   if not hex(place, 32) or covers(s.delivered, place) then
@@ -85,7 +101,11 @@ for _, place in ipairs(redis.call('ZRANGEBYLEX', KEYS[4], '-', '[' .. last)) do
     removals_left = removals_left - 1
   elseif claim ~= '' and covers(claim, place) then
     reply[#reply + 1] = place
+    if has_effects then add_effect(redis.call('HGET', KEYS[5], place)) end
   end
+end
+for i = at, at + claimed_answers - 1 do
+  if has_effects then add_effect(ARGV[i]) end
 end
 
 if claim ~= '' then

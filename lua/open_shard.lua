@@ -8,6 +8,7 @@
 --        4 ids
 --        5 cancelled
 --        6 quarantine
+--        7 effects
 -- ARGV   1 layout version
 --        2 identity
 --        3 watermark
@@ -18,7 +19,7 @@
 --        version, layout version in meta: another one, or the current one with unreadable values
 --        newer, a slice whose level this version does not know
 --        foreign, numbers of the KEYS with another type..
-local wrong_types = foreign({ 'hash', 'hash', 'zset', 'hash', 'zset', 'hash' })
+local wrong_types = foreign({ 'hash', 'hash', 'zset', 'hash', 'zset', 'hash', 'hash' })
 if wrong_types then return wrong_types end
 
 local tag = 'existing'

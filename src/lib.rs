@@ -104,8 +104,9 @@ mod trace;
 mod wheel;
 
 pub use cli::{
-    CheckArgs, Cli, Command, CompletionArgs, DemoArgs, InitArgs, LedgerArgs, MessagesArgs,
-    PendingArgs, QuarantineArgs, RedriveArgs, ResetArgs, RunArgs, SendArgs, WorkersArgs,
+    CancelOneArgs, CheckArgs, Cli, Command, CompletionArgs, DemoArgs, InitArgs, LedgerArgs,
+    MessagesArgs, PendingArgs, QuarantineArgs, RedriveArgs, ResetArgs, RunArgs, SendArgs,
+    WorkersArgs,
 };
 pub use command::{
     Outcome, Refused, check, complete, demo, init, ledger, messages, pending, quarantine, redrive,

@@ -23,12 +23,14 @@ static MALLOC_CONF: &[u8] = b"narenas:4,dirty_decay_ms:1000,muzzy_decay_ms:0\0";
 const FAILED: u8 = 1;
 const WRONG_USAGE: u8 = 2;
 const NOT_FOUND: u8 = 3;
+const TOO_LATE: u8 = 4;
 
 fn main() -> ExitCode {
     match execute(Cli::parse().command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failing) => ExitCode::from(FAILED),
         Ok(Outcome::Nothing) => ExitCode::from(NOT_FOUND),
+        Ok(Outcome::TooLate) => ExitCode::from(TOO_LATE),
         Err(error) => {
             // If stderr fails, there is no other way to report the error.
             let _ = writeln!(
@@ -75,6 +77,9 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
             postdate::redrive(&prepare_quietly(&redrive.config)?, &redrive)
         }
         Command::Send(send) => postdate::send(&prepare_quietly(&send.config)?, &send),
+        Command::Cancel(cancel) => {
+            postdate::send(&prepare_quietly(&cancel.config)?, &(*cancel).into())
+        }
         Command::Check(check) => postdate::check(&prepare_quietly(&check.config)?, &check),
         Command::Completion(completion) => postdate::complete(&completion),
     }

@@ -3,16 +3,18 @@
 mod init;
 mod messages;
 mod redrive;
+mod send;
 
 pub use init::InitArgs;
 pub(crate) use init::SizeArgs;
 pub use messages::MessagesArgs;
 pub(crate) use messages::{CancelArgs, FilterArgs, ListArgs, MessagesAction, Output, ShowArgs};
 pub use redrive::RedriveArgs;
+pub use send::{CancelOneArgs, SendArgs};
 
 use crate::model::StartPoint;
 use crate::model::{Delay, parse_after};
-use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,7 +37,8 @@ Exit codes:
   0    the command succeeded, or the service was stopped
   1    the command failed: its last message is the reason. `check`: an item failed. `ledger`: a ledger does not balance
   2    wrong usage or configuration; nothing was started or changed
-  3    `pending --id`, `messages show`: no such message waits";
+  3    `pending --id`, `messages show`, `send --reply`, `cancel --reply`: no such message waits
+  4    `send --reply`, `cancel --reply`: the message was being sent";
 
 const PENDING_AFTER: &str =
     "Counts are upper bounds: messages are stored in batches, and a batch counts until its last message is delivered.
@@ -85,20 +88,6 @@ Exit codes:
   0    every run was printed or restored
   1    a run cannot be restored; or the store does not answer
   2    wrong usage or configuration";
-
-const SEND_AFTER: &str =
-    "The command rejects messages that the service would reject, with the same code and text, before it sends anything.
-
-Examples:
-  postdate send --config postdate.toml --route orders --key order-42 --in 30m --id order-42 'still unpaid?'
-  postdate send --config postdate.toml --route orders --at 2027-01-31T09:00:00Z --file mail.json --header type=mail
-  echo 'good morning' | postdate send --config postdate.toml --route orders --in 8h -
-  postdate send --config postdate.toml --route orders --key order-42 --cancel --id order-42
-
-Exit codes:
-  0    sent, and acknowledged by all in-sync replicas
-  1    the broker rejected it or did not answer; if the command says that it may have arrived, check before you retry
-  2    wrong usage or configuration, or the service would reject it; nothing was sent";
 
 const CHECK_AFTER: &str =
     "Only --apply changes something, and only on the brokers: it creates missing topics or streams, and raises the retention of
@@ -224,8 +213,14 @@ pub enum Command {
     ///
     /// Writes a record with Postdate's headers to the route's source topic, as any producer could.
     /// Prints its partition and offset, and its due time.
-    #[command(after_long_help = SEND_AFTER)]
+    #[command(after_long_help = send::HELP_AFTER)]
     Send(Box<SendArgs>),
+    /// Cancels the message that waits with an id
+    ///
+    /// Does the same as `postdate send --cancel`: writes a cancel to the partition of the message.
+    /// With --reply it waits until the service has decided, and prints whether the cancel was in time.
+    #[command(after_long_help = send::CANCEL_AFTER)]
+    Cancel(Box<CancelOneArgs>),
     /// Checks whether a configuration would work
     ///
     /// Checks the clusters and their topics, the store, the clocks, and the waiting messages. Each
@@ -381,59 +376,6 @@ pub enum QuarantineAction {
     Restore,
 }
 
-/// Flags of [`Command::Send`].
-#[derive(Clone, Debug, Default, Args)]
-#[command(group = ArgGroup::new("what").required(true).args(["payload", "file", "cancel"]))]
-#[command(group = ArgGroup::new("when").required(true).args(["delay", "at", "cancel"]))]
-#[command(group = ArgGroup::new("place").multiple(true).args(["key", "partition", "subject"]))]
-pub struct SendArgs {
-    /// The configuration file (TOML) of the service
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
-    /// The route that delivers the message
-    #[arg(long)]
-    pub route: String,
-    /// The source topic; default: the route's first
-    #[arg(long)]
-    pub topic: Option<String>,
-    /// The subject to publish to; required if the route reads several subjects of NATS
-    #[arg(long)]
-    pub subject: Option<String>,
-    /// The record's key, which chooses the partition of the source and of the target
-    #[arg(long, allow_hyphen_values = true)]
-    pub key: Option<String>,
-    /// The partition of the source topic; default: chosen by the key
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
-    pub partition: Option<i32>,
-    /// A header of the message; can be repeated
-    #[arg(long = "header", value_name = "NAME=VALUE")]
-    pub headers: Vec<String>,
-    /// The payload; `-` reads standard input
-    pub payload: Option<String>,
-    /// A file that contains the payload
-    #[arg(long, value_name = "FILE")]
-    pub file: Option<PathBuf>,
-    /// The delay, as in `postdate-after`: 30m, 1h30m, 250ms, 7d, or milliseconds
-    #[arg(long = "in", value_name = "DELAY", allow_hyphen_values = true)]
-    pub delay: Option<String>,
-    /// The due time, as in `postdate-at`: 2027-01-31T09:00:00Z, or milliseconds since 1970
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    pub at: Option<String>,
-    /// The `postdate-id`; the message replaces one that waits with this id in the same partition
-    #[arg(long)]
-    pub id: Option<String>,
-    /// The target topic; default: the route's target
-    #[arg(long, value_name = "TOPIC")]
-    pub to: Option<String>,
-    /// Cancel the message that waits with --id, in its partition; if the lookup fails, in the
-    /// partition of --key
-    #[arg(long, requires = "id", requires = "place")]
-    pub cancel: bool,
-    /// Print one JSON document; docs/commands.md describes it
-    #[arg(long)]
-    pub json: bool,
-}
-
 /// Flags of [`Command::Check`].
 #[derive(Debug, Args)]
 pub struct CheckArgs {
@@ -563,42 +505,6 @@ mod tests {
             "--partition=-1",
         ];
         assert!(Cli::try_parse_from(negative).is_err());
-    }
-
-    #[test]
-    fn a_message_has_one_payload_and_one_time_and_a_cancel_has_an_id_and_a_place() {
-        let parse = |line: &[&str]| {
-            Cli::try_parse_from(
-                ["postdate", "send", "--config", "c", "--route", "r"]
-                    .iter()
-                    .chain(line),
-            )
-        };
-        for line in [
-            &["--in", "30m", "text"][..],
-            &["--in", "-5", "-"],
-            &["--at", "-1", "--file", "f"],
-            &["--cancel", "--id", "a", "--key", "k"],
-            &["--cancel", "--id", "a", "--partition", "3"],
-        ] {
-            assert!(
-                parse(line).is_ok(),
-                "{line:?}: {}",
-                parse(line).unwrap_err()
-            );
-        }
-        for line in [
-            &["text"][..],
-            &["--in", "30m"],
-            &["--in", "30m", "--at", "0", "text"],
-            &["--in", "30m", "--file", "f", "text"],
-            &["--cancel", "--id", "a"],
-            &["--cancel", "--key", "k"],
-            &["--cancel", "--id", "a", "--key", "k", "text"],
-            &["--cancel", "--id", "a", "--key", "k", "--in", "1s"],
-        ] {
-            assert!(parse(line).is_err(), "{line:?}");
-        }
     }
 
     #[test]

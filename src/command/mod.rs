@@ -1,5 +1,6 @@
 //! The one-shot commands of `postdate`. Each command is one file or folder and ends by itself.
 
+mod answer;
 mod change;
 mod check;
 mod demo;
@@ -41,8 +42,10 @@ pub enum Outcome {
     Done,
     /// The command found a problem.
     Failing,
-    /// The search found no message.
+    /// The search found no message, or a request named none that waits.
     Nothing,
+    /// The message that a request names was being sent.
+    TooLate,
 }
 
 impl Outcome {

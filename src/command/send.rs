@@ -2,6 +2,7 @@
 //!
 //! It rejects records that the service would reject, using the same parser.
 
+use super::answer::{self, AnswerReader};
 use super::page::{Page, Tone, print_document};
 use super::pending::QueryClient;
 use super::{Outcome, Refused, run};
@@ -17,7 +18,7 @@ use crate::model::header_name::{ControlHeader, SUBJECT};
 use crate::model::readable::{moment, relative};
 use crate::model::{
     DeadLetterReason, Headers, Offset, OriginFormat, ParsedRecord, Partition, Record, RoutingRules,
-    ShardId, Timestamp, filter_covers, is_subject, parse_record, split_source_topic,
+    ShardId, Timestamp, filter_covers, is_subject, parse_record, parse_reply, split_source_topic,
 };
 use crate::role::{Cluster, TargetOptions, TargetPurpose, routing_rules};
 use crate::store::query::{IdSearch, Query};
@@ -44,8 +45,10 @@ pub(super) struct Receipt {
     target: Option<String>,
     due_ms: Option<i64>,
     due: Option<String>,
-    /// Why the partition may not be that of the waiting message.
+    /// Why the partition may not be that of the waiting message, or why there is no answer.
     note: Option<String>,
+    /// The answer to the record, if it was asked for.
+    answer: Option<serde_json::Value>,
 }
 
 /// A record that the service will accept.
@@ -62,18 +65,37 @@ pub fn send(config: &Config, send: &SendArgs) -> Result<Outcome> {
     let receipt = run(async {
         let mut producer = None;
         let (partition, note) = partition(config, send).await?;
+        let mut reader = match &send.reply {
+            Some(to) => Some(AnswerReader::open(config, &send.route, to).await?),
+            None => None,
+        };
+        let reply = reader.iter().flat_map(AnswerReader::headers);
         let send = SendArgs {
             partition,
+            headers: send.headers.iter().cloned().chain(reply).collect(),
             ..send.clone()
         };
         let receipt = publish(config, &send, payload(&send)?, &mut producer).await;
         close(producer).await;
-        receipt.map(|receipt| Receipt { note, ..receipt })
+        let mut receipt = Receipt { note, ..receipt? };
+        if let Some(reader) = &mut reader {
+            match reader.answer().await {
+                Ok(answer) => receipt.answer = Some(answer),
+                Err(note) => {
+                    let notes = receipt.note.take().into_iter().chain([note]);
+                    receipt.note = Some(notes.collect::<Vec<_>>().join("; "));
+                }
+            }
+        }
+        Ok(receipt)
     })?;
     print_document(&receipt, send.json, |receipt, page| {
         text(receipt, now, page)
     })?;
-    Ok(Outcome::Done)
+    Ok(match &receipt.answer {
+        Some(answer) => answer::outcome(answer),
+        None => Outcome::failing_if(send.reply.is_some()),
+    })
 }
 
 /// Sends the message as a producer does. Refuses what the service would dead-letter, and a cancel that
@@ -188,11 +210,10 @@ fn subject_place(
     }
 }
 
-/// Returns the partition, or `None` to let the key choose, and a note for the user. A cancel or
-/// replacement works only on the partition of the waiting message. Its producer may use another
-/// partitioner, so look the id up.
+/// Returns the partition, or `None` to let the key choose, and a note for the user. Looks the id up,
+/// because the producer of the waiting message may use another partitioner.
 async fn partition(config: &Config, send: &SendArgs) -> Result<(Option<i32>, Option<String>)> {
-    let (topic, _) = source_place(config, send)?;
+    let (topic, subject) = source_place(config, send)?;
     let Some(id) = send.id.as_ref().filter(|_| send.partition.is_none()) else {
         return Ok((send.partition, None));
     };
@@ -206,28 +227,24 @@ async fn partition(config: &Config, send: &SendArgs) -> Result<(Option<i32>, Opt
             Ok(found) => found.map_err(|error| format!("{error:#}")),
             Err(_) => Err("the store does not answer".to_owned()),
         };
-    let found = match found {
-        Ok(search) => search.found.into_iter().filter(|it| it.topic == topic),
-        Err(why) => {
-            return Ok((
-                None,
-                Some(format!(
-                    "cannot look up the partition of id {id}, so the key chose the partition: {why}"
-                )),
-            ));
+    let why = match found {
+        Ok(search) => {
+            let found = search.found.into_iter().filter(|it| it.topic == topic);
+            let partitions: Vec<i32> = found.map(|place| place.partition).collect();
+            match partitions[..] {
+                [partition] => return Ok((Some(partition), None)),
+                [] if !send.cancel => return Ok((None, None)),
+                [] => format!("no message waits with id {id} now"),
+                _ => format!("messages with id {id} wait on partitions {partitions:?}"),
+            }
         }
+        Err(why) => format!("cannot look up the partition of id {id}: {why}"),
     };
-    let partitions: Vec<i32> = found.map(|place| place.partition).collect();
-    let note = match partitions[..] {
-        [partition] => return Ok((Some(partition), None)),
-        [] if send.cancel => {
-            format!("no message waits with id {id} now: the key chose the partition of the cancel")
-        }
-        [] => return Ok((None, None)),
-        _ => format!(
-            "messages with id {id} wait on partitions {partitions:?}, so the key chose one: --partition chooses another"
-        ),
-    };
+    if send.cancel && send.key.is_none() && subject.is_none() {
+        let text = format!("not sent: {why}. Name the partition with --partition or --key");
+        return Err(Refused(text).into());
+    }
+    let note = format!("{why}; so the key chose the partition, --partition chooses another");
     Ok((None, Some(note)))
 }
 
@@ -281,6 +298,13 @@ fn draft(
                 )));
             }
         };
+        parse_reply(record.headers, rules).map_err(|rejection| {
+            Refused(format!(
+                "not sent, because the service would not answer it ({}): {}",
+                rejection.reason.code(),
+                rejection.detail
+            ))
+        })?;
         Ok((headers, due))
     };
     let after = send
@@ -455,8 +479,10 @@ fn text(receipt: &Receipt, now: Timestamp, page: &Page) -> String {
     for (name, value) in [("target", target), ("id", id), ("origin", origin)] {
         fields.extend(value.clone().map(|value| (name, value)));
     }
+    let answer = receipt.answer.as_ref();
+    fields.extend(answer.map(|answer| ("answer", answer::text(answer))));
     let mut text = page.fields(&fields);
-    if is_cancel {
+    if is_cancel && answer.is_none() {
         text += "The service cancels the message if it still waits on this partition. A delivery that has begun is not stopped.\n";
     }
     if due.is_some_and(Timestamp::is_suspicious_due) {
@@ -498,6 +524,7 @@ mod tests {
                 ["billing.*"],
                 ["orders.delayed"],
             ),
+            replies: None,
             max_delay: Duration::from_secs(3_600),
             max_retry_wait: Duration::from_secs(60),
             without_delay: WithoutDelay::Relay,

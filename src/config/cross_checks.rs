@@ -105,9 +105,12 @@ fn check_targets(config: &Config, route: &Route, at: &At<'_>) {
         );
     }
     let name_key = route.target_kind().name_key();
-    for (index, pattern) in patterns.iter().enumerate() {
-        if let Some(what) = config.loop_error(route.target_cluster(), pattern, name_key) {
-            at.key("allow").key(index).refuse(what, "remove it");
+    let replies = route.allow_replies.as_deref().unwrap_or_default();
+    for (key, patterns) in [("allow", patterns), ("allow_replies", replies)] {
+        for (index, pattern) in patterns.iter().enumerate() {
+            if let Some(what) = config.loop_error(route.target_cluster(), pattern, name_key) {
+                at.key(key).key(index).refuse(what, "remove it");
+            }
         }
     }
     let dead_letter = &route.dead_letter;

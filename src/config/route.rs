@@ -18,6 +18,8 @@ pub(crate) struct Route {
     pub(crate) target: Option<Destination>,
     /// Patterns of the targets that `postdate-to` may name; `None` allows the default target only.
     pub(crate) allow: Option<Vec<String>>,
+    /// Patterns of the targets that `postdate-reply-to` may name; `None`: the route gives no answers.
+    pub(crate) allow_replies: Option<Vec<String>>,
     pub(crate) dead_letter: Destination,
     #[serde(default, deserialize_with = "choice")]
     pub(crate) delivery: Delivery,
@@ -268,14 +270,24 @@ impl Route {
             target.check(&at.key("target"), true);
         }
         self.dead_letter.check(&at.key("dead_letter"), false);
-        for (index, pattern) in self.allow.iter().flatten().enumerate() {
+        let lists = [
+            ("allow", &self.allow),
+            ("allow_replies", &self.allow_replies),
+        ];
+        let patterns = lists.iter().flat_map(|(key, list)| {
+            list.iter()
+                .flatten()
+                .enumerate()
+                .map(move |pattern| (key, pattern))
+        });
+        for (key, (index, pattern)) in patterns {
             let (is_valid, name_key, fix) = match self.target_kind() {
                 BrokerKind::Kafka => (name::is_pattern(pattern), "topic", name::PATTERN),
                 BrokerKind::Nats => (is_filter(pattern), "subject", name::FILTER),
             };
             if !is_valid {
                 let what = format!("{pattern:?} matches no {name_key} that could be a target");
-                at.key("allow").key(index).refuse(what, fix);
+                at.key(key).key(index).refuse(what, fix);
             }
         }
         // A due time after ten years is a mistake of the producer, such as microseconds for

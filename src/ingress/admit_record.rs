@@ -1,18 +1,19 @@
 //! Turns one record into a message of its shard, a cancel of a message id, or nothing.
 
 use super::partition::AssignedPartition;
-use crate::limit::{CLOCK_SKEW_MAX, RECORD_BYTES_MAX};
+use crate::limit::{ANSWER_KEY_BYTES_MAX, CLOCK_SKEW_MAX, RECORD_BYTES_MAX};
 use crate::metric;
 use crate::model::{
-    Body, Cursor, DeadLetterReason, Headers, ParsedRecord, Record, Rejection, RoutingRules, Slice,
-    Timestamp,
+    Body, Cursor, DeadLetterReason, Disposition, Headers, ParsedRecord, Record, Rejection, Reply,
+    Request, RoutingRules, Slice, Timestamp, parse_reply,
 };
-use crate::store::IdChangeKind;
+use crate::store::{IdChange, IdChangeKind};
 use std::time::Duration;
 
-/// Adds a record to the batch of its partition. Adds no message for a cancel, nor for a message
-/// that was delivered before the store was lost. A rejected record becomes a dead letter, usually
-/// at once. An error tells why the partition must wait in front of the record.
+/// Adds a record to the batch of its partition, and the answer that it asks for. Adds no message
+/// for a cancel, nor for a message that was delivered before the store was lost. A rejected record
+/// becomes a dead letter, usually at once. An error tells why the partition must wait in front of
+/// the record.
 pub(super) fn admit_record(
     rules: &RoutingRules,
     metric: &metric::RouteMetrics,
@@ -23,9 +24,11 @@ pub(super) fn admit_record(
     let (rejection, without_payload);
     let (parsed, due_if_rejected) =
         (partition.rules).parse(record, &partition.origin_format, rules);
+    let requester = Requester::of(rules, metric, partition, record);
     let (due, body) = match parsed {
         ParsedRecord::Cancel { id } => {
-            change_id(partition, id, IdChangeKind::Cancel);
+            change_id(partition, requester.change(id, IdChangeKind::Cancel));
+            requester.add_answer(partition, Request::Cancel, Some(id), now);
             return Ok(());
         }
         ParsedRecord::Newer(found) => return Err(found),
@@ -48,11 +51,16 @@ pub(super) fn admit_record(
     if record.timestamp > Some(now.plus(CLOCK_SKEW_MAX)) {
         metric.timestamp_ahead.increment(1);
     }
+    let request = match body.disposition {
+        Disposition::DeadLetter { reason, .. } => Request::Refused(reason),
+        _ => Request::Schedule { due },
+    };
+    requester.add_answer(partition, request, body.id, now);
     let position = Cursor::new(due, record.offset);
     // A rebuild skips delivered messages. The messages that they replaced stay cancelled.
     if partition.delivered.covers(position) {
         if let Some(id) = body.id.filter(|_| !fault!(ForgetDeliveredReplacements)) {
-            change_id(partition, id, IdChangeKind::Delivered);
+            change_id(partition, requester.change(id, IdChangeKind::Delivered));
         }
         return Ok(());
     }
@@ -61,7 +69,10 @@ pub(super) fn admit_record(
         metric.possible_duplicates.increment(1);
     }
     if let Some(id) = body.id {
-        change_id(partition, id, IdChangeKind::Schedule(position));
+        change_id(
+            partition,
+            requester.change(id, IdChangeKind::Schedule(position)),
+        );
     } else {
         partition.flush_within(due.since(now));
     }
@@ -69,11 +80,74 @@ pub(super) fn admit_record(
     Ok(())
 }
 
-/// Adds the effect of a record on the message that waits under the id.
-fn change_id(partition: &mut AssignedPartition, id: &str, kind: IdChangeKind) {
-    partition.batch.change_id(id, kind);
+/// Adds the effect of a record on the message that waits under its id.
+fn change_id(partition: &mut AssignedPartition, change: IdChange<Box<str>>) {
+    partition.batch.changes.push(change);
     // The cancelled message may be due at any moment.
     partition.flush_within(Duration::ZERO);
+}
+
+/// The record as a request, and where its answer goes.
+struct Requester<'a> {
+    record: &'a Record<'a>,
+    metric: &'a metric::RouteMetrics,
+    reply: Option<Reply<'a>>,
+    /// A request is answered once. Its effect on the named message is applied again.
+    is_answered: bool,
+    cancels_claimed: bool,
+}
+
+impl<'a> Requester<'a> {
+    fn of(
+        rules: &RoutingRules,
+        metric: &'a metric::RouteMetrics,
+        partition: &AssignedPartition,
+        record: &'a Record<'a>,
+    ) -> Self {
+        let reply = parse_reply(record.headers, rules).unwrap_or_else(|_rejection| {
+            metric.answers_missing.increment(1);
+            None
+        });
+        let is_exactly_once = (rules.replies.as_ref()).is_some_and(|it| it.is_exactly_once);
+        Self {
+            record,
+            metric,
+            reply,
+            is_answered: partition.delivered.covers(Cursor::of_answer(record.offset)),
+            cancels_claimed: is_exactly_once && reply.is_some() && !fault!(CancelUnclaimedOnly),
+        }
+    }
+
+    fn change(&self, id: &str, kind: IdChangeKind) -> IdChange<Box<str>> {
+        let is_open = self.reply.is_some() && !self.is_answered;
+        IdChange {
+            request: is_open.then_some(self.record.offset),
+            cancels_claimed: self.cancels_claimed,
+            ..IdChange::new(id, kind)
+        }
+    }
+
+    /// Adds the answer, unless it was delivered before the store was lost.
+    fn add_answer(
+        &self,
+        partition: &mut AssignedPartition,
+        request: Request,
+        id: Option<&str>,
+        now: Timestamp,
+    ) {
+        let Some(reply) = self.reply.filter(|_| !self.is_answered) else {
+            return;
+        };
+        let place = Cursor::of_answer(self.record.offset);
+        if (partition.rebuild).is_some_and(|rebuild| rebuild.may_be_duplicate(place)) {
+            self.metric.possible_duplicates.increment(1);
+        }
+        let key = self.record.key;
+        let key = key.filter(|key| key.len() <= ANSWER_KEY_BYTES_MAX);
+        let body = Body::answer(key, reply, request, id);
+        partition.flush_within(Duration::ZERO);
+        partition.batch.add(Slice::of(place.due, now), place, &body);
+    }
 }
 
 fn part_sizes(record: &Record<'_>) -> [usize; 3] {
@@ -105,10 +179,10 @@ mod tests {
     use super::*;
     use crate::model::header::push_header;
     use crate::model::{
-        Dialects, Disposition, Naming, Offset, Partition, RetryKeys, ShardId, TargetRules,
-        WithoutDelay,
+        Dialects, Disposition, Naming, Offset, Partition, ReplyRules, RetryKeys, ShardId,
+        TargetRules, WithoutDelay,
     };
-    use crate::run::{FarTarget, RunBuilder, RunDecoder, ThinHours};
+    use crate::run::{FarTarget, LoadedRun, Run, RunBuilder, RunDecoder, ThinHours};
     use tokio::time::Instant;
 
     fn rules() -> RoutingRules {
@@ -119,6 +193,7 @@ mod tests {
                 Vec::<String>::new(),
                 ["orders.delayed"],
             ),
+            replies: None,
             max_delay: Duration::from_secs(3_600),
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,
@@ -127,12 +202,13 @@ mod tests {
         }
     }
 
-    /// Reason, detail, key length, and presence of the payload of the stored message.
-    fn stored(
+    /// The runs that the record adds.
+    fn admitted(
+        rules: &RoutingRules,
         key: &[u8],
         payload: &[u8],
         headers: &[(&str, &str)],
-    ) -> Option<(Option<DeadLetterReason>, String, Option<usize>, bool)> {
+    ) -> Vec<LoadedRun> {
         let mut block = Vec::new();
         headers.iter().for_each(|(name, value)| {
             push_header(&mut block, name.as_bytes(), Some(value.as_bytes()));
@@ -151,7 +227,7 @@ mod tests {
             Instant::now(),
         );
         admit_record(
-            &rules(),
+            rules,
             &metric::RouteMetrics::new("r"),
             &mut partition,
             &record,
@@ -163,11 +239,22 @@ mod tests {
             .build_append(&mut RunBuilder::plain(1), far)
             .append
             .runs;
-        let run = runs.first()?;
-        let run = RunDecoder::plain()
-            .decode(&partition.shard, run.name.clone(), run.slice, &run.bytes)
-            .unwrap();
-        let body = run.message(0).unwrap().body;
+        let decode = |run: &Run| {
+            let mut decoder = RunDecoder::plain();
+            let decoded = decoder.decode(&partition.shard, run.name.clone(), run.slice, &run.bytes);
+            decoded.unwrap()
+        };
+        runs.iter().map(decode).collect()
+    }
+
+    /// Reason, detail, key length, and presence of the payload of the stored message.
+    fn stored(
+        key: &[u8],
+        payload: &[u8],
+        headers: &[(&str, &str)],
+    ) -> Option<(Option<DeadLetterReason>, String, Option<usize>, bool)> {
+        let runs = admitted(&rules(), key, payload, headers);
+        let body = runs.first()?.message(0).unwrap().body;
         let (reason, detail) = match body.disposition {
             Disposition::DeadLetter { reason, detail } => (Some(reason), detail),
             _ => (None, ""),
@@ -210,5 +297,34 @@ mod tests {
             stored(b"key", &giant, &cancel).is_none(),
             "a cancel stores no message"
         );
+    }
+
+    #[test]
+    fn an_answer_has_the_key_of_its_request_unless_the_key_is_giant() {
+        let targets = TargetRules::replies(Naming::Topic, ["replies"], [""; 0]);
+        let rules = RoutingRules {
+            replies: Some(ReplyRules {
+                targets,
+                is_exactly_once: false,
+            }),
+            ..rules()
+        };
+        let cancel = [
+            ("postdate-op", "cancel"),
+            ("postdate-id", "a"),
+            ("postdate-reply-to", "replies"),
+        ];
+        for (size, kept) in [(3, Some(3)), (ANSWER_KEY_BYTES_MAX + 1, None)] {
+            let runs = admitted(&rules, &vec![0; size], b"", &cancel);
+            let [run] = runs.as_slice() else {
+                panic!("one run with the answer")
+            };
+            assert_eq!((run.len(), run.place(0)), (1, Cursor::of_answer(Offset(7))));
+            let body = run.message(0).unwrap().body;
+            assert_eq!(body.key.map(<[u8]>::len), kept);
+            assert!(body.is_answer());
+        }
+        let foreign = [cancel[0], cancel[1], ("postdate-reply-to", "orders")];
+        assert!(admitted(&rules, b"key", b"", &foreign).is_empty());
     }
 }

@@ -3,7 +3,7 @@
 use crate::limit::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX};
 use crate::model::{Body, Cursor, ShardId, Slice};
 use crate::run::{EncodedMessage, FarTarget, Run, RunBuilder, record};
-use crate::store::{IdChange, IdChangeKind};
+use crate::store::IdChange;
 use std::ops::Range;
 
 /// The batch that the next append stores. Its buffers are reused by later batches.
@@ -11,7 +11,8 @@ use std::ops::Range;
 pub(crate) struct AppendBatch {
     bodies: Vec<u8>,
     entries: Vec<Entry>,
-    changes: Vec<(Box<str>, IdChangeKind)>,
+    /// With plain ids.
+    pub(super) changes: Vec<IdChange<Box<str>>>,
 }
 
 /// One message: its position, and the range of its body in `bodies`.
@@ -32,15 +33,10 @@ impl AppendBatch {
         });
     }
 
-    /// Adds the effect of a record on the message that waits under the id.
-    pub(super) fn change_id(&mut self, id: &str, kind: IdChangeKind) {
-        self.changes.push((id.into(), kind));
-    }
-
     pub(crate) fn allocated_bytes(&self) -> usize {
         self.bodies.capacity()
             + self.entries.capacity() * size_of::<Entry>()
-            + self.changes.capacity() * size_of::<(Box<str>, IdChangeKind)>()
+            + self.changes.capacity() * size_of::<IdChange<Box<str>>>()
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -79,10 +75,8 @@ impl AppendBatch {
         };
         let mut messages: Vec<_> = self.entries.iter().map(placed).collect();
         let runs = builder.build(shard, &mut messages, Some(far));
-        let changes = self.changes.drain(..).map(|(id, kind)| IdChange {
-            id: builder.keys().stored_id(shard, &id),
-            kind,
-        });
+        let stored = |id: Box<str>| builder.keys().stored_id(shard, &id);
+        let changes = self.changes.drain(..).map(|change| change.map_id(stored));
         let changes = changes.collect();
         self.clear();
         (runs, changes)

@@ -79,6 +79,7 @@ mod tests {
     fn rules(max_delay: u64, default: Option<&str>) -> RoutingRules {
         RoutingRules {
             targets: TargetRules::new(Naming::Topic, default, [""; 0], ["in"]),
+            replies: None,
             max_delay: Duration::from_secs(max_delay),
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,

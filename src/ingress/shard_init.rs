@@ -230,6 +230,7 @@ mod tests {
     fn rules(seconds: u64) -> PositionRules {
         PositionRules::of(&RoutingRules {
             targets: TargetRules::new(Naming::Topic, Some("out"), [""; 0], [""; 0]),
+            replies: None,
             max_delay: Duration::from_secs(seconds),
             max_retry_wait: Duration::ZERO,
             without_delay: WithoutDelay::Relay,

@@ -81,6 +81,8 @@ pub(crate) const COMMAND_DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for the client's report of the outcome.
 pub(crate) const COMMAND_REPORT_TIMEOUT: Duration =
     COMMAND_DELIVERY_TIMEOUT.saturating_add(Duration::from_secs(2));
+/// Timeout of `send --reply` for the answer. `too_late` waits until its message is acknowledged.
+pub(crate) const COMMAND_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a payload that `send` reads: more than any broker accepts.
 pub(crate) const COMMAND_PAYLOAD_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Interval at which the demo sends and draws.

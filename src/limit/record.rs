@@ -20,9 +20,17 @@ pub(crate) const HOUR_RUN_MESSAGES_MIN: usize = 64;
 pub(crate) const HOUR_RUN_HORIZON: Duration = Duration::from_secs(2 * 3600);
 /// Bytes of a decompressed run. A reader treats a header with a larger size as corrupt.
 pub(crate) const RUN_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// A batch with one record of the greatest size fits into a run. Each message adds at most three
-/// varints in columns, and the record has some bytes beside key, headers and payload.
-const _: () =
-    assert!(BATCH_BYTES_MAX + RECORD_BYTES_MAX + BATCH_MESSAGES_MAX * 30 + 4_096 <= RUN_BYTES_MAX);
+/// The key of an answer. An answer to a record with a larger key has no key.
+pub(crate) const ANSWER_KEY_BYTES_MAX: usize = BATCH_BYTES_MAX / 2;
+/// A batch with one record of the greatest size and its answer fits into a run. Each message adds
+/// at most three varints in columns, and a record has some bytes beside key, headers and payload.
+const _: () = assert!(
+    BATCH_BYTES_MAX
+        + RECORD_BYTES_MAX
+        + ANSWER_KEY_BYTES_MAX
+        + (BATCH_MESSAGES_MAX + 1) * 30
+        + 4_096
+        <= RUN_BYTES_MAX
+);
 /// Bytes at which a batch that a source reads is closed; its last record may exceed it.
 pub(crate) const SOURCE_BATCH_BYTES_MAX: usize = 1024 * 1024;

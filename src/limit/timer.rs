@@ -76,6 +76,10 @@ pub(crate) const CATCH_UP_CLAIM_SPAN: Duration = Duration::from_millis(50);
 pub(crate) const RESEND_DELAY_MIN: Duration = Duration::from_millis(200);
 /// Longest wait before a record is sent again to a dead-letter target or source that failed.
 pub(crate) const RESEND_DELAY_MAX: Duration = Duration::from_secs(10);
+/// Longest time from the claim of a cancelled message until it is passed without the answer of its
+/// cancel. The answer is in the store already, so it is usually claimed at the same moment. A stop waits
+/// this long, too.
+pub(crate) const ANSWER_WAIT_MAX: Duration = Duration::from_secs(3);
 /// A retry looks forged if the clocks of timer and broker differ by more than this.
 pub(crate) const RETRY_CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);
 /// Interval at which the same delivery problem is logged again.

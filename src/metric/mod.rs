@@ -82,6 +82,10 @@ instruments! {
         "Messages cancelled or replaced before delivery."
     CANCEL_MISSED "postdate_cancel_missed_total" Kind::Counter, ["route"]
         "Cancels that came too late, or whose id matched no pending message."
+    ANSWERS "postdate_answers_total" Kind::Counter, ["route"]
+        "Answers to requests that their target has acknowledged at the first attempt."
+    ANSWERS_MISSING "postdate_answers_missing_total" Kind::Counter, ["route"]
+        "Requests without an answer: the reply target was not allowed, or did not take the answer through all attempts."
     POSSIBLE_DUPLICATES "postdate_possible_duplicates_total" Kind::Counter, ["route"]
         "Messages sent again because the outcome of the first attempt is unknown; an upper bound after the store lost data."
     HOLDS_CUT_SHORT "postdate_holds_cut_short_total" Kind::Counter, ["route"]
@@ -238,6 +242,8 @@ pub(crate) struct RouteMetrics {
     pub(crate) retried: ReasonCounters,
     pub(crate) cancelled: Counter,
     pub(crate) cancel_missed: Counter,
+    pub(crate) answers: Counter,
+    pub(crate) answers_missing: Counter,
     pub(crate) possible_duplicates: Counter,
     pub(crate) holds_cut_short: Counter,
     pub(crate) transactions_committed: Counter,
@@ -268,6 +274,8 @@ impl RouteMetrics {
             retried: ReasonCounters::new(RETRIED, route),
             cancelled: counter(CANCELLED),
             cancel_missed: counter(CANCEL_MISSED),
+            answers: counter(ANSWERS),
+            answers_missing: counter(ANSWERS_MISSING),
             possible_duplicates: counter(POSSIBLE_DUPLICATES),
             holds_cut_short: counter(HOLDS_CUT_SHORT),
             transactions_committed: counter(TRANSACTIONS_COMMITTED),

@@ -1,10 +1,12 @@
 //! A message: a record, and what Postdate knows about it. All parts are borrowed from one decoded
 //! buffer, so a message needs no allocation.
 
+use crate::model::answer::{AnswerState, Request};
 use crate::model::dialect::Dialect;
 use crate::model::headers::header::Headers;
 use crate::model::parsing::dead_letter_reason::DeadLetterReason;
 use crate::model::parsing::rejection::Rejection;
+use crate::model::parsing::reply::Reply;
 use crate::model::protocol::progress::Cursor;
 use crate::model::shard::Offset;
 use crate::model::time::Timestamp;
@@ -57,6 +59,33 @@ impl<'a> Body<'a> {
         }
     }
 
+    /// The answer to a record with this key.
+    pub(crate) fn answer(
+        key: Option<&'a [u8]>,
+        reply: Reply<'a>,
+        request: Request,
+        id: Option<&'a str>,
+    ) -> Self {
+        let request_id = reply.request_id;
+        Self {
+            key,
+            target: Some(reply.target),
+            disposition: Disposition::Answer(AnswerState {
+                request,
+                request_id,
+                id,
+            }),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn is_answer(&self) -> bool {
+        matches!(
+            self.disposition,
+            Disposition::Answer(_) | Disposition::RetriedAnswer(_)
+        )
+    }
+
     /// The body of a rejected record. Its message is due at once.
     pub(crate) fn rejected(record: &Record<'a>, rejection: &'a Rejection) -> Self {
         let disposition = Disposition::DeadLetter {
@@ -85,6 +114,11 @@ pub(crate) enum Disposition<'a> {
     },
     /// Came back through the source after a failed delivery.
     Retry(RetryState<'a>),
+    /// The answer to the record, delivered at once. Its payload is made at delivery.
+    Answer(AnswerState<'a>),
+    /// An answer that came back through the source after a failed delivery. Its payload is the
+    /// answer.
+    RetriedAnswer(RetryState<'a>),
 }
 
 /// The content of the `postdate-retry` header.

@@ -13,8 +13,10 @@
 //! | `dialect` | delay headers of other systems |
 //! | `routing` | where a message may go: targets, allow-lists, NATS subjects |
 //! | `protocol` | the values of the shard protocol, and their text forms |
+//! | `answer` | the answer to a request |
 //! | `readable` | numbers, sizes and times as people read them |
 
+mod answer;
 mod dead_letter;
 mod dialect;
 mod headers;
@@ -27,6 +29,7 @@ mod shard;
 mod start_point;
 mod time;
 
+pub(crate) use answer::{AnswerState, Effect, Request};
 pub(crate) use dead_letter::DeadLetter;
 pub(crate) use dialect::{Dialect, Dialects};
 pub(crate) use headers::header::Headers;
@@ -37,6 +40,7 @@ pub(crate) use message::{Body, Disposition, Message, Record, RetryState};
 pub(crate) use parsing::dead_letter_reason::DeadLetterReason;
 pub(crate) use parsing::parse_record::{ParsedRecord, parse_record};
 pub(crate) use parsing::rejection::Rejection;
+pub(crate) use parsing::reply::{Reply, parse_reply};
 pub(crate) use parsing::time_grammar::{Delay, parse_after, parse_rfc3339};
 pub(crate) use protocol::commit_metadata::{CommitMetadata, UnreadableCommit};
 pub(crate) use protocol::delivered_marker::{DeliveredMarker, OutcomeCounts};
@@ -47,10 +51,10 @@ pub(crate) use protocol::rules_history::RulesHistory;
 pub(crate) use protocol::worker::{FORMAT_LEVEL, Role, SessionId, WorkerEntry, WorkerId};
 pub(crate) use routing::position_rules::PositionRules;
 pub(crate) use routing::routing_rules::{
-    Naming, RoutingRules, TargetRules, WithoutDelay, is_topic_name,
+    Naming, ReplyRules, RoutingRules, TargetRules, WithoutDelay, is_topic_name,
 };
 pub(crate) use routing::subject::{
-    covering_filter, filter_covers, filters_overlap, is_filter, is_subject, is_template,
+    covering_filter, filter_covers, filters_overlap, is_filter, is_inbox, is_subject, is_template,
     source_topic, split_source_topic, template_error,
 };
 pub(crate) use shard::{

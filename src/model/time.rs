@@ -13,6 +13,9 @@ impl Timestamp {
     /// The due time of messages that do not wait: relays and dead letters. It is before every real
     /// instant and behind every cursor, so these messages are always delivered in offset order.
     pub(crate) const AT_ONCE: Self = Self(i64::MIN);
+    /// The due time of answers. It differs from [`Timestamp::AT_ONCE`], because a record and its
+    /// answer have the same offset.
+    pub(crate) const ANSWER: Self = Self(i64::MIN / 2);
     pub(crate) const MAX: Self = Self(i64::MAX);
     /// 2000-01-01T00:00:00Z. An earlier time is a mistake, such as seconds sent as milliseconds.
     pub(crate) const YEAR_2000: Self = Self(946_684_800_000);
@@ -25,8 +28,9 @@ impl Timestamp {
         self.0
     }
 
+    /// True for the due times of messages that do not wait. No header can name one of them.
     pub(crate) const fn is_at_once(self) -> bool {
-        self.0 == i64::MIN
+        self.0 == Self::AT_ONCE.0 || self.0 == Self::ANSWER.0
     }
 
     /// RFC 3339 in UTC, with milliseconds if they are not zero. Outside of its years, `Display`.

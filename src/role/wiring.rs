@@ -9,7 +9,7 @@ use crate::config::{self, Config};
 use crate::encryption::KeyRing;
 use crate::health::{Health, HealthPart};
 use crate::limit::{MemoryPlan, RETRY_CLOCK_SKEW_MAX, STORE_RETRY_DELAY_MAX};
-use crate::model::{RoutingRules, TargetRules, WithoutDelay};
+use crate::model::{ReplyRules, RoutingRules, TargetRules, WithoutDelay};
 use crate::store::Store;
 use crate::task::{StopToken, TaskGroup};
 use crate::trace::Tracer;
@@ -158,6 +158,13 @@ pub(crate) fn routing_rules(config: &Config, name: &str) -> RoutingRules {
             route.allow.clone().unwrap_or_default(),
             config.source_topics_of(route.target_cluster()),
         ),
+        replies: route.allow_replies.as_ref().map(|allowed| {
+            let sources = config.source_topics_of(route.target_cluster());
+            ReplyRules {
+                targets: TargetRules::replies(naming(route.target_kind()), allowed, sources),
+                is_exactly_once: route.delivery == config::Delivery::ExactlyOnce,
+            }
+        }),
         max_delay: route.max_delay,
         max_retry_wait: route.retry.backoff_max + RETRY_CLOCK_SKEW_MAX,
         without_delay: match route.without_delay {

@@ -4,7 +4,7 @@
 //! runs.
 
 use super::header::{self, Codec, CorruptRun, RunHeader};
-use super::record::{self, HAS_DISPOSITION, HAS_ID};
+use super::record::{self, HAS_DISPOSITION, HAS_ID, IS_ANSWER};
 use super::seal::open;
 use super::{RunName, RunSummary};
 use crate::encryption::KeyRing;
@@ -139,6 +139,11 @@ impl LoadedRun {
     /// Returns whether the message is delivered as usual, to its target. As cheap as `has_id`.
     pub(crate) fn is_plain_delivery(&self, index: usize) -> bool {
         !self.has_flag(index, HAS_DISPOSITION)
+    }
+
+    /// Returns whether the message is an answer that was not retried. As cheap as `has_id`.
+    pub(crate) fn is_answer(&self, index: usize) -> bool {
+        self.has_flag(index, IS_ANSWER)
     }
 
     fn has_flag(&self, index: usize, flag: u8) -> bool {

@@ -18,13 +18,18 @@
 //! | 1 relay | timestamp |
 //! | 2 dead letter | reason's code, detail |
 //! | 3 retry | attempt, origin, due, error's code |
+//! | 4 answer | kind of the request and its field (1: schedule, due; 2: cancel; 3: refused, code), request id, id; an empty text is absent |
+//! | 5 retried answer | as retry |
 //!
 //! Texts are UTF-8, preceded by their length. Numbers and lengths are LEB128 varints; instants are
 //! zig-zag encoded first. A record ends with its last field. Other flags, dialects and dispositions
 //! belong to a newer version: such a record is malformed for this version.
 
 use crate::model::header::push_varint;
-use crate::model::{Body, DeadLetterReason, Dialect, Disposition, Headers, RetryState, Timestamp};
+use crate::model::{
+    AnswerState, Body, DeadLetterReason, Dialect, Disposition, Headers, Request, RetryState,
+    Timestamp,
+};
 use integer_encoding::VarInt;
 
 const NULL_KEY: u8 = 1;
@@ -33,11 +38,20 @@ pub(super) const HAS_ID: u8 = 1 << 2;
 const HAS_TARGET: u8 = 1 << 3;
 pub(super) const HAS_DISPOSITION: u8 = 1 << 4;
 const HAS_DIALECT: u8 = 1 << 5;
-const KNOWN: u8 = NULL_KEY | NULL_PAYLOAD | HAS_ID | HAS_TARGET | HAS_DISPOSITION | HAS_DIALECT;
+/// The record is the answer to a request. Like every disposition, it is also `HAS_DISPOSITION`.
+pub(super) const IS_ANSWER: u8 = 1 << 6;
+const KNOWN: u8 =
+    NULL_KEY | NULL_PAYLOAD | HAS_ID | HAS_TARGET | HAS_DISPOSITION | HAS_DIALECT | IS_ANSWER;
 
 const RELAY: u8 = 1;
 const DEAD_LETTER: u8 = 2;
 const RETRY: u8 = 3;
+const ANSWER: u8 = 4;
+const RETRIED_ANSWER: u8 = 5;
+
+const SCHEDULE: u8 = 1;
+const CANCEL: u8 = 2;
+const REFUSED: u8 = 3;
 
 /// Appends `body` to `out`, without its length, which is in a column of the run.
 pub(crate) fn encode(body: &Body<'_>, out: &mut Vec<u8>) {
@@ -77,7 +91,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Body<'_>> {
         dialect: optional(has(HAS_DIALECT), || Dialect::from_code(reader.byte()?))?,
         disposition: optional(has(HAS_DISPOSITION), || reader.disposition())?.unwrap_or_default(),
     };
-    (reader.0.is_empty() && body.headers.is_complete()).then_some(body)
+    let is_answer = matches!(body.disposition, Disposition::Answer(_));
+    let is_complete = reader.0.is_empty() && body.headers.is_complete();
+    (is_complete && is_answer == has(IS_ANSWER)).then_some(body)
 }
 
 /// Reads a field if it is present. The outer `None` means that it is malformed.
@@ -103,6 +119,10 @@ fn flags(body: &Body<'_>) -> u8 {
         (body.target.is_some(), HAS_TARGET),
         (body.disposition != Disposition::Deliver, HAS_DISPOSITION),
         (body.dialect.is_some(), HAS_DIALECT),
+        (
+            matches!(body.disposition, Disposition::Answer(_)),
+            IS_ANSWER,
+        ),
     ];
     let set = present.into_iter().filter(|(is_set, _)| *is_set);
     set.fold(0, |flags, (_, flag)| flags | flag)
@@ -120,19 +140,34 @@ fn push_disposition(out: &mut Vec<u8>, disposition: &Disposition<'_>) {
             push_bytes(out, reason.code().as_bytes());
             push_bytes(out, detail.as_bytes());
         }
-        Disposition::Retry(RetryState {
-            attempt,
-            origin,
-            due,
-            error,
-        }) => {
-            out.push(RETRY);
-            push_varint(out, u64::from(attempt));
-            push_bytes(out, origin.as_bytes());
-            push_signed(out, due.as_millis());
-            push_bytes(out, error.code().as_bytes());
+        Disposition::Retry(retry) => push_retry(out, RETRY, &retry),
+        Disposition::RetriedAnswer(retry) => push_retry(out, RETRIED_ANSWER, &retry),
+        Disposition::Answer(answer) => {
+            out.push(ANSWER);
+            match answer.request {
+                Request::Schedule { due } => {
+                    out.push(SCHEDULE);
+                    push_signed(out, due.as_millis());
+                }
+                Request::Cancel => out.push(CANCEL),
+                Request::Refused(reason) => {
+                    out.push(REFUSED);
+                    push_bytes(out, reason.code().as_bytes());
+                }
+            }
+            for text in [answer.request_id, answer.id] {
+                push_bytes(out, text.unwrap_or_default().as_bytes());
+            }
         }
     }
+}
+
+fn push_retry(out: &mut Vec<u8>, code: u8, retry: &RetryState<'_>) {
+    out.push(code);
+    push_varint(out, u64::from(retry.attempt));
+    push_bytes(out, retry.origin.as_bytes());
+    push_signed(out, retry.due.as_millis());
+    push_bytes(out, retry.error.code().as_bytes());
 }
 
 fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -191,14 +226,37 @@ impl<'a> RecordReader<'a> {
                 reason: self.reason()?,
                 detail: self.text()?,
             },
-            RETRY => Disposition::Retry(RetryState {
-                attempt: self.varint()?,
-                origin: self.text()?,
-                due: self.instant()?,
-                error: self.reason()?,
+            RETRY => Disposition::Retry(self.retry()?),
+            RETRIED_ANSWER => Disposition::RetriedAnswer(self.retry()?),
+            ANSWER => Disposition::Answer(AnswerState {
+                request: match self.byte()? {
+                    SCHEDULE => Request::Schedule {
+                        due: self.instant()?,
+                    },
+                    CANCEL => Request::Cancel,
+                    REFUSED => Request::Refused(self.reason()?),
+                    _ => return None,
+                },
+                request_id: self.optional_text()?,
+                id: self.optional_text()?,
             }),
             _ => return None,
         })
+    }
+
+    fn retry(&mut self) -> Option<RetryState<'a>> {
+        Some(RetryState {
+            attempt: self.varint()?,
+            origin: self.text()?,
+            due: self.instant()?,
+            error: self.reason()?,
+        })
+    }
+
+    /// A text that is absent if it is empty. The outer `None` means that it is malformed.
+    fn optional_text(&mut self) -> Option<Option<&'a str>> {
+        self.text()
+            .map(|text| Some(text).filter(|text| !text.is_empty()))
     }
 }
 
@@ -295,7 +353,7 @@ mod tests {
     #[test]
     fn an_unknown_flag_dialect_or_disposition_is_malformed() {
         let bytes = plain().record();
-        for flag in [1 << 6, 1 << 7] {
+        for flag in [IS_ANSWER, 1 << 7] {
             assert_eq!(decode(&[&[bytes[0] | flag], &bytes[1..]].concat()), None);
         }
         for dialect in [0, 9, 255] {
@@ -304,7 +362,7 @@ mod tests {
                 None
             );
         }
-        for disposition in [0, 4, 255] {
+        for disposition in [0, 6, 255] {
             assert_eq!(
                 decode(&[&[bytes[0] | HAS_DISPOSITION], &bytes[1..], &[disposition]].concat()),
                 None

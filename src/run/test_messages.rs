@@ -3,8 +3,8 @@
 use super::{RunEncoder, RunSummary, record};
 use crate::model::header::push_header;
 use crate::model::{
-    Body, Cursor, DeadLetterReason, Dialect, Disposition, Headers, Offset, Partition, RetryState,
-    ShardId, Timestamp,
+    AnswerState, Body, Cursor, DeadLetterReason, Dialect, Disposition, Headers, Offset, Partition,
+    Request, RetryState, ShardId, Timestamp,
 };
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -30,6 +30,8 @@ pub(crate) enum TestDisposition {
     Relay(i64),
     DeadLetter(DeadLetterReason, String),
     Retry(u32, String, i64, DeadLetterReason),
+    RetriedAnswer(u32, String, i64, DeadLetterReason),
+    Answer(Request, String, String),
 }
 
 impl TestMessage {
@@ -57,15 +59,32 @@ impl TestMessage {
                     detail,
                 },
                 TestDisposition::Retry(attempt, origin, due, error) => {
-                    Disposition::Retry(RetryState {
-                        attempt: *attempt,
-                        origin,
-                        due: Timestamp::from_millis(*due),
-                        error: *error,
+                    Disposition::Retry(retry(*attempt, origin, *due, *error))
+                }
+                TestDisposition::RetriedAnswer(attempt, origin, due, error) => {
+                    Disposition::RetriedAnswer(retry(*attempt, origin, *due, *error))
+                }
+                TestDisposition::Answer(request, request_id, id) => {
+                    let present = |text: &'_ String| !text.is_empty();
+                    Disposition::Answer(AnswerState {
+                        request: *request,
+                        request_id: Some(request_id)
+                            .filter(|it| present(it))
+                            .map(|it| it.as_str()),
+                        id: Some(id).filter(|it| present(it)).map(|it| it.as_str()),
                     })
                 }
             },
         }
+    }
+}
+
+fn retry(attempt: u32, origin: &str, due: i64, error: DeadLetterReason) -> RetryState<'_> {
+    RetryState {
+        attempt,
+        origin,
+        due: Timestamp::from_millis(due),
+        error,
     }
 }
 
@@ -163,5 +182,18 @@ fn fate() -> impl Strategy<Value = TestDisposition> {
             .prop_map(|(reason, detail)| TestDisposition::DeadLetter(reason, detail)),
         (any::<u32>(), ".{0,12}", any::<i64>(), reason())
             .prop_map(|(a, o, d, e)| TestDisposition::Retry(a, o, d, e)),
+        (any::<u32>(), ".{0,12}", any::<i64>(), reason())
+            .prop_map(|(a, o, d, e)| TestDisposition::RetriedAnswer(a, o, d, e)),
+        (request(), ".{0,12}", ".{0,12}").prop_map(|(r, i, o)| TestDisposition::Answer(r, i, o)),
+    ]
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        any::<i64>().prop_map(|due| Request::Schedule {
+            due: Timestamp::from_millis(due)
+        }),
+        Just(Request::Cancel),
+        prop::sample::select(DeadLetterReason::ALL).prop_map(Request::Refused),
     ]
 }

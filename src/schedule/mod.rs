@@ -44,8 +44,9 @@ pub(crate) struct Schedule<R> {
     late_loaded: Offset,
     /// Runs by the places of their next messages.
     wheel: Wheel<QueuedRun<R>>,
-    /// Late messages that are not taken, so none is below W.
-    late: BTreeMap<Offset, LateMessage<R>>,
+    /// Late messages that are not taken, so none is below W. A message and its answer have the same
+    /// offset.
+    late: BTreeMap<(Offset, Timestamp), LateMessage<R>>,
 }
 
 /// A run whose messages `next..end` were not taken yet. Trimming may have left fewer, or none.
@@ -63,7 +64,6 @@ impl<R: Places> QueuedRun<R> {
 }
 
 struct LateMessage<R> {
-    due: Timestamp,
     run: Rc<R>,
     index: u32,
 }
@@ -148,8 +148,18 @@ impl<R: Places> Schedule<R> {
 
     /// The due time of the next late message, if it is loaded.
     pub(crate) fn next_late_due(&self) -> Option<Timestamp> {
-        let (offset, late) = self.late.first_key_value()?;
-        self.late_end().covers(*offset).then_some(late.due)
+        let (offset, due, _) = self.first_late()?;
+        self.late_end().covers(offset).then_some(due)
+    }
+
+    /// The offset of the first late messages, the time at which all of them are due, and their
+    /// number. They are taken together, because W covers all messages at an offset or none.
+    fn first_late(&self) -> Option<(Offset, Timestamp, usize)> {
+        let &(offset, _) = self.late.first_key_value()?.0;
+        let all = (self.late).range((offset, Timestamp::AT_ONCE)..=(offset, Timestamp::MAX));
+        let dues = all.map(|(&(_, due), _)| due);
+        let (due, count) = dues.fold((Timestamp::AT_ONCE, 0), |(_, count), due| (due, count + 1));
+        Some((offset, due, count))
     }
 
     /// The number of late messages in memory.
@@ -186,9 +196,8 @@ impl<R: Places> Schedule<R> {
     }
 
     fn add_late(&mut self, place: Cursor, run: Rc<R>, index: u32) {
-        let due = place.due;
-        let late = LateMessage { due, run, index };
-        self.late.insert(place.offset, late);
+        let late = LateMessage { run, index };
+        self.late.insert((place.offset, place.due), late);
     }
 
     /// Calls `trim` for each run that is not shared. `trim` may cut messages at or after `loaded`.
@@ -203,8 +212,8 @@ impl<R: Places> Schedule<R> {
     }
 
     /// Takes at most `limit` messages that are due at `now`, and moves the pair over them. Late
-    /// messages come first, and are at most half of the limit. Returns `None` if there is nothing
-    /// to take.
+    /// messages come first, and are at most half of the limit, or one more with its answer. Returns
+    /// `None` if there is nothing to take.
     ///
     /// Takes nothing while the store is behind the watermark of the pair, and no fresh message
     /// before everything up to the cursor is loaded.
@@ -240,17 +249,19 @@ impl<R: Places> Schedule<R> {
         messages: &mut Vec<(Rc<R>, u32)>,
     ) -> Watermark {
         let end = self.late_end();
-        while let Some(late) = self.late.first_entry() {
-            let offset = *late.key();
+        while let Some((offset, due, count)) = self.first_late() {
             if !end.covers(offset) {
                 break;
             }
-            if late.get().due > now || messages.len() == limit {
+            if due > now || messages.len() >= limit {
                 return Watermark(offset.0);
             }
-            let LateMessage { run, index, .. } = late.remove();
-            if !fault!(SkipLateMessages) {
-                messages.push((run, index));
+            for _ in 0..count {
+                let late = self
+                    .late
+                    .pop_first()
+                    .map(|(_, late)| (late.run, late.index));
+                messages.extend(late.filter(|_| !fault!(SkipLateMessages)));
             }
         }
         end
@@ -323,10 +334,13 @@ impl<R: Places> Schedule<R> {
 
     /// The due times of the next run in the wheel, and of the first late message.
     fn first_dues(&self) -> [Option<Timestamp>; 2] {
-        let late = self.late.first_key_value();
         [
             self.wheel.next_place().map(|place| place.due),
-            late.map(|(_, late)| late.due),
+            // The end of the loaded late messages decides when those that are due at once are taken.
+            (self.first_late()).map(|(_, due, _)| match due.is_at_once() {
+                true => Timestamp::AT_ONCE,
+                false => due,
+            }),
         ]
     }
 }
@@ -358,8 +372,9 @@ mod tests {
     /// A step of a random test.
     #[derive(Clone, Debug)]
     enum Step {
-        /// Stores messages with these delays. The timer gets them as runs, cut after each `true`.
-        Store(Vec<(Due, bool)>),
+        /// Stores messages with these delays, each with an answer if the second value is true. The timer
+        /// gets them as runs, cut after each third value that is true.
+        Store(Vec<(Due, bool, bool)>),
         /// The timer has seen everything that is stored.
         See,
         /// The timer loads everything that is due within this time.
@@ -391,7 +406,7 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            4 => prop::collection::vec((due(), any::<bool>()), 1..8).prop_map(Step::Store),
+            4 => prop::collection::vec((due(), any::<bool>(), any::<bool>()), 1..8).prop_map(Step::Store),
             3 => Just(Step::See),
             3 => (-5i64..40).prop_map(Step::Load),
             2 => (0u64..10).prop_map(Step::LoadLate),
@@ -403,10 +418,12 @@ mod tests {
         ]
     }
 
-    /// A schedule beside its reference: the due times of all messages by offset, and the taken set.
+    /// A schedule beside its reference: the places of all messages, and the taken set.
     struct World {
         now: i64,
-        dues: Vec<Timestamp>,
+        /// The next offset.
+        end: u64,
+        places: Vec<Cursor>,
         runs: Vec<Vec<Cursor>>,
         schedule: Schedule<Vec<Cursor>>,
         taken: BTreeSet<Cursor>,
@@ -417,7 +434,8 @@ mod tests {
             let schedule = Schedule::new(Progress::START, Watermark(0));
             Self {
                 now: 1_000,
-                dues: Vec::new(),
+                end: 0,
+                places: Vec::new(),
                 runs: Vec::new(),
                 schedule,
                 taken: BTreeSet::new(),
@@ -439,9 +457,7 @@ mod tests {
         fn load(&mut self, until: Timestamp) {
             let bound = Cursor::new(until, Offset(0));
             if bound > self.schedule.loaded() {
-                let all = (0u64..)
-                    .zip(&self.dues)
-                    .map(|(offset, due)| Cursor::new(*due, Offset(offset)));
+                let all = self.places.iter().copied();
                 let run: Vec<_> = all.filter(|place| *place < bound).collect();
                 self.add_run(run);
                 self.schedule.set_loaded(bound);
@@ -452,29 +468,34 @@ mod tests {
             match step {
                 Step::Store(messages) => {
                     let mut run = Vec::new();
-                    for (due, cut) in messages {
+                    for (due, is_answered, cut) in messages {
                         let due = match due {
                             Due::AtOnce => Timestamp::AT_ONCE,
                             Due::In(distance) => self.at(distance),
                         };
-                        run.push(Cursor::new(due, Offset(self.dues.len() as u64)));
-                        self.dues.push(due);
+                        let offset = Offset(self.end);
+                        self.end += 1;
+                        let answer = is_answered.then(|| Cursor::of_answer(offset));
+                        // The cut may divide the two: a message and its answer are in different slices.
+                        self.places.extend(answer);
+                        run.extend(answer);
+                        if cut {
+                            self.add_run(std::mem::take(&mut run));
+                        }
+                        self.places.push(Cursor::new(due, offset));
+                        run.push(Cursor::new(due, offset));
                         if cut {
                             self.add_run(std::mem::take(&mut run));
                         }
                     }
                     self.add_run(run);
                 }
-                Step::See => self
-                    .schedule
-                    .advance_seen(Watermark(self.dues.len() as u64)),
+                Step::See => self.schedule.advance_seen(Watermark(self.end)),
                 Step::Load(distance) => self.load(self.at(distance)),
                 Step::LoadLate(ahead) => {
                     let taken = self.schedule.taken();
                     let end = Offset(taken.watermark.0 + ahead);
-                    let all = (0u64..)
-                        .zip(&self.dues)
-                        .map(|(offset, due)| Cursor::new(*due, Offset(offset)));
+                    let all = self.places.iter().copied();
                     let run: Vec<_> = all
                         .filter(|place| *place <= taken.cursor && place.offset < end)
                         .collect();
@@ -519,7 +540,10 @@ mod tests {
                 .collect();
             let (late, fresh) = places.split_at(take.late_count);
             prop_assert!(
-                !places.is_empty() && places.len() <= limit && late.len() <= limit.div_ceil(2)
+                // A late message and its answer are taken together.
+                !places.is_empty()
+                    && places.len() <= limit + 1
+                    && late.len() <= limit.div_ceil(2) + 1
             );
             prop_assert!(
                 late.is_sorted_by_key(|place| place.offset) && fresh.is_sorted(),
@@ -538,9 +562,7 @@ mod tests {
                 prop_assert!(self.taken.insert(*place), "twice: {place:?}");
             }
             prop_assert!(take.claim.includes(before), "the pair moved back");
-            let all = (0u64..)
-                .zip(&self.dues)
-                .map(|(offset, due)| Cursor::new(*due, Offset(offset)));
+            let all = self.places.iter().copied();
             let covered: BTreeSet<_> = all.filter(|place| take.claim.covers(*place)).collect();
             prop_assert_eq!(
                 &covered,
@@ -585,10 +607,10 @@ mod tests {
             world.now += 1_000;
             world.step(Step::See)?;
             world.step(Step::Load(10_000))?;
-            for _ in 0..2 * world.dues.len() + 2 {
+            for _ in 0..2 * world.places.len() + 2 {
                 world.take(3)?;
             }
-            prop_assert_eq!(world.taken.len(), world.dues.len(), "a message was not taken");
+            prop_assert_eq!(world.taken.len(), world.places.len(), "a message was not taken");
             prop_assert!(world.schedule.next_due(Timestamp::from_millis(world.now)).is_none());
         }
     }
@@ -632,6 +654,36 @@ mod tests {
         assert!(schedule.take(Timestamp::from_millis(100), 10).is_none());
         schedule.advance_seen(Watermark(6));
         assert!(schedule.take(Timestamp::from_millis(100), 10).is_some());
+    }
+
+    #[test]
+    fn a_late_message_and_its_answer_are_taken_together_when_both_are_due() {
+        let mut schedule = Schedule::new(Progress::new(place(50, 0), Watermark(1)), Watermark(9));
+        schedule.set_loaded(place(1_000, 0));
+        let answer = Cursor::of_answer(Offset(5));
+        schedule.add_run(Rc::new(vec![answer]));
+        schedule.add_run(Rc::new(vec![place(40, 5)]));
+        assert!(schedule.take(Timestamp::from_millis(39), 10).is_none());
+        let take = schedule
+            .take(Timestamp::from_millis(40), 1)
+            .expect("both are due");
+        assert_eq!((take.late_count, take.claim.watermark), (2, Watermark(9)));
+    }
+
+    #[test]
+    fn an_answer_does_not_wait_for_the_message_of_its_request() {
+        let mut schedule = Schedule::new(Progress::new(place(50, 0), Watermark(1)), Watermark(9));
+        schedule.set_loaded(place(1_000, 0));
+        let answer = Cursor::of_answer(Offset(5));
+        schedule.add_run(Rc::new(vec![answer, place(60, 5)]));
+        let take = schedule
+            .take(Timestamp::from_millis(50), 10)
+            .expect("the answer");
+        assert!(take.claim.covers(answer) && !take.claim.covers(place(60, 5)));
+        let take = schedule
+            .take(Timestamp::from_millis(60), 10)
+            .expect("the message");
+        assert!(take.claim.covers(place(60, 5)));
     }
 
     #[test]

@@ -47,8 +47,9 @@ use bytes::Bytes;
 pub(crate) use error::Error;
 pub(crate) use key_use::OtherKeys;
 pub(crate) use outcome::{
-    Acquired, Advanced, Appended, Heartbeat, Hold, IdPosition, Listed, Opened, Replaced, Restored,
-    RunEntry, Session, ShardPosition, SliceCount, StoredShard, TailRun, Tailed,
+    Acquired, Advanced, Appended, Heartbeat, Hold, IdPosition, Listed, Opened, Replaced,
+    RequestEffect, Restored, RunEntry, Session, ShardPosition, SliceCount, StoredShard, TailRun,
+    Tailed,
 };
 pub(crate) use query::{QuarantineStore, StoreQuery};
 pub(crate) use request::{
@@ -100,7 +101,7 @@ pub(crate) trait ShardStore {
     /// 2. moves `delivered` forward, never back, and only to a pair that includes the old one;
     /// 3. deletes the named runs and the ids of delivered messages;
     /// 4. moves `claimed` forward, each component on its own;
-    /// 5. answers the cancelled places inside the claim.
+    /// 5. answers the cancelled places inside the claim, and the effects of requests with answers.
     ///
     /// Refuses a claim that is too far ahead of its clock, or while it is behind the watermark that
     /// the caller has seen.
@@ -124,9 +125,9 @@ pub(crate) trait ShardStore {
     /// [`Error::Full`].
     async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error>;
 
-    /// Removes ids of messages inside the delivered pair, which a timer left when it stopped. Looks at one
-    /// part of the ids, and answers where the next part begins: `None` after the last one, and for an
-    /// unknown shard.
+    /// Removes what a timer left when it stopped: ids of messages inside the delivered pair, and
+    /// effects whose answers are inside it. Looks at one part of them, and answers where the next part
+    /// begins: `None` after the last one, and for an unknown shard.
     ///
     /// Safe to repeat. Works on a full store.
     async fn remove_finished_ids(

@@ -154,12 +154,24 @@ pub(crate) struct TailRun {
     pub(crate) bytes: Option<Bytes>,
 }
 
+/// The effect of a request with an answer on the message that it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestEffect {
+    pub(crate) request: Offset,
+    pub(crate) place: Cursor,
+    /// False: the message was claimed already.
+    pub(crate) is_cancelled: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Advanced {
     Done {
         watermark: Watermark,
         /// Cancelled places inside `claim` and outside the delivered pair: do not deliver them.
         cancelled: Vec<Cursor>,
+        /// The effects of the claimed answers' requests, and of those that cancelled such places.
+        /// A request without effect is missing.
+        effects: Vec<RequestEffect>,
     },
     /// The claim is too far ahead of the clock of the store and was refused. The rest was done.
     ClockAhead {

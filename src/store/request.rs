@@ -4,8 +4,8 @@ use super::{AppendEpoch, IdPosition};
 use crate::encryption::StoredId;
 use crate::limit;
 use crate::model::{
-    Cursor, Lease, LeaseToken, OutcomeCounts, Progress, SessionId, ShardId, Slice, SourceIdentity,
-    Timestamp, Watermark, WorkerEntry,
+    Cursor, Lease, LeaseToken, Offset, OutcomeCounts, Progress, SessionId, ShardId, Slice,
+    SourceIdentity, Timestamp, Watermark, WorkerEntry,
 };
 use crate::run::{Run, RunName};
 use std::time::Duration;
@@ -67,11 +67,38 @@ pub(crate) struct SessionEnd {
     pub(crate) heartbeats: Option<u64>,
 }
 
-/// The effect of a record with an id on the message that waits under this id.
+/// The effect of a record with an id on the message that waits under this id. The store gets ids
+/// only in their stored form.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct IdChange {
-    pub(crate) id: StoredId,
+pub(crate) struct IdChange<I = StoredId> {
+    pub(crate) id: I,
     pub(crate) kind: IdChangeKind,
+    /// The record asks for an answer. The store keeps the effect on the named message under this
+    /// offset.
+    pub(crate) request: Option<Offset>,
+    /// A claimed message is cancelled too, unless it is delivered. The timer of an exactly-once
+    /// route decides whether that was in time.
+    pub(crate) cancels_claimed: bool,
+}
+
+impl<I> IdChange<I> {
+    pub(crate) fn new(id: impl Into<I>, kind: IdChangeKind) -> Self {
+        Self {
+            id: id.into(),
+            kind,
+            request: None,
+            cancels_claimed: false,
+        }
+    }
+
+    pub(crate) fn map_id<J>(self, to: impl FnOnce(I) -> J) -> IdChange<J> {
+        IdChange {
+            id: to(self.id),
+            kind: self.kind,
+            request: self.request,
+            cancels_claimed: self.cancels_claimed,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +162,10 @@ pub(crate) struct Advance {
     pub(crate) deletes: Vec<(Slice, RunName)>,
     /// Ids of delivered messages. An id is removed only if it still names this place.
     pub(crate) delivered_ids: Vec<(StoredId, Cursor)>,
+    /// The requests whose answers are in the claim. The outcome tells their effects.
+    pub(crate) claimed_answers: Vec<Offset>,
+    /// The requests whose answers are delivered. The store forgets their effects.
+    pub(crate) delivered_answers: Vec<Offset>,
     /// The next claim; `None` claims nothing.
     pub(crate) claim: Option<Progress>,
     /// The watermark that this timer has seen. A store that is behind it refuses the claim.
@@ -172,7 +203,8 @@ impl Restore {
     }
 }
 
-/// Removes the ids of finished messages in one part of a shard's ids.
+/// Removes the ids of finished messages, and the effects of finished requests, in one part of a
+/// shard.
 #[derive(Clone, Debug)]
 pub(crate) struct FinishedIds {
     pub(crate) shard: ShardId,

@@ -87,6 +87,16 @@ pub(crate) enum InjectedFault {
     /// A message that was delivered before a store loss no longer cancels the one that it replaced.
     ForgetDeliveredReplacements,
 
+    // Answers.
+    /// At-least-once: an answer that a cancel was too late does not wait for the message.
+    AnswerBeforeDelivery,
+    /// Exactly-once: every request that names a message is answered as too late.
+    AnswerByClaim,
+    /// Exactly-once: a cancelled message is passed before the answer of its cancel.
+    PassCancelledBeforeAnswer,
+    /// Exactly-once: a request does not cancel a claimed message.
+    CancelUnclaimedOnly,
+
     // Reset.
     /// A reset leaves the committed position.
     ResetKeepsCommit,

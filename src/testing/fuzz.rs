@@ -121,6 +121,7 @@ mod targets {
     fn rules(retry_keys: RetryKeys) -> RoutingRules {
         RoutingRules {
             targets: TargetRules::new(Naming::Subject, Some("a.{2}"), ["a.*", "b.>"], ["in"]),
+            replies: None,
             max_delay: Duration::from_secs(3_600),
             max_retry_wait: Duration::from_secs(60),
             without_delay: WithoutDelay::Relay,

@@ -99,7 +99,11 @@ impl ClaimCalls {
             }
             let claim = taken.as_ref().map(|taken| taken.claim);
             let at_once = stopping || state.must_report_delivered();
-            if let Some(advance) = state.next_advance(claim, options.skew_max, now, at_once) {
+            if let Some(mut advance) = state.next_advance(claim, options.skew_max, now, at_once) {
+                let messages = taken.iter().flat_map(|taken| &taken.messages);
+                let answers = messages.filter(|(run, at)| run.run.is_answer(*at as usize));
+                let requests = answers.map(|(run, at)| run.run.place(*at as usize).offset);
+                advance.claimed_answers = requests.collect();
                 state.start_call(&advance, taken);
                 advances.push(advance);
             }
@@ -174,12 +178,13 @@ pub(super) fn apply_reply((advance, outcome): ClaimReply, shards: &mut ShardStat
         Advanced::Done {
             watermark,
             cancelled,
+            effects,
         } => {
             if let Some(taken) = taken {
                 let context = state.context.clone();
                 let metric = &context.route.metric;
                 metric.late.increment(taken.late_count as u64);
-                let possible_duplicates = state.on_claimed(taken, cancelled) as u64;
+                let possible_duplicates = state.on_claimed(taken, cancelled, effects, now) as u64;
                 metric.possible_duplicates.increment(possible_duplicates);
             }
             state.detect_rollback_by_reply(watermark_when_sent, watermark, now);

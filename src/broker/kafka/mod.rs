@@ -5,6 +5,7 @@
 //! | `options` | Client options: defaults, limits and enforced properties. |
 //! | `error` | Maps librdkafka's results to the ports' results. |
 //! | `health` | Tracks whether the cluster responds, for readiness. |
+//! | `end_reader` | Reads the new records of a topic, for a command. |
 //! | `producer_client` | The caller's side of a producer: sends, retires, closes. |
 //! | `partition_list` | Partition lists with offsets, as librdkafka takes them. |
 //! | `source/` | The [`Source`](super::Source) port: two consumers on one thread. |
@@ -18,6 +19,7 @@
 mod admin;
 #[cfg(feature = "test-support")]
 mod contract;
+mod end_reader;
 mod error;
 mod ffi;
 mod health;
@@ -32,6 +34,7 @@ mod transactions;
 pub(crate) use admin::KafkaCatalog;
 #[cfg(feature = "test-support")]
 pub use contract::{kafka_contract, kafka_outage_contract};
+pub(crate) use end_reader::EndReader;
 pub(crate) use ffi::InProcessKafka;
 pub(crate) use options::Cluster;
 pub(crate) use producer::KafkaTarget;

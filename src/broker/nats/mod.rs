@@ -11,6 +11,7 @@ mod connection;
 mod contract;
 mod demo_stream;
 mod header;
+mod inbox;
 mod inspection;
 mod kv;
 mod source;
@@ -23,6 +24,7 @@ pub(crate) use change::stream_name;
 #[cfg(feature = "test-support")]
 pub use contract::{nats_contract, nats_outage_contract};
 pub(crate) use demo_stream::{create_demo_stream, delete_demo_stream};
+pub(crate) use inbox::Inbox;
 pub(crate) use source::{NatsSource, SourceOptions};
 pub(crate) use stored_records::NatsStoredRecords;
 use stream_info::StreamInfo;

@@ -87,7 +87,7 @@ fn targets(route: &Route, cluster: &str) -> Vec<String> {
         .target
         .iter()
         .filter(|target| target.cluster == cluster);
-    let allow = route.allow.iter().flatten();
+    let allow = route.allow.iter().chain(&route.allow_replies).flatten();
     let allow = allow.filter(|_| route.target_cluster() == cluster);
     let dead_letter = std::iter::once(&route.dead_letter).filter(|it| it.cluster == cluster);
     let targets = target.map(|it| &it.name).chain(allow);
@@ -183,6 +183,7 @@ mod tests {
         source = { kafka = "main", topics = ["s"] }
         target = { kafka = "main", topic = "t" }
         allow = ["t", "billing.*", "x*y"]
+        allow_replies = ["replies.*"]
         dead_letter = { kafka = "main", topic = "dead" }
         delivery = "exactly-once"
     "#;
@@ -207,7 +208,7 @@ mod tests {
         let config = config(EXACT);
         let ours = kafka_rights("d", "r", &config.routes["r"], "main");
         let mut ours: BTreeSet<String> = ours.into_iter().collect();
-        for start in ["billing.", "x"] {
+        for start in ["billing.", "x", "replies."] {
             let allowed =
                 format!("--operation Write --topic {start} --resource-pattern-type prefixed");
             assert!(ours.remove(&allowed), "{ours:?}");

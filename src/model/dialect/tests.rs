@@ -73,6 +73,7 @@ fn rules(dialects: &[Dialect]) -> RoutingRules {
             ["billing.*", "audit", "orders.delayed", "..", "$*"],
             ["orders.delayed"],
         ),
+        replies: None,
         max_delay: Duration::from_secs(30 * 86_400),
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,

@@ -1,10 +1,11 @@
 //! Finds the headers of a list of names on a record. Does not interpret their values.
 
+use crate::model::headers::header_name::ControlHeader;
 use crate::model::parsing::dead_letter_reason::DeadLetterReason;
 use crate::model::parsing::rejection::{Quoted, Rejection};
 
-/// The longest list of names.
-const NAMES_MAX: usize = 8;
+/// The longest list of names: the control headers.
+const NAMES_MAX: usize = ControlHeader::ALL.len();
 
 /// The headers of a record that are in a list of names, by their index in that list.
 #[derive(Clone, Copy, Debug, Default)]

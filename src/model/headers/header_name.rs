@@ -15,17 +15,23 @@ pub(crate) enum ControlHeader {
     Id,
     /// `schedule` or `cancel`.
     Op,
+    /// Where the answer to the record goes.
+    ReplyTo,
+    /// The requester's name for the record. The answer repeats it.
+    RequestId,
     /// Written by Postdate, on a record that it sends back through the source.
     Retry,
 }
 
 impl ControlHeader {
-    pub(in crate::model) const ALL: [Self; 6] = [
+    pub(in crate::model) const ALL: [Self; 8] = [
         Self::At,
         Self::After,
         Self::To,
         Self::Id,
         Self::Op,
+        Self::ReplyTo,
+        Self::RequestId,
         Self::Retry,
     ];
 
@@ -36,6 +42,8 @@ impl ControlHeader {
             Self::To => "postdate-to",
             Self::Id => "postdate-id",
             Self::Op => "postdate-op",
+            Self::ReplyTo => "postdate-reply-to",
+            Self::RequestId => "postdate-request-id",
             Self::Retry => "postdate-retry",
         }
     }
@@ -51,6 +59,9 @@ impl ControlHeader {
 pub(crate) const DUE: &str = "postdate-due";
 /// On every delivered record: its origin, see [`crate::model::OriginFormat`].
 pub(crate) const ORIGIN: &str = "postdate-origin";
+/// On an answer: the origin of its request. An answer has no origin, because it is not the message
+/// of the record.
+pub(crate) const ANSWER: &str = "postdate-answer";
 /// On a dead letter: the code of a [`crate::model::DeadLetterReason`].
 pub(crate) const ERROR: &str = "postdate-error";
 /// On a dead letter: the explanation for a person.
@@ -64,7 +75,7 @@ pub(crate) const BY_REFERENCE: &str = "; sent by reference: ";
 /// On a record from a NATS stream: its source subject. Replaces the producer's own such header.
 pub(crate) const SUBJECT: &str = "postdate-subject";
 
-const OUTPUT: [&str; 4] = [DUE, ORIGIN, ERROR, ERROR_DETAIL];
+const OUTPUT: [&str; 5] = [DUE, ORIGIN, ANSWER, ERROR, ERROR_DETAIL];
 
 /// Returns `true` for headers that Postdate writes on delivered records. A value on the source
 /// record is forged or left over, so it is replaced.
@@ -100,9 +111,12 @@ mod tests {
         ("postdate-to", [false, true, true]),
         ("postdate-id", [false, true, true]),
         ("postdate-op", [false, true, true]),
+        ("postdate-reply-to", [false, true, true]),
+        ("postdate-request-id", [false, true, true]),
         ("postdate-retry", [false, false, false]),
         ("postdate-due", [false, false, true]),
         ("postdate-origin", [false, false, true]),
+        ("postdate-answer", [false, false, true]),
         ("postdate-error", [false, false, true]),
         ("postdate-error-detail", [false, false, true]),
         ("Postdate-At", [true, true, true]),

@@ -16,6 +16,7 @@
 //! | `error` | the code of the [`DeadLetterReason`] of the last failure |
 //! | `at` | due time of the next attempt, epoch milliseconds |
 //! | `dialect` | name of the dialect that the message speaks; the field is absent if it speaks none |
+//! | `answer` | `1` for the answer to a request; the field is absent for a message |
 //!
 //! More fields may follow; this version ignores them. A new code of `error` or `dialect` needs a new
 //! version. Each version keeps `v<number> mac=` in front, and the field `origin`. Version 0.1.0
@@ -106,6 +107,8 @@ pub(crate) struct RetryHeader<'a> {
     pub(crate) target: Option<&'a str>,
     pub(crate) dialect: Option<Dialect>,
     pub(crate) at: Timestamp,
+    /// The record is the answer to a request.
+    pub(crate) is_answer: bool,
 }
 
 impl<'a> RetryHeader<'a> {
@@ -137,10 +140,21 @@ impl<'a> RetryHeader<'a> {
         let mut value = |key: &str| rest.next()?.strip_prefix(key)?.strip_prefix('=');
         let (attempt, origin, due) = (value("attempt")?, value("origin")?, value("due")?);
         let (target, error, at) = (value("target")?, value("error")?, value("at")?);
-        let dialect = match value("dialect") {
+        let mut optional = rest.clone();
+        let mut optional_value = |key: &str| {
+            let value = optional
+                .clone()
+                .next()?
+                .strip_prefix(key)?
+                .strip_prefix('=')?;
+            optional.next();
+            Some(value)
+        };
+        let dialect = match optional_value("dialect") {
             Some(name) => Some(Dialect::from_name(name)?),
             None => None,
         };
+        let is_answer = optional_value("answer") == Some("1");
         let retry = RetryState {
             attempt: attempt.parse().ok()?,
             origin,
@@ -152,6 +166,7 @@ impl<'a> RetryHeader<'a> {
             target: Some(target).filter(|target| !target.is_empty()),
             dialect,
             at: parse_instant(at)?,
+            is_answer,
         };
         let rest = fields.strip_prefix(value.to_string().as_str())?;
         let has_known_end = rest.is_empty() || more && rest.split(' ').skip(1).all(is_field);
@@ -182,10 +197,13 @@ impl fmt::Display for RetryHeader<'_> {
         let target = self.target.unwrap_or_default();
         write!(f, "attempt={attempt} origin={origin} due={due} ")?;
         write!(f, "target={target} error={error} at={at}")?;
-        match self.dialect {
-            Some(dialect) => write!(f, " dialect={}", dialect.name()),
-            None => Ok(()),
+        if let Some(dialect) = self.dialect {
+            write!(f, " dialect={}", dialect.name())?;
         }
+        if self.is_answer {
+            f.write_str(" answer=1")?;
+        }
+        Ok(())
     }
 }
 
@@ -207,6 +225,7 @@ mod tests {
             target: Some("orders"),
             dialect: None,
             at: Timestamp::from_millis(1_700_000_001_000),
+            is_answer: false,
         }
     }
 
@@ -286,7 +305,7 @@ mod tests {
             dialect in proptest::option::of(proptest::sample::select(&Dialect::ALL)),
         ) {
             let retry = RetryState { attempt, origin: &origin, due: Timestamp::from_millis(due), error };
-            let value = RetryHeader { retry, target: target.as_deref(), dialect, at: Timestamp::from_millis(at) };
+            let value = RetryHeader { retry, target: target.as_deref(), dialect, at: Timestamp::from_millis(at), is_answer: attempt % 2 == 0 };
             let line = value.to_string();
             prop_assert_eq!(RetryHeader::parse(&line, false), Some(value));
         }

@@ -3,6 +3,7 @@
 pub(in crate::model) mod dead_letter_reason;
 pub(in crate::model) mod parse_record;
 pub(in crate::model) mod rejection;
+pub(in crate::model) mod reply;
 #[cfg(test)]
 mod tests;
 pub(in crate::model) mod time_grammar;

@@ -328,6 +328,7 @@ fn parse_retry<'a>(
         target,
         dialect,
         at,
+        is_answer,
     }) = parsed.header()
     else {
         let is_newer = match proof {
@@ -351,13 +352,16 @@ fn parse_retry<'a>(
         let why = "its next attempt is further ahead than any that the route makes";
         return Err(rejected(why));
     }
-    let allowed = rules
-        .targets
-        .resolve(target, origins.topic(), record.headers);
+    // The timer checks the target of an answer: see `reply`.
+    let allowed = match is_answer {
+        true => Ok(Default::default()),
+        false => (rules.targets).resolve(target, origins.topic(), record.headers),
+    };
     allowed.map_err(|Rejection { reason, detail }| {
         Rejection::new(reason, format!("retry of {}: {detail}", retry.origin))
     })?;
     let disposition = match proof {
+        Proof::Genuine | Proof::Unsigned if is_answer => Disposition::RetriedAnswer(retry),
         Proof::Genuine | Proof::Unsigned => Disposition::Retry(retry),
         Proof::Forged => Disposition::DeadLetter {
             reason: DeadLetterReason::InvalidRetry,

@@ -42,6 +42,7 @@ fn targets(default: Option<&str>) -> TargetRules {
 fn rules() -> RoutingRules {
     RoutingRules {
         targets: targets(Some("orders")),
+        replies: None,
         max_delay: Duration::from_secs(30 * 86_400),
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
@@ -297,6 +298,7 @@ fn a_retry_is_accepted_if_its_signature_verifies_on_this_record() {
         target: None,
         dialect: None,
         at: Timestamp::from_millis(NOW + 60_000),
+        is_answer: false,
     };
     let keys = |text, accepts_unsigned| RetryKeys::new(text, accepts_unsigned);
     let line = |keys: &RetryKeys, key: &[u8], payload: &[u8]| {
@@ -656,6 +658,7 @@ fn any_rules() -> impl Strategy<Value = RoutingRules> {
             } else {
                 WithoutDelay::DeadLetter
             },
+            replies: None,
             max_delay: Duration::from_millis(max_delay),
             max_retry_wait: Duration::from_secs(1),
             ..rules()

@@ -22,6 +22,11 @@ impl Cursor {
         Self { due, offset }
     }
 
+    /// The place of the answer to the record at this offset.
+    pub(crate) fn of_answer(request: Offset) -> Self {
+        Self::new(Timestamp::ANSWER, request)
+    }
+
     /// 32 hex digits. Their order as strings is the order of the cursors, so that Lua scripts can
     /// compare them: Lua numbers cannot hold 64 bits.
     pub(crate) fn to_hex(self) -> String {

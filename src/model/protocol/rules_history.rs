@@ -152,6 +152,7 @@ mod tests {
             max_retry_wait: std::time::Duration::ZERO,
             without_delay: crate::model::WithoutDelay::Relay,
             dialects: crate::model::Dialects::default(),
+            replies: None,
             retry_keys: crate::model::RetryKeys::default(),
         };
         PositionRules::of(&RoutingRules {
@@ -187,6 +188,7 @@ mod tests {
                 max_retry_wait: std::time::Duration::ZERO,
                 without_delay: crate::model::WithoutDelay::Relay,
                 dialects: crate::model::Dialects::default(),
+                replies: None,
                 retry_keys: crate::model::RetryKeys::default(),
             });
             let mut history = RulesHistory::default();
@@ -222,6 +224,7 @@ mod tests {
                 max_retry_wait: std::time::Duration::ZERO,
                 without_delay: crate::model::WithoutDelay::Relay,
                 dialects: crate::model::Dialects::default(),
+                replies: None,
                 retry_keys: crate::model::RetryKeys::default(),
             });
             long(&short, 1, seed)

@@ -57,6 +57,7 @@ impl PositionRules {
                 self.allowed.iter().cloned(),
                 self.sources.iter().cloned(),
             ),
+            replies: today.replies.clone(),
             max_delay: Duration::from_millis(self.max_delay_ms),
             max_retry_wait: Duration::from_millis(self.retry_ms),
             without_delay: today.without_delay,
@@ -90,6 +91,7 @@ pub(in crate::model) mod tests {
         (targets, 1u64..100, 1u64..200, any::<bool>(), dialects).prop_map(
             |((default, allowed, sources), max, retry, relays, dialects)| RoutingRules {
                 targets: TargetRules::new(Naming::Topic, default.as_deref(), allowed, sources),
+                replies: None,
                 max_delay: Duration::from_secs(max),
                 max_retry_wait: Duration::from_secs(retry),
                 without_delay: if relays {
@@ -156,6 +158,7 @@ pub(in crate::model) mod tests {
         let rules = |max_retry_wait, without_delay, source: &str| {
             PositionRules::of(&RoutingRules {
                 targets: TargetRules::new(Naming::Topic, Some("orders"), ["mail.*"], [source]),
+                replies: None,
                 max_delay: Duration::from_secs(60),
                 max_retry_wait: Duration::from_secs(max_retry_wait),
                 without_delay,

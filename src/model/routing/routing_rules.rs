@@ -25,6 +25,8 @@ const PATTERNS_SHOWN_MAX: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RoutingRules {
     pub(crate) targets: TargetRules,
+    /// Where answers may go. `None`: the route gives no answers. They never decide a position.
+    pub(crate) replies: Option<ReplyRules>,
     /// The longest delay, measured from the record's own timestamp.
     pub(crate) max_delay: Duration,
     /// The longest wait before a retry. It may be longer than `max_delay`.
@@ -45,6 +47,14 @@ impl RoutingRules {
         rules.targets.unchecked = true;
         rules
     }
+}
+
+/// The answers of a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReplyRules {
+    pub(crate) targets: TargetRules,
+    /// The transactions of the timer decide the outcomes.
+    pub(crate) is_exactly_once: bool,
 }
 
 /// The handling of a record that carries no delay.
@@ -72,6 +82,8 @@ pub(crate) struct TargetRules {
     sources: BTreeSet<String>,
     /// Takes every target. See [`RoutingRules::without_limits`].
     unchecked: bool,
+    /// NATS inboxes are targets too.
+    takes_inboxes: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,10 +108,23 @@ impl TargetRules {
             allowed: allowed.into_iter().map(Into::into).collect(),
             sources: sources.into_iter().map(Into::into).collect(),
             unchecked: false,
+            takes_inboxes: false,
         };
         let is_fixed = |name: &&str| naming == Naming::Topic || !subject::is_template(name);
         rules.fixed_default = default.filter(is_fixed).map(|name| rules.check(name));
         rules
+    }
+
+    /// The targets of answers: patterns of names.
+    pub(crate) fn replies(
+        naming: Naming,
+        allowed: impl IntoIterator<Item = impl Into<String>>,
+        sources: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
+        Self {
+            takes_inboxes: true,
+            ..Self::new(naming, None, allowed, sources)
+        }
     }
 
     pub(super) fn naming(&self) -> Naming {
@@ -204,7 +229,7 @@ impl TargetRules {
                 "is not a topic: 1-249 of A-Z a-z 0-9 . _ -, neither . nor .., and not reserved (__*)",
             ),
             Naming::Subject => (
-                subject::is_subject(target),
+                subject::is_subject(target) || self.takes_inboxes && subject::is_inbox(target),
                 "is not a subject to send to: 1-249 of printable ASCII, tokens with dots between them, \
                  no * or >, and not reserved ($*, _INBOX.*)",
             ),

@@ -6,6 +6,9 @@
 /// Stricter than the bounds of NATS, because subjects are part of Redis keys and metrics.
 const SUBJECT_BYTES_MAX: usize = 249;
 
+/// First token of the subjects at which requesters wait for replies.
+const INBOX: &str = "_INBOX";
+
 /// Separates stream and filter in the topic of a partition. Neither can contain it.
 const BETWEEN: char = ':';
 
@@ -24,13 +27,21 @@ pub(crate) fn split_source_topic(topic: &str) -> Option<(&str, &str)> {
 /// Checks a subject to send to: 1-249 bytes of printable ASCII, no wildcards, no empty token, and
 /// not reserved by the server (`$`) or the clients (`_INBOX`).
 pub(crate) fn is_subject(subject: &str) -> bool {
+    is_plain_subject(subject) && subject.split('.').next() != Some(INBOX)
+}
+
+/// Checks the inbox of a requester.
+pub(crate) fn is_inbox(subject: &str) -> bool {
+    is_plain_subject(subject) && subject.split('.').next() == Some(INBOX)
+}
+
+fn is_plain_subject(subject: &str) -> bool {
     (1..=SUBJECT_BYTES_MAX).contains(&subject.len())
         && subject
             .bytes()
             .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'*' | b'>'))
         && subject.split('.').all(|token| !token.is_empty())
         && !subject.starts_with('$')
-        && subject.split('.').next() != Some("_INBOX")
 }
 
 /// Checks a filter of a source or an allow-list: tokens of `A-Z a-z 0-9 - _`, `*`, and `>` at the

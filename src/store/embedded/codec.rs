@@ -4,7 +4,7 @@
 use super::key::ShardNumber;
 use crate::model::{Cursor, Level, Offset, Progress, Slice, SourceIdentity, Timestamp, Watermark};
 use crate::store::rules::{NO_HOLD, RunTotals, ShardMeta};
-use crate::store::{Ledger, Lineage, OutcomeCounts};
+use crate::store::{Ledger, Lineage, OutcomeCounts, RequestEffect};
 
 fn numbers<const N: usize>(numbers: [u64; N]) -> Vec<u8> {
     numbers.map(u64::to_be_bytes).concat()
@@ -74,6 +74,30 @@ pub(super) fn place(place: Cursor) -> Vec<u8> {
 
 pub(super) fn to_place(bytes: &[u8]) -> Option<Cursor> {
     to_numbers(bytes).map(to_cursor)
+}
+
+/// A request of an answer.
+pub(super) fn request(request: Option<Offset>) -> Vec<u8> {
+    request.map_or_else(Vec::new, |offset| numbers([offset.0]))
+}
+
+pub(super) fn to_request(bytes: &[u8]) -> Option<Offset> {
+    to_numbers(bytes).map(|[offset]| Offset(offset))
+}
+
+/// Place, then 1 if the message is cancelled.
+pub(super) fn effect(effect: &RequestEffect) -> Vec<u8> {
+    let [due, offset] = place_numbers(effect.place);
+    numbers([due, offset, u64::from(effect.is_cancelled)])
+}
+
+pub(super) fn to_effect(request: Offset, bytes: &[u8]) -> Option<RequestEffect> {
+    let [due, offset, is_cancelled] = to_numbers(bytes)?;
+    Some(RequestEffect {
+        request,
+        place: to_cursor([due, offset]),
+        is_cancelled: is_cancelled == 1,
+    })
 }
 
 /// Start, then the letter of the level.

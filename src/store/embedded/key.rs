@@ -16,7 +16,8 @@
 //! | order | index | number, least due, least offset, name | slice; used to list runs |
 //! | run | index | number, slice, name | least due, size; used to find a run by name |
 //! | id | index | number, id, or its hash | place of the message that waits under the id |
-//! | cancelled | index | number, place | empty; the message must not be delivered |
+//! | cancelled | index | number, place | offset of the request that asks for an answer, or empty; the message must not be delivered |
+//! | effect | index | number, offset of a request | place of the message that it names, and 1 if it is cancelled |
 //! | bytes | pool | slice, number, name | encoded run |
 //! | quarantined | pool | number, name | bytes of an unreadable run |
 //! | gc marker | pool | | empty; see `gc` |
@@ -24,7 +25,7 @@
 //! In the pool the slice comes first. Runs that are due together are stored and freed together.
 
 use super::codec;
-use crate::model::{Cursor, Partition, ShardId, Slice, Timestamp};
+use crate::model::{Cursor, Offset, Partition, ShardId, Slice, Timestamp};
 use crate::run::RunName;
 use std::ops::RangeInclusive;
 use std::str::from_utf8;
@@ -43,6 +44,7 @@ const ORDER: u8 = b'o';
 const RUN: u8 = b'r';
 const ID: u8 = b'i';
 const CANCELLED: u8 = b'x';
+const EFFECT: u8 = b'e';
 const BYTES: u8 = b'p';
 const QUARANTINED: u8 = b'q';
 
@@ -172,6 +174,22 @@ pub(super) fn cancelled(number: ShardNumber, place: Cursor) -> Vec<u8> {
     key(CANCELLED, number, &[&codec::place(place)])
 }
 
+pub(super) fn effect(number: ShardNumber, request: Offset) -> Vec<u8> {
+    key(EFFECT, number, &[&request.0.to_be_bytes()])
+}
+
+pub(super) fn all_effects(number: ShardNumber) -> RangeInclusive<Vec<u8>> {
+    effect(number, Offset(0))..=effect(number, Offset(u64::MAX))
+}
+
+/// The request of an effect row.
+pub(super) fn to_request(key: &[u8]) -> Option<Offset> {
+    let (EFFECT, bytes) = (*key.first()?, key.get(5..)?) else {
+        return None;
+    };
+    bytes.try_into().ok().map(u64::from_be_bytes).map(Offset)
+}
+
 pub(super) fn bytes(number: ShardNumber, slice: Slice, name: &RunName) -> Vec<u8> {
     let mut key = vec![BYTES];
     key.extend(codec::slice(slice));
@@ -196,8 +214,8 @@ pub(super) fn to_quarantined(key: &[u8]) -> Option<RunName> {
 
 /// Prefixes of the rows of an erased shard. Each run row names a bytes row, see
 /// [`bytes_of_run`].
-pub(super) fn all_of_a_shard(number: ShardNumber) -> [Vec<u8>; 9] {
-    [
+pub(super) fn all_of_a_shard(number: ShardNumber) -> [Vec<u8>; 10] {
+    let index = [
         LEDGER,
         HOLD,
         COUNT,
@@ -206,9 +224,10 @@ pub(super) fn all_of_a_shard(number: ShardNumber) -> [Vec<u8>; 9] {
         RUN,
         ID,
         CANCELLED,
+        EFFECT,
         QUARANTINED,
-    ]
-    .map(|letter| key(letter, number, &[]))
+    ];
+    index.map(|letter| key(letter, number, &[]))
 }
 
 /// The shard of a meta row. `None`: unreadable.

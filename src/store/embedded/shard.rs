@@ -19,7 +19,8 @@ use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, FinishedIds, IdChange, IdPosition,
     NewShard, Quarantine, ReplaceRuns, Replaced, Restore, Restored, StoredShard, Tail, Tailed,
 };
-use std::collections::BTreeMap;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) struct Shard {
     number: ShardNumber,
@@ -216,11 +217,18 @@ impl Shard {
             batch.put(key::id(self.number, id), codec::place(*place));
         }
         for place in &outcome.cancelled {
-            batch.put(key::cancelled(self.number, *place), Vec::new());
+            let mut cancels = outcome.effects.iter();
+            let effect = cancels.find(|effect| effect.is_cancelled && effect.place == *place);
+            let request = codec::request(effect.map(|effect| effect.request));
+            batch.put(key::cancelled(self.number, *place), request);
             self.cancelled_from = self.cancelled_from.min(*place);
         }
+        for effect in &outcome.effects {
+            let key = key::effect(self.number, effect.request);
+            batch.put(key, codec::effect(effect));
+        }
         Ok(Appended::Done {
-            cancelled: outcome.cancelled.len() as u32,
+            cancelled: outcome.in_time,
             missed: outcome.missed,
         })
     }
@@ -279,8 +287,22 @@ impl Shard {
         for (id, place) in &request.delivered_ids {
             self.remove_id(id, *place, batch)?;
         }
+        for offset in &request.delivered_answers {
+            batch.remove(key::effect(self.number, *offset));
+        }
         let cancelled = self.split_cancelled(request, batch)?;
-        Ok(self.meta.move_claimed(request, batch.now, cancelled))
+        let mut effects = Vec::new();
+        let claimed = request.claimed_answers.iter().copied();
+        let mut requests: BTreeSet<Offset> = claimed.collect();
+        for place in &cancelled {
+            let row = batch.get(&key::cancelled(self.number, *place))?;
+            requests.extend(row.and_then(|row| codec::to_request(&row)));
+        }
+        for offset in requests {
+            let row = batch.get(&key::effect(self.number, offset))?;
+            effects.extend(row.and_then(|row| codec::to_effect(offset, &row)));
+        }
+        Ok((self.meta).move_claimed(request, batch.now, cancelled, effects))
     }
 
     /// The cancelled places inside the claim. Deletes those inside the delivered pair.
@@ -387,13 +409,21 @@ impl Shard {
         request: &FinishedIds,
         batch: &mut WriteBatch<'_>,
     ) -> fjall::Result<Option<IdPosition>> {
-        let (first, last) = key::all_ids(self.number).into_inner();
-        let from = (request.from.as_ref()).map_or(first, |position| position.0.to_vec());
-        let keys = batch.index_keys(from..=last).take(IDS_PER_STEP + 1);
+        let (effects, ids) = (key::all_effects(self.number), key::all_ids(self.number));
+        let from = (request.from.as_ref()).map_or(ids.start().clone(), |it| it.0.to_vec());
+        let in_effects = effects.contains(&from);
+        let last = if in_effects { effects.end() } else { ids.end() };
+        let keys = batch.index_keys(from..=last.clone()).take(IDS_PER_STEP + 1);
         let mut keys: Vec<_> = keys.collect::<fjall::Result<_>>()?;
-        let next = (keys.len() > IDS_PER_STEP).then(|| keys.pop()).flatten();
+        let mut next = (keys.len() > IDS_PER_STEP).then(|| keys.pop()).flatten();
+        if next.is_none() && !in_effects {
+            next = Some(Bytes::from(effects.start().clone()));
+        }
         for key in keys {
-            let place = batch.get(&key)?.and_then(|value| codec::to_place(&value));
+            let place = match key::to_request(&key) {
+                Some(request) => Some(Cursor::of_answer(request)),
+                None => batch.get(&key)?.and_then(|value| codec::to_place(&value)),
+            };
             if place.is_some_and(|place| self.meta.delivered.covers(place)) {
                 batch.remove(key.to_vec());
             }

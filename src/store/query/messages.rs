@@ -363,7 +363,7 @@ impl Scan<'_> {
         Ok(false)
     }
 
-    /// Takes the wanted messages of a run. True if the page is full.
+    /// Takes the wanted messages of a run, without answers. True if the page is full.
     fn take(&mut self, key: &RunKey, run: &LoadedRun) -> bool {
         let Some(target) = self.targets.get(&key.shard) else {
             return false;
@@ -372,6 +372,9 @@ impl Scan<'_> {
         let after = after.map(|after| after.place);
         for index in 0..run.len() {
             if after.is_some_and(|after| run.place(index) <= after) {
+                continue;
+            }
+            if run.is_answer(index) {
                 continue;
             }
             let Some(message) = run.message(index) else {
@@ -457,6 +460,8 @@ fn kind(body: &Body<'_>) -> (&'static str, Option<&'static str>) {
         Disposition::Relay { .. } => ("relay", None),
         Disposition::DeadLetter { reason, .. } => ("dead-letter", Some(reason.code())),
         Disposition::Retry(retry) => ("retry", Some(retry.error.code())),
+        Disposition::Answer(_) => ("answer", None),
+        Disposition::RetriedAnswer(retry) => ("answer", Some(retry.error.code())),
     }
 }
 

@@ -80,12 +80,9 @@ impl Scene {
     }
 
     async fn append(&mut self, partition: i32, (from, to): (u64, u64), places: &[(i64, u64)]) {
-        let changes = places.iter().map(|(due, offset)| IdChange {
-            id: (*offset.to_string()).into(),
-            kind: IdChangeKind::Schedule(Cursor::new(
-                Timestamp::from_millis(*due),
-                Offset(*offset),
-            )),
+        let changes = places.iter().map(|(due, offset)| {
+            let place = Cursor::new(Timestamp::from_millis(*due), Offset(*offset));
+            IdChange::new(&*offset.to_string(), IdChangeKind::Schedule(place))
         });
         let changes = changes.collect();
         let runs = vec![run(&mut self.builder, &shard(partition), places)];
@@ -254,10 +251,7 @@ async fn a_filter_finds_by_due_time_id_key_and_header() {
 async fn a_cancelled_message_is_not_found_and_a_payload_is_hidden() {
     let mut scene = Scene::new(1).await;
     scene.append(0, (0, 2), &[(DAY, 0), (DAY + 1, 1)]).await;
-    let cancel = IdChange {
-        id: "0".into(),
-        kind: IdChangeKind::Cancel,
-    };
+    let cancel = IdChange::new("0", IdChangeKind::Cancel);
     scene.change(0, (2, 3), vec![], vec![cancel]).await;
     assert_eq!(scene.offsets(orders(), 10).await, [(0, 1)]);
     let search = Search {
@@ -290,10 +284,7 @@ async fn the_outcome_of_a_cancel_is_known_once_its_record_is_read() {
         serde_json::from_str::<CancelOutcome>(&answer).unwrap()
     };
     assert_eq!(outcome(&scene, 0, 2).await, CancelOutcome::Pending);
-    let cancel = IdChange {
-        id: "0".into(),
-        kind: IdChangeKind::Cancel,
-    };
+    let cancel = IdChange::new("0", IdChangeKind::Cancel);
     scene.change(0, (2, 3), vec![], vec![cancel]).await;
     assert_eq!(outcome(&scene, 0, 2).await, CancelOutcome::Cancelled);
     assert_eq!(outcome(&scene, 1, 2).await, CancelOutcome::TooLate);

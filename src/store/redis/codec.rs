@@ -1,9 +1,12 @@
 //! The values in Redis as Rust types, and back. The formats are listed in `key`.
 
-use crate::model::{Offset, Slice, Timestamp, Watermark};
+use crate::model::{Cursor, Offset, Slice, Timestamp, Watermark};
 use crate::run::RunName;
 use crate::store::rules::NO_HOLD;
-use crate::store::{AppendEpoch, EpochStart, Ledger, Lineage, RunEntry, StoredShard};
+use crate::store::{
+    AppendEpoch, EpochStart, IdChange, IdChangeKind, Ledger, Lineage, RequestEffect, RunEntry,
+    StoredShard,
+};
 
 /// Scores are doubles. All whole numbers up to this one are exact.
 const SCORE_MAX: i64 = (1 << 53) - 1;
@@ -11,7 +14,7 @@ const SCORE_MAX: i64 = (1 << 53) - 1;
 /// A due time as a score. `at once` has its own score below all others. A due time that a double
 /// cannot hold becomes the nearest possible score, which keeps the order of due times.
 pub(super) fn due_score(due: Timestamp) -> i64 {
-    if due.is_at_once() {
+    if due == Timestamp::AT_ONCE {
         -SCORE_MAX
     } else {
         due.as_millis().clamp(1 - SCORE_MAX, SCORE_MAX)
@@ -62,6 +65,38 @@ pub(super) fn parse_tail_member(text: &str) -> Option<RunEntry> {
 
 pub(super) fn watermark_hex(watermark: Watermark) -> String {
     format!("{:016x}", watermark.0)
+}
+
+pub(super) fn offset_hex(offset: Offset) -> String {
+    format!("{:016x}", offset.0)
+}
+
+/// The new place of the id, and the request: `!` if it cancels a claimed message too, then its
+/// offset if it asks for an answer.
+pub(super) fn id_change(change: &IdChange) -> [String; 2] {
+    let place = match change.kind {
+        IdChangeKind::Schedule(place) => place.to_hex(),
+        IdChangeKind::Cancel => String::new(),
+        IdChangeKind::Delivered => "-".to_owned(),
+    };
+    let mark = if change.cancels_claimed { "!" } else { "" };
+    let request = change.request.map(offset_hex).unwrap_or_default();
+    [place, format!("{mark}{request}")]
+}
+
+/// Offset of the request, place that it names, and a letter.
+pub(super) fn parse_effect(text: &str) -> Option<RequestEffect> {
+    let (request, rest) = text.split_at_checked(16)?;
+    let (place, letter) = rest.split_at_checked(32)?;
+    Some(RequestEffect {
+        request: Offset(u64::from_str_radix(request, 16).ok()?),
+        place: Cursor::from_hex(place)?,
+        is_cancelled: match letter {
+            "c" => true,
+            "l" => false,
+            _ => return None,
+        },
+    })
 }
 
 pub(super) fn parse_watermark(text: &str) -> Option<Watermark> {
@@ -198,7 +233,7 @@ mod tests {
 
         #[test]
         fn at_once_is_told_from_every_real_due(other in instant()) {
-            prop_assert_eq!(due_score(other) == due_score(Timestamp::AT_ONCE), other.is_at_once());
+            prop_assert_eq!(due_score(other) == due_score(Timestamp::AT_ONCE), other == Timestamp::AT_ONCE);
         }
 
         #[test]

@@ -21,6 +21,8 @@
 //! | `tail` | zset | `<end of the batch> <index member> <score of least due> <slice>` | 0 | append |
 //! | `ids` | hash | id, or its hash, see `encryption::key` | place of the message that waits under it | append, advance, replace |
 //! | `cancelled` | zset | place that must not be delivered | 0 | append, advance |
+//! | `effects` | hash | offset of a request with an answer | place of the message that it names, then `c` if it is cancelled or `l` if it was claimed | append, advance, remove_finished_ids |
+//! | | | place of a cancelled message | offset of the request that cancelled it | append, advance, remove_finished_ids |
 //! | `quarantine` | hash | run name | bytes of an unreadable run | quarantine, restore |
 //! | `slice:<slice>` | zset | index member: `<least offset> <run name>` | score of least due | append, advance, replace, quarantine, restore |
 //! | `pool:<slice>` | hash | run name | encoded run | append, advance, replace, quarantine, restore |
@@ -57,8 +59,10 @@ pub(super) const TAIL: &str = "tail";
 pub(super) const IDS: &str = "ids";
 pub(super) const CANCELLED: &str = "cancelled";
 pub(super) const QUARANTINE: &str = "quarantine";
+pub(super) const EFFECTS: &str = "effects";
 /// The keys that every shard has, besides those of its slices.
-pub(super) const OF_EVERY_SHARD: [&str; 6] = [META, COUNTS, TAIL, IDS, CANCELLED, QUARANTINE];
+pub(super) const OF_EVERY_SHARD: [&str; 7] =
+    [META, COUNTS, TAIL, IDS, CANCELLED, QUARANTINE, EFFECTS];
 
 /// Version of keys and values, stored in `meta`. Only erase changes a shard of another version.
 pub(super) const LAYOUT_VERSION: &str = "1";

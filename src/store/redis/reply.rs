@@ -9,7 +9,7 @@ use crate::model::{
 use crate::store::rules::NO_HOLD;
 use crate::store::{
     Acquired, Advanced, Appended, Error, Heartbeat, Hold, IdPosition, Ledger, Listed, Opened,
-    Replaced, Restored, RunEntry, Session, SliceCount, StoredShard, TailRun, Tailed,
+    Replaced, RequestEffect, Restored, RunEntry, Session, SliceCount, StoredShard, TailRun, Tailed,
 };
 use redis::Value;
 use std::collections::BTreeMap;
@@ -199,12 +199,21 @@ impl Reply {
         Ok(match self.tag.as_str() {
             "done" => {
                 let watermark = self.watermark()?;
-                let places = self.parts.map(|value| Cursor::from_hex(&text(value)?));
+                let (mut cancelled, mut effects) = (Vec::new(), Vec::new());
+                for value in self.parts {
+                    let part = text(value).ok_or_else(|| unexpected_reply("done"))?;
+                    match Cursor::from_hex(&part) {
+                        Some(place) => cancelled.push(place),
+                        // A value that cannot be parsed is foreign.
+                        None => effects.extend(codec::parse_effect(&part)),
+                    }
+                }
+                effects.sort_by_key(|effect: &RequestEffect| effect.request);
+                effects.dedup();
                 Advanced::Done {
                     watermark,
-                    cancelled: places
-                        .collect::<Option<_>>()
-                        .ok_or_else(|| unexpected_reply("done"))?,
+                    cancelled,
+                    effects,
                 }
             }
             "clock_ahead" => Advanced::ClockAhead {

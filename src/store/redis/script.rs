@@ -2,14 +2,14 @@
 //! script. `reply` reads their replies.
 
 use super::codec;
-use super::key::{self, Keyspace};
+use super::key::{self, CANCELLED, COUNTS, EFFECTS, IDS, Keyspace, META, TAIL};
 use crate::encryption::StoredId;
 use crate::limit;
 use crate::model::{Lease, Progress, ShardId, Slice};
 use crate::run::{Run, RunName};
 use crate::store::{
-    Acquire, Advance, Append, FinishedIds, IdChangeKind, List, NewShard, Quarantine, ReplaceRuns,
-    Restore, SessionEnd, SessionHeartbeat, SliceCount, Tail,
+    Acquire, Advance, Append, FinishedIds, List, NewShard, Quarantine, ReplaceRuns, Restore,
+    SessionEnd, SessionHeartbeat, SliceCount, Tail,
 };
 use redis::{Cmd, ToRedisArgs};
 use std::collections::BTreeMap;
@@ -221,7 +221,7 @@ impl Call {
             Script::Append,
             keyspace,
             &append.shard,
-            &[key::META, key::COUNTS, key::TAIL, key::IDS, key::CANCELLED],
+            &[META, COUNTS, TAIL, IDS, CANCELLED, EFFECTS],
             append.runs.iter().map(|run| run.slice),
         );
         call.arg(codec::watermark_hex(append.from))
@@ -232,12 +232,7 @@ impl Call {
             .arg(&*append.identity.0)
             .arg(name_count(append.changes.iter().map(|change| &change.id)));
         for change in &append.changes {
-            let place = match change.kind {
-                IdChangeKind::Schedule(place) => place.to_hex(),
-                IdChangeKind::Cancel => String::new(),
-                IdChangeKind::Delivered => "-".to_owned(),
-            };
-            call.id_args(&change.id).arg(place);
+            call.id_args(&change.id).arg(&codec::id_change(change)[..]);
         }
         for run in &append.runs {
             call.new_run_args(run);
@@ -247,7 +242,7 @@ impl Call {
 
     pub(super) fn acquire(keyspace: &Keyspace, request: &Acquire) -> Self {
         let lease = &request.lease;
-        let keys = [key::META, key::COUNTS];
+        let keys = [META, COUNTS];
         let mut call = Self::on_shard(Script::AcquireLease, keyspace, &lease.shard, &keys);
         let ended = request.ended_holder.map(|token| token.to_string());
         call.arg(lease.token.to_string())
@@ -257,7 +252,7 @@ impl Call {
     }
 
     pub(super) fn release(keyspace: &Keyspace, lease: &Lease) -> Self {
-        let mut call = Self::on_shard(Script::ReleaseLease, keyspace, &lease.shard, &[key::META]);
+        let mut call = Self::on_shard(Script::ReleaseLease, keyspace, &lease.shard, &[META]);
         call.arg(lease.token.to_string());
         call
     }
@@ -267,7 +262,7 @@ impl Call {
             Script::Advance,
             keyspace,
             &advance.lease.shard,
-            &[key::META, key::COUNTS, key::IDS, key::CANCELLED],
+            &[META, COUNTS, IDS, CANCELLED, EFFECTS],
             advance.deletes.iter().map(|(slice, _)| *slice),
         );
         let claim_due = advance
@@ -286,12 +281,18 @@ impl Call {
             .arg(advance.outcomes.dead_lettered)
             .arg(advance.outcomes.retried)
             .arg(codec::watermark_hex(advance.seen))
-            .arg(name_count(advance.delivered_ids.iter().map(|(id, _)| id)));
+            .arg(advance.delivered_ids.len())
+            .arg(name_count(advance.delivered_ids.iter().map(|(id, _)| id)))
+            .arg(advance.claimed_answers.len());
         for (slice, name) in &advance.deletes {
             call.run_name_args(*slice, name);
         }
         for (id, place) in &advance.delivered_ids {
             call.id_args(id).arg(place.to_hex());
+        }
+        let (claimed, delivered) = (&advance.claimed_answers, &advance.delivered_answers);
+        for request in claimed.iter().chain(delivered) {
+            call.arg(codec::offset_hex(*request));
         }
         call
     }
@@ -301,7 +302,7 @@ impl Call {
             Script::Quarantine,
             keyspace,
             &quarantine.lease.shard,
-            &[key::META, key::COUNTS, key::QUARANTINE],
+            &[META, COUNTS, key::QUARANTINE],
             quarantine.runs.iter().map(|(slice, _)| *slice),
         );
         call.arg(quarantine.lease.token.to_string());
@@ -318,7 +319,7 @@ impl Call {
             Script::ReplaceRuns,
             keyspace,
             &request.lease.shard,
-            &[key::META, key::COUNTS, key::IDS],
+            &[META, COUNTS, IDS],
             inputs.chain(outputs),
         );
         call.arg(request.lease.token.to_string())
@@ -339,7 +340,7 @@ impl Call {
     }
 
     pub(super) fn remove_finished_ids(keyspace: &Keyspace, request: &FinishedIds) -> Self {
-        let keys = [key::META, key::IDS];
+        let keys = [META, IDS, EFFECTS];
         let mut call = Self::on_shard(Script::RemoveFinishedIds, keyspace, &request.shard, &keys);
         let cursor = (request.from.as_ref()).map_or(&b"0"[..], |position| &position.0);
         call.arg(cursor).arg(limit::IDS_PER_STEP);
@@ -351,7 +352,7 @@ impl Call {
             Script::Restore,
             keyspace,
             &restore.shard,
-            &[key::META, key::COUNTS, key::QUARANTINE],
+            &[META, COUNTS, key::QUARANTINE],
             restore.runs.iter().map(|run| run.slice),
         );
         call.arg(restore.quarantined.as_str())
@@ -364,11 +365,11 @@ impl Call {
     }
 
     pub(super) fn state(keyspace: &Keyspace, shard: &ShardId) -> Self {
-        Self::on_shard(Script::State, keyspace, shard, &[key::META, key::COUNTS])
+        Self::on_shard(Script::State, keyspace, shard, &[META, COUNTS])
     }
 
     pub(super) fn end_hold(keyspace: &Keyspace, shard: &ShardId) -> Self {
-        Self::on_shard(Script::EndHold, keyspace, shard, &[key::META])
+        Self::on_shard(Script::EndHold, keyspace, shard, &[META])
     }
 
     /// `known`: all slices in counts. `slices`: those to read, ordered by their least due.
@@ -379,7 +380,7 @@ impl Call {
         slices: &[Slice],
     ) -> Self {
         let keys = keyspace.shard_keys(&list.shard);
-        let fixed = [key::META, key::COUNTS];
+        let fixed = [META, COUNTS];
         let mut names = keys.names(&fixed);
         names.extend(slices.iter().map(|slice| keys.slice(slice)));
         let mut call = Self {
@@ -401,7 +402,7 @@ impl Call {
     }
 
     pub(super) fn tail(keyspace: &Keyspace, tail: &Tail) -> Self {
-        let keys = [key::META, key::TAIL, key::IDS];
+        let keys = [META, TAIL, IDS];
         let mut call = Self::on_shard(Script::Tail, keyspace, &tail.shard, &keys);
         call.arg(codec::watermark_hex(tail.after))
             .arg(tail.limit.min(limit::REQUESTED_RUNS_MAX));

@@ -4,8 +4,8 @@ use super::{Ledger, Lineage, ShardCounts};
 use crate::model::{Cursor, Progress, SourceIdentity, Timestamp, Watermark};
 use crate::run::Run;
 use crate::store::{
-    Advance, Advanced, Append, Hold, IdChange, IdChangeKind, NewShard, ReplaceRuns, Restore,
-    ShardPosition,
+    Advance, Advanced, Append, Hold, IdChange, IdChangeKind, NewShard, ReplaceRuns, RequestEffect,
+    Restore, ShardPosition,
 };
 use std::collections::BTreeMap;
 
@@ -31,8 +31,12 @@ pub(crate) struct ShardMeta {
 pub(crate) struct ChangeOutcome {
     /// Places that must not be delivered any more.
     pub(crate) cancelled: Vec<Cursor>,
+    /// The number of cancelled places that were not claimed.
+    pub(crate) in_time: u32,
     /// Cancels without effect: no message waited, or it was claimed already.
     pub(crate) missed: u32,
+    /// The effects of the requests with answers.
+    pub(crate) effects: Vec<RequestEffect>,
 }
 
 /// The cancelled places that an advance looks at.
@@ -109,19 +113,34 @@ impl ShardMeta {
                 IdChangeKind::Schedule(place) => Some(place),
                 IdChangeKind::Cancel | IdChangeKind::Delivered => None,
             };
-            let is_cancellable =
-                |waiting: &Cursor| Some(*waiting) != new_place && !self.is_claimed(*waiting);
-            let cancelled_before = outcome.cancelled.len();
+            let mut named: Option<(Cursor, bool)> = None;
+            let in_time_before = outcome.in_time;
             // Processes with other keys may have left several names, for different messages.
             for name in change.id.names() {
-                let cancelled = ids.get(name).copied().filter(is_cancellable);
+                let waiting = ids.get(name).copied();
+                let other = waiting.filter(|waiting| Some(*waiting) != new_place);
+                let cancelled = other.filter(|waiting| self.may_cancel(*waiting, change));
                 outcome.cancelled.extend(cancelled);
+                let is_in_time = cancelled.is_some_and(|place| !self.claimed.covers(place));
+                outcome.in_time += u32::from(is_in_time);
+                // The effect names a cancelled message rather than one that was too late.
+                if named.is_none_or(|(_, is_cancelled)| !is_cancelled) {
+                    named = other.map(|other| (other, cancelled.is_some())).or(named);
+                }
                 if cancelled.or(new_place).is_some() {
                     ids.remove(name);
                 }
             }
-            let is_missed = outcome.cancelled.len() == cancelled_before;
+            let is_missed = outcome.in_time == in_time_before;
             outcome.missed += u32::from(change.kind == IdChangeKind::Cancel && is_missed);
+            let effect = change.request.zip(named);
+            outcome.effects.extend(
+                effect.map(|(request, (place, is_cancelled))| RequestEffect {
+                    request,
+                    place,
+                    is_cancelled,
+                }),
+            );
             if let Some(place) = new_place {
                 ids.insert(change.id.name().into(), place);
             }
@@ -129,14 +148,15 @@ impl ShardMeta {
         outcome
     }
 
-    /// True if it is too late to cancel or replace the message at this place.
-    fn is_claimed(&self, place: Cursor) -> bool {
-        self.claimed.covers(place) || self.delivered.covers(place)
+    /// False if it is too late to cancel or replace the message at this place.
+    fn may_cancel(&self, place: Cursor, change: &IdChange) -> bool {
+        let is_claimed = self.claimed.covers(place) && !change.cancels_claimed;
+        !is_claimed && !self.delivered.covers(place)
     }
 
     /// True if an id may be renamed to a name that has this place now.
     pub(crate) fn is_free(&self, place: Option<Cursor>) -> bool {
-        place.is_none_or(|place| self.is_claimed(place))
+        place.is_none_or(|place| self.claimed.covers(place) || self.delivered.covers(place))
     }
 
     /// Moves `delivered` to a pair that includes it, and to no other (I4). A repeat finds the pair
@@ -190,19 +210,21 @@ impl ShardMeta {
     }
 
     /// Moves `claimed` forward, each component on its own and never back (I5). Refuses a claim whose
-    /// timer has seen a greater watermark, or that is too far ahead of `now`. `cancelled` is passed on
-    /// in the outcome.
+    /// timer has seen a greater watermark, or that is too far ahead of `now`. `cancelled` and
+    /// `effects` are passed on in the outcome.
     pub(crate) fn move_claimed(
         &mut self,
         request: &Advance,
         now: Timestamp,
         cancelled: Vec<Cursor>,
+        effects: Vec<RequestEffect>,
     ) -> Advanced {
         let watermark = self.watermark;
         let Some(claim) = request.claim else {
             return Advanced::Done {
                 watermark,
                 cancelled: Vec::new(),
+                effects: Vec::new(),
             };
         };
         if watermark < request.seen && !fault!(ClaimFromRolledBackStore) {
@@ -218,6 +240,7 @@ impl ShardMeta {
         Advanced::Done {
             watermark,
             cancelled,
+            effects,
         }
     }
 

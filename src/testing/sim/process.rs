@@ -16,8 +16,8 @@ use crate::membership::{
 };
 use crate::metric;
 use crate::model::{
-    Dialect, Dialects, FORMAT_LEVEL, Hint, Naming, RetryKeys, Role, RoutingRules, SessionId,
-    StartPoint, TargetRules, WithoutDelay, WorkerEntry,
+    Dialect, Dialects, FORMAT_LEVEL, Hint, Naming, ReplyRules, RetryKeys, Role, RoutingRules,
+    SessionId, StartPoint, TargetRules, WithoutDelay, WorkerEntry,
 };
 use crate::run::RunBuilder;
 use crate::run::ThinHours;
@@ -30,7 +30,7 @@ use crate::testing::sim::mutants::ingress_sends_directly::IngressSendsDirectly;
 use crate::testing::sim::mutants::marker_faults::MarkerFaults;
 use crate::testing::sim::mutants::source_faults::SourceFaults;
 use crate::testing::sim::process_control::ProcessControl;
-use crate::testing::sim::world::{DEAD, GROUP, MARKERS, ROUTE, SOURCE, TARGET, World};
+use crate::testing::sim::world::{ANSWERS, DEAD, GROUP, MARKERS, ROUTE, SOURCE, TARGET, World};
 use crate::timer::{
     self, CompactionPolicy, Compactor, DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper, Loader,
     Producers, ReleaseResult, RetryPolicy, RouteCatalog, RouteOptions,
@@ -440,6 +440,10 @@ fn rules(world: &World, random: &mut StdRng) -> RoutingRules {
             3 => Dialects::from_iter([Dialect::RabbitMq]),
             _ => Dialects::default(),
         },
+        replies: Some(ReplyRules {
+            targets: TargetRules::replies(Naming::Topic, [ANSWERS], [SOURCE]),
+            is_exactly_once: world.is_exactly_once(),
+        }),
         retry_keys: RetryKeys::new(RETRY_KEY, false),
     }
 }

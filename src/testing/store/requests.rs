@@ -26,10 +26,7 @@ pub(crate) fn new_shard(topic: &str) -> NewShard {
 /// The next message of the shard, in its own run, with the id `id<offset>`.
 pub(crate) fn append_at(topic: &str, place: Cursor) -> Append {
     let offset = place.offset.0;
-    let change = IdChange {
-        id: (*format!("id{offset}")).into(),
-        kind: IdChangeKind::Schedule(place),
-    };
+    let change = IdChange::new(&*format!("id{offset}"), IdChangeKind::Schedule(place));
     let run = run_of(&format!("w{offset}"), &[place]);
     let (reading, from, to) = (
         AppendEpoch::default(),
@@ -68,6 +65,8 @@ pub(crate) fn advance(topic: &str, claim: Progress) -> Advance {
         outcomes: tally,
         deletes: vec![],
         delivered_ids: vec![],
+        claimed_answers: vec![],
+        delivered_answers: vec![],
         claim: Some(claim),
         seen: Watermark(0),
         clock_skew_max: Duration::ZERO,

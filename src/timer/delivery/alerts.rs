@@ -121,6 +121,7 @@ impl DeliveryAlerts {
         let Reroute { reason, detail, .. } = reroute;
         let action = match reroute.destination {
             Destination::RetryViaSource { .. } => "is retried later",
+            Destination::Dropped => "is dropped, because it is an answer",
             _ => "goes to the dead letters",
         };
         let interval = DELIVERY_ALERT_INTERVAL.as_secs();

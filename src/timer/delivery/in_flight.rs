@@ -3,13 +3,15 @@
 use super::outcome::ShardContext;
 use super::record::{Destination, Reroute, original_due};
 use crate::encryption::StoredId;
-use crate::model::{Cursor, Level, Message, OutcomeCounts, Timestamp};
+use crate::model::{Cursor, Effect, Level, Message, Offset, OutcomeCounts, Timestamp};
 use crate::run::LoadedRun;
+use crate::store::RequestEffect;
 use crate::timer::load::ResidentRun;
 use crate::trace::{BatchLinks, Tracer};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
+use tokio::time::Instant;
 
 /// The messages of one claim, in delivery order. A message goes to its target unless it has a
 /// reroute.
@@ -22,8 +24,19 @@ pub(crate) struct ClaimedBatch {
     committed: usize,
     /// Positions that were cancelled before the claim, sorted. They are never sent.
     cancelled: Vec<Cursor>,
+    /// The messages that requests name, and whether the store has cancelled them.
+    named: BTreeMap<Offset, (Cursor, bool)>,
+    /// The requests with answers that have cancelled messages.
+    cancellers: BTreeMap<Cursor, Offset>,
+    /// The effects that answers tell, by their index.
+    effects: BTreeMap<usize, Effect>,
+    /// At-least-once: whether each message is acknowledged, passed or dropped.
+    acknowledged: Vec<bool>,
+    /// At-least-once: messages that wait for other messages.
+    waiting: usize,
     /// Rerouted messages by index. There are few.
     pub(super) reroutes: BTreeMap<usize, Reroute>,
+    claimed_at: Instant,
     /// Links to the producers' traces of the sent messages that no earlier span has reported.
     pub(super) trace_links: BatchLinks,
     /// One of these messages names its own target.
@@ -35,21 +48,45 @@ impl ClaimedBatch {
     pub(crate) fn new(
         mut messages: Vec<(Rc<ResidentRun>, u32)>,
         mut cancelled: Vec<Cursor>,
+        effects: Vec<RequestEffect>,
+        claimed_at: Instant,
     ) -> Self {
         let place = |(run, at): &(Rc<ResidentRun>, u32)| run.run.place(*at as usize);
         if !messages.is_sorted_by_key(place) {
             messages.sort_by_key(place);
         }
         cancelled.sort_unstable();
+        let (mut named, mut cancellers) = (BTreeMap::new(), BTreeMap::new());
+        for effect in effects {
+            let RequestEffect {
+                request,
+                place,
+                is_cancelled,
+            } = effect;
+            named.insert(request, (place, is_cancelled));
+            if is_cancelled {
+                cancellers.insert(place, request);
+            }
+        }
         Self {
+            acknowledged: vec![false; messages.len()],
+            waiting: 0,
             messages,
             next_unsent: 0,
             committed: 0,
             cancelled,
+            cancellers,
+            named,
+            effects: BTreeMap::new(),
+            claimed_at,
             reroutes: BTreeMap::new(),
             trace_links: BatchLinks::default(),
             names_target: false,
         }
+    }
+
+    pub(super) fn claimed_at(&self) -> Instant {
+        self.claimed_at
     }
 
     pub(crate) fn next_unsent(&self) -> usize {
@@ -63,6 +100,21 @@ impl ClaimedBatch {
     /// Moves past the next message: it was sent, is cancelled, or is resent separately.
     pub(crate) fn advance(&mut self) {
         self.next_unsent += 1;
+    }
+
+    /// Leaves out the next message, which waits for another one.
+    pub(super) fn leave_out(&mut self) {
+        self.waiting += 1;
+        self.advance();
+    }
+
+    /// A message that was left out waits no longer.
+    pub(super) fn end_wait(&mut self) {
+        self.waiting -= 1;
+    }
+
+    pub(crate) fn waiting_messages(&self) -> usize {
+        self.waiting
     }
 
     pub(crate) fn unsent_messages(&self) -> usize {
@@ -87,6 +139,81 @@ impl ClaimedBatch {
 
     pub(crate) fn is_cancelled(&self, place: Cursor) -> bool {
         !self.cancelled.is_empty() && self.cancelled.binary_search(&place).is_ok()
+    }
+
+    pub(super) fn is_answer(&self, index: usize) -> bool {
+        let (run, at) = self.stored(index);
+        run.is_answer(at)
+    }
+
+    /// True if the message is an answer whose outcome is not decided.
+    pub(super) fn needs_effect(&self, index: usize) -> bool {
+        self.is_answer(index) && !self.effects.contains_key(&index)
+    }
+
+    /// True if another message may have to be sent before this one.
+    pub(super) fn depends_on_other(&self, index: usize) -> bool {
+        let is_of_cancel = |place| self.is_cancelled(place) && self.canceller(place).is_some();
+        index < self.messages.len() && (self.needs_effect(index) || is_of_cancel(self.place(index)))
+    }
+
+    pub(super) fn set_effect(&mut self, index: usize, effect: Effect) {
+        self.effects.insert(index, effect);
+    }
+
+    /// The effect that the answer at this index tells. `None`: it is not decided, or no answer.
+    pub(super) fn effect(&self, index: usize) -> Option<Effect> {
+        self.effects.get(&index).copied()
+    }
+
+    /// The message that the request names, and whether the store has cancelled it.
+    pub(super) fn named_by(&self, request: Offset) -> Option<(Cursor, bool)> {
+        self.named.get(&request).copied()
+    }
+
+    /// The request with an answer that has cancelled the message.
+    pub(super) fn canceller(&self, place: Cursor) -> Option<Offset> {
+        self.cancellers.get(&place).copied()
+    }
+
+    fn index_of(&self, place: Cursor) -> Option<usize> {
+        let place_of = |(run, at): &(Rc<ResidentRun>, u32)| run.run.place(*at as usize);
+        let found = self.messages.binary_search_by_key(&place, place_of);
+        found.ok()
+    }
+
+    /// True if the message is in this batch, and neither sent nor passed.
+    pub(super) fn is_unsent(&self, place: Cursor) -> bool {
+        self.index_of(place)
+            .is_some_and(|index| index >= self.next_unsent)
+    }
+
+    /// True if the message is in this batch, and not acknowledged.
+    pub(super) fn is_unacknowledged(&self, place: Cursor) -> bool {
+        self.index_of(place)
+            .is_some_and(|index| !self.acknowledged[index])
+    }
+
+    pub(super) fn acknowledge(&mut self, index: usize) {
+        self.acknowledged[index] = true;
+    }
+
+    /// Cancels the message if it is in this batch. False if it was sent.
+    pub(super) fn cancel(&mut self, place: Cursor) -> bool {
+        if self.index_of(place).is_none() || self.is_cancelled(place) {
+            return true;
+        }
+        if !self.is_unsent(place) {
+            return false;
+        }
+        let at = self.cancelled.partition_point(|other| *other < place);
+        self.cancelled.insert(at, place);
+        true
+    }
+
+    /// Takes a cancel back: the message is sent.
+    pub(super) fn send_although_cancelled(&mut self, place: Cursor) {
+        self.cancelled.retain(|cancelled| *cancelled != place);
     }
 
     /// The due time from which lateness is measured. `None` if the message was stored after it:
@@ -138,6 +265,7 @@ impl ClaimedBatch {
     /// The current transaction was aborted: its messages are sent again.
     pub(crate) fn rewind_uncommitted(&mut self) {
         self.next_unsent = self.committed;
+        self.effects.split_off(&self.committed);
         self.trace_links = BatchLinks::default();
     }
 
@@ -149,11 +277,18 @@ impl ClaimedBatch {
                 _ if self.is_cancelled(self.place(index)) => &mut outcomes.cancelled,
                 None | Some(Destination::Target) => &mut outcomes.delivered,
                 Some(Destination::RetryViaSource { .. }) => &mut outcomes.retried,
+                Some(Destination::Dropped) => &mut outcomes.cancelled,
                 Some(_) => &mut outcomes.dead_lettered,
             };
             *count += 1;
         }
         outcomes
+    }
+
+    /// The requests of the answers among these messages.
+    pub(crate) fn delivered_answers(&self, indexes: Range<usize>) -> impl Iterator<Item = Offset> {
+        let answers = indexes.filter(|index| self.is_answer(*index));
+        answers.map(|index| self.place(index).offset)
     }
 
     /// The message ids that become free once these messages are delivered. Most messages have no id

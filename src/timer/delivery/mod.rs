@@ -2,6 +2,7 @@
 //! delivery reports.
 
 pub(crate) mod alerts;
+mod answers;
 pub(crate) mod in_flight;
 pub(crate) mod lanes;
 pub(crate) mod outcome;
@@ -19,6 +20,7 @@ use crate::timer::handover;
 use crate::timer::shard::txn_state::TxnState;
 use crate::timer::shard::{ShardState, ShardStates};
 use crate::timer::shard_slots::ShardSlots;
+use answers::Readiness;
 use in_flight::Ticket;
 use lanes::Lane;
 use producers::{Producers, Via};
@@ -127,6 +129,7 @@ impl Delivery {
             via,
             slot: state.slot,
             lease_clock: state.ownership.clock.clone(),
+            may_claim: state.ownership.is_active(),
             wall,
             now: Instant::now(),
             room,
@@ -164,19 +167,39 @@ impl Delivery {
             // If another worker holds the lease, it delivers this message itself.
             return Some(RESEND_DELAY_MIN);
         }
-        let mut sender = self.sender(state, Via::Lane(state.lane.lane()), 1, wall);
-        let claimed = state.in_flight.get_mut(batch)?;
         let index = usize::from(index);
+        let claimed = state.in_flight.get_mut(batch)?;
         if claimed.place(index).due > wall && !fault!(NoDueCheckAtResend) {
             // The clock has stepped back since the first attempt (G1).
             return Some(RESEND_DELAY_MIN);
         }
-        match sender.send(claimed, batch, index) {
+        if claimed.depends_on_other(index) {
+            let (may_claim, now) = (state.ownership.is_active(), Instant::now());
+            match answers::prepare(&mut state.in_flight, batch, index, None, may_claim, now) {
+                Readiness::Ready => state.in_flight.get_mut(batch)?.end_wait(),
+                Readiness::Waits | Readiness::Blocks(_) => return Some(RESEND_DELAY_MIN),
+            }
+        }
+        let mut sender = self.sender(state, Via::Lane(state.lane.lane()), 1, wall);
+        let claimed = state.in_flight.get_mut(batch)?;
+        let outcome = match claimed.is_cancelled(claimed.place(index)) {
+            true => SendOutcome::Cancelled,
+            false => sender.send(claimed, batch, index),
+        };
+        match outcome {
             SendOutcome::Accepted => {
                 state.lane.on_resent();
                 None
             }
-            SendOutcome::Cancelled => None,
+            SendOutcome::Cancelled => {
+                claimed.acknowledge(index);
+                state.in_flight.complete(batch, 1);
+                let context = state.context.clone();
+                state.finish_batches(|batch, outcomes| {
+                    context.trace_delivery(batch, outcomes, wall);
+                });
+                None
+            }
             SendOutcome::RetryAfter(wait) => Some(wait),
             SendOutcome::MustWait => Some(RESEND_DELAY_MIN),
         }
@@ -210,6 +233,7 @@ impl Delivery {
                 match &report.outcome {
                     Ok(()) => {
                         context.on_delivered(batch, index, wall);
+                        batch.acknowledge(index);
                         completed += 1;
                     }
                     Err(failure) => {

@@ -7,8 +7,8 @@ use crate::broker::{DeliveryFailure, FailureKind, ProducerIdentity};
 use crate::encryption::KeyRing;
 use crate::limit::{RESEND_DELAY_MAX, RESEND_DELAY_MIN};
 use crate::model::{
-    Body, DeadLetterReason, Disposition, Message, OriginFormat, OutcomeCounts, Partition,
-    Rejection, ShardId, Timestamp,
+    AnswerState, Body, DeadLetterReason, Disposition, Effect, Message, Offset, OriginFormat,
+    OutcomeCounts, Partition, Rejection, ShardId, Timestamp,
 };
 use crate::retry::backoff;
 use crate::timer::RouteOptions;
@@ -59,22 +59,50 @@ impl ShardContext {
         if let Disposition::DeadLetter { reason, detail } = message.body.disposition {
             return Err(Reroute::dead_letter(reason, detail.to_owned()));
         }
-        self.allowed_target(message)
-            .map_err(|rejection| Reroute::dead_letter(rejection.reason, rejection.detail))
+        self.allowed_target(message).map_err(|rejection| {
+            let Rejection { reason, detail } = rejection;
+            let destination = Destination::Dropped;
+            match message.body.is_answer() {
+                true => Reroute::new(destination, reason, detail),
+                false => Reroute::dead_letter(reason, detail),
+            }
+        })
     }
 
     fn allowed_target<'m>(&'m self, message: &Message<'m>) -> Result<Cow<'m, str>, Rejection> {
         let Body {
             target, headers, ..
         } = message.body;
-        let targets = &self.route.rules.targets;
+        let rules = &self.route.rules;
+        let targets = match (&rules.replies, message.body.is_answer()) {
+            (_, false) => &rules.targets,
+            (Some(replies), true) => &replies.targets,
+            (None, true) => {
+                let detail = "the route has no allow_replies";
+                return Err(Rejection::new(DeadLetterReason::TargetNotAllowed, detail));
+            }
+        };
         targets.resolve(target, self.origins.topic(), headers)
+    }
+
+    /// Appends the payload of an answer.
+    pub(super) fn append_answer(
+        &self,
+        answer: &AnswerState<'_>,
+        request: Offset,
+        effect: Effect,
+        json: &mut Vec<u8>,
+    ) {
+        let partition = self.shard.partition.index;
+        answer.append_json(effect, request, partition, &self.origins, json);
     }
 
     /// Appends the origin of the first record, which is kept through all retries.
     pub(super) fn append_origin(&self, message: &Message<'_>, text: &mut String) {
         match message.body.disposition {
-            Disposition::Retry(retry) => text.push_str(retry.origin),
+            Disposition::Retry(retry) | Disposition::RetriedAnswer(retry) => {
+                text.push_str(retry.origin);
+            }
             _ => self.origins.append_origin(message.place.offset, text),
         }
     }
@@ -83,6 +111,10 @@ impl ShardContext {
         let RouteOptions { metric, alerts, .. } = &*self.route;
         alerts.on_delivered(&self.shard, batch.place(index).offset);
         let Some(reroute) = batch.reroutes.get(&index) else {
+            if batch.is_answer(index) {
+                metric.answers.increment(1);
+                return;
+            }
             metric.delivered.increment(1);
             if let Some(due) = batch.due_for_lateness(index) {
                 metric.lateness_seconds.record(now.since(due).as_secs_f64());
@@ -98,9 +130,14 @@ impl ShardContext {
             }
             return;
         };
-        if matches!(reroute.destination, Destination::RetryViaSource { .. }) {
-            metric.retried.of(reroute.reason).increment(1);
-            return;
+        match reroute.destination {
+            Destination::RetryViaSource { .. } => {
+                metric.retried.of(reroute.reason).increment(1);
+                return;
+            }
+            // Counted when it was dropped.
+            Destination::Dropped => return,
+            _ => {}
         }
         metric.dead_lettered.of(reroute.reason).increment(1);
         if reroute.reason == DeadLetterReason::TargetNotAllowed
@@ -236,6 +273,7 @@ impl ShardContext {
                     Vec::<String>::new(),
                     ["source"],
                 ),
+                replies: None,
                 max_delay: Duration::from_secs(3_600),
                 max_retry_wait: Duration::from_secs(1),
                 without_delay: WithoutDelay::Relay,

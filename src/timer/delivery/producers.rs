@@ -62,7 +62,7 @@ impl Producers {
             }
         };
         let cluster = match destination {
-            Destination::Target => &route.target_cluster,
+            Destination::Target | Destination::Dropped => &route.target_cluster,
             Destination::RetryViaSource { .. } => &route.source_cluster,
             Destination::DeadLetter
             | Destination::DeadLetterByReference

@@ -6,7 +6,7 @@ use crate::broker::OutgoingRecord;
 use crate::model::header_name::{self, BY_REFERENCE, ControlHeader};
 use crate::model::retry::RetryHeader;
 use crate::model::{
-    Body, DeadLetterReason, Disposition, Message, Partition, RetryState, Timestamp,
+    Body, DeadLetterReason, Disposition, Effect, Message, Partition, RetryState, Timestamp,
 };
 use std::fmt::Write;
 
@@ -25,11 +25,17 @@ pub(crate) enum Destination {
     /// The dead-letter topic without payload, headers and key, because the key alone is too large.
     /// One record must not block its shard.
     DeadLetterWithoutKey,
+    /// Nowhere: an answer that its target does not take.
+    Dropped,
 }
 
 impl Destination {
     pub(super) fn is_dead_letter(self) -> bool {
-        !matches!(self, Self::Target | Self::RetryViaSource { .. })
+        let others = matches!(
+            self,
+            Self::Target | Self::RetryViaSource { .. } | Self::Dropped
+        );
+        !others
     }
 }
 
@@ -65,7 +71,9 @@ pub(crate) fn original_due(message: &Message<'_>) -> Option<Timestamp> {
         Disposition::Deliver => Some(message.place.due),
         Disposition::Relay { timestamp } => Some(timestamp),
         Disposition::Retry(retry) => Some(retry.due),
-        Disposition::DeadLetter { .. } => None,
+        Disposition::DeadLetter { .. } | Disposition::Answer(_) | Disposition::RetriedAnswer(_) => {
+            None
+        }
     }
 }
 
@@ -76,6 +84,7 @@ pub(crate) struct RecordBuilder {
     due: String,
     detail: String,
     retry: String,
+    answer: Vec<u8>,
 }
 
 /// Room for the headers that a record gets in addition to its own.
@@ -89,11 +98,13 @@ impl RecordBuilder {
         context: &'a ShardContext,
         target: &'a str,
         message: &Message<'a>,
+        effect: Option<Effect>,
         reroute: Option<&Reroute>,
         added: &'a mut AddedHeaders<'a>,
     ) -> OutgoingRecord<'a> {
-        self.write_values(context, message, reroute);
+        self.write_values(context, message, effect, reroute);
         let body = &message.body;
+        let is_answer = matches!(body.disposition, Disposition::Answer(_));
         let code = reroute.map_or("", |reroute| reroute.reason.code());
         *added = [
             (header_name::DUE, self.due.as_bytes()),
@@ -107,16 +118,22 @@ impl RecordBuilder {
             topic: target,
             partition: None,
             key: body.key,
-            payload: body.payload,
+            payload: match is_answer {
+                true => Some(&self.answer),
+                false => body.payload,
+            },
             headers: body.headers,
             keep_header: header_name::stays_on_delivery,
             extra_headers: &[],
         };
         match reroute.map_or(Destination::Target, |reroute| reroute.destination) {
-            Destination::Target => {
+            Destination::Target | Destination::Dropped => {
                 if let Some(dialect) = body.dialect {
                     record.key = dialect.key_on_delivery(body.key, body.headers);
                     record.keep_header = dialect.stays_on_delivery();
+                }
+                if body.is_answer() {
+                    added[1].0 = header_name::ANSWER;
                 }
             }
             Destination::RetryViaSource { .. } => {
@@ -150,8 +167,14 @@ impl RecordBuilder {
         &mut self,
         context: &ShardContext,
         message: &Message<'_>,
+        effect: Option<Effect>,
         reroute: Option<&Reroute>,
     ) {
+        self.answer.clear();
+        if let Disposition::Answer(answer) = &message.body.disposition {
+            let effect = effect.unwrap_or(Effect::None);
+            context.append_answer(answer, message.place.offset, effect, &mut self.answer);
+        }
         self.origin.clear();
         self.due.clear();
         self.detail.clear();
@@ -165,7 +188,7 @@ impl RecordBuilder {
         let Some(reroute) = reroute else { return };
         self.detail.push_str(&reroute.detail);
         match reroute.destination {
-            Destination::Target | Destination::DeadLetter => {}
+            Destination::Target | Destination::DeadLetter | Destination::Dropped => {}
             Destination::DeadLetterByReference => self.write_sizes(message, false),
             Destination::DeadLetterWithoutKey => self.write_sizes(message, true),
             Destination::RetryViaSource { attempt, next } => {
@@ -173,14 +196,20 @@ impl RecordBuilder {
                     retry: RetryState {
                         attempt,
                         origin: &self.origin,
-                        due: due.unwrap_or(message.place.due),
+                        due: match message.body.disposition {
+                            Disposition::RetriedAnswer(retry) => retry.due,
+                            _ => due.unwrap_or(next),
+                        },
                         error: reroute.reason,
                     },
                     target: message.body.target,
                     dialect: message.body.dialect,
                     at: next,
+                    is_answer: message.body.is_answer(),
                 };
                 let Body { key, payload, .. } = message.body;
+                let is_new = matches!(message.body.disposition, Disposition::Answer(_));
+                let payload = if is_new { Some(&*self.answer) } else { payload };
                 let keys = &context.route.rules.retry_keys;
                 header.append_line(keys, key, payload, &mut self.retry);
             }
@@ -206,7 +235,7 @@ impl RecordBuilder {
 mod tests {
     use super::*;
     use crate::model::header::push_header;
-    use crate::model::{Body, Cursor, Dialect, Headers, Offset, ShardId};
+    use crate::model::{AnswerState, Body, Cursor, Dialect, Headers, Offset, Request, ShardId};
 
     type Sent = (String, Option<Vec<u8>>, Vec<String>);
 
@@ -217,7 +246,7 @@ mod tests {
         let reroute = Some(&reroute).filter(|_| destination != Destination::Target);
         let mut builder = RecordBuilder::default();
         let mut added = AddedHeaders::default();
-        let record = builder.build(&context, "target", message, reroute, &mut added);
+        let record = builder.build(&context, "target", message, None, reroute, &mut added);
         let names = record
             .all_headers()
             .map(|(name, _)| String::from_utf8_lossy(name).into_owned());
@@ -331,5 +360,36 @@ mod tests {
                 &LABELS
             )
         );
+    }
+
+    #[test]
+    fn an_answer_is_another_record_than_the_message_of_its_request() {
+        let answer = Disposition::Answer(AnswerState {
+            request: Request::Cancel,
+            request_id: Some("q"),
+            id: Some("a"),
+        });
+        let message = message(&[], None, answer);
+        let context = ShardContext::for_test(ShardId::new("r", Partition::new("source", 3)));
+        let back = Destination::RetryViaSource {
+            attempt: 1,
+            next: Timestamp::from_millis(9),
+        };
+        let retry = Reroute::new(back, DeadLetterReason::TimedOut, String::new());
+        for reroute in [None, Some(&retry)] {
+            let mut builder = RecordBuilder::default();
+            let mut added = AddedHeaders::default();
+            let record = builder.build(&context, "replies", &message, None, reroute, &mut added);
+            let payload = str::from_utf8(record.payload.unwrap()).unwrap();
+            assert!(
+                payload.starts_with(r#"{"outcome":"not_found","#),
+                "{payload}"
+            );
+            let id = record.message_id().unwrap();
+            match reroute {
+                None => assert_eq!(id, "d/r/source/3/1/answer"),
+                Some(_) => assert!(id.ends_with(" at=9 answer=1"), "{id}"),
+            }
+        }
     }
 }

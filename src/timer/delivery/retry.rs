@@ -31,15 +31,18 @@ impl RetryPolicy {
         now: Timestamp,
     ) -> Option<Destination> {
         use Destination::{
-            DeadLetter, DeadLetterByReference, DeadLetterWithoutKey, RetryViaSource, Target,
+            DeadLetter, DeadLetterByReference, DeadLetterWithoutKey, Dropped, RetryViaSource,
+            Target,
         };
         use FailureKind::{ClientFailed, MaybeDelivered, NotDelivered, Rejected};
-        match (destination, failure.kind, failure.reason) {
+        let next = match (destination, failure.kind, failure.reason) {
             (_, ClientFailed, _) => None,
             (Target, Rejected, _) => Some(DeadLetter),
             (Target, NotDelivered | MaybeDelivered, _) => {
                 let failed = match disposition {
-                    Disposition::Retry(retry) => retry.attempt.saturating_add(1),
+                    Disposition::Retry(retry) | Disposition::RetriedAnswer(retry) => {
+                        retry.attempt.saturating_add(1)
+                    }
                     _ => 1,
                 };
                 Some(if failed >= self.max_attempts {
@@ -64,8 +67,16 @@ impl RetryPolicy {
             (DeadLetterByReference, Rejected, DeadLetterReason::TooLarge) => {
                 Some(DeadLetterWithoutKey)
             }
-            (DeadLetter | DeadLetterByReference | DeadLetterWithoutKey, ..) => None,
-        }
+            (DeadLetter | DeadLetterByReference | DeadLetterWithoutKey | Dropped, ..) => None,
+        };
+        let is_answer = matches!(
+            disposition,
+            Disposition::Answer(_) | Disposition::RetriedAnswer(_)
+        );
+        next.map(|next| match is_answer && next.is_dead_letter() {
+            true => Dropped,
+            false => next,
+        })
     }
 }
 

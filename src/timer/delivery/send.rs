@@ -1,12 +1,13 @@
 //! Sends the claimed messages of one shard in order, for plain and for transactional delivery.
 
 use super::Resends;
+use super::answers::{self, Readiness};
 use super::in_flight::{ClaimedBatch, Ticket, next_batch};
 use super::outcome::ShardContext;
 use super::producers::{Producers, Via};
 use super::record::{AddedHeaders, Destination, RecordBuilder, Reroute};
 use crate::broker::{FailureKind, SendResult};
-use crate::limit::RESEND_DELAY_MAX;
+use crate::limit::{RESEND_DELAY_MAX, RESEND_DELAY_MIN};
 use crate::model::{Cursor, DeadLetterReason, Timestamp};
 use crate::schedule::InFlightClaims;
 use crate::timer::lease::LeaseClock;
@@ -25,6 +26,8 @@ pub(super) struct ShardSender<'a> {
     pub(super) via: Via,
     pub(super) slot: u16,
     pub(super) lease_clock: LeaseClock,
+    /// The shard may still claim messages, so an answer may come.
+    pub(super) may_claim: bool,
     pub(super) wall: Timestamp,
     pub(super) now: Instant,
     /// Messages that may still be sent in this tick.
@@ -54,8 +57,15 @@ impl ShardSender<'_> {
     ) {
         while (txn.as_deref()).is_none_or(|txn| txn.accepts_records(self.now))
             && let Some((number, others)) = next_batch(in_flight.numbered().take(batches))
-            && let Some(batch) = in_flight.get_mut(number)
         {
+            match self.prepare_next(in_flight, number, txn.as_deref_mut()) {
+                Readiness::Ready => {}
+                Readiness::Waits => continue,
+                Readiness::Blocks(_) => return,
+            }
+            let Some(batch) = in_flight.get_mut(number) else {
+                return;
+            };
             let until = [others, until].into_iter().flatten().min();
             let first = batch.next_unsent();
             let (completed, must_wait) = self.send_batch(batch, number, until, txn.as_deref_mut());
@@ -65,6 +75,42 @@ impl ShardSender<'_> {
                 return;
             }
         }
+    }
+
+    /// Prepares the next message of a batch. Leaves out a message that waits for another one, and
+    /// sends it later. A transaction that has passed the place of a message that blocks is aborted.
+    fn prepare_next(
+        &mut self,
+        in_flight: &mut InFlightClaims<ClaimedBatch>,
+        number: u32,
+        txn: Option<&mut TxnState>,
+    ) -> Readiness {
+        let Some(batch) = in_flight.get_mut(number) else {
+            return Readiness::Ready;
+        };
+        let index = batch.next_unsent();
+        if !batch.depends_on_other(index) {
+            return Readiness::Ready;
+        }
+        let (current, may_claim) = (txn.as_deref(), self.may_claim);
+        let readiness = answers::prepare(in_flight, number, index, current, may_claim, self.now);
+        match (readiness, txn) {
+            (Readiness::Waits, _) => {
+                let ticket = Ticket::new(self.slot, number, index).pack();
+                self.resends
+                    .push(Reverse((Instant::now() + RESEND_DELAY_MIN, ticket)));
+                if let Some(batch) = in_flight.get_mut(number) {
+                    batch.leave_out();
+                }
+            }
+            (Readiness::Blocks(place), Some(txn))
+                if txn.has_records() && place <= txn.highest_place() =>
+            {
+                txn.abort_and_pause(self.now + RESEND_DELAY_MIN);
+            }
+            _ => {}
+        }
+        readiness
     }
 
     /// Sends messages of one batch up to `until`, where another batch continues. Returns how many
@@ -77,8 +123,10 @@ impl ShardSender<'_> {
         mut txn: Option<&mut TxnState>,
     ) -> (usize, bool) {
         let mut completed = 0;
+        let first = batch.next_unsent();
         while let Some(place) = batch.next_place()
             && until.is_none_or(|until| place <= until)
+            && (batch.next_unsent() == first || !batch.depends_on_other(batch.next_unsent()))
         {
             let outcome = if self.room == 0 {
                 SendOutcome::MustWait
@@ -91,7 +139,10 @@ impl ShardSender<'_> {
             match (outcome, txn.as_deref_mut()) {
                 (SendOutcome::MustWait, _) => return (completed, true),
                 (SendOutcome::Accepted, None) => {}
-                (SendOutcome::Cancelled, None) => completed += 1,
+                (SendOutcome::Cancelled, None) => {
+                    batch.acknowledge(batch.next_unsent());
+                    completed += 1;
+                }
                 (SendOutcome::RetryAfter(wait), None) => {
                     let ticket = Ticket::new(self.slot, number, batch.next_unsent()).pack();
                     self.resends.push(Reverse((Instant::now() + wait, ticket)));
@@ -174,6 +225,11 @@ impl ShardSender<'_> {
             return SendOutcome::RetryAfter(RESEND_DELAY_MAX);
         };
         let reroute = batch.reroutes.get(&index);
+        if reroute.is_some_and(|reroute| reroute.destination == Destination::Dropped) {
+            route.metric.answers_missing.increment(1);
+            return SendOutcome::Cancelled;
+        }
+        let effect = batch.effect(index);
         let target = match reroute {
             Some(_) => Cow::Borrowed(""),
             None => match context.first_target(&message) {
@@ -189,7 +245,7 @@ impl ShardSender<'_> {
         let destination = reroute.map_or(Destination::Target, |reroute| reroute.destination);
         let mut added = AddedHeaders::default();
         let builder = &mut *self.record_builder;
-        let record = builder.build(context, &target, &message, reroute, &mut added);
+        let record = builder.build(context, &target, &message, effect, reroute, &mut added);
         let ticket = Ticket::new(self.slot, number, index).pack();
         match (self.producers).send(route, destination, self.via, &record, ticket) {
             SendResult::Accepted => SendOutcome::Accepted,

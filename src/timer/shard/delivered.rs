@@ -3,10 +3,13 @@
 
 use crate::encryption::StoredId;
 use crate::limit::{ADVANCE_DELETES_MAX, DELIVERED_WRITE_DELAY};
-use crate::model::{Cursor, OutcomeCounts, Progress, Slice};
+use crate::model::{Cursor, Offset, OutcomeCounts, Progress, Slice};
 use crate::run::RunName;
 use crate::schedule::RunIndex;
 use crate::store::Advance;
+use crate::timer::delivery::in_flight::ClaimedBatch;
+use crate::timer::delivery::outcome::ShardContext;
+use std::ops::Range;
 use tokio::time::Instant;
 
 pub(crate) struct DeliveredState {
@@ -20,6 +23,8 @@ pub(crate) struct DeliveredState {
     pub(super) outcomes: OutcomeCounts,
     pub(super) runs_to_delete: Vec<(Slice, RunName)>,
     ids: Vec<(StoredId, Cursor)>,
+    /// Requests whose answers were delivered.
+    answers: Vec<Offset>,
 }
 
 impl DeliveredState {
@@ -32,26 +37,31 @@ impl DeliveredState {
             outcomes: OutcomeCounts::default(),
             runs_to_delete: Vec::new(),
             ids: Vec::new(),
+            answers: Vec::new(),
         }
     }
 
     pub(super) fn add(
         &mut self,
         outcomes: OutcomeCounts,
-        ids: impl Iterator<Item = (StoredId, Cursor)>,
+        context: &ShardContext,
+        batch: &ClaimedBatch,
+        indexes: Range<usize>,
     ) {
         self.outcomes.add(outcomes);
-        self.ids.extend(ids);
+        self.ids
+            .extend(batch.delivered_ids(context, indexes.clone()));
+        self.answers.extend(batch.delivered_answers(indexes));
     }
 
-    /// Ids that are not in a call to the store yet. Nothing is claimed while there are too many.
+    /// Ids and answers that are not in a call to the store yet. Too many of them stop claims.
     pub(super) fn unreported_ids(&self) -> usize {
-        self.ids.len()
+        self.ids.len() + self.answers.len()
     }
 
     /// True if everything up to `delivered` is in a call to the store.
     pub(super) fn is_sent(&self, delivered: Progress) -> bool {
-        delivered == self.sent && self.runs_to_delete.is_empty() && self.ids.is_empty()
+        delivered == self.sent && self.runs_to_delete.is_empty() && self.unreported_ids() == 0
     }
 
     pub(super) fn collect_deletes(&mut self, runs: &mut RunIndex, delivered: Progress) {
@@ -73,7 +83,7 @@ impl DeliveredState {
             return false;
         }
         let report_at = *self.report_at.get_or_insert(now + DELIVERED_WRITE_DELAY);
-        let most = self.runs_to_delete.len().max(self.ids.len());
+        let most = self.runs_to_delete.len().max(self.unreported_ids());
         at_once || report_at <= now || most >= ADVANCE_DELETES_MAX
     }
 
@@ -84,6 +94,7 @@ impl DeliveredState {
         advance.outcomes = std::mem::take(&mut self.outcomes);
         advance.deletes = drain(&mut self.runs_to_delete);
         advance.delivered_ids = drain(&mut self.ids);
+        advance.delivered_answers = drain(&mut self.answers);
         self.report_at = None;
         self.ledger_pair = delivered;
         self.sent = delivered;

@@ -29,7 +29,7 @@ use crate::model::{
     Cursor, Lease, OutcomeCounts, Progress, ShardId, SourceIdentity, Timestamp, Watermark,
 };
 use crate::schedule::{InFlightClaims, TakenBatch};
-use crate::store::Advance;
+use crate::store::{Advance, RequestEffect};
 use claim::ClaimState;
 use compaction::CompactionScan;
 use delivered::DeliveredState;
@@ -134,7 +134,10 @@ impl ShardState {
         if self.load.is_held() {
             return None;
         }
-        let has_claims = self.has_claims();
+        // A message that waits for another one may need that one loaded.
+        let waiting = self.in_flight.iter().map(ClaimedBatch::waiting_messages);
+        let is_sending = self.in_flight.open_messages() > waiting.sum();
+        let has_claims = is_sending || self.claim.is_claiming();
         let ShardLoad { prefetch, runs, .. } = &mut self.load;
         prefetch.next_request(&self.lease.shard, runs, &self.compaction, wall, has_claims)
     }
@@ -238,6 +241,8 @@ impl ShardState {
             outcomes: OutcomeCounts::default(),
             deletes: Vec::new(),
             delivered_ids: Vec::new(),
+            claimed_answers: Vec::new(),
+            delivered_answers: Vec::new(),
             claim,
             seen: self.load.schedule().seen(),
             clock_skew_max,
@@ -267,13 +272,15 @@ impl ShardState {
         &mut self,
         taken: TakenBatch<ResidentRun>,
         cancelled: Vec<Cursor>,
+        effects: Vec<RequestEffect>,
+        now: Instant,
     ) -> usize {
         let count = taken.messages.len();
         let positions = taken.messages.iter();
         let possible_duplicates = positions
             .filter(|(run, at)| self.previous_claimed.covers(run.run.place(*at as usize)))
             .count();
-        let batch = ClaimedBatch::new(taken.messages, cancelled);
+        let batch = ClaimedBatch::new(taken.messages, cancelled, effects, now);
         self.in_flight.push(taken.claim, count, batch);
         possible_duplicates
     }
@@ -344,8 +351,7 @@ impl ShardState {
             if fault!(CountNothingAfterTakeover) && self.previous_claimed != Progress::START {
                 counted = OutcomeCounts::default();
             }
-            self.delivered
-                .add(counted, batch.delivered_ids(&self.context, rest));
+            self.delivered.add(counted, &self.context, &batch, rest);
             on_finished(&mut batch, outcomes);
         }
     }
@@ -396,7 +402,7 @@ impl ShardState {
             let count = committed.len();
             let outcomes = batch.outcomes(committed.clone());
             self.delivered
-                .add(outcomes, batch.delivered_ids(&self.context, committed));
+                .add(outcomes, &self.context, batch, committed);
             on_finished(batch, outcomes);
             batch.mark_committed();
             self.in_flight.complete(number, count);
@@ -639,7 +645,7 @@ mod tests {
         for (after, may_send) in [(-1, false), (1, true)] {
             let mut state = loaded(0, now);
             let taken = state.take_for_test(now).expect("it is due");
-            state.on_claimed(taken, Vec::new());
+            state.on_claimed(taken, Vec::new(), Vec::new(), now);
             let taken = loaded(after, now).take_for_test(now).expect("it is due");
             let advance = state
                 .next_advance(Some(taken.claim), Duration::ZERO, now, false)

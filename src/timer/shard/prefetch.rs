@@ -438,7 +438,7 @@ mod tests {
                 .collect();
             offsets.sort_unstable();
             delivered.extend(offsets.iter().map(|position| position.offset.0));
-            state.on_claimed(taken, Vec::new());
+            state.on_claimed(taken, Vec::new(), Vec::new(), *now);
             let number = state.in_flight.numbers().next().expect("one batch");
             let count = state.in_flight.open_messages();
             state.in_flight.complete(number, count);

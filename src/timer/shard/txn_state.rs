@@ -153,6 +153,11 @@ impl TxnState {
         self.phase == TxnPhase::Open && !self.current.must_abort && self.not_before <= now
     }
 
+    /// True if the transaction has records, or has passed cancelled messages.
+    pub(crate) fn has_records(&self) -> bool {
+        self.current.last_progress.is_some()
+    }
+
     /// The greatest place that was sent or committed.
     pub(crate) fn highest_place(&self) -> Cursor {
         let committed = self.marker.cursor;

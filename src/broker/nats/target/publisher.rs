@@ -27,7 +27,7 @@ use crate::limit::{
     NATS_DELIVERY_TIMEOUT, NATS_MESSAGES_PER_TURN_MAX, NATS_RECONNECT_DELAY_MAX,
     NATS_REQUEST_TIMEOUT, NATS_RETRY_DELAY, NATS_UNACKED_PUBLISHES_MAX,
 };
-use crate::model::{DeadLetterReason, Offset};
+use crate::model::{DeadLetterReason, Offset, is_inbox};
 use async_nats::{Message, StatusCode};
 use futures_util::future::OptionFuture;
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -202,7 +202,13 @@ impl Publisher {
         record.last_sent = Instant::now();
         record.first_sent.get_or_insert(record.last_sent);
         let deadline = record.last_sent + NATS_REQUEST_TIMEOUT;
+        // The inbox of a requester is in no stream, so nothing acknowledges the record.
+        let is_unacknowledged = is_inbox(&record.subject);
         match timeout_at(deadline, connection.publish(number, record)).await {
+            Ok(Ok(())) if is_unacknowledged => {
+                self.finish(number, Ok(0));
+                Ok(())
+            }
             Ok(Ok(())) => Ok(()),
             Ok(Err(failure)) => {
                 self.finish(number, Err(failure));

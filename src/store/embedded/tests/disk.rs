@@ -197,10 +197,7 @@ async fn an_erased_shard_leaves_no_rows_even_after_a_restart() {
         );
     }
     take_lease(test.store(), "gone").await;
-    let cancel = IdChange {
-        id: "id3".into(),
-        kind: IdChangeKind::Cancel,
-    };
+    let cancel = IdChange::new("id3", IdChangeKind::Cancel);
     let cancels = Append {
         runs: vec![],
         changes: vec![cancel],

@@ -245,6 +245,8 @@ async fn an_advance_that_finds_a_key_of_another_type_writes_nothing() {
             delivered: Some(all),
             deletes,
             delivered_ids: vec![("id0".into(), place(0))],
+            claimed_answers: vec![],
+            delivered_answers: vec![],
             ..advance("bad", all)
         };
         assert_eq!(
@@ -288,13 +290,11 @@ async fn foreign_values_in_other_keys_do_not_stop_a_shard() {
         advanced,
         [Advanced::Done {
             watermark: Watermark(1),
-            cancelled: vec![]
+            cancelled: vec![],
+            effects: vec![]
         }]
     );
-    let cancel = IdChange {
-        id: "id0".into(),
-        kind: IdChangeKind::Cancel,
-    };
+    let cancel = IdChange::new("id0", IdChangeKind::Cancel);
     let append = Append {
         changes: vec![cancel],
         ..append("bad", 1)

@@ -151,10 +151,7 @@ async fn a_delivered_shard_keeps_only_meta_and_tail() {
     real.redis.open(&[new_shard("t")]).await.unwrap();
     let appends = [append("t", 0), append("t", 1)];
     assert_eq!(real.redis.append(&appends).await.unwrap(), [DONE, DONE]);
-    let cancel = IdChange {
-        id: "id0".into(),
-        kind: IdChangeKind::Cancel,
-    };
+    let cancel = IdChange::new("id0", IdChangeKind::Cancel);
     let cancels = Append {
         runs: vec![],
         changes: vec![cancel],
@@ -178,6 +175,8 @@ async fn a_delivered_shard_keeps_only_meta_and_tail() {
         delivered: Some(all),
         deletes,
         delivered_ids: vec![("id1".into(), place(1))],
+        claimed_answers: vec![],
+        delivered_answers: vec![],
         ..advance("t", all)
     };
     real.redis.advance(&[advance]).await.unwrap();

@@ -50,7 +50,8 @@ async fn a_full_server_without_loaded_scripts_still_delivers() {
         advanced,
         [Advanced::Done {
             watermark: Watermark(1),
-            cancelled: vec![]
+            cancelled: vec![],
+            effects: vec![]
         }]
     );
     real.redis.erase(&[shard("t")]).await.unwrap();

@@ -28,8 +28,38 @@ const FAULTS: &[Fault] = &[
     (
         "a cancel succeeds inside the claimed pair",
         Some(Script::Append),
-        "not is_claimed(s, waiting)",
-        "not covers(s.delivered, waiting)",
+        "(takes_claimed or not covers(s.claimed, waiting))",
+        "true",
+    ),
+    (
+        "a request does not cancel a claimed message",
+        Some(Script::Append),
+        "(takes_claimed or not covers(s.claimed, waiting))",
+        "not covers(s.claimed, waiting)",
+    ),
+    (
+        "a request cancels a delivered message",
+        Some(Script::Append),
+        "not covers(s.delivered, waiting) and ",
+        "",
+    ),
+    (
+        "a claim does not report the effects of its answers",
+        Some(Script::Advance),
+        "if has_effects then add_effect(ARGV[i]) end",
+        "",
+    ),
+    (
+        "a claim does not report the request that cancelled its message",
+        Some(Script::Advance),
+        "if has_effects then add_effect(redis.call('HGET', KEYS[5], place)) end",
+        "",
+    ),
+    (
+        "the effect of a delivered answer is kept",
+        Some(Script::Advance),
+        "redis.call('HDEL', KEYS[5], ARGV[i])",
+        "",
     ),
     (
         "the trimmed tail does not say where it starts",
@@ -220,7 +250,13 @@ const FAULTS: &[Fault] = &[
     (
         "ids of finished messages stay",
         Some(Script::RemoveFinishedIds),
-        "redis.call('HDEL', KEYS[2], id)",
+        "redis.call('HDEL', key, field)",
+        "",
+    ),
+    (
+        "effects of answers that were delivered unnoticed stay",
+        Some(Script::RemoveFinishedIds),
+        "if in_effects == '' and part[1] == '0' then return { 'done', 'e0' } end",
         "",
     ),
     (
@@ -238,7 +274,7 @@ const FAULTS: &[Fault] = &[
     (
         "only the first part of the ids is looked at",
         Some(Script::RemoveFinishedIds),
-        "return { 'done', part[1] }",
+        "return { 'done', part[1] == '0' and part[1] or in_effects .. part[1] }",
         "return { 'done', '0' }",
     ),
     (

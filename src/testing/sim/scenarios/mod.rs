@@ -1,5 +1,6 @@
 //! Tests that run whole simulations.
 
+mod answers;
 mod clocks;
 mod compaction_levels;
 mod compactor_stopped;

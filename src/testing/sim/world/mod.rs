@@ -30,6 +30,7 @@ pub(crate) const GROUP: &str = "sim.r";
 pub(crate) const SOURCE: &str = "in";
 pub(crate) const TARGET: &str = "out";
 pub(crate) const DEAD: &str = "dead";
+pub(crate) const ANSWERS: &str = "answers";
 pub(crate) const MARKERS: &str = "sim.r.delivered";
 
 /// With exactly-once delivery, the target rejects larger records.
@@ -150,6 +151,7 @@ impl World {
         cluster.create_topic(SOURCE, partitions);
         cluster.create_topic(TARGET, 2);
         cluster.create_topic(DEAD, 1);
+        cluster.create_topic(ANSWERS, 1);
         Self(Rc::new(Inner {
             start,
             clock: SimClock::new(start),

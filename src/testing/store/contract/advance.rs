@@ -72,6 +72,8 @@ pub(super) async fn an_old_token_changes_nothing(t: &Fixture<'_>) {
         delivered: Some(pair(9, 9, 9)),
         deletes: vec![key_of(&run)],
         delivered_ids: vec![("id".into(), place(due(1, 0), 0))],
+        claimed_answers: vec![],
+        delivered_answers: vec![],
         claim: Some(pair(9, 9, 9)),
         ..t.empty_advance(1)
     };
@@ -111,7 +113,8 @@ pub(super) async fn delivered_runs_are_deleted_by_name_and_subtracted_from_the_c
         done,
         Advanced::Done {
             watermark: Watermark(4),
-            cancelled: vec![]
+            cancelled: vec![],
+            effects: vec![]
         }
     );
     assert_eq!(t.state().await.pending(), 2);
@@ -152,6 +155,8 @@ pub(super) async fn an_id_is_removed_only_if_it_names_the_delivered_place(t: &Fi
     t.advance(Advance {
         delivered: Some(pair(0, 0, 1)),
         delivered_ids: ids,
+        claimed_answers: vec![],
+        delivered_answers: vec![],
         ..t.empty_advance(1)
     })
     .await;
@@ -220,6 +225,7 @@ pub(super) async fn a_claim_returns_the_cancelled_places_inside_it(t: &Fixture<'
     let wanted = Advanced::Done {
         watermark: Watermark(7),
         cancelled: vec![places[0], places[2], places[3]],
+        effects: vec![],
     };
     assert_eq!(t.advance(advance).await, wanted);
     let everything = Progress::new(place(due(9, 0), 9), Watermark(7));
@@ -280,7 +286,8 @@ pub(super) async fn a_claim_within_the_allowed_skew_is_accepted(t: &Fixture<'_>)
         advanced,
         Advanced::Done {
             watermark: Watermark(0),
-            cancelled: vec![]
+            cancelled: vec![],
+            effects: vec![]
         }
     );
     assert_eq!(t.state().await.claimed, claim);
@@ -308,7 +315,8 @@ pub(super) async fn a_repeated_advance_changes_nothing_more(t: &Fixture<'_>) {
         first,
         Advanced::Done {
             watermark: Watermark(3),
-            cancelled: vec![place(due(1, 9), 1)]
+            cancelled: vec![place(due(1, 9), 1)],
+            effects: vec![],
         }
     );
     assert_eq!(t.advance(advance).await, first);

@@ -330,6 +330,8 @@ pub(super) async fn a_batch_may_have_more_changes_and_runs_than_a_lua_stack(t: &
         delivered: Some(all),
         deletes: runs.iter().map(|run| key_of(run)).collect(),
         delivered_ids: ids,
+        claimed_answers: vec![],
+        delivered_answers: vec![],
         ..t.empty_advance(1)
     })
     .await;

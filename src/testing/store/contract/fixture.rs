@@ -62,17 +62,11 @@ pub(crate) fn run_of(writer: &str, places: &[Cursor]) -> Run {
 }
 
 pub(super) fn schedule(id: &str, place: Cursor) -> IdChange {
-    IdChange {
-        id: id.into(),
-        kind: IdChangeKind::Schedule(place),
-    }
+    IdChange::new(id, IdChangeKind::Schedule(place))
 }
 
 pub(super) fn cancel(id: &str) -> IdChange {
-    IdChange {
-        id: id.into(),
-        kind: IdChangeKind::Cancel,
-    }
+    IdChange::new(id, IdChangeKind::Cancel)
 }
 
 pub(super) fn listing(run: &Run) -> RunEntry {
@@ -379,6 +373,8 @@ impl Fixture<'_> {
             outcomes: OutcomeCounts::default(),
             deletes: Vec::new(),
             delivered_ids: Vec::new(),
+            claimed_answers: vec![],
+            delivered_answers: vec![],
             claim: None,
             seen: Watermark(0),
             clock_skew_max: Duration::from_secs(2),
@@ -415,7 +411,8 @@ impl Fixture<'_> {
             advanced,
             Advanced::Done {
                 watermark,
-                cancelled: Vec::new()
+                cancelled: Vec::new(),
+                effects: vec![]
             }
         );
     }

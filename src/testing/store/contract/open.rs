@@ -202,7 +202,8 @@ pub(super) async fn a_full_store_rejects_new_data_but_still_delivers(t: &Fixture
         done,
         Advanced::Done {
             watermark: Watermark(1),
-            cancelled: vec![]
+            cancelled: vec![],
+            effects: vec![]
         }
     );
     assert!(t.is_held_by(1).await);

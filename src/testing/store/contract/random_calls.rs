@@ -237,12 +237,13 @@ impl Sequence {
     ) -> Append {
         let mut changes: Vec<IdChange> = cancels
             .iter()
-            .map(|id| IdChange {
-                id: self.id(*id),
-                kind,
-            })
+            .map(|id| IdChange::new(self.id(*id), kind))
             .collect();
         let (runs, to) = self.new_runs(from, messages, &mut changes);
+        for (change, offset) in changes.iter_mut().zip(from..) {
+            change.request = (offset % 2 == 0).then_some(Offset(offset));
+            change.cancels_claimed = offset % 3 == 0;
+        }
         // Several appends share an epoch, and epochs come back.
         let reading = AppendEpoch {
             process: 1,
@@ -271,10 +272,8 @@ impl Sequence {
             let mut places = Vec::new();
             for (due, millis, id) in some {
                 let place = Cursor::new(timestamp(*due, *millis), Offset(offset));
-                changes.extend(id.map(|id| IdChange {
-                    id: self.id(id),
-                    kind: IdChangeKind::Schedule(place),
-                }));
+                changes
+                    .extend(id.map(|id| IdChange::new(self.id(id), IdChangeKind::Schedule(place))));
                 places.push(place);
                 offset += 1;
             }
@@ -386,6 +385,8 @@ async fn holder_outcome(
                     .iter()
                     .map(|(id, pick)| (sequence.id(*id), sequence.place(*pick)))
                     .collect(),
+                claimed_answers: (0..64).map(Offset).collect(),
+                delivered_answers: vec![Offset(*tally)],
                 claim: next.map(claim),
                 seen: Watermark(*seen),
                 clock_skew_max: Duration::from_secs(2),
@@ -569,10 +570,7 @@ async fn hidden_state(store: &dyn Store, sequence: &Sequence) -> String {
         return String::new();
     };
     let changes = (0..4_u8)
-        .map(|id| IdChange {
-            id: sequence.id(id),
-            kind: IdChangeKind::Cancel,
-        })
+        .map(|id| IdChange::new(sequence.id(id), IdChangeKind::Cancel))
         .collect();
     let to = Watermark(watermark.0 + 1);
     // No other append had this epoch.
@@ -605,6 +603,8 @@ async fn hidden_state(store: &dyn Store, sequence: &Sequence) -> String {
         outcomes: tally,
         deletes: Vec::new(),
         delivered_ids: Vec::new(),
+        claimed_answers: vec![],
+        delivered_answers: vec![],
         claim,
         seen: Watermark(0),
         clock_skew_max: skew_max,

@@ -726,6 +726,8 @@ mod tests {
                         outcomes: tally,
                         deletes: vec![],
                         delivered_ids: vec![],
+                        claimed_answers: vec![],
+                        delivered_answers: vec![],
                         claim,
                         seen: Watermark(0),
                         clock_skew_max: skew_max,

@@ -2,7 +2,7 @@
 
 use crate::encryption::{IdCounts, StoredId};
 use crate::limit;
-use crate::model::{Cursor, LeaseToken, Slice, Timestamp};
+use crate::model::{Cursor, LeaseToken, Offset, Slice, Timestamp};
 use crate::run::{Run, RunName};
 use crate::store::rules::{LeaseHolder, ShardCounts, ShardMeta, ShardTail};
 use crate::store::tail_bytes::run_memory;
@@ -10,7 +10,7 @@ use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, List, Listed, NewShard, ReplaceRuns,
     Replaced, RunEntry, ShardPosition, StoredShard, Tail, Tailed,
 };
-use crate::store::{Restore, Restored, TailRun};
+use crate::store::{RequestEffect, Restore, Restored, TailRun};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,6 +24,8 @@ pub(super) struct MemoryShard {
     quarantine: BTreeMap<RunName, Bytes>,
     ids: BTreeMap<Box<[u8]>, Cursor>,
     cancelled: BTreeSet<Cursor>,
+    /// The effects of requests with answers.
+    effects: BTreeMap<Offset, RequestEffect>,
     /// It has a slice that this version does not know.
     pub(super) has_newer_slice: bool,
 }
@@ -41,6 +43,7 @@ impl MemoryShard {
             quarantine: BTreeMap::new(),
             ids: BTreeMap::new(),
             cancelled: BTreeSet::new(),
+            effects: BTreeMap::new(),
             has_newer_slice: false,
         }
     }
@@ -85,8 +88,11 @@ impl MemoryShard {
             return Appended::Unknown;
         }
         let changed = self.positions.apply_changes(&append.changes, &mut self.ids);
-        let cancelled = changed.cancelled.len() as u32;
+        let cancelled = changed.in_time;
         self.cancelled.extend(changed.cancelled);
+        let effects = changed.effects.into_iter();
+        self.effects
+            .extend(effects.map(|effect| (effect.request, effect)));
         append.runs.iter().for_each(|run| self.add_run(run));
         self.tail.add(append.to, &append.runs);
         self.positions.appended(append);
@@ -220,7 +226,15 @@ impl MemoryShard {
         for place in sifted.expired.iter().take(limit::CANCELLED_REMOVALS_MAX) {
             self.cancelled.remove(place);
         }
-        let advanced = self.positions.move_claimed(request, now, sifted.in_claim);
+        for offset in &request.delivered_answers {
+            self.effects.remove(offset);
+        }
+        let is_named = |effect: &&RequestEffect| {
+            let cancels = effect.is_cancelled && sifted.in_claim.contains(&effect.place);
+            cancels || request.claimed_answers.contains(&effect.request)
+        };
+        let effects = self.effects.values().filter(is_named).copied().collect();
+        let advanced = (self.positions).move_claimed(request, now, sifted.in_claim, effects);
         if fault!(ClaimMovesBack) && matches!(advanced, Advanced::Done { .. }) {
             self.positions.claimed = request.claim.unwrap_or(self.positions.claimed);
         }
@@ -238,10 +252,12 @@ impl MemoryShard {
         self.ids.len() < before
     }
 
-    /// Looks at all ids in one step.
+    /// Looks at all ids and effects in one step.
     pub(super) fn remove_finished_ids(&mut self) {
         let delivered = self.positions.delivered;
         self.ids.retain(|_, place| !delivered.covers(*place));
+        let is_open = |request: &Offset| !delivered.covers(Cursor::of_answer(*request));
+        self.effects.retain(|request, _| is_open(request));
     }
 
     pub(super) fn count_ids(&self) -> IdCounts {

@@ -144,10 +144,8 @@ fn a_shard_waits_for_its_key_and_the_others_do_not() {
 async fn leave_id(world: &World, shard: &ShardId, text: &str) {
     let state = world.store().state(std::slice::from_ref(shard)).await;
     let state = state.unwrap().remove(0).expect("the shard exists");
-    let change = IdChange {
-        id: ring(text).stored_id(shard, "left"),
-        kind: IdChangeKind::Schedule(state.delivered.cursor),
-    };
+    let id = ring(text).stored_id(shard, "left");
+    let change = IdChange::new(id, IdChangeKind::Schedule(state.delivered.cursor));
     let append = Append {
         shard: shard.clone(),
         epoch: AppendEpoch {

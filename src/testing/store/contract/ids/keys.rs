@@ -43,17 +43,11 @@ fn id(t: &Fixture<'_>, keys: &KeyRing) -> StoredId {
 }
 
 fn schedule(t: &Fixture<'_>, keys: &KeyRing, place: Cursor) -> IdChange {
-    IdChange {
-        id: id(t, keys),
-        kind: IdChangeKind::Schedule(place),
-    }
+    IdChange::new(id(t, keys), IdChangeKind::Schedule(place))
 }
 
 fn cancel(t: &Fixture<'_>, keys: &KeyRing) -> IdChange {
-    IdChange {
-        id: id(t, keys),
-        kind: IdChangeKind::Cancel,
-    }
+    IdChange::new(id(t, keys), IdChangeKind::Cancel)
 }
 
 fn done(cancelled: u32, missed: u32) -> Appended {
@@ -77,8 +71,8 @@ fn usage(uses: &[(&str, u64)]) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// Removes the ids of finished messages.
-async fn remove_finished_ids(t: &Fixture<'_>) {
+/// Removes the ids of finished messages, and the effects of finished requests.
+pub(super) async fn remove_finished_ids(t: &Fixture<'_>) {
     let mut from = None;
     loop {
         let request = FinishedIds {
@@ -309,10 +303,8 @@ pub(in super::super) async fn ids_of_finished_messages_are_removed_and_others_st
     let change = |(at, place): (usize, &Cursor)| {
         let text = format!("id {at}");
         let keys = if at % 2 == 0 { &a } else { &b };
-        IdChange {
-            id: keys.stored_id(&t.shard, &text),
-            kind: IdChangeKind::Schedule(*place),
-        }
+        let id = keys.stored_id(&t.shard, &text);
+        IdChange::new(id, IdChangeKind::Schedule(*place))
     };
     let changes: Vec<_> = places.iter().enumerate().map(change).collect();
     t.append(0, count, &[&run_of("w", &places)], &changes).await;

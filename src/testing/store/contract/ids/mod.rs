@@ -4,7 +4,7 @@
 pub(super) mod keys;
 
 use super::fixture::{Fixture, cancel, due, place, run_of, schedule};
-use crate::model::{Cursor, Progress, Watermark};
+use crate::model::{Cursor, Offset, Progress, Watermark};
 use crate::store::{
     Acquired, Advance, Advanced, Appended, Hold, IdChange, IdChangeKind, NewShard, Opened, Tailed,
 };
@@ -155,6 +155,107 @@ pub(super) async fn a_schedule_for_the_same_place_cancels_nothing(t: &Fixture<'_
     assert_eq!(t.claim(1, everything()).await, []);
 }
 
+/// The effects of the answers to the requests at offsets 1 to 9, and of the cancels in the claim.
+async fn effects(t: &Fixture<'_>, claim: Progress, delivered: &[u64]) -> Vec<(u64, Cursor, bool)> {
+    let advance = Advance {
+        claim: Some(claim),
+        claimed_answers: (1..9).map(Offset).collect(),
+        delivered_answers: delivered.iter().copied().map(Offset).collect(),
+        ..t.empty_advance(1)
+    };
+    match t.advance(advance).await {
+        Advanced::Done { effects, .. } => effects
+            .into_iter()
+            .map(|effect| (effect.request.0, effect.place, effect.is_cancelled))
+            .collect(),
+        other => panic!("the claim should be accepted: {other:?}"),
+    }
+}
+
+fn requested(offset: u64, change: IdChange) -> IdChange {
+    IdChange {
+        request: Some(Offset(offset)),
+        ..change
+    }
+}
+
+pub(super) async fn the_effect_of_a_request_is_kept_until_its_answer_is_delivered(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    let next = place(due(2, 0), 2);
+    let changes = [
+        requested(1, cancel("other")),
+        requested(2, schedule("id", next)),
+    ];
+    t.append(1, 3, &[&run_of("b", &[next])], &changes).await;
+    let nothing = Progress::new(Cursor::START, Watermark(0));
+    let replaced = (2, waits, true);
+    assert_eq!(effects(t, nothing, &[]).await, [replaced]);
+    // A claimed message cannot be cancelled.
+    assert_eq!(effects(t, everything(), &[]).await, [replaced]);
+    let late = requested(3, cancel("id"));
+    assert_eq!(t.append(3, 4, &[], &[late]).await, MISSED);
+    assert_eq!(
+        effects(t, everything(), &[]).await,
+        [replaced, (3, next, false)]
+    );
+    assert_eq!(effects(t, everything(), &[2]).await, [(3, next, false)]);
+    assert_eq!(effects(t, everything(), &[3]).await, []);
+}
+
+pub(super) async fn the_effect_of_an_answer_that_was_delivered_unnoticed_is_removed(
+    t: &Fixture<'_>,
+) {
+    let waits = shard_with_one_message(t).await;
+    t.append(1, 2, &[], &[requested(1, cancel("id"))]).await;
+    t.append(
+        2,
+        3,
+        &[],
+        &[requested(2, schedule("id", place(due(3, 0), 2)))],
+    )
+    .await;
+    t.append(3, 4, &[], &[requested(3, cancel("id"))]).await;
+    let nothing = Progress::new(Cursor::START, Watermark(0));
+    let all = [(1, waits, true), (3, place(due(3, 0), 2), true)];
+    assert_eq!(effects(t, nothing, &[]).await, all);
+    let first = Progress::new(Cursor::of_answer(Offset(9)), Watermark(2));
+    t.acknowledge(1, first).await;
+    keys::remove_finished_ids(t).await;
+    assert_eq!(effects(t, nothing, &[]).await, all[1..]);
+}
+
+pub(super) async fn a_claim_names_the_request_that_cancelled_its_message(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    t.append(1, 20, &[], &[requested(19, cancel("id"))]).await;
+    assert_eq!(effects(t, everything(), &[]).await, [(19, waits, true)]);
+    assert_eq!(effects(t, everything(), &[19]).await, []);
+}
+
+pub(super) async fn a_request_of_an_exactly_once_route_cancels_a_claimed_message(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    assert_eq!(t.claim(1, Progress::new(waits, Watermark(1))).await, []);
+    let cancels = |offset| IdChange {
+        cancels_claimed: true,
+        ..requested(offset, cancel("id"))
+    };
+    // It may be too late, so it is not counted.
+    assert_eq!(t.append(1, 2, &[], &[cancels(1)]).await, MISSED);
+    assert_eq!(effects(t, everything(), &[]).await, [(1, waits, true)]);
+    assert_eq!(t.claim(1, everything()).await, [waits]);
+}
+
+pub(super) async fn no_request_cancels_a_delivered_message(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    t.acknowledge(1, Progress::new(waits, Watermark(1))).await;
+    let cancel = IdChange {
+        cancels_claimed: true,
+        ..requested(1, cancel("id"))
+    };
+    assert_eq!(t.append(1, 2, &[], &[cancel]).await, MISSED);
+    assert_eq!(effects(t, everything(), &[]).await, [(1, waits, false)]);
+    assert_eq!(t.claim(1, everything()).await, []);
+}
+
 async fn create_held(t: &Fixture<'_>, hold: u64) {
     let opened = t
         .open(NewShard {
@@ -233,6 +334,7 @@ pub(super) async fn a_claim_from_a_store_that_lost_writes_is_refused_but_the_res
             let done = Advanced::Done {
                 watermark,
                 cancelled,
+                effects: vec![],
             };
             (done, before.greatest(pair(seen + 10)))
         };
@@ -246,10 +348,7 @@ pub(super) async fn a_record_that_was_delivered_before_cancels_and_is_never_miss
     t: &Fixture<'_>,
 ) {
     create_held(t, 9).await;
-    let delivered = |id: &str| IdChange {
-        id: id.into(),
-        kind: IdChangeKind::Delivered,
-    };
+    let delivered = |id: &str| IdChange::new(id, IdChangeKind::Delivered);
     let first = place(due(1, 0), 0);
     let run = run_of("a", &[first]);
     let changes = [schedule("id", first), delivered("other")];

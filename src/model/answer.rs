@@ -1,0 +1,211 @@
+//! The answer to a request: what became of a schedule or a cancel, as a JSON record.
+
+use crate::model::headers::origin::OriginFormat;
+use crate::model::parsing::dead_letter_reason::DeadLetterReason;
+use crate::model::protocol::progress::Cursor;
+use crate::model::shard::Offset;
+use crate::model::time::Timestamp;
+use serde::Serialize;
+
+/// The stored part of an answer. Its outcome depends on the store, so the claim adds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AnswerState<'a> {
+    pub(crate) request: Request,
+    /// `None`: the origin of the request.
+    pub(crate) request_id: Option<&'a str>,
+    /// The id of the message that the request names.
+    pub(crate) id: Option<&'a str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    Schedule { due: Timestamp },
+    Cancel,
+    Refused(DeadLetterReason),
+}
+
+/// The effect of a request on the message that it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// No message waited under the id.
+    None,
+    Cancelled(Cursor),
+    /// The message was claimed already.
+    TooLate(Cursor),
+}
+
+/// The fields of the record. They are never renamed or removed.
+#[derive(Serialize)]
+struct Answer<'a> {
+    outcome: &'static str,
+    code: Option<&'static str>,
+    request_id: &'a str,
+    request_origin: &'a str,
+    id: Option<&'a str>,
+    /// The message that waits, was cancelled, or was too late to cancel.
+    origin: Option<String>,
+    partition: i32,
+    due: Option<i64>,
+    replaced_origin: Option<String>,
+    /// The message that a schedule would have replaced, had it not been too late.
+    late_for: Option<String>,
+}
+
+impl AnswerState<'_> {
+    /// The code of the outcome.
+    pub(crate) fn outcome(&self, effect: Effect) -> &'static str {
+        match (self.request, effect) {
+            (Request::Refused(_), _) => "refused",
+            (Request::Schedule { .. }, Effect::Cancelled(_)) => "replaced",
+            (Request::Schedule { .. }, _) => "scheduled",
+            (Request::Cancel, Effect::None) => "not_found",
+            (Request::Cancel, Effect::Cancelled(_)) => "cancelled",
+            (Request::Cancel, Effect::TooLate(_)) => "too_late",
+        }
+    }
+
+    /// Appends the payload of the answer to the request at `offset`.
+    pub(crate) fn append_json(
+        &self,
+        effect: Effect,
+        offset: Offset,
+        partition: i32,
+        origins: &OriginFormat,
+        json: &mut Vec<u8>,
+    ) {
+        let origin = |offset| {
+            let mut text = String::new();
+            origins.append_origin(offset, &mut text);
+            text
+        };
+        let request_origin = origin(offset);
+        let named = match effect {
+            Effect::None => None,
+            Effect::Cancelled(place) | Effect::TooLate(place) => Some(place),
+        };
+        let named_origin = || named.map(|place| origin(place.offset));
+        let mut answer = Answer {
+            outcome: self.outcome(effect),
+            code: None,
+            request_id: self.request_id.unwrap_or(&request_origin),
+            request_origin: &request_origin,
+            id: self.id,
+            origin: None,
+            partition,
+            due: None,
+            replaced_origin: None,
+            late_for: None,
+        };
+        let due = match self.request {
+            Request::Refused(reason) => {
+                answer.code = Some(reason.code());
+                None
+            }
+            Request::Cancel => {
+                answer.origin = named_origin();
+                named.map(|place| place.due)
+            }
+            Request::Schedule { due } => {
+                answer.origin = Some(request_origin.clone());
+                match effect {
+                    Effect::Cancelled(_) => answer.replaced_origin = named_origin(),
+                    _ => answer.late_for = named_origin(),
+                }
+                Some(due)
+            }
+        };
+        answer.due = due
+            .filter(|due| !due.is_at_once())
+            .map(Timestamp::as_millis);
+        let _infallible = serde_json::to_writer(json, &answer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Partition, ShardId};
+
+    fn json(request: Request, effect: Effect) -> serde_json::Value {
+        let shard = ShardId::new("r", Partition::new("in", 3));
+        let state = AnswerState {
+            request,
+            request_id: None,
+            id: Some("a"),
+        };
+        let mut json = Vec::new();
+        state.append_json(
+            effect,
+            Offset(9),
+            3,
+            &OriginFormat::new("d", &shard),
+            &mut json,
+        );
+        serde_json::from_slice(&json).unwrap()
+    }
+
+    /// The expected answer, with the offsets of its message, the replaced one, and one that was late.
+    fn answer(
+        outcome: &str,
+        [origin, replaced, late]: [Option<u64>; 3],
+        due: Option<i64>,
+    ) -> serde_json::Value {
+        let text = |offset: Option<u64>| offset.map(|offset| format!("d/r/in/3/{offset}"));
+        serde_json::json!({
+            "outcome": outcome, "code": null, "id": "a", "partition": 3, "due": due,
+            "request_id": "d/r/in/3/9", "request_origin": "d/r/in/3/9",
+            "origin": text(origin), "replaced_origin": text(replaced), "late_for": text(late),
+        })
+    }
+
+    #[test]
+    fn the_answer_to_a_schedule_names_both_messages() {
+        let named = Cursor::new(Timestamp::from_millis(70), Offset(5));
+        let due = Timestamp::from_millis(90);
+        let schedule = Request::Schedule { due };
+        let origins = |replaced, late| [Some(9), replaced, late];
+        assert_eq!(
+            json(schedule, Effect::None),
+            answer("scheduled", origins(None, None), Some(90))
+        );
+        assert_eq!(
+            json(schedule, Effect::Cancelled(named)),
+            answer("replaced", origins(Some(5), None), Some(90))
+        );
+        assert_eq!(
+            json(schedule, Effect::TooLate(named)),
+            answer("scheduled", origins(None, Some(5)), Some(90))
+        );
+        let due = Timestamp::AT_ONCE;
+        assert_eq!(
+            json(Request::Schedule { due }, Effect::None),
+            answer("scheduled", origins(None, None), None)
+        );
+    }
+
+    #[test]
+    fn the_answer_to_a_cancel_names_the_message() {
+        let named = Cursor::new(Timestamp::from_millis(70), Offset(5));
+        let origins = [Some(5), None, None];
+        assert_eq!(
+            json(Request::Cancel, Effect::None),
+            answer("not_found", [None; 3], None)
+        );
+        assert_eq!(
+            json(Request::Cancel, Effect::Cancelled(named)),
+            answer("cancelled", origins, Some(70))
+        );
+        assert_eq!(
+            json(Request::Cancel, Effect::TooLate(named)),
+            answer("too_late", origins, Some(70))
+        );
+    }
+
+    #[test]
+    fn the_answer_to_a_dead_letter_has_its_code() {
+        let refused = Request::Refused(DeadLetterReason::InvalidAt);
+        let mut expected = answer("refused", [None; 3], None);
+        expected["code"] = "invalid_at".into();
+        assert_eq!(json(refused, Effect::None), expected);
+    }
+}

@@ -1,0 +1,273 @@
+//! Every request has one outcome, and it agrees with the messages that the consumer sees.
+
+use super::block_on_paused;
+use crate::model::Partition;
+use crate::testing::fault_injection::{self, InjectedFault};
+use crate::testing::sim::faults::single::{Faults, inject};
+use crate::testing::sim::process::Process;
+use crate::testing::sim::world::{ANSWERS, SOURCE, World};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+/// The time in which messages are sent, and the time until all are settled.
+const LENGTH: Duration = Duration::from_secs(10);
+const SETTLING: Duration = Duration::from_secs(150);
+
+/// A cancel or a replacement of the message with the payload `named`.
+struct Request {
+    id: String,
+    named: String,
+    partition: i32,
+    is_cancel: bool,
+}
+
+/// An answer as the requester reads it.
+#[derive(Debug)]
+struct Answer {
+    at: i64,
+    outcome: String,
+    /// A schedule came too late for an earlier message.
+    is_late: bool,
+}
+
+struct Requester {
+    world: World,
+    random: StdRng,
+    /// Requests by the time at which they are sent.
+    planned: BTreeMap<(i64, usize), Request>,
+    sent: Vec<Request>,
+    messages: usize,
+}
+
+impl Requester {
+    async fn run(mut self) -> Vec<Request> {
+        let end = tokio::time::Instant::now() + LENGTH;
+        while tokio::time::Instant::now() < end || !self.planned.is_empty() {
+            if tokio::time::Instant::now() < end && self.random.random_bool(0.3) {
+                self.schedule();
+            }
+            let now = self.world.now().as_millis();
+            while let Some(entry) = self.planned.first_entry().filter(|it| it.key().0 <= now) {
+                let request = entry.remove();
+                self.send(&request);
+                self.sent.push(request);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        self.sent
+    }
+
+    /// Sends a message, and plans a request for a time around its due time.
+    fn schedule(&mut self) {
+        let number = self.messages;
+        self.messages += 1;
+        let partition = self.random.random_range(0..2);
+        let due = self.world.now().as_millis() + self.random.random_range(100..3_000);
+        let named = format!("m{number}");
+        let headers = [
+            ("postdate-at", due.to_string()),
+            ("postdate-id", format!("id-{named}")),
+        ];
+        let source = Partition::new(SOURCE, partition);
+        self.world.produce(&source, &named, &headers);
+        let at = due + self.random.random_range(-500..200);
+        let request = Request {
+            id: format!("q{number}"),
+            named,
+            partition,
+            is_cancel: self.random.random_bool(0.7),
+        };
+        self.planned.insert((at, number), request);
+    }
+
+    fn send(&self, request: &Request) {
+        let mut headers = vec![
+            ("postdate-id", format!("id-{}", request.named)),
+            ("postdate-reply-to", ANSWERS.to_owned()),
+            ("postdate-request-id", request.id.clone()),
+        ];
+        headers.push(match request.is_cancel {
+            true => ("postdate-op", "cancel".to_owned()),
+            false => ("postdate-after", "700ms".to_owned()),
+        });
+        let source = Partition::new(SOURCE, request.partition);
+        self.world.produce(&source, &request.id, &headers);
+    }
+}
+
+/// The answers by request id.
+fn answers(world: &World) -> BTreeMap<String, Vec<Answer>> {
+    let mut answers: BTreeMap<String, Vec<Answer>> = BTreeMap::new();
+    for record in world.cluster().records(ANSWERS) {
+        let payload = record.payload.unwrap_or_default();
+        let json: serde_json::Value = serde_json::from_slice(&payload).expect("an answer is JSON");
+        let text = |key: &str| json[key].as_str().unwrap_or_default().to_owned();
+        answers.entry(text("request_id")).or_default().push(Answer {
+            at: record.at.as_millis(),
+            outcome: text("outcome"),
+            is_late: json["late_for"].is_string(),
+        });
+    }
+    answers
+}
+
+/// The faults of the answers to a request. `arrived`: when the named message arrived.
+fn violations(
+    world: &World,
+    request: &Request,
+    answers: &[Answer],
+    arrived: &[i64],
+) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let is_exact = world.is_exactly_once() || !world.may_have_duplicates();
+    if answers.is_empty() || is_exact && answers.len() > 1 {
+        wrong.push(format!("{} answers", answers.len()));
+    }
+    // A loss of the store may change the outcome of requests that the last commit does not cover.
+    let may_differ = !world.is_exactly_once() && world.store_lost_writes();
+    let is_cancel = |answer: &Answer| matches!(&*answer.outcome, "cancelled" | "replaced");
+    let was_cancelled = answers.iter().any(is_cancel);
+    for answer in answers {
+        let is_cancelled = is_cancel(answer);
+        let is_expected = matches!(&*answer.outcome, "too_late" | "not_found" | "scheduled");
+        let arrived_although = is_cancelled && !arrived.is_empty() && !may_differ;
+        let is_missing = is_expected && arrived.is_empty() && !(may_differ && was_cancelled);
+        if arrived_although || is_missing {
+            wrong.push(format!("{answer:?}, but it arrived at {arrived:?}"));
+        }
+        let is_of_schedule = matches!(&*answer.outcome, "replaced" | "scheduled");
+        if !is_cancelled && !is_expected || request.is_cancel == is_of_schedule {
+            wrong.push(format!("{answer:?}"));
+        }
+        let is_too_late = answer.outcome == "too_late" || answer.is_late;
+        // A failed message is acknowledged when its retry is sent, and arrives later.
+        let is_ordered = !world.may_have_duplicates();
+        if is_ordered && is_too_late && arrived.iter().all(|at| *at > answer.at) {
+            wrong.push(format!("{answer:?} before it arrived at {arrived:?}"));
+        }
+        if answer.outcome != answers[0].outcome && !may_differ {
+            wrong.push(format!("different answers: {answers:?}"));
+        }
+    }
+    wrong
+}
+
+/// The violations, and the number of answers of each outcome.
+fn run(seed: u64, is_exactly_once: bool, faults: Faults) -> (Vec<String>, BTreeMap<String, usize>) {
+    block_on_paused(async {
+        let mut random = StdRng::seed_from_u64(seed);
+        let world = match is_exactly_once {
+            true => World::new().with_exactly_once(),
+            false => World::new(),
+        };
+        if faults != Faults::NONE {
+            world.allow_duplicates();
+        }
+        let mut process = Process::start(&world, &mut random);
+        let requester = Requester {
+            world: world.clone(),
+            random: StdRng::seed_from_u64(random.random()),
+            planned: BTreeMap::new(),
+            sent: Vec::new(),
+            messages: 0,
+        };
+        let inject = async {
+            match faults == Faults::NONE {
+                true => {}
+                false => inject(&world, &mut process, faults, LENGTH, &mut random).await,
+            }
+        };
+        let (requests, ()) = tokio::join!(requester.run(), inject);
+        world.heal();
+        process.ensure_running(&world, &mut random);
+        tokio::time::sleep(SETTLING).await;
+        process.stop().await;
+        let mut arrivals: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+        for arrival in world.arrivals() {
+            arrivals.entry(arrival.uid).or_default().push(arrival.at);
+        }
+        let answers = answers(&world);
+        let mut wrong = world.take_violations();
+        let mut outcomes = BTreeMap::new();
+        for request in &requests {
+            let found = answers.get(&request.id).map_or(&[][..], Vec::as_slice);
+            let arrived = arrivals.get(&request.named).map_or(&[][..], Vec::as_slice);
+            let text = |what| format!("{} of {}: {what}", request.id, request.named);
+            wrong.extend(
+                violations(&world, request, found, arrived)
+                    .into_iter()
+                    .map(text),
+            );
+            for answer in found {
+                *outcomes.entry(answer.outcome.clone()).or_default() += 1;
+            }
+        }
+        (wrong, outcomes)
+    })
+}
+
+fn assert_kept(
+    seeds: Range<u64>,
+    is_exactly_once: bool,
+    faults: Faults,
+) -> BTreeMap<String, usize> {
+    let mut all = BTreeMap::new();
+    for seed in seeds {
+        let (wrong, outcomes) = run(seed, is_exactly_once, faults);
+        assert!(wrong.is_empty(), "seed {seed}: {wrong:#?}");
+        for (outcome, count) in outcomes {
+            *all.entry(outcome).or_default() += count;
+        }
+    }
+    all
+}
+
+#[test]
+fn without_faults_every_request_is_answered_once() {
+    let all = [
+        "cancelled",
+        "not_found",
+        "replaced",
+        "scheduled",
+        "too_late",
+    ];
+    let outcomes = assert_kept(0..4, false, Faults::NONE);
+    assert!(
+        all.iter().all(|it| outcomes.contains_key(*it)),
+        "{outcomes:?}"
+    );
+    let outcomes = assert_kept(0..4, true, Faults::NONE);
+    assert!(outcomes.contains_key("cancelled"), "{outcomes:?}");
+}
+
+#[test]
+fn answers_agree_with_the_messages_that_arrive() {
+    assert_kept(100..140, false, Faults::ALL);
+    assert_kept(200..220, false, Faults::STORE_KEEPS);
+}
+
+#[test]
+fn exactly_once_answers_agree_with_the_messages_that_arrive() {
+    assert_kept(300..360, true, Faults::ALL);
+    assert_kept(400..420, true, Faults::STORE_KEEPS);
+}
+
+#[test]
+fn every_fault_injected_into_answers_is_caught() {
+    let planted = [
+        (InjectedFault::AnswerBeforeDelivery, false, Faults::NONE),
+        (InjectedFault::AnswerByClaim, true, Faults::NONE),
+        (InjectedFault::CancelUnclaimedOnly, true, Faults::ALL),
+        (InjectedFault::PassCancelledBeforeAnswer, true, Faults::ALL),
+    ];
+    let is_missed = |(injected, exactly, faults): &(InjectedFault, bool, Faults)| {
+        fault_injection::with([*injected], || {
+            (500..800).all(|seed| run(seed, *exactly, *faults).0.is_empty())
+        })
+    };
+    let missed: Vec<_> = planted.into_iter().filter(is_missed).collect();
+    assert!(missed.is_empty(), "{missed:?}");
+}
