@@ -56,14 +56,22 @@ fn node(program: &str) -> Command {
     node
 }
 
-/// Uses the example configuration unchanged, except for the server addresses.
+/// Uses the example configuration unchanged, except for the server addresses and the answers.
 #[test]
 fn the_clients_of_all_languages_receive_their_message_and_run_every_recipe() {
     let (kafka, store) = (Kafka::start(), Redis::start());
-    for (topic, partitions) in [("orders.delayed", 4), ("orders", 4), ("orders.dead", 1)] {
+    let topics = [
+        ("orders.delayed", 4),
+        ("orders", 4),
+        ("orders.dead", 1),
+        ("orders.answers", 1),
+    ];
+    for (topic, partitions) in topics {
         kafka.create_topic(topic, partitions, &[]);
     }
-    let file = include_str!("../config/kafka.toml")
+    // The file ends with the table of the route.
+    let file = include_str!("../config/kafka.toml").to_owned();
+    let file = (file + "allow_replies = [\"orders.answers\"]\n")
         .replace("redis://127.0.0.1:6379", &store.url())
         .replace("127.0.0.1:9092", kafka.addr());
     let postdate = Postdate::ready_with(&file);

@@ -13,6 +13,7 @@
 )]
 
 mod admin;
+mod answers;
 #[allow(
     dead_code,
     reason = "the bench's own: only what it refuses is looked at here"

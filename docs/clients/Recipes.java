@@ -1,3 +1,4 @@
+import com.fasterxml.jackson.databind.ObjectMapper;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.time.Instant;
@@ -6,6 +7,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.UUID;
@@ -62,6 +64,41 @@ public class Recipes {
     static void orderPaid(String order) throws Exception {
         PAID.add(order);
         send(order, null, Map.of("postdate-op", "cancel", "postdate-id", "close:" + order));
+    }
+
+    // Cancel on payment, with an answer.
+
+    static final ObjectMapper JSON = new ObjectMapper();
+    static KafkaConsumer<String, String> answers;
+
+    /** Without a group: each process reads all answers and takes its own. */
+    static KafkaConsumer<String, String> readAnswersFromNow(String broker) {
+        Map<String, Object> settings = Map.of("bootstrap.servers", broker, "isolation.level", "read_committed");
+        var consumer = new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer());
+        var partitions = consumer.partitionsFor("orders.answers").stream().map(it -> new TopicPartition(it.topic(), it.partition())).toList();
+        consumer.assign(partitions);
+        consumer.seekToEnd(partitions);
+        // It is lazy: this finds the ends before a request is sent.
+        partitions.forEach(consumer::position);
+        return consumer;
+    }
+
+    /** Returns the outcome. Empty: it is not known in time. */
+    static Optional<String> cancelAndWait(String order, Duration timeout) throws Exception {
+        String request = order + ":" + System.nanoTime();
+        send(order, null, Map.of(
+            "postdate-op", "cancel", "postdate-id", "close:" + order,
+            "postdate-reply-to", "orders.answers", "postdate-request-id", request));
+        var end = Instant.now().plus(timeout);
+        while (Instant.now().isBefore(end)) {
+            for (var record : answers.poll(Duration.ofMillis(200))) {
+                var answer = JSON.readTree(record.value());
+                if (request.equals(answer.get("request_id").asText())) {
+                    return Optional.of(answer.get("outcome").asText());
+                }
+            }
+        }
+        return Optional.empty();
     }
 
     // Reminder.
@@ -169,10 +206,12 @@ public class Recipes {
         producer = connect(broker);
         var leads = Map.of("day", Duration.ofDays(1), "soon", Duration.ofSeconds(2));
         var now = Instant.now();
-        for (String order : List.of("-unpaid", "-paid", "-late")) {
+        answers = readAnswersFromNow(broker);
+        for (String order : List.of("-unpaid", "-paid", "-late", "-asked")) {
             orderPlaced(RUN + order, "5s");
         }
         orderPaid(RUN + "-paid");
+        var outcomes = List.of(cancelAndWait(RUN + "-asked", Duration.ofSeconds(10)), cancelAndWait(RUN + "-asked", Duration.ofSeconds(10)));
         PAID.add(RUN + "-late"); // Paid, and the cancel comes too late.
         appointmentSet(RUN + "-visit", now.plusSeconds(8), leads);
         appointmentSet(RUN + "-visit", now.plusSeconds(9), leads);
@@ -187,7 +226,12 @@ public class Recipes {
         producer.send(refund).get();
         consume(broker, Recipes::handle, Duration.ofSeconds(arguments.length > 1 ? Integer.parseInt(arguments[1]) : 12));
         producer.close();
+        answers.close();
 
+        if (!outcomes.equals(List.of(Optional.of("cancelled"), Optional.of("not_found")))) {
+            System.err.println("the answers are " + outcomes);
+            System.exit(1);
+        }
         Integer windows = ARRIVED.remove("-text index-window");
         var expected = Map.of("-unpaid close", 1, "-late close", 1, "-visit remind", 1, "-text index", 1, "-charge charge", 3, "-refund refund", 2);
         boolean asExpected = ARRIVED.equals(expected) && windows != null && windows <= 2;

@@ -4,6 +4,7 @@
     .venv/bin/python docs/clients/recipes.py [BROKER [SECONDS]]
 """
 
+import json
 import random
 import sys
 import time
@@ -11,7 +12,7 @@ import uuid
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 broker = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
 run = f"python-{time.time_ns()}"
@@ -55,6 +56,42 @@ def close_unless_paid(order, origin):
 def order_paid(order):
     paid.add(order)
     send(order, None, {"postdate-op": "cancel", "postdate-id": f"close:{order}"})
+
+
+# Cancel on payment, with an answer.
+
+answers = Consumer({"bootstrap.servers": broker, "group.id": f"{run}-answers", "enable.auto.commit": False})
+
+
+def read_answers_from_now():
+    """Without a subscription: each process reads all answers and takes its own."""
+    partitions = answers.list_topics("orders.answers").topics["orders.answers"].partitions
+    ends = [TopicPartition("orders.answers", number) for number in partitions]
+    for end in ends:
+        _, end.offset = answers.get_watermark_offsets(end)
+    answers.assign(ends)
+
+
+def cancel_and_wait(order, timeout=10):
+    """Returns the outcome. None: it is not known in time."""
+    request = f"{order}:{time.time_ns()}"
+    send(order, None, {
+        "postdate-op": "cancel",
+        "postdate-id": f"close:{order}",
+        "postdate-reply-to": "orders.answers",
+        "postdate-request-id": request,
+    })
+    end = time.time() + timeout
+    while time.time() < end:
+        record = answers.poll(0.2)
+        if record is None:
+            continue
+        if record.error():
+            raise KafkaException(record.error())
+        answer = json.loads(record.value())
+        if answer["request_id"] == request:
+            return answer["outcome"]
+    return None
 
 
 # Reminder.
@@ -152,9 +189,11 @@ def handle(key, value, headers):
 def main():
     leads = {"day": timedelta(days=1), "soon": timedelta(seconds=2)}
     now = datetime.now(timezone.utc)
-    for order in ("unpaid", "paid", "late"):
+    read_answers_from_now()
+    for order in ("unpaid", "paid", "late", "asked"):
         order_placed(f"{run}-{order}", timeout="5s")
     order_paid(f"{run}-paid")
+    outcomes = [cancel_and_wait(f"{run}-asked") for _ in range(2)]
     paid.add(f"{run}-late")  # Paid, and the cancel comes too late.
     appointment_set(f"{run}-visit", now + timedelta(seconds=8), leads)
     appointment_set(f"{run}-visit", now + timedelta(seconds=9), leads)
@@ -167,9 +206,12 @@ def main():
     producer.flush()
     consume(handle, seconds=float(sys.argv[2]) if len(sys.argv) > 2 else 12)
     consumer.close()
+    answers.close()
 
     windows = arrived.pop("-text index-window", 0)
     expected = {"-unpaid close": 1, "-late close": 1, "-visit remind": 1, "-text index": 1, "-charge charge": 3, "-refund refund": 2}
+    if outcomes != ["cancelled", "not_found"]:
+        sys.exit(f"the answers are {outcomes}")
     if arrived != expected or windows not in (1, 2) or closed != [f"{run}-unpaid"] or given_up != [f"{run}-refund"]:
         sys.exit(f"arrived {dict(arrived)} and {windows} windows, closed {closed}, given up {given_up}")
     print("each recipe has done what it says")

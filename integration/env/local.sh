@@ -173,6 +173,7 @@ servers_up() {
     topic orders.delayed 4 --config retention.ms=$((31 * 24 * 3600 * 1000))
     topic orders 4
     topic orders.dead 1
+    topic orders.answers 1
     stream DELAYED 'delayed.>'
     stream ORDERS 'orders.>'
     stream EVENTS 'events.>'

@@ -2,6 +2,7 @@
 //
 //     cd docs/clients/node && npm install && node recipes.js [BROKER [SECONDS]]
 
+import { once } from 'node:events'
 import { isDeepStrictEqual } from 'node:util'
 import { createHash } from 'node:crypto'
 import { compatibilityPartitioner, Consumer, Producer, stringDeserializers, stringSerializers } from '@platformatic/kafka'
@@ -41,6 +42,37 @@ function closeUnlessPaid(order, origin) {
 async function orderPaid(order) {
   paid.add(order)
   await send(order, null, { 'postdate-op': 'cancel', 'postdate-id': `close:${order}` })
+}
+
+// Cancel on payment, with an answer.
+
+const answers = new Consumer({ clientId: run, groupId: `${run}-answers`, bootstrapBrokers: [broker], deserializers: stringDeserializers })
+const waiting = new Map()
+
+// A group of its own: each process reads all answers and takes its own.
+async function readAnswersFromNow() {
+  const stream = await answers.consume({ topics: ['orders.answers'], mode: 'latest', autocommit: false })
+  await once(stream, 'offsets')
+  stream.on('data', record => {
+    const answer = JSON.parse(record.value)
+    waiting.get(answer.request_id)?.(answer.outcome)
+  })
+}
+
+// Returns the outcome. Undefined: it is not known in time.
+async function cancelAndWait(order, timeout = 10_000) {
+  const request = `${order}:${process.hrtime.bigint()}`
+  const outcome = new Promise(resolve => {
+    waiting.set(request, resolve)
+    setTimeout(resolve, timeout).unref()
+  })
+  await send(order, null, {
+    'postdate-op': 'cancel',
+    'postdate-id': `close:${order}`,
+    'postdate-reply-to': 'orders.answers',
+    'postdate-request-id': request
+  })
+  return outcome.finally(() => waiting.delete(request))
 }
 
 // Reminder.
@@ -123,18 +155,20 @@ async function handle(key, value, headers) {
 function judge() {
   const { '-text index-window': windows, ...rest } = arrived
   const expected = { '-unpaid close': 1, '-late close': 1, '-visit remind': 1, '-text index': 1, '-charge charge': 3, '-refund refund': 2 }
-  const ends = isDeepStrictEqual([closed, givenUp], [[`${run}-unpaid`], [`${run}-refund`]])
+  const ends = isDeepStrictEqual([closed, givenUp, outcomes], [[`${run}-unpaid`], [`${run}-refund`], ['cancelled', 'not_found']])
   if (ends && isDeepStrictEqual(rest, expected) && [1, 2].includes(windows)) {
     console.log('each recipe has done what it says')
     process.exit(0)
   }
-  console.error('arrived', arrived, 'closed', closed, 'given up', givenUp)
+  console.error('arrived', arrived, 'closed', closed, 'given up', givenUp, 'answers', outcomes)
   process.exit(1)
 }
 
 const now = Date.now()
-for (const order of ['-unpaid', '-paid', '-late']) await orderPlaced(run + order, '5s')
+await readAnswersFromNow()
+for (const order of ['-unpaid', '-paid', '-late', '-asked']) await orderPlaced(run + order, '5s')
 await orderPaid(`${run}-paid`)
+const outcomes = [await cancelAndWait(`${run}-asked`), await cancelAndWait(`${run}-asked`)]
 paid.add(`${run}-late`) // Paid, and the cancel comes too late.
 const leads = { day: 86_400_000, soon: 2000 }
 await appointmentSet(`${run}-visit`, now + 8000, leads)

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"log"
@@ -19,9 +20,10 @@ import (
 )
 
 var (
-	ctx    = context.Background()
-	run    = fmt.Sprintf("go-%d", time.Now().UnixNano())
-	client *kgo.Client
+	ctx     = context.Background()
+	run     = fmt.Sprintf("go-%d", time.Now().UnixNano())
+	client  *kgo.Client
+	answers *kgo.Client
 )
 
 // connect uses the defaults for sending: idempotent, with the partitions of Java clients.
@@ -66,6 +68,47 @@ func closeUnlessPaid(order, origin string) {
 func orderPaid(order string) error {
 	paid[order] = true
 	return send(order, nil, map[string]string{"postdate-op": "cancel", "postdate-id": "close:" + order})
+}
+
+// Cancel on payment, with an answer.
+
+// readAnswersFromNow joins no group: each process reads all answers and takes its own.
+func readAnswersFromNow(broker string) (*kgo.Client, error) {
+	return kgo.NewClient(
+		kgo.SeedBrokers(broker),
+		kgo.ConsumeTopics("orders.answers"),
+		// A minute earlier, because clocks differ.
+		kgo.ConsumeResetOffset(kgo.NewOffset().AfterMilli(time.Now().Add(-time.Minute).UnixMilli())),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+	)
+}
+
+// cancelAndWait returns the outcome. It is empty if it is not known in time.
+func cancelAndWait(order string, timeout time.Duration) (string, error) {
+	request := fmt.Sprintf("%s:%d", order, time.Now().UnixNano())
+	err := send(order, nil, map[string]string{
+		"postdate-op":         "cancel",
+		"postdate-id":         "close:" + order,
+		"postdate-reply-to":   "orders.answers",
+		"postdate-request-id": request,
+	})
+	if err != nil {
+		return "", err
+	}
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for limited.Err() == nil {
+		for _, record := range answers.PollFetches(limited).Records() {
+			var answer struct {
+				Outcome   string `json:"outcome"`
+				RequestID string `json:"request_id"`
+			}
+			if json.Unmarshal(record.Value, &answer) == nil && answer.RequestID == request {
+				return answer.Outcome, nil
+			}
+		}
+	}
+	return "", nil
 }
 
 // Reminder.
@@ -197,13 +240,23 @@ func main() {
 	client, err = connect(broker)
 	check(err)
 	defer client.Close()
+	answers, err = readAnswersFromNow(broker)
+	check(err)
+	defer answers.Close()
 
 	leads := map[string]time.Duration{"day": 24 * time.Hour, "soon": 2 * time.Second}
 	now := time.Now()
-	for _, order := range []string{"-unpaid", "-paid", "-late"} {
+	for _, order := range []string{"-unpaid", "-paid", "-late", "-asked"} {
 		check(orderPlaced(run+order, "5s"))
 	}
 	check(orderPaid(run + "-paid"))
+	for _, expected := range []string{"cancelled", "not_found"} {
+		outcome, err := cancelAndWait(run+"-asked", 10*time.Second)
+		check(err)
+		if outcome != expected {
+			log.Fatalf("the answer is %q instead of %q", outcome, expected)
+		}
+	}
 	paid[run+"-late"] = true // Paid, and the cancel comes too late.
 	check(appointmentSet(run+"-visit", now.Add(8*time.Second), leads))
 	check(appointmentSet(run+"-visit", now.Add(9*time.Second), leads))
