@@ -119,6 +119,7 @@ fn rules(max_delay: Duration) -> RoutingRules {
     let no_names = Vec::<String>::new;
     RoutingRules {
         targets: TargetRules::new(Naming::Topic, Some("target"), no_names(), no_names()),
+        replies: None,
         max_delay,
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
