@@ -1,14 +1,13 @@
 //! Tests that run whole simulations.
 
-mod answers;
 mod clocks;
 mod compaction_levels;
 mod compactor_stopped;
 mod fleet;
-mod holds;
 mod idle_rollback;
 mod many_partitions;
 mod nats;
+mod requests;
 mod rules_change;
 mod single;
 mod takeover;

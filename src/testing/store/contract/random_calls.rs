@@ -240,6 +240,8 @@ impl Sequence {
             .map(|id| IdChange::new(self.id(*id), kind))
             .collect();
         let (runs, to) = self.new_runs(from, messages, &mut changes);
+        // Each request has an offset of its own inside the batch.
+        let to = to.max(from + changes.len() as u64);
         for (change, offset) in changes.iter_mut().zip(from..) {
             change.request = (offset % 2 == 0).then_some(Offset(offset));
             change.cancels_claimed = offset % 3 == 0;

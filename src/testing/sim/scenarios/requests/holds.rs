@@ -1,6 +1,6 @@
 //! Cancels and replacements hold when the store loses writes.
 
-use super::block_on_paused;
+use super::super::block_on_paused;
 use crate::limit::BATCH_BYTES_MAX;
 use crate::model::Partition;
 use crate::testing::fault_injection::{self, InjectedFault};

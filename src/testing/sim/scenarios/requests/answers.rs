@@ -1,6 +1,6 @@
 //! Every request has one outcome, and it agrees with the messages that the consumer sees.
 
-use super::block_on_paused;
+use super::super::block_on_paused;
 use crate::model::Partition;
 use crate::testing::fault_injection::{self, InjectedFault};
 use crate::testing::sim::faults::single::{Faults, inject};

@@ -1,0 +1,4 @@
+//! Tests of cancels, replacements and answers.
+
+mod answers;
+mod holds;
