@@ -15,7 +15,7 @@ use crate::broker::{DeliveryFailure, DeliveryReport, Error, OutgoingRecord, Send
 use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
 use crate::model::header_name::{ORIGIN, SUBJECT};
-use crate::model::{DeadLetterReason, is_from_subject, is_subject};
+use crate::model::{DeadLetterReason, is_from_subject, is_inbox, is_subject};
 use async_nats::Subject;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -104,7 +104,8 @@ impl NatsTarget {
         } else {
             Some(record.topic)
         };
-        let Some(subject) = subject.filter(|subject| is_subject(subject)) else {
+        let may_send = |subject: &&str| is_subject(subject) || is_inbox(subject);
+        let Some(subject) = subject.filter(may_send) else {
             let subject = subject.unwrap_or(record.topic).escape_debug();
             let detail = format!("`{subject}` is not a subject that can be sent to");
             return Err(DeliveryFailure::new(
