@@ -215,6 +215,7 @@ mod tests {
         let allow = allow.iter().copied();
         RoutingRules {
             targets: TargetRules::new(Naming::Topic, Some("orders"), allow, Vec::<String>::new()),
+            replies: None,
             max_delay: Duration::from_secs(86_400),
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::DeadLetter,

@@ -160,6 +160,7 @@ async fn redrive_within(
             Vec::<String>::new(),
             Vec::<String>::new(),
         ),
+        replies: None,
         max_delay: Duration::from_secs(3_600),
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::DeadLetter,
