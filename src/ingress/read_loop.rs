@@ -212,6 +212,8 @@ impl Ingress {
         let known = self.partitions.values();
         let known = known.map(|partition| partition.shard.partition.clone());
         let revoked: Vec<_> = known.filter(|id| !partitions.contains(id)).collect();
+        // A part that starts is not ready, and needs no warning.
+        let has_lost_all = !revoked.is_empty();
         for partition in revoked {
             tracing::info!(route = %self.options.route, %partition, "partition revoked");
             self.ports.source.stop(&partition);
@@ -228,7 +230,7 @@ impl Ingress {
         self.report_shards();
         if is_complete || !self.partitions.is_empty() {
             self.ports.health.source.set_ready();
-        } else {
+        } else if has_lost_all {
             let waits = "waiting until the membership assigns partitions";
             self.ports.health.source.set_not_ready(waits);
         }

@@ -183,7 +183,6 @@ impl BrokerUnderTest for NatsUnderTest {
             "a..b",
             ".",
             "$JS.API.INFO",
-            "_INBOX.a",
             &"x".repeat(250),
         ]
         .map(str::to_owned)
