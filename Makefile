@@ -62,7 +62,7 @@ test: SEEDS := POSTDATE_SEEDS=0.1
 test: LIB := $(PLAIN)
 test: UNIT := $(SLOW:%=--skip %)
 test: REAL := $(WITH_TOOLS:%=--skip %) $(LONG:%=--skip %)
-test: BUDGETS := 180 480
+test: BUDGETS := 240 480
 test-all: BUDGETS := 400 900
 # A first build without incremental files takes a third less.
 test test-all: export CARGO_INCREMENTAL := 0
