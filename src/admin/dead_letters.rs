@@ -1,5 +1,5 @@
-//! Dead letters under `/v1`: what failed, by code, and the redrive of it. One thread answers the calls, one after the other. A
-//! redrive needs the right to change something, and is audited.
+//! Dead letters under `/v1`: counts and samples by code, and redrives. One thread answers the calls, one after the other. A
+//! redrive needs the operator token, and writes an audit line.
 
 #![allow(
     unused_qualifications,
@@ -53,7 +53,7 @@ pub(crate) struct DeadLettersParams {
     pub(crate) rate: Option<u32>,
 }
 
-/// The same, understood.
+/// The parsed conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeadLetterFilter {
     pub(crate) code: Option<String>,

@@ -115,7 +115,7 @@ impl Ingress {
                 tracing::warn!(
                     route = %self.options.route,
                     partitions = partitions.len(),
-                    "the group coordinator does not answer: reading starts where the store is, by the rules of this worker"
+                    "the group coordinator does not answer: reading starts at the watermark of the store, by the rules of this worker"
                 );
                 Ok(None)
             }

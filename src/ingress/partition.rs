@@ -330,7 +330,8 @@ impl AssignedPartition {
         let waits = next == NextStep::Displaced && !is_new && !fault!(DisplacedReaderContinues);
         self.displaced_at = waits.then_some(now);
         if next == NextStep::Reopen {
-            // If another process creates the shard first, the delivered pair is the one of this shard.
+            // Another process may create the shard first. Then the next opening takes the delivered pair
+            // of that shard, as a first reading does.
             self.epoch = 0;
         }
         if waits {

@@ -212,8 +212,8 @@ impl Ingress {
         let known = self.partitions.values();
         let known = known.map(|partition| partition.shard.partition.clone());
         let revoked: Vec<_> = known.filter(|id| !partitions.contains(id)).collect();
-        // A part that starts is not ready, and needs no warning.
-        let has_lost_all = !revoked.is_empty();
+        // At the start the route is not ready anyway, so only a loss of partitions is worth a warning.
+        let has_lost_some = !revoked.is_empty();
         for partition in revoked {
             tracing::info!(route = %self.options.route, %partition, "partition revoked");
             self.ports.source.stop(&partition);
@@ -230,7 +230,7 @@ impl Ingress {
         self.report_shards();
         if is_complete || !self.partitions.is_empty() {
             self.ports.health.source.set_ready();
-        } else if has_lost_all {
+        } else if has_lost_some {
             let waits = "waiting until the membership assigns partitions";
             self.ports.health.source.set_not_ready(waits);
         }

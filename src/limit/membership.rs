@@ -6,8 +6,8 @@ use std::time::Duration;
 /// Interval of a worker's heartbeats, each of which reads the live workers; a fifth of the session
 /// if that is shorter. A worker that joins or leaves is known to all after this time.
 pub(crate) const MEMBERSHIP_INTERVAL: Duration = Duration::from_millis(500);
-/// A takeover waits this long for the last commits: the group coordinator may be lost together with
-/// the worker before.
+/// A takeover waits this long for the last commits: the broker that coordinates the group may have
+/// died together with the previous worker.
 pub(crate) const COORDINATOR_WAIT_MAX: Duration = Duration::from_millis(50);
 /// Processes of one deployment on one host that have a locked name.
 pub(crate) const WORKER_NAMES_MAX: u32 = 256;

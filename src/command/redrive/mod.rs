@@ -179,7 +179,7 @@ pub fn redrive(config: &Config, args: &RedriveArgs) -> Result<Outcome> {
     })
 }
 
-/// Ends with its limit, and not with a time.
+/// A command reads until the end of the topic or its `--limit`, however long that takes.
 const UNBOUNDED: Bounds = Bounds {
     records: u64::MAX,
     until: None,

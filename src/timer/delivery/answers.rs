@@ -1,7 +1,7 @@
 //! Decides the outcomes of requests with answers, when their answers are sent.
 //!
-//! **At-least-once**: the store has decided. An answer that a message was claimed too early to be
-//! cancelled waits until the message is acknowledged. Other messages do not wait for it.
+//! **At-least-once**: the store has decided. If it had claimed the message before the request, the
+//! answer is `too_late`, and waits until the message is acknowledged. No other message waits for it.
 //!
 //! **Exactly-once**: the transaction decides. The store has marked the message as cancelled, even if
 //! it was claimed. If the message is in this transaction or in an earlier one, the request was too
