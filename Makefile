@@ -2,7 +2,8 @@
 #   POSTDATE_SERVERS       folder of downloaded servers and tools, default .servers
 #   KAFKA_PORT NATS_PORT REDIS_PORT SENTINEL_PORT
 #                          ports of `make up`, default 9092, 4222, 6379 and 26379
-#   REDIS                  for `make up` and `make chaos`: sentinel starts a group of two Redis servers and three sentinels
+#   REDIS                  for `make up` and `make chaos`: sentinel starts a group of two Redis servers and three sentinels;
+#                          for `make up`: cluster starts a Redis Cluster of three primaries and three replicas
 #   FOR                    duration of `make demo` (default 30s), `make chaos` (default 60s), and of each target of `make fuzz` (default 1m)
 #   COUNT                  messages per stage of `make bench`, default 1000000
 #   STAGES                 stages of `make bench`: copy, ingress, drain, encrypted, embedded, steady, burst, exact, fleet, idle, layout, asynq.
@@ -151,7 +152,7 @@ kube: servers ## test the Helm chart on a real Kubernetes control plane; the fir
 image-check: servers sbom ## build the image twice, compare the bytes, and deliver messages with it; ten minutes or more
 	@deploy/image/check.sh
 
-up: servers-core ## start a Kafka, a NATS server and a Redis on this machine; REDIS=sentinel starts a group
+up: servers-core ## start a Kafka, a NATS server and a Redis on this machine; REDIS=sentinel or REDIS=cluster starts several
 	@integration/env/local.sh up
 
 down: ## stop them and keep their data

@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::{file, folder, output, root, tool};
 use crate::env::Papers;
 
-const EXAMPLES: [&str; 8] = [
-    "small", "split", "secure", "hpa", "keda", "embedded", "nats", "sentinel",
+const EXAMPLES: [&str; 9] = [
+    "small", "split", "secure", "hpa", "keda", "embedded", "nats", "sentinel", "cluster",
 ];
 
 /// Builds a Helm command with a fixed Kubernetes version, because Helm has no cluster to ask here.
@@ -141,7 +141,8 @@ fn the_service_accepts_each_configuration_of_the_chart() {
             .replace("//redis:6379", "//127.0.0.1:1")
             .replace("//nats:4222", "//127.0.0.1:9")
             .replace("//redis:6380", "//127.0.0.1:1")
-            .replace("\"sentinel-", "\"127.0.0.");
+            .replace("\"sentinel-", "\"127.0.0.")
+            .replace("\"redis-", "\"127.0.0.");
         let path = folder.path().join("postdate.toml");
         std::fs::write(&path, &text).unwrap();
         let checked = Command::new(env!("CARGO_BIN_EXE_postdate"))
@@ -401,6 +402,10 @@ fn the_values_schema_has_exactly_the_options_of_the_service() {
             "store.redis.sentinel",
             "/store/properties/redis/properties/sentinel",
         ),
+        (
+            "store.redis.cluster",
+            "/store/properties/redis/properties/cluster",
+        ),
         ("kafka.main", "/kafka/additionalProperties"),
         ("nats.edge", "/nats/additionalProperties"),
         (
@@ -422,7 +427,11 @@ fn the_values_schema_has_exactly_the_options_of_the_service() {
             .cloned()
             .collect();
         // These are nested tables with rows of their own above.
-        let nested = [("route.orders", "retry"), ("store.redis", "sentinel")];
+        let nested = [
+            ("route.orders", "retry"),
+            ("store.redis", "sentinel"),
+            ("store.redis", "cluster"),
+        ];
         known.retain(|key| !nested.contains(&(table, key.as_str())));
         assert_eq!(
             (&known, &found["additionalProperties"]),

@@ -2,7 +2,8 @@
 # Starts a Kafka, a NATS server and a Redis on this machine. `local.sh up` starts the missing ones.
 # `local.sh down` stops only servers that `up` started. Data stays in .servers/up.
 # KAFKA_PORT, NATS_PORT and REDIS_PORT select other ports. REDIS=sentinel starts a Redis with a replica, on the next
-# port, and three sentinels from SENTINEL_PORT on.
+# port, and three sentinels from SENTINEL_PORT on. REDIS=cluster starts a Redis Cluster of three primaries and three
+# replicas, on six ports in a row.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 servers=${POSTDATE_SERVERS:-$PWD/.servers}
@@ -100,6 +101,32 @@ start_member() {
     await "$name" "$port"
 }
 
+# Runs a command for each node of the cluster: its name and its port follow.
+for_cluster() {
+    local number
+    for number in 0 1 2 3 4 5; do "$@" "node$number" $((redis_port + number)); done
+}
+
+check_node() {
+    check "$1" "$2" REDIS_PORT
+}
+
+start_node() {
+    mkdir -p "$up/$1"
+    start "$1" "$2" redis-server --port "$2" --bind 127.0.0.1 --dir "$up/$1" --appendonly yes --appendfsync everysec --save "" \
+        --maxmemory-policy noeviction --cluster-enabled yes --cluster-node-timeout 5000
+    await "$1" "$2"
+}
+
+start_cluster() {
+    local nodes=() number said
+    for_cluster start_node
+    for number in 0 1 2 3 4 5; do nodes+=("127.0.0.1:$((redis_port + number))"); done
+    # Data of an earlier start includes the slots.
+    grep -qs ' connected 0-' "$up/node0/nodes.conf" && return
+    said=$(redis-cli --cluster create "${nodes[@]}" --cluster-replicas 1 --cluster-yes 2>&1) || complain "Redis does not create the cluster: $said"
+}
+
 java() {
     command java -cp "$servers/kafka/lib/*" "$@"
 }
@@ -151,22 +178,27 @@ stream() {
 
 servers_up() {
     case $redis in
-        single)
-            ! runs redis0 || complain "\`make up REDIS=sentinel\` runs: \`make down\` first."
-            check redis "$redis_port" REDIS_PORT
-            ;;
-        sentinel)
-            ! runs redis || complain "A single redis of \`make up\` runs: \`make down\` first."
-            for_group check_member
-            ;;
-        *) complain "REDIS=$redis is unknown: write REDIS=sentinel, or leave it out." ;;
+        single | sentinel | cluster) ;;
+        *) complain "REDIS=$redis is unknown: write REDIS=sentinel or REDIS=cluster, or leave it out." ;;
+    esac
+    [[ $redis == single ]] || ! runs redis || complain "A single redis of \`make up\` runs: \`make down\` first."
+    [[ $redis == sentinel ]] || ! runs redis0 || complain "\`make up REDIS=sentinel\` runs: \`make down\` first."
+    [[ $redis == cluster ]] || ! runs node0 || complain "\`make up REDIS=cluster\` runs: \`make down\` first."
+    case $redis in
+        sentinel) for_group check_member ;;
+        cluster) for_cluster check_node ;;
+        *) check redis "$redis_port" REDIS_PORT ;;
     esac
     check nats "$nats_port" NATS_PORT
     check kafka "$kafka_port" KAFKA_PORT
     runs kafka || ! listens "$controller_port" || complain "Kafka also needs port $controller_port, which is taken. Choose another:  make up KAFKA_PORT=..."
     start nats "$nats_port" "$nats" -a 127.0.0.1 -p "$nats_port" -js -sd "$up/nats"
     start_kafka
-    if [[ $redis == sentinel ]]; then for_group start_member; else start_redis; fi
+    case $redis in
+        sentinel) for_group start_member ;;
+        cluster) start_cluster ;;
+        *) start_redis ;;
+    esac
     await nats "$nats_port"
     await kafka "$kafka_port"
     # Retention longer than the longest delay, so that a lost Redis can be filled again.
@@ -183,7 +215,7 @@ servers_up() {
 
 next_steps() {
     local elsewhere=""
-    [[ $redis_port == 6379 || $redis == sentinel ]] || elsewhere+="POSTDATE_STORE__REDIS__URL=redis://127.0.0.1:$redis_port "
+    [[ $redis_port == 6379 || $redis != single ]] || elsewhere+="POSTDATE_STORE__REDIS__URL=redis://127.0.0.1:$redis_port "
     [[ $kafka_port == 9092 ]] || elsewhere+="POSTDATE_KAFKA__MAIN__BROKERS='[\"127.0.0.1:$kafka_port\"]' "
     local edge=$elsewhere
     [[ $nats_port == 4222 ]] || edge+="POSTDATE_NATS__EDGE__URL=nats://127.0.0.1:$nats_port "
@@ -212,7 +244,13 @@ From NATS to NATS, instead, with the streams DELAYED and ORDERS; config/bridge.t
     ${edge}target/release/postdate send --config config/nats.toml --route orders --subject delayed.orders.eu --in 10s 'close it unless it was paid'
 
 END
-    [[ $redis == single ]] || cat <<END
+    [[ $redis != cluster ]] || cat <<END
+Redis is a cluster. Instead of \`url\`, write into [store.redis] of the configuration:
+
+    cluster = { servers = ["127.0.0.1:$redis_port", "127.0.0.1:$((redis_port + 1))", "127.0.0.1:$((redis_port + 2))"] }
+
+END
+    [[ $redis != sentinel ]] || cat <<END
 Redis has sentinels. Instead of \`url\`, write into [store.redis] of the configuration:
 
     sentinel = { servers = ["127.0.0.1:$sentinel_port", "127.0.0.1:$((sentinel_port + 1))", "127.0.0.1:$((sentinel_port + 2))"], master = "orders" }
@@ -245,7 +283,7 @@ case ${1:-} in
     down)
         stop kafka
         stop nats
-        for member in sentinel{0,1,2} redis{0,1}; do
+        for member in sentinel{0,1,2} redis{0,1} node{0,1,2,3,4,5}; do
             ! runs "$member" || stop "$member"
         done
         stop redis

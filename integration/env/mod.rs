@@ -21,6 +21,7 @@ mod postdate;
 mod process;
 mod prometheus;
 mod redis;
+mod redis_cluster;
 mod redis_group;
 #[cfg(test)]
 mod smoke;
@@ -41,6 +42,7 @@ pub(crate) use postdate::{Metrics, Postdate};
 pub(crate) use process::{Process, cpu_of, folder, free_port};
 pub(crate) use prometheus::Prometheus;
 pub(crate) use redis::{Redis, Snapshot};
+pub(crate) use redis_cluster::RedisCluster;
 pub(crate) use redis_group::RedisGroup;
 
 /// Limit for a server start and for a client call. It is long because tests share few cores with

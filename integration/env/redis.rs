@@ -13,6 +13,8 @@ use super::{PATIENCE, eventually};
 pub(crate) struct Redis {
     port: u16,
     folder: PathBuf,
+    /// Options beside the recommended ones.
+    options: Vec<String>,
     process: Process,
 }
 
@@ -21,13 +23,19 @@ pub(crate) struct Snapshot(PathBuf);
 
 impl Redis {
     pub(crate) fn start() -> Redis {
+        Redis::start_with(Vec::new())
+    }
+
+    pub(crate) fn start_with(options: Vec<String>) -> Redis {
         let folder = folder("redis");
         let port = free_port();
         std::fs::create_dir(folder.join("data")).unwrap();
-        let process = Process::start("redis", &folder, &mut server(&folder, port));
+        let mut command = server(&folder, port);
+        let process = Process::start("redis", &folder, command.args(&options));
         let mut redis = Redis {
             port,
             folder,
+            options,
             process,
         };
         redis.wait();
@@ -56,13 +64,21 @@ impl Redis {
             .expect("Redis accepts it");
     }
 
-    /// A section of INFO. `None` without an answer.
-    pub(crate) fn info(&self, section: &str) -> Option<String> {
+    /// The text that a command answers. `None` without an answer.
+    pub(crate) fn text(&self, words: &[&str]) -> Option<String> {
         let mut connection = self.connect().ok()?;
         connection
             .set_read_timeout(Some(Duration::from_secs(1)))
             .ok()?;
-        redis::cmd("INFO").arg(section).query(&mut connection).ok()
+        redis::cmd(words[0])
+            .arg(&words[1..])
+            .query(&mut connection)
+            .ok()
+    }
+
+    /// A section of INFO. `None` without an answer.
+    pub(crate) fn info(&self, section: &str) -> Option<String> {
+        self.text(&["INFO", section])
     }
 
     pub(crate) fn client(&self) -> redis::Connection {
@@ -75,8 +91,8 @@ impl Redis {
 
     /// Restarts Redis on the same port with the same data. Kills it first if it runs.
     pub(crate) fn restart(&mut self) {
-        self.process
-            .start_again(&mut server(&self.folder, self.port));
+        let mut command = server(&self.folder, self.port);
+        self.process.start_again(command.args(&self.options));
         self.wait();
     }
 

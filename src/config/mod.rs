@@ -23,7 +23,7 @@ pub(crate) use {
     kafka::Kafka,
     nats::Nats,
     route::{BrokerKind, Delivery, OnSourceGap, Overdue, Route, Source, WithoutDelay},
-    store::{Embedded, Redis, Sentinel, Store, StoreOptions},
+    store::{Embedded, Redis, Store, StoreOptions},
 };
 
 use crate::encryption::KeyRing;

@@ -31,11 +31,12 @@ pub(crate) enum Store {
     Embedded(Embedded),
 }
 
-/// One Redis server, or a group of servers whose primary the sentinels name.
+/// One Redis server, a group of servers whose primary the sentinels name, or a Redis Cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(crate) struct Redis {
-    /// `redis://` or `rediss://`. Secret, because it may contain a password. Unset with `sentinel`.
+    /// `redis://` or `rediss://`. Secret, because it may contain a password. Unset with `sentinel`
+    /// or `cluster`.
     pub(crate) url: Option<Secret>,
     /// Set only with `password`. Both are unset if the URL contains a login.
     pub(crate) username: Option<String>,
@@ -44,11 +45,20 @@ pub(crate) struct Redis {
     pub(crate) ca: Option<PathBuf>,
     pub(crate) certificate: Option<PathBuf>,
     pub(crate) certificate_key: Option<PathBuf>,
-    /// Only with `sentinel`: an address says it by its scheme.
+    /// Only with `sentinel` or `cluster`: an address says it by its scheme.
     pub(crate) tls: Option<bool>,
     /// Only with `sentinel`: an address ends with it.
     pub(crate) database: Option<u16>,
     pub(crate) sentinel: Option<Sentinel>,
+    pub(crate) cluster: Option<Cluster>,
+}
+
+/// Nodes of a Redis Cluster, which name the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(crate) struct Cluster {
+    /// `host:port` of each node.
+    pub(crate) servers: Vec<String>,
 }
 
 /// The sentinels of a Redis group, and the connection to them.
@@ -137,7 +147,8 @@ impl StoreOptions {
 
 const URL_FORM: &str = "write redis://host:port or rediss://host:port (TLS) with the address of a single server, and append /<number> for another database than 0";
 const SENTINEL_FORM: &str = "remove url, and add [store.redis.sentinel] with servers and master, as config/default.toml does";
-const SERVER_FORM: &str = "write host:port; sentinels usually have port 26379";
+const CLUSTER_FORM: &str =
+    "remove url, and add [store.redis.cluster] with servers, as config/default.toml does";
 
 impl Store {
     pub(super) fn check(&self, at: &At<'_>) {
@@ -156,16 +167,30 @@ impl Store {
 
 impl Redis {
     fn check(&self, at: &At<'_>) {
-        match (&self.url, &self.sentinel) {
-            (Some(url), None) => self.check_url(url, at),
-            (None, Some(sentinel)) => sentinel.check(&at.key("sentinel")),
-            (Some(_), Some(_)) => at.key("url").refuse(
+        match (&self.url, &self.sentinel, &self.cluster) {
+            (Some(url), None, None) => self.check_url(url, at),
+            (None, Some(sentinel), None) => sentinel.check(&at.key("sentinel")),
+            (None, None, Some(cluster)) => {
+                check_servers(&cluster.servers, "Redis servers usually have port 6379", &at.key("cluster"));
+                if self.database.is_some() {
+                    at.key("database").refuse("a Redis Cluster has one database only", "remove it");
+                }
+            }
+            (Some(_), Some(_), None) => at.key("url").refuse(
                 "url and sentinel are both set",
                 "remove url: the sentinels name the address of the primary",
             ),
-            (None, None) => at.key("url").refuse(
+            (Some(_), None, Some(_)) => at.key("url").refuse(
+                "url and cluster are both set",
+                "remove url: the nodes name the addresses of the primaries",
+            ),
+            (_, Some(_), Some(_)) => at.key("cluster").refuse(
+                "sentinel and cluster are both set",
+                "remove one of the two: a Redis Cluster has no sentinels",
+            ),
+            (None, None, None) => at.key("url").refuse(
                 "missing",
-                "add url = \"redis://127.0.0.1:6379\", or the key with _file appended and the path of a file that contains it, or [store.redis.sentinel]",
+                "add url = \"redis://127.0.0.1:6379\", or the key with _file appended and the path of a file that contains it, or [store.redis.sentinel], or [store.redis.cluster]",
             ),
         }
         check_login(at, self.username.as_ref(), self.password.as_ref());
@@ -188,8 +213,7 @@ impl Redis {
         if let Err((what, fix)) = self.check_address(url.expose()) {
             at.key("url").refuse(what, fix);
         }
-        let without_effect =
-            "this key is only for sentinels; with `url`, the address contains its value";
+        let without_effect = "with `url`, the address contains the value of this key";
         if self.tls.is_some() {
             at.key("tls")
                 .refuse(without_effect, "remove it, and write rediss:// for TLS");
@@ -208,7 +232,7 @@ impl Redis {
         let what = match scheme {
             "redis" | "rediss" => "",
             "redis+cluster" | "rediss+cluster" | "redis-cluster" => {
-                "Redis Cluster is not supported by this version"
+                return Err(("the address is one of a Redis Cluster", CLUSTER_FORM));
             }
             "redis+sentinel" | "rediss+sentinel" | "redis-sentinel" | "sentinel" => {
                 return Err(("the address is one of sentinels", SENTINEL_FORM));
@@ -249,13 +273,7 @@ impl Sentinel {
     }
 
     fn check(&self, at: &At<'_>) {
-        at.key("servers").check_list(&self.servers);
-        for (index, server) in self.servers.iter().enumerate() {
-            if host_port(server).is_none() {
-                let at = at.key("servers").key(index);
-                at.refuse("the address is not understood", SERVER_FORM);
-            }
-        }
+        check_servers(&self.servers, "sentinels usually have port 26379", at);
         if self.master.is_empty() || self.master.contains(char::is_whitespace) {
             at.key("master").refuse(
                 "the name is empty or contains a blank",
@@ -268,6 +286,26 @@ impl Sentinel {
             [&self.ca, &self.certificate, &self.certificate_key],
             (self.tls != Some(true)).then_some(how),
         );
+    }
+}
+
+impl Cluster {
+    /// Host and port of each node.
+    pub(crate) fn host_ports(&self) -> impl Iterator<Item = (&str, u16)> {
+        self.servers.iter().filter_map(|server| host_port(server))
+    }
+}
+
+fn check_servers(servers: &[String], usual: &str, at: &At<'_>) {
+    at.key("servers").check_list(servers);
+    for (index, server) in servers.iter().enumerate() {
+        if host_port(server).is_none() {
+            let at = at.key("servers").key(index);
+            at.refuse(
+                "the address is not understood",
+                format!("write host:port; {usual}"),
+            );
+        }
     }
 }
 

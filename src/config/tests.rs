@@ -3,6 +3,7 @@
 use super::admin::{Admin, Payloads};
 use super::decode::source::is_secret;
 use super::route::{Destination, Retry};
+use super::store::{Cluster, Sentinel};
 use super::*;
 use crate::model::{Dialect, Dialects, StartPoint, Timestamp};
 use figment::error::Kind;
@@ -82,6 +83,7 @@ fn tables() -> Vec<(&'static str, &'static [&'static str])> {
     let destination = &["kafka", "topic", "nats", "subject"];
     vec![
         ("store.redis.sentinel", keys::<Sentinel>()),
+        ("store.redis.cluster", keys::<Cluster>()),
         ("store.redis", keys::<Redis>()),
         ("store.embedded", keys::<Embedded>()),
         ("store", keys::<StoreOptions>()),

@@ -43,3 +43,5 @@ pub(crate) const STORE_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// For an answer of a sentinel, and for the first answer of the server that the sentinels name. A
 /// frozen primary costs a look-up this time, and a failover takes longer.
 pub(crate) const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often a subscription to hints looks whether another node of the cluster serves its channel.
+pub(crate) const CLUSTER_SWITCH_CHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -81,9 +81,9 @@ impl StoreFactory {
 /// Address, login and certificates of the configured Redis.
 pub(crate) fn redis_options(config: &Config, redis: &config::Redis) -> redis::Options {
     let password = |secret: &Option<Secret>| Some(secret.as_ref()?.expose().to_owned());
-    let servers = match (&redis.sentinel, &redis.url) {
+    let servers = match (&redis.sentinel, &redis.cluster) {
         (Some(sentinel), _) => redis::Servers::Sentinel(redis::SentinelOptions {
-            addresses: sentinel_addresses(sentinel),
+            addresses: addresses(sentinel.host_ports()),
             master: sentinel.master.clone(),
             username: sentinel.username.clone(),
             password: password(&sentinel.password),
@@ -95,7 +95,14 @@ pub(crate) fn redis_options(config: &Config, redis: &config::Redis) -> redis::Op
             primary_needs_tls: redis.tls == Some(true),
             database: redis.database.unwrap_or_default(),
         }),
-        (None, url) => redis::Servers::Url(url.as_ref().map_or("", Secret::expose).to_owned()),
+        (None, Some(cluster)) => redis::Servers::Cluster(redis::ClusterOptions {
+            addresses: addresses(cluster.host_ports()),
+            needs_tls: redis.tls == Some(true),
+        }),
+        (None, None) => {
+            let url = redis.url.as_ref().map_or("", Secret::expose);
+            redis::Servers::Url(url.to_owned())
+        }
     };
     redis::Options {
         servers,
@@ -109,11 +116,12 @@ pub(crate) fn redis_options(config: &Config, redis: &config::Redis) -> redis::Op
         deployment: config.deployment.clone(),
         response_timeout: STORE_RESPONSE_TIMEOUT,
         server: Arc::default(),
+        slots: Arc::default(),
     }
 }
 
-fn sentinel_addresses(sentinel: &config::Sentinel) -> Vec<Address> {
-    let addresses = sentinel.host_ports().map(|(host, port)| Address {
+fn addresses<'a>(host_ports: impl Iterator<Item = (&'a str, u16)>) -> Vec<Address> {
+    let addresses = host_ports.map(|(host, port)| Address {
         host: host.to_owned(),
         port,
     });
@@ -125,9 +133,10 @@ pub(crate) fn query_context(config: &Config) -> QueryContext {
     let store = match &config.store.kind {
         config::Store::Redis(redis) => {
             let address = redis.url.as_ref().and_then(|url| address(url.expose()));
-            match (&redis.sentinel, address) {
+            match (&redis.sentinel, &redis.cluster) {
                 (Some(sentinel), _) => format!("redis sentinel {}", sentinel.master),
-                (None, address) => format!("redis {}", address.as_deref().unwrap_or("?")),
+                (None, Some(cluster)) => format!("redis cluster {}", cluster.servers.join(" ")),
+                (None, None) => format!("redis {}", address.as_deref().unwrap_or("?")),
             }
         }
         config::Store::Embedded(config::Embedded { path }) => {

@@ -154,11 +154,10 @@ async fn check_store(config: &Config) -> Vec<(String, Vec<Finding>)> {
             let found = Redis::describe(&options, &WallClock);
             let found = tokio::time::timeout(CHECK_TIMEOUT, found).await;
             let found = found.unwrap_or_else(|_| Err(store::Error::Unavailable(no_answer())));
-            let findings = redis::judge(&found, config.timer.max_clock_skew);
-            let is_usable = findings
-                .iter()
-                .all(|finding| finding.verdict != Verdict::Fail);
-            areas.push(("store".to_owned(), findings));
+            let judged = redis::judge(&found, config.timer.max_clock_skew);
+            let mut findings = judged.iter().flat_map(|(_, findings)| findings);
+            let is_usable = findings.all(|finding| finding.verdict != Verdict::Fail);
+            areas.extend(judged);
             areas.push(("waiting".to_owned(), left_behind(config).await));
             is_usable
         }

@@ -1,4 +1,4 @@
-//! Judges a Redis server as a store.
+//! Judges the Redis servers of the store.
 
 use super::sentinels;
 use crate::broker::inspection::Finding;
@@ -10,14 +10,30 @@ use std::time::Duration;
 /// Above this share, a burst may fill the memory.
 const MEMORY_HIGH_PERCENT: u64 = 80;
 
-pub(super) fn judge(found: &Result<RedisDescription, Error>, skew_max: Duration) -> Vec<Finding> {
-    let redis = match found {
-        Ok(redis) => redis,
+/// Returns an area with the findings of each primary.
+pub(super) fn judge(
+    found: &Result<Vec<RedisDescription>, Error>,
+    skew_max: Duration,
+) -> Vec<(String, Vec<Finding>)> {
+    let servers = match found {
+        Ok(servers) => servers,
         Err(error) => {
             let fix = "check the address, the login and the certificates of store.redis, the network between, and whether the server wants TLS";
-            return vec![Finding::fail("redis reachable", error.to_string(), fix)];
+            let finding = Finding::fail("redis reachable", error.to_string(), fix);
+            return vec![("store".to_owned(), vec![finding])];
         }
     };
+    let area = |redis: &RedisDescription| match servers.len() {
+        1 => "store".to_owned(),
+        _ => format!("store {}", redis.address),
+    };
+    let areas = servers
+        .iter()
+        .map(|redis| (area(redis), judge_one(redis, skew_max)));
+    areas.collect()
+}
+
+fn judge_one(redis: &RedisDescription, skew_max: Duration) -> Vec<Finding> {
     let round_trip = length(redis.round_trip);
     let answered = format!("{}, which answers in {round_trip}", redis.address);
     let mut findings = vec![Finding::ok("redis reachable", answered), version(redis)];
@@ -54,9 +70,9 @@ fn version(redis: &RedisDescription) -> Finding {
 }
 
 fn kind(redis: &RedisDescription) -> Option<Finding> {
-    let (found, fix) = if redis.is_cluster {
-        let found = "a node of a Redis Cluster, which this version cannot use";
-        (found, "give it a single Redis server")
+    let (found, fix) = if redis.is_cluster && !redis.in_cluster {
+        let fix = "remove store.redis.url, and name nodes in [store.redis.cluster]";
+        ("a node of a Redis Cluster", fix)
     } else if redis.is_replica {
         let fix = "give store.redis.url the address of its primary";
         ("a replica, which accepts no writes", fix)
@@ -79,7 +95,7 @@ fn policy(redis: &RedisDescription) -> Finding {
 }
 
 fn scripts(redis: &RedisDescription) -> Finding {
-    let fix = "grant the user the rights in deploy/redis/users.acl, or `~pd:* &pd:* +@read +@write +@scripting +info +time +select +publish +subscribe +pubsub`";
+    let fix = "grant the user the rights in deploy/redis/users.acl, or `~pd:* &pd:* +@read +@write +@scripting +info +time +select +publish +subscribe +pubsub`; a Redis Cluster also needs `+cluster|info +cluster|slots`";
     match &redis.script_error {
         None => Finding::ok("scripts", "run"),
         Some(error) => Finding::fail("scripts", error, fix),
@@ -137,8 +153,12 @@ fn persistence(redis: &RedisDescription) -> Finding {
 }
 
 fn replicas(redis: &RedisDescription) -> Finding {
-    let none = "none: if its machine is lost, all waiting messages are read again from the sources";
     let count = redis.replicas.filter(|count| *count > 0);
+    if redis.in_cluster && count.is_none() {
+        let found = "none: if its machine is lost, deliveries stop until it is back";
+        return Finding::warn("replicas", found, "add a replica to this primary");
+    }
+    let none = "none: if its machine is lost, all waiting messages are read again from the sources";
     let found = count.map_or_else(|| none.to_owned(), |count| several(count, "replica"));
     Finding::ok("replicas", found)
 }
@@ -192,8 +212,8 @@ mod tests {
     }
 
     /// The findings that are not `ok`. Each must have a fix.
-    fn faults(redis: RedisDescription) -> Vec<(String, Verdict)> {
-        let findings = judge(&Ok(redis), SKEW)
+    fn faults(redis: &RedisDescription) -> Vec<(String, Verdict)> {
+        let findings = judge_one(redis, SKEW)
             .into_iter()
             .filter(|finding| finding.verdict != Fine);
         findings
@@ -204,12 +224,19 @@ mod tests {
 
     #[test]
     fn each_fault_of_a_redis_has_its_item() {
-        assert_eq!(faults(good()), []);
-        let table: [Case; 14] = [
+        assert_eq!(faults(&good()), []);
+        let table: [Case; 15] = [
             (|redis| redis.version = "6.2.1".into(), "version", Fail),
             (|redis| redis.version = "unknown".into(), "version", Fail),
             (|redis| redis.is_cluster = true, "kind", Fail),
             (|redis| redis.is_replica = true, "kind", Fail),
+            (
+                |redis| {
+                    (redis.is_cluster, redis.in_cluster, redis.replicas) = (true, true, Some(0));
+                },
+                "replicas",
+                Warn,
+            ),
             (
                 |redis| redis.eviction_policy = Some("allkeys-lru".into()),
                 "maxmemory-policy",
@@ -249,7 +276,7 @@ mod tests {
             let mut redis = good();
             change(&mut redis);
             assert_eq!(
-                faults(redis.clone()),
+                faults(&redis),
                 [(subject.to_owned(), verdict)],
                 "{redis:?}"
             );
@@ -259,12 +286,30 @@ mod tests {
             round_trip: Duration::from_secs(2),
             ..good()
         };
-        assert_eq!(faults(slow), [], "so much may be the way there and back");
+        assert_eq!(faults(&slow), [], "so much may be the way there and back");
     }
 
     #[test]
     fn a_redis_that_does_not_answer_is_one_item() {
-        let findings = judge(&Err(Error::Unavailable("r:1: refused".into())), SKEW);
-        assert_eq!((findings.len(), findings[0].verdict), (1, Fail));
+        let areas = judge(&Err(Error::Unavailable("r:1: refused".into())), SKEW);
+        let findings = &areas[0].1;
+        assert_eq!(
+            (areas.len(), findings.len(), findings[0].verdict),
+            (1, 1, Fail)
+        );
+    }
+
+    #[test]
+    fn each_primary_of_a_cluster_has_an_area() {
+        let node = |address: &str| RedisDescription {
+            address: address.to_owned(),
+            is_cluster: true,
+            in_cluster: true,
+            ..good()
+        };
+        let areas = judge(&Ok(vec![node("a:1"), node("b:1")]), SKEW);
+        assert_eq!((&*areas[0].0, &*areas[1].0), ("store a:1", "store b:1"));
+        let findings = areas.iter().flat_map(|(_, findings)| findings);
+        assert!(findings.into_iter().all(|finding| finding.verdict == Fine));
     }
 }

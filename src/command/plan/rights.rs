@@ -20,10 +20,15 @@ pub(super) fn of(config: &Config) -> Vec<Rights> {
         },
     });
     let mut rights: Vec<Rights> = clusters.filter(|it| !it.lines.is_empty()).collect();
-    if let Store::Redis(_) = &config.store.kind {
+    if let Store::Redis(redis) = &config.store.kind {
+        let mut line = redis_line(&config.deployment);
+        // Each node of the cluster needs the user.
+        if redis.cluster.is_some() {
+            line.push_str(" '+cluster|info' '+cluster|slots'");
+        }
         rights.push(Rights {
             area: "store".to_owned(),
-            lines: vec![redis_line(&config.deployment)],
+            lines: vec![line],
         });
     }
     rights

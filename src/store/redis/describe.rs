@@ -1,12 +1,19 @@
-//! Describes a Redis server for `postdate check`, suitable or not. Writes nothing.
+//! Describes the Redis servers for `postdate check`, suitable or not. Writes nothing.
 
-use super::connection::{Address, Connection, GroupView, Options, info_field, is_cluster_node};
+use super::connection::{
+    Address, Connection, Connections, GroupView, Options, Servers, info_field, is_cluster_node,
+    is_error,
+};
+use super::script::Call;
 use super::{Keyspace, Redis, reply};
 use crate::clock::Clock;
 use crate::model::{Partition, ShardId, Timestamp};
-use crate::store::{Error, ShardStore};
+use crate::store::Error;
 use redis::{Pipeline, Value};
 use std::time::Duration;
+
+/// Shards to try until this node of a cluster serves one. It may serve few slots.
+const SCRIPT_TRIES_MAX: i32 = 1_000;
 
 /// The settings and the state of a server. `None`: the server does not say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,6 +25,8 @@ pub(crate) struct RedisDescription {
     pub(crate) version: String,
     pub(crate) valkey_version: Option<String>,
     pub(crate) is_cluster: bool,
+    /// The configuration names a Redis Cluster.
+    pub(crate) in_cluster: bool,
     pub(crate) is_replica: bool,
     pub(crate) replicas: Option<u64>,
     pub(crate) eviction_policy: Option<String>,
@@ -38,26 +47,45 @@ pub(crate) struct RedisDescription {
 }
 
 impl Redis {
-    /// Asks the server. Fails if the server does not answer or rejects the login.
+    /// Asks each primary. Fails if one does not answer or rejects the login.
     pub(crate) async fn describe(
         options: &Options,
         clock: &impl Clock,
+    ) -> Result<Vec<RedisDescription>, Error> {
+        let redis = Redis {
+            connections: Connections::unchecked(options)?,
+            keyspace: Keyspace::new(&options.deployment),
+        };
+        let in_cluster = matches!(options.servers, Servers::Cluster(_));
+        let mut descriptions = Vec::new();
+        for primary in redis.connections.primaries().await? {
+            let description = redis.describe_one(&primary, in_cluster, clock);
+            descriptions.push(description.await?);
+        }
+        Ok(descriptions)
+    }
+
+    async fn describe_one(
+        &self,
+        connection: &Connection,
+        in_cluster: bool,
+        clock: &impl Clock,
     ) -> Result<RedisDescription, Error> {
-        let connection = Connection::unchecked(options)?;
-        let info = text(&connection, &["INFO", "everything"]).await?;
-        let (clock_ahead_ms, round_trip) = measure_clock(&connection, clock).await?;
+        let info = text(connection, &["INFO", "everything"]).await?;
+        let (clock_ahead_ms, round_trip) = measure_clock(connection, clock).await?;
         let number =
             |name: &str| info_field(&info, name).and_then(|value| value.parse::<u64>().ok());
         // The user may lack the permission for CONFIG.
-        let setting = async |name: &str| config(&connection, name).await.ok().flatten();
+        let setting = async |name: &str| config(connection, name).await.ok().flatten();
         Ok(RedisDescription {
             address: connection.address(),
-            sentinels: sentinels(&connection).await,
+            sentinels: sentinels(connection).await,
             version: info_field(&info, "redis_version")
                 .unwrap_or("unknown")
                 .to_owned(),
             valkey_version: info_field(&info, "valkey_version").map(str::to_owned),
             is_cluster: is_cluster_node(&info),
+            in_cluster,
             is_replica: info_field(&info, "role") == Some("slave"),
             replicas: number("connected_slaves"),
             eviction_policy: info_field(&info, "maxmemory_policy").map(str::to_owned),
@@ -68,8 +96,23 @@ impl Redis {
             save: setting("save").await,
             clock_ahead_ms,
             round_trip,
-            script_error: script_error(connection, options).await,
+            script_error: self.script_error(connection).await,
         })
+    }
+
+    /// Calls one script, on a shard that never exists. Returns its error.
+    async fn script_error(&self, connection: &Connection) -> Option<String> {
+        for index in 0..SCRIPT_TRIES_MAX {
+            let no_shard = ShardId::new("", Partition::new("", index));
+            let state = Call::state(&self.keyspace, &no_shard);
+            match connection.call(&[&state]).await {
+                // Another node of the cluster serves the slot of this shard.
+                Ok(values) if values.iter().any(|value| is_error(value, "MOVED")) => {}
+                Ok(_) => return None,
+                Err(error) => return Some(error.to_string()),
+            }
+        }
+        None
     }
 }
 
@@ -120,18 +163,4 @@ async fn measure_clock(
         server_time.as_millis().saturating_sub(middle.as_millis()),
         round_trip,
     ))
-}
-
-/// Calls one script, on a shard that never exists. Returns its error.
-async fn script_error(connection: Connection, options: &Options) -> Option<String> {
-    let redis = Redis {
-        connection,
-        keyspace: Keyspace::new(&options.deployment),
-    };
-    let no_shard = ShardId::new("", Partition::new("", 0));
-    redis
-        .state(&[no_shard])
-        .await
-        .err()
-        .map(|error| error.to_string())
 }

@@ -1,4 +1,5 @@
-//! The store on one Redis server, or on a group of servers with sentinels. Each change is one script of `lua/`; fetches are plain reads.
+//! The store on one Redis server, a group of servers with sentinels, or a Redis Cluster. Each change
+//! is one script of `lua/`; fetches are plain reads.
 //!
 //! | file | duty |
 //! |---|---|
@@ -38,9 +39,10 @@ use crate::limit;
 use crate::model::{Lease, ShardId};
 use async_trait::async_trait;
 use bytes::Bytes;
-use connection::Connection;
+use connection::Connections;
 pub(crate) use connection::{
-    Address, Certificates, GroupView, Options, SentinelOptions, Servers, VERSION_MIN,
+    Address, Certificates, ClusterOptions, GroupView, Options, SentinelOptions, Servers,
+    VERSION_MIN,
 };
 pub(crate) use describe::RedisDescription;
 use key::Keyspace;
@@ -52,9 +54,9 @@ use script::{Call, SliceKey};
 /// How often an erase restarts because another process appended to the shard.
 const ERASE_ATTEMPTS_MAX: u32 = 10;
 
-/// A handle on the store, with a connection of its own.
+/// A handle on the store, with connections of its own.
 pub(crate) struct Redis {
-    connection: Connection,
+    connections: Connections,
     keyspace: Keyspace,
 }
 
@@ -63,10 +65,10 @@ impl Redis {
     /// error. A connection that is lost later is opened again, with the same checks.
     pub(crate) async fn connect(options: &Options) -> Result<Self, Error> {
         let redis = Self {
-            connection: Connection::new(options)?,
+            connections: Connections::new(options)?,
             keyspace: Keyspace::new(&options.deployment),
         };
-        redis.connection.connect().await?;
+        redis.connections.connect().await?;
         Ok(redis)
     }
 
@@ -116,7 +118,7 @@ impl Redis {
     }
 
     async fn run_once(&self, calls: &[Call]) -> Result<Vec<Reply>, Error> {
-        let values = self.connection.call(calls).await?;
+        let values = self.connections.call(calls).await?;
         let replies = values.into_iter().map(|value| {
             // Only a script that reads meta without a type check fails like this, before any write.
             if connection::is_error(&value, "WRONGTYPE") {
@@ -149,7 +151,7 @@ impl Redis {
         for _ in 0..ERASE_ATTEMPTS_MAX {
             let mut pipeline = Pipeline::new();
             pipeline.cmd("HKEYS").arg(&counts);
-            let values = self.connection.send(&pipeline).await?;
+            let values = self.connections.send(&pipeline).await?;
             let fields = values.into_iter().filter_map(reply::texts).flatten();
             let call = Call::erase(&self.keyspace, shard, &fields.collect::<Vec<_>>());
             let replies = self.run_once(&[call]).await?;

@@ -1,6 +1,6 @@
 //! Hints between processes over one pub/sub channel of the deployment.
 
-use super::connection::Connection;
+use super::connection::Connections;
 use super::key::{self, Keyspace};
 use super::{Error, Options};
 use crate::limit::HINTS_RESUBSCRIBE_INTERVAL;
@@ -12,7 +12,7 @@ use redis::Pipeline;
 
 /// Publishes and listens on two connections. Each is opened by the first call that needs it.
 pub(crate) struct RedisNotifier {
-    connection: Connection,
+    connections: Connections,
     keyspace: Keyspace,
     /// The first session of this process. Its random number tells the hints of this process from
     /// those of others.
@@ -22,7 +22,7 @@ pub(crate) struct RedisNotifier {
 impl RedisNotifier {
     pub(crate) fn new(options: &Options, session: SessionId) -> Result<Self, Error> {
         Ok(Self {
-            connection: Connection::new(options)?,
+            connections: Connections::new(options)?,
             keyspace: Keyspace::new(&options.deployment),
             session,
         })
@@ -55,7 +55,7 @@ impl Notifier for RedisNotifier {
         for hint in hints {
             pipeline.cmd("PUBLISH").arg(&channel).arg(self.encode(hint));
         }
-        self.connection.send(&pipeline).await.map(drop)
+        self.connections.send(&pipeline).await.map(drop)
     }
 
     async fn listen(&self, on_hint: &mut dyn FnMut(Hint)) -> Result<(), Error> {
@@ -63,7 +63,7 @@ impl Notifier for RedisNotifier {
             self.keyspace.hint_channel(),
             self.keyspace.worker_channel(self.session),
         ];
-        let mut messages = self.connection.subscribe(&channels).await?;
+        let mut messages = self.connections.subscribe(&channels).await?;
         let forward = async {
             while let Some(message) = messages.next().await {
                 if let Some(hint) = self.decode(message.get_payload_bytes()) {
@@ -74,13 +74,13 @@ impl Notifier for RedisNotifier {
         let forward = async {
             tokio::select! {
                 () = forward => false,
-                () = self.connection.switched() => true,
+                () = self.connections.switched(&channels[0]) => true,
             }
         };
         match tokio::time::timeout(HINTS_RESUBSCRIBE_INTERVAL, forward).await {
             Ok(false) => Err(Error::Unavailable(format!(
                 "{} has ended the subscription to hints",
-                self.connection.address()
+                self.connections.address()
             ))),
             Ok(true) | Err(_) => Ok(()),
         }

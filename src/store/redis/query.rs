@@ -1,6 +1,7 @@
 //! Questions of people about the messages in Redis: a scan for shards, and plain reads.
 
 use super::Redis;
+use super::connection::Connection;
 use super::key;
 use super::reads;
 use super::reply::{Reply, text, texts};
@@ -23,30 +24,8 @@ impl StoreQuery for Redis {
     async fn shards(&self) -> Result<Vec<ShardId>, Error> {
         // A scan may return a key twice.
         let mut shards = BTreeSet::new();
-        let mut cursor = "0".to_owned();
-        loop {
-            let mut pipeline = Pipeline::new();
-            pipeline
-                .cmd("SCAN")
-                .arg(&cursor)
-                .arg("MATCH")
-                .arg(self.keyspace.meta_pattern())
-                .arg("COUNT")
-                .arg(SCAN_KEYS_PER_STEP);
-            let values = self.connection.send(&pipeline).await?;
-            let Some(Value::Array(reply)) = values.into_iter().next() else {
-                break;
-            };
-            let mut reply = reply.into_iter();
-            cursor = reply.next().and_then(text).unwrap_or_default();
-            let keys = reply.next().and_then(texts).unwrap_or_default();
-            shards.extend(
-                keys.iter()
-                    .filter_map(|key| self.keyspace.shard_of_meta_key(key)),
-            );
-            if cursor.is_empty() || cursor == "0" {
-                break;
-            }
+        for primary in self.connections.primaries().await? {
+            self.scan(&primary, &mut shards).await?;
         }
         Ok(shards.into_iter().collect())
     }
@@ -61,7 +40,7 @@ impl StoreQuery for Redis {
             let meta = self.keyspace.shard_keys(shard).name(key::META);
             pipeline.cmd("HGET").arg(meta).arg("token");
         }
-        let values = self.connection.send(&pipeline).await?.into_iter();
+        let values = self.connections.send(&pipeline).await?.into_iter();
         let holders = values.map(|value| LeaseToken::parse(&text(value)?));
         Ok(holders.collect())
     }
@@ -75,7 +54,7 @@ impl StoreQuery for Redis {
                 .arg(self.keyspace.shard_keys(shard).name(key::IDS))
                 .arg(id.names().collect::<Vec<_>>());
         }
-        let values = self.connection.send(&pipeline).await?;
+        let values = self.connections.send(&pipeline).await?;
         let states = self.state(&shards).await?;
         let places = values.into_iter().zip(states).map(|(value, state)| {
             let Value::Array(found) = value else {
@@ -96,7 +75,7 @@ impl StoreQuery for Redis {
             let cancelled = self.keyspace.shard_keys(shard).name(key::CANCELLED);
             pipeline.cmd("ZSCORE").arg(cancelled).arg(place.to_hex());
         }
-        let scores = self.connection.send(&pipeline).await?.into_iter();
+        let scores = self.connections.send(&pipeline).await?.into_iter();
         Ok(scores.map(|score| score != Value::Nil).collect())
     }
 
@@ -107,7 +86,7 @@ impl StoreQuery for Redis {
             let mut pipeline = Pipeline::new();
             let scan = pipeline.cmd("HSCAN").arg(&ids).arg(&cursor);
             scan.arg("COUNT").arg(IDS_PER_STEP);
-            let value = self.connection.send(&pipeline).await?.pop();
+            let value = self.connections.send(&pipeline).await?.pop();
             let Some((next, fields)) = value.and_then(|value| scanned(value).ok()) else {
                 break;
             };
@@ -126,7 +105,7 @@ impl StoreQuery for Redis {
         pipeline
             .cmd("HKEYS")
             .arg(self.keyspace.shard_keys(shard).name(key::QUARANTINE));
-        let values = self.connection.send(&pipeline).await?.into_iter();
+        let values = self.connections.send(&pipeline).await?.into_iter();
         let names = values.filter_map(texts).flatten();
         Ok(names.map(RunName::new).collect())
     }
@@ -141,6 +120,37 @@ impl StoreQuery for Redis {
 
     async fn worker_sessions(&self) -> Result<Vec<Session>, Error> {
         self.sessions().await
+    }
+}
+
+impl Redis {
+    /// Adds the shards that this server has.
+    async fn scan(&self, server: &Connection, shards: &mut BTreeSet<ShardId>) -> Result<(), Error> {
+        let mut cursor = "0".to_owned();
+        loop {
+            let mut pipeline = Pipeline::new();
+            pipeline
+                .cmd("SCAN")
+                .arg(&cursor)
+                .arg("MATCH")
+                .arg(self.keyspace.meta_pattern())
+                .arg("COUNT")
+                .arg(SCAN_KEYS_PER_STEP);
+            let values = server.send(&pipeline).await?;
+            let Some(Value::Array(reply)) = values.into_iter().next() else {
+                return Ok(());
+            };
+            let mut reply = reply.into_iter();
+            cursor = reply.next().and_then(text).unwrap_or_default();
+            let keys = reply.next().and_then(texts).unwrap_or_default();
+            shards.extend(
+                keys.iter()
+                    .filter_map(|key| self.keyspace.shard_of_meta_key(key)),
+            );
+            if cursor.is_empty() || cursor == "0" {
+                return Ok(());
+            }
+        }
     }
 }
 
@@ -159,7 +169,7 @@ impl QuarantineStore for Redis {
         let mut pipeline = Pipeline::new();
         let quarantine = self.keyspace.shard_keys(shard).name(key::QUARANTINE);
         pipeline.cmd("HGET").arg(quarantine).arg(name.as_str());
-        let value = self.connection.send(&pipeline).await?.pop();
+        let value = self.connections.send(&pipeline).await?.pop();
         Ok(value.and_then(reads::bytes))
     }
 

@@ -24,7 +24,7 @@ impl Redis {
             let fields = ["version", "watermark", "delivered", "history"];
             pipeline.cmd("HMGET").arg(meta).arg(&fields);
         }
-        let values = self.connection.send(&pipeline).await?;
+        let values = self.connections.send(&pipeline).await?;
         Ok(values.into_iter().map(parse_position).collect())
     }
 
@@ -88,7 +88,7 @@ impl Redis {
                 .arg(keys.pool(slice))
                 .arg(name.as_str());
         }
-        let values = self.connection.send(&pipeline).await?.into_iter();
+        let values = self.connections.send(&pipeline).await?.into_iter();
         // A pool of another type counts as empty.
         let mut fetched: Vec<Option<Bytes>> = values.map(bytes).collect();
 
@@ -106,7 +106,7 @@ impl Redis {
                 .arg(keys.slice(slice))
                 .arg(codec::index_member(name));
         }
-        let mut again = self.connection.send(&pipeline).await?.into_iter();
+        let mut again = self.connections.send(&pipeline).await?.into_iter();
         for missing in fetched.iter_mut().filter(|bytes| bytes.is_none()) {
             let (found, score) = (again.next().and_then(bytes), again.next());
             let is_listed = matches!(score, Some(Value::BulkString(_)));

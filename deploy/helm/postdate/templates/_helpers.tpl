@@ -336,6 +336,9 @@ volumes:
 {{- /* The sentinels name the servers. Other ports than this one must be in networkPolicy.egress. */}}
 {{- $peers = append $peers (dict "name" "store.redis" "port" "6379") }}
 {{- end }}
+{{- with dig "store" "redis" "cluster" "" $config }}
+{{- range .servers }}{{ $peers = append $peers (dict "name" "store.redis" "port" (include "postdate.port" (dict "address" . "default" "6379"))) }}{{ end }}
+{{- end }}
 {{- with dig "traces" "endpoint" "" $config }}{{ $peers = append $peers (dict "name" "traces" "port" (include "postdate.port" (dict "address" . "default" (hasPrefix "https" . | ternary "443" "80")))) }}{{ end }}
 {{- $peers | toJson }}
 {{- end }}

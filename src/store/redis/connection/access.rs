@@ -24,7 +24,7 @@ pub(crate) struct Certificates {
     pub(crate) key: Option<PathBuf>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Address {
     pub(crate) host: String,
     pub(crate) port: u16,

@@ -1,5 +1,6 @@
 //! The meaning of errors: of the client, and of the server.
 
+use super::CLUSTER_FORM;
 use crate::store::Error;
 use redis::{ServerError, Value};
 use std::fmt::Display;
@@ -15,7 +16,7 @@ pub(super) fn client_error(address: impl Display, error: &redis::RedisError) -> 
 pub(super) fn missing_permission(address: impl Display, detail: &str) -> Error {
     Error::Unusable(format!(
         "{address} denies its user a permission that Postdate needs ({detail}): grant it what deploy/redis/users.acl has, or more broadly \
-         `~pd:* &pd:* +@read +@write +@scripting +info +time +select +publish +subscribe +pubsub`"
+         `~pd:* &pd:* +@read +@write +@scripting +info +time +select +publish +subscribe +pubsub`; a Redis Cluster also needs `+cluster|info +cluster|slots`"
     ))
 }
 
@@ -34,8 +35,8 @@ pub(super) fn server_error(address: &str, error: &ServerError) -> Error {
         "NOPERM" => missing_permission(address, detail),
         // A command inside a script was denied. Only `ACL LOG` names the command.
         "ERR" if detail.contains("can't run this command") => missing_permission(address, detail),
-        "MOVED" | "ASK" | "CROSSSLOT" => Error::Unusable(format!(
-            "{address} is a node of a Redis Cluster, which this version of Postdate cannot use ({code} {detail})"
+        "MOVED" | "ASK" => Error::Unusable(format!(
+            "{address} is a node of a Redis Cluster ({code} {detail}): {CLUSTER_FORM}"
         )),
         "LOADING" | "MASTERDOWN" | "READONLY" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY" | "MISCONF"
         | "NOREPLICAS" => Error::Unavailable(format!("{address}: {code} {detail}")),
@@ -50,13 +51,32 @@ pub(in crate::store::redis) fn is_error(value: &Value, code: &str) -> bool {
     matches!(value, Value::ServerError(error) if error.code() == code)
 }
 
-/// The error in a value, unless it concerns only one key or script.
-pub(super) fn fatal_error(value: &Value) -> Option<&ServerError> {
-    match value {
-        Value::ServerError(error) if !matches!(error.code(), "WRONGTYPE" | "NOSCRIPT") => {
-            Some(error)
-        }
-        _ => None,
+/// The error in a value, unless it concerns only one key or script, or one slot of a cluster.
+pub(super) fn fatal_error(value: &Value, in_cluster: bool) -> Option<&ServerError> {
+    let Value::ServerError(error) = value else {
+        return None;
+    };
+    let concerns_one = match error.code() {
+        "WRONGTYPE" | "NOSCRIPT" => true,
+        "MOVED" | "ASK" | "TRYAGAIN" => in_cluster,
+        _ => false,
+    };
+    (!concerns_one).then_some(error)
+}
+
+/// The error if no server has answered as it should. An operator must act only if no server may
+/// answer differently later.
+pub(super) fn no_answer(what: &str, errors: &[Error]) -> Error {
+    let reason = |error: &Error| match error {
+        Error::Unavailable(text) | Error::Unusable(text) | Error::Refused(text) => text.clone(),
+        Error::Full => error.to_string(),
+    };
+    let reasons: Vec<String> = errors.iter().map(reason).collect();
+    let text = format!("{what}: {}", reasons.join("; "));
+    if errors.iter().any(Error::is_transient) {
+        Error::Unavailable(text)
+    } else {
+        Error::Unusable(text)
     }
 }
 

@@ -1,9 +1,11 @@
 //! Address, login and certificates, as the configuration has them.
 
-use super::Primary;
 use super::access::{Access, Address, Certificates};
+use super::cluster::Cluster;
 use super::current_server::CurrentServer;
 use super::sentinel::Sentinels;
+use super::slots::CurrentSlots;
+use super::{Connection, Connections, Primary};
 use crate::store::Error;
 use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 use std::fmt;
@@ -25,6 +27,8 @@ pub(crate) struct Options {
     pub(crate) response_timeout: Duration,
     /// Clones of the options share it.
     pub(crate) server: Arc<CurrentServer>,
+    /// Clones of the options share it.
+    pub(crate) slots: Arc<CurrentSlots>,
 }
 
 #[derive(Clone)]
@@ -32,6 +36,15 @@ pub(crate) enum Servers {
     /// `redis://host:port/db`, or `rediss://` for TLS.
     Url(String),
     Sentinel(SentinelOptions),
+    Cluster(ClusterOptions),
+}
+
+/// Nodes of a cluster, which name the others.
+#[derive(Clone)]
+pub(crate) struct ClusterOptions {
+    pub(crate) addresses: Vec<Address>,
+    /// True if the nodes need TLS.
+    pub(crate) needs_tls: bool,
 }
 
 /// The sentinels of a group, and what an address says otherwise.
@@ -62,28 +75,39 @@ impl Options {
             deployment: deployment.to_owned(),
             response_timeout: crate::limit::STORE_RESPONSE_TIMEOUT,
             server: Arc::default(),
+            slots: Arc::default(),
         }
     }
 
-    pub(super) fn parse(&self) -> Result<(Primary, Access), Error> {
-        let (primary, login, needs_tls) = match &self.servers {
+    /// The connections to these servers. Connects with the first call.
+    pub(super) fn connections(&self, checks_servers: bool) -> Result<Connections, Error> {
+        let login = RedisConnectionInfo::default();
+        let (primary, access) = match &self.servers {
             Servers::Url(url) => {
                 let (address, login, needs_tls) = parse_url(url)?;
-                (Primary::At(address), login, needs_tls)
+                (Primary::At(address), self.access(login, needs_tls))
             }
             Servers::Sentinel(options) => {
-                let login = RedisConnectionInfo::default().set_db(i64::from(options.database));
-                let sentinels = options.sentinels();
-                let primary = Primary::NamedBy(sentinels);
-                (primary, login, options.primary_needs_tls)
+                let login = login.set_db(i64::from(options.database));
+                let access = self.access(login, options.primary_needs_tls);
+                (Primary::NamedBy(options.sentinels()), access)
+            }
+            Servers::Cluster(options) => {
+                let access = self.access(login, options.needs_tls);
+                let cluster = Cluster::new(options.addresses.clone(), access, self, checks_servers);
+                return Ok(Connections::Cluster(Box::new(cluster)));
             }
         };
-        let access = Access {
+        let connection = Connection::new(primary, access, self, checks_servers);
+        Ok(Connections::One(Arc::new(connection)))
+    }
+
+    fn access(&self, login: RedisConnectionInfo, needs_tls: bool) -> Access {
+        Access {
             login: with_login(login, self.username.as_ref(), self.password.as_ref()),
             tls: needs_tls.then(|| self.certificates.clone()),
             table: "store.redis",
-        };
-        Ok((primary, access))
+        }
     }
 }
 
@@ -145,6 +169,7 @@ impl fmt::Debug for Options {
                 parse_url(url).map_or_else(|_| "?".to_owned(), |(at, ..)| at.to_string())
             }
             Servers::Sentinel(options) => format!("{} of {:?}", options.master, options.addresses),
+            Servers::Cluster(options) => format!("cluster of {:?}", options.addresses),
         };
         f.debug_struct("Options")
             .field("servers", &servers)

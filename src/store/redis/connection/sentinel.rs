@@ -1,6 +1,7 @@
 //! Asks the sentinels which server is the primary of a group.
 
 use super::access::{Access, Address};
+use super::errors::no_answer;
 use crate::limit::LOOKUP_TIMEOUT;
 use crate::store::Error;
 use crate::store::redis::reply::texts;
@@ -54,7 +55,7 @@ impl Sentinels {
         let newest = views.into_iter().max_by_key(|view| view.epoch);
         newest
             .map(|view| view.primary)
-            .ok_or_else(|| no_primary(&errors))
+            .ok_or_else(|| no_answer("no sentinel names the primary", &errors))
     }
 
     /// The view of each sentinel.
@@ -112,21 +113,6 @@ impl Sentinels {
             _ => return Error::Unavailable(format!("sentinel {address}: {code} {detail}")),
         };
         Error::Unusable(format!("sentinel {address}: {code} {detail}: {fix}"))
-    }
-}
-
-/// An operator must act only if no sentinel may answer differently later.
-fn no_primary(errors: &[Error]) -> Error {
-    let reason = |error: &Error| match error {
-        Error::Unavailable(text) | Error::Unusable(text) | Error::Refused(text) => text.clone(),
-        Error::Full => error.to_string(),
-    };
-    let reasons: Vec<String> = errors.iter().map(reason).collect();
-    let text = format!("no sentinel names the primary: {}", reasons.join("; "));
-    if errors.iter().any(Error::is_transient) {
-        Error::Unavailable(text)
-    } else {
-        Error::Unusable(text)
     }
 }
 

@@ -541,7 +541,7 @@ async fn a_run_whose_bytes_come_back_during_a_fetch_is_not_lost() {
         .arg(pool)
         .arg(run.name.as_str())
         .arg(&*run.bytes);
-    let restored = real.redis.connection.send(&restore);
+    let restored = real.redis.connections.send(&restore);
     let (fetched, restored) = futures_util::future::join(real.redis.fetch(&fetch), restored).await;
     restored.unwrap();
     assert_eq!(fetched.unwrap(), [[Some(run.bytes)]]);
@@ -623,7 +623,13 @@ async fn a_list_of_many_slices_reads_little_more_than_its_limit() {
         assert_eq!(known.len() as u64, slices);
         let read = slices_to_read(&list, &known);
         let call = Call::list(&real.redis.keyspace, &list, &known, &read);
-        let reply = real.redis.connection.call(&[call]).await.unwrap().remove(0);
+        let reply = real
+            .redis
+            .connections
+            .call(&[call])
+            .await
+            .unwrap()
+            .remove(0);
         let redis::Value::Array(parts) = reply else {
             panic!("{reply:?}")
         };

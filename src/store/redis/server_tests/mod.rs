@@ -1,6 +1,7 @@
 //! The store on a real `redis-server`: the port's promises, and what only a server or its
 //! neighbours can do to us. Needs `redis-server` on the path, and fails without it.
 
+mod cluster;
 mod failover;
 mod foreign;
 mod outage;

@@ -104,6 +104,15 @@ impl Server {
         assert!(status.success());
     }
 
+    /// The value that a start gave to this option.
+    pub(super) fn argument_after(&self, option: &str) -> &str {
+        let at = self
+            .arguments
+            .iter()
+            .position(|argument| argument == option);
+        &self.arguments[at.expect("it has the option") + 1]
+    }
+
     pub(super) fn options(&self) -> Options {
         Options::of_url(&format!("redis://127.0.0.1:{}", self.port), "test")
     }
