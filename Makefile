@@ -2,8 +2,8 @@
 #   POSTDATE_SERVERS       folder of downloaded servers and tools, default .servers
 #   KAFKA_PORT NATS_PORT REDIS_PORT SENTINEL_PORT
 #                          ports of `make up`, default 9092, 4222, 6379 and 26379
-#   REDIS                  for `make up` and `make chaos`: sentinel starts a group of two Redis servers and three sentinels;
-#                          for `make up`: cluster starts a Redis Cluster of three primaries and three replicas
+#   REDIS                  for `make up` and `make chaos`: sentinel starts a group of two Redis servers and three sentinels, and cluster a
+#                          Redis Cluster of three primaries and three replicas
 #   FOR                    duration of `make demo` (default 30s), `make chaos` (default 60s), and of each target of `make fuzz` (default 1m)
 #   COUNT                  messages per stage of `make bench`, default 1000000
 #   STAGES                 stages of `make bench`: copy, ingress, drain, encrypted, embedded, steady, burst, exact, fleet, idle, layout, asynq.
@@ -14,7 +14,7 @@
 #   BROKER BROKERS MODE FAULTS RATE FAILOVERS SEED REPORT
 #                          for `make chaos`: kafka or nats; 1 or 3 Kafka brokers; at-least-once or exactly-once; the part that all
 #                          faults hit (timers, ingresses, redis or broker); messages per second; failovers of Redis, instead of FOR,
-#                          with REDIS=sentinel; seed; report file
+#                          with REDIS=sentinel or REDIS=cluster; seed; report file
 #   DEPENDENCIES           `once`: `make image-check` compiles third-party crates for the first build only
 #   PROFILE                Cargo profile of the program for `make dist`, default release
 #   TEST                   part of a test name, for `make integration`
@@ -84,6 +84,8 @@ nightly: servers ## run what takes hours: long simulation, fuzzing, chaos, Kuber
 	$(SUITE) chaos-nats 2700 $(MAKE) --no-print-directory chaos FOR=30m BROKER=nats
 	$(SUITE) failovers 3600 $(MAKE) --no-print-directory chaos REDIS=sentinel FAULTS=redis RATE=1000 FAILOVERS=50
 	$(SUITE) failovers-exactly-once 3600 $(MAKE) --no-print-directory chaos REDIS=sentinel FAULTS=redis RATE=1000 FAILOVERS=50 MODE=exactly-once
+	$(SUITE) failovers-cluster 3600 $(MAKE) --no-print-directory chaos REDIS=cluster FAULTS=redis RATE=1000 FAILOVERS=50
+	$(SUITE) failovers-cluster-exactly-once 3600 $(MAKE) --no-print-directory chaos REDIS=cluster FAULTS=redis RATE=1000 FAILOVERS=50 MODE=exactly-once
 	$(SUITE) redis-versions 1800 integration/env/redis_versions.sh
 	$(SUITE) packages 1200 $(MAKE) --no-print-directory dist-check
 	$(SUITE) image 1800 $(MAKE) --no-print-directory image-check

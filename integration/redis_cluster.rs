@@ -11,7 +11,18 @@ const PER_STEP: usize = 100;
 const STEP: Duration = Duration::from_millis(100);
 /// Load before and after a fault, in steps.
 const AROUND: usize = 15;
+/// Load while a replica is cut off, in steps.
+const BEHIND: usize = 20;
 const PARTITIONS: i32 = 12;
+
+/// A way to lose a primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    Killed,
+    Frozen,
+    /// Killed, while its replica lacks the last two seconds.
+    ReplicaBehind,
+}
 
 /// Two workers on a cluster.
 struct Deployment {
@@ -44,14 +55,17 @@ impl Deployment {
         }
     }
 
-    /// Kills or freezes a primary under load, and continues until its replica has taken over.
-    fn lose_primary(&mut self, rank: usize, freezes: bool) {
+    /// Loses a primary under load, and continues until its replica has taken over.
+    fn lose_primary(&mut self, rank: usize, loss: Loss) {
         self.load(AROUND);
         let old = self.cluster.primary(rank);
-        if freezes {
-            self.cluster.node(old).pause();
-        } else {
-            self.cluster.node_mut(old).kill();
+        if loss == Loss::ReplicaBehind {
+            self.cluster.leave_replica_behind(old);
+            self.load(BEHIND);
+        }
+        match loss {
+            Loss::Frozen => self.cluster.node(old).pause(),
+            Loss::Killed | Loss::ReplicaBehind => self.cluster.node_mut(old).kill(),
         }
         let began = Instant::now();
         while !self.cluster.has_replaced(old) {
@@ -59,10 +73,9 @@ impl Deployment {
             self.load(1);
         }
         self.load(AROUND);
-        if freezes {
-            self.cluster.node(old).resume();
-        } else {
-            self.cluster.node_mut(old).restart();
+        match loss {
+            Loss::Frozen => self.cluster.node(old).resume(),
+            Loss::Killed | Loss::ReplicaBehind => self.cluster.node_mut(old).restart(),
         }
         self.load(AROUND);
         self.scene.flush();
@@ -70,8 +83,9 @@ impl Deployment {
     }
 
     fn lose_each_primary(&mut self) {
-        for (rank, freezes) in [(0, false), (1, true), (2, false)] {
-            self.lose_primary(rank, freezes);
+        let losses = [Loss::Killed, Loss::Frozen, Loss::ReplicaBehind];
+        for (rank, loss) in losses.into_iter().enumerate() {
+            self.lose_primary(rank, loss);
         }
     }
 

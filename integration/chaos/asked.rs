@@ -41,6 +41,7 @@ impl fmt::Display for Broker {
 pub(crate) enum Topology {
     Single,
     Sentinel,
+    Cluster,
 }
 
 impl fmt::Display for Topology {
@@ -48,6 +49,7 @@ impl fmt::Display for Topology {
         f.write_str(match self {
             Self::Single => "one Redis",
             Self::Sentinel => "two Redis servers with three sentinels",
+            Self::Cluster => "a Redis Cluster of three primaries with a replica each",
         })
     }
 }
@@ -88,8 +90,8 @@ impl Asked {
         for word in words.filter(|word| word != "--bench") {
             let wrong = || {
                 format!(
-                    "{word}: write for=30m, broker=kafka or broker=nats, brokers=1 or brokers=3, mode=at-least-once or mode=exactly-once, rate=500, faults=broker, redis=single or \
-                     redis=sentinel, failovers=50, seed=7, or report=FILE"
+                    "{word}: write for=30m, broker=kafka or broker=nats, brokers=1 or brokers=3, mode=at-least-once or mode=exactly-once, rate=500, faults=broker, redis=single, \
+                     redis=sentinel or redis=cluster, failovers=50, seed=7, or report=FILE"
                 )
             };
             let (key, value) = word.split_once('=').ok_or_else(wrong)?;
@@ -124,6 +126,7 @@ impl Asked {
                 }
                 "redis" if value == "single" => asked.redis = Topology::Single,
                 "redis" if value == "sentinel" => asked.redis = Topology::Sentinel,
+                "redis" if value == "cluster" => asked.redis = Topology::Cluster,
                 "failovers" => asked.failovers = Some(value.parse().map_err(|_| wrong())?),
                 "seed" => asked.seed = value.parse().map_err(|_| wrong())?,
                 "report" => asked.report = Some(value.into()),
@@ -134,7 +137,7 @@ impl Asked {
             return Err("brokers=3 is for broker=kafka".to_owned());
         }
         if asked.failovers.is_some() && asked.redis == Topology::Single {
-            return Err("failovers=50 needs redis=sentinel".to_owned());
+            return Err("failovers=50 needs redis=sentinel or redis=cluster".to_owned());
         }
         if (asked.broker, asked.mode) == (Broker::Nats, Mode::ExactlyOnce) {
             return Err("mode=exactly-once needs transactions, which NATS has not".to_owned());

@@ -122,7 +122,7 @@ impl Fault {
             Self::KillAll => "all processes of Postdate killed at once (kill -9)",
             Self::KillRedis => "Redis killed (kill -9)",
             Self::FreezeRedis => "Redis frozen (SIGSTOP)",
-            Self::RollBackRedis if asked.redis == Topology::Sentinel => {
+            Self::RollBackRedis if asked.redis != Topology::Single => {
                 "Redis killed while its replica was 2 s behind"
             }
             Self::RollBackRedis => "Redis killed and put back to an older copy",

@@ -1,9 +1,10 @@
-//! Runs the store of a chaos run, one Redis or a group with sentinels, and injects its faults.
+//! Runs the store of a chaos run, one Redis, a group with sentinels or a cluster, and injects its
+//! faults.
 
 use std::time::{Duration, Instant};
 
 use crate::asked::Topology;
-use crate::env::{Redis, RedisGroup, Snapshot};
+use crate::env::{Redis, RedisCluster, RedisGroup, Snapshot};
 use crate::fault::Fault;
 
 /// An older copy than this is not put back: the source may not retain the lost messages.
@@ -21,6 +22,13 @@ pub(crate) enum Store {
         /// The server that a fault has hit.
         victim: usize,
     },
+    Cluster {
+        cluster: RedisCluster,
+        /// The node that a fault has hit.
+        victim: usize,
+        /// The rank of the primary that the next fault hits.
+        next_rank: usize,
+    },
 }
 
 impl Store {
@@ -34,6 +42,11 @@ impl Store {
                 group: RedisGroup::start(),
                 victim: 0,
             },
+            Topology::Cluster => Self::Cluster {
+                cluster: RedisCluster::start(),
+                victim: 0,
+                next_rank: 0,
+            },
         }
     }
 
@@ -42,10 +55,11 @@ impl Store {
         match self {
             Self::Single { redis, .. } => format!("[store.redis]\nurl = \"{}\"", redis.url()),
             Self::Group { group, .. } => group.table(),
+            Self::Cluster { cluster, .. } => cluster.table(),
         }
     }
 
-    /// Keeps a copy, to which a rollback returns. A group has a replica for that.
+    /// Keeps a copy, to which a rollback returns. Groups and clusters have replicas for that.
     pub(crate) fn take_snapshot(&mut self) {
         if let Self::Single { redis, snapshot } = self {
             *snapshot = Some((Instant::now(), redis.snapshot()));
@@ -73,18 +87,25 @@ impl Store {
                     std::thread::sleep(BEHIND);
                 }
                 *victim = group.wait_for_primary();
-                let primary = group.server_mut(*victim);
-                match fault {
-                    Fault::KillRedis | Fault::RollBackRedis => primary.kill(),
-                    Fault::FreezeRedis => primary.pause(),
-                    Fault::EmptyRedis => primary.flush_all(),
-                    other => panic!("{other:?} does not hit the store"),
+                lose(group.server_mut(*victim), fault);
+            }
+            Self::Cluster {
+                cluster,
+                victim,
+                next_rank,
+            } => {
+                *victim = cluster.primary(*next_rank);
+                *next_rank = (*next_rank + 1) % RedisCluster::PRIMARIES;
+                if fault == Fault::RollBackRedis {
+                    cluster.leave_replica_behind(*victim);
+                    std::thread::sleep(BEHIND);
                 }
+                lose(cluster.node_mut(*victim), fault);
             }
         }
     }
 
-    /// Repairs a fault. In a group, another server has become the primary before.
+    /// Repairs a fault. In a group or a cluster, another server has become the primary before.
     pub(crate) fn end(&mut self, fault: Fault) {
         match self {
             Self::Single { redis, .. } => match fault {
@@ -104,6 +125,30 @@ impl Store {
                 }
                 group.wait_until_whole();
             }
+            Self::Cluster {
+                cluster, victim, ..
+            } => {
+                if fault == Fault::EmptyRedis {
+                    return;
+                }
+                cluster.wait_until_replaced(*victim);
+                if fault == Fault::FreezeRedis {
+                    cluster.node(*victim).resume();
+                } else {
+                    cluster.node_mut(*victim).restart();
+                }
+                cluster.wait_until_whole();
+            }
         }
+    }
+}
+
+/// A primary of a group or a cluster fails, or loses its data.
+fn lose(primary: &mut Redis, fault: Fault) {
+    match fault {
+        Fault::KillRedis | Fault::RollBackRedis => primary.kill(),
+        Fault::FreezeRedis => primary.pause(),
+        Fault::EmptyRedis => primary.flush_all(),
+        other => panic!("{other:?} does not hit the store"),
     }
 }

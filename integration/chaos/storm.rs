@@ -140,7 +140,7 @@ impl Outcome {
     fn has_lost_store(&self, asked: &Asked) -> bool {
         let is_loss = |fault: &Fault| {
             matches!(fault, Fault::RollBackRedis | Fault::EmptyRedis)
-                || (asked.redis == Topology::Sentinel && fault.causes_failover())
+                || (asked.redis != Topology::Single && fault.causes_failover())
         };
         self.injected
             .iter()

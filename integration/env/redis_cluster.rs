@@ -7,16 +7,21 @@ use super::process::free_port;
 use super::redis::Redis;
 use super::{PATIENCE, eventually};
 
-/// The numbers of the nodes that are primaries at first. The others are replicas.
-const PRIMARIES: usize = 3;
 /// A node counts another one as down after this time, in milliseconds.
 const NODE_TIMEOUT: &str = "1000";
+/// For a failover.
+const FAILED_OVER: Duration = Duration::from_secs(60);
+/// For the copy of the data to a node that has become a replica.
+const COPIED: Duration = Duration::from_secs(90);
 
 pub(crate) struct RedisCluster {
     nodes: Vec<Redis>,
 }
 
 impl RedisCluster {
+    /// Each has a replica. The first nodes are primaries at first.
+    pub(crate) const PRIMARIES: usize = 3;
+
     pub(crate) fn start() -> RedisCluster {
         let start = |_| {
             let bus_port = free_port().to_string();
@@ -28,7 +33,7 @@ impl RedisCluster {
                 bus_port,
             )
         };
-        let (nodes, bus_ports): (Vec<_>, Vec<_>) = (0..2 * PRIMARIES).map(start).unzip();
+        let (nodes, bus_ports): (Vec<_>, Vec<_>) = (0..2 * Self::PRIMARIES).map(start).unzip();
         let ranges = [("0", "5460"), ("5461", "10922"), ("10923", "16383")];
         for (node, (first, last)) in nodes.iter().zip(ranges) {
             node.command(&["CLUSTER", "ADDSLOTSRANGE", first, last]);
@@ -43,7 +48,7 @@ impl RedisCluster {
         }
         let cluster = RedisCluster { nodes };
         cluster.wait_for(|info| info.contains("cluster_known_nodes:6"));
-        for (primary, replica) in cluster.nodes.iter().zip(&cluster.nodes[PRIMARIES..]) {
+        for (primary, replica) in cluster.nodes.iter().zip(&cluster.nodes[Self::PRIMARIES..]) {
             let id = primary.text(&["CLUSTER", "MYID"]).expect("it answers");
             replica.command(&["CLUSTER", "REPLICATE", &id]);
         }
@@ -62,7 +67,7 @@ impl RedisCluster {
 
     /// The table of the configuration.
     pub(crate) fn table(&self) -> String {
-        let servers: Vec<String> = (self.nodes[..PRIMARIES].iter())
+        let servers: Vec<String> = (self.nodes[..Self::PRIMARIES].iter())
             .map(|node| format!("\"127.0.0.1:{}\"", node.port()))
             .collect();
         format!("[store.redis.cluster]\nservers = [{}]", servers.join(", "))
@@ -94,21 +99,44 @@ impl RedisCluster {
     /// Returns true if three other nodes than this one are primaries.
     pub(crate) fn has_replaced(&self, old: usize) -> bool {
         let primaries = self.primaries().into_iter();
-        primaries.filter(|(number, _)| *number != old).count() == PRIMARIES
+        primaries.filter(|(number, _)| *number != old).count() == Self::PRIMARIES
     }
 
-    /// Waits until each primary has a replica, and all nodes agree.
+    /// Waits until the replica of this primary has taken over.
+    pub(crate) fn wait_until_replaced(&self, old: usize) {
+        let what = "the replica takes over";
+        eventually(what, FAILED_OVER, || self.has_replaced(old).then_some(()));
+    }
+
+    /// Cuts the replica of this primary off, so that its data stays old until it is promoted: it
+    /// logs in with a password, and the primary has none.
+    pub(crate) fn leave_replica_behind(&self, primary: usize) {
+        let follows = format!("master_port:{}\r\n", self.nodes[primary].port());
+        let is_replica = |node: &&Redis| {
+            let info = node.info("replication");
+            info.is_some_and(|info| info.contains("role:slave") && info.contains(&follows))
+        };
+        let replica = self
+            .nodes
+            .iter()
+            .find(is_replica)
+            .expect("it has a replica");
+        replica.command(&["CONFIG", "SET", "masterauth", "none"]);
+        self.nodes[primary].command(&["CLIENT", "KILL", "TYPE", "replica"]);
+    }
+
+    /// Waits until each primary has a replica, and all nodes agree. A replica that was left behind
+    /// is one of the primaries by now.
     pub(crate) fn wait_until_whole(&self) {
-        eventually(
-            "each primary has a replica",
-            Duration::from_secs(90),
-            || {
-                let primaries = self.primaries();
-                let is_whole =
-                    primaries.len() == PRIMARIES && primaries.iter().all(|(_, has)| *has);
-                is_whole.then_some(())
-            },
-        );
+        for node in &self.nodes {
+            node.command(&["CONFIG", "SET", "masterauth", ""]);
+        }
+        eventually("each primary has a replica", COPIED, || {
+            let primaries = self.primaries();
+            let is_whole =
+                primaries.len() == Self::PRIMARIES && primaries.iter().all(|(_, has)| *has);
+            is_whole.then_some(())
+        });
         self.wait_for(|_| true);
     }
 

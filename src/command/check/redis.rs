@@ -275,11 +275,7 @@ mod tests {
         for (change, subject, verdict) in table {
             let mut redis = good();
             change(&mut redis);
-            assert_eq!(
-                faults(&redis),
-                [(subject.to_owned(), verdict)],
-                "{redis:?}"
-            );
+            assert_eq!(faults(&redis), [(subject.to_owned(), verdict)], "{redis:?}");
         }
         let slow = RedisDescription {
             clock_ahead_ms: 2_100,
