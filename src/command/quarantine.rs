@@ -13,8 +13,7 @@ use crate::encryption::{KeyRing, describe_key};
 use crate::model::{Cursor, Level, ShardId, Slice, Timestamp};
 use crate::role::StoreFactory;
 use crate::run::{
-    CorruptRun, EncodedMessage, FarTarget, LoadedRun, Run, RunBuilder, RunDecoder, RunName,
-    ThinHours,
+    EncodedMessage, FarTarget, LoadedRun, Run, RunBuilder, RunDecoder, RunError, RunName, ThinHours,
 };
 use crate::store::{QuarantineStore, Restore, Restored};
 use anyhow::{Context, Result, ensure};
@@ -75,7 +74,7 @@ async fn read(
     let decoded =
         RunDecoder::new(keys).decode(shard, name.clone(), slice, &bytes.unwrap_or_default());
     Ok(decoded.map_err(|why| match why {
-        CorruptRun::MissingKey => format!("it needs {}", describe_key(name.key())),
+        RunError::MissingKey => format!("it needs {}", describe_key(name.key())),
         why => why.to_string(),
     }))
 }

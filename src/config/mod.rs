@@ -182,11 +182,11 @@ impl Config {
     /// Loads the file and the environment.
     pub fn load(file: &Path) -> Result<Self, Error> {
         let text = decode::source::read_file(file)?;
-        let config = Self::parse(file, &text, std::env::vars_os())?;
-        if config.store.encryption.is_some() {
+        let sources = Sources::new(file, &text, std::env::vars_os())?;
+        if sources.is_set(&["store", "encryption"].map(str::to_owned)) {
             exclude_from_core_dumps(file)?;
         }
-        Ok(config)
+        Self::decode(&sources)
     }
 
     /// Parses a text that Postdate wrote itself. The environment does not override it.
@@ -199,10 +199,14 @@ impl Config {
         text: &str,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, Error> {
-        let sources = Sources::new(file, text, environment)?;
+        Self::decode(&Sources::new(file, text, environment)?)
+    }
+
+    /// Reads the files of secrets, too.
+    fn decode(sources: &Sources) -> Result<Self, Error> {
         let config: Self = sources.decode()?;
         let problems = RefCell::default();
-        config.check(&At::root(&sources, &problems));
+        config.check(&At::root(sources, &problems));
         let problems = problems.into_inner();
         if problems.is_empty() {
             Ok(config)

@@ -257,7 +257,8 @@ impl Ingress {
         // A cancel would not find a message whose id another key has hashed.
         let missing = state.missing_keys(&self.options.keys).next();
         if let Some(reason) = missing.map(|key| waits_for_key(&shard, key)) {
-            self.stop(&shard.partition, reason);
+            // The timer of the shard logs the error.
+            self.stop_reading(&shard.partition, reason);
             return Ok(None);
         }
         let assigned = self.partitions.get(&shard.partition);
@@ -420,13 +421,17 @@ impl Ingress {
 
     pub(super) fn stop(&mut self, id: &Partition, reason: String) {
         // All partitions of a recreated topic have the same reason: log it once.
-        let is_known = self.stop_reasons().contains(&*reason);
+        if !self.stop_reasons().contains(&*reason) {
+            let shard = ShardId::new(self.options.route.clone(), id.clone());
+            tracing::error!(%shard, "reading of the shard stopped, delivery continues: {reason}");
+        }
+        self.stop_reading(id, reason);
+    }
+
+    fn stop_reading(&mut self, id: &Partition, reason: String) {
         let Some(mut partition) = self.partitions.get_mut(id) else {
             return;
         };
-        if !is_known {
-            tracing::error!(shard = %partition.shard, "reading of the shard stopped, delivery continues: {reason}");
-        }
         let retry_at = Instant::now() + STOPPED_SHARD_RETRY_DELAY;
         partition.stop_reading(retry_at, Some(reason));
         self.ports.source.stop(id);

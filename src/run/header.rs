@@ -58,7 +58,7 @@ const _: () = assert!(
 /// The reason why a run is unreadable. A damaged run goes to quarantine, because no retry can help. A
 /// run of a newer version waits for that version, and a run without its key waits for the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum CorruptRun {
+pub(crate) enum RunError {
     #[error("not a run: the magic number is missing")]
     BadMagic,
     #[error("unsupported run format version {0}")]
@@ -89,7 +89,7 @@ pub(crate) enum CorruptRun {
     Records,
 }
 
-impl CorruptRun {
+impl RunError {
     /// True if the run is not damaged: a newer version wrote it, or its key is missing.
     pub(crate) fn is_undamaged(self) -> bool {
         match self {
@@ -152,23 +152,23 @@ pub(crate) struct ParsedRun<'a> {
 }
 
 /// Verifies the checksum and the limits of a run. Never panics.
-pub(crate) fn parse(bytes: &[u8]) -> Result<ParsedRun<'_>, CorruptRun> {
-    let truncated = CorruptRun::Truncated(bytes.len());
+pub(crate) fn parse(bytes: &[u8]) -> Result<ParsedRun<'_>, RunError> {
+    let truncated = RunError::Truncated(bytes.len());
     if !bytes.starts_with(&MAGIC) {
         return Err(if MAGIC.starts_with(bytes) {
             truncated
         } else {
-            CorruptRun::BadMagic
+            RunError::BadMagic
         });
     }
     match bytes.get(VERSION_AT) {
         Some(&(PLAIN | SEALED)) => {}
-        Some(version) => return Err(CorruptRun::UnknownVersion(*version)),
+        Some(version) => return Err(RunError::UnknownVersion(*version)),
         None => return Err(truncated),
     }
     let (fields, content) = bytes.split_at_checked(HEADER_LENGTH).ok_or(truncated)?;
     if (&fields[CHECKSUM_AT..]).get_u64_le() != xxh3_64(&bytes[CODEC_AT..]) {
-        return Err(CorruptRun::Checksum);
+        return Err(RunError::Checksum);
     }
     Ok(ParsedRun {
         header: read_fields(&fields[CODEC_AT..])?,
@@ -187,22 +187,22 @@ pub(crate) fn peek_sizes(bytes: &[u8]) -> Option<(usize, usize)> {
 }
 
 /// Reads and checks the fields from the codec on, in their full length.
-fn read_fields(mut fields: &[u8]) -> Result<RunHeader, CorruptRun> {
+fn read_fields(mut fields: &[u8]) -> Result<RunHeader, RunError> {
     let codec = match fields.get_u8() {
         0 => Codec::None,
         1 => Codec::Zstd,
-        other => return Err(CorruptRun::UnknownCodec(other)),
+        other => return Err(RunError::UnknownCodec(other)),
     };
     let (count, raw_size) = (fields.get_u32_le(), fields.get_u32_le());
     let records_size = fields.get_u32_le();
     if raw_size as usize > limit::RUN_BYTES_MAX {
-        return Err(CorruptRun::TooLarge(raw_size));
+        return Err(RunError::TooLarge(raw_size));
     }
     let columns_size = raw_size
         .checked_sub(records_size)
-        .ok_or(CorruptRun::Records)?;
+        .ok_or(RunError::Records)?;
     if count == 0 || count > columns_size / COLUMN_BYTES_MIN {
-        return Err(CorruptRun::Count(count));
+        return Err(RunError::Count(count));
     }
     let summary = RunSummary {
         count,

@@ -17,7 +17,7 @@ pub(crate) mod test_messages;
 mod writer;
 
 pub(crate) use builder::{EncodedMessage, FarTarget, RunBuilder, ThinHours};
-pub(crate) use header::CorruptRun;
+pub(crate) use header::RunError;
 pub(crate) use reader::{LoadedRun, RunDecoder, decoded_size};
 #[cfg(test)]
 pub(crate) use writer::RunEncoder;

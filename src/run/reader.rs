@@ -3,7 +3,7 @@
 //! No input makes it panic, or allocate more than the largest run. The caller handles unreadable
 //! runs.
 
-use super::header::{self, Codec, CorruptRun, RunHeader};
+use super::header::{self, Codec, RunError, RunHeader};
 use super::record::{self, HAS_DISPOSITION, HAS_ID, IS_ANSWER};
 use super::seal::open;
 use super::{RunName, RunSummary};
@@ -45,7 +45,7 @@ impl RunDecoder {
         name: RunName,
         slice: Slice,
         bytes: &[u8],
-    ) -> Result<LoadedRun, CorruptRun> {
+    ) -> Result<LoadedRun, RunError> {
         let parsed = header::parse(bytes)?;
         let packed = open(&self.keys, shard, &name, bytes, &parsed)?;
         let header = parsed.header;
@@ -73,14 +73,14 @@ impl RunDecoder {
         &mut self,
         header: &RunHeader,
         packed: Cow<'_, [u8]>,
-    ) -> Result<Vec<u8>, CorruptRun> {
+    ) -> Result<Vec<u8>, RunError> {
         let size = header.raw_size as usize;
         let content = match header.codec {
             Codec::None => Ok(packed.into_owned()),
             Codec::Zstd => self.decompressor.decompress(&packed, size),
         };
         let content = content.ok().filter(|content| content.len() == size);
-        content.ok_or(CorruptRun::Decompress)
+        content.ok_or(RunError::Decompress)
     }
 }
 
@@ -198,7 +198,7 @@ impl LoadedRun {
 
 /// Reads the places and the ends of the records. `header::parse` has checked that the content has
 /// room for them.
-fn read_columns(header: &RunHeader, content: &[u8]) -> Result<(Vec<Cursor>, Vec<u32>), CorruptRun> {
+fn read_columns(header: &RunHeader, content: &[u8]) -> Result<(Vec<Cursor>, Vec<u32>), RunError> {
     let summary = &header.summary;
     let count = summary.count as usize;
     let mut column = Column(&content[header.records_size as usize..]);
@@ -206,7 +206,7 @@ fn read_columns(header: &RunHeader, content: &[u8]) -> Result<(Vec<Cursor>, Vec<
     let mut due = summary.first.due.as_millis();
     for _ in 0..count {
         let next = due.checked_add_unsigned(column.next()?);
-        due = next.ok_or(CorruptRun::Columns)?;
+        due = next.ok_or(RunError::Columns)?;
         places.push(Cursor::new(Timestamp::from_millis(due), Offset(0)));
     }
     let (mut offset, mut least, mut greatest) = (summary.first.offset, Offset::MAX, Offset(0));
@@ -216,26 +216,26 @@ fn read_columns(header: &RunHeader, content: &[u8]) -> Result<(Vec<Cursor>, Vec<
         place.offset = offset;
     }
     if (least, greatest) != (summary.least_offset, summary.greatest_offset) {
-        return Err(CorruptRun::Range);
+        return Err(RunError::Range);
     }
     let mut ends = Vec::with_capacity(count + 1);
     let mut end = 0u32;
     ends.push(end);
     for _ in 0..count {
-        end = end.checked_add(column.next()?).ok_or(CorruptRun::Records)?;
+        end = end.checked_add(column.next()?).ok_or(RunError::Records)?;
         ends.push(end);
     }
     if !column.0.is_empty() {
-        return Err(CorruptRun::Columns);
+        return Err(RunError::Columns);
     }
     if end != header.records_size {
-        return Err(CorruptRun::Records);
+        return Err(RunError::Records);
     }
     if !places.is_sorted_by(|a, b| a < b) {
-        return Err(CorruptRun::Unsorted);
+        return Err(RunError::Unsorted);
     }
     if (places[0], places[count - 1]) != (summary.first, summary.last) {
-        return Err(CorruptRun::Range);
+        return Err(RunError::Range);
     }
     Ok((places, ends))
 }
@@ -244,8 +244,8 @@ fn read_columns(header: &RunHeader, content: &[u8]) -> Result<(Vec<Cursor>, Vec<
 struct Column<'a>(&'a [u8]);
 
 impl Column<'_> {
-    fn next<V: VarInt>(&mut self) -> Result<V, CorruptRun> {
-        let (value, length) = V::decode_var(self.0).ok_or(CorruptRun::Columns)?;
+    fn next<V: VarInt>(&mut self) -> Result<V, RunError> {
+        let (value, length) = V::decode_var(self.0).ok_or(RunError::Columns)?;
         self.0 = &self.0[length..];
         Ok(value)
     }
@@ -260,7 +260,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn decode(bytes: &[u8]) -> Result<LoadedRun, CorruptRun> {
+    fn decode(bytes: &[u8]) -> Result<LoadedRun, RunError> {
         RunDecoder::plain().decode(
             &shard(),
             RunName::new("1-1-1-0"),
@@ -470,7 +470,7 @@ mod tests {
 
     /// The error of a run of two messages after `change`. The messages are due at 10 and 20, with
     /// offsets 7 and 5, and records `a` and `bc`.
-    fn forged(change: impl FnOnce(&mut RunHeader, &mut Vec<u8>)) -> Option<CorruptRun> {
+    fn forged(change: impl FnOnce(&mut RunHeader, &mut Vec<u8>)) -> Option<RunError> {
         let summary = RunSummary {
             count: 2,
             first: at(10, 7),
@@ -494,59 +494,56 @@ mod tests {
         assert_eq!(forged(|_, _| {}), None);
         assert_eq!(
             forged(|header, _| header.summary.count = 0),
-            Some(CorruptRun::Count(0))
+            Some(RunError::Count(0))
         );
         assert_eq!(
             forged(|header, _| header.summary.count = 3),
-            Some(CorruptRun::Count(3))
+            Some(RunError::Count(3))
         );
         assert_eq!(
             forged(|header, _| header.summary.count = 1),
-            Some(CorruptRun::Range)
+            Some(RunError::Range)
         );
         assert_eq!(
             forged(|header, _| header.summary.first = at(9, 7)),
-            Some(CorruptRun::Range)
+            Some(RunError::Range)
         );
         assert_eq!(
             forged(|header, _| header.summary.last = at(20, 6)),
-            Some(CorruptRun::Range)
+            Some(RunError::Range)
         );
         assert_eq!(
             forged(|header, _| header.summary.least_offset = Offset(4)),
-            Some(CorruptRun::Range)
+            Some(RunError::Range)
         );
         assert_eq!(
             forged(|header, _| header.summary.greatest_offset = Offset(8)),
-            Some(CorruptRun::Range)
+            Some(RunError::Range)
         );
         assert_eq!(
             forged(|header, _| header.raw_size = u32::MAX),
-            Some(CorruptRun::TooLarge(u32::MAX))
+            Some(RunError::TooLarge(u32::MAX))
         );
         assert_eq!(
             forged(|header, _| header.raw_size = 10),
-            Some(CorruptRun::Decompress)
+            Some(RunError::Decompress)
         );
         assert_eq!(
             forged(|header, _| header.codec = Codec::Zstd),
-            Some(CorruptRun::Decompress)
+            Some(RunError::Decompress)
         );
         assert_eq!(
             forged(|header, _| header.records_size = 10),
-            Some(CorruptRun::Records)
+            Some(RunError::Records)
         );
-        assert_eq!(
-            forged(|_, content| content[8] = 3),
-            Some(CorruptRun::Records)
-        );
+        assert_eq!(forged(|_, content| content[8] = 3), Some(RunError::Records));
         assert_eq!(
             forged(|_, content| content[8] = 0x80),
-            Some(CorruptRun::Columns)
+            Some(RunError::Columns)
         );
         assert_eq!(
             forged(|_, content| content[4] = 0),
-            Some(CorruptRun::Unsorted)
+            Some(RunError::Unsorted)
         );
     }
 
@@ -556,7 +553,7 @@ mod tests {
             header.summary.first.due = Timestamp::MAX;
             content[4] = 1;
         });
-        assert_eq!(corrupt, Some(CorruptRun::Columns));
+        assert_eq!(corrupt, Some(RunError::Columns));
     }
 
     #[test]
@@ -565,7 +562,7 @@ mod tests {
             header.raw_size += 4;
             content.splice(7..9, [0xff, 0xff, 0xff, 0xff, 0x0f, 4]);
         });
-        assert_eq!(corrupt, Some(CorruptRun::Records));
+        assert_eq!(corrupt, Some(RunError::Records));
     }
 
     #[test]
@@ -574,7 +571,7 @@ mod tests {
             header.raw_size += 1;
             content.push(0);
         });
-        assert_eq!(corrupt, Some(CorruptRun::Columns));
+        assert_eq!(corrupt, Some(RunError::Columns));
     }
 
     #[test]
@@ -593,14 +590,14 @@ mod tests {
         let version_0 = bytes.clone();
         bytes[0] = b'x';
         for (run, why, is_newer) in [
-            (&signed[..], CorruptRun::UnknownCodec(2), true),
-            (&unsigned, CorruptRun::Checksum, false),
-            (&sealed, CorruptRun::Checksum, false),
-            (&version_3, CorruptRun::UnknownVersion(3), true),
-            (&version_0, CorruptRun::UnknownVersion(0), false),
-            (&bytes, CorruptRun::BadMagic, false),
-            (b"PDRN\x01", CorruptRun::Truncated(5), false),
-            (b"", CorruptRun::Truncated(0), false),
+            (&signed[..], RunError::UnknownCodec(2), true),
+            (&unsigned, RunError::Checksum, false),
+            (&sealed, RunError::Checksum, false),
+            (&version_3, RunError::UnknownVersion(3), true),
+            (&version_0, RunError::UnknownVersion(0), false),
+            (&bytes, RunError::BadMagic, false),
+            (b"PDRN\x01", RunError::Truncated(5), false),
+            (b"", RunError::Truncated(0), false),
         ] {
             assert_eq!(decode(run).err(), Some(why));
             assert_eq!(why.is_undamaged(), is_newer, "{why}");
@@ -614,7 +611,7 @@ mod tests {
             header.codec = Codec::Zstd;
             *content = packed;
         });
-        assert_eq!(corrupt, Some(CorruptRun::Decompress));
+        assert_eq!(corrupt, Some(RunError::Decompress));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! that is changed, or copied to another place, does not open.
 
 use super::RunName;
-use super::header::{self, CODEC_AT, CorruptRun, HEADER_LENGTH, ParsedRun, SEALED, VERSION_AT};
+use super::header::{self, CODEC_AT, HEADER_LENGTH, ParsedRun, RunError, SEALED, VERSION_AT};
 use crate::encryption::{KeyRing, NONCE_LENGTH, RunContext, TAG_LENGTH};
 use crate::model::ShardId;
 use bytes::{Bytes, BytesMut};
@@ -36,20 +36,20 @@ pub(super) fn open<'a>(
     name: &RunName,
     bytes: &'a [u8],
     parsed: &ParsedRun<'a>,
-) -> Result<Cow<'a, [u8]>, CorruptRun> {
+) -> Result<Cow<'a, [u8]>, RunError> {
     let key = name.key();
     if key.is_some() != parsed.is_sealed {
-        return Err(CorruptRun::Sealed);
+        return Err(RunError::Sealed);
     }
     if !keys.reads(key) {
-        return Err(CorruptRun::MissingKey);
+        return Err(RunError::MissingKey);
     }
     let Some(key) = key else {
         return Ok(Cow::Borrowed(parsed.content));
     };
     let (sealed, nonce) = (parsed.content)
         .split_last_chunk::<NONCE_LENGTH>()
-        .ok_or(CorruptRun::Sealed)?;
+        .ok_or(RunError::Sealed)?;
     let run = RunContext {
         shard,
         name: name.as_str(),
@@ -58,7 +58,7 @@ pub(super) fn open<'a>(
     let mut content = sealed.to_vec();
     let length = keys
         .open(key, &run, *nonce, &mut content)
-        .ok_or(CorruptRun::Sealed)?
+        .ok_or(RunError::Sealed)?
         .len();
     debug_assert_eq!(length + TAG_LENGTH, content.len());
     content.truncate(length);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     /// The error of a run that is read under this name.
-    fn error(keys: &str, name: &str, bytes: &[u8]) -> Option<CorruptRun> {
+    fn error(keys: &str, name: &str, bytes: &[u8]) -> Option<RunError> {
         let mut decoder = RunDecoder::new(ring(keys));
         let decoded = decoder.decode(&shard(), RunName::new(name), SLICE, bytes);
         decoded.err()
@@ -109,7 +109,7 @@ mod tests {
         assert!(!find(b"secret"));
         let both = format!("{b}{a}");
         assert_eq!(error(&both, name, &run.bytes), None);
-        let missing = Some(CorruptRun::MissingKey);
+        let missing = Some(RunError::MissingKey);
         assert_eq!(error(&b, name, &run.bytes), missing);
         assert_eq!(
             error(&line("a", 3), name, &run.bytes),
@@ -117,14 +117,14 @@ mod tests {
             "a wrong key"
         );
         assert_eq!(error("plain", name, &run.bytes), missing);
-        assert!(CorruptRun::MissingKey.is_undamaged() && !CorruptRun::Sealed.is_undamaged());
+        assert!(RunError::MissingKey.is_undamaged() && !RunError::Sealed.is_undamaged());
         let other = name.replace("7-1-", "7-2-");
-        assert_eq!(error(&both, &other, &run.bytes), Some(CorruptRun::Sealed));
+        assert_eq!(error(&both, &other, &run.bytes), Some(RunError::Sealed));
         let unnamed = "7-1-1-1";
-        assert_eq!(error(&both, unnamed, &run.bytes), Some(CorruptRun::Sealed));
+        assert_eq!(error(&both, unnamed, &run.bytes), Some(RunError::Sealed));
         let mut damaged = run.bytes.to_vec();
         damaged[80] ^= 1;
-        assert_eq!(error(&b, name, &damaged), Some(CorruptRun::Checksum));
+        assert_eq!(error(&b, name, &damaged), Some(RunError::Checksum));
     }
 
     #[test]
@@ -133,13 +133,13 @@ mod tests {
         assert_eq!((run.name.as_str(), run.name.key()), ("7-1-1-1", None));
         let a = line("a", 1);
         assert_eq!(error(&format!("{a}plain"), "7-1-1-1", &run.bytes), None);
-        let missing = Some(CorruptRun::MissingKey);
+        let missing = Some(RunError::MissingKey);
         assert_eq!(error(&a, "7-1-1-1", &run.bytes), missing);
         let named = build(&a, b"").name;
         let forged = error(&a, named.as_str(), &run.bytes);
         assert_eq!(
             forged,
-            Some(CorruptRun::Sealed),
+            Some(RunError::Sealed),
             "it does not pass as an encrypted one"
         );
     }

@@ -6,9 +6,12 @@
 use super::report;
 use super::sender::{Redriven, Sender};
 use crate::admin::dead_letters::{DeadLettersReport, DeadLettersRequest};
-use crate::broker::{GroupAdmin, PartitionInfo, StoredRecords};
+use crate::broker::{Error, GroupAdmin, PartitionInfo, StoredRecords};
 use crate::clock::Clock;
-use crate::limit::{REDRIVE_BATCH_MAX, REDRIVE_IN_FLIGHT_BYTES_MAX, REDRIVE_POSITION_BYTES_MAX};
+use crate::limit::{
+    REDRIVE_BATCH_MAX, REDRIVE_IN_FLIGHT_BYTES_MAX, REDRIVE_POSITION_BYTES_MAX,
+    REDRIVE_TRANSACTION_TIMEOUT, STORE_RETRY_DELAY_MAX,
+};
 use crate::model::{
     DeadLetter, Offset, Partition, Record, RedrivePosition, RoutingRules, SourceIdentity,
 };
@@ -87,9 +90,7 @@ impl Scan<'_> {
         let partitions: Vec<Partition> = found.into_iter().map(|(it, _)| it).collect();
         ensure!(!partitions.is_empty(), "the topic {topic} does not exist");
         let infos = self.positions.describe(&partitions).await?;
-        let group = self.route.group;
-        let committed = self.positions.committed_metadata(group, &partitions);
-        let committed = committed.await?;
+        let committed = self.committed_positions(&partitions).await?;
         let starts = match self.request.filter.from {
             Some(from) => self.positions.offsets_at(&partitions, from).await?,
             None => vec![Offset(0); partitions.len()],
@@ -120,6 +121,29 @@ impl Scan<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Reads the committed positions. A broker that has just started does not know the coordinator of
+    /// the group yet.
+    async fn committed_positions(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>> {
+        let group = self.route.group;
+        let latest = Instant::now() + REDRIVE_TRANSACTION_TIMEOUT;
+        let give_up_at = self.bounds.until.unwrap_or(latest);
+        loop {
+            match self.positions.committed_metadata(group, partitions).await {
+                Err(Error::Unavailable(_)) if Instant::now() < give_up_at => {
+                    sleep(STORE_RETRY_DELAY_MAX).await;
+                }
+                read => {
+                    return read.with_context(|| {
+                        format!("cannot read the positions in the consumer group {group}, which needs the right READ")
+                    });
+                }
+            }
+        }
     }
 
     /// Returns the offset at which the scan ended before the end.

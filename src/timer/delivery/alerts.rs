@@ -9,24 +9,29 @@ use crate::limit::{
     DELIVERY_ALERT_INTERVAL, FAILING_TARGET_SHOWN_MARGIN, FAILING_TARGETS_SHOWN_MAX,
 };
 use crate::model::{DeadLetterReason, Offset, ShardId};
-use crate::run::CorruptRun;
-use crate::timer::load::NewerRun;
+use crate::run::RunError;
+use crate::timer::load::BlockedRun;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Marks the entry of a marker in `blocked`. No message has this offset.
-const MARKER: Offset = Offset::MAX;
-/// Marks the entry of all runs of a shard whose encryption key is missing.
-const MISSING_KEY: Offset = Offset(u64::MAX - 1);
+/// What blocks a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Blocker {
+    Message(Offset),
+    /// A run of a newer version, by its least offset.
+    Run(Offset),
+    Marker,
+    /// The key of one or more runs is missing.
+    MissingKey,
+}
 
 pub(crate) struct DeliveryAlerts {
     health: HealthPart,
-    /// Messages that have no further destination to try, and what a newer version wrote: messages,
-    /// markers, and runs by their least offset. Bounded by the messages in flight and by the shards.
-    blocked: RefCell<BTreeSet<(ShardId, Offset)>>,
+    /// Bounded by the messages in flight and by the shards.
+    blocked: RefCell<BTreeSet<(ShardId, Blocker)>>,
     next_blocked_log: Cell<Option<Instant>>,
     next_reroute_log: Cell<Option<Instant>>,
     next_target_log: Cell<Option<Instant>>,
@@ -61,7 +66,9 @@ impl DeliveryAlerts {
              or correct its limits or permissions",
             failure.detail, failure.reason
         );
-        self.blocked.borrow_mut().insert((shard.clone(), offset));
+        self.blocked
+            .borrow_mut()
+            .insert((shard.clone(), Blocker::Message(offset)));
         self.health.set_not_ready(reason.clone());
         if is_log_due(&self.next_blocked_log) {
             tracing::error!(%shard, %offset, "{reason}");
@@ -70,43 +77,51 @@ impl DeliveryAlerts {
 
     /// The shard waits in front of a run of a newer version, or without its key. The process is not
     /// ready until another worker serves the shard.
-    pub(crate) fn on_newer_run(&self, shard: &ShardId, run: &NewerRun) {
-        let NewerRun { name, why } = run;
-        if *why == CorruptRun::MissingKey {
+    pub(crate) fn on_blocked_run(&self, shard: &ShardId, run: &BlockedRun) {
+        let BlockedRun { name, why } = run;
+        if *why == RunError::MissingKey {
             let reason = waits_for_key(shard, name.key());
-            return self.on_waiting(shard, MISSING_KEY, &reason);
+            return self.on_waiting(shard, Blocker::MissingKey, &reason);
         }
         self.on_newer(
             shard,
-            name.least_offset(),
+            Blocker::Run(name.least_offset()),
             &format!("the stored run {name}, {why}"),
         );
     }
 
     /// The message has a format of a newer version. Its shard waits for that version.
     pub(crate) fn on_newer_message(&self, shard: &ShardId, offset: Offset) {
-        self.on_newer(shard, offset, "the stored message has an unknown format");
+        self.on_newer(
+            shard,
+            Blocker::Message(offset),
+            "the stored message has an unknown format",
+        );
     }
 
     /// The marker of the shard has a format of a newer version.
     pub(crate) fn on_newer_marker(&self, shard: &ShardId) {
-        self.on_newer(shard, MARKER, "its delivered marker has an unknown format");
+        self.on_newer(
+            shard,
+            Blocker::Marker,
+            "its delivered marker has an unknown format",
+        );
     }
 
     /// The marker of the shard was read.
     pub(crate) fn on_marker_read(&self, shard: &ShardId) {
-        self.on_delivered(shard, MARKER);
+        self.unblock(shard, Blocker::Marker);
     }
 
-    fn on_newer(&self, shard: &ShardId, offset: Offset, found: &str) {
+    fn on_newer(&self, shard: &ShardId, blocker: Blocker, found: &str) {
         let reason =
             format!("shard {shard} waits for a newer version ({found}): run the newer version");
-        self.on_waiting(shard, offset, &reason);
+        self.on_waiting(shard, blocker, &reason);
     }
 
-    /// Logs a reason once for each offset.
-    fn on_waiting(&self, shard: &ShardId, offset: Offset, reason: &str) {
-        let is_new = self.blocked.borrow_mut().insert((shard.clone(), offset));
+    /// Logs a reason once for each blocker.
+    fn on_waiting(&self, shard: &ShardId, blocker: Blocker, reason: &str) {
+        let is_new = self.blocked.borrow_mut().insert((shard.clone(), blocker));
         self.health.set_not_ready(reason);
         if is_new {
             tracing::error!(%shard, "{reason}");
@@ -131,8 +146,12 @@ impl DeliveryAlerts {
 
     /// A message was acknowledged. This clears its alert, but not that of other blocked messages.
     pub(crate) fn on_delivered(&self, shard: &ShardId, offset: Offset) {
+        self.unblock(shard, Blocker::Message(offset));
+    }
+
+    fn unblock(&self, shard: &ShardId, blocker: Blocker) {
         let mut blocked = self.blocked.borrow_mut();
-        if !blocked.is_empty() && blocked.remove(&(shard.clone(), offset)) && blocked.is_empty() {
+        if !blocked.is_empty() && blocked.remove(&(shard.clone(), blocker)) && blocked.is_empty() {
             self.health.set_ready();
         }
     }
@@ -318,11 +337,11 @@ mod tests {
     async fn the_process_is_not_ready_while_a_shard_waits_for_a_newer_version() {
         let health = Health::new();
         let alerts = DeliveryAlerts::new(health.register("deliveries"));
-        let run = NewerRun {
+        let run = BlockedRun {
             name: RunName::new("1-1-1-7"),
-            why: CorruptRun::UnknownVersion(3),
+            why: RunError::UnknownVersion(3),
         };
-        alerts.on_newer_run(&shard(0), &run);
+        alerts.on_blocked_run(&shard(0), &run);
         let reason = health.not_ready().remove(0).reason;
         assert!(
             reason.starts_with("shard orders/orders.delayed/0 waits for a newer version")

@@ -9,7 +9,7 @@ use crate::health::HealthPart;
 use crate::limit::LOADER_BATCH_MAX;
 use crate::model::{Progress, ShardId, Slice, Timestamp, Watermark};
 use crate::retry::until_store_answers;
-use crate::run::{CorruptRun, LoadedRun, RunDecoder, RunName, decoded_size};
+use crate::run::{LoadedRun, RunDecoder, RunError, RunName, decoded_size};
 use crate::store::{Error, Fetch, Hold, Lineage, List, Listed, RunEntry, Store, Tail, Tailed};
 use bytes::Bytes;
 use std::rc::Rc;
@@ -81,10 +81,10 @@ pub(crate) enum LoadResult {
         /// The memory in bytes that each of the other runs would take.
         left: Vec<usize>,
         /// The first of the other runs, if this process cannot read it, and it is not damaged.
-        newer: Option<NewerRun>,
+        newer: Option<BlockedRun>,
     },
     /// The tail has a run that this process cannot read, and that is not damaged.
-    NewerTail(NewerRun),
+    BlockedTail(BlockedRun),
     UnknownShard,
 }
 
@@ -94,7 +94,7 @@ pub(crate) enum ReadOutcome {
     Corrupt {
         slice: Slice,
         name: RunName,
-        why: CorruptRun,
+        why: RunError,
     },
     /// The run is no longer in the store.
     Missing(RunName),
@@ -102,9 +102,9 @@ pub(crate) enum ReadOutcome {
 
 /// A run that a newer version wrote, or whose key is missing. The shard waits in front of it.
 #[derive(Debug)]
-pub(crate) struct NewerRun {
+pub(crate) struct BlockedRun {
     pub(crate) name: RunName,
-    pub(crate) why: CorruptRun,
+    pub(crate) why: RunError,
 }
 
 pub(crate) struct Loader {
@@ -296,7 +296,7 @@ fn tail_result(answer: Tailed, tail: &TailLoad, decoder: &mut RunDecoder) -> Loa
                 };
                 match decode_run(run, keep_until, Progress::START, decoder) {
                     Ok(read) => reads.push(read),
-                    Err(newer) => return LoadResult::NewerTail(newer),
+                    Err(newer) => return LoadResult::BlockedTail(newer),
                 }
             }
             LoadResult::Tail {
@@ -368,7 +368,7 @@ pub(crate) fn decode_run(
     keep_until: Timestamp,
     taken: Progress,
     decoder: &mut RunDecoder,
-) -> Result<ReadOutcome, NewerRun> {
+) -> Result<ReadOutcome, BlockedRun> {
     let (slice, name) = (run.slice, run.name.clone());
     match decoder.decode(run.shard, name.clone(), slice, run.bytes) {
         Ok(mut run) => {
@@ -376,7 +376,7 @@ pub(crate) fn decode_run(
             run.drop_leading(|place| taken.covers(place));
             Ok(ReadOutcome::Loaded(run))
         }
-        Err(why) if why.is_undamaged() => Err(NewerRun { name, why }),
+        Err(why) if why.is_undamaged() => Err(BlockedRun { name, why }),
         Err(why) => Ok(ReadOutcome::Corrupt { slice, name, why }),
     }
 }
@@ -429,6 +429,6 @@ mod tests {
         };
         assert!(matches!(&result(1), LoadResult::Tail { runs, .. }
             if matches!(runs[..], [ReadOutcome::Loaded(_)])));
-        assert!(matches!(result(3), LoadResult::NewerTail(_)));
+        assert!(matches!(result(3), LoadResult::BlockedTail(_)));
     }
 }

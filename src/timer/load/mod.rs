@@ -3,8 +3,8 @@
 mod loader;
 mod memory_budget;
 
+pub(crate) use loader::{BlockedRun, Loader, ReadOutcome};
 pub(crate) use loader::{FetchLoad, Load, LoadReply, LoadRequest, LoadResult, TailLoad};
-pub(crate) use loader::{Loader, NewerRun, ReadOutcome};
 #[cfg(test)]
 pub(super) use loader::{StoredRun, decode_run, fetch_result};
 pub(crate) use memory_budget::{MemoryAccount, MemoryBudget, Reservation, ResidentRun};

@@ -12,7 +12,7 @@ use crate::run::{LoadedRun, RunName};
 use crate::schedule::{RunIndex, Schedule};
 use crate::store::{Hold, Lineage, Listed, Tail};
 use crate::timer::load::{
-    Load, LoadResult, MemoryAccount, NewerRun, ReadOutcome, ResidentRun, TailLoad,
+    BlockedRun, Load, LoadResult, MemoryAccount, ReadOutcome, ResidentRun, TailLoad,
 };
 use std::rc::Rc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(crate) struct ShardLoad {
     /// Runs that cannot be decoded, until they are in quarantine.
     pub(crate) unreadable: Vec<(Slice, RunName)>,
     /// The run of a newer version that was just found. Loading has stopped in front of it.
-    pub(super) newer: Option<NewerRun>,
+    pub(super) newer: Option<BlockedRun>,
     pub(super) hold: LoadHold,
 }
 
@@ -166,7 +166,7 @@ impl ShardLoad {
                 self.on_fetch_reply(reads, left, newer, now);
             }
             // The watermark that was seen stays, so no claim covers a message behind it.
-            LoadResult::NewerTail(run) => {
+            LoadResult::BlockedTail(run) => {
                 self.tail.stop();
                 self.newer = Some(run);
             }
@@ -214,7 +214,7 @@ impl ShardLoad {
         &mut self,
         reads: Vec<ReadOutcome>,
         left: Vec<usize>,
-        newer: Option<NewerRun>,
+        newer: Option<BlockedRun>,
         now: Instant,
     ) {
         let mut missing = 0;

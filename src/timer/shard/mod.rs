@@ -153,7 +153,7 @@ impl ShardState {
             self.context
                 .route
                 .alerts
-                .on_newer_run(&self.lease.shard, &run);
+                .on_blocked_run(&self.lease.shard, &run);
         }
         if std::mem::take(&mut self.load.hold.is_cut_short) {
             tracing::error!(shard = %self.lease.shard,
@@ -477,10 +477,10 @@ mod tests {
     use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, LATE_CLAIM_INTERVAL, USUAL_RUN_MEMORY_BYTES};
     use crate::limit::{CLAIM_MESSAGES_MAX, TAIL_POLL_INTERVAL};
     use crate::model::{LeaseToken, Level, Offset, Partition, Slice};
-    use crate::run::{CorruptRun, RunDecoder, RunEncoder, RunName};
+    use crate::run::{RunDecoder, RunEncoder, RunError, RunName};
     use crate::store::{Ledger, Lineage, StoredShard};
     use crate::timer::lease::LeaseClock;
-    use crate::timer::load::{MemoryBudget, NewerRun, ReadOutcome};
+    use crate::timer::load::{BlockedRun, MemoryBudget, ReadOutcome};
 
     const WALL: Timestamp = Timestamp::from_millis(1_000_000);
 
@@ -628,11 +628,11 @@ mod tests {
     fn no_claim_covers_a_newer_run_that_the_tail_has_shown() {
         let now = Instant::now();
         let mut state = loaded(0, now);
-        let run = NewerRun {
+        let run = BlockedRun {
             name: RunName::new("1-2-1-2"),
-            why: CorruptRun::UnknownVersion(3),
+            why: RunError::UnknownVersion(3),
         };
-        state.on_load_reply(LoadResult::NewerTail(run), now);
+        state.on_load_reply(LoadResult::BlockedTail(run), now);
         let taken = state.take_for_test(now).expect("a known message is due");
         assert_eq!(taken.claim.watermark, Watermark(2));
         let later = now + 10 * TAIL_POLL_INTERVAL;
