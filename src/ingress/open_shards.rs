@@ -257,7 +257,9 @@ impl Ingress {
         // A cancel would not find a message whose id another key has hashed.
         let missing = state.missing_keys(&self.options.keys).next();
         if let Some(reason) = missing.map(|key| waits_for_key(&shard, key)) {
-            // The timer of the shard logs the error.
+            if !self.stop_reasons().contains(&*reason) {
+                tracing::error!(%shard, "reading and delivery of the shard stopped: {reason}");
+            }
             self.stop_reading(&shard.partition, reason);
             return Ok(None);
         }

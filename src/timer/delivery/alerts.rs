@@ -81,7 +81,10 @@ impl DeliveryAlerts {
         let BlockedRun { name, why } = run;
         if *why == RunError::MissingKey {
             let reason = waits_for_key(shard, name.key());
-            return self.on_waiting(shard, Blocker::MissingKey, &reason);
+            // The ingress of the shard has logged it.
+            let blocker = (shard.clone(), Blocker::MissingKey);
+            self.blocked.borrow_mut().insert(blocker);
+            return self.health.set_not_ready(reason);
         }
         self.on_newer(
             shard,
