@@ -78,6 +78,7 @@ test test-all:
 # The simulation with fifty times as many seeds, storms of faults, a control plane, and the release artefacts.
 nightly: servers ## run what takes hours: long simulation, fuzzing, chaos, Kubernetes, image, packages
 	$(SUITE) simulation 7200 env POSTDATE_SEEDS=50 cargo test $(TESTS) --lib testing::sim::scenarios
+	$(SUITE) cron 3600 env POSTDATE_SEEDS=200 cargo test $(TESTS) --lib cron_oracle -- --ignored
 	$(SUITE) fuzz 43200 $(MAKE) --no-print-directory fuzz FOR=1h
 	$(SUITE) chaos-kafka 2700 $(MAKE) --no-print-directory chaos FOR=30m
 	$(SUITE) chaos-exactly-once 2700 $(MAKE) --no-print-directory chaos FOR=30m MODE=exactly-once BROKERS=3

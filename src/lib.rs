@@ -105,12 +105,12 @@ mod wheel;
 
 pub use cli::{
     CancelOneArgs, CheckArgs, Cli, Command, CompletionArgs, DemoArgs, InitArgs, LedgerArgs,
-    MessagesArgs, PendingArgs, QuarantineArgs, RedriveArgs, ResetArgs, RunArgs, SendArgs,
-    WorkersArgs,
+    MessagesArgs, PendingArgs, QuarantineArgs, RedriveArgs, ResetArgs, RunArgs, SchedulesArgs,
+    SendArgs, WorkersArgs,
 };
 pub use command::{
     Outcome, Refused, check, complete, demo, init, ledger, messages, pending, quarantine, redrive,
-    reset, send, workers,
+    reset, schedules, send, workers,
 };
 pub use config::{Config, Error as ConfigError};
 pub use role::serve as run;

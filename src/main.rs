@@ -76,6 +76,7 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
         Command::Redrive(redrive) => {
             postdate::redrive(&prepare_quietly(&redrive.config)?, &redrive)
         }
+        Command::Schedules(schedules) => postdate::schedules(&schedules),
         Command::Send(send) => postdate::send(&prepare_quietly(&send.config)?, &send),
         Command::Cancel(cancel) => {
             postdate::send(&prepare_quietly(&cancel.config)?, &(*cancel).into())

@@ -3,6 +3,7 @@
 mod init;
 mod messages;
 mod redrive;
+mod schedules;
 mod send;
 
 pub use init::InitArgs;
@@ -10,6 +11,8 @@ pub(crate) use init::SizeArgs;
 pub use messages::MessagesArgs;
 pub(crate) use messages::{CancelArgs, FilterArgs, ListArgs, MessagesAction, Output, ShowArgs};
 pub use redrive::RedriveArgs;
+pub use schedules::SchedulesArgs;
+pub(crate) use schedules::{PreviewArgs, SchedulesAction};
 pub use send::{CancelOneArgs, SendArgs};
 
 use crate::model::StartPoint;
@@ -221,6 +224,12 @@ pub enum Command {
     /// With --reply it waits until the service has decided, and prints whether the cancel was in time.
     #[command(after_long_help = send::CANCEL_AFTER)]
     Cancel(Box<CancelOneArgs>),
+    /// Shows when recurring schedules are due
+    ///
+    /// `preview` computes the next times of a definition before you send it. It shows them in UTC and in
+    /// the zone of the schedule, and marks those that daylight saving moves.
+    #[command(after_long_help = schedules::HELP_AFTER)]
+    Schedules(SchedulesArgs),
     /// Checks whether a configuration would work
     ///
     /// Checks the clusters and their topics, the store, the clocks, and the waiting messages. Each

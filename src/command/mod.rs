@@ -13,6 +13,7 @@ mod plan;
 mod quarantine;
 mod redrive;
 mod reset;
+mod schedules;
 mod send;
 mod workers;
 
@@ -29,6 +30,7 @@ pub use redrive::redrive;
 pub use reset::reset;
 #[cfg(test)]
 pub(crate) use reset::test_support;
+pub use schedules::schedules;
 pub use send::send;
 pub use workers::workers;
 

@@ -11,6 +11,7 @@
 //! | `headers` | the header block, the names of Postdate's headers, and the values it writes itself |
 //! | `parsing` | from a record to a message, or to a dead letter with its reason |
 //! | `dialect` | delay headers of other systems |
+//! | `recurrence` | when a recurring schedule is due |
 //! | `routing` | where a message may go: targets, allow-lists, NATS subjects |
 //! | `protocol` | the values of the shard protocol, and their text forms |
 //! | `answer` | the answer to a request |
@@ -24,6 +25,7 @@ mod message;
 mod parsing;
 mod protocol;
 pub(crate) mod readable;
+mod recurrence;
 mod routing;
 mod shard;
 mod start_point;
@@ -49,6 +51,7 @@ pub(crate) use protocol::progress::{Cursor, Progress};
 pub(crate) use protocol::redrive_position::RedrivePosition;
 pub(crate) use protocol::rules_history::RulesHistory;
 pub(crate) use protocol::worker::{FORMAT_LEVEL, Role, SessionId, WorkerEntry, WorkerId};
+pub(crate) use recurrence::{Definition, ParsedDefinition, parse_definition, zone_data_version};
 pub(crate) use routing::position_rules::PositionRules;
 pub(crate) use routing::routing_rules::{
     Naming, ReplyRules, RoutingRules, TargetRules, WithoutDelay, is_topic_name,

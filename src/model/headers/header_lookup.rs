@@ -1,11 +1,12 @@
 //! Finds the headers of a list of names on a record. Does not interpret their values.
 
-use crate::model::headers::header_name::ControlHeader;
+use crate::model::headers::header_name::{ControlHeader, ScheduleHeader};
 use crate::model::parsing::dead_letter_reason::DeadLetterReason;
 use crate::model::parsing::rejection::{Quoted, Rejection};
 
-/// The longest list of names: the control headers.
-const NAMES_MAX: usize = ControlHeader::ALL.len();
+/// The longest list of names: the headers of a schedule.
+const NAMES_MAX: usize = ScheduleHeader::ALL.len();
+const _: () = assert!(ControlHeader::ALL.len() <= NAMES_MAX);
 
 /// The headers of a record that are in a list of names, by their index in that list.
 #[derive(Clone, Copy, Debug, Default)]

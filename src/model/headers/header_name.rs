@@ -55,6 +55,57 @@ impl ControlHeader {
     }
 }
 
+/// A header that defines a schedule, on a record of a recurring route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScheduleHeader {
+    Cron,
+    Every,
+    Zone,
+    From,
+    Until,
+    Times,
+    Missed,
+    MissedWithin,
+    Spread,
+    Paused,
+}
+
+impl ScheduleHeader {
+    pub(in crate::model) const ALL: [Self; 10] = [
+        Self::Cron,
+        Self::Every,
+        Self::Zone,
+        Self::From,
+        Self::Until,
+        Self::Times,
+        Self::Missed,
+        Self::MissedWithin,
+        Self::Spread,
+        Self::Paused,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Cron => "postdate-cron",
+            Self::Every => "postdate-every",
+            Self::Zone => "postdate-zone",
+            Self::From => "postdate-from",
+            Self::Until => "postdate-until",
+            Self::Times => "postdate-times",
+            Self::Missed => "postdate-missed",
+            Self::MissedWithin => "postdate-missed-within",
+            Self::Spread => "postdate-spread",
+            Self::Paused => "postdate-paused",
+        }
+    }
+
+    pub(in crate::model) fn from_name(name: &[u8]) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|header| header.name().as_bytes() == name)
+    }
+}
+
 /// On every delivered record: the due time in epoch milliseconds.
 pub(crate) const DUE: &str = "postdate-due";
 /// On every delivered record: its origin, see [`crate::model::OriginFormat`].

@@ -30,7 +30,7 @@ impl Rejection {
         Self { reason, detail }
     }
 
-    pub(super) fn invalid_value(
+    pub(in crate::model) fn invalid_value(
         reason: DeadLetterReason,
         header: &str,
         value: &str,

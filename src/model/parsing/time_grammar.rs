@@ -63,6 +63,11 @@ impl Delay {
         Duration::from_millis(u64::try_from(self.0).unwrap_or(0))
     }
 
+    /// `None` for a negative delay.
+    pub(in crate::model) fn not_negative(self) -> Option<Duration> {
+        u64::try_from(self.0).ok().map(Duration::from_millis)
+    }
+
     /// The sum of `timestamp` and the delay. `None` if it overflows.
     pub(super) fn added_to(self, timestamp: Timestamp) -> Option<Timestamp> {
         allowed_instant(timestamp.as_millis().checked_add(self.0)?)
@@ -135,7 +140,7 @@ pub(in crate::model) const UNITS_AFTER: DueFormat = DueFormat(
 );
 
 /// Parses a value of `postdate-at`. Never returns [`Timestamp::AT_ONCE`].
-fn parse_at(text: &str) -> Option<Timestamp> {
+pub(in crate::model) fn parse_at(text: &str) -> Option<Timestamp> {
     parse_integer(text).map_or_else(|| parse_rfc3339(text), allowed_instant)
 }
 

@@ -1,0 +1,52 @@
+//! Flags of `postdate schedules`.
+
+use crate::model::{Timestamp, parse_rfc3339};
+use clap::{Args, Subcommand};
+
+pub(super) const HELP_AFTER: &str =
+    "The command needs no server and no configuration. No route delivers recurring schedules yet.
+
+Examples:
+  postdate schedules preview --header 'postdate-cron=0 9 * * MON-FRI' --header postdate-zone=Europe/Berlin
+  postdate schedules preview --header postdate-every=15m --next 10 --json
+
+Exit codes:
+  0    the times were printed
+  2    wrong usage, or the definition is wrong";
+
+/// Flags of [`Command::Schedules`](super::Command::Schedules).
+#[derive(Debug, Args)]
+pub struct SchedulesArgs {
+    #[command(subcommand)]
+    pub action: SchedulesAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SchedulesAction {
+    /// Prints the next times at which a schedule would be due
+    Preview(PreviewArgs),
+}
+
+/// Flags of [`SchedulesAction::Preview`].
+#[derive(Debug, Args)]
+pub struct PreviewArgs {
+    /// A header of the definition; can be repeated
+    #[arg(long = "header", value_name = "NAME=VALUE", required = true)]
+    pub headers: Vec<String>,
+    /// The id of the schedule, which decides its place in a spread
+    #[arg(long, default_value = "preview")]
+    pub id: String,
+    /// The number of times to print
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    pub next: u16,
+    /// The timestamp of the definition (RFC 3339); default: now
+    #[arg(long, value_name = "TIME", value_parser = instant)]
+    pub(crate) now: Option<Timestamp>,
+    /// Print one JSON document; docs/commands.md describes it
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn instant(text: &str) -> Result<Timestamp, String> {
+    parse_rfc3339(text).ok_or_else(|| "write a time like 2027-01-31T09:00:00Z".to_owned())
+}

@@ -1,0 +1,191 @@
+//! `postdate schedules preview`: shows when a schedule would be due. Needs no server.
+
+use super::page::{Page, Table, Tone, print_document};
+use super::{Outcome, Refused};
+use crate::cli::{PreviewArgs, SchedulesAction, SchedulesArgs};
+use crate::clock::{Clock as _, WallClock};
+use crate::model::header::push_header;
+use crate::model::{
+    Definition, Headers, Offset, ParsedDefinition, Record, Timestamp, parse_definition,
+    zone_data_version,
+};
+use anyhow::Result;
+use serde::Serialize;
+use std::iter;
+use std::time::Duration;
+
+/// The document of `--json`. Fields are only added, never renamed or removed.
+#[derive(Debug, Serialize)]
+struct Preview {
+    /// The schedule in words.
+    schedule: String,
+    paused: bool,
+    /// What happens to missed occurrences: latest, skip or all.
+    missed: &'static str,
+    /// Missed occurrences that are later than this are never delivered.
+    missed_within_ms: Option<u64>,
+    /// The release of the time-zone data.
+    zone_data: &'static str,
+    next: Vec<PreviewTime>,
+}
+
+#[derive(Debug, Serialize)]
+struct PreviewTime {
+    due_ms: i64,
+    due: String,
+    /// The planned time, which is earlier than `due` by the schedule's place in the spread.
+    planned: String,
+    /// The planned time in the zone of the schedule. `None` for an interval.
+    local: Option<String>,
+    /// The clock skips the planned time, so the occurrence is at the end of the gap.
+    moved: bool,
+}
+
+/// Prints the next times of a schedule. Refuses a wrong definition with the reason.
+pub fn schedules(schedules: &SchedulesArgs) -> Result<Outcome> {
+    let SchedulesAction::Preview(args) = &schedules.action;
+    let now = args.now.unwrap_or_else(|| WallClock.now());
+    print_document(&preview(args, now)?, args.json, text)?;
+    Ok(Outcome::Done)
+}
+
+fn preview(args: &PreviewArgs, now: Timestamp) -> Result<Preview, Refused> {
+    let definition = definition(args, now)?;
+    let recurrence = &definition.recurrence;
+    let first = recurrence.next_after(Timestamp::AT_ONCE);
+    let occurrences = iter::successors(first, |last| recurrence.next_after(last.due));
+    let next = occurrences.take(args.next.into()).map(|occurrence| {
+        let local = recurrence.local_time(occurrence.planned);
+        PreviewTime {
+            due_ms: occurrence.due.as_millis(),
+            due: occurrence.due.to_rfc3339(),
+            planned: occurrence.planned.to_rfc3339(),
+            moved: local.as_ref().is_some_and(|local| local.is_moved),
+            local: local.map(|local| local.text),
+        }
+    });
+    Ok(Preview {
+        schedule: recurrence.timing().to_string(),
+        paused: definition.is_paused,
+        missed: definition.missed.policy.name(),
+        missed_within_ms: definition.missed.within.map(millis),
+        zone_data: zone_data_version(),
+        next: next.collect(),
+    })
+}
+
+fn millis(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The definition that a record with these headers would have.
+fn definition(args: &PreviewArgs, now: Timestamp) -> Result<Definition, Refused> {
+    let mut block = Vec::new();
+    for header in &args.headers {
+        let pair = header.split_once('=').filter(|(name, _)| !name.is_empty());
+        let unnamed = || Refused(format!("--header {header:?}: write NAME=VALUE"));
+        let (name, value) = pair.ok_or_else(unnamed)?;
+        push_header(&mut block, name.as_bytes(), Some(value.as_bytes()));
+    }
+    let record = Record {
+        offset: Offset(0),
+        timestamp: Some(now),
+        key: Some(args.id.as_bytes()),
+        payload: Some(b"template"),
+        headers: Headers::from_block(&block),
+    };
+    match parse_definition(&record, Some(&args.id)) {
+        ParsedDefinition::Defined(definition) => Ok(definition),
+        ParsedDefinition::Ended => unreachable!("the record has a payload"),
+        ParsedDefinition::Rejected(rejection) => Err(Refused(format!(
+            "the definition is wrong ({}): {}",
+            rejection.reason.code(),
+            rejection.detail
+        ))),
+    }
+}
+
+fn text(preview: &Preview, page: &Page) -> String {
+    let zone_data = format!(
+        "  missed: {}, zone data {}",
+        preview.missed, preview.zone_data
+    );
+    let mut text = format!(
+        "{}{}\n",
+        page.paint(Tone::Strong, &preview.schedule),
+        page.paint(Tone::Faint, &zone_data)
+    );
+    if preview.paused {
+        text += &page.paint(Tone::Warning, "paused: no occurrence is delivered");
+        text += "\n";
+    }
+    let mut table = Table::new(&[0, 1, 2], ["DUE", "LOCAL TIME", ""]);
+    for time in &preview.next {
+        let local = time.local.clone().unwrap_or_default();
+        let (tone, note) = if time.moved {
+            (Tone::Warning, "moved: the clock skips the planned time")
+        } else {
+            (Tone::Plain, "")
+        };
+        table.row(tone, [time.due.clone(), local, note.to_owned()]);
+    }
+    text + "\n" + &table.print(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::parse_rfc3339;
+
+    fn args(headers: &[&str], next: u16) -> PreviewArgs {
+        PreviewArgs {
+            headers: headers.iter().map(|header| (*header).to_owned()).collect(),
+            id: "preview".to_owned(),
+            next,
+            now: None,
+            json: false,
+        }
+    }
+
+    fn at(time: &str) -> Timestamp {
+        parse_rfc3339(time).unwrap()
+    }
+
+    #[test]
+    fn a_preview_marks_what_daylight_saving_moves() {
+        let args = args(
+            &["postdate-cron=30 2 * * *", "postdate-zone=America/New_York"],
+            2,
+        );
+        let preview = preview(&args, at("2027-03-13T12:00:00Z")).unwrap();
+        let expected = format!(
+            "at 02:30, America/New_York  missed: latest, zone data {}\n\n  \
+             DUE                   LOCAL TIME\n  \
+             2027-03-14T07:00:00Z  2027-03-14T03:00:00-04:00[America/New_York]  moved: the clock skips the planned time\n  \
+             2027-03-15T06:30:00Z  2027-03-15T02:30:00-04:00[America/New_York]\n",
+            zone_data_version()
+        );
+        assert_eq!(text(&preview, &Page::PLAIN), expected);
+    }
+
+    #[test]
+    fn a_schedule_that_ends_has_fewer_times() {
+        let args = args(&["postdate-every=15m", "postdate-times=2"], 5);
+        let preview = preview(&args, at("2027-01-31T09:00:00Z")).unwrap();
+        let due: Vec<&str> = preview.next.iter().map(|time| &*time.due).collect();
+        assert_eq!(due, ["2027-01-31T09:15:00Z", "2027-01-31T09:30:00Z"]);
+        assert_eq!(preview.schedule, "every 15m");
+    }
+
+    #[test]
+    fn a_wrong_definition_is_refused() {
+        for (header, expected) in [
+            ("postdate-cron=0 24 * * *", "invalid_schedule"),
+            ("postdate-cron=0 9 30 2 *", "never_due"),
+            ("=", "write NAME=VALUE"),
+        ] {
+            let refused = preview(&args(&[header], 5), at("2027-01-31T09:00:00Z")).unwrap_err();
+            assert!(refused.to_string().contains(expected), "{refused}");
+        }
+    }
+}
