@@ -30,6 +30,7 @@
 --        15 number of delivered ids
 --        16 number of names of each id
 --        17 number of answers inside the claim
+--        18 occurrences of schedules among the messages of arguments 10 to 13
 --        then for each run to delete: number of its index in KEYS, slice, member, messages
 --        then for each delivered id: names, place
 --        then the offset of the request of each answer inside the claim
@@ -61,13 +62,15 @@ if delivered ~= '' and delivered ~= s.delivered then
   if not moves_back then
     if ARGV[9] ~= s.delivered or before(s.watermark, delivered:sub(33)) then l[7] = 1 end
     for i = 2, 5 do l[i] = l[i] + tonumber(ARGV[8 + i]) end
+    -- No append has counted them, and no run holds them.
+    for _, i in ipairs({ 1, 6 }) do l[i] = l[i] + tonumber(ARGV[18]) end
     s.delivered = delivered
   else
     l[7] = 1
   end
 end
 
-local at, names = 18, tonumber(ARGV[16])
+local at, names = 19, tonumber(ARGV[16])
 for _ = 1, deletes do
   local messages = tonumber(ARGV[at + 3])
   if remove(tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], messages) then l[6] = l[6] + messages end

@@ -76,7 +76,7 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
         Command::Redrive(redrive) => {
             postdate::redrive(&prepare_quietly(&redrive.config)?, &redrive)
         }
-        Command::Schedules(schedules) => postdate::schedules(&schedules),
+        Command::Schedules(schedules) => postdate::schedules(&schedules, prepare_quietly),
         Command::Send(send) => postdate::send(&prepare_quietly(&send.config)?, &send),
         Command::Cancel(cancel) => {
             postdate::send(&prepare_quietly(&cancel.config)?, &(*cancel).into())

@@ -43,6 +43,8 @@ pub(crate) struct TopicUse {
     pub(crate) max_delay: Duration,
     /// One of these routes reads the headers of NATS' own message schedules.
     pub(crate) reads_schedules: bool,
+    /// One of these routes reads definitions of schedules.
+    pub(crate) is_recurring: bool,
     /// The size of the topic if it is missing.
     pub(crate) size: TopicSize,
 }
@@ -91,6 +93,7 @@ impl TopicUse {
             },
             replicas: self.size.replicas.unwrap_or(replicas),
             retention: is_source.then(|| self.retention()),
+            is_compacted: is_source && self.is_recurring,
         })
     }
 }
@@ -116,6 +119,8 @@ pub(crate) struct NewTopic {
     pub(crate) replicas: u8,
     /// `None`: the broker's default.
     pub(crate) retention: Option<Duration>,
+    /// Keeps the last record of each key, and has no retention.
+    pub(crate) is_compacted: bool,
 }
 
 /// One checked fact. In the JSON of `postdate check`, fields are only added, never renamed or

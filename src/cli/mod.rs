@@ -12,7 +12,7 @@ pub use messages::MessagesArgs;
 pub(crate) use messages::{CancelArgs, FilterArgs, ListArgs, MessagesAction, Output, ShowArgs};
 pub use redrive::RedriveArgs;
 pub use schedules::SchedulesArgs;
-pub(crate) use schedules::{PreviewArgs, SchedulesAction};
+pub(crate) use schedules::{ListSchedulesArgs, PreviewArgs, SchedulesAction};
 pub use send::{CancelOneArgs, SendArgs};
 
 use crate::model::StartPoint;
@@ -227,7 +227,8 @@ pub enum Command {
     /// Shows when recurring schedules are due
     ///
     /// `preview` computes the next times of a definition before you send it. It shows them in UTC and in
-    /// the zone of the schedule, and marks those that daylight saving moves.
+    /// the zone of the schedule, and marks those that daylight saving moves. `list` shows the schedules
+    /// of a recurring route.
     #[command(after_long_help = schedules::HELP_AFTER)]
     Schedules(SchedulesArgs),
     /// Checks whether a configuration would work

@@ -2,17 +2,21 @@
 
 use crate::model::{Timestamp, parse_rfc3339};
 use clap::{Args, Subcommand};
+use std::path::PathBuf;
 
 pub(super) const HELP_AFTER: &str =
-    "The command needs no server and no configuration. No route delivers recurring schedules yet.
+    "`preview` needs no server and no configuration. It reads the headers as the service does. `list` reads the topic of definitions.
 
 Examples:
   postdate schedules preview --header 'postdate-cron=0 9 * * MON-FRI' --header postdate-zone=Europe/Berlin
   postdate schedules preview --header postdate-every=15m --next 10 --json
+  postdate schedules list --config postdate.toml --route reports
 
 Exit codes:
-  0    the times were printed
-  2    wrong usage, or the definition is wrong";
+  0    the times or the schedules were printed
+  1    list: the broker does not answer
+  2    wrong usage or configuration, or the definition is wrong
+  3    list --id: no such schedule";
 
 /// Flags of [`Command::Schedules`](super::Command::Schedules).
 #[derive(Debug, Args)]
@@ -25,6 +29,8 @@ pub struct SchedulesArgs {
 pub enum SchedulesAction {
     /// Prints the next times at which a schedule would be due
     Preview(PreviewArgs),
+    /// Lists the schedules of a recurring route with their next times
+    List(ListSchedulesArgs),
 }
 
 /// Flags of [`SchedulesAction::Preview`].
@@ -42,6 +48,23 @@ pub struct PreviewArgs {
     /// The timestamp of the definition (RFC 3339); default: now
     #[arg(long, value_name = "TIME", value_parser = instant)]
     pub(crate) now: Option<Timestamp>,
+    /// Print one JSON document; docs/commands.md describes it
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of [`SchedulesAction::List`].
+#[derive(Debug, Args)]
+pub struct ListSchedulesArgs {
+    /// The configuration file (TOML) of the service
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// The recurring route; not needed if there is only one route
+    #[arg(long)]
+    pub route: Option<String>,
+    /// Only the schedule with this id
+    #[arg(long)]
+    pub id: Option<String>,
     /// Print one JSON document; docs/commands.md describes it
     #[arg(long)]
     pub json: bool,

@@ -289,7 +289,7 @@ fn draft(
         };
         let due = match parse_record(&record, origins, rules) {
             ParsedRecord::Message { due, .. } => Some(due),
-            ParsedRecord::Cancel { .. } | ParsedRecord::Newer(_) => None,
+            ParsedRecord::Definition | ParsedRecord::Cancel { .. } | ParsedRecord::Newer(_) => None,
             ParsedRecord::Rejected(rejection) => {
                 return Err(Refused(format!(
                     "not sent, because the service would dead-letter it ({}): {}",
@@ -529,6 +529,7 @@ mod tests {
             max_retry_wait: Duration::from_secs(60),
             without_delay: WithoutDelay::Relay,
             dialects: Dialects::default(),
+            is_recurring: false,
             retry_keys: RetryKeys::default(),
         };
         let origins = OriginFormat::new(

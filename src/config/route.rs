@@ -23,6 +23,9 @@ pub(crate) struct Route {
     pub(crate) dead_letter: Destination,
     #[serde(default, deserialize_with = "choice")]
     pub(crate) delivery: Delivery,
+    /// Its records define schedules.
+    #[serde(default)]
+    pub(crate) recurring: bool,
     #[serde(default = "default_max_delay", deserialize_with = "quantity")]
     pub(crate) max_delay: Duration,
     #[serde(default, deserialize_with = "choice")]
@@ -297,7 +300,39 @@ impl Route {
             at.key("catch_up_rate").in_range(rate, "1", "10000000");
         }
         self.check_overdue(at);
+        self.check_recurring(at);
         self.retry.check(&at.key("retry"));
+    }
+
+    /// A recurring route reads a compacted topic as a whole, and has no retries.
+    fn check_recurring(&self, at: &At<'_>) {
+        if !self.recurring {
+            return;
+        }
+        if self.source.kind != BrokerKind::Kafka {
+            let fix = "read the definitions from a compacted Kafka topic";
+            at.key("recurring")
+                .refuse("its source is not a Kafka topic", fix);
+        }
+        if self.delivery == Delivery::ExactlyOnce {
+            let fix = "remove it: recurring routes deliver at least once";
+            at.key("delivery").refuse("the route is recurring", fix);
+        }
+        for key in [
+            "allow_replies",
+            "max_delay",
+            "without_delay",
+            "dialects",
+            "on_source_gap",
+            "start",
+            "overdue",
+            "retry",
+        ] {
+            if at.key(key).is_set() {
+                let what = "it has no meaning on a recurring route";
+                at.key(key).refuse(what, "remove it");
+            }
+        }
     }
 
     /// `overdue = "dead-letter"` and `overdue_after` need each other.

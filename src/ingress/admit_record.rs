@@ -32,11 +32,12 @@ pub(super) fn admit_record(
             return Ok(());
         }
         ParsedRecord::Newer(found) => return Err(found),
-        _ if part_sizes(record).iter().sum::<usize>() > RECORD_BYTES_MAX => {
+        _ if record.bytes() > RECORD_BYTES_MAX => {
             (without_payload, rejection) = reject_too_large(record);
             let body = Body::rejected(&without_payload, &rejection);
             (Timestamp::AT_ONCE, body)
         }
+        ParsedRecord::Definition => return Ok(()),
         ParsedRecord::Message { due, body } => {
             if due.is_suspicious_due() {
                 metric.suspicious_due.increment(1);
@@ -198,6 +199,7 @@ mod tests {
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,
             dialects: Dialects::default(),
+            is_recurring: false,
             retry_keys: RetryKeys::default(),
         }
     }

@@ -84,6 +84,7 @@ mod tests {
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,
             dialects: Dialects::default(),
+            is_recurring: false,
             retry_keys: RetryKeys::default(),
         }
     }
@@ -119,7 +120,9 @@ mod tests {
         let (due, is_rejected) = match parsed {
             ParsedRecord::Message { due, .. } => (due, false),
             ParsedRecord::Rejected(_) => (due_if_rejected, true),
-            ParsedRecord::Cancel { .. } | ParsedRecord::Newer(_) => panic!("no message"),
+            ParsedRecord::Definition | ParsedRecord::Cancel { .. } | ParsedRecord::Newer(_) => {
+                panic!("no message")
+            }
         };
         let seconds = || due.since(Timestamp::YEAR_2000).as_secs();
         ((!due.is_at_once()).then(seconds), is_rejected)

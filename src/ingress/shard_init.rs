@@ -235,6 +235,7 @@ mod tests {
             max_retry_wait: Duration::ZERO,
             without_delay: WithoutDelay::Relay,
             dialects: Dialects::default(),
+            is_recurring: false,
             retry_keys: RetryKeys::default(),
         })
     }

@@ -124,6 +124,7 @@ fn rules(max_delay: Duration) -> RoutingRules {
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
         dialects: Dialects::default(),
+        is_recurring: false,
         retry_keys: RetryKeys::default(),
     }
 }

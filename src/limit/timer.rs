@@ -88,3 +88,14 @@ pub(crate) const DELIVERY_ALERT_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) const FAILING_TARGETS_SHOWN_MAX: usize = 8;
 /// `/readyz` names a failing target for this time after its next announced attempt.
 pub(crate) const FAILING_TARGET_SHOWN_MARGIN: Duration = Duration::from_secs(30);
+/// An occurrence that is later than this when it is taken counts as missed. A restart or a takeover
+/// takes less.
+pub(crate) const MISSED_AFTER: Duration = Duration::from_secs(60);
+/// Occurrences that are computed in one step. They take about 10 ms.
+pub(crate) const OCCURRENCES_EXPANDED_MAX: usize = 10_000;
+/// Interval at which partitions of definitions that could not be described are tried again.
+pub(crate) const DEFINITION_READ_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Batches of definitions that wait for the dispatcher. The reader holds one more.
+pub(crate) const DEFINITION_QUEUE_MAX: usize = 1;
+/// Memory of a definition beside its template.
+pub(crate) const DEFINITION_OVERHEAD_BYTES: usize = 640;

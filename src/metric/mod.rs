@@ -72,6 +72,10 @@ instruments! {
         "Messages that were stored behind the cursor, because they were due already."
     STALLED "postdate_stalled_seconds" Kind::Gauge, ["route"]
         "Longest time in seconds for which a shard of this process with due or in-flight messages has claimed and finished no message."
+    SCHEDULES "postdate_schedules" Kind::Gauge, ["route"]
+        "Recurring schedules with a next occurrence that this process delivers."
+    UNREAD_DEFINITIONS "postdate_shards_without_definitions" Kind::Gauge, ["route"]
+        "Shards of this process that deliver no recurring schedule, because their definitions are not read completely."
     DEAD_LETTERED "postdate_dead_lettered_total" Kind::Counter, ["route", "reason"]
         "Messages sent to the dead-letter topic, by the code in `postdate-error`."
     REDRIVEN "postdate_redriven_total" Kind::Counter, ["route"]
@@ -238,6 +242,8 @@ pub(crate) struct RouteMetrics {
     pub(crate) early: Counter,
     pub(crate) late: Counter,
     pub(crate) stalled_seconds: Gauge,
+    pub(crate) schedules: Gauge,
+    pub(crate) unread_definitions: Gauge,
     pub(crate) dead_lettered: ReasonCounters,
     pub(crate) retried: ReasonCounters,
     pub(crate) cancelled: Counter,
@@ -270,6 +276,8 @@ impl RouteMetrics {
             early: counter(EARLY),
             late: counter(LATE),
             stalled_seconds: STALLED.gauge(&[route]),
+            schedules: SCHEDULES.gauge(&[route]),
+            unread_definitions: UNREAD_DEFINITIONS.gauge(&[route]),
             dead_lettered: ReasonCounters::new(DEAD_LETTERED, route),
             retried: ReasonCounters::new(RETRIED, route),
             cancelled: counter(CANCELLED),

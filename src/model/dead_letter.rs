@@ -187,6 +187,10 @@ fn parse(
             dialect: body.dialect,
         }),
         ParsedRecord::Rejected(rejection) => Err(rejection),
+        ParsedRecord::Definition => Err(Rejection::new(
+            DeadLetterReason::InvalidSchedule,
+            "the route is recurring: send the definition of the schedule again",
+        )),
         ParsedRecord::Cancel { .. } | ParsedRecord::Newer(_) => Err(Rejection::new(
             DeadLetterReason::InvalidOp,
             "the record is a cancel, which is not sent again",
@@ -220,6 +224,7 @@ mod tests {
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::DeadLetter,
             dialects,
+            is_recurring: false,
             retry_keys: RetryKeys::default(),
         }
     }

@@ -24,6 +24,14 @@ pub(crate) struct Record<'a> {
     pub(crate) headers: Headers<'a>,
 }
 
+impl Record<'_> {
+    /// The size of key, payload and headers.
+    pub(crate) fn bytes(&self) -> usize {
+        let size = |part: Option<&[u8]>| part.map_or(0, <[u8]>::len);
+        size(self.key) + size(self.payload) + self.headers.as_block().len()
+    }
+}
+
 /// A message that waits in a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Message<'a> {
@@ -119,6 +127,19 @@ pub(crate) enum Disposition<'a> {
     /// An answer that came back through the source after a failed delivery. Its payload is the
     /// answer.
     RetriedAnswer(RetryState<'a>),
+    /// One delivery of a schedule. It is computed, and never stored.
+    Occurrence(ScheduleState<'a>),
+}
+
+/// The schedule of an occurrence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScheduleState<'a> {
+    /// The id of the schedule.
+    pub(crate) schedule: &'a str,
+    /// The due time without the spread.
+    pub(crate) planned: Timestamp,
+    /// The planned time of the next occurrence.
+    pub(crate) next: Option<Timestamp>,
 }
 
 /// The content of the `postdate-retry` header.

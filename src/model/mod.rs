@@ -38,9 +38,9 @@ pub(crate) use headers::header::Headers;
 pub(crate) use headers::origin::{OriginFormat, is_from_subject};
 pub(crate) use headers::retry_keys::RetryKeys;
 pub(crate) use headers::{header, header_name, retry};
-pub(crate) use message::{Body, Disposition, Message, Record, RetryState};
+pub(crate) use message::{Body, Disposition, Message, Record, RetryState, ScheduleState};
 pub(crate) use parsing::dead_letter_reason::DeadLetterReason;
-pub(crate) use parsing::parse_record::{ParsedRecord, parse_record};
+pub(crate) use parsing::parse_record::{ParsedRecord, as_id, parse_record};
 pub(crate) use parsing::rejection::Rejection;
 pub(crate) use parsing::reply::{Reply, parse_reply};
 pub(crate) use parsing::time_grammar::{Delay, parse_after, parse_rfc3339};
@@ -51,7 +51,9 @@ pub(crate) use protocol::progress::{Cursor, Progress};
 pub(crate) use protocol::redrive_position::RedrivePosition;
 pub(crate) use protocol::rules_history::RulesHistory;
 pub(crate) use protocol::worker::{FORMAT_LEVEL, Role, SessionId, WorkerEntry, WorkerId};
-pub(crate) use recurrence::{Definition, ParsedDefinition, parse_definition, zone_data_version};
+pub(crate) use recurrence::{
+    Definition, Occurrence, ParsedDefinition, parse_definition, zone_data_version,
+};
 pub(crate) use routing::position_rules::PositionRules;
 pub(crate) use routing::routing_rules::{
     Naming, ReplyRules, RoutingRules, TargetRules, WithoutDelay, is_topic_name,

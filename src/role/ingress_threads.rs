@@ -32,7 +32,7 @@ pub(super) fn start(
     let build_ingress = move |thread: StoreThread| {
         let wiring = &thread.wiring;
         let ports = ingress::Ports {
-            source: source(wiring, &name)?,
+            source: source(wiring, &name, "source client")?,
             store: thread.store,
             clock: Rc::new(wiring.clock.clone()),
             health: ingress::HealthParts::new(&wiring.health, &name),
@@ -79,7 +79,8 @@ pub(super) fn start(
     wiring.spawn_with_store(group, &format!("appender-{route}"), timeout, build_appender)
 }
 
-fn source(wiring: &Wiring, name: &str) -> Result<Box<dyn Source>> {
+/// `client` is the name of the client in the readiness of the process.
+pub(super) fn source(wiring: &Wiring, name: &str, client: &str) -> Result<Box<dyn Source>> {
     let route = &wiring.config.routes[name];
     let options = SourceOptions {
         group: consumer_group(&wiring.config, name),
@@ -87,9 +88,7 @@ fn source(wiring: &Wiring, name: &str) -> Result<Box<dyn Source>> {
         dialects: route.dialects,
         memory: wiring.memory.source,
     };
-    let health = wiring
-        .health
-        .register(format!("route {name} source client"));
+    let health = wiring.health.register(format!("route {name} {client}"));
     Cluster::of(&wiring.config, &route.source.cluster)
         .source(options, health)
         .with_context(|| format!("route.{name}.source"))

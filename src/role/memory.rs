@@ -5,10 +5,17 @@ use crate::limit::{MemoryPlan, MemoryUsers};
 use std::collections::BTreeSet;
 
 pub(crate) fn memory_plan(config: &Config) -> MemoryPlan {
-    let is_ingress = config.roles.contains(&Role::Ingress);
+    let has = |role| config.roles.contains(&role);
+    // The timer reads definitions with a source of its own.
+    let recurring = config.routes.values().filter(|route| route.recurring);
+    let sources = [
+        (Role::Ingress, config.routes.len()),
+        (Role::Timer, recurring.count()),
+    ];
+    let sources = sources.into_iter().filter(|(role, _)| has(*role));
     let users = MemoryUsers {
-        sources: if is_ingress { config.routes.len() } else { 0 },
-        has_timer: config.roles.contains(&Role::Timer),
+        sources: sources.map(|(_, count)| count).sum(),
+        has_timer: has(Role::Timer),
         producers: producers(config),
         has_embedded_store: matches!(config.store.kind, Store::Embedded(_)),
     };

@@ -1,14 +1,15 @@
 //! Starts the three threads of the timer: leases and dispatcher, loader, compactor.
 
 use super::brokers::{Cluster, TargetOptions, TargetPurpose};
+use super::ingress_threads::source;
 use super::wiring::{StoreThread, Wiring, catalog, consumer_group, marker_group, routing_rules};
 use crate::broker::send_budget::SendBudget;
 use crate::broker::{Target, TransactionalProducers};
 use crate::config;
 use crate::limit::{
     BULK_LANE_MESSAGES_MAX, COMPACT_REQUEST_QUEUE_MAX, COMPACT_RESULT_QUEUE_MAX,
-    LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX, LOADER_REPLIES_MAX, STORE_RESPONSE_TIMEOUT,
-    TIMER_IN_FLIGHT_MAX,
+    DEFINITION_QUEUE_MAX, LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX, LOADER_REPLIES_MAX,
+    STORE_RESPONSE_TIMEOUT, TIMER_IN_FLIGHT_MAX,
 };
 use crate::membership::{Assignments, heartbeat_timeout};
 use crate::metric;
@@ -17,9 +18,10 @@ use crate::run::RunBuilder;
 use crate::store::Store;
 use crate::task::{self, TaskGroup};
 use crate::timer::{
-    self, CompactionPolicy, CompactionReply, CompactionTask, Compactor, DeliveryAlerts, Dispatcher,
-    LeaseEvent, LeaseKeeper, Loader, MemoryBudget, Producers, ReleaseResult, RetryPolicy,
-    RouteCatalog, RouteOptions,
+    self, CompactionPolicy, CompactionReply, CompactionTask, Compactor, DefinitionBatch,
+    DefinitionReader, DefinitionReadings, DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper,
+    Loader, MemoryBudget, Producers, ReadingsByRoute, ReleaseResult, RetryPolicy, RouteCatalog,
+    RouteOptions,
 };
 use anyhow::{Context, Result};
 use rand::rngs::StdRng;
@@ -27,7 +29,7 @@ use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// The timer keeps `hint_sender`, so that the queue of hints stays open without an ingress.
 pub(super) fn start(
@@ -44,6 +46,7 @@ pub(super) fn start(
     let (replies_out, replies) = mpsc::channel(LOADER_REPLIES_MAX);
     let (compaction_jobs, jobs_in) = mpsc::channel(COMPACT_REQUEST_QUEUE_MAX);
     let (results_out, compaction_results) = mpsc::channel(COMPACT_RESULT_QUEUE_MAX);
+    let (wanted_definitions, definitions) = start_definition_readers(group, wiring)?;
     let timers_done = wiring.timers_done.clone().drop_guard();
     let leases_released = wiring.leases_released.clone().drop_guard();
     let timeout = heartbeat_timeout(wiring.config.timer.lease);
@@ -65,6 +68,8 @@ pub(super) fn start(
             hints,
             compaction_jobs,
             compaction_results,
+            wanted_definitions,
+            definitions,
         };
         let (producers, send_budgets) = producers(wiring, sender)?;
         let dispatcher = Dispatcher::new(options(wiring, send_budgets), ports, producers);
@@ -90,6 +95,33 @@ pub(super) fn start(
         Ok(async move { Ok(loader.serve().await?) })
     })?;
     start_compactor(group, wiring, jobs_in, results_out, run_writer)
+}
+
+/// Starts a thread for each recurring route, which reads its definitions.
+fn start_definition_readers(
+    group: &mut TaskGroup,
+    wiring: &Arc<Wiring>,
+) -> Result<(ReadingsByRoute, mpsc::Receiver<DefinitionBatch>)> {
+    let (batches, definitions) = mpsc::channel(DEFINITION_QUEUE_MAX);
+    let mut wanted_by_route = ReadingsByRoute::new();
+    let routes = wiring.config.routes.iter();
+    for (name, _) in routes.filter(|(_, route)| route.recurring) {
+        let route: Arc<str> = name.as_str().into();
+        let (sender, wanted) = watch::channel(DefinitionReadings::new());
+        wanted_by_route.insert(route.clone(), sender);
+        let (wiring, name, batches) = (wiring.clone(), name.clone(), batches.clone());
+        group.spawn_thread(&format!("definitions-{route}"), move |stop| async move {
+            let reader = DefinitionReader {
+                route,
+                source: source(&wiring, &name, "definitions client")?,
+                wanted,
+                batches,
+                health: wiring.ready_part(&format!("route {name} definitions")),
+            };
+            reader.serve(stop).await.map_err(anyhow::Error::from)
+        })?;
+    }
+    Ok((wanted_by_route, definitions))
 }
 
 fn start_compactor(

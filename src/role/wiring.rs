@@ -171,6 +171,7 @@ pub(crate) fn routing_rules(config: &Config, name: &str) -> RoutingRules {
             config::WithoutDelay::Relay => WithoutDelay::Relay,
             config::WithoutDelay::DeadLetter => WithoutDelay::DeadLetter,
         },
+        is_recurring: route.recurring,
         dialects: route.dialects,
         retry_keys: config.retry_keys(),
     }

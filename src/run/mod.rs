@@ -18,7 +18,7 @@ mod writer;
 
 pub(crate) use builder::{EncodedMessage, FarTarget, RunBuilder, ThinHours};
 pub(crate) use header::RunError;
-pub(crate) use reader::{LoadedRun, RunDecoder, decoded_size};
+pub(crate) use reader::{ComputedRun, LoadedRun, RunDecoder, decoded_size};
 #[cfg(test)]
 pub(crate) use writer::RunEncoder;
 

@@ -8,7 +8,7 @@ use super::record::{self, HAS_DISPOSITION, HAS_ID, IS_ANSWER};
 use super::seal::open;
 use super::{RunName, RunSummary};
 use crate::encryption::KeyRing;
-use crate::model::{Cursor, Message, Offset, ShardId, Slice, Timestamp};
+use crate::model::{Body, Cursor, Level, Message, Offset, ShardId, Slice, Timestamp};
 use integer_encoding::VarInt;
 use std::borrow::Cow;
 use zstd::bulk::Decompressor;
@@ -60,6 +60,7 @@ impl RunDecoder {
             name,
             slice,
             summary: header.summary,
+            is_computed: false,
             records,
             flags,
             places,
@@ -101,6 +102,8 @@ pub(crate) struct LoadedRun {
     pub(crate) slice: Slice,
     /// The summary of the stored run, including messages that were dropped from memory.
     pub(crate) summary: RunSummary,
+    /// Its messages are occurrences of schedules. No store has the run.
+    pub(crate) is_computed: bool,
     /// The due time of the first message that [`LoadedRun::drop_after`] dropped. By then, the run
     /// must be read again.
     pub(crate) first_dropped_due: Option<Timestamp>,
@@ -111,6 +114,52 @@ pub(crate) struct LoadedRun {
     places: Vec<Cursor>,
     /// The end of each record, after a leading 0. A record starts at the element before its own.
     ends: Vec<u32>,
+}
+
+/// Builds a run of occurrences, which exists only in memory.
+#[derive(Default)]
+pub(crate) struct ComputedRun {
+    records: Vec<u8>,
+    places: Vec<Cursor>,
+    ends: Vec<u32>,
+}
+
+impl ComputedRun {
+    /// Adds a message. Places must ascend.
+    pub(crate) fn add(&mut self, place: Cursor, body: &Body<'_>) {
+        record::encode(body, &mut self.records);
+        self.places.push(place);
+        let end = u32::try_from(self.records.len());
+        self.ends.push(end.expect("the caller bounds the size"));
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.records.len()
+    }
+
+    /// `None` without messages.
+    pub(crate) fn finish(mut self) -> Option<LoadedRun> {
+        let (first, last) = (*self.places.first()?, *self.places.last()?);
+        let offsets = self.places.iter().map(|place| place.offset);
+        self.ends.insert(0, 0);
+        Some(LoadedRun {
+            name: RunName::new("occurrences"),
+            slice: Slice::at(Level::Hour, first.due),
+            summary: RunSummary {
+                count: u32::try_from(self.places.len()).expect("the caller bounds the number"),
+                first,
+                last,
+                least_offset: offsets.clone().min()?,
+                greatest_offset: offsets.max()?,
+            },
+            is_computed: true,
+            records: self.records,
+            flags: HAS_DISPOSITION,
+            places: self.places,
+            ends: self.ends,
+            first_dropped_due: None,
+        })
+    }
 }
 
 impl LoadedRun {
@@ -256,7 +305,7 @@ mod tests {
     use super::super::test_messages::{TestMessage, at, encode_run, messages_by_place, shard};
     use super::super::{RunEncoder, header::write};
     use super::*;
-    use crate::model::{Disposition, Level};
+    use crate::model::Disposition;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 

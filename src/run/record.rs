@@ -20,6 +20,7 @@
 //! | 3 retry | attempt, origin, due, error's code |
 //! | 4 answer | kind of the request and its field (1: schedule, due; 2: cancel; 3: refused, code), request id, id; an empty text is absent |
 //! | 5 retried answer | as retry |
+//! | 6 occurrence | schedule, planned time, 1 and the next planned time, or 0; never stored |
 //!
 //! Texts are UTF-8, preceded by their length. Numbers and lengths are LEB128 varints; instants are
 //! zig-zag encoded first. A record ends with its last field. Other flags, dialects and dispositions
@@ -28,7 +29,7 @@
 use crate::model::header::push_varint;
 use crate::model::{
     AnswerState, Body, DeadLetterReason, Dialect, Disposition, Headers, Request, RetryState,
-    Timestamp,
+    ScheduleState, Timestamp,
 };
 use integer_encoding::VarInt;
 
@@ -48,6 +49,7 @@ const DEAD_LETTER: u8 = 2;
 const RETRY: u8 = 3;
 const ANSWER: u8 = 4;
 const RETRIED_ANSWER: u8 = 5;
+const OCCURRENCE: u8 = 6;
 
 const SCHEDULE: u8 = 1;
 const CANCEL: u8 = 2;
@@ -159,6 +161,19 @@ fn push_disposition(out: &mut Vec<u8>, disposition: &Disposition<'_>) {
                 push_bytes(out, text.unwrap_or_default().as_bytes());
             }
         }
+        Disposition::Occurrence(ScheduleState {
+            schedule,
+            planned,
+            next,
+        }) => {
+            out.push(OCCURRENCE);
+            push_bytes(out, schedule.as_bytes());
+            push_signed(out, planned.as_millis());
+            out.push(next.is_some().into());
+            if let Some(next) = next {
+                push_signed(out, next.as_millis());
+            }
+        }
     }
 }
 
@@ -239,6 +254,15 @@ impl<'a> RecordReader<'a> {
                 },
                 request_id: self.optional_text()?,
                 id: self.optional_text()?,
+            }),
+            OCCURRENCE => Disposition::Occurrence(ScheduleState {
+                schedule: self.text()?,
+                planned: self.instant()?,
+                next: match self.byte()? {
+                    0 => None,
+                    1 => Some(self.instant()?),
+                    _ => return None,
+                },
             }),
             _ => return None,
         })
@@ -362,11 +386,28 @@ mod tests {
                 None
             );
         }
-        for disposition in [0, 6, 255] {
+        for disposition in [0, 7, 255] {
             assert_eq!(
                 decode(&[&[bytes[0] | HAS_DISPOSITION], &bytes[1..], &[disposition]].concat()),
                 None
             );
+        }
+    }
+
+    #[test]
+    fn an_occurrence_reads_back() {
+        for next in [None, Some(Timestamp::from_millis(9))] {
+            let occurrence = ScheduleState {
+                schedule: "invoices",
+                planned: Timestamp::from_millis(-7),
+                next,
+            };
+            let plain = plain();
+            let body = Body {
+                disposition: Disposition::Occurrence(occurrence),
+                ..plain.body()
+            };
+            assert_eq!(decode(&encoded(&body)), Some(body));
         }
     }
 

@@ -15,9 +15,15 @@
 //! `now` steps back, fewer messages are taken, and none is taken twice.
 
 mod in_flight_claims;
+mod occurrences;
+mod recurring;
+#[cfg(test)]
+mod recurring_tests;
 mod run_index;
 
 pub(crate) use in_flight_claims::InFlightClaims;
+pub(crate) use occurrences::{DueOccurrence, ScheduleRecord};
+pub(crate) use recurring::{CollectOccurrences, RecurringShard};
 pub(crate) use run_index::RunIndex;
 
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
@@ -162,6 +168,32 @@ impl<R: Places> Schedule<R> {
         Some((offset, due, count))
     }
 
+    /// Returns whether a late message below a watermark was not taken.
+    fn has_late_below(&self, watermark: Watermark) -> bool {
+        let first = self.late.first_key_value();
+        first.is_some_and(|((offset, _), _)| watermark.covers(*offset))
+    }
+
+    /// A claim without messages, which keeps the cursor. `None` while nothing can be taken.
+    fn claim_cursor(&self) -> Option<TakenBatch<R>> {
+        let may_take = self.is_cursor_loaded() && self.late_end() >= self.taken.watermark;
+        may_take.then(|| TakenBatch {
+            claim: self.taken,
+            messages: Vec::new(),
+            late_count: 0,
+        })
+    }
+
+    /// The place of the next message that is not late.
+    fn next_fresh(&self) -> Option<Cursor> {
+        self.wheel.next_place()
+    }
+
+    /// Moves C forward. The caller knows that no message before it is left below W.
+    fn move_cursor(&mut self, cursor: Cursor) {
+        self.taken.cursor = self.taken.cursor.max(cursor);
+    }
+
     /// The number of late messages in memory.
     pub(crate) fn late_count(&self) -> usize {
         self.late.len()
@@ -218,14 +250,28 @@ impl<R: Places> Schedule<R> {
     /// Takes nothing while the store is behind the watermark of the pair, and no fresh message
     /// before everything up to the cursor is loaded.
     pub(crate) fn take(&mut self, now: Timestamp, limit: usize) -> Option<TakenBatch<R>> {
-        if self.late_end() < self.taken.watermark && !fault!(ClaimWhileStoreIsBehind) {
+        let all = Progress::new(Cursor::new(Timestamp::MAX, Offset::MAX), self.seen);
+        self.take_within(all, now, limit)
+    }
+
+    /// Like [`Schedule::take`], without late messages at or after the watermark of `bound`, and
+    /// without fresh messages after its cursor.
+    pub(crate) fn take_within(
+        &mut self,
+        bound: Progress,
+        now: Timestamp,
+        limit: usize,
+    ) -> Option<TakenBatch<R>> {
+        let late_end = self.late_end().min(bound.watermark);
+        if late_end < self.taken.watermark && !fault!(ClaimWhileStoreIsBehind) {
             return None;
         }
         let mut messages = Vec::new();
-        let watermark = self.take_late(now, limit.div_ceil(2), &mut messages);
+        let watermark = self.take_late(now, late_end, limit.div_ceil(2), &mut messages);
         let late_count = messages.len();
         let cursor = if self.is_cursor_loaded() {
-            self.take_fresh(now, limit, watermark, &mut messages)
+            let bound = Progress::new(bound.cursor, watermark);
+            self.take_fresh(now, limit, bound, &mut messages)
         } else {
             self.taken.cursor
         };
@@ -245,10 +291,10 @@ impl<R: Places> Schedule<R> {
     fn take_late(
         &mut self,
         now: Timestamp,
+        end: Watermark,
         limit: usize,
         messages: &mut Vec<(Rc<R>, u32)>,
     ) -> Watermark {
-        let end = self.late_end();
         while let Some((offset, due, count)) = self.first_late() {
             if !end.covers(offset) {
                 break;
@@ -267,22 +313,23 @@ impl<R: Places> Schedule<R> {
         end
     }
 
-    /// Takes fresh messages. Returns the new C. A message at or after the new W must wait until W
-    /// has passed it. The cursor may pass it meanwhile; then it is late.
+    /// Takes fresh messages up to the cursor of `bound`. Returns the new C. A message at or after the
+    /// new W, which is in `bound`, must wait until W has passed it. The cursor may pass it meanwhile;
+    /// then it is late.
     fn take_fresh(
         &mut self,
         now: Timestamp,
         limit: usize,
-        watermark: Watermark,
+        bound: Progress,
         messages: &mut Vec<(Rc<R>, u32)>,
     ) -> Cursor {
         let mut cursor = self.taken.cursor;
         let mut past_watermark = Vec::new();
         while messages.len() < limit
             && past_watermark.len() < limit
-            && let Some((place, run, index)) = self.pop_due(now)
+            && let Some((place, run, index)) = self.pop_due(now, bound.cursor)
         {
-            if !watermark.covers(place.offset) {
+            if !bound.watermark.covers(place.offset) {
                 past_watermark.push((place, run, index));
             } else if place > cursor {
                 cursor = place;
@@ -300,10 +347,10 @@ impl<R: Places> Schedule<R> {
         cursor
     }
 
-    /// Removes the next message that is due and loaded.
-    fn pop_due(&mut self, now: Timestamp) -> Option<(Cursor, Rc<R>, u32)> {
+    /// Removes the next message that is due, loaded, and not after `last`.
+    fn pop_due(&mut self, now: Timestamp, last: Cursor) -> Option<(Cursor, Rc<R>, u32)> {
         let place = self.wheel.next_place()?;
-        if place.due > now || place >= self.loaded {
+        if place.due > now || place >= self.loaded || place > last {
             return None;
         }
         self.wheel.turn(|queued| {

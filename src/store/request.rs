@@ -158,6 +158,8 @@ pub(crate) struct Advance {
     pub(crate) delivered_before: Progress,
     /// Outcomes of the messages between `delivered_before` and `delivered`, for the ledger.
     pub(crate) outcomes: OutcomeCounts,
+    /// The number of occurrences of schedules among these messages. No append has counted them.
+    pub(crate) occurrences: u64,
     /// Runs that are completely inside the delivered pair of this or of an earlier call.
     pub(crate) deletes: Vec<(Slice, RunName)>,
     /// Ids of delivered messages. An id is removed only if it still names this place.

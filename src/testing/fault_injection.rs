@@ -130,6 +130,16 @@ pub(crate) enum InjectedFault {
     FollowClockStepsAtOnce,
     /// A message that is stored behind the cursor is not delivered.
     SkipLateMessages,
+    /// W passes definitions while occurrences of the cursor's due time are left.
+    PassInsideDueTime,
+    /// The cursor does not move to the end of its due time when W passes definitions.
+    KeepCursorAtPass,
+    /// Occurrences are taken before every definition that the store knows was read.
+    TakeBeforeDefinitionsAreRead,
+    /// A definition ends as soon as the next one is read, and not when W passes that.
+    EndWhenRead,
+    /// The start of a new shard of a recurring route is not claimed.
+    KeepStartInMemory,
     /// A run is deleted when it is claimed instead of when it is delivered (I4).
     DeleteRunsAtClaim,
     /// The timer counts the same outcomes again with the next delivered pair.

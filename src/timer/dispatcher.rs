@@ -13,6 +13,7 @@ use super::exactly_once::{self, TxnDriver};
 use super::handover;
 use super::lease::{Grant, LeaseEvent, ReleaseResult};
 use super::load::{LoadReply, LoadRequest, MemoryBudget};
+use super::recurring::{self, DefinitionBatch, ReadingsByRoute};
 use super::run_replacement::{self, ReplacementCall, ReplacementReply};
 use super::shard::{self, ShardState, ShardStates, WakeupInput};
 use super::shard_slots::ShardSlots;
@@ -43,6 +44,9 @@ pub(crate) struct Ports {
     pub(crate) hints: mpsc::Receiver<Hint>,
     pub(crate) compaction_jobs: mpsc::Sender<CompactionTask>,
     pub(crate) compaction_results: mpsc::Receiver<CompactionReply>,
+    /// The partitions of definitions that each recurring route reads.
+    pub(crate) wanted_definitions: ReadingsByRoute,
+    pub(crate) definitions: mpsc::Receiver<DefinitionBatch>,
 }
 
 pub(crate) struct Dispatcher {
@@ -54,6 +58,8 @@ pub(crate) struct Dispatcher {
     claims: ClaimCalls,
     delivery: Delivery,
     replacement: ReplacementCall,
+    /// The number of the last reading of definitions.
+    last_reading: u64,
     /// The times at which the last tick began.
     tick_wall: Timestamp,
     tick_at: Instant,
@@ -76,6 +82,7 @@ impl Dispatcher {
             claims: ClaimCalls::new(&options, now),
             delivery: Delivery::new(producers),
             replacement: ReplacementCall::terminated(),
+            last_reading: 0,
             tick_wall: ports.clock.now(),
             tick_at: now,
             options,
@@ -136,6 +143,7 @@ impl Dispatcher {
             }
             Some(reply) = self.ports.replies.recv() => self.on_load_reply(reply),
             Some(hint) = self.ports.hints.recv() => self.on_hint(&hint),
+            Some(batch) = self.ports.definitions.recv() => self.on_definitions(batch),
             Some(reply) = self.ports.compaction_results.recv(),
                 if self.replacement.is_terminated() && !stopping =>
             {
@@ -253,6 +261,12 @@ impl Dispatcher {
         }
     }
 
+    fn on_definitions(&mut self, batch: DefinitionBatch) {
+        if let Some(state) = self.shards.get_mut(&batch.shard) {
+            state.on_definitions(batch);
+        }
+    }
+
     fn on_load_reply(&mut self, reply: LoadReply) {
         if let Some(state) = self.shards.get_mut(&reply.shard)
             && state.load.generation == reply.tag
@@ -288,6 +302,8 @@ impl Dispatcher {
         let clock = self.ports.clock.clone();
         self.delivery
             .resend_due(&mut self.shards, &self.slots, &*clock);
+        let (wanted, readings) = (&self.ports.wanted_definitions, &mut self.last_reading);
+        recurring::request(&mut self.shards, wanted, readings, self.tick_wall);
         if !stopping {
             self.request_loads();
             self.request_compaction();
@@ -422,10 +438,17 @@ impl Dispatcher {
         let mut shards = self.shards.iter_mut().peekable();
         for (route, options) in &self.options.routes {
             let mut longest = Duration::ZERO;
+            let (mut schedules, mut unread) = (0, 0);
             while let Some((_, state)) = shards.next_if(|(shard, _)| shard.route == *route) {
                 longest = longest.max(state.stalled_for(wall, now));
+                if let Some((definitions, are_all_read)) = state.definitions() {
+                    schedules += definitions;
+                    unread += usize::from(!are_all_read);
+                }
             }
             options.metric.stalled_seconds.set(longest.as_secs_f64());
+            options.metric.schedules.set(schedules as f64);
+            options.metric.unread_definitions.set(unread as f64);
         }
         let in_flight = self.messages_in_flight() as f64;
         let loaded = self.memory.loaded_messages() as f64;

@@ -6,6 +6,7 @@
 //! | `dispatcher`, `claim_call` | owns the shards, claims, and drives the modules below | timer |
 //! | `shard` | state and decisions of one shard, without I/O | timer |
 //! | `delivery`, `exactly_once` | sends messages and handles reports | timer |
+//! | `recurring` | reads the definitions of recurring routes | definitions |
 //! | `load` | reads runs that are due soon; the dispatcher keeps its memory budget | loader |
 //! | `compactor` | merges and splits runs that are not due soon | compactor |
 //!
@@ -20,6 +21,7 @@ mod handover;
 mod lease;
 mod load;
 mod quota;
+mod recurring;
 mod run_replacement;
 mod shard;
 mod shard_slots;
@@ -43,6 +45,9 @@ pub(crate) use delivery::retry::RetryPolicy;
 pub(crate) use dispatcher::{Dispatcher, Ports};
 pub(crate) use lease::{LeaseEvent, LeaseKeeper, ReleaseResult, RouteCatalog};
 pub(crate) use load::{Loader, MemoryBudget};
+pub(crate) use recurring::{
+    DefinitionBatch, DefinitionReader, DefinitionReadings, ReadingsByRoute,
+};
 
 /// A store call that runs beside the dispatcher's loop, so that due messages do not wait for it.
 /// There is at most one of each kind. A call that has ended stays pending for ever.

@@ -98,6 +98,7 @@ mod tests {
             partitions: 6,
             replicas: 3,
             retention: Some(31 * day),
+            is_compacted: false,
         };
         let target = NewTopic {
             name: "ORDERS".into(),

@@ -148,6 +148,7 @@ fn topic_uses(config: &Config, cluster: &str, size: &SizeArgs) -> Vec<TopicUse> 
                     routes: Vec::new(),
                     max_delay: Duration::ZERO,
                     reads_schedules: false,
+                    is_recurring: false,
                     size: TopicSize {
                         partitions: size.partitions,
                         replicas: size.replicas,
@@ -156,6 +157,7 @@ fn topic_uses(config: &Config, cluster: &str, size: &SizeArgs) -> Vec<TopicUse> 
             used.routes.push(name.clone());
             used.max_delay = used.max_delay.max(route.max_delay);
             used.reads_schedules |= route.dialects.has(Dialect::Nats);
+            used.is_recurring |= route.recurring;
         }
     }
     uses.into_values().collect()

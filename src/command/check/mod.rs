@@ -22,7 +22,7 @@ use crate::cli::CheckArgs;
 use crate::clock::WallClock;
 use crate::config::{self, Config};
 use crate::limit::CHECK_TIMEOUT;
-use crate::model::{Offset, PositionRules, RulesHistory};
+use crate::model::{Offset, PositionRules, RulesHistory, zone_data_version};
 use crate::role::{redis_options, routing_rules};
 use crate::store;
 use crate::store::embedded::{FolderDescription, FolderUse};
@@ -109,6 +109,7 @@ pub fn check(config: &Config, check: &CheckArgs) -> Result<Outcome> {
     }
     let mut routes = long_rules(config);
     routes.extend(unsigned_retries(config));
+    routes.extend(zone_data(config));
     areas.push(("routes".to_owned(), routes));
     areas.push(("process".to_owned(), memory::check(config)));
     areas.extend(store);
@@ -120,6 +121,13 @@ pub fn check(config: &Config, check: &CheckArgs) -> Result<Outcome> {
 
 fn no_answer() -> String {
     format!("no answer within {} s", CHECK_TIMEOUT.as_secs())
+}
+
+/// The release of the time-zone data, if a route is recurring.
+fn zone_data(config: &Config) -> Option<Finding> {
+    let found = format!("release {}; all workers need the same", zone_data_version());
+    let is_used = config.routes.values().any(|route| route.recurring);
+    is_used.then(|| Finding::ok("time-zone data", found))
 }
 
 /// Warns of routes whose rules are too long to be committed with the offsets.

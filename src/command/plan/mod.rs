@@ -179,6 +179,7 @@ mod tests {
             partitions: 6,
             replicas: 1,
             retention: (days > 0).then_some(days * DAY),
+            is_compacted: false,
         })
     }
 

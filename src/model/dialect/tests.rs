@@ -40,7 +40,7 @@ impl<'a> Is<'a> {
         match parsed {
             ParsedRecord::Cancel { id } => Self::Cancelled(id),
             ParsedRecord::Rejected(rejection) => Self::DeadLetter(rejection.reason),
-            ParsedRecord::Newer(_) => unreachable!("no record has postdate-retry"),
+            ParsedRecord::Definition | ParsedRecord::Newer(_) => unreachable!("no such record"),
             ParsedRecord::Message { body, .. }
                 if matches!(body.disposition, Disposition::Relay { .. }) =>
             {
@@ -78,6 +78,7 @@ fn rules(dialects: &[Dialect]) -> RoutingRules {
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
         dialects: dialects.iter().copied().collect(),
+        is_recurring: false,
         retry_keys: RetryKeys::default(),
     }
 }

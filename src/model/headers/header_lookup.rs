@@ -30,6 +30,10 @@ impl<'a> HeaderLookup<'a> {
         };
     }
 
+    pub(in crate::model) fn has(&self, index: usize) -> bool {
+        !matches!(self.0[index], Found::Absent)
+    }
+
     pub(in crate::model) fn is_empty(&self) -> bool {
         self.0.iter().all(|found| matches!(found, Found::Absent))
     }

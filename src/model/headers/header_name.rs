@@ -113,6 +113,10 @@ pub(crate) const ORIGIN: &str = "postdate-origin";
 /// On an answer: the origin of its request. An answer has no origin, because it is not the message
 /// of the record.
 pub(crate) const ANSWER: &str = "postdate-answer";
+/// On an occurrence: the id of its schedule.
+pub(crate) const SCHEDULE: &str = "postdate-schedule";
+/// On an occurrence: the planned time of the next one in epoch milliseconds.
+pub(crate) const NEXT: &str = "postdate-next";
 /// On a dead letter: the code of a [`crate::model::DeadLetterReason`].
 pub(crate) const ERROR: &str = "postdate-error";
 /// On a dead letter: the explanation for a person.
@@ -126,7 +130,7 @@ pub(crate) const BY_REFERENCE: &str = "; sent by reference: ";
 /// On a record from a NATS stream: its source subject. Replaces the producer's own such header.
 pub(crate) const SUBJECT: &str = "postdate-subject";
 
-const OUTPUT: [&str; 5] = [DUE, ORIGIN, ANSWER, ERROR, ERROR_DETAIL];
+const OUTPUT: [&str; 7] = [DUE, ORIGIN, ANSWER, SCHEDULE, NEXT, ERROR, ERROR_DETAIL];
 
 /// Returns `true` for headers that Postdate writes on delivered records. A value on the source
 /// record is forged or left over, so it is replaced.
@@ -138,6 +142,11 @@ fn is_output(name: &[u8]) -> bool {
 /// would act again if the consumer sent the record to a source.
 pub(crate) fn stays_on_delivery(name: &[u8]) -> bool {
     ControlHeader::from_name(name).is_none() && !is_output(name)
+}
+
+/// Returns `true` for headers that stay on an occurrence: those of its template.
+pub(crate) fn stays_on_occurrence(name: &[u8]) -> bool {
+    ScheduleHeader::from_name(name).is_none() && stays_on_delivery(name)
 }
 
 /// Returns `true` for headers that stay on a dead letter: everything that the producer wrote, so
@@ -169,6 +178,8 @@ mod tests {
         ("postdate-origin", [false, false, true]),
         ("postdate-answer", [false, false, true]),
         ("postdate-error", [false, false, true]),
+        ("postdate-schedule", [false, false, true]),
+        ("postdate-cron", [true, true, true]),
         ("postdate-error-detail", [false, false, true]),
         ("Postdate-At", [true, true, true]),
         ("POSTDATE-RETRY", [true, true, true]),

@@ -4,11 +4,13 @@
 
 use crate::model::routing::subject::split_source_topic;
 use crate::model::shard::{Offset, ShardId};
+use crate::model::time::Timestamp;
 use std::sync::Arc;
 
 /// Writes and parses the origins of one shard's records:
 /// `<deployment>/<route>/<source topic>/<partition>/<offset>`. Only the `/` between parts occurs:
-/// neither deployments, routes, Kafka topics nor accepted NATS sources contain one.
+/// neither deployments, routes, Kafka topics nor accepted NATS sources contain one. The origin of an
+/// occurrence ends with `<schedule>@<planned time in ms>` instead of the offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OriginFormat {
     /// Everything before the offset.
@@ -33,6 +35,14 @@ impl OriginFormat {
     pub(crate) fn append_origin(&self, offset: Offset, text: &mut String) {
         text.push_str(&self.prefix);
         text.push_str(itoa::Buffer::new().format(offset.0));
+    }
+
+    /// Appends the origin of an occurrence. It stays the same after an update of the definition.
+    pub(crate) fn append_occurrence(&self, schedule: &str, planned: Timestamp, text: &mut String) {
+        text.push_str(&self.prefix);
+        text.push_str(schedule);
+        text.push('@');
+        text.push_str(itoa::Buffer::new().format(planned.as_millis()));
     }
 
     /// The offset in an origin of this shard. Accepts only the exact spelling that
@@ -77,6 +87,14 @@ mod tests {
         let mut text = String::from("kept:");
         origins().append_origin(Offset(42), &mut text);
         assert_eq!(text, "kept:prod/orders/orders.delayed/0/42");
+    }
+
+    #[test]
+    fn the_origin_of_an_occurrence_has_no_offset() {
+        let mut text = String::new();
+        origins().append_occurrence("invoices", Timestamp::from_millis(7), &mut text);
+        assert_eq!(text, "prod/orders/orders.delayed/0/invoices@7");
+        assert_eq!(origins().parse_offset(&text), None);
     }
 
     #[test]

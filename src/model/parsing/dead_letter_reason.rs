@@ -75,11 +75,9 @@ reasons! {
     /// the record uses a dialect feature that Postdate does not support: to be delivered more than
     /// once, to a partition, ...
     DialectUnsupported = "dialect_unsupported",
-    /// a header of a schedule is not of its grammar, or the headers contradict each other (so far
-    /// only in `postdate schedules preview`)
+    /// a header of a schedule is not of its grammar, or the headers contradict each other
     InvalidSchedule = "invalid_schedule",
-    /// a schedule has no occurrence after the timestamp of its record (so far only in `postdate
-    /// schedules preview`)
+    /// a schedule has no occurrence after the timestamp of its record
     NeverDue = "never_due",
     /// the target refused the record as too large, or it is larger than can be stored (248 MiB)
     TooLarge = "too_large",

@@ -38,11 +38,12 @@ use super::time_grammar::{self, Delay, DueSpec, format_units};
 use crate::limit::{RECORD_HEADER_BYTES_MAX, RECORD_HEADERS_MAX};
 use crate::model::dialect::{DialectRequest, read_request};
 use crate::model::headers::header_lookup::HeaderLookup;
-use crate::model::headers::header_name::ControlHeader;
+use crate::model::headers::header_name::{ControlHeader, ScheduleHeader};
 use crate::model::headers::retry::{RetryHeader, RetryLine};
 use crate::model::headers::retry_keys::Proof;
 use crate::model::{
-    Body, Disposition, Headers, OriginFormat, Record, RoutingRules, Timestamp, WithoutDelay,
+    Body, Disposition, Headers, OriginFormat, ParsedDefinition, Record, RoutingRules, Timestamp,
+    WithoutDelay, parse_definition,
 };
 use std::time::Duration;
 
@@ -54,6 +55,8 @@ const ID_FORMAT: &str = "1-128 of A-Z a-z 0-9 . _ : -";
 pub(crate) enum ParsedRecord<'a> {
     /// Waits until `due`, which is [`Timestamp::AT_ONCE`] for a relay and for nothing else.
     Message { due: Timestamp, body: Body<'a> },
+    /// Defines a schedule or ends it. The ingress stores no message: the timer reads the log.
+    Definition,
     /// Cancels the waiting message of the id. The record itself is not stored.
     Cancel { id: &'a str },
     /// Becomes a dead letter: see [`Body::rejected`].
@@ -69,6 +72,12 @@ pub(crate) fn parse_record<'a>(
     origins: &OriginFormat,
     rules: &RoutingRules,
 ) -> ParsedRecord<'a> {
+    if rules.is_recurring {
+        return match parse_definition(record, as_id(record.key)) {
+            ParsedDefinition::Defined(_) | ParsedDefinition::Ended => ParsedRecord::Definition,
+            ParsedDefinition::Rejected(rejection) => ParsedRecord::Rejected(rejection),
+        };
+    }
     parse(record, origins, rules).unwrap_or_else(ParsedRecord::Rejected)
 }
 
@@ -114,6 +123,7 @@ fn parse<'a>(
             (due, Disposition::Deliver)
         }
         None => {
+            refuse_schedule(record.headers)?;
             let timestamp = relay_timestamp(is_schedule, record, rules)?;
             (Timestamp::AT_ONCE, Disposition::Relay { timestamp })
         }
@@ -139,7 +149,7 @@ fn parse<'a>(
 
 /// Finds the control headers in one pass. A duplicate does not end the pass, because the reason of
 /// a rejection must not depend on the order of the headers.
-fn find_controls(headers: Headers<'_>) -> Result<HeaderLookup<'_>, Rejection> {
+pub(in crate::model) fn find_controls(headers: Headers<'_>) -> Result<HeaderLookup<'_>, Rejection> {
     let too_many = |detail| Rejection::new(DeadLetterReason::TooManyHeaders, detail);
     let bytes = headers.as_block().len();
     if bytes > RECORD_HEADER_BYTES_MAX {
@@ -183,6 +193,12 @@ fn check_id(id: &str) -> Result<&str, Rejection> {
     }
     let (reason, header) = (DeadLetterReason::InvalidId, ControlHeader::Id.name());
     Err(Rejection::invalid_value(reason, header, id, ID_FORMAT))
+}
+
+/// The key of a record as an id, if it is one.
+pub(crate) fn as_id(key: Option<&[u8]>) -> Option<&str> {
+    let key = key.filter(|key| is_id(key))?;
+    str::from_utf8(key).ok()
 }
 
 fn is_id(bytes: &[u8]) -> bool {
@@ -301,6 +317,21 @@ fn relay_timestamp(
     let detail =
         format!("{requirer} requires postdate-at or postdate-after; the record has neither");
     Err(Rejection::new(DeadLetterReason::MissingDue, detail))
+}
+
+/// A record without delay whose headers define a schedule was sent to the wrong route. Its dead letter
+/// has the same place as the message that would be delivered at once.
+fn refuse_schedule(headers: Headers<'_>) -> Result<(), Rejection> {
+    let is_timing =
+        |header: &ScheduleHeader| matches!(header, ScheduleHeader::Cron | ScheduleHeader::Every);
+    let mut found = headers
+        .iter()
+        .filter_map(|(name, _)| ScheduleHeader::from_name(name));
+    let Some(header) = found.find(is_timing) else {
+        return Ok(());
+    };
+    let detail = format!("{} needs a route with recurring = true", header.name());
+    Err(Rejection::new(DeadLetterReason::InvalidSchedule, detail))
 }
 
 /// Accepts only a line that Postdate could have written on this record, so that a forged line gains

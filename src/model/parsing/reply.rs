@@ -81,6 +81,7 @@ mod tests {
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,
             dialects: Dialects::default(),
+            is_recurring: false,
             retry_keys: RetryKeys::default(),
         };
         let reply = parse_reply(Headers::from_block(&block), &rules);

@@ -47,6 +47,7 @@ fn rules() -> RoutingRules {
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
         dialects: Dialects::default(),
+        is_recurring: false,
         retry_keys: RetryKeys::default(),
     }
 }
@@ -79,6 +80,7 @@ fn short(parsed: &ParsedRecord<'_>) -> Is {
         ParsedRecord::Cancel { .. } => Is::Cancelled,
         ParsedRecord::Rejected(rejection) => Is::DeadLetter(rejection.reason),
         ParsedRecord::Newer(_) => Is::Newer,
+        ParsedRecord::Definition => panic!("the route is not recurring"),
         ParsedRecord::Message { due, body } => match body.disposition {
             Disposition::Relay { .. } => Is::Relayed,
             Disposition::Retry(_) => Is::Retried(due.as_millis()),

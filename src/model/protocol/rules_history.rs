@@ -153,6 +153,7 @@ mod tests {
             without_delay: crate::model::WithoutDelay::Relay,
             dialects: crate::model::Dialects::default(),
             replies: None,
+            is_recurring: false,
             retry_keys: crate::model::RetryKeys::default(),
         };
         PositionRules::of(&RoutingRules {
@@ -189,6 +190,7 @@ mod tests {
                 without_delay: crate::model::WithoutDelay::Relay,
                 dialects: crate::model::Dialects::default(),
                 replies: None,
+                is_recurring: false,
                 retry_keys: crate::model::RetryKeys::default(),
             });
             let mut history = RulesHistory::default();
@@ -225,6 +227,7 @@ mod tests {
                 without_delay: crate::model::WithoutDelay::Relay,
                 dialects: crate::model::Dialects::default(),
                 replies: None,
+                is_recurring: false,
                 retry_keys: crate::model::RetryKeys::default(),
             });
             long(&short, 1, seed)

@@ -24,6 +24,7 @@ use super::occurrence::{Bounds, Recurrence, RecurrenceError, TIMES_MAX, Timing};
 use crate::model::headers::header_lookup::HeaderLookup;
 use crate::model::headers::header_name::{ControlHeader, ScheduleHeader};
 use crate::model::parsing::dead_letter_reason::DeadLetterReason;
+use crate::model::parsing::parse_record::find_controls;
 use crate::model::parsing::rejection::Rejection;
 use crate::model::parsing::time_grammar::{parse_after, parse_at};
 use crate::model::{Record, Timestamp};
@@ -46,6 +47,9 @@ pub(crate) struct Definition {
     pub(crate) missed: Missed,
     /// The schedule is kept and not delivered.
     pub(crate) is_paused: bool,
+    /// The target that the record names. It is checked at each delivery, because the rules of the
+    /// route may change.
+    pub(crate) target: Option<Box<str>>,
 }
 
 /// Parses a record of a definitions topic. `schedule` is its key if that is a valid id.
@@ -96,6 +100,7 @@ fn parse_headers(record: &Record<'_>, schedule: &str) -> Result<Definition, Reje
         recurrence: recurrence.map_err(|error| headers.rejection(error))?,
         missed,
         is_paused: is_paused.unwrap_or_default(),
+        target: headers.target()?.map(Box::from),
     })
 }
 
@@ -106,26 +111,36 @@ const PAUSED: &str = "true or false";
 const TIMES: &str = "a number from 1 to 10000";
 
 /// The headers of a definition that Postdate knows.
-struct ScheduleHeaders<'a>(HeaderLookup<'a>);
+struct ScheduleHeaders<'a> {
+    schedule: HeaderLookup<'a>,
+    control: HeaderLookup<'a>,
+}
 
 impl<'a> ScheduleHeaders<'a> {
     fn find(record: &Record<'a>) -> Result<Self, Rejection> {
-        let mut found = HeaderLookup::default();
+        let mut schedule = HeaderLookup::default();
         for (name, value) in record.headers.iter() {
             if let Some(header) = ScheduleHeader::from_name(name) {
-                found.record(header as usize, value);
-            }
-            let control = ControlHeader::from_name(name);
-            if let Some(control) = control.filter(|control| *control != ControlHeader::To) {
-                let detail = format!("{} has no meaning on a recurring route", control.name());
-                return Err(Rejection::new(DeadLetterReason::InvalidSchedule, detail));
+                schedule.record(header as usize, value);
             }
         }
-        Ok(Self(found))
+        let control = find_controls(record.headers)?;
+        let mut others = ControlHeader::ALL.into_iter();
+        let other = others.find(|it| *it != ControlHeader::To && control.has(*it as usize));
+        if let Some(other) = other {
+            let detail = format!("{} has no meaning on a recurring route", other.name());
+            return Err(Rejection::new(DeadLetterReason::InvalidSchedule, detail));
+        }
+        Ok(Self { schedule, control })
+    }
+
+    fn target(&self) -> Result<Option<&'a str>, Rejection> {
+        let to = ControlHeader::To;
+        self.control.text(to as usize, to.name())
     }
 
     fn text(&self, header: ScheduleHeader) -> Result<Option<&'a str>, Rejection> {
-        self.0.text(header as usize, header.name())
+        self.schedule.text(header as usize, header.name())
     }
 
     fn parse<T>(

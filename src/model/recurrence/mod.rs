@@ -26,4 +26,5 @@ mod occurrence;
 mod zones;
 
 pub(crate) use definition::{Definition, ParsedDefinition, parse_definition};
+pub(crate) use occurrence::Occurrence;
 pub(crate) use zones::zone_data_version;

@@ -204,6 +204,23 @@ impl Recurrence {
             is_moved: expression.at_or_after(shown) != Some(shown),
         })
     }
+
+    /// The last occurrence that is due after `after`, and at `through` or before.
+    ///
+    /// Takes at most 64 searches, because each one halves the time that is left.
+    pub(super) fn last_between(&self, after: Timestamp, through: Timestamp) -> Option<Occurrence> {
+        let next = |after| self.next_after(after).filter(|next| next.due <= through);
+        let mut last = next(after)?;
+        let mut end = through;
+        while last.due < end {
+            let middle = last.due.plus(end.since(last.due) / 2);
+            match next(middle) {
+                Some(later) => last = later,
+                None => end = middle,
+            }
+        }
+        Some(last)
+    }
 }
 
 /// The time of the nth occurrence, or the end of time if there are fewer.
@@ -432,7 +449,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn occurrences_rise(
+        fn occurrences_rise_and_the_last_one_is_found(
             interval in 1_000u64..100_000_000,
             anchor: i32,
             spread in 0u64..100_000_000,
@@ -449,6 +466,8 @@ mod tests {
                 .collect();
             prop_assert!(all.iter().is_sorted_by(|one, other| one < other));
             prop_assert!(all.first().is_none_or(|first| *first > after));
+            let last = recurrence.last_between(after, through).map(|last| last.due);
+            prop_assert_eq!(last, all.last().copied());
         }
 
         #[test]

@@ -20,6 +20,8 @@ pub(crate) struct PositionRules {
     retry_ms: u64,
     dialects: Vec<u8>,
     by_subject: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    recurring: bool,
     #[serde(rename = "target")]
     default: Option<String>,
     #[serde(rename = "allow")]
@@ -36,6 +38,7 @@ impl PositionRules {
             retry_ms: millis(rules.max_delay.max(rules.max_retry_wait)),
             dialects: rules.dialects.iter().map(Dialect::code).collect(),
             by_subject: targets.naming() == Naming::Subject,
+            recurring: rules.is_recurring,
             default: targets.default_name().map(str::to_owned),
             allowed: targets.allowed().to_vec(),
             sources: targets.reachable_sources().map(str::to_owned).collect(),
@@ -60,6 +63,7 @@ impl PositionRules {
             replies: today.replies.clone(),
             max_delay: Duration::from_millis(self.max_delay_ms),
             max_retry_wait: Duration::from_millis(self.retry_ms),
+            is_recurring: self.recurring,
             without_delay: today.without_delay,
             dialects: Dialects::from_iter(dialects.filter_map(|code| Dialect::from_code(*code))),
             retry_keys: today.retry_keys.clone(),
@@ -100,6 +104,7 @@ pub(in crate::model) mod tests {
                     WithoutDelay::DeadLetter
                 },
                 dialects: dialects.into_iter().collect(),
+                is_recurring: false,
                 retry_keys: RetryKeys::default(),
             },
         )
@@ -137,7 +142,7 @@ pub(in crate::model) mod tests {
         match parse_record(&record, &OriginFormat::new("d", &shard), rules) {
             ParsedRecord::Message { due, .. } => Some(due),
             ParsedRecord::Rejected(_) => Some(Timestamp::AT_ONCE),
-            ParsedRecord::Cancel { .. } | ParsedRecord::Newer(_) => None,
+            ParsedRecord::Definition | ParsedRecord::Cancel { .. } | ParsedRecord::Newer(_) => None,
         }
     }
 
@@ -163,6 +168,7 @@ pub(in crate::model) mod tests {
                 max_retry_wait: Duration::from_secs(max_retry_wait),
                 without_delay,
                 dialects: Dialects::default(),
+                is_recurring: false,
                 retry_keys: RetryKeys::default(),
             })
         };

@@ -32,6 +32,8 @@ pub(crate) struct RoutingRules {
     /// The longest wait before a retry. It may be longer than `max_delay`.
     pub(crate) max_retry_wait: Duration,
     pub(crate) without_delay: WithoutDelay,
+    /// Records define schedules.
+    pub(crate) is_recurring: bool,
     /// The other systems whose delay headers the route understands.
     pub(crate) dialects: Dialects,
     /// Keys that sign `postdate-retry`. They decide no position, so they may change at any time.

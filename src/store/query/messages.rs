@@ -462,6 +462,7 @@ fn kind(body: &Body<'_>) -> (&'static str, Option<&'static str>) {
         Disposition::Retry(retry) => ("retry", Some(retry.error.code())),
         Disposition::Answer(_) => ("answer", None),
         Disposition::RetriedAnswer(retry) => ("answer", Some(retry.error.code())),
+        Disposition::Occurrence(_) => ("occurrence", None),
     }
 }
 

@@ -283,7 +283,8 @@ impl Call {
             .arg(codec::watermark_hex(advance.seen))
             .arg(advance.delivered_ids.len())
             .arg(name_count(advance.delivered_ids.iter().map(|(id, _)| id)))
-            .arg(advance.claimed_answers.len());
+            .arg(advance.claimed_answers.len())
+            .arg(advance.occurrences);
         for (slice, name) in &advance.deletes {
             call.run_name_args(*slice, name);
         }

@@ -13,6 +13,7 @@
 //! |---|---|---|---|---|
 //! | append | + | | | + |
 //! | delivered moves | | + | | |
+//! | delivered moves over occurrences | + | + | + | |
 //! | run deleted, or replaced without its delivered messages | | | + | - |
 //! | run quarantined | | | | - (quarantined +) |
 //!
@@ -64,6 +65,13 @@ impl Ledger {
     pub(crate) fn add_outcomes(&mut self, outcomes: OutcomeCounts, is_known: bool) {
         self.is_uncertain |= !is_known;
         self.outcomes.add(outcomes);
+    }
+
+    /// Counts occurrences of schedules that have an outcome, like messages that were appended and
+    /// deleted again: they are never stored.
+    pub(crate) fn add_occurrences(&mut self, count: u64) {
+        self.accepted += count;
+        self.removed += count;
     }
 
     /// Records that runs with `removed` messages were deleted, and runs with `added` messages took

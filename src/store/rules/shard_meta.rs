@@ -172,6 +172,7 @@ impl ShardMeta {
             let is_known =
                 request.delivered_before == self.delivered && delivered.watermark <= self.watermark;
             self.ledger.add_outcomes(request.outcomes, is_known);
+            self.ledger.add_occurrences(request.occurrences);
             self.delivered = delivered;
         } else {
             self.ledger.is_uncertain = true;

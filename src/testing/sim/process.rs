@@ -8,8 +8,8 @@ use crate::health::Health;
 use crate::ingress::{self, Appender, Ingress};
 use crate::limit::{
     CLOCK_SKEW_MAX, COMPACT_BYTES_MAX, COMPACT_REQUEST_QUEUE_MAX, COMPACT_RESULT_QUEUE_MAX,
-    FETCH_BYTES_MAX, HINT_QUEUE_MAX, IngressMemory, LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX,
-    LOADER_REPLIES_MAX,
+    DEFINITION_QUEUE_MAX, FETCH_BYTES_MAX, HINT_QUEUE_MAX, IngressMemory, LEASE_EVENT_QUEUE_MAX,
+    LOADER_QUEUE_MAX, LOADER_REPLIES_MAX,
 };
 use crate::membership::{
     self, Assignments, ClusterCatalog, ReadAssignment, SourceTopics, WorkerLoop,
@@ -32,8 +32,9 @@ use crate::testing::sim::mutants::source_faults::SourceFaults;
 use crate::testing::sim::process_control::ProcessControl;
 use crate::testing::sim::world::{ANSWERS, DEAD, GROUP, MARKERS, ROUTE, SOURCE, TARGET, World};
 use crate::timer::{
-    self, CompactionPolicy, Compactor, DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper, Loader,
-    Producers, ReleaseResult, RetryPolicy, RouteCatalog, RouteOptions,
+    self, CompactionPolicy, Compactor, DefinitionBatch, DefinitionReader, DefinitionReadings,
+    DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper, Loader, Producers, ReadingsByRoute,
+    ReleaseResult, RetryPolicy, RouteCatalog, RouteOptions,
 };
 use crate::trace::Tracer;
 use rand::RngExt;
@@ -346,6 +347,7 @@ impl Process {
         let (lease_events_out, lease_events) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
         let (release_results, releases) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
         let leases = self.lease_keeper(shared, assignments, (lease_events_out, releases));
+        let (wanted_definitions, definitions) = self.start_definition_reader(shared);
         let ports = timer::Ports {
             store: store.clone(),
             clock: shared.clock.clone(),
@@ -358,6 +360,8 @@ impl Process {
             hints,
             compaction_jobs,
             compaction_results,
+            wanted_definitions,
+            definitions,
         };
         let options = timer_options(shared);
         let dispatcher = Dispatcher::new(options, ports, self.producers(world));
@@ -396,6 +400,31 @@ impl Process {
             .compactor
             .wrap(compactor.serve(shared.stop.clone()));
         self.spawn(world, "compactor", compactor);
+    }
+
+    /// Starts the reader of definitions, if the route is recurring.
+    fn start_definition_reader(
+        &mut self,
+        shared: &Shared<'_>,
+    ) -> (ReadingsByRoute, mpsc::Receiver<DefinitionBatch>) {
+        let (batches, definitions) = mpsc::channel(DEFINITION_QUEUE_MAX);
+        if !shared.rules.is_recurring {
+            return (BTreeMap::new(), definitions);
+        }
+        let (sender, wanted) = watch::channel(DefinitionReadings::new());
+        let reader = DefinitionReader {
+            route: ROUTE.into(),
+            source: Box::new(OverNetwork {
+                network: self.control.network.clone(),
+                port: Box::new(shared.world.cluster().source(GROUP)) as Box<dyn Source>,
+            }),
+            wanted,
+            batches,
+            health: shared.health.register("definitions"),
+        };
+        let served = reader.serve(shared.stop.clone());
+        self.spawn(shared.world, "definitions", served);
+        (BTreeMap::from([(ROUTE.into(), sender)]), definitions)
     }
 
     fn lease_keeper(
@@ -440,10 +469,11 @@ fn rules(world: &World, random: &mut StdRng) -> RoutingRules {
             3 => Dialects::from_iter([Dialect::RabbitMq]),
             _ => Dialects::default(),
         },
-        replies: Some(ReplyRules {
+        replies: (!world.is_recurring()).then(|| ReplyRules {
             targets: TargetRules::replies(Naming::Topic, [ANSWERS], [SOURCE]),
             is_exactly_once: world.is_exactly_once(),
         }),
+        is_recurring: world.is_recurring(),
         retry_keys: RetryKeys::new(RETRY_KEY, false),
     }
 }

@@ -63,6 +63,7 @@ pub(crate) fn advance(topic: &str, claim: Progress) -> Advance {
         delivered: None,
         delivered_before: since,
         outcomes: tally,
+        occurrences: 0,
         deletes: vec![],
         delivered_ids: vec![],
         claimed_answers: vec![],

@@ -223,7 +223,7 @@ impl ClaimedBatch {
         if run.slice.level == Level::Now {
             return None;
         }
-        if self.is_first_delivery(index) {
+        if run.is_computed || self.is_first_delivery(index) {
             Some(self.place(index).due)
         } else {
             original_due(&self.message(index)?)
@@ -283,6 +283,12 @@ impl ClaimedBatch {
             *count += 1;
         }
         outcomes
+    }
+
+    /// The number of occurrences of schedules among these messages.
+    pub(crate) fn occurrences(&self, indexes: Range<usize>) -> u64 {
+        let messages = self.messages[indexes].iter();
+        messages.filter(|(run, _)| run.run.is_computed).count() as u64
     }
 
     /// The requests of the answers among these messages.

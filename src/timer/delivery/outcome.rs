@@ -8,7 +8,7 @@ use crate::encryption::KeyRing;
 use crate::limit::{RESEND_DELAY_MAX, RESEND_DELAY_MIN};
 use crate::model::{
     AnswerState, Body, DeadLetterReason, Disposition, Effect, Message, Offset, OriginFormat,
-    OutcomeCounts, Partition, Rejection, ShardId, Timestamp,
+    OutcomeCounts, Partition, Rejection, ScheduleState, ShardId, Timestamp,
 };
 use crate::retry::backoff;
 use crate::timer::RouteOptions;
@@ -103,6 +103,9 @@ impl ShardContext {
             Disposition::Retry(retry) | Disposition::RetriedAnswer(retry) => {
                 text.push_str(retry.origin);
             }
+            Disposition::Occurrence(ScheduleState {
+                schedule, planned, ..
+            }) => self.origins.append_occurrence(schedule, planned, text),
             _ => self.origins.append_origin(message.place.offset, text),
         }
     }
@@ -187,6 +190,7 @@ impl ShardContext {
         // A failed client reports its own readiness.
         if !is_client_failed {
             let name = match failed {
+                Destination::Target => "its target".to_owned(),
                 Destination::RetryViaSource { .. } => "its source topic (for a retry)".to_owned(),
                 _ => format!("its dead-letter topic {}", route.dead_letter),
             };
@@ -278,6 +282,7 @@ impl ShardContext {
                 max_retry_wait: Duration::from_secs(1),
                 without_delay: WithoutDelay::Relay,
                 dialects: Dialects::default(),
+                is_recurring: false,
                 retry_keys: RetryKeys::default(),
             },
             dead_letter: "dead".to_owned(),

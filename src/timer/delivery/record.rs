@@ -6,7 +6,8 @@ use crate::broker::OutgoingRecord;
 use crate::model::header_name::{self, BY_REFERENCE, ControlHeader};
 use crate::model::retry::RetryHeader;
 use crate::model::{
-    Body, DeadLetterReason, Disposition, Effect, Message, Partition, RetryState, Timestamp,
+    Body, DeadLetterReason, Disposition, Effect, Message, Partition, RetryState, ScheduleState,
+    Timestamp,
 };
 use std::fmt::Write;
 
@@ -71,6 +72,7 @@ pub(crate) fn original_due(message: &Message<'_>) -> Option<Timestamp> {
         Disposition::Deliver => Some(message.place.due),
         Disposition::Relay { timestamp } => Some(timestamp),
         Disposition::Retry(retry) => Some(retry.due),
+        Disposition::Occurrence(occurrence) => Some(occurrence.planned),
         Disposition::DeadLetter { .. } | Disposition::Answer(_) | Disposition::RetriedAnswer(_) => {
             None
         }
@@ -82,13 +84,17 @@ pub(crate) fn original_due(message: &Message<'_>) -> Option<Timestamp> {
 pub(crate) struct RecordBuilder {
     origin: String,
     due: String,
+    next: String,
     detail: String,
     retry: String,
     answer: Vec<u8>,
 }
 
+/// The index of the origin among the added headers.
+const ORIGIN_AT: usize = 3;
+
 /// Room for the headers that a record gets in addition to its own.
-pub(super) type AddedHeaders<'a> = [(&'a str, &'a [u8]); 4];
+pub(super) type AddedHeaders<'a> = [(&'a str, &'a [u8]); 6];
 
 impl RecordBuilder {
     /// `target` is the topic of a message without a reroute. The record borrows the buffers of the
@@ -106,14 +112,23 @@ impl RecordBuilder {
         let body = &message.body;
         let is_answer = matches!(body.disposition, Disposition::Answer(_));
         let code = reroute.map_or("", |reroute| reroute.reason.code());
+        let schedule = match body.disposition {
+            Disposition::Occurrence(ScheduleState { schedule, .. }) => schedule,
+            _ => "",
+        };
+        // An absent header comes before the others, so that those that are used follow each other.
         *added = [
+            (header_name::NEXT, self.next.as_bytes()),
+            (header_name::SCHEDULE, schedule.as_bytes()),
             (header_name::DUE, self.due.as_bytes()),
             (header_name::ORIGIN, self.origin.as_bytes()),
             (header_name::ERROR, code.as_bytes()),
             (header_name::ERROR_DETAIL, self.detail.as_bytes()),
         ];
         // A message that never had a due time gets no due header.
-        let mut used = usize::from(self.due.is_empty())..2;
+        let values = [&*self.next, schedule, &*self.due];
+        let first = values.iter().position(|value| !value.is_empty());
+        let mut used = first.unwrap_or(ORIGIN_AT)..ORIGIN_AT + 1;
         let mut record = OutgoingRecord {
             topic: target,
             partition: None,
@@ -128,12 +143,15 @@ impl RecordBuilder {
         };
         match reroute.map_or(Destination::Target, |reroute| reroute.destination) {
             Destination::Target | Destination::Dropped => {
+                if !schedule.is_empty() {
+                    record.keep_header = header_name::stays_on_occurrence;
+                }
                 if let Some(dialect) = body.dialect {
                     record.key = dialect.key_on_delivery(body.key, body.headers);
                     record.keep_header = dialect.stays_on_delivery();
                 }
                 if body.is_answer() {
-                    added[1].0 = header_name::ANSWER;
+                    added[ORIGIN_AT].0 = header_name::ANSWER;
                 }
             }
             Destination::RetryViaSource { .. } => {
@@ -147,7 +165,7 @@ impl RecordBuilder {
             destination @ (Destination::DeadLetter
             | Destination::DeadLetterByReference
             | Destination::DeadLetterWithoutKey) => {
-                used.end = 4;
+                used.end = 6;
                 record.topic = &context.route.dead_letter;
                 record.keep_header = header_name::stays_on_dead_letter;
                 if destination != Destination::DeadLetter {
@@ -177,13 +195,20 @@ impl RecordBuilder {
         }
         self.origin.clear();
         self.due.clear();
+        self.next.clear();
         self.detail.clear();
         self.retry.clear();
         context.append_origin(message, &mut self.origin);
         let due = original_due(message);
+        let mut digits = itoa::Buffer::new();
         if let Some(due) = due {
-            let mut digits = itoa::Buffer::new();
             self.due.push_str(digits.format(due.as_millis()));
+        }
+        if let Disposition::Occurrence(ScheduleState {
+            next: Some(next), ..
+        }) = message.body.disposition
+        {
+            self.next.push_str(digits.format(next.as_millis()));
         }
         let Some(reroute) = reroute else { return };
         self.detail.push_str(&reroute.detail);

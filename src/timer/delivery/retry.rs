@@ -38,6 +38,11 @@ impl RetryPolicy {
         let next = match (destination, failure.kind, failure.reason) {
             (_, ClientFailed, _) => None,
             (Target, Rejected, _) => Some(DeadLetter),
+            // A definitions topic keeps one record of each key, so no retry goes there. An outage must
+            // not produce dead letters.
+            (Target, _, reason) if matches!(disposition, Disposition::Occurrence(_)) => {
+                (reason != DeadLetterReason::TimedOut).then_some(DeadLetter)
+            }
             (Target, NotDelivered | MaybeDelivered, _) => {
                 let failed = match disposition {
                     Disposition::Retry(retry) | Disposition::RetriedAnswer(retry) => {
@@ -83,7 +88,7 @@ impl RetryPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::RetryState;
+    use crate::model::{RetryState, ScheduleState};
 
     const POLICY: RetryPolicy = RetryPolicy {
         max_attempts: 3,
@@ -127,6 +132,28 @@ mod tests {
             due: Timestamp::from_millis(1),
             error: DeadLetterReason::UnknownTarget,
         })
+    }
+
+    #[test]
+    fn an_occurrence_waits_for_an_outage_and_is_not_retried_otherwise() {
+        let occurrence = Disposition::Occurrence(ScheduleState {
+            schedule: "invoices",
+            planned: Timestamp::from_millis(7),
+            next: None,
+        });
+        let next = |reason| {
+            next_destination(
+                &occurrence,
+                Destination::Target,
+                FailureKind::NotDelivered,
+                reason,
+            )
+        };
+        assert_eq!(next(DeadLetterReason::TimedOut), None);
+        assert_eq!(
+            next(DeadLetterReason::UnknownTarget),
+            Some(Destination::DeadLetter)
+        );
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub(crate) struct MemoryBudget {
     limit: usize,
     accounts: RefCell<Vec<Weak<MemoryAccount>>>,
     totals: Cell<Totals>,
+    /// Reserved memory of the definitions of all shards.
+    definitions: Cell<usize>,
 }
 
 /// Sums over all open accounts. They follow each change, so that a call costs the same for one
@@ -60,6 +62,7 @@ impl MemoryBudget {
             limit,
             accounts: RefCell::default(),
             totals: Cell::default(),
+            definitions: Cell::new(0),
         })
     }
 
@@ -258,6 +261,34 @@ impl Drop for Reservation {
     }
 }
 
+/// The memory of a definition of a schedule.
+#[derive(Debug)]
+pub(crate) struct DefinitionMemory(Reservation);
+
+impl MemoryAccount {
+    /// Reserves memory for a definition. `None` if the definitions of all shards would take more than half
+    /// of the budget: the rest must be enough to load messages.
+    pub(crate) fn reserve_definition(self: &Rc<Self>, bytes: usize) -> Option<DefinitionMemory> {
+        let definitions = self.budget.definitions.get() + bytes;
+        (definitions <= self.budget.limit / 2).then(|| {
+            self.budget.definitions.set(definitions);
+            DefinitionMemory(self.reserve(bytes))
+        })
+    }
+
+    /// The bytes of the occurrences that are computed in one step.
+    pub(crate) fn occurrence_bytes_max(&self) -> usize {
+        MemoryBudget::fetch_bytes_max(self.budget.limit)
+    }
+}
+
+impl Drop for DefinitionMemory {
+    fn drop(&mut self) {
+        let definitions = &self.0.account.budget.definitions;
+        definitions.update(|bytes| bytes - self.0.bytes);
+    }
+}
+
 /// A loaded run, charged to its shard's account until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ResidentRun {
@@ -317,6 +348,19 @@ impl MemoryBudget {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn definitions_take_at_most_half_of_the_budget() {
+        let budget = MemoryBudget::new(800);
+        let (first, second) = (budget.open_account(), budget.open_account());
+        let kept = first.reserve_definition(300).expect("room");
+        assert!(second.reserve_definition(101).is_none());
+        assert!(second.reserve_definition(100).is_some());
+        assert_eq!((first.available(), second.available()), (300, 500));
+        drop(kept);
+        assert_eq!((first.available(), second.available()), (600, 600));
+        assert!(second.reserve_definition(400).is_some());
+    }
 
     #[test]
     fn a_single_shard_may_use_everything_and_several_have_guaranteed_parts() {

@@ -7,4 +7,6 @@ pub(crate) use loader::{BlockedRun, Loader, ReadOutcome};
 pub(crate) use loader::{FetchLoad, Load, LoadReply, LoadRequest, LoadResult, TailLoad};
 #[cfg(test)]
 pub(super) use loader::{StoredRun, decode_run, fetch_result};
-pub(crate) use memory_budget::{MemoryAccount, MemoryBudget, Reservation, ResidentRun};
+pub(crate) use memory_budget::{
+    DefinitionMemory, MemoryAccount, MemoryBudget, Reservation, ResidentRun,
+};

@@ -21,6 +21,8 @@ pub(crate) struct DeliveredState {
     pub(crate) ledger_pair: Progress,
     /// Outcomes since `ledger_pair`.
     pub(super) outcomes: OutcomeCounts,
+    /// The occurrences of schedules among them.
+    occurrences: u64,
     pub(super) runs_to_delete: Vec<(Slice, RunName)>,
     ids: Vec<(StoredId, Cursor)>,
     /// Requests whose answers were delivered.
@@ -35,6 +37,7 @@ impl DeliveredState {
             report_at: None,
             ledger_pair: start,
             outcomes: OutcomeCounts::default(),
+            occurrences: 0,
             runs_to_delete: Vec::new(),
             ids: Vec::new(),
             answers: Vec::new(),
@@ -49,6 +52,7 @@ impl DeliveredState {
         indexes: Range<usize>,
     ) {
         self.outcomes.add(outcomes);
+        self.occurrences += batch.occurrences(indexes.clone());
         self.ids
             .extend(batch.delivered_ids(context, indexes.clone()));
         self.answers.extend(batch.delivered_answers(indexes));
@@ -92,6 +96,7 @@ impl DeliveredState {
     pub(super) fn report(&mut self, delivered: Progress, advance: &mut Advance) {
         advance.delivered = Some(delivered);
         advance.outcomes = std::mem::take(&mut self.outcomes);
+        advance.occurrences = std::mem::take(&mut self.occurrences);
         advance.deletes = drain(&mut self.runs_to_delete);
         advance.delivered_ids = drain(&mut self.ids);
         advance.delivered_answers = drain(&mut self.answers);

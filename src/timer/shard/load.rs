@@ -323,7 +323,10 @@ impl ResidentRuns {
         let index = &mut self.index;
         self.schedule
             .trim(first_position_after(horizon), |resident| {
-                if let Some(due) = resident.keep_until(horizon) {
+                // No store has a run of occurrences, so nothing of it may be dropped.
+                if !resident.run.is_computed
+                    && let Some(due) = resident.keep_until(horizon)
+                {
                     index.set_unloaded_from(&resident.run.name, Some(due));
                 }
             });

@@ -9,6 +9,7 @@ mod hold;
 mod load;
 mod ownership;
 mod prefetch;
+mod schedules;
 mod stall;
 mod tail_poll;
 pub(crate) mod txn_state;
@@ -34,6 +35,7 @@ use claim::ClaimState;
 use compaction::CompactionScan;
 use delivered::DeliveredState;
 use load::ShardLoad;
+use schedules::ShardSchedules;
 use stall::StallTimer;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -58,6 +60,8 @@ pub(crate) struct ShardState {
     pub(crate) claim: ClaimState,
     pub(crate) delivered: DeliveredState,
     pub(crate) compaction: CompactionScan,
+    /// The definitions of a recurring route. `None` before they are read.
+    schedules: Option<ShardSchedules>,
     stall: StallTimer,
     /// The claimed pair of the previous owner, which may have delivered what the pair covers.
     previous_claimed: Progress,
@@ -86,6 +90,7 @@ impl ShardState {
             claim: ClaimState::default(),
             delivered: DeliveredState::new(start, state.delivered),
             compaction: CompactionScan::new(now),
+            schedules: None,
             stall: StallTimer::new(now, start),
             previous_claimed: state.claimed,
         }
@@ -203,11 +208,13 @@ impl ShardState {
         if limit == 0 || !self.claim.allows(is_late, early_by, now) || !self.may_claim(now) {
             return None;
         }
-        let taken = self.load.runs.schedule.take(until, limit)?;
+        let taken = self.take_messages(until, wall, limit)?;
         let first = taken.messages.first();
         let is_behind = first.is_some_and(|(run, at)| run.run.place(*at as usize).due < wall);
-        self.claim
-            .on_taken(taken.messages.len(), limit, is_behind, ahead, now);
+        let count = taken.messages.len();
+        let has_more = self.next_occurrence_due().is_some_and(|due| due <= until);
+        let limit = if has_more { count } else { limit };
+        self.claim.on_taken(count, limit, is_behind, ahead, now);
         Some(taken)
     }
 
@@ -239,6 +246,7 @@ impl ShardState {
             delivered: None,
             delivered_before: self.delivered.ledger_pair,
             outcomes: OutcomeCounts::default(),
+            occurrences: 0,
             deletes: Vec::new(),
             delivered_ids: Vec::new(),
             claimed_answers: Vec::new(),
@@ -447,7 +455,9 @@ impl ShardState {
     /// The next due time in memory, except of messages that are due at once, and of late ones behind
     /// the first.
     pub(crate) fn next_due(&self) -> Option<Timestamp> {
-        self.load.schedule().next_due(Timestamp::AT_ONCE)
+        let messages = self.load.schedule().next_due(Timestamp::AT_ONCE);
+        let dues = [messages, self.next_occurrence_due()];
+        dues.into_iter().flatten().min()
     }
 
     /// True if a message is claimed, late, or due at `until` or before.

@@ -59,9 +59,21 @@ fn next_claim(state: &ShardState, input: &WakeupInput) -> Option<Instant> {
             pause_end.unwrap_or(now + RESEND_DELAY_MIN)
         }
     });
+    let occurrence = state.next_occurrence_due().map(|due| {
+        let wait = if due > until {
+            due.since(until)
+        } else {
+            // This tick could not take it for lack of room. A report announces room.
+            RESEND_DELAY_MIN
+        };
+        earliest.unwrap_or(now).max(now + wait)
+    });
     // Messages that were already due are not in `next_due`.
     let pause_end = earliest.filter(|at| *at > now);
-    [due, late, pause_end].into_iter().flatten().min()
+    [due, late, occurrence, pause_end]
+        .into_iter()
+        .flatten()
+        .min()
 }
 
 fn next_phase_change(state: &ShardState, input: &WakeupInput) -> Option<Instant> {

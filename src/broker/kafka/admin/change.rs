@@ -11,6 +11,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic as NativeTopic, TopicRe
 use rdkafka::client::DefaultClientContext;
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
+use std::time::Duration;
 
 const RETENTION: &str = "retention.ms";
 
@@ -59,7 +60,12 @@ fn settings(topic: &NewTopic) -> Vec<(&'static str, String)> {
         // An acknowledged record then survives the loss of one broker.
         settings.push(("min.insync.replicas", "2".to_owned()));
     }
-    if let Some(retention) = topic.retention {
+    if topic.is_compacted {
+        settings.push(("cleanup.policy", "compact".to_owned()));
+        // An outage of this length loses no definition that an update has replaced.
+        let kept = Duration::from_secs(86_400).as_millis();
+        settings.push(("min.compaction.lag.ms", kept.to_string()));
+    } else if let Some(retention) = topic.retention {
         settings.push(("cleanup.policy", "delete".to_owned()));
         settings.push((RETENTION, retention.as_millis().to_string()));
         settings.push(("retention.bytes", "-1".to_owned()));
@@ -101,6 +107,7 @@ mod tests {
             partitions: 6,
             replicas: 3,
             retention: Some(31 * day),
+            is_compacted: false,
         };
         let target = NewTopic {
             name: "orders".into(),

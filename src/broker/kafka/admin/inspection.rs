@@ -135,6 +135,9 @@ fn judge_retention(used: &TopicUse, config: &Result<TopicConfig, String>) -> Vec
             return vec![warn(format!("not known: {why}"), fix)];
         }
     };
+    if used.is_recurring {
+        return vec![judge_compaction(topic, config)];
+    }
     let mut findings = Vec::new();
     if config.is_compacted {
         let found = "cleanup.policy has compact: after a loss of the store, only the latest message of each key can be read again";
@@ -169,6 +172,17 @@ fn judge_retention(used: &TopicUse, config: &Result<TopicConfig, String>) -> Vec
         findings.push(warn(found, fix));
     }
     findings
+}
+
+/// A topic of definitions keeps the last record of each schedule for ever.
+fn judge_compaction(topic: &str, config: &TopicConfig) -> Finding {
+    let subject = format!("{topic} compaction");
+    if config.is_compacted && !config.has_retention {
+        return Finding::ok(subject, "the last record of each schedule is kept");
+    }
+    let found = "cleanup.policy is not compact alone: definitions of schedules are deleted, and their schedules end";
+    let fix = format!("set cleanup.policy=compact on {topic}");
+    Finding::fail(subject, found, fix)
 }
 
 fn judge_offsets(retention: &Result<Duration, String>) -> Finding {
@@ -219,6 +233,7 @@ mod tests {
             routes: vec!["orders".into()],
             max_delay: 30 * DAY,
             reads_schedules: false,
+            is_recurring: false,
             size: TopicSize {
                 partitions: 6,
                 replicas: None,
@@ -288,6 +303,25 @@ mod tests {
             (unknown[1].verdict, &*unknown[1].found),
             (Warn, "not known: denied")
         );
+    }
+
+    #[test]
+    fn a_topic_of_definitions_must_be_compacted() {
+        let verdict = |is_compacted, has_retention| {
+            let used = TopicUse {
+                is_recurring: true,
+                ..used(TopicRole::Source)
+            };
+            let settings = TopicConfig {
+                is_compacted,
+                has_retention,
+                ..SETTINGS
+            };
+            judge_topic(&used, &topic(Ok(settings)))[1].verdict
+        };
+        assert_eq!(verdict(true, false), Fine);
+        assert_eq!(verdict(true, true), Fail);
+        assert_eq!(verdict(false, true), Fail);
     }
 
     #[test]

@@ -62,6 +62,12 @@ const FAULTS: &[Fault] = &[
         "",
     ),
     (
+        "occurrences of schedules are not counted as accepted",
+        Some(Script::Advance),
+        "l[i] = l[i] + tonumber(ARGV[18])",
+        "l[i] = l[i]",
+    ),
+    (
         "the trimmed tail does not say where it starts",
         Some(Script::Append),
         "redis.call('HSET', KEYS[1], 'tail_from', last:sub(1, 16))",

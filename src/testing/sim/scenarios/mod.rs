@@ -7,6 +7,7 @@ mod fleet;
 mod idle_rollback;
 mod many_partitions;
 mod nats;
+mod recurring;
 mod requests;
 mod rules_change;
 mod single;

@@ -79,6 +79,7 @@ struct Inner {
     /// The keys of processes that start from now on.
     keys: RefCell<KeyRing>,
     changes_rules: Cell<bool>,
+    recurring: Cell<bool>,
     real_levels: Cell<bool>,
     compaction_trace: CompactionTrace,
     /// The time that each way of a store call takes; `None`: random.
@@ -174,6 +175,7 @@ impl World {
             exactly_once: Cell::new(false),
             keys: RefCell::default(),
             changes_rules: Cell::new(false),
+            recurring: Cell::new(false),
             real_levels: Cell::new(false),
             compaction_trace: CompactionTrace::default(),
             store_delay: Cell::new(None),
@@ -219,6 +221,16 @@ impl World {
 
     pub(crate) fn changes_rules(&self) -> bool {
         self.0.changes_rules.get()
+    }
+
+    /// Makes its source a topic of definitions.
+    pub(crate) fn with_recurring(self) -> Self {
+        self.0.recurring.set(true);
+        self
+    }
+
+    pub(crate) fn is_recurring(&self) -> bool {
+        self.0.recurring.get()
     }
 
     /// Uses the levels of the real service, which last hours. Simulated levels last half a minute.

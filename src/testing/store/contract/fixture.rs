@@ -371,6 +371,7 @@ impl Fixture<'_> {
             delivered: None,
             delivered_before: Progress::START,
             outcomes: OutcomeCounts::default(),
+            occurrences: 0,
             deletes: Vec::new(),
             delivered_ids: Vec::new(),
             claimed_answers: vec![],

@@ -382,6 +382,7 @@ async fn holder_outcome(
                     dead_lettered: 0,
                     retried: tally % 2,
                 },
+                occurrences: tally / 3,
                 deletes: runs(deletes),
                 delivered_ids: ids
                     .iter()
@@ -603,6 +604,7 @@ async fn hidden_state(store: &dyn Store, sequence: &Sequence) -> String {
         delivered: None,
         delivered_before: since,
         outcomes: tally,
+        occurrences: 0,
         deletes: Vec::new(),
         delivered_ids: Vec::new(),
         claimed_answers: vec![],

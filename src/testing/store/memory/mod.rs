@@ -724,6 +724,7 @@ mod tests {
                         delivered: None,
                         delivered_before: since,
                         outcomes: tally,
+                        occurrences: 0,
                         deletes: vec![],
                         delivered_ids: vec![],
                         claimed_answers: vec![],

@@ -1,26 +1,24 @@
 //! `postdate schedules preview`: shows when a schedule would be due. Needs no server.
 
-use super::page::{Page, Table, Tone, print_document};
-use super::{Outcome, Refused};
-use crate::cli::{PreviewArgs, SchedulesAction, SchedulesArgs};
-use crate::clock::{Clock as _, WallClock};
+use crate::cli::PreviewArgs;
+use crate::command::Refused;
+use crate::command::page::{Page, Table, Tone};
 use crate::model::header::push_header;
 use crate::model::{
     Definition, Headers, Offset, ParsedDefinition, Record, Timestamp, parse_definition,
     zone_data_version,
 };
-use anyhow::Result;
 use serde::Serialize;
 use std::iter;
 use std::time::Duration;
 
 /// The document of `--json`. Fields are only added, never renamed or removed.
 #[derive(Debug, Serialize)]
-struct Preview {
+pub(super) struct Preview {
     /// The schedule in words.
     schedule: String,
     paused: bool,
-    /// What happens to missed occurrences: latest, skip or all.
+    /// Rule for missed occurrences: latest, skip or all.
     missed: &'static str,
     /// Missed occurrences that are later than this are never delivered.
     missed_within_ms: Option<u64>,
@@ -41,15 +39,8 @@ struct PreviewTime {
     moved: bool,
 }
 
-/// Prints the next times of a schedule. Refuses a wrong definition with the reason.
-pub fn schedules(schedules: &SchedulesArgs) -> Result<Outcome> {
-    let SchedulesAction::Preview(args) = &schedules.action;
-    let now = args.now.unwrap_or_else(|| WallClock.now());
-    print_document(&preview(args, now)?, args.json, text)?;
-    Ok(Outcome::Done)
-}
-
-fn preview(args: &PreviewArgs, now: Timestamp) -> Result<Preview, Refused> {
+/// The next times of a schedule. Refuses a wrong definition with the reason.
+pub(super) fn preview(args: &PreviewArgs, now: Timestamp) -> Result<Preview, Refused> {
     let definition = definition(args, now)?;
     let recurrence = &definition.recurrence;
     let first = recurrence.next_after(Timestamp::AT_ONCE);
@@ -105,7 +96,7 @@ fn definition(args: &PreviewArgs, now: Timestamp) -> Result<Definition, Refused>
     }
 }
 
-fn text(preview: &Preview, page: &Page) -> String {
+pub(super) fn text(preview: &Preview, page: &Page) -> String {
     let zone_data = format!(
         "  missed: {}, zone data {}",
         preview.missed, preview.zone_data

@@ -1,0 +1,178 @@
+//! Tests recurring schedules on a compacted Kafka topic: deliveries, updates, ends and dead letters,
+//! while workers are killed and the store is wiped.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use crate::env::{
+    Outgoing, Postdate, Producer, Record, Redis, Sink, kafka, now_ms, program, unique,
+};
+use crate::verdict::LIMIT;
+
+const COMPACTED: &[(&str, &str)] = &[("cleanup.policy", "compact")];
+
+struct Schedules {
+    deployment: String,
+    producer: Producer,
+}
+
+impl Schedules {
+    fn new() -> Self {
+        let deployment = unique("recurring");
+        for (name, config) in [("schedules", COMPACTED), ("out", &[]), ("dead", &[])] {
+            kafka().create_topic(&format!("{deployment}.{name}"), 1, config);
+        }
+        let producer = Producer::start(kafka().addr());
+        Self {
+            deployment,
+            producer,
+        }
+    }
+
+    fn topic(&self, name: &str) -> String {
+        format!("{}.{name}", self.deployment)
+    }
+
+    fn config(&self, redis: &Redis) -> String {
+        let routes = r#"
+[route.reports]
+source = { kafka = "main", topics = ["@.schedules"] }
+target = { kafka = "main", topic = "@.out" }
+dead_letter = { kafka = "main", topic = "@.dead" }
+recurring = true
+"#;
+        format!(
+            "deployment = \"{}\"\n[store.redis]\nurl = \"{}\"\n[kafka.main]\nbrokers = [\"{}\"]\n{}",
+            self.deployment,
+            redis.url(),
+            kafka().addr(),
+            routes.replace('@', &self.deployment)
+        )
+    }
+
+    /// Writes a record and returns the time at which the broker has it.
+    fn put(&self, key: &str, payload: Option<&str>, headers: &[(&str, &str)]) -> i64 {
+        let record = Outgoing::to(&self.topic("schedules")).key(key);
+        let record = payload.into_iter().fold(record, Outgoing::payload);
+        let add = |record: Outgoing, (name, value): &(&str, &str)| record.header(name, value);
+        self.producer.send(&headers.iter().fold(record, add));
+        self.producer.flush();
+        now_ms()
+    }
+}
+
+fn number(record: &Record, header: &str) -> i64 {
+    let text = record.header(header);
+    let number = text.and_then(|text| text.parse().ok());
+    number.unwrap_or_else(|| panic!("{header} of {record:?}"))
+}
+
+/// The planned times of each payload, in the order of arrival.
+fn planned(records: &[Record]) -> BTreeMap<String, Vec<i64>> {
+    let mut planned = BTreeMap::<String, Vec<i64>>::new();
+    for record in records {
+        let payload = String::from_utf8_lossy(record.payload.as_deref().unwrap_or_default());
+        let times = planned.entry(payload.into_owned()).or_default();
+        times.push(number(record, "postdate-due"));
+    }
+    planned
+}
+
+/// The schedules of the route: id and state.
+fn listed(postdate: &Postdate) -> Vec<(String, String)> {
+    let output = Command::new(program())
+        .current_dir(postdate.folder())
+        .args(["schedules", "list", "--config", "config.toml", "--json"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    let schedules = report["schedules"].as_array().unwrap().iter();
+    schedules
+        .map(|schedule| (text(&schedule["id"]), text(&schedule["state"])))
+        .collect()
+}
+
+#[test]
+fn a_schedule_is_delivered_until_it_is_updated_and_until_it_ends() {
+    let redis = Redis::start();
+    let schedules = Schedules::new();
+    let sink = Sink::start(kafka().addr(), &[&schedules.topic("out")]);
+    let dead = Sink::start(kafka().addr(), &[&schedules.topic("dead")]);
+    let postdate = Postdate::ready_with(&schedules.config(&redis));
+    let every = [("postdate-every", "1s"), ("own", "header")];
+    schedules.put("daily", Some("one"), &every);
+    schedules.put("wrong", Some("x"), &[("postdate-cron", "0 25 * * *")]);
+    let first = &sink.wait_for(3, LIMIT)[..3];
+    for record in first {
+        let due = number(record, "postdate-due");
+        assert_eq!(due % 1_000, 0, "{record:?}");
+        assert_eq!(number(record, "postdate-next"), due + 1_000);
+        assert_eq!(record.header("postdate-schedule"), Some("daily"));
+        assert_eq!(record.header("postdate-cron"), None);
+        assert_eq!(record.header("postdate-every"), None);
+        assert_eq!(record.header("own"), Some("header"));
+        let topic = schedules.topic("schedules");
+        let origin = format!("{}/reports/{topic}/0/daily@{due}", schedules.deployment);
+        assert_eq!(record.header("postdate-origin"), Some(&*origin));
+    }
+    let refused = dead.wait_for(1, LIMIT);
+    assert_eq!(
+        refused[0].header("postdate-error"),
+        Some("invalid_schedule")
+    );
+    let pair = |id: &str, state: &str| (id.to_owned(), state.to_owned());
+    let expected = [pair("daily", "active"), pair("wrong", "wrong")];
+    assert_eq!(listed(&postdate), expected);
+    schedules.put("daily", Some("two"), &every);
+    let has_two = |records: &[Record]| planned(records).contains_key("two");
+    let mut count = sink.records().len();
+    while !has_two(&sink.records()) {
+        count += 1;
+        sink.wait_for(count, LIMIT);
+    }
+    schedules.put("daily", None, &[]);
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let records = sink.records();
+    let planned = planned(&records);
+    let (one, two) = (&planned["one"], &planned["two"]);
+    let all = [one.as_slice(), two].concat();
+    let gaps = all.windows(2).map(|pair| pair[1] - pair[0]);
+    assert!(gaps.clone().all(|gap| gap == 1_000), "{planned:?}");
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(
+        sink.records().len(),
+        records.len(),
+        "the schedule has ended"
+    );
+    assert_eq!(listed(&postdate), [pair("wrong", "wrong")]);
+}
+
+#[test]
+fn a_killed_worker_and_a_wiped_store_lose_no_occurrence() {
+    let mut redis = Redis::start();
+    let schedules = Schedules::new();
+    let sink = Sink::start(kafka().addr(), &[&schedules.topic("out")]);
+    let config = schedules.config(&redis);
+    let mut postdate = Postdate::ready_with(&config);
+    for id in 0..20 {
+        let headers = [("postdate-every", "1s"), ("postdate-missed", "all")];
+        schedules.put(&format!("s{id}"), Some(&format!("s{id}")), &headers);
+    }
+    sink.wait_for(60, LIMIT);
+    postdate.kill();
+    let postdate = Postdate::ready_with(&config);
+    let count = sink.records().len();
+    sink.wait_for(count + 60, LIMIT);
+    redis.flush_all();
+    let count = sink.records().len();
+    sink.wait_for(count + 200, LIMIT);
+    drop(postdate);
+    for (payload, mut times) in planned(&sink.records()) {
+        times.sort_unstable();
+        times.dedup();
+        let gaps = times.windows(2).map(|pair| pair[1] - pair[0]);
+        assert!(gaps.clone().all(|gap| gap == 1_000), "{payload}: {times:?}");
+    }
+}
