@@ -2,7 +2,10 @@
 
 use crate::health::HealthPart;
 use crate::limit::{STORE_RETRY_DELAY_MAX, STORE_RETRY_DELAY_MIN};
-use crate::store::Error;
+use crate::store::{Error, StorePart};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -12,12 +15,71 @@ pub(crate) fn backoff(first: Duration, max: Duration, failures: u32) -> Duration
     first.saturating_mul(1 << failures.min(30)).min(max)
 }
 
+/// Where the repeated calls report whether the store answers.
+pub(crate) trait Readiness {
+    fn set_ready(&self);
+    fn set_not_ready(&self, reason: String);
+}
+
+impl Readiness for HealthPart {
+    fn set_ready(&self) {
+        self.set_ready();
+    }
+
+    fn set_not_ready(&self, reason: String) {
+        self.set_not_ready(reason);
+    }
+}
+
+/// The readiness of a loop that calls each part of the store on its own: it is ready if no part
+/// fails.
+#[derive(Clone)]
+pub(crate) struct PartsReadiness {
+    health: Rc<HealthPart>,
+    failing: Rc<RefCell<BTreeSet<StorePart>>>,
+}
+
+impl PartsReadiness {
+    pub(crate) fn new(health: impl Into<Rc<HealthPart>>) -> Self {
+        Self {
+            health: health.into(),
+            failing: Rc::default(),
+        }
+    }
+
+    pub(crate) fn of(&self, part: StorePart) -> PartReadiness {
+        let all = self.clone();
+        PartReadiness { all, part }
+    }
+}
+
+/// Where the calls of one part report.
+pub(crate) struct PartReadiness {
+    all: PartsReadiness,
+    part: StorePart,
+}
+
+impl Readiness for PartReadiness {
+    fn set_ready(&self) {
+        let mut failing = self.all.failing.borrow_mut();
+        failing.remove(&self.part);
+        if failing.is_empty() {
+            self.all.health.set_ready();
+        }
+    }
+
+    fn set_not_ready(&self, reason: String) {
+        self.all.failing.borrow_mut().insert(self.part);
+        self.all.health.set_not_ready(reason);
+    }
+}
+
 /// Repeats a store call until the store answers. Returns `None` if `give_up` is cancelled first.
 ///
 /// The call must be safe to repeat, and safe to drop: a dropped call may have taken effect or not.
 /// Between attempts, `health` is not ready; the reason is `consequence` and the error.
 pub(crate) async fn until_store_answers<T>(
-    health: &HealthPart,
+    health: &impl Readiness,
     consequence: &str,
     give_up: &CancellationToken,
     call: impl AsyncFn() -> Result<T, Error>,

@@ -18,6 +18,9 @@
 //! - A request is atomic for its shard. Requests of one call are independent of each other.
 //! - A result that the caller must act on is a value. After an `Err` the caller knows nothing about
 //!   any request of the call: it may retry, report the error, or stop.
+//! - A store may have several parts, each with some shards, that fail independently of each other. A
+//!   call with shards of several parts waits for all of them, and fails if one does. So a caller whose
+//!   shards must not wait for those of another part makes one call per part.
 //! - Every call may be repeated. The repeat of an append or of an open finds the stored state. The
 //!   repeat of a claim, a release or a delete changes nothing more.
 //! - A shard is unknown if it was never created, was lost, or has another layout version. For an
@@ -58,9 +61,18 @@ pub(crate) use request::{
 };
 pub(crate) use rules::{AppendEpoch, Balance, EpochStart, Ledger, Lineage, due_by};
 
+/// A part of a store that may fail while the others answer: a primary of a Redis Cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StorePart(pub(crate) u16);
+
 /// The data of shards. A store belongs to one loop on one thread, so it need not be `Send`.
 #[async_trait(?Send)]
 pub(crate) trait ShardStore {
+    /// The part of the store that has the shard, as far as known. It may change between two calls.
+    fn part_of(&self, _shard: &ShardId) -> StorePart {
+        StorePart(0)
+    }
+
     /// Creates the shard if it is absent: writes identity, layout version, watermark and delivered
     /// pair in one step, with claimed equal to delivered. Changes nothing if the shard exists.
     ///

@@ -4,7 +4,7 @@ use super::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, FinishedIds, Heartbeat,
     IdPosition, LeaseStore, List, Listed, Membership, NewShard, Opened, Quarantine, ReplaceRuns,
     Replaced, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin,
-    StoredShard, Tail, Tailed,
+    StorePart, StoredShard, Tail, Tailed,
 };
 use crate::metric::{self, Operation};
 use crate::model::{Lease, ShardId};
@@ -42,6 +42,10 @@ impl<S> WithMetrics<S> {
 
 #[async_trait(?Send)]
 impl<S: ShardStore> ShardStore for WithMetrics<S> {
+    fn part_of(&self, shard: &ShardId) -> StorePart {
+        self.store.part_of(shard)
+    }
+
     async fn open(&self, shards: &[NewShard]) -> Result<Vec<Opened>, Error> {
         self.timed(Operation::Open, self.store.open(shards)).await
     }

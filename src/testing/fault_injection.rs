@@ -173,6 +173,11 @@ pub(crate) enum InjectedFault {
     /// A shard is not loaded further until the compactor has scanned it.
     LoadWaitsForCompactor,
 
+    /// A part of the store that does not answer keeps the other parts from being claimed.
+    ClaimInOnePartAtATime,
+    /// A part of the store that does not answer keeps the other parts from being read.
+    LoadFromOnePartAtATime,
+
     // Leases and the store's server.
     /// A heartbeat waits for its answer as long as the default session lasts.
     RenewalOutlastsLease,

@@ -1,17 +1,20 @@
-//! Claims due messages of all shards and reports delivered ones. One store call runs at a time.
+//! Claims due messages of all shards and reports delivered ones. In each part of the store, one call
+//! runs at a time. A part that does not answer delays no other part.
 
 use super::handover;
 use super::quota::InFlightQuota;
 use super::quota::catch_up_rate::{CatchUpRates, catch_up_before};
 use super::shard::{PendingCall, ShardState, ShardStates};
-use super::{Options, StoreCall};
+use super::Options;
 use crate::health::HealthPart;
 use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MESSAGES_MAX, CLOCK_SKEW_MARGIN_FRACTION};
 use crate::membership::StoreTime;
 use crate::model::{ShardId, Timestamp};
-use crate::retry::until_store_answers;
-use crate::store::{Advance, Advanced, Error, Store};
-use futures_util::future::FutureExt as _;
+use crate::retry::{PartsReadiness, until_store_answers};
+use crate::store::{Advance, Advanced, Error, Store, StorePart};
+use futures_util::future::{FutureExt as _, LocalBoxFuture};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -19,9 +22,16 @@ use tokio_util::sync::CancellationToken;
 
 pub(super) type ClaimReply = (Advance, Advanced);
 
+/// A call and the part of the store to which it goes. Its result is `None` if the timer gives up.
+type ClaimCall = LocalBoxFuture<'static, (StorePart, Result<Option<Vec<ClaimReply>>, Error>)>;
+
 pub(super) struct ClaimCalls {
-    /// The call that runs. Its result is `None` if the timer gives up.
-    pub(super) call: StoreCall<Result<Option<Vec<ClaimReply>>, Error>>,
+    store: Rc<dyn Store>,
+    running: FuturesUnordered<ClaimCall>,
+    /// The parts to which the running calls go.
+    busy: BTreeSet<StorePart>,
+    /// Ready while each part answers.
+    readiness: PartsReadiness,
     pub(super) catch_up_rates: CatchUpRates,
     /// Messages are claimed this long before they are due: at most half of the allowed clock skew.
     pub(super) claim_ahead: Duration,
@@ -33,15 +43,42 @@ pub(super) struct ClaimCalls {
 }
 
 impl ClaimCalls {
-    pub(super) fn new(options: &Options, now: Instant) -> Self {
+    pub(super) fn new(
+        store: Rc<dyn Store>,
+        health: Rc<HealthPart>,
+        options: &Options,
+        now: Instant,
+    ) -> Self {
         let skew_max = options.skew_max;
         let claim_ahead = CLAIM_AHEAD.min(skew_max / 2);
         Self {
-            call: StoreCall::terminated(),
+            store,
+            running: FuturesUnordered::new(),
+            busy: BTreeSet::new(),
+            readiness: PartsReadiness::new(health),
             catch_up_rates: CatchUpRates::new(&options.routes, now),
             claim_ahead,
             store_lead: skew_max - skew_max / CLOCK_SKEW_MARGIN_FRACTION - claim_ahead,
             first_shard: 0,
+        }
+    }
+
+    /// True if no call of the shard's part runs.
+    pub(super) fn is_idle(&self, shard: &ShardId) -> bool {
+        let is_other_part = || !self.busy.contains(&self.store.part_of(shard));
+        self.busy.is_empty() || is_other_part() && !fault!(ClaimInOnePartAtATime)
+    }
+
+    /// The replies of the next call that ends. Waits for ever if none runs.
+    ///
+    /// Safe to drop: a reply that was not returned stays here.
+    pub(super) async fn next(&mut self) -> Result<Vec<ClaimReply>, Error> {
+        match self.running.next().await {
+            None => std::future::pending().await,
+            Some((part, replies)) => {
+                self.busy.remove(&part);
+                Ok(replies?.unwrap_or_default())
+            }
         }
     }
 
@@ -77,6 +114,10 @@ impl ClaimCalls {
         let mut advances = Vec::new();
         self.first_shard = self.first_shard.wrapping_add(1) % shards.len().max(1);
         for (shard, state) in round_robin(shards, self.first_shard) {
+            // The numbers of the parts may have changed since the call of the shard began.
+            if state.claim.pending.is_some() || !self.is_idle(shard) {
+                continue;
+            }
             let room = quota.room(&shard.route);
             let wall = state.claim_time(wall, now, self.store_lead);
             let limit = CLAIM_MESSAGES_MAX.min(self.limit_catch_up(state, room, wall, now));
@@ -134,19 +175,31 @@ impl ClaimCalls {
         }
     }
 
-    /// Starts the call, which is repeated until the store answers. A repeat changes nothing more.
-    pub(super) fn start(
+    /// Starts a call for each part. It is repeated until the part answers. A repeat changes nothing
+    /// more.
+    pub(super) fn start(&mut self, advances: Vec<Advance>, give_up: &CancellationToken) {
+        let mut parts: BTreeMap<StorePart, Vec<Advance>> = BTreeMap::new();
+        for advance in advances {
+            let part = self.store.part_of(&advance.lease.shard);
+            parts.entry(part).or_default().push(advance);
+        }
+        for (part, advances) in parts {
+            self.start_one(part, advances, give_up);
+        }
+    }
+
+    fn start_one(
         &mut self,
-        store: &Rc<dyn Store>,
-        health: &Rc<HealthPart>,
+        part: StorePart,
         advances: Vec<Advance>,
         give_up: &CancellationToken,
     ) {
-        let (store, health, give_up) = (store.clone(), health.clone(), give_up.clone());
+        let (store, give_up) = (self.store.clone(), give_up.clone());
+        let readiness = self.readiness.of(part);
         let call = async move {
             // Safe to drop: messages that are claimed and not sent are delivered by the next owner.
             let outcomes = until_store_answers(
-                &health,
+                &readiness,
                 "cannot claim messages, so none are delivered",
                 &give_up,
                 async || store.advance(&advances).await,
@@ -154,7 +207,8 @@ impl ClaimCalls {
             .await?;
             Ok(outcomes.map(|outcomes| advances.into_iter().zip(outcomes).collect()))
         };
-        self.call = call.boxed_local().fuse();
+        self.busy.insert(part);
+        self.running.push(call.map(move |replies| (part, replies)).boxed_local());
     }
 }
 

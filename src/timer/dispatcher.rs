@@ -68,6 +68,7 @@ pub(crate) struct Dispatcher {
 impl Dispatcher {
     pub(crate) fn new(options: Options, ports: Ports, producers: Producers) -> Self {
         let now = Instant::now();
+        let (store, health) = (ports.store.clone(), ports.claims_health.clone());
         let sending = options.send_budgets.iter().map(|budget| budget.bytes_max());
         ports.metric.loaded_memory.budget.set(options.memory as f64);
         ports
@@ -79,7 +80,7 @@ impl Dispatcher {
             memory: MemoryBudget::new(options.memory),
             shards: ShardStates::new(),
             slots: ShardSlots::default(),
-            claims: ClaimCalls::new(&options, now),
+            claims: ClaimCalls::new(store, health, &options, now),
             delivery: Delivery::new(producers),
             replacement: ReplacementCall::terminated(),
             last_reading: 0,
@@ -149,7 +150,7 @@ impl Dispatcher {
             {
                 self.on_compaction_reply(reply);
             }
-            replies = &mut self.claims.call => self.on_claim_replies(replies?),
+            replies = self.claims.next() => self.on_claim_replies(replies?),
             reply = &mut self.replacement => self.on_replacement_reply(reply)?,
             () = tokio::time::sleep_until(wakeup) => {}
         }
@@ -161,7 +162,7 @@ impl Dispatcher {
         }
         // Other events must not delay store calls: the next claim waits for the last one, and
         // loading waits for a replacement.
-        if let Some(replies) = (&mut self.claims.call).now_or_never() {
+        while let Some(replies) = self.claims.next().now_or_never() {
             self.on_claim_replies(replies?);
         }
         if let Some(reply) = (&mut self.replacement).now_or_never() {
@@ -174,18 +175,16 @@ impl Dispatcher {
     /// due during that tick were not sent by it and must be sent at once.
     fn next_wakeup(&self, stopping: bool) -> Instant {
         let (wall, now) = (self.tick_wall, self.tick_at);
-        let input = WakeupInput {
+        let input = |store_is_idle| WakeupInput {
             wall,
             now,
             claim_ahead: self.claims.claim_ahead,
             store_lead: self.claims.store_lead,
             stopping,
-            store_is_idle: self.claims.call.is_terminated(),
+            store_is_idle,
         };
-        let shards = self
-            .shards
-            .values()
-            .map(|state| shard::next_wakeup(state, &input));
+        let shards = (self.shards.iter())
+            .map(|(id, state)| shard::next_wakeup(state, &input(self.claims.is_idle(id))));
         let transactions = (self.shards.values())
             .filter_map(|state| exactly_once::next_wakeup(state, wall, now, stopping));
         let wakeup = shards
@@ -276,8 +275,8 @@ impl Dispatcher {
         }
     }
 
-    fn on_claim_replies(&mut self, replies: Option<Vec<ClaimReply>>) {
-        for reply in replies.into_iter().flatten() {
+    fn on_claim_replies(&mut self, replies: Vec<ClaimReply>) {
+        for reply in replies {
             claim_call::apply_reply(reply, &mut self.shards);
         }
     }
@@ -405,13 +404,14 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Claims messages and reports deliveries, unless the last call is not answered yet.
+    /// Claims messages and reports deliveries, except in parts of the store whose last call is not
+    /// answered yet.
     async fn start_claims(
         &mut self,
         stopping: bool,
         give_up: &CancellationToken,
     ) -> Result<(), Error> {
-        if !self.claims.call.is_terminated() {
+        if !self.shards.keys().any(|shard| self.claims.is_idle(shard)) {
             return Ok(());
         }
         let (wall, now) = (self.tick_wall, self.tick_at);
@@ -420,10 +420,8 @@ impl Dispatcher {
         if advances.is_empty() {
             return Ok(());
         }
-        let health = &self.ports.claims_health;
-        self.claims
-            .start(&self.ports.store, health, advances, give_up);
-        if let Some(replies) = (&mut self.claims.call).now_or_never() {
+        self.claims.start(advances, give_up);
+        if let Some(replies) = self.claims.next().now_or_never() {
             self.on_claim_replies(replies?);
         } else {
             // Lets the request go out before the delivery, which may take a while.

@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::model::{Partition, ShardId, Timestamp};
 use crate::store::Error;
 use redis::{Pipeline, Value};
+use std::cell::RefCell;
 use std::time::Duration;
 
 /// Shards to try until this node of a cluster serves one. It may serve few slots.
@@ -55,6 +56,7 @@ impl Redis {
         let redis = Redis {
             connections: Connections::unchecked(options)?,
             keyspace: Keyspace::new(&options.deployment),
+            slots: RefCell::default(),
         };
         let in_cluster = matches!(options.servers, Servers::Cluster(_));
         let mut descriptions = Vec::new();

@@ -33,13 +33,13 @@ use super::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, FinishedIds, Heartbeat,
     IdPosition, LeaseStore, List, Listed, Membership, NewShard, Opened, Quarantine, ReplaceRuns,
     Replaced, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin,
-    StoredShard, Tail, Tailed,
+    StorePart, StoredShard, Tail, Tailed,
 };
 use crate::limit;
 use crate::model::{Lease, ShardId};
 use async_trait::async_trait;
 use bytes::Bytes;
-use connection::Connections;
+use connection::{Connections, Slot};
 pub(crate) use connection::{
     Address, Certificates, ClusterOptions, GroupView, Options, SentinelOptions, Servers,
     VERSION_MIN,
@@ -50,6 +50,8 @@ pub(crate) use pubsub::RedisNotifier;
 use redis::Pipeline;
 use reply::Reply;
 use script::{Call, SliceKey};
+use std::cell::RefCell;
+use std::collections::HashMap;
 
 /// How often an erase restarts because another process appended to the shard.
 const ERASE_ATTEMPTS_MAX: u32 = 10;
@@ -58,6 +60,8 @@ const ERASE_ATTEMPTS_MAX: u32 = 10;
 pub(crate) struct Redis {
     connections: Connections,
     keyspace: Keyspace,
+    /// The slots of the shards that were asked for, if the servers are a cluster.
+    slots: RefCell<HashMap<ShardId, Slot>>,
 }
 
 impl Redis {
@@ -67,6 +71,7 @@ impl Redis {
         let redis = Self {
             connections: Connections::new(options)?,
             keyspace: Keyspace::new(&options.deployment),
+            slots: RefCell::default(),
         };
         redis.connections.connect().await?;
         Ok(redis)
@@ -167,6 +172,20 @@ impl Redis {
 
 #[async_trait(?Send)]
 impl ShardStore for Redis {
+    fn part_of(&self, shard: &ShardId) -> StorePart {
+        let Connections::Cluster(cluster) = &self.connections else {
+            return StorePart(0);
+        };
+        let known = self.slots.borrow().get(shard).copied();
+        let slot = known.unwrap_or_else(|| {
+            let meta = self.keyspace.shard_keys(shard).name(key::META);
+            let slot = connection::slot_of_key(meta.as_bytes());
+            self.slots.borrow_mut().insert(shard.clone(), slot);
+            slot
+        });
+        StorePart(cluster.part_of(slot))
+    }
+
     async fn open(&self, shards: &[NewShard]) -> Result<Vec<Opened>, Error> {
         let calls: Vec<Call> = shards
             .iter()

@@ -1,17 +1,22 @@
 //! Reads runs from the store for the dispatcher, and decodes them.
 //!
 //! The loader has its own thread and store connection, so that a large run never delays messages
-//! that are due. It keeps no state. It sends each reply before the next store call, so it holds the
-//! result of one call at most.
+//! that are due. It serves each part of the store on its own, so a part that does not answer delays
+//! no other part. It sends each reply before the next store call of the part, so it holds the result
+//! of one call per part at most.
 
 use crate::encryption::KeyRing;
 use crate::health::HealthPart;
 use crate::limit::LOADER_BATCH_MAX;
 use crate::model::{Progress, ShardId, Slice, Timestamp, Watermark};
-use crate::retry::until_store_answers;
+use crate::retry::{PartReadiness, PartsReadiness, until_store_answers};
 use crate::run::{LoadedRun, RunDecoder, RunError, RunName, decoded_size};
-use crate::store::{Error, Fetch, Hold, Lineage, List, Listed, RunEntry, Store, Tail, Tailed};
+use crate::store::{
+    Error, Fetch, Hold, Lineage, List, Listed, RunEntry, Store, StorePart, Tail, Tailed,
+};
 use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -29,6 +34,16 @@ pub(crate) enum Load {
     Tail(TailLoad),
     List(List),
     Fetch(FetchLoad),
+}
+
+impl Load {
+    fn shard(&self) -> &ShardId {
+        match self {
+            Self::Tail(tail) => &tail.call.shard,
+            Self::List(list) => &list.shard,
+            Self::Fetch(fetch) => &fetch.call.shard,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -114,7 +129,7 @@ pub(crate) struct Loader {
     pub(crate) requests: mpsc::Receiver<Vec<LoadRequest>>,
     pub(crate) replies: mpsc::Sender<LoadReply>,
     pub(crate) health: HealthPart,
-    /// Bytes of memory for the runs of one call, as far as known in advance.
+    /// Bytes of memory for the runs of the calls that run, as far as known in advance.
     pub(crate) fetch_bytes_max: usize,
     /// Ends the loop. A timer that hands its shards over still needs its loader.
     pub(crate) give_up: CancellationToken,
@@ -122,29 +137,92 @@ pub(crate) struct Loader {
 
 impl Loader {
     /// Serves until the request channel is closed or `give_up` is cancelled.
-    pub(crate) async fn serve(mut self) -> Result<(), Error> {
-        let mut decoder = RunDecoder::new(self.keys.clone());
-        let give_up = self.give_up.clone();
-        // Safe to drop: a request that was not received stays in the channel.
-        while let Some(Some(mut batch)) = give_up.run_until_cancelled(self.requests.recv()).await {
-            while batch.len() < LOADER_BATCH_MAX
-                && let Ok(more) = self.requests.try_recv()
-            {
-                batch.extend(more);
+    pub(crate) async fn serve(self) -> Result<(), Error> {
+        let Self {
+            store,
+            keys,
+            mut requests,
+            replies,
+            health,
+            fetch_bytes_max,
+            give_up,
+        } = self;
+        let readiness = PartsReadiness::new(health);
+        // A shard has one request at a time, so the number of shards bounds the waiting requests.
+        let mut parts: BTreeMap<StorePart, PartQueue> = BTreeMap::new();
+        let mut running = FuturesUnordered::new();
+        loop {
+            let count = parts.len().max(1);
+            for (part, queue) in &mut parts {
+                if fault!(LoadFromOnePartAtATime) && !running.is_empty() {
+                    break;
+                }
+                let idle = queue.loader.take_if(|_| !queue.waiting.is_empty());
+                let Some(loader) = idle else { continue };
+                let size = queue.waiting.len().min(LOADER_BATCH_MAX);
+                let batch: Vec<_> = queue.waiting.drain(..size).collect();
+                let part = *part;
+                running.push(async move {
+                    let mut loader = loader;
+                    let served = loader.serve_batch(&batch, fetch_bytes_max / count).await;
+                    (part, loader, served)
+                });
             }
-            for part in batch.chunks(LOADER_BATCH_MAX) {
-                self.serve_batch(part, &mut decoder).await?;
+            // Safe to drop: a request that was not received stays in the channel.
+            tokio::select! {
+                biased;
+                () = give_up.cancelled() => return Ok(()),
+                Some((part, loader, served)) = running.next() => {
+                    served?;
+                    if let Some(queue) = parts.get_mut(&part) {
+                        queue.loader = Some(loader);
+                    }
+                }
+                batch = requests.recv() => {
+                    let Some(batch) = batch else { return Ok(()) };
+                    for request in batch {
+                        let part = store.part_of(request.load.shard());
+                        let new = || PartQueue {
+                            waiting: Vec::new(),
+                            loader: Some(PartLoader {
+                                store: store.clone(),
+                                decoder: RunDecoder::new(keys.clone()),
+                                replies: replies.clone(),
+                                readiness: readiness.of(part),
+                                give_up: give_up.clone(),
+                            }),
+                        };
+                        parts.entry(part).or_insert_with(new).waiting.push(request);
+                    }
+                }
             }
         }
-        Ok(())
     }
+}
 
+/// The requests for the shards of one part of the store.
+struct PartQueue {
+    waiting: Vec<LoadRequest>,
+    /// `None`: it serves a batch.
+    loader: Option<PartLoader>,
+}
+
+/// Serves the requests for one part of the store, one batch at a time.
+struct PartLoader {
+    store: Rc<dyn Store>,
+    decoder: RunDecoder,
+    replies: mpsc::Sender<LoadReply>,
+    readiness: PartReadiness,
+    give_up: CancellationToken,
+}
+
+impl PartLoader {
     /// Serves tails before lists. A run that is appended in between is then in the list, or after
     /// the tail's end.
     async fn serve_batch(
-        &self,
+        &mut self,
         batch: &[LoadRequest],
-        decoder: &mut RunDecoder,
+        bytes_max: usize,
     ) -> Result<(), Error> {
         let (mut tails, mut lists, mut fetches) = (Vec::new(), Vec::new(), Vec::new());
         for LoadRequest { tag, load } in batch {
@@ -154,15 +232,15 @@ impl Loader {
                 Load::Fetch(fetch) => fetches.push((*tag, fetch)),
             }
         }
-        self.load_tails(tails, decoder).await?;
+        self.load_tails(tails, bytes_max).await?;
         self.load_lists(lists).await?;
-        self.load_runs(&fetches, decoder).await
+        self.load_runs(&fetches, bytes_max).await
     }
 
     async fn load_tails(
-        &self,
+        &mut self,
         tails: Vec<(u64, &TailLoad)>,
-        decoder: &mut RunDecoder,
+        bytes_max: usize,
     ) -> Result<(), Error> {
         let (mut tails, unhinted): (Vec<_>, Vec<_>) =
             tails.into_iter().partition(|(_, tail)| tail.hinted);
@@ -170,11 +248,11 @@ impl Loader {
         let mut tails = &tails[..];
         while !tails.is_empty() {
             let sizes = tails.iter().map(|(_, tail)| tail.call.bytes_max);
-            let (part, rest) = tails.split_at(loads_per_call(sizes, self.fetch_bytes_max));
+            let (part, rest) = tails.split_at(loads_per_call(sizes, bytes_max));
             let calls: Vec<_> = part.iter().map(|(_, tail)| tail.call.clone()).collect();
             let answers = self.ask(&calls, async |calls| self.store.tail(calls).await);
             for ((tag, tail), answer) in part.iter().zip(answers.await?) {
-                let result = tail_result(answer, tail, decoder);
+                let result = tail_result(answer, tail, &mut self.decoder);
                 self.reply(&tail.call.shard, *tag, result).await;
             }
             tails = rest;
@@ -223,17 +301,17 @@ impl Loader {
     }
 
     async fn load_runs(
-        &self,
+        &mut self,
         mut fetches: &[(u64, &FetchLoad)],
-        decoder: &mut RunDecoder,
+        bytes_max: usize,
     ) -> Result<(), Error> {
         while !fetches.is_empty() {
             let sizes = fetches.iter().map(|(_, fetch)| fetch.bytes_max);
-            let (part, rest) = fetches.split_at(loads_per_call(sizes, self.fetch_bytes_max));
+            let (part, rest) = fetches.split_at(loads_per_call(sizes, bytes_max));
             let calls: Vec<_> = part.iter().map(|(_, fetch)| fetch.call.clone()).collect();
             let answers = self.ask(&calls, async |calls| self.store.fetch(calls).await);
             for ((tag, fetch), blobs) in part.iter().zip(answers.await?) {
-                let result = fetch_result(fetch, blobs, decoder);
+                let result = fetch_result(fetch, blobs, &mut self.decoder);
                 self.reply(&fetch.call.shard, *tag, result).await;
             }
             fetches = rest;
@@ -253,7 +331,7 @@ impl Loader {
         }
         let consequence = "stored messages cannot be read";
         let call = async || call(calls).await;
-        let answers = until_store_answers(&self.health, consequence, &self.give_up, call).await?;
+        let answers = until_store_answers(&self.readiness, consequence, &self.give_up, call).await?;
         Ok(answers.unwrap_or_default())
     }
 

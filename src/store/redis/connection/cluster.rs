@@ -71,6 +71,11 @@ impl Cluster {
         )
     }
 
+    /// The number of the primary of this slot, by the last slots that a node told.
+    pub(in crate::store::redis) fn part_of(&self, slot: Slot) -> u16 {
+        self.slots.last_map().map_or(0, |map| map.part_of(slot))
+    }
+
     /// The connection to each primary that serves a slot.
     pub(super) async fn primaries(&self) -> Result<Vec<Arc<Connection>>, Error> {
         let map = self.map().await?;

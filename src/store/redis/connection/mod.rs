@@ -26,6 +26,7 @@ pub(crate) use access::{Address, Certificates};
 pub(super) use errors::is_error;
 pub(crate) use options::{ClusterOptions, Options, SentinelOptions, Servers};
 pub(crate) use sentinel::GroupView;
+pub(super) use slots::{Slot, slot_of_key};
 
 use super::script::{Call, Script};
 use crate::limit::LOOKUP_TIMEOUT;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 const SLOTS: usize = 16_384;
 
 /// A slot of the cluster. All keys with the same hash tag have the same slot.
-pub(super) type Slot = u16;
+pub(in crate::store::redis) type Slot = u16;
 
 /// The slot of a command: that of its first key, or of its channel.
 pub(super) fn slot_of(command: &Cmd) -> Slot {
@@ -27,7 +27,7 @@ pub(super) fn slot_of(command: &Cmd) -> Slot {
     slot_of_key(words.nth(before_key).unwrap_or_default())
 }
 
-pub(super) fn slot_of_key(key: &[u8]) -> Slot {
+pub(in crate::store::redis) fn slot_of_key(key: &[u8]) -> Slot {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|start| {
         let rest = &key[start + 1..];
         let length = rest.iter().position(|byte| *byte == b'}')?;
@@ -84,6 +84,12 @@ impl SlotMap {
     pub(super) fn primary(&self, slot: Slot) -> Option<&Address> {
         let index = self.by_slot.get(usize::from(slot))?;
         self.primaries.get(usize::from((*index)?))
+    }
+
+    /// The number of the primary among those of this map; 0 if no node serves the slot.
+    pub(super) fn part_of(&self, slot: Slot) -> u16 {
+        let index = self.by_slot.get(usize::from(slot));
+        index.copied().flatten().unwrap_or_default()
     }
 
     /// The primaries that serve a slot.
@@ -180,8 +186,8 @@ impl Redirect {
 #[derive(Debug, Default)]
 pub(crate) struct CurrentSlots {
     map: Mutex<Option<Arc<SlotMap>>>,
-    /// The primaries of the last map: nodes that can be asked for the next one.
-    primaries: Mutex<BTreeSet<Address>>,
+    /// The last map that a node told. Its primaries can be asked for the next one.
+    last: Mutex<Option<Arc<SlotMap>>>,
 }
 
 impl CurrentSlots {
@@ -189,22 +195,27 @@ impl CurrentSlots {
         lock(&self.map).clone()
     }
 
+    pub(super) fn last_map(&self) -> Option<Arc<SlotMap>> {
+        lock(&self.last).clone()
+    }
+
     pub(super) fn last_primaries(&self) -> BTreeSet<Address> {
-        lock(&self.primaries).clone()
+        let map = self.last_map();
+        let primaries = map.iter().flat_map(|map| map.primaries());
+        primaries.cloned().collect()
     }
 
     pub(super) fn set(&self, map: SlotMap) -> Arc<SlotMap> {
-        let primaries = map.primaries().into_iter().cloned().collect();
-        let before = std::mem::replace(&mut *lock(&self.primaries), primaries);
-        let now = lock(&self.primaries).clone();
-        if !before.is_empty() && before != now {
-            let names = now.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let map = Arc::new(map);
+        let before = lock(&self.last).replace(map.clone());
+        let primaries = map.primaries();
+        if before.is_some_and(|before| before.primaries() != primaries) {
+            let names = primaries.iter().map(ToString::to_string).collect::<Vec<_>>();
             tracing::warn!(
                 primaries = names.join(" "),
                 "the primaries of the Redis Cluster have changed"
             );
         }
-        let map = Arc::new(map);
         lock(&self.map).replace(map.clone());
         map
     }

@@ -6,7 +6,7 @@ use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, FinishedIds, Heartbeat,
     IdPosition, LeaseStore, List, Listed, Membership, NewShard, Opened, OutcomeCounts, Quarantine,
     ReplaceRuns, Replaced, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore,
-    StoreAdmin, StoredShard, Tail, Tailed,
+    StoreAdmin, StorePart, StoredShard, Tail, Tailed,
 };
 use crate::testing::sim::mutants::tail_by_run_count::TailByRunCount;
 use crate::testing::sim::process_control::ProcessControl;
@@ -99,6 +99,10 @@ impl SlowStore {
 
 #[async_trait(?Send)]
 impl ShardStore for SlowStore {
+    fn part_of(&self, shard: &ShardId) -> StorePart {
+        self.store.part_of(shard)
+    }
+
     async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error> {
         let opened = self.slowly(self.store.open(births)).await?;
         for (birth, _) in births

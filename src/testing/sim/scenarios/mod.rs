@@ -11,6 +11,7 @@ mod recurring;
 mod requests;
 mod rules_change;
 mod single;
+mod store_parts;
 mod takeover;
 mod truncation;
 mod two_clusters;

@@ -17,7 +17,7 @@ use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Balance, Error, Fetch, FinishedIds,
     Heartbeat, IdPosition, LeaseStore, List, Listed, Membership, NewShard, Opened, Quarantine,
     ReplaceRuns, Replaced, Restore, Restored, Session, SessionEnd, SessionHeartbeat, ShardPosition,
-    ShardStore, StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
+    ShardStore, StoreAdmin, StorePart, StoreQuery, StoredShard, Tail, Tailed,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -38,6 +38,9 @@ struct StoreContents {
     sessions: RefCell<Sessions>,
     is_full: Cell<bool>,
     is_down: Cell<bool>,
+    /// The number of its parts. Partitions are in them in turn.
+    parts: Cell<u16>,
+    down_part: Cell<Option<StorePart>>,
 }
 
 /// The contents of the store at one moment.
@@ -55,6 +58,8 @@ impl MemoryStore {
                 sessions: RefCell::default(),
                 is_full,
                 is_down,
+                parts: Cell::new(1),
+                down_part: Cell::default(),
             }),
         }
     }
@@ -86,6 +91,25 @@ impl MemoryStore {
     /// While down, every call returns [`Error::Unavailable`], whether or not it had its effect.
     pub(crate) fn set_down(&self, down: bool) {
         self.inner.is_down.set(down);
+    }
+
+    pub(crate) fn set_parts(&self, parts: u16) {
+        self.inner.parts.set(parts);
+    }
+
+    /// While a part is down, calls with its shards return [`Error::Unavailable`], whether or not they
+    /// had their effect.
+    pub(crate) fn set_down_part(&self, part: Option<StorePart>) {
+        self.inner.down_part.set(part);
+    }
+
+    fn check_parts<'a>(&self, shards: impl Iterator<Item = &'a ShardId>) -> Result<(), Error> {
+        let down = self.inner.down_part.get();
+        let mut parts = shards.map(|shard| self.part_of(shard));
+        if parts.any(|part| Some(part) == down) {
+            return Err(Error::Unavailable("a part of the memory store is down".to_owned()));
+        }
+        Ok(())
     }
 
     /// Makes the bytes of a shard's `nth` run, by least due time, unreadable. Returns whether the
@@ -177,6 +201,7 @@ impl MemoryStore {
         answer: impl Fn(&Q, Option<&mut MemoryShard>) -> A,
     ) -> Result<Vec<A>, Error> {
         self.yield_as_network().await?;
+        self.check_parts(requests.iter().map(&shard))?;
         let answers = {
             let mut shards = self.inner.shards.borrow_mut();
             requests
@@ -185,15 +210,22 @@ impl MemoryStore {
                 .collect()
         };
         self.yield_as_network().await?;
+        self.check_parts(requests.iter().map(shard))?;
         Ok(answers)
     }
 }
 
 #[async_trait(?Send)]
 impl ShardStore for MemoryStore {
+    fn part_of(&self, shard: &ShardId) -> StorePart {
+        let parts = i32::from(self.inner.parts.get());
+        StorePart(shard.partition.index.rem_euclid(parts) as u16)
+    }
+
     async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error> {
         self.yield_as_network().await?;
         self.check_space()?;
+        self.check_parts(births.iter().map(|birth| &birth.shard))?;
         let opened = births.iter().map(|birth| {
             let mut shards = self.inner.shards.borrow_mut();
             match shards.get(&birth.shard) {
