@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::env::{Postdate, RedisCluster, eventually, kafka};
-use crate::verdict::{LIMIT, Scene, wait_until_ready};
+use crate::env::{Postdate, RedisCluster, eventually, kafka, now_ms};
+use crate::verdict::{LIMIT, Lateness, Scene, number, wait_until_ready};
 
 /// Messages that are sent together, ten times a second.
 const PER_STEP: usize = 100;
@@ -14,6 +14,8 @@ const AROUND: usize = 15;
 /// Load while a replica is cut off, in steps.
 const BEHIND: usize = 20;
 const PARTITIONS: i32 = 12;
+/// Load while a primary without a replica is away, in steps.
+const AWAY: usize = 100;
 
 /// A way to lose a primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +125,43 @@ fn exactly_once_survives_failovers_of_each_primary_without_duplicates() {
     let sink = deployment.scene.sink();
     deployment.lose_each_primary();
     assert_eq!(deployment.scene.all_arrive(&sink), 0);
+    deployment.is_ready_and_balanced();
+}
+
+#[test]
+fn a_lost_primary_without_replica_delays_only_its_own_shards() {
+    let mut deployment = Deployment::start("redis_cluster_part", "at-least-once");
+    let sink = deployment.scene.sink();
+    // The second worker has its share of the shards by then.
+    deployment.load(3 * AROUND);
+    let (cluster, scene) = (&mut deployment.cluster, &deployment.scene);
+    let owner = |partition| cluster.owner(&format!("{}meta", scene.shard(partition)));
+    let owners: Vec<usize> = (0..PARTITIONS).map(owner).collect();
+    // Without the list of workers, all deliveries stop.
+    let keeps = cluster.owner(&scene.sessions());
+    let other = owners.iter().find(|owner| **owner != keeps);
+    let lost = *other.expect("the shards are on all primaries");
+    let replica = cluster.replica_of(lost);
+    cluster.node_mut(replica).kill();
+    cluster.node_mut(lost).kill();
+    let since = now_ms();
+    deployment.load(AWAY);
+    let until = now_ms();
+    for node in [lost, replica] {
+        deployment.cluster.node_mut(node).restart();
+    }
+    deployment.load(AROUND);
+    deployment.scene.flush();
+    deployment.cluster.wait_until_whole();
+    deployment.scene.all_arrive(&sink);
+    let records = sink.records();
+    let (away, others): (Vec<_>, Vec<_>) = records
+        .iter()
+        .partition(|record| owners[number(record) % owners.len()] == lost);
+    let away = Lateness::of("of the lost primary", away, since..until);
+    let others = Lateness::of("of the others", others, since..until);
+    assert!(away.greatest() > 5_000, "the primary was away");
+    assert!(others.at(990) < 1_000 && others.greatest() < 3_000);
     deployment.is_ready_and_balanced();
 }
 

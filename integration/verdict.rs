@@ -119,6 +119,11 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         format!("pd:{{{}/r/{}/{partition}}}:", self.deployment, self.source)
     }
 
+    /// The Redis key of the list of workers.
+    pub(crate) fn sessions(&self) -> String {
+        format!("pd:{{{}}}:sessions", self.deployment)
+    }
+
     /// Passes messages to the client without waiting, in turn over all partitions. Their due times
     /// spread evenly over `dues`, in milliseconds from now.
     pub(crate) fn load(&mut self, count: usize, dues: Range<i64>) {

@@ -114,7 +114,7 @@ check_node() {
 start_node() {
     mkdir -p "$up/$1"
     start "$1" "$2" redis-server --port "$2" --bind 127.0.0.1 --dir "$up/$1" --appendonly yes --appendfsync everysec --save "" \
-        --maxmemory-policy noeviction --cluster-enabled yes --cluster-node-timeout 5000
+        --maxmemory-policy noeviction --cluster-enabled yes --cluster-node-timeout 5000 --cluster-require-full-coverage no
     await "$1" "$2"
 }
 

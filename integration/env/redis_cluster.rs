@@ -27,7 +27,9 @@ impl RedisCluster {
             let bus_port = free_port().to_string();
             let options = ["--cluster-enabled", "yes", "--cluster-port", &bus_port];
             let timeout = ["--cluster-node-timeout", NODE_TIMEOUT];
-            let options = options.into_iter().chain(timeout);
+            // The other primaries serve their slots while one is lost.
+            let coverage = ["--cluster-require-full-coverage", "no"];
+            let options = options.into_iter().chain(timeout).chain(coverage);
             (
                 Redis::start_with(options.map(str::to_owned).collect()),
                 bus_port,
@@ -96,6 +98,26 @@ impl RedisCluster {
         self.primaries()[rank].0
     }
 
+    /// The number of the primary that serves the slot of a key.
+    pub(crate) fn owner(&self, key: &str) -> usize {
+        // The other nodes answer with the address of the primary, which is an error.
+        let serves = |node: &Redis| node.text(&["EXISTS", key]).is_some();
+        self.nodes
+            .iter()
+            .position(serves)
+            .expect("a node serves it")
+    }
+
+    pub(crate) fn replica_of(&self, primary: usize) -> usize {
+        let follows = format!("master_port:{}\r\n", self.nodes[primary].port());
+        let is_replica = |node: &Redis| {
+            let info = node.info("replication");
+            info.is_some_and(|info| info.contains("role:slave") && info.contains(&follows))
+        };
+        let replica = self.nodes.iter().position(is_replica);
+        replica.expect("it has a replica")
+    }
+
     /// Returns true if three other nodes than this one are primaries.
     pub(crate) fn has_replaced(&self, old: usize) -> bool {
         let primaries = self.primaries().into_iter();
@@ -111,17 +133,8 @@ impl RedisCluster {
     /// Cuts the replica of this primary off, so that its data stays old until it is promoted: it
     /// logs in with a password, and the primary has none.
     pub(crate) fn leave_replica_behind(&self, primary: usize) {
-        let follows = format!("master_port:{}\r\n", self.nodes[primary].port());
-        let is_replica = |node: &&Redis| {
-            let info = node.info("replication");
-            info.is_some_and(|info| info.contains("role:slave") && info.contains(&follows))
-        };
-        let replica = self
-            .nodes
-            .iter()
-            .find(is_replica)
-            .expect("it has a replica");
-        replica.command(&["CONFIG", "SET", "masterauth", "none"]);
+        let replica = self.replica_of(primary);
+        self.nodes[replica].command(&["CONFIG", "SET", "masterauth", "none"]);
         self.nodes[primary].command(&["CLIENT", "KILL", "TYPE", "replica"]);
     }
 

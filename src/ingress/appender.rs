@@ -4,10 +4,12 @@
 use crate::health::HealthPart;
 use crate::limit::{APPEND_QUEUE_MAX, APPENDS_PER_PIPELINE_MAX};
 use crate::model::{Hint, ShardId, Watermark};
-use crate::retry::until_store_answers;
-use crate::store::{Append, Appended, Error, Store};
+use crate::retry::{PartsReadiness, until_store_answers};
+use crate::store::{Append, Appended, Error, Store, StorePart};
 use crate::trace::BatchLinks;
-use std::collections::VecDeque;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +25,7 @@ pub(crate) struct AppendJob {
 impl AppendJob {
     /// Bytes of the runs.
     pub(super) fn bytes(&self) -> usize {
-        self.append.runs.iter().map(|run| run.bytes.len()).sum()
+        run_bytes(&self.append)
     }
 }
 
@@ -49,7 +51,7 @@ pub(crate) struct AppenderHandle {
 pub(crate) struct AppenderInbox {
     jobs: mpsc::Receiver<AppendJob>,
     results: mpsc::Sender<AppendResult>,
-    /// The store refused the last append, because it is full.
+    /// A part of the store refused its last append, because it is full.
     is_full: Arc<AtomicBool>,
 }
 
@@ -82,59 +84,166 @@ pub(crate) struct Appender {
 }
 
 impl Appender {
-    /// Stores appends until the ingress closes its channel or `give_up` is cancelled. Retries until
-    /// the store answers; a repeated append is recognised by its watermark (I2).
-    pub(crate) async fn serve(mut self, give_up: CancellationToken) -> Result<(), Error> {
-        let mut jobs = VecDeque::new();
-        loop {
-            if jobs.is_empty() {
-                let Some(job) = self.inbox.jobs.recv().await else {
+    /// Stores appends until the ingress closes its channel or `give_up` is cancelled. In each part of
+    /// the store, one call runs at a time, so a part that does not answer delays no other part.
+    pub(crate) async fn serve(self, give_up: CancellationToken) -> Result<(), Error> {
+        let AppenderInbox {
+            mut jobs,
+            results,
+            is_full,
+        } = self.inbox;
+        let calls = AppendCalls {
+            store: self.store,
+            hints: self.hints,
+            readiness: PartsReadiness::new(self.health),
+            full: RefCell::default(),
+            is_full,
+            give_up,
+        };
+        let mut queues = PartQueues::default();
+        let mut running = FuturesUnordered::new();
+        let mut is_open = true;
+        while is_open || !queues.are_idle() {
+            for (part, queue) in &mut queues.0 {
+                if fault!(AppendInOnePartAtATime) && !running.is_empty() {
                     break;
-                };
-                jobs.push_back(job);
-            }
-            while jobs.len() < APPENDS_PER_PIPELINE_MAX
-                && let Ok(job) = self.inbox.jobs.try_recv()
-            {
-                jobs.push_back(job);
-            }
-            let count = jobs_per_call(&jobs, self.call_bytes_max);
-            let sizes: Vec<_> = jobs.iter().take(count).map(AppendJob::bytes).collect();
-            let (appends, links): (Vec<_>, Vec<_>) = jobs
-                .drain(..count)
-                .map(|job| (job.append, job.links))
-                .unzip();
-            // Dropping an append is safe: the next reader continues at the store's watermark.
-            let append = async || {
-                let outcome = self.store.append(&appends).await;
-                let is_full = matches!(outcome, Err(Error::Full));
-                self.inbox.is_full.store(is_full, Ordering::Relaxed);
-                outcome
-            };
-            let consequence = "cannot store new messages";
-            let outcomes = until_store_answers(&self.health, consequence, &give_up, append).await?;
-            let Some(outcomes) = outcomes else { break };
-            let answered = appends.into_iter().zip(links).zip(sizes).zip(outcomes);
-            for (((append, links), bytes), outcome) in answered {
-                if matches!(outcome, Appended::Done { .. }) {
-                    self.send_hints(&append);
                 }
-                let messages = append.runs.iter().map(|run| u64::from(run.summary.count));
-                let result = AppendResult {
-                    messages: messages.sum(),
-                    bytes,
-                    shard: append.shard,
-                    epoch: append.epoch.number,
-                    offsets: append.from..append.to,
-                    outcome,
-                    links,
-                };
-                if self.inbox.results.send(result).await.is_err() {
-                    return Ok(());
+                if let Some(jobs) = queue.next_call(self.call_bytes_max) {
+                    running.push(calls.append(*part, jobs));
+                }
+            }
+            // Safe to drop: a job that was not received stays in the channel, and a call in `running`.
+            tokio::select! {
+                biased;
+                Some((part, stored)) = running.next() => {
+                    queues.0.entry(part).or_default().is_busy = false;
+                    let Some(stored) = stored? else { break };
+                    for result in stored {
+                        if results.send(result).await.is_err() {
+                            return Ok(());
+                        }
+                    }
+                }
+                job = jobs.recv(), if is_open && queues.have_room() => {
+                    is_open = job.is_some();
+                    let mut next = job;
+                    while let Some(job) = next {
+                        let part = calls.store.part_of(&job.append.shard);
+                        queues.0.entry(part).or_default().waiting.push_back(job);
+                        next = if queues.have_room() { jobs.try_recv().ok() } else { None };
+                    }
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// The jobs of each part of the store. The ingress bounds them: each shard has few appends in flight,
+/// and all bytes count against the budget of the ingress.
+#[derive(Default)]
+struct PartQueues(BTreeMap<StorePart, PartQueue>);
+
+impl PartQueues {
+    fn are_idle(&self) -> bool {
+        let mut queues = self.0.values();
+        queues.all(|queue| !queue.is_busy && queue.waiting.is_empty())
+    }
+
+    /// While no part has room, batches grow at the ingress. The jobs of a part that does not answer
+    /// do not count.
+    fn have_room(&self) -> bool {
+        let least = self.0.values().map(|queue| queue.waiting.len()).min();
+        least.is_none_or(|least| least < APPENDS_PER_PIPELINE_MAX)
+    }
+}
+
+#[derive(Default)]
+struct PartQueue {
+    waiting: VecDeque<AppendJob>,
+    is_busy: bool,
+}
+
+impl PartQueue {
+    /// The jobs of the next call: at least one, and not more than its limits. `None`: a call runs, or
+    /// nothing waits.
+    fn next_call(&mut self, bytes_max: usize) -> Option<Vec<AppendJob>> {
+        if self.is_busy || self.waiting.is_empty() {
+            return None;
+        }
+        let mut bytes = 0;
+        let fits = |job: &&AppendJob| {
+            bytes += job.bytes();
+            bytes <= bytes_max
+        };
+        let waiting = self.waiting.iter().take(APPENDS_PER_PIPELINE_MAX);
+        let count = waiting.take_while(fits).count().max(1);
+        self.is_busy = true;
+        Some(self.waiting.drain(..count).collect())
+    }
+}
+
+struct AppendCalls {
+    store: Rc<dyn Store>,
+    hints: Vec<mpsc::Sender<Hint>>,
+    readiness: PartsReadiness,
+    /// The parts that refused their last append, because they are full.
+    full: RefCell<BTreeSet<StorePart>>,
+    is_full: Arc<AtomicBool>,
+    give_up: CancellationToken,
+}
+
+impl AppendCalls {
+    /// Makes a call, and repeats it until the part answers. A repeated append is recognised by its
+    /// watermark (I2). `None`: the appender gives up.
+    async fn append(
+        &self,
+        part: StorePart,
+        jobs: Vec<AppendJob>,
+    ) -> (StorePart, Result<Option<Vec<AppendResult>>, Error>) {
+        let (appends, links): (Vec<_>, Vec<_>) =
+            jobs.into_iter().map(|job| (job.append, job.links)).unzip();
+        // Dropping an append is safe: the next reader continues at the store's watermark.
+        let append = async || {
+            let outcome = self.store.append(&appends).await;
+            self.note_full(part, matches!(outcome, Err(Error::Full)));
+            outcome
+        };
+        let (readiness, consequence) = (self.readiness.of(part), "cannot store new messages");
+        let answer = until_store_answers(&readiness, consequence, &self.give_up, append).await;
+        let results = answer.map(|outcomes| {
+            let answered = outcomes.map(|outcomes| appends.into_iter().zip(links).zip(outcomes));
+            let results =
+                answered?.map(|((append, links), outcome)| self.result(append, links, outcome));
+            Some(results.collect())
+        });
+        (part, results)
+    }
+
+    fn note_full(&self, part: StorePart, is_full: bool) {
+        let mut full = self.full.borrow_mut();
+        if is_full {
+            full.insert(part);
+        } else {
+            full.remove(&part);
+        }
+        self.is_full.store(!full.is_empty(), Ordering::Relaxed);
+    }
+
+    fn result(&self, append: Append, links: BatchLinks, outcome: Appended) -> AppendResult {
+        if matches!(outcome, Appended::Done { .. }) {
+            self.send_hints(&append);
+        }
+        let messages = append.runs.iter().map(|run| u64::from(run.summary.count));
+        AppendResult {
+            messages: messages.sum(),
+            bytes: run_bytes(&append),
+            shard: append.shard,
+            epoch: append.epoch.number,
+            offsets: append.from..append.to,
+            outcome,
+            links,
+        }
     }
 
     fn send_hints(&self, append: &Append) {
@@ -150,12 +259,6 @@ impl Appender {
     }
 }
 
-/// The number of jobs whose runs fit into one call: at least one.
-fn jobs_per_call(jobs: &VecDeque<AppendJob>, bytes_max: usize) -> usize {
-    let mut bytes = 0;
-    let fits = |job: &&AppendJob| {
-        bytes += job.bytes();
-        bytes <= bytes_max
-    };
-    jobs.iter().take_while(fits).count().max(1)
+fn run_bytes(append: &Append) -> usize {
+    append.runs.iter().map(|run| run.bytes.len()).sum()
 }

@@ -58,15 +58,10 @@ struct Start {
 }
 
 impl Ingress {
-    /// Opens the shards whose time has come, and starts or stops the reading of their partitions.
-    pub(super) async fn open_due_shards(&mut self) -> Result<(), Error> {
+    /// Opens shards of one part of the store, and starts or stops the reading of their partitions.
+    pub(super) async fn open_part(&mut self, due: &[Partition]) -> Result<(), Error> {
         let now = Instant::now();
-        let mut due = self.partitions.due_to_open(now);
-        due.retain(|id| !self.waits_for_membership(id, now));
-        if due.is_empty() {
-            return Ok(());
-        }
-        match self.open_shards(&due).await {
+        match self.open_shards(due).await {
             Ok(()) => {
                 self.report_shards();
                 Ok(())
@@ -76,7 +71,7 @@ impl Ingress {
                 self.ports.health.shards.set_not_ready(reason);
                 // All partitions wait for a slow answer, so it is not asked for again soon.
                 let retry_at = Instant::now() + SHARD_OPEN_RETRY_DELAY + 2 * now.elapsed();
-                for id in &due {
+                for id in due {
                     if let Some(mut partition) = self.partitions.get_mut(id)
                         && !partition.is_reading()
                     {

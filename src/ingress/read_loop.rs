@@ -236,6 +236,21 @@ impl Ingress {
         }
     }
 
+    /// Opens the shards whose time has come. Shards of a part of the store that does not answer keep no
+    /// others from being opened.
+    pub(super) async fn open_due_shards(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        let mut due = self.partitions.due_to_open(now);
+        due.retain(|id| !self.waits_for_membership(id, now));
+        let (store, route) = (self.ports.store.clone(), self.options.route.clone());
+        let part = |id: &Partition| store.part_of(&ShardId::new(route.clone(), id.clone()));
+        due.sort_by_key(part);
+        for due in due.chunk_by(|a, b| part(a) == part(b)) {
+            self.open_part(due).await?;
+        }
+        Ok(())
+    }
+
     fn on_records(&mut self, batch: &RecordBatch, now: Instant) {
         let wall = self.ports.clock.now();
         let (rules, metric) = (&self.options.rules, &self.ports.metric);

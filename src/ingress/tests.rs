@@ -8,7 +8,7 @@ use crate::encryption::KeyRing;
 use crate::health::Health;
 use crate::limit::{
     COORDINATOR_WAIT_MAX, DISPLACED_READER_DELAY, IngressMemory, MEMBERSHIP_INTERVAL,
-    OFFSET_COMMIT_INTERVAL, OFFSET_COMMIT_REPEAT_INTERVAL,
+    OFFSET_COMMIT_INTERVAL, OFFSET_COMMIT_REPEAT_INTERVAL, SHARD_OPEN_RETRY_DELAY,
 };
 use crate::membership::{ReadAssignment, SessionClock, StoreTime};
 use crate::metric;
@@ -17,6 +17,7 @@ use crate::model::{
     SessionId, StartPoint, TargetRules, Timestamp, WithoutDelay, WorkerId,
 };
 use crate::run::ThinHours;
+use crate::store::StorePart;
 use crate::testing::broker::memory::MemoryCluster;
 use crate::testing::fault_injection::{self, InjectedFault};
 use crate::testing::store::memory::MemoryStore;
@@ -173,6 +174,26 @@ async fn a_partition_that_was_revoked_does_not_keep_the_process_from_being_ready
 
     world.assign(&mut ingress, &[]);
     check(&mut ingress).await;
+    assert_eq!(world.health.not_ready(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shards_are_opened_while_another_part_of_the_store_is_away() {
+    let (world, ids) = (
+        Environment::new(2),
+        [0, 1].map(|at| Partition::new("t", at)),
+    );
+    world.store.set_parts(2);
+    let mut ingress = world.ingress(rules(LONG), 1);
+    world.assign(&mut ingress, &[0, 1]);
+    let read = |ingress: &Ingress| ids.each_ref().map(|id| is_reading(ingress, id));
+    world.store.set_down_part(Some(StorePart(0)));
+    ingress.open_due_shards().await.unwrap();
+    assert_eq!(read(&ingress), [false, true]);
+    world.store.set_down_part(None);
+    advance(SHARD_OPEN_RETRY_DELAY).await;
+    ingress.open_due_shards().await.unwrap();
+    assert_eq!(read(&ingress), [true, true]);
     assert_eq!(world.health.not_ready(), []);
 }
 

@@ -173,6 +173,8 @@ pub(crate) enum InjectedFault {
     /// A shard is not loaded further until the compactor has scanned it.
     LoadWaitsForCompactor,
 
+    /// A part of the store that does not answer keeps new messages out of the other parts.
+    AppendInOnePartAtATime,
     /// A part of the store that does not answer keeps the other parts from being claimed.
     ClaimInOnePartAtATime,
     /// A part of the store that does not answer keeps the other parts from being read.

@@ -1,11 +1,11 @@
 //! Claims due messages of all shards and reports delivered ones. In each part of the store, one call
 //! runs at a time. A part that does not answer delays no other part.
 
+use super::Options;
 use super::handover;
 use super::quota::InFlightQuota;
 use super::quota::catch_up_rate::{CatchUpRates, catch_up_before};
 use super::shard::{PendingCall, ShardState, ShardStates};
-use super::Options;
 use crate::health::HealthPart;
 use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MESSAGES_MAX, CLOCK_SKEW_MARGIN_FRACTION};
 use crate::membership::StoreTime;
@@ -188,12 +188,7 @@ impl ClaimCalls {
         }
     }
 
-    fn start_one(
-        &mut self,
-        part: StorePart,
-        advances: Vec<Advance>,
-        give_up: &CancellationToken,
-    ) {
+    fn start_one(&mut self, part: StorePart, advances: Vec<Advance>, give_up: &CancellationToken) {
         let (store, give_up) = (self.store.clone(), give_up.clone());
         let readiness = self.readiness.of(part);
         let call = async move {
@@ -208,7 +203,8 @@ impl ClaimCalls {
             Ok(outcomes.map(|outcomes| advances.into_iter().zip(outcomes).collect()))
         };
         self.busy.insert(part);
-        self.running.push(call.map(move |replies| (part, replies)).boxed_local());
+        self.running
+            .push(call.map(move |replies| (part, replies)).boxed_local());
     }
 }
 

@@ -39,6 +39,7 @@ fn judge_one(redis: &RedisDescription, skew_max: Duration) -> Vec<Finding> {
     let mut findings = vec![Finding::ok("redis reachable", answered), version(redis)];
     findings.extend(kind(redis));
     findings.extend(sentinels::judge(redis));
+    findings.extend(coverage(redis));
     findings.extend([
         policy(redis),
         scripts(redis),
@@ -163,6 +164,20 @@ fn replicas(redis: &RedisDescription) -> Finding {
     Finding::ok("replicas", found)
 }
 
+fn coverage(redis: &RedisDescription) -> Option<Finding> {
+    let subject = "cluster-require-full-coverage";
+    match (redis.in_cluster, redis.coverage.as_deref()) {
+        (true, Some("yes")) => {
+            let found = "yes: all primaries refuse commands while one is lost";
+            let fix =
+                "run `CONFIG SET cluster-require-full-coverage no`, and set it in redis.conf too";
+            Some(Finding::warn(subject, found, fix))
+        }
+        (true, Some(coverage)) => Some(Finding::ok(subject, coverage)),
+        _ => None,
+    }
+}
+
 fn clock(redis: &RedisDescription, skew_max: Duration) -> Finding {
     let off = Duration::from_millis(redis.clock_ahead_ms.unsigned_abs());
     // The round trip explains part of the difference. Only the rest is certain.
@@ -225,7 +240,7 @@ mod tests {
     #[test]
     fn each_fault_of_a_redis_has_its_item() {
         assert_eq!(faults(&good()), []);
-        let table: [Case; 15] = [
+        let table: [Case; 16] = [
             (|redis| redis.version = "6.2.1".into(), "version", Fail),
             (|redis| redis.version = "unknown".into(), "version", Fail),
             (|redis| redis.is_cluster = true, "kind", Fail),
@@ -235,6 +250,13 @@ mod tests {
                     (redis.is_cluster, redis.in_cluster, redis.replicas) = (true, true, Some(0));
                 },
                 "replicas",
+                Warn,
+            ),
+            (
+                |redis| {
+                    (redis.in_cluster, redis.coverage) = (true, Some("yes".into()));
+                },
+                "cluster-require-full-coverage",
                 Warn,
             ),
             (
@@ -301,6 +323,7 @@ mod tests {
             address: address.to_owned(),
             is_cluster: true,
             in_cluster: true,
+            coverage: Some("no".into()),
             ..good()
         };
         let areas = judge(&Ok(vec![node("a:1"), node("b:1")]), SKEW);

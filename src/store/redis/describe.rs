@@ -28,6 +28,8 @@ pub(crate) struct RedisDescription {
     pub(crate) is_cluster: bool,
     /// The configuration names a Redis Cluster.
     pub(crate) in_cluster: bool,
+    /// `yes` if all primaries refuse commands while one is lost.
+    pub(crate) coverage: Option<String>,
     pub(crate) is_replica: bool,
     pub(crate) replicas: Option<u64>,
     pub(crate) eviction_policy: Option<String>,
@@ -88,6 +90,7 @@ impl Redis {
             valkey_version: info_field(&info, "valkey_version").map(str::to_owned),
             is_cluster: is_cluster_node(&info),
             in_cluster,
+            coverage: setting("cluster-require-full-coverage").await,
             is_replica: info_field(&info, "role") == Some("slave"),
             replicas: number("connected_slaves"),
             eviction_policy: info_field(&info, "maxmemory_policy").map(str::to_owned),

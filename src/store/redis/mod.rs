@@ -39,11 +39,11 @@ use crate::limit;
 use crate::model::{Lease, ShardId};
 use async_trait::async_trait;
 use bytes::Bytes;
-use connection::{Connections, Slot};
 pub(crate) use connection::{
     Address, Certificates, ClusterOptions, GroupView, Options, SentinelOptions, Servers,
     VERSION_MIN,
 };
+use connection::{Connections, Slot};
 pub(crate) use describe::RedisDescription;
 use key::Keyspace;
 pub(crate) use pubsub::RedisNotifier;

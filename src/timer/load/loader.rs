@@ -219,11 +219,7 @@ struct PartLoader {
 impl PartLoader {
     /// Serves tails before lists. A run that is appended in between is then in the list, or after
     /// the tail's end.
-    async fn serve_batch(
-        &mut self,
-        batch: &[LoadRequest],
-        bytes_max: usize,
-    ) -> Result<(), Error> {
+    async fn serve_batch(&mut self, batch: &[LoadRequest], bytes_max: usize) -> Result<(), Error> {
         let (mut tails, mut lists, mut fetches) = (Vec::new(), Vec::new(), Vec::new());
         for LoadRequest { tag, load } in batch {
             match load {
@@ -331,7 +327,8 @@ impl PartLoader {
         }
         let consequence = "stored messages cannot be read";
         let call = async || call(calls).await;
-        let answers = until_store_answers(&self.readiness, consequence, &self.give_up, call).await?;
+        let answers =
+            until_store_answers(&self.readiness, consequence, &self.give_up, call).await?;
         Ok(answers.unwrap_or_default())
     }
 

@@ -210,7 +210,10 @@ impl CurrentSlots {
         let before = lock(&self.last).replace(map.clone());
         let primaries = map.primaries();
         if before.is_some_and(|before| before.primaries() != primaries) {
-            let names = primaries.iter().map(ToString::to_string).collect::<Vec<_>>();
+            let names = primaries
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>();
             tracing::warn!(
                 primaries = names.join(" "),
                 "the primaries of the Redis Cluster have changed"

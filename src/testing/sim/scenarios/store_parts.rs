@@ -28,8 +28,8 @@ fn send(world: &World, partition: i32, delay: Duration) {
     world.produce(&Partition::new(SOURCE, partition), &payload, &headers);
 }
 
-/// Messages wait in all parts, and new ones come for the parts that answer. Returns the greatest
-/// lateness in milliseconds in the parts that answer, and in the other one.
+/// Messages wait in all parts, and new ones come for all of them. Returns the greatest lateness in
+/// milliseconds in the parts that answer, and in the other one.
 async fn lateness_while_a_part_is_away() -> [i64; 2] {
     let (world, mut random) = (World::with_partitions(PARTITIONS), StdRng::seed_from_u64(1));
     world.store().set_parts(PARTS as u16);
@@ -44,7 +44,9 @@ async fn lateness_while_a_part_is_away() -> [i64; 2] {
     world.store().set_down_part(Some(DOWN));
     let new = OUTAGE.as_secs();
     for _ in 0..new {
-        send(&world, 0, Duration::from_secs(2));
+        for partition in 0..PARTITIONS {
+            send(&world, partition, Duration::from_secs(2));
+        }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     world.store().set_down_part(None);
@@ -55,7 +57,7 @@ async fn lateness_while_a_part_is_away() -> [i64; 2] {
         let group = usize::from(is_away(partition.parse().unwrap()));
         late[group] = late[group].max(arrival.at - due.parse::<i64>().unwrap());
     }
-    let sent = STORED * PARTITIONS as u64 + new;
+    let sent = (STORED + new) * PARTITIONS as u64;
     assert_eq!(world.arrivals().len() as u64, sent, "each arrives once");
     assert!(process.stop().await);
     late
@@ -70,6 +72,7 @@ fn a_part_of_the_store_that_does_not_answer_delays_only_its_shards() {
     assert!(others < 1_000, "{others} ms");
     assert!(away > 10_000, "the part was away");
     for fault in [
+        InjectedFault::AppendInOnePartAtATime,
         InjectedFault::ClaimInOnePartAtATime,
         InjectedFault::LoadFromOnePartAtATime,
     ] {

@@ -107,7 +107,9 @@ impl MemoryStore {
         let down = self.inner.down_part.get();
         let mut parts = shards.map(|shard| self.part_of(shard));
         if parts.any(|part| Some(part) == down) {
-            return Err(Error::Unavailable("a part of the memory store is down".to_owned()));
+            return Err(Error::Unavailable(
+                "a part of the memory store is down".to_owned(),
+            ));
         }
         Ok(())
     }
