@@ -104,6 +104,22 @@ pub(super) async fn an_accepted_message_is_settled_or_pending_at_every_moment(t:
     assert_eq!(balance(t).await, wanted);
 }
 
+pub(super) async fn an_occurrence_is_accepted_when_it_is_settled(t: &Fixture<'_>) {
+    shard_with_runs(t, &[1]).await;
+    t.advance(Advance {
+        delivered: Some(pair(1)),
+        delivered_before: Progress::START,
+        outcomes: delivered(3),
+        occurrences: 2,
+        ..t.empty_advance(1)
+    })
+    .await;
+    assert_eq!(
+        (balance(t).await.accepted, sums(t).await),
+        (3, (3, 0, 0, 0))
+    );
+}
+
 pub(super) async fn outcomes_that_are_reported_twice_are_counted_once(t: &Fixture<'_>) {
     let run = run_of("a", &[place(due(1, 1), 0)]);
     t.create_shard(0).await;

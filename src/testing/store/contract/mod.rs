@@ -157,6 +157,7 @@ cases! {
         delivered_runs_are_rewritten_to_nothing;
     ledger:
         an_accepted_message_is_settled_or_pending_at_every_moment,
+        an_occurrence_is_accepted_when_it_is_settled,
         outcomes_that_are_reported_twice_are_counted_once,
         an_old_holder_counts_nothing,
         a_quarantined_message_stays_in_the_ledger_until_it_is_known_to_be_settled,
