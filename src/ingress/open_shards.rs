@@ -260,6 +260,8 @@ impl Ingress {
         }
         let assigned = self.partitions.get(&shard.partition);
         let is_first_reading = assigned.is_some_and(AssignedPartition::is_first_reading);
+        // Another process has created a lost shard, whose delivered messages are read again.
+        let is_rebuilt = delivered.watermark > from;
         let (rules, assumed) = self.start_rules(&found, state);
         let committed = found.committed.as_ref();
         let has_changed = committed.is_none_or(|committed| committed.rules != rules);
@@ -282,7 +284,7 @@ impl Ingress {
             shard,
             epoch: self.last_epoch,
             from,
-            delivered: (found.is_created() || is_first_reading).then_some(delivered),
+            delivered: (found.is_created() || is_first_reading || is_rebuilt).then_some(delivered),
             stored,
             rules: metadata.rules,
             assumed,
