@@ -43,8 +43,8 @@ impl Missed {
     /// The first occurrence after `after` that is delivered if it is taken at `now`, or that is not
     /// due yet. `tolerance` is the lateness up to which an occurrence is not missed.
     ///
-    /// The result depends on `now`. The pair (C, W) covers the occurrences that are left
-    /// out, so the decision is final.
+    /// The result depends on `now`. It is final when a later claim covers the occurrences that are
+    /// left out. Until then a new owner decides again, at a later time.
     pub(crate) fn next_to_deliver(
         self,
         recurrence: &Recurrence,
