@@ -16,8 +16,9 @@ use crate::limit::{
 use crate::membership::ReadAssignment;
 use crate::model::{Partition, PositionRules, ShardId};
 use crate::run::{FarTarget, RunBuilder};
-use crate::store::Appended;
+use crate::store::{Appended, StorePart};
 use crate::trace::{Span, SpanOperation};
+use std::collections::BTreeMap;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -242,10 +243,14 @@ impl Ingress {
         let now = Instant::now();
         let mut due = self.partitions.due_to_open(now);
         due.retain(|id| !self.waits_for_membership(id, now));
-        let (store, route) = (self.ports.store.clone(), self.options.route.clone());
-        let part = |id: &Partition| store.part_of(&ShardId::new(route.clone(), id.clone()));
-        due.sort_by_key(part);
-        for due in due.chunk_by(|a, b| part(a) == part(b)) {
+        // Each part is asked for once: it may change at any moment.
+        let mut parts: BTreeMap<StorePart, Vec<Partition>> = BTreeMap::new();
+        for id in due {
+            let shard = ShardId::new(self.options.route.clone(), id.clone());
+            let part = self.ports.store.part_of(&shard);
+            parts.entry(part).or_default().push(id);
+        }
+        for due in parts.values() {
             self.open_part(due).await?;
         }
         Ok(())

@@ -30,7 +30,7 @@ enum Blocker {
 
 pub(crate) struct DeliveryAlerts {
     health: HealthPart,
-    /// Bounded by the messages in flight and by the shards.
+    /// What blocks each shard. Bounded by the messages in flight and by the shards.
     blocked: RefCell<BTreeSet<(ShardId, Blocker)>>,
     next_blocked_log: Cell<Option<Instant>>,
     next_reroute_log: Cell<Option<Instant>>,
@@ -81,7 +81,7 @@ impl DeliveryAlerts {
         let BlockedRun { name, why } = run;
         if *why == RunError::MissingKey {
             let reason = waits_for_key(shard, name.key());
-            // The ingress of the shard has logged it.
+            // Not logged here: the worker that reads the partition logs the missing key.
             let blocker = (shard.clone(), Blocker::MissingKey);
             self.blocked.borrow_mut().insert(blocker);
             return self.health.set_not_ready(reason);

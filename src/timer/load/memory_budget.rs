@@ -42,7 +42,7 @@ pub(crate) struct MemoryAccount {
     used: Cell<usize>,
     /// Messages in memory.
     messages: Cell<usize>,
-    /// For runs that are being fetched.
+    /// For runs that are being fetched, and for definitions of schedules.
     reserved: Cell<usize>,
     /// Mean size of the messages in memory at the last load; 0 before the first load.
     mean_message: Cell<usize>,

@@ -38,9 +38,10 @@ pub(in crate::store::redis) struct Cluster {
 /// The slots as one node knows them.
 struct View {
     slots: SlotMap,
-    /// False if the node has lost most of the other primaries.
+    /// `cluster_state:ok`. False if the node has lost most of the other primaries, or if a slot is not
+    /// served and the cluster requires all of them.
     is_whole: bool,
-    /// Number of the last change that the node knows. A node that was cut off has a lower one.
+    /// `cluster_current_epoch`. Each failover raises it, so a node that was cut off has a lower one.
     epoch: u64,
 }
 
@@ -80,7 +81,15 @@ impl Cluster {
     pub(super) async fn primaries(&self) -> Result<Vec<Arc<Connection>>, Error> {
         let map = self.map().await?;
         let primaries = map.primaries().into_iter();
-        Ok(primaries.map(|address| self.node(address)).collect())
+        let nodes: Vec<_> = primaries.map(|address| self.node(address)).collect();
+        if nodes.is_empty() {
+            self.slots.forget(&map);
+            let name = self.name();
+            return Err(Error::Unavailable(format!(
+                "no node of {name} serves a slot"
+            )));
+        }
+        Ok(nodes)
     }
 
     /// The connection to the primary of this key or channel.

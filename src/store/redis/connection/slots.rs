@@ -186,7 +186,7 @@ impl Redirect {
 #[derive(Debug, Default)]
 pub(crate) struct CurrentSlots {
     map: Mutex<Option<Arc<SlotMap>>>,
-    /// The last map that a node told. Its primaries can be asked for the next one.
+    /// The last map that was known. Its primaries can be asked for the next one.
     last: Mutex<Option<Arc<SlotMap>>>,
 }
 
@@ -229,8 +229,10 @@ impl CurrentSlots {
         if let Some(map) = &*current
             && map.primary(slot) != Some(&to)
         {
-            let moved = map.moved(slot, to);
-            current.replace(Arc::new(moved));
+            let moved = Arc::new(map.moved(slot, to));
+            // After a resharding, the nodes of the configuration may be gone.
+            lock(&self.last).replace(moved.clone());
+            current.replace(moved);
         }
     }
 
@@ -362,6 +364,6 @@ mod tests {
         let new = current.map().expect("it is newer");
         current.forget(&new);
         assert_eq!(current.map(), None);
-        assert_eq!(current.last_primaries(), [node(1)].into());
+        assert_eq!(current.last_primaries(), [node(1), node(2)].into());
     }
 }
