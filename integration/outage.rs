@@ -188,6 +188,9 @@ fn a_process_stops_cleanly_and_in_time_without_its_broker() {
         // be committed.
         scene.send(1_000, if in_flight { 0..3_000 } else { 60_000..70_000 });
         scene.wait_until_stored(&postdate, 1_000);
+        // An offset commit is in flight when the broker dies.
+        kafka.pause();
+        std::thread::sleep(Duration::from_millis(1_500));
         kafka.kill();
         wait_for_complaint(&postdate, &["kafka.main does not answer"]);
         let (status, took) = postdate.terminate();

@@ -320,6 +320,11 @@ impl SourceThread {
                 std::thread::park_timeout(KAFKA_SOURCE_WAKE_INTERVAL);
             }
         }
+        if self.health.outage_reason().is_some() {
+            // The process ends now. librdkafka repeats a commit until the broker is back, and the
+            // destruction of the client would wait for it.
+            std::mem::forget(self.partition_consumer.consumer.native.clone());
+        }
     }
 
     fn serve_commits(&mut self) {
