@@ -51,6 +51,7 @@ mod nats_login;
 mod nats_source;
 mod nats_target;
 mod outage;
+mod quota;
 mod recurring;
 mod redis_cluster;
 mod redrive;

@@ -22,7 +22,7 @@ pub(crate) use {
     decode::secret::Secret,
     kafka::Kafka,
     nats::Nats,
-    route::{BrokerKind, Delivery, OnSourceGap, Overdue, Route, Source, WithoutDelay},
+    route::{BrokerKind, Delivery, OnSourceGap, OverQuota, Overdue, Route, Source, WithoutDelay},
     store::{Embedded, Redis, Store, StoreOptions},
 };
 

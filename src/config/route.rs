@@ -44,6 +44,10 @@ pub(crate) struct Route {
     pub(crate) overdue_after: Option<Duration>,
     /// Late messages that are delivered in a second.
     pub(crate) catch_up_rate: Option<u32>,
+    /// The most that may wait. `None`: no limit.
+    pub(crate) max_waiting: Option<MaxWaiting>,
+    #[serde(default, deserialize_with = "choice")]
+    pub(crate) over_quota: OverQuota,
     #[serde(default)]
     pub(crate) retry: Retry,
 }
@@ -233,6 +237,25 @@ pub(crate) enum Overdue {
     DeadLetter,
 }
 
+/// A quota of waiting messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(crate) struct MaxWaiting {
+    pub(crate) messages: Option<u32>,
+    #[serde(deserialize_with = "optional_quantity")]
+    pub(crate) bytes: Option<u64>,
+}
+
+/// The rule for new messages while the quota is used up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum OverQuota {
+    /// The route stops reading.
+    #[default]
+    Wait,
+    DeadLetter,
+}
+
 /// Retries of a delivery with a transient failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
@@ -299,6 +322,7 @@ impl Route {
         if let Some(rate) = self.catch_up_rate {
             at.key("catch_up_rate").in_range(rate, "1", "10000000");
         }
+        self.check_quota(at);
         self.check_overdue(at);
         self.check_recurring(at);
         self.retry.check(&at.key("retry"));
@@ -326,12 +350,44 @@ impl Route {
             "on_source_gap",
             "start",
             "overdue",
+            "max_waiting",
+            "over_quota",
             "retry",
         ] {
             if at.key(key).is_set() {
                 let what = "it has no meaning on a recurring route";
                 at.key(key).refuse(what, "remove it");
             }
+        }
+    }
+
+    fn check_quota(&self, at: &At<'_>) {
+        let at_max = at.key("max_waiting");
+        if let Some(max) = self.max_waiting {
+            if max == MaxWaiting::default() {
+                at_max.refuse("it limits nothing", "add messages or bytes, or remove it");
+            }
+            if let Some(messages) = max.messages {
+                at_max.key("messages").in_range(messages, "1", "4000000000");
+            }
+            if let Some(bytes) = max.bytes {
+                at_max.key("bytes").in_range(bytes, "1MiB", "1024TiB");
+            }
+        }
+        if self.over_quota == OverQuota::Wait {
+            return;
+        }
+        if self.max_waiting.is_none() {
+            at_max.refuse(
+                "missing",
+                "add max_waiting = { messages = 1000000 }: over it new messages become dead letters",
+            );
+        }
+        if self.delivery == Delivery::ExactlyOnce {
+            at.key("over_quota").refuse(
+                "the route delivers exactly once, and after a store loss a refused message could be delivered too",
+                "write over_quota = \"wait\", or remove it",
+            );
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::admin::{Admin, Payloads};
 use super::decode::source::is_secret;
-use super::route::{Destination, Retry};
+use super::route::{Destination, MaxWaiting, Retry};
 use super::store::{Cluster, Sentinel};
 use super::*;
 use crate::model::{Dialect, Dialects, StartPoint, Timestamp};
@@ -203,6 +203,8 @@ fn the_smallest_file_gives_the_documented_defaults() {
         overdue: Overdue::Deliver,
         overdue_after: None,
         catch_up_rate: None,
+        max_waiting: None,
+        over_quota: OverQuota::Wait,
         retry: Retry {
             max_attempts: 10,
             backoff: Duration::from_secs(1),
@@ -291,6 +293,9 @@ fn every_option_can_be_set_by_the_environment() {
         ("POSTDATE_ROUTE__ORDERS__OVERDUE", "dead-letter"),
         ("POSTDATE_ROUTE__ORDERS__OVERDUE_AFTER", "90s"),
         ("POSTDATE_ROUTE__ORDERS__CATCH_UP_RATE", "700"),
+        ("POSTDATE_ROUTE__ORDERS__MAX_WAITING__MESSAGES", "5000"),
+        ("POSTDATE_ROUTE__ORDERS__MAX_WAITING__BYTES", "1GiB"),
+        ("POSTDATE_ROUTE__ORDERS__OVER_QUOTA", "dead-letter"),
         ("POSTDATE_WORKER__NAME", "w-0"),
         ("POSTDATE_TIMER__LEASE", "7s"),
         ("POSTDATE_TIMER__MAX_CLOCK_SKEW", "500ms"),
@@ -367,6 +372,11 @@ fn every_option_can_be_set_by_the_environment() {
                 overdue: Overdue::DeadLetter,
                 overdue_after: Some(Duration::from_secs(90)),
                 catch_up_rate: Some(700),
+                max_waiting: Some(MaxWaiting {
+                    messages: Some(5_000),
+                    bytes: Some(1 << 30),
+                }),
+                over_quota: OverQuota::DeadLetter,
                 retry: Retry {
                     max_attempts: 3,
                     backoff: Duration::from_secs(2),

@@ -38,6 +38,10 @@ pub(super) fn admit_record(
             (Timestamp::AT_ONCE, body)
         }
         ParsedRecord::Definition => return Ok(()),
+        ParsedRecord::Message { body, .. } if partition.refuses(record.offset) && body.is_new() => {
+            rejection = over_quota();
+            (Timestamp::AT_ONCE, Body::rejected(record, &rejection))
+        }
         ParsedRecord::Message { due, body } => {
             if due.is_suspicious_due() {
                 metric.suspicious_due.increment(1);
@@ -151,6 +155,11 @@ impl<'a> Requester<'a> {
     }
 }
 
+fn over_quota() -> Rejection {
+    let detail = "max_waiting of the route is used up: send the record again later, or ask for a greater quota";
+    Rejection::new(DeadLetterReason::Quota, detail)
+}
+
 fn part_sizes(record: &Record<'_>) -> [usize; 3] {
     let size = |part: Option<&[u8]>| part.map_or(0, <[u8]>::len);
     let headers = record.headers.as_block().len();
@@ -181,9 +190,10 @@ mod tests {
     use crate::model::header::push_header;
     use crate::model::{
         Dialects, Disposition, Naming, Offset, Partition, ReplyRules, RetryKeys, ShardId,
-        TargetRules, WithoutDelay,
+        TargetRules, Watermark, WithoutDelay,
     };
     use crate::run::{FarTarget, LoadedRun, Run, RunBuilder, RunDecoder, ThinHours};
+    use crate::testing::fault_injection::{self, InjectedFault};
     use tokio::time::Instant;
 
     fn rules() -> RoutingRules {
@@ -204,11 +214,28 @@ mod tests {
         }
     }
 
+    fn partition() -> AssignedPartition {
+        AssignedPartition::new(
+            "prod",
+            ShardId::new("r", Partition::new("orders.delayed", 0)),
+            Instant::now(),
+        )
+    }
+
     /// The runs that the record adds.
     fn admitted(
         rules: &RoutingRules,
         key: &[u8],
         payload: &[u8],
+        headers: &[(&str, &str)],
+    ) -> Vec<LoadedRun> {
+        admitted_to(partition(), rules, (key, payload), headers)
+    }
+
+    fn admitted_to(
+        mut partition: AssignedPartition,
+        rules: &RoutingRules,
+        (key, payload): (&[u8], &[u8]),
         headers: &[(&str, &str)],
     ) -> Vec<LoadedRun> {
         let mut block = Vec::new();
@@ -223,11 +250,6 @@ mod tests {
             payload: Some(payload),
             headers: Headers::from_block(&block),
         };
-        let mut partition = AssignedPartition::new(
-            "prod",
-            ShardId::new("r", Partition::new("orders.delayed", 0)),
-            Instant::now(),
-        );
         admit_record(
             rules,
             &metric::RouteMetrics::new("r"),
@@ -299,6 +321,34 @@ mod tests {
             stored(b"key", &giant, &cancel).is_none(),
             "a cancel stores no message"
         );
+    }
+
+    /// The due time and the code of the record at offset 7, while the quota refuses messages. `stored`:
+    /// the greatest watermark that the store had.
+    fn over_quota(stored: u64, headers: &[(&str, &str)]) -> (Timestamp, Option<DeadLetterReason>) {
+        let mut partition = partition();
+        partition.refuses = true;
+        partition.greatest_stored = Watermark(stored);
+        let runs = admitted_to(partition, &rules(), (b"key", b"m"), headers);
+        let message = runs[0].message(0).unwrap();
+        let reason = match message.body.disposition {
+            Disposition::DeadLetter { reason, .. } => Some(reason),
+            _ => None,
+        };
+        (message.place.due, reason)
+    }
+
+    #[test]
+    fn a_used_quota_refuses_new_messages_and_none_that_may_have_been_accepted_before() {
+        let delay = [("postdate-after", "1m")];
+        let due = Timestamp::YEAR_2000.plus(Duration::from_secs(60));
+        let refused = (Timestamp::AT_ONCE, Some(DeadLetterReason::Quota));
+        assert_eq!(over_quota(7, &delay), refused);
+        assert_eq!(over_quota(8, &delay), (due, None));
+        assert_eq!(over_quota(7, &[]).1, None, "it does not wait");
+        fault_injection::with([InjectedFault::QuotaRefusesStored], || {
+            assert_eq!(over_quota(8, &delay), refused);
+        });
     }
 
     #[test]

@@ -23,6 +23,10 @@ pub(crate) struct AppendJob {
 }
 
 impl AppendJob {
+    pub(super) fn messages(&self) -> u64 {
+        run_messages(&self.append)
+    }
+
     /// Bytes of the runs.
     pub(super) fn bytes(&self) -> usize {
         run_bytes(&self.append)
@@ -234,9 +238,8 @@ impl AppendCalls {
         if matches!(outcome, Appended::Done { .. }) {
             self.send_hints(&append);
         }
-        let messages = append.runs.iter().map(|run| u64::from(run.summary.count));
         AppendResult {
-            messages: messages.sum(),
+            messages: run_messages(&append),
             bytes: run_bytes(&append),
             shard: append.shard,
             epoch: append.epoch.number,
@@ -257,6 +260,11 @@ impl AppendCalls {
             });
         }
     }
+}
+
+fn run_messages(append: &Append) -> u64 {
+    let counts = append.runs.iter().map(|run| u64::from(run.summary.count));
+    counts.sum()
 }
 
 fn run_bytes(append: &Append) -> usize {

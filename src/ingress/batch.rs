@@ -1,5 +1,6 @@
 //! Collects messages of one shard, in offset order, until they are encoded into runs. Pure.
 
+use super::quota::Waiting;
 use crate::limit::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX};
 use crate::model::{Body, Cursor, ShardId, Slice};
 use crate::run::{EncodedMessage, FarTarget, Run, RunBuilder, record};
@@ -37,6 +38,13 @@ impl AppendBatch {
         self.bodies.capacity()
             + self.entries.capacity() * size_of::<Entry>()
             + self.changes.capacity() * size_of::<IdChange<Box<str>>>()
+    }
+
+    pub(super) fn waiting(&self) -> Waiting {
+        Waiting {
+            messages: self.entries.len() as u64,
+            bytes: self.bodies.len() as u64,
+        }
     }
 
     pub(crate) fn is_full(&self) -> bool {

@@ -20,6 +20,7 @@
 //! | `shard_init` | where the reading of a partition starts and by which rules, or why it must not |
 //! | `read_rules` | the rules by which each record of a partition is parsed |
 //! | `store_check` | the comparison with the store before each commit |
+//! | `quota` | how much may wait before the route stops reading or refuses messages |
 
 mod admit_record;
 mod appender;
@@ -28,12 +29,14 @@ mod batch;
 mod open_shards;
 mod partition;
 mod partitions;
+mod quota;
 mod read_loop;
 mod read_rules;
 mod shard_init;
 mod store_check;
 
 pub(crate) use appender::{Appender, AppenderHandle, appender_channels};
+pub(crate) use quota::Quota;
 pub(crate) use read_loop::Ingress;
 
 use crate::broker::{self, Source};
@@ -62,6 +65,7 @@ pub(crate) struct Options {
     pub(crate) stops_at_gap: bool,
     /// Where the reading of a partition without a usable commit starts.
     pub(crate) start: StartPoint,
+    pub(crate) quota: Quota,
     pub(crate) thin: ThinHours,
     pub(crate) keys: KeyRing,
     pub(crate) memory: IngressMemory,

@@ -3,6 +3,7 @@
 
 use super::assumed_rules::AssumedRules;
 use super::partition::{AssignedPartition, Rebuild};
+use super::quota::Waiting;
 use super::read_loop::Ingress;
 use super::read_rules::ReadRules;
 use super::shard_init::{
@@ -196,6 +197,8 @@ impl Ingress {
                     partition.greatest_stored = NO_HOLD;
                 }
                 partition.report_keys(state.other_keys(&self.options.keys));
+                let stored = partition.waiting.stored_by_worker();
+                partition.waiting.checked(Waiting::stored(state), stored);
             }
             if let Opened::Created(state) = &found.opened {
                 tracing::info!(%shard, watermark = %state.watermark, "shard created");

@@ -4,6 +4,7 @@
 use super::appender::AppendJob;
 use super::assumed_rules::AssumedRules;
 use super::batch::AppendBatch;
+use super::quota::{Waiting, WaitingCount};
 use super::read_rules::ReadRules;
 use crate::broker::OffsetCommit;
 use crate::limit::{
@@ -64,6 +65,11 @@ pub(super) struct AssignedPartition {
     /// when its full state was read.
     idle_at: Option<(Watermark, Progress, Instant)>,
     pub(super) last_commit: Option<OffsetCommit>,
+    pub(super) waiting: WaitingCount,
+    /// The quota is used up, so new messages become dead letters.
+    pub(super) refuses: bool,
+    /// The holds of the shard were ended in this reading, because the quota was used up.
+    pub(super) quota_ended_hold: bool,
 }
 
 /// A shard that is rebuilt from the source log. Tells which of its messages may have been delivered
@@ -129,6 +135,9 @@ impl AssignedPartition {
             identity: SourceIdentity::new(None, None),
             idle_at: None,
             last_commit: None,
+            waiting: WaitingCount::default(),
+            refuses: false,
+            quota_ended_hold: false,
         }
     }
 
@@ -139,6 +148,7 @@ impl AssignedPartition {
         self.stop_reason = None;
         self.waits_for_newer = false;
         self.displaced_at = None;
+        self.quota_ended_hold = false;
         self.epoch = epoch;
         self.reset(from);
     }
@@ -177,6 +187,7 @@ impl AssignedPartition {
     fn reset(&mut self, from: Watermark) {
         self.batch.clear();
         self.trace_links = BatchLinks::default();
+        self.waiting.reading_stopped();
         self.append_from = from;
         self.read_to = from;
         self.appends_in_flight = 0;
@@ -234,6 +245,23 @@ impl AssignedPartition {
         }
     }
 
+    /// Returns `true` if the records that are read now were stored before the store lost them.
+    pub(super) fn is_rebuilding(&self) -> bool {
+        self.is_reading() && !self.waits_for_newer && self.read_to < self.greatest_stored
+    }
+
+    /// Returns `true` if the quota refuses the message of this record. A record that may have been
+    /// stored before is accepted, so a rebuild refuses no message that was accepted.
+    pub(super) fn refuses(&self, offset: Offset) -> bool {
+        let was_stored = self.greatest_stored.covers(offset) && !fault!(QuotaRefusesStored);
+        self.refuses && !was_stored
+    }
+
+    /// Messages that wait in the shard, those included that are not stored yet.
+    pub(super) fn waiting(&self) -> Waiting {
+        self.waiting.total().plus(self.batch.waiting())
+    }
+
     fn is_fully_stored(&self) -> bool {
         self.appends_in_flight == 0 && self.read_to == self.append_from
     }
@@ -288,7 +316,12 @@ impl AssignedPartition {
         self.linger = APPEND_LINGER_MAX;
         self.appends_in_flight += 1;
         let links = std::mem::take(&mut self.trace_links);
-        AppendJob { append, links }
+        let job = AppendJob { append, links };
+        self.waiting.append_sent(Waiting {
+            messages: job.messages(),
+            bytes: job.bytes() as u64,
+        });
+        job
     }
 
     /// Handles the result of an append of these offsets.
@@ -299,7 +332,10 @@ impl AssignedPartition {
     ) -> NextStep {
         self.appends_in_flight = self.appends_in_flight.saturating_sub(1);
         match outcome {
-            Appended::Done { .. } => NextStep::Continue,
+            Appended::Done { .. } => {
+                self.greatest_stored = self.greatest_stored.max(offsets.end);
+                NextStep::Continue
+            }
             // An earlier call stored it, whose answer was lost, or another process did.
             Appended::WatermarkMismatch(watermark) if watermark == offsets.end => {
                 NextStep::Continue

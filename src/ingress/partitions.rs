@@ -2,6 +2,7 @@
 //! the same for one partition and for thousands.
 
 use super::partition::AssignedPartition;
+use super::quota::Waiting;
 use crate::model::Partition;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
@@ -25,6 +26,10 @@ struct Index {
     flushes: BTreeSet<(Instant, Partition)>,
     /// Bytes in the batches of all partitions.
     batch_bytes: usize,
+    /// The waiting messages of all partitions.
+    waiting: Waiting,
+    /// Partitions whose records were stored before the store lost them.
+    rebuilding: usize,
 }
 
 /// The index's knowledge of one partition.
@@ -33,6 +38,8 @@ struct Entry {
     open_at: Option<Instant>,
     flush_at: Option<Instant>,
     batch_bytes: usize,
+    waiting: Waiting,
+    is_rebuilding: bool,
 }
 
 /// A partition that is being changed. Dropping it updates the indexes.
@@ -62,6 +69,8 @@ impl Drop for PartitionMut<'_> {
             open_at: partition.open_at,
             flush_at: partition.flush_at(),
             batch_bytes: partition.batch.allocated_bytes(),
+            waiting: partition.waiting(),
+            is_rebuilding: partition.is_rebuilding(),
         };
         self.index
             .replace(&partition.shard.partition, self.indexed.entry, entry);
@@ -74,6 +83,9 @@ impl Index {
         replace_time(&mut self.opens, id, old.open_at, new.open_at);
         replace_time(&mut self.flushes, id, old.flush_at, new.flush_at);
         self.batch_bytes = self.batch_bytes - old.batch_bytes + new.batch_bytes;
+        self.waiting = self.waiting.minus(old.waiting).plus(new.waiting);
+        self.rebuilding =
+            self.rebuilding - usize::from(old.is_rebuilding) + usize::from(new.is_rebuilding);
     }
 }
 
@@ -127,6 +139,10 @@ impl Partitions {
         partition.filter(|partition| partition.is_reading_epoch(epoch))
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -168,6 +184,16 @@ impl Partitions {
         let (at, id) = self.index.flushes.first()?;
         let id = (*at <= until).then(|| id.clone())?;
         self.get_mut(&id)
+    }
+
+    /// The waiting messages of all partitions.
+    pub(super) fn waiting(&self) -> Waiting {
+        self.index.waiting
+    }
+
+    /// Returns `true` if the records of a partition were stored before the store lost them.
+    pub(super) fn are_rebuilding(&self) -> bool {
+        self.index.rebuilding > 0
     }
 
     /// Memory of all batches.
@@ -286,6 +312,11 @@ mod tests {
         let all_are_reading = all().all(AssignedPartition::is_reading);
         assert_eq!(partitions.all_are_reading(), all_are_reading);
         assert_eq!(partitions.index.batch_bytes, batch_bytes(partitions));
+        let waiting = all().map(AssignedPartition::waiting);
+        let waiting = waiting.fold(Waiting::default(), Waiting::plus);
+        assert_eq!(partitions.waiting(), waiting);
+        let rebuilding = all().any(AssignedPartition::is_rebuilding);
+        assert_eq!(partitions.are_rebuilding(), rebuilding);
     }
 
     proptest! {

@@ -6,6 +6,7 @@ use super::appender::AppendResult;
 use super::assumed_rules::CommitQuestion;
 use super::partition::{AssignedPartition, NextStep};
 use super::partitions::Partitions;
+use super::quota::{QuotaLevel, Waiting};
 use super::store_check::StoreCheck;
 use super::{CallError, Error, Options, Ports};
 use crate::broker::{self, Event, RecordBatch};
@@ -39,6 +40,9 @@ pub(crate) struct Ingress {
     pub(super) commit_unchanged_at: Instant,
     pub(super) check: StoreCheck,
     pub(super) question: CommitQuestion,
+    /// Partitions of the route, also those that other workers read.
+    pub(super) route_partitions: usize,
+    pub(super) quota_level: QuotaLevel,
     /// Why the group cannot be used, by the broker. Until it accepts a request.
     pub(super) group_error: Option<String>,
     pub(super) stop: CancellationToken,
@@ -61,6 +65,8 @@ impl Ingress {
             commit_unchanged_at: now + OFFSET_COMMIT_REPEAT_INTERVAL,
             check: StoreCheck::None,
             question: CommitQuestion::None,
+            route_partitions: 0,
+            quota_level: QuotaLevel::default(),
             group_error: None,
             stop: CancellationToken::new(),
         }
@@ -78,7 +84,7 @@ impl Ingress {
             let wake_at = self.next_wake();
             let unanswered = self.appending_bytes;
             let room = self.options.memory.unstored.saturating_sub(unanswered);
-            let has_room = self.partitions.has_buffer_room(room);
+            let has_room = self.partitions.has_buffer_room(room) && !self.waits_for_quota();
             self.report_memory();
             // Each arm is safe to drop: all keep everything that they have not returned.
             tokio::select! {
@@ -208,8 +214,10 @@ impl Ingress {
         let now = Instant::now();
         let ReadAssignment {
             partitions,
+            of_route,
             is_complete,
         } = self.ports.assignment.borrow_and_update().clone();
+        self.route_partitions = of_route;
         let known = self.partitions.values();
         let known = known.map(|partition| partition.shard.partition.clone());
         let revoked: Vec<_> = known.filter(|id| !partitions.contains(id)).collect();
@@ -258,6 +266,7 @@ impl Ingress {
 
     fn on_records(&mut self, batch: &RecordBatch, now: Instant) {
         let wall = self.ports.clock.now();
+        let refuses = self.refuses_for_quota();
         let (rules, metric) = (&self.options.rules, &self.ports.metric);
         let (id, epoch) = (&batch.partition, batch.epoch);
         let Some(mut partition) = self.partitions.reading(id, epoch) else {
@@ -266,6 +275,7 @@ impl Ingress {
         if partition.waits_for_newer {
             return;
         }
+        partition.refuses = refuses;
         let (mut accepted, mut found) = (0, None);
         for record in batch.iter() {
             if !partition.is_unread(record.offset) {
@@ -359,6 +369,10 @@ impl Ingress {
         let Some(mut partition) = self.partitions.reading(id, result.epoch) else {
             return;
         };
+        partition.waiting.append_answered(Waiting {
+            messages: result.messages,
+            bytes: result.bytes as u64,
+        });
         let next = partition.on_append_result(result.offsets, result.outcome);
         drop(partition);
         let reason = "an append found another watermark in the store";

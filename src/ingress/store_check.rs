@@ -5,6 +5,7 @@
 //! is compared with what was known of the partition when the check began.
 
 use super::partition::{AssignedPartition, NextStep};
+use super::quota::Waiting;
 use super::read_loop::Ingress;
 use super::{CallError, unless_stopped};
 use crate::broker::{self, OffsetCommit};
@@ -37,6 +38,8 @@ pub(super) struct CheckKind {
     is_final: bool,
     /// A frozen worker may have sent an older commit late, so the last one is repeated.
     commits_unchanged: bool,
+    /// Reading waits for deliveries.
+    is_over_quota: bool,
 }
 
 /// The asked shards and their states. `None`: the store does not know the shard.
@@ -52,6 +55,10 @@ pub(super) struct Asked {
     is_behind: bool,
     /// The positions that the shard has if it is still idle.
     idle: Option<(Watermark, Progress)>,
+    /// The messages that this worker had stored when the check began.
+    stored: Waiting,
+    /// Reading waits for deliveries, so the shard must not wait for its source.
+    ends_hold: bool,
 }
 
 /// An answer for which a check has waited.
@@ -91,12 +98,16 @@ impl Asked {
         now: Instant,
     ) -> Self {
         let idle = partition.idle_positions(now);
+        let is_behind = partition.is_behind(known_end);
+        let ends_hold = kind.is_over_quota && is_behind && !partition.quota_ended_hold;
         Self {
             shard: partition.shard.clone(),
             epoch: partition.epoch(),
             stored_to: partition.stored_to(),
-            is_behind: partition.is_behind(known_end),
-            idle: idle.filter(|_| !kind.commits_unchanged),
+            is_behind,
+            stored: partition.waiting.stored_by_worker(),
+            ends_hold,
+            idle: idle.filter(|_| !kind.commits_unchanged && !ends_hold),
         }
     }
 
@@ -114,6 +125,7 @@ impl Ingress {
         let kind = CheckKind {
             is_final,
             commits_unchanged: is_final || repeats,
+            is_over_quota: self.waits_for_quota() && !fault!(QuotaKeepsHolds),
         };
         self.ask_for_commits();
         let mut asked = Vec::new();
@@ -146,6 +158,7 @@ impl Ingress {
             CheckAnswer::States(Ok(states), kind) => {
                 self.ports.health.watermarks.set_ready();
                 self.on_states(states, kind);
+                self.report_quota();
             }
             CheckAnswer::States(Err(error), _) if error.is_transient() => {
                 let watermarks = &self.ports.health.watermarks;
@@ -165,7 +178,9 @@ impl Ingress {
             let Some(mut partition) = self.partitions.reading(id, asked.epoch) else {
                 continue;
             };
+            partition.quota_ended_hold |= asked.ends_hold;
             let next = (state.as_ref()).map_or(NextStep::Reopen, |state| {
+                partition.waiting.checked(Waiting::stored(state), asked.stored);
                 partition.report_keys(state.other_keys(&self.options.keys));
                 partition.on_state(state, asked.stored_to, wall)
             });
@@ -221,12 +236,13 @@ async fn read_states(
     mut asked: Vec<Asked>,
     is_full: bool,
 ) -> Result<States, store::Error> {
-    if is_full {
-        // The log cannot be read further. Deliveries, which free memory, do not wait for that: G6
-        // goes before G5.
-        let behind = asked.iter().filter(|asked| asked.is_behind);
-        let shards: Vec<ShardId> = behind.map(|asked| asked.shard.clone()).collect();
-        store.end_holds(&shards).await?;
+    // The log cannot be read further. Deliveries, which free memory, do not wait for that: G6 goes
+    // before G5. A quota ends a hold once in each reading, because a hold that an append has not
+    // renewed protects no cancel.
+    let ended = asked.iter().filter(|asked| is_full && asked.is_behind || asked.ends_hold);
+    let ended: Vec<ShardId> = ended.map(|asked| asked.shard.clone()).collect();
+    if !ended.is_empty() {
+        store.end_holds(&ended).await?;
     }
     let idle = asked.iter().filter(|asked| asked.idle.is_some());
     let idle: Vec<ShardId> = idle.map(|asked| asked.shard.clone()).collect();

@@ -1,7 +1,8 @@
 //! Tests: an ingress with a memory broker and a memory store.
 
 use super::partition::NextStep;
-use super::{HealthParts, Ingress, Options, Ports, appender_channels};
+use super::quota::Waiting;
+use super::{Appender, HealthParts, Ingress, Options, Ports, Quota, appender_channels};
 use crate::broker::{OffsetCommit, Source as _};
 use crate::clock::WallClock;
 use crate::encryption::KeyRing;
@@ -14,10 +15,10 @@ use crate::membership::{ReadAssignment, SessionClock, StoreTime};
 use crate::metric;
 use crate::model::{
     CommitMetadata, Dialects, Naming, Offset, Partition, PositionRules, RetryKeys, RoutingRules,
-    SessionId, StartPoint, TargetRules, Timestamp, WithoutDelay, WorkerId,
+    SessionId, ShardId, StartPoint, TargetRules, Timestamp, WithoutDelay, WorkerId,
 };
 use crate::run::ThinHours;
-use crate::store::StorePart;
+use crate::store::{ShardStore as _, StorePart};
 use crate::testing::broker::memory::MemoryCluster;
 use crate::testing::fault_injection::{self, InjectedFault};
 use crate::testing::store::memory::MemoryStore;
@@ -25,7 +26,7 @@ use crate::trace::Tracer;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, advance, timeout};
+use tokio::time::{Instant, advance, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 const SESSION: Duration = Duration::from_secs(5);
@@ -55,12 +56,17 @@ impl Environment {
     }
 
     fn ingress(&self, rules: RoutingRules, process: u64) -> Ingress {
+        self.worker(rules, process, Quota::default()).0
+    }
+
+    fn worker(&self, rules: RoutingRules, process: u64, quota: Quota) -> (Ingress, Appender) {
         let options = Options {
             deployment: "d".into(),
             route: "r".into(),
             rules,
             start: StartPoint::First,
             stops_at_gap: true,
+            quota,
             thin: ThinHours::DEFAULT,
             keys: KeyRing::plain(),
             memory: IngressMemory {
@@ -68,7 +74,9 @@ impl Environment {
                 call: 1 << 22,
             },
         };
-        let (appender, _) = appender_channels();
+        let (appender, inbox) = appender_channels();
+        let timers_done = CancellationToken::new();
+        timers_done.cancel();
         let ports = Ports {
             source: Box::new(self.cluster.source("g")),
             store: Rc::new(self.store.clone()),
@@ -80,15 +88,23 @@ impl Environment {
             appender,
             assignment: self.assigned.subscribe(),
             session_clock: self.session_clock.clone(),
-            timers_done: CancellationToken::new(),
+            timers_done,
         };
-        Ingress::new(options, ports, process)
+        let appender = Appender {
+            store: Rc::new(self.store.clone()),
+            inbox,
+            hints: Vec::new(),
+            health: Health::new().register("appender"),
+            call_bytes_max: 1 << 22,
+        };
+        (Ingress::new(options, ports, process), appender)
     }
 
     fn assign(&self, ingress: &mut Ingress, indexes: &[i32]) {
         let partitions = indexes.iter().map(|index| Partition::new("t", *index));
         self.assigned.send_replace(ReadAssignment {
             partitions: partitions.collect(),
+            of_route: indexes.len(),
             is_complete: true,
         });
         ingress.on_assignment();
@@ -307,6 +323,91 @@ fn a_commit_that_a_frozen_worker_sent_late_is_replaced() {
     assert!(run(&[], replaces_a_late_commit()));
     let faults = [InjectedFault::NeverRepeatCommits];
     assert!(!run(&faults, replaces_a_late_commit()));
+}
+
+const fn quota(messages: u64) -> Quota {
+    Quota {
+        messages: Some(messages),
+        bytes: None,
+        refuses: false,
+    }
+}
+
+/// A worker reads partition 0 for some seconds with this quota, and stops. Returns the watermark
+/// and the hold of the shard.
+async fn positions_after_reading(world: &Environment, process: u64, quota: Quota) -> (u64, u64) {
+    let (mut ingress, appender) = world.worker(rules(LONG), process, quota);
+    world.assign(&mut ingress, &[0]);
+    let stop = CancellationToken::new();
+    let stopping = async {
+        sleep(5 * OFFSET_COMMIT_INTERVAL).await;
+        stop.cancel();
+    };
+    let give_up = CancellationToken::new();
+    let (read, stored, ()) =
+        tokio::join!(ingress.serve(stop.clone()), appender.serve(give_up), stopping);
+    read.unwrap();
+    stored.unwrap();
+    let shard = ShardId::new("r", Partition::new("t", 0));
+    let states = world.store.state(&[shard]).await.unwrap();
+    let state = states[0].as_ref().expect("the shard was created");
+    (state.watermark.0, state.hold.0)
+}
+
+/// The source returns 500 records at once, and nothing is delivered. The second quota is smaller.
+async fn positions_over_quota() -> [(u64, u64); 3] {
+    let (world, id) = (Environment::new(1), Partition::new("t", 0));
+    for _ in 0..4_000 {
+        let produced = (None, Some(&b"m"[..]));
+        world.cluster.produce(&id, None, produced, []);
+    }
+    let first = positions_after_reading(&world, 1, quota(1_200)).await;
+    let restarted = positions_after_reading(&world, 2, quota(100)).await;
+    world.store.wipe();
+    let rebuilt = positions_after_reading(&world, 3, quota(100)).await;
+    [first, restarted, rebuilt]
+}
+
+#[test]
+fn over_its_quota_a_route_reads_only_what_was_stored_before_a_store_loss_and_waits_for_no_hold() {
+    let expected = [(1_500, 0); 3];
+    assert_eq!(run(&[], positions_over_quota()), expected);
+    let [.., rebuilt] = run(&[InjectedFault::QuotaStopsRebuild], positions_over_quota());
+    assert!(rebuilt.0 < 1_500, "{rebuilt:?}");
+    let [.., rebuilt] = run(&[InjectedFault::QuotaKeepsHolds], positions_over_quota());
+    assert_eq!(rebuilt, (1_500, 4_000), "the timer waits for ever");
+}
+
+#[test]
+fn each_worker_stops_at_its_share_of_the_quota() {
+    let share = run(&[], async {
+        let (world, id) = (Environment::new(2), Partition::new("t", 0));
+        for _ in 0..4_000 {
+            let produced = (None, Some(&b"m"[..]));
+            world.cluster.produce(&id, None, produced, []);
+        }
+        let (mut ingress, _) = world.worker(rules(LONG), 1, quota(1_000));
+        world.assign(&mut ingress, &[0]);
+        ingress.open_due_shards().await.unwrap();
+        ingress.route_partitions = 4;
+        let mut partition = ingress.partitions.get_mut(&id).unwrap();
+        let waiting = Waiting {
+            messages: 249,
+            bytes: 0,
+        };
+        partition.waiting.checked(waiting, Waiting::default());
+        drop(partition);
+        let before = ingress.waits_for_quota();
+        let mut partition = ingress.partitions.get_mut(&id).unwrap();
+        let waiting = Waiting {
+            messages: 250,
+            ..waiting
+        };
+        partition.waiting.checked(waiting, Waiting::default());
+        drop(partition);
+        [before, ingress.waits_for_quota()]
+    });
+    assert_eq!(share, [false, true]);
 }
 
 /// Returns whether a displaced reader reads again before its session is renewed, and after that.

@@ -28,6 +28,14 @@ pub(crate) const DUE_SOON_WITHIN: Duration = Duration::from_secs(300);
 pub(crate) const SHARD_OPEN_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Wait before a stopped shard, which needs an operator, is checked again.
 pub(crate) const STOPPED_SHARD_RETRY_DELAY: Duration = Duration::from_secs(10);
+/// Used part of a quota from which on a warning is logged.
+pub(crate) const QUOTA_WARN_FROM: f64 = 0.8;
+/// Used part of a quota below which the warning is over. Less than [`QUOTA_WARN_FROM`], so that a
+/// route at its quota does not log at each check.
+pub(crate) const QUOTA_CALM_BELOW: f64 = 0.75;
+/// The readiness shows a used quota for this time after a check. The next check comes before.
+pub(crate) const QUOTA_NOTE_TIME: Duration =
+    Duration::from_millis(10 * OFFSET_COMMIT_INTERVAL.as_millis() as u64);
 /// Hints about appended shards, queued for the timer of a process, or for other processes.
 pub(crate) const HINT_QUEUE_MAX: usize = 1_024;
 /// Text of the rules history of a partition. It is part of the commit metadata, of which Kafka

@@ -43,6 +43,8 @@ use tokio::time::Instant;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReadAssignment {
     pub(crate) partitions: BTreeSet<Partition>,
+    /// The number of partitions of the route, over all workers.
+    pub(crate) of_route: usize,
     /// This worker is a member, and every source has answered. So a worker without a partition has
     /// nothing to wait for.
     pub(crate) is_complete: bool,

@@ -173,9 +173,11 @@ impl Roster {
 
     /// The partitions of a route that this worker reads.
     pub(super) fn read_assignment(&self, route: &str) -> ReadAssignment {
-        let of_route = self.reads.iter().filter(|shard| &*shard.route == route);
+        let is_of_route = |shard: &&ShardId| &*shard.route == route;
+        let mine = self.reads.iter().filter(is_of_route);
         ReadAssignment {
-            partitions: of_route.map(|shard| shard.partition.clone()).collect(),
+            partitions: mine.map(|shard| shard.partition.clone()).collect(),
+            of_route: self.view.shards.iter().filter(is_of_route).count(),
             is_complete: self.is_complete && self.workers.contains_key(&self.me),
         }
     }
@@ -208,7 +210,7 @@ mod tests {
         let now = Instant::now();
         let mut roster = roster(8, now);
         assert_eq!(roster.view().mine.len(), 0);
-        assert_eq!(roster.read_assignment("r"), ReadAssignment::default());
+        assert_eq!(roster.read_assignment("r").partitions.len(), 0);
         assert!(roster.update_workers(workers(&["b"]), now));
         assert_eq!(
             (roster.view().mine.len(), roster.view().other_timers),
@@ -233,6 +235,8 @@ mod tests {
         roster.update_workers(workers(&["a", "b"]), now);
         let reads = roster.read_assignment("r");
         assert!(reads.is_complete && !reads.partitions.is_empty());
+        assert!(reads.partitions.len() < reads.of_route, "b reads the others");
+        assert_eq!(reads.of_route, 9);
         let mine = roster.view().mine.iter().map(|shard| &shard.partition);
         assert!(reads.partitions.iter().eq(mine));
         assert_eq!(roster.read_assignment("other").partitions.len(), 0);

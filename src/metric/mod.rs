@@ -114,6 +114,8 @@ instruments! {
         "Messages with a due time before the year 2000, which are delivered at once."
     TIMESTAMP_AHEAD "postdate_timestamp_ahead_total" Kind::Counter, ["route"]
         "Records whose timestamp is ahead of the reader's clock."
+    QUOTA_USED "postdate_quota_used_ratio" Kind::Gauge, ["route"]
+        "Used part of this process' share of the route's max_waiting: 1 if all of it is used, 0 without a quota."
     PENDING "postdate_pending_messages" Kind::Gauge, ["route", "topic", "partition"]
         "Messages in a shard's stored runs; a run counts until its last message is delivered. 0 in processes that do not read the partition."
     DUE_SOON "postdate_due_soon_messages" Kind::Gauge, ["route", "topic", "partition"]
@@ -263,6 +265,7 @@ pub(crate) struct RouteMetrics {
     pub(crate) start_read: Counter,
     pub(crate) suspicious_due: Counter,
     pub(crate) timestamp_ahead: Counter,
+    pub(crate) quota_used: Gauge,
 }
 
 impl RouteMetrics {
@@ -297,6 +300,7 @@ impl RouteMetrics {
             start_read: START_RECORDS.counter(&[route, "read"]),
             suspicious_due: counter(SUSPICIOUS_DUE),
             timestamp_ahead: counter(TIMESTAMP_AHEAD),
+            quota_used: QUOTA_USED.gauge(&[route]),
         }
     }
 }

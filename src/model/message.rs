@@ -94,6 +94,11 @@ impl<'a> Body<'a> {
         )
     }
 
+    /// Returns `true` if no message was accepted before for the same record: it is no retry.
+    pub(crate) fn is_new(&self) -> bool {
+        matches!(self.disposition, Disposition::Deliver)
+    }
+
     /// The body of a rejected record. Its message is due at once.
     pub(crate) fn rejected(record: &Record<'a>, rejection: &'a Rejection) -> Self {
         let disposition = Disposition::DeadLetter {

@@ -53,6 +53,12 @@ pub(crate) enum InjectedFault {
     RestartAtCommittedOffset,
     /// The ingress assumes that an idle shard is still idle, although its watermark has changed.
     IngressAssumesIdleShard,
+    /// A used quota stops the reading of records that were stored before a store loss.
+    QuotaStopsRebuild,
+    /// A used quota refuses messages that were accepted before a store loss.
+    QuotaRefusesStored,
+    /// Shards wait for their source although a used quota stops its reading.
+    QuotaKeepsHolds,
     /// A displaced reader continues at once, although it was assigned long ago.
     DisplacedReaderContinues,
     /// A takeover waits for the group coordinator until it answers.

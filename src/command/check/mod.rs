@@ -179,7 +179,7 @@ async fn check_store(config: &Config) -> Vec<(String, Vec<Finding>)> {
         let query = Query::Pending { route: None };
         let found = ask(config, &query).await;
         let found = found.map_err(|error| format!("{error:#}"));
-        areas.push(("waiting".to_owned(), waiting::judge(&found)));
+        areas.push(("waiting".to_owned(), waiting::judge(&found, &config.routes)));
         if found.is_ok() {
             let used = ask(config, &Query::Keys).await;
             let used = used.map_err(|error| format!("{error:#}"));

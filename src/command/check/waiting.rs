@@ -1,12 +1,18 @@
-//! Judges the pending messages: their routes must be configured and their runs readable.
+//! Judges the pending messages: their routes must be configured and within their quotas, and their
+//! runs readable.
 
 use crate::broker::inspection::Finding;
 use crate::command::pending::shards_of_removed_topics;
+use crate::config::Route;
+use crate::limit::QUOTA_WARN_FROM;
 use crate::model::readable::several;
-use crate::store::query::PendingReport;
+use crate::store::query::{PendingReport, PendingRoute};
 use std::collections::BTreeMap;
 
-pub(super) fn judge(found: &Result<PendingReport, String>) -> Vec<Finding> {
+pub(super) fn judge(
+    found: &Result<PendingReport, String>,
+    routes: &BTreeMap<String, Route>,
+) -> Vec<Finding> {
     let report = match found {
         Ok(report) => report,
         Err(error) => {
@@ -41,6 +47,11 @@ pub(super) fn judge(found: &Result<PendingReport, String>) -> Vec<Finding> {
             Finding::warn(subject, found, fix)
         });
     }
+    let quotas = report.routes.iter().filter_map(|waiting| {
+        let route = routes.get(&waiting.route)?;
+        quota(route, waiting)
+    });
+    findings.extend(quotas);
     findings.extend(removed_topics(report));
     if report.total.quarantined > 0 {
         let messages = several(report.total.quarantined, "message");
@@ -49,6 +60,18 @@ pub(super) fn judge(found: &Result<PendingReport, String>) -> Vec<Finding> {
         findings.push(Finding::warn("quarantined", found, fix));
     }
     findings
+}
+
+/// Warns if the quota of a route is nearly used up.
+fn quota(route: &Route, waiting: &PendingRoute) -> Option<Finding> {
+    let max = route.max_waiting?;
+    let part = |used: u64, max: Option<u64>| max.map_or(0.0, |max| used as f64 / max as f64);
+    let messages = part(waiting.amount.messages, max.messages.map(u64::from));
+    let used = messages.max(part(waiting.amount.bytes, max.bytes));
+    let found = format!("{:.0} % of max_waiting is used", 100.0 * used);
+    let name = &waiting.route;
+    let fix = format!("raise route.{name}.max_waiting, or find out why so many messages wait");
+    (used >= QUOTA_WARN_FROM).then(|| Finding::warn(format!("route {name}"), found, fix))
 }
 
 /// Warns of messages from source topics that a route no longer reads.
@@ -74,7 +97,8 @@ fn removed_topics(report: &PendingReport) -> Vec<Finding> {
 mod tests {
     use super::*;
     use crate::broker::inspection::Verdict::{Ok as Fine, Warn};
-    use crate::store::query::{Amount, PendingRoute, PendingShard};
+    use crate::config::Config;
+    use crate::store::query::{Amount, PendingShard};
 
     #[test]
     fn undeliverable_messages_cause_a_warning_and_empty_routes_do_not() {
@@ -115,7 +139,10 @@ mod tests {
             ],
             ..PendingReport::default()
         };
-        let findings = judge(&Ok(report));
+        let text = include_str!("../../../config/kafka.toml");
+        let text = text.replace("\ntarget =", "\nmax_waiting = { messages = 7 }\ntarget =");
+        let routes = Config::parse_builtin(&text).unwrap().routes;
+        let findings = judge(&Ok(report), &routes);
         let verdicts: Vec<_> = findings
             .iter()
             .map(|finding| (&*finding.subject, finding.verdict))
@@ -126,17 +153,19 @@ mod tests {
                 ("messages", Fine),
                 ("route empty", Fine),
                 ("route gone", Warn),
+                ("route orders", Warn),
                 ("topic old", Warn),
                 ("quarantined", Warn)
             ]
         );
         assert!(
-            findings[3]
+            findings[4]
                 .found
                 .starts_with("4 messages of a topic that route orders no longer reads"),
             "{}",
-            findings[3].found
+            findings[4].found
         );
-        assert_eq!(judge(&Err("no answer".into()))[0].verdict, Warn);
+        assert_eq!(findings[3].found, "86 % of max_waiting is used");
+        assert_eq!(judge(&Err("no answer".into()), &routes)[0].verdict, Warn);
     }
 }

@@ -79,6 +79,8 @@ reasons! {
     InvalidSchedule = "invalid_schedule",
     /// a schedule has no occurrence after the timestamp of its record
     NeverDue = "never_due",
+    /// the quota of the route was used up when the record was read
+    Quota = "quota",
     /// the target refused the record as too large, or it is larger than can be stored (248 MiB)
     TooLarge = "too_large",
     /// the target's broker denied access

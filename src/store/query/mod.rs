@@ -23,10 +23,9 @@ pub(crate) use ledger::{LedgerReport, ShardLedger};
 pub(crate) use messages::{
     MessageFilter, MessagePage, Search, WaitingMessage, text as text_of_bytes,
 };
-#[cfg(test)]
-pub(crate) use pending::PendingRoute;
 pub(crate) use pending::{
-    Amount, FoundMessage, IdSearch, PendingHour, PendingReport, PendingShard, QueryContext,
+    Amount, FoundMessage, IdSearch, PendingHour, PendingReport, PendingRoute, PendingShard,
+    QueryContext,
 };
 pub(crate) use search_position::SearchPosition;
 pub(crate) use workers::{ShardLoad, WorkerReport, WorkersReport};

@@ -308,6 +308,7 @@ impl Process {
             route: ROUTE.into(),
             rules: shared.rules.clone(),
             stops_at_gap: false,
+            quota: ingress::Quota::default(),
             start: StartPoint::First,
             thin: shared.policy.thin,
             keys: world.keys(),
