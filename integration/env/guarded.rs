@@ -12,6 +12,7 @@ use super::process::{folder, free_port};
 pub(crate) struct Guarded {
     kafka: Kafka,
     addr: String,
+    mutual_addr: String,
     folder: PathBuf,
 }
 
@@ -20,32 +21,50 @@ pub(crate) const MASTER: &str = "master";
 /// The user with only the rights that a test grants.
 pub(crate) const TENANT: &str = "tenant";
 
+/// The time after which a client with a token must log in again.
+const SESSION_MS: &str = "3000";
+
+/// The broker accepts tokens without a signature, and checks when they expire.
+const TOKENS: &str = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required \
+                      unsecuredLoginStringClaim_sub=\"broker\";";
+
 const SCRAM: &str = "org.apache.kafka.common.security.scram.ScramLoginModule required;";
 
 impl Guarded {
-    /// Both users have this password for all three SASL mechanisms.
+    /// Both users have this password for `PLAIN` and both kinds of `SCRAM`.
     pub(crate) fn start(password: &str) -> Guarded {
         let (folder, addr) = (folder("guarded"), format!("localhost:{}", free_port()));
         certificate(&folder, "broker");
         certificate(&folder, "stranger");
+        certificate(&folder, "client");
+        let mutual_addr = format!("localhost:{}", free_port());
         let plain = format!(
             "org.apache.kafka.common.security.plain.PlainLoginModule required user_{MASTER}=\"{password}\" user_{TENANT}=\"{password}\";"
         );
         let store = folder.join("broker.p12").display().to_string();
+        let clients = folder.join("client.pem").display().to_string();
         let properties = [
             (
                 "listener.security.protocol.map",
-                "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
+                "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL",
             ),
             (
                 "authorizer.class.name",
                 "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             ),
-            ("super.users", "User:ANONYMOUS;User:master"),
+            ("super.users", "User:ANONYMOUS;User:master;User:CN=localhost"),
             (
                 "sasl.enabled.mechanisms",
-                "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+                "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
             ),
+            ("listener.name.sasl_ssl.oauthbearer.sasl.jaas.config", TOKENS),
+            (
+                "listener.name.sasl_ssl.oauthbearer.connections.max.reauth.ms",
+                SESSION_MS,
+            ),
+            ("listener.name.ssl.ssl.client.auth", "required"),
+            ("listener.name.ssl.ssl.truststore.type", "PEM"),
+            ("listener.name.ssl.ssl.truststore.location", &clients),
             ("listener.name.sasl_ssl.plain.sasl.jaas.config", &plain),
             (
                 "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config",
@@ -65,7 +84,7 @@ impl Guarded {
             .iter()
             .flat_map(|mechanism| [MASTER, TENANT].map(|name| user(mechanism, name)))
             .collect();
-        let listener = format!("SASL_SSL://{addr}");
+        let listener = format!("SASL_SSL://{addr},SSL://{mutual_addr}");
         let kafka = Kafka::start_guarded(&Extra {
             listener: Some(&listener),
             properties: &properties,
@@ -74,8 +93,19 @@ impl Guarded {
         Guarded {
             kafka,
             addr,
+            mutual_addr,
             folder,
         }
+    }
+
+    /// Address of the listener that requires a client certificate.
+    pub(crate) fn mutual_addr(&self) -> &str {
+        &self.mutual_addr
+    }
+
+    /// Key store of the client that this listener accepts. Its password is `changeit`.
+    pub(crate) fn client_store(&self) -> PathBuf {
+        self.folder.join("client.p12")
     }
 
     /// Address of the listener that requires TLS and a login.

@@ -6,6 +6,7 @@ use super::decode::secret::Secret;
 use super::name;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use url::Url;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
@@ -16,6 +17,16 @@ pub(crate) struct Kafka {
     #[serde(default)]
     pub(crate) properties: BTreeMap<String, Secret>,
 }
+
+const TOKEN_PREFIX: &str = "sasl.oauthbearer.";
+const TOKEN_METHOD: &str = "sasl.oauthbearer.method";
+const TOKEN_ENDPOINT: &str = "sasl.oauthbearer.token.endpoint.url";
+const TOKEN_SCOPE: &str = "sasl.oauthbearer.scope";
+const TOKEN_REQUIRED: [&str; 3] = [
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    TOKEN_ENDPOINT,
+];
 
 /// The two names of the property that limits requests in flight. With idempotence librdkafka keeps
 /// the order of at most five.
@@ -31,8 +42,50 @@ impl Kafka {
                 brokers.key(index).refuse(what, name::BROKER);
             }
         }
+        let properties = at.key("properties");
         for (name, value) in &self.properties {
-            check_property(&at.key("properties").key(name), name, value.expose());
+            check_property(&properties.key(name), name, value.expose());
+        }
+        self.check_token_login(&properties);
+    }
+
+    /// Postdate gets the tokens of `OAUTHBEARER`, by client credentials only.
+    fn check_token_login(&self, at: &At<'_>) {
+        let value = |name: &str| self.properties.get(name).map(Secret::expose);
+        let mechanism = value("sasl.mechanisms").or(value("sasl.mechanism"));
+        let is_oidc = value(TOKEN_METHOD) == Some("oidc");
+        let has_own_tokens = value("enable.sasl.oauthbearer.unsecure.jwt") == Some("true");
+        if mechanism == Some("OAUTHBEARER") && !is_oidc && !has_own_tokens {
+            let fix = "add \"sasl.oauthbearer.method\" = \"oidc\"";
+            at.key(TOKEN_METHOD).refuse("missing", fix);
+        }
+        if !is_oidc {
+            return;
+        }
+        if mechanism != Some("OAUTHBEARER") {
+            let fix = "add \"sasl.mechanisms\" = \"OAUTHBEARER\"";
+            at.key("sasl.mechanisms").refuse("not OAUTHBEARER", fix);
+        }
+        for name in TOKEN_REQUIRED {
+            if value(name).is_none() {
+                let fix = format!("add \"{name}\", or \"{name}_file\" with the path of a file");
+                at.key(name).refuse("missing", fix);
+            }
+        }
+        let endpoint = value(TOKEN_ENDPOINT).map(Url::parse);
+        let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+        if endpoint.is_some_and(|url| !url.as_ref().is_ok_and(is_http)) {
+            let fix = "write https:// and the address of the token endpoint";
+            at.key(TOKEN_ENDPOINT).refuse("not an address", fix);
+        }
+        let known = |name: &str| {
+            TOKEN_REQUIRED.contains(&name) || name == TOKEN_METHOD || name == TOKEN_SCOPE
+        };
+        for name in self.properties.keys() {
+            if name.starts_with(TOKEN_PREFIX) && !known(name) {
+                let fix = "remove it: tokens are fetched by client credentials";
+                at.key(name).refuse("Postdate does not know it", fix);
+            }
         }
     }
 }

@@ -20,6 +20,12 @@ pub(crate) const KAFKA_SOURCE_WAKE_INTERVAL: Duration = Duration::from_millis(10
 pub(crate) const KAFKA_CLIENT_WAKE_INTERVAL: Duration = Duration::from_millis(500);
 /// Timeout of a request: a new controller needs some seconds.
 pub(crate) const KAFKA_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of a request for a token.
+pub(crate) const KAFKA_TOKEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Wait before a failed request for a token is repeated. Also the shortest time between two tokens.
+pub(crate) const KAFKA_TOKEN_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Bytes of the answer of an identity provider. Tokens have some kilobytes.
+pub(crate) const KAFKA_TOKEN_ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// Requests that wait for the admin client's thread; more are refused.
 pub(crate) const KAFKA_ADMIN_REQUESTS_MAX: usize = 16;
 /// A partition that could not be read is read again after this time.

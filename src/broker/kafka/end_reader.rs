@@ -1,6 +1,8 @@
 //! Reads the records that arrive on a topic from now on, for a command that waits for one of them.
 
 use super::error::client_creation_error;
+use super::ffi::log_in;
+use super::login::Login;
 use super::options::{ClientOptions, Cluster, NO_OPTIONS};
 use crate::broker::Error;
 use crate::limit::KAFKA_REQUEST_TIMEOUT;
@@ -25,8 +27,11 @@ pub(crate) struct EndReader(BaseConsumer);
 impl EndReader {
     /// Starts at the current end of each partition.
     pub(crate) fn open(cluster: &Cluster, topic: &str) -> Result<Self, Error> {
-        let created = cluster.config(&OPTIONS, &[]).create();
+        let mut config = cluster.config(&OPTIONS, &[]);
+        let login = Login::take_from(&mut config)?;
+        let created = config.create();
         let consumer: BaseConsumer = created.map_err(|error| client_creation_error(&error))?;
+        log_in(consumer.client(), login.as_ref())?;
         let metadata = consumer.fetch_metadata(Some(topic), KAFKA_REQUEST_TIMEOUT);
         let metadata = metadata.map_err(|error| unavailable(&error))?;
         let mut ends = TopicPartitionList::new();

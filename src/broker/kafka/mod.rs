@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `options` | Client options: defaults, limits and enforced properties. |
 //! | `error` | Maps librdkafka's results to the ports' results. |
+//! | `login` | Logins with tokens, which it renews. |
 //! | `health` | Tracks whether the cluster responds, for readiness. |
 //! | `end_reader` | Reads the new records of a topic, for a command. |
 //! | `producer_client` | The caller's side of a producer: sends, retires, closes. |
@@ -23,6 +24,7 @@ mod end_reader;
 mod error;
 mod ffi;
 mod health;
+mod login;
 mod options;
 mod partition_list;
 mod producer;

@@ -5,6 +5,7 @@ use crate::broker::Error;
 use crate::broker::inspection::{Change, NewTopic};
 use crate::broker::kafka::error::{call_error, client_creation_error};
 use crate::broker::kafka::ffi;
+use crate::broker::kafka::login::Login;
 use crate::broker::kafka::options::NO_OPTIONS;
 use crate::limit::KAFKA_REQUEST_TIMEOUT;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic as NativeTopic, TopicReplication};
@@ -30,9 +31,12 @@ impl KafkaCatalog {
     }
 
     async fn create_topic(&self, topic: &NewTopic) -> Result<(), Error> {
-        let client = self.cluster.config(&NO_OPTIONS, &[]).create();
-        let client: AdminClient<DefaultClientContext> =
-            client.map_err(|error| client_creation_error(&error))?;
+        let mut config = self.cluster.config(&NO_OPTIONS, &[]);
+        let login = Login::take_from(&mut config)?;
+        let client: AdminClient<DefaultClientContext> = config
+            .create()
+            .map_err(|error| client_creation_error(&error))?;
+        ffi::log_in(client.inner(), login.as_ref())?;
         let replication = TopicReplication::Fixed(topic.replicas.into());
         let mut native = NativeTopic::new(&topic.name, topic.partitions.into(), replication);
         let settings = settings(topic);

@@ -3,7 +3,8 @@
 use super::{KafkaCatalog, WorkerThread};
 use crate::broker::Error;
 use crate::broker::kafka::error::{client_creation_error, invalid_topic_name};
-use crate::broker::kafka::ffi::TopicDescription;
+use crate::broker::kafka::ffi::{self, TopicDescription};
+use crate::broker::kafka::login::Login;
 use crate::broker::kafka::options::NO_OPTIONS;
 use crate::limit::KAFKA_REQUEST_TIMEOUT;
 use crate::model::is_topic_name;
@@ -63,8 +64,12 @@ impl KafkaCatalog {
             Ok((brokers, topics, worker.cluster_id()))
         };
         let (brokers, topics, cluster_id) = self.worker.request(request).await?;
-        let client = self.cluster.config(&NO_OPTIONS, &[]).create();
-        let client = client.map_err(|error| client_creation_error(&error))?;
+        let mut options = self.cluster.config(&NO_OPTIONS, &[]);
+        let login = Login::take_from(&mut options)?;
+        let client: AdminClient<DefaultClientContext> = options
+            .create()
+            .map_err(|error| client_creation_error(&error))?;
+        ffi::log_in(client.inner(), login.as_ref())?;
         let mut info = ClusterInfo {
             broker_count: brokers.len(),
             cluster_id,

@@ -5,13 +5,15 @@ use super::queue::Queue;
 use super::{CallError, admin, check, check_call, millis, text};
 use crate::broker::Error;
 use crate::broker::kafka::error::client_creation_error;
-use crate::limit::KAFKA_PROBE_TIMEOUT;
+use crate::broker::kafka::login::{Login, Token};
+use crate::limit::{KAFKA_PROBE_TIMEOUT, KAFKA_REQUEST_TIMEOUT};
 use rdkafka::client::{Client, ClientContext, DefaultClientContext};
 use rdkafka::config::ClientConfig;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaType};
 use rdkafka_sys as sys;
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A client whose main queue (logs, errors, delivery reports) is served by its owner.
@@ -20,6 +22,8 @@ pub(crate) struct NativeClient {
     /// The first topic that the client used. A probe asks for it, because brokers log each request
     /// for a topic that the client may not describe.
     pub(super) probe_topic: OnceLock<CString>,
+    /// The login with tokens, and the number of its changes that the client knows.
+    login: Option<(Login, AtomicU64)>,
     client: Client<DefaultClientContext>,
 }
 
@@ -50,21 +54,43 @@ pub(crate) enum ProbeTarget {
 
 impl NativeClient {
     pub(super) fn new(config: &ClientConfig, kind: RDKafkaType) -> Result<Self, Error> {
+        let mut config = config.clone();
+        let login = Login::take_from(&mut config)?;
         let create = || {
             let native = config.create_native_config()?;
             let events = sys::RD_KAFKA_EVENT_DR | sys::RD_KAFKA_EVENT_ERROR;
             // SAFETY: the configuration is alive, and no client owns it yet.
             unsafe { sys::rd_kafka_conf_set_events(native.ptr(), events) };
-            Client::new(config, native, kind, DefaultClientContext)
+            Client::new(&config, native, kind, DefaultClientContext)
         };
         let client = create().map_err(|error| client_creation_error(&error))?;
         // SAFETY: the client is alive, and this owns the new reference to its queue.
         let main_queue = unsafe { Queue::own(sys::rd_kafka_queue_get_main(client.native_ptr())) };
-        Ok(Self {
+        let client = Self {
             main_queue: main_queue.expect("every client has a main queue"),
             probe_topic: OnceLock::new(),
+            login: login.map(|login| (login, AtomicU64::new(0))),
             client,
-        })
+        };
+        // The first request of a client may block its thread, which then serves no login.
+        if let Some((login, _)) = &client.login {
+            drop(login.wait(KAFKA_PROBE_TIMEOUT));
+            client.renew_login();
+        }
+        Ok(client)
+    }
+
+    /// Gives the client a token that it does not know yet. Call it in every turn of its thread.
+    pub(super) fn renew_login(&self) {
+        let Some((login, known)) = &self.login else {
+            return;
+        };
+        let changes = login.changes();
+        if known.swap(changes, Ordering::Relaxed) != changes
+            && let Some(token) = login.token()
+        {
+            set_token(&self.client, token.as_deref().map_err(String::as_str));
+        }
     }
 
     /// A client for admin requests only. It joins no group and reads no records.
@@ -82,6 +108,7 @@ impl NativeClient {
 
     /// Serves the events of the main queue that wait, without waiting.
     pub(crate) fn serve_events(&self, mut on_event: impl FnMut(ClientEvent)) {
+        self.renew_login();
         while let Some(event) = self.main_queue.poll(Duration::ZERO) {
             event.client_event().into_iter().for_each(&mut on_event);
         }
@@ -141,6 +168,52 @@ impl NativeClient {
         })
         .ok()?;
         u64::try_from(high).ok()
+    }
+}
+
+/// Gives a client of a command the token of its login, and waits for it. It is not renewed.
+pub(crate) fn log_in<C: ClientContext>(
+    client: &Client<C>,
+    login: Option<&Login>,
+) -> Result<(), Error> {
+    let Some(login) = login else { return Ok(()) };
+    let token = login.wait(KAFKA_REQUEST_TIMEOUT).map_err(Error::Unavailable)?;
+    set_token(client, Ok(&token));
+    Ok(())
+}
+
+/// Sets the token of a client, or tells it why there is none. It then keeps the one that it has, and
+/// reports the reason as an error of its brokers.
+fn set_token<C: ClientContext>(client: &Client<C>, token: Result<&Token, &str>) {
+    let refused = match token {
+        Ok(token) => try_set_token(client, token).err(),
+        Err(reason) => Some(reason.to_owned()),
+    };
+    let Some(reason) = refused else { return };
+    let reason = CString::new(reason.replace('\0', " ")).unwrap_or_default();
+    // SAFETY: the client and the text are alive.
+    unsafe { sys::rd_kafka_oauthbearer_set_token_failure(client.native_ptr(), reason.as_ptr()) };
+}
+
+fn try_set_token<C: ClientContext>(client: &Client<C>, token: &Token) -> Result<(), String> {
+    let [value, principal] = [&token.text, &token.principal].map(|text| CString::new(text.as_str()));
+    let value = value.map_err(|error| error.to_string())?;
+    let principal = principal.map_err(|error| error.to_string())?;
+    let mut reason: [c_char; 256] = [0; 256];
+    // SAFETY: the client and the texts are alive, there are no extensions, and librdkafka ends the
+    // reason with a zero within its length.
+    unsafe {
+        let code = sys::rd_kafka_oauthbearer_set_token(
+            client.native_ptr(),
+            value.as_ptr(),
+            token.expires_at_ms,
+            principal.as_ptr(),
+            std::ptr::null_mut(),
+            0,
+            reason.as_mut_ptr(),
+            reason.len(),
+        );
+        check(code).map_err(|_| text(reason.as_ptr()))
     }
 }
 

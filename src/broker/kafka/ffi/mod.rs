@@ -5,7 +5,7 @@
 //!
 //! | file | missing in the crate |
 //! |---|---|
-//! | `client` | A client whose events are polled. Probes. |
+//! | `client` | A client whose events are polled. Probes. Tokens without a callback. |
 //! | `queue` | Event queues that unpark a thread. |
 //! | `consumer` | Batches from a consumer's queue. Header names as bytes. Non-blocking commits. |
 //! | `producer` | Header names as bytes. Reports in batches. Transactions with offsets of any group. |
@@ -37,7 +37,7 @@ pub(super) use admin::{
     CallContext, Isolation, TopicDescription, commit_offsets, committed_metadata, describe_topics,
     list_offsets, set_topic_config,
 };
-pub(super) use client::{ClientEvent, NativeClient, ProbeTarget};
+pub(super) use client::{ClientEvent, NativeClient, ProbeTarget, log_in};
 pub(super) use consumer::{Message, NativeConsumer, PendingCommit};
 pub(crate) use mock::InProcessKafka;
 pub(super) use producer::{

@@ -164,6 +164,7 @@ impl NativeProducer {
         on_event: &mut dyn FnMut(ClientEvent),
         mut on_delivery: impl FnMut(&Delivery<'_>),
     ) -> bool {
+        self.renew_login();
         let Some(event) = self.main_queue.poll(timeout) else {
             return false;
         };

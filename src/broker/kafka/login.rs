@@ -1,0 +1,450 @@
+//! Logins with tokens (SASL `OAUTHBEARER`). Gets tokens from an identity provider by client
+//! credentials, and renews each of them before it expires.
+//!
+//! The librdkafka of this build has no HTTP client, so Postdate asks the provider itself. The options
+//! have librdkafka's names. All clients of the process with the same login share one keeper.
+
+use crate::broker::Error;
+use crate::client_thread::ClientThread;
+use crate::clock::{Clock as _, WallClock};
+use crate::limit::{
+    KAFKA_TOKEN_ANSWER_BYTES_MAX, KAFKA_TOKEN_RETRY_DELAY, KAFKA_TOKEN_TIMEOUT,
+};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderValue, Request};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rdkafka::config::ClientConfig;
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+use url::Url;
+use url::form_urlencoded::{Serializer, byte_serialize};
+
+const METHOD: &str = "sasl.oauthbearer.method";
+const CLIENT_ID: &str = "sasl.oauthbearer.client.id";
+const CLIENT_SECRET: &str = "sasl.oauthbearer.client.secret";
+const SCOPE: &str = "sasl.oauthbearer.scope";
+const ENDPOINT: &str = "sasl.oauthbearer.token.endpoint.url";
+const CA: &str = "https.ca.location";
+
+/// The keepers of this process, one for each configured login.
+static KEEPERS: Mutex<Vec<Weak<TokenKeeper>>> = Mutex::new(Vec::new());
+
+/// The login of a client. Its token is renewed until the last client of the login is gone.
+#[derive(Clone)]
+pub(super) struct Login(Arc<TokenKeeper>);
+
+/// A broker accepts it until it expires.
+pub(super) struct Token {
+    pub(super) text: String,
+    /// Names the client in the logs of librdkafka.
+    pub(super) principal: String,
+    pub(super) expires_at_ms: i64,
+}
+
+struct TokenKeeper {
+    credentials: Credentials,
+    state: Arc<SharedToken>,
+    stop: CancellationToken,
+    /// Joined at the drop.
+    _thread: Mutex<ClientThread>,
+}
+
+/// It contains a secret: never print it.
+#[derive(Clone, PartialEq, Eq)]
+struct Credentials {
+    endpoint: String,
+    client_id: String,
+    client_secret: String,
+    scope: Option<String>,
+    /// A PEM file of authorities. `None`: those of the system.
+    ca: Option<String>,
+}
+
+#[derive(Default)]
+struct SharedToken {
+    outcome: Mutex<Option<Result<Arc<Token>, String>>>,
+    changed: Condvar,
+    /// Counts the outcomes.
+    changes: AtomicU64,
+}
+
+impl Login {
+    /// Takes the options of the login out of a configuration, because librdkafka would refuse them.
+    /// `None`: librdkafka logs in without Postdate.
+    pub(super) fn take_from(config: &mut ClientConfig) -> Result<Option<Self>, Error> {
+        if config.get(METHOD) != Some("oidc") {
+            return Ok(None);
+        }
+        let mut take = |name: &str| {
+            let value = config.get(name).map(str::to_owned);
+            config.remove(name);
+            value
+        };
+        let missing = |name: &str| Error::Rejected(format!("the property `{name}` is missing"));
+        let credentials = Credentials {
+            endpoint: take(ENDPOINT).ok_or_else(|| missing(ENDPOINT))?,
+            client_id: take(CLIENT_ID).ok_or_else(|| missing(CLIENT_ID))?,
+            client_secret: take(CLIENT_SECRET).ok_or_else(|| missing(CLIENT_SECRET))?,
+            scope: take(SCOPE),
+            ca: take(CA),
+        };
+        take(METHOD);
+        TokenKeeper::of(credentials).map(|keeper| Some(Self(keeper)))
+    }
+
+    /// Changes with each new token, and with each failure to get one. 0: neither has happened.
+    pub(super) fn changes(&self) -> u64 {
+        self.0.state.changes.load(Ordering::Acquire)
+    }
+
+    /// The token, or why there is none. `None`: the provider has not answered yet.
+    pub(super) fn token(&self) -> Option<Result<Arc<Token>, String>> {
+        self.0.state.lock().clone()
+    }
+
+    /// Waits for the first answer of the provider. Blocks the thread.
+    pub(super) fn wait(&self, timeout: Duration) -> Result<Arc<Token>, String> {
+        let state = &self.0.state;
+        let is_open = |outcome: &mut Option<_>| outcome.is_none();
+        let waited = state
+            .changed
+            .wait_timeout_while(state.lock(), timeout, is_open);
+        let (outcome, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let silent = || Err("the identity provider does not answer".to_owned());
+        outcome.clone().unwrap_or_else(silent)
+    }
+}
+
+impl TokenKeeper {
+    fn of(credentials: Credentials) -> Result<Arc<Self>, Error> {
+        let mut keepers = KEEPERS.lock().unwrap_or_else(PoisonError::into_inner);
+        keepers.retain(|keeper| keeper.strong_count() > 0);
+        let mut known = keepers.iter().filter_map(Weak::upgrade);
+        if let Some(keeper) = known.find(|keeper| keeper.credentials == credentials) {
+            return Ok(keeper);
+        }
+        let keeper = Arc::new(Self::start(credentials)?);
+        keepers.push(Arc::downgrade(&keeper));
+        Ok(keeper)
+    }
+
+    fn start(credentials: Credentials) -> Result<Self, Error> {
+        let (state, stop) = (Arc::<SharedToken>::default(), CancellationToken::new());
+        let (of_thread, shared, stopped) = (credentials.clone(), state.clone(), stop.clone());
+        let serve = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            match runtime {
+                Ok(runtime) => {
+                    let renew = renew(&of_thread, &shared);
+                    runtime.block_on(stopped.run_until_cancelled(renew));
+                }
+                Err(error) => shared.set(Err(error.to_string())),
+            }
+        };
+        let thread = ClientThread::start("kafka-login", serve)
+            .map_err(|error| Error::Fatal(error.to_string()))?;
+        Ok(Self {
+            credentials,
+            state,
+            stop,
+            _thread: Mutex::new(thread),
+        })
+    }
+}
+
+impl Drop for TokenKeeper {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl SharedToken {
+    fn lock(&self) -> MutexGuard<'_, Option<Result<Arc<Token>, String>>> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, outcome: Result<Token, String>) {
+        *self.lock() = Some(outcome.map(Arc::new));
+        self.changes.fetch_add(1, Ordering::Release);
+        self.changed.notify_all();
+    }
+}
+
+/// Renews the token until the future is dropped. A client keeps its token while none is to be had.
+async fn renew(credentials: &Credentials, shared: &SharedToken) -> Infallible {
+    let provider = match Provider::new(credentials) {
+        Ok(provider) => provider,
+        Err(reason) => {
+            shared.set(Err(reason));
+            std::future::pending().await
+        }
+    };
+    loop {
+        let answer = tokio::time::timeout(KAFKA_TOKEN_TIMEOUT, provider.grant(credentials)).await;
+        let silent = || Err(format!("no answer within {KAFKA_TOKEN_TIMEOUT:?}"));
+        let answer = answer.unwrap_or_else(|_| silent());
+        let wait = match &answer {
+            Ok((_, lifetime)) => renewal_delay(*lifetime),
+            Err(_) => KAFKA_TOKEN_RETRY_DELAY,
+        };
+        let host = &provider.host;
+        let failure = |reason: String| format!("no token from {host}: {reason}");
+        shared.set(answer.map(|(token, _)| token).map_err(failure));
+        tokio::time::sleep(wait).await;
+    }
+}
+
+/// librdkafka would ask for another token after 80 % of the lifetime. So it always finds a new one.
+fn renewal_delay(lifetime: Duration) -> Duration {
+    (lifetime * 3 / 5).max(KAFKA_TOKEN_RETRY_DELAY)
+}
+
+/// The HTTP client for one identity provider.
+struct Provider {
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    host: String,
+}
+
+impl Provider {
+    fn new(credentials: &Credentials) -> Result<Self, String> {
+        let url = Url::parse(&credentials.endpoint).map_err(|error| error.to_string())?;
+        let mut roots = RootCertStore::empty();
+        if let Some(path) = &credentials.ca {
+            let found = CertificateDer::pem_file_iter(path)
+                .and_then(|found| found.collect::<Result<Vec<_>, _>>())
+                .map_err(|error| format!("{CA}: {path}: {error}"))?;
+            roots.add_parsable_certificates(found);
+        } else if url.scheme() == "https" {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+        let tls = rustls::ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .build();
+        Ok(Self {
+            client: Client::builder(TokioExecutor::new()).build(connector),
+            host: url.host_str().unwrap_or_default().to_owned(),
+        })
+    }
+
+    /// The token and its lifetime.
+    async fn grant(&self, credentials: &Credentials) -> Result<(Token, Duration), String> {
+        let asked_at = WallClock.now();
+        let response = self.client.request(request(credentials)?).await;
+        let response = response.map_err(|error| root_cause(&error))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), KAFKA_TOKEN_ANSWER_BYTES_MAX);
+        let body = body.collect().await.map_err(|error| error.to_string())?;
+        let answer = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
+        if !status.is_success() {
+            return Err(refusal(status.as_u16(), &answer));
+        }
+        let (text, lifetime) = parse_answer(&answer)?;
+        let expires_at = asked_at.plus(lifetime);
+        let token = Token {
+            text,
+            principal: credentials.client_id.clone(),
+            expires_at_ms: expires_at.as_millis(),
+        };
+        Ok((token, lifetime))
+    }
+}
+
+/// RFC 6749, section 4.4: the login is in the header, form-encoded before base64.
+fn request(credentials: &Credentials) -> Result<Request<Full<Bytes>>, String> {
+    let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+    let Credentials {
+        client_id,
+        client_secret,
+        ..
+    } = credentials;
+    let login = format!("{}:{}", encoded(client_id), encoded(client_secret));
+    let login = format!("Basic {}", STANDARD.encode(login));
+    let mut login = HeaderValue::try_from(login).map_err(|error| error.to_string())?;
+    login.set_sensitive(true);
+    let mut form = Serializer::new(String::new());
+    form.append_pair("grant_type", "client_credentials");
+    form.extend_pairs(credentials.scope.as_ref().map(|scope| ("scope", scope)));
+    Request::post(&credentials.endpoint)
+        .header(AUTHORIZATION, login)
+        .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+        .body(Full::new(Bytes::from(form.finish())))
+        .map_err(|error| error.to_string())
+}
+
+/// The token and its lifetime in the answer of a provider. Some providers write the number as text.
+fn parse_answer(answer: &serde_json::Value) -> Result<(String, Duration), String> {
+    let token = answer["access_token"].as_str();
+    let token = token.ok_or("the answer has no access_token")?.to_owned();
+    let seconds = &answer["expires_in"];
+    let number = seconds.as_u64();
+    let number = number.or_else(|| seconds.as_str()?.parse().ok());
+    let seconds = number.filter(|seconds| *seconds > 0);
+    let seconds = seconds.ok_or("the answer has no expires_in, so the token cannot be renewed")?;
+    Ok((token, Duration::from_secs(seconds)))
+}
+
+/// Only the standard fields are shown: other parts of an answer may contain secrets.
+fn refusal(status: u16, answer: &serde_json::Value) -> String {
+    const SHOWN_MAX: usize = 200;
+    let field = |name: &str| answer[name].as_str().unwrap_or_default();
+    let text = format!("{} {}", field("error"), field("error_description"));
+    let text: String = text.trim().escape_debug().take(SHOWN_MAX).collect();
+    format!("it answers {status} {text}").trim_end().to_owned()
+}
+
+/// The innermost error. The outer ones only say that the request failed.
+fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+    use std::net::TcpListener;
+    use std::sync::mpsc::{Receiver, sync_channel};
+
+    fn config(endpoint: &str) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config
+            .set("client.id", "postdate")
+            .set("sasl.mechanisms", "OAUTHBEARER")
+            .set(METHOD, "oidc")
+            .set(ENDPOINT, endpoint)
+            .set(CLIENT_ID, "team:a")
+            .set(CLIENT_SECRET, "hunter2&more")
+            .set(SCOPE, "kafka read");
+        config
+    }
+
+    /// Answers each request on one connection with the next of these texts. Returns the first request.
+    fn provider(answers: Vec<&'static str>) -> (String, ClientThread, Receiver<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}/token", listener.local_addr().unwrap());
+        let (requests, asked) = sync_channel(answers.len());
+        let thread = ClientThread::start("provider", move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut stream = BufReader::new(stream);
+            for answer in answers {
+                let mut head = String::new();
+                while !head.ends_with("\r\n\r\n") {
+                    assert!(stream.read_line(&mut head).unwrap() > 0);
+                }
+                let length = head.to_lowercase();
+                let length = length.split("content-length: ").nth(1).unwrap();
+                let length = length.lines().next().unwrap().parse().unwrap();
+                let mut body = vec![0; length];
+                stream.read_exact(&mut body).unwrap();
+                requests
+                    .send(head + &String::from_utf8(body).unwrap())
+                    .unwrap();
+                let status = match answer.contains("error") {
+                    true => "401 Unauthorized",
+                    false => "200 OK",
+                };
+                let length = answer.len();
+                let response =
+                    format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{answer}");
+                stream.get_mut().write_all(response.as_bytes()).unwrap();
+            }
+        });
+        (endpoint, thread.unwrap(), asked)
+    }
+
+    #[test]
+    fn a_token_is_fetched_by_client_credentials_and_renewed_before_it_expires() {
+        let answers = vec![
+            r#"{"access_token":"first","expires_in":2,"token_type":"Bearer"}"#,
+            r#"{"error":"invalid_client","error_description":"secret expired"}"#,
+            r#"{"access_token":"second","expires_in":"3600"}"#,
+        ];
+        let (endpoint, _provider, asked) = provider(answers);
+        let mut first = config(&endpoint);
+        let login = Login::take_from(&mut first).unwrap().unwrap();
+        let token = login.wait(KAFKA_TOKEN_TIMEOUT).unwrap();
+        assert_eq!((&*token.text, &*token.principal), ("first", "team:a"));
+        let now = WallClock.now().as_millis();
+        assert!((now..=now + 2_000).contains(&token.expires_at_ms));
+        assert_eq!(first.get("client.id"), Some("postdate"));
+        for option in [METHOD, ENDPOINT, CLIENT_ID, CLIENT_SECRET, SCOPE] {
+            assert_eq!(first.get(option), None, "librdkafka would refuse it");
+        }
+        let request = asked.recv().unwrap();
+        let credentials = STANDARD.encode("team%3Aa:hunter2%26more");
+        assert!(request.contains(&format!("authorization: Basic {credentials}\r\n")));
+        assert!(request.ends_with("\r\n\r\ngrant_type=client_credentials&scope=kafka+read"));
+
+        let other = Login::take_from(&mut config(&endpoint)).unwrap().unwrap();
+        let is_shared = Arc::ptr_eq(&login.0, &other.0);
+        assert!(is_shared, "the clients share a keeper");
+        let outcome_after = |changes: u64| {
+            while other.changes() < changes {
+                std::thread::yield_now();
+            }
+            other.token().unwrap()
+        };
+        let refused = outcome_after(2).err().unwrap();
+        assert_eq!(
+            refused,
+            "no token from 127.0.0.1: it answers 401 invalid_client secret expired"
+        );
+        assert_eq!(outcome_after(3).unwrap().text, "second");
+    }
+
+    #[test]
+    fn an_answer_without_token_or_lifetime_is_refused() {
+        for (answer, part) in [
+            (json!({"expires_in": 60}), "access_token"),
+            (json!({"access_token": "a"}), "expires_in"),
+            (json!({"access_token": "a", "expires_in": 0}), "expires_in"),
+            (json!([]), "access_token"),
+        ] {
+            let refused = parse_answer(&answer).unwrap_err();
+            assert!(refused.contains(part), "{answer}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_login_without_its_options_is_refused_and_another_method_is_left_to_librdkafka() {
+        let mut incomplete = config("http://127.0.0.1:1");
+        incomplete.remove(CLIENT_SECRET);
+        let refused = Login::take_from(&mut incomplete).err().unwrap();
+        assert!(refused.to_string().contains(CLIENT_SECRET), "{refused}");
+        let mut other = ClientConfig::new();
+        other.set("sasl.mechanisms", "PLAIN");
+        assert!(Login::take_from(&mut other).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_token_is_renewed_well_before_librdkafka_asks() {
+        let hour = Duration::from_secs(3_600);
+        assert_eq!(renewal_delay(hour), hour * 3 / 5);
+        let short = Duration::from_millis(1);
+        assert_eq!(renewal_delay(short), KAFKA_TOKEN_RETRY_DELAY);
+    }
+}
