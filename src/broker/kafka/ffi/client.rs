@@ -75,21 +75,32 @@ impl NativeClient {
         // The first request of a client may block its thread, which then serves no login.
         if let Some((login, _)) = &client.login {
             drop(login.wait(KAFKA_PROBE_TIMEOUT));
-            client.renew_login();
+            client.renew_login(&mut |_| {});
         }
         Ok(client)
     }
 
-    /// Gives the client a token that it does not know yet. Call it in every turn of its thread.
-    pub(super) fn renew_login(&self) {
+    /// Gives the client a token that it does not know yet, or reports why there is none. Call it in
+    /// every turn of its thread.
+    pub(super) fn renew_login(&self, on_event: &mut dyn FnMut(ClientEvent)) {
         let Some((login, known)) = &self.login else {
             return;
         };
         let changes = login.changes();
-        if known.swap(changes, Ordering::Relaxed) != changes
-            && let Some(token) = login.token()
-        {
-            set_token(&self.client, token.as_deref().map_err(String::as_str));
+        if known.load(Ordering::Relaxed) == changes {
+            return;
+        }
+        let outcome = match login.token() {
+            Some(Ok(token)) => set_token(&self.client, &token),
+            Some(Err(reason)) => Err(reason),
+            None => return,
+        };
+        match outcome {
+            Ok(()) => known.store(changes, Ordering::Relaxed),
+            Err(text) => on_event(ClientEvent::Error {
+                code: RDKafkaErrorCode::Authentication,
+                text,
+            }),
         }
     }
 
@@ -108,7 +119,7 @@ impl NativeClient {
 
     /// Serves the events of the main queue that wait, without waiting.
     pub(crate) fn serve_events(&self, mut on_event: impl FnMut(ClientEvent)) {
-        self.renew_login();
+        self.renew_login(&mut on_event);
         while let Some(event) = self.main_queue.poll(Duration::ZERO) {
             event.client_event().into_iter().for_each(&mut on_event);
         }
@@ -178,24 +189,11 @@ pub(crate) fn log_in<C: ClientContext>(
 ) -> Result<(), Error> {
     let Some(login) = login else { return Ok(()) };
     let token = login.wait(KAFKA_REQUEST_TIMEOUT).map_err(Error::Unavailable)?;
-    set_token(client, Ok(&token));
-    Ok(())
+    set_token(client, &token).map_err(Error::Rejected)
 }
 
-/// Sets the token of a client, or tells it why there is none. It then keeps the one that it has, and
-/// reports the reason as an error of its brokers.
-fn set_token<C: ClientContext>(client: &Client<C>, token: Result<&Token, &str>) {
-    let refused = match token {
-        Ok(token) => try_set_token(client, token).err(),
-        Err(reason) => Some(reason.to_owned()),
-    };
-    let Some(reason) = refused else { return };
-    let reason = CString::new(reason.replace('\0', " ")).unwrap_or_default();
-    // SAFETY: the client and the text are alive.
-    unsafe { sys::rd_kafka_oauthbearer_set_token_failure(client.native_ptr(), reason.as_ptr()) };
-}
-
-fn try_set_token<C: ClientContext>(client: &Client<C>, token: &Token) -> Result<(), String> {
+/// Replaces the token of a client. A connection uses it when its session ends.
+fn set_token<C: ClientContext>(client: &Client<C>, token: &Token) -> Result<(), String> {
     let [value, principal] = [&token.text, &token.principal].map(|text| CString::new(text.as_str()));
     let value = value.map_err(|error| error.to_string())?;
     let principal = principal.map_err(|error| error.to_string())?;

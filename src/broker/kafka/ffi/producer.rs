@@ -164,7 +164,7 @@ impl NativeProducer {
         on_event: &mut dyn FnMut(ClientEvent),
         mut on_delivery: impl FnMut(&Delivery<'_>),
     ) -> bool {
-        self.renew_login();
+        self.renew_login(on_event);
         let Some(event) = self.main_queue.poll(timeout) else {
             return false;
         };
