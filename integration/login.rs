@@ -183,6 +183,33 @@ fn kafka_with_client_certificates_works_and_a_missing_one_is_reported() {
     });
 }
 
+#[test]
+fn a_changed_password_is_used_after_a_reload() {
+    let kafka = Guarded::start(PASSWORD);
+    let mut scene = Scene::new(&kafka, "password", 1);
+    let sink = scene.sink();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "shut-sesame-of-this-test").unwrap();
+    let own = format!(
+        "\"security.protocol\" = \"SASL_SSL\", \"sasl.mechanisms\" = \"SCRAM-SHA-512\", \
+         \"sasl.username\" = \"{MASTER}\", \"sasl.password_file\" = \"{}\"",
+        file.display()
+    );
+    let config = with_properties(&kafka, &scene, kafka.secure_addr(), &own);
+    let mut postdate = Postdate::start(&config);
+    eventually("the wrong password is reported", LIMIT, || {
+        let (status, body) = postdate.get("/readyz")?;
+        (status == 503 && body.contains("kafka.main does not answer")).then_some(())
+    });
+    std::fs::write(&file, PASSWORD).unwrap();
+    postdate.hang_up();
+    postdate.wait_until_ready();
+    scene.send(20, 0..500);
+    assert_eq!(scene.all_arrive(&sink), 0);
+    assert!(!postdate.logs().contains(PASSWORD));
+}
+
 /// An identity provider. Its tokens have no signature, and are valid for some seconds.
 struct Provider {
     endpoint: String,

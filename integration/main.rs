@@ -56,6 +56,7 @@ mod recurring;
 mod redis_cluster;
 mod redrive;
 mod refused_loads;
+mod reload;
 mod restart;
 mod rights;
 mod rules_change;

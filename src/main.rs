@@ -48,7 +48,7 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Run(run) => {
             let (config, telemetry) = prepare(&run.config)?;
-            postdate::run(&config, &telemetry).map(|()| Outcome::Done)
+            postdate::run(&config, &telemetry, &run.config).map(|()| Outcome::Done)
         }
         Command::Demo(demo) => postdate::demo(&demo).map(|()| Outcome::Done),
         Command::Init(init) => {

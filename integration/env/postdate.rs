@@ -112,6 +112,11 @@ impl Postdate {
         self.process.signal(Signal::STOP);
     }
 
+    /// Asks the service to read its configuration again.
+    pub(crate) fn hang_up(&self) {
+        self.process.signal(Signal::HUP);
+    }
+
     pub(crate) fn resume(&self) {
         self.process.signal(Signal::CONT);
     }

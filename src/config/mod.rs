@@ -1,8 +1,8 @@
 //! The checked configuration, its defaults, and how it is loaded.
 //!
 //! The environment overrides the file. `source` reads both, `decode` decodes them with serde, each
-//! section checks its values, and `cross_checks` compares sections. No later code reads the
-//! environment.
+//! section checks its values, and `cross_checks` compares sections. `reload` compares two
+//! configurations. No later code reads the environment.
 
 mod admin;
 mod check;
@@ -12,6 +12,7 @@ mod error;
 mod kafka;
 mod name;
 mod nats;
+mod reload;
 mod route;
 mod store;
 mod traces;

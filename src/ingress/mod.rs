@@ -65,7 +65,8 @@ pub(crate) struct Options {
     pub(crate) stops_at_gap: bool,
     /// Where the reading of a partition without a usable commit starts.
     pub(crate) start: StartPoint,
-    pub(crate) quota: Quota,
+    /// A reload of the configuration changes it.
+    pub(crate) quota: watch::Receiver<Quota>,
     pub(crate) thin: ThinHours,
     pub(crate) keys: KeyRing,
     pub(crate) memory: IngressMemory,

@@ -129,12 +129,16 @@ impl QuotaLevel {
 }
 
 impl Ingress {
+    fn quota(&self) -> Quota {
+        *self.options.quota.borrow()
+    }
+
     /// The used part of this worker's share of the quota.
     fn quota_used(&self) -> f64 {
         let own = self.partitions.len();
         // A partition may be assigned before all others are known.
         let share = own as f64 / self.route_partitions.max(own).max(1) as f64;
-        self.options.quota.used(self.partitions.waiting(), share)
+        self.quota().used(self.partitions.waiting(), share)
     }
 
     fn is_over_quota(&self) -> bool {
@@ -144,12 +148,12 @@ impl Ingress {
     /// Returns `true` if reading waits until messages are delivered.
     pub(super) fn waits_for_quota(&self) -> bool {
         let is_rebuilding = self.partitions.are_rebuilding() && !fault!(QuotaStopsRebuild);
-        !self.options.quota.refuses && !is_rebuilding && self.is_over_quota()
+        !self.quota().refuses && !is_rebuilding && self.is_over_quota()
     }
 
     /// Returns `true` if new messages become dead letters.
     pub(super) fn refuses_for_quota(&self) -> bool {
-        self.options.quota.refuses && self.is_over_quota()
+        self.quota().refuses && self.is_over_quota()
     }
 
     /// Sets the gauge, logs a new level, and shows a used quota in the readiness.
@@ -157,7 +161,7 @@ impl Ingress {
         let (used, route) = (self.quota_used(), &self.options.route);
         self.ports.metric.quota_used.set(used);
         let level = self.quota_level.next(used);
-        let Quota { refuses, .. } = self.options.quota;
+        let Quota { refuses, .. } = self.quota();
         let effect = match refuses {
             true => "new messages become dead letters",
             false => "reading waits until messages are delivered",

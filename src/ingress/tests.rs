@@ -66,7 +66,7 @@ impl Environment {
             rules,
             start: StartPoint::First,
             stops_at_gap: true,
-            quota,
+            quota: watch::channel(quota).1,
             thin: ThinHours::DEFAULT,
             keys: KeyRing::plain(),
             memory: IngressMemory {

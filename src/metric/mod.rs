@@ -178,6 +178,8 @@ instruments! {
         "1 while /readyz reports the process as ready, otherwise 0."
     DEGRADED "postdate_degraded" Kind::Gauge, []
         "1 while the process is ready and /readyz lists a problem under `degraded`, otherwise 0."
+    RELOAD_REFUSED "postdate_reload_refused" Kind::Gauge, []
+        "1 while the process keeps an older configuration, because the last reload was refused; otherwise 0."
     START_TIME "postdate_start_time_seconds" Kind::Gauge, []
         "Start time of the process, in seconds since 1970."
 }
@@ -374,6 +376,11 @@ impl ProcessMetrics {
         self.ready.set(f64::from(u8::from(is_ready)));
         self.degraded.set(f64::from(u8::from(is_degraded)));
     }
+}
+
+/// 1 while the last reload of the configuration was refused.
+pub(crate) fn reload_refused() -> Gauge {
+    RELOAD_REFUSED.gauge(&[])
 }
 
 /// Counts steps forward of the machine's clock.

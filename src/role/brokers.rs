@@ -67,6 +67,14 @@ impl Cluster {
         }
     }
 
+    /// Gives changed secrets to the clients that run. The clients of NATS keep theirs.
+    pub(crate) fn change_secrets(&self) -> Result<(), broker::Error> {
+        match self {
+            Self::Kafka(cluster) => cluster.change_secrets(),
+            Self::Nats(_) => Ok(()),
+        }
+    }
+
     pub(crate) fn source(
         &self,
         options: SourceOptions,

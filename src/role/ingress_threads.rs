@@ -4,8 +4,8 @@ use super::brokers::{Cluster, SourceOptions};
 use super::wiring::{StoreThread, Wiring, consumer_group, routing_rules};
 use crate::broker::Source;
 use crate::clock::Clock as _;
-use crate::config::{OnSourceGap, OverQuota, Route};
-use crate::ingress::{self, Appender, Ingress, Quota};
+use crate::config::OnSourceGap;
+use crate::ingress::{self, Appender, Ingress};
 use crate::limit::STORE_RESPONSE_TIMEOUT;
 use crate::membership::{ReadAssignment, SessionClock};
 use crate::metric;
@@ -54,7 +54,7 @@ pub(super) fn start(
                 start => start,
             },
             stops_at_gap: wiring.config.routes[&name].on_source_gap == OnSourceGap::Stop,
-            quota: quota(&wiring.config.routes[&name]),
+            quota: wiring.limits[&name].quota.subscribe(),
             thin: ThinHours::DEFAULT,
             keys: wiring.keys.clone(),
             memory: wiring.memory.ingress,
@@ -78,15 +78,6 @@ pub(super) fn start(
     let timeout = STORE_RESPONSE_TIMEOUT;
     wiring.spawn_with_store(group, &format!("ingress-{route}"), timeout, build_ingress)?;
     wiring.spawn_with_store(group, &format!("appender-{route}"), timeout, build_appender)
-}
-
-fn quota(route: &Route) -> Quota {
-    let max = route.max_waiting.unwrap_or_default();
-    Quota {
-        messages: max.messages.map(u64::from),
-        bytes: max.bytes,
-        refuses: route.over_quota == OverQuota::DeadLetter,
-    }
 }
 
 /// `client` is the name of the client in the readiness of the process.

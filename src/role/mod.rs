@@ -12,7 +12,7 @@
 //! | `timer_threads` | `timer`, `loader`, `compactor` |
 //!
 //! `brokers` and `store_factory` build the adapters, and `memory` divides the memory among them.
-//! `wiring` holds what all threads share.
+//! `wiring` holds what all threads share. `reload` takes changed options at SIGHUP.
 
 mod admin_threads;
 mod brokers;
@@ -20,6 +20,7 @@ mod hints;
 mod ingress_threads;
 mod membership_thread;
 mod memory;
+mod reload;
 mod store_factory;
 mod timer_threads;
 mod trace_thread;
@@ -42,15 +43,24 @@ use crate::telemetry::Telemetry;
 use anyhow::{Context, Result};
 use rand::rngs::{StdRng, SysRng};
 use rand::{RngExt, SeedableRng};
+use reload::Reloader;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::mpsc;
-use wiring::Wiring;
+use wiring::{RouteLimits, Wiring};
 
-/// Runs the configured roles until SIGTERM or SIGINT, or until one of the threads fails.
-pub fn serve(config: &Config, telemetry: &Telemetry) -> Result<()> {
-    Service::start(config, telemetry, None)?.run_until(async {
-        match task::stop_signal().await {
+/// Runs the configured roles until SIGTERM or SIGINT, or until one of the threads fails. `file` is
+/// the configuration file, which is read again at SIGHUP.
+pub fn serve(config: &Config, telemetry: &Telemetry, file: &Path) -> Result<()> {
+    let service = Service::start(config, telemetry, None)?;
+    let wiring = service.wiring.clone();
+    let reloader = Reloader::new(file.to_owned(), wiring, telemetry.clone());
+    service.run_until(async {
+        let stopped = tokio::select! {
+            stopped = task::stop_signal() => stopped,
+            error = reloader.serve() => Err(error),
+        };
+        match stopped {
             Ok(name) => tracing::info!(signal = name, "stopping"),
             Err(error) => tracing::error!(%error, "stopping: cannot wait for signals"),
         }
@@ -61,6 +71,7 @@ pub fn serve(config: &Config, telemetry: &Telemetry) -> Result<()> {
 pub(crate) struct Service {
     group: TaskGroup,
     give_up: StopToken,
+    wiring: Arc<Wiring>,
     /// The address of the console.
     console: String,
 }
@@ -100,9 +111,12 @@ impl Service {
             true => StopToken::new(),
             false => group.token(),
         };
+        let limits = config.routes.iter();
+        let limits = limits.map(|(name, route)| (name.clone(), RouteLimits::of(route)));
         let wiring = Arc::new(Wiring {
             worker: worker_name::WorkerName::take(config, &lock_folder, random.random())?,
             config: config.clone(),
+            limits: limits.collect(),
             keys: config.keys(),
             memory: memory_plan(config),
             store,
@@ -140,6 +154,7 @@ impl Service {
         Ok(Self {
             group,
             give_up,
+            wiring,
             console,
         })
     }

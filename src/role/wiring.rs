@@ -8,19 +8,24 @@ use crate::clock::{SteadyClock, WallClock};
 use crate::config::{self, Config};
 use crate::encryption::KeyRing;
 use crate::health::{Health, HealthPart};
+use crate::ingress::Quota;
 use crate::limit::{MemoryPlan, RETRY_CLOCK_SKEW_MAX, STORE_RETRY_DELAY_MAX};
 use crate::model::{ReplyRules, RoutingRules, TargetRules, WithoutDelay};
 use crate::store::Store;
 use crate::task::{StopToken, TaskGroup};
 use crate::trace::Tracer;
 use anyhow::{Context, Result};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 pub(super) struct Wiring {
     pub(super) worker: WorkerName,
     pub(super) config: Config,
+    /// By route. A reload of the configuration changes them.
+    pub(super) limits: BTreeMap<String, RouteLimits>,
     pub(super) keys: KeyRing,
     pub(super) memory: MemoryPlan,
     pub(super) store: StoreFactory,
@@ -35,6 +40,35 @@ pub(super) struct Wiring {
     pub(super) timers_done: StopToken,
     /// Cancelled when the timer has released its leases, so that the session is not needed.
     pub(super) leases_released: StopToken,
+}
+
+/// The limits of a route that may change while the process runs.
+pub(super) struct RouteLimits {
+    pub(super) quota: watch::Sender<Quota>,
+    pub(super) catch_up_rate: watch::Sender<Option<u32>>,
+}
+
+impl RouteLimits {
+    pub(super) fn of(route: &config::Route) -> Self {
+        Self {
+            quota: watch::Sender::new(quota(route)),
+            catch_up_rate: watch::Sender::new(route.catch_up_rate),
+        }
+    }
+
+    pub(super) fn set(&self, route: &config::Route) {
+        self.quota.send_replace(quota(route));
+        self.catch_up_rate.send_replace(route.catch_up_rate);
+    }
+}
+
+fn quota(route: &config::Route) -> Quota {
+    let max = route.max_waiting.unwrap_or_default();
+    Quota {
+        messages: max.messages.map(u64::from),
+        bytes: max.bytes,
+        refuses: route.over_quota == config::OverQuota::DeadLetter,
+    }
 }
 
 /// Everything that a thread with a store connection works with.

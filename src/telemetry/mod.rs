@@ -24,19 +24,23 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, Registry, fmt};
+use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 /// The installed telemetry. Renders the metrics.
 #[derive(Clone)]
 pub struct Telemetry {
     metrics: MetricsRecorder,
+    filter: FilterHandle,
 }
+
+/// Replaces the filter of the log.
+type FilterHandle = reload::Handle<Targets, Registry>;
 
 impl Telemetry {
     /// Installs logs on stderr, the metrics recorder, and a hook that logs panics.
     pub fn install(config: &crate::Config) -> anyhow::Result<Self> {
         let is_terminal = std::io::stderr().is_terminal();
-        let layer = layer(&config.log, is_terminal, std::io::stderr);
+        let (layer, filter) = layer(&config.log, is_terminal, std::io::stderr);
         tracing_subscriber::registry()
             .with(layer)
             .try_init()
@@ -46,7 +50,14 @@ impl Telemetry {
         recorder.ok().context("metrics are installed already")?;
         metric::describe();
         std::panic::set_hook(Box::new(log_panic));
-        Ok(Self { metrics })
+        Ok(Self { metrics, filter })
+    }
+
+    /// Replaces `log.level`. Debug lines of librdkafka's own need a restart.
+    pub(crate) fn set_log_level(&self, level: &str) {
+        if let Err(error) = self.filter.reload(targets(level)) {
+            tracing::error!(%error, "log.level is not changed");
+        }
     }
 
     /// All metrics in Prometheus' text format.
@@ -55,16 +66,11 @@ impl Telemetry {
     }
 }
 
-fn layer<W>(log: &Log, is_terminal: bool, writer: W) -> impl Layer<Registry>
+fn layer<W>(log: &Log, is_terminal: bool, writer: W) -> (impl Layer<Registry>, FilterHandle)
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    // async-nats logs every connection attempt. `health` logs each outage once. A user can enable
-    // the library's logs in `log.level`.
-    let filter = format!("async_nats=off,{}", log.level);
-    let filter: Targets = filter
-        .parse()
-        .expect("the configuration accepts only well-formed filters");
+    let (filter, handle) = reload::Layer::new(targets(&log.level));
     let lines = fmt::layer().with_writer(writer);
     let is_text = match log.format {
         LogFormat::Auto => is_terminal,
@@ -76,7 +82,15 @@ where
     } else {
         lines.json().flatten_event(true).boxed()
     };
-    lines.with_filter(filter)
+    (lines.with_filter(filter), handle)
+}
+
+/// async-nats logs every connection attempt. `health` logs each outage once. A user can enable the
+/// library's logs in `log.level`.
+fn targets(level: &str) -> Targets {
+    format!("async_nats=off,{level}")
+        .parse()
+        .expect("the configuration accepts only well-formed filters")
 }
 
 /// Logs a panic with its location. The default hook writes text that a log collector cannot parse.
@@ -112,12 +126,34 @@ mod tests {
             level: level.to_owned(),
         };
         let writer = Arc::new(File::create(file.path()).unwrap());
-        let layer = layer(&log, is_terminal, writer);
+        let (layer, _) = layer(&log, is_terminal, writer);
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             tracing::info!(shard = "orders/orders.delayed/3", "gained");
             tracing::info!(target: "rdkafka", "chatter");
         });
         std::fs::read_to_string(file.path()).unwrap()
+    }
+
+    #[test]
+    fn a_reload_changes_the_level() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let log = Log {
+            format: LogFormat::Json,
+            level: "info".to_owned(),
+        };
+        let writer = Arc::new(File::create(file.path()).unwrap());
+        let (layer, filter) = layer(&log, false, writer);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            for level in ["debug", "warn"] {
+                filter.reload(targets(level)).unwrap();
+                tracing::debug!("details at {level}");
+                tracing::warn!("trouble at {level}");
+            }
+        });
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        let has = |line: &str| text.contains(line);
+        assert!(has("details at debug") && has("trouble at debug") && has("trouble at warn"));
+        assert!(!has("details at warn"), "{text}");
     }
 
     #[test]
@@ -179,7 +215,7 @@ authorization = "Bearer planted-authorization"
         let config = crate::Config::parse_builtin(PLANTED).unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         let writer = Arc::new(File::create(file.path()).unwrap());
-        let layer = layer(&config.log, false, writer);
+        let (layer, _) = layer(&config.log, false, writer);
         let before = Arc::new(std::panic::take_hook());
         let own_thread = std::thread::current().id();
         let other_hook = before.clone();

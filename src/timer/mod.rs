@@ -36,6 +36,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use compactor::{CompactionPolicy, CompactionReply, CompactionTask, Compactor};
@@ -71,8 +72,9 @@ pub(crate) struct RouteOptions {
     pub(crate) retry: RetryPolicy,
     /// A message whose first delivery would be this late is dead-lettered.
     pub(crate) overdue_after: Option<Duration>,
-    /// Messages per second that all workers together claim while they catch up after an outage.
-    pub(crate) catch_up_rate: Option<u32>,
+    /// Messages per second that all workers together claim while they catch up after an outage. A
+    /// reload of the configuration changes it.
+    pub(crate) catch_up_rate: watch::Receiver<Option<u32>>,
     pub(crate) source_cluster: String,
     pub(crate) target_cluster: String,
     pub(crate) dead_letter_cluster: String,

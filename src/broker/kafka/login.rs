@@ -28,6 +28,7 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 use url::form_urlencoded::{Serializer, byte_serialize};
@@ -56,18 +57,18 @@ pub(super) struct Token {
 
 struct TokenKeeper {
     credentials: Credentials,
+    /// A reload of the configuration may have changed it.
+    secret: watch::Sender<String>,
     state: Arc<SharedToken>,
     stop: CancellationToken,
     /// Joined at the drop.
     _thread: Mutex<ClientThread>,
 }
 
-/// It contains a secret: never print it.
 #[derive(Clone, PartialEq, Eq)]
 struct Credentials {
     endpoint: String,
     client_id: String,
-    client_secret: String,
     scope: Option<String>,
     /// A PEM file of authorities. `None`: those of the system.
     ca: Option<String>,
@@ -97,12 +98,25 @@ impl Login {
         let credentials = Credentials {
             endpoint: take(ENDPOINT).ok_or_else(|| missing(ENDPOINT))?,
             client_id: take(CLIENT_ID).ok_or_else(|| missing(CLIENT_ID))?,
-            client_secret: take(CLIENT_SECRET).ok_or_else(|| missing(CLIENT_SECRET))?,
             scope: take(SCOPE),
             ca: take(CA),
         };
+        let secret = take(CLIENT_SECRET).ok_or_else(|| missing(CLIENT_SECRET))?;
         take(METHOD);
-        TokenKeeper::of(credentials).map(|keeper| Some(Self(keeper)))
+        TokenKeeper::of(credentials, secret).map(|keeper| Some(Self(keeper)))
+    }
+
+    /// Changes the secret of the client. Another token is fetched at once.
+    pub(super) fn change_secret(config: &ClientConfig) -> Result<(), Error> {
+        let secret = config.get(CLIENT_SECRET).map(str::to_owned);
+        if let (Some(login), Some(secret)) = (Self::take_from(&mut config.clone())?, secret) {
+            login.0.secret.send_if_modified(|known| {
+                let is_changed = *known != secret;
+                *known = secret;
+                is_changed
+            });
+        }
+        Ok(())
     }
 
     /// Changes with each new token, and with each failure to get one. 0: neither has happened.
@@ -129,19 +143,22 @@ impl Login {
 }
 
 impl TokenKeeper {
-    fn of(credentials: Credentials) -> Result<Arc<Self>, Error> {
+    /// The keeper of this login. A first one starts with `secret`.
+    fn of(credentials: Credentials, secret: String) -> Result<Arc<Self>, Error> {
         let mut keepers = KEEPERS.lock().unwrap_or_else(PoisonError::into_inner);
         keepers.retain(|keeper| keeper.strong_count() > 0);
         let mut known = keepers.iter().filter_map(Weak::upgrade);
         if let Some(keeper) = known.find(|keeper| keeper.credentials == credentials) {
             return Ok(keeper);
         }
-        let keeper = Arc::new(Self::start(credentials)?);
+        let keeper = Arc::new(Self::start(credentials, secret)?);
         keepers.push(Arc::downgrade(&keeper));
         Ok(keeper)
     }
 
-    fn start(credentials: Credentials) -> Result<Self, Error> {
+    fn start(credentials: Credentials, secret: String) -> Result<Self, Error> {
+        let secret = watch::Sender::new(secret);
+        let secrets = secret.subscribe();
         let (state, stop) = (Arc::<SharedToken>::default(), CancellationToken::new());
         let (of_thread, shared, stopped) = (credentials.clone(), state.clone(), stop.clone());
         let serve = move || {
@@ -150,7 +167,7 @@ impl TokenKeeper {
                 .build();
             match runtime {
                 Ok(runtime) => {
-                    let renew = renew(&of_thread, &shared);
+                    let renew = renew(&of_thread, secrets, &shared);
                     runtime.block_on(stopped.run_until_cancelled(renew));
                 }
                 Err(error) => shared.set(Err(error.to_string())),
@@ -160,6 +177,7 @@ impl TokenKeeper {
             .map_err(|error| Error::Fatal(error.to_string()))?;
         Ok(Self {
             credentials,
+            secret,
             state,
             stop,
             _thread: Mutex::new(thread),
@@ -186,7 +204,11 @@ impl SharedToken {
 }
 
 /// Renews the token until the future is dropped. A client keeps its token while none is to be had.
-async fn renew(credentials: &Credentials, shared: &SharedToken) -> Infallible {
+async fn renew(
+    credentials: &Credentials,
+    mut secrets: watch::Receiver<String>,
+    shared: &SharedToken,
+) -> Infallible {
     let provider = match Provider::new(credentials) {
         Ok(provider) => provider,
         Err(reason) => {
@@ -195,7 +217,9 @@ async fn renew(credentials: &Credentials, shared: &SharedToken) -> Infallible {
         }
     };
     loop {
-        let answer = tokio::time::timeout(KAFKA_TOKEN_TIMEOUT, provider.grant(credentials)).await;
+        let secret = secrets.borrow_and_update().clone();
+        let grant = provider.grant(credentials, &secret);
+        let answer = tokio::time::timeout(KAFKA_TOKEN_TIMEOUT, grant).await;
         let silent = || Err(format!("no answer within {KAFKA_TOKEN_TIMEOUT:?}"));
         let answer = answer.unwrap_or_else(|_| silent());
         let wait = match &answer {
@@ -205,7 +229,8 @@ async fn renew(credentials: &Credentials, shared: &SharedToken) -> Infallible {
         let host = &provider.host;
         let failure = |reason: String| format!("no token from {host}: {reason}");
         shared.set(answer.map(|(token, _)| token).map_err(failure));
-        tokio::time::sleep(wait).await;
+        // Either ends the wait: the time, or another secret.
+        let _time_or_secret = tokio::time::timeout(wait, secrets.changed()).await;
     }
 }
 
@@ -247,9 +272,13 @@ impl Provider {
     }
 
     /// The token and its lifetime.
-    async fn grant(&self, credentials: &Credentials) -> Result<(Token, Duration), String> {
+    async fn grant(
+        &self,
+        credentials: &Credentials,
+        secret: &str,
+    ) -> Result<(Token, Duration), String> {
         let asked_at = WallClock.now();
-        let response = self.client.request(request(credentials)?).await;
+        let response = self.client.request(request(credentials, secret)?).await;
         let response = response.map_err(|error| root_cause(&error))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), KAFKA_TOKEN_ANSWER_BYTES_MAX);
@@ -270,14 +299,9 @@ impl Provider {
 }
 
 /// RFC 6749, section 4.4: the login is in the header, form-encoded before base64.
-fn request(credentials: &Credentials) -> Result<Request<Full<Bytes>>, String> {
+fn request(credentials: &Credentials, secret: &str) -> Result<Request<Full<Bytes>>, String> {
     let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
-    let Credentials {
-        client_id,
-        client_secret,
-        ..
-    } = credentials;
-    let login = format!("{}:{}", encoded(client_id), encoded(client_secret));
+    let login = format!("{}:{}", encoded(&credentials.client_id), encoded(secret));
     let login = format!("Basic {}", STANDARD.encode(login));
     let mut login = HeaderValue::try_from(login).map_err(|error| error.to_string())?;
     login.set_sensitive(true);
@@ -414,6 +438,20 @@ mod tests {
             "no token from 127.0.0.1: it answers 401 invalid_client secret expired"
         );
         assert_eq!(outcome_after(3).unwrap().text, "second");
+    }
+
+    #[test]
+    fn a_changed_secret_is_used_at_once() {
+        let granted = r#"{"access_token":"t","expires_in":3600}"#;
+        let (endpoint, _provider, asked) = provider(vec![granted, granted]);
+        let _login = Login::take_from(&mut config(&endpoint)).unwrap().unwrap();
+        let login_of = |secret: &str| STANDARD.encode(format!("team%3Aa:{secret}"));
+        assert!(asked.recv().unwrap().contains(&login_of("hunter2%26more")));
+        Login::change_secret(&config(&endpoint)).unwrap();
+        let mut changed = config(&endpoint);
+        changed.set(CLIENT_SECRET, "hunter3");
+        Login::change_secret(&changed).unwrap();
+        assert!(asked.recv().unwrap().contains(&login_of("hunter3")));
     }
 
     #[test]

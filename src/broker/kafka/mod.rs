@@ -5,6 +5,7 @@
 //! | `options` | Client options: defaults, limits and enforced properties. |
 //! | `error` | Maps librdkafka's results to the ports' results. |
 //! | `login` | Logins with tokens, which it renews. |
+//! | `password` | Passwords, which a reload of the configuration changes. |
 //! | `health` | Tracks whether the cluster responds, for readiness. |
 //! | `end_reader` | Reads the new records of a topic, for a command. |
 //! | `producer_client` | The caller's side of a producer: sends, retires, closes. |
@@ -27,6 +28,7 @@ mod health;
 mod login;
 mod options;
 mod partition_list;
+mod password;
 mod producer;
 mod producer_client;
 mod source;

@@ -1,5 +1,8 @@
 //! Client options: Postdate's defaults, its limits, and the properties that it enforces.
 
+use super::login::Login;
+use super::password;
+use crate::broker::Error;
 use crate::limit::{KAFKA_PRODUCER_QUEUE_BYTES_MAX, PARTITION_DISCOVERY_INTERVAL};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use std::collections::BTreeMap;
@@ -113,6 +116,13 @@ pub(super) const fn kbytes(bytes: u64) -> u64 {
 }
 
 impl Cluster {
+    /// Gives the secrets of this cluster to all clients that run with the same login.
+    pub(crate) fn change_secrets(&self) -> Result<(), Error> {
+        let config = self.config(&NO_OPTIONS, &[]);
+        password::change(&config);
+        Login::change_secret(&config)
+    }
+
     /// The configuration of a client. `runtime_enforced` are enforced properties whose values are
     /// known only at run time.
     pub(super) fn config(

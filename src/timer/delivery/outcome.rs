@@ -292,7 +292,7 @@ impl ShardContext {
                 backoff_max: Duration::from_secs(3),
             },
             overdue_after: None,
-            catch_up_rate: None,
+            catch_up_rate: tokio::sync::watch::channel(None).1,
             source_cluster: "main".to_owned(),
             target_cluster: "main".to_owned(),
             dead_letter_cluster: "main".to_owned(),

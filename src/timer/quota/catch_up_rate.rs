@@ -10,9 +10,19 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-pub(crate) struct CatchUpRates(BTreeMap<Arc<str>, RateBucket>);
+pub(crate) struct CatchUpRates(BTreeMap<Arc<str>, RouteRate>);
+
+/// The rate of one route.
+struct RouteRate {
+    option: watch::Receiver<Option<u32>>,
+    /// Shards of the route over all workers. 0 if unknown.
+    total_shards: usize,
+    /// `None`: no limit.
+    bucket: Option<RateBucket>,
+}
 
 /// A token bucket that holds up to two bursts.
 ///
@@ -20,8 +30,6 @@ pub(crate) struct CatchUpRates(BTreeMap<Arc<str>, RateBucket>);
 /// claims wait until the debt is paid.
 pub(crate) struct RateBucket {
     rate: f64,
-    /// Shards of the route over all workers. 0 if unknown.
-    total_shards: usize,
     /// This worker's part of the rate.
     per_second: f64,
     tokens: f64,
@@ -30,28 +38,53 @@ pub(crate) struct RateBucket {
 
 impl CatchUpRates {
     pub(crate) fn new(routes: &BTreeMap<Arc<str>, Rc<RouteOptions>>, now: Instant) -> Self {
-        let limited = routes.iter().filter_map(|(route, options)| {
-            Some((route.clone(), RateBucket::new(options.catch_up_rate?, now)))
+        let rates = routes.iter().map(|(route, options)| {
+            let rate = RouteRate::new(options.catch_up_rate.clone(), now);
+            (route.clone(), rate)
         });
-        Self(limited.collect())
+        Self(rates.collect())
     }
 
     /// Sets how many shards each route has over all workers.
     pub(crate) fn set_shard_counts(&mut self, shards: &BTreeMap<Arc<str>, usize>) {
-        for (route, bucket) in &mut self.0 {
-            bucket.total_shards = shards.get(route).copied().unwrap_or(0);
+        for (route, rate) in &mut self.0 {
+            rate.total_shards = shards.get(route).copied().unwrap_or(0);
         }
     }
 
     /// Sets how many shards of each route this worker serves.
     pub(crate) fn set_served(&mut self, served: impl Fn(&str) -> usize, now: Instant) {
-        for (route, bucket) in &mut self.0 {
-            bucket.set_served(served(route), now);
+        for (route, rate) in &mut self.0 {
+            rate.follow_option(now);
+            if let Some(bucket) = &mut rate.bucket {
+                bucket.set_served(served(route), rate.total_shards, now);
+            }
         }
     }
 
     pub(crate) fn bucket(&mut self, route: &str) -> Option<&mut RateBucket> {
-        self.0.get_mut(route)
+        self.0.get_mut(route)?.bucket.as_mut()
+    }
+}
+
+impl RouteRate {
+    fn new(option: watch::Receiver<Option<u32>>, now: Instant) -> Self {
+        let mut rate = Self {
+            option,
+            total_shards: 0,
+            bucket: None,
+        };
+        rate.follow_option(now);
+        rate
+    }
+
+    /// Starts an empty bucket if the option has changed.
+    fn follow_option(&mut self, now: Instant) {
+        let option = *self.option.borrow();
+        let known = self.bucket.as_ref().map(|bucket| bucket.rate);
+        if known != option.map(f64::from) {
+            self.bucket = option.map(|rate| RateBucket::new(rate, now));
+        }
     }
 }
 
@@ -65,17 +98,16 @@ impl RateBucket {
         let rate = f64::from(rate);
         Self {
             rate,
-            total_shards: 0,
             per_second: rate,
             tokens: 0.0,
             refilled_at: now,
         }
     }
 
-    fn set_served(&mut self, served: usize, now: Instant) {
+    fn set_served(&mut self, served: usize, total_shards: usize, now: Instant) {
         // Tokens up to now were earned at the old rate.
         self.refill(now);
-        let part = served.max(1) as f64 / self.total_shards.max(1) as f64;
+        let part = served.max(1) as f64 / total_shards.max(1) as f64;
         self.per_second = self.rate * part.min(1.0);
     }
 
@@ -150,8 +182,8 @@ mod tests {
 
     fn rates(rate: u32, shards: usize, start: Instant) -> CatchUpRates {
         let route = Arc::<str>::from("orders");
-        let bucket = RateBucket::new(rate, start);
-        let mut rates = CatchUpRates(BTreeMap::from([(route.clone(), bucket)]));
+        let rate = RouteRate::new(watch::channel(Some(rate)).1, start);
+        let mut rates = CatchUpRates(BTreeMap::from([(route.clone(), rate)]));
         rates.set_shard_counts(&BTreeMap::from([(route, shards)]));
         rates
     }
@@ -192,11 +224,27 @@ mod tests {
         let mut part_of = |shards: usize, served: usize| {
             rates.set_shard_counts(&BTreeMap::from([("orders".into(), shards)]));
             rates.set_served(|_| served, start);
-            rates.0["orders"].per_second.round() as u32
+            rates.bucket("orders").unwrap().per_second.round() as u32
         };
         assert_eq!(part_of(0, 1), 100, "the number of shards is unknown");
         let parts = [part_of(2, 1), part_of(2, 2), part_of(8, 0), part_of(8, 2)];
         assert_eq!(parts, [50, 100, 13, 25]);
+    }
+
+    #[test]
+    fn a_changed_rate_applies_to_the_next_claim() {
+        let start = Instant::now();
+        let option = watch::Sender::new(None);
+        let rate = RouteRate::new(option.subscribe(), start);
+        let mut rates = CatchUpRates(BTreeMap::from([("orders".into(), rate)]));
+        let mut per_second = |changed: Option<u32>| {
+            option.send_replace(changed);
+            rates.set_served(|_| 1, start);
+            rates.bucket("orders").map(|bucket| bucket.per_second as u32)
+        };
+        for changed in [Some(100), Some(20), None, Some(7)] {
+            assert_eq!(per_second(changed), changed);
+        }
     }
 
     #[test]

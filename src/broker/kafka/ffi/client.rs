@@ -2,18 +2,19 @@
 
 use super::producer::TopicHandle;
 use super::queue::Queue;
-use super::{CallError, admin, check, check_call, millis, text};
+use super::{CallError, admin, check, check_call, millis, take_error, text};
 use crate::broker::Error;
 use crate::broker::kafka::error::client_creation_error;
 use crate::broker::kafka::login::{Login, Token};
+use crate::broker::kafka::password::SharedPassword;
 use crate::limit::{KAFKA_PROBE_TIMEOUT, KAFKA_REQUEST_TIMEOUT};
 use rdkafka::client::{Client, ClientContext, DefaultClientContext};
 use rdkafka::config::ClientConfig;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaType};
 use rdkafka_sys as sys;
 use std::ffi::{CStr, CString, c_char};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// A client whose main queue (logs, errors, delivery reports) is served by its owner.
@@ -24,6 +25,8 @@ pub(crate) struct NativeClient {
     pub(super) probe_topic: OnceLock<CString>,
     /// The login with tokens, and the number of its changes that the client knows.
     login: Option<(Login, AtomicU64)>,
+    /// The same for a login with a password.
+    password: Option<(Arc<SharedPassword>, AtomicU64)>,
     client: Client<DefaultClientContext>,
 }
 
@@ -56,6 +59,7 @@ impl NativeClient {
     pub(super) fn new(config: &ClientConfig, kind: RDKafkaType) -> Result<Self, Error> {
         let mut config = config.clone();
         let login = Login::take_from(&mut config)?;
+        let password = SharedPassword::of(&mut config);
         let create = || {
             let native = config.create_native_config()?;
             let events = sys::RD_KAFKA_EVENT_DR | sys::RD_KAFKA_EVENT_ERROR;
@@ -70,6 +74,10 @@ impl NativeClient {
             main_queue: main_queue.expect("every client has a main queue"),
             probe_topic: OnceLock::new(),
             login: login.map(|login| (login, AtomicU64::new(0))),
+            password: password.map(|password| {
+                let known = AtomicU64::new(0);
+                (password, known)
+            }),
             client,
         };
         // The first request of a client may block its thread, which then serves no login.
@@ -80,9 +88,17 @@ impl NativeClient {
         Ok(client)
     }
 
-    /// Gives the client a token that it does not know yet, or reports why there is none. Call it in
-    /// every turn of its thread.
+    /// Gives the client a token or a password that it does not know yet, or reports why there is no
+    /// token. Call it in every turn of its thread.
     pub(super) fn renew_login(&self, on_event: &mut dyn FnMut(ClientEvent)) {
+        if let Some((password, known)) = &self.password {
+            let changes = password.changes();
+            if known.swap(changes, Ordering::Relaxed) != changes
+                && let Some((user, password)) = password.changed()
+            {
+                set_password(&self.client, user, password);
+            }
+        }
         let Some((login, known)) = &self.login else {
             return;
         };
@@ -212,6 +228,21 @@ fn set_token<C: ClientContext>(client: &Client<C>, token: &Token) -> Result<(), 
             reason.len(),
         );
         check(code).map_err(|_| text(reason.as_ptr()))
+    }
+}
+
+/// Replaces the password of a client. Its next connections use it.
+fn set_password<C: ClientContext>(client: &Client<C>, user: String, password: String) {
+    let (Ok(user), Ok(password)) = (CString::new(user), CString::new(password)) else {
+        return tracing::error!("a password with a zero byte is not used");
+    };
+    // SAFETY: the client and the texts are alive, and librdkafka copies them; this owns the error.
+    let outcome = unsafe {
+        let (client, user) = (client.native_ptr(), user.as_ptr());
+        take_error(sys::rd_kafka_sasl_set_credentials(client, user, password.as_ptr()))
+    };
+    if let Err((_, reason)) = outcome {
+        tracing::error!("the changed password of a Kafka login is not used: {reason}");
     }
 }
 

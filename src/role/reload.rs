@@ -1,0 +1,90 @@
+//! Takes the changed options of the configuration at SIGHUP, without a restart. If another option
+//! has changed too, or the file is wrong, the process keeps the configuration that it has.
+
+use super::brokers::Cluster;
+use super::wiring::Wiring;
+use crate::config::Config;
+use crate::metric::{self, Gauge};
+use crate::telemetry::Telemetry;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::signal::unix::{SignalKind, signal};
+
+pub(super) struct Reloader {
+    file: PathBuf,
+    /// The configuration that the process runs with.
+    current: Config,
+    wiring: Arc<Wiring>,
+    telemetry: Telemetry,
+    refused: Gauge,
+}
+
+impl Reloader {
+    pub(super) fn new(file: PathBuf, wiring: Arc<Wiring>, telemetry: Telemetry) -> Self {
+        let refused = metric::reload_refused();
+        refused.set(0.0);
+        Self {
+            file,
+            current: wiring.config.clone(),
+            wiring,
+            telemetry,
+            refused,
+        }
+    }
+
+    /// Reloads at each SIGHUP. Ends only if the signal cannot be received.
+    pub(super) async fn serve(mut self) -> io::Error {
+        let mut hangup = match signal(SignalKind::hangup()) {
+            Ok(hangup) => hangup,
+            Err(error) => return error,
+        };
+        while hangup.recv().await.is_some() {
+            self.reload();
+        }
+        std::future::pending().await
+    }
+
+    fn reload(&mut self) {
+        match self.changed() {
+            Ok(new) => {
+                self.apply(&new);
+                self.current = new;
+                self.refused.set(0.0);
+                tracing::info!("configuration reloaded");
+            }
+            Err(reason) => {
+                self.refused.set(1.0);
+                tracing::error!(
+                    "configuration not reloaded, the process keeps the one that it has: {reason}"
+                );
+            }
+        }
+    }
+
+    fn changed(&self) -> Result<Config, String> {
+        let new = Config::load(&self.file).map_err(|error| error.to_string())?;
+        let names = self.current.changes_for_restart(&new);
+        if names.is_empty() {
+            return Ok(new);
+        }
+        let names = names.join(", ");
+        Err(format!("a change of these options needs a restart: {names}"))
+    }
+
+    fn apply(&self, new: &Config) {
+        if new.log.level != self.current.log.level {
+            self.telemetry.set_log_level(&new.log.level);
+        }
+        for (name, limits) in &self.wiring.limits {
+            limits.set(&new.routes[name]);
+        }
+        for (name, kafka) in &new.kafka {
+            if self.current.kafka.get(name) != Some(kafka)
+                && let Err(error) = Cluster::of(new, name).change_secrets()
+            {
+                tracing::error!(cluster = %name, "the secrets of the login are not changed: {error}");
+            }
+        }
+    }
+}
