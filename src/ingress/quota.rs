@@ -2,10 +2,10 @@
 //! or makes dead letters of new messages.
 //!
 //! Each worker keeps to the share of the partitions that it reads, so the workers need no common
-//! counter. A worker knows by the store checks how much waits, and adds what it has read since.
+//! counter. A worker knows by the store checks how much waits, and adds the messages that it has read since.
 //!
 //! A shard that the store lost is read up to where it was stored before, even over the quota. So a message
-//! that was accepted is never refused later, and no timer waits for records that nobody reads.
+//! that was accepted is never refused later, and no timer waits for records that are not read.
 
 use super::read_loop::Ingress;
 use crate::limit::{QUOTA_CALM_BELOW, QUOTA_NOTE_TIME, QUOTA_WARN_FROM};

@@ -67,6 +67,15 @@ pub fn serve(config: &Config, telemetry: &Telemetry, file: &Path) -> Result<()> 
     })
 }
 
+fn warn_of_former_memory(config: &Config) {
+    if config.has_former_memory() {
+        tracing::warn!(
+            "timer.memory is deprecated: replace it by memory = \"{}MiB\", which means the same",
+            config.memory_budget() >> 20
+        );
+    }
+}
+
 /// The running roles.
 pub(crate) struct Service {
     group: TaskGroup,
@@ -86,12 +95,7 @@ impl Service {
         let lock_folder = lock_folder.map_or_else(worker_name::default_folder, Path::to_owned);
         let mut random = StdRng::try_from_rng(&mut SysRng)
             .context("cannot read random bytes from the operating system")?;
-        if config.has_former_memory() {
-            tracing::warn!(
-                "timer.memory is deprecated: replace it by memory = \"{}MiB\", which means the same",
-                config.memory_budget() >> 20
-            );
-        }
+        warn_of_former_memory(config);
         let listener = admin::bind(config.admin.listen)?;
         let scheme = match config.admin.certificate {
             None => "http",

@@ -203,7 +203,7 @@ impl SharedToken {
     }
 }
 
-/// Renews the token until the future is dropped. A client keeps its token while none is to be had.
+/// Renews the token until the future is dropped. Clients keep their token while the provider fails.
 async fn renew(
     credentials: &Credentials,
     mut secrets: watch::Receiver<String>,

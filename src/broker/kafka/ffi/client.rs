@@ -198,7 +198,8 @@ impl NativeClient {
     }
 }
 
-/// Gives a client of a command the token of its login, and waits for it. It is not renewed.
+/// Gives a client of a command the token of its login, and waits for it. Such a client ends before
+/// its token.
 pub(crate) fn log_in<C: ClientContext>(
     client: &Client<C>,
     login: Option<&Login>,
@@ -210,9 +211,8 @@ pub(crate) fn log_in<C: ClientContext>(
 
 /// Replaces the token of a client. A connection uses it when its session ends.
 fn set_token<C: ClientContext>(client: &Client<C>, token: &Token) -> Result<(), String> {
-    let [value, principal] = [&token.text, &token.principal].map(|text| CString::new(text.as_str()));
-    let value = value.map_err(|error| error.to_string())?;
-    let principal = principal.map_err(|error| error.to_string())?;
+    let c_string = |text: &str| CString::new(text).map_err(|error| error.to_string());
+    let (value, principal) = (c_string(&token.text)?, c_string(&token.principal)?);
     let mut reason: [c_char; 256] = [0; 256];
     // SAFETY: the client and the texts are alive, there are no extensions, and librdkafka ends the
     // reason with a zero within its length.
