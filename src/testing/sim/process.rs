@@ -308,7 +308,7 @@ impl Process {
             route: ROUTE.into(),
             rules: shared.rules.clone(),
             stops_at_gap: false,
-            quota: watch::channel(ingress::Quota::default()).1,
+            quota: watch::channel(world.quota()).1,
             start: StartPoint::First,
             thin: shared.policy.thin,
             keys: world.keys(),

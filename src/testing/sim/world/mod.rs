@@ -6,6 +6,7 @@ mod faults;
 use crate::broker::Catalog;
 use crate::clock::Clock as _;
 use crate::encryption::KeyRing;
+use crate::ingress::Quota;
 use crate::limit::CLAIM_AHEAD;
 use crate::model::{
     CommitMetadata, Lease, LeaseToken, Offset, Partition, Progress, ShardId, SourceIdentity,
@@ -88,6 +89,7 @@ struct Inner {
     /// Options of the route for late messages.
     overdue_after: Cell<Option<Duration>>,
     catch_up_rate: Cell<Option<u32>>,
+    quota: Cell<Quota>,
     /// The identity that each source partition had first.
     first_identities: RefCell<BTreeMap<Partition, Option<SourceIdentity>>>,
     /// The process that created each lease token.
@@ -182,6 +184,7 @@ impl World {
             max_delay: Cell::new(Duration::from_secs(7 * 24 * 3_600)),
             overdue_after: Cell::new(None),
             catch_up_rate: Cell::new(None),
+            quota: Cell::default(),
             first_identities: RefCell::default(),
             tokens: RefCell::default(),
             tenures: RefCell::default(),
@@ -336,6 +339,15 @@ impl World {
     pub(crate) fn set_overdue(&self, overdue_after: Option<Duration>, catch_up_rate: Option<u32>) {
         self.0.overdue_after.set(overdue_after);
         self.0.catch_up_rate.set(catch_up_rate);
+    }
+
+    /// Applies to processes that start later.
+    pub(crate) fn set_quota(&self, quota: Quota) {
+        self.0.quota.set(quota);
+    }
+
+    pub(crate) fn quota(&self) -> Quota {
+        self.0.quota.get()
     }
 
     /// From now on, each way of a store call takes this long instead of a random time.
