@@ -47,14 +47,14 @@ use reload::Reloader;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::mpsc;
-use wiring::{RouteLimits, Wiring};
+use wiring::{Limits, RouteLimits, Wiring};
 
 /// Runs the configured roles until SIGTERM or SIGINT, or until one of the threads fails. `file` is
 /// the configuration file, which is read again at SIGHUP.
 pub fn serve(config: &Config, telemetry: &Telemetry, file: &Path) -> Result<()> {
     let service = Service::start(config, telemetry, None)?;
-    let wiring = service.wiring.clone();
-    let reloader = Reloader::new(file.to_owned(), wiring, telemetry.clone());
+    let (current, limits) = (config.clone(), service.limits.clone());
+    let reloader = Reloader::new(file.to_owned(), current, limits, telemetry.clone());
     service.run_until(async {
         let stopped = tokio::select! {
             stopped = task::stop_signal() => stopped,
@@ -80,7 +80,8 @@ fn warn_of_former_memory(config: &Config) {
 pub(crate) struct Service {
     group: TaskGroup,
     give_up: StopToken,
-    wiring: Arc<Wiring>,
+    /// Not the whole wiring: the threads end when they have dropped it.
+    limits: Arc<Limits>,
     /// The address of the console.
     console: String,
 }
@@ -117,10 +118,11 @@ impl Service {
         };
         let limits = config.routes.iter();
         let limits = limits.map(|(name, route)| (name.clone(), RouteLimits::of(route)));
+        let limits = Arc::new(limits.collect::<Limits>());
         let wiring = Arc::new(Wiring {
             worker: worker_name::WorkerName::take(config, &lock_folder, random.random())?,
             config: config.clone(),
-            limits: limits.collect(),
+            limits: limits.clone(),
             keys: config.keys(),
             memory: memory_plan(config),
             store,
@@ -158,7 +160,7 @@ impl Service {
         Ok(Self {
             group,
             give_up,
-            wiring,
+            limits,
             console,
         })
     }

@@ -2,7 +2,7 @@
 //! has changed too, or the file is wrong, the process keeps the configuration that it has.
 
 use super::brokers::Cluster;
-use super::wiring::Wiring;
+use super::wiring::Limits;
 use crate::config::Config;
 use crate::metric::{self, Gauge};
 use crate::telemetry::Telemetry;
@@ -15,19 +15,24 @@ pub(super) struct Reloader {
     file: PathBuf,
     /// The configuration that the process runs with.
     current: Config,
-    wiring: Arc<Wiring>,
+    limits: Arc<Limits>,
     telemetry: Telemetry,
     refused: Gauge,
 }
 
 impl Reloader {
-    pub(super) fn new(file: PathBuf, wiring: Arc<Wiring>, telemetry: Telemetry) -> Self {
+    pub(super) fn new(
+        file: PathBuf,
+        current: Config,
+        limits: Arc<Limits>,
+        telemetry: Telemetry,
+    ) -> Self {
         let refused = metric::reload_refused();
         refused.set(0.0);
         Self {
             file,
-            current: wiring.config.clone(),
-            wiring,
+            current,
+            limits,
             telemetry,
             refused,
         }
@@ -76,7 +81,7 @@ impl Reloader {
         if new.log.level != self.current.log.level {
             self.telemetry.set_log_level(&new.log.level);
         }
-        for (name, limits) in &self.wiring.limits {
+        for (name, limits) in &*self.limits {
             limits.set(&new.routes[name]);
         }
         for (name, kafka) in &new.kafka {

@@ -24,8 +24,7 @@ use tokio::sync::watch;
 pub(super) struct Wiring {
     pub(super) worker: WorkerName,
     pub(super) config: Config,
-    /// By route. A reload of the configuration changes them.
-    pub(super) limits: BTreeMap<String, RouteLimits>,
+    pub(super) limits: Arc<Limits>,
     pub(super) keys: KeyRing,
     pub(super) memory: MemoryPlan,
     pub(super) store: StoreFactory,
@@ -41,6 +40,9 @@ pub(super) struct Wiring {
     /// Cancelled when the timer has released its leases, so that the session is not needed.
     pub(super) leases_released: StopToken,
 }
+
+/// By route. A reload of the configuration changes them.
+pub(super) type Limits = BTreeMap<String, RouteLimits>;
 
 /// The limits of a route that may change while the process runs.
 pub(super) struct RouteLimits {
