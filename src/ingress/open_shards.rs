@@ -199,6 +199,7 @@ impl Ingress {
                 partition.report_keys(state.other_keys(&self.options.keys));
                 let stored = partition.waiting.stored_by_worker();
                 partition.waiting.checked(Waiting::stored(state), stored);
+                partition.claimed_at_open = state.claimed;
             }
             if let Opened::Created(state) = &found.opened {
                 tracing::info!(%shard, watermark = %state.watermark, "shard created");

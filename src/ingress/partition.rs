@@ -68,8 +68,10 @@ pub(super) struct AssignedPartition {
     pub(super) waiting: WaitingCount,
     /// The quota is used up, so new messages become dead letters.
     pub(super) refuses: bool,
-    /// The holds of the shard were ended in this reading, because the quota was used up.
-    pub(super) quota_ended_hold: bool,
+    /// The claimed pair when the shard was opened.
+    pub(super) claimed_at_open: Progress,
+    /// No message was claimed in this reading, so the timer may wait for records that are not read.
+    pub(super) waits_for_claim: bool,
 }
 
 /// A shard that is rebuilt from the source log. Tells which of its messages may have been delivered
@@ -137,7 +139,8 @@ impl AssignedPartition {
             last_commit: None,
             waiting: WaitingCount::default(),
             refuses: false,
-            quota_ended_hold: false,
+            claimed_at_open: Progress::START,
+            waits_for_claim: true,
         }
     }
 
@@ -148,7 +151,7 @@ impl AssignedPartition {
         self.stop_reason = None;
         self.waits_for_newer = false;
         self.displaced_at = None;
-        self.quota_ended_hold = false;
+        self.waits_for_claim = true;
         self.epoch = epoch;
         self.reset(from);
     }

@@ -99,7 +99,7 @@ impl Asked {
     ) -> Self {
         let idle = partition.idle_positions(now);
         let is_behind = partition.is_behind(known_end);
-        let ends_hold = kind.is_over_quota && is_behind && !partition.quota_ended_hold;
+        let ends_hold = kind.is_over_quota && is_behind && partition.waits_for_claim;
         Self {
             shard: partition.shard.clone(),
             epoch: partition.epoch(),
@@ -178,9 +178,9 @@ impl Ingress {
             let Some(mut partition) = self.partitions.reading(id, asked.epoch) else {
                 continue;
             };
-            partition.quota_ended_hold |= asked.ends_hold;
             let next = (state.as_ref()).map_or(NextStep::Reopen, |state| {
                 partition.waiting.checked(Waiting::stored(state), asked.stored);
+                partition.waits_for_claim &= state.claimed == partition.claimed_at_open;
                 partition.report_keys(state.other_keys(&self.options.keys));
                 partition.on_state(state, asked.stored_to, wall)
             });
@@ -237,8 +237,8 @@ async fn read_states(
     is_full: bool,
 ) -> Result<States, store::Error> {
     // The log cannot be read further. Deliveries, which free memory, do not wait for that: G6 goes
-    // before G5. A quota ends a hold once in each reading, because a hold that an append has not
-    // renewed protects no cancel.
+    // before G5. A quota ends a hold only until the shard claims a message: a hold that an append
+    // has not renewed protects no cancel.
     let ended = asked.iter().filter(|asked| is_full && asked.is_behind || asked.ends_hold);
     let ended: Vec<ShardId> = ended.map(|asked| asked.shard.clone()).collect();
     if !ended.is_empty() {

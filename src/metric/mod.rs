@@ -93,7 +93,7 @@ instruments! {
     POSSIBLE_DUPLICATES "postdate_possible_duplicates_total" Kind::Counter, ["route"]
         "Messages sent again because the outcome of the first attempt is unknown; an upper bound after the store lost data."
     HOLDS_CUT_SHORT "postdate_holds_cut_short_total" Kind::Counter, ["route"]
-        "Shards that delivered before the source was read again after a store loss, because the store was full."
+        "Shards that delivered before the source was read again after a store loss, because the store or the quota of the route was full."
     TRANSACTIONS_COMMITTED "postdate_transactions_committed_total" Kind::Counter, ["route"]
         "Exactly-once: committed transactions."
     TRANSACTIONS_ABORTED "postdate_transactions_aborted_total" Kind::Counter, ["route"]

@@ -123,7 +123,7 @@ pub(crate) enum Hold {
     Until(Watermark),
     /// No stored message waits under an id, so no later record can cancel one.
     NoIds,
-    /// The hold ended early, because the store was full. No append has succeeded since.
+    /// The hold ended early, because the store or the quota of the route was full. No append has succeeded since.
     Ended,
 }
 

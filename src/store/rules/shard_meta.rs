@@ -19,7 +19,7 @@ pub(crate) struct ShardMeta {
     pub(crate) watermark: Watermark,
     pub(crate) claimed: Progress,
     pub(crate) delivered: Progress,
-    /// Claims wait until the watermark is here. `None`: the store was full, and no append has
+    /// Claims wait until the watermark is here. `None`: it was ended early, and no append has
     /// succeeded since.
     pub(crate) hold: Option<Watermark>,
     pub(crate) ledger: Ledger,

@@ -11,7 +11,7 @@ pub(crate) struct LoadHold {
     /// No stored message has an id, so none can be cancelled. Valid until the next reply about the
     /// tail.
     has_no_ids: bool,
-    /// The hold has ended because the store is full, and this was not reported yet.
+    /// The hold has ended because the store or the quota is full, and this was not reported yet.
     pub(super) is_cut_short: bool,
 }
 

@@ -162,8 +162,9 @@ impl ShardState {
         }
         if std::mem::take(&mut self.load.hold.is_cut_short) {
             tracing::error!(shard = %self.lease.shard,
-                "the source cannot be read again, because the store is full: delivery continues, and \
-                 cancelled messages may be delivered. Give the store more memory");
+                "the source cannot be read again, because the store or the quota of the route is full: \
+                 delivery continues, and cancelled messages may be delivered. Give the store more memory, \
+                 or raise max_waiting");
             self.context.route.metric.holds_cut_short.increment(1);
         }
         is_known
