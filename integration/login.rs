@@ -260,7 +260,10 @@ impl ProviderState {
             self.granted.fetch_add(1, Ordering::Relaxed);
             ("200 OK", granted())
         } else {
-            ("401 Unauthorized", r#"{"error":"invalid_client"}"#.to_owned())
+            (
+                "401 Unauthorized",
+                r#"{"error":"invalid_client"}"#.to_owned(),
+            )
         };
         write!(
             stream.get_mut(),

@@ -9,9 +9,8 @@ const QUOTA: usize = 100;
 
 /// The scene's configuration with a quota on its route.
 fn config(scene: &Scene, rule: &str) -> String {
-    let quota = format!(
-        "max_waiting = {{ messages = {QUOTA} }}\nover_quota = \"{rule}\"\nsource ="
-    );
+    let quota =
+        format!("max_waiting = {{ messages = {QUOTA} }}\nover_quota = \"{rule}\"\nsource =");
     scene.config(redis()).replace("source =", &quota)
 }
 
@@ -36,7 +35,10 @@ fn over_its_quota_a_route_waits_in_its_source_and_loses_nothing() {
     assert_eq!(metrics.sum("postdate_accepted_total"), QUOTA as f64);
     assert_eq!(metrics.sum("postdate_ready"), 1.0, "other routes work");
     let (_, body) = postdate.get("/readyz").expect("an answer");
-    assert!(body.contains("max_waiting of the route is used up"), "{body}");
+    assert!(
+        body.contains("max_waiting of the route is used up"),
+        "{body}"
+    );
     let said = "the quota max_waiting of the route is used up";
     assert_eq!(postdate.logs().matches(said).count(), 1);
     assert_eq!(scene.all_arrive(&sink), 0);

@@ -52,12 +52,18 @@ impl Guarded {
                 "authorizer.class.name",
                 "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             ),
-            ("super.users", "User:ANONYMOUS;User:master;User:CN=localhost"),
+            (
+                "super.users",
+                "User:ANONYMOUS;User:master;User:CN=localhost",
+            ),
             (
                 "sasl.enabled.mechanisms",
                 "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
             ),
-            ("listener.name.sasl_ssl.oauthbearer.sasl.jaas.config", TOKENS),
+            (
+                "listener.name.sasl_ssl.oauthbearer.sasl.jaas.config",
+                TOKENS,
+            ),
             (
                 "listener.name.sasl_ssl.oauthbearer.connections.max.reauth.ms",
                 SESSION_MS,

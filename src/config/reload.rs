@@ -88,7 +88,9 @@ fn changed_tables<T: PartialEq>(
     new: &BTreeMap<String, T>,
 ) -> Vec<String> {
     let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-    let changed = names.into_iter().filter(|name| old.get(*name) != new.get(*name));
+    let changed = names
+        .into_iter()
+        .filter(|name| old.get(*name) != new.get(*name));
     changed.map(|name| format!("{section}.{name}")).collect()
 }
 
@@ -115,10 +117,12 @@ level = "info"
     /// The names after these replacements.
     fn changes(replacements: &[(&str, &str)]) -> Vec<String> {
         let running = Config::parse_builtin(RUNNING).unwrap();
-        let text = replacements.iter().fold(RUNNING.to_owned(), |text, (old, new)| {
-            assert!(text.contains(old), "{old}");
-            text.replace(old, new)
-        });
+        let text = replacements
+            .iter()
+            .fold(RUNNING.to_owned(), |text, (old, new)| {
+                assert!(text.contains(old), "{old}");
+                text.replace(old, new)
+            });
         running.changes_for_restart(&Config::parse_builtin(&text).unwrap())
     }
 
@@ -128,7 +132,10 @@ level = "info"
         assert_eq!(changes(&[]), none);
         let all = [
             ("messages = 10", "messages = 20, bytes = \"1GiB\""),
-            ("[log]", "over_quota = \"dead-letter\"\ncatch_up_rate = 5\n[log]"),
+            (
+                "[log]",
+                "over_quota = \"dead-letter\"\ncatch_up_rate = 5\n[log]",
+            ),
             ("\"info\"", "\"debug\""),
             ("\"old\"", "\"new\""),
         ];
@@ -144,8 +151,16 @@ level = "info"
             ("redis://127.0.0.1:1", "redis://127.0.0.1:2", "store"),
             ("\"u\"", "\"v\"", "kafka.main"),
             (", \"sasl.password\" = \"old\"", "", "kafka.main"),
-            ("topics = [\"a\"]", "topics = [\"a\", \"d\"]", "route.orders"),
-            ("max_waiting", "max_delay = \"1d\"\nmax_waiting", "route.orders"),
+            (
+                "topics = [\"a\"]",
+                "topics = [\"a\", \"d\"]",
+                "route.orders",
+            ),
+            (
+                "max_waiting",
+                "max_delay = \"1d\"\nmax_waiting",
+                "route.orders",
+            ),
             ("[route.orders]", "[route.renamed]", "route.orders"),
             ("level", "format = \"json\"\nlevel", "log.format"),
             ("[log]", "[timer]\nlease = \"9s\"\n[log]", "timer"),

@@ -3,7 +3,6 @@
 
 use super::assumed_rules::AssumedRules;
 use super::partition::{AssignedPartition, Rebuild};
-use super::quota::Waiting;
 use super::read_loop::Ingress;
 use super::read_rules::ReadRules;
 use super::shard_init::{
@@ -197,9 +196,7 @@ impl Ingress {
                     partition.greatest_stored = NO_HOLD;
                 }
                 partition.report_keys(state.other_keys(&self.options.keys));
-                let stored = partition.waiting.stored_by_worker();
-                partition.waiting.checked(Waiting::stored(state), stored);
-                partition.claimed_at_open = state.claimed;
+                partition.opened(state);
             }
             if let Opened::Created(state) = &found.opened {
                 tracing::info!(%shard, watermark = %state.watermark, "shard created");

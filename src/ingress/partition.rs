@@ -260,6 +260,13 @@ impl AssignedPartition {
         self.refuses && !was_stored
     }
 
+    /// The store has the shard in this state.
+    pub(super) fn opened(&mut self, state: &StoredShard) {
+        let stored = self.waiting.stored_by_worker();
+        self.waiting.checked(Waiting::stored(state), stored);
+        self.claimed_at_open = state.claimed;
+    }
+
     /// Messages that wait in the shard, those included that are not stored yet.
     pub(super) fn waiting(&self) -> Waiting {
         self.waiting.total().plus(self.batch.waiting())

@@ -228,7 +228,11 @@ mod tests {
         let at_check = count.stored_by_worker();
         count.append_answered(waiting(10, 100));
         count.checked(waiting(10, 100), at_check);
-        assert_eq!(count.total(), waiting(20, 200), "the check may have seen it");
+        assert_eq!(
+            count.total(),
+            waiting(20, 200),
+            "the check may have seen it"
+        );
         count.checked(waiting(3, 30), count.stored_by_worker());
         assert_eq!(count.total(), waiting(3, 30));
         count.append_sent(waiting(1, 10));

@@ -179,7 +179,9 @@ impl Ingress {
                 continue;
             };
             let next = (state.as_ref()).map_or(NextStep::Reopen, |state| {
-                partition.waiting.checked(Waiting::stored(state), asked.stored);
+                partition
+                    .waiting
+                    .checked(Waiting::stored(state), asked.stored);
                 partition.waits_for_claim &= state.claimed == partition.claimed_at_open;
                 partition.report_keys(state.other_keys(&self.options.keys));
                 partition.on_state(state, asked.stored_to, wall)
@@ -239,7 +241,9 @@ async fn read_states(
     // The log cannot be read further. Deliveries, which free memory, do not wait for that: G6 goes
     // before G5. A quota ends a hold only until the shard claims a message: a hold that an append
     // has not renewed protects no cancel.
-    let ended = asked.iter().filter(|asked| is_full && asked.is_behind || asked.ends_hold);
+    let ended = asked
+        .iter()
+        .filter(|asked| is_full && asked.is_behind || asked.ends_hold);
     let ended: Vec<ShardId> = ended.map(|asked| asked.shard.clone()).collect();
     if !ended.is_empty() {
         store.end_holds(&ended).await?;

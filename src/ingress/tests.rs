@@ -344,8 +344,11 @@ async fn positions_after_reading(world: &Environment, process: u64, quota: Quota
         stop.cancel();
     };
     let give_up = CancellationToken::new();
-    let (read, stored, ()) =
-        tokio::join!(ingress.serve(stop.clone()), appender.serve(give_up), stopping);
+    let (read, stored, ()) = tokio::join!(
+        ingress.serve(stop.clone()),
+        appender.serve(give_up),
+        stopping
+    );
     read.unwrap();
     stored.unwrap();
     let shard = ShardId::new("r", Partition::new("t", 0));

@@ -235,7 +235,10 @@ mod tests {
         roster.update_workers(workers(&["a", "b"]), now);
         let reads = roster.read_assignment("r");
         assert!(reads.is_complete && !reads.partitions.is_empty());
-        assert!(reads.partitions.len() < reads.of_route, "b reads the others");
+        assert!(
+            reads.partitions.len() < reads.of_route,
+            "b reads the others"
+        );
         assert_eq!(reads.of_route, 9);
         let mine = roster.view().mine.iter().map(|shard| &shard.partition);
         assert!(reads.partitions.iter().eq(mine));

@@ -488,6 +488,7 @@ mod tests {
                 ProcessMetrics::new(Timestamp::from_millis(0), 1 << 30),
                 clock_steps(),
                 redriven_counter("orders"),
+                reload_refused(),
             );
             let _gauges = (ShardGauges::new(&shard()), LeaseHeld::new(&shard()));
             store.record_call(

@@ -74,7 +74,9 @@ impl Reloader {
             return Ok(new);
         }
         let names = names.join(", ");
-        Err(format!("a change of these options needs a restart: {names}"))
+        Err(format!(
+            "a change of these options needs a restart: {names}"
+        ))
     }
 
     fn apply(&self, new: &Config) {

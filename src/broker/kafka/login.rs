@@ -7,9 +7,7 @@
 use crate::broker::Error;
 use crate::client_thread::ClientThread;
 use crate::clock::{Clock as _, WallClock};
-use crate::limit::{
-    KAFKA_TOKEN_ANSWER_BYTES_MAX, KAFKA_TOKEN_RETRY_DELAY, KAFKA_TOKEN_TIMEOUT,
-};
+use crate::limit::{KAFKA_TOKEN_ANSWER_BYTES_MAX, KAFKA_TOKEN_RETRY_DELAY, KAFKA_TOKEN_TIMEOUT};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;

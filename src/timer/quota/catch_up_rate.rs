@@ -240,7 +240,9 @@ mod tests {
         let mut per_second = |changed: Option<u32>| {
             option.send_replace(changed);
             rates.set_served(|_| 1, start);
-            rates.bucket("orders").map(|bucket| bucket.per_second as u32)
+            rates
+                .bucket("orders")
+                .map(|bucket| bucket.per_second as u32)
         };
         for changed in [Some(100), Some(20), None, Some(7)] {
             assert_eq!(per_second(changed), changed);

@@ -205,7 +205,9 @@ pub(crate) fn log_in<C: ClientContext>(
     login: Option<&Login>,
 ) -> Result<(), Error> {
     let Some(login) = login else { return Ok(()) };
-    let token = login.wait(KAFKA_REQUEST_TIMEOUT).map_err(Error::Unavailable)?;
+    let token = login
+        .wait(KAFKA_REQUEST_TIMEOUT)
+        .map_err(Error::Unavailable)?;
     set_token(client, &token).map_err(Error::Rejected)
 }
 
@@ -239,7 +241,11 @@ fn set_password<C: ClientContext>(client: &Client<C>, user: String, password: St
     // SAFETY: the client and the texts are alive, and librdkafka copies them; this owns the error.
     let outcome = unsafe {
         let (client, user) = (client.native_ptr(), user.as_ptr());
-        take_error(sys::rd_kafka_sasl_set_credentials(client, user, password.as_ptr()))
+        take_error(sys::rd_kafka_sasl_set_credentials(
+            client,
+            user,
+            password.as_ptr(),
+        ))
     };
     if let Err((_, reason)) = outcome {
         tracing::error!("the changed password of a Kafka login is not used: {reason}");
