@@ -63,10 +63,12 @@ impl ClaimCalls {
         }
     }
 
-    /// True if no call of the shard's part runs.
-    pub(super) fn is_idle(&self, shard: &ShardId) -> bool {
+    /// True if no call of the shard or of its part runs. The shard may have moved to another part
+    /// since its call began.
+    pub(super) fn may_call(&self, shard: &ShardId, state: &ShardState) -> bool {
         let is_other_part = || !self.busy.contains(&self.store.part_of(shard));
-        self.busy.is_empty() || is_other_part() && !fault!(ClaimInOnePartAtATime)
+        state.claim.pending.is_none()
+            && (self.busy.is_empty() || is_other_part() && !fault!(ClaimInOnePartAtATime))
     }
 
     /// The replies of the next call that ends. Waits for ever if none runs.
@@ -102,9 +104,9 @@ impl ClaimCalls {
             quota.add(&shard.route, state.in_flight.open_messages());
         }
         // If one shard claims, others whose claim is nearly due join the same call.
-        let is_any_due = shards.values().any(|state| {
+        let is_any_due = shards.iter().any(|(shard, state)| {
             let wall = state.claim_time(wall, now, self.store_lead);
-            state.is_claim_due(wall, now, self.claim_ahead)
+            state.is_claim_due(wall, now, self.claim_ahead) && self.may_call(shard, state)
         });
         let early_by = if is_any_due {
             CLAIM_INTERVAL / 2
@@ -114,8 +116,7 @@ impl ClaimCalls {
         let mut advances = Vec::new();
         self.first_shard = self.first_shard.wrapping_add(1) % shards.len().max(1);
         for (shard, state) in round_robin(shards, self.first_shard) {
-            // The numbers of the parts may have changed since the call of the shard began.
-            if state.claim.pending.is_some() || !self.is_idle(shard) {
+            if !self.may_call(shard, state) {
                 continue;
             }
             let room = quota.room(&shard.route);

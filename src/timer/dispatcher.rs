@@ -175,16 +175,16 @@ impl Dispatcher {
     /// due during that tick were not sent by it and must be sent at once.
     fn next_wakeup(&self, stopping: bool) -> Instant {
         let (wall, now) = (self.tick_wall, self.tick_at);
-        let input = |store_is_idle| WakeupInput {
+        let input = |may_call_store| WakeupInput {
             wall,
             now,
             claim_ahead: self.claims.claim_ahead,
             store_lead: self.claims.store_lead,
             stopping,
-            store_is_idle,
+            may_call_store,
         };
         let shards = (self.shards.iter())
-            .map(|(id, state)| shard::next_wakeup(state, &input(self.claims.is_idle(id))));
+            .map(|(id, state)| shard::next_wakeup(state, &input(self.claims.may_call(id, state))));
         let transactions = (self.shards.values())
             .filter_map(|state| exactly_once::next_wakeup(state, wall, now, stopping));
         let wakeup = shards
@@ -411,7 +411,7 @@ impl Dispatcher {
         stopping: bool,
         give_up: &CancellationToken,
     ) -> Result<(), Error> {
-        if !self.shards.keys().any(|shard| self.claims.is_idle(shard)) {
+        if !(self.shards.iter()).any(|(id, state)| self.claims.may_call(id, state)) {
             return Ok(());
         }
         let (wall, now) = (self.tick_wall, self.tick_at);

@@ -603,7 +603,7 @@ mod tests {
                 claim_ahead: CLAIM_AHEAD,
                 store_lead: CLAIM_AHEAD,
                 stopping: false,
-                store_is_idle: false,
+                may_call_store: false,
             };
             assert!(next_wakeup(&state, &input) > now, "the reply wakes it");
             if restarts {

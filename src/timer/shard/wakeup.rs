@@ -15,8 +15,8 @@ pub(crate) struct WakeupInput {
     /// They are claimed by a time that is at most this far ahead of the store's.
     pub(crate) store_lead: Duration,
     pub(crate) stopping: bool,
-    /// The last call to the store was answered. If not, its answer wakes the dispatcher.
-    pub(crate) store_is_idle: bool,
+    /// No call of the shard, or of its part of the store, runs. The answer of one wakes the dispatcher.
+    pub(crate) may_call_store: bool,
 }
 
 /// When to look at the shard again if no event comes before.
@@ -26,14 +26,14 @@ pub(crate) fn next_wakeup(state: &ShardState, input: &WakeupInput) -> Instant {
     let is_served = state.ownership.may_claim(now) && !input.stopping;
     [
         state.load.tail.next_at().filter(|_| is_served),
-        next_claim(state, input).filter(|_| is_served && input.store_is_idle),
+        next_claim(state, input).filter(|_| is_served && input.may_call_store),
         next_phase_change(state, input),
         next_send(state, input),
         // While a commit is in doubt nothing is reported. Its result wakes the dispatcher.
         state
             .delivered
             .report_at
-            .filter(|_| state.may_report_delivered() && input.store_is_idle),
+            .filter(|_| state.may_report_delivered() && input.may_call_store),
     ]
     .into_iter()
     .flatten()
@@ -84,7 +84,7 @@ fn next_phase_change(state: &ShardState, input: &WakeupInput) -> Option<Instant>
             let may_be_taken = state.ownership.clock.may_be_taken(now);
             may_be_taken.then(|| now + RESEND_DELAY_MIN)
         }
-        ShardPhase::HandingOver { .. } if state.in_flight.is_empty() && input.store_is_idle => {
+        ShardPhase::HandingOver { .. } if state.in_flight.is_empty() && input.may_call_store => {
             Some(now)
         }
         ShardPhase::HandingOver { until } | ShardPhase::LeaseLost { until } => Some(until),

@@ -102,10 +102,9 @@ impl Cluster {
     /// Ends when another node is the primary of this channel.
     pub(super) async fn switched(&self, channel: &str) {
         let slot = slot_of_key(channel.as_bytes());
-        let primary = || self.slots.map()?.primary(slot).cloned();
+        let primary = || self.slots.last_map()?.primary(slot).cloned();
         let before = primary();
-        // No map: other calls are reading it.
-        while primary().is_none_or(|now| before.as_ref().is_none_or(|before| *before == now)) {
+        while primary().is_none_or(|now| before.as_ref() == Some(&now)) {
             tokio::time::sleep(CLUSTER_SWITCH_CHECK_INTERVAL).await;
         }
     }
@@ -175,17 +174,26 @@ impl Cluster {
             send(&node, part).await
         });
         let mut values = Vec::with_capacity(open.len());
+        let mut is_full = false;
         for ((address, part), answer) in parts.iter().zip(join_all(sent).await) {
-            let answer = answer.inspect_err(|error| {
-                // A full node is the right one.
-                if !matches!(error, Error::Full) {
-                    self.slots.forget(&map);
+            match answer {
+                Ok(answer) => {
+                    let part = part.iter().zip(answer);
+                    values.extend(part.map(|(at, value)| (*at, value, (*address).clone())));
                 }
-            })?;
-            let part = part.iter().zip(answer);
-            values.extend(part.map(|(at, value)| (*at, value, (*address).clone())));
+                // A full node is the right one. The error of another node is told first.
+                Err(Error::Full) => is_full = true,
+                Err(error) => {
+                    self.slots.forget(&map);
+                    return Err(error);
+                }
+            }
         }
-        Ok(values)
+        if is_full {
+            Err(Error::Full)
+        } else {
+            Ok(values)
+        }
     }
 
     fn primary<'a>(&self, map: &'a Arc<SlotMap>, slot: Slot) -> Result<&'a Address, Error> {

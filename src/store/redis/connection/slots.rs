@@ -86,7 +86,7 @@ impl SlotMap {
         self.primaries.get(usize::from((*index)?))
     }
 
-    /// The number of the primary among those of this map; 0 if no node serves the slot.
+    /// The number of the primary, which it keeps in later maps; 0 if no node serves the slot.
     pub(super) fn part_of(&self, slot: Slot) -> u16 {
         let index = self.by_slot.get(usize::from(slot));
         index.copied().flatten().unwrap_or_default()
@@ -99,6 +99,34 @@ impl SlotMap {
         served
             .map(|index| &self.primaries[usize::from(*index)])
             .collect()
+    }
+
+    /// Gives each primary the number that it has in the map before, so that a call which runs still
+    /// belongs to the same part.
+    fn with_numbers_of(mut self, before: &Self) -> Self {
+        let kept: BTreeSet<Address> = before.primaries().into_iter().cloned().collect();
+        let mut primaries = before.primaries.clone();
+        let mut numbers = Vec::with_capacity(self.primaries.len());
+        for new in &self.primaries {
+            let known = primaries.iter().position(|known| known == new);
+            // A primary that served nothing in the map before gives its number away.
+            let free = || {
+                let unused = |old: &Address| !kept.contains(old) && !self.primaries.contains(old);
+                primaries.iter().position(unused)
+            };
+            let number = known.or_else(free).unwrap_or(primaries.len());
+            if number == primaries.len() {
+                primaries.push(new.clone());
+            } else {
+                primaries[number] = new.clone();
+            }
+            numbers.push(number as u16);
+        }
+        for number in self.by_slot.iter_mut().flatten() {
+            *number = numbers[usize::from(*number)];
+        }
+        self.primaries = primaries;
+        self
     }
 
     fn moved(&self, slot: Slot, to: Address) -> Self {
@@ -184,19 +212,24 @@ impl Redirect {
 
 /// The slots as all connections of one process know them.
 #[derive(Debug, Default)]
-pub(crate) struct CurrentSlots {
-    map: Mutex<Option<Arc<SlotMap>>>,
+pub(crate) struct CurrentSlots(Mutex<LastMap>);
+
+#[derive(Debug, Default)]
+struct LastMap {
     /// The last map that was known. Its primaries can be asked for the next one.
-    last: Mutex<Option<Arc<SlotMap>>>,
+    map: Option<Arc<SlotMap>>,
+    /// False: it may be out of date, so the next call asks the nodes.
+    is_current: bool,
 }
 
 impl CurrentSlots {
     pub(super) fn map(&self) -> Option<Arc<SlotMap>> {
-        lock(&self.map).clone()
+        let last = lock(&self.0);
+        last.map.clone().filter(|_| last.is_current)
     }
 
     pub(super) fn last_map(&self) -> Option<Arc<SlotMap>> {
-        lock(&self.last).clone()
+        lock(&self.0).map.clone()
     }
 
     pub(super) fn last_primaries(&self) -> BTreeSet<Address> {
@@ -206,44 +239,44 @@ impl CurrentSlots {
     }
 
     pub(super) fn set(&self, map: SlotMap) -> Arc<SlotMap> {
+        let mut last = lock(&self.0);
+        let map = match &last.map {
+            None => map,
+            Some(before) => {
+                let map = map.with_numbers_of(before);
+                if map.primaries() != before.primaries() {
+                    let names = map.primaries().into_iter().map(ToString::to_string);
+                    let names = names.collect::<Vec<_>>().join(" ");
+                    tracing::warn!(
+                        primaries = names,
+                        "the primaries of the Redis Cluster have changed"
+                    );
+                }
+                map
+            }
+        };
         let map = Arc::new(map);
-        let before = lock(&self.last).replace(map.clone());
-        let primaries = map.primaries();
-        if before.is_some_and(|before| before.primaries() != primaries) {
-            let names = primaries
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>();
-            tracing::warn!(
-                primaries = names.join(" "),
-                "the primaries of the Redis Cluster have changed"
-            );
-        }
-        lock(&self.map).replace(map.clone());
+        last.map = Some(map.clone());
+        last.is_current = true;
         map
     }
 
     /// A node has told where this slot is now.
     pub(super) fn on_moved(&self, slot: Slot, to: Address) {
-        let mut current = lock(&self.map);
-        if let Some(map) = &*current
+        let mut last = lock(&self.0);
+        if last.is_current
+            && let Some(map) = &last.map
             && map.primary(slot) != Some(&to)
         {
-            let moved = Arc::new(map.moved(slot, to));
-            // After a resharding, the nodes of the configuration may be gone.
-            lock(&self.last).replace(moved.clone());
-            current.replace(moved);
+            last.map = Some(Arc::new(map.moved(slot, to)));
         }
     }
 
     /// The next call asks the nodes again, unless another call has done so meanwhile.
     pub(super) fn forget(&self, map: &Arc<SlotMap>) {
-        let mut current = lock(&self.map);
-        if current
-            .as_ref()
-            .is_some_and(|current| Arc::ptr_eq(current, map))
-        {
-            current.take();
+        let mut last = lock(&self.0);
+        if last.map.as_ref().is_some_and(|last| Arc::ptr_eq(last, map)) {
+            last.is_current = false;
         }
     }
 }
@@ -327,6 +360,28 @@ mod tests {
         ] {
             assert_eq!(SlotMap::parse(wrong, &node(9)), None);
         }
+    }
+
+    #[test]
+    fn a_primary_keeps_its_number_in_later_maps() {
+        let map = |ports: [u16; 2]| {
+            let [low, high] = ports;
+            let ranges = [(0, 8_191, low), (8_192, 16_383, high)];
+            let ranges = ranges.map(|(first, last, port)| entry(first, last, text("n"), port));
+            SlotMap::parse(Value::Array(ranges.into()), &node(9)).unwrap()
+        };
+        let current = CurrentSlots::default();
+        let parts = |ports| {
+            let map = current.set(map(ports));
+            assert_eq!(map.primary(0), Some(&node(ports[0])));
+            assert_eq!(map.primary(16_383), Some(&node(ports[1])));
+            (map.part_of(0), map.part_of(16_383), map.primaries.len())
+        };
+        assert_eq!(parts([1, 2]), (0, 1, 2));
+        assert_eq!(parts([2, 1]), (1, 0, 2), "the slots were exchanged");
+        assert_eq!(parts([2, 3]), (1, 2, 3), "the call to node 1 may still run");
+        assert_eq!(parts([4, 3]), (0, 2, 3), "nothing is left of node 1");
+        assert_eq!(parts([3, 3]), (2, 2, 3));
     }
 
     #[test]
