@@ -391,6 +391,7 @@ fn check_passes_a_good_setup() {
         (Some(0), "ok", "ok"),
         "{check:#}"
     );
+    assert_eq!(item(&check, "formats").0, "ok", "{check:#}");
     assert_eq!(
         item(&check, &scene.source),
         ("ok", "source of r: 3 partitions")

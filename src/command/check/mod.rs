@@ -2,10 +2,11 @@
 //! plans repairs. It changes a cluster only with `--apply`.
 //!
 //! The broker adapters judge their clusters. Pure functions in `redis`, `sentinels`, `folder`,
-//! `waiting` and `keys` judge the store, and `text` formats the result.
+//! `waiting`, `formats` and `keys` judge the store, and `text` formats the result.
 
 mod cluster;
 mod folder;
+mod formats;
 mod keys;
 mod memory;
 mod redis;
@@ -51,7 +52,7 @@ struct Document {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Item {
-    /// `kafka.<name>`, `nats.<name>`, `routes`, `process`, `store`, `waiting` or `keys`.
+    /// `kafka.<name>`, `nats.<name>`, `routes`, `process`, `store`, `waiting`, `workers` or `keys`.
     area: String,
     #[serde(flatten)]
     finding: Finding,
@@ -181,6 +182,9 @@ async fn check_store(config: &Config) -> Vec<(String, Vec<Finding>)> {
         let found = found.map_err(|error| format!("{error:#}"));
         areas.push(("waiting".to_owned(), waiting::judge(&found, &config.routes)));
         if found.is_ok() {
+            let workers = ask(config, &Query::Workers).await;
+            let workers = workers.map_err(|error| format!("{error:#}"));
+            areas.push(("workers".to_owned(), formats::judge(&workers)));
             let used = ask(config, &Query::Keys).await;
             let used = used.map_err(|error| format!("{error:#}"));
             areas.push(("keys".to_owned(), keys::judge(&used, &config.keys())));
