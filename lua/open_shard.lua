@@ -1,6 +1,7 @@
 #!lua
 -- Creates a shard if there is none: writes the meta hash with identity, layout version, watermark,
--- delivered and hold in one step. Changes nothing if the shard exists. No other script creates a shard.
+-- delivered, hold and possibly_delivered in one step. If the shard exists, it only extends
+-- possibly_delivered. No other script creates a shard.
 -- A full Redis refuses the whole script.
 -- KEYS   1 meta
 --        2 counts
@@ -14,6 +15,7 @@
 --        3 watermark
 --        4 delivered
 --        5 hold: claims wait until the watermark is here
+--        6 possibly_delivered: a pair; one with the watermark 0 covers nothing
 -- Reply  created, state
 --        existing, state
 --        version, layout version in meta: another one, or the current one with unreadable values
@@ -26,9 +28,18 @@ local tag = 'existing'
 if redis.call('EXISTS', KEYS[1]) == 0 then
   tag = 'created'
   redis.call('HSET', KEYS[1], 'version', ARGV[1], 'identity', ARGV[2], 'watermark', ARGV[3],
-    'claimed', ARGV[4], 'delivered', ARGV[4], 'tail_from', ARGV[3], 'hold', ARGV[5], 'ledger', '0 0 0 0 0 0 0 ' .. ARGV[3] .. ARGV[4])
+    'claimed', ARGV[4], 'delivered', ARGV[4], 'tail_from', ARGV[3], 'hold', ARGV[5], 'possibly_delivered', ARGV[6],
+    'ledger', '0 0 0 0 0 0 0 ' .. ARGV[3] .. ARGV[4])
 end
 local s = shard()
 if not s then return { 'version', redis.call('HGET', KEYS[1], 'version') or '' } end
+local old = s.possibly_delivered
+local cursor, watermark = old:sub(1, 32), old:sub(33)
+if before(cursor, ARGV[6]:sub(1, 32)) then cursor = ARGV[6]:sub(1, 32) end
+if before(watermark, ARGV[6]:sub(33)) then watermark = ARGV[6]:sub(33) end
+s.possibly_delivered = cursor .. watermark
 local found, newer = state(s)
+if found and s.possibly_delivered ~= old then
+  redis.call('HSET', KEYS[1], 'possibly_delivered', s.possibly_delivered)
+end
 return found and { tag, found } or { 'newer', newer }

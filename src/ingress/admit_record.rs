@@ -69,10 +69,6 @@ pub(super) fn admit_record(
         }
         return Ok(());
     }
-    let rebuild = partition.rebuild;
-    if rebuild.is_some_and(|rebuild| rebuild.may_be_duplicate(position)) {
-        metric.possible_duplicates.increment(1);
-    }
     if let Some(id) = body.id {
         change_id(
             partition,
@@ -95,7 +91,6 @@ fn change_id(partition: &mut AssignedPartition, change: IdChange<Box<str>>) {
 /// The record as a request, and where its answer goes.
 struct Requester<'a> {
     record: &'a Record<'a>,
-    metric: &'a metric::RouteMetrics,
     reply: Option<Reply<'a>>,
     /// A request is answered once. Its effect on the named message is applied again.
     is_answered: bool,
@@ -105,7 +100,7 @@ struct Requester<'a> {
 impl<'a> Requester<'a> {
     fn of(
         rules: &RoutingRules,
-        metric: &'a metric::RouteMetrics,
+        metric: &metric::RouteMetrics,
         partition: &AssignedPartition,
         record: &'a Record<'a>,
     ) -> Self {
@@ -116,7 +111,6 @@ impl<'a> Requester<'a> {
         let is_exactly_once = (rules.replies.as_ref()).is_some_and(|it| it.is_exactly_once);
         Self {
             record,
-            metric,
             reply,
             is_answered: partition.delivered.covers(Cursor::of_answer(record.offset)),
             cancels_claimed: is_exactly_once && reply.is_some() && !fault!(CancelUnclaimedOnly),
@@ -144,9 +138,6 @@ impl<'a> Requester<'a> {
             return;
         };
         let place = Cursor::of_answer(self.record.offset);
-        if (partition.rebuild).is_some_and(|rebuild| rebuild.may_be_duplicate(place)) {
-            self.metric.possible_duplicates.increment(1);
-        }
         let key = self.record.key;
         let key = key.filter(|key| key.len() <= ANSWER_KEY_BYTES_MAX);
         let body = Body::answer(key, reply, request, id);

@@ -11,7 +11,9 @@ use super::shard_init::usable_commit;
 use super::{CallError, stopping, unless_stopped};
 use crate::broker::{self, PartitionInfo};
 use crate::limit::COORDINATOR_WAIT_MAX;
-use crate::model::{CommitMetadata, Offset, Partition, PositionRules, RulesHistory, Watermark};
+use crate::model::{
+    CommitMetadata, Offset, Partition, PositionRules, Progress, RulesHistory, Watermark,
+};
 use crate::store::StoredShard;
 use futures_util::future::LocalBoxFuture;
 use tokio::time::{Instant, timeout};
@@ -56,6 +58,12 @@ impl AssumedRules {
     pub(super) fn stored(&self, committed: Option<&CommitMetadata>) -> Watermark {
         let stored = self.usable(committed).map(|it| it.stored);
         stored.map_or(Watermark(0), |it| it.min(Watermark(self.info.end_offset.0)))
+    }
+
+    /// The delivered pair of the commit.
+    pub(super) fn delivered(&self, committed: Option<&CommitMetadata>) -> Progress {
+        let committed = self.usable(committed);
+        committed.map_or(Progress::START, |it| it.delivered)
     }
 }
 

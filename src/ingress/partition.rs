@@ -13,7 +13,7 @@ use crate::limit::{
 };
 use crate::metric;
 use crate::model::{
-    CommitMetadata, Cursor, Offset, OriginFormat, PositionRules, Progress, RoutingRules, ShardId,
+    CommitMetadata, Offset, OriginFormat, PositionRules, Progress, RoutingRules, ShardId,
     SourceIdentity, Timestamp, Watermark,
 };
 use crate::run::{FarTarget, RunBuilder};
@@ -53,7 +53,9 @@ pub(super) struct AssignedPartition {
     pub(super) delivered: Progress,
     /// The greatest watermark that the store is known to have had.
     pub(super) greatest_stored: Watermark,
-    pub(super) rebuild: Option<Rebuild>,
+    /// The greatest delivered pair that was committed. A commit never moves it back, so it shows a
+    /// rollback until the store has it again.
+    pub(super) greatest_delivered: Progress,
     pub(super) rules: ReadRules,
     /// Set while the last commit is not known. Until then, nothing is committed.
     pub(super) assumed: Option<AssumedRules>,
@@ -72,29 +74,6 @@ pub(super) struct AssignedPartition {
     pub(super) claimed_at_open: Progress,
     /// No message was claimed in this reading, so the timer may wait for records that are not read.
     pub(super) waits_for_claim: bool,
-}
-
-/// A shard that is rebuilt from the source log. Tells which of its messages may have been delivered
-/// before the store was lost, although no record of the delivery is left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rebuild {
-    /// End of the log when the shard was created again.
-    log_end: Offset,
-    rebuilt_at: Timestamp,
-}
-
-impl Rebuild {
-    /// `None` if, by the last commit, no message of the shard was ever delivered.
-    pub(super) fn new(created: &StoredShard, log_end: Offset, now: Timestamp) -> Option<Self> {
-        (created.delivered != Progress::START).then_some(Self {
-            log_end,
-            rebuilt_at: now,
-        })
-    }
-
-    pub(super) fn may_be_duplicate(self, position: Cursor) -> bool {
-        position.offset < self.log_end && position.due <= self.rebuilt_at
-    }
 }
 
 /// The action that follows an append result or a store check.
@@ -130,7 +109,7 @@ impl AssignedPartition {
             linger: APPEND_LINGER_MAX,
             delivered: Progress::START,
             greatest_stored: Watermark(0),
-            rebuild: None,
+            greatest_delivered: Progress::START,
             rules: ReadRules::default(),
             assumed: None,
             displaced_at: None,
@@ -165,6 +144,8 @@ impl AssignedPartition {
     ) {
         if let Some(assumed) = self.assumed.take() {
             self.greatest_stored = self.greatest_stored.max(assumed.stored(committed));
+            let delivered = assumed.delivered(committed);
+            self.greatest_delivered = self.greatest_delivered.greatest(delivered);
             self.rules = ReadRules::new(assumed.history(own, committed), today);
         }
     }
@@ -437,9 +418,10 @@ impl AssignedPartition {
         if self.assumed.is_some() && !fault!(CommitAssumedRules) {
             return None;
         }
+        self.greatest_delivered = self.greatest_delivered.greatest(state.delivered);
         let metadata = CommitMetadata {
             lowest_pending: state.lowest_pending,
-            delivered: state.delivered,
+            delivered: self.greatest_delivered,
             stored: self.greatest_stored,
             identity: Some(self.identity.clone()),
             end: is_end.then_some(state.watermark.offset()),
@@ -478,8 +460,11 @@ impl AssignedPartition {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Partition;
+    use crate::model::{Cursor, Partition};
     use crate::run::ThinHours;
+    use crate::store::NewShard;
+    use crate::store::rules::{ShardCounts, ShardMeta};
+    use crate::testing::store::requests::new_shard;
 
     fn reading(from: u64) -> AssignedPartition {
         let mut partition = AssignedPartition::new(
@@ -567,42 +552,25 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_rebuild_marks_messages_that_were_due_before_it_as_possible_duplicates() {
-        let place = |due, offset| Cursor::new(Timestamp::from_millis(due), Offset(offset));
-        let created = |delivered| StoredShard {
-            identity: SourceIdentity("id".into()),
-            watermark: Watermark(3),
-            claimed: delivered,
-            delivered,
-            hold: Watermark(9),
-            lowest_pending: Offset(3),
-            slices: Vec::new(),
-            quarantined: 0,
-            keys: Default::default(),
-            ledger: crate::store::Ledger::default(),
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_never_moves_the_delivered_pair_back() {
+        let state = |due| {
+            let cursor = Cursor::new(Timestamp::from_millis(due), Offset(1));
+            let new = NewShard {
+                watermark: Watermark(2),
+                delivered: Progress::new(cursor, Watermark(2)),
+                ..new_shard("t")
+            };
+            ShardCounts::default().state(&ShardMeta::new(&new))
         };
-        let rebuilt = Rebuild::new(
-            &created(Progress::new(place(5, 2), Watermark(4))),
-            Offset(9),
-            Timestamp::from_millis(1_000),
-        );
-        let covers = |due, offset| {
-            rebuilt.is_some_and(|rebuilt| rebuilt.may_be_duplicate(place(due, offset)))
-        };
-        assert_eq!(
-            (covers(1_000, 8), covers(1_001, 8), covers(1_000, 9)),
-            (true, false, false)
-        );
-        assert_eq!(
-            Rebuild::new(
-                &created(Progress::START),
-                Offset(9),
-                Timestamp::from_millis(1_000)
-            ),
-            None,
-            "no message was ever delivered"
-        );
+        let mut partition = reading(2);
+        for (stored, committed) in [(7, 7), (5, 7), (8, 8)] {
+            let commit = partition.next_commit(&state(stored), true, false, Instant::now());
+            let metadata = commit.map(|commit| CommitMetadata::parse(&commit.metadata));
+            let metadata = metadata.expect("a commit").ok().flatten();
+            let delivered = metadata.map(|metadata| metadata.delivered);
+            assert_eq!(delivered, Some(state(committed).delivered));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,9 +4,9 @@
 use crate::broker::PartitionInfo;
 use crate::model::{
     CommitMetadata, Offset, PositionRules, Progress, RulesHistory, ShardId, SourceIdentity,
-    Watermark, other_installation,
+    Timestamp, Watermark, other_installation,
 };
-use crate::store::rules::NO_HOLD;
+use crate::store::rules::{NO_HOLD, possibly_delivered};
 use crate::store::{NewShard, Opened, StoredShard};
 use std::ops::Range;
 
@@ -28,17 +28,27 @@ pub(super) enum StartDecision {
 /// The state to write if the store does not have the shard. W is the committed lowest pending
 /// offset, if the commit is for this incarnation of the partition; otherwise `start`. Timers claim
 /// no message before the log is read to its present end: a record there may cancel one that is due.
+///
+/// If there is a commit, the store has lost the shard. Everything that was in the log and is due by
+/// now may have been delivered.
 pub(super) fn new_shard(
     shard: ShardId,
     info: &PartitionInfo,
     committed: Option<&CommitMetadata>,
     start: Offset,
+    now: Timestamp,
 ) -> NewShard {
-    let (watermark, delivered) = match usable_commit(committed, info) {
-        Some(committed) => (Watermark(committed.lowest_pending.0), committed.delivered),
+    let end = Watermark(info.end_offset.0);
+    let (watermark, delivered, lost) = match usable_commit(committed, info) {
+        Some(committed) => (
+            Watermark(committed.lowest_pending.0),
+            committed.delivered,
+            possibly_delivered(committed.delivered, end, now),
+        ),
         // The log may have changed since it was asked.
         None => (
             Watermark(start.clamp(info.first_offset, info.end_offset).0),
+            Progress::START,
             Progress::START,
         ),
     };
@@ -49,9 +59,20 @@ pub(super) fn new_shard(
         delivered,
         hold: match fault!(CreateWithoutHold) {
             true => NO_HOLD,
-            false => Watermark(info.end_offset.0),
+            false => end,
+        },
+        possibly_delivered: match fault!(ForgetLostDeliveries) {
+            true => Progress::START,
+            false => lost,
         },
     }
+}
+
+/// True if the commit, or this process, knows positions that the store has lost. `stored` is the
+/// greatest watermark that the store is known to have had.
+pub(super) fn has_lost_writes(state: &StoredShard, known: &NewShard, stored: Watermark) -> bool {
+    let is_behind = state.watermark < stored || !state.delivered.includes(known.delivered);
+    is_behind && state.identity.is_same_source(&known.identity)
 }
 
 /// The greatest watermark that the store is known to have had.
@@ -204,6 +225,7 @@ mod tests {
             claimed: delivered(),
             delivered: delivered(),
             hold: NO_HOLD,
+            possibly_delivered: Progress::START,
             lowest_pending: Offset(0),
             slices: Vec::new(),
             quarantined: 0,
@@ -303,8 +325,49 @@ mod tests {
     #[test]
     fn a_lost_shard_is_created_at_the_committed_lowest_pending_offset() {
         let committed = committed("a", 7);
-        let new = new_shard(shard(), &info("a", 2, 90), Some(&committed), Offset(30));
+        let now = Timestamp::from_millis(9_000);
+        let new = new_shard(
+            shard(),
+            &info("a", 2, 90),
+            Some(&committed),
+            Offset(30),
+            now,
+        );
         assert_eq!((new.watermark, new.delivered), (Watermark(7), delivered()));
+        let lost = new.possibly_delivered;
+        let place = |due, offset| Cursor::new(Timestamp::from_millis(due), Offset(offset));
+        assert!(lost.covers(place(9_300, 89)) && lost.covers(Cursor::of_answer(Offset(89))));
+        assert!(!lost.covers(place(9_301, 89)) && !lost.covers(place(9_300, 90)));
+    }
+
+    #[test]
+    fn a_store_behind_the_commit_or_behind_this_process_has_lost_writes() {
+        let now = Timestamp::from_millis(9_000);
+        let known = |identity| {
+            let committed = committed(identity, 7);
+            new_shard(
+                shard(),
+                &info(identity, 2, 90),
+                Some(&committed),
+                Offset(30),
+                now,
+            )
+        };
+        let state = |watermark, delivered| StoredShard {
+            delivered,
+            ..stored("a", watermark)
+        };
+        let lost = |identity, watermark, delivered| {
+            has_lost_writes(
+                &state(watermark, delivered),
+                &known(identity),
+                Watermark(40),
+            )
+        };
+        assert!(!lost("a", 40, delivered()));
+        assert!(lost("a", 39, delivered()));
+        assert!(lost("a", 40, Progress::START));
+        assert!(!lost("b", 39, Progress::START));
     }
 
     #[test]
@@ -312,10 +375,11 @@ mod tests {
         for (identity, low) in [("b", 7), ("a", 91)] {
             let committed = committed(identity, low);
             for (start, expected) in [(1, 2), (2, 2), (30, 30), (91, 90)] {
-                let new = new_shard(shard(), &info("a", 2, 90), Some(&committed), Offset(start));
+                let (info, now) = (info("a", 2, 90), Timestamp::from_millis(9_000));
+                let new = new_shard(shard(), &info, Some(&committed), Offset(start), now);
                 assert_eq!(
-                    (new.watermark, new.delivered),
-                    (Watermark(expected), Progress::START)
+                    (new.watermark, new.delivered, new.possibly_delivered),
+                    (Watermark(expected), Progress::START, Progress::START)
                 );
             }
         }

@@ -74,9 +74,10 @@ pub(crate) trait ShardStore {
     }
 
     /// Creates the shard if it is absent: writes identity, layout version, watermark and delivered
-    /// pair in one step, with claimed equal to delivered. Changes nothing if the shard exists.
+    /// pair in one step, with claimed equal to delivered. If the shard exists, it only extends the
+    /// pair `possibly_delivered`, each component on its own.
     ///
-    /// Safe to repeat. On a full store: [`Error::Full`] if a shard must be created.
+    /// Safe to repeat. On a full store: [`Error::Full`], or the pair of an existing shard is extended.
     async fn open(&self, shards: &[NewShard]) -> Result<Vec<Opened>, Error>;
 
     /// Stores a batch if its `from` equals the watermark of the shard (I2). Applies ids and cancels

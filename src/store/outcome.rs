@@ -19,6 +19,9 @@ pub(crate) struct StoredShard {
     pub(crate) delivered: Progress,
     /// Claims wait until the watermark is here, see [`Hold`].
     pub(crate) hold: Watermark,
+    /// Covers messages that may have been delivered before the store lost writes. Used only to count
+    /// possible duplicates.
+    pub(crate) possibly_delivered: Progress,
     /// No message below this offset is pending. May be too low, never too high.
     pub(crate) lowest_pending: Offset,
     /// The slices with stored runs, ordered.

@@ -19,6 +19,9 @@ pub(crate) struct NewShard {
     pub(crate) delivered: Progress,
     /// Claims wait until the watermark is here.
     pub(crate) hold: Watermark,
+    /// Covers messages that may have been delivered before the store lost the shard, or its last
+    /// writes.
+    pub(crate) possibly_delivered: Progress,
 }
 
 /// A batch that covers the source offsets `from..to`. Without runs and changes it only moves the

@@ -126,6 +126,8 @@ pub(crate) enum InjectedFault {
     ClaimWhileStoreIsBehind,
     /// After a rollback, a new lease holder ignores the watermark in the commit.
     IgnoreCommittedWatermark,
+    /// Messages that may have been delivered before the store lost writes are not counted.
+    ForgetLostDeliveries,
     /// After a rollback, the timer claims before the store is where it was.
     ForgetSeenWatermark,
     /// The store accepts a claim although its watermark is below the one that the timer has seen.

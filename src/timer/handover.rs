@@ -70,11 +70,13 @@ pub(super) fn finish_shards(
             }
             route.alerts.forget_shard(&shard);
             let delivered = state.in_flight.delivered();
+            let claimed = state.in_flight.claimed();
             let seen = state.load.greatest_seen();
             let is_lost = state.ownership.is_lost();
             room.send(ReleaseResult::Ended {
                 shard,
                 delivered,
+                claimed,
                 seen,
                 is_lost,
             });

@@ -80,6 +80,15 @@ impl Progress {
         if other.includes(self) { other } else { self }
     }
 
+    /// The least pair that covers everything that one of the two covers. It may cover more, so it is
+    /// an upper bound.
+    pub(crate) fn union(self, other: Self) -> Self {
+        Self {
+            cursor: self.cursor.max(other.cursor),
+            watermark: self.watermark.max(other.watermark),
+        }
+    }
+
     /// 48 hex digits: 32 for the cursor, 16 for the watermark.
     pub(crate) fn to_hex(self) -> String {
         format!("{}{:016x}", self.cursor.to_hex(), self.watermark.0)

@@ -32,7 +32,7 @@ pub(super) fn meta(number: ShardNumber, meta: &ShardMeta) -> Vec<u8> {
     bytes
 }
 
-/// `None`: unreadable. Ledger and hold have rows of their own. The lineage is not on disk, because it shows rollbacks, and a folder cannot
+/// `None`: unreadable. Ledger, hold and possible deliveries have rows of their own. The lineage is not on disk, because it shows rollbacks, and a folder cannot
 /// roll back while its process runs. After a restart every timer loads its shards again.
 pub(super) fn to_meta(bytes: &[u8]) -> Option<(ShardNumber, ShardMeta)> {
     let (fixed, identity) = bytes.split_first_chunk::<META_LENGTH>()?;
@@ -44,6 +44,7 @@ pub(super) fn to_meta(bytes: &[u8]) -> Option<(ShardNumber, ShardMeta)> {
         claimed: to_pair([c1, c2, c3]),
         delivered: to_pair(delivered),
         hold: Some(NO_HOLD),
+        possibly_delivered: Progress::START,
         ledger: Ledger::default(),
         lineage: Lineage::default(),
     };
@@ -131,6 +132,14 @@ pub(super) fn hold(hold: Option<Watermark>) -> Vec<u8> {
 
 pub(super) fn to_hold(bytes: &[u8]) -> Option<Watermark> {
     to_numbers(bytes).map(|[until]| Watermark(until))
+}
+
+pub(super) fn pair(pair: Progress) -> Vec<u8> {
+    numbers(pair_numbers(pair))
+}
+
+pub(super) fn to_pair_row(bytes: &[u8]) -> Option<Progress> {
+    to_numbers(bytes).map(to_pair)
 }
 
 pub(super) fn totals(totals: &RunTotals) -> Vec<u8> {

@@ -10,7 +10,7 @@ use super::key::{self, ShardNumber};
 use super::tables::{Tables, WriteBatch};
 use crate::encryption::StoredId;
 use crate::limit::IDS_PER_STEP;
-use crate::model::{Cursor, Offset, ShardId, Slice, Timestamp};
+use crate::model::{Cursor, Offset, Progress, ShardId, Slice, Timestamp};
 use crate::run::{Run, RunName};
 use crate::store::rules::{
     LeaseHolder, Ledger, NO_HOLD, RunTotals, ShardCounts, ShardMeta, ShardTail,
@@ -86,6 +86,9 @@ impl Shard {
         }
         let hold = tables.index.get(key::hold(number))?;
         shard.meta.hold = hold.map_or(Some(NO_HOLD), |value| codec::to_hold(&value));
+        let possibly_delivered = tables.index.get(key::possibly_delivered(number))?;
+        let possibly_delivered = possibly_delivered.and_then(|value| codec::to_pair_row(&value));
+        shard.meta.possibly_delivered = possibly_delivered.unwrap_or(Progress::START);
         let ledger = tables.index.get(key::ledger(number))?;
         shard.meta.ledger = ledger
             .and_then(|value| codec::to_ledger(&value, &shard.meta))
@@ -134,6 +137,20 @@ impl Shard {
     /// Writes the row of the hold.
     pub(super) fn write_hold(&self, batch: &mut WriteBatch<'_>) {
         batch.put(key::hold(self.number), codec::hold(self.meta.hold));
+    }
+
+    /// Extends the pair of possible deliveries, and writes its row.
+    pub(super) fn extend_possibly_delivered(&mut self, pair: Progress, batch: &mut WriteBatch<'_>) {
+        let before = self.meta.possibly_delivered;
+        self.meta.extend_possibly_delivered(pair);
+        if self.meta.possibly_delivered != before {
+            self.write_possibly_delivered(batch);
+        }
+    }
+
+    pub(super) fn write_possibly_delivered(&self, batch: &mut WriteBatch<'_>) {
+        let key = key::possibly_delivered(self.number);
+        batch.put(key, codec::pair(self.meta.possibly_delivered));
     }
 
     /// Writes the rows for meta and ledger.

@@ -132,8 +132,11 @@ impl Shards {
         if is_full && new.iter().any(|new| !self.shards.contains_key(&new.shard)) {
             return Err(Error::Full);
         }
-        let opened = new.iter().map(|new| match self.shards.get(&new.shard) {
-            Some(Entry::Loaded(shard)) => Opened::Existing(shard.state()),
+        let opened = new.iter().map(|new| match self.shards.get_mut(&new.shard) {
+            Some(Entry::Loaded(shard)) => {
+                shard.extend_possibly_delivered(new.possibly_delivered, batch);
+                Opened::Existing(shard.state())
+            }
             Some(Entry::Incompatible { text, .. }) => Opened::Incompatible(text.clone()),
             None => Opened::Created(self.create(new, batch)),
         });
@@ -146,6 +149,7 @@ impl Shards {
         batch.put(key::NEXT.to_vec(), self.next.to_be_bytes().to_vec());
         shard.write_meta(&self.deployment, &new.shard, batch);
         shard.write_hold(batch);
+        shard.write_possibly_delivered(batch);
         let state = shard.state();
         self.shards
             .insert(new.shard.clone(), Entry::Loaded(Box::new(shard)));

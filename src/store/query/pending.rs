@@ -392,6 +392,7 @@ mod tests {
             claimed: Progress::START,
             delivered: Progress::START,
             hold: Watermark(0),
+            possibly_delivered: Progress::START,
             lowest_pending: Offset(0),
             slices,
             quarantined,

@@ -72,6 +72,7 @@ impl Scene {
             watermark: Watermark(0),
             delivered: Progress::START,
             hold: Watermark(0),
+            possibly_delivered: Progress::START,
         };
         let shards: Vec<_> = (0..partitions).map(new).collect();
         store.open(&shards).await.unwrap();

@@ -346,10 +346,11 @@ fn parse_state(value: Value) -> Option<StoredShard> {
         claimed,
         delivered,
         hold,
+        possibly_delivered,
         ledger,
         counts,
         keys,
-    ] = <[Value; 8]>::try_from(parts).ok()?;
+    ] = <[Value; 9]>::try_from(parts).ok()?;
     let watermark = codec::parse_watermark(&text(watermark)?)?;
     let mut shard = StoredShard {
         identity: SourceIdentity(text(identity)?.into()),
@@ -357,6 +358,7 @@ fn parse_state(value: Value) -> Option<StoredShard> {
         claimed: Progress::from_hex(&text(claimed)?)?,
         delivered: Progress::from_hex(&text(delivered)?)?,
         hold: codec::parse_hold(&text(hold)?).unwrap_or(NO_HOLD),
+        possibly_delivered: Progress::from_hex(&text(possibly_delivered)?)?,
         lowest_pending: watermark.offset(),
         slices: Vec::new(),
         quarantined: 0,
@@ -507,7 +509,7 @@ mod tests {
         let (watermark, place) = (&zeros[..16], &zeros[..32]);
         let ledger = format!("1 0 0 0 0 0 0 {watermark}{zeros}");
         let state = format!(
-            "*8\n$c:t\n${watermark}\n${zeros}\n${zeros}\n${watermark}\n${ledger}\n*4\n$h482913\n$1 2 {watermark}\n$quarantine\n$1 1 x\n*2\n$key:1-a\n$1"
+            "*9\n$c:t\n${watermark}\n${zeros}\n${zeros}\n${watermark}\n${zeros}\n${ledger}\n*4\n$h482913\n$1 2 {watermark}\n$quarantine\n$1 1 x\n*2\n$key:1-a\n$1"
         );
         let seeds = [
             format!("*2\n$created\n{state}"),

@@ -212,7 +212,8 @@ impl Call {
         call.arg(&*new.identity.0)
             .arg(codec::watermark_hex(new.watermark))
             .arg(new.delivered.to_hex())
-            .arg(codec::watermark_hex(new.hold));
+            .arg(codec::watermark_hex(new.hold))
+            .arg(new.possibly_delivered.to_hex());
         call
     }
 

@@ -110,6 +110,7 @@ impl ShardCounts {
             claimed: meta.claimed,
             delivered: meta.delivered,
             hold: meta.hold.unwrap_or(NO_HOLD),
+            possibly_delivered: meta.possibly_delivered,
             lowest_pending: meta.watermark.offset().min(self.total().least_offset),
             slices: slices.collect(),
             quarantined: self.quarantined(),

@@ -1,7 +1,8 @@
 //! The positions of a shard, and the rules of append and advance that move them (I2, I4, I5).
 
 use super::{Ledger, Lineage, ShardCounts};
-use crate::model::{Cursor, Progress, SourceIdentity, Timestamp, Watermark};
+use crate::limit::{CLAIM_AHEAD, OFFSET_COMMIT_INTERVAL};
+use crate::model::{Cursor, Offset, Progress, SourceIdentity, Timestamp, Watermark};
 use crate::run::Run;
 use crate::store::{
     Advance, Advanced, Append, Hold, IdChange, IdChangeKind, NewShard, ReplaceRuns, RequestEffect,
@@ -22,6 +23,8 @@ pub(crate) struct ShardMeta {
     /// Claims wait until the watermark is here. `None`: it was ended early, and no append has
     /// succeeded since.
     pub(crate) hold: Option<Watermark>,
+    /// Covers messages that may have been delivered before the store lost writes.
+    pub(crate) possibly_delivered: Progress,
     pub(crate) ledger: Ledger,
     pub(crate) lineage: Lineage,
 }
@@ -48,6 +51,16 @@ pub(crate) struct CancelledSplit {
     pub(crate) in_claim: Vec<Cursor>,
 }
 
+/// Covers messages that may have been delivered before the store lost writes: all below `stored` that
+/// are due by now. `known` was delivered, and shows how far the clock of a worker was ahead. An earlier
+/// owner may still send its claimed messages.
+pub(crate) fn possibly_delivered(known: Progress, stored: Watermark, now: Timestamp) -> Progress {
+    // A commit is at most two intervals old while the store and the broker answer.
+    let committed = known.cursor.due.plus(2 * OFFSET_COMMIT_INTERVAL);
+    let latest = committed.max(now.plus(CLAIM_AHEAD));
+    Progress::new(Cursor::new(latest, Offset::MAX), stored)
+}
+
 impl ShardMeta {
     pub(crate) fn new(new: &NewShard) -> Self {
         Self {
@@ -56,6 +69,7 @@ impl ShardMeta {
             claimed: new.delivered,
             delivered: new.delivered,
             hold: Some(new.hold),
+            possibly_delivered: new.possibly_delivered,
             ledger: Ledger::default(),
             lineage: Lineage::default(),
         }
@@ -91,6 +105,10 @@ impl ShardMeta {
     /// True if claims wait, unless no message waits under an id.
     pub(crate) fn is_held(&self) -> bool {
         self.hold > Some(self.watermark)
+    }
+
+    pub(crate) fn extend_possibly_delivered(&mut self, pair: Progress) {
+        self.possibly_delivered = self.possibly_delivered.union(pair);
     }
 
     /// Records that the batch was stored.
@@ -234,10 +252,7 @@ impl ShardMeta {
         if claim.cursor.due > now.plus(request.clock_skew_max) {
             return Advanced::ClockAhead { watermark, now };
         }
-        self.claimed = Progress::new(
-            self.claimed.cursor.max(claim.cursor),
-            self.claimed.watermark.max(claim.watermark),
-        );
+        self.claimed = self.claimed.union(claim);
         Advanced::Done {
             watermark,
             cancelled,

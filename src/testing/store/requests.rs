@@ -20,6 +20,7 @@ pub(crate) fn new_shard(topic: &str) -> NewShard {
         watermark: Watermark(0),
         delivered: Progress::START,
         hold: Watermark(0),
+        possibly_delivered: Progress::START,
     }
 }
 

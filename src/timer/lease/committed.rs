@@ -6,10 +6,11 @@ use crate::broker::Catalog;
 use crate::limit::COORDINATOR_WAIT_MAX;
 use crate::membership::{SessionClock, with_timeout};
 use crate::model::{
-    CommitMetadata, Partition, Progress, ShardId, SourceIdentity, UnreadableCommit, Watermark,
+    CommitMetadata, Partition, Progress, ShardId, SourceIdentity, Timestamp, UnreadableCommit,
+    Watermark,
 };
 use crate::store::StoredShard;
-use crate::store::rules::NO_HOLD;
+use crate::store::rules::{self, NO_HOLD};
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -87,6 +88,7 @@ pub(super) struct LastKnown {
     /// The rest is valid only for one incarnation of the source.
     pub(super) identity: SourceIdentity,
     pub(super) delivered: Progress,
+    pub(super) claimed: Progress,
     /// The greatest watermark that was seen.
     pub(super) seen: Watermark,
 }
@@ -96,6 +98,7 @@ impl LastKnown {
         Self {
             identity: state.identity.clone(),
             delivered,
+            claimed: state.claimed,
             seen: state.watermark.max(state.hold),
         }
     }
@@ -117,6 +120,33 @@ pub(super) fn hold(
     state.hold.max(known.unwrap_or(NO_HOLD))
 }
 
+/// Covers messages that may have been delivered before the store lost writes. The reader of the shard
+/// keeps the same pair in the store, but this owner may be earlier. `state` has the hold of this ownership.
+pub(super) fn possibly_delivered(
+    state: &StoredShard,
+    committed: Option<&CommitMetadata>,
+    own: Option<&LastKnown>,
+    now: Timestamp,
+) -> Progress {
+    let committed = of_same_source(state, committed);
+    let has_lost_stored = committed
+        .is_some_and(|it| state.watermark < it.stored || !state.delivered.includes(it.delivered));
+    let has_lost_claims = !state.claimed.includes(claimed(state, own));
+    if !(has_lost_stored || has_lost_claims) || fault!(ForgetLostDeliveries) {
+        return state.possibly_delivered;
+    }
+    let delivered = committed.map_or(Progress::START, |it| it.delivered);
+    let stored = state.hold.max(state.watermark);
+    let lost = rules::possibly_delivered(delivered, stored, now);
+    state.possibly_delivered.union(lost)
+}
+
+/// The claims of earlier owners, as the store and this process know them.
+pub(super) fn claimed(state: &StoredShard, own: Option<&LastKnown>) -> Progress {
+    let own = own.filter(|own| own.identity.is_same_source(&state.identity));
+    own.map_or(state.claimed, |own| state.claimed.union(own.claimed))
+}
+
 /// The greatest delivered pair of three: the store's, the last commit's, and this process's own.
 /// Pairs of another incarnation of the source are ignored.
 pub(super) fn start_position(
@@ -130,4 +160,92 @@ pub(super) fn start_position(
         .filter(|own| own.identity.is_same_source(&state.identity))
         .map_or(Progress::START, |own| own.delivered);
     state.delivered.greatest(committed).greatest(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Cursor, Offset, RulesHistory};
+    use crate::store::NewShard;
+    use crate::store::rules::{ShardCounts, ShardMeta};
+    use crate::testing::fault_injection::{self, InjectedFault};
+    use crate::testing::store::requests::new_shard;
+
+    fn place(due: i64, offset: u64) -> Cursor {
+        Cursor::new(Timestamp::from_millis(due), Offset(offset))
+    }
+
+    /// Everything below the offset 10 that was due by `due`.
+    fn pair(due: i64) -> Progress {
+        Progress::new(place(due, 9), Watermark(10))
+    }
+
+    fn state(delivered: Progress) -> StoredShard {
+        let new = NewShard {
+            watermark: Watermark(10),
+            delivered,
+            ..new_shard("t")
+        };
+        ShardCounts::default().state(&ShardMeta::new(&new))
+    }
+
+    fn commit(delivered: Progress, stored: u64) -> CommitMetadata {
+        CommitMetadata {
+            lowest_pending: Offset(0),
+            delivered,
+            stored: Watermark(stored),
+            identity: None,
+            end: None,
+            rules: RulesHistory::default(),
+        }
+    }
+
+    #[test]
+    fn everything_that_is_due_may_be_delivered_if_the_store_lost_writes() {
+        let now = Timestamp::from_millis(9_000);
+        let state = state(pair(5_000));
+        let found = |committed: Option<&CommitMetadata>, own: Option<&LastKnown>| {
+            possibly_delivered(&state, committed, own, now)
+        };
+        let own = |claimed| LastKnown {
+            claimed,
+            ..LastKnown::at_start(&state, Progress::START)
+        };
+        let kept = commit(pair(5_000), 10);
+        assert_eq!(found(None, None), Progress::START);
+        let earlier = own(pair(4_000));
+        assert_eq!(found(Some(&kept), Some(&earlier)), Progress::START);
+        let later = own(pair(6_000));
+        let lost = [
+            found(Some(&commit(pair(5_000), 11)), None),
+            found(Some(&commit(pair(5_001), 10)), None),
+            found(None, Some(&later)),
+        ];
+        for pair in lost {
+            assert!(pair.covers(place(9_300, 9)) && !pair.covers(place(9_301, 9)));
+        }
+        assert_eq!(claimed(&state, Some(&later)), pair(6_000));
+        let is_forgotten = || found(None, Some(&later)) == Progress::START;
+        let faults = [InjectedFault::ForgetLostDeliveries];
+        assert!(fault_injection::with(faults, is_forgotten));
+    }
+
+    #[test]
+    fn a_worker_whose_clock_was_ahead_may_have_delivered_more() {
+        let state = state(pair(5_000));
+        let ahead = commit(pair(20_000), 10);
+        let now = Timestamp::from_millis(9_000);
+        let lost = possibly_delivered(&state, Some(&ahead), None, now);
+        assert!(lost.covers(place(22_000, 9)) && !lost.covers(place(22_001, 9)));
+    }
+
+    #[test]
+    fn what_the_store_keeps_of_an_earlier_loss_stays() {
+        let state = StoredShard {
+            possibly_delivered: pair(7_000),
+            ..state(pair(5_000))
+        };
+        let now = Timestamp::from_millis(9_000);
+        assert_eq!(possibly_delivered(&state, None, None, now), pair(7_000));
+    }
 }

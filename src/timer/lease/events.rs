@@ -35,10 +35,11 @@ pub(crate) struct Grant {
 /// The dispatcher's report on a shard that it had to hand over or stop.
 #[derive(Debug)]
 pub(crate) enum ReleaseResult {
-    /// The shard has stopped, with this pair delivered and this watermark seen.
+    /// The shard has stopped, with these pairs delivered and claimed, and this watermark seen.
     Ended {
         shard: ShardId,
         delivered: Progress,
+        claimed: Progress,
         seen: Watermark,
         /// The lease was lost: this was no handover.
         is_lost: bool,

@@ -378,6 +378,9 @@ impl LeaseLoop {
             let own = self.table.last_known.get(shard);
             let start = committed::start_position(&state, committed, own);
             state.hold = committed::hold(&state, committed, own);
+            let now = self.ports.clock.now().max(clock.store_time(Instant::now()));
+            state.possibly_delivered = committed::possibly_delivered(&state, committed, own, now);
+            state.claimed = committed::claimed(&state, own);
             tracing::info!(%shard, watermark = %state.watermark, "lease acquired");
             self.ports.metric.leases_acquired.increment(1);
             let known = LastKnown::at_start(&state, start);
@@ -405,11 +408,13 @@ impl LeaseLoop {
                 ReleaseResult::Ended {
                     shard,
                     delivered,
+                    claimed,
                     seen,
                     is_lost,
                 } => {
                     if let Some(known) = self.table.last_known.get_mut(&shard) {
-                        (known.delivered, known.seen) = (delivered, seen);
+                        (known.delivered, known.claimed) = (delivered, claimed);
+                        known.seen = seen;
                     }
                     leases.extend(self.on_shard_ended(&shard, is_lost, now));
                 }

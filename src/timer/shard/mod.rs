@@ -63,8 +63,9 @@ pub(crate) struct ShardState {
     /// The definitions of a recurring route. `None` before they are read.
     schedules: Option<ShardSchedules>,
     stall: StallTimer,
-    /// The claimed pair of the previous owner, which may have delivered what the pair covers.
-    previous_claimed: Progress,
+    /// Cover messages that earlier owners may have delivered: the claims that the store has, and those
+    /// that it may have lost.
+    earlier: [Progress; 2],
 }
 
 impl ShardState {
@@ -92,14 +93,14 @@ impl ShardState {
             compaction: CompactionScan::new(now),
             schedules: None,
             stall: StallTimer::new(now, start),
-            previous_claimed: state.claimed,
+            earlier: [state.claimed, state.possibly_delivered],
         }
     }
 
     /// Makes it an exactly-once shard. Its claims never repeat a delivery of the previous owner.
     pub(crate) fn with_transactions(mut self, now: Instant) -> Self {
         self.txn = Some(TxnState::new(self.in_flight.delivered(), now));
-        self.previous_claimed = Progress::START;
+        self.earlier = [Progress::START; 2];
         self
     }
 
@@ -286,8 +287,9 @@ impl ShardState {
     ) -> usize {
         let count = taken.messages.len();
         let positions = taken.messages.iter();
-        let possible_duplicates = positions
-            .filter(|(run, at)| self.previous_claimed.covers(run.run.place(*at as usize)))
+        let places = positions.map(|(run, at)| run.run.place(*at as usize));
+        let possible_duplicates = places
+            .filter(|place| self.earlier.iter().any(|pair| pair.covers(*place)))
             .count();
         let batch = ClaimedBatch::new(taken.messages, cancelled, effects, now);
         self.in_flight.push(taken.claim, count, batch);
@@ -357,7 +359,7 @@ impl ShardState {
             let rest = batch.not_committed();
             let outcomes = batch.outcomes(rest.clone());
             let mut counted = outcomes;
-            if fault!(CountNothingAfterTakeover) && self.previous_claimed != Progress::START {
+            if fault!(CountNothingAfterTakeover) && self.earlier[0] != Progress::START {
                 counted = OutcomeCounts::default();
             }
             self.delivered.add(counted, &self.context, &batch, rest);
@@ -512,6 +514,7 @@ mod tests {
                     claimed: Progress::START,
                     delivered: Progress::START,
                     hold: Watermark(0),
+                    possibly_delivered: Progress::START,
                     lowest_pending: Offset(0),
                     slices: Vec::new(),
                     quarantined: 0,
@@ -584,6 +587,29 @@ mod tests {
                 "nothing is left"
             );
             assert_eq!(state.claim.earliest(), Some(now + pause), "{after}");
+        }
+    }
+
+    #[test]
+    fn a_claim_counts_what_earlier_owners_may_have_delivered() {
+        let now = Instant::now();
+        let pair = |watermark| {
+            let cursor = Cursor::new(WALL, Offset::MAX);
+            Progress::new(cursor, Watermark(watermark))
+        };
+        let none = Progress::START;
+        for (earlier, expected) in [
+            ([none, none], 0),
+            ([pair(2), none], 1),
+            ([none, pair(2)], 1),
+            ([pair(2), pair(2)], 1),
+            ([none, pair(1)], 0),
+        ] {
+            let mut state = loaded(0, now);
+            state.earlier = earlier;
+            let taken = state.take_for_test(now).expect("it is due");
+            let counted = state.on_claimed(taken, Vec::new(), Vec::new(), now);
+            assert_eq!(counted, expected);
         }
     }
 

@@ -386,6 +386,18 @@ const FAULTS: &[Fault] = &[
         "false",
     ),
     (
+        "an existing shard does not learn what may have been delivered before a loss",
+        Some(Script::OpenShard),
+        "if found and s.possibly_delivered ~= old then",
+        "if false then",
+    ),
+    (
+        "what may have been delivered before a loss is forgotten at the next loss",
+        Some(Script::OpenShard),
+        "if before(cursor, ARGV[6]:sub(1, 32)) then cursor",
+        "if cursor then cursor",
+    ),
+    (
         "an ended hold stays ended after an append",
         Some(Script::Append),
         "if s.hold == '-' then redis.call('HDEL', KEYS[1], 'hold') end",

@@ -104,6 +104,7 @@ impl Fixture<'_> {
             watermark: Watermark(watermark),
             delivered,
             hold: Watermark(0),
+            possibly_delivered: Progress::START,
         }
     }
 

@@ -49,6 +49,7 @@ cases! {
     open:
         creating_a_shard_stores_identity_watermark_and_delivered,
         creating_an_existing_shard_changes_nothing_and_returns_its_state,
+        opening_an_existing_shard_extends_what_may_have_been_delivered,
         calls_on_a_missing_shard_return_unknown_and_write_nothing,
         an_erased_shard_does_not_exist_and_is_recreated_empty,
         erasing_a_shard_leaves_its_neighbours_alone,

@@ -15,6 +15,7 @@ pub(super) async fn creating_a_shard_stores_identity_watermark_and_delivered(t: 
         claimed: delivered,
         delivered,
         hold: Watermark(0),
+        possibly_delivered: Progress::START,
         lowest_pending: Offset(4),
         slices: Vec::new(),
         quarantined: 0,
@@ -45,6 +46,33 @@ pub(super) async fn creating_an_existing_shard_changes_nothing_and_returns_its_s
     };
     assert_eq!(t.open(other).await, Opened::Existing(before.clone()));
     assert_eq!(t.state().await, before);
+}
+
+pub(super) async fn opening_an_existing_shard_extends_what_may_have_been_delivered(
+    t: &Fixture<'_>,
+) {
+    let pair = |minute, watermark| Progress::new(place(due(1, minute), 9), Watermark(watermark));
+    let lost = |pair| NewShard {
+        possibly_delivered: pair,
+        ..t.new_shard(4, Progress::START)
+    };
+    let opened = t.open(lost(pair(5, 7))).await;
+    assert_eq!(opened, Opened::Created(t.state().await));
+    let before = t.state().await;
+    assert_eq!(before.possibly_delivered, pair(5, 7));
+    for (asked, expected) in [
+        (Progress::START, pair(5, 7)),
+        (pair(2, 6), pair(5, 7)),
+        (pair(3, 9), pair(5, 9)),
+        (pair(8, 8), pair(8, 9)),
+    ] {
+        let extended = StoredShard {
+            possibly_delivered: expected,
+            ..before.clone()
+        };
+        assert_eq!(t.open(lost(asked)).await, Opened::Existing(extended));
+        assert_eq!(t.state().await.possibly_delivered, expected);
+    }
 }
 
 pub(super) async fn calls_on_a_missing_shard_return_unknown_and_write_nothing(t: &Fixture<'_>) {

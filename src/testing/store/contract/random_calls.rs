@@ -333,6 +333,7 @@ async fn outcome(
                 watermark,
                 delivered: claim(*delivered),
                 hold: Watermark(*hold),
+                possibly_delivered: claim(*delivered),
             };
             format!("{:?}", store.open(&[birth]).await)
         }

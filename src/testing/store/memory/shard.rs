@@ -2,7 +2,7 @@
 
 use crate::encryption::{IdCounts, StoredId};
 use crate::limit;
-use crate::model::{Cursor, LeaseToken, Offset, Slice, Timestamp};
+use crate::model::{Cursor, LeaseToken, Offset, Progress, Slice, Timestamp};
 use crate::run::{Run, RunName};
 use crate::store::rules::{LeaseHolder, ShardCounts, ShardMeta, ShardTail};
 use crate::store::tail_bytes::run_memory;
@@ -59,6 +59,10 @@ impl MemoryShard {
 
     pub(super) fn end_hold(&mut self) {
         self.positions.hold = None;
+    }
+
+    pub(super) fn extend_possibly_delivered(&mut self, pair: Progress) {
+        self.positions.extend_possibly_delivered(pair);
     }
 
     pub(super) fn position(&self) -> ShardPosition {

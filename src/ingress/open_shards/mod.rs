@@ -1,8 +1,10 @@
 //! Opens the shards of assigned partitions: asks the broker and the store about them, creates the
 //! shards that the store does not have, and moves over gaps of the source.
 
+mod shard_creation;
+
 use super::assumed_rules::AssumedRules;
-use super::partition::{AssignedPartition, Rebuild};
+use super::partition::AssignedPartition;
 use super::read_loop::Ingress;
 use super::read_rules::ReadRules;
 use super::shard_init::{
@@ -12,13 +14,13 @@ use super::{CallError, Error, stopping, unless_stopped};
 use crate::broker::{self, OffsetCommit, PartitionInfo};
 use crate::encryption::waits_for_key;
 use crate::limit::{SHARD_OPEN_RETRY_DELAY, STOPPED_SHARD_RETRY_DELAY};
-use crate::metric::RouteMetrics;
 use crate::model::{
     CommitMetadata, Offset, Partition, Progress, RulesHistory, ShardId, SourceIdentity, StartPoint,
     Watermark,
 };
 use crate::store::rules::NO_HOLD;
-use crate::store::{self, Append, AppendEpoch, Appended, NewShard, Opened, Store, StoredShard};
+use crate::store::{Append, AppendEpoch, Appended, NewShard, Opened, StoredShard};
+use shard_creation::{find_or_create, report_start};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use tokio::time::Instant;
@@ -160,10 +162,14 @@ impl Ingress {
             }
         }
         let starts = self.start_offsets(&known).await?;
+        let store_time = self.ports.session_clock.store_time(Instant::now());
+        let now = self.ports.clock.now().max(store_time);
         let new_shards = known.iter().map(|(shard, info, committed)| {
             let start = starts.get(&shard.partition).copied();
             let start = start.unwrap_or(info.first_offset);
-            new_shard(shard.clone(), info, committed.as_ref(), start)
+            let new = new_shard(shard.clone(), info, committed.as_ref(), start, now);
+            let stored = self.greatest_stored(&new, info, committed.as_ref());
+            (new, stored)
         });
         let store = &*self.ports.store;
         let opened = find_or_create(store, new_shards.collect(), is_commit_known).await?;
@@ -182,6 +188,21 @@ impl Ingress {
         Ok(found)
     }
 
+    /// The greatest watermark of the shard that the commit or this process knows.
+    fn greatest_stored(
+        &self,
+        new: &NewShard,
+        info: &PartitionInfo,
+        committed: Option<&CommitMetadata>,
+    ) -> Watermark {
+        let assigned = self.partitions.get(&new.shard.partition);
+        let own = assigned.filter(|assigned| assigned.identity == new.identity);
+        let own = own.map_or(NO_HOLD, |own| own.greatest_stored);
+        let committed = usable_commit(committed, info);
+        let committed = committed.map_or(NO_HOLD, |committed| committed.stored);
+        own.max(committed).min(Watermark(info.end_offset.0))
+    }
+
     /// Runs before any step that can fail: a repeated call answers `Existing` instead of `Created`.
     fn record_opened(&mut self, all: &[Found]) {
         for found in all {
@@ -194,7 +215,12 @@ impl Ingress {
                     partition.identity = state.identity.clone();
                     // Offsets of another incarnation mean nothing in this one.
                     partition.greatest_stored = NO_HOLD;
+                    partition.greatest_delivered = Progress::START;
                 }
+                let known = partition.greatest_delivered;
+                let committed = usable_commit(found.committed.as_ref(), info);
+                partition.greatest_delivered =
+                    committed.map_or(known, |committed| known.greatest(committed.delivered));
                 partition.report_keys(state.other_keys(&self.options.keys));
                 partition.opened(state);
             }
@@ -203,8 +229,6 @@ impl Ingress {
                 if usable_commit(found.committed.as_ref(), info).is_none() {
                     report_start(&self.ports.metric, shard, info, state.watermark);
                 }
-                let rebuild = Rebuild::new(state, info.end_offset, self.ports.clock.now());
-                partition.rebuild = rebuild.or(partition.rebuild);
             }
         }
     }
@@ -267,9 +291,10 @@ impl Ingress {
         let committed = found.committed.as_ref();
         let has_changed = committed.is_none_or(|committed| committed.rules != rules);
         let stored = stored_before(&found.info, committed, state);
+        let known = assigned.map_or(Progress::START, |assigned| assigned.greatest_delivered);
         let metadata = CommitMetadata {
             lowest_pending: state.lowest_pending,
-            delivered,
+            delivered: known.greatest(delivered),
             stored,
             identity: Some(state.identity.clone()),
             end: None,
@@ -465,34 +490,4 @@ impl Ingress {
         self.ports.metric.source_gap_messages.increment(missing);
         Ok(true)
     }
-}
-
-/// Logs and counts how many retained records the start position skips and reads.
-fn report_start(metric: &RouteMetrics, shard: &ShardId, info: &PartitionInfo, from: Watermark) {
-    let (first, end) = (info.first_offset, info.end_offset);
-    metric
-        .start_skipped
-        .increment(from.0.saturating_sub(first.0));
-    metric.start_read.increment(end.0.saturating_sub(from.0));
-    tracing::info!(%shard, %first, %from, %end,
-        "no usable offset commit: reading starts where the option `start` says");
-}
-
-/// Reads the state of existing shards, and creates the others if `creates` is set. Only creating needs
-/// free memory: while the store is full, existing shards are still read. `None`: not created.
-async fn find_or_create(
-    store: &dyn Store,
-    new_shards: Vec<NewShard>,
-    creates: bool,
-) -> Result<Vec<Option<Opened>>, store::Error> {
-    let shards: Vec<_> = new_shards.iter().map(|new| new.shard.clone()).collect();
-    let states = store.state(&shards).await?;
-    let absent = new_shards.into_iter().zip(&states);
-    let absent = absent.filter_map(|(new, state)| (creates && state.is_none()).then_some(new));
-    let mut created = store.open(&absent.collect::<Vec<_>>()).await?.into_iter();
-    let opened = states.into_iter().map(|state| match state {
-        Some(state) => Some(Opened::Existing(state)),
-        None => created.next(),
-    });
-    Ok(opened.collect())
 }
