@@ -153,7 +153,11 @@ impl Outcome {
 
     pub(crate) fn is_kept(&self, asked: &Asked) -> bool {
         let again = match (asked.broker, asked.mode) {
-            (Broker::Kafka, Mode::AtLeastOnce) => 0,
+            // Duplicates that no timer has counted (G3).
+            (Broker::Kafka, Mode::AtLeastOnce) => {
+                let seen = self.arrived.again.len();
+                seen.saturating_sub(self.possible_duplicates)
+            }
             (Broker::Kafka, Mode::ExactlyOnce) => self.arrived.again.len(),
             (Broker::Nats, _) => self.arrived.soon_doubled,
         };

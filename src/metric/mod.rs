@@ -46,7 +46,7 @@ macro_rules! instruments {
         $id:ident $name:literal $kind:expr, [$($label:literal),*]
         $description:literal
     )+) => {
-        $(const $id: Instrument = Instrument {
+        $(pub(crate) const $id: Instrument = Instrument {
             name: $name,
             kind: $kind,
             labels: &[$($label),*],

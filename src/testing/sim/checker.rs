@@ -1,6 +1,6 @@
 //! Compares the messages that arrived with the messages that were sent.
 //!
-//! It checks G1, G2, G4 and G5, and that messages are on time once all faults have healed. It
+//! It checks G1, G2, G3, G4 and G5, and that messages are on time once all faults have healed. It
 //! checks for duplicates if no fault was injected, and always
 //! with exactly-once delivery. It reads like a consumer with `read_committed`.
 
@@ -38,6 +38,7 @@ pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
     }
     broken.extend(world.take_violations());
     broken.extend(early(world, sent));
+    broken.extend(uncounted_duplicates(world, &arrivals));
     broken.extend(late(world, sent, &arrivals));
     broken.extend(
         arrivals
@@ -122,6 +123,20 @@ fn missing(world: &World, sent: &[Sent]) -> Vec<String> {
         .filter(is_missing)
         .map(|message| format!("lost: {message:?}"))
         .collect()
+}
+
+/// Duplicates that no process has counted as possible (G3). Without a fault, none is counted.
+fn uncounted_duplicates(
+    world: &World,
+    arrivals: &BTreeMap<String, Vec<Arrival>>,
+) -> Option<String> {
+    let counted = world.duplicate_counter().total() as usize;
+    let repeats = arrivals.values().map(|arrived| arrived.len() - 1);
+    let (seen, unknown): (usize, _) = (repeats.sum(), world.unknown_deliveries());
+    let is_wrong = seen > counted + unknown || counted > 0 && !world.may_count_duplicates();
+    is_wrong.then(|| {
+        format!("{seen} duplicates arrived, {counted} were counted, and {unknown} deliveries were forgotten")
+    })
 }
 
 /// Messages that a process delivered before their due time by its own clock.

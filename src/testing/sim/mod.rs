@@ -10,6 +10,7 @@ mod checker;
 mod clock;
 mod compaction_trace;
 mod delivery_observer;
+mod duplicate_counter;
 mod faults;
 mod fleet;
 mod lease_audit;

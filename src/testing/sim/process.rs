@@ -295,7 +295,7 @@ impl Process {
             store: shared.store.clone(),
             clock: shared.clock.clone(),
             health: ingress::HealthParts::new(health, ROUTE),
-            metric: metric::RouteMetrics::new(ROUTE),
+            metric: world.duplicate_counter().route_metrics(),
             memory_metric: metric::MemoryGauges::new("unstored"),
             tracer: Tracer::default(),
             appender,
@@ -543,7 +543,7 @@ fn timer_options(shared: &Shared<'_>) -> timer::Options {
         dead_letter_cluster: CLUSTER.to_owned(),
         marker_group: world.is_exactly_once().then(|| MARKERS.to_owned()),
         known_topics: Arc::default(),
-        metric: metric::RouteMetrics::new(ROUTE),
+        metric: world.duplicate_counter().route_metrics(),
         tracer: Tracer::default(),
         alerts: DeliveryAlerts::new(health.register("outlets")),
     };

@@ -147,6 +147,7 @@ impl Fleet {
 
     fn set_clock(&self, at: usize, off: i64) {
         self.note(at, &format!("has a clock that is {off} ms off"));
+        self.world.note_clocks_differ();
         self.processes[at].control.clock.set_offset(off);
     }
 

@@ -41,6 +41,11 @@ impl Faults {
         store_loses: true,
         ..Self::NONE
     };
+    /// Kills and store losses, while all clocks agree.
+    pub(crate) const KILLS_AND_LOSSES: Self = Self {
+        kills: true,
+        ..Self::STORE_LOSES
+    };
     pub(crate) const CLOCK_JUMPS: Self = Self {
         clock_jumps: true,
         ..Self::NONE

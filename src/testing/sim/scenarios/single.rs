@@ -162,6 +162,20 @@ fn no_fault_loses_a_message_or_delivers_it_early() {
 }
 
 #[test]
+fn every_duplicate_after_a_store_loss_is_counted() {
+    let lost = |seed| run(plan(seed, Faults::STORE_LOSES, SOON));
+    assert_promises_kept(4_500..4_530, lost);
+    assert_promises_kept(4_600..4_630, |seed| {
+        run(plan(seed, Faults::KILLS_AND_LOSSES, SOON))
+    });
+    assert!(breaks_promises(
+        &[InjectedFault::ForgetLostDeliveries],
+        4_500..4_600,
+        lost
+    ));
+}
+
+#[test]
 fn without_store_loss_a_cancelled_message_is_never_delivered() {
     assert_promises_kept(2_000..2_030, |seed| {
         run(plan(seed, Faults::STORE_KEEPS, SOON))

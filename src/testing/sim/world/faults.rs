@@ -12,13 +12,15 @@ use tokio::time::Instant;
 
 /// The number of store snapshots that a rollback chooses from.
 const SNAPSHOTS_MAX: usize = 8;
+/// A delivery is in a commit after this time, in milliseconds.
+const COMMITTED_AFTER: i64 = 2_000;
 
 impl World {
     /// Keeps a snapshot of the store for a later rollback.
     pub(crate) fn take_snapshot(&self) {
         self.check_ledgers();
         let mut snapshots = self.0.snapshots.borrow_mut();
-        snapshots.push_back(self.0.store.snapshot());
+        snapshots.push_back((self.elapsed(), self.0.store.snapshot()));
         if snapshots.len() > SNAPSHOTS_MAX {
             snapshots.pop_front();
         }
@@ -36,7 +38,12 @@ impl World {
         ));
         self.note_stored();
         self.forget_recent_cancels();
-        self.0.store.roll_back_to(&snapshots[to]);
+        let (since, snapshot) = &snapshots[to];
+        // No commit may be newer than the snapshot, and another worker may take the shards.
+        if self.elapsed() - since < COMMITTED_AFTER {
+            self.note_unknown_deliveries(*since);
+        }
+        self.0.store.roll_back_to(snapshot);
         snapshots.truncate(to + 1);
         self.mark_store_lost();
     }
@@ -49,8 +56,24 @@ impl World {
         self.mark_store_lost();
     }
 
+    /// Deliveries since then may be repeated without being counted.
+    fn note_unknown_deliveries(&self, since: i64) {
+        let deliveries = self.0.deliveries.borrow();
+        let unknown = deliveries.iter().filter(|delivery| delivery.at >= since);
+        let unknown = self.0.unknown_deliveries.get() + unknown.count();
+        self.0.unknown_deliveries.set(unknown);
+    }
+
+    pub(crate) fn note_clocks_differ(&self) {
+        self.0.clocks_differ.set(true);
+    }
+
     fn mark_store_lost(&self) {
         self.0.store_lost.set(true);
+        // A message that was due by one clock may be due later by another.
+        if self.0.clocks_differ.get() {
+            self.note_unknown_deliveries(self.elapsed() - 2 * COMMITTED_AFTER);
+        }
         self.allow_duplicates();
     }
 
@@ -66,6 +89,9 @@ impl World {
 
     pub(crate) fn step_clock(&self, by: i64) {
         let off = (self.0.clock.offset() + by).clamp(-3_000, 3_000);
+        if by < 0 {
+            self.note_clocks_differ();
+        }
         self.note(format!("the clock of the workers is {off} ms off"));
         self.0.clock.set_offset(off);
     }
@@ -164,6 +190,7 @@ impl World {
             "the producers are replaced"
         });
         self.0.cluster.fail_producers(failed);
+        self.0.sends_failed.set(true);
     }
 
     /// Ends all ongoing faults.

@@ -16,6 +16,7 @@ use crate::store::{Append, Balance, ShardStore};
 use crate::testing::broker::memory::MemoryCluster;
 use crate::testing::sim::clock::{EPOCH, SimClock};
 use crate::testing::sim::compaction_trace::CompactionTrace;
+use crate::testing::sim::duplicate_counter::DuplicateCounter;
 use crate::testing::sim::faults::nats::Streams;
 use crate::testing::sim::trace::TraceLine;
 use crate::testing::sim::workload::{Sent, SentKind};
@@ -54,7 +55,8 @@ struct Inner {
     store_clock: Rc<SimClock>,
     cluster: MemoryCluster,
     store: MemoryStore,
-    snapshots: RefCell<VecDeque<StoreSnapshot>>,
+    /// Snapshots of the store, each with the milliseconds since the start.
+    snapshots: RefCell<VecDeque<(i64, StoreSnapshot)>>,
     trace: RefCell<Vec<TraceLine>>,
     /// Sent messages by their place in the source. The cancelled ones among them, each with the
     /// watermark behind its cancel.
@@ -76,6 +78,13 @@ struct Inner {
     /// When the last fault ended, by the clock of the brokers.
     healed_at: Cell<Option<i64>>,
     duplicates_allowed: Cell<bool>,
+    duplicate_counter: DuplicateCounter,
+    /// Deliveries of which neither the store nor a commit may know after a loss.
+    unknown_deliveries: Cell<usize>,
+    /// A producer failed, so the outcome of its sends is unknown.
+    sends_failed: Cell<bool>,
+    /// A clock of a worker was set back, or differs from the others.
+    clocks_differ: Cell<bool>,
     exactly_once: Cell<bool>,
     /// The keys of processes that start from now on.
     keys: RefCell<KeyRing>,
@@ -174,6 +183,10 @@ impl World {
             store_outage: Cell::new(None),
             healed_at: Cell::new(None),
             duplicates_allowed: Cell::new(false),
+            duplicate_counter: DuplicateCounter::default(),
+            unknown_deliveries: Cell::new(0),
+            sends_failed: Cell::new(false),
+            clocks_differ: Cell::new(false),
             exactly_once: Cell::new(false),
             keys: RefCell::default(),
             changes_rules: Cell::new(false),
@@ -618,6 +631,18 @@ impl World {
 
     pub(crate) fn store_lost_writes(&self) -> bool {
         self.0.store_lost.get()
+    }
+
+    pub(crate) fn may_count_duplicates(&self) -> bool {
+        self.may_have_duplicates() || self.0.sends_failed.get()
+    }
+
+    pub(crate) fn unknown_deliveries(&self) -> usize {
+        self.0.unknown_deliveries.get()
+    }
+
+    pub(crate) fn duplicate_counter(&self) -> &DuplicateCounter {
+        &self.0.duplicate_counter
     }
 
     pub(crate) fn may_have_duplicates(&self) -> bool {
