@@ -338,10 +338,6 @@ impl Route {
             at.key("recurring")
                 .refuse("its source is not a Kafka topic", fix);
         }
-        if self.delivery == Delivery::ExactlyOnce {
-            let fix = "remove it: recurring routes deliver at least once";
-            at.key("delivery").refuse("the route is recurring", fix);
-        }
         for key in [
             "allow_replies",
             "max_delay",

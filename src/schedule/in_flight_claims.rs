@@ -44,6 +44,13 @@ impl<T> InFlightClaims<T> {
             .map_or(self.delivered, |in_flight| in_flight.claim)
     }
 
+    /// The first claim, if all its messages are complete. It is removed by
+    /// [`InFlightClaims::pop_complete`].
+    pub(crate) fn first_complete(&self) -> Option<Progress> {
+        let first = self.queue.front().filter(|in_flight| in_flight.open == 0);
+        first.map(|in_flight| in_flight.claim)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }

@@ -41,6 +41,9 @@ pub(crate) trait Places {
 pub(crate) struct Schedule<R> {
     /// The pair that was taken last.
     taken: Progress,
+    /// The pair of the last batch, or the one at the beginning. `taken` may have a later cursor, which
+    /// has passed no message.
+    claimed: Progress,
     /// All messages stored before `seen` and placed before `loaded` are in the schedule, or were
     /// taken.
     seen: Watermark,
@@ -77,6 +80,8 @@ struct LateMessage<R> {
 /// The messages that were taken in one step, each as a run and an index into it.
 pub(crate) struct TakenBatch<R> {
     pub(crate) claim: Progress,
+    /// The cursor before it was taken.
+    pub(crate) start: Cursor,
     pub(crate) messages: Vec<(Rc<R>, u32)>,
     /// The number of late messages. They come first.
     pub(crate) late_count: usize,
@@ -87,6 +92,7 @@ impl<R: Places> Schedule<R> {
     pub(crate) fn new(taken: Progress, seen: Watermark) -> Self {
         Self {
             taken,
+            claimed: taken,
             seen,
             loaded: Cursor::new(Timestamp::AT_ONCE, Offset(0)),
             late_loaded: Offset(0),
@@ -97,6 +103,11 @@ impl<R: Places> Schedule<R> {
 
     pub(crate) fn taken(&self) -> Progress {
         self.taken
+    }
+
+    /// Returns whether nothing was taken since `pair`.
+    pub(crate) fn has_taken_nothing_since(&self, pair: Progress) -> bool {
+        self.claimed == pair
     }
 
     pub(crate) fn seen(&self) -> Watermark {
@@ -175,13 +186,21 @@ impl<R: Places> Schedule<R> {
     }
 
     /// A claim without messages, which keeps the cursor. `None` while nothing can be taken.
-    fn claim_cursor(&self) -> Option<TakenBatch<R>> {
-        let may_take = self.is_cursor_loaded() && self.late_end() >= self.taken.watermark;
-        may_take.then(|| TakenBatch {
+    fn claim_cursor(&mut self) -> Option<TakenBatch<R>> {
+        if !self.may_claim_cursor() {
+            return None;
+        }
+        self.claimed = self.taken;
+        Some(TakenBatch {
             claim: self.taken,
+            start: self.taken.cursor,
             messages: Vec::new(),
             late_count: 0,
         })
+    }
+
+    fn may_claim_cursor(&self) -> bool {
+        self.is_cursor_loaded() && self.late_end() >= self.taken.watermark
     }
 
     /// The place of the next message that is not late.
@@ -279,9 +298,12 @@ impl<R: Places> Schedule<R> {
             // W alone need not move. It moves with the next message.
             return None;
         }
+        let start = self.taken.cursor;
         self.taken = Progress::new(cursor, watermark);
+        self.claimed = self.taken;
         Some(TakenBatch {
             claim: self.taken,
+            start,
             messages,
             late_count,
         })

@@ -65,7 +65,8 @@ impl<T> RecurringShard<T> {
     /// claimed. `None` while records of the log are missing.
     pub(crate) fn next_due<R: Places>(&self, schedule: &Schedule<R>) -> Option<Timestamp> {
         if self.must_claim_start {
-            return schedule.claim_cursor().map(|start| start.claim.cursor.due);
+            let start = schedule.taken().cursor.due;
+            return schedule.may_claim_cursor().then_some(start);
         }
         let is_read = self.has_read(schedule.seen());
         self.occurrences.next_due().filter(|_| is_read)
@@ -95,7 +96,7 @@ impl<T> RecurringShard<T> {
         if !self.has_read(schedule.seen()) {
             return None;
         }
-        self.pass_records(schedule);
+        self.pass_read(schedule);
         let passed = self.occurrences.passed();
         let taken = schedule.taken().cursor;
         if schedule.has_late_below(passed) {
@@ -135,7 +136,10 @@ impl<T> RecurringShard<T> {
     /// Lets W pass the records that were read, if no occurrence of the cursor's due time is left.
     /// The cursor moves to the end of its due time: after a crash, an updated definition must not
     /// serve a due time that the definition before it has served.
-    fn pass_records<R: Places>(&mut self, schedule: &mut Schedule<R>) {
+    pub(crate) fn pass_read<R: Places>(&mut self, schedule: &mut Schedule<R>) {
+        if self.must_claim_start || !self.has_read(schedule.seen()) {
+            return;
+        }
         let taken = schedule.taken().cursor;
         // A route that was not always recurring has messages, too.
         let next_message = schedule.next_fresh();

@@ -96,6 +96,11 @@ enum Step {
     Wait(i64),
     /// The timer claims and delivers in one transaction.
     Claim(usize),
+    /// A transaction commits the first `sent` messages of a claim. Then the timer crashes.
+    CommitPart {
+        limit: usize,
+        sent: usize,
+    },
     Crash,
     /// The store loses its last writes.
     RollBack(u64),
@@ -189,7 +194,11 @@ impl World {
             }
             Step::Wait(time) => self.now += time,
             Step::Claim(limit) => {
-                self.claim(limit);
+                self.claim(limit, usize::MAX);
+            }
+            Step::CommitPart { limit, sent } => {
+                self.claim(limit, sent);
+                self.crash();
             }
             Step::Crash => self.crash(),
             Step::RollBack(records) => {
@@ -253,8 +262,8 @@ impl World {
         self.lost.extend(offsets.filter(is_gone));
     }
 
-    /// Returns whether something was delivered.
-    fn claim(&mut self, limit: usize) -> bool {
+    /// Delivers and commits at most the first `sent` messages of a claim. Returns whether there is one.
+    fn claim(&mut self, limit: usize, sent: usize) -> bool {
         let now = at(self.now);
         let Timer {
             schedule,
@@ -271,13 +280,21 @@ impl World {
             return false;
         };
         assert!(taken.claim.includes(before) && taken.late_count == 0);
-        for offset in known.range(before.watermark.0..taken.claim.watermark.0) {
+        let mut sent_places = taken.messages.iter().take(sent);
+        let Some((run, index)) = sent_places.next_back() else {
+            return true;
+        };
+        let pair = match sent >= taken.messages.len() {
+            true => taken.claim,
+            false => Progress::new(run[*index as usize], taken.claim.watermark),
+        };
+        for offset in known.range(before.watermark.0..pair.watermark.0) {
             let from = second(before.cursor.due);
             self.effective.entry(*offset).or_insert(from);
         }
         self.earlier_pairs.push(before);
-        self.committed = taken.claim;
-        for (run, index) in taken.messages {
+        self.committed = pair;
+        for (run, index) in taken.messages.into_iter().take(sent) {
             let Cursor { due, offset } = run[index as usize];
             let record = self.history[&offset.0];
             *self.delivered.entry((record.id, second(due))).or_default() += 1;
@@ -303,7 +320,7 @@ impl World {
         self.stored = self.log_end;
         self.see();
         self.read(u64::MAX / 2);
-        while self.claim(3) {}
+        while self.claim(3, usize::MAX) {}
         // W may pass the other records, because no occurrence is due any more.
         let cursor = second(self.committed.cursor.due);
         for offset in self.timer.known.range(self.committed.watermark.0..) {
@@ -350,6 +367,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::DropTombstones),
         4 => (1i64..8).prop_map(Step::Wait),
         6 => (1usize..4).prop_map(Step::Claim),
+        2 => (2usize..6, 0usize..4).prop_map(|(limit, sent)| Step::CommitPart { limit, sent }),
         1 => Just(Step::Crash),
         1 => (1u64..4).prop_map(Step::RollBack),
     ]

@@ -148,6 +148,10 @@ pub(crate) enum InjectedFault {
     EndWhenRead,
     /// The start of a new shard of a recurring route is not claimed.
     KeepStartInMemory,
+    /// A committed pair has the watermark of a claim of which nothing was sent.
+    CommitClaimsNotBegun,
+    /// A transaction may end before the cursor at which its last claim has passed definitions.
+    CommitBeforeStartOfClaim,
     /// A run is deleted when it is claimed instead of when it is delivered (I4).
     DeleteRunsAtClaim,
     /// The timer counts the same outcomes again with the next delivered pair.

@@ -204,6 +204,7 @@ mod targets {
             identity: SourceIdentity("c:t".into()),
             ledger_pair: Progress::START,
             uncounted: OutcomeCounts::default(),
+            uncounted_occurrences: 0,
         };
         fuzz(&[marker.to_string()], |bytes| {
             let _ = DeliveredMarker::parse(&String::from_utf8_lossy(bytes));

@@ -14,7 +14,7 @@ use crate::broker::{DeliveryFailure, DeliveryReport, FailureKind, ProducerEvent,
 use crate::limit::{
     RECOVERY_PRODUCERS_MAX, RESEND_DELAY_MAX, RESEND_DELAY_MIN, TRANSACTIONAL_PRODUCER_OPEN_AHEAD,
 };
-use crate::model::{DeadLetterReason, DeliveredMarker, Progress, Timestamp};
+use crate::model::{DeadLetterReason, DeliveredMarker, Timestamp};
 use std::collections::BTreeMap;
 use tokio::time::Instant;
 
@@ -94,8 +94,11 @@ impl TxnDriver<'_> {
             }
             (TxnAction::Commit { batches, pair }, Some(number)) => {
                 txn.on_committing(batches, pair, now);
-                let marker = marker(state, pair, batches);
-                self.producers.transactional(route).commit(number, marker);
+                let offset = TxnOffset {
+                    offset: pair.watermark.offset(),
+                    metadata: state.marker(pair, batches).to_string(),
+                };
+                self.producers.transactional(route).commit(number, offset);
             }
             (TxnAction::Abort, Some(number)) => {
                 self.producers.transactional(route).abort(number);
@@ -161,7 +164,7 @@ impl TxnDriver<'_> {
         }
         if let Some(marker) = marker.filter(|marker| marker.delivered == pair) {
             // The worker that committed it may not have reported these outcomes to the store.
-            state.adopt_uncounted(marker.ledger_pair, marker.uncounted);
+            state.adopt_uncounted(&marker);
         }
         if let Some(txn) = &mut state.txn {
             txn.on_opened(pair, now);
@@ -215,19 +218,6 @@ impl TxnDriver<'_> {
         if let Some(txn) = &mut state.txn {
             txn.on_lost(Instant::now());
         }
-    }
-}
-
-fn marker(state: &ShardState, pair: Progress, batches: usize) -> TxnOffset {
-    let marker = DeliveredMarker {
-        delivered: pair,
-        identity: state.identity.clone(),
-        ledger_pair: state.delivered.ledger_pair,
-        uncounted: state.outcomes_with_transaction(batches),
-    };
-    TxnOffset {
-        offset: pair.watermark.offset(),
-        metadata: marker.to_string(),
     }
 }
 

@@ -122,6 +122,7 @@ fn marker(info: &PartitionInfo, offset: Offset) -> DeliveredMarker {
         identity: info.identity.clone().unwrap_or_else(unknown),
         ledger_pair: position(offset),
         uncounted: OutcomeCounts::default(),
+        uncounted_occurrences: 0,
     }
 }
 

@@ -54,6 +54,7 @@ impl OutcomeCounts {
 /// The delivered pair, and the outcomes that the store's ledger does not count yet. One line of
 /// text:
 /// `v1 done=<48 hex digits> id=<identity> since=<48 hex digits> tally=<delivered>,<cancelled>,<dead-lettered>,<retried>`.
+/// If there are occurrences of schedules among them, their number follows: `,<occurrences>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeliveredMarker {
     pub(crate) delivered: Progress,
@@ -62,6 +63,8 @@ pub(crate) struct DeliveredMarker {
     /// The delivered pair that the store knows. `uncounted` counts the outcomes since then.
     pub(crate) ledger_pair: Progress,
     pub(crate) uncounted: OutcomeCounts,
+    /// The occurrences of schedules among them. No append has counted them.
+    pub(crate) uncounted_occurrences: u64,
 }
 
 impl DeliveredMarker {
@@ -70,11 +73,15 @@ impl DeliveredMarker {
         let keys = ["done", "id", "since", "tally"];
         let [done, id, since, tally] = field_values(text.strip_prefix("v1 ")?, keys)?;
         let counts: Result<Vec<u64>, _> = tally.split(',').map(str::parse).collect();
+        let mut counts = counts.ok()?;
+        let has_occurrences = counts.len() == 5;
+        let uncounted_occurrences = counts.pop_if(|_| has_occurrences).unwrap_or(0);
         Some(Self {
             delivered: Progress::from_hex(done)?,
             identity: SourceIdentity(id.into()),
             ledger_pair: Progress::from_hex(since)?,
-            uncounted: OutcomeCounts::from_array(counts.ok()?.try_into().ok()?),
+            uncounted: OutcomeCounts::from_array(counts.try_into().ok()?),
+            uncounted_occurrences,
         })
     }
 }
@@ -84,7 +91,11 @@ impl fmt::Display for DeliveredMarker {
         let (done, since) = (self.delivered.to_hex(), self.ledger_pair.to_hex());
         let tally = self.uncounted.to_array().map(|count| count.to_string());
         write!(f, "v1 done={done} id={} since={since} ", self.identity)?;
-        write!(f, "tally={}", tally.join(","))
+        write!(f, "tally={}", tally.join(","))?;
+        match self.uncounted_occurrences {
+            0 => Ok(()),
+            occurrences => write!(f, ",{occurrences}"),
+        }
     }
 }
 
@@ -99,7 +110,7 @@ mod tests {
             Cursor::new(Timestamp::from_millis(1_795_136_390_000), Offset(17)),
             Watermark(40),
         );
-        for identity in ["q83vEjRWeJA", "-"] {
+        for (identity, uncounted_occurrences) in [("q83vEjRWeJA", 0), ("-", 0), ("-", 1_239)] {
             let since = Progress::new(
                 Cursor::new(Timestamp::from_millis(1_795_136_380_000), Offset(3)),
                 Watermark(9),
@@ -115,6 +126,7 @@ mod tests {
                 identity: SourceIdentity(identity.into()),
                 ledger_pair: since,
                 uncounted: tally,
+                uncounted_occurrences,
             };
             assert_eq!(
                 DeliveredMarker::parse(&delivered.to_string()),
@@ -140,6 +152,7 @@ mod tests {
             identity: SourceIdentity("-".into()),
             ledger_pair: since,
             uncounted: OutcomeCounts::default(),
+            uncounted_occurrences: 0,
         }
         .to_string();
         assert!(DeliveredMarker::parse(&whole).is_some(), "{whole:?}");
@@ -148,7 +161,7 @@ mod tests {
             head.to_owned(),
             format!("{head} tally=1,2,3"),
             format!("{head} tally=1,2,3,-4"),
-            format!("{whole},5"),
+            format!("{whole},5,6"),
             format!("{whole} more=1"),
         ] {
             assert_eq!(DeliveredMarker::parse(&text), None, "{text:?}");

@@ -20,6 +20,9 @@ use tokio::time::Instant;
 /// `committed..next_unsent` were sent, and the rest is still to be sent.
 pub(crate) struct ClaimedBatch {
     messages: Vec<(Rc<ResidentRun>, u32)>,
+    /// A transaction with a part of it ends at this place or later. The claim of a recurring route
+    /// passes definitions at this cursor.
+    start: Cursor,
     next_unsent: usize,
     committed: usize,
     /// Positions that were cancelled before the claim, sorted. They are never sent.
@@ -72,6 +75,7 @@ impl ClaimedBatch {
             acknowledged: vec![false; messages.len()],
             waiting: 0,
             messages,
+            start: Cursor::START,
             next_unsent: 0,
             committed: 0,
             cancelled,
@@ -82,6 +86,18 @@ impl ClaimedBatch {
             reroutes: BTreeMap::new(),
             trace_links: BatchLinks::default(),
             names_target: false,
+        }
+    }
+
+    pub(crate) fn set_start(&mut self, start: Cursor) {
+        self.start = start;
+    }
+
+    /// The least place at which a transaction may end that has the message at `place`.
+    pub(super) fn end_with(&self, place: Cursor) -> Cursor {
+        match fault!(CommitBeforeStartOfClaim) {
+            true => place,
+            false => place.max(self.start),
         }
     }
 
@@ -361,5 +377,25 @@ impl Ticket {
             batch: (packed >> 16) as u32,
             index: packed as u16,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::fault_injection::{self, InjectedFault};
+
+    #[test]
+    fn a_transaction_with_a_late_message_ends_at_the_start_of_its_claim_or_later() {
+        let place = |due, offset| Cursor::new(Timestamp::from_millis(due), Offset(offset));
+        let mut batch = ClaimedBatch::new(Vec::new(), Vec::new(), Vec::new(), Instant::now());
+        let (late, later) = (Cursor::new(Timestamp::AT_ONCE, Offset(7)), place(20, 1));
+        assert_eq!(batch.end_with(late), late, "an ordinary route");
+        batch.set_start(place(10, 5));
+        assert_eq!(batch.end_with(late), place(10, 5));
+        assert_eq!(batch.end_with(later), later);
+        let faults = [InjectedFault::CommitBeforeStartOfClaim];
+        let end = fault_injection::with(faults, || batch.end_with(late));
+        assert_eq!(end, late, "the fault is caught");
     }
 }

@@ -55,6 +55,12 @@ impl ShardSender<'_> {
         batches: usize,
         until: Option<Cursor>,
     ) {
+        if let Some(txn) = txn.as_deref_mut().filter(|txn| txn.accepts_records(self.now))
+            && let Some(claim) = in_flight.first_complete()
+        {
+            // It has no messages. The transaction commits its pair.
+            txn.on_sent(claim.cursor, false, self.now);
+        }
         while (txn.as_deref()).is_none_or(|txn| txn.accepts_records(self.now))
             && let Some((number, others)) = next_batch(in_flight.numbered().take(batches))
         {
@@ -147,9 +153,13 @@ impl ShardSender<'_> {
                     let ticket = Ticket::new(self.slot, number, batch.next_unsent()).pack();
                     self.resends.push(Reverse((Instant::now() + wait, ticket)));
                 }
-                (SendOutcome::Accepted, Some(txn)) => txn.on_sent(place, true, self.now),
+                (SendOutcome::Accepted, Some(txn)) => {
+                    txn.on_sent(batch.end_with(place), true, self.now);
+                }
                 // Completed when the transaction is committed.
-                (SendOutcome::Cancelled, Some(txn)) => txn.on_sent(place, false, self.now),
+                (SendOutcome::Cancelled, Some(txn)) => {
+                    txn.on_sent(batch.end_with(place), false, self.now);
+                }
                 // A rerouted message goes to its new destination in the same transaction.
                 (SendOutcome::RetryAfter(Duration::ZERO), Some(_)) => continue,
                 (SendOutcome::RetryAfter(wait), Some(txn)) => {

@@ -7,6 +7,9 @@
 //!
 //! A late message may precede a place that was already sent. Then it must be part of the
 //! transaction, or its claim is left out.
+//!
+//! A claim that has not begun adds nothing but a greater W. The pair does not have it, because the claim
+//! of a recurring route passes definitions at a cursor that the transaction may not have reached.
 
 use crate::model::{Cursor, Progress};
 use crate::schedule::InFlightClaims;
@@ -30,6 +33,8 @@ struct ClaimPart {
     next: Option<Cursor>,
     /// Some of its messages are in the transaction.
     is_in_transaction: bool,
+    /// Some of its messages were sent, now or in an earlier transaction.
+    has_begun: bool,
 }
 
 /// Returns the number of batches that the current transaction covers, and the pair to commit.
@@ -43,6 +48,7 @@ pub(crate) fn commit_pair(
         claim,
         next: batch.next_place(),
         is_in_transaction: !batch.in_transaction().is_empty(),
+        has_begun: batch.next_unsent() > 0,
     };
     commit_pair_of(in_flight.claims().zip(in_flight.iter()).map(part), until)
 }
@@ -53,28 +59,30 @@ fn commit_pair_of(
 ) -> Option<(usize, Progress)> {
     let mut covered = 0;
     let mut last = None;
-    let mut is_complete = true;
+    // All claims up to the current one are complete.
+    let mut are_complete = true;
     let mut has_gap = false;
-    for part in parts {
+    for (number, part) in (1..).zip(parts) {
         has_gap |= part.next.is_some_and(|next| next <= until) && !fault!(TreatLateAsDelivered);
         if has_gap && part.is_in_transaction {
             return None;
         }
-        if !has_gap {
-            covered += 1;
-            last = Some(part.claim);
-            is_complete &= part.next.is_none();
+        are_complete &= part.next.is_none();
+        let is_part = part.has_begun || part.next.is_none() || fault!(CommitClaimsNotBegun);
+        if !has_gap && is_part {
+            covered = number;
+            let cursor = if are_complete { part.claim.cursor } else { until };
+            last = Some(Progress::new(cursor, part.claim.watermark));
         }
     }
-    let Progress { cursor, watermark } = last?;
-    let cursor = if is_complete { cursor } else { until };
-    Some((covered, Progress::new(cursor, watermark)))
+    Some((covered, last?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::{Offset, Timestamp, Watermark};
+    use crate::testing::fault_injection::{self, InjectedFault};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -167,6 +175,7 @@ mod tests {
                 claim: in_flight.claim,
                 next: in_flight.places.get(in_flight.next).copied(),
                 is_in_transaction: in_flight.done < in_flight.next,
+                has_begun: in_flight.next > 0,
             };
             commit_pair_of(self.claims.iter().map(part), self.until())
         }
@@ -207,6 +216,38 @@ mod tests {
             self.marker = pair;
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_pair_has_no_watermark_of_a_claim_that_has_not_begun() {
+        let claim = |due, offset, watermark| Progress::new(place(due, offset), Watermark(watermark));
+        // The second claim has passed a definition behind the due time of the first.
+        let first = ClaimPart {
+            claim: claim(9, 2, 5),
+            next: Some(place(9, 2)),
+            is_in_transaction: true,
+            has_begun: true,
+        };
+        let second = ClaimPart {
+            claim: claim(10, 5, 6),
+            next: Some(place(10, 5)),
+            is_in_transaction: false,
+            has_begun: false,
+        };
+        let pair = |parts: [ClaimPart; 2]| commit_pair_of(parts.into_iter(), place(9, 1));
+        let caught = fault_injection::with([InjectedFault::CommitClaimsNotBegun], || {
+            pair([first, second])
+        });
+        assert_eq!(caught, Some((2, claim(9, 1, 6))), "the fault is caught");
+        assert_eq!(pair([first, second]), Some((1, claim(9, 1, 5))));
+        // A complete claim without messages, as at the start of a shard.
+        let complete = ClaimPart {
+            next: None,
+            is_in_transaction: false,
+            has_begun: false,
+            ..first
+        };
+        assert_eq!(pair([complete, second]), Some((1, claim(9, 2, 5))));
     }
 
     #[derive(Clone, Debug)]

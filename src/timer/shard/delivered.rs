@@ -22,7 +22,7 @@ pub(crate) struct DeliveredState {
     /// Outcomes since `ledger_pair`.
     pub(super) outcomes: OutcomeCounts,
     /// The occurrences of schedules among them.
-    occurrences: u64,
+    pub(super) occurrences: u64,
     pub(super) runs_to_delete: Vec<(Slice, RunName)>,
     ids: Vec<(StoredId, Cursor)>,
     /// Requests whose answers were delivered.

@@ -27,7 +27,8 @@ use super::load::{Load, LoadResult, MemoryAccount, ResidentRun};
 use crate::limit::{RESEND_DELAY_MIN, SHARD_IN_FLIGHT_MAX, TRANSACTIONAL_PRODUCER_OPEN_AHEAD};
 use crate::membership::StoreTime;
 use crate::model::{
-    Cursor, Lease, OutcomeCounts, Progress, ShardId, SourceIdentity, Timestamp, Watermark,
+    Cursor, DeliveredMarker, Lease, OutcomeCounts, Progress, ShardId, SourceIdentity, Timestamp,
+    Watermark,
 };
 use crate::schedule::{InFlightClaims, TakenBatch};
 use crate::store::{Advance, RequestEffect};
@@ -291,7 +292,10 @@ impl ShardState {
         let possible_duplicates = places
             .filter(|place| self.earlier.iter().any(|pair| pair.covers(*place)))
             .count();
-        let batch = ClaimedBatch::new(taken.messages, cancelled, effects, now);
+        let mut batch = ClaimedBatch::new(taken.messages, cancelled, effects, now);
+        if self.context.route.rules.is_recurring {
+            batch.set_start(taken.start);
+        }
         self.in_flight.push(taken.claim, count, batch);
         possible_duplicates
     }
@@ -388,14 +392,22 @@ impl ShardState {
         !self.txn.as_ref().is_some_and(|txn| txn.commit_in_doubt) || fault!(AcknowledgeDuringCommit)
     }
 
-    /// Outcomes that the store does not know, with those of the current transaction in the first
-    /// `batches` batches.
-    pub(crate) fn outcomes_with_transaction(&self, batches: usize) -> OutcomeCounts {
-        let mut outcomes = self.delivered.outcomes;
+    /// The marker of a transaction with messages of the first `batches` batches. It has the outcomes
+    /// that the store does not know, with those of the transaction.
+    pub(crate) fn marker(&self, pair: Progress, batches: usize) -> DeliveredMarker {
+        let mut marker = DeliveredMarker {
+            delivered: pair,
+            identity: self.identity.clone(),
+            ledger_pair: self.delivered.ledger_pair,
+            uncounted: self.delivered.outcomes,
+            uncounted_occurrences: self.delivered.occurrences,
+        };
         for batch in self.in_flight.iter().take(batches) {
-            outcomes.add(batch.outcomes(batch.in_transaction()));
+            let in_transaction = batch.in_transaction();
+            marker.uncounted.add(batch.outcomes(in_transaction.clone()));
+            marker.uncounted_occurrences += batch.occurrences(in_transaction);
         }
-        outcomes
+        marker
     }
 
     /// A transaction was committed with the marker `pair`. It had messages of the first `batches`
@@ -424,7 +436,7 @@ impl ShardState {
 
     /// Forgets all claims and starts again after `pair`, which is delivered.
     pub(crate) fn restart_after(&mut self, pair: Progress, now: Instant) {
-        if pair == self.load.schedule().taken() && !self.has_claims() {
+        if self.load.schedule().has_taken_nothing_since(pair) && !self.has_claims() {
             return;
         }
         if pair != self.in_flight.delivered() {
@@ -439,10 +451,11 @@ impl ShardState {
 
     /// Takes over the counts in the marker of a previous owner, if they count from the pair in the
     /// store.
-    pub(crate) fn adopt_uncounted(&mut self, since: Progress, outcomes: OutcomeCounts) {
-        if since == self.delivered.sent {
-            self.delivered.ledger_pair = since;
-            self.delivered.outcomes = outcomes;
+    pub(crate) fn adopt_uncounted(&mut self, marker: &DeliveredMarker) {
+        if marker.ledger_pair == self.delivered.sent {
+            self.delivered.ledger_pair = marker.ledger_pair;
+            self.delivered.outcomes = marker.uncounted;
+            self.delivered.occurrences = marker.uncounted_occurrences;
         }
     }
 

@@ -139,6 +139,8 @@ impl ShardState {
 
     /// Begins to read the definitions of a recurring route, again after everything in memory was
     /// dropped. `next_reading` gives a number that no other reading has. Returns the current number.
+    /// Also lets the definitions that were read serve: a shard without an open producer claims nothing,
+    /// but its next due time opens the producer.
     pub(crate) fn read_definitions(
         &mut self,
         wall: Timestamp,
@@ -151,8 +153,10 @@ impl ShardState {
         let known = self.schedules.take();
         let known = known.filter(|schedules| !schedules.is_outdated(generation));
         let runs = &mut self.load.runs;
-        let new = || ShardSchedules::new(runs, wall, next_reading(), generation);
-        Some(self.schedules.insert(known.unwrap_or_else(new)).reading())
+        let mut schedules = known
+            .unwrap_or_else(|| ShardSchedules::new(runs, wall, next_reading(), generation));
+        schedules.recurring.pass_read(&mut runs.schedule);
+        Some(self.schedules.insert(schedules).reading())
     }
 
     pub(crate) fn on_definitions(&mut self, batch: DefinitionBatch) {

@@ -1,6 +1,6 @@
 //! Intervals under kills, lost stores, outages and updates.
 
-use super::arrived;
+use super::{arrived, repeats, world};
 use crate::model::{Partition, Timestamp};
 use crate::testing::fault_injection::{self, InjectedFault};
 use crate::testing::sim::Outcome;
@@ -22,6 +22,12 @@ const SETTLING: Duration = Duration::from_secs(20);
 
 fn interval_millis(schedule: usize) -> i64 {
     1_000 * (1 + schedule as i64 % 3)
+}
+
+/// Sends a definition that becomes a dead letter, which is late.
+fn define_wrong(world: &World, schedule: usize) {
+    let partition = Partition::new(SOURCE, schedule as i32 % 2);
+    world.produce(&partition, "wrong", &[("postdate-every", "never".to_owned())]);
 }
 
 /// Sends the definition of a schedule, or its end. Returns the timestamp.
@@ -49,13 +55,16 @@ async fn update(world: World, mut random: StdRng) {
         let schedule = random.random_range(0..SCHEDULES);
         world.note(format!("schedule {schedule} is updated"));
         define(&world, schedule, Some("updated"));
+        if random.random_bool(0.3) {
+            define_wrong(&world, schedule);
+        }
     }
 }
 
 /// The schedules keep their intervals through all updates, so no planned time may be missing.
-fn simulate(seed: u64, faults: Faults) -> Outcome {
+fn simulate(seed: u64, faults: Faults, is_exactly_once: bool) -> Outcome {
     block_on_paused(async {
-        let (world, mut random) = (World::new().with_recurring(), StdRng::seed_from_u64(seed));
+        let (world, mut random) = (world(is_exactly_once), StdRng::seed_from_u64(seed));
         let mut process = Process::start(&world, &mut random);
         let all = 0..SCHEDULES;
         let begins: Vec<_> = all
@@ -70,7 +79,7 @@ fn simulate(seed: u64, faults: Faults) -> Outcome {
         tokio::time::sleep(SETTLING).await;
         let ends: Vec<_> = all.clone().map(|it| define(&world, it, None)).collect();
         tokio::time::sleep(SETTLING).await;
-        let mut broken = Vec::new();
+        let mut broken = repeats(&world);
         if !process.stop().await {
             broken.push("the process did not stop in time".to_owned());
         }
@@ -105,23 +114,40 @@ fn simulate(seed: u64, faults: Faults) -> Outcome {
 
 #[test]
 fn no_fault_loses_an_occurrence() {
-    assert_promises_kept(0..2, |seed| simulate(seed, Faults::NONE));
-    assert_promises_kept(100..120, |seed| simulate(seed, Faults::ALL));
-    assert_promises_kept(200..205, |seed| simulate(seed, Faults::STORE_LOSES));
+    assert_promises_kept(0..2, |seed| simulate(seed, Faults::NONE, false));
+    assert_promises_kept(100..120, |seed| simulate(seed, Faults::ALL, false));
+    assert_promises_kept(200..205, |seed| {
+        simulate(seed, Faults::STORE_LOSES, false)
+    });
+}
+
+#[test]
+fn exactly_once_no_fault_loses_or_repeats_an_occurrence() {
+    assert_promises_kept(0..2, |seed| simulate(seed, Faults::NONE, true));
+    assert_promises_kept(100..120, |seed| simulate(seed, Faults::ALL, true));
+    assert_promises_kept(200..205, |seed| simulate(seed, Faults::STORE_LOSES, true));
+}
+
+#[test]
+fn a_lost_marker_is_caught() {
+    let faults = [InjectedFault::IgnoreMarker];
+    assert!(breaks_promises(&faults, 100..120, |seed| {
+        simulate(seed, Faults::ALL, true)
+    }));
 }
 
 #[test]
 fn a_definition_that_ends_before_it_is_passed_is_caught() {
     let faults = [InjectedFault::EndWhenRead];
     assert!(breaks_promises(&faults, 100..140, |seed| {
-        simulate(seed, Faults::ALL)
+        simulate(seed, Faults::ALL, false)
     }));
 }
 
 /// The number of deliveries of a schedule whose first due time is during an outage of all workers.
-fn deliveries_after_an_outage() -> usize {
+fn deliveries_after_an_outage(is_exactly_once: bool) -> usize {
     block_on_paused(async {
-        let (world, mut random) = (World::new().with_recurring(), StdRng::seed_from_u64(1));
+        let (world, mut random) = (world(is_exactly_once), StdRng::seed_from_u64(1));
         let mut process = Process::start(&world, &mut random);
         let due = world.now().plus(Duration::from_secs(60));
         let headers = [
@@ -141,11 +167,25 @@ fn deliveries_after_an_outage() -> usize {
 
 #[test]
 fn an_outage_at_the_first_due_time_loses_no_schedule() {
-    assert_eq!(deliveries_after_an_outage(), 1);
+    assert_eq!([false, true].map(deliveries_after_an_outage), [1, 1]);
 }
 
 #[test]
 fn a_start_that_no_claim_keeps_is_caught() {
     let faults = [InjectedFault::KeepStartInMemory];
-    assert_eq!(fault_injection::with(faults, deliveries_after_an_outage), 0);
+    let deliveries = fault_injection::with(faults, || deliveries_after_an_outage(false));
+    assert_eq!(deliveries, 0);
+}
+
+/// A new shard without occurrences claims its start only.
+#[test]
+fn a_start_without_messages_does_not_delay_a_stop() {
+    for is_exactly_once in [false, true] {
+        block_on_paused(async {
+            let (world, mut random) = (world(is_exactly_once), StdRng::seed_from_u64(1));
+            let mut process = Process::start(&world, &mut random);
+            tokio::time::sleep(SETTLING).await;
+            assert!(process.stop().await, "exactly-once: {is_exactly_once}");
+        });
+    }
 }
