@@ -105,9 +105,9 @@ impl<R: Places> Schedule<R> {
         self.taken
     }
 
-    /// Returns whether nothing was taken since `pair`.
-    pub(crate) fn has_taken_nothing_since(&self, pair: Progress) -> bool {
-        self.claimed == pair
+    /// The pair of the last batch. A schedule that loads again begins with it.
+    pub(crate) fn claimed(&self) -> Progress {
+        self.claimed
     }
 
     pub(crate) fn seen(&self) -> Watermark {

@@ -189,7 +189,7 @@ impl ShardLoad {
         }
         let is_held = self.hold.is_active(complete_to);
         if is_held && !was_held {
-            return self.restart(self.schedule().taken(), complete_to, now);
+            return self.restart(self.schedule().claimed(), complete_to, now);
         }
         if was_held && !is_held {
             tracing::info!(shard = %self.shard, watermark = %complete_to, "the source is read again: delivery of the shard starts");
@@ -206,7 +206,7 @@ impl ShardLoad {
         } else if !self.detect_rollback(watermark, None, now) {
             tracing::info!(shard = %self.shard,
                 "too many runs were appended since the last poll: loading the shard again");
-            self.restart(self.schedule().taken(), watermark, now);
+            self.restart(self.schedule().claimed(), watermark, now);
         }
     }
 
@@ -233,7 +233,7 @@ impl ShardLoad {
         // the same messages in runs that are not known here.
         tracing::warn!(shard = %self.shard, runs = missing,
             "runs are missing in the store: loading the shard again");
-        self.restart(self.schedule().taken(), self.schedule().seen(), now);
+        self.restart(self.schedule().claimed(), self.schedule().seen(), now);
     }
 
     /// Returns false if the run is missing in the store and was not replaced.
@@ -276,7 +276,7 @@ impl ShardLoad {
         } else {
             return false;
         }
-        self.restart(self.schedule().taken(), watermark, now);
+        self.restart(self.schedule().claimed(), watermark, now);
         true
     }
 }

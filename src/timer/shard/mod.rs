@@ -436,7 +436,7 @@ impl ShardState {
 
     /// Forgets all claims and starts again after `pair`, which is delivered.
     pub(crate) fn restart_after(&mut self, pair: Progress, now: Instant) {
-        if self.load.schedule().has_taken_nothing_since(pair) && !self.has_claims() {
+        if pair == self.load.schedule().claimed() && !self.has_claims() {
             return;
         }
         if pair != self.in_flight.delivered() {
