@@ -20,9 +20,9 @@ use tokio::time::Instant;
 /// `committed..next_unsent` were sent, and the rest is still to be sent.
 pub(crate) struct ClaimedBatch {
     messages: Vec<(Rc<ResidentRun>, u32)>,
-    /// A transaction with a part of it ends at this place or later. The claim of a recurring route
-    /// passes definitions at this cursor.
-    start: Cursor,
+    /// A transaction with a part of it ends at this place or later: there the claim has passed
+    /// definitions. `None`: the route is not recurring.
+    start: Option<Cursor>,
     next_unsent: usize,
     committed: usize,
     /// Positions that were cancelled before the claim, sorted. They are never sent.
@@ -75,7 +75,7 @@ impl ClaimedBatch {
             acknowledged: vec![false; messages.len()],
             waiting: 0,
             messages,
-            start: Cursor::START,
+            start: None,
             next_unsent: 0,
             committed: 0,
             cancelled,
@@ -90,14 +90,14 @@ impl ClaimedBatch {
     }
 
     pub(crate) fn set_start(&mut self, start: Cursor) {
-        self.start = start;
+        self.start = Some(start);
     }
 
     /// The least place at which a transaction may end that has the message at `place`.
     pub(super) fn end_with(&self, place: Cursor) -> Cursor {
-        match fault!(CommitBeforeStartOfClaim) {
-            true => place,
-            false => place.max(self.start),
+        match self.start {
+            Some(start) if !fault!(CommitBeforeStartOfClaim) => place.max(start),
+            _ => place,
         }
     }
 

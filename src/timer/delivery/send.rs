@@ -55,7 +55,9 @@ impl ShardSender<'_> {
         batches: usize,
         until: Option<Cursor>,
     ) {
-        if let Some(txn) = txn.as_deref_mut().filter(|txn| txn.accepts_records(self.now))
+        if let Some(txn) = txn
+            .as_deref_mut()
+            .filter(|txn| txn.accepts_records(self.now))
             && let Some(claim) = in_flight.first_complete()
         {
             // It has no messages. The transaction commits its pair.

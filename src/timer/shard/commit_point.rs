@@ -71,7 +71,11 @@ fn commit_pair_of(
         let is_part = part.has_begun || part.next.is_none() || fault!(CommitClaimsNotBegun);
         if !has_gap && is_part {
             covered = number;
-            let cursor = if are_complete { part.claim.cursor } else { until };
+            let cursor = if are_complete {
+                part.claim.cursor
+            } else {
+                until
+            };
             last = Some(Progress::new(cursor, part.claim.watermark));
         }
     }
@@ -220,7 +224,8 @@ mod tests {
 
     #[test]
     fn a_pair_has_no_watermark_of_a_claim_that_has_not_begun() {
-        let claim = |due, offset, watermark| Progress::new(place(due, offset), Watermark(watermark));
+        let claim =
+            |due, offset, watermark| Progress::new(place(due, offset), Watermark(watermark));
         // The second claim has passed a definition behind the due time of the first.
         let first = ClaimPart {
             claim: claim(9, 2, 5),

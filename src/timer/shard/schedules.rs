@@ -153,8 +153,8 @@ impl ShardState {
         let known = self.schedules.take();
         let known = known.filter(|schedules| !schedules.is_outdated(generation));
         let runs = &mut self.load.runs;
-        let mut schedules = known
-            .unwrap_or_else(|| ShardSchedules::new(runs, wall, next_reading(), generation));
+        let mut schedules =
+            known.unwrap_or_else(|| ShardSchedules::new(runs, wall, next_reading(), generation));
         schedules.recurring.pass_read(&mut runs.schedule);
         Some(self.schedules.insert(schedules).reading())
     }

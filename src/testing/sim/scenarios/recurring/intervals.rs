@@ -27,7 +27,11 @@ fn interval_millis(schedule: usize) -> i64 {
 /// Sends a definition that becomes a dead letter, which is late.
 fn define_wrong(world: &World, schedule: usize) {
     let partition = Partition::new(SOURCE, schedule as i32 % 2);
-    world.produce(&partition, "wrong", &[("postdate-every", "never".to_owned())]);
+    world.produce(
+        &partition,
+        "wrong",
+        &[("postdate-every", "never".to_owned())],
+    );
 }
 
 /// Sends the definition of a schedule, or its end. Returns the timestamp.
@@ -116,9 +120,7 @@ fn simulate(seed: u64, faults: Faults, is_exactly_once: bool) -> Outcome {
 fn no_fault_loses_an_occurrence() {
     assert_promises_kept(0..2, |seed| simulate(seed, Faults::NONE, false));
     assert_promises_kept(100..120, |seed| simulate(seed, Faults::ALL, false));
-    assert_promises_kept(200..205, |seed| {
-        simulate(seed, Faults::STORE_LOSES, false)
-    });
+    assert_promises_kept(200..205, |seed| simulate(seed, Faults::STORE_LOSES, false));
 }
 
 #[test]
