@@ -35,8 +35,8 @@
 --        then for each delivered id: names, place
 --        then the offset of the request of each answer inside the claim
 --        then the offset of the request of each delivered answer
--- Reply  done, watermark, cancelled places inside the claim and outside delivered, mixed with the
---          effects of these answers, and of requests that cancelled these places: offset, place, letter
+-- Reply  done, watermark, members of `cancelled` inside the claim and outside delivered, mixed with the
+--          effects of these answers, and of requests that changed these places: offset, place, letter
 --        clock_ahead, watermark, now in ms
 --        rolled_back, watermark
 --        fenced
@@ -90,7 +90,7 @@ for i = at + claimed_answers, #ARGV do
   redis.call('HDEL', KEYS[5], ARGV[i])
 end
 
--- Answer the cancelled places inside the claim, and remove those inside delivered.
+-- Answer the changed places inside the claim, and remove those inside delivered.
 local reply, removals_left = { 'done', s.watermark }, tonumber(ARGV[7])
 local has_effects = claim ~= '' and redis.call('EXISTS', KEYS[5]) == 1
 local function add_effect(request)
@@ -98,12 +98,13 @@ local function add_effect(request)
   if effect and #effect == 33 then reply[#reply + 1] = request .. effect end
 end
 local last = (claim ~= '' and claim or s.delivered):sub(1, 32)
-for _, place in ipairs(redis.call('ZRANGEBYLEX', KEYS[4], '-', '[' .. last)) do
-  if not hex(place, 32) or covers(s.delivered, place) then
-    if removals_left > 0 then redis.call('ZREM', KEYS[4], place) end
+for _, member in ipairs(redis.call('ZRANGEBYLEX', KEYS[4], '-', '(' .. last .. 'g')) do
+  local place = member:sub(1, 32)
+  if not (hex(member, 32) or hex(member, 64)) or covers(s.delivered, place) then
+    if removals_left > 0 then redis.call('ZREM', KEYS[4], member) end
     removals_left = removals_left - 1
   elseif claim ~= '' and covers(claim, place) then
-    reply[#reply + 1] = place
+    reply[#reply + 1] = member
     if has_effects then add_effect(redis.call('HGET', KEYS[5], place)) end
   end
 end

@@ -1,9 +1,9 @@
 #!lua
--- Appends the batch of the source offsets from..to: applies ids and cancels in offset order, keeps the
+-- Appends the batch of the source offsets from..to: applies changes of ids in offset order, keeps the
 -- effects of requests with answers, adds the runs, records the epoch, and moves the watermark. Refuses
 -- if the watermark is not `from` (I2), or if another ingress has appended since the one that read the
 -- batch. A full Redis refuses the whole script. The repeat of a stored append finds the watermark at
--- `to`. A claimed or delivered message cannot be cancelled or replaced any more; see `!` below.
+-- `to`. A claimed or delivered message cannot be changed any more; see `!` below.
 -- KEYS   1 meta
 --        2 counts
 --        3 tail
@@ -20,8 +20,10 @@
 --        7 identity of the source that was read: a shard with another one is unknown
 --        8 number of names of each id, for each key of the caller; a shard that uses another key is
 --          unknown if ids change
---        then for each id change: names, place (empty: cancel; `-`: a record that was delivered before),
---          `!` if it cancels a claimed message too, followed by its offset if it asks for an answer
+--        then for each id change: names, change, `!` if it changes a claimed message too, followed by its
+--          offset if it asks for an answer. A change is: the place of a schedule; the place of a retry and
+--          `r`; empty: cancel; `-`: a record that was delivered before; `>`, the offset of a reschedule, and
+--          its due time
 --        then for each run: number of its index in KEYS, slice, member, messages, score, bytes
 -- Reply  done, cancelled, missed
 --        watermark_mismatch, watermark
@@ -39,28 +41,40 @@ if wrong_types then return wrong_types end
 local cancelled, missed, names, at = 0, 0, tonumber(ARGV[8]), 9
 if changes > 0 and lacks_key(at, names) then return { 'unknown' } end
 for _ = 1, changes do
-  local place, request, in_time = ARGV[at + names], ARGV[at + names + 1], false
-  local takes_claimed, named, is_cancelled = request:sub(1, 1) == '!', nil, false
+  local change, request, in_time, is_free = ARGV[at + names], ARGV[at + names + 1], false, true
+  local place = hex(change:sub(1, 32), 32) and change:sub(1, 32)
+  local is_retry, move = change:sub(33) == 'r', change:match('^>(%x+)$')
+  local takes_claimed, named, is_changed = request:sub(1, 1) == '!', nil, false
   request = request:sub(-16)
   for i = at, at + names - 1 do
     local waiting = waiting_place(KEYS[4], ARGV[i])
     local is_other = waiting and waiting ~= place
-    local is_cancellable = is_other and not covers(s.delivered, waiting) and (takes_claimed or not covers(s.claimed, waiting))
-    if is_cancellable then redis.call('ZADD', KEYS[5], 0, waiting) end
-    if is_cancellable and not covers(s.claimed, waiting) then
-      cancelled = cancelled + 1
+    local waits = is_other and not is_retry and not covers(s.delivered, waiting)
+    local may_change = waits and (takes_claimed or not covers(s.claimed, waiting))
+      and not (move and not before(waiting:sub(1, 16), move:sub(17)))
+    if may_change then
+      for _, member in ipairs(redis.call('ZRANGEBYLEX', KEYS[5], '[' .. waiting, '(' .. waiting .. 'g')) do
+        redis.call('ZREM', KEYS[5], member)
+        redis.call('HDEL', KEYS[6], waiting)
+      end
+      redis.call('ZADD', KEYS[5], 0, waiting .. (move or ''))
+    end
+    if may_change and not covers(s.claimed, waiting) then
+      if not move then cancelled = cancelled + 1 end
       in_time = true
     end
-    -- The effect names a cancelled message rather than one that was too late.
-    if is_other and not is_cancelled then named, is_cancelled = waiting, is_cancellable end
-    if is_cancellable or waiting and hex(place, 32) then redis.call('HDEL', KEYS[4], ARGV[i]) end
+    -- The effect names a changed message rather than one that was too late.
+    if is_other and not is_retry and not is_changed then named, is_changed = waiting, may_change end
+    local keeps_id = is_retry and is_other and not is_claimed(s, waiting)
+    if keeps_id then is_free = false end
+    if not move and (may_change or waiting and place and not keeps_id) then redis.call('HDEL', KEYS[4], ARGV[i]) end
   end
-  if place == '' and not in_time then missed = missed + 1 end
+  if (change == '' or move) and not in_time then missed = missed + 1 end
   if named and hex(request, 16) then
-    redis.call('HSET', KEYS[6], request, named .. (is_cancelled and 'c' or 'l'))
-    if is_cancelled then redis.call('HSET', KEYS[6], named, request) end
+    redis.call('HSET', KEYS[6], request, named .. (is_changed and 'c' or 'l'))
+    if is_changed then redis.call('HSET', KEYS[6], named, request) end
   end
-  if hex(place, 32) then redis.call('HSET', KEYS[4], ARGV[at], place) end
+  if place and is_free then redis.call('HSET', KEYS[4], ARGV[at], place) end
   at = at + names + 2
 end
 

@@ -105,7 +105,8 @@ mod wheel;
 
 pub use cli::{
     CancelOneArgs, CheckArgs, Cli, Command, CompletionArgs, DemoArgs, InitArgs, LedgerArgs,
-    MessagesArgs, PendingArgs, QuarantineArgs, RedriveArgs, ResetArgs, RunArgs, SchedulesArgs,
+    MessagesArgs, PendingArgs, QuarantineArgs, RedriveArgs, RescheduleArgs, ResetArgs, RunArgs,
+    SchedulesArgs,
     SendArgs, WorkersArgs,
 };
 pub use command::{

@@ -81,6 +81,9 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
         Command::Cancel(cancel) => {
             postdate::send(&prepare_quietly(&cancel.config)?, &(*cancel).into())
         }
+        Command::Reschedule(args) => {
+            postdate::send(&prepare_quietly(&args.message.config)?, &(*args).into())
+        }
         Command::Check(check) => postdate::check(&prepare_quietly(&check.config)?, &check),
         Command::Completion(completion) => postdate::complete(&completion),
     }

@@ -13,7 +13,7 @@ pub(crate) use messages::{CancelArgs, FilterArgs, ListArgs, MessagesAction, Outp
 pub use redrive::RedriveArgs;
 pub use schedules::SchedulesArgs;
 pub(crate) use schedules::{ListSchedulesArgs, PreviewArgs, SchedulesAction};
-pub use send::{CancelOneArgs, SendArgs};
+pub use send::{CancelOneArgs, RescheduleArgs, SendArgs};
 
 use crate::model::StartPoint;
 use crate::model::{Delay, parse_after};
@@ -40,8 +40,8 @@ Exit codes:
   0    the command succeeded, or the service was stopped
   1    the command failed: its last message is the reason. `check`: an item failed. `ledger`: a ledger does not balance
   2    wrong usage or configuration; nothing was started or changed
-  3    `pending --id`, `messages show`, `send --reply`, `cancel --reply`: no such message waits
-  4    `send --reply`, `cancel --reply`: the message was being sent";
+  3    `pending --id`, `messages show`, `send --reply`, `cancel --reply`, `reschedule --reply`: no such message waits
+  4    `send --reply`, `cancel --reply`, `reschedule --reply`: the message was being sent";
 
 const PENDING_AFTER: &str =
     "Counts are upper bounds: messages are stored in batches, and a batch counts until its last message is delivered.
@@ -231,6 +231,12 @@ pub enum Command {
     /// of a recurring route.
     #[command(after_long_help = schedules::HELP_AFTER)]
     Schedules(SchedulesArgs),
+    /// Gives the message that waits with an id a later due time
+    ///
+    /// Writes a reschedule to the partition of the message. It keeps its payload, headers and origin.
+    /// With --reply it waits until the service has decided, and prints whether it was in time.
+    #[command(after_long_help = send::RESCHEDULE_AFTER)]
+    Reschedule(Box<RescheduleArgs>),
     /// Checks whether a configuration would work
     ///
     /// Checks the clusters and their topics, the store, the clocks, and the waiting messages. Each

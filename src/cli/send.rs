@@ -1,4 +1,4 @@
-//! Flags of `postdate send` and `postdate cancel`.
+//! Flags of `postdate send`, `postdate cancel` and `postdate reschedule`.
 
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
@@ -33,6 +33,21 @@ Exit codes:
   2    wrong usage or configuration, or the partition of the id is unknown; nothing was sent
   3    with --reply: no message waits with the id on the partition
   4    with --reply: the message was being sent, so the cancel was too late";
+
+pub(super) const RESCHEDULE_AFTER: &str =
+    "A message can only be put off: its new due time is later than the one that it has. To deliver it earlier, send it again with its id.
+The command finds the partition as `postdate cancel` does.
+
+Examples:
+  postdate reschedule --config postdate.toml --route orders --id order-42 --in 30m
+  postdate reschedule --config postdate.toml --route orders --id order-42 --at 2027-01-31T09:00:00Z --reply
+
+Exit codes:
+  0    sent, and acknowledged by all in-sync replicas; with --reply: rescheduled
+  1    the broker rejected it or did not answer. With --reply: no answer within 30 seconds, or the record was refused
+  2    wrong usage or configuration, or the partition of the id is unknown; nothing was sent
+  3    with --reply: no message waits with the id on the partition
+  4    with --reply: the message was being sent, so the reschedule was too late";
 
 /// Flags of [`Command::Send`](super::Command::Send).
 #[derive(Clone, Debug, Default, Args)]
@@ -81,6 +96,9 @@ pub struct SendArgs {
     /// of --key
     #[arg(long, requires = "id")]
     pub cancel: bool,
+    /// Give the message that waits with --id the due time
+    #[arg(skip)]
+    pub reschedule: bool,
     /// Wait for the answer, and print the outcome. TOPIC is a topic or subject in `allow_replies` of
     /// the route; default: its first name without a pattern, or an inbox on NATS
     #[arg(long, value_name = "TOPIC", num_args = 0..=1, require_equals = true, default_missing_value = "")]
@@ -120,6 +138,39 @@ pub struct CancelOneArgs {
     /// Print one JSON document; docs/commands.md describes it
     #[arg(long)]
     pub json: bool,
+}
+
+/// Flags of [`Command::Reschedule`](super::Command::Reschedule).
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("when").required(true).args(["delay", "at"]))]
+pub struct RescheduleArgs {
+    #[command(flatten)]
+    pub message: CancelOneArgs,
+    /// The delay from now, as in `postdate-after`: 30m, 1h30m, 250ms, 7d, or milliseconds
+    #[arg(long = "in", value_name = "DELAY", allow_hyphen_values = true)]
+    pub delay: Option<String>,
+    /// The new due time, as in `postdate-at`: 2027-01-31T09:00:00Z, or milliseconds since 1970
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub at: Option<String>,
+}
+
+impl From<RescheduleArgs> for SendArgs {
+    fn from(reschedule: RescheduleArgs) -> Self {
+        Self {
+            cancel: false,
+            reschedule: true,
+            delay: reschedule.delay,
+            at: reschedule.at,
+            ..reschedule.message.into()
+        }
+    }
+}
+
+impl SendArgs {
+    /// True if the record changes a message that waits.
+    pub(crate) fn is_change(&self) -> bool {
+        self.cancel || self.reschedule
+    }
 }
 
 impl From<CancelOneArgs> for SendArgs {
@@ -178,6 +229,27 @@ mod tests {
             &["--cancel", "--key", "k"],
             &["--cancel", "--id", "a", "--key", "k", "text"],
             &["--cancel", "--id", "a", "--key", "k", "--in", "1s"],
+        ] {
+            assert!(parse(line).is_err(), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_reschedule_has_an_id_and_one_time() {
+        let parse = |line: &[&str]| {
+            let all = ["postdate", "reschedule", "--config", "c", "--route", "r"];
+            Cli::try_parse_from(all.iter().chain(line))
+        };
+        for line in [
+            &["--id", "a", "--in", "30m"][..],
+            &["--id", "a", "--at", "5", "--partition", "3", "--reply"],
+        ] {
+            assert!(parse(line).is_ok(), "{line:?}");
+        }
+        for line in [
+            &["--id", "a"][..],
+            &["--in", "30m"],
+            &["--id", "a", "--in", "30m", "--at", "5"],
         ] {
             assert!(parse(line).is_err(), "{line:?}");
         }

@@ -102,6 +102,7 @@ pub(super) fn text(answer: &Value) -> String {
         }
         "replaced" => format!("replaced {}", field("replaced_origin")),
         "cancelled" => format!("cancelled {}", field("origin")),
+        "rescheduled" => format!("rescheduled {}", field("origin")),
         "too_late" => format!("too late for {}", field("origin")),
         "not_found" => format!("not found on partition {}", answer["partition"]),
         "refused" => format!("refused: {}", field("code")),
@@ -112,7 +113,7 @@ pub(super) fn text(answer: &Value) -> String {
 /// Decides the exit status of the command.
 pub(super) fn outcome(answer: &Value) -> Outcome {
     match answer["outcome"].as_str() {
-        Some("scheduled" | "replaced" | "cancelled") => Outcome::Done,
+        Some("scheduled" | "replaced" | "cancelled" | "rescheduled") => Outcome::Done,
         Some("not_found") => Outcome::Nothing,
         Some("too_late") => Outcome::TooLate,
         _ => Outcome::Failing,
@@ -134,6 +135,7 @@ mod tests {
             ("scheduled", "scheduled", Outcome::Done),
             ("replaced", "replaced d/r/t/0/0", Outcome::Done),
             ("cancelled", "cancelled d/r/t/0/1", Outcome::Done),
+            ("rescheduled", "rescheduled d/r/t/0/1", Outcome::Done),
             ("too_late", "too late for d/r/t/0/1", Outcome::TooLate),
             ("not_found", "not found on partition 3", Outcome::Nothing),
             ("refused", "refused: invalid_at", Outcome::Failing),

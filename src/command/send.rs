@@ -1,4 +1,4 @@
-//! `postdate send`: sends one delayed message or a cancel as an ordinary producer does.
+//! `postdate send`: sends one delayed message, a cancel or a reschedule as an ordinary producer does.
 //!
 //! It rejects records that the service would reject, using the same parser.
 
@@ -41,7 +41,8 @@ pub(super) struct Receipt {
     key: Option<String>,
     id: Option<String>,
     cancel: bool,
-    /// `None` for a cancel.
+    reschedule: bool,
+    /// `None` for a cancel or a reschedule.
     target: Option<String>,
     due_ms: Option<i64>,
     due: Option<String>,
@@ -125,7 +126,10 @@ pub(super) async fn publish(
         key: send.key.clone(),
         id: send.id.clone(),
         cancel: draft.due.is_none(),
-        target: draft.due.and(target.ok()).map(Cow::into_owned),
+        reschedule: send.reschedule,
+        target: (draft.due.filter(|_| !send.is_change()))
+            .and(target.ok())
+            .map(Cow::into_owned),
         due_ms: draft.due.map(Timestamp::as_millis),
         due: draft.due.map(Timestamp::to_rfc3339),
         ..Receipt::default()
@@ -141,7 +145,7 @@ pub(super) async fn publish(
         let origins = self::origins(config, send, &receipt.topic, partition);
         let mut origin = String::new();
         origins.append_origin(offset, &mut origin);
-        receipt.origin = Some(origin).filter(|_| !receipt.cancel);
+        receipt.origin = Some(origin).filter(|_| !send.is_change());
         (receipt.partition, receipt.offset) = (Some(partition), Some(offset.0));
     }
     Ok(receipt)
@@ -233,14 +237,14 @@ async fn partition(config: &Config, send: &SendArgs) -> Result<(Option<i32>, Opt
             let partitions: Vec<i32> = found.map(|place| place.partition).collect();
             match partitions[..] {
                 [partition] => return Ok((Some(partition), None)),
-                [] if !send.cancel => return Ok((None, None)),
+                [] if !send.is_change() => return Ok((None, None)),
                 [] => format!("no message waits with id {id} now"),
                 _ => format!("messages with id {id} wait on partitions {partitions:?}"),
             }
         }
         Err(why) => format!("cannot look up the partition of id {id}: {why}"),
     };
-    if send.cancel && send.key.is_none() && subject.is_none() {
+    if send.is_change() && send.key.is_none() && subject.is_none() {
         let text = format!("not sent: {why}. Name the partition with --partition or --key");
         return Err(Refused(text).into());
     }
@@ -288,7 +292,7 @@ fn draft(
             headers: Headers::from_block(&headers),
         };
         let due = match parse_record(&record, origins, rules) {
-            ParsedRecord::Message { due, .. } => Some(due),
+            ParsedRecord::Message { due, .. } | ParsedRecord::Reschedule { due, .. } => Some(due),
             ParsedRecord::Definition | ParsedRecord::Cancel { .. } | ParsedRecord::Newer(_) => None,
             ParsedRecord::Rejected(rejection) => {
                 return Err(Refused(format!(
@@ -345,7 +349,11 @@ fn headers(
     }
     let to = send.to.as_deref().map(|to| (ControlHeader::To, to));
     let id = send.id.as_deref().map(|id| (ControlHeader::Id, id));
-    let op = send.cancel.then_some((ControlHeader::Op, "cancel"));
+    let op = match (send.cancel, send.reschedule) {
+        (true, _) => Some((ControlHeader::Op, "cancel")),
+        (_, true) => Some((ControlHeader::Op, "reschedule")),
+        _ => None,
+    };
     let controls = when.iter().copied().chain(to).chain(id).chain(op);
     let controls = controls.map(|(control, value)| (control.name(), value));
     for (name, value) in subject
@@ -460,15 +468,12 @@ fn text(receipt: &Receipt, now: Timestamp, page: &Page) -> String {
         (_, _, Some(key)) => format!("{topic} under the key {key}"),
         _ => topic.clone(),
     };
-    let is_cancel = receipt.cancel;
-    let mut fields = vec![(
-        if is_cancel {
-            "cancel sent to"
-        } else {
-            "sent to"
-        },
-        place,
-    )];
+    let sent = match (receipt.cancel, receipt.reschedule) {
+        (true, _) => "cancel sent to",
+        (_, true) => "reschedule sent to",
+        _ => "sent to",
+    };
+    let mut fields = vec![(sent, place)];
     let due = receipt.due_ms.map(Timestamp::from_millis);
     fields.extend(due.map(|due| match due {
         due if due.is_at_once() => ("due", "at once".to_owned()),
@@ -482,8 +487,17 @@ fn text(receipt: &Receipt, now: Timestamp, page: &Page) -> String {
     let answer = receipt.answer.as_ref();
     fields.extend(answer.map(|answer| ("answer", answer::text(answer))));
     let mut text = page.fields(&fields);
-    if is_cancel && answer.is_none() {
-        text += "The service cancels the message if it still waits on this partition. A delivery that has begun is not stopped.\n";
+    if answer.is_none() {
+        let action = match (receipt.cancel, receipt.reschedule) {
+            (true, _) => Some("cancels"),
+            (_, true) => Some("reschedules"),
+            _ => None,
+        };
+        if let Some(action) = action {
+            text += &format!(
+                "The service {action} the message if it still waits on this partition. A delivery that has begun is not stopped.\n"
+            );
+        }
     }
     if due.is_some_and(Timestamp::is_suspicious_due) {
         let hint =
@@ -517,6 +531,10 @@ mod tests {
     }
 
     fn drafted(line: &[&str]) -> std::result::Result<Draft, String> {
+        drafted_by(&parsed(line))
+    }
+
+    fn drafted_by(send: &SendArgs) -> std::result::Result<Draft, String> {
         let rules = RoutingRules {
             targets: TargetRules::new(
                 Naming::Topic,
@@ -537,7 +555,7 @@ mod tests {
             &ShardId::new("orders", Partition::new("orders.delayed", 0)),
         );
         draft(
-            &parsed(line),
+            send,
             None,
             &origins,
             &rules,
@@ -590,6 +608,26 @@ mod tests {
             pairs(&draft),
             [("postdate-id", "x"), ("postdate-op", "cancel")]
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        );
+    }
+
+    #[test]
+    fn a_reschedule_has_only_its_op_its_id_and_its_due_time() {
+        let send = SendArgs {
+            cancel: false,
+            reschedule: true,
+            ..parsed(&["--in", "30m", "--id", "x", "text"])
+        };
+        let draft = drafted_by(&send).unwrap();
+        assert_eq!(draft.due, Some(Timestamp::from_millis(NOW + 1_800_000)));
+        let expected = [
+            ("postdate-at", "1795303805000"),
+            ("postdate-id", "x"),
+            ("postdate-op", "reschedule"),
+        ];
+        assert_eq!(
+            pairs(&draft),
+            expected.map(|(name, value)| (name.to_owned(), value.to_owned()))
         );
     }
 

@@ -1,4 +1,4 @@
-//! Turns one record into a message of its shard, a cancel of a message id, or nothing.
+//! Turns one record into a message of its shard, a change of the message with its id, or nothing.
 
 use super::partition::AssignedPartition;
 use crate::limit::{ANSWER_KEY_BYTES_MAX, CLOCK_SKEW_MAX, RECORD_BYTES_MAX};
@@ -11,7 +11,7 @@ use crate::store::{IdChange, IdChangeKind};
 use std::time::Duration;
 
 /// Adds a record to the batch of its partition, and the answer that it asks for. Adds no message
-/// for a cancel, nor for a message that was delivered before the store was lost. A rejected record
+/// for a cancel or a reschedule, nor for a message that was delivered before the store was lost. A rejected record
 /// becomes a dead letter, usually at once. An error tells why the partition must wait in front of
 /// the record.
 pub(super) fn admit_record(
@@ -29,6 +29,15 @@ pub(super) fn admit_record(
         ParsedRecord::Cancel { id } => {
             change_id(partition, requester.change(id, IdChangeKind::Cancel));
             requester.add_answer(partition, Request::Cancel, Some(id), now);
+            return Ok(());
+        }
+        ParsedRecord::Reschedule { id, due } => {
+            let by = record.offset;
+            change_id(
+                partition,
+                requester.change(id, IdChangeKind::Reschedule { by, due }),
+            );
+            requester.add_answer(partition, Request::Reschedule { due }, Some(id), now);
             return Ok(());
         }
         ParsedRecord::Newer(found) => return Err(found),
@@ -62,18 +71,21 @@ pub(super) fn admit_record(
     };
     requester.add_answer(partition, request, body.id, now);
     let position = Cursor::new(due, record.offset);
+    let is_retry = matches!(body.disposition, Disposition::Retry(_));
     // A rebuild skips delivered messages. The messages that they replaced stay cancelled.
     if partition.delivered.covers(position) {
-        if let Some(id) = body.id.filter(|_| !fault!(ForgetDeliveredReplacements)) {
+        let replaces = !is_retry && !fault!(ForgetDeliveredReplacements);
+        if let Some(id) = body.id.filter(|_| replaces) {
             change_id(partition, requester.change(id, IdChangeKind::Delivered));
         }
         return Ok(());
     }
     if let Some(id) = body.id {
-        change_id(
-            partition,
-            requester.change(id, IdChangeKind::Schedule(position)),
-        );
+        let kind = match is_retry {
+            true => IdChangeKind::Retry(position),
+            false => IdChangeKind::Schedule(position),
+        };
+        change_id(partition, requester.change(id, kind));
     } else {
         partition.flush_within(due.since(now));
     }

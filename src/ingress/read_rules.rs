@@ -120,9 +120,10 @@ mod tests {
         let (due, is_rejected) = match parsed {
             ParsedRecord::Message { due, .. } => (due, false),
             ParsedRecord::Rejected(_) => (due_if_rejected, true),
-            ParsedRecord::Definition | ParsedRecord::Cancel { .. } | ParsedRecord::Newer(_) => {
-                panic!("no message")
-            }
+            ParsedRecord::Definition
+            | ParsedRecord::Cancel { .. }
+            | ParsedRecord::Reschedule { .. }
+            | ParsedRecord::Newer(_) => panic!("no message"),
         };
         let seconds = || due.since(Timestamp::YEAR_2000).as_secs();
         ((!due.is_at_once()).then(seconds), is_rejected)

@@ -82,10 +82,12 @@ instruments! {
         "Dead letters that were sent through the source again at the admin endpoint of this process."
     RETRIED "postdate_retried_total" Kind::Counter, ["route", "reason"]
         "Deliveries that failed and were retried through the source, by code."
+    RESCHEDULED "postdate_rescheduled_total" Kind::Counter, ["route"]
+        "Messages that went back through the source with the due time of a reschedule."
     CANCELLED "postdate_cancelled_total" Kind::Counter, ["route"]
         "Messages cancelled or replaced before delivery."
     CANCEL_MISSED "postdate_cancel_missed_total" Kind::Counter, ["route"]
-        "Cancels that came too late, or whose id matched no pending message."
+        "Cancels and reschedules that came too late, or whose id matched no pending message; and reschedules to a time that is not later."
     ANSWERS "postdate_answers_total" Kind::Counter, ["route"]
         "Answers to requests that their target has acknowledged at the first attempt."
     ANSWERS_MISSING "postdate_answers_missing_total" Kind::Counter, ["route"]
@@ -250,6 +252,7 @@ pub(crate) struct RouteMetrics {
     pub(crate) unread_definitions: Gauge,
     pub(crate) dead_lettered: ReasonCounters,
     pub(crate) retried: ReasonCounters,
+    pub(crate) rescheduled: Counter,
     pub(crate) cancelled: Counter,
     pub(crate) cancel_missed: Counter,
     pub(crate) answers: Counter,
@@ -285,6 +288,7 @@ impl RouteMetrics {
             unread_definitions: UNREAD_DEFINITIONS.gauge(&[route]),
             dead_lettered: ReasonCounters::new(DEAD_LETTERED, route),
             retried: ReasonCounters::new(RETRIED, route),
+            rescheduled: counter(RESCHEDULED),
             cancelled: counter(CANCELLED),
             cancel_missed: counter(CANCEL_MISSED),
             answers: counter(ANSWERS),

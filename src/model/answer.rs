@@ -1,4 +1,4 @@
-//! The answer to a request: what became of a schedule or a cancel, as a JSON record.
+//! The answer to a request: what became of a schedule, a cancel or a reschedule, as a JSON record.
 
 use crate::model::headers::origin::OriginFormat;
 use crate::model::parsing::dead_letter_reason::DeadLetterReason;
@@ -19,9 +19,22 @@ pub(crate) struct AnswerState<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    Schedule { due: Timestamp },
+    Schedule {
+        due: Timestamp,
+    },
     Cancel,
+    /// The message gets this due time.
+    Reschedule {
+        due: Timestamp,
+    },
     Refused(DeadLetterReason),
+}
+
+impl Request {
+    /// True if the request leaves the message at this place as it is.
+    pub(crate) fn keeps(self, place: Cursor) -> bool {
+        matches!(self, Self::Reschedule { due } if due <= place.due)
+    }
 }
 
 /// The effect of a request on the message that it names.
@@ -29,10 +42,16 @@ pub(crate) enum Request {
 pub(crate) enum Effect {
     /// No message waited under the id.
     None,
+    /// The message was cancelled, or gets the due time of the request.
     Cancelled(Cursor),
+    /// The request leaves the message as it is: see [`Request::keeps`].
+    Kept(Cursor),
     /// The message was claimed already.
     TooLate(Cursor),
 }
+
+/// The code of a refused reschedule: its due time is not later than that of the message.
+const NOT_LATER: &str = "not_later";
 
 /// The fields of the record. They are never renamed or removed.
 #[derive(Serialize)]
@@ -42,7 +61,7 @@ struct Answer<'a> {
     request_id: &'a str,
     request_origin: &'a str,
     id: Option<&'a str>,
-    /// The message that waits, was cancelled, or was too late to cancel.
+    /// The message that waits, was cancelled or rescheduled, or was too late for it.
     origin: Option<String>,
     partition: i32,
     due: Option<i64>,
@@ -55,12 +74,13 @@ impl AnswerState<'_> {
     /// The code of the outcome.
     pub(crate) fn outcome(&self, effect: Effect) -> &'static str {
         match (self.request, effect) {
-            (Request::Refused(_), _) => "refused",
+            (Request::Refused(_), _) | (_, Effect::Kept(_)) => "refused",
             (Request::Schedule { .. }, Effect::Cancelled(_)) => "replaced",
             (Request::Schedule { .. }, _) => "scheduled",
-            (Request::Cancel, Effect::None) => "not_found",
+            (_, Effect::None) => "not_found",
             (Request::Cancel, Effect::Cancelled(_)) => "cancelled",
-            (Request::Cancel, Effect::TooLate(_)) => "too_late",
+            (Request::Reschedule { .. }, Effect::Cancelled(_)) => "rescheduled",
+            (_, Effect::TooLate(_)) => "too_late",
         }
     }
 
@@ -81,7 +101,7 @@ impl AnswerState<'_> {
         let request_origin = origin(offset);
         let named = match effect {
             Effect::None => None,
-            Effect::Cancelled(place) | Effect::TooLate(place) => Some(place),
+            Effect::Cancelled(place) | Effect::Kept(place) | Effect::TooLate(place) => Some(place),
         };
         let named_origin = || named.map(|place| origin(place.offset));
         let mut answer = Answer {
@@ -104,6 +124,17 @@ impl AnswerState<'_> {
             Request::Cancel => {
                 answer.origin = named_origin();
                 named.map(|place| place.due)
+            }
+            Request::Reschedule { due } => {
+                answer.origin = named_origin();
+                match effect {
+                    Effect::Cancelled(_) => Some(due),
+                    Effect::Kept(place) => {
+                        answer.code = Some(NOT_LATER);
+                        Some(place.due)
+                    }
+                    _ => named.map(|place| place.due),
+                }
             }
             Request::Schedule { due } => {
                 answer.origin = Some(request_origin.clone());
@@ -199,6 +230,31 @@ mod tests {
             json(Request::Cancel, Effect::TooLate(named)),
             answer("too_late", origins, Some(70))
         );
+    }
+
+    #[test]
+    fn the_answer_to_a_reschedule_has_the_due_time_of_the_message() {
+        let named = Cursor::new(Timestamp::from_millis(70), Offset(5));
+        let due = Timestamp::from_millis(90);
+        let later = Request::Reschedule { due };
+        let origins = [Some(5), None, None];
+        assert_eq!(
+            json(later, Effect::None),
+            answer("not_found", [None; 3], None)
+        );
+        assert_eq!(
+            json(later, Effect::Cancelled(named)),
+            answer("rescheduled", origins, Some(90))
+        );
+        assert_eq!(
+            json(later, Effect::TooLate(named)),
+            answer("too_late", origins, Some(70))
+        );
+        let mut refused = answer("refused", origins, Some(70));
+        refused["code"] = "not_later".into();
+        assert_eq!(json(later, Effect::Kept(named)), refused);
+        assert!(!later.keeps(named));
+        assert!(Request::Reschedule { due: named.due }.keeps(named));
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl<'a> DeadLetter<'a> {
 
     /// The record that sends the message once more. `Err`: the service would refuse it again.
     ///
-    /// A message that had a due time is due at `now`, or at its own due time if that is later. It has no id, like a retry, so it
+    /// A message that had a due time is due at `now`, or at its own due time if that is later. It has no id, so it
     /// replaces nothing. A record that was refused before is sent as its producer wrote it.
     pub(crate) fn redriven(
         &self,
@@ -191,10 +191,12 @@ fn parse(
             DeadLetterReason::InvalidSchedule,
             "the route is recurring: send the definition of the schedule again",
         )),
-        ParsedRecord::Cancel { .. } | ParsedRecord::Newer(_) => Err(Rejection::new(
-            DeadLetterReason::InvalidOp,
-            "the record is a cancel, which is not sent again",
-        )),
+        ParsedRecord::Cancel { .. } | ParsedRecord::Reschedule { .. } | ParsedRecord::Newer(_) => {
+            Err(Rejection::new(
+                DeadLetterReason::InvalidOp,
+                "the record is a cancel or a reschedule, which is not sent again",
+            ))
+        }
     }
 }
 
@@ -361,6 +363,33 @@ mod tests {
         );
         let refused = redrive(&[("x", "1")], &rules(&[], Dialects::default())).unwrap_err();
         assert_eq!(refused.reason, DeadLetterReason::MissingDue);
+    }
+
+    #[test]
+    fn only_a_record_that_was_refused_asks_for_an_answer_again() {
+        let refused = [("postdate-after", "1h"), ("postdate-reply-to", "replies")];
+        let was_due = [("postdate-due", "1700000000000")];
+        for (headers, asks) in [
+            (refused.to_vec(), true),
+            ([&refused[..], &was_due].concat(), false),
+        ] {
+            let sent = redrive(&headers, &rules(&[], Dialects::default())).unwrap();
+            let found = sent.iter().any(|(name, _)| name == "postdate-reply-to");
+            assert_eq!(found, asks, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn a_cancel_and_a_reschedule_are_not_sent_again() {
+        for op in ["cancel", "reschedule"] {
+            let was = [
+                ("postdate-op", op),
+                ("postdate-id", "a"),
+                ("postdate-after", "1h"),
+            ];
+            let refused = redrive(&was, &rules(&[], Dialects::default())).unwrap_err();
+            assert_eq!(refused.reason, DeadLetterReason::InvalidOp, "{op}");
+        }
     }
 
     #[test]

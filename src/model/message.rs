@@ -125,7 +125,7 @@ pub(crate) enum Disposition<'a> {
         reason: DeadLetterReason,
         detail: &'a str,
     },
-    /// Came back through the source after a failed delivery.
+    /// Came back through the source after a failed delivery, or with a new due time.
     Retry(RetryState<'a>),
     /// The answer to the record, delivered at once. Its payload is made at delivery.
     Answer(AnswerState<'a>),
@@ -150,12 +150,13 @@ pub(crate) struct ScheduleState<'a> {
 /// The content of the `postdate-retry` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RetryState<'a> {
-    /// Number of failed deliveries, from 1.
+    /// Number of failed deliveries. 0: the message was only rescheduled.
     pub(crate) attempt: u32,
     /// The first record's `postdate-origin`.
     pub(crate) origin: &'a str,
-    /// The first record's due time. The message itself is due at the next attempt.
+    /// The first record's due time, or that of the last reschedule. The message itself is due at
+    /// the next attempt.
     pub(crate) due: Timestamp,
-    /// Why the last attempt failed.
-    pub(crate) error: DeadLetterReason,
+    /// Why the last attempt failed. `None`: there was none.
+    pub(crate) error: Option<DeadLetterReason>,
 }

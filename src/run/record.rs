@@ -17,8 +17,8 @@
 //! |---|---|
 //! | 1 relay | timestamp |
 //! | 2 dead letter | reason's code, detail |
-//! | 3 retry | attempt, origin, due, error's code |
-//! | 4 answer | kind of the request and its field (1: schedule, due; 2: cancel; 3: refused, code), request id, id; an empty text is absent |
+//! | 3 retry | attempt, origin, due, error's code; an empty code is absent |
+//! | 4 answer | kind of the request and its field (1: schedule, due; 2: cancel; 3: refused, code; 4: reschedule, due), request id, id; an empty text is absent |
 //! | 5 retried answer | as retry |
 //! | 6 occurrence | schedule, planned time, 1 and the next planned time, or 0; never stored |
 //!
@@ -54,6 +54,7 @@ const OCCURRENCE: u8 = 6;
 const SCHEDULE: u8 = 1;
 const CANCEL: u8 = 2;
 const REFUSED: u8 = 3;
+const RESCHEDULE: u8 = 4;
 
 /// Appends `body` to `out`, without its length, which is in a column of the run.
 pub(crate) fn encode(body: &Body<'_>, out: &mut Vec<u8>) {
@@ -152,6 +153,10 @@ fn push_disposition(out: &mut Vec<u8>, disposition: &Disposition<'_>) {
                     push_signed(out, due.as_millis());
                 }
                 Request::Cancel => out.push(CANCEL),
+                Request::Reschedule { due } => {
+                    out.push(RESCHEDULE);
+                    push_signed(out, due.as_millis());
+                }
                 Request::Refused(reason) => {
                     out.push(REFUSED);
                     push_bytes(out, reason.code().as_bytes());
@@ -182,7 +187,8 @@ fn push_retry(out: &mut Vec<u8>, code: u8, retry: &RetryState<'_>) {
     push_varint(out, u64::from(retry.attempt));
     push_bytes(out, retry.origin.as_bytes());
     push_signed(out, retry.due.as_millis());
-    push_bytes(out, retry.error.code().as_bytes());
+    let error = retry.error.map_or("", DeadLetterReason::code);
+    push_bytes(out, error.as_bytes());
 }
 
 fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -249,6 +255,9 @@ impl<'a> RecordReader<'a> {
                         due: self.instant()?,
                     },
                     CANCEL => Request::Cancel,
+                    RESCHEDULE => Request::Reschedule {
+                        due: self.instant()?,
+                    },
                     REFUSED => Request::Refused(self.reason()?),
                     _ => return None,
                 },
@@ -273,7 +282,10 @@ impl<'a> RecordReader<'a> {
             attempt: self.varint()?,
             origin: self.text()?,
             due: self.instant()?,
-            error: self.reason()?,
+            error: match self.text()? {
+                "" => None,
+                code => Some(DeadLetterReason::from_code(code)?),
+            },
         })
     }
 
@@ -454,7 +466,7 @@ mod tests {
                 attempt: 300,
                 origin: "o",
                 due: Timestamp::from_millis(-1),
-                error: DeadLetterReason::TimedOut,
+                error: Some(DeadLetterReason::TimedOut),
             }),
         };
         let bytes =

@@ -84,7 +84,7 @@ fn retry(attempt: u32, origin: &str, due: i64, error: DeadLetterReason) -> Retry
         attempt,
         origin,
         due: Timestamp::from_millis(due),
-        error,
+        error: (attempt > 0).then_some(error),
     }
 }
 
@@ -194,6 +194,9 @@ fn request() -> impl Strategy<Value = Request> {
             due: Timestamp::from_millis(due)
         }),
         Just(Request::Cancel),
+        any::<i64>().prop_map(|due| Request::Reschedule {
+            due: Timestamp::from_millis(due)
+        }),
         prop::sample::select(DeadLetterReason::ALL).prop_map(Request::Refused),
     ]
 }

@@ -50,9 +50,9 @@ use bytes::Bytes;
 pub(crate) use error::Error;
 pub(crate) use key_use::OtherKeys;
 pub(crate) use outcome::{
-    Acquired, Advanced, Appended, Heartbeat, Hold, IdPosition, Listed, Opened, Replaced,
-    RequestEffect, Restored, RunEntry, Session, ShardPosition, SliceCount, StoredShard, TailRun,
-    Tailed,
+    Acquired, Advanced, Appended, EffectKind, Heartbeat, Hold, IdPosition, Listed, Opened,
+    Replaced, RequestEffect, Restored, RunEntry, Session, ShardPosition, SliceCount, StoredShard,
+    TailRun, Tailed,
 };
 pub(crate) use query::{QuarantineStore, StoreQuery};
 pub(crate) use request::{
@@ -114,7 +114,8 @@ pub(crate) trait ShardStore {
     /// 2. moves `delivered` forward, never back, and only to a pair that includes the old one;
     /// 3. deletes the named runs and the ids of delivered messages;
     /// 4. moves `claimed` forward, each component on its own;
-    /// 5. answers the cancelled places inside the claim, and the effects of requests with answers.
+    /// 5. answers the cancelled and rescheduled places inside the claim, and the effects of requests with
+    ///    answers.
     ///
     /// Refuses a claim that is too far ahead of its clock, or while it is behind the watermark that
     /// the caller has seen.

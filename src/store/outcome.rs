@@ -87,7 +87,8 @@ pub(crate) enum Appended {
     Done {
         /// Messages that a cancel or a replacement cancelled in time.
         cancelled: u32,
-        /// Cancels without effect: no message waited under the id, or it was claimed already.
+        /// Cancels and reschedules without effect: no message waited under the id, it was claimed
+        /// already, or it is not due before its new due time.
         missed: u32,
     },
     /// The batch does not start at the watermark, which is this one, or another epoch has followed
@@ -157,13 +158,22 @@ pub(crate) struct TailRun {
     pub(crate) bytes: Option<Bytes>,
 }
 
-/// The effect of a request with an answer on the message that it names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The effect of a request on the message that it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RequestEffect {
     pub(crate) request: Offset,
     pub(crate) place: Cursor,
-    /// False: the message was claimed already.
-    pub(crate) is_cancelled: bool,
+    pub(crate) kind: EffectKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum EffectKind {
+    /// Kept for the answer: the request cancelled the message, or gave it another due time.
+    Changed,
+    /// Kept for the answer: the message was claimed already, or the request keeps it.
+    Unchanged,
+    /// Kept for the message: it goes back to its source with this due time.
+    Moved(Timestamp),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,8 +182,8 @@ pub(crate) enum Advanced {
         watermark: Watermark,
         /// Cancelled places inside `claim` and outside the delivered pair: do not deliver them.
         cancelled: Vec<Cursor>,
-        /// The effects of the claimed answers' requests, and of those that cancelled such places.
-        /// A request without effect is missing.
+        /// The effects of the claimed answers' requests, and of those that changed such places. A
+        /// request without effect is missing. Sorted.
         effects: Vec<RequestEffect>,
     },
     /// The claim is too far ahead of the clock of the store and was refused. The rest was done.

@@ -109,8 +109,14 @@ pub(crate) enum IdChangeKind {
     /// The id now names the message at this place, which is in one of the runs of the append. A
     /// message that waited under the id is cancelled.
     Schedule(Cursor),
+    /// The id now names the message at this place, unless another message waits under it that is not
+    /// claimed. Cancels nothing.
+    Retry(Cursor),
     /// The message that waits under the id is cancelled, unless it is claimed.
     Cancel,
+    /// The message that waits under the id gets this due time from the record at offset `by`, unless
+    /// it is claimed or due then or later. The claim of its place tells so.
+    Reschedule { by: Offset, due: Timestamp },
     /// The delivered pair covers this record, so it is not stored again. It still cancels the message
     /// that waits under the id, and is never counted as missed.
     Delivered,

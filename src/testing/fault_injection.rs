@@ -92,6 +92,10 @@ pub(crate) enum InjectedFault {
     CreateWithoutHold,
     /// A message that was delivered before a store loss no longer cancels the one that it replaced.
     ForgetDeliveredReplacements,
+    /// A retry takes its id from a message that was scheduled later.
+    RetryTakesId,
+    /// A message that is claimed is rescheduled.
+    RescheduleClaimed,
 
     // Answers.
     /// At-least-once: an answer that a cancel was too late does not wait for the message.

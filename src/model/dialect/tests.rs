@@ -39,6 +39,7 @@ impl<'a> Is<'a> {
     fn of(parsed: &ParsedRecord<'a>) -> Self {
         match parsed {
             ParsedRecord::Cancel { id } => Self::Cancelled(id),
+            ParsedRecord::Reschedule { .. } => panic!("no dialect reschedules"),
             ParsedRecord::Rejected(rejection) => Self::DeadLetter(rejection.reason),
             ParsedRecord::Definition | ParsedRecord::Newer(_) => unreachable!("no such record"),
             ParsedRecord::Message { body, .. }

@@ -9,14 +9,15 @@
 //! |---|---|
 //! | `v2` | version of the line |
 //! | `mac` | signature of everything behind it: see `retry_keys`; `-` without a key |
-//! | `attempt` | number of failed deliveries, from 1 to [`ATTEMPT_MAX`] |
+//! | `attempt` | number of failed deliveries, up to [`ATTEMPT_MAX`]; 0: the message was only rescheduled |
 //! | `origin` | the first record's `postdate-origin` |
-//! | `due` | the first record's `postdate-due`, epoch milliseconds |
+//! | `due` | the first record's `postdate-due`, or the due time of the last reschedule, epoch milliseconds |
 //! | `target` | the target that the message names; empty for the route's default |
-//! | `error` | the code of the [`DeadLetterReason`] of the last failure |
+//! | `error` | the code of the [`DeadLetterReason`] of the last failure; empty if `attempt` is 0 |
 //! | `at` | due time of the next attempt, epoch milliseconds |
 //! | `dialect` | name of the dialect that the message speaks; the field is absent if it speaks none |
 //! | `answer` | `1` for the answer to a request; the field is absent for a message |
+//! | `id` | the id of the message; the field is absent if it has none |
 //!
 //! More fields may follow; this version ignores them. A new code of `error` or `dialect` needs a new
 //! version. Each version keeps `v<number> mac=` in front, and the field `origin`. Version 0.1.0
@@ -109,6 +110,7 @@ pub(crate) struct RetryHeader<'a> {
     pub(crate) at: Timestamp,
     /// The record is the answer to a request.
     pub(crate) is_answer: bool,
+    pub(crate) id: Option<&'a str>,
 }
 
 impl<'a> RetryHeader<'a> {
@@ -155,11 +157,15 @@ impl<'a> RetryHeader<'a> {
             None => None,
         };
         let is_answer = optional_value("answer") == Some("1");
+        let id = optional_value("id");
         let retry = RetryState {
             attempt: attempt.parse().ok()?,
             origin,
             due: parse_instant(due)?,
-            error: DeadLetterReason::from_code(error)?,
+            error: match error {
+                "" => None,
+                code => Some(DeadLetterReason::from_code(code)?),
+            },
         };
         let value = Self {
             retry,
@@ -167,11 +173,13 @@ impl<'a> RetryHeader<'a> {
             dialect,
             at: parse_instant(at)?,
             is_answer,
+            id,
         };
         let rest = fields.strip_prefix(value.to_string().as_str())?;
         let has_known_end = rest.is_empty() || more && rest.split(' ').skip(1).all(is_field);
-        let is_valid = (1..=ATTEMPT_MAX).contains(&retry.attempt) && has_known_end;
-        is_valid.then_some(value)
+        let has_failed = retry.attempt > 0;
+        let is_valid = retry.attempt <= ATTEMPT_MAX && has_failed == retry.error.is_some();
+        (is_valid && has_known_end).then_some(value)
     }
 }
 
@@ -195,6 +203,7 @@ impl fmt::Display for RetryHeader<'_> {
         } = self.retry;
         let (due, at) = (due.as_millis(), self.at.as_millis());
         let target = self.target.unwrap_or_default();
+        let error = error.map_or("", DeadLetterReason::code);
         write!(f, "attempt={attempt} origin={origin} due={due} ")?;
         write!(f, "target={target} error={error} at={at}")?;
         if let Some(dialect) = self.dialect {
@@ -202,6 +211,9 @@ impl fmt::Display for RetryHeader<'_> {
         }
         if self.is_answer {
             f.write_str(" answer=1")?;
+        }
+        if let Some(id) = self.id {
+            write!(f, " id={id}")?;
         }
         Ok(())
     }
@@ -220,12 +232,13 @@ mod tests {
                 attempt: 2,
                 origin: "prod/orders/orders.delayed/0/42",
                 due: Timestamp::from_millis(1_700_000_000_000),
-                error: DeadLetterReason::UnknownTarget,
+                error: Some(DeadLetterReason::UnknownTarget),
             },
             target: Some("orders"),
             dialect: None,
             at: Timestamp::from_millis(1_700_000_001_000),
             is_answer: false,
+            id: None,
         }
     }
 
@@ -250,6 +263,19 @@ mod tests {
             ..value()
         };
         assert_eq!(of_dialect.to_string(), format!("{LINE} dialect=etf1"));
+        let retry = RetryState {
+            attempt: 0,
+            error: None,
+            ..value().retry
+        };
+        let rescheduled = RetryHeader {
+            retry,
+            id: Some("order-42"),
+            ..value()
+        };
+        let line = LINE.replace("attempt=2", "attempt=0");
+        let line = line.replace("error=unknown_target", "error=");
+        assert_eq!(rescheduled.to_string(), format!("{line} id=order-42"));
     }
 
     fn line_with(keys: &RetryKeys) -> String {
@@ -297,15 +323,17 @@ mod tests {
     proptest! {
         #[test]
         fn a_written_value_reads_back(
-            attempt in 1..=ATTEMPT_MAX,
+            attempt in 0..=ATTEMPT_MAX,
             origin in "[a-z0-9/._-]{1,30}",
             (due, at) in (i64::MIN + 1.., i64::MIN + 1..),
             target in proptest::option::of("[a-zA-Z0-9._-]{1,20}"),
             error in proptest::sample::select(DeadLetterReason::ALL),
             dialect in proptest::option::of(proptest::sample::select(&Dialect::ALL)),
         ) {
+            let error = (attempt > 0).then_some(error);
+            let id = (attempt % 3 == 0).then_some("a:b");
             let retry = RetryState { attempt, origin: &origin, due: Timestamp::from_millis(due), error };
-            let value = RetryHeader { retry, target: target.as_deref(), dialect, at: Timestamp::from_millis(at), is_answer: attempt % 2 == 0 };
+            let value = RetryHeader { retry, target: target.as_deref(), dialect, at: Timestamp::from_millis(at), is_answer: attempt % 2 == 0, id };
             let line = value.to_string();
             prop_assert_eq!(RetryHeader::parse(&line, false), Some(value));
         }

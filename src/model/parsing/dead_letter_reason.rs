@@ -32,7 +32,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// the record has no delay header, and the route (or `postdate-op: schedule`) demands one
+    /// the record has no delay header, and the route (or `postdate-op: schedule` or `reschedule`) demands one
     MissingDue = "missing_due",
     /// a control header, or a dialect's, has a null or empty value
     EmptyValue = "empty_value",
@@ -64,9 +64,9 @@ reasons! {
     InvalidTarget = "invalid_target",
     /// `postdate-id`, or a key that a dialect takes for the id, is not 1-128 of A-Z a-z 0-9 . _ : -
     InvalidId = "invalid_id",
-    /// `postdate-op` is neither schedule nor cancel
+    /// `postdate-op` is none of schedule, cancel and reschedule
     InvalidOp = "invalid_op",
-    /// `postdate-op: cancel` without `postdate-id`, or a dialect's cancel without key
+    /// `postdate-op: cancel` or `reschedule` without `postdate-id`, or a dialect's cancel without key
     CancelWithoutId = "cancel_without_id",
     /// `postdate-retry` is not one that Postdate wrote for this partition
     InvalidRetry = "invalid_retry",

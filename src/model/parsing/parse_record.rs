@@ -12,6 +12,7 @@
 //! | `postdate-id` | `invalid_id`, `cancel_without_id` |
 //! | (a cancel ends here) | |
 //! | `postdate-at` and `postdate-after`: see `time_grammar` | `at_and_after`, `invalid_at`, `invalid_after` |
+//! | (a reschedule ends with the checks of its delay) | `missing_due` |
 //! | without both, on a route with dialects: see `dialect` | `dialect_conflict`, `dialect_unsupported`, or a reason of the control header |
 //! | the delay | `delay_above_max`, `invalid_timestamp` |
 //! | no delay with `postdate-op: schedule`, or on a route that requires one | `missing_due` |
@@ -23,6 +24,8 @@
 //!
 //! **A cancel** is an op and an id. Its other headers are ignored: if a stray header rejected the
 //! cancel, the message that the producer wants to stop would be delivered.
+//!
+//! **A reschedule** is an op, an id and a delay. Its other headers are ignored too.
 //!
 //! **Delays** are measured from the record's own timestamp, or from the year 2000 if it has none or
 //! an earlier one. `postdate-after` needs a real timestamp. A longer delay than `max_delay` is
@@ -59,6 +62,8 @@ pub(crate) enum ParsedRecord<'a> {
     Definition,
     /// Cancels the waiting message of the id. The record itself is not stored.
     Cancel { id: &'a str },
+    /// Gives the waiting message of the id this due time. The record itself is not stored.
+    Reschedule { id: &'a str, due: Timestamp },
     /// Becomes a dead letter: see [`Body::rejected`].
     Rejected(Rejection),
     /// A newer version wrote the record: neither it nor any later record can be read. The text
@@ -100,6 +105,9 @@ fn parse<'a>(
     }
     let is_schedule = op.is_some();
     let due_header = due_header(text(ControlHeader::At)?, text(ControlHeader::After)?)?;
+    if op == Some(RESCHEDULE) {
+        return reschedule(id, due_header, record, rules);
+    }
     // A control header with a due time has precedence over all dialects.
     let request = match due_header {
         Some(_) => None,
@@ -117,11 +125,7 @@ fn parse<'a>(
     };
     let due_header = due_header.or(schedule.map(|schedule| (schedule.header, schedule.due)));
     let (due, disposition) = match due_header {
-        Some((_, DueSpec::At(due))) => (check_due(due, record, rules)?, Disposition::Deliver),
-        Some((header, DueSpec::After(delay))) => {
-            let due = add_delay(header, delay, record, rules)?;
-            (due, Disposition::Deliver)
-        }
+        Some(header) => (due_of(header, record, rules)?, Disposition::Deliver),
         None => {
             refuse_schedule(record.headers)?;
             let timestamp = relay_timestamp(is_schedule, record, rules)?;
@@ -178,12 +182,29 @@ fn cancel<'a>(
         .ok_or_else(|| Rejection::new(DeadLetterReason::CancelWithoutId, without_id()))
 }
 
+fn reschedule<'a>(
+    id: Option<&'a str>,
+    due_header: Option<(&str, DueSpec)>,
+    record: &Record<'_>,
+    rules: &RoutingRules,
+) -> Result<ParsedRecord<'a>, Rejection> {
+    let id = id.ok_or_else(|| {
+        let detail = "postdate-op: reschedule needs a postdate-id; the record has none";
+        Rejection::new(DeadLetterReason::CancelWithoutId, detail)
+    })?;
+    let header = due_header.ok_or_else(|| missing_due("postdate-op: reschedule"))?;
+    let due = due_of(header, record, rules)?;
+    Ok(ParsedRecord::Reschedule { id, due })
+}
+
+const RESCHEDULE: &str = "reschedule";
+
 fn check_op(op: &str) -> Result<&str, Rejection> {
-    if matches!(op, "schedule" | "cancel") {
+    if matches!(op, "schedule" | "cancel" | RESCHEDULE) {
         return Ok(op);
     }
     let (reason, header) = (DeadLetterReason::InvalidOp, ControlHeader::Op.name());
-    let expected = "schedule or cancel";
+    let expected = "schedule, cancel or reschedule";
     Err(Rejection::invalid_value(reason, header, op, expected))
 }
 
@@ -240,6 +261,18 @@ fn key_as_id<'a>(record: &Record<'a>) -> Result<Option<&'a str>, Rejection> {
             );
             Err(Rejection::new(DeadLetterReason::InvalidId, detail))
         }
+    }
+}
+
+/// The due time that a header with this name gives.
+fn due_of(
+    (header, due): (&str, DueSpec),
+    record: &Record<'_>,
+    rules: &RoutingRules,
+) -> Result<Timestamp, Rejection> {
+    match due {
+        DueSpec::At(due) => check_due(due, record, rules),
+        DueSpec::After(delay) => add_delay(header, delay, record, rules),
     }
 }
 
@@ -314,9 +347,13 @@ fn relay_timestamp(
             return Ok(timestamp.unwrap_or(Timestamp::from_millis(-1)));
         }
     };
+    Err(missing_due(requirer))
+}
+
+fn missing_due(requirer: &str) -> Rejection {
     let detail =
         format!("{requirer} requires postdate-at or postdate-after; the record has neither");
-    Err(Rejection::new(DeadLetterReason::MissingDue, detail))
+    Rejection::new(DeadLetterReason::MissingDue, detail)
 }
 
 /// A record without delay whose headers define a schedule was sent to the wrong route. Its dead letter
@@ -360,6 +397,7 @@ fn parse_retry<'a>(
         dialect,
         at,
         is_answer,
+        id,
     }) = parsed.header()
     else {
         let is_newer = match proof {
@@ -379,6 +417,9 @@ fn parse_retry<'a>(
         let why = "its origin is not an earlier record of this partition";
         return Err(rejected(why));
     }
+    if id.is_some_and(|id| !is_id(id.as_bytes())) {
+        return Err(unknown());
+    }
     if at.since(delay_base(record)) > rules.max_delay.max(rules.max_retry_wait) {
         let why = "its next attempt is further ahead than any that the route makes";
         return Err(rejected(why));
@@ -391,15 +432,19 @@ fn parse_retry<'a>(
     allowed.map_err(|Rejection { reason, detail }| {
         Rejection::new(reason, format!("retry of {}: {detail}", retry.origin))
     })?;
-    let disposition = match proof {
-        Proof::Genuine | Proof::Unsigned if is_answer => Disposition::RetriedAnswer(retry),
-        Proof::Genuine | Proof::Unsigned => Disposition::Retry(retry),
-        Proof::Forged => Disposition::DeadLetter {
-            reason: DeadLetterReason::InvalidRetry,
-            detail: "postdate-retry has no signature, or a wrong one: Postdate did not write it on this record",
-        },
+    let (id, disposition) = match proof {
+        Proof::Genuine | Proof::Unsigned if is_answer => (None, Disposition::RetriedAnswer(retry)),
+        Proof::Genuine | Proof::Unsigned => (id, Disposition::Retry(retry)),
+        Proof::Forged => {
+            let forged = Disposition::DeadLetter {
+                reason: DeadLetterReason::InvalidRetry,
+                detail: "postdate-retry has no signature, or a wrong one: Postdate did not write it on this record",
+            };
+            (None, forged)
+        }
     };
     let body = Body {
+        id,
         target,
         dialect,
         disposition,

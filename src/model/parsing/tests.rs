@@ -70,6 +70,7 @@ enum Is {
     Relayed,
     Retried(i64),
     Cancelled,
+    Rescheduled(i64),
     DeadLetter(DeadLetterReason),
     DeadLetterAt(i64),
     Newer,
@@ -78,6 +79,7 @@ enum Is {
 fn short(parsed: &ParsedRecord<'_>) -> Is {
     match parsed {
         ParsedRecord::Cancel { .. } => Is::Cancelled,
+        ParsedRecord::Reschedule { due, .. } => Is::Rescheduled(due.as_millis()),
         ParsedRecord::Rejected(rejection) => Is::DeadLetter(rejection.reason),
         ParsedRecord::Newer(_) => Is::Newer,
         ParsedRecord::Definition => panic!("the route is not recurring"),
@@ -197,8 +199,8 @@ fn odd_timestamps_get_what_the_docs_say() {
 #[test]
 #[rustfmt::skip]
 fn bad_targets_ids_and_ops_get_what_the_docs_say() {
-    use Is::{Cancelled, DeadLetter, Due, Relayed};
-    use DeadLetterReason::{CancelWithoutId, DuplicateHeader, EmptyValue, InvalidId, InvalidOp, NotUtf8};
+    use Is::{Cancelled, DeadLetter, Due, Relayed, Rescheduled};
+    use DeadLetterReason::{CancelWithoutId, DelayAboveMax, DuplicateHeader, EmptyValue, InvalidId, InvalidOp, MissingDue, NotUtf8};
     use DeadLetterReason::{InvalidTarget, NoTarget, TargetIsSource, TargetNotAllowed};
     let r = &rules();
     let no_default = &RoutingRules { targets: targets(None), ..rules() };
@@ -247,6 +249,12 @@ fn bad_targets_ids_and_ops_get_what_the_docs_say() {
         ("cancel on a route without default", no_default, now, &[b"postdate-id: a", b"postdate-op: cancel"], Cancelled),
         ("cancel without id", r, now, &[b"postdate-op: cancel"], DeadLetter(CancelWithoutId)),
         ("cancel with invalid id", r, now, &[b"postdate-op: cancel", b"postdate-id: a b"], DeadLetter(InvalidId)),
+        ("reschedule", r, now, &[b"postdate-op: reschedule", b"postdate-id: a", after], Rescheduled(NOW + 5)),
+        ("reschedule", r, now, &[b"postdate-op: reschedule", b"postdate-id: a", b"postdate-at: 1700000000000"], Rescheduled(NOW)),
+        ("reschedule on a route without default", no_default, now, &[b"postdate-op: reschedule", b"postdate-id: a", after, b"postdate-to: nowhere"], Rescheduled(NOW + 5)),
+        ("reschedule without id", r, now, &[b"postdate-op: reschedule", after], DeadLetter(CancelWithoutId)),
+        ("reschedule without delay", r, now, &[b"postdate-op: reschedule", b"postdate-id: a"], DeadLetter(MissingDue)),
+        ("reschedule too far ahead", r, now, &[b"postdate-op: reschedule", b"postdate-id: a", b"postdate-after: 31d"], DeadLetter(DelayAboveMax)),
         ("cancel with due and delays", r, now, &[b"postdate-op: cancel", b"postdate-at", b"postdate-id: a", after, after], Cancelled),
     ]);
 }
@@ -295,12 +303,13 @@ fn a_retry_is_accepted_if_its_signature_verifies_on_this_record() {
             attempt: 2,
             origin: "prod/orders/orders.delayed/0/42",
             due: Timestamp::from_millis(NOW),
-            error: DeadLetterReason::UnknownTarget,
+            error: Some(DeadLetterReason::UnknownTarget),
         },
         target: None,
         dialect: None,
         at: Timestamp::from_millis(NOW + 60_000),
         is_answer: false,
+        id: None,
     };
     let keys = |text, accepts_unsigned| RetryKeys::new(text, accepts_unsigned);
     let line = |keys: &RetryKeys, key: &[u8], payload: &[u8]| {
@@ -515,7 +524,7 @@ fn a_retry_brings_back_what_the_first_record_was() {
         attempt: 2,
         origin: "prod/orders/orders.delayed/0/42",
         due: Timestamp::from_millis(1_600_000_000_000),
-        error: DeadLetterReason::UnknownTarget,
+        error: Some(DeadLetterReason::UnknownTarget),
     };
     let body = Body {
         target: Some("audit"),

@@ -142,7 +142,10 @@ pub(in crate::model) mod tests {
         match parse_record(&record, &OriginFormat::new("d", &shard), rules) {
             ParsedRecord::Message { due, .. } => Some(due),
             ParsedRecord::Rejected(_) => Some(Timestamp::AT_ONCE),
-            ParsedRecord::Definition | ParsedRecord::Cancel { .. } | ParsedRecord::Newer(_) => None,
+            ParsedRecord::Definition
+            | ParsedRecord::Cancel { .. }
+            | ParsedRecord::Reschedule { .. }
+            | ParsedRecord::Newer(_) => None,
         }
     }
 

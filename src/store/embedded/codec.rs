@@ -3,8 +3,8 @@
 
 use super::key::ShardNumber;
 use crate::model::{Cursor, Level, Offset, Progress, Slice, SourceIdentity, Timestamp, Watermark};
-use crate::store::rules::{NO_HOLD, RunTotals, ShardMeta};
-use crate::store::{Ledger, Lineage, OutcomeCounts, RequestEffect};
+use crate::store::rules::{Change, Moved, NO_HOLD, RunTotals, ShardMeta};
+use crate::store::{EffectKind, Ledger, Lineage, OutcomeCounts, RequestEffect};
 
 fn numbers<const N: usize>(numbers: [u64; N]) -> Vec<u8> {
     numbers.map(u64::to_be_bytes).concat()
@@ -77,27 +77,50 @@ pub(super) fn to_place(bytes: &[u8]) -> Option<Cursor> {
     to_numbers(bytes).map(to_cursor)
 }
 
-/// A request of an answer.
-pub(super) fn request(request: Option<Offset>) -> Vec<u8> {
-    request.map_or_else(Vec::new, |offset| numbers([offset.0]))
+/// The request if it asks for an answer. Then, for a rescheduled message, the record that gave it
+/// its due time, and the due time.
+pub(super) fn change(change: &Change) -> Vec<u8> {
+    let request = change.request.into_iter().map(|offset| offset.0);
+    let moved = change.moved.into_iter();
+    let moved = moved.flat_map(|moved| [moved.by.0, moved.due.to_ordered_bits()]);
+    let parts = request.chain(moved);
+    parts.flat_map(|part| numbers([part])).collect()
 }
 
-pub(super) fn to_request(bytes: &[u8]) -> Option<Offset> {
-    to_numbers(bytes).map(|[offset]| Offset(offset))
+pub(super) fn to_change(bytes: &[u8]) -> Option<Change> {
+    let (request, moved) = match bytes.len() / 8 {
+        0 => (None, None),
+        1 => (to_numbers(bytes).map(|[request]| request), None),
+        2 => (None, to_numbers(bytes)),
+        _ => {
+            let [request, by, due] = to_numbers(bytes)?;
+            (Some(request), Some([by, due]))
+        }
+    };
+    Some(Change {
+        request: request.map(Offset),
+        moved: moved.map(|[by, due]| Moved {
+            by: Offset(by),
+            due: Timestamp::from_ordered_bits(due),
+        }),
+    })
 }
 
-/// Place, then 1 if the message is cancelled.
+/// Place, then 1 if the message is changed.
 pub(super) fn effect(effect: &RequestEffect) -> Vec<u8> {
     let [due, offset] = place_numbers(effect.place);
-    numbers([due, offset, u64::from(effect.is_cancelled)])
+    numbers([due, offset, u64::from(effect.kind == EffectKind::Changed)])
 }
 
 pub(super) fn to_effect(request: Offset, bytes: &[u8]) -> Option<RequestEffect> {
-    let [due, offset, is_cancelled] = to_numbers(bytes)?;
+    let [due, offset, is_changed] = to_numbers(bytes)?;
     Some(RequestEffect {
         request,
         place: to_cursor([due, offset]),
-        is_cancelled: is_cancelled == 1,
+        kind: match is_changed {
+            1 => EffectKind::Changed,
+            _ => EffectKind::Unchanged,
+        },
     })
 }
 

@@ -17,8 +17,8 @@
 //! | order | index | number, least due, least offset, name | slice; used to list runs |
 //! | run | index | number, slice, name | least due, size; used to find a run by name |
 //! | id | index | number, id, or its hash | place of the message that waits under the id |
-//! | cancelled | index | number, place | offset of the request that asks for an answer, or empty; the message must not be delivered |
-//! | effect | index | number, offset of a request | place of the message that it names, and 1 if it is cancelled |
+//! | cancelled | index | number, place | the message must not be delivered: offset of the request, if it asks for an answer; then, if it is rescheduled, offset of the record that gave it its due time, and the due time |
+//! | effect | index | number, offset of a request | place of the message that it names, and 1 if it is changed |
 //! | bytes | pool | slice, number, name | encoded run |
 //! | quarantined | pool | number, name | bytes of an unreadable run |
 //! | gc marker | pool | | empty; see `gc` |

@@ -47,7 +47,9 @@ impl<'a> ReadView<'a> {
         let Some((number, _)) = self.meta(shard)? else {
             return Ok(false);
         };
-        Ok(self.get(&key::cancelled(number, place))?.is_some())
+        let row = self.get(&key::cancelled(number, place))?;
+        let change = row.and_then(|row| codec::to_change(&row));
+        Ok(change.is_some_and(|change| change.moved.is_none()))
     }
 
     fn get(&self, key: &[u8]) -> fjall::Result<Option<Bytes>> {

@@ -233,11 +233,8 @@ impl Shard {
         {
             batch.put(key::id(self.number, id), codec::place(*place));
         }
-        for place in &outcome.cancelled {
-            let mut cancels = outcome.effects.iter();
-            let effect = cancels.find(|effect| effect.is_cancelled && effect.place == *place);
-            let request = codec::request(effect.map(|effect| effect.request));
-            batch.put(key::cancelled(self.number, *place), request);
+        for (place, change) in &outcome.changed {
+            batch.put(key::cancelled(self.number, *place), codec::change(change));
             self.cancelled_from = self.cancelled_from.min(*place);
         }
         for effect in &outcome.effects {
@@ -307,22 +304,27 @@ impl Shard {
         for offset in &request.delivered_answers {
             batch.remove(key::effect(self.number, *offset));
         }
-        let cancelled = self.split_cancelled(request, batch)?;
-        let mut effects = Vec::new();
+        let (mut cancelled, mut effects) = (Vec::new(), Vec::new());
         let claimed = request.claimed_answers.iter().copied();
         let mut requests: BTreeSet<Offset> = claimed.collect();
-        for place in &cancelled {
-            let row = batch.get(&key::cancelled(self.number, *place))?;
-            requests.extend(row.and_then(|row| codec::to_request(&row)));
+        for place in self.split_cancelled(request, batch)? {
+            let row = batch.get(&key::cancelled(self.number, place))?;
+            let change = row.and_then(|row| codec::to_change(&row));
+            requests.extend(change.and_then(|change| change.request));
+            match change.and_then(|change| change.moved) {
+                Some(moved) => effects.push(moved.effect(place)),
+                None => cancelled.push(place),
+            }
         }
         for offset in requests {
             let row = batch.get(&key::effect(self.number, offset))?;
             effects.extend(row.and_then(|row| codec::to_effect(offset, &row)));
         }
+        effects.sort_unstable();
         Ok((self.meta).move_claimed(request, batch.now, cancelled, effects))
     }
 
-    /// The cancelled places inside the claim. Deletes those inside the delivered pair.
+    /// The changed places inside the claim. Deletes those inside the delivered pair.
     fn split_cancelled(
         &mut self,
         request: &Advance,

@@ -8,7 +8,9 @@ use crate::limit::{
     LIST_RUNS_MAX, QUERY_SHARDS_PER_CALL_MAX, SEARCH_NAMES_MIN, SEARCH_PAGE_BYTES_MAX,
     SEARCH_RUNS_MAX, SEARCH_RUNS_PER_FETCH, SEARCH_TIMEOUT,
 };
-use crate::model::{Body, Cursor, Disposition, Message, Progress, ShardId, Timestamp};
+use crate::model::{
+    Body, Cursor, DeadLetterReason, Disposition, Message, Progress, ShardId, Timestamp,
+};
 use crate::run::{LoadedRun, RunDecoder};
 use crate::store::{Error, Fetch, List, Listed, RunEntry};
 use base64::Engine as _;
@@ -459,9 +461,12 @@ fn kind(body: &Body<'_>) -> (&'static str, Option<&'static str>) {
         Disposition::Deliver => ("delay", None),
         Disposition::Relay { .. } => ("relay", None),
         Disposition::DeadLetter { reason, .. } => ("dead-letter", Some(reason.code())),
-        Disposition::Retry(retry) => ("retry", Some(retry.error.code())),
+        Disposition::Retry(retry) => match retry.error {
+            Some(error) => ("retry", Some(error.code())),
+            None => ("delay", None),
+        },
         Disposition::Answer(_) => ("answer", None),
-        Disposition::RetriedAnswer(retry) => ("answer", Some(retry.error.code())),
+        Disposition::RetriedAnswer(retry) => ("answer", retry.error.map(DeadLetterReason::code)),
         Disposition::Occurrence(_) => ("occurrence", None),
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::model::{Cursor, Offset, Slice, Timestamp, Watermark};
 use crate::run::RunName;
-use crate::store::rules::NO_HOLD;
+use crate::store::rules::{Moved, NO_HOLD};
 use crate::store::{
-    AppendEpoch, EpochStart, IdChange, IdChangeKind, Ledger, Lineage, RequestEffect, RunEntry,
-    StoredShard,
+    AppendEpoch, EffectKind, EpochStart, IdChange, IdChangeKind, Ledger, Lineage, RequestEffect,
+    RunEntry, StoredShard,
 };
 
 /// Scores are doubles. All whole numbers up to this one are exact.
@@ -71,11 +71,13 @@ pub(super) fn offset_hex(offset: Offset) -> String {
     format!("{:016x}", offset.0)
 }
 
-/// The new place of the id, and the request: `!` if it cancels a claimed message too, then its
+/// The change as `lua/append.lua` reads it, and the request: `!` if it cancels a claimed message too, then its
 /// offset if it asks for an answer.
 pub(super) fn id_change(change: &IdChange) -> [String; 2] {
     let place = match change.kind {
         IdChangeKind::Schedule(place) => place.to_hex(),
+        IdChangeKind::Retry(place) => format!("{}r", place.to_hex()),
+        IdChangeKind::Reschedule { by, due } => format!(">{}{}", offset_hex(by), due_hex(due)),
         IdChangeKind::Cancel => String::new(),
         IdChangeKind::Delivered => "-".to_owned(),
     };
@@ -84,19 +86,40 @@ pub(super) fn id_change(change: &IdChange) -> [String; 2] {
     [place, format!("{mark}{request}")]
 }
 
+fn due_hex(due: Timestamp) -> String {
+    format!("{:016x}", due.to_ordered_bits())
+}
+
+fn parse_number(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
+}
+
 /// Offset of the request, place that it names, and a letter.
 pub(super) fn parse_effect(text: &str) -> Option<RequestEffect> {
     let (request, rest) = text.split_at_checked(16)?;
     let (place, letter) = rest.split_at_checked(32)?;
     Some(RequestEffect {
-        request: Offset(u64::from_str_radix(request, 16).ok()?),
+        request: Offset(parse_number(request)?),
         place: Cursor::from_hex(place)?,
-        is_cancelled: match letter {
-            "c" => true,
-            "l" => false,
+        kind: match letter {
+            "c" => EffectKind::Changed,
+            "l" => EffectKind::Unchanged,
             _ => return None,
         },
     })
+}
+
+/// Place of a rescheduled message, offset of the record that gave it its due time, and the due time.
+pub(super) fn parse_moved(text: &str) -> Option<RequestEffect> {
+    let (place, rest) = text.split_at_checked(32)?;
+    let (by, due) = rest
+        .split_at_checked(16)
+        .filter(|(_, due)| due.len() == 16)?;
+    let moved = Moved {
+        by: Offset(parse_number(by)?),
+        due: Timestamp::from_ordered_bits(parse_number(due)?),
+    };
+    Some(moved.effect(Cursor::from_hex(place)?))
 }
 
 pub(super) fn parse_watermark(text: &str) -> Option<Watermark> {

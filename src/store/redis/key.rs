@@ -21,9 +21,9 @@
 //! | `counts` | hash | slice, or `quarantine` | `<messages> <bytes> <least offset ever added>` | append, advance, replace, quarantine, restore |
 //! | `tail` | zset | `<end of the batch> <index member> <score of least due> <slice>` | 0 | append |
 //! | `ids` | hash | id, or its hash, see `encryption::key` | place of the message that waits under it | append, advance, replace |
-//! | `cancelled` | zset | place that must not be delivered | 0 | append, advance |
-//! | `effects` | hash | offset of a request with an answer | place of the message that it names, then `c` if it is cancelled or `l` if it was claimed | append, advance, remove_finished_ids |
-//! | | | place of a cancelled message | offset of the request that cancelled it | append, advance, remove_finished_ids |
+//! | `cancelled` | zset | place that must not be delivered; if it is rescheduled, followed by the offset of the record that gave it its due time, and the due time | 0 | append, advance |
+//! | `effects` | hash | offset of a request with an answer | place of the message that it names, then `c` if it is changed or `l` if not | append, advance, remove_finished_ids |
+//! | | | place of a changed message | offset of the request that changed it last | append, advance, remove_finished_ids |
 //! | `quarantine` | hash | run name | bytes of an unreadable run | quarantine, restore |
 //! | `slice:<slice>` | zset | index member: `<least offset> <run name>` | score of least due | append, advance, replace, quarantine, restore |
 //! | `pool:<slice>` | hash | run name | encoded run | append, advance, replace, quarantine, restore |

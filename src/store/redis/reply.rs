@@ -9,7 +9,7 @@ use crate::model::{
 use crate::store::rules::NO_HOLD;
 use crate::store::{
     Acquired, Advanced, Appended, Error, Heartbeat, Hold, IdPosition, Ledger, Listed, Opened,
-    Replaced, RequestEffect, Restored, RunEntry, Session, SliceCount, StoredShard, TailRun, Tailed,
+    Replaced, Restored, RunEntry, Session, SliceCount, StoredShard, TailRun, Tailed,
 };
 use redis::Value;
 use std::collections::BTreeMap;
@@ -205,10 +205,13 @@ impl Reply {
                     match Cursor::from_hex(&part) {
                         Some(place) => cancelled.push(place),
                         // A value that cannot be parsed is foreign.
-                        None => effects.extend(codec::parse_effect(&part)),
+                        None => {
+                            let moved = codec::parse_moved(&part);
+                            effects.extend(moved.or_else(|| codec::parse_effect(&part)));
+                        }
                     }
                 }
-                effects.sort_by_key(|effect: &RequestEffect| effect.request);
+                effects.sort_unstable();
                 effects.dedup();
                 Advanced::Done {
                     watermark,

@@ -18,5 +18,5 @@ pub(crate) use lease::LeaseHolder;
 pub(crate) use ledger::{Balance, Ledger};
 pub(crate) use lineage::{AppendEpoch, EpochStart, Lineage};
 pub(crate) use sessions::Sessions;
-pub(crate) use shard_meta::{NO_HOLD, ShardMeta, possibly_delivered};
+pub(crate) use shard_meta::{Change, Moved, NO_HOLD, ShardMeta, possibly_delivered};
 pub(crate) use tail::ShardTail;

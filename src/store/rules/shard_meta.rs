@@ -5,8 +5,8 @@ use crate::limit::{CLAIM_AHEAD, OFFSET_COMMIT_INTERVAL};
 use crate::model::{Cursor, Offset, Progress, SourceIdentity, Timestamp, Watermark};
 use crate::run::Run;
 use crate::store::{
-    Advance, Advanced, Append, Hold, IdChange, IdChangeKind, NewShard, ReplaceRuns, RequestEffect,
-    Restore, ShardPosition,
+    Advance, Advanced, Append, EffectKind, Hold, IdChange, IdChangeKind, NewShard, ReplaceRuns,
+    RequestEffect, Restore, ShardPosition,
 };
 use std::collections::BTreeMap;
 
@@ -29,20 +29,48 @@ pub(crate) struct ShardMeta {
     pub(crate) lineage: Lineage,
 }
 
+/// A message goes back to its source with a due time, which the record at offset `by` gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) by: Offset,
+    pub(crate) due: Timestamp,
+}
+
+/// The last change of a message that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// `None`: it is cancelled.
+    pub(crate) moved: Option<Moved>,
+    /// The request that has made it, if it asks for an answer.
+    pub(crate) request: Option<Offset>,
+}
+
+impl Moved {
+    /// What the claim of the message at this place tells.
+    pub(crate) fn effect(self, place: Cursor) -> RequestEffect {
+        RequestEffect {
+            request: self.by,
+            place,
+            kind: EffectKind::Moved(self.due),
+        }
+    }
+}
+
 /// Effects of the id changes of one append on the waiting messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChangeOutcome {
-    /// Places that must not be delivered any more.
-    pub(crate) cancelled: Vec<Cursor>,
+    /// Messages that must not be delivered to their targets, in the order of their changes. The last
+    /// change of a place counts.
+    pub(crate) changed: Vec<(Cursor, Change)>,
     /// The number of cancelled places that were not claimed.
     pub(crate) in_time: u32,
-    /// Cancels without effect: no message waited, or it was claimed already.
+    /// Cancels and reschedules without effect, see [`Appended`](crate::store::Appended).
     pub(crate) missed: u32,
     /// The effects of the requests with answers.
     pub(crate) effects: Vec<RequestEffect>,
 }
 
-/// The cancelled places that an advance looks at.
+/// The changed places that an advance looks at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CancelledSplit {
     /// Inside the delivered pair: no longer needed.
@@ -127,38 +155,53 @@ impl ShardMeta {
     ) -> ChangeOutcome {
         let mut outcome = ChangeOutcome::default();
         for change in changes {
-            let new_place = match change.kind {
-                IdChangeKind::Schedule(place) => Some(place),
-                IdChangeKind::Cancel | IdChangeKind::Delivered => None,
+            let (new_place, moved) = match change.kind {
+                IdChangeKind::Retry(place) => {
+                    self.apply_retry(change, place, ids);
+                    continue;
+                }
+                IdChangeKind::Schedule(place) => (Some(place), None),
+                IdChangeKind::Reschedule { by, due } => (None, Some(Moved { by, due })),
+                IdChangeKind::Cancel | IdChangeKind::Delivered => (None, None),
             };
-            let mut named: Option<(Cursor, bool)> = None;
-            let in_time_before = outcome.in_time;
+            let mut named: Option<(Cursor, EffectKind)> = None;
+            let mut is_in_time = false;
             // Processes with other keys may have left several names, for different messages.
             for name in change.id.names() {
                 let waiting = ids.get(name).copied();
                 let other = waiting.filter(|waiting| Some(*waiting) != new_place);
-                let cancelled = other.filter(|waiting| self.may_cancel(*waiting, change));
-                outcome.cancelled.extend(cancelled);
-                let is_in_time = cancelled.is_some_and(|place| !self.claimed.covers(place));
-                outcome.in_time += u32::from(is_in_time);
-                // The effect names a cancelled message rather than one that was too late.
-                if named.is_none_or(|(_, is_cancelled)| !is_cancelled) {
-                    named = other.map(|other| (other, cancelled.is_some())).or(named);
+                let changed = other.filter(|waiting| self.may_change(*waiting, change));
+                let has_named = matches!(named, Some((_, EffectKind::Changed)));
+                let request = change.request.filter(|_| !has_named);
+                let applied = Change { moved, request };
+                outcome
+                    .changed
+                    .extend(changed.map(|place| (place, applied)));
+                let was_unclaimed = changed.is_some_and(|place| !self.claimed.covers(place));
+                outcome.in_time += u32::from(was_unclaimed && moved.is_none());
+                is_in_time |= was_unclaimed;
+                // The effect names a changed message rather than one that was too late.
+                let kind = match changed {
+                    Some(_) => EffectKind::Changed,
+                    None => EffectKind::Unchanged,
+                };
+                if !has_named {
+                    named = other.map(|other| (other, kind)).or(named);
                 }
-                if cancelled.or(new_place).is_some() {
+                if changed.filter(|_| moved.is_none()).or(new_place).is_some() {
                     ids.remove(name);
                 }
             }
-            let is_missed = outcome.in_time == in_time_before;
-            outcome.missed += u32::from(change.kind == IdChangeKind::Cancel && is_missed);
+            let is_confirmed = change.kind == IdChangeKind::Cancel || moved.is_some();
+            outcome.missed += u32::from(is_confirmed && !is_in_time);
             let effect = change.request.zip(named);
-            outcome.effects.extend(
-                effect.map(|(request, (place, is_cancelled))| RequestEffect {
+            outcome
+                .effects
+                .extend(effect.map(|(request, (place, kind))| RequestEffect {
                     request,
                     place,
-                    is_cancelled,
-                }),
-            );
+                    kind,
+                }));
             if let Some(place) = new_place {
                 ids.insert(change.id.name().into(), place);
             }
@@ -166,10 +209,30 @@ impl ShardMeta {
         outcome
     }
 
-    /// False if it is too late to cancel or replace the message at this place.
-    fn may_cancel(&self, place: Cursor, change: &IdChange) -> bool {
-        let is_claimed = self.claimed.covers(place) && !change.cancels_claimed;
-        !is_claimed && !self.delivered.covers(place)
+    /// Names the message at this place by the id, unless a later record has taken the id.
+    fn apply_retry(&self, change: &IdChange, place: Cursor, ids: &mut BTreeMap<Box<[u8]>, Cursor>) {
+        let mut is_free = true;
+        for name in change.id.names() {
+            let waiting = ids.get(name).copied().filter(|waiting| *waiting != place);
+            if self.is_free(waiting) {
+                ids.remove(name);
+            } else {
+                is_free = false;
+            }
+        }
+        if is_free || fault!(RetryTakesId) {
+            ids.insert(change.id.name().into(), place);
+        }
+    }
+
+    /// False if it is too late to change the message at this place, or if it keeps its due time.
+    fn may_change(&self, place: Cursor, change: &IdChange) -> bool {
+        let is_kept =
+            matches!(change.kind, IdChangeKind::Reschedule { due, .. } if due <= place.due);
+        let ignores_claim = change.cancels_claimed
+            || fault!(RescheduleClaimed) && matches!(change.kind, IdChangeKind::Reschedule { .. });
+        let is_claimed = self.claimed.covers(place) && !ignores_claim;
+        !is_claimed && !is_kept && !self.delivered.covers(place)
     }
 
     /// True if an id may be renamed to a name that has this place now.

@@ -139,6 +139,7 @@ impl DeliveryAlerts {
         let Reroute { reason, detail, .. } = reroute;
         let action = match reroute.destination {
             Destination::RetryViaSource { .. } => "is retried later",
+            Destination::Reschedule { .. } => "is rescheduled",
             Destination::Dropped => "is dropped, because it is an answer",
             _ => "goes to the dead letters",
         };

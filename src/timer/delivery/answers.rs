@@ -3,12 +3,12 @@
 //! **At-least-once**: the store has decided. If it had claimed the message before the request, the
 //! answer is `too_late`, and waits until the message is acknowledged. No other message waits for it.
 //!
-//! **Exactly-once**: the transaction decides. The store has marked the message as cancelled, even if
+//! **Exactly-once**: the transaction decides. The store has marked the message as changed, even if
 //! it was claimed. If the message is in this transaction or in an earlier one, the request was too
 //! late. Otherwise the message is never sent.
 //!
-//! In both modes a cancelled message is passed only after the answer of the request that cancelled
-//! it. So each committed pair of an exactly-once route that covers the message covers the answer.
+//! In both modes a changed message, which is cancelled or rescheduled, is passed only after the answer of
+//! the request that changed it last. So each committed pair of an exactly-once route that covers the message covers the answer.
 //! With at-least-once delivery, such a pair means that the target has acknowledged the answer.
 //! Exception: an answer that cannot be claimed soon must not stop the shard.
 
@@ -46,10 +46,35 @@ pub(super) fn prepare(
     if batch.needs_effect(index) {
         return decide(in_flight, number, index, txn, may_claim);
     }
+    let readiness = prepare_changed(in_flight, number, index, txn, may_claim, now);
+    if readiness == Readiness::Ready
+        && txn.is_none()
+        && let Some(batch) = in_flight.get_mut(number)
+    {
+        // If sending fails, it does not wait again.
+        batch.forget_changer(index);
+    }
+    readiness
+}
+
+/// Prepares a message that is cancelled or rescheduled.
+fn prepare_changed(
+    in_flight: &mut InFlight,
+    number: u32,
+    index: usize,
+    txn: Option<&TxnState>,
+    may_claim: bool,
+    now: Instant,
+) -> Readiness {
+    let Some(batch) = in_flight.get_mut(number) else {
+        return Readiness::Ready;
+    };
     let place = batch.place(index);
     let waits_until = batch.claimed_at() + ANSWER_WAIT_MAX;
-    let canceller = batch.canceller(place).filter(|_| batch.is_cancelled(place));
-    let Some(request) = canceller.filter(|_| !fault!(PassCancelledBeforeAnswer)) else {
+    let Some(request) = batch
+        .changer(place)
+        .filter(|_| !fault!(PassCancelledBeforeAnswer))
+    else {
         return Readiness::Ready;
     };
     if is_answered(in_flight, request, txn.is_some()) {
@@ -64,7 +89,7 @@ pub(super) fn prepare(
             // A transaction must not pass it without its answer. So it is sent, and the request is
             // too late.
             if let Some(batch) = in_flight.get_mut(number) {
-                batch.send_although_cancelled(place);
+                batch.send_although_changed(place);
             }
             Readiness::Ready
         }
@@ -100,8 +125,11 @@ fn decide(
         return Readiness::Ready;
     };
     let request = batch.place(index).offset;
+    let asked = batch.request(index);
+    let keeps = |place| asked.is_some_and(|asked| asked.keeps(place));
     let effect = match (batch.named_by(request), txn) {
         (None, _) => Effect::None,
+        (Some((place, false)), _) if keeps(place) => Effect::Kept(place),
         (Some((place, true)), None) => Effect::Cancelled(place),
         (Some((place, false)), Some(_)) => Effect::TooLate(place),
         (Some((place, false)), None) => {
@@ -116,7 +144,9 @@ fn decide(
         }
         (Some((place, true)), Some(txn)) => {
             let is_sent = txn.marker.covers(place)
-                || !in_flight.iter_mut().all(|batch| batch.cancel(place))
+                || !in_flight
+                    .iter_mut()
+                    .all(|batch| batch.change(place, request, asked))
                 || fault!(AnswerByClaim);
             match is_sent {
                 true => Effect::TooLate(place),
@@ -138,7 +168,8 @@ mod tests {
         Timestamp, Watermark,
     };
     use crate::run::{RunDecoder, RunEncoder, RunName, record};
-    use crate::store::RequestEffect;
+    use crate::store::{EffectKind, RequestEffect};
+    use crate::timer::delivery::record::Destination;
     use crate::timer::load::{MemoryBudget, ResidentRun};
     use std::rc::Rc;
 
@@ -181,7 +212,10 @@ mod tests {
         let effect = RequestEffect {
             request: Offset(2),
             place: message(),
-            is_cancelled,
+            kind: match is_cancelled {
+                true => EffectKind::Changed,
+                false => EffectKind::Unchanged,
+            },
         };
         let cancelled = if is_cancelled {
             vec![message()]
@@ -281,6 +315,53 @@ mod tests {
         in_flight.push(claim, 1, batch(answer(), true));
         prepare(&mut in_flight, 1, 0, Some(&txn), true, later);
         assert_eq!(effect(&mut in_flight), Some(Effect::TooLate(message())));
+    }
+
+    #[test]
+    fn a_message_that_is_sent_back_waits_for_its_answer_once() {
+        let (now, due) = (Instant::now(), Timestamp::from_millis(9));
+        let mut in_flight = claimed(false, true);
+        let moved = RequestEffect {
+            request: Offset(2),
+            place: message(),
+            kind: EffectKind::Moved(due),
+        };
+        let changed = RequestEffect {
+            kind: EffectKind::Changed,
+            ..moved
+        };
+        let messages = in_flight.get_mut(0).expect("claim 0");
+        messages.add_effect(changed);
+        messages.add_effect(moved);
+        assert!(messages.depends_on_other(0));
+        let waits = prepare(&mut in_flight, 0, 0, None, true, now);
+        assert_eq!(waits, Readiness::Waits);
+        in_flight.get_mut(1).expect("claim 1").acknowledge(0);
+        let ready = prepare(&mut in_flight, 0, 0, None, true, now);
+        assert_eq!(ready, Readiness::Ready);
+        let messages = in_flight.get_mut(0).expect("claim 0");
+        let destination = messages.reroutes.get(&0).map(|it| it.destination);
+        assert_eq!(destination, Some(Destination::Reschedule { due }));
+        assert!(!messages.depends_on_other(0));
+    }
+
+    #[test]
+    fn a_transaction_reschedules_a_claimed_message_unless_it_is_sent() {
+        let due = Timestamp::from_millis(9);
+        for is_sent in [false, true] {
+            let mut in_flight = claimed(false, true);
+            let messages = in_flight.get_mut(0).expect("claim 0");
+            if is_sent {
+                messages.advance();
+            }
+            let request = Some(Request::Reschedule { due });
+            assert_eq!(messages.change(message(), Offset(2), request), !is_sent);
+            let destination = messages.reroutes.get(&0).map(|it| it.destination);
+            let expected = Destination::Reschedule { due };
+            assert_eq!(destination, Some(expected).filter(|_| !is_sent));
+            messages.send_although_changed(message());
+            assert!(messages.reroutes.is_empty());
+        }
     }
 
     #[test]

@@ -3,9 +3,11 @@
 use super::outcome::ShardContext;
 use super::record::{Destination, Reroute, original_due};
 use crate::encryption::StoredId;
-use crate::model::{Cursor, Effect, Level, Message, Offset, OutcomeCounts, Timestamp};
+use crate::model::{
+    Cursor, Disposition, Effect, Level, Message, Offset, OutcomeCounts, Request, Timestamp,
+};
 use crate::run::LoadedRun;
-use crate::store::RequestEffect;
+use crate::store::{EffectKind, RequestEffect};
 use crate::timer::load::ResidentRun;
 use crate::trace::{BatchLinks, Tracer};
 use std::collections::BTreeMap;
@@ -27,10 +29,12 @@ pub(crate) struct ClaimedBatch {
     committed: usize,
     /// Positions that were cancelled before the claim, sorted. They are never sent.
     cancelled: Vec<Cursor>,
-    /// The messages that requests name, and whether the store has cancelled them.
+    /// Messages that go back to their source, and the records that gave them their due times.
+    moved: BTreeMap<Cursor, Offset>,
+    /// The messages that requests name, and whether the store has changed them.
     named: BTreeMap<Offset, (Cursor, bool)>,
-    /// The requests with answers that have cancelled messages.
-    cancellers: BTreeMap<Cursor, Offset>,
+    /// The requests with answers that have changed messages.
+    changers: BTreeMap<Cursor, Offset>,
     /// The effects that answers tell, by their index.
     effects: BTreeMap<usize, Effect>,
     /// At-least-once: whether each message is acknowledged, passed or dropped.
@@ -59,19 +63,7 @@ impl ClaimedBatch {
             messages.sort_by_key(place);
         }
         cancelled.sort_unstable();
-        let (mut named, mut cancellers) = (BTreeMap::new(), BTreeMap::new());
-        for effect in effects {
-            let RequestEffect {
-                request,
-                place,
-                is_cancelled,
-            } = effect;
-            named.insert(request, (place, is_cancelled));
-            if is_cancelled {
-                cancellers.insert(place, request);
-            }
-        }
-        Self {
+        let mut batch = Self {
             acknowledged: vec![false; messages.len()],
             waiting: 0,
             messages,
@@ -79,13 +71,44 @@ impl ClaimedBatch {
             next_unsent: 0,
             committed: 0,
             cancelled,
-            cancellers,
-            named,
+            moved: BTreeMap::new(),
+            changers: BTreeMap::new(),
+            named: BTreeMap::new(),
             effects: BTreeMap::new(),
             claimed_at,
             reroutes: BTreeMap::new(),
             trace_links: BatchLinks::default(),
             names_target: false,
+        };
+        for effect in effects {
+            batch.add_effect(effect);
+        }
+        batch
+    }
+
+    pub(super) fn add_effect(&mut self, effect: RequestEffect) {
+        let RequestEffect {
+            request,
+            place,
+            kind,
+        } = effect;
+        match kind {
+            EffectKind::Moved(due) => self.reschedule(place, request, due),
+            EffectKind::Unchanged => _ = self.named.insert(request, (place, false)),
+            EffectKind::Changed => {
+                self.named.insert(request, (place, true));
+                self.changers.insert(place, request);
+            }
+        }
+    }
+
+    /// Sends the message back to its source with this due time, unless a later record has given it
+    /// another one.
+    fn reschedule(&mut self, place: Cursor, by: Offset, due: Timestamp) {
+        let is_later = self.moved.get(&place).is_none_or(|last| *last < by);
+        if let Some(index) = self.index_of(place).filter(|_| is_later) {
+            self.moved.insert(place, by);
+            self.reroutes.insert(index, Reroute::reschedule(due));
         }
     }
 
@@ -169,8 +192,16 @@ impl ClaimedBatch {
 
     /// True if another message may have to be sent before this one.
     pub(super) fn depends_on_other(&self, index: usize) -> bool {
-        let is_of_cancel = |place| self.is_cancelled(place) && self.canceller(place).is_some();
-        index < self.messages.len() && (self.needs_effect(index) || is_of_cancel(self.place(index)))
+        let is_changed = |place| self.changer(place).is_some();
+        index < self.messages.len() && (self.needs_effect(index) || is_changed(self.place(index)))
+    }
+
+    /// The request of the answer at this index.
+    pub(super) fn request(&self, index: usize) -> Option<Request> {
+        match self.message(index)?.body.disposition {
+            Disposition::Answer(answer) => Some(answer.request),
+            _ => None,
+        }
     }
 
     pub(super) fn set_effect(&mut self, index: usize, effect: Effect) {
@@ -182,14 +213,21 @@ impl ClaimedBatch {
         self.effects.get(&index).copied()
     }
 
-    /// The message that the request names, and whether the store has cancelled it.
+    /// The message that the request names, and whether the store has changed it.
     pub(super) fn named_by(&self, request: Offset) -> Option<(Cursor, bool)> {
         self.named.get(&request).copied()
     }
 
-    /// The request with an answer that has cancelled the message.
-    pub(super) fn canceller(&self, place: Cursor) -> Option<Offset> {
-        self.cancellers.get(&place).copied()
+    /// The request with an answer that has changed the message.
+    pub(super) fn changer(&self, place: Cursor) -> Option<Offset> {
+        let request = self.changers.get(&place).copied();
+        request.filter(|_| self.is_cancelled(place) || self.moved.contains_key(&place))
+    }
+
+    /// The message at this index need not wait for an answer any more.
+    pub(super) fn forget_changer(&mut self, index: usize) {
+        let place = self.place(index);
+        self.changers.remove(&place);
     }
 
     fn index_of(&self, place: Cursor) -> Option<usize> {
@@ -214,22 +252,33 @@ impl ClaimedBatch {
         self.acknowledged[index] = true;
     }
 
-    /// Cancels the message if it is in this batch. False if it was sent.
-    pub(super) fn cancel(&mut self, place: Cursor) -> bool {
-        if self.index_of(place).is_none() || self.is_cancelled(place) {
+    /// Applies the request at this offset to the message, if it is in this batch. False if it was sent.
+    pub(super) fn change(&mut self, place: Cursor, by: Offset, request: Option<Request>) -> bool {
+        let is_changed = self.is_cancelled(place) || self.moved.get(&place) >= Some(&by);
+        if self.index_of(place).is_none() || is_changed {
             return true;
         }
         if !self.is_unsent(place) {
             return false;
         }
-        let at = self.cancelled.partition_point(|other| *other < place);
-        self.cancelled.insert(at, place);
+        match request {
+            Some(Request::Reschedule { due }) => self.reschedule(place, by, due),
+            _ => {
+                let at = self.cancelled.partition_point(|other| *other < place);
+                self.cancelled.insert(at, place);
+            }
+        }
         true
     }
 
-    /// Takes a cancel back: the message is sent.
-    pub(super) fn send_although_cancelled(&mut self, place: Cursor) {
+    /// Takes a cancel or a reschedule back: the message is sent.
+    pub(super) fn send_although_changed(&mut self, place: Cursor) {
         self.cancelled.retain(|cancelled| *cancelled != place);
+        if self.moved.remove(&place).is_some()
+            && let Some(index) = self.index_of(place)
+        {
+            self.reroutes.remove(&index);
+        }
     }
 
     /// The due time from which lateness is measured. `None` if the message was stored after it:
@@ -250,6 +299,13 @@ impl ClaimedBatch {
     pub(crate) fn is_first_delivery(&self, index: usize) -> bool {
         let (run, at) = self.stored(index);
         run.is_plain_delivery(at)
+    }
+
+    /// Like [`ClaimedBatch::is_first_delivery`], also for a message that was rescheduled.
+    pub(super) fn has_not_failed(&self, index: usize) -> bool {
+        let disposition = || Some(self.message(index)?.body.disposition);
+        self.is_first_delivery(index)
+            || matches!(disposition(), Some(Disposition::Retry(retry)) if retry.attempt == 0)
     }
 
     /// Links the trace of the next message, which a client has just accepted.
@@ -292,7 +348,9 @@ impl ClaimedBatch {
             let count = match destination {
                 _ if self.is_cancelled(self.place(index)) => &mut outcomes.cancelled,
                 None | Some(Destination::Target) => &mut outcomes.delivered,
-                Some(Destination::RetryViaSource { .. }) => &mut outcomes.retried,
+                Some(Destination::RetryViaSource { .. } | Destination::Reschedule { .. }) => {
+                    &mut outcomes.retried
+                }
                 Some(Destination::Dropped) => &mut outcomes.cancelled,
                 Some(_) => &mut outcomes.dead_lettered,
             };

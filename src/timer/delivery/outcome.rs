@@ -138,6 +138,10 @@ impl ShardContext {
                 metric.retried.of(reroute.reason).increment(1);
                 return;
             }
+            Destination::Reschedule { .. } => {
+                metric.rescheduled.increment(1);
+                return;
+            }
             // Counted when it was dropped.
             Destination::Dropped => return,
             _ => {}
@@ -192,6 +196,7 @@ impl ShardContext {
             let name = match failed {
                 Destination::Target => "its target".to_owned(),
                 Destination::RetryViaSource { .. } => "its source topic (for a retry)".to_owned(),
+                Destination::Reschedule { .. } => "its source topic (to reschedule)".to_owned(),
                 _ => format!("its dead-letter topic {}", route.dead_letter),
             };
             let offset = message.place.offset;

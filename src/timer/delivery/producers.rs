@@ -63,7 +63,9 @@ impl Producers {
         };
         let cluster = match destination {
             Destination::Target | Destination::Dropped => &route.target_cluster,
-            Destination::RetryViaSource { .. } => &route.source_cluster,
+            Destination::RetryViaSource { .. } | Destination::Reschedule { .. } => {
+                &route.source_cluster
+            }
             Destination::DeadLetter
             | Destination::DeadLetterByReference
             | Destination::DeadLetterWithoutKey => &route.dead_letter_cluster,

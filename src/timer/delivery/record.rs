@@ -6,7 +6,7 @@ use crate::broker::OutgoingRecord;
 use crate::model::header_name::{self, BY_REFERENCE, ControlHeader};
 use crate::model::retry::RetryHeader;
 use crate::model::{
-    Body, DeadLetterReason, Disposition, Effect, Message, Partition, RetryState, ScheduleState,
+    DeadLetterReason, Disposition, Effect, Message, Partition, RetryState, ScheduleState,
     Timestamp,
 };
 use std::fmt::Write;
@@ -18,6 +18,10 @@ pub(crate) enum Destination {
     RetryViaSource {
         attempt: u32,
         next: Timestamp,
+    },
+    /// Back to the source topic, with a retry header that gives the message this due time.
+    Reschedule {
+        due: Timestamp,
     },
     /// The dead-letter topic, with payload, key and headers.
     DeadLetter,
@@ -34,7 +38,7 @@ impl Destination {
     pub(super) fn is_dead_letter(self) -> bool {
         let others = matches!(
             self,
-            Self::Target | Self::RetryViaSource { .. } | Self::Dropped
+            Self::Target | Self::RetryViaSource { .. } | Self::Reschedule { .. } | Self::Dropped
         );
         !others
     }
@@ -58,6 +62,12 @@ impl Reroute {
             detail,
             failures: 0,
         }
+    }
+
+    /// The reason is never shown.
+    pub(crate) fn reschedule(due: Timestamp) -> Self {
+        let destination = Destination::Reschedule { due };
+        Self::new(destination, DeadLetterReason::TimedOut, String::new())
     }
 
     pub(crate) fn dead_letter(reason: DeadLetterReason, detail: String) -> Self {
@@ -154,7 +164,7 @@ impl RecordBuilder {
                     added[ORIGIN_AT].0 = header_name::ANSWER;
                 }
             }
-            Destination::RetryViaSource { .. } => {
+            Destination::RetryViaSource { .. } | Destination::Reschedule { .. } => {
                 added[0] = (ControlHeader::Retry.name(), self.retry.as_bytes());
                 used = 0..1;
                 let Partition { topic, index } = &context.shard.partition;
@@ -217,28 +227,54 @@ impl RecordBuilder {
             Destination::DeadLetterByReference => self.write_sizes(message, false),
             Destination::DeadLetterWithoutKey => self.write_sizes(message, true),
             Destination::RetryViaSource { attempt, next } => {
-                let header = RetryHeader {
-                    retry: RetryState {
-                        attempt,
-                        origin: &self.origin,
-                        due: match message.body.disposition {
-                            Disposition::RetriedAnswer(retry) => retry.due,
-                            _ => due.unwrap_or(next),
-                        },
-                        error: reroute.reason,
-                    },
-                    target: message.body.target,
-                    dialect: message.body.dialect,
-                    at: next,
-                    is_answer: message.body.is_answer(),
+                let due = match message.body.disposition {
+                    Disposition::RetriedAnswer(retry) => retry.due,
+                    _ => due.unwrap_or(next),
                 };
-                let Body { key, payload, .. } = message.body;
-                let is_new = matches!(message.body.disposition, Disposition::Answer(_));
-                let payload = if is_new { Some(&*self.answer) } else { payload };
-                let keys = &context.route.rules.retry_keys;
-                header.append_line(keys, key, payload, &mut self.retry);
+                let error = Some(reroute.reason);
+                self.write_retry(context, message, attempt, error, due, next);
+            }
+            Destination::Reschedule { due } => {
+                let (attempt, error) = match message.body.disposition {
+                    Disposition::Retry(retry) => (retry.attempt, retry.error),
+                    _ => (0, None),
+                };
+                self.write_retry(context, message, attempt, error, due, due);
             }
         }
+    }
+
+    /// Writes the header of a message that goes back to its source: its failed attempts with the last
+    /// error, its due time, and the time of the next attempt.
+    fn write_retry(
+        &mut self,
+        context: &ShardContext,
+        message: &Message<'_>,
+        attempt: u32,
+        error: Option<DeadLetterReason>,
+        due: Timestamp,
+        at: Timestamp,
+    ) {
+        let body = &message.body;
+        let header = RetryHeader {
+            retry: RetryState {
+                attempt,
+                origin: &self.origin,
+                due,
+                error,
+            },
+            target: body.target,
+            dialect: body.dialect,
+            at,
+            is_answer: body.is_answer(),
+            id: body.id,
+        };
+        let payload = match body.disposition {
+            Disposition::Answer(_) => Some(&*self.answer),
+            _ => body.payload,
+        };
+        let keys = &context.route.rules.retry_keys;
+        header.append_line(keys, body.key, payload, &mut self.retry);
     }
 
     /// Appends the sizes of the parts that a dead letter by reference leaves out.
@@ -343,7 +379,7 @@ mod tests {
             attempt: 1,
             origin: "o",
             due: Timestamp::from_millis(5),
-            error: DeadLetterReason::TimedOut,
+            error: Some(DeadLetterReason::TimedOut),
         };
         let back = Destination::RetryViaSource {
             attempt: 1,

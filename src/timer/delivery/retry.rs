@@ -31,8 +31,8 @@ impl RetryPolicy {
         now: Timestamp,
     ) -> Option<Destination> {
         use Destination::{
-            DeadLetter, DeadLetterByReference, DeadLetterWithoutKey, Dropped, RetryViaSource,
-            Target,
+            DeadLetter, DeadLetterByReference, DeadLetterWithoutKey, Dropped, Reschedule,
+            RetryViaSource, Target,
         };
         use FailureKind::{ClientFailed, MaybeDelivered, NotDelivered, Rejected};
         let next = match (destination, failure.kind, failure.reason) {
@@ -61,9 +61,13 @@ impl RetryPolicy {
             }
             // A timeout means that the source cluster is down. An outage must not produce dead
             // letters.
-            (RetryViaSource { .. }, MaybeDelivered, _)
-            | (RetryViaSource { .. }, NotDelivered, DeadLetterReason::TimedOut) => None,
-            (RetryViaSource { .. }, ..) => Some(DeadLetter),
+            (RetryViaSource { .. } | Reschedule { .. }, MaybeDelivered, _)
+            | (
+                RetryViaSource { .. } | Reschedule { .. },
+                NotDelivered,
+                DeadLetterReason::TimedOut,
+            ) => None,
+            (RetryViaSource { .. } | Reschedule { .. }, ..) => Some(DeadLetter),
             (
                 DeadLetter,
                 Rejected,
@@ -101,6 +105,10 @@ mod tests {
         next: Timestamp::from_millis(1),
     };
 
+    const MOVED: Destination = Destination::Reschedule {
+        due: Timestamp::from_millis(1),
+    };
+
     /// The next destination of a message that failed; `None` if it is sent to the same one again.
     fn next_destination(
         disposition: &Disposition<'_>,
@@ -130,7 +138,7 @@ mod tests {
             attempt,
             origin: "o",
             due: Timestamp::from_millis(1),
-            error: DeadLetterReason::UnknownTarget,
+            error: Some(DeadLetterReason::UnknownTarget),
         })
     }
 
@@ -202,15 +210,20 @@ mod tests {
             (FailureKind::Rejected, DeadLetterReason::TooLarge),
             (FailureKind::NotDelivered, DeadLetterReason::UnknownTarget),
         ] {
-            assert_eq!(first(BACK, kind, reason), Some(Destination::DeadLetter));
+            for destination in [BACK, MOVED] {
+                let next = first(destination, kind, reason);
+                assert_eq!(next, Some(Destination::DeadLetter));
+            }
         }
     }
 
     #[test]
     fn an_outage_of_the_source_makes_no_dead_letters() {
         for kind in [FailureKind::NotDelivered, FailureKind::MaybeDelivered] {
-            let next = first(BACK, kind, DeadLetterReason::TimedOut);
-            assert_eq!(next, None, "{kind:?}");
+            for destination in [BACK, MOVED] {
+                let next = first(destination, kind, DeadLetterReason::TimedOut);
+                assert_eq!(next, None, "{kind:?}");
+            }
         }
     }
 

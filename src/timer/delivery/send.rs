@@ -206,7 +206,7 @@ impl ShardSender<'_> {
         let now = self.wall.min(self.lease_clock.store_time(self.now));
         let lateness = now.since(place.due);
         if lateness < overdue_after
-            || !batch.is_first_delivery(index)
+            || !batch.has_not_failed(index)
             || batch.reroutes.contains_key(&index)
         {
             return;

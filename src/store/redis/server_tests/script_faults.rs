@@ -40,8 +40,38 @@ const FAULTS: &[Fault] = &[
     (
         "a request cancels a delivered message",
         Some(Script::Append),
-        "not covers(s.delivered, waiting) and ",
+        "is_other and not is_retry and not covers(s.delivered, waiting)",
+        "is_other and not is_retry",
+    ),
+    (
+        "a message is rescheduled to an earlier time",
+        Some(Script::Append),
+        "and not (move and not before(waiting:sub(1, 16), move:sub(17)))",
         "",
+    ),
+    (
+        "an earlier change of a message stays",
+        Some(Script::Append),
+        "redis.call('ZREM', KEYS[5], member)",
+        "",
+    ),
+    (
+        "a change leaves the request of an earlier one",
+        Some(Script::Append),
+        "redis.call('HDEL', KEYS[6], waiting)",
+        "",
+    ),
+    (
+        "a retry takes its id from a later message",
+        Some(Script::Append),
+        "if keeps_id then is_free = false end",
+        "",
+    ),
+    (
+        "a claim does not report a rescheduled message at its end",
+        Some(Script::Advance),
+        "'(' .. last .. 'g'",
+        "'[' .. last",
     ),
     (
         "a claim does not report the effects of its answers",
@@ -202,13 +232,13 @@ const FAULTS: &[Fault] = &[
     (
         "a claim does not report cancelled messages",
         Some(Script::Advance),
-        "reply[#reply + 1] = place",
+        "reply[#reply + 1] = member",
         "",
     ),
     (
         "a cancelled row is removed before its message is delivered",
         Some(Script::Advance),
-        "if not hex(place, 32) or covers(s.delivered, place) then",
+        "if not (hex(member, 32) or hex(member, 64)) or covers(s.delivered, place) then",
         "if true then",
     ),
     (
@@ -418,14 +448,14 @@ const FAULTS: &[Fault] = &[
     (
         "a record that was delivered before gets the id",
         Some(Script::Append),
-        "if hex(place, 32) then redis.call('HSET'",
-        "if place ~= '' then redis.call('HSET'",
+        "if place and is_free then redis.call('HSET', KEYS[4], ARGV[at], place)",
+        "if change ~= '' and not move and is_free then redis.call('HSET', KEYS[4], ARGV[at], place or change)",
     ),
     (
         "a record that was delivered before is counted as missed",
         Some(Script::Append),
-        "if place == '' and",
-        "if not hex(place, 32) and",
+        "if (change == '' or move) and",
+        "if (change == '' or change == '-' or move) and",
     ),
     (
         "positions are compared as doubles",

@@ -539,16 +539,31 @@ impl World {
             if before.is_some() {
                 continue;
             }
-            let sent = self.0.sent.borrow();
-            let uid = sent.get(&place);
+            let found = self.first_record(place);
+            let (place, uid) = found.map_or((place, None), |(first, uid)| (first, Some(uid)));
+            self.0.cancelled.borrow_mut().insert(place, watermark);
             let is_sent = |uid: &String| self.0.deliveries.borrow().iter().any(|it| it.uid == *uid);
-            if !continues || uid.is_some_and(is_sent) || was_claimed {
+            if !continues || uid.as_ref().is_some_and(is_sent) || was_claimed {
                 self.0.uncancelled.borrow_mut().insert(place);
             }
             if let Some(uid) = uid {
-                self.note_message(uid, format!("{uid} is cancelled"));
+                self.note_message(&uid, format!("{uid} is cancelled"));
             }
         }
+    }
+
+    /// The place and the payload of the first record of a message, which may be a retry.
+    fn first_record(&self, place: (u32, i32, Offset)) -> Option<((u32, i32, Offset), String)> {
+        let sent = self.0.sent.borrow();
+        if let Some(uid) = sent.get(&place) {
+            return Some((place, uid.clone()));
+        }
+        let records = self.0.cluster.records(SOURCE);
+        let mut records = records.into_iter().filter(|_| !sent.is_empty());
+        let retry = records.find(|it| (it.partition, it.offset) == (place.1, place.2))?;
+        let uid = String::from_utf8(retry.payload?).ok()?;
+        let (first, _) = sent.iter().find(|(_, it)| **it == uid)?;
+        Some((*first, uid))
     }
 
     pub(crate) fn was_cancelled(&self, sent: &Sent) -> bool {

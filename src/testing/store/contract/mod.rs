@@ -21,7 +21,7 @@ use crate::model::{Partition, ShardId};
 use crate::store::{QuarantineStore, Store};
 use async_trait::async_trait;
 pub(crate) use fixture::{Fixture, run_of};
-use ids::keys;
+use ids::{keys, moves};
 use std::future::Future;
 use std::pin::Pin;
 
@@ -85,6 +85,15 @@ cases! {
         a_hold_ends_in_a_full_store_until_the_next_append,
         a_claim_from_a_store_that_lost_writes_is_refused_but_the_rest_is_stored,
         a_record_that_was_delivered_before_cancels_and_is_never_missed;
+    moves:
+        a_claim_names_the_last_due_time_of_its_message,
+        a_message_is_only_rescheduled_to_a_later_time,
+        a_rescheduled_message_keeps_its_id,
+        a_reschedule_of_a_claimed_message_is_too_late,
+        an_exactly_once_route_reschedules_a_claimed_message,
+        a_change_without_an_answer_takes_the_place_of_a_request,
+        a_retry_keeps_the_id_of_its_message,
+        a_retry_takes_no_id_from_a_later_message;
     list_fetch:
         runs_are_listed_by_least_due_then_by_least_offset,
         a_list_respects_its_bounds,

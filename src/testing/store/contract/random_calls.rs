@@ -243,6 +243,16 @@ impl Sequence {
         // Each request has an offset of its own inside the batch.
         let to = to.max(from + changes.len() as u64);
         for (change, offset) in changes.iter_mut().zip(from..) {
+            match change.kind {
+                IdChangeKind::Cancel if matches!(offset % 4, 1 | 2) => {
+                    let (by, due) = (Offset(offset), timestamp((offset % 8) as Due, 1));
+                    change.kind = IdChangeKind::Reschedule { by, due };
+                }
+                IdChangeKind::Schedule(place) if place.offset.0 % 5 == 0 => {
+                    change.kind = IdChangeKind::Retry(place);
+                }
+                _ => {}
+            }
             change.request = (offset % 2 == 0).then_some(Offset(offset));
             change.cancels_claimed = offset % 3 == 0;
         }

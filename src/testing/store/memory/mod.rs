@@ -717,6 +717,20 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "a retry leaves the id to a later message")]
+    fn the_contract_catches_a_retry_that_takes_an_id() {
+        let fault = InjectedFault::RetryTakesId;
+        with_fault(Some(fault), async |store| contract::run(&store).await);
+    }
+
+    #[test]
+    #[should_panic(expected = "a claimed message keeps its due time")]
+    fn the_contract_catches_a_reschedule_of_a_claimed_message() {
+        let fault = InjectedFault::RescheduleClaimed;
+        with_fault(Some(fault), async |store| contract::run(&store).await);
+    }
+
+    #[test]
     fn each_injected_fault_of_the_store_breaks_the_rule_that_it_names() {
         let outcomes = async |store: MemoryStore, from: u64| {
             store.open(&[birth()]).await.unwrap();

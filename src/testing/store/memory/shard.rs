@@ -4,7 +4,7 @@ use crate::encryption::{IdCounts, StoredId};
 use crate::limit;
 use crate::model::{Cursor, LeaseToken, Offset, Progress, Slice, Timestamp};
 use crate::run::{Run, RunName};
-use crate::store::rules::{LeaseHolder, ShardCounts, ShardMeta, ShardTail};
+use crate::store::rules::{Change, LeaseHolder, ShardCounts, ShardMeta, ShardTail};
 use crate::store::tail_bytes::run_memory;
 use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, List, Listed, NewShard, ReplaceRuns,
@@ -23,7 +23,8 @@ pub(super) struct MemoryShard {
     runs: BTreeMap<(Slice, RunName), (Timestamp, Bytes)>,
     quarantine: BTreeMap<RunName, Bytes>,
     ids: BTreeMap<Box<[u8]>, Cursor>,
-    cancelled: BTreeSet<Cursor>,
+    /// Cancelled places, and rescheduled ones.
+    changed: BTreeMap<Cursor, Change>,
     /// The effects of requests with answers.
     effects: BTreeMap<Offset, RequestEffect>,
     /// It has a slice that this version does not know.
@@ -42,7 +43,7 @@ impl MemoryShard {
             runs: BTreeMap::new(),
             quarantine: BTreeMap::new(),
             ids: BTreeMap::new(),
-            cancelled: BTreeSet::new(),
+            changed: BTreeMap::new(),
             effects: BTreeMap::new(),
             has_newer_slice: false,
         }
@@ -75,7 +76,8 @@ impl MemoryShard {
     }
 
     pub(super) fn cancelled(&self) -> impl Iterator<Item = Cursor> {
-        self.cancelled.iter().copied()
+        let cancelled = (self.changed.iter()).filter(|(_, change)| change.moved.is_none());
+        cancelled.map(|(place, _)| *place)
     }
 
     pub(super) fn append(&mut self, append: &Append) -> Appended {
@@ -93,7 +95,7 @@ impl MemoryShard {
         }
         let changed = self.positions.apply_changes(&append.changes, &mut self.ids);
         let cancelled = changed.in_time;
-        self.cancelled.extend(changed.cancelled);
+        self.changed.extend(changed.changed);
         let effects = changed.effects.into_iter();
         self.effects
             .extend(effects.map(|effect| (effect.request, effect)));
@@ -224,21 +226,30 @@ impl MemoryShard {
             self.remove_id(id, *place);
         }
         let last = self.positions.last_to_check(request.claim);
-        let sifted = self
-            .positions
-            .split_cancelled(request.claim, self.cancelled.range(..=last).copied());
+        let sifted = self.positions.split_cancelled(
+            request.claim,
+            self.changed.range(..=last).map(|(place, _)| *place),
+        );
         for place in sifted.expired.iter().take(limit::CANCELLED_REMOVALS_MAX) {
-            self.cancelled.remove(place);
+            self.changed.remove(place);
         }
         for offset in &request.delivered_answers {
             self.effects.remove(offset);
         }
-        let is_named = |effect: &&RequestEffect| {
-            let cancels = effect.is_cancelled && sifted.in_claim.contains(&effect.place);
-            cancels || request.claimed_answers.contains(&effect.request)
+        let change = |place: &Cursor| self.changed.get(place).copied();
+        let changers = sifted.in_claim.iter().filter_map(|it| change(it)?.request);
+        let changers: BTreeSet<Offset> = changers.collect();
+        let is_told = |effect: &&RequestEffect| {
+            let it = effect.request;
+            changers.contains(&it) || request.claimed_answers.contains(&it)
         };
-        let effects = self.effects.values().filter(is_named).copied().collect();
-        let advanced = (self.positions).move_claimed(request, now, sifted.in_claim, effects);
+        let mut effects: Vec<_> = self.effects.values().filter(is_told).copied().collect();
+        let moved = |place: &Cursor| change(place).and_then(|it| it.moved);
+        effects.extend((sifted.in_claim.iter()).filter_map(|it| Some(moved(it)?.effect(*it))));
+        effects.sort_unstable();
+        let cancelled = sifted.in_claim.into_iter();
+        let cancelled = cancelled.filter(|place| moved(place).is_none()).collect();
+        let advanced = (self.positions).move_claimed(request, now, cancelled, effects);
         if fault!(ClaimMovesBack) && matches!(advanced, Advanced::Done { .. }) {
             self.positions.claimed = request.claim.unwrap_or(self.positions.claimed);
         }

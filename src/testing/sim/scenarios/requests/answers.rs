@@ -16,13 +16,24 @@ use std::time::Duration;
 const LENGTH: Duration = Duration::from_secs(10);
 const SETTLING: Duration = Duration::from_secs(150);
 
-/// A cancel or a replacement of the message with the payload `named`.
+/// A change of the message with the payload `named`.
 struct Request {
     id: String,
     named: String,
     partition: i32,
-    is_cancel: bool,
+    kind: Kind,
 }
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Cancel,
+    Replace,
+    /// The new due time.
+    Reschedule(i64),
+}
+
+/// A clock may be this far ahead, in milliseconds.
+const CLOCK_STEP_MAX: i64 = 3_000;
 
 /// An answer as the requester reads it.
 #[derive(Debug)]
@@ -74,11 +85,16 @@ impl Requester {
         let source = Partition::new(SOURCE, partition);
         self.world.produce(&source, &named, &headers);
         let at = due + self.random.random_range(-500..200);
+        let kind = match self.random.random_range(0..10) {
+            0..5 => Kind::Cancel,
+            5..8 => Kind::Reschedule(due + CLOCK_STEP_MAX + self.random.random_range(1_000..9_000)),
+            _ => Kind::Replace,
+        };
         let request = Request {
             id: format!("q{number}"),
             named,
             partition,
-            is_cancel: self.random.random_bool(0.7),
+            kind,
         };
         self.planned.insert((at, number), request);
     }
@@ -89,10 +105,14 @@ impl Requester {
             ("postdate-reply-to", ANSWERS.to_owned()),
             ("postdate-request-id", request.id.clone()),
         ];
-        headers.push(match request.is_cancel {
-            true => ("postdate-op", "cancel".to_owned()),
-            false => ("postdate-after", "700ms".to_owned()),
-        });
+        match request.kind {
+            Kind::Cancel => headers.push(("postdate-op", "cancel".to_owned())),
+            Kind::Replace => headers.push(("postdate-after", "700ms".to_owned())),
+            Kind::Reschedule(due) => headers.extend([
+                ("postdate-op", "reschedule".to_owned()),
+                ("postdate-at", due.to_string()),
+            ]),
+        }
         let source = Partition::new(SOURCE, request.partition);
         self.world.produce(&source, &request.id, &headers);
     }
@@ -129,17 +149,41 @@ fn violations(
     // A loss of the store may change the outcome of requests that the last commit does not cover.
     let may_differ = !world.is_exactly_once() && world.store_lost_writes();
     let is_cancel = |answer: &Answer| matches!(&*answer.outcome, "cancelled" | "replaced");
+    if let Kind::Reschedule(due) = request.kind {
+        let is_too_early = |at: &i64| at + CLOCK_STEP_MAX < due;
+        let is_rescheduled = answers.iter().any(|it| it.outcome == "rescheduled");
+        if is_rescheduled && !may_differ && arrived.iter().any(is_too_early) {
+            wrong.push(format!(
+                "rescheduled to {due}, but it arrived at {arrived:?}"
+            ));
+        }
+        let is_repeated = world.is_exactly_once() && arrived.len() > 1;
+        if arrived.is_empty() || is_repeated {
+            wrong.push(format!(
+                "rescheduled to {due}, and it arrived at {arrived:?}"
+            ));
+        }
+    }
     let was_cancelled = answers.iter().any(is_cancel);
     for answer in answers {
         let is_cancelled = is_cancel(answer);
-        let is_expected = matches!(&*answer.outcome, "too_late" | "not_found" | "scheduled");
+        let expected: &[&str] = match request.kind {
+            Kind::Cancel => &["too_late", "not_found"],
+            Kind::Replace => &["scheduled"],
+            Kind::Reschedule(_) => &["too_late", "not_found", "rescheduled"],
+        };
+        let is_expected = expected.contains(&&*answer.outcome);
         let arrived_although = is_cancelled && !arrived.is_empty() && !may_differ;
         let is_missing = is_expected && arrived.is_empty() && !(may_differ && was_cancelled);
         if arrived_although || is_missing {
             wrong.push(format!("{answer:?}, but it arrived at {arrived:?}"));
         }
-        let is_of_schedule = matches!(&*answer.outcome, "replaced" | "scheduled");
-        if !is_cancelled && !is_expected || request.is_cancel == is_of_schedule {
+        let cancels = match request.kind {
+            Kind::Cancel => answer.outcome == "cancelled",
+            Kind::Replace => answer.outcome == "replaced",
+            Kind::Reschedule(_) => false,
+        };
+        if !cancels && !is_expected {
             wrong.push(format!("{answer:?}"));
         }
         let is_too_late = answer.outcome == "too_late" || answer.is_late;
@@ -231,6 +275,7 @@ fn without_faults_every_request_is_answered_once() {
         "cancelled",
         "not_found",
         "replaced",
+        "rescheduled",
         "scheduled",
         "too_late",
     ];
@@ -262,6 +307,7 @@ fn every_fault_injected_into_answers_is_caught() {
         (InjectedFault::AnswerByClaim, true, Faults::NONE),
         (InjectedFault::CancelUnclaimedOnly, true, Faults::ALL),
         (InjectedFault::PassCancelledBeforeAnswer, true, Faults::ALL),
+        (InjectedFault::RescheduleClaimed, false, Faults::NONE),
     ];
     let is_missed = |(injected, exactly, faults): &(InjectedFault, bool, Faults)| {
         fault_injection::with([*injected], || {

@@ -2,11 +2,13 @@
 //! its claims.
 
 pub(super) mod keys;
+pub(super) mod moves;
 
 use super::fixture::{Fixture, cancel, due, place, run_of, schedule};
 use crate::model::{Cursor, Offset, Progress, Watermark};
 use crate::store::{
-    Acquired, Advance, Advanced, Appended, Hold, IdChange, IdChangeKind, NewShard, Opened, Tailed,
+    Acquired, Advance, Advanced, Appended, EffectKind, Hold, IdChange, IdChangeKind, NewShard,
+    Opened, Tailed,
 };
 
 const CANCELLED: Appended = Appended::Done {
@@ -166,7 +168,10 @@ async fn effects(t: &Fixture<'_>, claim: Progress, delivered: &[u64]) -> Vec<(u6
     match t.advance(advance).await {
         Advanced::Done { effects, .. } => effects
             .into_iter()
-            .map(|effect| (effect.request.0, effect.place, effect.is_cancelled))
+            .map(|effect| {
+                let is_changed = effect.kind == EffectKind::Changed;
+                (effect.request.0, effect.place, is_changed)
+            })
             .collect(),
         other => panic!("the claim should be accepted: {other:?}"),
     }

@@ -1,0 +1,145 @@
+//! Cases for messages that get another due time, and for retries, which keep their ids.
+
+use super::super::fixture::{Fixture, cancel, due, place, run_of, schedule};
+use super::{CANCELLED, MISSED, NO_CANCEL, everything, requested, shard_with_one_message};
+use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
+use crate::store::{Advance, Advanced, EffectKind, IdChange, IdChangeKind, RequestEffect};
+
+fn reschedule(by: u64, due: Timestamp) -> IdChange {
+    let by = Offset(by);
+    IdChange::new("id", IdChangeKind::Reschedule { by, due })
+}
+
+fn retry(place: Cursor) -> IdChange {
+    IdChange::new("id", IdChangeKind::Retry(place))
+}
+
+/// The cancelled places inside the claim, and the effects. The answer to the request at offset 9 is in
+/// the claim.
+async fn claim(t: &Fixture<'_>, claim: Progress) -> (Vec<Cursor>, Vec<RequestEffect>) {
+    let advance = Advance {
+        claim: Some(claim),
+        claimed_answers: vec![Offset(9)],
+        ..t.empty_advance(1)
+    };
+    match t.advance(advance).await {
+        Advanced::Done {
+            cancelled, effects, ..
+        } => (cancelled, effects),
+        other => panic!("the claim should be accepted: {other:?}"),
+    }
+}
+
+fn effect(request: u64, place: Cursor, kind: EffectKind) -> RequestEffect {
+    RequestEffect {
+        request: Offset(request),
+        place,
+        kind,
+    }
+}
+
+pub(in super::super) async fn a_claim_names_the_last_due_time_of_its_message(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    let changes = [reschedule(1, due(9, 0)), reschedule(2, due(5, 0))];
+    assert_eq!(t.append(1, 3, &[], &changes).await, NO_CANCEL);
+    let moved = effect(2, waits, EffectKind::Moved(due(5, 0)));
+    let up_to_it = Progress::new(waits, Watermark(3));
+    assert_eq!(claim(t, up_to_it).await, (vec![], vec![moved]));
+    // The pair covers the message, so its change is over.
+    t.acknowledge(1, Progress::new(waits, Watermark(1))).await;
+    assert_eq!(claim(t, everything()).await, (vec![], vec![]));
+}
+
+pub(in super::super) async fn a_message_is_only_rescheduled_to_a_later_time(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    for (at, due) in [(1, waits.due), (2, due(0, 0)), (3, Timestamp::AT_ONCE)] {
+        let appended = t.append(at, at + 1, &[], &[reschedule(at, due)]).await;
+        assert_eq!(appended, MISSED, "{due}");
+    }
+    let other = IdChange::new("other", reschedule(4, due(9, 0)).kind);
+    assert_eq!(t.append(4, 5, &[], &[other]).await, MISSED);
+    assert_eq!(claim(t, everything()).await, (vec![], vec![]));
+}
+
+pub(in super::super) async fn a_rescheduled_message_keeps_its_id(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    assert_eq!(
+        t.append(1, 2, &[], &[reschedule(1, due(5, 0))]).await,
+        NO_CANCEL
+    );
+    assert_eq!(t.append(2, 3, &[], &[cancel("id")]).await, CANCELLED);
+    assert_eq!(
+        t.append(3, 4, &[], &[reschedule(3, due(6, 0))]).await,
+        MISSED
+    );
+    assert_eq!(claim(t, everything()).await, (vec![waits], vec![]));
+}
+
+pub(in super::super) async fn a_reschedule_of_a_claimed_message_is_too_late(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    t.claim(1, Progress::new(waits, Watermark(1))).await;
+    let late = requested(9, reschedule(9, due(5, 0)));
+    assert_eq!(t.append(1, 10, &[], &[late]).await, MISSED);
+    let late = effect(9, waits, EffectKind::Unchanged);
+    assert_eq!(
+        claim(t, everything()).await,
+        (vec![], vec![late]),
+        "a claimed message keeps its due time"
+    );
+}
+
+pub(in super::super) async fn an_exactly_once_route_reschedules_a_claimed_message(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    t.claim(1, Progress::new(waits, Watermark(1))).await;
+    let change = IdChange {
+        cancels_claimed: true,
+        ..requested(9, reschedule(9, due(5, 0)))
+    };
+    // It may be too late, so it is not in time.
+    assert_eq!(t.append(1, 10, &[], &[change]).await, MISSED);
+    let moved = effect(9, waits, EffectKind::Moved(due(5, 0)));
+    let changed = effect(9, waits, EffectKind::Changed);
+    assert_eq!(claim(t, everything()).await, (vec![], vec![changed, moved]));
+}
+
+pub(in super::super) async fn a_change_without_an_answer_takes_the_place_of_a_request(
+    t: &Fixture<'_>,
+) {
+    let waits = shard_with_one_message(t).await;
+    let changes = [
+        requested(1, reschedule(1, due(5, 0))),
+        reschedule(2, due(6, 0)),
+    ];
+    assert_eq!(t.append(1, 3, &[], &changes).await, NO_CANCEL);
+    let moved = effect(2, waits, EffectKind::Moved(due(6, 0)));
+    assert_eq!(claim(t, everything()).await, (vec![], vec![moved]));
+}
+
+pub(in super::super) async fn a_retry_keeps_the_id_of_its_message(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    t.claim(1, Progress::new(waits, Watermark(1))).await;
+    let again = place(due(2, 0), 1);
+    let run = run_of("b", &[again]);
+    assert_eq!(t.append(1, 2, &[&run], &[retry(again)]).await, NO_CANCEL);
+    assert_eq!(t.append(2, 3, &[], &[cancel("id")]).await, CANCELLED);
+    assert_eq!(claim(t, everything()).await.0, [again]);
+}
+
+pub(in super::super) async fn a_retry_takes_no_id_from_a_later_message(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    t.claim(1, Progress::new(waits, Watermark(1))).await;
+    let (later, again) = (place(due(3, 0), 1), place(due(2, 0), 2));
+    let runs = [run_of("b", &[later]), run_of("c", &[again])];
+    let changes = [schedule("id", later), retry(again)];
+    assert_eq!(
+        t.append(1, 3, &[&runs[0], &runs[1]], &changes).await,
+        NO_CANCEL
+    );
+    assert_eq!(t.append(3, 4, &[], &[cancel("id")]).await, CANCELLED);
+    let cancelled = claim(t, everything()).await.0;
+    assert_eq!(
+        cancelled,
+        [later],
+        "a retry leaves the id to a later message"
+    );
+}
