@@ -22,7 +22,8 @@
 --          unknown if ids change
 --        then for each id change: names, change, `!` if it changes a claimed message too, followed by its
 --          offset if it asks for an answer. A change is: the place of a schedule; the place of a retry and
---          `r`; empty: cancel; `-`: a record that was delivered before; `>`, the offset of a reschedule, and
+--          `r`; the place of a schedule that keeps a message that is due later than a time, and the time;
+--          empty: cancel; `-`: a record that was delivered before; `>`, the offset of a reschedule, and
 --          its due time
 --        then for each run: number of its index in KEYS, slice, member, messages, score, bytes
 -- Reply  done, cancelled, missed
@@ -41,16 +42,17 @@ if wrong_types then return wrong_types end
 local cancelled, missed, names, at = 0, 0, tonumber(ARGV[8]), 9
 if changes > 0 and lacks_key(at, names) then return { 'unknown' } end
 for _ = 1, changes do
-  local change, request, in_time, is_free = ARGV[at + names], ARGV[at + names + 1], false, true
+  local change, request, in_time, first = ARGV[at + names], ARGV[at + names + 1], false, nil
   local place = hex(change:sub(1, 32), 32) and change:sub(1, 32)
-  local is_retry, move = change:sub(33) == 'r', change:match('^>(%x+)$')
+  local is_retry, sent, move = change:sub(33) == 'r', #change == 48 and change:sub(33), change:match('^>(%x+)$')
+  local changes_other = not (is_retry or sent)
   local takes_claimed, named, is_changed = request:sub(1, 1) == '!', nil, false
   request = request:sub(-16)
   for i = at, at + names - 1 do
     local waiting = waiting_place(KEYS[4], ARGV[i])
     local is_other = waiting and waiting ~= place
-    local waits = is_other and not is_retry and not covers(s.delivered, waiting)
-    local may_change = waits and (takes_claimed or not covers(s.claimed, waiting))
+    local waits = is_other and not covers(s.delivered, waiting)
+    local may_change = waits and changes_other and (takes_claimed or not covers(s.claimed, waiting))
       and not (move and not before(waiting:sub(1, 16), move:sub(17)))
     if may_change then
       for _, member in ipairs(redis.call('ZRANGEBYLEX', KEYS[5], '[' .. waiting, '(' .. waiting .. 'g')) do
@@ -64,17 +66,21 @@ for _ = 1, changes do
       in_time = true
     end
     -- The effect names a changed message rather than one that was too late.
-    if is_other and not is_retry and not is_changed then named, is_changed = waiting, may_change end
-    local keeps_id = is_retry and is_other and not is_claimed(s, waiting)
-    if keeps_id then is_free = false end
+    if is_other and changes_other and not is_changed then named, is_changed = waiting, may_change end
+    local keeps_id = waits and (is_retry and not covers(s.claimed, waiting) or sent and before(sent, waiting:sub(1, 16)))
+    if keeps_id then first = first or waiting end
     if not move and (may_change or waiting and place and not keeps_id) then redis.call('HDEL', KEYS[4], ARGV[i]) end
+  end
+  if sent and first then
+    redis.call('ZADD', KEYS[5], 0, place)
+    cancelled, named = cancelled + 1, first
   end
   if (change == '' or move) and not in_time then missed = missed + 1 end
   if named and hex(request, 16) then
     redis.call('HSET', KEYS[6], request, named .. (is_changed and 'c' or 'l'))
     if is_changed then redis.call('HSET', KEYS[6], named, request) end
   end
-  if place and is_free then redis.call('HSET', KEYS[4], ARGV[at], place) end
+  if place and not first then redis.call('HSET', KEYS[4], ARGV[at], place) end
   at = at + names + 2
 end
 

@@ -23,7 +23,9 @@ pub(crate) use {
     decode::secret::Secret,
     kafka::Kafka,
     nats::Nats,
-    route::{BrokerKind, Delivery, OnSourceGap, OverQuota, Overdue, Route, Source, WithoutDelay},
+    route::{
+        BrokerKind, Delivery, OnDuplicate, OnSourceGap, OverQuota, Overdue, Route, Source, WithoutDelay,
+    },
     store::{Embedded, Redis, Store, StoreOptions},
 };
 

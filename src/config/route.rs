@@ -30,6 +30,8 @@ pub(crate) struct Route {
     pub(crate) max_delay: Duration,
     #[serde(default, deserialize_with = "choice")]
     pub(crate) without_delay: WithoutDelay,
+    #[serde(default, deserialize_with = "choice")]
+    pub(crate) on_duplicate: OnDuplicate,
     #[serde(default, deserialize_with = "choices")]
     pub(crate) dialects: Dialects,
     #[serde(default, deserialize_with = "choice")]
@@ -217,6 +219,15 @@ pub(crate) enum WithoutDelay {
     #[default]
     Relay,
     DeadLetter,
+}
+
+/// The rule for schedules whose id waits already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum OnDuplicate {
+    #[default]
+    Replace,
+    KeepFirst,
 }
 
 /// The rule for messages that the source deleted before they were stored.

@@ -4,8 +4,8 @@ use super::partition::AssignedPartition;
 use crate::limit::{ANSWER_KEY_BYTES_MAX, CLOCK_SKEW_MAX, RECORD_BYTES_MAX};
 use crate::metric;
 use crate::model::{
-    Body, Cursor, DeadLetterReason, Disposition, Headers, ParsedRecord, Record, Rejection, Reply,
-    Request, RoutingRules, Slice, Timestamp, parse_reply,
+    Body, Cursor, DeadLetterReason, Disposition, Headers, OnDuplicate, ParsedRecord, Record,
+    Rejection, Reply, Request, RoutingRules, Slice, Timestamp, parse_reply,
 };
 use crate::store::{IdChange, IdChangeKind};
 use std::time::Duration;
@@ -65,32 +65,51 @@ pub(super) fn admit_record(
     if record.timestamp > Some(now.plus(CLOCK_SKEW_MAX)) {
         metric.timestamp_ahead.increment(1);
     }
-    let request = match body.disposition {
-        Disposition::DeadLetter { reason, .. } => Request::Refused(reason),
+    let position = Cursor::new(due, record.offset);
+    let change = id_change(rules, partition, record, position, &body);
+    let request = match (body.disposition, change) {
+        (Disposition::DeadLetter { reason, .. }, _) => Request::Refused(reason),
+        (_, Some((_, IdChangeKind::KeepFirst { .. }))) => Request::ScheduleFirst { due },
         _ => Request::Schedule { due },
     };
     requester.add_answer(partition, request, body.id, now);
-    let position = Cursor::new(due, record.offset);
-    let is_retry = matches!(body.disposition, Disposition::Retry(_));
     // A rebuild skips delivered messages. The messages that they replaced stay cancelled.
     if partition.delivered.covers(position) {
-        let replaces = !is_retry && !fault!(ForgetDeliveredReplacements);
-        if let Some(id) = body.id.filter(|_| replaces) {
+        if let Some((id, IdChangeKind::Schedule(_))) = change
+            && !fault!(ForgetDeliveredReplacements)
+        {
             change_id(partition, requester.change(id, IdChangeKind::Delivered));
         }
         return Ok(());
     }
-    if let Some(id) = body.id {
-        let kind = match is_retry {
-            true => IdChangeKind::Retry(position),
-            false => IdChangeKind::Schedule(position),
-        };
+    if let Some((id, kind)) = change {
         change_id(partition, requester.change(id, kind));
     } else {
         partition.flush_within(due.since(now));
     }
     partition.batch.add(Slice::of(due, now), position, &body);
     Ok(())
+}
+
+/// The id of a message that is stored at this place, and its effect on the message that waits under it.
+fn id_change<'a>(
+    rules: &RoutingRules,
+    partition: &AssignedPartition,
+    record: &Record<'_>,
+    place: Cursor,
+    body: &Body<'a>,
+) -> Option<(&'a str, IdChangeKind)> {
+    let id = body.id?;
+    let on_duplicate = partition.rules.on_duplicate(record.offset, rules);
+    let kind = match (body.disposition, on_duplicate) {
+        (Disposition::Retry(_), _) => IdChangeKind::Retry(place),
+        (_, OnDuplicate::Replace) => IdChangeKind::Schedule(place),
+        (_, OnDuplicate::KeepFirst) => IdChangeKind::KeepFirst {
+            place,
+            sent: record.timestamp.unwrap_or(Timestamp::YEAR_2000),
+        },
+    };
+    Some((id, kind))
 }
 
 /// Adds the effect of a record on the message that waits under its id.
@@ -211,6 +230,7 @@ mod tests {
             max_delay: Duration::from_secs(3_600),
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,
+            on_duplicate: crate::model::OnDuplicate::Replace,
             dialects: Dialects::default(),
             is_recurring: false,
             retry_keys: RetryKeys::default(),

@@ -2,8 +2,8 @@
 //! parsed by the rules of its first reading, so that it gets the same position.
 
 use crate::model::{
-    OriginFormat, ParsedRecord, PositionRules, Record, RoutingRules, RulesHistory, Timestamp,
-    parse_record,
+    Offset, OnDuplicate, OriginFormat, ParsedRecord, PositionRules, Record, RoutingRules,
+    RulesHistory, Timestamp, parse_record,
 };
 
 /// Without epochs, the current rules of the route apply to all offsets.
@@ -48,10 +48,8 @@ impl ReadRules {
         origins: &OriginFormat,
         today: &RoutingRules,
     ) -> (ParsedRecord<'a>, Timestamp) {
-        let mut epochs = self.epochs.iter().rev();
-        let epoch = epochs.find(|(from, _)| *from <= record.offset.0);
         let parse = |rules| parse_record(record, origins, rules);
-        match epoch.map(|(_, rules)| rules) {
+        match self.epoch(record.offset) {
             _ if fault!(IgnoreRulesHistory) => (parse(today), Timestamp::AT_ONCE),
             None | Some(EpochRules::Today) => (parse(today), Timestamp::AT_ONCE),
             Some(EpochRules::Earlier(rules)) => (parse(rules), Timestamp::AT_ONCE),
@@ -65,6 +63,20 @@ impl ReadRules {
             },
         }
     }
+
+    /// The handling of a schedule at this offset whose id waits already.
+    pub(super) fn on_duplicate(&self, offset: Offset, today: &RoutingRules) -> OnDuplicate {
+        match self.epoch(offset) {
+            Some(EpochRules::Earlier(rules)) => rules.on_duplicate,
+            _ => today.on_duplicate,
+        }
+    }
+
+    fn epoch(&self, offset: Offset) -> Option<&EpochRules> {
+        let mut epochs = self.epochs.iter().rev();
+        let epoch = epochs.find(|(from, _)| *from <= offset.0);
+        epoch.map(|(_, rules)| rules)
+    }
 }
 
 #[cfg(test)]
@@ -72,7 +84,7 @@ mod tests {
     use super::*;
     use crate::model::header::push_header;
     use crate::model::{
-        Dialects, Headers, Naming, Offset, Partition, RetryKeys, ShardId, TargetRules, WithoutDelay,
+        Dialects, Headers, Naming, Partition, RetryKeys, ShardId, TargetRules, WithoutDelay,
     };
     use std::time::Duration;
 
@@ -83,6 +95,7 @@ mod tests {
             max_delay: Duration::from_secs(max_delay),
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,
+            on_duplicate: crate::model::OnDuplicate::Replace,
             dialects: Dialects::default(),
             is_recurring: false,
             retry_keys: RetryKeys::default(),
@@ -141,6 +154,14 @@ mod tests {
         ] {
             assert_eq!(parse(&read, &long, offset, "50s"), expected, "{offset}");
         }
+        let first = RoutingRules {
+            on_duplicate: OnDuplicate::KeepFirst,
+            ..short.clone()
+        };
+        let kept = read_rules(&[(0, &long), (5, &first)], (9, &long));
+        let rules = [4, 8, 9].map(|offset| kept.on_duplicate(Offset(offset), &long));
+        let (replace, keep) = (OnDuplicate::Replace, OnDuplicate::KeepFirst);
+        assert_eq!(rules, [replace, keep, replace]);
         let read = read_rules(&[(0, &long)], (5, &short));
         assert_eq!(parse(&read, &short, 4, "50s"), (Some(50), false));
         assert_eq!(parse(&read, &short, 5, "50s"), (None, true));

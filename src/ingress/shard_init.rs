@@ -256,6 +256,7 @@ mod tests {
             max_delay: Duration::from_secs(seconds),
             max_retry_wait: Duration::ZERO,
             without_delay: WithoutDelay::Relay,
+            on_duplicate: crate::model::OnDuplicate::Replace,
             dialects: Dialects::default(),
             is_recurring: false,
             retry_keys: RetryKeys::default(),

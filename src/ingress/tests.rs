@@ -140,6 +140,7 @@ fn rules(max_delay: Duration) -> RoutingRules {
         max_delay,
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
+        on_duplicate: crate::model::OnDuplicate::Replace,
         dialects: Dialects::default(),
         is_recurring: false,
         retry_keys: RetryKeys::default(),

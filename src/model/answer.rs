@@ -22,6 +22,10 @@ pub(crate) enum Request {
     Schedule {
         due: Timestamp,
     },
+    /// A schedule that keeps the message that waits under its id.
+    ScheduleFirst {
+        due: Timestamp,
+    },
     Cancel,
     /// The message gets this due time.
     Reschedule {
@@ -33,7 +37,11 @@ pub(crate) enum Request {
 impl Request {
     /// True if the request leaves the message at this place as it is.
     pub(crate) fn keeps(self, place: Cursor) -> bool {
-        matches!(self, Self::Reschedule { due } if due <= place.due)
+        match self {
+            Self::ScheduleFirst { .. } => true,
+            Self::Reschedule { due } => due <= place.due,
+            _ => false,
+        }
     }
 }
 
@@ -50,6 +58,8 @@ pub(crate) enum Effect {
     TooLate(Cursor),
 }
 
+/// The code of a refused schedule: an earlier message waits under its id.
+const DUPLICATE: &str = "duplicate";
 /// The code of a refused reschedule: its due time is not later than that of the message.
 const NOT_LATER: &str = "not_later";
 
@@ -76,7 +86,7 @@ impl AnswerState<'_> {
         match (self.request, effect) {
             (Request::Refused(_), _) | (_, Effect::Kept(_)) => "refused",
             (Request::Schedule { .. }, Effect::Cancelled(_)) => "replaced",
-            (Request::Schedule { .. }, _) => "scheduled",
+            (Request::Schedule { .. } | Request::ScheduleFirst { .. }, _) => "scheduled",
             (_, Effect::None) => "not_found",
             (Request::Cancel, Effect::Cancelled(_)) => "cancelled",
             (Request::Reschedule { .. }, Effect::Cancelled(_)) => "rescheduled",
@@ -136,7 +146,12 @@ impl AnswerState<'_> {
                     _ => named.map(|place| place.due),
                 }
             }
-            Request::Schedule { due } => {
+            Request::ScheduleFirst { .. } if named.is_some() => {
+                answer.code = Some(DUPLICATE);
+                answer.origin = named_origin();
+                named.map(|place| place.due)
+            }
+            Request::Schedule { due } | Request::ScheduleFirst { due } => {
                 answer.origin = Some(request_origin.clone());
                 match effect {
                     Effect::Cancelled(_) => answer.replaced_origin = named_origin(),
@@ -253,7 +268,14 @@ mod tests {
         let mut refused = answer("refused", origins, Some(70));
         refused["code"] = "not_later".into();
         assert_eq!(json(later, Effect::Kept(named)), refused);
-        assert!(!later.keeps(named));
+        let first = Request::ScheduleFirst { due };
+        refused["code"] = "duplicate".into();
+        assert_eq!(json(first, Effect::Kept(named)), refused);
+        assert_eq!(
+            json(first, Effect::None),
+            answer("scheduled", [Some(9), None, None], Some(90))
+        );
+        assert!(first.keeps(named) && !later.keeps(named));
         assert!(Request::Reschedule { due: named.due }.keeps(named));
     }
 

@@ -225,6 +225,7 @@ mod tests {
             max_delay: Duration::from_secs(86_400),
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::DeadLetter,
+            on_duplicate: crate::model::OnDuplicate::Replace,
             dialects,
             is_recurring: false,
             retry_keys: RetryKeys::default(),

@@ -56,7 +56,7 @@ pub(crate) use recurrence::{
 };
 pub(crate) use routing::position_rules::PositionRules;
 pub(crate) use routing::routing_rules::{
-    Naming, ReplyRules, RoutingRules, TargetRules, WithoutDelay, is_topic_name,
+    Naming, OnDuplicate, ReplyRules, RoutingRules, TargetRules, WithoutDelay, is_topic_name,
 };
 pub(crate) use routing::subject::{
     covering_filter, filter_covers, filters_overlap, is_filter, is_inbox, is_subject, is_template,

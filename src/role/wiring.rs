@@ -10,7 +10,7 @@ use crate::encryption::KeyRing;
 use crate::health::{Health, HealthPart};
 use crate::ingress::Quota;
 use crate::limit::{MemoryPlan, RETRY_CLOCK_SKEW_MAX, STORE_RETRY_DELAY_MAX};
-use crate::model::{ReplyRules, RoutingRules, TargetRules, WithoutDelay};
+use crate::model::{OnDuplicate, ReplyRules, RoutingRules, TargetRules, WithoutDelay};
 use crate::store::Store;
 use crate::task::{StopToken, TaskGroup};
 use crate::trace::Tracer;
@@ -208,6 +208,10 @@ pub(crate) fn routing_rules(config: &Config, name: &str) -> RoutingRules {
             config::WithoutDelay::DeadLetter => WithoutDelay::DeadLetter,
         },
         is_recurring: route.recurring,
+        on_duplicate: match route.on_duplicate {
+            config::OnDuplicate::Replace => OnDuplicate::Replace,
+            config::OnDuplicate::KeepFirst => OnDuplicate::KeepFirst,
+        },
         dialects: route.dialects,
         retry_keys: config.retry_keys(),
     }

@@ -18,7 +18,7 @@
 //! | 1 relay | timestamp |
 //! | 2 dead letter | reason's code, detail |
 //! | 3 retry | attempt, origin, due, error's code; an empty code is absent |
-//! | 4 answer | kind of the request and its field (1: schedule, due; 2: cancel; 3: refused, code; 4: reschedule, due), request id, id; an empty text is absent |
+//! | 4 answer | kind of the request and its field (1: schedule, due; 2: cancel; 3: refused, code; 4: reschedule, due; 5: schedule that keeps the first message, due), request id, id; an empty text is absent |
 //! | 5 retried answer | as retry |
 //! | 6 occurrence | schedule, planned time, 1 and the next planned time, or 0; never stored |
 //!
@@ -55,6 +55,7 @@ const SCHEDULE: u8 = 1;
 const CANCEL: u8 = 2;
 const REFUSED: u8 = 3;
 const RESCHEDULE: u8 = 4;
+const SCHEDULE_FIRST: u8 = 5;
 
 /// Appends `body` to `out`, without its length, which is in a column of the run.
 pub(crate) fn encode(body: &Body<'_>, out: &mut Vec<u8>) {
@@ -150,6 +151,10 @@ fn push_disposition(out: &mut Vec<u8>, disposition: &Disposition<'_>) {
             match answer.request {
                 Request::Schedule { due } => {
                     out.push(SCHEDULE);
+                    push_signed(out, due.as_millis());
+                }
+                Request::ScheduleFirst { due } => {
+                    out.push(SCHEDULE_FIRST);
                     push_signed(out, due.as_millis());
                 }
                 Request::Cancel => out.push(CANCEL),
@@ -255,6 +260,9 @@ impl<'a> RecordReader<'a> {
                         due: self.instant()?,
                     },
                     CANCEL => Request::Cancel,
+                    SCHEDULE_FIRST => Request::ScheduleFirst {
+                        due: self.instant()?,
+                    },
                     RESCHEDULE => Request::Reschedule {
                         due: self.instant()?,
                     },

@@ -194,6 +194,9 @@ fn request() -> impl Strategy<Value = Request> {
             due: Timestamp::from_millis(due)
         }),
         Just(Request::Cancel),
+        any::<i64>().prop_map(|due| Request::ScheduleFirst {
+            due: Timestamp::from_millis(due)
+        }),
         any::<i64>().prop_map(|due| Request::Reschedule {
             due: Timestamp::from_millis(due)
         }),

@@ -112,6 +112,9 @@ pub(crate) enum IdChangeKind {
     /// The id now names the message at this place, unless another message waits under it that is not
     /// claimed. Cancels nothing.
     Retry(Cursor),
+    /// The id now names the message at this place. But if another message waits under it that is due
+    /// after `sent`, that one keeps the id, and the message at this place is cancelled.
+    KeepFirst { place: Cursor, sent: Timestamp },
     /// The message that waits under the id is cancelled, unless it is claimed.
     Cancel,
     /// The message that waits under the id gets this due time from the record at offset `by`, unless

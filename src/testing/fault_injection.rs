@@ -92,8 +92,8 @@ pub(crate) enum InjectedFault {
     CreateWithoutHold,
     /// A message that was delivered before a store loss no longer cancels the one that it replaced.
     ForgetDeliveredReplacements,
-    /// A retry takes its id from a message that was scheduled later.
-    RetryTakesId,
+    /// A retry, and a schedule that keeps the first message, take their id from a waiting message.
+    AlwaysTakeId,
     /// A message that is claimed is rescheduled.
     RescheduleClaimed,
 

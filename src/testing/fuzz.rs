@@ -125,6 +125,7 @@ mod targets {
             max_delay: Duration::from_secs(3_600),
             max_retry_wait: Duration::from_secs(60),
             without_delay: WithoutDelay::Relay,
+            on_duplicate: crate::model::OnDuplicate::Replace,
             dialects: Dialect::ALL.into_iter().collect(),
             is_recurring: false,
             retry_keys,

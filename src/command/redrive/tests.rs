@@ -164,6 +164,7 @@ async fn redrive_within(
         max_delay: Duration::from_secs(3_600),
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::DeadLetter,
+        on_duplicate: crate::model::OnDuplicate::Replace,
         dialects: Dialects::default(),
         is_recurring: false,
         retry_keys: RetryKeys::default(),

@@ -78,6 +78,7 @@ fn rules(dialects: &[Dialect]) -> RoutingRules {
         max_delay: Duration::from_secs(30 * 86_400),
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
+        on_duplicate: crate::model::OnDuplicate::Replace,
         dialects: dialects.iter().copied().collect(),
         is_recurring: false,
         retry_keys: RetryKeys::default(),

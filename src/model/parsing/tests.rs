@@ -46,6 +46,7 @@ fn rules() -> RoutingRules {
         max_delay: Duration::from_secs(30 * 86_400),
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
+        on_duplicate: crate::model::OnDuplicate::Replace,
         dialects: Dialects::default(),
         is_recurring: false,
         retry_keys: RetryKeys::default(),

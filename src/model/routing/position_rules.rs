@@ -1,10 +1,10 @@
 //! The part of a route's rules that decides the position (due, offset) of a record: which records
-//! are accepted, and when they are due.
+//! are accepted, and when they are due. Also which messages a record cancels.
 //!
 //! A rejected record is due at once, so a changed rule would give the same record another position.
 //! [`RulesHistory`](crate::model::RulesHistory) keeps the rules under which each offset was read.
 
-use super::routing_rules::{Naming, RoutingRules, TargetRules};
+use super::routing_rules::{Naming, OnDuplicate, RoutingRules, TargetRules};
 use crate::model::dialect::{Dialect, Dialects};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -28,6 +28,9 @@ pub(crate) struct PositionRules {
     allowed: Vec<String>,
     /// The sources that a message could be sent to. Any other source is refused in any case.
     sources: Vec<String>,
+    /// Absent in the text of earlier versions, which always replace.
+    #[serde(rename = "dup", default, skip_serializing_if = "OnDuplicate::replaces")]
+    on_duplicate: OnDuplicate,
 }
 
 impl PositionRules {
@@ -42,6 +45,7 @@ impl PositionRules {
             default: targets.default_name().map(str::to_owned),
             allowed: targets.allowed().to_vec(),
             sources: targets.reachable_sources().map(str::to_owned).collect(),
+            on_duplicate: rules.on_duplicate,
         }
     }
 
@@ -65,6 +69,7 @@ impl PositionRules {
             max_retry_wait: Duration::from_millis(self.retry_ms),
             is_recurring: self.recurring,
             without_delay: today.without_delay,
+            on_duplicate: self.on_duplicate,
             dialects: Dialects::from_iter(dialects.filter_map(|code| Dialect::from_code(*code))),
             retry_keys: today.retry_keys.clone(),
         }
@@ -103,6 +108,7 @@ pub(in crate::model) mod tests {
                 } else {
                     WithoutDelay::DeadLetter
                 },
+                on_duplicate: crate::model::OnDuplicate::Replace,
                 dialects: dialects.into_iter().collect(),
                 is_recurring: false,
                 retry_keys: RetryKeys::default(),
@@ -170,6 +176,7 @@ pub(in crate::model) mod tests {
                 max_delay: Duration::from_secs(60),
                 max_retry_wait: Duration::from_secs(max_retry_wait),
                 without_delay,
+                on_duplicate: crate::model::OnDuplicate::Replace,
                 dialects: Dialects::default(),
                 is_recurring: false,
                 retry_keys: RetryKeys::default(),
@@ -180,5 +187,29 @@ pub(in crate::model) mod tests {
         assert_ne!(known, rules(61, WithoutDelay::Relay, "orders.delayed"));
         assert_ne!(known, rules(1, WithoutDelay::Relay, "orders"));
         assert_ne!(known, rules(1, WithoutDelay::Relay, "mail.later"));
+    }
+
+    #[test]
+    fn the_text_of_rules_that_replace_is_that_of_earlier_versions() {
+        let rules = |on_duplicate| {
+            let today = RoutingRules {
+                targets: TargetRules::new(Naming::Topic, None, [""; 0], [""; 0]),
+                replies: None,
+                max_delay: Duration::from_secs(60),
+                max_retry_wait: Duration::from_secs(1),
+                without_delay: WithoutDelay::Relay,
+                on_duplicate,
+                dialects: Dialects::default(),
+                retry_keys: RetryKeys::default(),
+            };
+            let same = PositionRules::of(&today).with(&RoutingRules {
+                on_duplicate: OnDuplicate::default(),
+                ..today
+            });
+            assert_eq!(same.on_duplicate, on_duplicate);
+            serde_json::to_string(&PositionRules::of(&same)).unwrap()
+        };
+        assert!(!rules(OnDuplicate::Replace).contains("dup"));
+        assert!(rules(OnDuplicate::KeepFirst).ends_with(r#","dup":"k"}"#));
     }
 }

@@ -10,6 +10,7 @@ use crate::model::headers::header_name::SUBJECT;
 use crate::model::headers::retry_keys::RetryKeys;
 use crate::model::parsing::dead_letter_reason::DeadLetterReason;
 use crate::model::parsing::rejection::{Quoted, Rejection};
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -34,6 +35,8 @@ pub(crate) struct RoutingRules {
     pub(crate) without_delay: WithoutDelay,
     /// Records define schedules.
     pub(crate) is_recurring: bool,
+    /// They decide no position, but which messages are cancelled.
+    pub(crate) on_duplicate: OnDuplicate,
     /// The other systems whose delay headers the route understands.
     pub(crate) dialects: Dialects,
     /// Keys that sign `postdate-retry`. They decide no position, so they may change at any time.
@@ -66,6 +69,24 @@ pub(crate) enum WithoutDelay {
     Relay,
     /// Rejected.
     DeadLetter,
+}
+
+/// The handling of a schedule whose id waits already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum OnDuplicate {
+    /// The message that waits is cancelled.
+    #[default]
+    #[serde(rename = "r")]
+    Replace,
+    /// The schedule is dropped. A message waits until its due time by the timestamp of the schedule.
+    #[serde(rename = "k")]
+    KeepFirst,
+}
+
+impl OnDuplicate {
+    pub(super) fn replaces(&self) -> bool {
+        *self == Self::Replace
+    }
 }
 
 /// The targets of a route, all on one cluster.

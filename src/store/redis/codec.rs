@@ -77,6 +77,7 @@ pub(super) fn id_change(change: &IdChange) -> [String; 2] {
     let place = match change.kind {
         IdChangeKind::Schedule(place) => place.to_hex(),
         IdChangeKind::Retry(place) => format!("{}r", place.to_hex()),
+        IdChangeKind::KeepFirst { place, sent } => format!("{}{}", place.to_hex(), due_hex(sent)),
         IdChangeKind::Reschedule { by, due } => format!(">{}{}", offset_hex(by), due_hex(due)),
         IdChangeKind::Cancel => String::new(),
         IdChangeKind::Delivered => "-".to_owned(),

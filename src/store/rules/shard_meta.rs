@@ -70,6 +70,25 @@ pub(crate) struct ChangeOutcome {
     pub(crate) effects: Vec<RequestEffect>,
 }
 
+impl ChangeOutcome {
+    /// Cancels the message at this place, because an earlier one keeps its id.
+    fn drop_duplicate(&mut self, change: &IdChange, place: Cursor, first: Option<Cursor>) {
+        let Some(first) = first else { return };
+        let dropped = Change {
+            moved: None,
+            request: None,
+        };
+        self.changed.push((place, dropped));
+        self.in_time += 1;
+        self.effects
+            .extend(change.request.map(|request| RequestEffect {
+                request,
+                place: first,
+                kind: EffectKind::Unchanged,
+            }));
+    }
+}
+
 /// The changed places that an advance looks at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CancelledSplit {
@@ -157,7 +176,13 @@ impl ShardMeta {
         for change in changes {
             let (new_place, moved) = match change.kind {
                 IdChangeKind::Retry(place) => {
-                    self.apply_retry(change, place, ids);
+                    self.take_id(change, place, ids, |it| !self.is_free(Some(it)));
+                    continue;
+                }
+                IdChangeKind::KeepFirst { place, sent } => {
+                    let waits = |it: Cursor| it.due > sent && !self.delivered.covers(it);
+                    let first = self.take_id(change, place, ids, waits);
+                    outcome.drop_duplicate(change, place, first);
                     continue;
                 }
                 IdChangeKind::Schedule(place) => (Some(place), None),
@@ -209,20 +234,28 @@ impl ShardMeta {
         outcome
     }
 
-    /// Names the message at this place by the id, unless a later record has taken the id.
-    fn apply_retry(&self, change: &IdChange, place: Cursor, ids: &mut BTreeMap<Box<[u8]>, Cursor>) {
-        let mut is_free = true;
+    /// Names the message at this place by the id, unless it names a message that keeps it. Returns
+    /// that message.
+    fn take_id(
+        &self,
+        change: &IdChange,
+        place: Cursor,
+        ids: &mut BTreeMap<Box<[u8]>, Cursor>,
+        keeps: impl Fn(Cursor) -> bool,
+    ) -> Option<Cursor> {
+        let mut first = None;
         for name in change.id.names() {
             let waiting = ids.get(name).copied().filter(|waiting| *waiting != place);
-            if self.is_free(waiting) {
+            let kept = waiting.filter(|waiting| keeps(*waiting) && !fault!(AlwaysTakeId));
+            first = first.or(kept);
+            if kept.is_none() {
                 ids.remove(name);
-            } else {
-                is_free = false;
             }
         }
-        if is_free || fault!(RetryTakesId) {
+        if first.is_none() {
             ids.insert(change.id.name().into(), place);
         }
+        first
     }
 
     /// False if it is too late to change the message at this place, or if it keeps its due time.

@@ -40,8 +40,8 @@ const FAULTS: &[Fault] = &[
     (
         "a request cancels a delivered message",
         Some(Script::Append),
-        "is_other and not is_retry and not covers(s.delivered, waiting)",
-        "is_other and not is_retry",
+        "is_other and not covers(s.delivered, waiting)",
+        "is_other",
     ),
     (
         "a message is rescheduled to an earlier time",
@@ -64,7 +64,19 @@ const FAULTS: &[Fault] = &[
     (
         "a retry takes its id from a later message",
         Some(Script::Append),
-        "if keeps_id then is_free = false end",
+        "is_retry and not covers(s.claimed, waiting) or",
+        "",
+    ),
+    (
+        "a schedule takes the id from the first message",
+        Some(Script::Append),
+        "or sent and before(sent, waiting:sub(1, 16))",
+        "",
+    ),
+    (
+        "a dropped schedule is delivered",
+        Some(Script::Append),
+        "redis.call('ZADD', KEYS[5], 0, place)",
         "",
     ),
     (
@@ -448,8 +460,8 @@ const FAULTS: &[Fault] = &[
     (
         "a record that was delivered before gets the id",
         Some(Script::Append),
-        "if place and is_free then redis.call('HSET', KEYS[4], ARGV[at], place)",
-        "if change ~= '' and not move and is_free then redis.call('HSET', KEYS[4], ARGV[at], place or change)",
+        "if place and not first then redis.call('HSET', KEYS[4], ARGV[at], place)",
+        "if change ~= '' and not move and not first then redis.call('HSET', KEYS[4], ARGV[at], place or change)",
     ),
     (
         "a record that was delivered before is counted as missed",

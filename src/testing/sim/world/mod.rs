@@ -9,8 +9,8 @@ use crate::encryption::KeyRing;
 use crate::ingress::Quota;
 use crate::limit::CLAIM_AHEAD;
 use crate::model::{
-    CommitMetadata, Lease, LeaseToken, Offset, Partition, Progress, ShardId, SourceIdentity,
-    Timestamp, Watermark,
+    CommitMetadata, Lease, LeaseToken, Offset, OnDuplicate, Partition, Progress, ShardId,
+    SourceIdentity, Timestamp, Watermark,
 };
 use crate::store::{Append, Balance, ShardStore};
 use crate::testing::broker::memory::MemoryCluster;
@@ -95,6 +95,7 @@ struct Inner {
     /// The time that each way of a store call takes; `None`: random.
     store_delay: Cell<Option<Duration>>,
     max_delay: Cell<Duration>,
+    on_duplicate: Cell<OnDuplicate>,
     /// Options of the route for late messages.
     overdue_after: Cell<Option<Duration>>,
     catch_up_rate: Cell<Option<u32>>,
@@ -195,6 +196,7 @@ impl World {
             compaction_trace: CompactionTrace::default(),
             store_delay: Cell::new(None),
             max_delay: Cell::new(Duration::from_secs(7 * 24 * 3_600)),
+            on_duplicate: Cell::new(OnDuplicate::Replace),
             overdue_after: Cell::new(None),
             catch_up_rate: Cell::new(None),
             quota: Cell::default(),
@@ -383,6 +385,15 @@ impl World {
 
     pub(crate) fn max_delay(&self) -> Duration {
         self.0.max_delay.get()
+    }
+
+    /// Applies to processes that start later.
+    pub(crate) fn set_on_duplicate(&self, on_duplicate: OnDuplicate) {
+        self.0.on_duplicate.set(on_duplicate);
+    }
+
+    pub(crate) fn on_duplicate(&self) -> OnDuplicate {
+        self.0.on_duplicate.get()
     }
 
     /// The identity that the partition had when this was called first.

@@ -93,7 +93,8 @@ cases! {
         an_exactly_once_route_reschedules_a_claimed_message,
         a_change_without_an_answer_takes_the_place_of_a_request,
         a_retry_keeps_the_id_of_its_message,
-        a_retry_takes_no_id_from_a_later_message;
+        a_retry_takes_no_id_from_a_later_message,
+        the_first_message_keeps_its_id_until_it_is_due;
     list_fetch:
         runs_are_listed_by_least_due_then_by_least_offset,
         a_list_respects_its_bounds,

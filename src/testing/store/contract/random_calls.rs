@@ -251,6 +251,10 @@ impl Sequence {
                 IdChangeKind::Schedule(place) if place.offset.0 % 5 == 0 => {
                     change.kind = IdChangeKind::Retry(place);
                 }
+                IdChangeKind::Schedule(place) if place.offset.0 % 5 == 1 => {
+                    let sent = timestamp((offset % 6) as Due, 0);
+                    change.kind = IdChangeKind::KeepFirst { place, sent };
+                }
                 _ => {}
             }
             change.request = (offset % 2 == 0).then_some(Offset(offset));

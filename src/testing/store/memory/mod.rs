@@ -719,7 +719,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a retry leaves the id to a later message")]
     fn the_contract_catches_a_retry_that_takes_an_id() {
-        let fault = InjectedFault::RetryTakesId;
+        let fault = InjectedFault::AlwaysTakeId;
         with_fault(Some(fault), async |store| contract::run(&store).await);
     }
 

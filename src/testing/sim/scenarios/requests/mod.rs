@@ -1,4 +1,5 @@
-//! Tests of cancels, replacements and answers, and of the quota that may hold them back.
+//! Tests of cancels, replacements, reschedules, answers and the rules of routes, and of the quota that may
+//! hold them back.
 
 mod answers;
 mod holds;

@@ -1,4 +1,4 @@
-//! Cases for messages that get another due time, and for retries, which keep their ids.
+//! Cases for messages that get another due time, and for messages that keep an id.
 
 use super::super::fixture::{Fixture, cancel, due, place, run_of, schedule};
 use super::{CANCELLED, MISSED, NO_CANCEL, everything, requested, shard_with_one_message};
@@ -12,6 +12,10 @@ fn reschedule(by: u64, due: Timestamp) -> IdChange {
 
 fn retry(place: Cursor) -> IdChange {
     IdChange::new("id", IdChangeKind::Retry(place))
+}
+
+fn keep_first(place: Cursor, sent: Timestamp) -> IdChange {
+    IdChange::new("id", IdChangeKind::KeepFirst { place, sent })
 }
 
 /// The cancelled places inside the claim, and the effects. The answer to the request at offset 9 is in
@@ -140,6 +144,26 @@ pub(in super::super) async fn a_retry_takes_no_id_from_a_later_message(t: &Fixtu
     assert_eq!(
         cancelled,
         [later],
+        "a retry leaves the id to a later message"
+    );
+}
+
+pub(in super::super) async fn the_first_message_keeps_its_id_until_it_is_due(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    let (second, third) = (place(due(3, 0), 9), place(due(4, 0), 10));
+    let runs = [run_of("b", &[second]), run_of("c", &[third])];
+    let before_due = Timestamp::from_millis(waits.due.as_millis() - 1);
+    let dropped = requested(9, keep_first(second, before_due));
+    assert_eq!(t.append(1, 10, &[&runs[0]], &[dropped]).await, CANCELLED);
+    let kept = effect(9, waits, EffectKind::Unchanged);
+    let nothing = Progress::new(Cursor::START, Watermark(0));
+    assert_eq!(claim(t, nothing).await, (vec![], vec![kept]));
+    let taken = keep_first(third, waits.due);
+    assert_eq!(t.append(10, 11, &[&runs[1]], &[taken]).await, NO_CANCEL);
+    assert_eq!(t.append(11, 12, &[], &[cancel("id")]).await, CANCELLED);
+    assert_eq!(
+        claim(t, everything()).await.0,
+        [second, third],
         "a retry leaves the id to a later message"
     );
 }
