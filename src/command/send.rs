@@ -28,6 +28,9 @@ use std::borrow::Cow;
 use std::io::Read;
 use std::sync::Arc;
 
+/// A message with this header gets its due time from the service.
+const SPREAD: &str = "postdate-spread=";
+
 /// The document of `--json`. Fields are only added, never renamed or removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Receipt {
@@ -320,7 +323,10 @@ fn draft(
     let mut parsed = parse(&when)?;
     // The service counts a delay from the record's timestamp, which the broker may set. An absolute
     // time keeps the printed due time true.
-    if let (Some(due), Some(_)) = (parsed.1, after) {
+    let is_spread = |header: &String| header.starts_with(SPREAD);
+    if let (Some(due), Some(_)) = (parsed.1, after)
+        && !send.headers.iter().any(is_spread)
+    {
         parsed = parse(&[(ControlHeader::At, &due.as_millis().to_string())])?;
     }
     let (headers, due) = parsed;

@@ -24,7 +24,8 @@ pub(crate) use {
     kafka::Kafka,
     nats::Nats,
     route::{
-        BrokerKind, Delivery, OnDuplicate, OnSourceGap, OverQuota, Overdue, Route, Source, WithoutDelay,
+        BrokerKind, Delivery, Expired, OnDuplicate, OnSourceGap, OverQuota, Overdue, Route, Source,
+        WithoutDelay,
     },
     store::{Embedded, Redis, Store, StoreOptions},
 };

@@ -44,6 +44,8 @@ pub(crate) struct Route {
     /// Lateness from which on a message is overdue.
     #[serde(default, deserialize_with = "optional_quantity")]
     pub(crate) overdue_after: Option<Duration>,
+    #[serde(default, deserialize_with = "choice")]
+    pub(crate) expired: Expired,
     /// Late messages that are delivered in a second.
     pub(crate) catch_up_rate: Option<u32>,
     /// The most that may wait. `None`: no limit.
@@ -246,6 +248,15 @@ pub(crate) enum Overdue {
     #[default]
     Deliver,
     DeadLetter,
+}
+
+/// The rule for messages whose `postdate-until` has passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Expired {
+    #[default]
+    DeadLetter,
+    Drop,
 }
 
 /// A quota of waiting messages.

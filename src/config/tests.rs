@@ -203,6 +203,7 @@ fn the_smallest_file_gives_the_documented_defaults() {
         start: StartPoint::First,
         overdue: Overdue::Deliver,
         overdue_after: None,
+        expired: Expired::DeadLetter,
         catch_up_rate: None,
         max_waiting: None,
         over_quota: OverQuota::Wait,
@@ -284,6 +285,7 @@ fn every_option_can_be_set_by_the_environment() {
         ("POSTDATE_ROUTE__ORDERS__MAX_DELAY", "1h30m"),
         ("POSTDATE_ROUTE__ORDERS__WITHOUT_DELAY", "dead-letter"),
         ("POSTDATE_ROUTE__ORDERS__ON_DUPLICATE", "keep-first"),
+        ("POSTDATE_ROUTE__ORDERS__EXPIRED", "drop"),
         ("POSTDATE_ROUTE__ORDERS__ON_SOURCE_GAP", "stop"),
         ("POSTDATE_ROUTE__ORDERS__START", "2026-11-24T08:00:00Z"),
         ("POSTDATE_ROUTE__ORDERS__DELIVERY", "at-least-once"),
@@ -374,6 +376,7 @@ fn every_option_can_be_set_by_the_environment() {
                 start: StartPoint::Time(Timestamp::from_millis(1_795_507_200_000)),
                 overdue: Overdue::DeadLetter,
                 overdue_after: Some(Duration::from_secs(90)),
+                expired: Expired::Drop,
                 catch_up_rate: Some(700),
                 max_waiting: Some(MaxWaiting {
                     messages: Some(5_000),

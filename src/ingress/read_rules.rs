@@ -95,7 +95,7 @@ mod tests {
             max_delay: Duration::from_secs(max_delay),
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,
-            on_duplicate: crate::model::OnDuplicate::Replace,
+            on_duplicate: OnDuplicate::Replace,
             dialects: Dialects::default(),
             is_recurring: false,
             retry_keys: RetryKeys::default(),

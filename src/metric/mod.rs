@@ -88,6 +88,8 @@ instruments! {
         "Messages cancelled or replaced before delivery."
     CANCEL_MISSED "postdate_cancel_missed_total" Kind::Counter, ["route"]
         "Cancels and reschedules that came too late, or whose id matched no pending message; and reschedules to a time that is not later."
+    EXPIRED "postdate_expired_total" Kind::Counter, ["route"]
+        "Messages dropped because their `postdate-until` had passed."
     ANSWERS "postdate_answers_total" Kind::Counter, ["route"]
         "Answers to requests that their target has acknowledged at the first attempt."
     ANSWERS_MISSING "postdate_answers_missing_total" Kind::Counter, ["route"]
@@ -255,6 +257,7 @@ pub(crate) struct RouteMetrics {
     pub(crate) rescheduled: Counter,
     pub(crate) cancelled: Counter,
     pub(crate) cancel_missed: Counter,
+    pub(crate) expired: Counter,
     pub(crate) answers: Counter,
     pub(crate) answers_missing: Counter,
     pub(crate) possible_duplicates: Counter,
@@ -291,6 +294,7 @@ impl RouteMetrics {
             rescheduled: counter(RESCHEDULED),
             cancelled: counter(CANCELLED),
             cancel_missed: counter(CANCEL_MISSED),
+            expired: counter(EXPIRED),
             answers: counter(ANSWERS),
             answers_missing: counter(ANSWERS_MISSING),
             possible_duplicates: counter(POSSIBLE_DUPLICATES),

@@ -51,6 +51,8 @@ pub(crate) struct Body<'a> {
     pub(crate) id: Option<&'a str>,
     /// The target that the message names. `None`: the route's default, resolved at delivery.
     pub(crate) target: Option<&'a str>,
+    /// The message is not delivered after this time.
+    pub(crate) until: Option<Timestamp>,
     /// The other system whose headers give the due time, and maybe another key.
     pub(crate) dialect: Option<Dialect>,
     pub(crate) disposition: Disposition<'a>,

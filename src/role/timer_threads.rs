@@ -207,6 +207,7 @@ fn route_options(wiring: &Wiring, name: &str, route: &config::Route) -> RouteOpt
             backoff_max: route.retry.backoff_max,
         },
         overdue_after: route.overdue_after.filter(|_| dead_letters_overdue),
+        drops_expired: route.expired == config::Expired::Drop,
         catch_up_rate: wiring.limits[name].catch_up_rate.subscribe(),
         source_cluster: route.source.cluster.clone(),
         target_cluster: route.target_cluster().to_owned(),

@@ -341,6 +341,7 @@ mod tests {
             headers: b"\x01a\x00\x01b\x02c".to_vec(),
             id: Some("id".into()),
             target: Some("to".into()),
+            until: None,
             dialect: Some(Dialect::Karafka),
             disposition: TestDisposition::Deliver,
         };

@@ -10,6 +10,7 @@
 //! | varint, .. | length and bytes of the payload | not `NULL_PAYLOAD` |
 //! | varint, .. | length and text of the id | `HAS_ID` |
 //! | varint, .. | length and text of the target | `HAS_TARGET` |
+//! | varint | time after which it is not delivered, as an instant | `HAS_UNTIL` |
 //! | 1 | code of the source record's dialect (see `model::dialect`) | `HAS_DIALECT` |
 //! | 1, .. | disposition and its fields | `HAS_DISPOSITION`; otherwise delivered as usual |
 //!
@@ -23,7 +24,7 @@
 //! | 6 occurrence | schedule, planned time, 1 and the next planned time, or 0; never stored |
 //!
 //! Texts are UTF-8, preceded by their length. Numbers and lengths are LEB128 varints; instants are
-//! zig-zag encoded first. A record ends with its last field. Other flags, dialects and dispositions
+//! zig-zag encoded first. A record ends with its last field. Other dialects and dispositions
 //! belong to a newer version: such a record is malformed for this version.
 
 use crate::model::header::push_varint;
@@ -41,8 +42,7 @@ pub(super) const HAS_DISPOSITION: u8 = 1 << 4;
 const HAS_DIALECT: u8 = 1 << 5;
 /// The record is the answer to a request. Like every disposition, it is also `HAS_DISPOSITION`.
 pub(super) const IS_ANSWER: u8 = 1 << 6;
-const KNOWN: u8 =
-    NULL_KEY | NULL_PAYLOAD | HAS_ID | HAS_TARGET | HAS_DISPOSITION | HAS_DIALECT | IS_ANSWER;
+pub(super) const HAS_UNTIL: u8 = 1 << 7;
 
 const RELAY: u8 = 1;
 const DEAD_LETTER: u8 = 2;
@@ -74,6 +74,9 @@ pub(crate) fn encode(body: &Body<'_>, out: &mut Vec<u8>) {
     for part in parts.into_iter().flatten() {
         push_bytes(out, part);
     }
+    if let Some(until) = body.until {
+        push_signed(out, until.as_millis());
+    }
     out.extend(body.dialect.map(Dialect::code));
     push_disposition(out, &body.disposition);
 }
@@ -82,9 +85,6 @@ pub(crate) fn encode(body: &Body<'_>, out: &mut Vec<u8>) {
 pub(crate) fn decode(bytes: &[u8]) -> Option<Body<'_>> {
     let mut reader = RecordReader(bytes);
     let flags = reader.byte()?;
-    if flags & !KNOWN != 0 {
-        return None;
-    }
     let has = |flag: u8| flags & flag != 0;
     let body = Body {
         key: optional(!has(NULL_KEY), || reader.bytes())?,
@@ -92,6 +92,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Body<'_>> {
         payload: optional(!has(NULL_PAYLOAD), || reader.bytes())?,
         id: optional(has(HAS_ID), || reader.text())?,
         target: optional(has(HAS_TARGET), || reader.text())?,
+        until: optional(has(HAS_UNTIL), || reader.instant())?,
         dialect: optional(has(HAS_DIALECT), || Dialect::from_code(reader.byte()?))?,
         disposition: optional(has(HAS_DISPOSITION), || reader.disposition())?.unwrap_or_default(),
     };
@@ -123,6 +124,7 @@ fn flags(body: &Body<'_>) -> u8 {
         (body.target.is_some(), HAS_TARGET),
         (body.disposition != Disposition::Deliver, HAS_DISPOSITION),
         (body.dialect.is_some(), HAS_DIALECT),
+        (body.until.is_some(), HAS_UNTIL),
         (
             matches!(body.disposition, Disposition::Answer(_)),
             IS_ANSWER,
@@ -395,9 +397,9 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_flag_dialect_or_disposition_is_malformed() {
+    fn a_wrong_flag_or_an_unknown_dialect_or_disposition_is_malformed() {
         let bytes = plain().record();
-        for flag in [IS_ANSWER, 1 << 7] {
+        for flag in [IS_ANSWER, HAS_UNTIL] {
             assert_eq!(decode(&[&[bytes[0] | flag], &bytes[1..]].concat()), None);
         }
         for dialect in [0, 9, 255] {
@@ -469,6 +471,7 @@ mod tests {
             headers: Headers::from_block(b"\x01a\x02b"),
             id: Some("id-1"),
             target: Some("to"),
+            until: Some(Timestamp::from_millis(2)),
             dialect: Some(Dialect::Etf1),
             disposition: Disposition::Retry(RetryState {
                 attempt: 300,
@@ -478,7 +481,7 @@ mod tests {
             }),
         };
         let bytes =
-            b"\x3d\x04\x01a\x02b\x03pay\x04id-1\x02to\x08\x03\xac\x02\x01o\x01\x09timed_out";
+            b"\xbd\x04\x01a\x02b\x03pay\x04id-1\x02to\x04\x08\x03\xac\x02\x01o\x01\x09timed_out";
         assert_eq!(encoded(&body), bytes);
         assert_eq!(decode(bytes), Some(body));
     }

@@ -18,6 +18,7 @@ pub(crate) struct TestMessage {
     pub(crate) headers: Vec<u8>,
     pub(crate) id: Option<String>,
     pub(crate) target: Option<String>,
+    pub(crate) until: Option<i64>,
     pub(crate) dialect: Option<Dialect>,
     pub(crate) disposition: TestDisposition,
 }
@@ -48,6 +49,7 @@ impl TestMessage {
             headers: Headers::from_block(&self.headers),
             id: self.id.as_deref(),
             target: self.target.as_deref(),
+            until: self.until.map(Timestamp::from_millis),
             dialect: self.dialect,
             disposition: match &self.disposition {
                 TestDisposition::Deliver => Disposition::Deliver,
@@ -134,16 +136,18 @@ fn sample() -> impl Strategy<Value = TestMessage> {
         headers(),
         text(),
         text(),
+        prop::option::of(any::<i64>()),
         dialect(),
         fate(),
     )
         .prop_map(
-            |(key, payload, headers, id, target, dialect, fate)| TestMessage {
+            |(key, payload, headers, id, target, until, dialect, fate)| TestMessage {
                 key,
                 payload,
                 headers,
                 id,
                 target,
+                until,
                 dialect,
                 disposition: fate,
             },

@@ -72,6 +72,8 @@ pub(crate) struct RouteOptions {
     pub(crate) retry: RetryPolicy,
     /// A message whose first delivery would be this late is dead-lettered.
     pub(crate) overdue_after: Option<Duration>,
+    /// A message whose `postdate-until` has passed is dropped instead of dead-lettered.
+    pub(crate) drops_expired: bool,
     /// Messages per second that all workers together claim while they catch up after an outage. A
     /// reload of the configuration changes it.
     pub(crate) catch_up_rate: watch::Receiver<Option<u32>>,

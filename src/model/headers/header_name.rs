@@ -9,11 +9,15 @@ pub(crate) enum ControlHeader {
     At,
     /// The delay, counted from the record's own timestamp.
     After,
+    /// The span over which due times are spread.
+    Spread,
+    /// The time after which the message is not delivered any more.
+    Until,
     /// The target.
     To,
     /// The producer's id of the message.
     Id,
-    /// `schedule` or `cancel`.
+    /// `schedule`, `cancel` or `reschedule`.
     Op,
     /// Where the answer to the record goes.
     ReplyTo,
@@ -24,9 +28,11 @@ pub(crate) enum ControlHeader {
 }
 
 impl ControlHeader {
-    pub(in crate::model) const ALL: [Self; 8] = [
+    pub(in crate::model) const ALL: [Self; 10] = [
         Self::At,
         Self::After,
+        Self::Spread,
+        Self::Until,
         Self::To,
         Self::Id,
         Self::Op,
@@ -39,6 +45,8 @@ impl ControlHeader {
         match self {
             Self::At => "postdate-at",
             Self::After => "postdate-after",
+            Self::Spread => "postdate-spread",
+            Self::Until => "postdate-until",
             Self::To => "postdate-to",
             Self::Id => "postdate-id",
             Self::Op => "postdate-op",
@@ -168,6 +176,8 @@ mod tests {
     const WAYS_OUT: &[(&str, [bool; 3])] = &[
         ("postdate-at", [false, true, true]),
         ("postdate-after", [false, true, true]),
+        ("postdate-spread", [false, true, true]),
+        ("postdate-until", [false, true, true]),
         ("postdate-to", [false, true, true]),
         ("postdate-id", [false, true, true]),
         ("postdate-op", [false, true, true]),

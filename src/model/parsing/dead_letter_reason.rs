@@ -42,6 +42,10 @@ reasons! {
     InvalidAt = "invalid_at",
     /// `postdate-after`, or a dialect's header for a delay, is not of its grammar
     InvalidAfter = "invalid_after",
+    /// `postdate-spread` is not of its grammar
+    InvalidSpread = "invalid_spread",
+    /// `postdate-until` is not of its grammar
+    InvalidUntil = "invalid_until",
     /// the due time lies further ahead of the record's timestamp than the route's max_delay
     DelayAboveMax = "delay_above_max",
     /// the record has both a due time and a delay: `postdate-at` and `postdate-after`, or a
@@ -98,6 +102,8 @@ reasons! {
     /// the message would have been delivered later after its due than the route's overdue_after
     /// allows
     Overdue = "overdue",
+    /// the message would have been delivered after its `postdate-until`
+    Expired = "expired",
 }
 
 impl fmt::Display for DeadLetterReason {

@@ -14,7 +14,8 @@
 //! | `postdate-at` and `postdate-after`: see `time_grammar` | `at_and_after`, `invalid_at`, `invalid_after` |
 //! | (a reschedule ends with the checks of its delay) | `missing_due` |
 //! | without both, on a route with dialects: see `dialect` | `dialect_conflict`, `dialect_unsupported`, or a reason of the control header |
-//! | the delay | `delay_above_max`, `invalid_timestamp` |
+//! | the delay, with `postdate-spread` | `delay_above_max`, `invalid_timestamp`, `invalid_spread` |
+//! | `postdate-until` | `invalid_until` |
 //! | no delay with `postdate-op: schedule`, or on a route that requires one | `missing_due` |
 //! | `postdate-to`, or the dialect's target, or the route's default | see [`TargetRules::resolve`] |
 //! | the key, if the dialect uses it as the id and there is no `postdate-id` | `invalid_id` |
@@ -31,6 +32,10 @@
 //! an earlier one. `postdate-after` needs a real timestamp. A longer delay than `max_delay` is
 //! rejected, never shortened. A due time in the past is valid: the message is delivered at once. A
 //! timestamp in the future is accepted.
+//!
+//! **`postdate-spread`** delays a message with a due time by a part of the span. The part follows from the
+//! origin, so a second reading gives the same due time. The due time and the whole span must be within
+//! `max_delay`.
 //!
 //! **A record without delay** becomes a message that is due at once. Its `postdate-to` applies, and
 //! its `postdate-id` replaces the waiting message of that id.
@@ -94,7 +99,10 @@ fn parse<'a>(
     let controls = find_controls(record.headers)?;
     let text = |control: ControlHeader| controls.text(control as usize, control.name());
     if let Some(line) = text(ControlHeader::Retry)? {
-        return parse_retry(line, record, origins, rules);
+        // The first reading has checked it.
+        let until = text(ControlHeader::Until).ok().flatten();
+        let until = until.and_then(|value| parse_until(value).ok());
+        return parse_retry(line, until, record, origins, rules);
     }
     let op = text(ControlHeader::Op)?.map(check_op).transpose()?;
     let id = text(ControlHeader::Id)?.map(check_id).transpose()?;
@@ -125,13 +133,21 @@ fn parse<'a>(
     };
     let due_header = due_header.or(schedule.map(|schedule| (schedule.header, schedule.due)));
     let (due, disposition) = match due_header {
-        Some(header) => (due_of(header, record, rules)?, Disposition::Deliver),
+        Some(header) => {
+            let due = due_of(header, record, rules)?;
+            let due = match text(ControlHeader::Spread)? {
+                Some(span) => spread(due, span, record, origins, rules)?,
+                None => due,
+            };
+            (due, Disposition::Deliver)
+        }
         None => {
             refuse_schedule(record.headers)?;
             let timestamp = relay_timestamp(is_schedule, record, rules)?;
             (Timestamp::AT_ONCE, Disposition::Relay { timestamp })
         }
     };
+    let until = text(ControlHeader::Until)?.map(parse_until).transpose()?;
     let target = text(ControlHeader::To)?.or(schedule.and_then(|schedule| schedule.target));
     // Only validates: the target is resolved at delivery, by the rules of then.
     rules
@@ -144,6 +160,7 @@ fn parse<'a>(
     let body = Body {
         id,
         target,
+        until,
         dialect: schedule.map(|schedule| schedule.dialect),
         disposition,
         ..Body::of(record)
@@ -276,6 +293,37 @@ fn due_of(
     }
 }
 
+/// The due time, delayed by a part of the span.
+fn spread(
+    due: Timestamp,
+    span: &str,
+    record: &Record<'_>,
+    origins: &OriginFormat,
+    rules: &RoutingRules,
+) -> Result<Timestamp, Rejection> {
+    let format = time_grammar::SPREAD;
+    let DueSpec::After(span) = format.parse_value(ControlHeader::Spread.name(), span)? else {
+        return Ok(due);
+    };
+    let span = span.as_duration();
+    check_due(due.plus(span), record, rules)?;
+    let mut origin = String::new();
+    origins.append_origin(record.offset, &mut origin);
+    let hash = ring::digest::digest(&ring::digest::SHA256, origin.as_bytes());
+    let (first, _) = hash.as_ref().split_first_chunk().expect("32 bytes");
+    // A span in milliseconds fits into 63 bits.
+    let part = u64::from_be_bytes(*first) % (span.as_millis() as u64 + 1);
+    Ok(due.plus(Duration::from_millis(part)))
+}
+
+fn parse_until(value: &str) -> Result<Timestamp, Rejection> {
+    let format = time_grammar::UNTIL;
+    match format.parse_value(ControlHeader::Until.name(), value)? {
+        DueSpec::At(until) => Ok(until),
+        DueSpec::After(_) => Ok(Timestamp::MAX),
+    }
+}
+
 fn check_due(
     due: Timestamp,
     record: &Record<'_>,
@@ -378,6 +426,7 @@ fn refuse_schedule(headers: Headers<'_>) -> Result<(), Rejection> {
 /// A wrong signature does not change the position, which must not depend on the keys of today.
 fn parse_retry<'a>(
     line: &'a str,
+    until: Option<Timestamp>,
     record: &Record<'a>,
     origins: &OriginFormat,
     rules: &RoutingRules,
@@ -446,6 +495,7 @@ fn parse_retry<'a>(
     let body = Body {
         id,
         target,
+        until: until.filter(|_| !is_answer),
         dialect,
         disposition,
         ..Body::of(record)

@@ -462,6 +462,7 @@ fn a_message_keeps_what_it_named_and_leaves_the_rest_to_the_route() {
         headers: Headers::from_block(&named),
         id: Some("x"),
         target: Some("orders"),
+        until: None,
         dialect: None,
         disposition: Disposition::Deliver,
     };
@@ -488,6 +489,62 @@ fn a_message_keeps_what_it_named_and_leaves_the_rest_to_the_route() {
             body,
         }
     );
+}
+
+#[test]
+fn a_due_time_is_spread_by_the_origin_and_never_early() {
+    let due = |offset: u64, span: &str| {
+        let spread = format!("postdate-spread: {span}");
+        let block = block(&["postdate-after: 10s", spread.as_str()]);
+        let record = Record {
+            offset: Offset(offset),
+            ..record(Some(NOW), &block)
+        };
+        match parse_record(&record, &origins(), &rules()) {
+            ParsedRecord::Message { due, .. } => due.as_millis() - NOW - 10_000,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((due(7, "0"), due(7, "0ms")), (0, 0));
+    // Later versions must give the same parts. Computed by another implementation.
+    assert_eq!([7, 8].map(|offset| due(offset, "5m")), [205_484, 181_591]);
+    let parts: Vec<_> = (0..1_000).map(|offset| due(offset, "5m")).collect();
+    assert!(parts.iter().all(|part| (0..=300_000).contains(part)));
+    for third in 0..3 {
+        let range = third * 100_000..(third + 1) * 100_000;
+        let count = parts.iter().filter(|part| range.contains(*part)).count();
+        assert!((250..420).contains(&count), "{count}");
+    }
+}
+
+#[test]
+#[rustfmt::skip]
+fn bad_spreads_and_times_of_expiry_get_what_the_docs_say() {
+    use Is::{DeadLetter, Due, Relayed};
+    use DeadLetterReason::{DelayAboveMax, EmptyValue, InvalidSpread, InvalidUntil};
+    let (r, now, after) = (&rules(), Some(NOW), b"postdate-after: 29d".as_slice());
+    check(&[
+        ("a span", r, now, &[after, b"postdate-spread: 0"], Due(NOW + 29 * DAY)),
+        ("not a span", r, now, &[after, b"postdate-spread: soon"], DeadLetter(InvalidSpread)),
+        ("a negative span", r, now, &[after, b"postdate-spread: -1"], DeadLetter(InvalidSpread)),
+        ("no span", r, now, &[after, b"postdate-spread"], DeadLetter(EmptyValue)),
+        ("a span beyond max_delay", r, now, &[after, b"postdate-spread: 25h"], DeadLetter(DelayAboveMax)),
+        ("a span without a delay", r, now, &[b"postdate-spread: 5m"], Relayed),
+        ("a time", r, now, &[after, b"postdate-until: 1800000000000"], Due(NOW + 29 * DAY)),
+        ("not a time", r, now, &[after, b"postdate-until: 5m"], DeadLetter(InvalidUntil)),
+    ]);
+}
+
+#[test]
+fn a_message_and_its_retry_know_when_they_expire() {
+    for line in ["postdate-after: 5", RETRY] {
+        let block = block(&[line, "postdate-until: 1800000000000"]);
+        let record = record(Some(NOW), &block);
+        let ParsedRecord::Message { body, .. } = parse_record(&record, &origins(), &rules()) else {
+            panic!("{line}")
+        };
+        assert_eq!(body.until, Some(Timestamp::from_millis(1_800_000_000_000)));
+    }
 }
 
 #[test]

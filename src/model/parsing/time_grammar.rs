@@ -1,4 +1,5 @@
-//! The grammars of `postdate-at` and `postdate-after`, and those of the dialects. They are strict:
+//! The grammars of `postdate-at` and `postdate-after`, which `postdate-until` and `postdate-spread` share, and
+//! those of the dialects. They are strict:
 //! other text is rejected, and nothing is trimmed.
 //!
 //! | header | form | example | meaning |
@@ -12,7 +13,9 @@
 //! is rejected: epoch milliseconds cannot express a leap second. A count of units may exceed its
 //! unit (`90m`), and at least one unit is required.
 
-use super::dead_letter_reason::DeadLetterReason::{self, InvalidAfter, InvalidAt};
+use super::dead_letter_reason::DeadLetterReason::{
+    self, InvalidAfter, InvalidAt, InvalidSpread, InvalidUntil,
+};
 use super::rejection::Rejection;
 use crate::model::time::Timestamp;
 use std::time::Duration;
@@ -101,6 +104,17 @@ pub(super) const AFTER: DueFormat = DueFormat(
     |text| parse_after(text).map(DueSpec::After),
     InvalidAfter,
     "milliseconds, or units such as 1h30m, 250ms, 7d",
+);
+/// The format of `postdate-until`.
+pub(super) const UNTIL: DueFormat = DueFormat(AT.0, InvalidUntil, AT.2);
+/// The format of `postdate-spread`.
+pub(super) const SPREAD: DueFormat = DueFormat(
+    |text| {
+        let span = parse_after(text).filter(|span| span.0 >= 0);
+        span.map(DueSpec::After)
+    },
+    InvalidSpread,
+    "milliseconds, or units such as 1h30m, 250ms, 7d; not negative",
 );
 pub(in crate::model) const MILLIS_AT: DueFormat = DueFormat(
     |text| allowed_instant(parse_integer(text)?).map(DueSpec::At),

@@ -108,7 +108,7 @@ pub(in crate::model) mod tests {
                 } else {
                     WithoutDelay::DeadLetter
                 },
-                on_duplicate: crate::model::OnDuplicate::Replace,
+                on_duplicate: OnDuplicate::Replace,
                 dialects: dialects.into_iter().collect(),
                 is_recurring: false,
                 retry_keys: RetryKeys::default(),
@@ -176,7 +176,7 @@ pub(in crate::model) mod tests {
                 max_delay: Duration::from_secs(60),
                 max_retry_wait: Duration::from_secs(max_retry_wait),
                 without_delay,
-                on_duplicate: crate::model::OnDuplicate::Replace,
+                on_duplicate: OnDuplicate::Replace,
                 dialects: Dialects::default(),
                 is_recurring: false,
                 retry_keys: RetryKeys::default(),

@@ -46,7 +46,7 @@ pub(crate) struct Change {
 }
 
 impl Moved {
-    /// What the claim of the message at this place tells.
+    /// The effect that the claim of the message at this place returns.
     pub(crate) fn effect(self, place: Cursor) -> RequestEffect {
         RequestEffect {
             request: self.by,

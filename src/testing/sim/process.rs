@@ -538,6 +538,7 @@ fn timer_options(shared: &Shared<'_>) -> timer::Options {
             backoff_max: Duration::from_secs(1),
         },
         overdue_after,
+        drops_expired: false,
         catch_up_rate: watch::channel(catch_up_rate).1,
         source_cluster: CLUSTER.to_owned(),
         target_cluster: CLUSTER.to_owned(),

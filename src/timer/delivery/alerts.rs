@@ -140,7 +140,7 @@ impl DeliveryAlerts {
         let action = match reroute.destination {
             Destination::RetryViaSource { .. } => "is retried later",
             Destination::Reschedule { .. } => "is rescheduled",
-            Destination::Dropped => "is dropped, because it is an answer",
+            Destination::Dropped => "is dropped",
             _ => "goes to the dead letters",
         };
         let interval = DELIVERY_ALERT_INTERVAL.as_secs();

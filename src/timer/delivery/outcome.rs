@@ -69,6 +69,17 @@ impl ShardContext {
         })
     }
 
+    /// The reroute of a message whose `postdate-until` has passed.
+    pub(super) fn expired(&self, message: &Message<'_>) -> Reroute {
+        let until = message.body.until.map(Timestamp::to_rfc3339);
+        let detail = format!("its postdate-until was {}", until.unwrap_or_default());
+        let destination = match self.route.drops_expired {
+            true => Destination::Dropped,
+            false => Destination::DeadLetter,
+        };
+        Reroute::new(destination, DeadLetterReason::Expired, detail)
+    }
+
     fn allowed_target<'m>(&'m self, message: &Message<'m>) -> Result<Cow<'m, str>, Rejection> {
         let Body {
             target, headers, ..
@@ -298,6 +309,7 @@ impl ShardContext {
                 backoff_max: Duration::from_secs(3),
             },
             overdue_after: None,
+            drops_expired: false,
             catch_up_rate: tokio::sync::watch::channel(None).1,
             source_cluster: "main".to_owned(),
             target_cluster: "main".to_owned(),

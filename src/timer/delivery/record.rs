@@ -366,6 +366,7 @@ mod tests {
                 headers: Headers::from_block(block),
                 id: None,
                 target: None,
+                until: None,
                 dialect,
                 disposition,
             },

@@ -236,9 +236,21 @@ impl ShardSender<'_> {
             route.alerts.on_newer_message(&context.shard, offset);
             return SendOutcome::RetryAfter(RESEND_DELAY_MAX);
         };
+        let is_expired = message.body.until.is_some_and(|until| until < self.wall);
+        if is_expired && !batch.reroutes.contains_key(&index) {
+            let expired = context.expired(&message);
+            route
+                .alerts
+                .on_rerouted(&context.shard, message.place.offset, &expired);
+            batch.reroutes.insert(index, expired);
+            return self.send(batch, number, index);
+        }
         let reroute = batch.reroutes.get(&index);
-        if reroute.is_some_and(|reroute| reroute.destination == Destination::Dropped) {
-            route.metric.answers_missing.increment(1);
+        if let Some(dropped) = reroute.filter(|it| it.destination == Destination::Dropped) {
+            match dropped.reason {
+                DeadLetterReason::Expired => route.metric.expired.increment(1),
+                _ => route.metric.answers_missing.increment(1),
+            }
             return SendOutcome::Cancelled;
         }
         let effect = batch.effect(index);

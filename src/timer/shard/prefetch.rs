@@ -355,6 +355,7 @@ mod tests {
                     headers: Headers::from_block(&[]),
                     id: None,
                     target: None,
+                    until: None,
                     dialect: None,
                     disposition: Disposition::Deliver,
                 };

@@ -3,4 +3,5 @@
 
 mod answers;
 mod holds;
+mod policies;
 mod quota;
