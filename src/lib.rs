@@ -106,8 +106,7 @@ mod wheel;
 pub use cli::{
     CancelOneArgs, CheckArgs, Cli, Command, CompletionArgs, DemoArgs, InitArgs, LedgerArgs,
     MessagesArgs, PendingArgs, QuarantineArgs, RedriveArgs, RescheduleArgs, ResetArgs, RunArgs,
-    SchedulesArgs,
-    SendArgs, WorkersArgs,
+    SchedulesArgs, SendArgs, WorkersArgs,
 };
 pub use command::{
     Outcome, Refused, check, complete, demo, init, ledger, messages, pending, quarantine, redrive,

@@ -99,6 +99,9 @@ pub struct SendArgs {
     /// Give the message that waits with --id the due time
     #[arg(skip)]
     pub reschedule: bool,
+    /// The origin of the message to change, in place of --id
+    #[arg(skip)]
+    pub of: Option<String>,
     /// Wait for the answer, and print the outcome. TOPIC is a topic or subject in `allow_replies` of
     /// the route; default: its first name without a pattern, or an inbox on NATS
     #[arg(long, value_name = "TOPIC", num_args = 0..=1, require_equals = true, default_missing_value = "")]
@@ -110,6 +113,7 @@ pub struct SendArgs {
 
 /// Flags of [`Command::Cancel`](super::Command::Cancel).
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("which").required(true).args(["id", "of"]))]
 pub struct CancelOneArgs {
     /// The configuration file (TOML) of the service
     #[arg(long, value_name = "FILE")]
@@ -119,7 +123,11 @@ pub struct CancelOneArgs {
     pub route: String,
     /// The `postdate-id` of the message
     #[arg(long)]
-    pub id: String,
+    pub id: Option<String>,
+    /// The origin of a message that has no id, as answers and `postdate messages` show it. The route must have
+    /// `change_by_origin`
+    #[arg(long, value_name = "ORIGIN")]
+    pub of: Option<String>,
     /// The source topic; default: the route's first
     #[arg(long)]
     pub topic: Option<String>,
@@ -182,7 +190,8 @@ impl From<CancelOneArgs> for SendArgs {
             subject: cancel.subject,
             key: cancel.key,
             partition: cancel.partition,
-            id: Some(cancel.id),
+            id: cancel.id,
+            of: cancel.of,
             cancel: true,
             reply: cancel.reply,
             json: cancel.json,
@@ -243,12 +252,14 @@ mod tests {
         for line in [
             &["--id", "a", "--in", "30m"][..],
             &["--id", "a", "--at", "5", "--partition", "3", "--reply"],
+            &["--of", "prod/r/t/0/1", "--at", "5"],
         ] {
             assert!(parse(line).is_ok(), "{line:?}");
         }
         for line in [
             &["--id", "a"][..],
             &["--in", "30m"],
+            &["--id", "a", "--of", "o", "--in", "30m"],
             &["--id", "a", "--in", "30m", "--at", "5"],
         ] {
             assert!(parse(line).is_err(), "{line:?}");

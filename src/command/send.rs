@@ -18,7 +18,8 @@ use crate::model::header_name::{ControlHeader, SUBJECT};
 use crate::model::readable::{moment, relative};
 use crate::model::{
     DeadLetterReason, Headers, Offset, OriginFormat, ParsedRecord, Partition, Record, RoutingRules,
-    ShardId, Timestamp, filter_covers, is_subject, parse_record, parse_reply, split_source_topic,
+    ShardId, Timestamp, filter_covers, is_subject, parse_record, parse_reply, partition_of_origin,
+    split_source_topic,
 };
 use crate::role::{Cluster, TargetOptions, TargetPurpose, routing_rules};
 use crate::store::query::{IdSearch, Query};
@@ -221,6 +222,10 @@ fn subject_place(
 /// because the producer of the waiting message may use another partitioner.
 async fn partition(config: &Config, send: &SendArgs) -> Result<(Option<i32>, Option<String>)> {
     let (topic, subject) = source_place(config, send)?;
+    if let Some(of) = &send.of {
+        let partition = send.partition.or_else(|| partition_of_origin(of));
+        return Ok((partition, None));
+    }
     let Some(id) = send.id.as_ref().filter(|_| send.partition.is_none()) else {
         return Ok((send.partition, None));
     };
@@ -360,7 +365,8 @@ fn headers(
         (_, true) => Some((ControlHeader::Op, "reschedule")),
         _ => None,
     };
-    let controls = when.iter().copied().chain(to).chain(id).chain(op);
+    let of = send.of.as_deref().map(|of| (ControlHeader::Of, of));
+    let controls = when.iter().copied().chain(to).chain(id).chain(of).chain(op);
     let controls = controls.map(|(control, value)| (control.name(), value));
     for (name, value) in subject
         .map(|subject| (SUBJECT, subject))
@@ -553,6 +559,7 @@ mod tests {
             max_retry_wait: Duration::from_secs(60),
             without_delay: WithoutDelay::Relay,
             on_duplicate: crate::model::OnDuplicate::Replace,
+            change_by_origin: false,
             dialects: Dialects::default(),
             is_recurring: false,
             retry_keys: RetryKeys::default(),

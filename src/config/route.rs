@@ -32,6 +32,9 @@ pub(crate) struct Route {
     pub(crate) without_delay: WithoutDelay,
     #[serde(default, deserialize_with = "choice")]
     pub(crate) on_duplicate: OnDuplicate,
+    /// Messages without an id can be cancelled and rescheduled by their origins.
+    #[serde(default)]
+    pub(crate) change_by_origin: bool,
     #[serde(default, deserialize_with = "choices")]
     pub(crate) dialects: Dialects,
     #[serde(default, deserialize_with = "choice")]

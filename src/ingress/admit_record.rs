@@ -5,7 +5,8 @@ use crate::limit::{ANSWER_KEY_BYTES_MAX, CLOCK_SKEW_MAX, RECORD_BYTES_MAX};
 use crate::metric;
 use crate::model::{
     Body, Cursor, DeadLetterReason, Disposition, Headers, OnDuplicate, ParsedRecord, Record,
-    Rejection, Reply, Request, RoutingRules, Slice, Timestamp, parse_reply,
+    Rejection, Reply, Request, RoutingRules, Slice, Timestamp, id_of_offset, is_id_of_offset,
+    parse_reply,
 };
 use crate::store::{IdChange, IdChangeKind};
 use std::time::Duration;
@@ -21,22 +22,21 @@ pub(super) fn admit_record(
     record: &Record<'_>,
     now: Timestamp,
 ) -> Result<(), &'static str> {
-    let (rejection, without_payload);
+    let (rejection, without_payload, own_id);
     let (parsed, due_if_rejected) =
         (partition.rules).parse(record, &partition.origin_format, rules);
     let requester = Requester::of(rules, metric, partition, record);
-    let (due, body) = match parsed {
+    let (due, mut body) = match parsed {
         ParsedRecord::Cancel { id } => {
-            change_id(partition, requester.change(id, IdChangeKind::Cancel));
+            let change = requester.change(id, IdChangeKind::Cancel);
+            change_id(partition, change, Duration::ZERO);
             requester.add_answer(partition, Request::Cancel, Some(id), now);
             return Ok(());
         }
         ParsedRecord::Reschedule { id, due } => {
             let by = record.offset;
-            change_id(
-                partition,
-                requester.change(id, IdChangeKind::Reschedule { by, due }),
-            );
+            let change = requester.change(id, IdChangeKind::Reschedule { by, due });
+            change_id(partition, change, Duration::ZERO);
             requester.add_answer(partition, Request::Reschedule { due }, Some(id), now);
             return Ok(());
         }
@@ -65,6 +65,10 @@ pub(super) fn admit_record(
     if record.timestamp > Some(now.plus(CLOCK_SKEW_MAX)) {
         metric.timestamp_ahead.increment(1);
     }
+    if is_named_by_origin(rules, due, &body) {
+        own_id = id_of_offset(record.offset);
+        body.id = Some(&own_id);
+    }
     let position = Cursor::new(due, record.offset);
     let change = id_change(rules, partition, record, position, &body);
     let request = match (body.disposition, change) {
@@ -76,14 +80,16 @@ pub(super) fn admit_record(
     // A rebuild skips delivered messages. The messages that they replaced stay cancelled.
     if partition.delivered.covers(position) {
         if let Some((id, IdChangeKind::Schedule(_))) = change
+            && !is_id_of_offset(id)
             && !fault!(ForgetDeliveredReplacements)
         {
-            change_id(partition, requester.change(id, IdChangeKind::Delivered));
+            let change = requester.change(id, IdChangeKind::Delivered);
+            change_id(partition, change, Duration::ZERO);
         }
         return Ok(());
     }
     if let Some((id, kind)) = change {
-        change_id(partition, requester.change(id, kind));
+        change_id(partition, requester.change(id, kind), due.since(now));
     } else {
         partition.flush_within(due.since(now));
     }
@@ -112,11 +118,21 @@ fn id_change<'a>(
     Some((id, kind))
 }
 
+/// True if the message gets an id from its origin. A message that does not wait needs none.
+fn is_named_by_origin(rules: &RoutingRules, due: Timestamp, body: &Body<'_>) -> bool {
+    let is_message = body.disposition == Disposition::Deliver && body.id.is_none();
+    rules.change_by_origin && is_message && !due.is_at_once()
+}
+
 /// Adds the effect of a record on the message that waits under its id.
-fn change_id(partition: &mut AssignedPartition, change: IdChange<Box<str>>) {
+fn change_id(partition: &mut AssignedPartition, change: IdChange<Box<str>>, wait: Duration) {
+    // The cancelled message may be due at any moment. An id from an origin cancels nothing.
+    let is_new = matches!(
+        change.kind,
+        IdChangeKind::Schedule(_) | IdChangeKind::KeepFirst { .. }
+    ) && is_id_of_offset(&change.id);
+    partition.flush_within(if is_new { wait } else { Duration::ZERO });
     partition.batch.changes.push(change);
-    // The cancelled message may be due at any moment.
-    partition.flush_within(Duration::ZERO);
 }
 
 /// The record as a request, and where its answer goes.
@@ -231,6 +247,7 @@ mod tests {
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,
             on_duplicate: OnDuplicate::Replace,
+            change_by_origin: false,
             dialects: Dialects::default(),
             is_recurring: false,
             retry_keys: RetryKeys::default(),
@@ -372,6 +389,26 @@ mod tests {
         fault_injection::with([InjectedFault::QuotaRefusesStored], || {
             assert_eq!(over_quota(8, &delay), refused);
         });
+    }
+
+    #[test]
+    fn a_message_without_id_gets_one_from_its_offset() {
+        let by_origin = RoutingRules {
+            change_by_origin: true,
+            ..rules()
+        };
+        let delayed = [("postdate-after", "1m")];
+        let named = [("postdate-after", "1m"), ("postdate-id", "a")];
+        for (rules, headers, expected) in [
+            (&by_origin, &delayed[..], Some("/7")),
+            (&by_origin, &named, Some("a")),
+            (&by_origin, &[], None),
+            (&rules(), &delayed, None),
+        ] {
+            let runs = admitted(rules, b"key", b"", headers);
+            let id = runs[0].message(0).unwrap().body.id;
+            assert_eq!(id, expected, "{headers:?}");
+        }
     }
 
     #[test]

@@ -96,6 +96,7 @@ mod tests {
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,
             on_duplicate: OnDuplicate::Replace,
+            change_by_origin: false,
             dialects: Dialects::default(),
             is_recurring: false,
             retry_keys: RetryKeys::default(),

@@ -257,6 +257,7 @@ mod tests {
             max_retry_wait: Duration::ZERO,
             without_delay: WithoutDelay::Relay,
             on_duplicate: crate::model::OnDuplicate::Replace,
+            change_by_origin: false,
             dialects: Dialects::default(),
             is_recurring: false,
             retry_keys: RetryKeys::default(),

@@ -1,6 +1,6 @@
 //! The answer to a request: what became of a schedule, a cancel or a reschedule, as a JSON record.
 
-use crate::model::headers::origin::OriginFormat;
+use crate::model::headers::origin::{OriginFormat, is_id_of_offset};
 use crate::model::parsing::dead_letter_reason::DeadLetterReason;
 use crate::model::protocol::progress::Cursor;
 use crate::model::shard::Offset;
@@ -119,7 +119,7 @@ impl AnswerState<'_> {
             code: None,
             request_id: self.request_id.unwrap_or(&request_origin),
             request_origin: &request_origin,
-            id: self.id,
+            id: self.id.filter(|id| !is_id_of_offset(id)),
             origin: None,
             partition,
             due: None,

@@ -226,6 +226,7 @@ mod tests {
             max_retry_wait: Duration::from_secs(1),
             without_delay: WithoutDelay::DeadLetter,
             on_duplicate: crate::model::OnDuplicate::Replace,
+            change_by_origin: false,
             dialects,
             is_recurring: false,
             retry_keys: RetryKeys::default(),

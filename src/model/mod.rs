@@ -35,7 +35,9 @@ pub(crate) use answer::{AnswerState, Effect, Request};
 pub(crate) use dead_letter::DeadLetter;
 pub(crate) use dialect::{Dialect, Dialects};
 pub(crate) use headers::header::Headers;
-pub(crate) use headers::origin::{OriginFormat, is_from_subject};
+pub(crate) use headers::origin::{
+    OriginFormat, id_of_offset, is_from_subject, is_id_of_offset, partition_of_origin,
+};
 pub(crate) use headers::retry_keys::RetryKeys;
 pub(crate) use headers::{header, header_name, retry};
 pub(crate) use message::{Body, Disposition, Message, Record, RetryState, ScheduleState};

@@ -212,6 +212,7 @@ pub(crate) fn routing_rules(config: &Config, name: &str) -> RoutingRules {
             config::OnDuplicate::Replace => OnDuplicate::Replace,
             config::OnDuplicate::KeepFirst => OnDuplicate::KeepFirst,
         },
+        change_by_origin: route.change_by_origin,
         dialects: route.dialects,
         retry_keys: config.retry_keys(),
     }

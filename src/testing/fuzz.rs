@@ -126,6 +126,7 @@ mod targets {
             max_retry_wait: Duration::from_secs(60),
             without_delay: WithoutDelay::Relay,
             on_duplicate: crate::model::OnDuplicate::Replace,
+            change_by_origin: false,
             dialects: Dialect::ALL.into_iter().collect(),
             is_recurring: false,
             retry_keys,

@@ -165,6 +165,7 @@ async fn redrive_within(
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::DeadLetter,
         on_duplicate: crate::model::OnDuplicate::Replace,
+        change_by_origin: false,
         dialects: Dialects::default(),
         is_recurring: false,
         retry_keys: RetryKeys::default(),

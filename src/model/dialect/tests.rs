@@ -79,6 +79,7 @@ fn rules(dialects: &[Dialect]) -> RoutingRules {
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
         on_duplicate: crate::model::OnDuplicate::Replace,
+        change_by_origin: false,
         dialects: dialects.iter().copied().collect(),
         is_recurring: false,
         retry_keys: RetryKeys::default(),

@@ -17,6 +17,8 @@ pub(crate) enum ControlHeader {
     To,
     /// The producer's id of the message.
     Id,
+    /// The origin of the message that the record changes.
+    Of,
     /// `schedule`, `cancel` or `reschedule`.
     Op,
     /// Where the answer to the record goes.
@@ -28,13 +30,14 @@ pub(crate) enum ControlHeader {
 }
 
 impl ControlHeader {
-    pub(in crate::model) const ALL: [Self; 10] = [
+    pub(in crate::model) const ALL: [Self; 11] = [
         Self::At,
         Self::After,
         Self::Spread,
         Self::Until,
         Self::To,
         Self::Id,
+        Self::Of,
         Self::Op,
         Self::ReplyTo,
         Self::RequestId,
@@ -49,6 +52,7 @@ impl ControlHeader {
             Self::Until => "postdate-until",
             Self::To => "postdate-to",
             Self::Id => "postdate-id",
+            Self::Of => "postdate-of",
             Self::Op => "postdate-op",
             Self::ReplyTo => "postdate-reply-to",
             Self::RequestId => "postdate-request-id",
@@ -180,6 +184,7 @@ mod tests {
         ("postdate-until", [false, true, true]),
         ("postdate-to", [false, true, true]),
         ("postdate-id", [false, true, true]),
+        ("postdate-of", [false, true, true]),
         ("postdate-op", [false, true, true]),
         ("postdate-reply-to", [false, true, true]),
         ("postdate-request-id", [false, true, true]),

@@ -54,6 +54,22 @@ impl OriginFormat {
     }
 }
 
+/// The id of a message that its producer gave none: `/` and its offset. No producer can give such an id.
+pub(crate) fn id_of_offset(offset: Offset) -> String {
+    format!("/{offset}")
+}
+
+/// Returns `true` for an id that [`id_of_offset`] writes.
+pub(crate) fn is_id_of_offset(id: &str) -> bool {
+    let offset = id.strip_prefix('/').and_then(|digits| digits.parse().ok());
+    offset.is_some_and(|offset| id_of_offset(Offset(offset)) == id)
+}
+
+/// The partition in an origin, if it is one.
+pub(crate) fn partition_of_origin(origin: &str) -> Option<i32> {
+    origin.rsplit('/').nth(1)?.parse().ok()
+}
+
 /// Returns `true` for a NATS source: its topic has a colon, which Kafka topics cannot have.
 pub(crate) fn is_from_subject(origin: &str) -> bool {
     let topic = origin.split('/').nth(2);
@@ -95,6 +111,17 @@ mod tests {
         origins().append_occurrence("invoices", Timestamp::from_millis(7), &mut text);
         assert_eq!(text, "prod/orders/orders.delayed/0/invoices@7");
         assert_eq!(origins().parse_offset(&text), None);
+    }
+
+    #[test]
+    fn the_id_of_an_offset_has_one_spelling() {
+        assert_eq!(id_of_offset(Offset(42)), "/42");
+        assert_eq!(partition_of_origin("prod/r/orders.delayed/3/42"), Some(3));
+        assert_eq!(partition_of_origin("42"), None);
+        assert!(is_id_of_offset("/42") && is_id_of_offset("/0"));
+        for id in ["", "/", "42", "/042", "/-1", "/4 ", "a/4"] {
+            assert!(!is_id_of_offset(id), "{id}");
+        }
     }
 
     #[test]

@@ -68,9 +68,15 @@ reasons! {
     InvalidTarget = "invalid_target",
     /// `postdate-id`, or a key that a dialect takes for the id, is not 1-128 of A-Z a-z 0-9 . _ : -
     InvalidId = "invalid_id",
+    /// `postdate-of` is not an origin, the record has a `postdate-id` too, or the route has no
+    /// `change_by_origin`
+    InvalidOf = "invalid_of",
+    /// `postdate-of` names a message of another partition
+    WrongPartition = "wrong_partition",
     /// `postdate-op` is none of schedule, cancel and reschedule
     InvalidOp = "invalid_op",
-    /// `postdate-op: cancel` or `reschedule` without `postdate-id`, or a dialect's cancel without key
+    /// `postdate-op: cancel` or `reschedule` without `postdate-id` and `postdate-of`, or a dialect's
+    /// cancel without key
     CancelWithoutId = "cancel_without_id",
     /// `postdate-retry` is not one that Postdate wrote for this partition
     InvalidRetry = "invalid_retry",

@@ -9,7 +9,7 @@
 //! | number and bytes of all headers | `too_many_headers` |
 //! | `postdate-retry`; a record that has it is parsed by it alone | `invalid_retry`, or a reason of the target |
 //! | `postdate-op` | `invalid_op` |
-//! | `postdate-id` | `invalid_id`, `cancel_without_id` |
+//! | `postdate-id`; of a cancel or a reschedule also `postdate-of` | `invalid_id`, `invalid_of`, `wrong_partition`, `cancel_without_id` |
 //! | (a cancel ends here) | |
 //! | `postdate-at` and `postdate-after`: see `time_grammar` | `at_and_after`, `invalid_at`, `invalid_after` |
 //! | (a reschedule ends with the checks of its delay) | `missing_due` |
@@ -47,6 +47,7 @@ use crate::limit::{RECORD_HEADER_BYTES_MAX, RECORD_HEADERS_MAX};
 use crate::model::dialect::{DialectRequest, read_request};
 use crate::model::headers::header_lookup::HeaderLookup;
 use crate::model::headers::header_name::{ControlHeader, ScheduleHeader};
+use crate::model::headers::origin::is_id_of_offset;
 use crate::model::headers::retry::{RetryHeader, RetryLine};
 use crate::model::headers::retry_keys::Proof;
 use crate::model::{
@@ -105,10 +106,14 @@ fn parse<'a>(
         return parse_retry(line, until, record, origins, rules);
     }
     let op = text(ControlHeader::Op)?.map(check_op).transpose()?;
-    let id = text(ControlHeader::Id)?.map(check_id).transpose()?;
+    let mut id = text(ControlHeader::Id)?.map(check_id).transpose()?;
+    if let Some(of) = text(ControlHeader::Of)?.filter(|_| op.is_some_and(|op| op != "schedule")) {
+        id = Some(id_of_origin(of, id, origins, rules)?);
+    }
     if op == Some("cancel") {
         return cancel(id, || {
-            "postdate-op: cancel needs a postdate-id; the record has none".to_owned()
+            "postdate-op: cancel needs a postdate-id or a postdate-of; the record has neither"
+                .to_owned()
         });
     }
     let is_schedule = op.is_some();
@@ -206,7 +211,8 @@ fn reschedule<'a>(
     rules: &RoutingRules,
 ) -> Result<ParsedRecord<'a>, Rejection> {
     let id = id.ok_or_else(|| {
-        let detail = "postdate-op: reschedule needs a postdate-id; the record has none";
+        let detail =
+            "postdate-op: reschedule needs a postdate-id or a postdate-of; the record has neither";
         Rejection::new(DeadLetterReason::CancelWithoutId, detail)
     })?;
     let header = due_header.ok_or_else(|| missing_due("postdate-op: reschedule"))?;
@@ -237,6 +243,38 @@ fn check_id(id: &str) -> Result<&str, Rejection> {
 pub(crate) fn as_id(key: Option<&[u8]>) -> Option<&str> {
     let key = key.filter(|key| is_id(key))?;
     str::from_utf8(key).ok()
+}
+
+/// The id of a message without one, from its origin: see `id_of_offset`.
+fn id_of_origin<'a>(
+    of: &'a str,
+    id: Option<&str>,
+    origins: &OriginFormat,
+    rules: &RoutingRules,
+) -> Result<&'a str, Rejection> {
+    let invalid = |why: &str| {
+        let detail = format!("postdate-of is {}: {why}", Quoted(of.as_bytes()));
+        Rejection::new(DeadLetterReason::InvalidOf, detail)
+    };
+    if !rules.change_by_origin {
+        return Err(invalid("the route has no change_by_origin"));
+    }
+    if id.is_some() {
+        return Err(invalid("the record has a postdate-id too"));
+    }
+    let origin = of.split_once('@').map_or(of, |(origin, _due)| origin);
+    let id = origin.rfind('/').map(|at| &origin[at..]);
+    let Some(id) = id.filter(|id| is_id_of_offset(id)) else {
+        return Err(invalid("expected an origin"));
+    };
+    if origins.parse_offset(origin).is_none() {
+        let detail = format!(
+            "postdate-of is {}, which is not of this partition",
+            Quoted(of.as_bytes())
+        );
+        return Err(Rejection::new(DeadLetterReason::WrongPartition, detail));
+    }
+    Ok(id)
 }
 
 fn is_id(bytes: &[u8]) -> bool {
@@ -466,7 +504,7 @@ fn parse_retry<'a>(
         let why = "its origin is not an earlier record of this partition";
         return Err(rejected(why));
     }
-    if id.is_some_and(|id| !is_id(id.as_bytes())) {
+    if id.is_some_and(|id| !is_id(id.as_bytes()) && !is_id_of_offset(id)) {
         return Err(unknown());
     }
     if at.since(delay_base(record)) > rules.max_delay.max(rules.max_retry_wait) {

@@ -47,6 +47,7 @@ fn rules() -> RoutingRules {
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
         on_duplicate: crate::model::OnDuplicate::Replace,
+        change_by_origin: false,
         dialects: Dialects::default(),
         is_recurring: false,
         retry_keys: RetryKeys::default(),
@@ -545,6 +546,46 @@ fn a_message_and_its_retry_know_when_they_expire() {
         };
         assert_eq!(body.until, Some(Timestamp::from_millis(1_800_000_000_000)));
     }
+}
+
+#[test]
+fn a_message_without_id_is_named_by_its_origin() {
+    let allowed = RoutingRules {
+        change_by_origin: true,
+        ..rules()
+    };
+    let parsed = |lines: &[&str], rules: &RoutingRules| {
+        let block = block(lines);
+        match parse_record(&record(Some(NOW), &block), &origins(), rules) {
+            ParsedRecord::Cancel { id } | ParsedRecord::Reschedule { id, .. } => Ok(id.to_owned()),
+            ParsedRecord::Rejected(rejection) => Err(rejection.reason),
+            other => panic!("{other:?}"),
+        }
+    };
+    const CANCEL: &str = "postdate-op: cancel";
+    let of = |origin: &str| format!("postdate-of: {origin}");
+    let own = of("prod/orders/orders.delayed/0/42");
+    assert_eq!(parsed(&[CANCEL, &own], &allowed), Ok("/42".to_owned()));
+    let with_due = format!("{own}@1700000000000");
+    let moved = ["postdate-op: reschedule", "postdate-after: 5", &with_due];
+    assert_eq!(parsed(&moved, &allowed), Ok("/42".to_owned()));
+    let invalid = Err(DeadLetterReason::InvalidOf);
+    assert_eq!(parsed(&[CANCEL, &own], &rules()), invalid);
+    assert_eq!(parsed(&[CANCEL, &own, "postdate-id: a"], &allowed), invalid);
+    for origin in [
+        "42",
+        "prod/orders/orders.delayed/0/042",
+        "prod/orders/orders.delayed/0/",
+    ] {
+        assert_eq!(
+            parsed(&[CANCEL, &of(origin)], &allowed),
+            invalid,
+            "{origin}"
+        );
+    }
+    let elsewhere = of("prod/orders/orders.delayed/1/42");
+    let wrong = Err(DeadLetterReason::WrongPartition);
+    assert_eq!(parsed(&[CANCEL, &elsewhere], &allowed), wrong);
 }
 
 #[test]

@@ -31,6 +31,8 @@ pub(crate) struct PositionRules {
     /// Absent in the text of earlier versions, which always replace.
     #[serde(rename = "dup", default, skip_serializing_if = "OnDuplicate::replaces")]
     on_duplicate: OnDuplicate,
+    #[serde(rename = "of", default, skip_serializing_if = "std::ops::Not::not")]
+    change_by_origin: bool,
 }
 
 impl PositionRules {
@@ -46,6 +48,7 @@ impl PositionRules {
             allowed: targets.allowed().to_vec(),
             sources: targets.reachable_sources().map(str::to_owned).collect(),
             on_duplicate: rules.on_duplicate,
+            change_by_origin: rules.change_by_origin,
         }
     }
 
@@ -70,6 +73,7 @@ impl PositionRules {
             is_recurring: self.recurring,
             without_delay: today.without_delay,
             on_duplicate: self.on_duplicate,
+            change_by_origin: self.change_by_origin,
             dialects: Dialects::from_iter(dialects.filter_map(|code| Dialect::from_code(*code))),
             retry_keys: today.retry_keys.clone(),
         }
@@ -109,6 +113,7 @@ pub(in crate::model) mod tests {
                     WithoutDelay::DeadLetter
                 },
                 on_duplicate: OnDuplicate::Replace,
+                change_by_origin: false,
                 dialects: dialects.into_iter().collect(),
                 is_recurring: false,
                 retry_keys: RetryKeys::default(),
@@ -177,6 +182,7 @@ pub(in crate::model) mod tests {
                 max_retry_wait: Duration::from_secs(max_retry_wait),
                 without_delay,
                 on_duplicate: OnDuplicate::Replace,
+                change_by_origin: false,
                 dialects: Dialects::default(),
                 is_recurring: false,
                 retry_keys: RetryKeys::default(),
@@ -199,6 +205,8 @@ pub(in crate::model) mod tests {
                 max_retry_wait: Duration::from_secs(1),
                 without_delay: WithoutDelay::Relay,
                 on_duplicate,
+                change_by_origin: false,
+                is_recurring: false,
                 dialects: Dialects::default(),
                 retry_keys: RetryKeys::default(),
             };

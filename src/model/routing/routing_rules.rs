@@ -37,6 +37,8 @@ pub(crate) struct RoutingRules {
     pub(crate) is_recurring: bool,
     /// They decide no position, but which messages are cancelled.
     pub(crate) on_duplicate: OnDuplicate,
+    /// Messages without an id are named by their origins.
+    pub(crate) change_by_origin: bool,
     /// The other systems whose delay headers the route understands.
     pub(crate) dialects: Dialects,
     /// Keys that sign `postdate-retry`. They decide no position, so they may change at any time.

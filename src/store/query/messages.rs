@@ -10,6 +10,7 @@ use crate::limit::{
 };
 use crate::model::{
     Body, Cursor, DeadLetterReason, Disposition, Message, Progress, ShardId, Timestamp,
+    is_id_of_offset,
 };
 use crate::run::{LoadedRun, RunDecoder};
 use crate::store::{Error, Fetch, List, Listed, RunEntry};
@@ -424,7 +425,7 @@ impl Scan<'_> {
             ),
             due_ms: (!place.due.is_at_once()).then(|| place.due.as_millis()),
             due: place.due.to_rfc3339(),
-            id: body.id.map(str::to_owned),
+            id: (body.id.filter(|id| !is_id_of_offset(id))).map(str::to_owned),
             key: body.key.map(text),
             target: body.target.map(str::to_owned),
             payload_bytes: body.payload.map(|payload| payload.len() as u64),

@@ -467,6 +467,7 @@ fn rules(world: &World, random: &mut StdRng) -> RoutingRules {
         max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
         on_duplicate: world.on_duplicate(),
+        change_by_origin: false,
         dialects: match change {
             3 => Dialects::from_iter([Dialect::RabbitMq]),
             _ => Dialects::default(),

@@ -6,8 +6,7 @@ use crate::broker::OutgoingRecord;
 use crate::model::header_name::{self, BY_REFERENCE, ControlHeader};
 use crate::model::retry::RetryHeader;
 use crate::model::{
-    DeadLetterReason, Disposition, Effect, Message, Partition, RetryState, ScheduleState,
-    Timestamp,
+    DeadLetterReason, Disposition, Effect, Message, Partition, RetryState, ScheduleState, Timestamp,
 };
 use std::fmt::Write;
 
