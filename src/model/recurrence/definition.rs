@@ -125,8 +125,12 @@ impl<'a> ScheduleHeaders<'a> {
             }
         }
         let control = find_controls(record.headers)?;
+        // Until and spread have the same names on a definition.
+        let is_known = |it: &ControlHeader| {
+            *it == ControlHeader::To || ScheduleHeader::from_name(it.name().as_bytes()).is_some()
+        };
         let mut others = ControlHeader::ALL.into_iter();
-        let other = others.find(|it| *it != ControlHeader::To && control.has(*it as usize));
+        let other = others.find(|it| !is_known(it) && control.has(*it as usize));
         if let Some(other) = other {
             let detail = format!("{} has no meaning on a recurring route", other.name());
             return Err(Rejection::new(DeadLetterReason::InvalidSchedule, detail));
