@@ -57,6 +57,7 @@ mod redis_cluster;
 mod redrive;
 mod refused_loads;
 mod reload;
+mod reschedule;
 mod restart;
 mod rights;
 mod rules_change;

@@ -2,7 +2,8 @@
 //! writes them. So they survive the loss of the store.
 
 use super::Refused;
-use super::send::{self, SourceProducer};
+use super::send;
+use super::source_producer::{self, SourceProducer};
 use crate::admin::changes::{Change, ChangeError, ChangeKind};
 use crate::cli::SendArgs;
 use crate::config::Config;
@@ -31,7 +32,7 @@ impl ChangeWriter {
                 Ok(serde_json::to_string(&receipt).expect("a receipt has numbers and texts"))
             }
             Err(error) => {
-                send::close(producer).await;
+                source_producer::close(producer).await;
                 let text = format!("{error:#}");
                 let is_refused = error.is::<Refused>() || error.is::<ConfigError>();
                 Err(match is_refused {
@@ -44,7 +45,7 @@ impl ChangeWriter {
 
     pub(crate) async fn close(self) {
         for producer in self.0.into_values() {
-            send::close(Some(producer)).await;
+            source_producer::close(Some(producer)).await;
         }
     }
 }

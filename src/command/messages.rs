@@ -2,7 +2,8 @@
 
 use super::page::{Page, Table, Tone, print_document};
 use super::pending::QueryClient;
-use super::send::{self, SourceProducer};
+use super::send;
+use super::source_producer::{self, SourceProducer};
 use super::{Outcome, Refused, run};
 use crate::admin::api::MessagesParams;
 use crate::cli::{
@@ -215,7 +216,7 @@ async fn cancel(config: &Config, cancel: &CancelArgs) -> Result<Outcome> {
             }
         }
     }
-    send::close(producer).await;
+    source_producer::close(producer).await;
     print_document(&report, cancel.output == Output::Json, |report, _| {
         summary(report)
     })?;

@@ -15,6 +15,7 @@ mod redrive;
 mod reset;
 mod schedules;
 mod send;
+mod source_producer;
 mod workers;
 
 pub(crate) use change::ChangeWriter;

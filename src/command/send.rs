@@ -5,29 +5,26 @@
 use super::answer::{self, AnswerReader};
 use super::page::{Page, Tone, print_document};
 use super::pending::QueryClient;
+use super::source_producer::{SourceProducer, close};
 use super::{Outcome, Refused, run};
-use crate::broker::send_budget::SendBudget;
-use crate::broker::{DeliveryFailure, FailureKind, OutgoingRecord, SendResult, Target};
 use crate::cli::SendArgs;
 use crate::clock::{Clock, WallClock};
 use crate::config::{self, Config};
-use crate::health::Health;
-use crate::limit::{COMMAND_DELIVERY_TIMEOUT, COMMAND_PAYLOAD_BYTES_MAX, COMMAND_REPORT_TIMEOUT};
+use crate::limit::{COMMAND_DELIVERY_TIMEOUT, COMMAND_PAYLOAD_BYTES_MAX};
 use crate::model::header::push_header;
 use crate::model::header_name::{ControlHeader, SUBJECT};
 use crate::model::readable::{moment, relative};
 use crate::model::{
-    DeadLetterReason, Headers, Offset, OriginFormat, ParsedRecord, Partition, Record, RoutingRules,
-    ShardId, Timestamp, filter_covers, is_subject, parse_record, parse_reply, partition_of_origin,
+    Headers, Offset, OriginFormat, ParsedRecord, Partition, Record, RoutingRules, ShardId,
+    Timestamp, filter_covers, is_subject, parse_record, parse_reply, partition_of_origin,
     split_source_topic,
 };
-use crate::role::{Cluster, TargetOptions, TargetPurpose, routing_rules};
+use crate::role::routing_rules;
 use crate::store::query::{IdSearch, Query};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::Read;
-use std::sync::Arc;
 
 /// A message with this header gets its due time from the service.
 const SPREAD: &str = "postdate-spread=";
@@ -57,9 +54,9 @@ pub(super) struct Receipt {
 }
 
 /// A record that the service will accept.
-struct Draft {
-    headers: Vec<u8>,
-    payload: Option<Vec<u8>>,
+pub(super) struct Draft {
+    pub(super) headers: Vec<u8>,
+    pub(super) payload: Option<Vec<u8>>,
     /// `None` for a cancel.
     due: Option<Timestamp>,
 }
@@ -144,7 +141,8 @@ pub(super) async fn publish(
         Some(producer) => producer,
         None => producer.insert(SourceProducer::open(config, &send.route)?),
     };
-    let position = producer.send(send, &draft, topic, partition).await?;
+    let key = send.key.as_deref().map(str::as_bytes);
+    let position = producer.send(key, &draft, topic, partition).await?;
     if let Some((partition, offset)) = position {
         let origins = self::origins(config, send, &receipt.topic, partition);
         let mut origin = String::new();
@@ -376,101 +374,6 @@ fn headers(
         push(name, value);
     }
     Ok(block)
-}
-
-/// A producer for the source of a route.
-pub(super) struct SourceProducer {
-    target: Box<dyn Target>,
-    /// The name of the cluster.
-    name: String,
-    health: Health,
-}
-
-impl SourceProducer {
-    /// The route must exist.
-    fn open(config: &Config, route: &str) -> Result<Self> {
-        let cluster = Cluster::of(config, &config.routes[route].source.cluster);
-        let (name, health) = (cluster.qualified_name(), Health::new());
-        let options = TargetOptions {
-            purpose: TargetPurpose::Command,
-            budget: Arc::new(SendBudget::new(1, usize::MAX)),
-            // Unique among all processes: JetStream drops a record with a repeated message id.
-            sender: format!("send/{:016x}", rand::random::<u64>()),
-        };
-        let target = cluster.target(options, health.register("send"));
-        let target = target.with_context(|| name.clone())?;
-        Ok(Self {
-            target,
-            name,
-            health,
-        })
-    }
-
-    /// Sends the record. Returns its partition and offset if the broker reports them.
-    async fn send(
-        &mut self,
-        send: &SendArgs,
-        draft: &Draft,
-        topic: &str,
-        partition: Option<i32>,
-    ) -> Result<Option<(i32, Offset)>> {
-        let record = OutgoingRecord {
-            topic,
-            partition,
-            key: send.key.as_deref().map(str::as_bytes),
-            payload: draft.payload.as_deref(),
-            headers: Headers::from_block(&draft.headers),
-            keep_header: |name| name != SUBJECT.as_bytes(),
-            extra_headers: &[],
-        };
-        let sent = match self.target.send(&record, 0) {
-            SendResult::Accepted => reported(&mut *self.target, &self.health).await?,
-            SendResult::QueueFull => bail!("not sent: the queue of the client is full"),
-            SendResult::Failed(failure) => Err(failure),
-        };
-        let DeliveryFailure { kind, detail, .. } = match sent {
-            Ok(position) => return Ok(position),
-            Err(failure) => failure,
-        };
-        let name = &self.name;
-        match kind {
-            FailureKind::Rejected => bail!("not sent: {name} refuses it for {topic}: {detail}"),
-            FailureKind::NotDelivered => {
-                bail!("not sent: {name} does not accept it for {topic} now: {detail}")
-            }
-            FailureKind::MaybeDelivered | FailureKind::ClientFailed => bail!(
-                "{name} has not confirmed it within {} s: {detail}. It may have arrived: look before you send it again",
-                COMMAND_DELIVERY_TIMEOUT.as_secs()
-            ),
-        }
-    }
-}
-
-pub(super) async fn close(producer: Option<SourceProducer>) {
-    if let Some(mut producer) = producer {
-        producer.target.close().await;
-    }
-}
-
-/// Waits for the delivery report. A client without a connection may never report, so the wait has a
-/// timeout.
-async fn reported(
-    target: &mut dyn Target,
-    health: &Health,
-) -> Result<Result<Option<(i32, Offset)>, DeliveryFailure>> {
-    let reports = tokio::time::timeout(COMMAND_REPORT_TIMEOUT, target.next_reports()).await;
-    if let Ok(mut reports) = reports {
-        let report = reports
-            .pop()
-            .context("the client reports on every record")?;
-        return Ok(report.outcome.map(|()| report.position));
-    }
-    let problem = health.not_ready().pop();
-    Ok(Err(DeliveryFailure {
-        kind: FailureKind::MaybeDelivered,
-        reason: DeadLetterReason::TimedOut,
-        detail: problem.map_or_else(|| "no answer".to_owned(), |problem| problem.reason),
-    }))
 }
 
 fn text(receipt: &Receipt, now: Timestamp, page: &Page) -> String {

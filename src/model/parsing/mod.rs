@@ -2,6 +2,7 @@
 
 pub(in crate::model) mod dead_letter_reason;
 pub(in crate::model) mod parse_record;
+mod parse_retry;
 pub(in crate::model) mod rejection;
 pub(in crate::model) mod reply;
 #[cfg(test)]

@@ -41,6 +41,7 @@
 //! its `postdate-id` replaces the waiting message of that id.
 
 use super::dead_letter_reason::DeadLetterReason;
+use super::parse_retry::parse_retry;
 use super::rejection::{Quoted, Rejection};
 use super::time_grammar::{self, Delay, DueSpec, format_units};
 use crate::limit::{RECORD_HEADER_BYTES_MAX, RECORD_HEADERS_MAX};
@@ -48,8 +49,6 @@ use crate::model::dialect::{DialectRequest, read_request};
 use crate::model::headers::header_lookup::HeaderLookup;
 use crate::model::headers::header_name::{ControlHeader, ScheduleHeader};
 use crate::model::headers::origin::is_id_of_offset;
-use crate::model::headers::retry::{RetryHeader, RetryLine};
-use crate::model::headers::retry_keys::Proof;
 use crate::model::{
     Body, Disposition, Headers, OriginFormat, ParsedDefinition, Record, RoutingRules, Timestamp,
     WithoutDelay, parse_definition,
@@ -277,7 +276,7 @@ fn id_of_origin<'a>(
     Ok(id)
 }
 
-fn is_id(bytes: &[u8]) -> bool {
+pub(super) fn is_id(bytes: &[u8]) -> bool {
     let is_valid =
         |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'-');
     (1..=ID_BYTES_MAX).contains(&bytes.len()) && bytes.iter().all(is_valid)
@@ -455,88 +454,4 @@ fn refuse_schedule(headers: Headers<'_>) -> Result<(), Rejection> {
     };
     let detail = format!("{} needs a route with recurring = true", header.name());
     Err(Rejection::new(DeadLetterReason::InvalidSchedule, detail))
-}
-
-/// Accepts only a line that Postdate could have written on this record, so that a forged line gains
-/// nothing: the origin is an earlier record of the shard, the next attempt is not further ahead
-/// than a delay may be, the rules allow the target, and the signature verifies.
-///
-/// A wrong signature does not change the position, which must not depend on the keys of today.
-fn parse_retry<'a>(
-    line: &'a str,
-    until: Option<Timestamp>,
-    record: &Record<'a>,
-    origins: &OriginFormat,
-    rules: &RoutingRules,
-) -> Result<ParsedRecord<'a>, Rejection> {
-    let rejected = |why: &str| {
-        let detail = format!("postdate-retry is {}: {why}", Quoted(line.as_bytes()));
-        Rejection::new(DeadLetterReason::InvalidRetry, detail)
-    };
-    let unknown = || rejected("not as Postdate writes it");
-    let parsed = RetryLine::parse(line).ok_or_else(unknown)?;
-    let is_earlier = |offset| offset < record.offset;
-    let is_earlier = |origin| origins.parse_offset(origin).is_some_and(is_earlier);
-    let proof = rules.retry_keys.check(&parsed, record);
-    let Some(RetryHeader {
-        retry,
-        target,
-        dialect,
-        at,
-        is_answer,
-        id,
-    }) = parsed.header()
-    else {
-        let is_newer = match proof {
-            Proof::Genuine => true,
-            Proof::Unsigned => parsed.is_newer() && parsed.origin().is_some_and(is_earlier),
-            Proof::Forged => false,
-        };
-        return if is_newer && !fault!(RejectNewerRetry) {
-            Ok(ParsedRecord::Newer(
-                "its postdate-retry has an unknown format",
-            ))
-        } else {
-            Err(unknown())
-        };
-    };
-    if !is_earlier(retry.origin) {
-        let why = "its origin is not an earlier record of this partition";
-        return Err(rejected(why));
-    }
-    if id.is_some_and(|id| !is_id(id.as_bytes()) && !is_id_of_offset(id)) {
-        return Err(unknown());
-    }
-    if at.since(delay_base(record)) > rules.max_delay.max(rules.max_retry_wait) {
-        let why = "its next attempt is further ahead than any that the route makes";
-        return Err(rejected(why));
-    }
-    // The timer checks the target of an answer: see `reply`.
-    let allowed = match is_answer {
-        true => Ok(Default::default()),
-        false => (rules.targets).resolve(target, origins.topic(), record.headers),
-    };
-    allowed.map_err(|Rejection { reason, detail }| {
-        Rejection::new(reason, format!("retry of {}: {detail}", retry.origin))
-    })?;
-    let (id, disposition) = match proof {
-        Proof::Genuine | Proof::Unsigned if is_answer => (None, Disposition::RetriedAnswer(retry)),
-        Proof::Genuine | Proof::Unsigned => (id, Disposition::Retry(retry)),
-        Proof::Forged => {
-            let forged = Disposition::DeadLetter {
-                reason: DeadLetterReason::InvalidRetry,
-                detail: "postdate-retry has no signature, or a wrong one: Postdate did not write it on this record",
-            };
-            (None, forged)
-        }
-    };
-    let body = Body {
-        id,
-        target,
-        until: until.filter(|_| !is_answer),
-        dialect,
-        disposition,
-        ..Body::of(record)
-    };
-    Ok(ParsedRecord::Message { due: at, body })
 }

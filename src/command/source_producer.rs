@@ -1,0 +1,108 @@
+//! A producer for the source of a route, as the commands and the HTTP API use it.
+
+use super::send::Draft;
+use crate::broker::send_budget::SendBudget;
+use crate::broker::{DeliveryFailure, FailureKind, OutgoingRecord, SendResult, Target};
+use crate::config::Config;
+use crate::health::Health;
+use crate::limit::{COMMAND_DELIVERY_TIMEOUT, COMMAND_REPORT_TIMEOUT};
+use crate::model::header_name::SUBJECT;
+use crate::model::{DeadLetterReason, Headers, Offset};
+use crate::role::{Cluster, TargetOptions, TargetPurpose};
+use anyhow::{Context, Result, bail};
+use std::sync::Arc;
+
+/// A producer for the source of a route.
+pub(super) struct SourceProducer {
+    target: Box<dyn Target>,
+    /// The name of the cluster.
+    name: String,
+    health: Health,
+}
+
+impl SourceProducer {
+    /// The route must exist.
+    pub(super) fn open(config: &Config, route: &str) -> Result<Self> {
+        let cluster = Cluster::of(config, &config.routes[route].source.cluster);
+        let (name, health) = (cluster.qualified_name(), Health::new());
+        let options = TargetOptions {
+            purpose: TargetPurpose::Command,
+            budget: Arc::new(SendBudget::new(1, usize::MAX)),
+            // Unique among all processes: JetStream drops a record with a repeated message id.
+            sender: format!("send/{:016x}", rand::random::<u64>()),
+        };
+        let target = cluster.target(options, health.register("send"));
+        let target = target.with_context(|| name.clone())?;
+        Ok(Self {
+            target,
+            name,
+            health,
+        })
+    }
+
+    /// Sends the record. Returns its partition and offset if the broker reports them.
+    pub(super) async fn send(
+        &mut self,
+        key: Option<&[u8]>,
+        draft: &Draft,
+        topic: &str,
+        partition: Option<i32>,
+    ) -> Result<Option<(i32, Offset)>> {
+        let record = OutgoingRecord {
+            topic,
+            partition,
+            key,
+            payload: draft.payload.as_deref(),
+            headers: Headers::from_block(&draft.headers),
+            keep_header: |name| name != SUBJECT.as_bytes(),
+            extra_headers: &[],
+        };
+        let sent = match self.target.send(&record, 0) {
+            SendResult::Accepted => reported(&mut *self.target, &self.health).await?,
+            SendResult::QueueFull => bail!("not sent: the queue of the client is full"),
+            SendResult::Failed(failure) => Err(failure),
+        };
+        let DeliveryFailure { kind, detail, .. } = match sent {
+            Ok(position) => return Ok(position),
+            Err(failure) => failure,
+        };
+        let name = &self.name;
+        match kind {
+            FailureKind::Rejected => bail!("not sent: {name} refuses it for {topic}: {detail}"),
+            FailureKind::NotDelivered => {
+                bail!("not sent: {name} does not accept it for {topic} now: {detail}")
+            }
+            FailureKind::MaybeDelivered | FailureKind::ClientFailed => bail!(
+                "{name} has not confirmed it within {} s: {detail}. It may have arrived: look before you send it again",
+                COMMAND_DELIVERY_TIMEOUT.as_secs()
+            ),
+        }
+    }
+}
+
+pub(super) async fn close(producer: Option<SourceProducer>) {
+    if let Some(mut producer) = producer {
+        producer.target.close().await;
+    }
+}
+
+/// Waits for the delivery report. A client without a connection may never report, so the wait has a
+/// timeout.
+async fn reported(
+    target: &mut dyn Target,
+    health: &Health,
+) -> Result<Result<Option<(i32, Offset)>, DeliveryFailure>> {
+    let reports = tokio::time::timeout(COMMAND_REPORT_TIMEOUT, target.next_reports()).await;
+    if let Ok(mut reports) = reports {
+        let report = reports
+            .pop()
+            .context("the client reports on every record")?;
+        return Ok(report.outcome.map(|()| report.position));
+    }
+    let problem = health.not_ready().pop();
+    Ok(Err(DeliveryFailure {
+        kind: FailureKind::MaybeDelivered,
+        reason: DeadLetterReason::TimedOut,
+        detail: problem.map_or_else(|| "no answer".to_owned(), |problem| problem.reason),
+    }))
+}
