@@ -79,11 +79,8 @@ pub(super) fn admit_record(
     requester.add_answer(partition, request, body.id, now);
     // A rebuild skips delivered messages. The messages that they replaced stay cancelled.
     if partition.delivered.covers(position) {
-        if let Some((id, IdChangeKind::Schedule(_))) = change
-            && !is_id_of_offset(id)
-            && !fault!(ForgetDeliveredReplacements)
-        {
-            let change = requester.change(id, IdChangeKind::Delivered);
+        let change = change.and_then(|(id, kind)| requester.change_of_delivered(id, kind));
+        if let Some(change) = change.filter(|_| !fault!(ForgetDeliveredReplacements)) {
             change_id(partition, change, Duration::ZERO);
         }
         return Ok(());
@@ -170,6 +167,16 @@ impl<'a> Requester<'a> {
             request: is_open.then_some(self.record.offset),
             cancels_claimed: self.cancels_claimed,
             ..IdChange::new(id, kind)
+        }
+    }
+
+    /// The change of a record that the delivered pair covers. `None`: it cancels nothing.
+    fn change_of_delivered(&self, id: &str, kind: IdChangeKind) -> Option<IdChange<Box<str>>> {
+        match kind {
+            IdChangeKind::Schedule(_) if !is_id_of_offset(id) => {
+                Some(self.change(id, IdChangeKind::Delivered))
+            }
+            _ => None,
         }
     }
 

@@ -139,10 +139,7 @@ fn parse<'a>(
     let (due, disposition) = match due_header {
         Some(header) => {
             let due = due_of(header, record, rules)?;
-            let due = match text(ControlHeader::Spread)? {
-                Some(span) => spread(due, span, record, origins, rules)?,
-                None => due,
-            };
+            let due = spread(due, text(ControlHeader::Spread)?, record, origins, rules)?;
             (due, Disposition::Deliver)
         }
         None => {
@@ -330,14 +327,17 @@ fn due_of(
     }
 }
 
-/// The due time, delayed by a part of the span.
+/// The due time, delayed by a part of the span if there is one.
 fn spread(
     due: Timestamp,
-    span: &str,
+    span: Option<&str>,
     record: &Record<'_>,
     origins: &OriginFormat,
     rules: &RoutingRules,
 ) -> Result<Timestamp, Rejection> {
+    let Some(span) = span else {
+        return Ok(due);
+    };
     let format = time_grammar::SPREAD;
     let DueSpec::After(span) = format.parse_value(ControlHeader::Spread.name(), span)? else {
         return Ok(due);
