@@ -28,16 +28,13 @@ pub(super) fn admit_record(
     let requester = Requester::of(rules, metric, partition, record);
     let (due, mut body) = match parsed {
         ParsedRecord::Cancel { id } => {
-            let change = requester.change(id, IdChangeKind::Cancel);
-            change_id(partition, change, Duration::ZERO);
-            requester.add_answer(partition, Request::Cancel, Some(id), now);
+            requester.change_waiting(partition, id, IdChangeKind::Cancel, Request::Cancel, now);
             return Ok(());
         }
         ParsedRecord::Reschedule { id, due } => {
             let by = record.offset;
-            let change = requester.change(id, IdChangeKind::Reschedule { by, due });
-            change_id(partition, change, Duration::ZERO);
-            requester.add_answer(partition, Request::Reschedule { due }, Some(id), now);
+            let kind = IdChangeKind::Reschedule { by, due };
+            requester.change_waiting(partition, id, kind, Request::Reschedule { due }, now);
             return Ok(());
         }
         ParsedRecord::Newer(found) => return Err(found),
@@ -168,6 +165,19 @@ impl<'a> Requester<'a> {
             cancels_claimed: self.cancels_claimed,
             ..IdChange::new(id, kind)
         }
+    }
+
+    /// Adds a cancel or a reschedule of the message that waits under the id, and its answer.
+    fn change_waiting(
+        &self,
+        partition: &mut AssignedPartition,
+        id: &str,
+        kind: IdChangeKind,
+        request: Request,
+        now: Timestamp,
+    ) {
+        change_id(partition, self.change(id, kind), Duration::ZERO);
+        self.add_answer(partition, request, Some(id), now);
     }
 
     /// The change of a record that the delivered pair covers. `None`: it cancels nothing.
