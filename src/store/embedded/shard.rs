@@ -1,6 +1,5 @@
-//! One shard of the embedded store. Small data is kept decoded in memory and written through. Runs,
-//! ids and cancelled places are only in rows. `store::rules` decides what changes; this file
-//! changes rows.
+//! One shard of the embedded store. Small data is kept decoded in memory and written through. Runs, ids
+//! and cancelled places are only in rows. `store::rules` decides what changes; this file changes rows.
 //!
 //! After a disk error a [`Shard`] must not be used again: it may be ahead of its rows.
 
@@ -305,13 +304,12 @@ impl Shard {
             batch.remove(key::effect(self.number, *offset));
         }
         let (mut cancelled, mut effects) = (Vec::new(), Vec::new());
-        let claimed = request.claimed_answers.iter().copied();
-        let mut requests: BTreeSet<Offset> = claimed.collect();
+        let mut requests = BTreeSet::from_iter(request.claimed_answers.iter().copied());
         for place in self.split_cancelled(request, batch)? {
             let row = batch.get(&key::cancelled(self.number, place))?;
             let change = row.and_then(|row| codec::to_change(&row));
-            requests.extend(change.and_then(|change| change.request));
-            match change.and_then(|change| change.moved) {
+            requests.extend(change.and_then(|it| it.request));
+            match change.and_then(|it| it.moved) {
                 Some(moved) => effects.push(moved.effect(place)),
                 None => cancelled.push(place),
             }

@@ -1,11 +1,16 @@
 //! `[route.<name>]`: the source, the destinations, and the rules between them. `cross_checks` checks
 //! how options of several tables fit together.
 
+mod choice;
+
 use super::check::At;
 use super::decode::quantity::{optional_quantity, quantity};
 use super::decode::{choice, choices, invalid};
 use super::name;
 use crate::model::{Dialects, StartPoint, filters_overlap, is_filter, is_subject, source_topic};
+pub(crate) use choice::{
+    Delivery, Expired, OnDuplicate, OnSourceGap, OverQuota, Overdue, WithoutDelay,
+};
 use serde::{Deserialize, Deserializer, de};
 use std::time::Duration;
 
@@ -207,61 +212,6 @@ impl From<DestinationTable> for Destination {
     }
 }
 
-/// The delivery guarantee.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Delivery {
-    #[default]
-    AtLeastOnce,
-    /// Delivers in transactions, for consumers that read committed messages.
-    ExactlyOnce,
-}
-
-/// The rule for records without a delay.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum WithoutDelay {
-    #[default]
-    Relay,
-    DeadLetter,
-}
-
-/// The rule for schedules whose id waits already.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum OnDuplicate {
-    #[default]
-    Replace,
-    KeepFirst,
-}
-
-/// The rule for messages that the source deleted before they were stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum OnSourceGap {
-    #[default]
-    Continue,
-    Stop,
-}
-
-/// The rule for overdue messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Overdue {
-    #[default]
-    Deliver,
-    DeadLetter,
-}
-
-/// The rule for messages whose `postdate-until` has passed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Expired {
-    #[default]
-    DeadLetter,
-    Drop,
-}
-
 /// A quota of waiting messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
@@ -269,16 +219,6 @@ pub(crate) struct MaxWaiting {
     pub(crate) messages: Option<u32>,
     #[serde(deserialize_with = "optional_quantity")]
     pub(crate) bytes: Option<u64>,
-}
-
-/// The rule for new messages while the quota is used up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum OverQuota {
-    /// The route stops reading.
-    #[default]
-    Wait,
-    DeadLetter,
 }
 
 /// Retries of a delivery with a transient failure.
