@@ -11,7 +11,7 @@ use crate::testing::sim::world::{DEAD, ROUTE, SOURCE, TARGET, World};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -34,6 +34,8 @@ pub(crate) struct Streams {
     stored_generation: Cell<u32>,
     /// Messages that were deleted with the source before they were stored.
     purged: RefCell<BTreeSet<String>>,
+    /// The payloads of all deleted records, by generation, partition and offset.
+    deleted: RefCell<BTreeMap<(u32, i32, Offset), String>>,
 }
 
 impl Streams {
@@ -47,6 +49,11 @@ impl Streams {
 
     pub(crate) fn was_purged(&self, uid: &str) -> bool {
         self.purged.borrow().contains(uid)
+    }
+
+    /// The payload of a record that was deleted.
+    pub(crate) fn deleted_payload(&self, place: (u32, i32, Offset)) -> Option<String> {
+        self.deleted.borrow().get(&place).cloned()
     }
 
     /// Returns whether no message may arrive twice.
@@ -117,8 +124,8 @@ impl World {
             .trim_to(&Partition::new(SOURCE, 0), Offset(first));
     }
 
-    /// Records that will be deleted before they are stored. They need not arrive. After the only
-    /// wait it lists them and returns at once, so that no record is sent meanwhile.
+    /// Notes the records that will be deleted. Those that are not stored need not arrive. After the
+    /// only wait it lists them and returns at once, so that no record is sent meanwhile.
     async fn mark_purged(&self, goes: impl Fn(Offset) -> bool) {
         let records = self.cluster().records(SOURCE).into_iter();
         let indexes: BTreeSet<_> = records.map(|record| record.partition).collect();
@@ -132,11 +139,17 @@ impl World {
                 .position(|shard| shard.partition.index == record.partition);
             let state = at.and_then(|at| states[at].as_ref());
             let is_stored = state.is_some_and(|state| state.watermark.covers(record.offset));
-            if goes(record.offset) && !is_stored {
-                self.streams().purged.borrow_mut().insert(
-                    String::from_utf8_lossy(&record.payload.unwrap_or_default()).into_owned(),
-                );
+            if !goes(record.offset) {
+                continue;
             }
+            let payload = record.payload.unwrap_or_default();
+            let payload = String::from_utf8_lossy(&payload).into_owned();
+            let streams = self.streams();
+            if !is_stored {
+                streams.purged.borrow_mut().insert(payload.clone());
+            }
+            let place = (streams.generation(), record.partition, record.offset);
+            streams.deleted.borrow_mut().insert(place, payload);
         }
     }
 }

@@ -569,10 +569,13 @@ impl World {
         if let Some(uid) = sent.get(&place) {
             return Some((place, uid.clone()));
         }
-        let records = self.0.cluster.records(SOURCE);
-        let mut records = records.into_iter().filter(|_| !sent.is_empty());
-        let retry = records.find(|it| (it.partition, it.offset) == (place.1, place.2))?;
-        let uid = String::from_utf8(retry.payload?).ok()?;
+        let in_source = || {
+            let records = self.0.cluster.records(SOURCE);
+            let mut records = records.into_iter().filter(|_| !sent.is_empty());
+            let retry = records.find(|it| (it.partition, it.offset) == (place.1, place.2))?;
+            String::from_utf8(retry.payload?).ok()
+        };
+        let uid = self.streams().deleted_payload(place).or_else(in_source)?;
         let (first, _) = sent.iter().find(|(_, it)| **it == uid)?;
         Some((*first, uid))
     }
