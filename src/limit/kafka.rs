@@ -22,8 +22,14 @@ pub(crate) const KAFKA_CLIENT_WAKE_INTERVAL: Duration = Duration::from_millis(50
 pub(crate) const KAFKA_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of a request for a token.
 pub(crate) const KAFKA_TOKEN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Wait before a failed request for a token is repeated. Also the shortest time between two tokens.
+/// First wait before a failed request for a token is repeated. Also the shortest time between two tokens.
 pub(crate) const KAFKA_TOKEN_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Longest wait, so that a wrong secret does not lock an account.
+pub(crate) const KAFKA_TOKEN_RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
+/// A token that lives longer is renewed as if it lived this long.
+pub(crate) const KAFKA_TOKEN_LIFETIME_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// Interval at which the clock of the machine is read during the wait for a renewal.
+pub(crate) const KAFKA_TOKEN_CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 /// Bytes of the answer of an identity provider. Tokens have some kilobytes.
 pub(crate) const KAFKA_TOKEN_ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// Requests that wait for the admin client's thread; more are refused.

@@ -51,9 +51,12 @@ impl Reloader {
     }
 
     fn reload(&mut self) {
-        match self.changed() {
+        let reloaded = self.changed().and_then(|new| {
+            self.apply(&new)?;
+            Ok(new)
+        });
+        match reloaded {
             Ok(new) => {
-                self.apply(&new);
                 self.current = new;
                 self.refused.set(0.0);
                 tracing::info!("configuration reloaded");
@@ -79,19 +82,20 @@ impl Reloader {
         ))
     }
 
-    fn apply(&self, new: &Config) {
+    /// The secrets come first, because only they can fail. A repeat changes them again.
+    fn apply(&self, new: &Config) -> Result<(), String> {
+        for (name, kafka) in &new.kafka {
+            if self.current.kafka.get(name) != Some(kafka) {
+                let changed = Cluster::of(new, name).change_secrets();
+                changed.map_err(|error| format!("the secrets of kafka.{name}: {error}"))?;
+            }
+        }
         if new.log.level != self.current.log.level {
             self.telemetry.set_log_level(&new.log.level);
         }
         for (name, limits) in &*self.limits {
             limits.set(&new.routes[name]);
         }
-        for (name, kafka) in &new.kafka {
-            if self.current.kafka.get(name) != Some(kafka)
-                && let Err(error) = Cluster::of(new, name).change_secrets()
-            {
-                tracing::error!(cluster = %name, "the secrets of the login are not changed: {error}");
-            }
-        }
+        Ok(())
     }
 }

@@ -7,7 +7,11 @@
 use crate::broker::Error;
 use crate::client_thread::ClientThread;
 use crate::clock::{Clock as _, WallClock};
-use crate::limit::{KAFKA_TOKEN_ANSWER_BYTES_MAX, KAFKA_TOKEN_RETRY_DELAY, KAFKA_TOKEN_TIMEOUT};
+use crate::limit::{
+    KAFKA_TOKEN_ANSWER_BYTES_MAX, KAFKA_TOKEN_CLOCK_INTERVAL, KAFKA_TOKEN_LIFETIME_MAX,
+    KAFKA_TOKEN_RETRY_DELAY, KAFKA_TOKEN_RETRY_DELAY_MAX, KAFKA_TOKEN_TIMEOUT,
+};
+use crate::retry::backoff;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -74,10 +78,18 @@ struct Credentials {
 
 #[derive(Default)]
 struct SharedToken {
-    outcome: Mutex<Option<Result<Arc<Token>, String>>>,
+    last: Mutex<LastAnswers>,
     changed: Condvar,
-    /// Counts the outcomes.
+    /// Counts the answers.
     changes: AtomicU64,
+}
+
+/// Nothing is set until the provider has answered.
+#[derive(Default)]
+struct LastAnswers {
+    token: Option<Arc<Token>>,
+    /// Why the last request got no token. Until it expires, `token` is good nevertheless.
+    failure: Option<String>,
 }
 
 impl Login {
@@ -122,21 +134,30 @@ impl Login {
         self.0.state.changes.load(Ordering::Acquire)
     }
 
-    /// The token, or why there is none. `None`: the provider has not answered yet.
+    /// The token, or why the last request got none. `None`: the provider has not answered yet.
     pub(super) fn token(&self) -> Option<Result<Arc<Token>, String>> {
-        self.0.state.lock().clone()
+        self.0.state.lock().outcome()
     }
 
-    /// Waits for the first answer of the provider. Blocks the thread.
+    /// A token that has not expired, also after a failed renewal. Waits for the first answer of the
+    /// provider. Blocks the thread.
     pub(super) fn wait(&self, timeout: Duration) -> Result<Arc<Token>, String> {
         let state = &self.0.state;
-        let is_open = |outcome: &mut Option<_>| outcome.is_none();
+        let is_open = |last: &mut LastAnswers| last.outcome().is_none();
         let waited = state
             .changed
             .wait_timeout_while(state.lock(), timeout, is_open);
-        let (outcome, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (last, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let now = WallClock.now().as_millis();
+        if let Some(token) = last
+            .token
+            .as_ref()
+            .filter(|token| now < token.expires_at_ms)
+        {
+            return Ok(token.clone());
+        }
         let silent = || Err("the identity provider does not answer".to_owned());
-        outcome.clone().unwrap_or_else(silent)
+        last.outcome().unwrap_or_else(silent)
     }
 }
 
@@ -189,13 +210,28 @@ impl Drop for TokenKeeper {
     }
 }
 
+impl LastAnswers {
+    fn outcome(&self) -> Option<Result<Arc<Token>, String>> {
+        let failure = self.failure.clone().map(Err);
+        failure.or_else(|| self.token.clone().map(Ok))
+    }
+}
+
 impl SharedToken {
-    fn lock(&self) -> MutexGuard<'_, Option<Result<Arc<Token>, String>>> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, LastAnswers> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set(&self, outcome: Result<Token, String>) {
-        *self.lock() = Some(outcome.map(Arc::new));
+        let mut last = self.lock();
+        last.failure = match outcome {
+            Ok(token) => {
+                last.token = Some(Arc::new(token));
+                None
+            }
+            Err(reason) => Some(reason),
+        };
+        drop(last);
         self.changes.fetch_add(1, Ordering::Release);
         self.changed.notify_all();
     }
@@ -207,28 +243,40 @@ async fn renew(
     mut secrets: watch::Receiver<String>,
     shared: &SharedToken,
 ) -> Infallible {
-    let provider = match Provider::new(credentials) {
-        Ok(provider) => provider,
-        Err(reason) => {
-            shared.set(Err(reason));
-            std::future::pending().await
-        }
-    };
+    let mut failures = 0;
     loop {
         let secret = secrets.borrow_and_update().clone();
-        let grant = provider.grant(credentials, &secret);
-        let answer = tokio::time::timeout(KAFKA_TOKEN_TIMEOUT, grant).await;
+        let answer = tokio::time::timeout(KAFKA_TOKEN_TIMEOUT, grant(credentials, &secret)).await;
         let silent = || Err(format!("no answer within {KAFKA_TOKEN_TIMEOUT:?}"));
         let answer = answer.unwrap_or_else(|_| silent());
         let wait = match &answer {
-            Ok((_, lifetime)) => renewal_delay(*lifetime),
-            Err(_) => KAFKA_TOKEN_RETRY_DELAY,
+            Ok((_, lifetime)) => {
+                failures = 0;
+                renewal_delay(*lifetime)
+            }
+            Err(_) => {
+                failures += 1;
+                let (first, max) = (KAFKA_TOKEN_RETRY_DELAY, KAFKA_TOKEN_RETRY_DELAY_MAX);
+                backoff(first, max, failures - 1)
+            }
         };
-        let host = &provider.host;
-        let failure = |reason: String| format!("no token from {host}: {reason}");
+        let failure = |reason: String| format!("no token from {}: {reason}", credentials.host());
         shared.set(answer.map(|(token, _)| token).map_err(failure));
-        // Either ends the wait: the time, or another secret.
-        let _time_or_secret = tokio::time::timeout(wait, secrets.changed()).await;
+        wait_for_renewal(wait, &mut secrets).await;
+    }
+}
+
+/// Ends after this time, or with another secret. If the machine was suspended, the clock of the
+/// machine tells that the time is over.
+async fn wait_for_renewal(wait: Duration, secrets: &mut watch::Receiver<String>) {
+    let until = WallClock.now().plus(wait);
+    let mut left = wait;
+    while !left.is_zero() {
+        let step = left.min(KAFKA_TOKEN_CLOCK_INTERVAL);
+        if tokio::time::timeout(step, secrets.changed()).await.is_ok() {
+            return;
+        }
+        left = (left - step).min(until.since(WallClock.now()));
     }
 }
 
@@ -237,22 +285,22 @@ fn renewal_delay(lifetime: Duration) -> Duration {
     (lifetime * 3 / 5).max(KAFKA_TOKEN_RETRY_DELAY)
 }
 
-/// The HTTP client for one identity provider.
-struct Provider {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
-    host: String,
-}
+impl Credentials {
+    fn host(&self) -> String {
+        let url = Url::parse(&self.endpoint).ok();
+        let host = url.as_ref().and_then(Url::host_str);
+        host.unwrap_or_default().to_owned()
+    }
 
-impl Provider {
-    fn new(credentials: &Credentials) -> Result<Self, String> {
-        let url = Url::parse(&credentials.endpoint).map_err(|error| error.to_string())?;
+    /// Reads the authorities again, because their file may have changed.
+    fn client(&self) -> Result<Client<HttpsConnector<HttpConnector>, Full<Bytes>>, String> {
         let mut roots = RootCertStore::empty();
-        if let Some(path) = &credentials.ca {
+        if let Some(path) = &self.ca {
             let found = CertificateDer::pem_file_iter(path)
                 .and_then(|found| found.collect::<Result<Vec<_>, _>>())
                 .map_err(|error| format!("{CA}: {path}: {error}"))?;
             roots.add_parsable_certificates(found);
-        } else if url.scheme() == "https" {
+        } else if self.endpoint.starts_with("https:") {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
         let tls = rustls::ClientConfig::builder()
@@ -263,37 +311,31 @@ impl Provider {
             .https_or_http()
             .enable_http1()
             .build();
-        Ok(Self {
-            client: Client::builder(TokioExecutor::new()).build(connector),
-            host: url.host_str().unwrap_or_default().to_owned(),
-        })
+        Ok(Client::builder(TokioExecutor::new()).build(connector))
     }
+}
 
-    /// The token and its lifetime.
-    async fn grant(
-        &self,
-        credentials: &Credentials,
-        secret: &str,
-    ) -> Result<(Token, Duration), String> {
-        let asked_at = WallClock.now();
-        let response = self.client.request(request(credentials, secret)?).await;
-        let response = response.map_err(|error| root_cause(&error))?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), KAFKA_TOKEN_ANSWER_BYTES_MAX);
-        let body = body.collect().await.map_err(|error| error.to_string())?;
-        let answer = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
-        if !status.is_success() {
-            return Err(refusal(status.as_u16(), &answer));
-        }
-        let (text, lifetime) = parse_answer(&answer)?;
-        let expires_at = asked_at.plus(lifetime);
-        let token = Token {
-            text,
-            principal: credentials.client_id.clone(),
-            expires_at_ms: expires_at.as_millis(),
-        };
-        Ok((token, lifetime))
+/// The token and its lifetime.
+async fn grant(credentials: &Credentials, secret: &str) -> Result<(Token, Duration), String> {
+    let asked_at = WallClock.now();
+    let client = credentials.client()?;
+    let response = client.request(request(credentials, secret)?).await;
+    let response = response.map_err(|error| root_cause(&error))?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), KAFKA_TOKEN_ANSWER_BYTES_MAX);
+    let body = body.collect().await.map_err(|error| error.to_string())?;
+    let answer = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
+    if !status.is_success() {
+        return Err(refusal(status.as_u16(), &answer));
     }
+    let (text, lifetime) = parse_answer(&answer)?;
+    let expires_at = asked_at.plus(lifetime);
+    let token = Token {
+        text,
+        principal: credentials.client_id.clone(),
+        expires_at_ms: expires_at.as_millis(),
+    };
+    Ok((token, lifetime))
 }
 
 /// RFC 6749, section 4.4: the login is in the header, form-encoded before base64.
@@ -322,7 +364,8 @@ fn parse_answer(answer: &serde_json::Value) -> Result<(String, Duration), String
     let number = number.or_else(|| seconds.as_str()?.parse().ok());
     let seconds = number.filter(|seconds| *seconds > 0);
     let seconds = seconds.ok_or("the answer has no expires_in, so the token cannot be renewed")?;
-    Ok((token, Duration::from_secs(seconds)))
+    let lifetime = Duration::from_secs(seconds).min(KAFKA_TOKEN_LIFETIME_MAX);
+    Ok((token, lifetime))
 }
 
 /// Only the standard fields are shown: other parts of an answer may contain secrets.
@@ -364,15 +407,15 @@ mod tests {
         config
     }
 
-    /// Answers each request on one connection with the next of these texts. Returns the first request.
+    /// Answers each request with the next of these texts. Passes the requests on.
     fn provider(answers: Vec<&'static str>) -> (String, ClientThread, Receiver<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}/token", listener.local_addr().unwrap());
         let (requests, asked) = sync_channel(answers.len());
         let thread = ClientThread::start("provider", move || {
-            let (stream, _) = listener.accept().unwrap();
-            let mut stream = BufReader::new(stream);
             for answer in answers {
+                let (stream, _) = listener.accept().unwrap();
+                let mut stream = BufReader::new(stream);
                 let mut head = String::new();
                 while !head.ends_with("\r\n\r\n") {
                     assert!(stream.read_line(&mut head).unwrap() > 0);
@@ -435,6 +478,8 @@ mod tests {
             refused,
             "no token from 127.0.0.1: it answers 401 invalid_client secret expired"
         );
+        let kept = login.wait(Duration::ZERO).map(|token| token.text.clone());
+        assert_eq!(kept, Ok("first".to_owned()), "it has not expired");
         assert_eq!(outcome_after(3).unwrap().text, "second");
     }
 
@@ -463,6 +508,9 @@ mod tests {
             let refused = parse_answer(&answer).unwrap_err();
             assert!(refused.contains(part), "{answer}: {refused}");
         }
+        let endless = json!({"access_token": "a", "expires_in": i64::MAX});
+        let (_, lifetime) = parse_answer(&endless).unwrap();
+        assert_eq!(lifetime, KAFKA_TOKEN_LIFETIME_MAX);
     }
 
     #[test]

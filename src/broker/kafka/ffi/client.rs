@@ -81,9 +81,11 @@ impl NativeClient {
             client,
         };
         // The first request of a client may block its thread, which then serves no login.
-        if let Some((login, _)) = &client.login {
-            drop(login.wait(KAFKA_PROBE_TIMEOUT));
-            client.renew_login(&mut |_| {});
+        // A failure is reported by its first turn.
+        if let Some((login, _)) = &client.login
+            && let Ok(token) = login.wait(KAFKA_PROBE_TIMEOUT)
+        {
+            drop(set_token(&client.client, &token));
         }
         Ok(client)
     }
