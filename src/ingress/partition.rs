@@ -70,9 +70,10 @@ pub(super) struct AssignedPartition {
     pub(super) waiting: WaitingCount,
     /// The quota is used up, so new messages become dead letters.
     pub(super) refuses: bool,
-    /// The claimed pair when the shard was opened.
-    pub(super) claimed_at_open: Progress,
-    /// No message was claimed in this reading, so the timer may wait for records that are not read.
+    /// The claimed pair at the last store check, or when the shard was opened.
+    claimed: Progress,
+    /// No message was claimed since the check before, so the timer may wait for records that are not
+    /// read.
     pub(super) waits_for_claim: bool,
 }
 
@@ -118,7 +119,7 @@ impl AssignedPartition {
             last_commit: None,
             waiting: WaitingCount::default(),
             refuses: false,
-            claimed_at_open: Progress::START,
+            claimed: Progress::START,
             waits_for_claim: true,
         }
     }
@@ -231,7 +232,7 @@ impl AssignedPartition {
 
     /// Returns `true` if the records that are read now were stored before the store lost them.
     pub(super) fn is_rebuilding(&self) -> bool {
-        self.is_reading() && !self.waits_for_newer && self.read_to < self.greatest_stored
+        self.is_reading() && self.stop_reason.is_none() && self.read_to < self.greatest_stored
     }
 
     /// Returns `true` if the quota refuses the message of this record. A record that may have been
@@ -245,7 +246,16 @@ impl AssignedPartition {
     pub(super) fn opened(&mut self, state: &StoredShard) {
         let stored = self.waiting.stored_by_worker();
         self.waiting.checked(Waiting::stored(state), stored);
-        self.claimed_at_open = state.claimed;
+        self.claimed = state.claimed;
+    }
+
+    /// The state of the shard in a store check.
+    pub(super) fn checked(&mut self, state: &StoredShard, asked: Waiting) {
+        self.waiting.checked(Waiting::stored(state), asked);
+        let is_unchanged = state.claimed == self.claimed;
+        self.waits_for_claim =
+            is_unchanged && (self.waits_for_claim || !fault!(QuotaKeepsLaterHolds));
+        self.claimed = state.claimed;
     }
 
     /// Messages that wait in the shard, those included that are not stored yet.

@@ -179,10 +179,7 @@ impl Ingress {
                 continue;
             };
             let next = (state.as_ref()).map_or(NextStep::Reopen, |state| {
-                partition
-                    .waiting
-                    .checked(Waiting::stored(state), asked.stored);
-                partition.waits_for_claim &= state.claimed == partition.claimed_at_open;
+                partition.checked(state, asked.stored);
                 partition.report_keys(state.other_keys(&self.options.keys));
                 partition.on_state(state, asked.stored_to, wall)
             });
@@ -239,8 +236,8 @@ async fn read_states(
     is_full: bool,
 ) -> Result<States, store::Error> {
     // The log cannot be read further. Deliveries, which free memory, do not wait for that: G6 goes
-    // before G5. A quota ends a hold only until the shard claims a message: a hold that an append
-    // has not renewed protects no cancel.
+    // before G5. A quota ends no hold without need: an ended hold protects no cancel until the next
+    // append.
     let ended = asked
         .iter()
         .filter(|asked| is_full && asked.is_behind || asked.ends_hold);

@@ -90,7 +90,7 @@ pub(crate) trait ShardStore {
     /// Everything that the store knows about each shard, read in one step per shard.
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error>;
 
-    /// Ends the hold of each shard, see [`Hold`]: a full store cannot store the log again. Records
+    /// Ends the hold of each shard, see [`Hold`]: a full store, or a used quota, stops the reading of the log. Records
     /// that the hold was ended, until the next append. Safe to repeat. Works on a full store.
     async fn end_holds(&self, shards: &[ShardId]) -> Result<(), Error>;
 

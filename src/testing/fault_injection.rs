@@ -59,6 +59,8 @@ pub(crate) enum InjectedFault {
     QuotaRefusesStored,
     /// Shards wait for their source although a used quota stops its reading.
     QuotaKeepsHolds,
+    /// A used quota does not end a hold that begins after the first claim of a reading.
+    QuotaKeepsLaterHolds,
     /// A displaced reader continues at once, although it was assigned long ago.
     DisplacedReaderContinues,
     /// A takeover waits for the group coordinator until it answers.

@@ -148,7 +148,7 @@ pub(super) fn is_newer_slice(bytes: &[u8]) -> bool {
         if Level::from_letter(*letter).is_none())
 }
 
-/// The watermark. Empty: the hold has ended, because the store was full.
+/// The watermark. Empty: the hold has ended, because the store or the quota was full.
 pub(super) fn hold(hold: Option<Watermark>) -> Vec<u8> {
     hold.map_or_else(Vec::new, |until| numbers([until.0]))
 }

@@ -130,7 +130,7 @@ pub(super) fn parse_watermark(text: &str) -> Option<Watermark> {
     Some(Watermark(u64::from_str_radix(text, 16).ok()?))
 }
 
-/// `None`: the hold has ended, because the store was full. Foreign text is no hold.
+/// `None`: the hold has ended, because the store or the quota was full. Foreign text is no hold.
 pub(super) fn parse_hold(text: &str) -> Option<Watermark> {
     match text {
         "-" => None,
