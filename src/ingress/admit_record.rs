@@ -62,12 +62,13 @@ pub(super) fn admit_record(
     if record.timestamp > Some(now.plus(CLOCK_SKEW_MAX)) {
         metric.timestamp_ahead.increment(1);
     }
-    if is_named_by_origin(rules, due, &body) {
+    let id_rules = partition.rules.id_rules(record.offset, rules);
+    if is_named_by_origin(id_rules, due, &body) {
         own_id = id_of_offset(record.offset);
         body.id = Some(&own_id);
     }
     let position = Cursor::new(due, record.offset);
-    let change = id_change(rules, partition, record, position, &body);
+    let change = id_change(id_rules.on_duplicate, record, position, &body);
     let request = match (body.disposition, change) {
         (Disposition::DeadLetter { reason, .. }, _) => Request::Refused(reason),
         (_, Some((_, IdChangeKind::KeepFirst { .. }))) => Request::ScheduleFirst { due },
@@ -93,14 +94,12 @@ pub(super) fn admit_record(
 
 /// The id of a message that is stored at this place, and its effect on the message that waits under it.
 fn id_change<'a>(
-    rules: &RoutingRules,
-    partition: &AssignedPartition,
+    on_duplicate: OnDuplicate,
     record: &Record<'_>,
     place: Cursor,
     body: &Body<'a>,
 ) -> Option<(&'a str, IdChangeKind)> {
     let id = body.id?;
-    let on_duplicate = partition.rules.on_duplicate(record.offset, rules);
     let kind = match (body.disposition, on_duplicate) {
         (Disposition::Retry(_), _) => IdChangeKind::Retry(place),
         (_, OnDuplicate::Replace) => IdChangeKind::Schedule(place),
@@ -242,10 +241,11 @@ fn reject_too_large<'a>(record: &Record<'a>) -> (Record<'a>, Rejection) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ingress::read_rules::ReadRules;
     use crate::model::header::push_header;
     use crate::model::{
-        Dialects, Disposition, Naming, Offset, Partition, ReplyRules, RetryKeys, ShardId,
-        TargetRules, Watermark, WithoutDelay,
+        Dialects, Disposition, Naming, Offset, Partition, PositionRules, ReplyRules, RetryKeys,
+        RulesHistory, ShardId, TargetRules, Watermark, WithoutDelay,
     };
     use crate::run::{FarTarget, LoadedRun, Run, RunBuilder, RunDecoder, ThinHours};
     use crate::testing::fault_injection::{self, InjectedFault};
@@ -425,6 +425,29 @@ mod tests {
             let runs = admitted(rules, b"key", b"", headers);
             let id = runs[0].message(0).unwrap().body.id;
             assert_eq!(id, expected, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn a_message_without_id_is_named_by_the_rules_of_its_first_reading() {
+        for by_origin in [true, false] {
+            let then = RoutingRules {
+                change_by_origin: by_origin,
+                ..rules()
+            };
+            let today = RoutingRules {
+                change_by_origin: !by_origin,
+                ..rules()
+            };
+            let history = RulesHistory::default()
+                .followed_by(&PositionRules::of(&then), Offset(0))
+                .followed_by(&PositionRules::of(&today), Offset(8));
+            let mut partition = partition();
+            partition.rules = ReadRules::new(history, &today);
+            let delayed = [("postdate-after", "1m")];
+            let runs = admitted_to(partition, &today, (b"key", b""), &delayed);
+            let id = runs[0].message(0).unwrap().body.id;
+            assert_eq!(id, Some("/7").filter(|_| by_origin));
         }
     }
 

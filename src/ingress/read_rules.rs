@@ -2,8 +2,8 @@
 //! parsed by the rules of its first reading, so that it gets the same position.
 
 use crate::model::{
-    Offset, OnDuplicate, OriginFormat, ParsedRecord, PositionRules, Record, RoutingRules,
-    RulesHistory, Timestamp, parse_record,
+    Offset, OriginFormat, ParsedRecord, PositionRules, Record, RoutingRules, RulesHistory,
+    Timestamp, parse_record,
 };
 
 /// Without epochs, the current rules of the route apply to all offsets.
@@ -64,11 +64,16 @@ impl ReadRules {
         }
     }
 
-    /// The handling of a schedule at this offset whose id waits already.
-    pub(super) fn on_duplicate(&self, offset: Offset, today: &RoutingRules) -> OnDuplicate {
+    /// The rules that decide about the id of a message at this offset: `on_duplicate` and
+    /// `change_by_origin`.
+    pub(super) fn id_rules<'a>(
+        &'a self,
+        offset: Offset,
+        today: &'a RoutingRules,
+    ) -> &'a RoutingRules {
         match self.epoch(offset) {
-            Some(EpochRules::Earlier(rules)) => rules.on_duplicate,
-            _ => today.on_duplicate,
+            Some(EpochRules::Earlier(rules)) => rules,
+            _ => today,
         }
     }
 
@@ -84,7 +89,8 @@ mod tests {
     use super::*;
     use crate::model::header::push_header;
     use crate::model::{
-        Dialects, Headers, Naming, Partition, RetryKeys, ShardId, TargetRules, WithoutDelay,
+        Dialects, Headers, Naming, OnDuplicate, Partition, RetryKeys, ShardId, TargetRules,
+        WithoutDelay,
     };
     use std::time::Duration;
 
@@ -157,12 +163,16 @@ mod tests {
         }
         let first = RoutingRules {
             on_duplicate: OnDuplicate::KeepFirst,
+            change_by_origin: true,
             ..short.clone()
         };
         let kept = read_rules(&[(0, &long), (5, &first)], (9, &long));
-        let rules = [4, 8, 9].map(|offset| kept.on_duplicate(Offset(offset), &long));
-        let (replace, keep) = (OnDuplicate::Replace, OnDuplicate::KeepFirst);
-        assert_eq!(rules, [replace, keep, replace]);
+        let id_rules = [4, 8, 9].map(|offset| {
+            let rules = kept.id_rules(Offset(offset), &long);
+            (rules.on_duplicate, rules.change_by_origin)
+        });
+        let replace = (OnDuplicate::Replace, false);
+        assert_eq!(id_rules, [replace, (OnDuplicate::KeepFirst, true), replace]);
         let read = read_rules(&[(0, &long)], (5, &short));
         assert_eq!(parse(&read, &short, 4, "50s"), (Some(50), false));
         assert_eq!(parse(&read, &short, 5, "50s"), (None, true));
