@@ -1,6 +1,6 @@
 //! The answer to a request: what became of a schedule, a cancel or a reschedule, as a JSON record.
 
-use crate::model::headers::origin::{OriginFormat, is_id_of_offset};
+use crate::model::headers::origin::{OriginFormat, is_id_of_offset, offset_of_id};
 use crate::model::parsing::dead_letter_reason::DeadLetterReason;
 use crate::model::protocol::progress::Cursor;
 use crate::model::shard::Offset;
@@ -113,7 +113,9 @@ impl AnswerState<'_> {
             Effect::None => None,
             Effect::Cancelled(place) | Effect::Kept(place) | Effect::TooLate(place) => Some(place),
         };
-        let named_origin = || named.map(|place| origin(place.offset));
+        // A message without an id is named by its first record, also after a retry or a reschedule.
+        let first = self.id.and_then(offset_of_id);
+        let named_origin = || named.map(|place| origin(first.unwrap_or(place.offset)));
         let mut answer = Answer {
             outcome: self.outcome(effect),
             code: None,
@@ -173,11 +175,15 @@ mod tests {
     use crate::model::{Partition, ShardId};
 
     fn json(request: Request, effect: Effect) -> serde_json::Value {
+        json_of("a", request, effect)
+    }
+
+    fn json_of(id: &str, request: Request, effect: Effect) -> serde_json::Value {
         let shard = ShardId::new("r", Partition::new("in", 3));
         let state = AnswerState {
             request,
             request_id: None,
-            id: Some("a"),
+            id: Some(id),
         };
         let mut json = Vec::new();
         state.append_json(
@@ -245,6 +251,15 @@ mod tests {
             json(Request::Cancel, Effect::TooLate(named)),
             answer("too_late", origins, Some(70))
         );
+    }
+
+    #[test]
+    fn the_answer_names_a_message_without_id_by_its_first_record() {
+        let named = Cursor::new(Timestamp::from_millis(70), Offset(7));
+        let mut expected = answer("cancelled", [Some(5), None, None], Some(70));
+        expected["id"] = serde_json::Value::Null;
+        let json = json_of("/5", Request::Cancel, Effect::Cancelled(named));
+        assert_eq!(json, expected);
     }
 
     #[test]

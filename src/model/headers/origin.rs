@@ -59,10 +59,15 @@ pub(crate) fn id_of_offset(offset: Offset) -> String {
     format!("/{offset}")
 }
 
+/// The offset in an id that [`id_of_offset`] writes.
+pub(crate) fn offset_of_id(id: &str) -> Option<Offset> {
+    let offset = Offset(id.strip_prefix('/')?.parse().ok()?);
+    (id_of_offset(offset) == id).then_some(offset)
+}
+
 /// Returns `true` for an id that [`id_of_offset`] writes.
 pub(crate) fn is_id_of_offset(id: &str) -> bool {
-    let offset = id.strip_prefix('/').and_then(|digits| digits.parse().ok());
-    offset.is_some_and(|offset| id_of_offset(Offset(offset)) == id)
+    offset_of_id(id).is_some()
 }
 
 /// The partition in an origin, if it is one.

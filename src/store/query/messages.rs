@@ -419,10 +419,13 @@ impl Scan<'_> {
             topic: key.shard.partition.topic.to_string(),
             partition: key.shard.partition.index,
             offset: place.offset.0,
-            origin: format!(
-                "{}/{}/{}",
-                self.context.deployment, key.shard, place.offset.0
-            ),
+            origin: match body.disposition {
+                Disposition::Retry(retry) => retry.origin.to_owned(),
+                _ => format!(
+                    "{}/{}/{}",
+                    self.context.deployment, key.shard, place.offset.0
+                ),
+            },
             due_ms: (!place.due.is_at_once()).then(|| place.due.as_millis()),
             due: place.due.to_rfc3339(),
             id: (body.id.filter(|id| !is_id_of_offset(id))).map(str::to_owned),

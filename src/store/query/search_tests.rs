@@ -7,8 +7,8 @@ use super::{
 use crate::clock::WallClock;
 use crate::model::header::push_header;
 use crate::model::{
-    Body, Cursor, Headers, Level, Offset, Partition, Progress, ShardId, Slice, SourceIdentity,
-    Timestamp, Watermark,
+    Body, Cursor, Disposition, Headers, Level, Offset, Partition, Progress, RetryState, ShardId,
+    Slice, SourceIdentity, Timestamp, Watermark,
 };
 use crate::run::{EncodedMessage, Run, RunBuilder, record};
 use crate::store::{Append, AppendEpoch, IdChange, IdChangeKind, NewShard, ShardStore as _};
@@ -266,6 +266,42 @@ async fn a_cancelled_message_is_not_found_and_a_payload_is_hidden() {
     assert_eq!(item.origin, "prod/orders/orders.delayed/0/1");
     assert_eq!((item.payload_bytes, &item.payload), (Some(7), &None));
     assert_eq!(item.headers.as_ref().map(Vec::len), Some(1));
+}
+
+#[tokio::test]
+async fn a_message_that_went_back_to_its_source_is_listed_by_its_first_origin() {
+    let mut scene = Scene::new(1).await;
+    let place = Cursor::new(Timestamp::from_millis(DAY), Offset(12));
+    let retry = RetryState {
+        attempt: 0,
+        origin: "prod/orders/orders.delayed/0/5",
+        due: place.due,
+        error: None,
+    };
+    let body = Body {
+        id: Some("/5"),
+        disposition: Disposition::Retry(retry),
+        ..Body::default()
+    };
+    let mut record = Vec::new();
+    record::encode(&body, &mut record);
+    let slice = Slice::at(Level::Hour, place.due);
+    let mut messages = [EncodedMessage {
+        slice,
+        place,
+        record: &record,
+    }];
+    let runs = scene.builder.build(&shard(0), &mut messages, None);
+    scene.change(0, (0, 13), runs, vec![]).await;
+    let search = Search {
+        filter: orders(),
+        limit: 10,
+        after: None,
+        is_detailed: false,
+    };
+    let page = scene.page(&search).await;
+    let item = &page.items[0];
+    assert_eq!((item.offset, item.origin.as_str()), (12, retry.origin));
 }
 
 #[tokio::test]
