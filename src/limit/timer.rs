@@ -80,7 +80,8 @@ pub(crate) const RESEND_DELAY_MAX: Duration = Duration::from_secs(10);
 /// cancel. The answer is in the store already, so it is usually claimed at the same moment. A stop waits
 /// this long, too.
 pub(crate) const ANSWER_WAIT_MAX: Duration = Duration::from_secs(3);
-/// A retry looks forged if the clocks of timer and broker differ by more than this.
+/// A retry or a reschedule looks forged if the clocks of timer, broker and producer differ by more
+/// than this.
 pub(crate) const RETRY_CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);
 /// Interval at which the same delivery problem is logged again.
 pub(crate) const DELIVERY_ALERT_INTERVAL: Duration = Duration::from_secs(10);

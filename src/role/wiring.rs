@@ -202,7 +202,7 @@ pub(crate) fn routing_rules(config: &Config, name: &str) -> RoutingRules {
             }
         }),
         max_delay: route.max_delay,
-        max_retry_wait: route.retry.backoff_max + RETRY_CLOCK_SKEW_MAX,
+        max_retry_wait: route.max_delay.max(route.retry.backoff_max) + RETRY_CLOCK_SKEW_MAX,
         without_delay: match route.without_delay {
             config::WithoutDelay::Relay => WithoutDelay::Relay,
             config::WithoutDelay::DeadLetter => WithoutDelay::DeadLetter,
@@ -215,5 +215,56 @@ pub(crate) fn routing_rules(config: &Config, name: &str) -> RoutingRules {
         change_by_origin: route.change_by_origin,
         dialects: route.dialects,
         retry_keys: config.retry_keys(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::header::push_header;
+    use crate::model::{
+        Headers, Offset, OriginFormat, ParsedRecord, Partition, Record, ShardId, Timestamp,
+        parse_record,
+    };
+
+    const CONFIG: &str = r#"deployment = "test"
+
+[store.redis]
+url = "redis://127.0.0.1:6379"
+
+[kafka.main]
+brokers = ["127.0.0.1:9092"]
+
+[route.orders]
+source = { kafka = "main", topics = ["orders.delayed"] }
+target = { kafka = "main", topic = "orders" }
+dead_letter = { kafka = "main", topic = "orders.dead" }
+"#;
+
+    #[test]
+    fn a_reschedule_by_the_longest_delay_is_accepted_if_clocks_differ_by_a_minute_at_most() {
+        let config = Config::parse_builtin(CONFIG).unwrap();
+        let rules = routing_rules(&config, "orders");
+        let shard = ShardId::new("orders", Partition::new("orders.delayed", 0));
+        let sent_back = Timestamp::from_millis(1_700_000_000_000);
+        for (ahead, is_accepted) in [(0, true), (60, true), (61, false)] {
+            let due = sent_back.plus(rules.max_delay + Duration::from_secs(ahead));
+            let line = format!(
+                "v2 mac=- attempt=0 origin=test/orders/orders.delayed/0/5 due={due} target= error= at={due}",
+                due = due.as_millis()
+            );
+            let mut block = Vec::new();
+            push_header(&mut block, b"postdate-retry", Some(line.as_bytes()));
+            let record = Record {
+                offset: Offset(12),
+                timestamp: Some(sent_back),
+                key: None,
+                payload: None,
+                headers: Headers::from_block(&block),
+            };
+            let parsed = parse_record(&record, &OriginFormat::new("test", &shard), &rules);
+            let is_message = matches!(parsed, ParsedRecord::Message { .. });
+            assert_eq!(is_message, is_accepted, "{ahead} s: {parsed:?}");
+        }
     }
 }

@@ -30,7 +30,8 @@ pub(crate) struct RoutingRules {
     pub(crate) replies: Option<ReplyRules>,
     /// The longest delay, measured from the record's own timestamp.
     pub(crate) max_delay: Duration,
-    /// The longest wait before a retry. It may be longer than `max_delay`.
+    /// The longest wait of a message that goes back through its source. It may be longer than
+    /// `max_delay`.
     pub(crate) max_retry_wait: Duration,
     pub(crate) without_delay: WithoutDelay,
     /// Records define schedules.
