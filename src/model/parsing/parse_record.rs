@@ -258,11 +258,13 @@ fn id_of_origin<'a>(
     if id.is_some() {
         return Err(invalid("the record has a postdate-id too"));
     }
-    let origin = of.split_once('@').map_or(of, |(origin, _due)| origin);
-    let id = origin.rfind('/').map(|at| &origin[at..]);
-    let Some(id) = id.filter(|id| is_id_of_offset(id)) else {
+    // A NATS subject may contain `@` too.
+    let (shard, id) = of.split_at(of.rfind('/').unwrap_or_default());
+    let id = id.split_once('@').map_or(id, |(id, _due)| id);
+    if !is_id_of_offset(id) {
         return Err(invalid("expected an origin"));
-    };
+    }
+    let origin = &of[..shard.len() + id.len()];
     if origins.parse_offset(origin).is_none() {
         let detail = format!(
             "postdate-of is {}, which is not of this partition",

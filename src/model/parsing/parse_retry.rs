@@ -84,7 +84,8 @@ pub(super) fn parse_retry<'a>(
     let body = Body {
         id,
         target,
-        until: until.filter(|_| !is_answer),
+        // A dead letter never expires.
+        until: until.filter(|_| matches!(disposition, Disposition::Retry(_))),
         dialect,
         disposition,
         ..Body::of(record)

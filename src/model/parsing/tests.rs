@@ -538,13 +538,39 @@ fn bad_spreads_and_times_of_expiry_get_what_the_docs_say() {
 
 #[test]
 fn a_message_and_its_retry_know_when_they_expire() {
-    for line in ["postdate-after: 5", RETRY] {
+    let signed = RoutingRules {
+        retry_keys: RetryKeys::new("a", false),
+        ..rules()
+    };
+    for (line, rules, expires) in [
+        ("postdate-after: 5", rules(), true),
+        (RETRY, rules(), true),
+        (RETRY, signed, false),
+    ] {
         let block = block(&[line, "postdate-until: 1800000000000"]);
         let record = record(Some(NOW), &block);
-        let ParsedRecord::Message { body, .. } = parse_record(&record, &origins(), &rules()) else {
+        let ParsedRecord::Message { body, .. } = parse_record(&record, &origins(), &rules) else {
             panic!("{line}")
         };
-        assert_eq!(body.until, Some(Timestamp::from_millis(1_800_000_000_000)));
+        let until = Timestamp::from_millis(1_800_000_000_000);
+        assert_eq!(body.until, Some(until).filter(|_| expires), "{line}");
+    }
+}
+
+#[test]
+fn the_subject_in_an_origin_may_contain_an_at_sign() {
+    let rules = RoutingRules {
+        change_by_origin: true,
+        ..rules()
+    };
+    let shard = ShardId::new("orders", Partition::new("ORDERS:delayed@eu.*", 0));
+    let origins = OriginFormat::new("prod", &shard);
+    for due in ["", "@1700000000000"] {
+        let of = format!("postdate-of: prod/orders/ORDERS:delayed@eu.*/0/42{due}");
+        let block = block(&["postdate-op: cancel", &of]);
+        let record = record(Some(NOW), &block);
+        let parsed = parse_record(&record, &origins, &rules);
+        assert_eq!(parsed, ParsedRecord::Cancel { id: "/42" });
     }
 }
 
