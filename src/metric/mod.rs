@@ -135,7 +135,7 @@ instruments! {
     MISSING_KEY_MESSAGES "postdate_missing_key_messages" Kind::Gauge, ["route", "topic", "partition"]
         "Messages of a shard that wait for a key that keys_file does not have. 0 in processes that are not assigned the partition."
     LEDGER "postdate_ledger_messages" Kind::Gauge, ["route", "topic", "partition", "count"]
-        "Messages in a shard's ledger, by `count`: accepted, delivered, cancelled, dead_lettered, quarantined, sent_back (retried through the source), pending. 0 in processes that do not read the partition."
+        "Messages in a shard's ledger, by `count`: accepted, delivered, cancelled, dead_lettered, quarantined, sent_back (retried or rescheduled through the source), pending. 0 in processes that do not read the partition."
     LEDGER_DIFFERENCE "postdate_ledger_difference_messages" Kind::Gauge, ["route", "topic", "partition"]
         "Messages accepted minus all other counts of the ledger; 0 while the ledger is unsure."
     LEDGER_UNSURE "postdate_ledger_unsure" Kind::Gauge, ["route", "topic", "partition"]
