@@ -21,10 +21,13 @@
 --        8 number of names of each id, for each key of the caller; a shard that uses another key is
 --          unknown if ids change
 --        then for each id change: names, change, `!` if it changes a claimed message too, followed by its
---          offset if it asks for an answer. A change is: the place of a schedule; the place of a retry and
---          `r`; the place of a schedule that keeps a message that is due later than a time, and the time;
---          empty: cancel; `-`: a record that was delivered before; `>`, the offset of a reschedule, and
---          its due time
+--          offset if it asks for an answer. A change is a letter and its fields:
+--            s  schedule: place
+--            r  retry: place
+--            k  schedule that keeps a first message: place, timestamp. The first is due later than the timestamp
+--            c  cancel
+--            m  reschedule: its offset, the new due time
+--            d  record that was delivered before
 --        then for each run: number of its index in KEYS, slice, member, messages, score, bytes
 -- Reply  done, cancelled, missed
 --        watermark_mismatch, watermark
@@ -42,40 +45,43 @@ if wrong_types then return wrong_types end
 local cancelled, missed, names, at = 0, 0, tonumber(ARGV[8]), 9
 if changes > 0 and lacks_key(at, names) then return { 'unknown' } end
 for _ = 1, changes do
-  local change, request, in_time, first = ARGV[at + names], ARGV[at + names + 1], false, nil
-  local place = hex(change:sub(1, 32), 32) and change:sub(1, 32)
-  local is_retry, sent, move = change:sub(33) == 'r', #change == 48 and change:sub(33), change:match('^>(%x+)$')
-  local changes_other = not (is_retry or sent)
+  local kind, fields, request = ARGV[at + names]:sub(1, 1), ARGV[at + names]:sub(2), ARGV[at + names + 1]
+  local is_retry, keeps_first = kind == 'r', kind == 'k'
+  local place = (kind == 's' or is_retry or keeps_first) and fields:sub(1, 32)
+  local timestamp, reschedule = keeps_first and fields:sub(33), kind == 'm' and fields
+  local changes_other = not (is_retry or keeps_first)
   local takes_claimed, named, is_changed = request:sub(1, 1) == '!', nil, false
+  local in_time, first = false, nil
   request = request:sub(-16)
   for i = at, at + names - 1 do
     local waiting = waiting_place(KEYS[4], ARGV[i])
     local is_other = waiting and waiting ~= place
     local waits = is_other and not covers(s.delivered, waiting)
     local may_change = waits and changes_other and (takes_claimed or not covers(s.claimed, waiting))
-      and not (move and not before(waiting:sub(1, 16), move:sub(17)))
+      and not (reschedule and not before(waiting:sub(1, 16), reschedule:sub(17)))
     if may_change then
       for _, member in ipairs(redis.call('ZRANGEBYLEX', KEYS[5], '[' .. waiting, '(' .. waiting .. 'g')) do
         redis.call('ZREM', KEYS[5], member)
         redis.call('HDEL', KEYS[6], waiting)
       end
-      redis.call('ZADD', KEYS[5], 0, waiting .. (move or ''))
+      redis.call('ZADD', KEYS[5], 0, waiting .. (reschedule or ''))
     end
     if may_change and not covers(s.claimed, waiting) then
-      if not move then cancelled = cancelled + 1 end
+      if not reschedule then cancelled = cancelled + 1 end
       in_time = true
     end
     -- The effect names a changed message rather than one that was too late.
     if is_other and changes_other and not is_changed then named, is_changed = waiting, may_change end
-    local keeps_id = waits and (is_retry and not covers(s.claimed, waiting) or sent and before(sent, waiting:sub(1, 16)))
+    local keeps_id = waits
+      and (is_retry and not covers(s.claimed, waiting) or keeps_first and before(timestamp, waiting:sub(1, 16)))
     if keeps_id then first = first or waiting end
-    if not move and (may_change or waiting and place and not keeps_id) then redis.call('HDEL', KEYS[4], ARGV[i]) end
+    if not reschedule and (may_change or waiting and place and not keeps_id) then redis.call('HDEL', KEYS[4], ARGV[i]) end
   end
-  if sent and first then
+  if keeps_first and first then
     redis.call('ZADD', KEYS[5], 0, place)
     cancelled, named = cancelled + 1, first
   end
-  if (change == '' or move) and not in_time then missed = missed + 1 end
+  if (kind == 'c' or reschedule) and not in_time then missed = missed + 1 end
   if named and hex(request, 16) then
     redis.call('HSET', KEYS[6], request, named .. (is_changed and 'c' or 'l'))
     if is_changed then redis.call('HSET', KEYS[6], named, request) end

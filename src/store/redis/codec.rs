@@ -71,20 +71,22 @@ pub(super) fn offset_hex(offset: Offset) -> String {
     format!("{:016x}", offset.0)
 }
 
-/// The change as `lua/append.lua` reads it, and the request: `!` if it cancels a claimed message too, then its
+/// The change as `lua/append.lua` reads it, and the request: `!` if it changes a claimed message too, then its
 /// offset if it asks for an answer.
 pub(super) fn id_change(change: &IdChange) -> [String; 2] {
-    let place = match change.kind {
-        IdChangeKind::Schedule(place) => place.to_hex(),
-        IdChangeKind::Retry(place) => format!("{}r", place.to_hex()),
-        IdChangeKind::KeepFirst { place, sent } => format!("{}{}", place.to_hex(), due_hex(sent)),
-        IdChangeKind::Reschedule { by, due } => format!(">{}{}", offset_hex(by), due_hex(due)),
-        IdChangeKind::Cancel => String::new(),
-        IdChangeKind::Delivered => "-".to_owned(),
+    let kind = match change.kind {
+        IdChangeKind::Schedule(place) => format!("s{}", place.to_hex()),
+        IdChangeKind::Retry(place) => format!("r{}", place.to_hex()),
+        IdChangeKind::KeepFirst { place, timestamp } => {
+            format!("k{}{}", place.to_hex(), due_hex(timestamp))
+        }
+        IdChangeKind::Cancel => "c".to_owned(),
+        IdChangeKind::Reschedule { by, due } => format!("m{}{}", offset_hex(by), due_hex(due)),
+        IdChangeKind::Delivered => "d".to_owned(),
     };
-    let mark = if change.cancels_claimed { "!" } else { "" };
+    let mark = if change.changes_claimed { "!" } else { "" };
     let request = change.request.map(offset_hex).unwrap_or_default();
-    [place, format!("{mark}{request}")]
+    [kind, format!("{mark}{request}")]
 }
 
 fn due_hex(due: Timestamp) -> String {

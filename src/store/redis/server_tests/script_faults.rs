@@ -46,7 +46,7 @@ const FAULTS: &[Fault] = &[
     (
         "a message is rescheduled to an earlier time",
         Some(Script::Append),
-        "and not (move and not before(waiting:sub(1, 16), move:sub(17)))",
+        "and not (reschedule and not before(waiting:sub(1, 16), reschedule:sub(17)))",
         "",
     ),
     (
@@ -70,7 +70,7 @@ const FAULTS: &[Fault] = &[
     (
         "a schedule takes the id from the first message",
         Some(Script::Append),
-        "or sent and before(sent, waiting:sub(1, 16))",
+        "or keeps_first and before(timestamp, waiting:sub(1, 16))",
         "",
     ),
     (
@@ -461,13 +461,13 @@ const FAULTS: &[Fault] = &[
         "a record that was delivered before gets the id",
         Some(Script::Append),
         "if place and not first then redis.call('HSET', KEYS[4], ARGV[at], place)",
-        "if change ~= '' and not move and not first then redis.call('HSET', KEYS[4], ARGV[at], place or change)",
+        "if kind ~= 'c' and not reschedule and not first then redis.call('HSET', KEYS[4], ARGV[at], place or '-')",
     ),
     (
         "a record that was delivered before is counted as missed",
         Some(Script::Append),
-        "if (change == '' or move) and",
-        "if (change == '' or change == '-' or move) and",
+        "if (kind == 'c' or reschedule) and",
+        "if (kind == 'c' or kind == 'd' or reschedule) and",
     ),
     (
         "positions are compared as doubles",
