@@ -105,7 +105,7 @@ fn id_change<'a>(
         (_, OnDuplicate::Replace) => IdChangeKind::Schedule(place),
         (_, OnDuplicate::KeepFirst) => IdChangeKind::KeepFirst {
             place,
-            sent: record.timestamp.unwrap_or(Timestamp::YEAR_2000),
+            timestamp: record.timestamp.unwrap_or(Timestamp::YEAR_2000),
         },
     };
     Some((id, kind))
@@ -134,7 +134,7 @@ struct Requester<'a> {
     reply: Option<Reply<'a>>,
     /// A request is answered once. Its effect on the named message is applied again.
     is_answered: bool,
-    cancels_claimed: bool,
+    changes_claimed: bool,
 }
 
 impl<'a> Requester<'a> {
@@ -153,7 +153,7 @@ impl<'a> Requester<'a> {
             record,
             reply,
             is_answered: partition.delivered.covers(Cursor::of_answer(record.offset)),
-            cancels_claimed: is_exactly_once && reply.is_some() && !fault!(CancelUnclaimedOnly),
+            changes_claimed: is_exactly_once && reply.is_some() && !fault!(ChangeUnclaimedOnly),
         }
     }
 
@@ -161,7 +161,7 @@ impl<'a> Requester<'a> {
         let is_open = self.reply.is_some() && !self.is_answered;
         IdChange {
             request: is_open.then_some(self.record.offset),
-            cancels_claimed: self.cancels_claimed,
+            changes_claimed: self.changes_claimed,
             ..IdChange::new(id, kind)
         }
     }

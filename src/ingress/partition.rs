@@ -245,13 +245,13 @@ impl AssignedPartition {
     /// The store has the shard in this state.
     pub(super) fn opened(&mut self, state: &StoredShard) {
         let stored = self.waiting.stored_by_worker();
-        self.waiting.checked(Waiting::stored(state), stored);
+        self.waiting.checked(Waiting::of(state), stored);
         self.claimed = state.claimed;
     }
 
-    /// The state of the shard in a store check.
-    pub(super) fn checked(&mut self, state: &StoredShard, asked: Waiting) {
-        self.waiting.checked(Waiting::stored(state), asked);
+    /// A store check has found this state. `stored_by_worker`: what this worker had stored when it began.
+    pub(super) fn checked(&mut self, state: &StoredShard, stored_by_worker: Waiting) {
+        self.waiting.checked(Waiting::of(state), stored_by_worker);
         let is_unchanged = state.claimed == self.claimed;
         self.waits_for_claim =
             is_unchanged && (self.waits_for_claim || !fault!(QuotaKeepsLaterHolds));

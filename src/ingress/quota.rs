@@ -4,8 +4,8 @@
 //! Each worker keeps to the share of the partitions that it reads, so the workers need no common
 //! counter. A worker knows by the store checks how much waits, and adds the messages that it has read since.
 //!
-//! A shard that the store lost is read up to where it was stored before, even over the quota. So a message
-//! that was accepted is never refused later, and no timer waits for records that are not read.
+//! While a shard is behind the greatest watermark that is known, all shards of the worker are read, even
+//! over the quota. The records below it were within the quota before the store lost them.
 
 use super::read_loop::Ingress;
 use crate::limit::{QUOTA_CALM_BELOW, QUOTA_NOTE_TIME, QUOTA_WARN_FROM};
@@ -41,7 +41,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    pub(super) fn stored(state: &StoredShard) -> Self {
+    pub(super) fn of(state: &StoredShard) -> Self {
         Self {
             messages: state.pending(),
             bytes: state.stored_bytes(),
@@ -63,7 +63,8 @@ impl Waiting {
     }
 }
 
-/// The waiting messages of one partition. The count may be too much until the next store check, and never too little.
+/// The waiting messages of one partition. Exact after a store check. Until the next one, deliveries are
+/// not known, and neither are appends whose reading has stopped.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct WaitingCount {
     /// By the last store check.

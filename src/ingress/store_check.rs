@@ -39,7 +39,7 @@ pub(super) struct CheckKind {
     /// A frozen worker may have sent an older commit late, so the last one is repeated.
     commits_unchanged: bool,
     /// Reading waits for deliveries.
-    is_over_quota: bool,
+    waits_for_quota: bool,
 }
 
 /// The asked shards and their states. `None`: the store does not know the shard.
@@ -56,7 +56,7 @@ pub(super) struct Asked {
     /// The positions that the shard has if it is still idle.
     idle: Option<(Watermark, Progress)>,
     /// The messages that this worker had stored when the check began.
-    stored: Waiting,
+    stored_by_worker: Waiting,
     /// Reading waits for deliveries, so the shard must not wait for its source.
     ends_hold: bool,
 }
@@ -99,13 +99,13 @@ impl Asked {
     ) -> Self {
         let idle = partition.idle_positions(now);
         let is_behind = partition.is_behind(known_end);
-        let ends_hold = kind.is_over_quota && is_behind && partition.waits_for_claim;
+        let ends_hold = kind.waits_for_quota && is_behind && partition.waits_for_claim;
         Self {
             shard: partition.shard.clone(),
             epoch: partition.epoch(),
             stored_to: partition.stored_to(),
             is_behind,
-            stored: partition.waiting.stored_by_worker(),
+            stored_by_worker: partition.waiting.stored_by_worker(),
             ends_hold,
             idle: idle.filter(|_| !kind.commits_unchanged && !ends_hold),
         }
@@ -125,7 +125,7 @@ impl Ingress {
         let kind = CheckKind {
             is_final,
             commits_unchanged: is_final || repeats,
-            is_over_quota: self.waits_for_quota() && !fault!(QuotaKeepsHolds),
+            waits_for_quota: self.waits_for_quota() && !fault!(QuotaKeepsHolds),
         };
         self.ask_for_commits();
         let mut asked = Vec::new();
@@ -179,7 +179,7 @@ impl Ingress {
                 continue;
             };
             let next = (state.as_ref()).map_or(NextStep::Reopen, |state| {
-                partition.checked(state, asked.stored);
+                partition.checked(state, asked.stored_by_worker);
                 partition.report_keys(state.other_keys(&self.options.keys));
                 partition.on_state(state, asked.stored_to, wall)
             });

@@ -51,7 +51,7 @@ pub(crate) enum Effect {
     /// No message waited under the id.
     None,
     /// The message was cancelled, or gets the due time of the request.
-    Cancelled(Cursor),
+    Changed(Cursor),
     /// The request leaves the message as it is: see [`Request::keeps`].
     Kept(Cursor),
     /// The message was claimed already.
@@ -85,11 +85,11 @@ impl AnswerState<'_> {
     pub(crate) fn outcome(&self, effect: Effect) -> &'static str {
         match (self.request, effect) {
             (Request::Refused(_), _) | (_, Effect::Kept(_)) => "refused",
-            (Request::Schedule { .. }, Effect::Cancelled(_)) => "replaced",
+            (Request::Schedule { .. }, Effect::Changed(_)) => "replaced",
             (Request::Schedule { .. } | Request::ScheduleFirst { .. }, _) => "scheduled",
             (_, Effect::None) => "not_found",
-            (Request::Cancel, Effect::Cancelled(_)) => "cancelled",
-            (Request::Reschedule { .. }, Effect::Cancelled(_)) => "rescheduled",
+            (Request::Cancel, Effect::Changed(_)) => "cancelled",
+            (Request::Reschedule { .. }, Effect::Changed(_)) => "rescheduled",
             (_, Effect::TooLate(_)) => "too_late",
         }
     }
@@ -111,7 +111,7 @@ impl AnswerState<'_> {
         let request_origin = origin(offset);
         let named = match effect {
             Effect::None => None,
-            Effect::Cancelled(place) | Effect::Kept(place) | Effect::TooLate(place) => Some(place),
+            Effect::Changed(place) | Effect::Kept(place) | Effect::TooLate(place) => Some(place),
         };
         // A message without an id is named by its first record, also after a retry or a reschedule.
         let first = self.id.and_then(offset_of_id);
@@ -140,7 +140,7 @@ impl AnswerState<'_> {
             Request::Reschedule { due } => {
                 answer.origin = named_origin();
                 match effect {
-                    Effect::Cancelled(_) => Some(due),
+                    Effect::Changed(_) => Some(due),
                     Effect::Kept(place) => {
                         answer.code = Some(NOT_LATER);
                         Some(place.due)
@@ -156,7 +156,7 @@ impl AnswerState<'_> {
             Request::Schedule { due } | Request::ScheduleFirst { due } => {
                 answer.origin = Some(request_origin.clone());
                 match effect {
-                    Effect::Cancelled(_) => answer.replaced_origin = named_origin(),
+                    Effect::Changed(_) => answer.replaced_origin = named_origin(),
                     _ => answer.late_for = named_origin(),
                 }
                 Some(due)
@@ -221,7 +221,7 @@ mod tests {
             answer("scheduled", origins(None, None), Some(90))
         );
         assert_eq!(
-            json(schedule, Effect::Cancelled(named)),
+            json(schedule, Effect::Changed(named)),
             answer("replaced", origins(Some(5), None), Some(90))
         );
         assert_eq!(
@@ -244,7 +244,7 @@ mod tests {
             answer("not_found", [None; 3], None)
         );
         assert_eq!(
-            json(Request::Cancel, Effect::Cancelled(named)),
+            json(Request::Cancel, Effect::Changed(named)),
             answer("cancelled", origins, Some(70))
         );
         assert_eq!(
@@ -258,7 +258,7 @@ mod tests {
         let named = Cursor::new(Timestamp::from_millis(70), Offset(7));
         let mut expected = answer("cancelled", [Some(5), None, None], Some(70));
         expected["id"] = serde_json::Value::Null;
-        let json = json_of("/5", Request::Cancel, Effect::Cancelled(named));
+        let json = json_of("/5", Request::Cancel, Effect::Changed(named));
         assert_eq!(json, expected);
     }
 
@@ -273,7 +273,7 @@ mod tests {
             answer("not_found", [None; 3], None)
         );
         assert_eq!(
-            json(later, Effect::Cancelled(named)),
+            json(later, Effect::Changed(named)),
             answer("rescheduled", origins, Some(90))
         );
         assert_eq!(

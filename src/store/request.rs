@@ -79,9 +79,9 @@ pub(crate) struct IdChange<I = StoredId> {
     /// The record asks for an answer. The store keeps the effect on the named message under this
     /// offset.
     pub(crate) request: Option<Offset>,
-    /// A claimed message is cancelled too, unless it is delivered. The timer of an exactly-once
+    /// A claimed message is changed too, unless it is delivered. The timer of an exactly-once
     /// route decides whether that was in time.
-    pub(crate) cancels_claimed: bool,
+    pub(crate) changes_claimed: bool,
 }
 
 impl<I> IdChange<I> {
@@ -90,7 +90,7 @@ impl<I> IdChange<I> {
             id: id.into(),
             kind,
             request: None,
-            cancels_claimed: false,
+            changes_claimed: false,
         }
     }
 
@@ -99,7 +99,7 @@ impl<I> IdChange<I> {
             id: to(self.id),
             kind: self.kind,
             request: self.request,
-            cancels_claimed: self.cancels_claimed,
+            changes_claimed: self.changes_claimed,
         }
     }
 }
@@ -113,8 +113,8 @@ pub(crate) enum IdChangeKind {
     /// claimed. Cancels nothing.
     Retry(Cursor),
     /// The id now names the message at this place. But if another message waits under it that is due
-    /// after `sent`, that one keeps the id, and the message at this place is cancelled.
-    KeepFirst { place: Cursor, sent: Timestamp },
+    /// after `timestamp`, that one keeps the id, and the message at this place is cancelled.
+    KeepFirst { place: Cursor, timestamp: Timestamp },
     /// The message that waits under the id is cancelled, unless it is claimed.
     Cancel,
     /// The message that waits under the id gets this due time from the record at offset `by`, unless

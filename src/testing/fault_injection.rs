@@ -107,7 +107,7 @@ pub(crate) enum InjectedFault {
     /// Exactly-once: a cancelled message is passed before the answer of its cancel.
     PassCancelledBeforeAnswer,
     /// Exactly-once: a request does not cancel a claimed message.
-    CancelUnclaimedOnly,
+    ChangeUnclaimedOnly,
 
     // Reset.
     /// A reset leaves the committed position.

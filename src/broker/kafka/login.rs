@@ -84,7 +84,7 @@ struct SharedToken {
     changes: AtomicU64,
 }
 
-/// Nothing is set until the provider has answered.
+/// Both fields are empty until the provider has answered.
 #[derive(Default)]
 struct LastAnswers {
     token: Option<Arc<Token>>,

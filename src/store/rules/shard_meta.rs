@@ -179,8 +179,8 @@ impl ShardMeta {
                     self.take_id(change, place, ids, |it| !self.is_free(Some(it)));
                     continue;
                 }
-                IdChangeKind::KeepFirst { place, sent } => {
-                    let waits = |it: Cursor| it.due > sent && !self.delivered.covers(it);
+                IdChangeKind::KeepFirst { place, timestamp } => {
+                    let waits = |it: Cursor| it.due > timestamp && !self.delivered.covers(it);
                     let first = self.take_id(change, place, ids, waits);
                     outcome.drop_duplicate(change, place, first);
                     continue;
@@ -262,7 +262,7 @@ impl ShardMeta {
     fn may_change(&self, place: Cursor, change: &IdChange) -> bool {
         let is_kept =
             matches!(change.kind, IdChangeKind::Reschedule { due, .. } if due <= place.due);
-        let ignores_claim = change.cancels_claimed
+        let ignores_claim = change.changes_claimed
             || fault!(RescheduleClaimed) && matches!(change.kind, IdChangeKind::Reschedule { .. });
         let is_claimed = self.claimed.covers(place) && !ignores_claim;
         !is_claimed && !is_kept && !self.delivered.covers(place)

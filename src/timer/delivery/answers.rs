@@ -130,7 +130,7 @@ fn decide(
     let effect = match (batch.named_by(request), txn) {
         (None, _) => Effect::None,
         (Some((place, false)), _) if keeps(place) => Effect::Kept(place),
-        (Some((place, true)), None) => Effect::Cancelled(place),
+        (Some((place, true)), None) => Effect::Changed(place),
         (Some((place, false)), Some(_)) => Effect::TooLate(place),
         (Some((place, false)), None) => {
             let is_open = |batch: &ClaimedBatch| batch.is_unacknowledged(place);
@@ -150,7 +150,7 @@ fn decide(
                 || fault!(AnswerByClaim);
             match is_sent {
                 true => Effect::TooLate(place),
-                false => Effect::Cancelled(place),
+                false => Effect::Changed(place),
             }
         }
     };
@@ -255,7 +255,7 @@ mod tests {
             );
             let ready = prepare(&mut in_flight, 1, 0, txn.as_ref(), true, now);
             assert_eq!(ready, Readiness::Ready);
-            assert_eq!(effect(&mut in_flight), Some(Effect::Cancelled(message())));
+            assert_eq!(effect(&mut in_flight), Some(Effect::Changed(message())));
             let answers = in_flight.get_mut(1).expect("claim 1");
             answers.advance();
             if !is_exactly_once {
@@ -391,7 +391,7 @@ mod tests {
             prepare(&mut in_flight, 1, 0, Some(&txn), true, now);
             let expected = match is_sent {
                 true => Effect::TooLate(message()),
-                false => Effect::Cancelled(message()),
+                false => Effect::Changed(message()),
             };
             assert_eq!(effect(&mut in_flight), Some(expected));
             let messages = in_flight.get_mut(0).expect("claim 0");

@@ -252,13 +252,13 @@ impl Sequence {
                     change.kind = IdChangeKind::Retry(place);
                 }
                 IdChangeKind::Schedule(place) if place.offset.0 % 5 == 1 => {
-                    let sent = timestamp((offset % 6) as Due, 0);
-                    change.kind = IdChangeKind::KeepFirst { place, sent };
+                    let timestamp = timestamp((offset % 6) as Due, 0);
+                    change.kind = IdChangeKind::KeepFirst { place, timestamp };
                 }
                 _ => {}
             }
             change.request = (offset % 2 == 0).then_some(Offset(offset));
-            change.cancels_claimed = offset % 3 == 0;
+            change.changes_claimed = offset % 3 == 0;
         }
         // Several appends share an epoch, and epochs come back.
         let reading = AppendEpoch {

@@ -305,7 +305,7 @@ fn every_fault_injected_into_answers_is_caught() {
     let planted = [
         (InjectedFault::AnswerBeforeDelivery, false, Faults::NONE),
         (InjectedFault::AnswerByClaim, true, Faults::NONE),
-        (InjectedFault::CancelUnclaimedOnly, true, Faults::ALL),
+        (InjectedFault::ChangeUnclaimedOnly, true, Faults::ALL),
         (InjectedFault::PassCancelledBeforeAnswer, true, Faults::ALL),
         (InjectedFault::RescheduleClaimed, false, Faults::NONE),
     ];

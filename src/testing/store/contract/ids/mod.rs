@@ -240,7 +240,7 @@ pub(super) async fn a_request_of_an_exactly_once_route_cancels_a_claimed_message
     let waits = shard_with_one_message(t).await;
     assert_eq!(t.claim(1, Progress::new(waits, Watermark(1))).await, []);
     let cancels = |offset| IdChange {
-        cancels_claimed: true,
+        changes_claimed: true,
         ..requested(offset, cancel("id"))
     };
     // It may be too late, so it is not counted.
@@ -253,7 +253,7 @@ pub(super) async fn no_request_cancels_a_delivered_message(t: &Fixture<'_>) {
     let waits = shard_with_one_message(t).await;
     t.acknowledge(1, Progress::new(waits, Watermark(1))).await;
     let cancel = IdChange {
-        cancels_claimed: true,
+        changes_claimed: true,
         ..requested(1, cancel("id"))
     };
     assert_eq!(t.append(1, 2, &[], &[cancel]).await, MISSED);

@@ -14,8 +14,8 @@ fn retry(place: Cursor) -> IdChange {
     IdChange::new("id", IdChangeKind::Retry(place))
 }
 
-fn keep_first(place: Cursor, sent: Timestamp) -> IdChange {
-    IdChange::new("id", IdChangeKind::KeepFirst { place, sent })
+fn keep_first(place: Cursor, timestamp: Timestamp) -> IdChange {
+    IdChange::new("id", IdChangeKind::KeepFirst { place, timestamp })
 }
 
 /// The cancelled places inside the claim, and the effects. The answer to the request at offset 9 is in
@@ -96,7 +96,7 @@ pub(in super::super) async fn an_exactly_once_route_reschedules_a_claimed_messag
     let waits = shard_with_one_message(t).await;
     t.claim(1, Progress::new(waits, Watermark(1))).await;
     let change = IdChange {
-        cancels_claimed: true,
+        changes_claimed: true,
         ..requested(9, reschedule(9, due(5, 0)))
     };
     // It may be too late, so it is not in time.
