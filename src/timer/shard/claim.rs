@@ -65,6 +65,13 @@ impl ClaimState {
             .is_some_and(|call| call.taken.is_some())
     }
 
+    /// The messages of the pending claim.
+    pub(super) fn claiming_messages(&self) -> usize {
+        let pending = self.pending.as_ref();
+        let taken = pending.and_then(|call| call.taken.as_ref());
+        taken.map_or(0, |taken| taken.messages.len())
+    }
+
     /// True if a call with a delivered pair is not answered yet.
     pub(crate) fn is_reporting_delivered(&self) -> bool {
         self.pending

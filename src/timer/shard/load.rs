@@ -91,13 +91,13 @@ impl ShardLoad {
         self.generation += 1;
     }
 
-    /// Returns the request of a tail poll if it is time. `is_full`: no further message of the shard
-    /// may be claimed.
+    /// Returns the request of a tail poll if it is time. `to_send`: messages that go out without a
+    /// further load.
     pub(super) fn next_tail_request(
         &mut self,
         now: Instant,
         joins_batch: bool,
-        is_full: bool,
+        to_send: usize,
     ) -> Option<Load> {
         if !self.tail.is_due(now, joins_batch) {
             return None;
@@ -105,7 +105,8 @@ impl ShardLoad {
         let ResidentRuns {
             schedule, memory, ..
         } = &self.runs;
-        let is_backlogged = schedule.late_count() > CLAIM_MESSAGES_MAX || is_full;
+        let enough = memory.messages_per_part(64).min(CLAIM_MESSAGES_MAX as u64);
+        let is_backlogged = to_send as u64 > enough;
         if is_backlogged && memory.is_exhausted() {
             // Deliver the messages in memory first. If the store cuts the tail meanwhile, the shard
             // is loaded again within the budget.

@@ -132,19 +132,30 @@ impl ShardState {
         if !self.ownership.is_active() {
             return None;
         }
-        let is_full = self.in_flight.open_messages() >= SHARD_IN_FLIGHT_MAX;
+        let to_send = self.messages_to_send();
         self.next_prefetch_request(wall)
-            .or_else(|| self.load.next_tail_request(now, joins_batch, is_full))
+            .or_else(|| self.load.next_tail_request(now, joins_batch, to_send))
+    }
+
+    /// Messages that are late, claimed or being claimed. They go out without a further load, and
+    /// free their memory.
+    fn messages_to_send(&self) -> usize {
+        self.load.schedule().late_count() + self.claim.claiming_messages() + self.sending_messages()
+    }
+
+    /// Claimed messages without those that wait for another one: that one may not be loaded yet.
+    fn sending_messages(&self) -> usize {
+        let waiting = self.in_flight.iter().map(ClaimedBatch::waiting_messages);
+        self.in_flight
+            .open_messages()
+            .saturating_sub(waiting.sum::<usize>())
     }
 
     fn next_prefetch_request(&mut self, wall: Timestamp) -> Option<Load> {
         if self.load.is_held() {
             return None;
         }
-        // A message that waits for another one may need that one loaded.
-        let waiting = self.in_flight.iter().map(ClaimedBatch::waiting_messages);
-        let is_sending = self.in_flight.open_messages() > waiting.sum();
-        let has_claims = is_sending || self.claim.is_claiming();
+        let has_claims = self.sending_messages() > 0 || self.claim.is_claiming();
         let ShardLoad { prefetch, runs, .. } = &mut self.load;
         prefetch.next_request(&self.lease.shard, runs, &self.compaction, wall, has_claims)
     }
@@ -565,7 +576,11 @@ mod tests {
 
     /// A shard with one message, which is due `after` milliseconds after [`WALL`].
     fn loaded(after: i64, now: Instant) -> ShardState {
-        let memory = MemoryBudget::new(1 << 20);
+        loaded_within(1 << 20, after, now)
+    }
+
+    fn loaded_within(memory_bytes: usize, after: i64, now: Instant) -> ShardState {
+        let memory = MemoryBudget::new(memory_bytes);
         let watermark = Watermark(2);
         let mut state = ShardState::for_test(1, &memory, watermark);
         let due = Timestamp::from_millis(WALL.as_millis() + after);
@@ -601,6 +616,28 @@ mod tests {
             );
             assert_eq!(state.claim.earliest(), Some(now + pause), "{after}");
         }
+    }
+
+    #[test]
+    fn with_full_memory_nothing_is_loaded_until_due_messages_are_sent() {
+        let now = Instant::now();
+        let loads_tail = |memory_bytes, after, is_claimed: bool| {
+            let mut state = loaded_within(memory_bytes, after, now);
+            if is_claimed {
+                state.claim_for_test(now);
+            }
+            let to_send = state.messages_to_send();
+            let load = state
+                .load
+                .next_tail_request(now + TAIL_POLL_INTERVAL, false, to_send);
+            load.is_some()
+        };
+        assert!(
+            !loads_tail(1, 0, true),
+            "the claimed message goes out first"
+        );
+        assert!(loads_tail(1 << 20, 0, true), "there is memory");
+        assert!(loads_tail(1, 60_000, false), "the tail may be due earlier");
     }
 
     #[test]
