@@ -1,6 +1,8 @@
 //! Tests that a process stays within its memory budget, however large its messages are and however
 //! many of them and of its shards wait. They read the peak of the resident memory.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use crate::env::{Kafka, Outgoing, Postdate, Producer, eventually, kafka, now_ms, redis};
 use crate::verdict::{LIMIT, Scene};
 
@@ -39,9 +41,22 @@ fn wait_for(service: &Postdate, metric: &str, count: i64) {
     });
 }
 
-/// A broker that accepts large messages.
-fn large_kafka() -> Kafka {
-    Kafka::start_with(&[("message.max.bytes", "50000000")])
+/// A broker that accepts large messages. One at a time: together they fill the disk cache and Redis
+/// with gigabytes, which slows all other tests down.
+struct LargeKafka {
+    kafka: Kafka,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl LargeKafka {
+    fn start() -> LargeKafka {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        LargeKafka {
+            kafka: Kafka::start_with(&[("message.max.bytes", "50000000")]),
+            _turn: turn,
+        }
+    }
 }
 
 /// Sends messages of `size` bytes, all due at once, after the service has started. Returns the
@@ -83,22 +98,22 @@ fn burst(kafka: &Kafka, count: i64, size: usize, memory_mib: u64, is_embedded: b
 
 #[test]
 fn bursts_of_large_messages_stay_within_the_budget_with_redis() {
-    let kafka = large_kafka();
+    let large = LargeKafka::start();
     for (count, size) in [(700, 900_000), (150, 4_000_000)] {
-        let [_, peak] = burst(&kafka, count, size, 256, false);
+        let [_, peak] = burst(&large.kafka, count, size, 256, false);
         assert!(peak <= 256 + BESIDE_MIB, "{peak} MiB");
     }
 }
 
 #[test]
 fn a_burst_of_large_messages_stays_within_its_bound_with_the_embedded_store() {
-    let [_, peak] = burst(&large_kafka(), 150, 4_000_000, 256, true);
+    let [_, peak] = burst(&LargeKafka::start().kafka, 150, 4_000_000, 256, true);
     assert!(peak <= 256 + BESIDE_MIB + EMBEDDED_MIB, "{peak} MiB");
 }
 
 #[test]
 fn messages_of_twenty_megabytes_stay_within_the_default_budget() {
-    let [_, peak] = burst(&large_kafka(), 40, 20_000_000, 512, false);
+    let [_, peak] = burst(&LargeKafka::start().kafka, 40, 20_000_000, 512, false);
     assert!(peak <= 512 + BESIDE_MIB, "{peak} MiB");
 }
 
