@@ -1,9 +1,14 @@
-//! Tests that the state that version 0.1.0 left behind is read by the current version.
+//! Tests that the state that version 0.1.0 left behind is read by the current version, and that a fleet
+//! is upgraded and rolled back between two format levels under load.
+//!
+//! The earlier version of the fleet is the program under test, which reads only the formats of level 0. The
+//! variable `OLD_POSTDATE` names the binary of a real one.
 //!
 //! `fixtures/v0.1.0.txt` holds the Redis keys and the offset commit of that version. This command
 //! writes it again: `OLD_POSTDATE=BINARY cargo test --features test-support --test integration
 //! the_fixture_is_written -- --ignored`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -11,9 +16,11 @@ use std::time::Duration;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use redis::Commands as _;
+use serde_json::Value;
+use tempfile::NamedTempFile;
 
-use crate::env::{Outgoing, Postdate, Producer, Redis, eventually, kafka, now_ms};
-use crate::verdict::{LIMIT, Scene};
+use crate::env::{Outgoing, Postdate, Producer, Redis, Sink, eventually, kafka, now_ms};
+use crate::verdict::{LIMIT, Scene, wait_for_complaint};
 
 const FIXTURE: &str = "integration/fixtures/v0.1.0.txt";
 
@@ -204,4 +211,156 @@ fn messages_that_version_0_1_0_has_stored_are_delivered_once() {
 #[test]
 fn messages_of_version_0_1_0_are_delivered_once_if_the_store_is_lost_too() {
     deliver_what_version_0_1_0_left("upgrade_lost", true);
+}
+
+/// The version of encrypted runs. Level 0 knows only the version before.
+const ENCRYPTED: u8 = 2;
+
+/// Two processes that share four partitions, and the load that they deliver.
+struct Fleet {
+    scene: Scene,
+    redis: Redis,
+    sink: Sink,
+    /// Keys of the route.
+    options: &'static str,
+    /// The file of the key ring, which is the option that writes a new format.
+    keys: NamedTempFile,
+    processes: Vec<Postdate>,
+}
+
+impl Fleet {
+    /// Starts two processes of the earlier version.
+    fn start(name: &str, options: &'static str) -> Fleet {
+        let scene = Scene::new(kafka(), name, 4);
+        let mut fleet = Fleet {
+            sink: scene.sink(),
+            scene,
+            redis: Redis::start(),
+            options,
+            keys: NamedTempFile::new().unwrap(),
+            processes: Vec::new(),
+        };
+        for _ in 0..2 {
+            let mut process = fleet.old();
+            process.wait_until_ready();
+            fleet.processes.push(process);
+        }
+        fleet
+    }
+
+    fn config(&self, more: &str) -> String {
+        let store = format!("[store.redis]\nurl = \"{}\"\n{more}", self.redis.url());
+        self.scene.config_stored(&store, self.options)
+    }
+
+    fn old(&self) -> Postdate {
+        let config = self.config("");
+        match std::env::var_os("OLD_POSTDATE") {
+            Some(program) => Postdate::start_program(program.into(), &config, &[]),
+            None => Postdate::start_with(&config, &[("TEST_FORMAT_LEVEL", "0")]),
+        }
+    }
+
+    fn new(&self) -> Postdate {
+        Postdate::start(&self.config(""))
+    }
+
+    fn new_with_keys(&self) -> Postdate {
+        let file = self.keys.path().display();
+        Postdate::start(&self.config(&format!("[store.encryption]\nkeys_file = \"{file}\"")))
+    }
+
+    /// Replaces one process while messages become due, and others wait for the next replacements.
+    fn replace(&mut self, at: usize, stop: fn(&mut Postdate), start: fn(&Fleet) -> Postdate) {
+        let arrived = self.sink.records().len();
+        self.scene.load(300, 0..4_000);
+        self.scene.load(300, 4_000..20_000);
+        self.sink.wait_for(arrived + 50, LIMIT);
+        stop(&mut self.processes[at]);
+        let mut started = start(self);
+        started.wait_until_ready();
+        self.processes[at] = started;
+    }
+
+    fn replace_all(&mut self, stop: fn(&mut Postdate), start: fn(&Fleet) -> Postdate) {
+        (0..self.processes.len()).for_each(|at| self.replace(at, stop, start));
+    }
+
+    /// What `check` says about the formats of the workers.
+    fn formats(&self, at: usize) -> (String, String) {
+        let check = self.processes[at].command(&["check", "--json"]);
+        let check: Value = serde_json::from_slice(&check.stdout).unwrap();
+        let items = check["items"].as_array().unwrap();
+        let formats = items.iter().find(|item| item["subject"] == "formats");
+        let text = |key: &str| formats.unwrap()[key].as_str().unwrap().to_owned();
+        (text("verdict"), text("found"))
+    }
+
+    /// The versions of the runs that wait.
+    fn stored_versions(&self) -> BTreeSet<u8> {
+        const VERSION_AT: usize = 4;
+        let mut client = self.redis.client();
+        let pools: Vec<String> = client.keys("pd:*:pool:*").unwrap();
+        let mut versions = BTreeSet::new();
+        for pool in pools {
+            let runs: Vec<Vec<u8>> = client.hvals(pool).unwrap();
+            versions.extend(runs.iter().map(|run| run[VERSION_AT]));
+        }
+        versions
+    }
+}
+
+fn terminate(process: &mut Postdate) {
+    let (status, _) = process.terminate();
+    assert!(status.success(), "{}", process.logs());
+}
+
+/// Upgrades a fleet, rolls it back, upgrades it again, and then writes the new format. Stops the processes
+/// that are rolled back with `stop_new`.
+fn upgrade_and_roll_back(name: &str, options: &'static str, stop_new: fn(&mut Postdate)) {
+    let mut fleet = Fleet::start(name, options);
+    fleet.replace(0, terminate, Fleet::new);
+    let (verdict, found) = fleet.formats(0);
+    assert!(
+        verdict == "warn" && found.contains("an older version runs"),
+        "{found}"
+    );
+    fleet.replace(1, terminate, Fleet::new);
+    assert_eq!(fleet.formats(0).0, "ok");
+    fleet.replace_all(stop_new, Fleet::old);
+    fleet.replace_all(terminate, Fleet::new);
+    assert_eq!(fleet.formats(1).0, "ok");
+
+    // A ring that only reads the key writes no new format yet.
+    let key = "a:AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n";
+    std::fs::write(fleet.keys.path(), format!("plain\n{key}")).unwrap();
+    fleet.replace_all(terminate, Fleet::new_with_keys);
+    assert!(!fleet.stored_versions().contains(&ENCRYPTED));
+    std::fs::write(fleet.keys.path(), format!("{key}plain\n")).unwrap();
+    fleet.replace_all(terminate, Fleet::new_with_keys);
+    eventually("the new format is written", LIMIT, || {
+        fleet.stored_versions().contains(&ENCRYPTED).then_some(())
+    });
+
+    // An older process waits in front of the new format.
+    fleet.scene.send(300, 5_000..20_000);
+    fleet.processes.iter_mut().for_each(terminate);
+    let mut old = fleet.old();
+    wait_for_complaint(&old, &["waits"]);
+    old.kill();
+    fleet.processes = vec![fleet.new_with_keys(), fleet.new_with_keys()];
+    assert_eq!(fleet.scene.all_arrive(&fleet.sink), 0);
+    assert_eq!(fleet.scene.duplicates_at_the_end(), 0);
+    fleet.scene.ledger_says_all_once(&fleet.processes[0]);
+}
+
+#[test]
+fn a_fleet_is_upgraded_and_rolled_back_between_two_formats_under_load() {
+    upgrade_and_roll_back("rolling", "", terminate);
+}
+
+#[test]
+fn exactly_once_a_fleet_is_upgraded_and_rolled_back_between_two_formats_by_kills() {
+    let exactly_once = "delivery = \"exactly-once\"\n";
+    upgrade_and_roll_back("rolling_exact", exactly_once, Postdate::kill);
 }

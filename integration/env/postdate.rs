@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::process::{Process, Signal, folder, free_port};
 
 pub(crate) struct Postdate {
+    program: PathBuf,
     folder: PathBuf,
     port: u16,
     variables: Vec<(String, String)>,
@@ -27,6 +28,15 @@ impl Postdate {
     /// As `start`, with environment variables. `POSTDATE_*` variables of the test process are
     /// removed first.
     pub(crate) fn start_with(config: &str, variables: &[(&str, &str)]) -> Postdate {
+        Postdate::start_program(super::program(), config, variables)
+    }
+
+    /// As `start_with`, with the program of another version.
+    pub(crate) fn start_program(
+        program: PathBuf,
+        config: &str,
+        variables: &[(&str, &str)],
+    ) -> Postdate {
         let (folder, port) = (folder("postdate"), free_port());
         std::fs::write(
             folder.join("config.toml"),
@@ -37,8 +47,10 @@ impl Postdate {
             .iter()
             .map(|&(name, value)| (name.to_owned(), value.to_owned()))
             .collect();
-        let process = Process::start("postdate", &folder, &mut program(&folder, &variables));
+        let mut command = service(&program, &folder, &variables);
+        let process = Process::start("postdate", &folder, &mut command);
         Postdate {
+            program,
             folder,
             port,
             variables,
@@ -92,8 +104,8 @@ impl Postdate {
     /// Restarts the service with the same configuration, folder and port. Kills it first if it
     /// runs.
     pub(crate) fn restart(&mut self) {
-        self.process
-            .start_again(&mut program(&self.folder, &self.variables));
+        let mut command = service(&self.program, &self.folder, &self.variables);
+        self.process.start_again(&mut command);
     }
 
     /// CPU time used since the start.
@@ -159,7 +171,7 @@ impl Postdate {
     /// Runs a Postdate command with the configuration and environment of this service, running or
     /// not.
     pub(crate) fn command(&self, arguments: &[&str]) -> Output {
-        let mut command = bare(&self.folder);
+        let mut command = bare(&self.program, &self.folder);
         command
             .arg(arguments[0])
             .arg("--config")
@@ -175,8 +187,8 @@ impl Postdate {
     }
 }
 
-fn bare(folder: &Path) -> Command {
-    let mut program = Command::new(super::program());
+fn bare(program: &Path, folder: &Path) -> Command {
+    let mut program = Command::new(program);
     for (name, _) in
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTDATE_"))
     {
@@ -186,8 +198,8 @@ fn bare(folder: &Path) -> Command {
     program
 }
 
-fn program(folder: &Path, variables: &[(String, String)]) -> Command {
-    let mut program = bare(folder);
+fn service(program: &Path, folder: &Path, variables: &[(String, String)]) -> Command {
+    let mut program = bare(program, folder);
     program
         .args(["run", "--config"])
         .arg(folder.join("config.toml"));

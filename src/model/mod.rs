@@ -48,11 +48,12 @@ pub(crate) use parsing::reply::{Reply, parse_reply};
 pub(crate) use parsing::time_grammar::{Delay, parse_after, parse_rfc3339};
 pub(crate) use protocol::commit_metadata::{CommitMetadata, UnreadableCommit};
 pub(crate) use protocol::delivered_marker::{DeliveredMarker, OutcomeCounts};
+pub(crate) use protocol::format_level::{FORMAT_LEVEL, readable_level};
 pub(crate) use protocol::lease::{Lease, LeaseToken};
 pub(crate) use protocol::progress::{Cursor, Progress};
 pub(crate) use protocol::redrive_position::RedrivePosition;
 pub(crate) use protocol::rules_history::RulesHistory;
-pub(crate) use protocol::worker::{FORMAT_LEVEL, Role, SessionId, WorkerEntry, WorkerId};
+pub(crate) use protocol::worker::{Role, SessionId, WorkerEntry, WorkerId};
 pub(crate) use recurrence::{
     Definition, Occurrence, ParsedDefinition, parse_definition, zone_data_version,
 };

@@ -7,7 +7,7 @@ use crate::membership::{
     heartbeat_timeout,
 };
 use crate::metric;
-use crate::model::{FORMAT_LEVEL, SessionId, WorkerEntry};
+use crate::model::{SessionId, WorkerEntry, readable_level};
 use crate::store::Store;
 use crate::task::TaskGroup;
 use anyhow::{Context, Result};
@@ -77,6 +77,6 @@ fn entry(wiring: &Wiring) -> WorkerEntry {
         roles: wiring.config.roles.clone(),
         routes: routes.map(|name| name.as_str().into()).collect(),
         clusters: BTreeSet::new(),
-        format: FORMAT_LEVEL,
+        format: readable_level(),
     }
 }

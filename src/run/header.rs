@@ -34,7 +34,7 @@
 use super::RunSummary;
 use crate::encryption::{NONCE_LENGTH, TAG_LENGTH};
 use crate::limit;
-use crate::model::{Cursor, Offset, Timestamp};
+use crate::model::{Cursor, Offset, Timestamp, readable_level};
 use bytes::{Buf, BufMut};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -93,7 +93,7 @@ impl RunError {
     /// True if the run is not damaged: a newer version wrote it, or its key is missing.
     pub(crate) fn is_undamaged(self) -> bool {
         match self {
-            Self::UnknownVersion(version) => version > SEALED,
+            Self::UnknownVersion(version) => version > PLAIN,
             Self::UnknownCodec(_) | Self::MissingKey => true,
             _ => false,
         }
@@ -151,6 +151,11 @@ pub(crate) struct ParsedRun<'a> {
     pub(super) content: &'a [u8],
 }
 
+/// Level 0 has no encrypted runs.
+fn is_readable(version: u8) -> bool {
+    version == PLAIN || version == SEALED && readable_level() > 0
+}
+
 /// Verifies the checksum and the limits of a run. Never panics.
 pub(crate) fn parse(bytes: &[u8]) -> Result<ParsedRun<'_>, RunError> {
     let truncated = RunError::Truncated(bytes.len());
@@ -162,7 +167,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<ParsedRun<'_>, RunError> {
         });
     }
     match bytes.get(VERSION_AT) {
-        Some(&(PLAIN | SEALED)) => {}
+        Some(version) if is_readable(*version) => {}
         Some(version) => return Err(RunError::UnknownVersion(*version)),
         None => return Err(truncated),
     }
@@ -179,8 +184,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<ParsedRun<'_>, RunError> {
 
 /// The message count and the raw size of a run, without a check of its checksum.
 pub(crate) fn peek_sizes(bytes: &[u8]) -> Option<(usize, usize)> {
-    let is_known = matches!(bytes.get(VERSION_AT), Some(&(PLAIN | SEALED)));
-    let is_run = bytes.starts_with(&MAGIC) && is_known;
+    let version = bytes.get(VERSION_AT);
+    let is_run = bytes.starts_with(&MAGIC) && version.is_some_and(|it| is_readable(*it));
     let fields = bytes.get(CODEC_AT..HEADER_LENGTH).filter(|_| is_run)?;
     let header = read_fields(fields).ok()?;
     Some((header.summary.count as usize, header.raw_size as usize))

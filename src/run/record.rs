@@ -30,7 +30,7 @@
 use crate::model::header::push_varint;
 use crate::model::{
     AnswerState, Body, DeadLetterReason, Dialect, Disposition, Headers, Request, RetryState,
-    ScheduleState, Timestamp,
+    ScheduleState, Timestamp, readable_level,
 };
 use integer_encoding::VarInt;
 
@@ -43,6 +43,8 @@ const HAS_DIALECT: u8 = 1 << 5;
 /// The record is the answer to a request. Like every disposition, it is also `HAS_DISPOSITION`.
 pub(super) const IS_ANSWER: u8 = 1 << 6;
 pub(super) const HAS_UNTIL: u8 = 1 << 7;
+/// The flags that level 0 does not know.
+const OF_LEVEL_1: u8 = IS_ANSWER | HAS_UNTIL;
 
 const RELAY: u8 = 1;
 const DEAD_LETTER: u8 = 2;
@@ -85,6 +87,9 @@ pub(crate) fn encode(body: &Body<'_>, out: &mut Vec<u8>) {
 pub(crate) fn decode(bytes: &[u8]) -> Option<Body<'_>> {
     let mut reader = RecordReader(bytes);
     let flags = reader.byte()?;
+    if readable_level() < 1 && flags & OF_LEVEL_1 != 0 {
+        return None;
+    }
     let has = |flag: u8| flags & flag != 0;
     let body = Body {
         key: optional(!has(NULL_KEY), || reader.bytes())?,
@@ -255,7 +260,7 @@ impl<'a> RecordReader<'a> {
                 detail: self.text()?,
             },
             RETRY => Disposition::Retry(self.retry()?),
-            RETRIED_ANSWER => Disposition::RetriedAnswer(self.retry()?),
+            RETRIED_ANSWER if readable_level() > 0 => Disposition::RetriedAnswer(self.retry()?),
             ANSWER => Disposition::Answer(AnswerState {
                 request: match self.byte()? {
                     SCHEDULE => Request::Schedule {

@@ -2,6 +2,8 @@
 
 #[macro_use]
 pub(crate) mod fault_injection;
+#[macro_use]
+pub(crate) mod older_version;
 
 #[cfg(any(test, feature = "test-support"))]
 pub(crate) mod broker;

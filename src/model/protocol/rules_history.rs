@@ -5,6 +5,7 @@
 //! reading. The history is part of the commit metadata. An ingress commits it before it reads a
 //! record under new rules.
 
+use super::format_level::readable_level;
 use crate::limit::{RULES_DECODED_BYTES_MAX, RULES_TEXT_BYTES_MAX};
 use crate::model::routing::position_rules::PositionRules;
 use crate::model::shard::Offset;
@@ -113,7 +114,9 @@ fn encode(epochs: &[RulesEpoch]) -> Option<String> {
 fn decode(text: &str) -> Option<Vec<RulesEpoch>> {
     let packed = STANDARD_NO_PAD.decode(text).ok()?;
     let json = zstd::bulk::decompress(&packed, RULES_DECODED_BYTES_MAX).ok()?;
-    serde_json::from_slice(&json).ok()
+    let epochs: Vec<RulesEpoch> = serde_json::from_slice(&json).ok()?;
+    let is_readable = |epoch: &RulesEpoch| epoch.rules.format_level() <= readable_level();
+    epochs.iter().all(is_readable).then_some(epochs)
 }
 
 impl fmt::Display for RulesHistory {

@@ -83,9 +83,6 @@ impl Role {
     }
 }
 
-/// The greatest format level of stored data that this version reads.
-pub(crate) const FORMAT_LEVEL: u32 = 1;
-
 /// What a session tells the other workers. A field that another version does not write has its
 /// default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -52,6 +52,12 @@ impl PositionRules {
         }
     }
 
+    /// The level of the formats that records get under these rules, and that these rules themselves have.
+    pub(crate) fn format_level(&self) -> u32 {
+        let keeps_first = self.on_duplicate == OnDuplicate::KeepFirst;
+        u32::from(self.recurring || keeps_first || self.change_by_origin)
+    }
+
     /// Rules that give every record this position. `today` decides what does not change it.
     pub(crate) fn with(&self, today: &RoutingRules) -> RoutingRules {
         let naming = if self.by_subject {
