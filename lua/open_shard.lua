@@ -1,7 +1,7 @@
 #!lua
--- Creates a shard if there is none: writes the meta hash with identity, layout version, watermark,
--- delivered, hold and possibly_delivered in one step. If the shard exists, it only extends
--- possibly_delivered. No other script creates a shard.
+-- Creates a shard if there is none and the caller asks for it: writes the meta hash with identity,
+-- layout version, watermark, delivered, hold and possibly_delivered in one step. If the shard exists,
+-- it only extends possibly_delivered. No other script creates a shard.
 -- A full Redis refuses the whole script.
 -- KEYS   1 meta
 --        2 counts
@@ -16,8 +16,10 @@
 --        4 delivered
 --        5 hold: claims wait until the watermark is here
 --        6 possibly_delivered: a pair; one with the watermark 0 covers nothing
+--        7 1: create the shard if there is none
 -- Reply  created, state
 --        existing, state
+--        absent
 --        version, layout version in meta: another one, or the current one with unreadable values
 --        newer, a slice whose level this version does not know
 --        foreign, numbers of the KEYS with another type..
@@ -26,6 +28,7 @@ if wrong_types then return wrong_types end
 
 local tag = 'existing'
 if redis.call('EXISTS', KEYS[1]) == 0 then
+  if ARGV[7] ~= '1' then return { 'absent' } end
   tag = 'created'
   redis.call('HSET', KEYS[1], 'version', ARGV[1], 'identity', ARGV[2], 'watermark', ARGV[3],
     'claimed', ARGV[4], 'delivered', ARGV[4], 'tail_from', ARGV[3], 'hold', ARGV[5], 'possibly_delivered', ARGV[6],

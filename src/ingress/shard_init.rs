@@ -54,6 +54,7 @@ pub(super) fn new_shard(
     };
     NewShard {
         shard,
+        creates: true,
         identity: source_identity(info),
         watermark,
         delivered,
@@ -143,6 +144,9 @@ pub(super) fn decide_start(
 ) -> StartDecision {
     let state = match opened {
         Opened::Created(state) | Opened::Existing(state) => state,
+        Opened::Absent => {
+            return StartDecision::Stop(format!("the store has lost shard {shard} meanwhile"));
+        }
         Opened::Incompatible(found) => {
             return StartDecision::Stop(format!(
                 "the stored state of shard {shard} is not usable: {found}"

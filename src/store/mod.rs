@@ -73,8 +73,8 @@ pub(crate) trait ShardStore {
         StorePart(0)
     }
 
-    /// Creates the shard if it is absent: writes identity, layout version, watermark and delivered
-    /// pair in one step, with claimed equal to delivered. If the shard exists, it only extends the
+    /// Creates the shard if it is absent and the call `creates` it: writes identity, layout version,
+    /// watermark and delivered pair in one step, with claimed equal to delivered. If the shard exists, it only extends the
     /// pair `possibly_delivered`, each component on its own.
     ///
     /// Safe to repeat. On a full store: [`Error::Full`], or the pair of an existing shard is extended.

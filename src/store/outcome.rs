@@ -68,6 +68,8 @@ pub(crate) enum Opened {
     Created(StoredShard),
     /// The shard existed.
     Existing(StoredShard),
+    /// There is no shard, and the call creates none.
+    Absent,
     /// Another layout version, a slice of a newer version, or foreign data is stored under the name
     /// of the shard. Postdate does not touch it. The text names it and tells what to do.
     Incompatible(String),
@@ -77,7 +79,7 @@ impl Opened {
     pub(crate) fn state(&self) -> Option<&StoredShard> {
         match self {
             Self::Created(state) | Self::Existing(state) => Some(state),
-            Self::Incompatible(_) => None,
+            Self::Absent | Self::Incompatible(_) => None,
         }
     }
 }

@@ -14,6 +14,8 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct NewShard {
     pub(crate) shard: ShardId,
+    /// False: the shard is only changed if it exists.
+    pub(crate) creates: bool,
     pub(crate) identity: SourceIdentity,
     pub(crate) watermark: Watermark,
     pub(crate) delivered: Progress,

@@ -20,7 +20,10 @@ pub(super) async fn find_or_create(
     for ((new, stored), state) in new_shards.into_iter().zip(&states) {
         match state {
             None if creates => absent.push(new),
-            Some(state) if has_lost_writes(state, &new, stored) => behind.push(new),
+            // The store may lose the shard before the next call. Without its commit it must not be created.
+            Some(state) if has_lost_writes(state, &new, stored) => {
+                behind.push(NewShard { creates, ..new });
+            }
             _ => {}
         }
     }

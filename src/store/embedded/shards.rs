@@ -129,7 +129,8 @@ impl Shards {
         batch: &mut WriteBatch<'_>,
         is_full: bool,
     ) -> Result<Vec<Opened>, Error> {
-        if is_full && new.iter().any(|new| !self.shards.contains_key(&new.shard)) {
+        let is_created = |new: &NewShard| new.creates && !self.shards.contains_key(&new.shard);
+        if is_full && new.iter().any(is_created) {
             return Err(Error::Full);
         }
         let opened = new.iter().map(|new| match self.shards.get_mut(&new.shard) {
@@ -138,6 +139,7 @@ impl Shards {
                 Opened::Existing(shard.state())
             }
             Some(Entry::Incompatible { text, .. }) => Opened::Incompatible(text.clone()),
+            None if !new.creates => Opened::Absent,
             None => Opened::Created(self.create(new, batch)),
         });
         Ok(opened.collect())

@@ -68,6 +68,7 @@ impl Scene {
         let store = MemoryStore::new(Rc::new(WallClock));
         let new = |partition| NewShard {
             shard: shard(partition),
+            creates: true,
             identity: SourceIdentity("id".into()),
             watermark: Watermark(0),
             delivered: Progress::START,

@@ -108,6 +108,7 @@ impl Reply {
         Ok(match self.tag.as_str() {
             "created" => Opened::Created(self.state()?),
             "existing" => Opened::Existing(self.state()?),
+            "absent" => Opened::Absent,
             "version" => Opened::Incompatible(wrong_layout(&keys[0], &self.text()?)),
             "newer" => Opened::Incompatible(newer_slice(&self.text()?)),
             "foreign" => {

@@ -213,7 +213,8 @@ impl Call {
             .arg(codec::watermark_hex(new.watermark))
             .arg(new.delivered.to_hex())
             .arg(codec::watermark_hex(new.hold))
-            .arg(new.possibly_delivered.to_hex());
+            .arg(new.possibly_delivered.to_hex())
+            .arg(u8::from(new.creates));
         call
     }
 

@@ -16,6 +16,7 @@ pub(crate) fn shard(topic: &str) -> ShardId {
 pub(crate) fn new_shard(topic: &str) -> NewShard {
     NewShard {
         shard: shard(topic),
+        creates: true,
         identity: SourceIdentity("id".into()),
         watermark: Watermark(0),
         delivered: Progress::START,

@@ -428,6 +428,12 @@ const FAULTS: &[Fault] = &[
         "false",
     ),
     (
+        "a shard is created although the caller only changes an existing one",
+        Some(Script::OpenShard),
+        "if ARGV[7] ~= '1' then return { 'absent' } end",
+        "",
+    ),
+    (
         "an existing shard does not learn what may have been delivered before a loss",
         Some(Script::OpenShard),
         "if found and s.possibly_delivered ~= old then",

@@ -100,6 +100,7 @@ impl Fixture<'_> {
         let identity = SourceIdentity("topic id 1".into());
         NewShard {
             shard: self.shard.clone(),
+            creates: true,
             identity,
             watermark: Watermark(watermark),
             delivered,

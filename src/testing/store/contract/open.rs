@@ -86,6 +86,12 @@ pub(super) async fn calls_on_a_missing_shard_return_unknown_and_write_nothing(t:
         (t.state_if_created().await, t.position().await),
         (None, None)
     );
+    let lost = NewShard {
+        creates: false,
+        ..t.new_shard(4, Progress::START)
+    };
+    assert_eq!(t.open(lost).await, Opened::Absent);
+    assert_eq!(t.state_if_created().await, None);
     assert_eq!(t.acquire(1).await, Acquired::Unknown);
     assert!(!t.is_held_by(1).await);
     t.release(1).await;

@@ -343,6 +343,7 @@ async fn outcome(
             let watermark = Watermark(*watermark);
             let birth = NewShard {
                 shard,
+                creates: true,
                 identity: SourceIdentity("id".into()),
                 watermark,
                 delivered: claim(*delivered),

@@ -77,6 +77,15 @@ impl MemoryStore {
         self.inner.sessions.replace(snapshot.1.clone());
     }
 
+    /// Forgets the writes of one shard after the snapshot, as the failover of a part of a store may.
+    pub(crate) fn roll_back_shard(&self, shard: &ShardId, snapshot: &StoreSnapshot) {
+        let mut shards = self.inner.shards.borrow_mut();
+        match snapshot.0.get(shard) {
+            Some(earlier) => drop(shards.insert(shard.clone(), earlier.clone())),
+            None => drop(shards.remove(shard)),
+        }
+    }
+
     /// Forgets everything.
     pub(crate) fn wipe(&self) {
         self.inner.shards.take();
@@ -240,6 +249,7 @@ impl ShardStore for MemoryStore {
                     shard.extend_possibly_delivered(birth.possibly_delivered);
                     Opened::Existing(shard.state())
                 }
+                None if !birth.creates => Opened::Absent,
                 None => Opened::Created(
                     shards
                         .entry(birth.shard.clone())
@@ -549,6 +559,7 @@ mod tests {
     fn birth() -> NewShard {
         NewShard {
             shard: shard(),
+            creates: true,
             identity: SourceIdentity("one".into()),
             watermark: Watermark(0),
             delivered: Progress::START,
