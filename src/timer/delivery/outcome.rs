@@ -69,6 +69,18 @@ impl ShardContext {
         })
     }
 
+    /// Gives the message another destination. Counts a dropped message here, because it is passed again
+    /// after an aborted transaction.
+    pub(super) fn reroute(&self, batch: &mut ClaimedBatch, index: usize, reroute: Reroute) {
+        let metric = &self.route.metric;
+        match (reroute.destination, reroute.reason) {
+            (Destination::Dropped, DeadLetterReason::Expired) => metric.expired.increment(1),
+            (Destination::Dropped, _) => metric.answers_missing.increment(1),
+            _ => {}
+        }
+        batch.reroutes.insert(index, reroute);
+    }
+
     /// The reroute of a message whose `postdate-until` has passed.
     pub(super) fn expired(&self, message: &Message<'_>) -> Reroute {
         let until = message.body.until.map(Timestamp::to_rfc3339);
@@ -199,7 +211,7 @@ impl ShardContext {
                 _ => Reroute::new(next, failure.reason, failure.detail.clone()),
             };
             self.alert_rerouted(&message, failed, failure, &reroute, now);
-            batch.reroutes.insert(index, reroute);
+            self.reroute(batch, index, reroute);
             return Duration::ZERO;
         }
         // A failed client reports its own readiness.
@@ -322,5 +334,44 @@ impl ShardContext {
             alerts: crate::timer::DeliveryAlerts::new(health),
         };
         Self::new("d", KeyRing::plain(), shard, Rc::new(route))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Cursor;
+    use metrics::Counter;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use tokio::time::Instant;
+
+    #[test]
+    fn a_dropped_message_is_counted_when_it_gets_its_reroute() {
+        let shard = ShardId::new("r", Partition::new("t", 0));
+        let mut context = ShardContext::for_test(shard);
+        let [expired, missing] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+        let route = Rc::get_mut(&mut context.route).expect("one owner");
+        route.drops_expired = true;
+        route.metric.expired = Counter::from_arc(expired.clone());
+        route.metric.answers_missing = Counter::from_arc(missing.clone());
+        let mut batch = ClaimedBatch::new(Vec::new(), Vec::new(), Vec::new(), Instant::now());
+        let counts = || [&expired, &missing].map(|count| count.load(Ordering::Relaxed));
+        let message = Message {
+            place: Cursor::new(Timestamp::from_millis(5), Offset(1)),
+            body: Body::default(),
+        };
+        context.reroute(&mut batch, 0, context.expired(&message));
+        assert_eq!(counts(), [1, 0]);
+        let reason = DeadLetterReason::TimedOut;
+        let answer = Reroute::new(Destination::Dropped, reason, String::new());
+        context.reroute(&mut batch, 1, answer);
+        assert_eq!(counts(), [1, 1]);
+        let refused = Reroute::dead_letter(DeadLetterReason::Expired, String::new());
+        context.reroute(&mut batch, 2, refused);
+        assert_eq!(counts(), [1, 1]);
+        // An aborted transaction is sent again by the same reroutes.
+        batch.rewind_uncommitted();
+        assert_eq!(batch.reroutes.len(), 3);
     }
 }

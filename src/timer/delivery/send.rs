@@ -242,15 +242,11 @@ impl ShardSender<'_> {
             route
                 .alerts
                 .on_rerouted(&context.shard, message.place.offset, &expired);
-            batch.reroutes.insert(index, expired);
+            context.reroute(batch, index, expired);
             return self.send(batch, number, index);
         }
         let reroute = batch.reroutes.get(&index);
-        if let Some(dropped) = reroute.filter(|it| it.destination == Destination::Dropped) {
-            match dropped.reason {
-                DeadLetterReason::Expired => route.metric.expired.increment(1),
-                _ => route.metric.answers_missing.increment(1),
-            }
+        if reroute.is_some_and(|it| it.destination == Destination::Dropped) {
             return SendOutcome::Cancelled;
         }
         let effect = batch.effect(index);
@@ -261,7 +257,7 @@ impl ShardSender<'_> {
                 Err(reroute) => {
                     let offset = message.place.offset;
                     route.alerts.on_rerouted(&context.shard, offset, &reroute);
-                    batch.reroutes.insert(index, reroute);
+                    context.reroute(batch, index, reroute);
                     return self.send(batch, number, index);
                 }
             },
