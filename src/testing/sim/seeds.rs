@@ -10,7 +10,7 @@ use std::str::FromStr;
 const ONLY: &str = "POSTDATE_SEED";
 
 /// Environment variable: run this many times as many seeds of each range. It is 0.1 for `make test`
-/// and 50 for `make nightly`.
+/// and 200 for `make nightly`.
 const FACTOR: &str = "POSTDATE_SEEDS";
 
 /// The number of broken promises that a failure shows.

@@ -16,6 +16,10 @@ pub(crate) struct Faults {
     /// The clocks of workers and store jump forward for some seconds.
     pub(crate) clock_jumps: bool,
     pub(crate) outages: bool,
+    /// Single shards of the store go back, as in a Redis Cluster.
+    pub(crate) shards_go_back: bool,
+    /// The store has no room for some seconds.
+    pub(crate) store_fills: bool,
     /// Faults of a source stream.
     pub(crate) streams: StreamFault,
 }
@@ -27,6 +31,8 @@ impl Faults {
         clock_steps: false,
         clock_jumps: false,
         outages: false,
+        shards_go_back: false,
+        store_fills: false,
         streams: StreamFault::None,
     };
     pub(crate) const ALL: Self = Self {
@@ -50,6 +56,18 @@ impl Faults {
         clock_jumps: true,
         ..Self::NONE
     };
+    /// Kills, and losses of single shards.
+    pub(crate) const SHARDS_GO_BACK: Self = Self {
+        kills: true,
+        shards_go_back: true,
+        ..Self::NONE
+    };
+    /// Kills, while the store is full from time to time.
+    pub(crate) const STORE_FILLS: Self = Self {
+        kills: true,
+        store_fills: true,
+        ..Self::NONE
+    };
     /// All faults except store rollbacks.
     pub(crate) const STORE_KEEPS: Self = Self {
         store_loses: false,
@@ -71,6 +89,8 @@ pub(crate) async fn inject(
         world.take_snapshot();
         match random.random_range(0..faults.streams.kinds()) {
             0..5 if faults.clock_jumps => world.jump_clocks(random).await,
+            2..6 if faults.shards_go_back => world.roll_back_shard(random),
+            2..6 if faults.store_fills => fill_store(world, process, random).await,
             0 | 1 if faults.kills => {
                 world.note("kill");
                 process.kill(world).await;
@@ -133,4 +153,17 @@ pub(crate) async fn inject(
             _ => {}
         }
     }
+}
+
+/// The store is full for some seconds, and the process may be killed meanwhile.
+async fn fill_store(world: &World, process: &mut Process, random: &mut StdRng) {
+    world.store_full(true);
+    tokio::time::sleep(Duration::from_millis(random.random_range(10..3_000))).await;
+    if random.random_bool(0.5) {
+        world.note("kill, with a full store");
+        process.kill(world).await;
+        process.ensure_running(world, random);
+        tokio::time::sleep(Duration::from_millis(random.random_range(10..3_000))).await;
+    }
+    world.store_full(false);
 }

@@ -1,11 +1,16 @@
-//! A part of the store does not answer, and the shards of the other parts are served as before.
+//! A part of the store does not answer or loses writes, and the shards of the other parts are served as
+//! before. Also a store that is full from time to time.
 
 use super::block_on_paused;
 use crate::model::Partition;
 use crate::store::StorePart;
 use crate::testing::fault_injection::{self, InjectedFault};
+use crate::testing::sim::faults::single::Faults;
 use crate::testing::sim::process::Process;
+use crate::testing::sim::seeds::assert_promises_kept;
+use crate::testing::sim::workload::SOON;
 use crate::testing::sim::world::{SOURCE, World};
+use crate::testing::sim::{Delivery, Plan, run};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::time::Duration;
@@ -79,4 +84,32 @@ fn a_part_of_the_store_that_does_not_answer_delays_only_its_shards() {
         let [others, _] = late(Some(fault));
         assert!(others > 1_000, "{fault:?}: {others} ms");
     }
+}
+
+fn assert_kept(first: u64, faults: Faults) {
+    for (first, delivery) in [
+        (first, Delivery::AtLeastOnce),
+        (first + 100, Delivery::ExactlyOnce),
+    ] {
+        assert_promises_kept(first..first + 30, |seed| {
+            run(Plan {
+                seed,
+                length: Duration::from_secs(20),
+                faults,
+                delays: SOON,
+                delivery,
+                changes_rules: false,
+            })
+        });
+    }
+}
+
+#[test]
+fn shards_that_go_back_one_by_one_lose_nothing() {
+    assert_kept(95_000, Faults::SHARDS_GO_BACK);
+}
+
+#[test]
+fn a_store_that_is_full_while_processes_die_loses_nothing() {
+    assert_kept(95_400, Faults::STORE_FILLS);
 }

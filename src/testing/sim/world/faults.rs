@@ -5,6 +5,7 @@ use crate::broker::{DeliveryFailure, FailureKind};
 use crate::model::{DeadLetterReason, Partition};
 use crate::testing::sim::clock::EPOCH;
 use crate::testing::sim::process::LEASE;
+use crate::testing::store::memory::StoreSnapshot;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use std::time::Duration;
@@ -26,7 +27,25 @@ impl World {
         }
     }
 
+    /// The whole store goes back to a snapshot.
     pub(crate) fn roll_back(&self, random: &mut StdRng) {
+        self.go_back(random, |snapshot| self.0.store.roll_back_to(snapshot));
+    }
+
+    /// One shard goes back to a snapshot, and the others and the sessions stay.
+    pub(crate) fn roll_back_shard(&self, random: &mut StdRng) {
+        let shards = self.0.store.watermarks();
+        if shards.is_empty() {
+            return;
+        }
+        let (shard, _) = &shards[random.random_range(0..shards.len())];
+        self.note(format!("only shard {shard} goes back:"));
+        self.go_back(random, |snapshot| {
+            self.0.store.roll_back_shard(shard, snapshot);
+        });
+    }
+
+    fn go_back(&self, random: &mut StdRng, roll_back_to: impl FnOnce(&StoreSnapshot)) {
         let mut snapshots = self.0.snapshots.borrow_mut();
         if snapshots.is_empty() {
             return;
@@ -43,7 +62,7 @@ impl World {
         if self.elapsed() - since < COMMITTED_AFTER {
             self.note_unknown_deliveries(*since);
         }
-        self.0.store.roll_back_to(snapshot);
+        roll_back_to(snapshot);
         snapshots.truncate(to + 1);
         self.mark_store_lost();
     }
