@@ -12,7 +12,7 @@
 #   WORKLOAD               file that describes your messages for `make bench`; example: integration/bench/workload.toml
 #   RUNS                   runs of `make bench`, default 1; with several, medians are printed
 #   BROKER BROKERS MODE FAULTS RATE FAILOVERS SEED REPORT
-#                          for `make chaos`: kafka or nats; 1 or 3 Kafka brokers; at-least-once or exactly-once; the part that all
+#                          for `make chaos`: kafka or nats; 1 or 3 brokers, default 3; at-least-once or exactly-once; the part that all
 #                          faults hit (timers, ingresses, redis or broker); messages per second; failovers of Redis, instead of FOR,
 #                          with REDIS=sentinel or REDIS=cluster; seed; report file
 #   DEPENDENCIES           `once`: `make image-check` compiles third-party crates for the first build only
@@ -39,7 +39,7 @@ WITH_TOOLS := clients:: console:: deploy:: env:: secrets:: traces::
 # They take most of a minute each, and shorter tests or the simulation cover the same promises.
 LONG := exactly_once::a_clean_shutdown exactly_once::a_killed_broker exactly_once::a_process_stops exactly_once::a_transaction_that_stays_open \
 	encryption::encryption_is_turned_on encryption::keys_are_rotated installations:: levels:: login::kafka \
-	memory::a_burst memory::bursts memory::messages_of_twenty nats_login::a_cluster
+	memory::a_burst memory::bursts memory::messages_of_twenty nats_login::a_cluster upgrade::a_fleet upgrade::exactly_once
 # The first three test the tests: the simulation and the contract suites must catch each injected fault. The others are long without optimisation.
 SLOW := every_fault every_injected_fault opening_a_producer_without compaction_levels:: compactor_stopped::
 # Runs a suite: name, budget in seconds on two cores, command.
@@ -75,18 +75,18 @@ test test-all:
 	$(SUITE) unit $(word 1,$(BUDGETS)) env $(SEEDS) cargo test $(TESTS) $(LIB) --lib -- $(UNIT)
 	$(SUITE) integration $(word 2,$(BUDGETS)) $(INTEGRATION) -- $(AT_ONCE) $(REAL)
 
-# The simulation with fifty times as many seeds, storms of faults, a control plane, and the release artefacts.
+# The simulation with a million seeds, storms of faults, a control plane, and the release artefacts.
 nightly: servers ## run what takes hours: long simulation, fuzzing, chaos, Kubernetes, image, packages
-	$(SUITE) simulation 7200 env POSTDATE_SEEDS=50 cargo test $(TESTS) --lib testing::sim::scenarios
+	$(SUITE) simulation 36000 env POSTDATE_SEEDS=200 cargo test $(TESTS) --lib testing::sim::scenarios
 	$(SUITE) cron 3600 env POSTDATE_SEEDS=200 cargo test $(TESTS) --lib cron_oracle -- --ignored
 	$(SUITE) fuzz 43200 $(MAKE) --no-print-directory fuzz FOR=1h
 	$(SUITE) chaos-kafka 2700 $(MAKE) --no-print-directory chaos FOR=30m
-	$(SUITE) chaos-exactly-once 2700 $(MAKE) --no-print-directory chaos FOR=30m MODE=exactly-once BROKERS=3
+	$(SUITE) chaos-exactly-once 2700 $(MAKE) --no-print-directory chaos FOR=30m MODE=exactly-once
 	$(SUITE) chaos-nats 2700 $(MAKE) --no-print-directory chaos FOR=30m BROKER=nats
-	$(SUITE) failovers 3600 $(MAKE) --no-print-directory chaos REDIS=sentinel FAULTS=redis RATE=1000 FAILOVERS=50
-	$(SUITE) failovers-exactly-once 3600 $(MAKE) --no-print-directory chaos REDIS=sentinel FAULTS=redis RATE=1000 FAILOVERS=50 MODE=exactly-once
-	$(SUITE) failovers-cluster 3600 $(MAKE) --no-print-directory chaos REDIS=cluster FAULTS=redis RATE=1000 FAILOVERS=50
-	$(SUITE) failovers-cluster-exactly-once 3600 $(MAKE) --no-print-directory chaos REDIS=cluster FAULTS=redis RATE=1000 FAILOVERS=50 MODE=exactly-once
+	$(SUITE) failovers 3600 $(MAKE) --no-print-directory chaos REDIS=sentinel FAULTS=redis BROKERS=1 RATE=1000 FAILOVERS=50
+	$(SUITE) failovers-exactly-once 3600 $(MAKE) --no-print-directory chaos REDIS=sentinel FAULTS=redis BROKERS=1 RATE=1000 FAILOVERS=50 MODE=exactly-once
+	$(SUITE) failovers-cluster 3600 $(MAKE) --no-print-directory chaos REDIS=cluster FAULTS=redis BROKERS=1 RATE=1000 FAILOVERS=50
+	$(SUITE) failovers-cluster-exactly-once 3600 $(MAKE) --no-print-directory chaos REDIS=cluster FAULTS=redis BROKERS=1 RATE=1000 FAILOVERS=50 MODE=exactly-once
 	$(SUITE) redis-versions 1800 integration/env/redis_versions.sh
 	$(SUITE) packages 1200 $(MAKE) --no-print-directory dist-check
 	$(SUITE) image 1800 $(MAKE) --no-print-directory image-check
@@ -144,7 +144,7 @@ dist-check: dist servers ## install these packages into empty folders, and deliv
 bench: servers ## measure the service beside a plain copy and rivals, in one run; RUNS=3 WORKLOAD=file.toml
 	cargo bench --bench figures -- $(COUNT) $(STAGES) $(if $(WORKLOAD),workload=$(WORKLOAD)) $(if $(WAITING),waiting=$(WAITING)) $(if $(RUNS),runs=$(RUNS))
 
-chaos: servers ## run a fleet under load while processes and servers are killed; FOR=30m BROKER=nats BROKERS=3 MODE=exactly-once
+chaos: servers ## run a fleet under load while processes and servers are killed; FOR=30m BROKER=nats BROKERS=1 MODE=exactly-once
 	cargo bench --bench chaos -- $(if $(FOR),for=$(FOR)) $(if $(BROKER),broker=$(BROKER)) $(if $(BROKERS),brokers=$(BROKERS)) $(if $(MODE),mode=$(MODE)) $(if $(FAULTS),faults=$(FAULTS)) $(if $(REDIS),redis=$(REDIS)) $(if $(FAILOVERS),failovers=$(FAILOVERS)) $(if $(RATE),rate=$(RATE)) $(if $(SEED),seed=$(SEED)) $(if $(REPORT),report=$(REPORT))
 
 kube: servers ## test the Helm chart on a real Kubernetes control plane; the first build takes ten minutes or more

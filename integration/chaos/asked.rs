@@ -58,7 +58,7 @@ impl fmt::Display for Topology {
 pub(crate) struct Asked {
     pub(crate) length: Duration,
     pub(crate) broker: Broker,
-    /// Number of Kafka brokers. Each topic is replicated across all of them.
+    /// Number of brokers. Each topic or stream is replicated across all of them.
     pub(crate) brokers: usize,
     pub(crate) mode: Mode,
     /// Messages per second.
@@ -77,7 +77,7 @@ impl Asked {
         let mut asked = Self {
             length: Duration::from_secs(60),
             broker: Broker::Kafka,
-            brokers: 1,
+            brokers: 3,
             mode: Mode::AtLeastOnce,
             rate: 500,
             faults: None,
@@ -132,9 +132,6 @@ impl Asked {
                 "report" => asked.report = Some(value.into()),
                 _ => return Err(wrong()),
             }
-        }
-        if asked.broker == Broker::Nats && asked.brokers > 1 {
-            return Err("brokers=3 is for broker=kafka".to_owned());
         }
         if asked.failovers.is_some() && asked.redis == Topology::Single {
             return Err("failovers=50 needs redis=sentinel or redis=cluster".to_owned());

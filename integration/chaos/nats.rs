@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::jetstream::consumer::{DeliverPolicy, pull};
 use async_nats::jetstream::{self, Context};
-use async_nats::{ConnectOptions, Error, HeaderMap};
+use async_nats::{ConnectOptions, Error, HeaderMap, ServerAddr};
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 
@@ -135,14 +135,17 @@ async fn read_from(
     Ok(())
 }
 
+/// `url` has the addresses of all servers, with commas between them.
 async fn connect(url: &str) -> Context {
+    let servers = url.split(',').map(|server| server.parse().expect("a URL"));
+    let servers: Vec<ServerAddr> = servers.collect();
     let options = ConnectOptions::new()
         .connection_timeout(ANSWER_MAX)
         .ping_interval(Duration::from_secs(1));
     let delay = |_| Duration::from_millis(200);
     let client = options
         .reconnect_delay_callback(delay)
-        .connect(url)
+        .connect(servers)
         .await
         .expect("the server was just started");
     let mut context = jetstream::new(client);

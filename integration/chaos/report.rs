@@ -25,7 +25,7 @@ pub(crate) fn page(asked: &Asked, outcome: &Outcome) -> String {
     } = asked;
     let servers = match brokers {
         1 => format!("one {broker}"),
-        count => format!("{count} brokers of one {broker} cluster with replicated topics"),
+        count => format!("{count} brokers of one {broker} cluster with replicated data"),
     };
     let verdict = if outcome.is_kept(asked) {
         "Every promise was kept."

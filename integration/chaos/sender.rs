@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::env::now_ms;
-use crate::server::Server;
+use crate::server::{Server, url};
 use crate::{kafka, nats};
 
 /// Interval between two batches of the load.
@@ -53,7 +53,7 @@ impl Sender {
                 ]
             }
             Server::Nats(nats) => {
-                let [to, vain] = [nats.url(), nats.url()];
+                let [to, vain] = [url(nats), url(nats)];
                 vec![
                     std::thread::spawn(move || nats::load(&to, load)),
                     std::thread::spawn(move || nats::stray(&vain, &beside)),

@@ -1,11 +1,11 @@
-//! Runs the broker of a chaos run, a Kafka cluster or a NATS server, with its topics or streams.
+//! Runs the brokers of a chaos run, a cluster of Kafka or NATS, with its topics or streams.
 
 use std::time::Duration;
 
 use async_nats::jetstream::stream::Config;
 
 use crate::asked::{Broker, Mode};
-use crate::env::{KafkaCluster, Nats};
+use crate::env::{KafkaCluster, Nats, PATIENCE, eventually};
 use crate::store::Store;
 
 pub(crate) const PARTITIONS: i32 = 8;
@@ -26,7 +26,7 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(120);
 /// The broker that the fleet uses.
 pub(crate) enum Server {
     Kafka(KafkaCluster),
-    Nats(Nats),
+    Nats(Vec<Nats>),
 }
 
 impl Server {
@@ -44,14 +44,13 @@ impl Server {
                 Self::Kafka(kafka)
             }
             Broker::Nats => {
-                let nats = Nats::start();
-                nats.create_stream(READ, &[&subject("*"), STRAY]);
-                let subjects = vec![TARGET.to_owned(), DEAD.to_owned()];
-                nats.create_stream_with(Config {
-                    name: ARRIVED.to_owned(),
-                    subjects,
-                    duplicate_window: WINDOW,
-                    ..Config::default()
+                let nats = match brokers {
+                    1 => vec![Nats::start()],
+                    _ => Nats::start_cluster().into(),
+                };
+                // A new cluster has no leader yet.
+                eventually("the streams are created", PATIENCE, || {
+                    create_streams(&nats[0], brokers)
                 });
                 Self::Nats(nats)
             }
@@ -61,35 +60,35 @@ impl Server {
     pub(crate) fn kill(&mut self, node: usize) {
         match self {
             Self::Kafka(kafka) => kafka.nodes[node].kill(),
-            Self::Nats(nats) => nats.kill(),
+            Self::Nats(nats) => nats[node].kill(),
         }
     }
 
     pub(crate) fn stop(&mut self, node: usize) {
         match self {
             Self::Kafka(kafka) => kafka.nodes[node].stop(),
-            Self::Nats(nats) => nats.stop(),
+            Self::Nats(nats) => nats[node].stop(),
         }
     }
 
     pub(crate) fn restart(&mut self, node: usize) {
         match self {
             Self::Kafka(kafka) => kafka.nodes[node].restart(),
-            Self::Nats(nats) => nats.restart(),
+            Self::Nats(nats) => nats[node].restart(),
         }
     }
 
     pub(crate) fn pause(&self, node: usize) {
         match self {
             Self::Kafka(kafka) => kafka.nodes[node].pause(),
-            Self::Nats(nats) => nats.pause(),
+            Self::Nats(nats) => nats[node].pause(),
         }
     }
 
     pub(crate) fn resume(&self, node: usize) {
         match self {
             Self::Kafka(kafka) => kafka.nodes[node].resume(),
-            Self::Nats(nats) => nats.resume(),
+            Self::Nats(nats) => nats[node].resume(),
         }
     }
 
@@ -121,13 +120,39 @@ source = {{ nats = "edge", stream = "{READ}", subjects = [{}] }}
 target = {{ nats = "edge", subject = "{TARGET}" }}
 dead_letter = {{ nats = "edge", subject = "{DEAD}" }}
 "#,
-                    nats.url(),
+                    url(nats),
                     subjects.join(", ")
                 )
             }
         };
         format!("{store}{route}delivery = \"{mode}\"\n")
     }
+}
+
+/// Creates the streams, replicated across all servers.
+fn create_streams(nats: &Nats, replicas: usize) -> Option<()> {
+    let stream = |name: &str, subjects| Config {
+        name: name.to_owned(),
+        subjects,
+        num_replicas: replicas,
+        ..Config::default()
+    };
+    let read = stream(READ, vec![subject("*"), STRAY.to_owned()]);
+    let arrived = Config {
+        duplicate_window: WINDOW,
+        ..stream(ARRIVED, vec![TARGET.to_owned(), DEAD.to_owned()])
+    };
+    nats.ask(async move |context| {
+        for config in [read, arrived] {
+            context.get_or_create_stream(config).await.ok()?;
+        }
+        Some(())
+    })
+}
+
+/// The addresses of all servers.
+pub(crate) fn url(nats: &[Nats]) -> String {
+    nats.iter().map(Nats::url).collect::<Vec<_>>().join(",")
 }
 
 /// The NATS subject that acts as a partition.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::server::{DEAD, Server, WINDOW};
+use crate::server::{DEAD, Server, WINDOW, url};
 use crate::{kafka, nats};
 
 /// The arrivals of one message.
@@ -93,7 +93,7 @@ impl Tally {
                 std::thread::spawn(move || kafka::read(&addr, &theirs, &theirs_stop))
             }
             Server::Nats(nats) => {
-                let url = nats.url();
+                let url = url(nats);
                 std::thread::spawn(move || nats::read(&url, &theirs, &theirs_stop))
             }
         };
