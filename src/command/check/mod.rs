@@ -184,7 +184,10 @@ async fn check_store(config: &Config) -> Vec<(String, Vec<Finding>)> {
         if found.is_ok() {
             let workers = ask(config, &Query::Workers).await;
             let workers = workers.map_err(|error| format!("{error:#}"));
-            areas.push(("workers".to_owned(), formats::judge(&workers, &formats::options_of_new_formats(config))));
+            areas.push((
+                "workers".to_owned(),
+                formats::judge(&workers, &formats::options_of_new_formats(config)),
+            ));
             let used = ask(config, &Query::Keys).await;
             let used = used.map_err(|error| format!("{error:#}"));
             areas.push(("keys".to_owned(), keys::judge(&used, &config.keys())));
