@@ -2,7 +2,8 @@
 
 use crate::limit::{CLAIM_INTERVAL, CLAIM_MESSAGES_MAX, LATE_CLAIM_INTERVAL};
 use crate::model::{Cursor, Watermark};
-use crate::schedule::TakenBatch;
+use crate::schedule::{InFlightClaims, TakenBatch};
+use crate::timer::delivery::in_flight::ClaimedBatch;
 use crate::timer::load::ResidentRun;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -65,11 +66,13 @@ impl ClaimState {
             .is_some_and(|call| call.taken.is_some())
     }
 
-    /// The messages of the pending claim.
-    pub(super) fn claiming_messages(&self) -> usize {
-        let pending = self.pending.as_ref();
-        let taken = pending.and_then(|call| call.taken.as_ref());
-        taken.map_or(0, |taken| taken.messages.len())
+    /// Messages that are claimed or being claimed, without those that wait for another one: that one
+    /// may not be loaded yet. They go out without a further load, and free their memory.
+    pub(super) fn messages_to_send(&self, in_flight: &InFlightClaims<ClaimedBatch>) -> usize {
+        let pending = self.pending.as_ref().and_then(|call| call.taken.as_ref());
+        let waiting: usize = in_flight.iter().map(ClaimedBatch::waiting_messages).sum();
+        pending.map_or(0, |taken| taken.messages.len())
+            + in_flight.open_messages().saturating_sub(waiting)
     }
 
     /// True if a call with a delivered pair is not answered yet.

@@ -207,7 +207,7 @@ mod tests {
             "it has not answered the first task"
         );
         assert!(matches!(
-            state.next_prefetch_request(soon),
+            state.next_prefetch_request(soon, false),
             Some(Load::List(list)) if list.until > soon
         ));
     }
@@ -218,9 +218,9 @@ mod tests {
         let replaced = Timestamp::from_millis(30_000);
         state.compaction.replacing_until = Some(replaced);
         state.reload(Progress::START, Watermark(9), Instant::now());
-        assert!(state.next_prefetch_request(replaced).is_none());
+        assert!(state.next_prefetch_request(replaced, false).is_none());
         assert!(
-            state.next_prefetch_request(WALL).is_some(),
+            state.next_prefetch_request(WALL, false).is_some(),
             "earlier runs are loaded"
         );
     }
@@ -277,7 +277,7 @@ mod tests {
         } else {
             &[later]
         };
-        while let Some(load) = state.next_prefetch_request(later.due) {
+        while let Some(load) = state.next_prefetch_request(later.due, false) {
             let result = match load {
                 Load::List(list) => {
                     let least_due = stored[0].due;

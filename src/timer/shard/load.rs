@@ -91,13 +91,12 @@ impl ShardLoad {
         self.generation += 1;
     }
 
-    /// Returns the request of a tail poll if it is time. `to_send`: messages that go out without a
-    /// further load.
+    /// Returns the request of a tail poll if it is time. `claimed`: messages that are about to go out.
     pub(super) fn next_tail_request(
         &mut self,
         now: Instant,
         joins_batch: bool,
-        to_send: usize,
+        claimed: usize,
     ) -> Option<Load> {
         if !self.tail.is_due(now, joins_batch) {
             return None;
@@ -105,8 +104,10 @@ impl ShardLoad {
         let ResidentRuns {
             schedule, memory, ..
         } = &self.runs;
-        let enough = memory.messages_per_part(64).min(CLAIM_MESSAGES_MAX as u64);
-        let is_backlogged = to_send as u64 > enough;
+        // Late and claimed messages free memory soon. With few of them, the tail is read all the same:
+        // its messages may be due before those that fill the memory.
+        let to_send = (schedule.late_count() + claimed) as u64;
+        let is_backlogged = to_send > memory.messages_per_part(64).min(CLAIM_MESSAGES_MAX as u64);
         if is_backlogged && memory.is_exhausted() {
             // Deliver the messages in memory first. If the store cuts the tail meanwhile, the shard
             // is loaded again within the budget.

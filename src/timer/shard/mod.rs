@@ -132,30 +132,15 @@ impl ShardState {
         if !self.ownership.is_active() {
             return None;
         }
-        let to_send = self.messages_to_send();
-        self.next_prefetch_request(wall)
-            .or_else(|| self.load.next_tail_request(now, joins_batch, to_send))
+        let claimed = self.claim.messages_to_send(&self.in_flight);
+        self.next_prefetch_request(wall, claimed > 0)
+            .or_else(|| self.load.next_tail_request(now, joins_batch, claimed))
     }
 
-    /// Messages that are late, claimed or being claimed. They go out without a further load, and
-    /// free their memory.
-    fn messages_to_send(&self) -> usize {
-        self.load.schedule().late_count() + self.claim.claiming_messages() + self.sending_messages()
-    }
-
-    /// Claimed messages without those that wait for another one: that one may not be loaded yet.
-    fn sending_messages(&self) -> usize {
-        let waiting = self.in_flight.iter().map(ClaimedBatch::waiting_messages);
-        self.in_flight
-            .open_messages()
-            .saturating_sub(waiting.sum::<usize>())
-    }
-
-    fn next_prefetch_request(&mut self, wall: Timestamp) -> Option<Load> {
+    fn next_prefetch_request(&mut self, wall: Timestamp, has_claims: bool) -> Option<Load> {
         if self.load.is_held() {
             return None;
         }
-        let has_claims = self.sending_messages() > 0 || self.claim.is_claiming();
         let ShardLoad { prefetch, runs, .. } = &mut self.load;
         prefetch.next_request(&self.lease.shard, runs, &self.compaction, wall, has_claims)
     }
@@ -626,11 +611,10 @@ mod tests {
             if is_claimed {
                 state.claim_for_test(now);
             }
-            let to_send = state.messages_to_send();
-            let load = state
-                .load
-                .next_tail_request(now + TAIL_POLL_INTERVAL, false, to_send);
-            load.is_some()
+            let claimed = state.claim.messages_to_send(&state.in_flight);
+            let load = &mut state.load;
+            load.next_tail_request(now + TAIL_POLL_INTERVAL, false, claimed)
+                .is_some()
         };
         assert!(
             !loads_tail(1, 0, true),
