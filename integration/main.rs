@@ -67,6 +67,7 @@ mod service;
 mod shutdown;
 mod signed_retries;
 mod source;
+mod store_copy;
 mod traces;
 mod upgrade;
 mod verdict;

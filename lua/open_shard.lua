@@ -1,7 +1,7 @@
 #!lua
 -- Creates a shard if there is none and the caller asks for it: writes the meta hash with identity,
 -- layout version, watermark, delivered, hold and possibly_delivered in one step. If the shard exists,
--- it only extends possibly_delivered. No other script creates a shard.
+-- it only extends possibly_delivered. No other script but end_copy creates a shard.
 -- A full Redis refuses the whole script.
 -- KEYS   1 meta
 --        2 counts

@@ -2,7 +2,7 @@
 //! its code.
 
 use clap::Parser;
-use postdate::{Cli, Command, Config, ConfigError, Outcome, Refused, Telemetry};
+use postdate::{Cli, Command, Config, ConfigError, Outcome, Refused, StoreAction, Telemetry};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -72,6 +72,11 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
         }
         Command::Quarantine(quarantine) => {
             postdate::quarantine(&prepare_quietly(&quarantine.config)?, &quarantine)
+        }
+        Command::Store(store) => {
+            let StoreAction::Copy(copy) = store.action;
+            let config = prepare_quietly(&copy.config)?;
+            postdate::store_copy(&config, &Config::load(&copy.to)?, &copy)
         }
         Command::Redrive(redrive) => {
             postdate::redrive(&prepare_quietly(&redrive.config)?, &redrive)

@@ -5,6 +5,7 @@ mod messages;
 mod redrive;
 mod schedules;
 mod send;
+mod store;
 
 pub use init::InitArgs;
 pub(crate) use init::SizeArgs;
@@ -14,6 +15,7 @@ pub use redrive::RedriveArgs;
 pub use schedules::SchedulesArgs;
 pub(crate) use schedules::{ListSchedulesArgs, PreviewArgs, SchedulesAction};
 pub use send::{CancelOneArgs, RescheduleArgs, SendArgs};
+pub use store::{StoreAction, StoreArgs, StoreCopyArgs};
 
 use crate::model::StartPoint;
 use crate::model::{Delay, parse_after};
@@ -212,6 +214,12 @@ pub enum Command {
     /// store, stop the service first.
     #[command(after_long_help = QUARANTINE_AFTER)]
     Quarantine(QuarantineArgs),
+    /// Moves the waiting messages to another store
+    ///
+    /// For example from a folder to Redis, or from one Redis to a Redis Cluster. `copy` copies them while
+    /// the service is stopped.
+    #[command(after_long_help = store::HELP_AFTER)]
+    Store(StoreArgs),
     /// Sends one delayed message, or cancels one
     ///
     /// Writes a record with Postdate's headers to the route's source topic, as any producer could.

@@ -16,6 +16,7 @@ mod reset;
 mod schedules;
 mod send;
 mod source_producer;
+mod store_copy;
 mod workers;
 
 pub(crate) use change::ChangeWriter;
@@ -33,6 +34,9 @@ pub use reset::reset;
 pub(crate) use reset::test_support;
 pub use schedules::schedules;
 pub use send::send;
+pub use store_copy::store_copy;
+#[cfg(test)]
+pub(crate) use store_copy::{Copied, ShardCopy};
 pub use workers::workers;
 
 use crate::cli::CompletionArgs;

@@ -26,6 +26,12 @@ pub(crate) const ADVANCE_DELETES_MAX: usize = 512;
 /// Cancelled positions that one advance on Redis removes; the next advance removes the rest. A
 /// script blocks Redis.
 pub(crate) const CANCELLED_REMOVALS_MAX: usize = 4_096;
+/// Names of runs in memory while a shard is copied to another store: about a megabyte.
+pub(crate) const COPY_RUNS_PER_LIST: usize = 10_000;
+/// Runs that a copy fetches together. Each has up to 4 MiB.
+pub(crate) const COPY_RUNS_PER_FETCH: usize = 8;
+/// A copy writes no further run in the same call from this size on. A script blocks Redis.
+pub(crate) const COPY_BYTES_PER_CALL: usize = 1024 * 1024;
 /// Appends in one call of the appender, and in one Redis pipeline.
 pub(crate) const APPENDS_PER_PIPELINE_MAX: usize = 8;
 /// Lists in one Redis pipeline. Each may read some 10,000 names.

@@ -9,7 +9,7 @@ use crate::store::embedded::{self, Embedded};
 use crate::store::query::{QuarantineStore, QueryContext};
 use crate::store::redis::{self, Address, Certificates, Redis, RedisNotifier};
 use crate::store::with_metrics::WithMetrics;
-use crate::store::{self, Notifier, Store};
+use crate::store::{self, CopyStore, Notifier, Store};
 use anyhow::{Context, Result};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -67,6 +67,13 @@ impl StoreFactory {
                 Some(Box::new(notifier))
             }
             Self::Embedded(_) => None,
+        })
+    }
+
+    pub(crate) async fn connect_copy(&self) -> Result<Rc<dyn CopyStore>, store::Error> {
+        Ok(match self {
+            Self::Redis(options) => Rc::new(Redis::connect(options).await?),
+            Self::Embedded(embedded) => Rc::new(embedded.clone()),
         })
     }
 

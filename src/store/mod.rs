@@ -7,6 +7,7 @@
 //! | [`Membership`] | sessions of the workers | membership loop |
 //! | [`StoreAdmin`] | deletes shards | `postdate reset` |
 //! | [`StoreQuery`] | read-only questions of people | commands that show or find messages, admin server |
+//! | [`CopyStore`] | moves shards to another store | `postdate store copy` |
 //! | [`QuarantineStore`] | reads and restores quarantined runs | `postdate quarantine` |
 //! | [`Notifier`] | hints from one process to the others | hints loop |
 //!
@@ -32,6 +33,7 @@
 //!   encrypts.
 //! - A full store refuses only calls that add data. Everything that a delivery needs still works.
 
+mod copy;
 pub(crate) mod embedded;
 mod error;
 mod key_use;
@@ -47,6 +49,9 @@ pub(crate) use crate::model::OutcomeCounts;
 use crate::model::{Hint, Lease, ShardId};
 use async_trait::async_trait;
 use bytes::Bytes;
+pub(crate) use copy::{
+    CopyState, CopyStore, PartCounts, ShardEntry, ShardPart, StoredRun, begun_copy,
+};
 pub(crate) use error::Error;
 pub(crate) use key_use::OtherKeys;
 pub(crate) use outcome::{

@@ -213,7 +213,7 @@ pub(crate) enum Replaced {
     Unknown,
 }
 
-/// Where a scan of a shard's ids continues. Only the store that has made it understands it.
+/// Where a scan of a shard's ids, or of all its entries, continues. Only the store that has made it understands it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IdPosition(pub(super) Box<[u8]>);
 

@@ -51,6 +51,16 @@ pub(super) fn to_meta(bytes: &[u8]) -> Option<(ShardNumber, ShardMeta)> {
     Some((ShardNumber::from_be_bytes(*number), meta))
 }
 
+/// The meta row of a shard whose copy has not ended. It is shorter than any other.
+pub(super) fn copied(number: ShardNumber) -> Vec<u8> {
+    number.to_be_bytes().to_vec()
+}
+
+/// The number of a shard whose copy has not ended.
+pub(super) fn to_copied(bytes: &[u8]) -> Option<ShardNumber> {
+    bytes.try_into().ok().map(ShardNumber::from_be_bytes)
+}
+
 fn pair_numbers(pair: Progress) -> [u64; 3] {
     let [due, offset] = place_numbers(pair.cursor);
     [due, offset, pair.watermark.0]

@@ -7,7 +7,7 @@
 //! | row | table | key after its first letter | value |
 //! |---|---|---|---|
 //! | next | index | | number of the next new shard |
-//! | meta | index | deployment, route, topic (each with its length), partition | number, watermark, claimed, delivered, identity |
+//! | meta | index | deployment, route, topic (each with its length), partition | number, watermark, claimed, delivered, identity; only the number until a copy ends |
 //! | garbage | index | number | empty; rows of this number must be deleted |
 //! | ledger | index | number | counts, watermark, delivered; a version without ledgers writes none |
 //! | hold | index | number | watermark up to which claims wait; empty: the hold has ended |
@@ -28,6 +28,7 @@
 use super::codec;
 use crate::model::{Cursor, Offset, Partition, ShardId, Slice, Timestamp};
 use crate::run::RunName;
+use crate::store::ShardEntry;
 use std::ops::RangeInclusive;
 use std::str::from_utf8;
 
@@ -156,6 +157,11 @@ pub(super) fn run(number: ShardNumber, slice: Slice, name: &RunName) -> Vec<u8> 
     )
 }
 
+/// Prefix of the run rows.
+pub(super) fn all_runs(number: ShardNumber) -> Vec<u8> {
+    key(RUN, number, &[])
+}
+
 /// `name` is one of the names of an id.
 pub(super) fn id(number: ShardNumber, name: &[u8]) -> Vec<u8> {
     key(ID, number, &[name])
@@ -178,6 +184,12 @@ pub(super) fn all_cancelled(number: ShardNumber) -> Vec<u8> {
 
 pub(super) fn cancelled(number: ShardNumber, place: Cursor) -> Vec<u8> {
     key(CANCELLED, number, &[&codec::place(place)])
+}
+
+/// The cancelled rows.
+pub(super) fn every_cancelled(number: ShardNumber) -> RangeInclusive<Vec<u8>> {
+    let last = [0xff; 17];
+    all_cancelled(number)..=key(CANCELLED, number, &[&last])
 }
 
 pub(super) fn effect(number: ShardNumber, request: Offset) -> Vec<u8> {
@@ -285,6 +297,22 @@ pub(super) fn to_ordered(key: &[u8]) -> Option<(Timestamp, RunName)> {
 /// The place of a cancelled row.
 pub(super) fn to_cancelled(key: &[u8]) -> Option<Cursor> {
     codec::to_place(key.get(5..)?)
+}
+
+/// The entry of an id row, a cancelled row or an effect row. `None`: unreadable.
+pub(super) fn to_entry(key: &[u8], value: &[u8]) -> Option<ShardEntry> {
+    match *key.first()? {
+        ID => Some(ShardEntry::Id(
+            name_of_id(key).into(),
+            codec::to_place(value)?,
+        )),
+        CANCELLED => Some(ShardEntry::Changed(
+            to_cancelled(key)?,
+            codec::to_change(value)?,
+        )),
+        EFFECT => codec::to_effect(to_request(key)?, value).map(ShardEntry::Effect),
+        _ => None,
+    }
 }
 
 /// The key of the bytes row, if this is the key of a run row.

@@ -8,6 +8,7 @@
 //! | `tables` | the open database, shared by the threads, and batches of changed rows |
 //! | `data_dir` | folder: lock, format, damaged journal, free space |
 //! | `key`, `codec` | rows: keys and values |
+//! | `copy` | moves shards to and from another store |
 //! | `describe` | questions of people about the folder |
 //!
 //! Every change is on disk before its caller gets the answer. If a caller drops its call, the call
@@ -15,6 +16,7 @@
 //! because their users end with this process.
 
 mod codec;
+mod copy;
 mod data_dir;
 mod describe;
 mod error;

@@ -24,13 +24,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Shard {
     number: ShardNumber,
     pub(super) meta: ShardMeta,
-    counts: ShardCounts,
+    pub(super) counts: ShardCounts,
     /// Not on disk: after a restart every timer loads the shard again.
-    tail: ShardTail,
+    pub(super) tail: ShardTail,
     /// Not on disk: the holder is in this process.
     pub(super) lease: LeaseHolder,
     /// No cancelled place is before this one. So an advance does not scan deleted rows.
-    cancelled_from: Cursor,
+    pub(super) cancelled_from: Cursor,
 }
 
 /// Only a newer version may deliver a shard with such a slice.
@@ -198,14 +198,7 @@ impl Shard {
 
     fn add(&mut self, run: &Run, batch: &mut WriteBatch<'_>) {
         let least_due = run.summary.least_due();
-        let order = key::order(self.number, least_due, &run.name);
-        let row = codec::run(least_due, run.bytes.len());
-        let bytes = key::bytes(self.number, run.slice, &run.name);
-        batch.put(order, codec::slice(run.slice));
-        batch.put(key::run(self.number, run.slice, &run.name), row);
-        batch.put(bytes, run.bytes.clone());
-        self.counts.add(Some(run.slice), &run.name, run.bytes.len());
-        self.write_counts(Some(run.slice), &run.name, batch);
+        self.add_run(run.slice, &run.name, least_due, &run.bytes, batch);
     }
 
     fn apply_changes(
@@ -233,8 +226,7 @@ impl Shard {
             batch.put(key::id(self.number, id), codec::place(*place));
         }
         for (place, change) in &outcome.changed {
-            batch.put(key::cancelled(self.number, *place), codec::change(change));
-            self.cancelled_from = self.cancelled_from.min(*place);
+            self.put_changed(*place, change, batch);
         }
         for effect in &outcome.effects {
             let key = key::effect(self.number, effect.request);
@@ -270,7 +262,12 @@ impl Shard {
 
     /// Writes the count rows of a run: that of its slice, or of the quarantine for `None`, and that
     /// of its key.
-    fn write_counts(&self, slice: Option<Slice>, run: &RunName, batch: &mut WriteBatch<'_>) {
+    pub(super) fn write_counts(
+        &self,
+        slice: Option<Slice>,
+        run: &RunName,
+        batch: &mut WriteBatch<'_>,
+    ) {
         if let Some(name) = run.key() {
             let key = key::key_use(self.number, name);
             match self.counts.keys.get(name) {

@@ -9,7 +9,7 @@ use super::shard::{NEWER_SLICE, Shard};
 use super::tables::{Tables, WriteBatch};
 use crate::model::ShardId;
 use crate::store::rules::Sessions;
-use crate::store::{Error, NewShard, Opened, StoredShard};
+use crate::store::{Error, NewShard, Opened, StoredShard, begun_copy};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -21,8 +21,12 @@ pub(super) struct Shards {
     pub(super) sessions: Sessions,
 }
 
-enum Entry {
+pub(super) enum Entry {
     Loaded(Box<Shard>),
+    /// This process copies it from another store.
+    Copied(Box<Shard>),
+    /// Its copy was interrupted.
+    HalfCopied(ShardNumber),
     Incompatible {
         /// Describes the data found instead.
         text: String,
@@ -58,6 +62,10 @@ impl Shards {
                 );
                 continue;
             };
+            if let Some(number) = codec::to_copied(&value) {
+                loaded.shards.insert(id, Entry::HalfCopied(number));
+                continue;
+            }
             let meta = codec::to_meta(&value);
             let number = meta.as_ref().map(|(number, _)| *number);
             let shard = match meta {
@@ -84,8 +92,8 @@ impl Shards {
     /// Number and bytes of all runs.
     pub(super) fn size(&self) -> (u64, u64) {
         let sizes = self.shards.values().filter_map(|entry| match entry {
-            Entry::Loaded(shard) => Some(shard.size()),
-            Entry::Incompatible { .. } => None,
+            Entry::Loaded(shard) | Entry::Copied(shard) => Some(shard.size()),
+            Entry::HalfCopied(_) | Entry::Incompatible { .. } => None,
         });
         sizes.fold((0, 0), |sum, size| (sum.0 + size.runs, sum.1 + size.bytes))
     }
@@ -139,6 +147,9 @@ impl Shards {
                 Opened::Existing(shard.state())
             }
             Some(Entry::Incompatible { text, .. }) => Opened::Incompatible(text.clone()),
+            Some(Entry::Copied(_) | Entry::HalfCopied(_)) => {
+                Opened::Incompatible(begun_copy(&new.shard.to_string()))
+            }
             None if !new.creates => Opened::Absent,
             None => Opened::Created(self.create(new, batch)),
         });
@@ -146,9 +157,7 @@ impl Shards {
     }
 
     fn create(&mut self, new: &NewShard, batch: &mut WriteBatch<'_>) -> StoredShard {
-        let shard = Shard::new(new, self.next);
-        self.next += 1;
-        batch.put(key::NEXT.to_vec(), self.next.to_be_bytes().to_vec());
+        let shard = Shard::new(new, self.take_number(batch));
         shard.write_meta(&self.deployment, &new.shard, batch);
         shard.write_hold(batch);
         shard.write_possibly_delivered(batch);
@@ -156,6 +165,41 @@ impl Shards {
         self.shards
             .insert(new.shard.clone(), Entry::Loaded(Box::new(shard)));
         state
+    }
+
+    /// The number of a new shard.
+    pub(super) fn take_number(&mut self, batch: &mut WriteBatch<'_>) -> ShardNumber {
+        let number = self.next;
+        self.next += 1;
+        batch.put(key::NEXT.to_vec(), self.next.to_be_bytes().to_vec());
+        number
+    }
+
+    pub(super) fn deployment(&self) -> &str {
+        &self.deployment
+    }
+
+    pub(super) fn entry(&self, id: &ShardId) -> Option<&Entry> {
+        self.shards.get(id)
+    }
+
+    pub(super) fn entry_mut(&mut self, id: &ShardId) -> Option<&mut Entry> {
+        self.shards.get_mut(id)
+    }
+
+    /// Takes a shard that this process copies.
+    pub(super) fn take_copied(&mut self, id: &ShardId) -> Option<Box<Shard>> {
+        match self.shards.remove(id)? {
+            Entry::Copied(shard) => Some(shard),
+            other => {
+                self.shards.insert(id.clone(), other);
+                None
+            }
+        }
+    }
+
+    pub(super) fn insert(&mut self, id: &ShardId, entry: Entry) {
+        self.shards.insert(id.clone(), entry);
     }
 
     /// Removes the meta rows, so that no other row is found any more. [`Tables::delete_garbage`]
@@ -166,7 +210,8 @@ impl Shards {
                 continue;
             };
             let number = match entry {
-                Entry::Loaded(shard) => Some(shard.number()),
+                Entry::Loaded(shard) | Entry::Copied(shard) => Some(shard.number()),
+                Entry::HalfCopied(number) => Some(number),
                 Entry::Incompatible { number, .. } => number,
             };
             if let Some(number) = number {

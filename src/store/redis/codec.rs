@@ -2,7 +2,7 @@
 
 use crate::model::{Cursor, Offset, Slice, Timestamp, Watermark};
 use crate::run::RunName;
-use crate::store::rules::{Moved, NO_HOLD};
+use crate::store::rules::{Moved, NO_HOLD, ShardMeta};
 use crate::store::{
     AppendEpoch, EffectKind, EpochStart, IdChange, IdChangeKind, Ledger, Lineage, RequestEffect,
     RunEntry, StoredShard,
@@ -93,7 +93,7 @@ fn due_hex(due: Timestamp) -> String {
     format!("{:016x}", due.to_ordered_bits())
 }
 
-fn parse_number(text: &str) -> Option<u64> {
+pub(super) fn parse_number(text: &str) -> Option<u64> {
     u64::from_str_radix(text, 16).ok()
 }
 
@@ -114,15 +114,23 @@ pub(super) fn parse_effect(text: &str) -> Option<RequestEffect> {
 
 /// Place of a rescheduled message, offset of the record that gave it its due time, and the due time.
 pub(super) fn parse_moved(text: &str) -> Option<RequestEffect> {
-    let (place, rest) = text.split_at_checked(32)?;
-    let (by, due) = rest
+    let (place, moved) = text.split_at_checked(32)?;
+    Some(parse_move(moved)?.effect(Cursor::from_hex(place)?))
+}
+
+/// Offset of the record that gave a message its due time, and the due time.
+pub(super) fn parse_move(text: &str) -> Option<Moved> {
+    let (by, due) = text
         .split_at_checked(16)
         .filter(|(_, due)| due.len() == 16)?;
-    let moved = Moved {
+    Some(Moved {
         by: Offset(parse_number(by)?),
         due: Timestamp::from_ordered_bits(parse_number(due)?),
-    };
-    Some(moved.effect(Cursor::from_hex(place)?))
+    })
+}
+
+pub(super) fn move_hex(moved: Moved) -> String {
+    offset_hex(moved.by) + &due_hex(moved.due)
 }
 
 pub(super) fn parse_watermark(text: &str) -> Option<Watermark> {
@@ -187,6 +195,23 @@ pub(super) fn parse_ledger(text: &str, shard: &StoredShard) -> Ledger {
         Some(Ledger::from_numbers(numbers.try_into().ok()?))
     };
     parse().unwrap_or_else(|| Ledger::starting_with(shard.pending() + shard.quarantined))
+}
+
+/// The value of the ledger in meta.
+pub(super) fn ledger_text(meta: &ShardMeta) -> String {
+    let Ledger {
+        accepted,
+        outcomes,
+        removed,
+        is_uncertain,
+    } = meta.ledger;
+    let [delivered, cancelled, dead_lettered, retried] = outcomes.to_array();
+    format!(
+        "{accepted} {delivered} {cancelled} {dead_lettered} {retried} {removed} {} {}{}",
+        u8::from(is_uncertain),
+        watermark_hex(meta.watermark),
+        meta.delivered.to_hex()
+    )
 }
 
 /// The sum of ten thousands of such numbers fits into 64 bits. No slice holds as many bytes.

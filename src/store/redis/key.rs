@@ -6,7 +6,7 @@
 //!
 //! | key | type | field or member | value | written by |
 //! |---|---|---|---|---|
-//! | `meta` | hash | `version` | layout version | open |
+//! | `meta` | hash | `version` | layout version; `copy` while a copy writes the shard | open, begin copy, end copy |
 //! | | | `identity` | identity of the source | open |
 //! | | | `watermark` | watermark | open, append |
 //! | | | `claimed` | pair | open, advance |
@@ -38,6 +38,8 @@
 //! | lineage | `<replacements>`, then for each of the last epochs, the latest one first: ` <epoch> <watermark where it started>` |
 //! | epoch | `<process>-<number>` in hex |
 //!
+//! A copy writes all keys but `tail`, and ends with the fields of `meta`.
+//!
 //! No key of a shard expires. A key disappears with its last element; `meta` stays until the shard
 //! is erased. A foreign value under a key of a slice is renamed to `<key>:foreign`.
 //!
@@ -67,6 +69,9 @@ pub(super) const OF_EVERY_SHARD: [&str; 7] =
 
 /// Version of keys and values, stored in `meta`. Only erase changes a shard of another version.
 pub(super) const LAYOUT_VERSION: &str = "1";
+
+/// The version of a shard that `postdate store copy` writes. No other call reads such a shard.
+pub(super) const COPY_VERSION: &str = "copy";
 
 /// Field of `counts` for the quarantine. No slice has this name.
 pub(super) const QUARANTINE_FIELD: &str = "quarantine";

@@ -5,10 +5,11 @@
 //! |---|---|
 //! | `key` | key names, and the format of all values |
 //! | `codec` | values as Rust types |
-//! | `script`, `reply` | calls of the scripts, and their replies |
+//! | `script`, `session_calls`, `reply` | calls of the scripts, and their replies |
 //! | `reads` | list, fetch and positions |
 //! | `connection` | look-up of the primary, login, checks of the server, pipelines, meaning of errors |
 //! | `pubsub` | hints between processes |
+//! | `copy` | moves shards to and from another store |
 //! | `query`, `describe` | questions of people about the messages and about the server |
 //!
 //! Foreign data under a key of Postdate affects one shard, or one of its slices. If it is under a
@@ -18,6 +19,7 @@
 
 mod codec;
 mod connection;
+mod copy;
 mod describe;
 mod key;
 mod pubsub;
@@ -28,6 +30,7 @@ mod script;
 #[cfg(feature = "test-support")]
 #[cfg(test)]
 mod server_tests;
+mod session_calls;
 
 use super::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, FinishedIds, Heartbeat,

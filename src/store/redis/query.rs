@@ -155,7 +155,7 @@ impl Redis {
 }
 
 /// The next cursor of a scan of a hash, and its fields and values.
-fn scanned(reply: Value) -> redis::RedisResult<(String, Vec<Vec<u8>>)> {
+pub(super) fn scanned(reply: Value) -> redis::RedisResult<(String, Vec<Vec<u8>>)> {
     Ok(redis::from_redis_value(reply)?)
 }
 

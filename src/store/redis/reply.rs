@@ -9,7 +9,7 @@ use crate::model::{
 use crate::store::rules::NO_HOLD;
 use crate::store::{
     Acquired, Advanced, Appended, Error, Heartbeat, Hold, IdPosition, Ledger, Listed, Opened,
-    Replaced, Restored, RunEntry, Session, SliceCount, StoredShard, TailRun, Tailed,
+    Replaced, Restored, RunEntry, Session, SliceCount, StoredShard, TailRun, Tailed, begun_copy,
 };
 use redis::Value;
 use std::collections::BTreeMap;
@@ -422,6 +422,9 @@ fn unexpected_reply(reply: &str) -> Error {
 
 fn wrong_layout(meta: &str, version: &str) -> String {
     let ours = key::LAYOUT_VERSION;
+    if version == key::COPY_VERSION {
+        return begun_copy(meta);
+    }
     if is_newer_version(version, ours) {
         return format!(
             "`{meta}` holds layout version {version}, which a newer version of Postdate wrote: run the \

@@ -9,7 +9,7 @@ use crate::model::{Lease, Progress, ShardId, Slice};
 use crate::run::{Run, RunName};
 use crate::store::{
     Acquire, Advance, Append, FinishedIds, List, NewShard, Quarantine, ReplaceRuns, Restore,
-    SessionEnd, SessionHeartbeat, SliceCount, Tail,
+    SliceCount, Tail,
 };
 use redis::{Cmd, ToRedisArgs};
 use std::collections::BTreeMap;
@@ -36,11 +36,14 @@ pub(super) enum Script {
     Restore,
     EndHold,
     RemoveFinishedIds,
+    BeginCopy,
+    AddToCopy,
+    EndCopy,
 }
 
 /// The text of each script, in the order of [`Script`].
 #[rustfmt::skip]
-const SCRIPTS: [(Script, &str); 18] = [
+const SCRIPTS: [(Script, &str); 21] = [
     (Script::OpenShard, include_str!("../../../lua/open_shard.lua")),
     (Script::Append, include_str!("../../../lua/append.lua")),
     (Script::AcquireLease, include_str!("../../../lua/acquire_lease.lua")),
@@ -59,6 +62,9 @@ const SCRIPTS: [(Script, &str); 18] = [
     (Script::Restore, include_str!("../../../lua/restore.lua")),
     (Script::EndHold, include_str!("../../../lua/end_hold.lua")),
     (Script::RemoveFinishedIds, include_str!("../../../lua/remove_finished_ids.lua")),
+    (Script::BeginCopy, include_str!("../../../lua/begin_copy.lua")),
+    (Script::AddToCopy, include_str!("../../../lua/add_to_copy.lua")),
+    (Script::EndCopy, include_str!("../../../lua/end_copy.lua")),
 ];
 
 const INCLUDES: &str = concat!(
@@ -147,8 +153,21 @@ impl Call {
         Self::on_slices(script, keyspace, shard, keys, std::iter::empty())
     }
 
-    /// Like [`Call::on_shard`]. Index and pool of each slice follow the other keys.
+    /// Like [`Call::on_shard`], with the keys of [`Call::with_keys`].
     fn on_slices(
+        script: Script,
+        keyspace: &Keyspace,
+        shard: &ShardId,
+        keys: &[&str],
+        slices: impl Iterator<Item = Slice>,
+    ) -> Self {
+        let mut call = Self::with_keys(script, keyspace, shard, keys, slices);
+        call.arg(key::LAYOUT_VERSION);
+        call
+    }
+
+    /// A call without arguments. Index and pool of each slice follow the other keys.
+    pub(super) fn with_keys(
         script: Script,
         keyspace: &Keyspace,
         shard: &ShardId,
@@ -165,13 +184,11 @@ impl Call {
                 names.len() - 1
             });
         }
-        let mut call = Self {
+        Self {
             fixed_keys: keys.len(),
             slice_numbers,
             ..Self::new(script, names)
-        };
-        call.arg(key::LAYOUT_VERSION);
-        call
+        }
     }
 
     pub(super) fn arg(&mut self, arg: impl ToRedisArgs) -> &mut Self {
@@ -180,7 +197,7 @@ impl Call {
     }
 
     /// The four arguments that name a run.
-    fn run_name_args(&mut self, slice: Slice, name: &RunName) -> &mut Self {
+    pub(super) fn run_name_args(&mut self, slice: Slice, name: &RunName) -> &mut Self {
         self.arg(self.slice_numbers[&slice])
             .arg(slice.to_string())
             .arg(codec::index_member(name))
@@ -412,37 +429,9 @@ impl Call {
         call
     }
 
-    pub(super) fn heartbeat(keyspace: &Keyspace, request: &SessionHeartbeat) -> Self {
-        let mut call = Self::on_sessions(Script::Heartbeat, keyspace);
-        let entry = serde_json::to_string(&request.entry);
-        call.arg(request.session.to_string())
-            .arg(request.heartbeats)
-            .arg(millis(request.length))
-            .arg(entry.expect("an entry has text keys only"))
-            .arg(keyspace.worker_channel_prefix())
-            .arg(request.answered);
-        call
-    }
-
-    pub(super) fn end_sessions(keyspace: &Keyspace, ends: &[SessionEnd]) -> Self {
-        let mut call = Self::on_sessions(Script::EndSessions, keyspace);
-        for end in ends {
-            let heartbeats = end.heartbeats.map(|seen| seen.to_string());
-            call.arg(end.session.to_string())
-                .arg(heartbeats.unwrap_or_default());
-        }
-        call
-    }
-
-    pub(super) fn sessions(keyspace: &Keyspace) -> Self {
-        let mut call = Self::on_sessions(Script::Sessions, keyspace);
-        call.arg(keyspace.worker_channel_prefix());
-        call
-    }
-
     /// The workers key of version 0.1.0 is a zset, and the sessions key is a hash, like the two
     /// keys of a slice. Without fixed keys they are treated alike: a foreign value is renamed.
-    fn on_sessions(script: Script, keyspace: &Keyspace) -> Self {
+    pub(super) fn on_sessions(script: Script, keyspace: &Keyspace) -> Self {
         let keys = vec![keyspace.workers_key(), keyspace.sessions_key()];
         Self {
             fixed_keys: 0,
@@ -487,7 +476,7 @@ impl Call {
     }
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -554,9 +543,12 @@ mod tests {
     fn a_full_server_refuses_only_scripts_that_add_data() {
         for (script, text) in SCRIPTS {
             let expected = match script {
-                Script::OpenShard | Script::Append | Script::ReplaceRuns | Script::Restore => {
-                    "#!lua"
-                }
+                Script::OpenShard
+                | Script::Append
+                | Script::ReplaceRuns
+                | Script::Restore
+                | Script::BeginCopy
+                | Script::AddToCopy => "#!lua",
                 Script::State | Script::List | Script::Tail | Script::Sessions => {
                     "#!lua flags=no-writes"
                 }

@@ -30,14 +30,14 @@ pub(crate) struct ShardMeta {
 }
 
 /// A message goes back to its source with a due time, which the record at offset `by` gave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moved {
     pub(crate) by: Offset,
     pub(crate) due: Timestamp,
 }
 
 /// The last change of a message that waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Change {
     /// `None`: it is cancelled.
     pub(crate) moved: Option<Moved>,

@@ -292,7 +292,9 @@ containers:
   - name: {{ first .args }}
     image: {{ include "postdate.image" .root }}
     imagePullPolicy: {{ $values.image.pullPolicy }}
-    args: {{ concat (list (first .args) "--config" "/etc/postdate/postdate.toml") (rest .args) | toJson }}
+    {{- /* `store` has a command of its own behind it. */}}
+    {{- $words := ternary 2 1 (eq (first .args) "store") }}
+    args: {{ concat (slice .args 0 $words) (list "--config" "/etc/postdate/postdate.toml") (slice .args $words) | toJson }}
     {{- with $values.env }}
     env:
       {{- range $key, $value := . }}

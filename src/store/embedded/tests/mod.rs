@@ -10,7 +10,10 @@ use super::*;
 use crate::clock::WallClock;
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
 use crate::run::{Run, RunName};
-use crate::store::{AppendEpoch, Hold, IdChange, IdChangeKind, Lineage, QuarantineStore, Store};
+use crate::store::{
+    AppendEpoch, CopyState, CopyStore, Hold, IdChange, IdChangeKind, Lineage, ShardPart, Store,
+    StoredRun,
+};
 use crate::testing::store::contract::random_calls::{ComparedStore, assert_same_as_memory};
 use crate::testing::store::contract::{self, StoreUnderTest, run_of};
 use crate::testing::store::requests::{
@@ -106,7 +109,7 @@ impl StoreUnderTest for TestStore {
         self.store()
     }
 
-    fn survey(&self) -> &dyn QuarantineStore {
+    fn survey(&self) -> &dyn CopyStore {
         self.store()
     }
 
@@ -306,4 +309,37 @@ async fn deployments_share_a_folder_but_no_shard() {
     drop(store);
     test.reopen();
     assert_eq!(list_all(test.store(), "t").await.len(), 1);
+}
+
+#[tokio::test]
+async fn an_interrupted_copy_is_known_as_such_after_a_restart_and_can_be_erased() {
+    let mut test = TestStore::new(FileSizes::DEFAULT);
+    let run = append("t", 0).runs.remove(0);
+    let part = ShardPart {
+        runs: vec![StoredRun {
+            slice: Some(run.slice),
+            name: run.name,
+            least_due: run.summary.least_due(),
+            bytes: run.bytes,
+        }],
+        entries: Vec::new(),
+    };
+    let store = test.store();
+    assert!(store.begin_copy(&shard("t")).await.unwrap());
+    assert!(store.add_to_copy(&shard("t"), part.clone()).await.unwrap());
+    test.reopen();
+    let store = test.store();
+    let state = store.copy_state(&shard("t")).await.unwrap();
+    assert_eq!(state, CopyState::Begun);
+    assert!(!store.add_to_copy(&shard("t"), part).await.unwrap());
+    let opened = store.open(&[new_shard("t")]).await.unwrap().remove(0);
+    assert!(
+        matches!(&opened, Opened::Incompatible(text) if text.contains("postdate store copy")),
+        "{opened:?}"
+    );
+    store.erase(&[shard("t")]).await.unwrap();
+    store.open(&[new_shard("t")]).await.unwrap();
+    assert_eq!(list_all(store, "t").await, []);
+    let rows = |tables: &Tables| Ok(tables.rows(&key::all_runs(1)).count());
+    assert_eq!(store.shared.with(rows).unwrap(), 0);
 }

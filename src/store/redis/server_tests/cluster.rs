@@ -148,7 +148,7 @@ impl StoreUnderTest for RealCluster {
         &self.redis
     }
 
-    fn survey(&self) -> &dyn QuarantineStore {
+    fn survey(&self) -> &dyn CopyStore {
         &self.redis
     }
 

@@ -17,7 +17,7 @@ use crate::model::OutcomeCounts;
 use crate::model::{Cursor, Hint, Offset, Progress, Timestamp, Watermark};
 use crate::run::{Run, RunName};
 use crate::store::{
-    AppendEpoch, Balance, IdChange, IdChangeKind, Lineage, QuarantineStore, Store, StoreQuery,
+    AppendEpoch, Balance, CopyStore, IdChange, IdChangeKind, Lineage, Store, StoreQuery,
 };
 use crate::testing::store::contract::random_calls::{ComparedStore, assert_same_as_memory};
 use crate::testing::store::contract::{self, StoreUnderTest, run_of};
@@ -46,7 +46,7 @@ impl StoreUnderTest for RealRedis {
         &self.redis
     }
 
-    fn survey(&self) -> &dyn QuarantineStore {
+    fn survey(&self) -> &dyn CopyStore {
         &self.redis
     }
 

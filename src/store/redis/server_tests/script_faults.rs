@@ -487,6 +487,30 @@ const FAULTS: &[Fault] = &[
         "count(slice, -messages, -bytes)",
         "",
     ),
+    (
+        "a copy begins over a stored shard",
+        Some(Script::BeginCopy),
+        "if redis.call('EXISTS', key) == 1 then",
+        "if false then",
+    ),
+    (
+        "a repeated part of a copy counts its messages again",
+        Some(Script::AddToCopy),
+        "if not redis.call('ZSCORE', KEYS[key], member) then",
+        "if true then",
+    ),
+    (
+        "a copy ends twice",
+        Some(Script::EndCopy),
+        "if redis.call('HGET', KEYS[1], 'version') ~= ARGV[1] then",
+        "if false then",
+    ),
+    (
+        "a copied shard has no tail",
+        Some(Script::EndCopy),
+        "'tail_from', ARGV[4]",
+        "'tail_from', string.rep('f', 16)",
+    ),
 ];
 
 /// True if the contract suite fails with this fault.

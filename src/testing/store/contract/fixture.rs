@@ -8,9 +8,9 @@ use crate::model::{
 };
 use crate::run::{Run, RunName, RunSummary};
 use crate::store::{
-    Acquire, Acquired, Advance, Advanced, Append, AppendEpoch, Appended, Fetch, Heartbeat, Hold,
-    IdChange, IdChangeKind, Lineage, List, Listed, NewShard, Opened, OutcomeCounts, Quarantine,
-    QuarantineStore, ReplaceRuns, Replaced, Restore, Restored, RunEntry, SessionEnd,
+    Acquire, Acquired, Advance, Advanced, Append, AppendEpoch, Appended, CopyStore, Fetch,
+    Heartbeat, Hold, IdChange, IdChangeKind, Lineage, List, Listed, NewShard, Opened,
+    OutcomeCounts, Quarantine, ReplaceRuns, Replaced, Restore, Restored, RunEntry, SessionEnd,
     SessionHeartbeat, ShardPosition, Store, StoredShard, Tail, TailRun, Tailed,
 };
 use bytes::Bytes;
@@ -84,11 +84,19 @@ pub(super) fn key_of(run: &Run) -> (Slice, RunName) {
 pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 
 impl Fixture<'_> {
+    /// The same shard in another store.
+    pub(super) fn on<'b>(&self, subject: &'b dyn StoreUnderTest) -> Fixture<'b> {
+        Fixture {
+            subject,
+            shard: self.shard.clone(),
+        }
+    }
+
     pub(super) fn store(&self) -> &dyn Store {
         self.subject.store()
     }
 
-    pub(super) fn survey(&self) -> &dyn QuarantineStore {
+    pub(super) fn survey(&self) -> &dyn CopyStore {
         self.subject.survey()
     }
 

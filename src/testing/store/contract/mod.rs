@@ -5,6 +5,7 @@
 
 mod advance;
 mod append;
+mod copy;
 mod fixture;
 mod ids;
 mod lease;
@@ -18,7 +19,7 @@ mod rewrite;
 mod tail;
 
 use crate::model::{Partition, ShardId};
-use crate::store::{QuarantineStore, Store};
+use crate::store::{CopyStore, Store};
 use async_trait::async_trait;
 pub(crate) use fixture::{Fixture, run_of};
 use ids::{keys, moves};
@@ -30,7 +31,7 @@ use std::pin::Pin;
 pub(crate) trait StoreUnderTest {
     fn store(&self) -> &dyn Store;
 
-    fn survey(&self) -> &dyn QuarantineStore;
+    fn survey(&self) -> &dyn CopyStore;
 
     /// Takes away the space for new data, or gives it back.
     async fn set_full(&self, full: bool);
@@ -184,6 +185,13 @@ cases! {
         quarantined_messages_are_counted_separately,
         an_id_query_returns_the_waiting_place,
         cancelled_and_replaced_places_are_named;
+    copy:
+        a_copy_from_memory_equals_its_source_and_continues_alike,
+        a_copy_to_memory_equals_its_source_and_continues_alike,
+        a_copy_that_is_interrupted_at_any_step_and_repeated_ends_the_same,
+        a_repeated_part_of_a_copy_changes_nothing_more,
+        a_copy_begins_only_where_nothing_is_stored,
+        a_full_store_refuses_parts_of_a_copy;
 }
 
 /// Runs every case. Panics at the first broken promise.

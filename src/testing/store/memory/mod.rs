@@ -5,6 +5,7 @@
 //! request and its reply on a network. A caller that is dropped in between has written without an
 //! answer, and so has a caller of a store that goes down in between.
 
+mod copy;
 mod shard;
 
 use crate::clock::Clock;
@@ -17,7 +18,7 @@ use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Balance, Error, Fetch, FinishedIds,
     Heartbeat, IdPosition, LeaseStore, List, Listed, Membership, NewShard, Opened, Quarantine,
     ReplaceRuns, Replaced, Restore, Restored, Session, SessionEnd, SessionHeartbeat, ShardPosition,
-    ShardStore, StoreAdmin, StorePart, StoreQuery, StoredShard, Tail, Tailed,
+    ShardStore, StoreAdmin, StorePart, StoreQuery, StoredShard, Tail, Tailed, begun_copy,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -35,6 +36,8 @@ pub(crate) struct MemoryStore {
 struct StoreContents {
     clock: Rc<dyn Clock>,
     shards: RefCell<BTreeMap<ShardId, MemoryShard>>,
+    /// Shards that are being copied from another store.
+    copies: RefCell<BTreeMap<ShardId, MemoryShard>>,
     sessions: RefCell<Sessions>,
     is_full: Cell<bool>,
     is_down: Cell<bool>,
@@ -55,6 +58,7 @@ impl MemoryStore {
             inner: Rc::new(StoreContents {
                 clock,
                 shards: RefCell::default(),
+                copies: RefCell::default(),
                 sessions: RefCell::default(),
                 is_full,
                 is_down,
@@ -241,6 +245,9 @@ impl ShardStore for MemoryStore {
         self.check_parts(births.iter().map(|birth| &birth.shard))?;
         let opened = births.iter().map(|birth| {
             let mut shards = self.inner.shards.borrow_mut();
+            if self.inner.copies.borrow().contains_key(&birth.shard) {
+                return Opened::Incompatible(begun_copy(&birth.shard.to_string()));
+            }
             match shards.get_mut(&birth.shard) {
                 Some(shard) if shard.has_newer_slice => {
                     Opened::Incompatible(shard::NEWER_SLICE.to_owned())
@@ -430,6 +437,7 @@ impl StoreAdmin for MemoryStore {
         self.yield_as_network().await?;
         for shard in shards {
             self.inner.shards.borrow_mut().remove(shard);
+            self.inner.copies.borrow_mut().remove(shard);
         }
         self.yield_as_network().await
     }
@@ -539,7 +547,7 @@ mod tests {
             self
         }
 
-        fn survey(&self) -> &dyn QuarantineStore {
+        fn survey(&self) -> &dyn crate::store::CopyStore {
             self
         }
 

@@ -16,17 +16,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug)]
 pub(super) struct MemoryShard {
-    positions: ShardMeta,
+    pub(super) positions: ShardMeta,
     pub(super) lease: LeaseHolder,
-    counts: ShardCounts,
+    pub(super) counts: ShardCounts,
     tail: ShardTail,
-    runs: BTreeMap<(Slice, RunName), (Timestamp, Bytes)>,
-    quarantine: BTreeMap<RunName, Bytes>,
-    ids: BTreeMap<Box<[u8]>, Cursor>,
+    pub(super) runs: BTreeMap<(Slice, RunName), (Timestamp, Bytes)>,
+    pub(super) quarantine: BTreeMap<RunName, Bytes>,
+    pub(super) ids: BTreeMap<Box<[u8]>, Cursor>,
     /// Cancelled places, and rescheduled ones.
-    changed: BTreeMap<Cursor, Change>,
+    pub(super) changed: BTreeMap<Cursor, Change>,
     /// The effects of requests with answers.
-    effects: BTreeMap<Offset, RequestEffect>,
+    pub(super) effects: BTreeMap<Offset, RequestEffect>,
     /// It has a slice that this version does not know.
     pub(super) has_newer_slice: bool,
 }
@@ -47,6 +47,12 @@ impl MemoryShard {
             effects: BTreeMap::new(),
             has_newer_slice: false,
         }
+    }
+
+    /// Gives a copy of a shard its positions.
+    pub(super) fn end_copy(&mut self, meta: ShardMeta) {
+        self.tail = ShardTail::new(meta.watermark);
+        self.positions = meta;
     }
 
     /// `None`: a newer version wrote it.

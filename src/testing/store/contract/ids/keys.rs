@@ -16,7 +16,7 @@ fn keys(ids: &[(&str, u8)]) -> KeyRing {
     ring(&lines.collect::<String>())
 }
 
-fn a() -> KeyRing {
+pub(in super::super) fn a() -> KeyRing {
     keys(&[("a", 1)])
 }
 
@@ -29,7 +29,7 @@ fn a_and_plain() -> KeyRing {
 }
 
 /// A run under the name of the key that writes.
-fn encrypted(keys: &KeyRing, writer: &str, places: &[Cursor]) -> Run {
+pub(in super::super) fn encrypted(keys: &KeyRing, writer: &str, places: &[Cursor]) -> Run {
     let run = run_of(writer, places);
     let key = keys.writer().expect("a key writes");
     Run {

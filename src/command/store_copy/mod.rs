@@ -1,0 +1,263 @@
+//! `postdate store copy`: moves the waiting messages to the store of another configuration file, while
+//! the service is stopped.
+//!
+//! The source log and the commits stay as they are. So nothing depends on the copy: a service that
+//! starts with a store without it reads the waiting messages again.
+
+mod plan;
+mod shard;
+
+use super::page::{Page, print};
+use super::{Outcome, Refused, run};
+use crate::cli::StoreCopyArgs;
+use crate::clock::WallClock;
+use crate::config::{self, Config};
+use crate::model::ShardId;
+use crate::model::readable::{count, several, size};
+use crate::role::{StoreFactory, query_context};
+use crate::store::embedded::{FolderDescription, FolderUse};
+use crate::store::{CopyStore, Session};
+use anyhow::{Context, Result, bail, ensure};
+use plan::{PlannedShard, Step, plan, text};
+pub(crate) use shard::{Copied, ShardCopy};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Time between two lines about a large shard.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Copies the shards to the store of `to`. Without `--apply`, only prints the plan.
+pub fn store_copy(config: &Config, to: &Config, args: &StoreCopyArgs) -> Result<Outcome> {
+    ensure_comparable(config, to)?;
+    run(async {
+        let stores = Stores::open(config, to, args).await?;
+        let live = stores.live_workers(args.route.as_deref()).await?;
+        if let Some(live) = live.as_ref().filter(|_| args.apply) {
+            bail!("nothing was copied: {live}");
+        }
+        let planned = plan(&*stores.source, stores.target.as_deref(), args).await?;
+        if planned.is_empty() {
+            print("The old store has no shards, so there is nothing to copy.\n")?;
+            return Ok(Outcome::Done);
+        }
+        let (from, into) = (&stores.source_name, &stores.target_name);
+        print(&format!("From  {from}\nTo    {into}\n\n"))?;
+        print(&text(&planned, &Page::of_stdout()))?;
+        let refused = planned
+            .iter()
+            .filter(|it| matches!(it.step, Step::Refuse(_)));
+        let refused = refused.count() as u64;
+        if refused > 0 {
+            bail!(
+                "nothing was copied: {} cannot be copied",
+                several(refused, "shard")
+            );
+        }
+        let Some(target) = stores.target.as_deref().filter(|_| args.apply) else {
+            print("\nNothing was changed: repeat with --apply.\n")?;
+            if let Some(live) = live {
+                print(&format!("Before that: {live}.\n"))?;
+            }
+            return Ok(Outcome::Done);
+        };
+        print("\n")?;
+        let copied = stores.copy_all(target, &planned, args).await?;
+        print(&format!(
+            "Copied {} ({}). Start the service with {}, and never again with the old store.\n",
+            several(copied.messages, "message"),
+            size(copied.bytes),
+            args.to.display()
+        ))?;
+        Ok(Outcome::Done)
+    })
+}
+
+/// Refuses two configurations whose shards have other names, or which name one store.
+fn ensure_comparable(config: &Config, to: &Config) -> Result<()> {
+    let refuse = |why: String| Err(Refused(why).into());
+    if config.deployment != to.deployment {
+        return refuse(format!(
+            "the configurations are of two deployments, {:?} and {:?}: the messages of a shard belong to its deployment",
+            config.deployment, to.deployment
+        ));
+    }
+    if config.store.kind == to.store.kind {
+        return refuse(format!(
+            "both configurations name the same store ({}): an environment variable POSTDATE_STORE__... overrides both files",
+            query_context(to).store
+        ));
+    }
+    Ok(())
+}
+
+/// The old store and the new one.
+struct Stores {
+    source: Rc<dyn CopyStore>,
+    source_name: String,
+    /// `None`: the folder does not exist yet, and the command only prints a plan.
+    target: Option<Rc<dyn CopyStore>>,
+    target_name: String,
+}
+
+impl Stores {
+    async fn open(config: &Config, to: &Config, args: &StoreCopyArgs) -> Result<Self> {
+        let source = match exists(config)? {
+            true => connect(config).await.context("the old store")?,
+            false => bail!(
+                "the old store ({}) does not exist",
+                query_context(config).store
+            ),
+        };
+        let target = match exists(to)? || args.apply {
+            true => Some(connect(to).await.context("the new store")?),
+            false => None,
+        };
+        Ok(Self {
+            source,
+            source_name: query_context(config).store,
+            target,
+            target_name: query_context(to).store,
+        })
+    }
+
+    /// Tells which workers must be stopped, because they may serve the shards.
+    async fn live_workers(&self, route: Option<&str>) -> Result<Option<String>> {
+        let target = self.target.as_ref();
+        for (name, store) in [("old", Some(&self.source)), ("new", target)] {
+            let Some(store) = store else { continue };
+            let sessions = store.worker_sessions().await?;
+            let live = sessions.iter().filter(|session| is_in_use(session, route));
+            if let Some(longest) = live.clone().map(|session| session.expires_in).max() {
+                return Ok(Some(format!(
+                    "live workers use the {name} store ({}): stop them. A killed worker counts as live for {:.1} more \
+                     seconds",
+                    live.count(),
+                    longest.as_secs_f64()
+                )));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn copy_all(
+        &self,
+        target: &dyn CopyStore,
+        planned: &[PlannedShard],
+        args: &StoreCopyArgs,
+    ) -> Result<Copied> {
+        let mut total = Copied::default();
+        let shards = planned.iter().filter(|it| it.is_copied()).count();
+        for (at, it) in planned.iter().filter(|it| it.is_copied()).enumerate() {
+            if it.step == Step::Replace {
+                target.erase(std::slice::from_ref(&it.shard)).await?;
+            }
+            let copy = ShardCopy {
+                source: &*self.source,
+                target,
+                shard: &it.shard,
+                on_step: &mut progress(&it.shard, it.messages),
+                copied: Copied::default(),
+            };
+            let failed = || {
+                format!(
+                    "{at} of {shards} shards were copied. Run the same command again: it continues"
+                )
+            };
+            let copied = copy.run().await.with_context(failed)?;
+            // A worker that was started meanwhile may have changed the next shards.
+            let live = self
+                .live_workers(args.route.as_deref())
+                .await
+                .with_context(failed)?;
+            ensure!(live.is_none(), "{}. {}", live.unwrap_or_default(), failed());
+            total.add(copied);
+            print(&format!(
+                "{}/{shards}  {}: {}, {}\n",
+                at + 1,
+                it.shard,
+                several(copied.messages, "message"),
+                size(copied.bytes)
+            ))?;
+        }
+        Ok(total)
+    }
+}
+
+/// Prints a line every few seconds.
+fn progress(shard: &ShardId, messages: u64) -> impl FnMut(Copied) -> Result<()> {
+    let mut last = Instant::now();
+    let shard = shard.clone();
+    move |copied| {
+        if last.elapsed() < PROGRESS_INTERVAL {
+            return Ok(());
+        }
+        last = Instant::now();
+        let done = count(copied.messages);
+        print(&format!(
+            "      {shard}: {done} of {}\n",
+            several(messages, "message")
+        ))
+    }
+}
+
+/// True if the session has not expired and may serve the route, or any.
+fn is_in_use(session: &Session, route: Option<&str>) -> bool {
+    let routes = &session.entry.routes;
+    // A version that names no routes may serve any.
+    let serves = route.is_none_or(|route| routes.is_empty() || routes.contains(route));
+    serves && !session.expires_in.is_zero()
+}
+
+/// False for a folder without a store.
+fn exists(config: &Config) -> Result<bool> {
+    let config::Store::Embedded(embedded) = &config.store.kind else {
+        return Ok(true);
+    };
+    let path = embedded.path.display();
+    match FolderDescription::of(&embedded.path).used {
+        FolderUse::Absent => Ok(false),
+        FolderUse::OwnedByOther(owner) => bail!(
+            "the folder {path} belongs to user {owner}: run this as that user, because files of another user would \
+             lock the service out"
+        ),
+        FolderUse::Unreadable(why) => bail!("the folder {path} cannot be read: {why}"),
+        FolderUse::Free | FolderUse::InUse(_) => Ok(true),
+    }
+}
+
+async fn connect(config: &Config) -> Result<Rc<dyn CopyStore>> {
+    Ok(StoreFactory::open(config, WallClock)?
+        .connect_copy()
+        .await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{SessionId, WorkerEntry};
+
+    #[test]
+    fn a_live_worker_of_the_route_or_of_unknown_routes_prevents_a_copy() {
+        let session = |routes: &[&str], seconds| Session {
+            id: SessionId::first(WorkerEntry::for_test("a").id(), 1),
+            entry: WorkerEntry {
+                routes: routes.iter().map(|&route| route.into()).collect(),
+                ..WorkerEntry::for_test("a")
+            },
+            heartbeats: 1,
+            length: Duration::from_secs(6),
+            expires_in: Duration::from_secs(seconds),
+            is_connected: true,
+        };
+        for (routes, route, expected) in [
+            (&["a"][..], None, true),
+            (&["a"], Some("a"), true),
+            (&["a"], Some("b"), false),
+            (&[], Some("b"), true),
+        ] {
+            assert_eq!(is_in_use(&session(routes, 5), route), expected);
+            assert!(!is_in_use(&session(routes, 0), route));
+        }
+    }
+}
