@@ -6,7 +6,7 @@
 use super::hold::LoadHold;
 use super::prefetch::Prefetch;
 use super::tail_poll::TailPoll;
-use crate::limit::CLAIM_MESSAGES_MAX;
+use crate::limit::{CLAIM_MESSAGES_MAX, TAIL_POLL_INTERVAL};
 use crate::model::{Cursor, Offset, Progress, ShardId, Slice, Timestamp, Watermark};
 use crate::run::{LoadedRun, RunName};
 use crate::schedule::{RunIndex, Schedule};
@@ -91,12 +91,26 @@ impl ShardLoad {
         self.generation += 1;
     }
 
-    /// Returns the request of a tail poll if it is time. `claimed`: messages that are about to go out.
+    /// True if messages in memory go out soon and free it: late or claimed ones, or some that should
+    /// have been claimed. `next_due` is the first due time in memory.
+    pub(super) fn frees_memory_soon(
+        &self,
+        claimed: usize,
+        next_due: Option<Timestamp>,
+        wall: Timestamp,
+    ) -> bool {
+        let enough = self.runs.memory.messages_per_part(64);
+        let to_send = (self.schedule().late_count() + claimed) as u64;
+        to_send >= enough.clamp(1, CLAIM_MESSAGES_MAX as u64)
+            || next_due.is_some_and(|due| due.plus(TAIL_POLL_INTERVAL) <= wall)
+    }
+
+    /// Returns the request of a tail poll if it is time.
     pub(super) fn next_tail_request(
         &mut self,
         now: Instant,
         joins_batch: bool,
-        claimed: usize,
+        frees_memory_soon: bool,
     ) -> Option<Load> {
         if !self.tail.is_due(now, joins_batch) {
             return None;
@@ -104,13 +118,10 @@ impl ShardLoad {
         let ResidentRuns {
             schedule, memory, ..
         } = &self.runs;
-        // Late and claimed messages free memory soon. With few of them, the tail is read all the same:
-        // its messages may be due before those that fill the memory.
-        let to_send = (schedule.late_count() + claimed) as u64;
-        let is_backlogged = to_send > memory.messages_per_part(64).min(CLAIM_MESSAGES_MAX as u64);
-        if is_backlogged && memory.is_exhausted() {
+        if frees_memory_soon && memory.is_exhausted() {
             // Deliver the messages in memory first. If the store cuts the tail meanwhile, the shard
-            // is loaded again within the budget.
+            // is loaded again within the budget. Otherwise read on, even without memory: the
+            // tail may be due before the messages in memory.
             self.tail.postpone(now);
             return None;
         }

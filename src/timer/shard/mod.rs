@@ -133,8 +133,10 @@ impl ShardState {
             return None;
         }
         let claimed = self.claim.messages_to_send(&self.in_flight);
-        self.next_prefetch_request(wall, claimed > 0)
-            .or_else(|| self.load.next_tail_request(now, joins_batch, claimed))
+        let load = self.next_prefetch_request(wall, claimed > 0);
+        let next_due = self.next_due();
+        let frees_memory = self.load.frees_memory_soon(claimed, next_due, wall);
+        load.or_else(|| self.load.next_tail_request(now, joins_batch, frees_memory))
     }
 
     fn next_prefetch_request(&mut self, wall: Timestamp, has_claims: bool) -> Option<Load> {
@@ -612,16 +614,20 @@ mod tests {
                 state.claim_for_test(now);
             }
             let claimed = state.claim.messages_to_send(&state.in_flight);
+            let next_due = state.next_due();
             let load = &mut state.load;
-            load.next_tail_request(now + TAIL_POLL_INTERVAL, false, claimed)
+            let frees_memory = load.frees_memory_soon(claimed, next_due, WALL);
+            load.next_tail_request(now + TAIL_POLL_INTERVAL, false, frees_memory)
                 .is_some()
         };
-        assert!(
-            !loads_tail(1, 0, true),
-            "the claimed message goes out first"
-        );
-        assert!(loads_tail(1 << 20, 0, true), "there is memory");
-        assert!(loads_tail(1, 60_000, false), "the tail may be due earlier");
+        let overdue = -(TAIL_POLL_INTERVAL.as_millis() as i64);
+        for (after, is_claimed) in [(0, true), (overdue, true), (overdue, false)] {
+            assert!(!loads_tail(1, after, is_claimed), "it goes out first");
+            assert!(loads_tail(1 << 20, after, is_claimed), "there is memory");
+        }
+        for after in [overdue + 1, 60_000] {
+            assert!(loads_tail(1, after, false), "the tail may be due earlier");
+        }
     }
 
     #[test]
