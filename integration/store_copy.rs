@@ -126,8 +126,13 @@ fn redis_to_cluster(name: &str, delivery: &str) {
     it.copy_with_kills(&["--apply"]);
     it.deliver();
     // The old store is unchanged, and the new one is ahead of it.
-    let refused = text(&it.run(&["--apply", "--replace"]), 1);
-    assert!(refused.contains("nothing was copied"), "{refused}");
+    let again = text(&it.run(&["--apply", "--replace", "--route", "r"]), 0);
+    assert!(again.contains("moved before"), "{again}");
+    assert!(again.contains("Copied 0 messages"), "{again}");
+    assert!(
+        again.contains("Serve the route r with new.toml only"),
+        "{again}"
+    );
 }
 
 #[test]

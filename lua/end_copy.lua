@@ -3,18 +3,21 @@
 -- The tail of the shard starts at its watermark.
 -- KEYS   1 meta
 -- ARGV   1 layout version of copies
---        2 layout version
---        3 identity
---        4 watermark
---        5 claimed
---        6 delivered
---        7 hold: a watermark, or `-`
---        8 possibly_delivered
---        9 ledger
+--        2 number of the copy
+--        3 layout version
+--        4 identity
+--        5 watermark
+--        6 claimed
+--        7 delivered
+--        8 hold: a watermark, or `-`
+--        9 possibly_delivered
+--        10 ledger
 -- Reply  ended
 --        no_copy
-if redis.call('HGET', KEYS[1], 'version') ~= ARGV[1] then return { 'no_copy' } end
+local mark = redis.call('HMGET', KEYS[1], 'version', 'copy')
+if mark[1] ~= ARGV[1] or mark[2] ~= ARGV[2] then return { 'no_copy' } end
 
-redis.call('HSET', KEYS[1], 'version', ARGV[2], 'identity', ARGV[3], 'watermark', ARGV[4], 'claimed', ARGV[5],
-  'delivered', ARGV[6], 'tail_from', ARGV[4], 'hold', ARGV[7], 'possibly_delivered', ARGV[8], 'ledger', ARGV[9])
+redis.call('HSET', KEYS[1], 'version', ARGV[3], 'identity', ARGV[4], 'watermark', ARGV[5], 'claimed', ARGV[6],
+  'delivered', ARGV[7], 'tail_from', ARGV[5], 'hold', ARGV[8], 'possibly_delivered', ARGV[9], 'ledger', ARGV[10])
+redis.call('HDEL', KEYS[1], 'copy')
 return { 'ended' }

@@ -29,7 +29,7 @@ pub enum StoreAction {
     ///
     /// Stop all processes of the deployment first. The old store is only read. Start the service with the
     /// other configuration afterwards. An interrupted command can be repeated: it skips shards that are
-    /// copied, and ends the same. It refuses a shard of which the new store has another state.
+    /// copied or moved before, and ends the same. It refuses a shard of which the new store has other data.
     Copy(StoreCopyArgs),
 }
 

@@ -36,7 +36,7 @@ pub use schedules::schedules;
 pub use send::send;
 pub use store_copy::store_copy;
 #[cfg(test)]
-pub(crate) use store_copy::{Copied, ShardCopy};
+pub(crate) use store_copy::{Copied, ShardCopy, begin_shard_copy};
 pub use workers::workers;
 
 use crate::cli::CompletionArgs;

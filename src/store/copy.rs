@@ -52,6 +52,10 @@ pub(crate) struct ShardPart {
     pub(crate) entries: Vec<ShardEntry>,
 }
 
+/// The number of a copy, written with its mark. So two commands that run at once do not write one copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CopyNumber(pub(crate) u64);
+
 /// The number of parts of a shard, counted one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PartCounts {
@@ -60,6 +64,8 @@ pub(crate) struct PartCounts {
     pub(crate) ids: u64,
     pub(crate) changed: u64,
     pub(crate) effects: u64,
+    /// The messages that the store counts, quarantine included.
+    pub(crate) messages: u64,
 }
 
 /// A store from which shards are copied, or to which they are. Runs are listed and fetched by
@@ -84,22 +90,38 @@ pub(crate) trait CopyStore: QuarantineStore + StoreAdmin {
 
     /// Begins a copy of the shard. Returns false if anything is stored under its name. On a full store:
     /// [`Error::Full`].
-    async fn begin_copy(&self, shard: &ShardId) -> Result<bool, Error>;
+    async fn begin_copy(&self, shard: &ShardId, copy: CopyNumber) -> Result<bool, Error>;
 
-    /// Adds a part to a copy that did not end. Returns false if there is none.
+    /// Adds a part to this copy. Returns false if there is none that did not end.
     ///
     /// Safe to repeat. On a full store: [`Error::Full`].
-    async fn add_to_copy(&self, shard: &ShardId, part: ShardPart) -> Result<bool, Error>;
+    async fn add_to_copy(
+        &self,
+        shard: &ShardId,
+        copy: CopyNumber,
+        part: ShardPart,
+    ) -> Result<bool, Error>;
 
-    /// Ends the copy, in one step: the shard has these positions, and the lineage of a new shard. Returns
+    /// Ends this copy, in one step: the shard has these positions, and the lineage of a new shard. Returns
     /// false if there is no copy.
-    async fn end_copy(&self, shard: &ShardId, meta: &ShardMeta) -> Result<bool, Error>;
+    async fn end_copy(
+        &self,
+        shard: &ShardId,
+        copy: CopyNumber,
+        meta: &ShardMeta,
+    ) -> Result<bool, Error>;
+
+    /// The number of live workers of version 0.1.0, which have no sessions. Only Redis can have some.
+    async fn older_workers(&self) -> Result<usize, Error> {
+        Ok(0)
+    }
 }
 
 /// Describes a shard whose copy did not end. `name` is the shard, or its key.
 pub(crate) fn begun_copy(name: &str) -> String {
     format!(
         "`{name}` holds a part of a shard, because `postdate store copy` was interrupted: stop the service and repeat \
-         the command. Or empty this store: the messages are then read again from the source, as far as the source retains them"
+         the command. If the old store is gone, erase only this shard (`postdate reset`): its messages are then read again \
+         from the source, as far as the source retains them"
     )
 }

@@ -50,7 +50,7 @@ use crate::model::{Hint, Lease, ShardId};
 use async_trait::async_trait;
 use bytes::Bytes;
 pub(crate) use copy::{
-    CopyState, CopyStore, PartCounts, ShardEntry, ShardPart, StoredRun, begun_copy,
+    CopyNumber, CopyState, CopyStore, PartCounts, ShardEntry, ShardPart, StoredRun, begun_copy,
 };
 pub(crate) use error::Error;
 pub(crate) use key_use::OtherKeys;

@@ -16,10 +16,10 @@ use crate::model::ShardId;
 use crate::model::readable::{count, several, size};
 use crate::role::{StoreFactory, query_context};
 use crate::store::embedded::{FolderDescription, FolderUse};
-use crate::store::{CopyStore, Session};
-use anyhow::{Context, Result, bail, ensure};
+use crate::store::{self, CopyNumber, CopyStore, Session};
+use anyhow::{Context, Result, anyhow, bail};
 use plan::{PlannedShard, Step, plan, text};
-pub(crate) use shard::{Copied, ShardCopy};
+pub(crate) use shard::{Copied, ShardCopy, begin_shard_copy};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -64,13 +64,23 @@ pub fn store_copy(config: &Config, to: &Config, args: &StoreCopyArgs) -> Result<
         print("\n")?;
         let copied = stores.copy_all(target, &planned, args).await?;
         print(&format!(
-            "Copied {} ({}). Start the service with {}, and never again with the old store.\n",
+            "Copied {} ({}). {}\n",
             several(copied.messages, "message"),
             size(copied.bytes),
-            args.to.display()
+            next_step(args)
         ))?;
         Ok(Outcome::Done)
     })
+}
+
+fn next_step(args: &StoreCopyArgs) -> String {
+    let to = args.to.display();
+    match &args.route {
+        None => format!("Start the service with {to}, and never again with the old store."),
+        Some(route) => format!(
+            "Serve the route {route} with {to} only. The other routes stay in the old store."
+        ),
+    }
 }
 
 /// Refuses two configurations whose shards have other names, or which name one store.
@@ -126,6 +136,13 @@ impl Stores {
         let target = self.target.as_ref();
         for (name, store) in [("old", Some(&self.source)), ("new", target)] {
             let Some(store) = store else { continue };
+            let older = store.older_workers().await? as u64;
+            if older > 0 {
+                return Ok(Some(format!(
+                    "{} of version 0.1.0 use the {name} store: stop them",
+                    several(older, "worker")
+                )));
+            }
             let sessions = store.worker_sessions().await?;
             let live = sessions.iter().filter(|session| is_in_use(session, route));
             if let Some(longest) = live.clone().map(|session| session.expires_in).max() {
@@ -146,42 +163,66 @@ impl Stores {
         planned: &[PlannedShard],
         args: &StoreCopyArgs,
     ) -> Result<Copied> {
+        let number = CopyNumber(rand::random());
+        let planned: Vec<_> = planned.iter().filter(|it| it.needs_copy()).collect();
+        let shards = planned.len();
+        for it in &planned {
+            let begun = begin_shard_copy(target, &it.shard, number, &it.there).await;
+            begun.map_err(|error| stopped_at(0, shards, error))?;
+        }
         let mut total = Copied::default();
-        let shards = planned.iter().filter(|it| it.is_copied()).count();
-        for (at, it) in planned.iter().filter(|it| it.is_copied()).enumerate() {
-            if it.step == Step::Replace {
-                target.erase(std::slice::from_ref(&it.shard)).await?;
-            }
+        for (at, it) in planned.into_iter().enumerate() {
             let copy = ShardCopy {
                 source: &*self.source,
                 target,
                 shard: &it.shard,
+                number,
                 on_step: &mut progress(&it.shard, it.messages),
                 copied: Copied::default(),
             };
-            let failed = || {
-                format!(
-                    "{at} of {shards} shards were copied. Run the same command again: it continues"
-                )
-            };
-            let copied = copy.run().await.with_context(failed)?;
-            // A worker that was started meanwhile may have changed the next shards.
-            let live = self
-                .live_workers(args.route.as_deref())
-                .await
-                .with_context(failed)?;
-            ensure!(live.is_none(), "{}. {}", live.unwrap_or_default(), failed());
+            let copied = copy.run().await;
+            let copied = copied.map_err(|error| stopped_at(at, shards, error))?;
+            let done = at + 1;
             total.add(copied);
             print(&format!(
-                "{}/{shards}  {}: {}, {}\n",
-                at + 1,
+                "{done}/{shards}  {}: {}, {}\n",
                 it.shard,
                 several(copied.messages, "message"),
                 size(copied.bytes)
             ))?;
+            // A worker that was started meanwhile may have changed the next shards.
+            let live = self.live_workers(args.route.as_deref()).await;
+            if let Some(live) = live.map_err(|error| stopped_at(done, shards, error))? {
+                let error = anyhow!("{live}. Then run the same command again");
+                return Err(stopped_at(done, shards, error));
+            }
         }
+        self.ensure_moved(target, args).await?;
         Ok(total)
     }
+
+    /// A worker may have run for a while, and have changed a shard after its copy.
+    async fn ensure_moved(&self, target: &dyn CopyStore, args: &StoreCopyArgs) -> Result<()> {
+        let planned = plan(&*self.source, Some(target), args).await?;
+        if let Some(it) = planned.iter().find(|it| !it.is_moved()) {
+            bail!(
+                "{} changed during the copy, so the stores differ: a worker ran meanwhile. Stop all workers, and run the \
+                 command again",
+                it.shard
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Tells how far the copy came. Only if a store did not answer, or was full, a repeat is all that is
+/// needed. Other errors say what to do.
+fn stopped_at(done: usize, shards: usize, error: anyhow::Error) -> anyhow::Error {
+    let then = match error.downcast_ref::<store::Error>() {
+        Some(_) => ". Run the same command again: it continues",
+        None => "",
+    };
+    error.context(format!("{done} of {shards} shards were copied{then}"))
 }
 
 /// Prints a line every few seconds.
@@ -236,6 +277,14 @@ async fn connect(config: &Config) -> Result<Rc<dyn CopyStore>> {
 mod tests {
     use super::*;
     use crate::model::{SessionId, WorkerEntry};
+
+    #[test]
+    fn only_an_error_of_a_store_promises_that_a_repeat_continues() {
+        let text = |error| stopped_at(1, 3, error).to_string();
+        let unavailable = store::Error::Unavailable("x".to_owned());
+        assert!(text(unavailable.into()).ends_with("it continues"));
+        assert_eq!(text(anyhow!("x")), "1 of 3 shards were copied");
+    }
 
     #[test]
     fn a_live_worker_of_the_route_or_of_unknown_routes_prevents_a_copy() {

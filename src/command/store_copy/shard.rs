@@ -1,12 +1,15 @@
 //! Copies one shard to another store, part by part.
 //!
 //! A copy that was interrupted begins anew. The source is only read, so it may have moved on meanwhile.
+//! The marks of all shards come before the data of the first one: a service that starts after an
+//! interruption creates none of them.
 
 use crate::limit::{COPY_BYTES_PER_CALL, COPY_RUNS_PER_FETCH, COPY_RUNS_PER_LIST};
 use crate::model::{ShardId, Timestamp};
 use crate::run::RunName;
 use crate::store::{
-    CopyState, CopyStore, Fetch, List, Listed, RunEntry, ShardPart, StoredRun, StoredShard,
+    CopyNumber, CopyState, CopyStore, Fetch, List, Listed, PartCounts, RunEntry, ShardPart,
+    StoredRun, StoredShard,
 };
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeSet;
@@ -25,11 +28,12 @@ impl Copied {
     }
 }
 
-/// A copy of one shard. An error of `on_step` ends it.
+/// A copy of one shard that has begun. An error of `on_step` ends it.
 pub(crate) struct ShardCopy<'a> {
     pub(crate) source: &'a dyn CopyStore,
     pub(crate) target: &'a dyn CopyStore,
     pub(crate) shard: &'a ShardId,
+    pub(crate) number: CopyNumber,
     pub(crate) on_step: &'a mut dyn FnMut(Copied) -> Result<()>,
     pub(crate) copied: Copied,
 }
@@ -49,28 +53,47 @@ pub(crate) fn is_same(a: &StoredShard, b: &StoredShard) -> bool {
     a.identity == b.identity && positions(a) == positions(b) && rest(a) == rest(b)
 }
 
-/// True if `newer` knows everything that `older` knows: it is a later state of the same shard.
-pub(crate) fn has_followed(newer: &StoredShard, older: &StoredShard) -> bool {
+/// True if the positions of `newer` include those of `older`: it is a later state of the same shard.
+pub(crate) fn includes_all_of(newer: &StoredShard, older: &StoredShard) -> bool {
     newer.identity == older.identity
         && newer.watermark >= older.watermark
         && newer.delivered.includes(older.delivered)
         && newer.claimed.includes(older.claimed)
 }
 
+/// Marks the shard in the new store, which has only `expected` under its name: the mark of a copy that
+/// was interrupted, or an older state. Both are erased.
+pub(crate) async fn begin_shard_copy(
+    target: &dyn CopyStore,
+    shard: &ShardId,
+    number: CopyNumber,
+    expected: &CopyState,
+) -> Result<()> {
+    let changed = || {
+        format!(
+            "the new store has got other data of {shard} meanwhile: stop the service and any other copy, and run the \
+             command again"
+        )
+    };
+    let found = target.copy_state(shard).await?;
+    ensure!(found == *expected, changed());
+    if found != CopyState::Absent {
+        target.erase(std::slice::from_ref(shard)).await?;
+    }
+    ensure!(target.begin_copy(shard, number).await?, changed());
+    Ok(())
+}
+
 impl ShardCopy<'_> {
-    /// Copies the shard. The target must hold nothing under its name, except a copy that was
-    /// interrupted.
+    /// Fills the copy, and ends it.
     pub(crate) async fn run(mut self) -> Result<Copied> {
         let (source, target, shard) = (self.source, self.target, self.shard);
-        let gone = || format!("the store no longer has {shard}");
+        let gone = || {
+            format!(
+                "the old store no longer has {shard}: stop the service, and run the command again"
+            )
+        };
         let meta = source.shard_meta(shard).await?.with_context(gone)?;
-        if target.copy_state(shard).await? == CopyState::Begun {
-            target.erase(std::slice::from_ref(shard)).await?;
-        }
-        ensure!(
-            target.begin_copy(shard).await?,
-            "the new store has got other data of {shard} meanwhile: stop the service"
-        );
         (self.on_step)(self.copied)?;
         self.copy_runs().await?;
         self.copy_quarantine().await?;
@@ -79,25 +102,18 @@ impl ShardCopy<'_> {
             source.count_parts(shard).await?,
             target.count_parts(shard).await?,
         );
-        ensure!(
-            left == right,
-            "the parts of {shard} differ after its copy, so it was not ended: {left:?} became {right:?}"
-        );
+        if let Some(difference) = difference(left, right, self.copied) {
+            bail!(
+                "the copy of {shard} is not equal, so it was not ended: {difference}. If the service was not stopped, stop \
+                 it, and run the command again"
+            );
+        }
         (self.on_step)(self.copied)?;
         ensure!(
             source.shard_meta(shard).await?.as_ref() == Some(&meta),
             "{shard} changed while it was copied: stop the service, and run the command again"
         );
-        self.expect(target.end_copy(shard, &meta).await?)?;
-        let CopyState::Stored(state) = target.copy_state(shard).await? else {
-            bail!("the new store cannot read {shard} after its copy");
-        };
-        let stored = state.pending() + state.quarantined;
-        ensure!(
-            stored == self.copied.messages,
-            "{shard} has {} messages, and its copy counts {stored}",
-            self.copied.messages
-        );
+        self.expect(target.end_copy(shard, self.number, &meta).await?)?;
         (self.on_step)(self.copied)?;
         Ok(self.copied)
     }
@@ -152,7 +168,7 @@ impl ShardCopy<'_> {
         for (run, bytes) in runs.iter().zip(fetched.unwrap_or_default()) {
             let bytes = bytes.with_context(|| {
                 format!(
-                    "the run {} of {} is gone: stop the service",
+                    "the run {} of {} is gone: stop the service, and run the command again",
                     run.name, self.shard
                 )
             })?;
@@ -217,7 +233,10 @@ impl ShardCopy<'_> {
                 bytes: run.bytes.len() as u64,
             });
         }
-        let added = self.target.add_to_copy(self.shard, part).await?;
+        let added = self
+            .target
+            .add_to_copy(self.shard, self.number, part)
+            .await?;
         self.expect(added)?;
         (self.on_step)(self.copied)
     }
@@ -225,9 +244,55 @@ impl ShardCopy<'_> {
     fn expect(&self, is_there: bool) -> Result<()> {
         ensure!(
             is_there,
-            "the new store has lost the copy of {}: run the command again",
+            "the new store no longer has this copy of {}: stop any other copy, and run the command again",
             self.shard
         );
         Ok(())
+    }
+}
+
+/// Names the first kind of parts whose numbers differ, with both numbers.
+fn difference(old: PartCounts, new: PartCounts, copied: Copied) -> Option<String> {
+    let kinds = [
+        ("runs", old.runs, new.runs),
+        (
+            "quarantined runs",
+            old.quarantined_runs,
+            new.quarantined_runs,
+        ),
+        ("ids", old.ids, new.ids),
+        ("changed places", old.changed, new.changed),
+        ("requests with answers", old.effects, new.effects),
+        ("messages", old.messages, new.messages),
+        ("messages of runs", copied.messages, new.messages),
+    ];
+    let (kind, old, new) = kinds.into_iter().find(|(_, old, new)| old != new)?;
+    Some(format!(
+        "{kind}: {old} in the old store, {new} in the new one"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_that_differ_are_named_with_both_numbers() {
+        let counts = PartCounts {
+            runs: 3,
+            messages: 9,
+            ..PartCounts::default()
+        };
+        let copied = |messages| Copied { messages, bytes: 5 };
+        assert_eq!(difference(counts, counts, copied(9)), None);
+        let fewer = PartCounts { ids: 2, ..counts };
+        assert_eq!(
+            difference(fewer, counts, copied(9)).as_deref(),
+            Some("ids: 2 in the old store, 0 in the new one")
+        );
+        assert_eq!(
+            difference(counts, counts, copied(8)).as_deref(),
+            Some("messages of runs: 8 in the old store, 9 in the new one")
+        );
     }
 }

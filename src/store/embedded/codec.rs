@@ -52,12 +52,12 @@ pub(super) fn to_meta(bytes: &[u8]) -> Option<(ShardNumber, ShardMeta)> {
 }
 
 /// The meta row of a shard whose copy has not ended. It is shorter than any other.
-pub(super) fn copied(number: ShardNumber) -> Vec<u8> {
+pub(super) fn unfinished_copy(number: ShardNumber) -> Vec<u8> {
     number.to_be_bytes().to_vec()
 }
 
 /// The number of a shard whose copy has not ended.
-pub(super) fn to_copied(bytes: &[u8]) -> Option<ShardNumber> {
+pub(super) fn to_unfinished_copy(bytes: &[u8]) -> Option<ShardNumber> {
     bytes.try_into().ok().map(ShardNumber::from_be_bytes)
 }
 

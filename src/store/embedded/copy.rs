@@ -12,7 +12,8 @@ use crate::model::{Cursor, Progress, ShardId, Slice, SourceIdentity, Timestamp, 
 use crate::run::RunName;
 use crate::store::rules::{Change, Lineage, NO_HOLD, ShardMeta, ShardTail};
 use crate::store::{
-    CopyState, CopyStore, Error, IdPosition, NewShard, PartCounts, ShardEntry, ShardPart, StoredRun,
+    CopyNumber, CopyState, CopyStore, Error, IdPosition, NewShard, PartCounts, ShardEntry,
+    ShardPart, StoredRun,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -38,7 +39,7 @@ impl CopyStore for Embedded {
         shard: &ShardId,
         from: Option<&IdPosition>,
     ) -> Result<(Vec<ShardEntry>, Option<IdPosition>), Error> {
-        let Some(number) = self.number(shard).await? else {
+        let Some((number, _)) = self.number_and_messages(shard).await? else {
             return Ok((Vec::new(), None));
         };
         self.shared.with(|tables| {
@@ -48,46 +49,66 @@ impl CopyStore for Embedded {
     }
 
     async fn count_parts(&self, shard: &ShardId) -> Result<PartCounts, Error> {
-        let Some(number) = self.number(shard).await? else {
+        let Some((number, messages)) = self.number_and_messages(shard).await? else {
             return Ok(PartCounts::default());
         };
-        self.shared.with(|tables| Ok(count_rows(tables, number)?))
+        self.shared.with(|tables| {
+            let counts = count_rows(tables, number)?;
+            Ok(PartCounts { messages, ..counts })
+        })
     }
 
-    async fn begin_copy(&self, shard: &ShardId) -> Result<bool, Error> {
+    async fn begin_copy(&self, shard: &ShardId, copy: CopyNumber) -> Result<bool, Error> {
         self.check_space(&[shard])?;
         let shard = shard.clone();
-        self.write(move |shards, batch| Ok(shards.begin_copy(&shard, batch)))
+        self.write(move |shards, batch| Ok(shards.begin_copy(&shard, copy, batch)))
             .await
     }
 
-    async fn add_to_copy(&self, shard: &ShardId, part: ShardPart) -> Result<bool, Error> {
+    async fn add_to_copy(
+        &self,
+        shard: &ShardId,
+        copy: CopyNumber,
+        part: ShardPart,
+    ) -> Result<bool, Error> {
         self.check_space(&[shard])?;
         let shard = shard.clone();
-        self.write(move |shards, batch| match shards.copied(&shard) {
-            Some(shard) => {
+        self.write(move |shards, batch| match shards.entry_mut(&shard) {
+            Some(Entry::Copying(shard, by)) if *by == copy => {
                 shard.add_part(part, batch)?;
                 Ok(true)
             }
-            None => Ok(false),
+            _ => Ok(false),
         })
         .await
     }
 
-    async fn end_copy(&self, shard: &ShardId, meta: &ShardMeta) -> Result<bool, Error> {
+    async fn end_copy(
+        &self,
+        shard: &ShardId,
+        copy: CopyNumber,
+        meta: &ShardMeta,
+    ) -> Result<bool, Error> {
         let (shard, meta) = (shard.clone(), meta.clone());
-        self.write(move |shards, batch| Ok(shards.end_copy(&shard, meta, batch)))
+        self.write(move |shards, batch| Ok(shards.end_copy(&shard, copy, meta, batch)))
             .await
     }
 }
 
 impl Embedded {
-    /// The number of a shard that is stored, or that this process copies.
-    async fn number(&self, shard: &ShardId) -> Result<Option<ShardNumber>, Error> {
+    /// The number of a shard that is stored, or that this process copies, and its messages.
+    async fn number_and_messages(
+        &self,
+        shard: &ShardId,
+    ) -> Result<Option<(ShardNumber, u64)>, Error> {
         let shard = shard.clone();
         self.write(move |shards, _| {
-            let copied = shards.copied(&shard).map(|it| it.number());
-            Ok(copied.or_else(|| Some(shards.get(&shard)?.number())))
+            Ok(match shards.entry(&shard) {
+                Some(Entry::Loaded(shard) | Entry::Copying(shard, _)) => {
+                    Some((shard.number(), shard.counts.total().messages))
+                }
+                _ => None,
+            })
         })
         .await
     }
@@ -96,7 +117,7 @@ impl Embedded {
 /// The rows of ids, changed places and effects, in this order.
 fn entry_rows(number: ShardNumber) -> [RangeInclusive<Vec<u8>>; 3] {
     let ids = key::all_ids(number);
-    [ids, key::every_cancelled(number), key::all_effects(number)]
+    [ids, key::cancelled_range(number), key::all_effects(number)]
 }
 
 /// The entries from this key on, in one of the ranges, and the key at which the next part begins.
@@ -161,17 +182,20 @@ impl Shards {
         match self.entry(id) {
             None => CopyState::Absent,
             Some(Entry::Loaded(shard)) => CopyState::Stored(Box::new(shard.state())),
-            Some(Entry::Copied(_) | Entry::HalfCopied(_)) => CopyState::Begun,
+            Some(Entry::Copying(..) | Entry::Interrupted(_)) => CopyState::Begun,
             Some(Entry::Incompatible { text, .. }) => CopyState::Unreadable(text.clone()),
         }
     }
 
-    fn begin_copy(&mut self, id: &ShardId, batch: &mut WriteBatch<'_>) -> bool {
+    fn begin_copy(&mut self, id: &ShardId, copy: CopyNumber, batch: &mut WriteBatch<'_>) -> bool {
         if self.entry(id).is_some() {
             return false;
         }
         let number = self.take_number(batch);
-        batch.put(key::meta(self.deployment(), id), codec::copied(number));
+        batch.put(
+            key::meta(self.deployment(), id),
+            codec::unfinished_copy(number),
+        );
         let new = NewShard {
             shard: id.clone(),
             identity: SourceIdentity("-".into()),
@@ -182,20 +206,18 @@ impl Shards {
             creates: true,
         };
         let shard = Shard::new(&new, number);
-        self.insert(id, Entry::Copied(Box::new(shard)));
+        self.insert(id, Entry::Copying(Box::new(shard), copy));
         true
     }
 
-    /// The shard that this process copies.
-    fn copied(&mut self, id: &ShardId) -> Option<&mut Shard> {
-        match self.entry_mut(id) {
-            Some(Entry::Copied(shard)) => Some(shard),
-            _ => None,
-        }
-    }
-
-    fn end_copy(&mut self, id: &ShardId, meta: ShardMeta, batch: &mut WriteBatch<'_>) -> bool {
-        let Some(mut shard) = self.take_copied(id) else {
+    fn end_copy(
+        &mut self,
+        id: &ShardId,
+        copy: CopyNumber,
+        meta: ShardMeta,
+        batch: &mut WriteBatch<'_>,
+    ) -> bool {
+        let Some(mut shard) = self.take_copying(id, copy) else {
             return false;
         };
         shard.tail = ShardTail::new(meta.watermark);

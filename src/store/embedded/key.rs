@@ -186,8 +186,8 @@ pub(super) fn cancelled(number: ShardNumber, place: Cursor) -> Vec<u8> {
     key(CANCELLED, number, &[&codec::place(place)])
 }
 
-/// The cancelled rows.
-pub(super) fn every_cancelled(number: ShardNumber) -> RangeInclusive<Vec<u8>> {
+/// The cancelled rows, as a range.
+pub(super) fn cancelled_range(number: ShardNumber) -> RangeInclusive<Vec<u8>> {
     let last = [0xff; 17];
     all_cancelled(number)..=key(CANCELLED, number, &[&last])
 }

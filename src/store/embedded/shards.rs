@@ -9,7 +9,7 @@ use super::shard::{NEWER_SLICE, Shard};
 use super::tables::{Tables, WriteBatch};
 use crate::model::ShardId;
 use crate::store::rules::Sessions;
-use crate::store::{Error, NewShard, Opened, StoredShard, begun_copy};
+use crate::store::{CopyNumber, Error, NewShard, Opened, StoredShard, begun_copy};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -24,9 +24,9 @@ pub(super) struct Shards {
 pub(super) enum Entry {
     Loaded(Box<Shard>),
     /// This process copies it from another store.
-    Copied(Box<Shard>),
+    Copying(Box<Shard>, CopyNumber),
     /// Its copy was interrupted.
-    HalfCopied(ShardNumber),
+    Interrupted(ShardNumber),
     Incompatible {
         /// Describes the data found instead.
         text: String,
@@ -62,8 +62,8 @@ impl Shards {
                 );
                 continue;
             };
-            if let Some(number) = codec::to_copied(&value) {
-                loaded.shards.insert(id, Entry::HalfCopied(number));
+            if let Some(number) = codec::to_unfinished_copy(&value) {
+                loaded.shards.insert(id, Entry::Interrupted(number));
                 continue;
             }
             let meta = codec::to_meta(&value);
@@ -92,8 +92,8 @@ impl Shards {
     /// Number and bytes of all runs.
     pub(super) fn size(&self) -> (u64, u64) {
         let sizes = self.shards.values().filter_map(|entry| match entry {
-            Entry::Loaded(shard) | Entry::Copied(shard) => Some(shard.size()),
-            Entry::HalfCopied(_) | Entry::Incompatible { .. } => None,
+            Entry::Loaded(shard) | Entry::Copying(shard, _) => Some(shard.size()),
+            Entry::Interrupted(_) | Entry::Incompatible { .. } => None,
         });
         sizes.fold((0, 0), |sum, size| (sum.0 + size.runs, sum.1 + size.bytes))
     }
@@ -147,7 +147,7 @@ impl Shards {
                 Opened::Existing(shard.state())
             }
             Some(Entry::Incompatible { text, .. }) => Opened::Incompatible(text.clone()),
-            Some(Entry::Copied(_) | Entry::HalfCopied(_)) => {
+            Some(Entry::Copying(..) | Entry::Interrupted(_)) => {
                 Opened::Incompatible(begun_copy(&new.shard.to_string()))
             }
             None if !new.creates => Opened::Absent,
@@ -187,10 +187,10 @@ impl Shards {
         self.shards.get_mut(id)
     }
 
-    /// Takes a shard that this process copies.
-    pub(super) fn take_copied(&mut self, id: &ShardId) -> Option<Box<Shard>> {
+    /// Takes the shard that this copy writes.
+    pub(super) fn take_copying(&mut self, id: &ShardId, copy: CopyNumber) -> Option<Box<Shard>> {
         match self.shards.remove(id)? {
-            Entry::Copied(shard) => Some(shard),
+            Entry::Copying(shard, by) if by == copy => Some(shard),
             other => {
                 self.shards.insert(id.clone(), other);
                 None
@@ -210,8 +210,8 @@ impl Shards {
                 continue;
             };
             let number = match entry {
-                Entry::Loaded(shard) | Entry::Copied(shard) => Some(shard.number()),
-                Entry::HalfCopied(number) => Some(number),
+                Entry::Loaded(shard) | Entry::Copying(shard, _) => Some(shard.number()),
+                Entry::Interrupted(number) => Some(number),
                 Entry::Incompatible { number, .. } => number,
             };
             if let Some(number) = number {

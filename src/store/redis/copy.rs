@@ -2,7 +2,7 @@
 //! layout version of their own until the copy ends.
 
 use super::Redis;
-use super::codec::{self, due_score, index_member, offset_hex, watermark_hex};
+use super::codec::{self, CountField, due_score, index_member, offset_hex, watermark_hex};
 use super::key::{self, CANCELLED, COPY_VERSION, COUNTS, EFFECTS, IDS, Keyspace, META, QUARANTINE};
 use super::query::scanned;
 use super::reply::{text, texts};
@@ -11,8 +11,8 @@ use crate::limit::IDS_PER_STEP;
 use crate::model::{Cursor, Offset, ShardId, Slice};
 use crate::store::rules::{Change, ShardMeta};
 use crate::store::{
-    CopyState, CopyStore, EffectKind, Error, IdPosition, PartCounts, ShardEntry, ShardPart,
-    ShardStore as _, StoredRun, StoredShard,
+    CopyNumber, CopyState, CopyStore, EffectKind, Error, Heartbeat, IdPosition, PartCounts,
+    ShardEntry, ShardPart, ShardStore as _, StoredRun, StoredShard,
 };
 use async_trait::async_trait;
 use redis::{Pipeline, ToRedisArgs, Value};
@@ -106,18 +106,24 @@ impl CopyStore for Redis {
     async fn count_parts(&self, shard: &ShardId) -> Result<PartCounts, Error> {
         let keys = self.keyspace.shard_keys(shard);
         let mut pipeline = Pipeline::new();
-        pipeline.cmd("HKEYS").arg(keys.name(COUNTS));
+        pipeline.cmd("HGETALL").arg(keys.name(COUNTS));
         for name in [QUARANTINE, IDS] {
             pipeline.cmd("HLEN").arg(keys.name(name));
         }
         pipeline.cmd("ZCARD").arg(keys.name(CANCELLED));
         let mut values = self.connections.send(&pipeline).await?.into_iter();
-        let slices = values.next().and_then(texts).unwrap_or_default();
+        let counts = values.next().and_then(texts).unwrap_or_default();
         let [quarantined_runs, ids, changed] =
             [(); 3].map(|()| number(&values.next().unwrap_or(Value::Nil)));
-        let mut pipeline = Pipeline::new();
-        for slice in slices.iter().filter_map(|slice| Slice::parse(slice)) {
-            pipeline.cmd("ZCARD").arg(keys.slice(slice));
+        let (mut pipeline, mut messages) = (Pipeline::new(), 0);
+        for field in counts.chunks_exact(2) {
+            let slice = Slice::parse(&field[0]);
+            if let Some(slice) = slice {
+                pipeline.cmd("ZCARD").arg(keys.slice(slice));
+            }
+            if slice.is_some() || field[0] == key::QUARANTINE_FIELD {
+                messages += CountField::parse(&field[1]).messages;
+            }
         }
         let runs = self.connections.send(&pipeline).await?;
         Ok(PartCounts {
@@ -126,22 +132,41 @@ impl CopyStore for Redis {
             ids,
             changed,
             effects: self.count_effects(shard).await?,
+            messages,
         })
     }
 
-    async fn begin_copy(&self, shard: &ShardId) -> Result<bool, Error> {
-        let reply = self.call_one(Call::begin_copy(&self.keyspace, shard));
+    async fn begin_copy(&self, shard: &ShardId, copy: CopyNumber) -> Result<bool, Error> {
+        let reply = self.call_one(Call::begin_copy(&self.keyspace, shard, copy));
         Ok(reply.await?.tag == "started")
     }
 
-    async fn add_to_copy(&self, shard: &ShardId, part: ShardPart) -> Result<bool, Error> {
-        let reply = self.call_one(Call::add_to_copy(&self.keyspace, shard, &part));
+    async fn add_to_copy(
+        &self,
+        shard: &ShardId,
+        copy: CopyNumber,
+        part: ShardPart,
+    ) -> Result<bool, Error> {
+        let reply = self.call_one(Call::add_to_copy(&self.keyspace, shard, copy, &part));
         Ok(reply.await?.tag == "added")
     }
 
-    async fn end_copy(&self, shard: &ShardId, meta: &ShardMeta) -> Result<bool, Error> {
-        let reply = self.call_one(Call::end_copy(&self.keyspace, shard, meta));
+    async fn end_copy(
+        &self,
+        shard: &ShardId,
+        copy: CopyNumber,
+        meta: &ShardMeta,
+    ) -> Result<bool, Error> {
+        let reply = self.call_one(Call::end_copy(&self.keyspace, shard, copy, meta));
         Ok(reply.await?.tag == "ended")
+    }
+
+    async fn older_workers(&self) -> Result<usize, Error> {
+        let reply = self.call_one(Call::sessions(&self.keyspace));
+        Ok(match reply.await?.heartbeat()? {
+            Heartbeat::OlderWorkers(count) => count,
+            _ => 0,
+        })
     }
 }
 
@@ -221,20 +246,26 @@ impl Redis {
 }
 
 impl Call {
-    fn begin_copy(keyspace: &Keyspace, shard: &ShardId) -> Self {
+    fn begin_copy(keyspace: &Keyspace, shard: &ShardId, copy: CopyNumber) -> Self {
         let keys = key::OF_EVERY_SHARD;
         let mut call = Self::with_keys(Script::BeginCopy, keyspace, shard, &keys, [].into_iter());
-        call.arg(COPY_VERSION);
+        call.arg(COPY_VERSION).arg(copy.0);
         call
     }
 
-    fn add_to_copy(keyspace: &Keyspace, shard: &ShardId, part: &ShardPart) -> Self {
+    fn add_to_copy(
+        keyspace: &Keyspace,
+        shard: &ShardId,
+        copy: CopyNumber,
+        part: &ShardPart,
+    ) -> Self {
         let keys = [META, COUNTS, IDS, CANCELLED, EFFECTS, QUARANTINE];
         let slices = part.runs.iter().filter_map(|run| run.slice);
         let mut call = Self::with_keys(Script::AddToCopy, keyspace, shard, &keys, slices);
         let quarantined = part.runs.iter().filter(|run| run.slice.is_none());
         let fields = EntryFields::of(&part.entries);
         call.arg(COPY_VERSION)
+            .arg(copy.0)
             .arg(part.runs.len() - quarantined.clone().count())
             .arg(quarantined.clone().count())
             .arg(fields.ids.len())
@@ -257,9 +288,10 @@ impl Call {
         call
     }
 
-    fn end_copy(keyspace: &Keyspace, shard: &ShardId, meta: &ShardMeta) -> Self {
+    fn end_copy(keyspace: &Keyspace, shard: &ShardId, copy: CopyNumber, meta: &ShardMeta) -> Self {
         let mut call = Self::with_keys(Script::EndCopy, keyspace, shard, &[META], [].into_iter());
         call.arg(COPY_VERSION)
+            .arg(copy.0)
             .arg(key::LAYOUT_VERSION)
             .arg(&*meta.identity.0)
             .arg(watermark_hex(meta.watermark))

@@ -7,6 +7,7 @@
 //! | key | type | field or member | value | written by |
 //! |---|---|---|---|---|
 //! | `meta` | hash | `version` | layout version; `copy` while a copy writes the shard | open, begin copy, end copy |
+//! | | | `copy` | number of the copy that writes the shard | begin copy, end copy |
 //! | | | `identity` | identity of the source | open |
 //! | | | `watermark` | watermark | open, append |
 //! | | | `claimed` | pair | open, advance |

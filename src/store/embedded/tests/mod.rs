@@ -11,8 +11,8 @@ use crate::clock::WallClock;
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
 use crate::run::{Run, RunName};
 use crate::store::{
-    AppendEpoch, CopyState, CopyStore, Hold, IdChange, IdChangeKind, Lineage, ShardPart, Store,
-    StoredRun,
+    AppendEpoch, CopyNumber, CopyState, CopyStore, Hold, IdChange, IdChangeKind, Lineage,
+    ShardPart, Store, StoredRun,
 };
 use crate::testing::store::contract::random_calls::{ComparedStore, assert_same_as_memory};
 use crate::testing::store::contract::{self, StoreUnderTest, run_of};
@@ -311,6 +311,8 @@ async fn deployments_share_a_folder_but_no_shard() {
     assert_eq!(list_all(test.store(), "t").await.len(), 1);
 }
 
+const COPY: CopyNumber = CopyNumber(7);
+
 #[tokio::test]
 async fn an_interrupted_copy_is_known_as_such_after_a_restart_and_can_be_erased() {
     let mut test = TestStore::new(FileSizes::DEFAULT);
@@ -325,13 +327,18 @@ async fn an_interrupted_copy_is_known_as_such_after_a_restart_and_can_be_erased(
         entries: Vec::new(),
     };
     let store = test.store();
-    assert!(store.begin_copy(&shard("t")).await.unwrap());
-    assert!(store.add_to_copy(&shard("t"), part.clone()).await.unwrap());
+    assert!(store.begin_copy(&shard("t"), COPY).await.unwrap());
+    assert!(
+        store
+            .add_to_copy(&shard("t"), COPY, part.clone())
+            .await
+            .unwrap()
+    );
     test.reopen();
     let store = test.store();
     let state = store.copy_state(&shard("t")).await.unwrap();
     assert_eq!(state, CopyState::Begun);
-    assert!(!store.add_to_copy(&shard("t"), part).await.unwrap());
+    assert!(!store.add_to_copy(&shard("t"), COPY, part).await.unwrap());
     let opened = store.open(&[new_shard("t")]).await.unwrap().remove(0);
     assert!(
         matches!(&opened, Opened::Incompatible(text) if text.contains("postdate store copy")),

@@ -97,3 +97,12 @@ async fn a_process_has_gone_if_it_listened_at_its_last_heartbeat_and_does_not_li
     };
     t.listen_during(successor, has_gone).await;
 }
+
+#[tokio::test]
+async fn a_copy_counts_the_workers_of_version_0_1_0_that_have_not_expired() {
+    let real = RealRedis::start().await;
+    assert_eq!(real.redis.older_workers().await.unwrap(), 0);
+    let zadd = "ZADD pd:{test}:workers 1 expired 99999999999999 alive";
+    real.server.command(zadd).await;
+    assert_eq!(real.redis.older_workers().await.unwrap(), 1);
+}

@@ -502,13 +502,25 @@ const FAULTS: &[Fault] = &[
     (
         "a copy ends twice",
         Some(Script::EndCopy),
-        "if redis.call('HGET', KEYS[1], 'version') ~= ARGV[1] then",
+        "if mark[1] ~= ARGV[1] or mark[2] ~= ARGV[2] then",
         "if false then",
+    ),
+    (
+        "a copy ends that another command has begun",
+        Some(Script::EndCopy),
+        " or mark[2] ~= ARGV[2]",
+        "",
+    ),
+    (
+        "a part is added to a copy that another command has begun",
+        Some(Script::AddToCopy),
+        " or mark[2] ~= ARGV[2]",
+        "",
     ),
     (
         "a copied shard has no tail",
         Some(Script::EndCopy),
-        "'tail_from', ARGV[4]",
+        "'tail_from', ARGV[5]",
         "'tail_from', string.rep('f', 16)",
     ),
 ];

@@ -3,17 +3,18 @@
 use super::fixture::{Fixture, cancel, due, key_of, place, run_of, schedule};
 use super::ids::keys::{a, encrypted};
 use crate::clock::WallClock;
-use crate::command::{Copied, ShardCopy};
+use crate::command::{Copied, ShardCopy, begin_shard_copy};
 use crate::model::{Cursor, Level, Offset, OutcomeCounts, Progress, Slice, Timestamp, Watermark};
 use crate::run::Run;
 use crate::store::rules::ShardMeta;
 use crate::store::{
-    Acquired, Advance, Appended, CopyState, CopyStore, Error, IdChange, IdChangeKind, Lineage,
-    NewShard, Opened, ShardEntry, ShardPart, StoredRun,
+    Acquired, Advance, Appended, CopyNumber, CopyState, CopyStore, Error, IdChange, IdChangeKind,
+    Lineage, NewShard, Opened, ShardEntry, ShardPart, StoredRun,
 };
 use crate::testing::store::memory::MemoryStore;
 use std::rc::Rc;
 
+const COPY: CopyNumber = CopyNumber(7);
 /// More than one part. Half of the messages are cancelled.
 const IDS: u64 = 2_200;
 const CANCELLED: u64 = IDS / 2;
@@ -122,10 +123,14 @@ async fn copy(from: &Fixture<'_>, to: &Fixture<'_>, stop_at: Option<usize>) -> b
         anyhow::ensure!(Some(steps) != stop_at, "interrupted");
         Ok(())
     };
+    let before = to.survey().copy_state(&to.shard).await.unwrap();
+    let begun = begin_shard_copy(to.survey(), &to.shard, COPY, &before).await;
+    begun.unwrap();
     let copy = ShardCopy {
         source: from.survey(),
         target: to.survey(),
         shard: &from.shard,
+        number: COPY,
         on_step: &mut on_step,
         copied: Copied::default(),
     };
@@ -279,26 +284,41 @@ pub(super) async fn a_repeated_part_of_a_copy_changes_nothing_more(t: &Fixture<'
     let source = t.on(&memory);
     fill(&source).await;
     let survey = t.survey();
-    assert!(survey.begin_copy(&t.shard).await.unwrap());
+    assert!(survey.begin_copy(&t.shard, COPY).await.unwrap());
     let part = ShardPart {
         runs: runs(&source).await,
         entries: entries(&source).await,
     };
+    let other = CopyNumber(8);
+    assert!(
+        !survey
+            .add_to_copy(&t.shard, other, part.clone())
+            .await
+            .unwrap()
+    );
     for _ in 0..2 {
-        assert!(survey.add_to_copy(&t.shard, part.clone()).await.unwrap());
+        assert!(
+            survey
+                .add_to_copy(&t.shard, COPY, part.clone())
+                .await
+                .unwrap()
+        );
     }
     let meta = memory.shard_meta(&t.shard).await.unwrap().unwrap();
-    assert!(survey.end_copy(&t.shard, &meta).await.unwrap());
+    assert!(!survey.end_copy(&t.shard, other, &meta).await.unwrap());
+    assert!(survey.end_copy(&t.shard, COPY, &meta).await.unwrap());
     assert_equal(&source, t).await;
-    assert!(!survey.end_copy(&t.shard, &meta).await.unwrap());
-    assert!(!survey.add_to_copy(&t.shard, part).await.unwrap());
+    assert!(!survey.end_copy(&t.shard, COPY, &meta).await.unwrap());
+    assert!(!survey.add_to_copy(&t.shard, COPY, part).await.unwrap());
     assert_equal(&source, t).await;
 }
 
 pub(super) async fn a_copy_begins_only_where_nothing_is_stored(t: &Fixture<'_>) {
     t.create_shard(3).await;
     let survey = t.survey();
-    assert!(!survey.begin_copy(&t.shard).await.unwrap());
+    assert!(!survey.begin_copy(&t.shard, COPY).await.unwrap());
+    let refused = begin_shard_copy(survey, &t.shard, COPY, &CopyState::Begun).await;
+    assert!(refused.is_err(), "it has other data than was planned");
     assert_eq!(t.state().await.watermark, Watermark(3));
     let shards = std::slice::from_ref(&t.shard);
     t.store().erase(shards).await.unwrap();
@@ -306,8 +326,8 @@ pub(super) async fn a_copy_begins_only_where_nothing_is_stored(t: &Fixture<'_>) 
         survey.copy_state(&t.shard).await.unwrap(),
         CopyState::Absent
     );
-    assert!(survey.begin_copy(&t.shard).await.unwrap());
-    assert!(!survey.begin_copy(&t.shard).await.unwrap());
+    assert!(survey.begin_copy(&t.shard, COPY).await.unwrap());
+    assert!(!survey.begin_copy(&t.shard, COPY).await.unwrap());
     // A copy that is given up leaves nothing.
     t.store().erase(shards).await.unwrap();
     t.create_shard(5).await;
@@ -316,7 +336,7 @@ pub(super) async fn a_copy_begins_only_where_nothing_is_stored(t: &Fixture<'_>) 
 
 pub(super) async fn a_full_store_refuses_parts_of_a_copy(t: &Fixture<'_>) {
     let survey = t.survey();
-    assert!(survey.begin_copy(&t.shard).await.unwrap());
+    assert!(survey.begin_copy(&t.shard, COPY).await.unwrap());
     t.subject.set_full(true).await;
     let run = run_of("r", &[place(due(1, 0), 0)]);
     let (slice, name) = key_of(&run);
@@ -329,9 +349,9 @@ pub(super) async fn a_full_store_refuses_parts_of_a_copy(t: &Fixture<'_>) {
         }],
         entries: Vec::new(),
     };
-    let added = survey.add_to_copy(&t.shard, part.clone()).await;
+    let added = survey.add_to_copy(&t.shard, COPY, part.clone()).await;
     assert!(matches!(added, Err(Error::Full)), "{added:?}");
     t.subject.set_full(false).await;
-    assert!(survey.add_to_copy(&t.shard, part).await.unwrap());
+    assert!(survey.add_to_copy(&t.shard, COPY, part).await.unwrap());
     assert_eq!(survey.count_parts(&t.shard).await.unwrap().runs, 1);
 }

@@ -5,7 +5,8 @@ use super::shard::MemoryShard;
 use crate::model::{Progress, ShardId, SourceIdentity, Watermark};
 use crate::store::rules::{Lineage, NO_HOLD, ShardMeta};
 use crate::store::{
-    CopyState, CopyStore, Error, IdPosition, NewShard, PartCounts, ShardEntry, ShardPart,
+    CopyNumber, CopyState, CopyStore, Error, IdPosition, NewShard, PartCounts, ShardEntry,
+    ShardPart,
 };
 use async_trait::async_trait;
 
@@ -13,7 +14,8 @@ impl MemoryStore {
     /// A stored shard, or the part of it that was copied.
     fn with_parts<T>(&self, id: &ShardId, read: impl FnOnce(&MemoryShard) -> T) -> Option<T> {
         let (shards, copies) = (self.inner.shards.borrow(), self.inner.copies.borrow());
-        shards.get(id).or_else(|| copies.get(id)).map(read)
+        let copy = || copies.get(id).map(|(_, shard)| shard);
+        shards.get(id).or_else(copy).map(read)
     }
 }
 
@@ -54,7 +56,7 @@ impl CopyStore for MemoryStore {
             .unwrap_or_default())
     }
 
-    async fn begin_copy(&self, shard: &ShardId) -> Result<bool, Error> {
+    async fn begin_copy(&self, shard: &ShardId, copy: CopyNumber) -> Result<bool, Error> {
         self.yield_as_network().await?;
         self.check_space()?;
         let mut copies = self.inner.copies.borrow_mut();
@@ -70,28 +72,42 @@ impl CopyStore for MemoryStore {
             possibly_delivered: Progress::START,
             creates: true,
         };
-        copies.insert(shard.clone(), MemoryShard::new(&new));
+        copies.insert(shard.clone(), (copy, MemoryShard::new(&new)));
         Ok(true)
     }
 
-    async fn add_to_copy(&self, shard: &ShardId, part: ShardPart) -> Result<bool, Error> {
+    async fn add_to_copy(
+        &self,
+        shard: &ShardId,
+        copy: CopyNumber,
+        part: ShardPart,
+    ) -> Result<bool, Error> {
         self.yield_as_network().await?;
         self.check_space()?;
         let mut copies = self.inner.copies.borrow_mut();
-        let copy = copies.get_mut(shard);
-        Ok(copy.map(|copy| copy.add_part(part)).is_some())
+        let found = copies.get_mut(shard).filter(|(by, _)| *by == copy);
+        Ok(found.map(|(_, shard)| shard.add_part(part)).is_some())
     }
 
-    async fn end_copy(&self, shard: &ShardId, meta: &ShardMeta) -> Result<bool, Error> {
+    async fn end_copy(
+        &self,
+        shard: &ShardId,
+        copy: CopyNumber,
+        meta: &ShardMeta,
+    ) -> Result<bool, Error> {
         self.yield_as_network().await?;
-        let Some(mut copy) = self.inner.copies.borrow_mut().remove(shard) else {
+        let mut copies = self.inner.copies.borrow_mut();
+        if copies.get(shard).is_none_or(|(by, _)| *by != copy) {
+            return Ok(false);
+        }
+        let Some((_, mut copied)) = copies.remove(shard) else {
             return Ok(false);
         };
-        copy.end_copy(ShardMeta {
+        copied.end_copy(ShardMeta {
             lineage: Lineage::default(),
             ..meta.clone()
         });
-        self.inner.shards.borrow_mut().insert(shard.clone(), copy);
+        self.inner.shards.borrow_mut().insert(shard.clone(), copied);
         Ok(true)
     }
 }
@@ -115,6 +131,7 @@ impl MemoryShard {
             ids: self.ids.len() as u64,
             changed: self.changed.len() as u64,
             effects: self.effects.len() as u64,
+            messages: self.counts.total().messages,
         }
     }
 

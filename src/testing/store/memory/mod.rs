@@ -15,10 +15,11 @@ use crate::run::RunName;
 use crate::store::QuarantineStore;
 use crate::store::rules::Sessions;
 use crate::store::{
-    Acquire, Acquired, Advance, Advanced, Append, Appended, Balance, Error, Fetch, FinishedIds,
-    Heartbeat, IdPosition, LeaseStore, List, Listed, Membership, NewShard, Opened, Quarantine,
-    ReplaceRuns, Replaced, Restore, Restored, Session, SessionEnd, SessionHeartbeat, ShardPosition,
-    ShardStore, StoreAdmin, StorePart, StoreQuery, StoredShard, Tail, Tailed, begun_copy,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, Balance, CopyNumber, Error, Fetch,
+    FinishedIds, Heartbeat, IdPosition, LeaseStore, List, Listed, Membership, NewShard, Opened,
+    Quarantine, ReplaceRuns, Replaced, Restore, Restored, Session, SessionEnd, SessionHeartbeat,
+    ShardPosition, ShardStore, StoreAdmin, StorePart, StoreQuery, StoredShard, Tail, Tailed,
+    begun_copy,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -37,7 +38,7 @@ struct StoreContents {
     clock: Rc<dyn Clock>,
     shards: RefCell<BTreeMap<ShardId, MemoryShard>>,
     /// Shards that are being copied from another store.
-    copies: RefCell<BTreeMap<ShardId, MemoryShard>>,
+    copies: RefCell<BTreeMap<ShardId, (CopyNumber, MemoryShard)>>,
     sessions: RefCell<Sessions>,
     is_full: Cell<bool>,
     is_down: Cell<bool>,
