@@ -222,6 +222,6 @@ fn the_command_line_lists_shows_and_cancels_what_waits() {
         &["--header", "ce_type:reminder", "--limit", "3", "--yes"],
         0,
     );
-    assert!(limited.starts_with("Cancels sent: 3."), "{limited}");
+    assert!(limited.starts_with("Records written: 3."), "{limited}");
     service.waiting(1);
 }

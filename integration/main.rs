@@ -44,6 +44,7 @@ mod installations;
 mod levels;
 mod login;
 mod memory;
+mod moves;
 mod nats;
 mod nats_headers;
 mod nats_limits;

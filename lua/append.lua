@@ -28,6 +28,9 @@
 --            c  cancel
 --            m  reschedule: its offset, the new due time
 --            d  record that was delivered before
+--            t  message that takes the place of another one: place, offset of the other one. It is cancelled if
+--               the other one does not wait under the id any more
+--            p  such a message that was delivered before: offset of the other one
 --        then for each run: number of its index in KEYS, slice, member, messages, score, bytes
 -- Reply  done, cancelled, missed
 --        watermark_mismatch, watermark
@@ -47,15 +50,16 @@ if changes > 0 and lacks_key(at, names) then return { 'unknown' } end
 for _ = 1, changes do
   local kind, fields, request = ARGV[at + names]:sub(1, 1), ARGV[at + names]:sub(2), ARGV[at + names + 1]
   local is_retry, keeps_first = kind == 'r', kind == 'k'
-  local place = (kind == 's' or is_retry or keeps_first) and fields:sub(1, 32)
+  local place = (kind == 's' or kind == 't' or is_retry or keeps_first) and fields:sub(1, 32)
+  local of = kind == 't' and fields:sub(33) or kind == 'p' and fields
   local timestamp, reschedule = keeps_first and fields:sub(33), kind == 'm' and fields
   local changes_other = not (is_retry or keeps_first)
   local takes_claimed, named, is_changed = request:sub(1, 1) == '!', nil, false
-  local in_time, first = false, nil
+  local in_time, first, is_taken = false, nil, not of
   request = request:sub(-16)
   for i = at, at + names - 1 do
     local waiting = waiting_place(KEYS[4], ARGV[i])
-    local is_other = waiting and waiting ~= place
+    local is_other = waiting and waiting ~= place and (not of or waiting:sub(17) == of)
     local waits = is_other and not covers(s.delivered, waiting)
     local may_change = waits and changes_other and (takes_claimed or not covers(s.claimed, waiting))
       and not (reschedule and not before(waiting:sub(1, 16), reschedule:sub(17)))
@@ -75,18 +79,23 @@ for _ = 1, changes do
     local keeps_id = waits
       and (is_retry and not covers(s.claimed, waiting) or keeps_first and before(timestamp, waiting:sub(1, 16)))
     if keeps_id then first = first or waiting end
-    if not reschedule and (may_change or waiting and place and not keeps_id) then redis.call('HDEL', KEYS[4], ARGV[i]) end
+    if may_change or place and waiting == place then is_taken = true end
+    if not reschedule and (may_change or waiting and place and not keeps_id and not of) then redis.call('HDEL', KEYS[4], ARGV[i]) end
   end
   if keeps_first and first then
     redis.call('ZADD', KEYS[5], 0, place)
     cancelled, named = cancelled + 1, first
+  end
+  if place and not is_taken then
+    redis.call('ZADD', KEYS[5], 0, place)
+    cancelled = cancelled + 1
   end
   if (kind == 'c' or reschedule) and not in_time then missed = missed + 1 end
   if named and hex(request, 16) then
     redis.call('HSET', KEYS[6], request, named .. (is_changed and 'c' or 'l'))
     if is_changed then redis.call('HSET', KEYS[6], named, request) end
   end
-  if place and not first then redis.call('HSET', KEYS[4], ARGV[at], place) end
+  if place and is_taken and not first then redis.call('HSET', KEYS[4], ARGV[at], place) end
   at = at + names + 2
 end
 

@@ -66,6 +66,7 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
         Command::Messages(messages) => {
             postdate::messages(&prepare_quietly(messages.config())?, &messages)
         }
+        Command::Purge(purge) => postdate::purge(&prepare_quietly(&purge.config)?, &purge),
         Command::Ledger(ledger) => postdate::ledger(&prepare_quietly(&ledger.config)?, &ledger),
         Command::Workers(workers) => {
             postdate::workers(&prepare_quietly(&workers.config)?, &workers)

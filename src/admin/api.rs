@@ -6,6 +6,7 @@
 )]
 
 use super::auth::Actor;
+use super::bulk_changes;
 use super::change_api;
 use super::dead_letters;
 use super::problem::Problem;
@@ -46,6 +47,12 @@ const PAGE_DEFAULT: usize = 100;
         ledger,
         change_api::publish,
         change_api::cancel,
+        change_api::reschedule,
+        change_api::fire,
+        bulk_changes::cancel,
+        bulk_changes::reschedule,
+        bulk_changes::fire,
+        bulk_changes::purge,
         dead_letters::list,
         dead_letters::redrive
     )
@@ -149,6 +156,7 @@ impl Queries {
         route: &str,
         (partition, offset): (i32, u64),
         topic: Option<String>,
+        with_copy: bool,
     ) -> Result<(Timestamp, WaitingMessage), Problem> {
         let mut search = Search {
             filter: MessageFilter {
@@ -161,6 +169,7 @@ impl Queries {
             limit: 1,
             after: None,
             is_detailed: true,
+            with_copies: with_copy,
         };
         for _ in 0..SEARCH_CALLS_MAX {
             let query = StoreQuestion::Messages(Box::new(search.clone()));
@@ -242,6 +251,7 @@ impl MessagesParams {
             limit: self.limit.unwrap_or(PAGE_DEFAULT).clamp(1, SEARCH_PAGE_MAX),
             after: after.transpose()?,
             is_detailed: self.details == Some(true),
+            with_copies: false,
         })
     }
 }
@@ -301,7 +311,7 @@ async fn message(
     PathParams((route, partition, offset)): PathParams<(String, i32, u64)>,
     Params(params): Params<MessageParams>,
 ) -> Result<Json<WaitingMessage>, Problem> {
-    let message = queries.message(&route, (partition, offset), params.topic);
+    let message = queries.message(&route, (partition, offset), params.topic, false);
     let (_, message) = message.await?;
     actor.audit_payload(&message);
     Ok(Json(message))
@@ -433,7 +443,7 @@ mod tests {
         assert_eq!(description["openapi"], "3.1.0");
         let paths = description["paths"].as_object().unwrap();
         let described: Vec<_> = paths.keys().map(String::as_str).collect();
-        assert_eq!(described.len(), 10, "{described:?}");
+        assert_eq!(described.len(), 16, "{described:?}");
         let schemas = description["components"]["schemas"].as_object().unwrap();
         for name in ["MessagePage", "PendingReport", "LedgerReport", "Problem"] {
             assert!(schemas.contains_key(name), "{name}");

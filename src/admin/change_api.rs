@@ -1,25 +1,28 @@
-//! Changes under `/v1`: publish a message, and cancel one.
+//! Changes under `/v1`: publish a message, and change one that waits.
 
 #![allow(
     unused_qualifications,
     reason = "the macros of utoipa write full paths"
 )]
 
-use super::api::{Document, MessageParams, Params, PathParams};
+use super::api::{Document, MessageParams, Params, PathParams, instant};
 use super::auth::Actor;
 use super::changes::{Change, ChangeKind, Changes};
+use super::message_change::Action;
 use super::problem::Problem;
 use super::queries::Queries;
 use crate::limit::{ADMIN_OUTCOME_INTERVAL, ADMIN_OUTCOME_TIMEOUT, ADMIN_PAYLOAD_BYTES_MAX};
-use crate::model::header_name::{ControlHeader, SUBJECT};
-use crate::model::{Cursor, Offset, Partition, ShardId, Timestamp};
+use crate::model::header_name::ControlHeader;
+use crate::model::{Cursor, Offset, Partition, ShardId, Timestamp, parse_after};
 use crate::store::query::{
-    CancelOutcome, CancelQuery, FoundMessage, IdSearch, Query, WaitingMessage,
+    AskedChange, ChangeOutcome, ChangeQuery, FoundMessage, IdSearch, Query, WaitingMessage,
 };
+use axum::body::Bytes;
 use axum::extract::{RawQuery, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 use utoipa::ToSchema;
@@ -158,66 +161,145 @@ fn not_published(name: &str) -> Problem {
     Problem::bad_request(format!("the header {name:?} cannot be published here"))
 }
 
-/// The outcome of a cancel.
+/// The outcome of a change.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct CancelReceipt {
-    pub(super) outcome: CancelOutcome,
-    /// The offset of the cancel record in the source. Absent if the broker reports none.
+pub(super) struct ChangeReceipt {
+    pub(super) outcome: ChangeOutcome,
+    /// The offset of the record in the source. Absent if the broker reports none.
     offset: Option<u64>,
 }
+
+/// A new due time. One of the two
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct NewDue {
+    /// RFC 3339, or milliseconds since 1970
+    pub(crate) at: Option<String>,
+    /// A delay from now, like `30m`
+    #[serde(rename = "in")]
+    pub(crate) delay: Option<String>,
+}
+
+impl NewDue {
+    /// An empty value is an absent one, as forms send it.
+    pub(crate) fn due(&self, now: Timestamp) -> Result<Timestamp, Problem> {
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let wrong = || Problem::bad_request("write the new due time as one of `at` and `in`");
+        match (given(&self.at), given(&self.delay)) {
+            (Some(at), None) => instant("at", Some(at))?.ok_or_else(wrong),
+            (None, Some(delay)) => {
+                let wrong = || Problem::bad_request("in: write a delay like 30m");
+                let delay = parse_after(&delay).ok_or_else(wrong)?;
+                Ok(now.plus(delay.as_duration()))
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// The body of a request as JSON. An empty one is the default.
+pub(super) fn json<T: Default + DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    if body.is_empty() {
+        return Ok(T::default());
+    }
+    serde_json::from_slice(body).map_err(|error| Problem::bad_request(format!("body: {error}")))
+}
+
+type Changed = Result<(StatusCode, Json<ChangeReceipt>), Problem>;
 
 async fn post_action(
     State(api): State<ChangeApi>,
     Extension(actor): Extension<Actor>,
     PathParams((route, partition, action)): PathParams<(String, i32, String)>,
     Params(params): Params<MessageParams>,
-) -> Result<(StatusCode, Json<CancelReceipt>), Problem> {
-    let offset = action
-        .strip_suffix(":cancel")
-        .and_then(|offset| offset.parse().ok());
-    let offset = offset.ok_or_else(|| Problem::not_found("unknown action: use OFFSET:cancel"))?;
-    cancel(State(api), actor, (route, partition, offset), params).await
+    body: Bytes,
+) -> Changed {
+    let unknown = || {
+        let text = "unknown action: use OFFSET:cancel, OFFSET:reschedule or OFFSET:fire";
+        Problem::not_found(text)
+    };
+    let (offset, action) = action.split_once(':').ok_or_else(unknown)?;
+    let place = (route, partition, offset.parse().map_err(|_| unknown())?);
+    match action {
+        "cancel" => cancel(api, actor, place, params).await,
+        "fire" => fire(api, actor, place, params).await,
+        "reschedule" => reschedule(api, actor, place, params, json(&body)?).await,
+        _ => Err(unknown()),
+    }
 }
 
-/// Cancels the waiting message by its id
+/// Cancels a waiting message
 ///
-/// Writes a cancel record to the partition of the message, and waits some seconds for the outcome. 202: the record is in
-/// the source, and was not read yet. A message without an id cannot be cancelled in this version.
-#[utoipa::path(post, path = "/v1/routes/{route}/messages/{partition}/{offset}:cancel", params(("route" = String, Path), ("partition" = i32, Path), ("offset" = u64, Path), MessageParams), responses((status = 200, body = CancelReceipt), (status = 202, body = CancelReceipt), (status = "default", body = Problem)))]
+/// Writes a record to the partition of the message, and waits some seconds for the outcome. 202: the record is in
+/// the source, and was not read yet. A message without an id needs `change_by_origin` of its route.
+#[utoipa::path(post, path = "/v1/routes/{route}/messages/{partition}/{offset}:cancel", params(("route" = String, Path), ("partition" = i32, Path), ("offset" = u64, Path), MessageParams), responses((status = 200, body = ChangeReceipt), (status = 202, body = ChangeReceipt), (status = "default", body = Problem)))]
 pub(super) async fn cancel(
-    State(api): State<ChangeApi>,
+    api: ChangeApi,
     actor: Actor,
-    (route, partition, offset): (String, i32, u64),
+    place: (String, i32, u64),
     params: MessageParams,
-) -> Result<(StatusCode, Json<CancelReceipt>), Problem> {
-    let message = api
-        .queries
-        .message(&route, (partition, offset), params.topic);
-    let (_, message) = message.await?;
-    if message.in_flight {
-        let text = "the message is being sent: it is too late";
-        return Err(Problem::new(StatusCode::CONFLICT, text));
+) -> Changed {
+    api.change(actor, place, params, |_| Ok(Action::Cancel))
+        .await
+}
+
+/// Gives a waiting message another due time
+///
+/// The message keeps its payload, headers and first origin. Otherwise as a cancel. 409: the message is due within seconds.
+#[utoipa::path(post, path = "/v1/routes/{route}/messages/{partition}/{offset}:reschedule", params(("route" = String, Path), ("partition" = i32, Path), ("offset" = u64, Path), MessageParams), request_body = NewDue, responses((status = 200, body = ChangeReceipt), (status = 202, body = ChangeReceipt), (status = "default", body = Problem)))]
+pub(super) async fn reschedule(
+    api: ChangeApi,
+    actor: Actor,
+    place: (String, i32, u64),
+    params: MessageParams,
+    due: NewDue,
+) -> Changed {
+    let action = |now| due.due(now).map(Action::Reschedule);
+    api.change(actor, place, params, action).await
+}
+
+/// Delivers a waiting message now
+///
+/// Otherwise as a reschedule.
+#[utoipa::path(post, path = "/v1/routes/{route}/messages/{partition}/{offset}:fire", params(("route" = String, Path), ("partition" = i32, Path), ("offset" = u64, Path), MessageParams), responses((status = 200, body = ChangeReceipt), (status = 202, body = ChangeReceipt), (status = "default", body = Problem)))]
+pub(super) async fn fire(
+    api: ChangeApi,
+    actor: Actor,
+    place: (String, i32, u64),
+    params: MessageParams,
+) -> Changed {
+    api.change(actor, place, params, |_| Ok(Action::Fire)).await
+}
+
+impl ChangeApi {
+    async fn change(
+        &self,
+        actor: Actor,
+        (route, partition, offset): (String, i32, u64),
+        params: MessageParams,
+        action: impl FnOnce(Timestamp) -> Result<Action, Problem>,
+    ) -> Changed {
+        // Only an operator makes the process hold a payload.
+        actor.require_change()?;
+        let place = (partition, offset);
+        let message = self.queries.message(&route, place, params.topic, true);
+        let (now, message) = message.await?;
+        let change = action(now)?.change(&route, &message, now);
+        let change =
+            change.map_err(|obstacle| Problem::new(StatusCode::CONFLICT, obstacle.text()))?;
+        let asked = change.kind.asked();
+        let written = self.changes.write(actor, change).await?;
+        let Written { offset } = serde_json::from_str(&written).unwrap_or_default();
+        let outcome = match asked.zip(offset) {
+            Some(record) => outcome(&self.queries, &route, &message, record).await,
+            None => ChangeOutcome::Pending,
+        };
+        let status = match outcome {
+            ChangeOutcome::Pending => StatusCode::ACCEPTED,
+            _ => StatusCode::OK,
+        };
+        Ok((status, Json(ChangeReceipt { outcome, offset })))
     }
-    let Some(id) = message.id.clone() else {
-        let text = "the message has no id, so no record can cancel it in this version";
-        return Err(Problem::new(StatusCode::CONFLICT, text));
-    };
-    let change = Change {
-        route: route.clone(),
-        topic: Some(message.topic.clone()),
-        subject: header(&message, SUBJECT),
-        partition: Some(partition),
-        id: Some(id),
-        ..Change::default()
-    };
-    let written = api.changes.write(actor, change).await?;
-    let Written { offset } = serde_json::from_str(&written).unwrap_or_default();
-    let outcome = outcome(&api.queries, &route, &message, offset).await;
-    let status = match outcome {
-        CancelOutcome::Pending => StatusCode::ACCEPTED,
-        _ => StatusCode::OK,
-    };
-    Ok((status, Json(CancelReceipt { outcome, offset })))
 }
 
 #[derive(Default, Deserialize)]
@@ -225,36 +307,29 @@ struct Written {
     offset: Option<u64>,
 }
 
-fn header(message: &WaitingMessage, name: &str) -> Option<String> {
-    let mut headers = message.headers.iter().flatten();
-    headers.find(|header| header.name == name)?.value.clone()
-}
-
-/// Waits for `ADMIN_OUTCOME_TIMEOUT` until the cancel was read. It was written, so an unknown outcome is
+/// Waits for `ADMIN_OUTCOME_TIMEOUT` until the record was read. It was written, so an unknown outcome is
 /// a pending one.
 async fn outcome(
     queries: &Queries,
     route: &str,
     message: &WaitingMessage,
-    record: Option<u64>,
-) -> CancelOutcome {
-    let Some(record) = record else {
-        return CancelOutcome::Pending;
-    };
+    (change, record): (AskedChange, u64),
+) -> ChangeOutcome {
     let due = message
         .due_ms
         .map_or(Timestamp::AT_ONCE, Timestamp::from_millis);
     let partition = Partition::new(message.topic.as_str(), message.partition);
-    let query = CancelQuery {
+    let query = ChangeQuery {
         shard: ShardId::new(route, partition),
         place: Cursor::new(due, Offset(message.offset)),
         record: Offset(record),
+        change,
     };
     let end = Instant::now() + ADMIN_OUTCOME_TIMEOUT;
     loop {
-        let asked = Query::Cancel(Box::new(query.clone()));
-        let outcome: CancelOutcome = queries.report(asked).await.unwrap_or_default();
-        if outcome != CancelOutcome::Pending || Instant::now() >= end {
+        let asked = Query::Change(Box::new(query.clone()));
+        let outcome: ChangeOutcome = queries.report(asked).await.unwrap_or_default();
+        if outcome != ChangeOutcome::Pending || Instant::now() >= end {
             return outcome;
         }
         sleep(ADMIN_OUTCOME_INTERVAL).await;

@@ -4,6 +4,8 @@
 use super::auth::Actor;
 use super::problem::Problem;
 use crate::limit::{ADMIN_CHANGE_TIMEOUT, ADMIN_CHANGES_MAX, ADMIN_STOP_TIMEOUT};
+use crate::model::Timestamp;
+use crate::store::query::MessageCopy;
 use crate::task::StopToken;
 use axum::http::StatusCode;
 use tokio::sync::{mpsc, oneshot};
@@ -18,6 +20,8 @@ pub(crate) struct Change {
     pub(crate) partition: Option<i32>,
     pub(crate) key: Option<String>,
     pub(crate) id: Option<String>,
+    /// The origin of a message without an id, in place of the id.
+    pub(crate) of: Option<String>,
     pub(crate) to: Option<String>,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) kind: ChangeKind,
@@ -33,6 +37,15 @@ pub(crate) enum ChangeKind {
     /// Cancels the message that waits under the id, on the partition.
     #[default]
     Cancel,
+    /// Puts that message off.
+    Reschedule { due: Timestamp },
+    /// Sends that message, which waits at the offset `of`, again with this due time. The copy takes its
+    /// place.
+    Copy {
+        due: Timestamp,
+        of: u64,
+        copy: Box<MessageCopy>,
+    },
 }
 
 /// Why a record was not written.
@@ -48,7 +61,8 @@ pub(crate) enum ChangeError {
 
 /// A change, and where its receipt goes.
 pub(crate) struct ChangeCall {
-    actor: Actor,
+    /// `None`: a line for many changes follows.
+    entry: Option<AuditEntry>,
     change: Change,
     reply: oneshot::Sender<Result<String, ChangeError>>,
 }
@@ -73,7 +87,6 @@ pub(crate) async fn serve(
         if call.reply.is_closed() {
             continue;
         }
-        let entry = AuditEntry::new(call.actor, &call.change);
         let stopped = async {
             stop.cancelled().await;
             tokio::time::sleep(ADMIN_STOP_TIMEOUT).await;
@@ -87,7 +100,9 @@ pub(crate) async fn serve(
                 Err(ChangeError::Failed(text.to_owned()))
             }
         };
-        entry.log(&written);
+        if let Some(entry) = call.entry {
+            entry.log(&written);
+        }
         // Fails if the client has left.
         let _ = call.reply.send(written);
     }
@@ -101,6 +116,9 @@ struct AuditEntry {
     topic: Option<String>,
     partition: Option<i32>,
     id: Option<String>,
+    /// The origin of a message without an id.
+    of: Option<String>,
+    due_ms: Option<i64>,
 }
 
 impl AuditEntry {
@@ -110,11 +128,19 @@ impl AuditEntry {
             action: match change.kind {
                 ChangeKind::Publish { .. } => "publish",
                 ChangeKind::Cancel => "cancel",
+                ChangeKind::Reschedule { .. } | ChangeKind::Copy { .. } => "reschedule",
+            },
+            due_ms: match &change.kind {
+                ChangeKind::Reschedule { due } | ChangeKind::Copy { due, .. } => {
+                    Some(due.as_millis())
+                }
+                ChangeKind::Publish { .. } | ChangeKind::Cancel => None,
             },
             route: change.route.clone(),
             topic: change.topic.clone(),
             partition: change.partition,
             id: change.id.clone(),
+            of: change.of.clone(),
         }
     }
 
@@ -126,7 +152,7 @@ impl AuditEntry {
         };
         tracing::info!(target: "postdate::audit", actor = self.actor.name, address = self.actor.address_text(),
             action = self.action, route = self.route, topic = self.topic, partition = self.partition, id = self.id,
-            outcome, "change requested at the admin endpoint");
+            of = self.of, due_ms = self.due_ms, outcome, "change requested at the admin endpoint");
     }
 }
 
@@ -135,19 +161,34 @@ impl Actor {
     pub(super) fn may_change(&self) -> bool {
         self.name == "operator"
     }
+
+    pub(super) fn require_change(&self) -> Result<(), Problem> {
+        if self.may_change() {
+            return Ok(());
+        }
+        let text = "this needs the token of admin.operator_token";
+        Err(Problem::new(StatusCode::FORBIDDEN, text))
+    }
 }
 
 impl Changes {
     /// Writes the record and waits for the acknowledgement of the broker. Answers with the JSON of the
     /// receipt.
     pub(super) async fn write(&self, actor: Actor, change: Change) -> Result<String, Problem> {
-        if !actor.may_change() {
-            let text = "this needs the token of admin.operator_token";
-            return Err(Problem::new(StatusCode::FORBIDDEN, text));
-        }
+        actor.require_change()?;
+        let entry = AuditEntry::new(actor, &change);
+        self.send(Some(entry), change).await
+    }
+
+    /// Writes one record of many. The caller has checked the right, and audits them together.
+    pub(super) async fn write_one_of_many(&self, change: Change) -> Result<String, Problem> {
+        self.send(None, change).await
+    }
+
+    async fn send(&self, entry: Option<AuditEntry>, change: Change) -> Result<String, Problem> {
         let (reply, receipt) = oneshot::channel();
         let call = ChangeCall {
-            actor,
+            entry,
             change,
             reply,
         };

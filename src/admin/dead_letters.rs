@@ -263,9 +263,8 @@ impl DeadLetters {
         actor: Actor,
         request: DeadLettersRequest,
     ) -> Result<DeadLettersReport, Problem> {
-        if request.redrive.is_some() && !actor.may_change() {
-            let text = "this needs the token of admin.operator_token";
-            return Err(Problem::new(StatusCode::FORBIDDEN, text));
+        if request.redrive.is_some() {
+            actor.require_change()?;
         }
         let (reply, report) = oneshot::channel();
         let call = DeadLettersCall {

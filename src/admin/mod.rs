@@ -4,10 +4,12 @@
 
 pub(crate) mod api;
 mod auth;
-mod change_api;
+pub(crate) mod bulk_changes;
+pub(crate) mod change_api;
 pub(crate) mod changes;
 mod console;
 pub(crate) mod dead_letters;
+pub(crate) mod message_change;
 mod problem;
 pub(crate) mod queries;
 mod server;
@@ -105,6 +107,7 @@ impl Endpoint {
         };
         let guarded = api::router(self.queries)
             .merge(change_api::router(changes.clone()))
+            .merge(bulk_changes::router(changes.clone()))
             .merge(dead_letters::router(self.dead_letters.clone()))
             .merge(console::router(
                 self.console,

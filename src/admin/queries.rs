@@ -76,7 +76,7 @@ impl KeptReports {
 
     /// A search is not kept: two readers rarely have the same one.
     fn keep(&mut self, query: Query, document: &str) {
-        if matches!(query, Query::Messages(_) | Query::Cancel(_)) {
+        if matches!(query, Query::Messages(_) | Query::Change(_)) {
             return;
         }
         self.0.truncate(ADMIN_REPORTS_KEPT_MAX - 1);

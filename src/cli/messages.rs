@@ -1,6 +1,6 @@
 //! Flags of `postdate messages`.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 pub(super) const HELP_AFTER: &str =
@@ -11,9 +11,11 @@ Examples:
   postdate messages show --config postdate.toml --route orders --partition 3 --offset 4711
   postdate messages cancel --config postdate.toml --route orders --header campaign:black-friday
   postdate messages cancel --config postdate.toml --route orders --header campaign:black-friday --yes --rate 500
+  postdate messages fire --config postdate.toml --route orders --id order-42 --yes
+  postdate messages reschedule --config postdate.toml --route orders --due-to 2027-01-31T09:00:00Z --in 2h --yes
 
 Exit codes:
-  0    the messages were printed, or the cancels were sent
+  0    the messages were printed or counted, or the records were sent
   1    the store, the service or the broker does not answer
   2    wrong usage or configuration
   3    show: no such message waits";
@@ -32,7 +34,8 @@ impl MessagesArgs {
         match &self.action {
             MessagesAction::List(list) => &list.filter.config,
             MessagesAction::Show(show) => &show.config,
-            MessagesAction::Cancel(cancel) => &cancel.filter.config,
+            MessagesAction::Cancel(change) | MessagesAction::Fire(change) => &change.filter.config,
+            MessagesAction::Reschedule(args) => &args.change.filter.config,
         }
     }
 }
@@ -43,15 +46,25 @@ pub enum MessagesAction {
     List(ListArgs),
     /// Prints one waiting message with its headers, and its payload if `admin.payloads` is "shown"
     Show(ShowArgs),
-    /// Cancels waiting messages that have an id; only counts them without --yes
+    /// Cancels waiting messages; only counts them without --yes
     ///
-    /// Sends a cancel for each message to its partition, as a producer does. A message that is being
-    /// sent is not stopped. `postdate ledger` counts what was cancelled.
-    Cancel(CancelArgs),
+    /// Sends a record for each message to its partition, as a producer does. A message that is being
+    /// sent is not stopped. A message needs an id, or `change_by_origin` of its route. At a terminal,
+    /// the command asks after it has counted.
+    Cancel(ChangeArgs),
+    /// Delivers waiting messages now; only counts them without --yes
+    ///
+    /// Sends a copy of each message to its partition, which takes the place of the waiting one. A message
+    /// that is due within 5 seconds is left alone. Otherwise as `cancel`.
+    Fire(ChangeArgs),
+    /// Gives waiting messages another due time; only counts them without --yes
+    ///
+    /// A message keeps its payload, headers and first origin. Otherwise as `fire`.
+    Reschedule(MoveArgs),
 }
 
 /// Conditions of a search.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct FilterArgs {
     /// The configuration file (TOML) of the service
     #[arg(long, value_name = "FILE")]
@@ -80,6 +93,9 @@ pub struct FilterArgs {
     /// The source partition
     #[arg(long, value_name = "N")]
     pub partition: Option<u32>,
+    /// The source offset
+    #[arg(long, value_name = "N", requires = "partition")]
+    pub offset: Option<u64>,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -117,16 +133,62 @@ pub struct ShowArgs {
 }
 
 #[derive(Clone, Debug, Args)]
-pub struct CancelArgs {
+pub struct ChangeArgs {
     #[command(flatten)]
     pub filter: FilterArgs,
-    /// Cancel at most this many messages
+    /// Change at most this many messages
     #[arg(long, default_value_t = 1_000)]
     pub limit: usize,
-    /// Send at most this many cancels per second
+    /// Send at most this many records per second
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: u32,
-    /// Send the cancels, instead of a dry run
+    /// Send the records, instead of a dry run
+    #[arg(long)]
+    pub yes: bool,
+    /// Lines for people, or one JSON document
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
+}
+
+/// Flags of `postdate messages reschedule`.
+#[derive(Clone, Debug, Args)]
+#[command(group = ArgGroup::new("when").required(true).args(["delay", "at"]))]
+pub struct MoveArgs {
+    #[command(flatten)]
+    pub change: ChangeArgs,
+    /// The delay from now: 30m, 1h30m, 7d
+    #[arg(long = "in", value_name = "DELAY")]
+    pub delay: Option<String>,
+    /// The new due time: 2027-01-31T09:00:00Z, or milliseconds since 1970
+    #[arg(long, value_name = "TIME")]
+    pub at: Option<String>,
+}
+
+pub(super) const PURGE_AFTER: &str = "Examples:
+  postdate purge --config postdate.toml --route orders
+  postdate purge --config postdate.toml --route orders --yes --rate 1000
+
+Exit codes:
+  0    the messages were counted, or the records were sent
+  1    the store, the service or the broker does not answer
+  2    wrong usage or configuration";
+
+/// Flags of [`Command::Purge`](super::Command::Purge).
+#[derive(Clone, Debug, Args)]
+pub struct PurgeArgs {
+    /// The configuration file (TOML) of the service
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// The route of the messages
+    #[arg(long)]
+    pub route: String,
+    /// Cancel at most this many messages; default: all
+    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
+    pub limit: usize,
+    /// Send at most this many records per second
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: u32,
+    /// Send the records, instead of a dry run
     #[arg(long)]
     pub yes: bool,
     /// Lines for people, or one JSON document

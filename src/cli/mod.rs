@@ -9,8 +9,10 @@ mod store;
 
 pub use init::InitArgs;
 pub(crate) use init::SizeArgs;
-pub use messages::MessagesArgs;
-pub(crate) use messages::{CancelArgs, FilterArgs, ListArgs, MessagesAction, Output, ShowArgs};
+pub(crate) use messages::{
+    ChangeArgs, FilterArgs, ListArgs, MessagesAction, MoveArgs, Output, ShowArgs,
+};
+pub use messages::{MessagesArgs, PurgeArgs};
 pub use redrive::RedriveArgs;
 pub use schedules::SchedulesArgs;
 pub(crate) use schedules::{ListSchedulesArgs, PreviewArgs, SchedulesAction};
@@ -180,12 +182,18 @@ pub enum Command {
     /// quarantine. With --id it prints the message that waits with that `postdate-id`.
     #[command(after_long_help = PENDING_AFTER)]
     Pending(PendingArgs),
-    /// Lists, shows or cancels waiting messages
+    /// Lists, shows or changes waiting messages
     ///
     /// Searches by due time, id, key or header. A search of many stored batches takes time, and a
     /// message may be missing or repeated if the timer merges batches meanwhile.
     #[command(after_long_help = messages::HELP_AFTER)]
     Messages(Box<MessagesArgs>),
+    /// Cancels all waiting messages of a route; only counts them without --yes
+    ///
+    /// The same as `postdate messages cancel` without a condition. Messages without an id stay, unless
+    /// the route has `change_by_origin`. Stop the producers first.
+    #[command(after_long_help = messages::PURGE_AFTER)]
+    Purge(PurgeArgs),
     /// Sends dead letters through their source once more
     ///
     /// Counts the dead letters of a route by code. Sends them with --yes, or after a confirmation at a

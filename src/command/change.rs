@@ -2,12 +2,19 @@
 //! writes them. So they survive the loss of the store.
 
 use super::Refused;
-use super::send;
+use super::send::{self, Draft, Receipt};
 use super::source_producer::{self, SourceProducer};
 use crate::admin::changes::{Change, ChangeError, ChangeKind};
 use crate::cli::SendArgs;
 use crate::config::Config;
 use crate::config::Error as ConfigError;
+use crate::model::header::push_header;
+use crate::model::header_name::{ControlHeader, stays_on_retry};
+use crate::model::retry::RetryHeader;
+use crate::model::{DeadLetterReason, Dialect, Headers, Offset, RetryKeys, RetryState, Timestamp};
+use crate::role::routing_rules;
+use crate::store::query::{MessageCopy, bytes_of_copy};
+use anyhow::Result;
 use std::collections::BTreeMap;
 
 /// Producers by route. A failed one is replaced.
@@ -21,13 +28,22 @@ impl ChangeWriter {
         config: &Config,
         change: Change,
     ) -> Result<String, ChangeError> {
-        let (args, payload) = arguments(config, change);
-        let mut producer = self.0.remove(&args.route);
-        let written = send::publish(config, &args, payload, &mut producer).await;
+        let mut producer = self.0.remove(&change.route);
+        let route = change.route.clone();
+        let written = match &change.kind {
+            ChangeKind::Copy { due, of, copy } => {
+                let copy = Copy::new(copy, *of, *due);
+                send_copy(config, &change, &copy, &mut producer).await
+            }
+            _ => {
+                let (args, payload) = arguments(config, change);
+                send::publish(config, &args, payload, &mut producer).await
+            }
+        };
         match written {
             Ok(receipt) => {
                 if let Some(producer) = producer {
-                    self.0.insert(args.route, producer);
+                    self.0.insert(route, producer);
                 }
                 Ok(serde_json::to_string(&receipt).expect("a receipt has numbers and texts"))
             }
@@ -50,22 +66,111 @@ impl ChangeWriter {
     }
 }
 
+/// A message to send again, in place of the one that waits at the offset `of`.
+struct Copy<'a> {
+    copy: &'a MessageCopy,
+    of: Offset,
+    due: Timestamp,
+    key: Option<Vec<u8>>,
+    payload: Option<Vec<u8>>,
+    headers: Vec<u8>,
+}
+
+impl<'a> Copy<'a> {
+    fn new(copy: &'a MessageCopy, of: u64, due: Timestamp) -> Self {
+        let bytes = |text: &Option<String>| bytes_of_copy(text.as_deref()?);
+        Self {
+            key: bytes(&copy.key),
+            payload: bytes(&copy.payload),
+            headers: bytes_of_copy(&copy.headers).unwrap_or_default(),
+            copy,
+            of: Offset(of),
+            due,
+        }
+    }
+
+    /// Its headers, with the line that the timer writes when it sends a message back to its source.
+    fn headers(&self, keys: &RetryKeys) -> Vec<u8> {
+        let copy = self.copy;
+        let header = RetryHeader {
+            retry: RetryState {
+                attempt: copy.attempt,
+                origin: &copy.origin,
+                due: self.due,
+                error: (copy.error.as_deref()).and_then(DeadLetterReason::from_code),
+            },
+            target: copy.target.as_deref(),
+            dialect: copy.dialect.as_deref().and_then(Dialect::from_name),
+            at: self.due,
+            is_answer: false,
+            id: Some(&copy.id),
+            replaces: Some(self.of),
+        };
+        let mut line = String::new();
+        let (key, payload) = (self.key.as_deref(), self.payload.as_deref());
+        header.append_line(keys, key, payload, &mut line);
+        let mut block = Vec::new();
+        for (name, value) in Headers::from_block(&self.headers).iter() {
+            if stays_on_retry(name) {
+                push_header(&mut block, name, value);
+            }
+        }
+        let name = ControlHeader::Retry.name().as_bytes();
+        push_header(&mut block, name, Some(line.as_bytes()));
+        block
+    }
+}
+
+/// Writes the copy to the partition of its message.
+async fn send_copy(
+    config: &Config,
+    change: &Change,
+    copy: &Copy<'_>,
+    producer: &mut Option<SourceProducer>,
+) -> Result<Receipt> {
+    let topic = change.topic.clone().unwrap_or_default();
+    config.check_source(&change.route, &topic)?;
+    let keys = routing_rules(config, &change.route).retry_keys;
+    let draft = Draft {
+        headers: copy.headers(&keys),
+        payload: copy.payload.clone(),
+        due: Some(copy.due),
+    };
+    let producer = match producer {
+        Some(producer) => producer,
+        None => producer.insert(SourceProducer::open(config, &change.route)?),
+    };
+    let (place, partition) = match &change.subject {
+        Some(subject) => (subject.as_str(), None),
+        None => (topic.as_str(), change.partition),
+    };
+    let position = producer.send(copy.key.as_deref(), &draft, place, partition);
+    let position = position.await?;
+    Ok(Receipt::new(&change.route, topic, position))
+}
+
 /// The same change on the command line.
-fn arguments(config: &Config, change: Change) -> (SendArgs, Option<Vec<u8>>) {
+fn arguments(config: &Config, mut change: Change) -> (SendArgs, Option<Vec<u8>>) {
     let route = config.routes.get(&change.route);
     // CloudEvents writes its attributes as `ce_` in Kafka and as `ce-` in HTTP and NATS.
     let kind = route.map(|route| route.source.kind).unwrap_or_default();
     let prefix = kind.cloud_events_prefix();
-    let headers = change.headers.into_iter().map(|(name, value)| {
+    let headers = std::mem::take(&mut change.headers).into_iter();
+    let headers = headers.map(|(name, value)| {
         let name = match name.strip_prefix("ce-") {
             Some(attribute) => format!("{prefix}{attribute}"),
             None => name,
         };
         format!("{name}={value}")
     });
-    let (delay, at, cancel, payload) = match change.kind {
-        ChangeKind::Publish { after, at, payload } => (after, at, false, payload),
-        ChangeKind::Cancel => (None, None, true, None),
+    let (delay, at, payload) = match change.kind {
+        ChangeKind::Publish {
+            ref after,
+            ref at,
+            ref mut payload,
+        } => (after.clone(), at.clone(), payload.take()),
+        ChangeKind::Reschedule { due } => (None, Some(due.as_millis().to_string()), None),
+        ChangeKind::Cancel | ChangeKind::Copy { .. } => (None, None, None),
     };
     let args = SendArgs {
         route: change.route,
@@ -77,8 +182,10 @@ fn arguments(config: &Config, change: Change) -> (SendArgs, Option<Vec<u8>>) {
         delay,
         at,
         id: change.id,
+        of: change.of,
         to: change.to,
-        cancel,
+        cancel: change.kind == ChangeKind::Cancel,
+        reschedule: matches!(change.kind, ChangeKind::Reschedule { .. }),
         ..SendArgs::default()
     };
     (args, payload)

@@ -1,36 +1,32 @@
-//! `postdate messages`: lists, shows and cancels waiting messages.
+//! `postdate messages`: lists and shows waiting messages. `bulk` changes them.
 
 use super::page::{Page, Table, Tone, print_document};
 use super::pending::QueryClient;
-use super::send;
-use super::source_producer::{self, SourceProducer};
-use super::{Outcome, Refused, run};
+use super::{Outcome, Refused, bulk, run};
 use crate::admin::api::MessagesParams;
-use crate::cli::{
-    CancelArgs, FilterArgs, ListArgs, MessagesAction, MessagesArgs, Output, SendArgs, ShowArgs,
-};
+use crate::admin::message_change::Action;
+use crate::cli::{FilterArgs, ListArgs, MessagesAction, MessagesArgs, Output, ShowArgs};
 use crate::config::Config;
 use crate::limit::SEARCH_PAGE_MAX;
 use crate::model::Timestamp;
-use crate::model::header_name::SUBJECT;
-use crate::model::readable::{count, moment, relative, several, size};
+use crate::model::readable::{moment, relative, size};
 use crate::store::query::{MessagePage, Query, Search, SearchPosition, WaitingMessage};
 use anyhow::Result;
-use serde::Serialize;
-use std::time::Duration;
 
-/// Lists, shows or cancels waiting messages.
+/// Lists, shows or changes waiting messages.
 pub fn messages(config: &Config, messages: &MessagesArgs) -> Result<Outcome> {
     run(async {
         match &messages.action {
             MessagesAction::List(list) => self::list(config, list).await,
             MessagesAction::Show(show) => self::show(config, show).await,
-            MessagesAction::Cancel(cancel) => self::cancel(config, cancel).await,
+            MessagesAction::Cancel(change) => bulk::change(config, Action::Cancel, change).await,
+            MessagesAction::Fire(change) => bulk::change(config, Action::Fire, change).await,
+            MessagesAction::Reschedule(args) => bulk::reschedule(config, args).await,
         }
     })
 }
 
-fn search(filter: &FilterArgs) -> Result<Search, Refused> {
+pub(super) fn search(filter: &FilterArgs) -> Result<Search, Refused> {
     let params = MessagesParams {
         due_from: filter.due_from.clone(),
         due_to: filter.due_to.clone(),
@@ -39,6 +35,7 @@ fn search(filter: &FilterArgs) -> Result<Search, Refused> {
         header: filter.header.clone(),
         topic: filter.topic.clone(),
         partition: filter.partition.map(|partition| partition.to_string()),
+        offset: filter.offset,
         ..MessagesParams::default()
     };
     params
@@ -110,7 +107,8 @@ fn table(found: &MessagePage, page: &Page) -> String {
 }
 
 fn due(item: &WaitingMessage, now: Timestamp) -> String {
-    match item.due_ms.map(Timestamp::from_millis) {
+    let due_ms = item.rescheduled_ms.or(item.due_ms);
+    match due_ms.map(Timestamp::from_millis) {
         Some(due) => format!("{}  ({})", moment(due), relative(due, now)),
         None => "at once".to_owned(),
     }
@@ -164,111 +162,4 @@ fn fields(message: &WaitingMessage, now: Timestamp, page: &Page) -> String {
     };
     fields.push(("payload", payload));
     page.fields(&fields)
-}
-
-/// The document of `cancel --output json`. Fields are only added, never renamed or removed.
-#[derive(Clone, Debug, Default, Serialize)]
-struct CancelReport {
-    /// Messages that can be cancelled.
-    found: u64,
-    /// Messages that meet the conditions and have no id.
-    without_id: u64,
-    /// Messages that are being sent.
-    in_flight: u64,
-    /// Cancels that the broker has acknowledged.
-    sent: u64,
-    dry_run: bool,
-    /// More messages may meet the conditions.
-    more: bool,
-}
-
-async fn cancel(config: &Config, cancel: &CancelArgs) -> Result<Outcome> {
-    let mut search = search(&cancel.filter)?;
-    let route = &cancel.filter.route;
-    let has_subjects = config
-        .routes
-        .get(route)
-        .is_some_and(|route| route.source.kind.has_subjects());
-    // A cancel goes to the subject of the message, which is a header.
-    search.is_detailed = has_subjects;
-    let found = find(config, search, cancel.limit.max(1)).await?;
-    let mut report = CancelReport {
-        dry_run: !cancel.yes,
-        more: found.more,
-        ..CancelReport::default()
-    };
-    let (mut producer, mut failure) = (None, None);
-    for message in &found.items {
-        match &message.id {
-            _ if message.in_flight => report.in_flight += 1,
-            None => report.without_id += 1,
-            Some(id) => {
-                report.found += 1;
-                if cancel.yes {
-                    let sent = send_cancel(config, route, (message, id), &mut producer).await;
-                    if let Err(error) = sent {
-                        failure = Some(error);
-                        break;
-                    }
-                    report.sent += 1;
-                    tokio::time::sleep(Duration::from_secs(1) / cancel.rate).await;
-                }
-            }
-        }
-    }
-    source_producer::close(producer).await;
-    print_document(&report, cancel.output == Output::Json, |report, _| {
-        summary(report)
-    })?;
-    match failure {
-        Some(error) => Err(error.context("a cancel was not sent, so the command ended early")),
-        None => Ok(Outcome::Done),
-    }
-}
-
-async fn send_cancel(
-    config: &Config,
-    route: &str,
-    (message, id): (&WaitingMessage, &str),
-    producer: &mut Option<SourceProducer>,
-) -> Result<()> {
-    let mut headers = message.headers.iter().flatten();
-    let subject = headers.find(|header| header.name == SUBJECT);
-    let args = SendArgs {
-        route: route.to_owned(),
-        topic: Some(message.topic.clone()),
-        subject: subject.and_then(|header| header.value.clone()),
-        partition: Some(message.partition),
-        id: Some(id.to_owned()),
-        cancel: true,
-        ..SendArgs::default()
-    };
-    send::publish(config, &args, None, producer).await?;
-    Ok(())
-}
-
-fn summary(report: &CancelReport) -> String {
-    let mut text = match report.dry_run {
-        true => format!(
-            "{} would be cancelled. Nothing was sent: --yes sends the cancels.\n",
-            several(report.found, "message")
-        ),
-        false => format!(
-            "Cancels sent: {}. `postdate ledger` counts those that were in time.\n",
-            count(report.sent)
-        ),
-    };
-    if report.without_id > 0 {
-        text += &format!(
-            "Without an id, so they cannot be cancelled: {}.\n",
-            count(report.without_id)
-        );
-    }
-    if report.in_flight > 0 {
-        text += &format!("Being sent already: {}.\n", count(report.in_flight));
-    }
-    if report.more {
-        text += "More may follow: repeat the command, or raise --limit.\n";
-    }
-    text
 }

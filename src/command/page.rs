@@ -113,6 +113,18 @@ pub(crate) fn print(text: &str) -> Result<()> {
     }
 }
 
+/// Asks at a terminal. Elsewhere the answer is no.
+pub(crate) fn confirm(question: &str) -> Result<bool> {
+    if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
+        return Ok(false);
+    }
+    print(&format!("{question} [y/N] "))?;
+    std::io::stdout().flush()?;
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line)?;
+    Ok(matches!(line.trim(), "y" | "Y" | "yes"))
+}
+
 /// Prints a document as JSON, or as text for people.
 pub(crate) fn print_document<D: Serialize>(
     document: &D,

@@ -53,12 +53,25 @@ pub(super) struct Receipt {
     answer: Option<serde_json::Value>,
 }
 
+impl Receipt {
+    /// Of a record at this place, if the broker reports it.
+    pub(super) fn new(route: &str, topic: String, position: Option<(i32, Offset)>) -> Self {
+        Self {
+            route: route.to_owned(),
+            topic,
+            partition: position.map(|(partition, _)| partition),
+            offset: position.map(|(_, offset)| offset.0),
+            ..Self::default()
+        }
+    }
+}
+
 /// A record that the service will accept.
 pub(super) struct Draft {
     pub(super) headers: Vec<u8>,
     pub(super) payload: Option<Vec<u8>>,
     /// `None` for a cancel.
-    due: Option<Timestamp>,
+    pub(super) due: Option<Timestamp>,
 }
 
 /// Sends the message of the command line and prints where it was stored.

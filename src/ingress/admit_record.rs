@@ -101,7 +101,10 @@ fn id_change<'a>(
 ) -> Option<(&'a str, IdChangeKind)> {
     let id = body.id?;
     let kind = match (body.disposition, on_duplicate) {
-        (Disposition::Retry(_), _) => IdChangeKind::Retry(place),
+        (Disposition::Retry(_), _) => match body.replaces {
+            Some(of) => IdChangeKind::TakePlace { place, of },
+            None => IdChangeKind::Retry(place),
+        },
         (_, OnDuplicate::Replace) => IdChangeKind::Schedule(place),
         (_, OnDuplicate::KeepFirst) => IdChangeKind::KeepFirst {
             place,
@@ -184,6 +187,9 @@ impl<'a> Requester<'a> {
         match kind {
             IdChangeKind::Schedule(_) if !is_id_of_offset(id) => {
                 Some(self.change(id, IdChangeKind::Delivered))
+            }
+            IdChangeKind::TakePlace { of, .. } => {
+                Some(self.change(id, IdChangeKind::PlaceTaken { of }))
             }
             _ => None,
         }

@@ -39,6 +39,18 @@ pub(crate) const ADMIN_PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
 pub(crate) const ADMIN_OUTCOME_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest wait for the outcome of a cancel.
 pub(crate) const ADMIN_OUTCOME_TIMEOUT: Duration = Duration::from_secs(5);
+/// A message that is due within this time is not copied to an earlier one: the copy would come too late, or
+/// hardly earlier.
+pub(crate) const COPY_MARGIN: Duration = Duration::from_secs(5);
+/// Time after which one call of the API changes no further messages.
+pub(crate) const BULK_CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Messages that one call changes: those of this many seconds at its rate. So a call reads no message that it
+/// does not change.
+pub(crate) const BULK_CALL_SECONDS: usize = 8;
+/// Messages that a call changes without `limit`.
+pub(crate) const BULK_LIMIT_DEFAULT: usize = 1_000;
+/// Changes per second without `rate`.
+pub(crate) const BULK_RATE_DEFAULT: u32 = 100;
 /// Timeout of a query to the admin endpoint.
 pub(crate) const ADMIN_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of an admin response that a command reads: more than the largest report.

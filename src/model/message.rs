@@ -55,6 +55,9 @@ pub(crate) struct Body<'a> {
     pub(crate) until: Option<Timestamp>,
     /// The other system whose headers give the due time, and maybe another key.
     pub(crate) dialect: Option<Dialect>,
+    /// The offset of the waiting message that this copy replaces. Only the append needs it, so no run
+    /// stores it.
+    pub(crate) replaces: Option<Offset>,
     pub(crate) disposition: Disposition<'a>,
 }
 

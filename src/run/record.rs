@@ -99,6 +99,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Body<'_>> {
         target: optional(has(HAS_TARGET), || reader.text())?,
         until: optional(has(HAS_UNTIL), || reader.instant())?,
         dialect: optional(has(HAS_DIALECT), || Dialect::from_code(reader.byte()?))?,
+        replaces: None,
         disposition: optional(has(HAS_DISPOSITION), || reader.disposition())?.unwrap_or_default(),
     };
     let is_answer = matches!(body.disposition, Disposition::Answer(_));
@@ -478,6 +479,7 @@ mod tests {
             target: Some("to"),
             until: Some(Timestamp::from_millis(2)),
             dialect: Some(Dialect::Etf1),
+            replaces: None,
             disposition: Disposition::Retry(RetryState {
                 attempt: 300,
                 origin: "o",

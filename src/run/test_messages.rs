@@ -51,6 +51,7 @@ impl TestMessage {
             target: self.target.as_deref(),
             until: self.until.map(Timestamp::from_millis),
             dialect: self.dialect,
+            replaces: None,
             disposition: match &self.disposition {
                 TestDisposition::Deliver => Disposition::Deliver,
                 TestDisposition::Relay(timestamp) => Disposition::Relay {

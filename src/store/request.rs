@@ -125,6 +125,22 @@ pub(crate) enum IdChangeKind {
     /// The delivered pair covers this record, so it is not stored again. It still cancels the message
     /// that waits under the id, and is never counted as missed.
     Delivered,
+    /// The message at this place replaces the one at offset `of`, which is cancelled. But if that one
+    /// does not wait under the id, or is claimed, the message at this place is cancelled.
+    TakePlace { place: Cursor, of: Offset },
+    /// The delivered pair covers the message that has taken the place of the one at offset `of`. That
+    /// one is cancelled again if it waits under the id.
+    PlaceTaken { of: Offset },
+}
+
+impl IdChangeKind {
+    /// The offset of the only message that the change may cancel. `None`: the one under the id.
+    pub(crate) fn replaces(self) -> Option<Offset> {
+        match self {
+            Self::TakePlace { of, .. } | Self::PlaceTaken { of } => Some(of),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

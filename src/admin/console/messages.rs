@@ -2,16 +2,18 @@
 
 use super::frame::{Frame, Moment, Visit};
 use crate::admin::api::{MessageParams, MessagesParams, Params, PathParams};
-use crate::admin::change_api;
+use crate::admin::change_api::{self, NewDue};
 use crate::admin::problem::Problem;
 use crate::limit::SEARCH_CALLS_MAX;
 use crate::model::Timestamp;
 use crate::model::readable::{count, size};
-use crate::store::query::{CancelOutcome, MessagePage, Query, SearchPosition, WaitingMessage};
+use crate::store::query::{ChangeOutcome, MessagePage, Query, SearchPosition, WaitingMessage};
 use askama::Template;
 use axum::Json;
-use axum::extract::State;
+use axum::extract::Form;
+use axum::extract::rejection::FormRejection;
 use axum::response::Response;
+use serde::Deserialize;
 use url::form_urlencoded::Serializer;
 
 /// Messages on one page.
@@ -29,6 +31,7 @@ struct ListPage {
     unreadable: u64,
     /// The parameters of the next page.
     next: Option<String>,
+    may_change: bool,
 }
 
 /// The values of the form. Empty: no condition.
@@ -52,7 +55,7 @@ struct Row {
 impl Row {
     fn new(message: WaitingMessage, now: Timestamp) -> Self {
         Self {
-            due: Moment::of(message.due_ms, now),
+            due: Moment::of(message.rescheduled_ms.or(message.due_ms), now),
             size: message
                 .payload_bytes
                 .map_or_else(|| "none".to_owned(), size),
@@ -125,15 +128,16 @@ async fn list_page(
         rows: items.into_iter().map(|item| Row::new(item, now)).collect(),
         scanned: count(scanned),
         unreadable: page.unreadable,
+        may_change: visit.actor.may_change() && filter.offset.is_empty(),
         filter,
         route,
     })
 }
 
 impl Filter {
-    fn line(&self, after: &str) -> String {
-        let mut line = Serializer::new(String::new());
-        for (name, value) in [
+    /// The conditions that a change of many messages takes.
+    fn pairs(&self) -> [(&'static str, &str); 7] {
+        [
             ("due_from", self.due_from.as_str()),
             ("due_to", &self.due_to),
             ("id", &self.id),
@@ -141,9 +145,13 @@ impl Filter {
             ("header", &self.header),
             ("topic", &self.topic),
             ("partition", &self.partition),
-            ("offset", &self.offset),
-            ("after", after),
-        ] {
+        ]
+    }
+
+    fn line(&self, after: &str) -> String {
+        let mut line = Serializer::new(String::new());
+        let others = [("offset", self.offset.as_str()), ("after", after)];
+        for (name, value) in self.pairs().into_iter().chain(others) {
             if !value.is_empty() {
                 line.append_pair(name, value);
             }
@@ -158,7 +166,7 @@ struct ShowPage {
     frame: Frame,
     route: String,
     row: Row,
-    may_cancel: bool,
+    may_change: bool,
 }
 
 pub(super) async fn show(
@@ -169,11 +177,13 @@ pub(super) async fn show(
     let page = async {
         let Params(MessageParams { topic }) = params?;
         let queries = &visit.console.queries;
-        let (now, message) = queries.message(&route, (partition, offset), topic).await?;
+        let (now, message) = queries
+            .message(&route, (partition, offset), topic, false)
+            .await?;
         visit.actor.audit_payload(&message);
         Ok(ShowPage {
             frame: visit.frame("overview", format!("Message {partition}/{offset}")),
-            may_cancel: visit.actor.may_change() && !message.in_flight && message.id.is_some(),
+            may_change: visit.actor.may_change() && !message.in_flight && message.can_change,
             row: Row::new(message, now),
             route,
         })
@@ -182,40 +192,68 @@ pub(super) async fn show(
 }
 
 #[derive(Template)]
-#[template(path = "cancelled.html")]
-struct CancelledPage {
+#[template(path = "changed.html")]
+struct ChangedPage {
     frame: Frame,
     route: String,
     text: &'static str,
     is_good: bool,
 }
 
-pub(super) async fn cancel(
+/// The fields of the forms of one message.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ActionForm {
+    /// The new due time.
+    at: Option<String>,
+}
+
+pub(super) async fn change(
     visit: Visit,
-    PathParams((route, partition, offset)): PathParams<(String, i32, u64)>,
+    PathParams((route, partition, offset, action)): PathParams<(String, i32, u64, String)>,
     params: Result<Params<MessageParams>, Problem>,
+    form: Result<Form<ActionForm>, FormRejection>,
 ) -> Response {
     let page = async {
         let Params(params) = params?;
-        let changes = State(visit.console.changes.clone());
+        let wrong = |error: FormRejection| Problem::bad_request(error.body_text());
+        let (api, actor) = (visit.console.changes.clone(), visit.actor);
         let place = (route.clone(), partition, offset);
-        let cancelled = change_api::cancel(changes, visit.actor, place, params).await;
-        let (_, Json(receipt)) = cancelled?;
-        Ok(CancelledPage {
-            frame: visit.frame("overview", format!("Cancel of {partition}/{offset}")),
+        let changed = match action.as_str() {
+            "cancel" => change_api::cancel(api, actor, place, params).await,
+            "fire" => change_api::fire(api, actor, place, params).await,
+            "reschedule" => {
+                let Form(ActionForm { at }) = form.map_err(wrong)?;
+                let due = NewDue { at, delay: None };
+                change_api::reschedule(api, actor, place, params, due).await
+            }
+            _ => Err(Problem::not_found("no such action")),
+        };
+        let (_, Json(receipt)) = changed?;
+        let outcome = receipt.outcome;
+        Ok(ChangedPage {
+            frame: visit.frame("overview", format!("Change of {partition}/{offset}")),
             route,
-            text: match receipt.outcome {
-                CancelOutcome::Cancelled => "Cancelled: it will not be delivered.",
-                CancelOutcome::Pending => {
-                    "The cancel is in the source topic, and the service has not read it yet."
-                }
-                CancelOutcome::TooLate => "Too late: the message was being sent.",
-                CancelOutcome::Passed => {
-                    "The message became due meanwhile: it was delivered, or cancelled just before."
-                }
-            },
-            is_good: receipt.outcome == CancelOutcome::Cancelled,
+            text: outcome_text(outcome),
+            is_good: matches!(
+                outcome,
+                ChangeOutcome::Cancelled | ChangeOutcome::Rescheduled
+            ),
         })
     };
     visit.show(page.await)
+}
+
+fn outcome_text(outcome: ChangeOutcome) -> &'static str {
+    match outcome {
+        ChangeOutcome::Cancelled => "Cancelled: it will not be delivered.",
+        ChangeOutcome::Rescheduled => "Done: the message has its new due time.",
+        ChangeOutcome::Pending => {
+            "The record is in the source topic, and the service has not read it yet."
+        }
+        ChangeOutcome::TooLate => "Too late: the message was being sent, or was cancelled before.",
+        ChangeOutcome::Passed => {
+            "The message became due meanwhile: it was delivered, or cancelled just before."
+        }
+    }
 }

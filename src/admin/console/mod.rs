@@ -5,12 +5,14 @@
 //! |---|---|
 //! | `overview` | `/` and `/routes/{route}` |
 //! | `messages` | the search, and one message |
+//! | `bulk` | a change of many messages |
 //! | `dead_letters` | dead letters by code, and their redrive |
 //! | `fleet` | workers with shards, and the ledger |
 //! | `session` | the login page and its cookie |
 //! | `frame` | what all pages have in common |
 //! | `chart`, `lateness` | charts as SVG, and a figure from the metrics |
 
+mod bulk;
 mod chart;
 mod dead_letters;
 mod fleet;
@@ -87,9 +89,10 @@ pub(super) fn router(
             get(messages::show),
         )
         .route(
-            "/routes/{route}/messages/{partition}/{offset}/cancel",
-            post(messages::cancel),
+            "/routes/{route}/messages/{partition}/{offset}/{action}",
+            post(messages::change),
         )
+        .route("/routes/{route}/messages/change", post(bulk::change))
         .route("/routes/{route}/dead-letters", get(dead_letters::list))
         .route(
             "/routes/{route}/dead-letters/redrive",

@@ -8,7 +8,7 @@ use crate::model::{Cursor, LeaseToken, ShardId, Timestamp};
 use crate::role::{StoreFactory, query_context};
 use crate::run::RunName;
 use crate::store::embedded::{FolderDescription, FolderUse};
-use crate::store::query::{Query, QueryContext, SearchPosition, StoreQuery};
+use crate::store::query::{PlaceChange, Query, QueryContext, SearchPosition, StoreQuery};
 use crate::store::{self, Fetch, List, Listed, Session, StoredShard};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use async_trait::async_trait;
@@ -132,7 +132,7 @@ fn path_of(query: &Query) -> String {
         }
         Query::Workers => "/v1/workers".to_owned(),
         Query::Keys => "/v1/keys".to_owned(),
-        Query::Cancel(_) => unreachable!("only the API asks for it"),
+        Query::Change(_) => unreachable!("only the API asks for it"),
         Query::Messages(search) => {
             let filter = &search.filter;
             let time = |time: Option<Timestamp>| time.map(|time| time.as_millis().to_string());
@@ -232,7 +232,10 @@ impl StoreQuery for NoMessages {
         Ok(vec![None; ids.len()])
     }
 
-    async fn are_cancelled(&self, _: &[(ShardId, Cursor)]) -> Result<Vec<bool>, store::Error> {
+    async fn changes(
+        &self,
+        _: &[(ShardId, Cursor)],
+    ) -> Result<Vec<Option<PlaceChange>>, store::Error> {
         Ok(Vec::new())
     }
 

@@ -7,7 +7,7 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
-use super::page::{print, print_document};
+use super::page::{confirm, print_document};
 use super::{Outcome, Refused, run};
 use crate::admin::changes::ChangeError;
 use crate::admin::dead_letters::{
@@ -172,7 +172,11 @@ pub fn redrive(config: &Config, args: &RedriveArgs) -> Result<Outcome> {
         scan(config, &request(true), UNBOUNDED, &mut found, &mut |_| {}).await?;
         print_document(&found, as_json, report::text)?;
         let count = found.redrive.as_ref().map_or(0, |it| it.redriven);
-        match count > 0 && !args.dry_run && !as_json && is_confirmed(count)? {
+        match count > 0
+            && !args.dry_run
+            && !as_json
+            && confirm(&format!("Send {count} messages again?"))?
+        {
             true => send(config, &request(false), as_json).await,
             false => Ok(Outcome::Done),
         }
@@ -196,18 +200,6 @@ fn filter(args: &RedriveArgs) -> Result<DeadLetterFilter, Refused> {
         ..DeadLettersParams::default()
     };
     params.filter().map_err(|problem| Refused(problem.detail))
-}
-
-/// Asks at a terminal. Elsewhere the answer is no.
-fn is_confirmed(count: u64) -> Result<bool> {
-    if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
-        return Ok(false);
-    }
-    print(&format!("Send {count} messages again? [y/N] "))?;
-    std::io::stdout().flush()?;
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line)?;
-    Ok(matches!(line.trim(), "y" | "Y" | "yes"))
 }
 
 async fn send(config: &Config, request: &DeadLettersRequest, as_json: bool) -> Result<Outcome> {

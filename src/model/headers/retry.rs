@@ -18,6 +18,7 @@
 //! | `dialect` | name of the dialect that the message speaks; the field is absent if it speaks none |
 //! | `answer` | `1` for the answer to a request; the field is absent for a message |
 //! | `id` | the id of the message; the field is absent if it has none |
+//! | `replaces` | offset of the message that this copy replaces, if that still waits under the id; the field is absent for others |
 //!
 //! More fields may follow; this version ignores them. A new code of `error` or `dialect` needs a new
 //! version. Each version keeps `v<number> mac=` in front, and the field `origin`. Version 0.1.0
@@ -30,6 +31,7 @@ use crate::model::dialect::Dialect;
 use crate::model::message::RetryState;
 use crate::model::parsing::dead_letter_reason::DeadLetterReason;
 use crate::model::protocol::text_version;
+use crate::model::shard::Offset;
 use crate::model::time::Timestamp;
 use std::fmt::{self, Write};
 
@@ -111,6 +113,8 @@ pub(crate) struct RetryHeader<'a> {
     /// The record is the answer to a request.
     pub(crate) is_answer: bool,
     pub(crate) id: Option<&'a str>,
+    /// The offset of the waiting message of which the record is a copy.
+    pub(crate) replaces: Option<Offset>,
 }
 
 impl<'a> RetryHeader<'a> {
@@ -158,6 +162,10 @@ impl<'a> RetryHeader<'a> {
         };
         let is_answer = optional_value("answer") == Some("1");
         let id = optional_value("id");
+        let replaces = match optional_value("replaces") {
+            Some(offset) => Some(Offset(offset.parse().ok()?)),
+            None => None,
+        };
         let retry = RetryState {
             attempt: attempt.parse().ok()?,
             origin,
@@ -174,6 +182,7 @@ impl<'a> RetryHeader<'a> {
             at: parse_instant(at)?,
             is_answer,
             id,
+            replaces,
         };
         let rest = fields.strip_prefix(value.to_string().as_str())?;
         let has_known_end = rest.is_empty() || more && rest.split(' ').skip(1).all(is_field);
@@ -215,6 +224,9 @@ impl fmt::Display for RetryHeader<'_> {
         if let Some(id) = self.id {
             write!(f, " id={id}")?;
         }
+        if let Some(Offset(offset)) = self.replaces {
+            write!(f, " replaces={offset}")?;
+        }
         Ok(())
     }
 }
@@ -239,6 +251,7 @@ mod tests {
             at: Timestamp::from_millis(1_700_000_001_000),
             is_answer: false,
             id: None,
+            replaces: None,
         }
     }
 
@@ -333,7 +346,7 @@ mod tests {
             let error = (attempt > 0).then_some(error);
             let id = (attempt % 3 == 0).then_some("a:b");
             let retry = RetryState { attempt, origin: &origin, due: Timestamp::from_millis(due), error };
-            let value = RetryHeader { retry, target: target.as_deref(), dialect, at: Timestamp::from_millis(at), is_answer: attempt % 2 == 0, id };
+            let value = RetryHeader { retry, target: target.as_deref(), dialect, at: Timestamp::from_millis(at), is_answer: attempt % 2 == 0, id, replaces: id.map(|_| Offset(u64::from(attempt))) };
             let line = value.to_string();
             prop_assert_eq!(RetryHeader::parse(&line, false), Some(value));
         }

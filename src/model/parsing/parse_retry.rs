@@ -36,6 +36,7 @@ pub(super) fn parse_retry<'a>(
         at,
         is_answer,
         id,
+        replaces,
     }) = parsed.header()
     else {
         let is_newer = match proof {
@@ -54,6 +55,9 @@ pub(super) fn parse_retry<'a>(
     if !is_earlier(retry.origin) {
         let why = "its origin is not an earlier record of this partition";
         return Err(rejected(why));
+    }
+    if replaces.is_some() && id.is_none() {
+        return Err(unknown());
     }
     if id.is_some_and(|id| !is_id(id.as_bytes()) && !is_id_of_offset(id)) {
         return Err(unknown());
@@ -87,6 +91,7 @@ pub(super) fn parse_retry<'a>(
         // A dead letter never expires.
         until: until.filter(|_| matches!(disposition, Disposition::Retry(_))),
         dialect,
+        replaces,
         disposition,
         ..Body::of(record)
     };

@@ -312,6 +312,7 @@ fn a_retry_is_accepted_if_its_signature_verifies_on_this_record() {
         at: Timestamp::from_millis(NOW + 60_000),
         is_answer: false,
         id: None,
+        replaces: None,
     };
     let keys = |text, accepts_unsigned| RetryKeys::new(text, accepts_unsigned);
     let line = |keys: &RetryKeys, key: &[u8], payload: &[u8]| {

@@ -43,6 +43,7 @@ use crate::limit::{self, EmbeddedMemory};
 use crate::model::{Cursor, Lease, LeaseToken, ShardId};
 use crate::run::RunName;
 use crate::store::QuarantineStore;
+use crate::store::query::PlaceChange;
 use async_trait::async_trait;
 use bytes::Bytes;
 use data_dir::{DataDir, DiskSpace};
@@ -448,10 +449,11 @@ impl StoreQuery for Embedded {
         self.read_each(ids, |view, (shard, id)| view.find_id(shard, id))
     }
 
-    async fn are_cancelled(&self, places: &[(ShardId, Cursor)]) -> Result<Vec<bool>, Error> {
-        self.read_each(places, |view, (shard, place)| {
-            view.is_cancelled(shard, *place)
-        })
+    async fn changes(
+        &self,
+        places: &[(ShardId, Cursor)],
+    ) -> Result<Vec<Option<PlaceChange>>, Error> {
+        self.read_each(places, |view, (shard, place)| view.change(shard, *place))
     }
 
     async fn count_ids(&self, shard: &ShardId) -> Result<IdCounts, Error> {

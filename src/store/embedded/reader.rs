@@ -8,6 +8,7 @@ use super::tables::Tables;
 use crate::encryption::{IdCounts, StoredId};
 use crate::model::{Cursor, ShardId, Slice};
 use crate::run::RunName;
+use crate::store::query::PlaceChange;
 use crate::store::rules::ShardMeta;
 use crate::store::{Fetch, Lineage, List, Listed, RunEntry};
 use bytes::Bytes;
@@ -43,13 +44,16 @@ impl<'a> ReadView<'a> {
         Ok(place)
     }
 
-    pub(super) fn is_cancelled(&self, shard: &ShardId, place: Cursor) -> fjall::Result<bool> {
+    pub(super) fn change(
+        &self,
+        shard: &ShardId,
+        place: Cursor,
+    ) -> fjall::Result<Option<PlaceChange>> {
         let Some((number, _)) = self.meta(shard)? else {
-            return Ok(false);
+            return Ok(None);
         };
         let row = self.get(&key::cancelled(number, place))?;
-        let change = row.and_then(|row| codec::to_change(&row));
-        Ok(change.is_some_and(|change| change.moved.is_none()))
+        Ok(row.and_then(|row| codec::to_change(&row)).map(Into::into))
     }
 
     fn get(&self, key: &[u8]) -> fjall::Result<Option<Bytes>> {

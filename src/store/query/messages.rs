@@ -3,7 +3,7 @@
 
 use super::pending::shards_of_route;
 use super::search_position::{RunKey, SearchPosition};
-use super::{QueryContext, StoreQuery};
+use super::{PlaceChange, QueryContext, StoreQuery};
 use crate::limit::{
     LIST_RUNS_MAX, QUERY_SHARDS_PER_CALL_MAX, SEARCH_NAMES_MIN, SEARCH_PAGE_BYTES_MAX,
     SEARCH_RUNS_MAX, SEARCH_RUNS_PER_FETCH, SEARCH_TIMEOUT,
@@ -47,6 +47,8 @@ pub(crate) struct Search {
     pub(crate) after: Option<SearchPosition>,
     /// Adds headers and payload to the messages.
     pub(crate) is_detailed: bool,
+    /// Adds [`MessageCopy`] to the messages. Only for the process itself.
+    pub(crate) with_copies: bool,
 }
 
 /// Waiting messages, ordered by due time within the page. Two pages may overlap in time.
@@ -80,6 +82,11 @@ pub(crate) struct WaitingMessage {
     pub(crate) target: Option<String>,
     /// Absent: no payload.
     pub(crate) payload_bytes: Option<u64>,
+    /// The due time that a reschedule has given the message. Absent: there was none.
+    pub(crate) rescheduled_ms: Option<i64>,
+    /// True if a record can cancel or move the message: it has an id, or the route has
+    /// `change_by_origin`.
+    pub(crate) can_change: bool,
     /// True if the timer has claimed the message: it is being sent, and a cancel is too late.
     pub(crate) in_flight: bool,
     /// `delay`, `relay`, `dead-letter` or `retry`.
@@ -90,6 +97,26 @@ pub(crate) struct WaitingMessage {
     pub(crate) headers: Option<Vec<MessageHeader>>,
     /// Only for a single message, and only if `admin.payloads` is `shown`.
     pub(crate) payload: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(ignore)]
+    pub(crate) copy: Option<Box<MessageCopy>>,
+}
+
+/// What a record needs that sends the message again, in place of the waiting one. Bytes are base64.
+/// No answer of the API has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MessageCopy {
+    /// The id under which the store knows the message.
+    pub(crate) id: String,
+    pub(crate) origin: String,
+    pub(crate) attempt: u32,
+    /// The code of the last failed attempt.
+    pub(crate) error: Option<String>,
+    pub(crate) target: Option<String>,
+    pub(crate) dialect: Option<String>,
+    pub(crate) key: Option<String>,
+    pub(crate) payload: Option<String>,
+    pub(crate) headers: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -105,8 +132,41 @@ impl WaitingMessage {
         let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let headers = self.headers.iter().flatten();
         let headers = headers.map(|header| header.name.len() + length(&header.value));
-        length(&self.key) + length(&self.payload) + headers.sum::<usize>()
+        let copy = self.copy.as_ref().map_or(0, |copy| copy.bytes());
+        length(&self.key) + length(&self.payload) + headers.sum::<usize>() + copy
     }
+}
+
+impl MessageCopy {
+    /// `None`: no record can replace the message.
+    fn of(body: &Body<'_>, origin: &str) -> Option<Self> {
+        let (attempt, error) = match body.disposition {
+            Disposition::Deliver => (0, None),
+            Disposition::Retry(retry) => (retry.attempt, retry.error),
+            _ => return None,
+        };
+        Some(Self {
+            id: body.id?.to_owned(),
+            origin: origin.to_owned(),
+            attempt,
+            error: error.map(|error| error.code().to_owned()),
+            target: body.target.map(str::to_owned),
+            dialect: body.dialect.map(|dialect| dialect.name().to_owned()),
+            key: body.key.map(|key| STANDARD.encode(key)),
+            payload: body.payload.map(|payload| STANDARD.encode(payload)),
+            headers: STANDARD.encode(body.headers.as_block()),
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        length(&self.key) + length(&self.payload) + self.headers.len()
+    }
+}
+
+/// Bytes of a [`MessageCopy`]. `None`: not from it.
+pub(crate) fn bytes_of_copy(text: &str) -> Option<Vec<u8>> {
+    STANDARD.decode(text).ok()
 }
 
 /// A shard that may hold messages of the filter.
@@ -415,23 +475,28 @@ impl Scan<'_> {
             });
             headers.collect()
         });
+        let origin = match body.disposition {
+            Disposition::Retry(retry) => retry.origin.to_owned(),
+            _ => format!(
+                "{}/{}/{}",
+                self.context.deployment, key.shard, place.offset.0
+            ),
+        };
+        let copy = (self.search.with_copies).then(|| MessageCopy::of(body, &origin));
         WaitingMessage {
             topic: key.shard.partition.topic.to_string(),
             partition: key.shard.partition.index,
             offset: place.offset.0,
-            origin: match body.disposition {
-                Disposition::Retry(retry) => retry.origin.to_owned(),
-                _ => format!(
-                    "{}/{}/{}",
-                    self.context.deployment, key.shard, place.offset.0
-                ),
-            },
+            copy: copy.flatten().map(Box::new),
+            origin,
             due_ms: (!place.due.is_at_once()).then(|| place.due.as_millis()),
             due: place.due.to_rfc3339(),
             id: (body.id.filter(|id| !is_id_of_offset(id))).map(str::to_owned),
             key: body.key.map(text),
             target: body.target.map(str::to_owned),
             payload_bytes: body.payload.map(|payload| payload.len() as u64),
+            rescheduled_ms: None,
+            can_change: body.id.is_some(),
             in_flight: false,
             kind: kind.to_owned(),
             code: code.map(str::to_owned),
@@ -440,16 +505,20 @@ impl Scan<'_> {
         }
     }
 
-    /// Removes cancelled messages, and sorts the rest.
+    /// Removes cancelled messages, adds the due times of rescheduled ones, and sorts the rest.
     async fn into_page(mut self) -> Result<MessagePage, Error> {
-        let cancelled = match self.found.as_slice() {
+        let changes = match self.found.as_slice() {
             [] => Vec::new(),
-            found => self.query.are_cancelled(found).await?,
+            found => self.query.changes(found).await?,
         };
-        let mut cancelled = cancelled.into_iter();
-        self.page
-            .items
-            .retain(|_| !cancelled.next().unwrap_or(false));
+        let mut changes = changes.into_iter();
+        self.page.items.retain_mut(|item| {
+            let change = changes.next().flatten();
+            if let Some(PlaceChange::Moved(due)) = change {
+                item.rescheduled_ms = Some(due.as_millis());
+            }
+            change != Some(PlaceChange::Cancelled)
+        });
         self.page
             .items
             .sort_by_key(|item| (item.due_ms, item.partition, item.offset));

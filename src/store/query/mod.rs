@@ -1,7 +1,7 @@
 //! Questions and repairs of people: the commands that read the store, and the admin server. The ingress and the timer never make these calls, so they may be slow. The modules build
 //! the reports.
 
-mod cancel_outcome;
+mod change_outcome;
 mod keys;
 mod ledger;
 mod messages;
@@ -17,11 +17,12 @@ use crate::model::{Cursor, LeaseToken, ShardId, Timestamp};
 use crate::run::RunName;
 use async_trait::async_trait;
 use bytes::Bytes;
-pub(crate) use cancel_outcome::{CancelOutcome, CancelQuery};
+pub(crate) use change_outcome::{AskedChange, ChangeOutcome, ChangeQuery};
 pub(crate) use keys::{KeyAmount, KeysReport};
 pub(crate) use ledger::{LedgerReport, ShardLedger};
 pub(crate) use messages::{
-    MessageFilter, MessagePage, Search, WaitingMessage, text as text_of_bytes,
+    MessageCopy, MessageFilter, MessageHeader, MessagePage, Search, WaitingMessage, bytes_of_copy,
+    text as text_of_bytes,
 };
 pub(crate) use pending::{
     Amount, FoundMessage, IdSearch, PendingHour, PendingReport, PendingRoute, PendingShard,
@@ -43,8 +44,8 @@ pub(crate) enum Query {
     Keys,
     /// Waiting messages: [`MessagePage`].
     Messages(Box<Search>),
-    /// The outcome of a cancel: [`CancelOutcome`].
-    Cancel(Box<CancelQuery>),
+    /// The outcome of a change: [`ChangeOutcome`].
+    Change(Box<ChangeQuery>),
     /// The workers of the deployment: [`WorkersReport`].
     Workers,
 }
@@ -75,8 +76,8 @@ impl Query {
                 let page = messages::search(store, context, search, now);
                 serde_json::to_string(&page.await?)
             }
-            Self::Cancel(cancel) => {
-                serde_json::to_string(&cancel_outcome::cancel_outcome(store, cancel).await?)
+            Self::Change(change) => {
+                serde_json::to_string(&change_outcome::change_outcome(store, change).await?)
             }
             Self::Workers => {
                 serde_json::to_string(&workers::workers_report(store, context, now).await?)
@@ -84,6 +85,15 @@ impl Query {
         };
         Ok(document.expect("reports contain only numbers, texts and lists"))
     }
+}
+
+/// The last change of a message that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlaceChange {
+    /// It was cancelled, or another message has replaced it.
+    Cancelled,
+    /// It was rescheduled: it goes back to its source with this due time.
+    Moved(Timestamp),
 }
 
 /// Reads for people. Calls may be repeated. Two calls never see one consistent moment.
@@ -102,9 +112,12 @@ pub(crate) trait StoreQuery {
     /// The place of the message that waits under each id. `None`: no message waits under it.
     async fn find_ids(&self, ids: &[(ShardId, StoredId)]) -> Result<Vec<Option<Cursor>>, Error>;
 
-    /// True for each place that was cancelled or replaced. Only right for the place of a stored message
+    /// The last change of the message at each place. Only right for the place of a stored message
     /// outside of the delivered pair.
-    async fn are_cancelled(&self, places: &[(ShardId, Cursor)]) -> Result<Vec<bool>, Error>;
+    async fn changes(
+        &self,
+        places: &[(ShardId, Cursor)],
+    ) -> Result<Vec<Option<PlaceChange>>, Error>;
 
     /// The stored ids of a shard by their keys. May take seconds for a million ids. None for an unknown
     /// shard.

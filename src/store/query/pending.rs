@@ -315,6 +315,7 @@ mod tests {
         Cursor, LeaseToken, Offset, Partition, Progress, SourceIdentity, Watermark,
     };
     use crate::run::RunName;
+    use crate::store::query::PlaceChange;
     use crate::store::{Fetch, Ledger, List, Listed, Session, SliceCount};
     use async_trait::async_trait;
     use bytes::Bytes;
@@ -358,7 +359,10 @@ mod tests {
                 .collect())
         }
 
-        async fn are_cancelled(&self, _: &[(ShardId, Cursor)]) -> Result<Vec<bool>, Error> {
+        async fn changes(
+            &self,
+            _: &[(ShardId, Cursor)],
+        ) -> Result<Vec<Option<PlaceChange>>, Error> {
             Ok(Vec::new())
         }
 

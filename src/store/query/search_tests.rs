@@ -1,8 +1,8 @@
 //! Tests of the search on a store in memory.
 
 use super::{
-    CancelOutcome, CancelQuery, MessageFilter, MessagePage, Query, QueryContext, Search,
-    SearchPosition,
+    AskedChange, ChangeOutcome, ChangeQuery, MessageFilter, MessagePage, Query, QueryContext,
+    Search, SearchPosition,
 };
 use crate::clock::WallClock;
 use crate::model::header::push_header;
@@ -131,6 +131,7 @@ impl Scene {
             limit,
             after: None,
             is_detailed: false,
+            with_copies: false,
         };
         let mut found = Vec::new();
         loop {
@@ -261,6 +262,7 @@ async fn a_cancelled_message_is_not_found_and_a_payload_is_hidden() {
         limit: 10,
         after: None,
         is_detailed: true,
+        with_copies: true,
     };
     let page = scene.page(&search).await;
     let item = &page.items[0];
@@ -299,6 +301,7 @@ async fn a_message_that_went_back_to_its_source_is_listed_by_its_first_origin() 
         limit: 10,
         after: None,
         is_detailed: false,
+        with_copies: false,
     };
     let page = scene.page(&search).await;
     let item = &page.items[0];
@@ -309,21 +312,31 @@ async fn a_message_that_went_back_to_its_source_is_listed_by_its_first_origin() 
 async fn the_outcome_of_a_cancel_is_known_once_its_record_is_read() {
     let mut scene = Scene::new(1).await;
     scene.append(0, (0, 2), &[(DAY, 0), (DAY + 1, 1)]).await;
-    let outcome = async |scene: &Scene, offset: u64, record| {
+    let outcome = async |scene: &Scene, offset: u64, record, change| {
         let due = Timestamp::from_millis(DAY + i64::try_from(offset).unwrap());
-        let query = CancelQuery {
+        let query = ChangeQuery {
             shard: shard(0),
             place: Cursor::new(due, Offset(offset)),
             record: Offset(record),
+            change,
         };
-        let query = Query::Cancel(Box::new(query));
+        let query = Query::Change(Box::new(query));
         let (context, now) = (QueryContext::default(), Timestamp::from_millis(0));
         let answer = query.answer(&scene.store, &context, now).await.unwrap();
-        serde_json::from_str::<CancelOutcome>(&answer).unwrap()
+        serde_json::from_str::<ChangeOutcome>(&answer).unwrap()
     };
-    assert_eq!(outcome(&scene, 0, 2).await, CancelOutcome::Pending);
-    let cancel = IdChange::new("0", IdChangeKind::Cancel);
-    scene.change(0, (2, 3), vec![], vec![cancel]).await;
-    assert_eq!(outcome(&scene, 0, 2).await, CancelOutcome::Cancelled);
-    assert_eq!(outcome(&scene, 1, 2).await, CancelOutcome::TooLate);
+    let cancel = AskedChange::Cancel;
+    assert_eq!(outcome(&scene, 0, 2, cancel).await, ChangeOutcome::Pending);
+    let change = IdChange::new("0", IdChangeKind::Cancel);
+    scene.change(0, (2, 3), vec![], vec![change]).await;
+    let found = outcome(&scene, 0, 2, cancel).await;
+    assert_eq!(found, ChangeOutcome::Cancelled);
+    assert_eq!(outcome(&scene, 1, 2, cancel).await, ChangeOutcome::TooLate);
+    let due = Timestamp::from_millis(2 * DAY);
+    let kind = IdChangeKind::Reschedule { by: Offset(3), due };
+    let change = IdChange::new("1", kind);
+    scene.change(0, (3, 4), vec![], vec![change]).await;
+    let moved = AskedChange::Reschedule(due);
+    let found = outcome(&scene, 1, 3, moved).await;
+    assert_eq!(found, ChangeOutcome::Rescheduled);
 }

@@ -83,6 +83,8 @@ pub(super) fn id_change(change: &IdChange) -> [String; 2] {
         IdChangeKind::Cancel => "c".to_owned(),
         IdChangeKind::Reschedule { by, due } => format!("m{}{}", offset_hex(by), due_hex(due)),
         IdChangeKind::Delivered => "d".to_owned(),
+        IdChangeKind::TakePlace { place, of } => format!("t{}{}", place.to_hex(), offset_hex(of)),
+        IdChangeKind::PlaceTaken { of } => format!("p{}", offset_hex(of)),
     };
     let mark = if change.changes_claimed { "!" } else { "" };
     let request = change.request.map(offset_hex).unwrap_or_default();

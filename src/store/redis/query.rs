@@ -1,6 +1,7 @@
 //! Questions of people about the messages in Redis: a scan for shards, and plain reads.
 
 use super::Redis;
+use super::codec;
 use super::connection::Connection;
 use super::key;
 use super::reads;
@@ -10,14 +11,24 @@ use crate::encryption::{IdCounts, StoredId};
 use crate::limit::{IDS_PER_STEP, SCAN_KEYS_PER_STEP};
 use crate::model::{Cursor, LeaseToken, ShardId};
 use crate::run::RunName;
+use crate::store::query::PlaceChange;
 use crate::store::{
-    Error, Fetch, List, Listed, Membership, QuarantineStore, Restore, Restored, Session,
-    ShardStore, StoreQuery, StoredShard,
+    EffectKind, Error, Fetch, List, Listed, Membership, QuarantineStore, Restore, Restored,
+    Session, ShardStore, StoreQuery, StoredShard,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
 use redis::{Pipeline, Value};
 use std::collections::BTreeSet;
+
+/// The members of the cancelled places that begin with one place.
+fn place_change(members: Value) -> Option<PlaceChange> {
+    let member = texts(members)?.pop()?;
+    Some(match codec::parse_moved(&member).map(|moved| moved.kind) {
+        Some(EffectKind::Moved(due)) => PlaceChange::Moved(due),
+        _ => PlaceChange::Cancelled,
+    })
+}
 
 #[async_trait(?Send)]
 impl StoreQuery for Redis {
@@ -69,14 +80,20 @@ impl StoreQuery for Redis {
         Ok(places.collect())
     }
 
-    async fn are_cancelled(&self, places: &[(ShardId, Cursor)]) -> Result<Vec<bool>, Error> {
+    async fn changes(
+        &self,
+        places: &[(ShardId, Cursor)],
+    ) -> Result<Vec<Option<PlaceChange>>, Error> {
         let mut pipeline = Pipeline::new();
         for (shard, place) in places {
             let cancelled = self.keyspace.shard_keys(shard).name(key::CANCELLED);
-            pipeline.cmd("ZSCORE").arg(cancelled).arg(place.to_hex());
+            let place = place.to_hex();
+            // Only the place itself, and the members that begin with it: see `lua/append.lua`.
+            let range = pipeline.cmd("ZRANGEBYLEX").arg(cancelled);
+            range.arg(format!("[{place}")).arg(format!("({place}g"));
         }
-        let scores = self.connections.send(&pipeline).await?.into_iter();
-        Ok(scores.map(|score| score != Value::Nil).collect())
+        let members = self.connections.send(&pipeline).await?.into_iter();
+        Ok(members.map(place_change).collect())
     }
 
     async fn count_ids(&self, shard: &ShardId) -> Result<IdCounts, Error> {

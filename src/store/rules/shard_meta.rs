@@ -4,6 +4,7 @@ use super::{Ledger, Lineage, ShardCounts};
 use crate::limit::{CLAIM_AHEAD, OFFSET_COMMIT_INTERVAL};
 use crate::model::{Cursor, Offset, Progress, SourceIdentity, Timestamp, Watermark};
 use crate::run::Run;
+use crate::store::query::PlaceChange;
 use crate::store::{
     Advance, Advanced, Append, EffectKind, Hold, IdChange, IdChangeKind, NewShard, ReplaceRuns,
     RequestEffect, Restore, ShardPosition,
@@ -45,6 +46,15 @@ pub(crate) struct Change {
     pub(crate) request: Option<Offset>,
 }
 
+impl From<Change> for PlaceChange {
+    fn from(change: Change) -> Self {
+        match change.moved {
+            Some(moved) => Self::Moved(moved.due),
+            None => Self::Cancelled,
+        }
+    }
+}
+
 impl Moved {
     /// The effect that the claim of the message at this place returns.
     pub(crate) fn effect(self, place: Cursor) -> RequestEffect {
@@ -74,18 +84,23 @@ impl ChangeOutcome {
     /// Cancels the message at this place, because an earlier one keeps its id.
     fn drop_duplicate(&mut self, change: &IdChange, place: Cursor, first: Option<Cursor>) {
         let Some(first) = first else { return };
-        let dropped = Change {
-            moved: None,
-            request: None,
-        };
-        self.changed.push((place, dropped));
-        self.in_time += 1;
+        self.drop_message(place);
         self.effects
             .extend(change.request.map(|request| RequestEffect {
                 request,
                 place: first,
                 kind: EffectKind::Unchanged,
             }));
+    }
+
+    /// Cancels the new message at this place.
+    fn drop_message(&mut self, place: Cursor) {
+        let dropped = Change {
+            moved: None,
+            request: None,
+        };
+        self.changed.push((place, dropped));
+        self.in_time += 1;
     }
 }
 
@@ -185,16 +200,22 @@ impl ShardMeta {
                     outcome.drop_duplicate(change, place, first);
                     continue;
                 }
-                IdChangeKind::Schedule(place) => (Some(place), None),
+                IdChangeKind::Schedule(place) | IdChangeKind::TakePlace { place, .. } => {
+                    (Some(place), None)
+                }
                 IdChangeKind::Reschedule { by, due } => (None, Some(Moved { by, due })),
-                IdChangeKind::Cancel | IdChangeKind::Delivered => (None, None),
+                IdChangeKind::Cancel
+                | IdChangeKind::Delivered
+                | IdChangeKind::PlaceTaken { .. } => (None, None),
             };
+            let replaces = change.kind.replaces();
             let mut named: Option<(Cursor, EffectKind)> = None;
-            let mut is_in_time = false;
+            let (mut is_in_time, mut is_taken) = (false, replaces.is_none());
             // Processes with other keys may have left several names, for different messages.
             for name in change.id.names() {
                 let waiting = ids.get(name).copied();
-                let other = waiting.filter(|waiting| Some(*waiting) != new_place);
+                let is_named = |place: Cursor| replaces.is_none_or(|of| place.offset == of);
+                let other = waiting.filter(|it| Some(*it) != new_place && is_named(*it));
                 let changed = other.filter(|waiting| self.may_change(*waiting, change));
                 let has_named = matches!(named, Some((_, EffectKind::Changed)));
                 let request = change.request.filter(|_| !has_named);
@@ -213,7 +234,9 @@ impl ShardMeta {
                 if !has_named {
                     named = other.map(|other| (other, kind)).or(named);
                 }
-                if changed.filter(|_| moved.is_none()).or(new_place).is_some() {
+                is_taken |= changed.is_some() || new_place.is_some() && waiting == new_place;
+                let taken = new_place.filter(|_| replaces.is_none());
+                if changed.filter(|_| moved.is_none()).or(taken).is_some() {
                     ids.remove(name);
                 }
             }
@@ -227,8 +250,10 @@ impl ShardMeta {
                     place,
                     kind,
                 }));
-            if let Some(place) = new_place {
-                ids.insert(change.id.name().into(), place);
+            match new_place {
+                Some(place) if is_taken => drop(ids.insert(change.id.name().into(), place)),
+                Some(place) => outcome.drop_message(place),
+                None => {}
             }
         }
         outcome

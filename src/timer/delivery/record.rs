@@ -267,6 +267,7 @@ impl RecordBuilder {
             at,
             is_answer: body.is_answer(),
             id: body.id,
+            replaces: None,
         };
         let payload = match body.disposition {
             Disposition::Answer(_) => Some(&*self.answer),

@@ -50,6 +50,18 @@ const FAULTS: &[Fault] = &[
         "",
     ),
     (
+        "a copy takes the place of any message of its id",
+        Some(Script::Append),
+        "and (not of or waiting:sub(17) == of)",
+        "",
+    ),
+    (
+        "a copy is delivered although it takes no place",
+        Some(Script::Append),
+        "if place and not is_taken then",
+        "if false then",
+    ),
+    (
         "an earlier change of a message stays",
         Some(Script::Append),
         "redis.call('ZREM', KEYS[5], member)",

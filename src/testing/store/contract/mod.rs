@@ -95,7 +95,10 @@ cases! {
         a_change_without_an_answer_takes_the_place_of_a_request,
         a_retry_keeps_the_id_of_its_message,
         a_retry_takes_no_id_from_a_later_message,
-        the_first_message_keeps_its_id_until_it_is_due;
+        the_first_message_keeps_its_id_until_it_is_due,
+        a_copy_takes_the_place_of_its_message,
+        a_copy_is_cancelled_if_its_message_does_not_wait_any_more,
+        a_delivered_copy_cancels_only_its_message;
     list_fetch:
         runs_are_listed_by_least_due_then_by_least_offset,
         a_list_respects_its_bounds,

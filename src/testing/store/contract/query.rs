@@ -1,8 +1,9 @@
 //! Cases for queries.
 
 use super::fixture::{Fixture, cancel, due, key_of, place, run_of, schedule};
-use crate::model::{Progress, Watermark};
-use crate::store::{Advance, Quarantine, SliceCount};
+use crate::model::{Offset, Progress, Watermark};
+use crate::store::query::PlaceChange;
+use crate::store::{Advance, IdChange, IdChangeKind, Quarantine, SliceCount};
 
 pub(super) async fn a_shard_is_listed_from_creation_to_erasure(t: &Fixture<'_>) {
     let listed = async || t.survey().shards().await.unwrap().contains(&t.shard);
@@ -117,6 +118,12 @@ pub(super) async fn cancelled_and_replaced_places_are_named(t: &Fixture<'_>) {
         .await;
     let asked = [places[0], places[1], places[2], later];
     let asked = asked.map(|place| (t.shard.clone(), place));
-    let answers = t.survey().are_cancelled(&asked).await.unwrap();
-    assert_eq!(answers, [true, true, false, false]);
+    let answers = t.survey().changes(&asked).await.unwrap();
+    let cancelled = Some(PlaceChange::Cancelled);
+    assert_eq!(answers, [cancelled, cancelled, None, None]);
+    let (by, due) = (Offset(5), due(5, 0));
+    let moved = IdChange::new("b", IdChangeKind::Reschedule { by, due });
+    t.append(5, 6, &[], &[moved]).await;
+    let answers = t.survey().changes(&asked).await.unwrap();
+    assert_eq!(answers[3], Some(PlaceChange::Moved(due)));
 }

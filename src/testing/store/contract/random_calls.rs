@@ -251,6 +251,10 @@ impl Sequence {
                 IdChangeKind::Schedule(place) if place.offset.0 % 5 == 0 => {
                     change.kind = IdChangeKind::Retry(place);
                 }
+                IdChangeKind::Schedule(place) if place.offset.0 % 5 == 2 => {
+                    let of = Offset(place.offset.0.saturating_sub(offset % 4));
+                    change.kind = IdChangeKind::TakePlace { place, of };
+                }
                 IdChangeKind::Schedule(place) if place.offset.0 % 5 == 1 => {
                     let timestamp = timestamp((offset % 6) as Due, 0);
                     change.kind = IdChangeKind::KeepFirst { place, timestamp };

@@ -13,6 +13,7 @@ use crate::encryption::{IdCounts, StoredId};
 use crate::model::{Cursor, Lease, LeaseToken, ShardId, Watermark};
 use crate::run::RunName;
 use crate::store::QuarantineStore;
+use crate::store::query::PlaceChange;
 use crate::store::rules::Sessions;
 use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Balance, CopyNumber, Error, Fetch,
@@ -473,13 +474,14 @@ impl StoreQuery for MemoryStore {
         .await
     }
 
-    async fn are_cancelled(&self, places: &[(ShardId, Cursor)]) -> Result<Vec<bool>, Error> {
+    async fn changes(
+        &self,
+        places: &[(ShardId, Cursor)],
+    ) -> Result<Vec<Option<PlaceChange>>, Error> {
         self.answer_each(
             places,
             |(shard, _)| shard,
-            |(_, place), shard| {
-                shard.is_some_and(|shard| shard.cancelled().any(|other| other == *place))
-            },
+            |(_, place), shard| shard.and_then(|shard| shard.change(*place)),
         )
         .await
     }

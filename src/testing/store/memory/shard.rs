@@ -4,6 +4,7 @@ use crate::encryption::{IdCounts, StoredId};
 use crate::limit;
 use crate::model::{Cursor, LeaseToken, Offset, Progress, Slice, Timestamp};
 use crate::run::{Run, RunName};
+use crate::store::query::PlaceChange;
 use crate::store::rules::{Change, LeaseHolder, ShardCounts, ShardMeta, ShardTail};
 use crate::store::tail_bytes::run_memory;
 use crate::store::{
@@ -79,6 +80,10 @@ impl MemoryShard {
     pub(super) fn waiting_place(&self, id: &StoredId) -> Option<Cursor> {
         let mut places = id.names().filter_map(|name| self.ids.get(name)).copied();
         places.find(|place| !self.positions.delivered.covers(*place))
+    }
+
+    pub(super) fn change(&self, place: Cursor) -> Option<PlaceChange> {
+        self.changed.get(&place).copied().map(Into::into)
     }
 
     pub(super) fn cancelled(&self) -> impl Iterator<Item = Cursor> {

@@ -3,7 +3,9 @@
 use super::super::fixture::{Fixture, cancel, due, place, run_of, schedule};
 use super::{CANCELLED, MISSED, NO_CANCEL, everything, requested, shard_with_one_message};
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
-use crate::store::{Advance, Advanced, EffectKind, IdChange, IdChangeKind, RequestEffect};
+use crate::store::{
+    Advance, Advanced, Appended, EffectKind, IdChange, IdChangeKind, RequestEffect,
+};
 
 fn reschedule(by: u64, due: Timestamp) -> IdChange {
     let by = Offset(by);
@@ -166,4 +168,60 @@ pub(in super::super) async fn the_first_message_keeps_its_id_until_it_is_due(t: 
         [second, third],
         "a retry leaves the id to a later message"
     );
+}
+
+fn take_place(place: Cursor, of: u64) -> IdChange {
+    let of = Offset(of);
+    IdChange::new("id", IdChangeKind::TakePlace { place, of })
+}
+
+pub(in super::super) async fn a_copy_takes_the_place_of_its_message(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    let copy = place(due(0, 0), 1);
+    let run = run_of("b", &[copy]);
+    let changes = [reschedule(1, due(5, 0)), take_place(copy, waits.offset.0)];
+    assert_eq!(t.append(1, 2, &[&run], &changes).await, CANCELLED);
+    assert_eq!(t.append(2, 3, &[], &[cancel("id")]).await, CANCELLED);
+    let (cancelled, moved) = claim(t, everything()).await;
+    assert_eq!((cancelled, moved), (vec![copy, waits], vec![]));
+}
+
+pub(in super::super) async fn a_copy_is_cancelled_if_its_message_does_not_wait_any_more(
+    t: &Fixture<'_>,
+) {
+    let waits = shard_with_one_message(t).await;
+    let later = place(due(3, 0), 1);
+    let copies = [2, 3].map(|offset| place(due(0, 0), offset));
+    let runs = [run_of("b", &[later]), run_of("c", &copies)];
+    let changes = [
+        schedule("id", later),
+        take_place(copies[0], waits.offset.0),
+        cancel("id"),
+        take_place(copies[1], later.offset.0),
+    ];
+    let both = Appended::Done {
+        cancelled: 4,
+        missed: 0,
+    };
+    assert_eq!(t.append(1, 4, &[&runs[0], &runs[1]], &changes).await, both);
+    let next = place(due(4, 0), 4);
+    let run = run_of("d", &[next]);
+    t.append(4, 5, &[&run], &[schedule("id", next)]).await;
+    t.claim(1, Progress::new(next, Watermark(5))).await;
+    let late = place(due(0, 0), 5);
+    let run = run_of("e", &[late]);
+    let change = take_place(late, next.offset.0);
+    assert_eq!(t.append(5, 6, &[&run], &[change]).await, CANCELLED);
+    let cancelled = claim(t, everything()).await.0;
+    assert!(cancelled.contains(&late), "{cancelled:?}");
+}
+
+pub(in super::super) async fn a_delivered_copy_cancels_only_its_message(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    let taken = |of| IdChange::new("id", IdChangeKind::PlaceTaken { of: Offset(of) });
+    let other = waits.offset.0 + 7;
+    assert_eq!(t.append(1, 2, &[], &[taken(other)]).await, NO_CANCEL);
+    let own = taken(waits.offset.0);
+    assert_eq!(t.append(2, 3, &[], &[own]).await, CANCELLED);
+    assert_eq!(claim(t, everything()).await.0, [waits]);
 }

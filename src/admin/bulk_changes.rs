@@ -1,0 +1,488 @@
+//! Changes of many waiting messages under `/v1`. Each message gets a record on its own partition, as a
+//! producer would write it. A dry run by default. One call has one audit line.
+
+#![allow(
+    unused_qualifications,
+    reason = "the macros of utoipa write full paths"
+)]
+
+use super::api::{MessagesParams, PathParams};
+use super::auth::Actor;
+use super::change_api::{ChangeApi, NewDue, json};
+use super::message_change::{Action, Obstacle};
+use super::problem::Problem;
+use crate::clock::{Clock as _, WallClock};
+use crate::limit::{
+    BULK_CALL_SECONDS, BULK_CALL_TIMEOUT, BULK_LIMIT_DEFAULT, BULK_RATE_DEFAULT, SEARCH_PAGE_MAX,
+};
+use crate::model::{Timestamp, readable};
+use crate::store::query::{MessageFilter, MessagePage, Query, Search, WaitingMessage};
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::routing::post;
+use axum::{Extension, Json, Router};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+use utoipa::ToSchema;
+
+/// The conditions and the bounds of a change
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct BulkBody {
+    /// The earliest due time: RFC 3339, or milliseconds since 1970
+    pub(super) due_from: Option<String>,
+    /// The latest due time
+    pub(super) due_to: Option<String>,
+    /// The `postdate-id`
+    pub(super) id: Option<String>,
+    /// The key of the record
+    pub(super) key: Option<String>,
+    /// A header as `name:value`
+    pub(super) header: Option<String>,
+    /// The source topic
+    pub(super) topic: Option<String>,
+    /// The source partition
+    pub(super) partition: Option<i32>,
+    /// Only for a reschedule: the new due time
+    pub(super) at: Option<String>,
+    /// Only for a reschedule: a delay from now, like `30m`
+    #[serde(rename = "in")]
+    pub(super) delay: Option<String>,
+    /// `false` changes the messages. Default: `true`, which only counts them
+    pub(super) dry_run: Option<bool>,
+    /// Change at most this many messages; default 1,000
+    pub(super) limit: Option<usize>,
+    /// Changes per second; default 100
+    pub(super) rate: Option<u32>,
+    /// The `after` of the answer before
+    pub(super) after: Option<String>,
+}
+
+/// The outcome of one call. Messages that meet the conditions are counted once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct BulkReport {
+    pub(crate) route: String,
+    /// `cancel`, `reschedule` or `fire`.
+    pub(crate) action: String,
+    pub(crate) dry_run: bool,
+    /// Messages that can be changed.
+    pub(crate) found: u64,
+    /// Records that the broker has acknowledged.
+    pub(crate) changed: u64,
+    /// Messages that are being sent.
+    pub(crate) in_flight: u64,
+    /// Messages that no record can name: they have no id.
+    pub(crate) without_id: u64,
+    /// Messages that are due within seconds, so they are neither fired nor moved.
+    pub(crate) due_soon: u64,
+    /// Messages that have the due time already.
+    pub(crate) unchanged: u64,
+    /// Stored batches that the search read.
+    pub(crate) scanned: u64,
+    /// True if the call ended before the last message: `after` continues it.
+    pub(crate) more: bool,
+    pub(crate) after: Option<String>,
+}
+
+impl BulkReport {
+    pub(crate) fn new(route: &str, action: Action, dry_run: bool) -> Self {
+        Self {
+            route: route.to_owned(),
+            action: action.name().to_owned(),
+            dry_run,
+            ..Self::default()
+        }
+    }
+
+    /// The sum of two calls, of which the other one is the later.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            found: self.found + other.found,
+            changed: self.changed + other.changed,
+            in_flight: self.in_flight + other.in_flight,
+            without_id: self.without_id + other.without_id,
+            due_soon: self.due_soon + other.due_soon,
+            unchanged: self.unchanged + other.unchanged,
+            scanned: self.scanned + other.scanned,
+            ..other
+        }
+    }
+
+    /// The messages that stay as they are, in words.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let counts = [
+            (
+                self.without_id,
+                "Without an id, so no record can name them (see change_by_origin)",
+            ),
+            (self.in_flight, "Being sent already"),
+            (
+                self.due_soon,
+                "Due within seconds, so they are delivered anyway",
+            ),
+            (self.unchanged, "With this due time already"),
+        ];
+        let counts = counts.into_iter().filter(|(number, _)| *number > 0);
+        let mut notes: Vec<_> = counts
+            .map(|(number, what)| format!("{what}: {}.", readable::count(number)))
+            .collect();
+        if self.more {
+            notes.push("More may follow.".to_owned());
+        }
+        notes
+    }
+
+    /// Counts a message. `None`: it can be changed.
+    pub(crate) fn count(&mut self, obstacle: Option<Obstacle>) {
+        *match obstacle {
+            None => &mut self.found,
+            Some(Obstacle::InFlight) => &mut self.in_flight,
+            Some(Obstacle::WithoutId) => &mut self.without_id,
+            Some(Obstacle::DueSoon) => &mut self.due_soon,
+            Some(Obstacle::Unchanged) => &mut self.unchanged,
+        } += 1;
+    }
+}
+
+/// A parsed call.
+struct BulkRequest {
+    search: Search,
+    action: Action,
+    dry_run: bool,
+    limit: usize,
+    rate: u32,
+    /// The place from which the call starts.
+    start: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BulkAction {
+    Cancel,
+    Reschedule,
+    Fire,
+    /// Cancels without a condition.
+    Purge,
+}
+
+impl BulkBody {
+    fn request(
+        self,
+        route: &str,
+        action: BulkAction,
+        now: Timestamp,
+    ) -> Result<BulkRequest, Problem> {
+        let start = self.after.clone().filter(|after| !after.is_empty());
+        let params = MessagesParams {
+            due_from: self.due_from,
+            due_to: self.due_to,
+            id: self.id,
+            key: self.key,
+            header: self.header,
+            topic: self.topic,
+            partition: self.partition.map(|partition| partition.to_string()),
+            after: self.after,
+            ..MessagesParams::default()
+        };
+        let mut search = params.search(route)?;
+        let has_condition = has_condition(&search.filter);
+        let new_due = NewDue {
+            at: self.at,
+            delay: self.delay,
+        };
+        let wrong = |text: &str| Err(Problem::bad_request(text));
+        if action != BulkAction::Reschedule && new_due != NewDue::default() {
+            return wrong("only a reschedule has a new due time");
+        }
+        let action = match action {
+            BulkAction::Purge if has_condition => {
+                return wrong("a purge has no condition: use messages:cancel");
+            }
+            BulkAction::Purge => Action::Cancel,
+            _ if !has_condition => {
+                return wrong("name a condition; a purge cancels all messages of a route");
+            }
+            BulkAction::Cancel => Action::Cancel,
+            BulkAction::Fire => Action::Fire,
+            BulkAction::Reschedule => Action::Reschedule(new_due.due(now)?),
+        };
+        let (limit, dry_run) = (self.limit.unwrap_or(BULK_LIMIT_DEFAULT), self.dry_run);
+        let (dry_run, rate) = (dry_run.unwrap_or(true), self.rate);
+        let rate = rate.unwrap_or(BULK_RATE_DEFAULT).max(1);
+        let per_call = match dry_run {
+            true => limit,
+            false => limit.min(BULK_CALL_SECONDS * rate as usize),
+        };
+        search.limit = per_call.clamp(1, SEARCH_PAGE_MAX);
+        // On NATS the subject is a header.
+        search.is_detailed = !dry_run;
+        search.with_copies = !dry_run && action.needs_copies();
+        Ok(BulkRequest {
+            search,
+            action,
+            dry_run,
+            limit,
+            rate,
+            start,
+        })
+    }
+}
+
+/// False if every message of the route meets the filter.
+pub(crate) fn has_condition(filter: &MessageFilter) -> bool {
+    let all = MessageFilter {
+        route: filter.route.clone(),
+        ..MessageFilter::default()
+    };
+    *filter != all
+}
+
+/// Writes the audit line when the call ends, also if its client leaves before. A dry run changes nothing, so
+/// it has none.
+struct Audit<'a> {
+    actor: Actor,
+    request: &'a BulkRequest,
+    report: BulkReport,
+    outcome: &'static str,
+}
+
+impl Drop for Audit<'_> {
+    fn drop(&mut self) {
+        if self.request.dry_run {
+            return;
+        }
+        let BulkRequest {
+            search,
+            action,
+            limit,
+            rate,
+            ..
+        } = self.request;
+        let due_ms = match action {
+            Action::Reschedule(due) => Some(due.as_millis()),
+            Action::Cancel | Action::Fire => None,
+        };
+        let report = &self.report;
+        tracing::info!(target: "postdate::audit", actor = self.actor.name, address = self.actor.address_text(),
+            action = report.action, route = report.route, filter = ?search.filter, due_ms, limit,
+            rate, found = report.found, changed = report.changed, outcome = self.outcome,
+            "change of many messages requested at the admin endpoint");
+    }
+}
+
+impl ChangeApi {
+    /// Changes the messages of one page of a search.
+    pub(super) async fn change_many(
+        &self,
+        actor: Actor,
+        route: &str,
+        action: BulkAction,
+        body: BulkBody,
+    ) -> Result<BulkReport, Problem> {
+        actor.require_change()?;
+        let request = body.request(route, action, WallClock.now())?;
+        let mut audit = Audit {
+            actor,
+            request: &request,
+            report: BulkReport::new(route, request.action, request.dry_run),
+            outcome: "interrupted",
+        };
+        let search = Box::new(request.search.clone());
+        let page: MessagePage = self.queries.report(Query::Messages(search)).await?;
+        if page.items.is_empty() && !page.more {
+            // Tells an unknown route from one in which nothing waits.
+            self.queries.route(route).await?;
+        }
+        let report = &mut audit.report;
+        (report.scanned, report.more) = (page.scanned, page.more);
+        report.after = page.after;
+        let written = self.change_page(&request, &page.items, report).await;
+        audit.outcome = if written.is_ok() { "done" } else { "failed" };
+        written.map_err(|problem| {
+            let changed = audit.report.changed;
+            let text = format!("{} (changed before: {changed})", problem.detail);
+            Problem::new(problem.status_code(), text)
+        })?;
+        Ok(audit.report.clone())
+    }
+
+    async fn change_page(
+        &self,
+        request: &BulkRequest,
+        messages: &[WaitingMessage],
+        report: &mut BulkReport,
+    ) -> Result<(), Problem> {
+        let start = Instant::now();
+        let interval = Duration::from_secs(1) / request.rate;
+        for message in messages {
+            let now = WallClock.now();
+            if request.dry_run {
+                report.count(request.action.plan(message, now).err());
+                continue;
+            }
+            // The messages that were changed are not found again.
+            if start.elapsed() >= BULK_CALL_TIMEOUT {
+                (report.more, report.after) = (true, request.start.clone());
+                break;
+            }
+            let change = (request.action).change(&report.route, message, now);
+            report.count(change.as_ref().err().copied());
+            let Ok(change) = change else { continue };
+            self.changes.write_one_of_many(change).await?;
+            report.changed += 1;
+            sleep_until(start + interval * u32::try_from(report.changed).unwrap_or(u32::MAX)).await;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn router(api: ChangeApi) -> Router {
+    Router::new()
+        .route("/v1/routes/{route}/messages:cancel", post(cancel))
+        .route("/v1/routes/{route}/messages:reschedule", post(reschedule))
+        .route("/v1/routes/{route}/messages:fire", post(fire))
+        .route("/v1/routes/{route}", post(route_action))
+        .with_state(api)
+}
+
+type Answer = Result<Json<BulkReport>, Problem>;
+
+/// Cancels the waiting messages that meet the conditions
+///
+/// A dry run unless `dry_run` is false. One call reads at most 2,000 stored batches for 200 ms, and writes for 10 seconds: repeat it
+/// with `after` while `more` is true. Needs a condition.
+#[utoipa::path(post, path = "/v1/routes/{route}/messages:cancel", params(("route" = String, Path)), request_body = BulkBody, responses((status = 200, body = BulkReport), (status = "default", body = Problem)))]
+pub(super) async fn cancel(
+    State(api): State<ChangeApi>,
+    Extension(actor): Extension<Actor>,
+    PathParams(route): PathParams<String>,
+    body: Bytes,
+) -> Answer {
+    let action = BulkAction::Cancel;
+    api.change_many(actor, &route, action, json(&body)?)
+        .await
+        .map(Json)
+}
+
+/// Gives the waiting messages that meet the conditions another due time
+///
+/// `at` or `in` is the new due time. Otherwise as a cancel.
+#[utoipa::path(post, path = "/v1/routes/{route}/messages:reschedule", params(("route" = String, Path)), request_body = BulkBody, responses((status = 200, body = BulkReport), (status = "default", body = Problem)))]
+pub(super) async fn reschedule(
+    State(api): State<ChangeApi>,
+    Extension(actor): Extension<Actor>,
+    PathParams(route): PathParams<String>,
+    body: Bytes,
+) -> Answer {
+    let action = BulkAction::Reschedule;
+    api.change_many(actor, &route, action, json(&body)?)
+        .await
+        .map(Json)
+}
+
+/// Delivers the waiting messages that meet the conditions now
+///
+/// Otherwise as a cancel.
+#[utoipa::path(post, path = "/v1/routes/{route}/messages:fire", params(("route" = String, Path)), request_body = BulkBody, responses((status = 200, body = BulkReport), (status = "default", body = Problem)))]
+pub(super) async fn fire(
+    State(api): State<ChangeApi>,
+    Extension(actor): Extension<Actor>,
+    PathParams(route): PathParams<String>,
+    body: Bytes,
+) -> Answer {
+    let action = BulkAction::Fire;
+    api.change_many(actor, &route, action, json(&body)?)
+        .await
+        .map(Json)
+}
+
+/// A path cannot have a parameter and a text in one part.
+async fn route_action(
+    api: State<ChangeApi>,
+    actor: Extension<Actor>,
+    PathParams(action): PathParams<String>,
+    body: Bytes,
+) -> Answer {
+    let route = action.strip_suffix(":purge");
+    let route = route.ok_or_else(|| Problem::not_found("unknown action: use ROUTE:purge"))?;
+    purge(api, actor, PathParams(route.to_owned()), body).await
+}
+
+/// Cancels all waiting messages of a route
+///
+/// The same as a cancel without a condition. The messages without an id stay, unless the route has `change_by_origin`.
+#[utoipa::path(post, path = "/v1/routes/{route}:purge", params(("route" = String, Path)), request_body = BulkBody, responses((status = 200, body = BulkReport), (status = "default", body = Problem)))]
+pub(super) async fn purge(
+    State(api): State<ChangeApi>,
+    Extension(actor): Extension<Actor>,
+    PathParams(route): PathParams<String>,
+    body: Bytes,
+) -> Answer {
+    let action = BulkAction::Purge;
+    api.change_many(actor, &route, action, json(&body)?)
+        .await
+        .map(Json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::fuzz::fuzz;
+
+    fn request(action: BulkAction, text: &str) -> Result<BulkRequest, String> {
+        let body: BulkBody = json(text.as_bytes()).map_err(|problem| problem.detail)?;
+        let now = Timestamp::from_millis(1_000);
+        let request = body.request("orders", action, now);
+        request.map_err(|problem| problem.detail)
+    }
+
+    #[test]
+    fn a_call_is_a_dry_run_unless_it_says_otherwise() {
+        let parsed = request(BulkAction::Cancel, r#"{"key":"k"}"#).unwrap();
+        assert!(parsed.dry_run && !parsed.search.is_detailed);
+        assert_eq!(parsed.search.limit, BULK_LIMIT_DEFAULT);
+        let text = r#"{"key":"k","dry_run":false,"rate":10,"limit":5000}"#;
+        let parsed = request(BulkAction::Cancel, text).unwrap();
+        assert_eq!((parsed.dry_run, parsed.search.limit), (false, 80));
+        let moved = request(BulkAction::Reschedule, r#"{"partition":3,"in":"1s"}"#).unwrap();
+        let due = Timestamp::from_millis(2_000);
+        assert_eq!(moved.action, Action::Reschedule(due));
+    }
+
+    #[test]
+    fn only_a_purge_has_no_condition() {
+        for (action, text, why) in [
+            (BulkAction::Cancel, "", "name a condition"),
+            (BulkAction::Fire, r#"{"id":""}"#, "name a condition"),
+            (BulkAction::Purge, r#"{"id":"a"}"#, "no condition"),
+            (
+                BulkAction::Fire,
+                r#"{"id":"a","in":"1s"}"#,
+                "only a reschedule",
+            ),
+            (BulkAction::Reschedule, r#"{"id":"a"}"#, "new due time"),
+            (BulkAction::Cancel, r#"{"ids":"a"}"#, "body: "),
+            (
+                BulkAction::Cancel,
+                r#"{"id":"a","after":"a"}"#,
+                "no page gave",
+            ),
+        ] {
+            let problem = request(action, text).err().unwrap();
+            assert!(problem.contains(why), "{text}: {problem}");
+        }
+        assert!(request(BulkAction::Purge, "").is_ok());
+    }
+
+    #[test]
+    fn fuzz_bodies() {
+        let seeds = [
+            r#"{"due_from":"2027-01-31T09:00:00Z","limit":3,"rate":0}"#,
+            r#"{"header":"a:b","in":"30m","dry_run":false}"#,
+        ];
+        fuzz(&seeds, |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let _ = request(BulkAction::Reschedule, &text);
+        });
+    }
+}

@@ -1,0 +1,241 @@
+//! What may be done to a waiting message, and the record that does it.
+//!
+//! | action | record |
+//! |---|---|
+//! | cancel, and a later due time | the request of a producer |
+//! | an earlier due time, and delivery at once | a copy of the message, which takes its place: see docs/internals/protocol.md |
+
+use super::changes::{Change, ChangeKind};
+use crate::limit::COPY_MARGIN;
+use crate::model::Timestamp;
+use crate::model::header_name::SUBJECT;
+use crate::store::query::{AskedChange, MessageHeader, WaitingMessage};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Cancel,
+    /// Gives the message this due time.
+    Reschedule(Timestamp),
+    /// Delivers the message now.
+    Fire,
+}
+
+/// What becomes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    Cancel,
+    Reschedule(Timestamp),
+    /// A copy with this due time takes its place.
+    Copy(Timestamp),
+}
+
+/// Why a message stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Obstacle {
+    /// The message is being sent.
+    InFlight,
+    /// It has no id, and its route has no `change_by_origin`: no record can name it.
+    WithoutId,
+    /// It is due within seconds anyway.
+    DueSoon,
+    /// It has the due time already.
+    Unchanged,
+}
+
+impl Obstacle {
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::InFlight => "the message is being sent: it is too late",
+            Self::WithoutId => {
+                "the message has no id, and its route has no change_by_origin, so no record can name it"
+            }
+            Self::DueSoon => "the message is due within seconds, so it is delivered anyway",
+            Self::Unchanged => "the message has this due time already",
+        }
+    }
+}
+
+impl Action {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Cancel => "cancel",
+            Self::Reschedule(_) => "reschedule",
+            Self::Fire => "fire",
+        }
+    }
+
+    /// The action may send a copy of a message, so a search must return it.
+    pub(crate) fn needs_copies(self) -> bool {
+        self != Self::Cancel
+    }
+
+    /// The record for one message, which a search has found with its headers.
+    pub(crate) fn change(
+        self,
+        route: &str,
+        message: &WaitingMessage,
+        now: Timestamp,
+    ) -> Result<Change, Obstacle> {
+        let kind = match self.plan(message, now)? {
+            Plan::Cancel => ChangeKind::Cancel,
+            Plan::Reschedule(due) => ChangeKind::Reschedule { due },
+            Plan::Copy(due) => ChangeKind::Copy {
+                due,
+                of: message.offset,
+                copy: message.copy.clone().ok_or(Obstacle::WithoutId)?,
+            },
+        };
+        Ok(Change {
+            route: route.to_owned(),
+            topic: Some(message.topic.clone()),
+            subject: header(message, SUBJECT),
+            partition: Some(message.partition),
+            id: message.id.clone(),
+            of: (message.id.is_none()).then(|| message.origin.clone()),
+            kind,
+            ..Change::default()
+        })
+    }
+
+    /// What a change would do. The search need not have found a copy.
+    pub(crate) fn plan(self, message: &WaitingMessage, now: Timestamp) -> Result<Plan, Obstacle> {
+        if message.in_flight {
+            return Err(Obstacle::InFlight);
+        }
+        if !message.can_change {
+            return Err(Obstacle::WithoutId);
+        }
+        let due = match self {
+            Self::Cancel => return Ok(Plan::Cancel),
+            Self::Reschedule(due) => due,
+            Self::Fire => now,
+        };
+        // A message without a due time is delivered at once.
+        let place = message.due_ms.map(Timestamp::from_millis);
+        let place = place.ok_or(Obstacle::DueSoon)?;
+        let current = message.rescheduled_ms.map_or(place, Timestamp::from_millis);
+        if due == current {
+            return Err(Obstacle::Unchanged);
+        }
+        if due > place {
+            return Ok(Plan::Reschedule(due));
+        }
+        if place <= now.plus(COPY_MARGIN) {
+            return Err(Obstacle::DueSoon);
+        }
+        Ok(Plan::Copy(due))
+    }
+}
+
+impl ChangeKind {
+    /// What the store can tell about the record. `None` for a new message.
+    pub(super) fn asked(&self) -> Option<AskedChange> {
+        match self {
+            Self::Publish { .. } => None,
+            Self::Cancel => Some(AskedChange::Cancel),
+            Self::Reschedule { due } => Some(AskedChange::Reschedule(*due)),
+            Self::Copy { due, .. } => Some(AskedChange::Copy(*due)),
+        }
+    }
+}
+
+fn header(message: &WaitingMessage, name: &str) -> Option<String> {
+    let is_named = |header: &&MessageHeader| header.name == name;
+    let mut headers = message.headers.iter().flatten();
+    headers.find(is_named)?.value.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::query::MessageCopy;
+
+    const NOW: i64 = 1_795_302_005_000;
+    const HOUR: i64 = 3_600_000;
+
+    fn message() -> WaitingMessage {
+        WaitingMessage {
+            topic: "orders.delayed".to_owned(),
+            partition: 3,
+            offset: 7,
+            due_ms: Some(NOW + HOUR),
+            id: Some("a".to_owned()),
+            can_change: true,
+            copy: Some(Box::default()),
+            ..WaitingMessage::default()
+        }
+    }
+
+    fn kind(action: Action, message: &WaitingMessage) -> Result<ChangeKind, Obstacle> {
+        let change = action.change("orders", message, Timestamp::from_millis(NOW));
+        change.map(|change| change.kind)
+    }
+
+    fn to(offset: i64) -> Action {
+        Action::Reschedule(Timestamp::from_millis(NOW + offset))
+    }
+
+    #[test]
+    fn a_later_due_time_is_a_request_and_an_earlier_one_a_copy() {
+        let due = Timestamp::from_millis(NOW + 2 * HOUR);
+        let later = kind(to(2 * HOUR), &message());
+        assert_eq!(later, Ok(ChangeKind::Reschedule { due }));
+        let copy = |due| ChangeKind::Copy {
+            due: Timestamp::from_millis(due),
+            of: 7,
+            copy: Box::<MessageCopy>::default(),
+        };
+        assert_eq!(kind(Action::Fire, &message()), Ok(copy(NOW)));
+        assert_eq!(kind(to(HOUR / 2), &message()), Ok(copy(NOW + HOUR / 2)));
+        assert_eq!(kind(Action::Cancel, &message()), Ok(ChangeKind::Cancel));
+    }
+
+    #[test]
+    fn a_rescheduled_message_gets_its_first_due_time_back() {
+        let message = WaitingMessage {
+            rescheduled_ms: Some(NOW + 2 * HOUR),
+            ..message()
+        };
+        assert_eq!(kind(to(2 * HOUR), &message), Err(Obstacle::Unchanged));
+        assert!(matches!(
+            kind(to(HOUR), &message),
+            Ok(ChangeKind::Copy { .. })
+        ));
+    }
+
+    #[test]
+    fn a_message_without_id_is_named_by_its_origin_if_the_route_allows_it() {
+        let mut message = WaitingMessage {
+            id: None,
+            origin: "prod/orders/orders.delayed/3/7".to_owned(),
+            ..message()
+        };
+        let now = Timestamp::from_millis(NOW);
+        let change = Action::Cancel.change("orders", &message, now).unwrap();
+        assert_eq!((change.id, change.of), (None, Some(message.origin.clone())));
+        message.can_change = false;
+        assert_eq!(kind(Action::Cancel, &message), Err(Obstacle::WithoutId));
+    }
+
+    #[test]
+    fn a_message_that_is_delivered_anyway_is_not_copied() {
+        let soon = WaitingMessage {
+            due_ms: Some(NOW + 1_000),
+            ..message()
+        };
+        assert_eq!(kind(Action::Fire, &soon), Err(Obstacle::DueSoon));
+        let at_once = WaitingMessage {
+            due_ms: None,
+            ..message()
+        };
+        assert_eq!(kind(to(HOUR), &at_once), Err(Obstacle::DueSoon));
+        let in_flight = WaitingMessage {
+            in_flight: true,
+            ..message()
+        };
+        assert_eq!(kind(Action::Fire, &in_flight), Err(Obstacle::InFlight));
+    }
+}

@@ -1,0 +1,201 @@
+//! Changes of many waiting messages: `postdate messages cancel | reschedule | fire` and `postdate purge`.
+//! Without `--yes` they only count, and ask at a terminal.
+
+use super::change::ChangeWriter;
+use super::messages;
+use super::page::{confirm, print_document};
+use super::pending::QueryClient;
+use super::{Outcome, Refused, run};
+use crate::admin::bulk_changes::{BulkReport, has_condition};
+use crate::admin::change_api::NewDue;
+use crate::admin::message_change::Action;
+use crate::cli::{ChangeArgs, FilterArgs, MoveArgs, Output, PurgeArgs};
+use crate::clock::{Clock as _, WallClock};
+use crate::config::Config;
+use crate::limit::SEARCH_PAGE_MAX;
+use crate::model::readable::{count, several};
+use crate::store::query::{MessagePage, Query, Search, SearchPosition};
+use anyhow::{Result, anyhow};
+use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
+
+/// Cancels all waiting messages of a route.
+pub fn purge(config: &Config, purge: &PurgeArgs) -> Result<Outcome> {
+    let filter = FilterArgs {
+        config: purge.config.clone(),
+        route: purge.route.clone(),
+        ..FilterArgs::default()
+    };
+    let bulk = Bulk {
+        search: messages::search(&filter)?,
+        action: Action::Cancel,
+        limit: purge.limit,
+        rate: purge.rate,
+    };
+    run(bulk.run(config, purge.yes, purge.output))
+}
+
+/// Changes the messages of a filter.
+pub(super) async fn change(config: &Config, action: Action, args: &ChangeArgs) -> Result<Outcome> {
+    let search = messages::search(&args.filter)?;
+    if !has_condition(&search.filter) {
+        let text = "name a condition; `postdate purge` cancels all messages of a route";
+        return Err(Refused(text.to_owned()).into());
+    }
+    let bulk = Bulk {
+        search,
+        action,
+        limit: args.limit,
+        rate: args.rate,
+    };
+    bulk.run(config, args.yes, args.output).await
+}
+
+pub(super) async fn reschedule(config: &Config, args: &MoveArgs) -> Result<Outcome> {
+    let due = NewDue {
+        at: args.at.clone(),
+        delay: args.delay.clone(),
+    };
+    let due = due.due(WallClock.now());
+    let due = due.map_err(|problem| Refused(problem.detail))?;
+    change(config, Action::Reschedule(due), &args.change).await
+}
+
+/// A change, its conditions and its bounds.
+struct Bulk {
+    search: Search,
+    action: Action,
+    limit: usize,
+    /// Changes per second.
+    rate: u32,
+}
+
+impl Bulk {
+    async fn run(self, config: &Config, yes: bool, output: Output) -> Result<Outcome> {
+        let as_json = output == Output::Json;
+        let client = QueryClient::open(config).await?;
+        if self.action.needs_copies() && matches!(client, QueryClient::Service(..)) {
+            let text = "the service uses the store alone, and it does not give payloads away: use its console, or \
+                        `POST /v1/routes/ROUTE/messages:fire` or `:reschedule` of its API";
+            return Err(Refused(text.to_owned()).into());
+        }
+        let mut is_dry = !yes;
+        loop {
+            let mut report = BulkReport::new(&self.search.filter.route, self.action, is_dry);
+            let mut writer = ChangeWriter::default();
+            let done = self.change(config, &client, &mut writer, &mut report).await;
+            writer.close().await;
+            if !is_dry && std::io::stderr().is_terminal() {
+                let _ = writeln!(std::io::stderr());
+            }
+            print_document(&report, as_json, |report, _| text(report))?;
+            done.map_err(|error| {
+                error.context("a change was not sent, so the command ended early")
+            })?;
+            let question = format!("Change {}?", several(report.found, "message"));
+            if !is_dry || report.found == 0 || as_json || !confirm(&question)? {
+                return Ok(Outcome::Done);
+            }
+            is_dry = false;
+        }
+    }
+
+    /// Reads page after page, so that only one is in memory.
+    async fn change(
+        &self,
+        config: &Config,
+        client: &QueryClient,
+        writer: &mut ChangeWriter,
+        report: &mut BulkReport,
+    ) -> Result<()> {
+        let mut search = self.search.clone();
+        // On NATS, a change goes to the subject of the message, which is a header.
+        search.is_detailed = !report.dry_run;
+        search.with_copies = !report.dry_run && self.action.needs_copies();
+        loop {
+            let left = self.limit.saturating_sub(report.found as usize);
+            search.limit = left.clamp(1, SEARCH_PAGE_MAX);
+            let query = Query::Messages(Box::new(search.clone()));
+            let page: MessagePage = client.ask(&query).await?;
+            report.scanned += page.scanned;
+            (report.more, report.after) = (page.more, None);
+            self.change_page(config, &page, writer, report).await?;
+            let after = page.after.filter(|_| page.more);
+            let route = &search.filter.route;
+            let after = after.and_then(|after| SearchPosition::from_token(route, &after));
+            if after.is_none() || report.found as usize >= self.limit {
+                return Ok(());
+            }
+            search.after = after;
+        }
+    }
+
+    async fn change_page(
+        &self,
+        config: &Config,
+        page: &MessagePage,
+        writer: &mut ChangeWriter,
+        report: &mut BulkReport,
+    ) -> Result<()> {
+        for message in &page.items {
+            if report.dry_run {
+                report.count(self.action.plan(message, WallClock.now()).err());
+                continue;
+            }
+            let change = (self.action).change(&report.route, message, WallClock.now());
+            report.count(change.as_ref().err().copied());
+            let Ok(change) = change else { continue };
+            let written = writer.write(config, change).await;
+            written.map_err(|error| anyhow!("{error}"))?;
+            report.changed += 1;
+            if std::io::stderr().is_terminal() {
+                // Only a hint: the report follows.
+                let (changed, limit) = (report.changed, self.limit);
+                let _ = write!(std::io::stderr(), "\rwritten {changed} of at most {limit} ");
+            }
+            tokio::time::sleep(Duration::from_secs(1) / self.rate).await;
+        }
+        Ok(())
+    }
+}
+
+fn text(report: &BulkReport) -> String {
+    let verb = match report.action.as_str() {
+        "cancel" => "cancelled",
+        "fire" => "delivered now",
+        _ => "rescheduled",
+    };
+    let mut text = match report.dry_run {
+        true => format!(
+            "{} would be {verb}. Nothing was sent: --yes sends the records.\n",
+            several(report.found, "message")
+        ),
+        false => format!("Records written: {}.\n", count(report.changed)),
+    };
+    for note in report.notes() {
+        text += &format!("{note}\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_names_the_messages_that_stay() {
+        let report = BulkReport {
+            found: 1_200,
+            without_id: 3,
+            due_soon: 1,
+            more: true,
+            ..BulkReport::new("orders", Action::Fire, true)
+        };
+        insta::assert_snapshot!(text(&report), @r"
+        1,200 messages would be delivered now. Nothing was sent: --yes sends the records.
+        Without an id, so no record can name them (see change_by_origin): 3.
+        Due within seconds, so they are delivered anyway: 1.
+        More may follow.
+        ");
+    }
+}
