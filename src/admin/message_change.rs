@@ -1,9 +1,11 @@
-//! What may be done to a waiting message, and the record that does it.
+//! The actions on a waiting message, and the record for each of them.
 //!
 //! | action | record |
 //! |---|---|
-//! | cancel, and a later due time | the request of a producer |
-//! | an earlier due time, and delivery at once | a copy of the message, which takes its place: see docs/internals/protocol.md |
+//! | a cancel | the request of a producer |
+//! | a later due time | the same |
+//! | an earlier due time | a copy of the message, which takes its place: see docs/internals/protocol.md |
+//! | delivery now | the same |
 
 use super::changes::{Change, ChangeKind};
 use crate::limit::COPY_MARGIN;
@@ -22,7 +24,7 @@ pub(crate) enum Action {
     Fire,
 }
 
-/// What becomes of a message.
+/// The effect of an action on a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
     Cancel,
@@ -100,7 +102,7 @@ impl Action {
         })
     }
 
-    /// What a change would do. The search need not have found a copy.
+    /// Decides without the copy of the message, which a search may leave out.
     pub(crate) fn plan(self, message: &WaitingMessage, now: Timestamp) -> Result<Plan, Obstacle> {
         if message.in_flight {
             return Err(Obstacle::InFlight);
@@ -131,7 +133,7 @@ impl Action {
 }
 
 impl ChangeKind {
-    /// What the store can tell about the record. `None` for a new message.
+    /// The question to the store about the outcome. `None` for a new message.
     pub(super) fn asked(&self) -> Option<AskedChange> {
         match self {
             Self::Publish { .. } => None,

@@ -98,6 +98,8 @@ pub(crate) enum InjectedFault {
     AlwaysTakeId,
     /// A message that is claimed is rescheduled.
     RescheduleClaimed,
+    /// A copy is delivered although its message does not wait under the id any more.
+    CopyTakesAnyPlace,
 
     // Answers.
     /// At-least-once: an answer that a cancel was too late does not wait for the message.

@@ -289,6 +289,13 @@ mod tests {
         let line = LINE.replace("attempt=2", "attempt=0");
         let line = line.replace("error=unknown_target", "error=");
         assert_eq!(rescheduled.to_string(), format!("{line} id=order-42"));
+        let copy = RetryHeader {
+            replaces: Some(Offset(7)),
+            ..rescheduled
+        };
+        let line = format!("{line} id=order-42 replaces=7");
+        assert_eq!(copy.to_string(), line);
+        assert_eq!(RetryHeader::parse(&line, true), Some(copy));
     }
 
     fn line_with(keys: &RetryKeys) -> String {

@@ -466,6 +466,7 @@ fn a_message_keeps_what_it_named_and_leaves_the_rest_to_the_route() {
         target: Some("orders"),
         until: None,
         dialect: None,
+        replaces: None,
         disposition: Disposition::Deliver,
     };
     assert_eq!(

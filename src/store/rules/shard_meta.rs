@@ -208,55 +208,67 @@ impl ShardMeta {
                 | IdChangeKind::Delivered
                 | IdChangeKind::PlaceTaken { .. } => (None, None),
             };
-            let replaces = change.kind.replaces();
-            let mut named: Option<(Cursor, EffectKind)> = None;
-            let (mut is_in_time, mut is_taken) = (false, replaces.is_none());
-            // Processes with other keys may have left several names, for different messages.
-            for name in change.id.names() {
-                let waiting = ids.get(name).copied();
-                let is_named = |place: Cursor| replaces.is_none_or(|of| place.offset == of);
-                let other = waiting.filter(|it| Some(*it) != new_place && is_named(*it));
-                let changed = other.filter(|waiting| self.may_change(*waiting, change));
-                let has_named = matches!(named, Some((_, EffectKind::Changed)));
-                let request = change.request.filter(|_| !has_named);
-                let applied = Change { moved, request };
-                outcome
-                    .changed
-                    .extend(changed.map(|place| (place, applied)));
-                let was_unclaimed = changed.is_some_and(|place| !self.claimed.covers(place));
-                outcome.in_time += u32::from(was_unclaimed && moved.is_none());
-                is_in_time |= was_unclaimed;
-                // The effect names a changed message rather than one that was too late.
-                let kind = match changed {
-                    Some(_) => EffectKind::Changed,
-                    None => EffectKind::Unchanged,
-                };
-                if !has_named {
-                    named = other.map(|other| (other, kind)).or(named);
-                }
-                is_taken |= changed.is_some() || new_place.is_some() && waiting == new_place;
-                let taken = new_place.filter(|_| replaces.is_none());
-                if changed.filter(|_| moved.is_none()).or(taken).is_some() {
-                    ids.remove(name);
-                }
-            }
-            let is_confirmed = change.kind == IdChangeKind::Cancel || moved.is_some();
-            outcome.missed += u32::from(is_confirmed && !is_in_time);
-            let effect = change.request.zip(named);
-            outcome
-                .effects
-                .extend(effect.map(|(request, (place, kind))| RequestEffect {
-                    request,
-                    place,
-                    kind,
-                }));
-            match new_place {
-                Some(place) if is_taken => drop(ids.insert(change.id.name().into(), place)),
-                Some(place) => outcome.drop_message(place),
-                None => {}
-            }
+            self.apply_to_named(change, (new_place, moved), ids, &mut outcome);
         }
         outcome
+    }
+
+    /// Applies a change to the message that waits under its id, and names the new place by it.
+    fn apply_to_named(
+        &self,
+        change: &IdChange,
+        (new_place, moved): (Option<Cursor>, Option<Moved>),
+        ids: &mut BTreeMap<Box<[u8]>, Cursor>,
+        outcome: &mut ChangeOutcome,
+    ) {
+        let replaces = change.kind.replaces();
+        let mut named: Option<(Cursor, EffectKind)> = None;
+        let takes_any = replaces.is_none() || fault!(CopyTakesAnyPlace);
+        let (mut is_in_time, mut is_taken) = (false, takes_any);
+        // Processes with other keys may have left several names, for different messages.
+        for name in change.id.names() {
+            let waiting = ids.get(name).copied();
+            let is_named = |place: Cursor| replaces.is_none_or(|of| place.offset == of);
+            let other = waiting.filter(|it| Some(*it) != new_place && is_named(*it));
+            let changed = other.filter(|waiting| self.may_change(*waiting, change));
+            let has_named = matches!(named, Some((_, EffectKind::Changed)));
+            let request = change.request.filter(|_| !has_named);
+            let applied = Change { moved, request };
+            outcome
+                .changed
+                .extend(changed.map(|place| (place, applied)));
+            let was_unclaimed = changed.is_some_and(|place| !self.claimed.covers(place));
+            outcome.in_time += u32::from(was_unclaimed && moved.is_none());
+            is_in_time |= was_unclaimed;
+            // The effect names a changed message rather than one that was too late.
+            let kind = match changed {
+                Some(_) => EffectKind::Changed,
+                None => EffectKind::Unchanged,
+            };
+            if !has_named {
+                named = other.map(|other| (other, kind)).or(named);
+            }
+            is_taken |= changed.is_some() || new_place.is_some() && waiting == new_place;
+            let taken = new_place.filter(|_| replaces.is_none());
+            if changed.filter(|_| moved.is_none()).or(taken).is_some() {
+                ids.remove(name);
+            }
+        }
+        let is_confirmed = change.kind == IdChangeKind::Cancel || moved.is_some();
+        outcome.missed += u32::from(is_confirmed && !is_in_time);
+        let effect = change.request.zip(named);
+        outcome
+            .effects
+            .extend(effect.map(|(request, (place, kind))| RequestEffect {
+                request,
+                place,
+                kind,
+            }));
+        match new_place {
+            Some(place) if is_taken => drop(ids.insert(change.id.name().into(), place)),
+            Some(place) => outcome.drop_message(place),
+            None => {}
+        }
     }
 
     /// Names the message at this place by the id, unless it names a message that keeps it. Returns

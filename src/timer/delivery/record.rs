@@ -368,6 +368,7 @@ mod tests {
                 target: None,
                 until: None,
                 dialect,
+                replaces: None,
                 disposition,
             },
         }

@@ -357,6 +357,7 @@ mod tests {
                     target: None,
                     until: None,
                     dialect: None,
+                    replaces: None,
                     disposition: Disposition::Deliver,
                 };
                 let mut bytes = Vec::new();
