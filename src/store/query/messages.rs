@@ -1,6 +1,7 @@
 //! The search for waiting messages: reads runs in the order of their least due times, within bounds
 //! of time, runs and memory. Each answer has the position at which the next call continues.
 
+use super::message_copy::{MessageCopy, text};
 use super::pending::shards_of_route;
 use super::search_position::{RunKey, SearchPosition};
 use super::{PlaceChange, QueryContext, StoreQuery};
@@ -14,8 +15,6 @@ use crate::model::{
 };
 use crate::run::{LoadedRun, RunDecoder};
 use crate::store::{Error, Fetch, List, Listed, RunEntry};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tokio::time::Instant;
@@ -102,23 +101,6 @@ pub(crate) struct WaitingMessage {
     pub(crate) copy: Option<Box<MessageCopy>>,
 }
 
-/// What a record needs that sends the message again, in place of the waiting one. Bytes are base64.
-/// No answer of the API has it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MessageCopy {
-    /// The id under which the store knows the message.
-    pub(crate) id: String,
-    pub(crate) origin: String,
-    pub(crate) attempt: u32,
-    /// The code of the last failed attempt.
-    pub(crate) error: Option<String>,
-    pub(crate) target: Option<String>,
-    pub(crate) dialect: Option<String>,
-    pub(crate) key: Option<String>,
-    pub(crate) payload: Option<String>,
-    pub(crate) headers: String,
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct MessageHeader {
     pub(crate) name: String,
@@ -135,38 +117,6 @@ impl WaitingMessage {
         let copy = self.copy.as_ref().map_or(0, |copy| copy.bytes());
         length(&self.key) + length(&self.payload) + headers.sum::<usize>() + copy
     }
-}
-
-impl MessageCopy {
-    /// `None`: no record can replace the message.
-    fn of(body: &Body<'_>, origin: &str) -> Option<Self> {
-        let (attempt, error) = match body.disposition {
-            Disposition::Deliver => (0, None),
-            Disposition::Retry(retry) => (retry.attempt, retry.error),
-            _ => return None,
-        };
-        Some(Self {
-            id: body.id?.to_owned(),
-            origin: origin.to_owned(),
-            attempt,
-            error: error.map(|error| error.code().to_owned()),
-            target: body.target.map(str::to_owned),
-            dialect: body.dialect.map(|dialect| dialect.name().to_owned()),
-            key: body.key.map(|key| STANDARD.encode(key)),
-            payload: body.payload.map(|payload| STANDARD.encode(payload)),
-            headers: STANDARD.encode(body.headers.as_block()),
-        })
-    }
-
-    fn bytes(&self) -> usize {
-        let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-        length(&self.key) + length(&self.payload) + self.headers.len()
-    }
-}
-
-/// Bytes of a [`MessageCopy`]. `None`: not from it.
-pub(crate) fn bytes_of_copy(text: &str) -> Option<Vec<u8>> {
-    STANDARD.decode(text).ok()
 }
 
 /// A shard that may hold messages of the filter.
@@ -541,13 +491,5 @@ fn kind(body: &Body<'_>) -> (&'static str, Option<&'static str>) {
         Disposition::Answer(_) => ("answer", None),
         Disposition::RetriedAnswer(retry) => ("answer", retry.error.map(DeadLetterReason::code)),
         Disposition::Occurrence(_) => ("occurrence", None),
-    }
-}
-
-/// Bytes that are no text as `base64:` and their base64.
-pub(crate) fn text(bytes: &[u8]) -> String {
-    match str::from_utf8(bytes) {
-        Ok(text) => text.to_owned(),
-        Err(_) => format!("base64:{}", STANDARD.encode(bytes)),
     }
 }

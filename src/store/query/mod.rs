@@ -4,6 +4,7 @@
 mod change_outcome;
 mod keys;
 mod ledger;
+mod message_copy;
 mod messages;
 mod pending;
 mod search_position;
@@ -20,10 +21,8 @@ use bytes::Bytes;
 pub(crate) use change_outcome::{AskedChange, ChangeOutcome, ChangeQuery};
 pub(crate) use keys::{KeyAmount, KeysReport};
 pub(crate) use ledger::{LedgerReport, ShardLedger};
-pub(crate) use messages::{
-    MessageCopy, MessageFilter, MessageHeader, MessagePage, Search, WaitingMessage, bytes_of_copy,
-    text as text_of_bytes,
-};
+pub(crate) use message_copy::{MessageCopy, bytes_of_copy, text as text_of_bytes};
+pub(crate) use messages::{MessageFilter, MessageHeader, MessagePage, Search, WaitingMessage};
 pub(crate) use pending::{
     Amount, FoundMessage, IdSearch, PendingHour, PendingReport, PendingRoute, PendingShard,
     QueryContext,
