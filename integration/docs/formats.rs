@@ -15,6 +15,7 @@ const NOT_OURS: &[(&str, &str)] = &[
     ("broker/nats/header.rs", "the protocol of NATS"),
     ("broker/nats/target/mod.rs", "the protocol of NATS"),
     ("run/test_messages.rs", "only for tests"),
+    ("store/query/message_copy.rs", "it stays in its process"),
     ("store/redis/connection/mod.rs", "the version of Redis"),
 ];
 

@@ -115,7 +115,7 @@ pub(super) async fn change(
         let wrong = |error: FormRejection| Problem::bad_request(error.body_text());
         let Form(form) = form.map_err(wrong)?;
         let report = answer(&visit, &route, &form).await?;
-        Ok(page(&visit, route, form, report))
+        Ok(page(&visit, route, form, &report))
     };
     visit.show(page.await)
 }
@@ -139,7 +139,7 @@ async fn answer(visit: &Visit, route: &str, form: &BulkForm) -> Result<BulkRepor
     Ok(total)
 }
 
-fn page(visit: &Visit, route: String, form: BulkForm, report: BulkReport) -> BulkPage {
+fn page(visit: &Visit, route: String, form: BulkForm, report: &BulkReport) -> BulkPage {
     let verb = match report.action.as_str() {
         "cancel" => "cancelled",
         "fire" => "delivered now",

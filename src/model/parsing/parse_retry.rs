@@ -6,7 +6,7 @@ use super::rejection::{Quoted, Rejection};
 use crate::model::headers::origin::is_id_of_offset;
 use crate::model::headers::retry::{RetryHeader, RetryLine};
 use crate::model::headers::retry_keys::Proof;
-use crate::model::{Body, Disposition, OriginFormat, Record, RoutingRules, Timestamp};
+use crate::model::{Body, Disposition, Offset, OriginFormat, Record, RoutingRules, Timestamp};
 
 /// Accepts only a line that Postdate could have written on this record, so that a forged line gains
 /// nothing: the origin is an earlier record of the shard, the next attempt is not further ahead
@@ -56,10 +56,7 @@ pub(super) fn parse_retry<'a>(
         let why = "its origin is not an earlier record of this partition";
         return Err(rejected(why));
     }
-    if replaces.is_some() && id.is_none() {
-        return Err(unknown());
-    }
-    if id.is_some_and(|id| !is_id(id.as_bytes()) && !is_id_of_offset(id)) {
+    if !is_named(id, replaces) {
         return Err(unknown());
     }
     if at.since(delay_base(record)) > rules.max_delay.max(rules.max_retry_wait) {
@@ -67,13 +64,12 @@ pub(super) fn parse_retry<'a>(
         return Err(rejected(why));
     }
     // The timer checks the target of an answer: see `reply`.
-    let allowed = match is_answer {
-        true => Ok(Default::default()),
-        false => (rules.targets).resolve(target, origins.topic(), record.headers),
-    };
-    allowed.map_err(|Rejection { reason, detail }| {
-        Rejection::new(reason, format!("retry of {}: {detail}", retry.origin))
-    })?;
+    if !is_answer {
+        let allowed = rules
+            .targets
+            .resolve(target, origins.topic(), record.headers);
+        allowed.map_err(|rejection| of_retry(retry.origin, rejection))?;
+    }
     let (id, disposition) = match proof {
         Proof::Genuine | Proof::Unsigned if is_answer => (None, Disposition::RetriedAnswer(retry)),
         Proof::Genuine | Proof::Unsigned => (id, Disposition::Retry(retry)),
@@ -96,4 +92,14 @@ pub(super) fn parse_retry<'a>(
         ..Body::of(record)
     };
     Ok(ParsedRecord::Message { due: at, body })
+}
+
+/// A copy has an id, because it takes the place of a message under it.
+fn is_named(id: Option<&str>, replaces: Option<Offset>) -> bool {
+    let is_valid = |id: &str| is_id(id.as_bytes()) || is_id_of_offset(id);
+    id.map_or(replaces.is_none(), is_valid)
+}
+
+fn of_retry(origin: &str, Rejection { reason, detail }: Rejection) -> Rejection {
+    Rejection::new(reason, format!("retry of {origin}: {detail}"))
 }

@@ -478,7 +478,7 @@ const FAULTS: &[Fault] = &[
     (
         "a record that was delivered before gets the id",
         Some(Script::Append),
-        "if place and not first then redis.call('HSET', KEYS[4], ARGV[at], place)",
+        "if place and is_taken and not first then redis.call('HSET', KEYS[4], ARGV[at], place)",
         "if kind ~= 'c' and not reschedule and not first then redis.call('HSET', KEYS[4], ARGV[at], place or '-')",
     ),
     (
