@@ -73,13 +73,7 @@ pub(super) fn parse_retry<'a>(
     let (id, disposition) = match proof {
         Proof::Genuine | Proof::Unsigned if is_answer => (None, Disposition::RetriedAnswer(retry)),
         Proof::Genuine | Proof::Unsigned => (id, Disposition::Retry(retry)),
-        Proof::Forged => {
-            let forged = Disposition::DeadLetter {
-                reason: DeadLetterReason::InvalidRetry,
-                detail: "postdate-retry has no signature, or a wrong one: Postdate did not write it on this record",
-            };
-            (None, forged)
-        }
+        Proof::Forged => (None, FORGED),
     };
     let body = Body {
         id,
@@ -93,6 +87,11 @@ pub(super) fn parse_retry<'a>(
     };
     Ok(ParsedRecord::Message { due: at, body })
 }
+
+const FORGED: Disposition<'static> = Disposition::DeadLetter {
+    reason: DeadLetterReason::InvalidRetry,
+    detail: "postdate-retry has no signature, or a wrong one: Postdate did not write it on this record",
+};
 
 /// A copy has an id, because it takes the place of a message under it.
 fn is_named(id: Option<&str>, replaces: Option<Offset>) -> bool {
