@@ -1,11 +1,7 @@
 //! The actions on a waiting message, and the record for each of them.
 //!
-//! | action | record |
-//! |---|---|
-//! | a cancel | the request of a producer |
-//! | a later due time | the same |
-//! | an earlier due time | a copy of the message, which takes its place: see docs/internals/protocol.md |
-//! | delivery now | the same |
+//! A cancel, and a later due time, are the requests of a producer. For an earlier due time, and for delivery
+//! now, a copy of the message takes its place. `docs/internals/protocol.md` explains copies.
 
 use super::changes::{Change, ChangeKind};
 use crate::limit::COPY_MARGIN;

@@ -54,7 +54,7 @@ pub(super) struct Receipt {
 }
 
 impl Receipt {
-    /// Of a record at this place, if the broker reports it.
+    /// The receipt of a record at this place, if the broker reports it.
     pub(super) fn new(route: &str, topic: String, position: Option<(i32, Offset)>) -> Self {
         Self {
             route: route.to_owned(),

@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-/// What a record needs that sends the message again, in place of the waiting one. Bytes are base64.
+/// The parts of a record that sends the message again, in place of the waiting one. Bytes are base64.
 /// No answer of the API has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MessageCopy {

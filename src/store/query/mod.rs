@@ -89,9 +89,9 @@ impl Query {
 /// The last change of a message that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlaceChange {
-    /// It was cancelled, or another message has replaced it.
+    /// A record has cancelled or replaced the message.
     Cancelled,
-    /// It was rescheduled: it goes back to its source with this due time.
+    /// A record has rescheduled the message, which goes back to its source with this due time.
     Moved(Timestamp),
 }
 
