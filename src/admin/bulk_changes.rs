@@ -19,6 +19,7 @@ use crate::model::{Timestamp, readable};
 use crate::store::query::{MessageFilter, MessagePage, Query, Search, WaitingMessage};
 use axum::body::Bytes;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::routing::post;
 use axum::{Extension, Json, Router};
 use serde::{Deserialize, Serialize};
@@ -46,12 +47,12 @@ pub(super) struct BulkBody {
     pub(super) partition: Option<i32>,
     /// Only for a reschedule: the new due time
     pub(super) at: Option<String>,
-    /// Only for a reschedule: a delay from now, like `30m`
+    /// Only for a reschedule, and not with `after`: a delay from now, like `30m`
     #[serde(rename = "in")]
     pub(super) delay: Option<String>,
     /// `false` changes the messages. Default: `true`, which only counts them
     pub(super) dry_run: Option<bool>,
-    /// Change at most this many messages; default 1,000
+    /// Change at most this many messages, at least 1; default 1,000
     pub(super) limit: Option<usize>,
     /// Changes per second; default 100
     pub(super) rate: Option<u32>,
@@ -59,20 +60,27 @@ pub(super) struct BulkBody {
     pub(super) after: Option<String>,
 }
 
-/// The outcome of one call. Messages that meet the conditions are counted once.
+/// The outcome of one call. Each message that meets the conditions has one count: it is `found`, or it has
+/// the reason for which it stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct BulkReport {
     pub(crate) route: String,
     /// `cancel`, `reschedule` or `fire`.
     pub(crate) action: String,
     pub(crate) dry_run: bool,
-    /// Messages that can be changed.
+    /// The new due time of a reschedule.
+    pub(crate) due_ms: Option<i64>,
+    /// Messages that can be changed: with those that were changed, and those that were refused.
     pub(crate) found: u64,
     /// Records that the broker has acknowledged.
     pub(crate) changed: u64,
+    /// Messages whose record was refused: the service would dead-letter it, or the broker never takes it.
+    pub(crate) refused: u64,
+    /// Why the last one was refused.
+    pub(crate) refusal: Option<String>,
     /// Messages that are being sent.
     pub(crate) in_flight: u64,
-    /// Messages that no record can name: they have no id.
+    /// Messages that no record can name: they have no id, or another message has it.
     pub(crate) without_id: u64,
     /// Messages that are due within seconds, so they are neither fired nor moved.
     pub(crate) due_soon: u64,
@@ -91,6 +99,10 @@ impl BulkReport {
             route: route.to_owned(),
             action: action.name().to_owned(),
             dry_run,
+            due_ms: match action {
+                Action::Reschedule(due) => Some(due.as_millis()),
+                Action::Cancel | Action::Fire => None,
+            },
             ..Self::default()
         }
     }
@@ -100,6 +112,8 @@ impl BulkReport {
         Self {
             found: self.found + other.found,
             changed: self.changed + other.changed,
+            refused: self.refused + other.refused,
+            refusal: other.refusal.or(self.refusal),
             in_flight: self.in_flight + other.in_flight,
             without_id: self.without_id + other.without_id,
             due_soon: self.due_soon + other.due_soon,
@@ -114,7 +128,7 @@ impl BulkReport {
         let counts = [
             (
                 self.without_id,
-                "Without an id, so no record can name them (see change_by_origin)",
+                "Without an id (see change_by_origin), or another message has it, so no record can name them",
             ),
             (self.in_flight, "Being sent already"),
             (
@@ -127,10 +141,19 @@ impl BulkReport {
         let mut notes: Vec<_> = counts
             .map(|(number, what)| format!("{what}: {}.", readable::count(number)))
             .collect();
+        if let Some(refusal) = &self.refusal {
+            let refused = readable::count(self.refused);
+            notes.push(format!("Refused: {refused}. The last one: {refusal}"));
+        }
         if self.more {
             notes.push("More may follow.".to_owned());
         }
         notes
+    }
+
+    pub(crate) fn count_refused(&mut self, why: String) {
+        self.refused += 1;
+        self.refusal = Some(why);
     }
 
     /// Counts a message. `None`: it can be changed.
@@ -173,6 +196,11 @@ impl BulkBody {
         now: Timestamp,
     ) -> Result<BulkRequest, Problem> {
         let start = self.after.clone().filter(|after| !after.is_empty());
+        let has_delay = self.delay.as_ref().is_some_and(|it| !it.is_empty());
+        if has_delay && start.is_some() {
+            let text = "`in` counts from now: with `after`, write the `due_ms` of the first answer as `at`";
+            return Err(Problem::bad_request(text));
+        }
         let params = MessagesParams {
             due_from: self.due_from,
             due_to: self.due_to,
@@ -191,6 +219,9 @@ impl BulkBody {
             delay: self.delay,
         };
         let wrong = |text: &str| Err(Problem::bad_request(text));
+        if self.limit == Some(0) {
+            return wrong("limit: write at least 1");
+        }
         if action != BulkAction::Reschedule && new_due != NewDue::default() {
             return wrong("only a reschedule has a new due time");
         }
@@ -253,19 +284,16 @@ impl Drop for Audit<'_> {
         }
         let BulkRequest {
             search,
-            action,
             limit,
             rate,
+            start,
             ..
         } = self.request;
-        let due_ms = match action {
-            Action::Reschedule(due) => Some(due.as_millis()),
-            Action::Cancel | Action::Fire => None,
-        };
         let report = &self.report;
         tracing::info!(target: "postdate::audit", actor = self.actor.name, address = self.actor.address_text(),
-            action = report.action, route = report.route, filter = ?search.filter, due_ms, limit,
-            rate, found = report.found, changed = report.changed, outcome = self.outcome,
+            action = report.action, route = report.route, filter = ?search.filter,
+            due_ms = report.due_ms, limit, rate, after = start, found = report.found,
+            changed = report.changed, refused = report.refused, outcome = self.outcome,
             "change of many messages requested at the admin endpoint");
     }
 }
@@ -281,29 +309,47 @@ impl ChangeApi {
     ) -> Result<BulkReport, Problem> {
         actor.require_change()?;
         let request = body.request(route, action, WallClock.now())?;
+        let permit = (!request.dry_run).then(|| self.bulk_permit.try_acquire());
+        let _permit = permit.transpose().map_err(|_| {
+            Problem::unavailable("another call changes many messages: try again when it has ended")
+        })?;
         let mut audit = Audit {
             actor,
             request: &request,
             report: BulkReport::new(route, request.action, request.dry_run),
             outcome: "interrupted",
         };
+        let done = self.search_and_change(&request, &mut audit.report).await;
+        audit.outcome = if done.is_ok() { "done" } else { "failed" };
+        done.map_err(|problem| match audit.report.changed {
+            0 => problem,
+            changed => {
+                let due = audit
+                    .report
+                    .due_ms
+                    .map(|due| format!(", with {due} as `at`"));
+                let (detail, due) = (problem.detail.as_str(), due.unwrap_or_default());
+                let text = format!("{detail} (changed before: {changed}; repeat the call{due})");
+                Problem::new(problem.status_code(), text)
+            }
+        })?;
+        Ok(audit.report.clone())
+    }
+
+    async fn search_and_change(
+        &self,
+        request: &BulkRequest,
+        report: &mut BulkReport,
+    ) -> Result<(), Problem> {
         let search = Box::new(request.search.clone());
         let page: MessagePage = self.queries.report(Query::Messages(search)).await?;
         if page.items.is_empty() && !page.more {
             // Tells an unknown route from one in which nothing waits.
-            self.queries.route(route).await?;
+            self.queries.route(&report.route).await?;
         }
-        let report = &mut audit.report;
         (report.scanned, report.more) = (page.scanned, page.more);
         report.after = page.after;
-        let written = self.change_page(&request, &page.items, report).await;
-        audit.outcome = if written.is_ok() { "done" } else { "failed" };
-        written.map_err(|problem| {
-            let changed = audit.report.changed;
-            let text = format!("{} (changed before: {changed})", problem.detail);
-            Problem::new(problem.status_code(), text)
-        })?;
-        Ok(audit.report.clone())
+        self.change_page(request, &page.items, report).await
     }
 
     async fn change_page(
@@ -328,9 +374,15 @@ impl ChangeApi {
             let change = (request.action).change(&report.route, message, now);
             report.count(change.as_ref().err().copied());
             let Ok(change) = change else { continue };
-            self.changes.write_one_of_many(change).await?;
-            report.changed += 1;
-            sleep_until(start + interval * u32::try_from(report.changed).unwrap_or(u32::MAX)).await;
+            match self.changes.write_one_of_many(change).await {
+                Ok(_) => report.changed += 1,
+                Err(problem) if problem.status_code() == StatusCode::UNPROCESSABLE_ENTITY => {
+                    report.count_refused(problem.detail);
+                }
+                Err(problem) => return Err(problem),
+            }
+            let sent = u32::try_from(report.changed + report.refused).unwrap_or(u32::MAX);
+            sleep_until(start + interval * sent).await;
         }
         Ok(())
     }
@@ -461,6 +513,12 @@ mod tests {
                 "only a reschedule",
             ),
             (BulkAction::Reschedule, r#"{"id":"a"}"#, "new due time"),
+            (
+                BulkAction::Reschedule,
+                r#"{"id":"a","in":"1s","after":"a"}"#,
+                "counts from now",
+            ),
+            (BulkAction::Fire, r#"{"id":"a","limit":0}"#, "at least 1"),
             (BulkAction::Cancel, r#"{"ids":"a"}"#, "body: "),
             (
                 BulkAction::Cancel,

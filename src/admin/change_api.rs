@@ -24,6 +24,8 @@ use axum::routing::post;
 use axum::{Extension, Json, Router};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 use utoipa::ToSchema;
 
@@ -31,6 +33,8 @@ use utoipa::ToSchema;
 pub(super) struct ChangeApi {
     pub(super) queries: Queries,
     pub(super) changes: Changes,
+    /// Its one permit is that of a call that changes many messages, and holds copies of them.
+    pub(super) bulk_permit: Arc<Semaphore>,
 }
 
 pub(super) fn router(api: ChangeApi) -> Router {
@@ -73,7 +77,7 @@ pub(super) async fn publish(
     if change.partition.is_none() && actor.may_change() {
         change.partition = api.partition_of_id(&change).await?;
     }
-    let receipt = api.changes.write(actor, change).await?;
+    let receipt = api.changes.write(actor, "publish", change).await?;
     Ok((StatusCode::CREATED, Document(receipt)))
 }
 
@@ -284,11 +288,12 @@ impl ChangeApi {
         let place = (partition, offset);
         let message = self.queries.message(&route, place, params.topic, true);
         let (now, message) = message.await?;
-        let change = action(now)?.change(&route, &message, now);
+        let action = action(now)?;
+        let change = action.change(&route, &message, now);
         let change =
             change.map_err(|obstacle| Problem::new(StatusCode::CONFLICT, obstacle.text()))?;
         let asked = change.kind.asked();
-        let written = self.changes.write(actor, change).await?;
+        let written = self.changes.write(actor, action.name(), change).await?;
         let Written { offset } = serde_json::from_str(&written).unwrap_or_default();
         let outcome = match asked.zip(offset) {
             Some(record) => outcome(&self.queries, &route, &message, record).await,

@@ -18,6 +18,8 @@ pub(crate) struct Change {
     /// The subject, for a source on NATS.
     pub(crate) subject: Option<String>,
     pub(crate) partition: Option<i32>,
+    /// The offset of the message to change, for the audit log.
+    pub(crate) offset: Option<u64>,
     pub(crate) key: Option<String>,
     pub(crate) id: Option<String>,
     /// The origin of a message without an id, in place of the id.
@@ -115,6 +117,8 @@ struct AuditEntry {
     route: String,
     topic: Option<String>,
     partition: Option<i32>,
+    /// The offset of the message to change.
+    offset: Option<u64>,
     id: Option<String>,
     /// The origin of a message without an id.
     of: Option<String>,
@@ -122,14 +126,10 @@ struct AuditEntry {
 }
 
 impl AuditEntry {
-    fn new(actor: Actor, change: &Change) -> Self {
+    fn new(actor: Actor, action: &'static str, change: &Change) -> Self {
         Self {
             actor,
-            action: match change.kind {
-                ChangeKind::Publish { .. } => "publish",
-                ChangeKind::Cancel => "cancel",
-                ChangeKind::Reschedule { .. } | ChangeKind::Copy { .. } => "reschedule",
-            },
+            action,
             due_ms: match &change.kind {
                 ChangeKind::Reschedule { due } | ChangeKind::Copy { due, .. } => {
                     Some(due.as_millis())
@@ -139,6 +139,7 @@ impl AuditEntry {
             route: change.route.clone(),
             topic: change.topic.clone(),
             partition: change.partition,
+            offset: change.offset,
             id: change.id.clone(),
             of: change.of.clone(),
         }
@@ -151,8 +152,8 @@ impl AuditEntry {
             Err(ChangeError::Failed(_)) => "failed",
         };
         tracing::info!(target: "postdate::audit", actor = self.actor.name, address = self.actor.address_text(),
-            action = self.action, route = self.route, topic = self.topic, partition = self.partition, id = self.id,
-            of = self.of, due_ms = self.due_ms, outcome, "change requested at the admin endpoint");
+            action = self.action, route = self.route, topic = self.topic, partition = self.partition,
+            offset = self.offset, id = self.id, of = self.of, due_ms = self.due_ms, outcome, "change requested at the admin endpoint");
     }
 }
 
@@ -173,10 +174,15 @@ impl Actor {
 
 impl Changes {
     /// Writes the record and waits for the acknowledgement of the broker. Answers with the JSON of the
-    /// receipt.
-    pub(super) async fn write(&self, actor: Actor, change: Change) -> Result<String, Problem> {
+    /// receipt. `action` is for the audit log.
+    pub(super) async fn write(
+        &self,
+        actor: Actor,
+        action: &'static str,
+        change: Change,
+    ) -> Result<String, Problem> {
         actor.require_change()?;
-        let entry = AuditEntry::new(actor, &change);
+        let entry = AuditEntry::new(actor, action, &change);
         self.send(Some(entry), change).await
     }
 

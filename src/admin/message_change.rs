@@ -9,6 +9,7 @@ use crate::model::Timestamp;
 use crate::model::header_name::SUBJECT;
 use crate::store::query::{AskedChange, MessageHeader, WaitingMessage};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use utoipa::ToSchema;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,8 @@ pub(crate) enum Plan {
 pub(crate) enum Obstacle {
     /// The message is being sent.
     InFlight,
-    /// It has no id, and its route has no `change_by_origin`: no record can name it.
+    /// No record can name it: it has no id and its route has no `change_by_origin`, or another message
+    /// has its id.
     WithoutId,
     /// It is due within seconds anyway.
     DueSoon,
@@ -48,7 +50,7 @@ impl Obstacle {
         match self {
             Self::InFlight => "the message is being sent: it is too late",
             Self::WithoutId => {
-                "the message has no id, and its route has no change_by_origin, so no record can name it"
+                "no record can name the message: it has no id and its route has no change_by_origin, or another message has its id"
             }
             Self::DueSoon => "the message is due within seconds, so it is delivered anyway",
             Self::Unchanged => "the message has this due time already",
@@ -91,6 +93,7 @@ impl Action {
             topic: Some(message.topic.clone()),
             subject: header(message, SUBJECT),
             partition: Some(message.partition),
+            offset: Some(message.offset),
             id: message.id.clone(),
             of: (message.id.is_none()).then(|| message.origin.clone()),
             kind,
@@ -114,8 +117,14 @@ impl Action {
         // A message without a due time is delivered at once.
         let place = message.due_ms.map(Timestamp::from_millis);
         let place = place.ok_or(Obstacle::DueSoon)?;
-        let current = message.rescheduled_ms.map_or(place, Timestamp::from_millis);
-        if due == current {
+        let moved = message.rescheduled_ms.map(Timestamp::from_millis);
+        // A copy must be due before its message. So a moved message gets its first due time back a
+        // millisecond later, by a request.
+        let due = match moved {
+            Some(_) if due == place => place.plus(Duration::from_millis(1)),
+            _ => due,
+        };
+        if due == moved.unwrap_or(place) {
             return Err(Obstacle::Unchanged);
         }
         if due > place {
@@ -198,10 +207,17 @@ mod tests {
             ..message()
         };
         assert_eq!(kind(to(2 * HOUR), &message), Err(Obstacle::Unchanged));
-        assert!(matches!(
-            kind(to(HOUR), &message),
-            Ok(ChangeKind::Copy { .. })
-        ));
+        // A copy with the due time of its message would come after the place of the message.
+        let due = Timestamp::from_millis(NOW + HOUR + 1);
+        let given_back = Ok(ChangeKind::Reschedule { due });
+        assert_eq!(kind(to(HOUR), &message), given_back);
+        let earlier = kind(to(HOUR - 1), &message);
+        assert!(matches!(earlier, Ok(ChangeKind::Copy { .. })));
+        let message = WaitingMessage {
+            rescheduled_ms: Some(NOW + HOUR + 1),
+            ..message
+        };
+        assert_eq!(kind(to(HOUR), &message), Err(Obstacle::Unchanged));
     }
 
     #[test]

@@ -104,6 +104,7 @@ impl Endpoint {
         let changes = ChangeApi {
             queries: self.queries.clone(),
             changes: self.changes,
+            bulk_permit: Arc::new(Semaphore::new(1)),
         };
         let guarded = api::router(self.queries)
             .merge(change_api::router(changes.clone()))

@@ -8,11 +8,12 @@ use super::pending::QueryClient;
 use super::{Outcome, Refused, run};
 use crate::admin::bulk_changes::{BulkReport, has_condition};
 use crate::admin::change_api::NewDue;
+use crate::admin::changes::ChangeError;
 use crate::admin::message_change::Action;
 use crate::cli::{ChangeArgs, FilterArgs, MoveArgs, Output, PurgeArgs};
 use crate::clock::{Clock as _, WallClock};
 use crate::config::Config;
-use crate::limit::SEARCH_PAGE_MAX;
+use crate::limit::{BULK_CALL_SECONDS, SEARCH_PAGE_MAX};
 use crate::model::readable::{count, several};
 use crate::store::query::{MessagePage, Query, Search, SearchPosition};
 use anyhow::{Result, anyhow};
@@ -71,7 +72,10 @@ struct Bulk {
 }
 
 impl Bulk {
-    async fn run(self, config: &Config, yes: bool, output: Output) -> Result<Outcome> {
+    async fn run(mut self, config: &Config, yes: bool, output: Output) -> Result<Outcome> {
+        if self.limit == 0 {
+            return Err(Refused("--limit: write at least 1".to_owned()).into());
+        }
         let as_json = output == Output::Json;
         let client = QueryClient::open(config).await?;
         if self.action.needs_copies() && matches!(client, QueryClient::Service(..)) {
@@ -96,6 +100,8 @@ impl Bulk {
             if !is_dry || report.found == 0 || as_json || !confirm(&question)? {
                 return Ok(Outcome::Done);
             }
+            // No more than the answer was for.
+            self.limit = report.found as usize;
             is_dry = false;
         }
     }
@@ -112,9 +118,14 @@ impl Bulk {
         // On NATS, a change goes to the subject of the message, which is a header.
         search.is_detailed = !report.dry_run;
         search.with_copies = !report.dry_run && self.action.needs_copies();
+        // A page is changed within some seconds, so that it hardly changes meanwhile.
+        let page_max = match report.dry_run {
+            true => SEARCH_PAGE_MAX,
+            false => SEARCH_PAGE_MAX.min(BULK_CALL_SECONDS * self.rate as usize),
+        };
         loop {
             let left = self.limit.saturating_sub(report.found as usize);
-            search.limit = left.clamp(1, SEARCH_PAGE_MAX);
+            search.limit = left.min(page_max);
             let query = Query::Messages(Box::new(search.clone()));
             let page: MessagePage = client.ask(&query).await?;
             report.scanned += page.scanned;
@@ -145,9 +156,11 @@ impl Bulk {
             let change = (self.action).change(&report.route, message, WallClock.now());
             report.count(change.as_ref().err().copied());
             let Ok(change) = change else { continue };
-            let written = writer.write(config, change).await;
-            written.map_err(|error| anyhow!("{error}"))?;
-            report.changed += 1;
+            match writer.write(config, change).await {
+                Ok(_) => report.changed += 1,
+                Err(ChangeError::Refused(why)) => report.count_refused(why),
+                Err(ChangeError::Failed(why)) => return Err(anyhow!(why)),
+            }
             if std::io::stderr().is_terminal() {
                 // Only a hint: the report follows.
                 let (changed, limit) = (report.changed, self.limit);
@@ -188,13 +201,16 @@ mod tests {
             found: 1_200,
             without_id: 3,
             due_soon: 1,
+            refused: 2,
+            refusal: Some("not sent".to_owned()),
             more: true,
             ..BulkReport::new("orders", Action::Fire, true)
         };
         insta::assert_snapshot!(text(&report), @r"
         1,200 messages would be delivered now. Nothing was sent: --yes sends the records.
-        Without an id, so no record can name them (see change_by_origin): 3.
+        Without an id (see change_by_origin), or another message has it, so no record can name them: 3.
         Due within seconds, so they are delivered anyway: 1.
+        Refused: 2. The last one: not sent
         More may follow.
         ");
     }

@@ -3,15 +3,19 @@
 
 use super::Refused;
 use super::send::{self, Draft, Receipt};
-use super::source_producer::{self, SourceProducer};
+use super::source_producer::{self, RejectedByBroker, SourceProducer};
 use crate::admin::changes::{Change, ChangeError, ChangeKind};
 use crate::cli::SendArgs;
+use crate::clock::{Clock as _, WallClock};
 use crate::config::Config;
 use crate::config::Error as ConfigError;
 use crate::model::header::push_header;
 use crate::model::header_name::{ControlHeader, stays_on_retry};
 use crate::model::retry::RetryHeader;
-use crate::model::{DeadLetterReason, Dialect, Headers, Offset, RetryKeys, RetryState, Timestamp};
+use crate::model::{
+    DeadLetterReason, Dialect, Headers, Offset, OriginFormat, ParsedRecord, Partition, Record,
+    RetryKeys, RetryState, RoutingRules, ShardId, Timestamp, parse_record,
+};
 use crate::role::routing_rules;
 use crate::store::query::{MessageCopy, bytes_of_copy};
 use anyhow::Result;
@@ -40,23 +44,23 @@ impl ChangeWriter {
                 send::publish(config, &args, payload, &mut producer).await
             }
         };
-        match written {
-            Ok(receipt) => {
-                if let Some(producer) = producer {
-                    self.0.insert(route, producer);
-                }
-                Ok(serde_json::to_string(&receipt).expect("a receipt has numbers and texts"))
+        let written = written.map_err(|error| {
+            let is_refused = error.is::<Refused>()
+                || error.is::<ConfigError>()
+                || error.is::<RejectedByBroker>();
+            let text = format!("{error:#}");
+            match is_refused {
+                true => ChangeError::Refused(text),
+                false => ChangeError::Failed(text),
             }
-            Err(error) => {
-                source_producer::close(producer).await;
-                let text = format!("{error:#}");
-                let is_refused = error.is::<Refused>() || error.is::<ConfigError>();
-                Err(match is_refused {
-                    true => ChangeError::Refused(text),
-                    false => ChangeError::Failed(text),
-                })
-            }
+        });
+        match (&written, producer) {
+            (Err(ChangeError::Failed(_)), producer) => source_producer::close(producer).await,
+            (_, Some(producer)) => drop(self.0.insert(route, producer)),
+            (_, None) => {}
         }
+        let receipt = written?;
+        Ok(serde_json::to_string(&receipt).expect("a receipt has numbers and texts"))
     }
 
     pub(crate) async fn close(self) {
@@ -87,6 +91,33 @@ impl<'a> Copy<'a> {
             of: Offset(of),
             due,
         }
+    }
+
+    /// The record, if the service accepts it. A rejected copy would be a dead letter, and its message
+    /// would still be delivered.
+    fn draft(
+        &self,
+        origins: &OriginFormat,
+        rules: &RoutingRules,
+        now: Timestamp,
+    ) -> Result<Draft, Refused> {
+        let headers = self.headers(&rules.retry_keys);
+        let record = Record {
+            // Behind its message.
+            offset: Offset::MAX,
+            timestamp: Some(now),
+            key: self.key.as_deref(),
+            payload: self.payload.as_deref(),
+            headers: Headers::from_block(&headers),
+        };
+        if let ParsedRecord::Rejected(rejection) = parse_record(&record, origins, rules) {
+            return Err(send::refused(&rejection));
+        }
+        Ok(Draft {
+            headers,
+            payload: self.payload.clone(),
+            due: Some(self.due),
+        })
     }
 
     /// Its headers, with the line that the timer writes when it sends a message back to its source.
@@ -130,12 +161,11 @@ async fn send_copy(
 ) -> Result<Receipt> {
     let topic = change.topic.clone().unwrap_or_default();
     config.check_source(&change.route, &topic)?;
-    let keys = routing_rules(config, &change.route).retry_keys;
-    let draft = Draft {
-        headers: copy.headers(&keys),
-        payload: copy.payload.clone(),
-        due: Some(copy.due),
-    };
+    let shard = Partition::new(topic.as_str(), change.partition.unwrap_or(0));
+    let shard = ShardId::new(change.route.as_str(), shard);
+    let origins = OriginFormat::new(&config.deployment, &shard);
+    let rules = routing_rules(config, &change.route);
+    let draft = copy.draft(&origins, &rules, WallClock.now())?;
     let producer = match producer {
         Some(producer) => producer,
         None => producer.insert(SourceProducer::open(config, &change.route)?),
@@ -189,4 +219,58 @@ fn arguments(config: &Config, mut change: Change) -> (SendArgs, Option<Vec<u8>>)
         ..SendArgs::default()
     };
     (args, payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Dialects, Naming, OnDuplicate, TargetRules, WithoutDelay};
+    use std::time::Duration;
+
+    const NOW: i64 = 1_795_302_005_000;
+
+    fn drafted(copy: &MessageCopy, due: i64) -> Result<Draft, String> {
+        let rules = RoutingRules {
+            targets: TargetRules::new(
+                Naming::Topic,
+                Some("orders"),
+                ["billing.*"],
+                ["orders.delayed"],
+            ),
+            replies: None,
+            max_delay: Duration::from_hours(1),
+            max_retry_wait: Duration::from_mins(1),
+            without_delay: WithoutDelay::Relay,
+            on_duplicate: OnDuplicate::Replace,
+            change_by_origin: false,
+            dialects: Dialects::default(),
+            is_recurring: false,
+            retry_keys: RetryKeys::default(),
+        };
+        let shard = ShardId::new("orders", Partition::new("orders.delayed", 3));
+        let origins = OriginFormat::new("prod", &shard);
+        let copy = Copy::new(copy, 5, Timestamp::from_millis(due));
+        let draft = copy.draft(&origins, &rules, Timestamp::from_millis(NOW));
+        draft.map_err(|refused| refused.to_string())
+    }
+
+    #[test]
+    fn a_copy_that_the_service_would_reject_is_refused() {
+        let copy = MessageCopy {
+            id: "a".to_owned(),
+            origin: "prod/orders/orders.delayed/3/5".to_owned(),
+            ..MessageCopy::default()
+        };
+        assert!(drafted(&copy, NOW).is_ok());
+        // The route had another `max_delay`.
+        let refused = drafted(&copy, NOW + 7_200_000).err().unwrap();
+        assert!(refused.contains("(invalid_retry)"), "{refused}");
+        // The route allowed this target.
+        let copy = MessageCopy {
+            target: Some("billing".to_owned()),
+            ..copy
+        };
+        let refused = drafted(&copy, NOW).err().unwrap();
+        assert!(refused.contains("(target_not_allowed)"), "{refused}");
+    }
 }

@@ -15,8 +15,8 @@ use crate::model::header::push_header;
 use crate::model::header_name::{ControlHeader, SUBJECT};
 use crate::model::readable::{moment, relative};
 use crate::model::{
-    Headers, Offset, OriginFormat, ParsedRecord, Partition, Record, RoutingRules, ShardId,
-    Timestamp, filter_covers, is_subject, parse_record, parse_reply, partition_of_origin,
+    Headers, Offset, OriginFormat, ParsedRecord, Partition, Record, Rejection, RoutingRules,
+    ShardId, Timestamp, filter_covers, is_subject, parse_record, parse_reply, partition_of_origin,
     split_source_topic,
 };
 use crate::role::routing_rules;
@@ -292,6 +292,14 @@ fn payload(send: &SendArgs) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
+/// The error for a record that the service would dead-letter.
+pub(super) fn refused(rejection: &Rejection) -> Refused {
+    let (code, detail) = (rejection.reason.code(), &rejection.detail);
+    Refused(format!(
+        "not sent, because the service would dead-letter it ({code}): {detail}"
+    ))
+}
+
 /// Builds the record and parses it as the service does.
 fn draft(
     send: &SendArgs,
@@ -313,13 +321,7 @@ fn draft(
         let due = match parse_record(&record, origins, rules) {
             ParsedRecord::Message { due, .. } | ParsedRecord::Reschedule { due, .. } => Some(due),
             ParsedRecord::Definition | ParsedRecord::Cancel { .. } | ParsedRecord::Newer(_) => None,
-            ParsedRecord::Rejected(rejection) => {
-                return Err(Refused(format!(
-                    "not sent, because the service would dead-letter it ({}): {}",
-                    rejection.reason.code(),
-                    rejection.detail
-                )));
-            }
+            ParsedRecord::Rejected(rejection) => return Err(refused(&rejection)),
         };
         parse_reply(record.headers, rules).map_err(|rejection| {
             Refused(format!(

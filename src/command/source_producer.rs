@@ -12,6 +12,11 @@ use crate::role::{Cluster, TargetOptions, TargetPurpose};
 use anyhow::{Context, Result, bail};
 use std::sync::Arc;
 
+/// The broker never takes this record.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct RejectedByBroker(String);
+
 /// A producer for the source of a route.
 pub(super) struct SourceProducer {
     target: Box<dyn Target>,
@@ -68,7 +73,10 @@ impl SourceProducer {
         };
         let name = &self.name;
         match kind {
-            FailureKind::Rejected => bail!("not sent: {name} refuses it for {topic}: {detail}"),
+            FailureKind::Rejected => {
+                let text = format!("not sent: {name} refuses it for {topic}: {detail}");
+                Err(RejectedByBroker(text).into())
+            }
             FailureKind::NotDelivered => {
                 bail!("not sent: {name} does not accept it for {topic} now: {detail}")
             }

@@ -49,6 +49,27 @@ impl BulkForm {
         ]
     }
 
+    /// The button after a call, and the form that it sends. Its limit is the previewed number, or what is
+    /// left of that.
+    fn next(&self, report: &BulkReport) -> Option<(&'static str, Self)> {
+        let (button, left, after) = match report.dry_run {
+            // The change starts where the dry run did.
+            true => ("Change them", report.found, self.after.clone()),
+            false if report.more => {
+                let limit = self.limit.parse().unwrap_or(BULK_LIMIT_DEFAULT as u64);
+                let after = report.after.clone().unwrap_or_default();
+                ("Continue", limit.saturating_sub(report.changed), after)
+            }
+            false => return None,
+        };
+        let form = Self {
+            limit: left.to_string(),
+            after,
+            ..self.clone()
+        };
+        (left > 0).then_some((button, form))
+    }
+
     /// The action. A purge has no condition.
     fn action(&self) -> Result<BulkAction, Problem> {
         let conditions = &self.pairs()[..7];
@@ -100,10 +121,10 @@ struct BulkPage {
     form: BulkForm,
     text: String,
     notes: Vec<String>,
+    /// What the button asks.
+    question: String,
     /// The text of the button that changes messages. `None`: there is nothing to change.
-    button: Option<String>,
-    /// The place from which the next call starts.
-    after: String,
+    button: Option<&'static str>,
 }
 
 pub(super) async fn change(
@@ -115,7 +136,7 @@ pub(super) async fn change(
         let wrong = |error: FormRejection| Problem::bad_request(error.body_text());
         let Form(form) = form.map_err(wrong)?;
         let report = answer(&visit, &route, &form).await?;
-        Ok(page(&visit, route, form, &report))
+        page(&visit, route, form, &report)
     };
     visit.show(page.await)
 }
@@ -123,7 +144,7 @@ pub(super) async fn change(
 /// One call of the API. A dry run continues, so that a reader sees the whole number.
 async fn answer(visit: &Visit, route: &str, form: &BulkForm) -> Result<BulkReport, Problem> {
     let (action, mut body) = (form.action()?, form.body()?);
-    let limit = body.limit.unwrap_or(BULK_LIMIT_DEFAULT) as u64;
+    let limit = body.limit.unwrap_or(BULK_LIMIT_DEFAULT);
     let api = &visit.console.changes;
     let mut total = BulkReport::default();
     for _ in 0..SEARCH_CALLS_MAX {
@@ -132,14 +153,21 @@ async fn answer(visit: &Visit, route: &str, form: &BulkForm) -> Result<BulkRepor
         let is_last = !report.dry_run || !report.more;
         body.after.clone_from(&report.after);
         total = total.plus(report);
-        if is_last || total.found >= limit {
+        let left = limit.saturating_sub(total.found as usize);
+        if is_last || left == 0 {
             break;
         }
+        body.limit = Some(left);
     }
     Ok(total)
 }
 
-fn page(visit: &Visit, route: String, form: BulkForm, report: &BulkReport) -> BulkPage {
+fn page(
+    visit: &Visit,
+    route: String,
+    form: BulkForm,
+    report: &BulkReport,
+) -> Result<BulkPage, Problem> {
     let verb = match report.action.as_str() {
         "cancel" => "cancelled",
         "fire" => "delivered now",
@@ -152,19 +180,86 @@ fn page(visit: &Visit, route: String, form: BulkForm, report: &BulkReport) -> Bu
         ),
         false => format!("Records written: {}.", count(report.changed)),
     };
-    // After a dry run the change starts where the dry run did.
-    let (button, after) = match (report.dry_run, report.after.clone()) {
-        (true, _) if report.found > 0 => (Some("Change them"), form.after.clone()),
-        (false, Some(after)) if report.more => (Some("Continue"), after),
-        _ => (None, String::new()),
+    let is_purge = form.action()? == BulkAction::Purge;
+    let (title, question) = match is_purge {
+        true => (
+            format!("Cancel ALL waiting messages of {route}"),
+            format!("Cancel ALL waiting messages of {route}?"),
+        ),
+        false => (
+            format!("Change messages of {route}"),
+            "Change all messages that meet these conditions?".to_owned(),
+        ),
     };
-    BulkPage {
-        frame: visit.frame("overview", format!("Change messages of {route}")),
+    let next = form.next(report);
+    let (button, form) = match next {
+        Some((button, next)) => (Some(button), next),
+        None => (None, form),
+    };
+    Ok(BulkPage {
+        frame: visit.frame("overview", title),
         notes: report.notes(),
-        button: button.map(str::to_owned),
+        question,
+        button,
         route,
         form,
         text,
-        after,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::message_change::Action;
+
+    fn form(limit: &str, after: &str) -> BulkForm {
+        BulkForm {
+            limit: limit.to_owned(),
+            after: after.to_owned(),
+            ..BulkForm::default()
+        }
+    }
+
+    fn next(form: &BulkForm, report: &BulkReport) -> Option<(&'static str, String, String)> {
+        let next = form.next(report);
+        next.map(|(button, form)| (button, form.limit, form.after))
+    }
+
+    fn of(
+        button: &'static str,
+        limit: &str,
+        after: &str,
+    ) -> Option<(&'static str, String, String)> {
+        Some((button, limit.to_owned(), after.to_owned()))
+    }
+
+    #[test]
+    fn a_change_is_bounded_by_its_preview() {
+        let report = |found| BulkReport {
+            found,
+            more: true,
+            after: Some("b".to_owned()),
+            ..BulkReport::new("orders", Action::Cancel, true)
+        };
+        let found = next(&form("1000", "a"), &report(7));
+        assert_eq!(found, of("Change them", "7", "a"));
+        assert_eq!(next(&form("1000", ""), &report(0)), None);
+    }
+
+    #[test]
+    fn a_change_continues_with_what_is_left_of_its_limit() {
+        let report = |changed, more, after: Option<&str>| BulkReport {
+            changed,
+            more,
+            after: after.map(str::to_owned),
+            ..BulkReport::new("orders", Action::Cancel, false)
+        };
+        let form = form("10", "a");
+        let found = next(&form, &report(4, true, Some("b")));
+        assert_eq!(found, of("Continue", "6", "b"));
+        // It has ended on its first page.
+        assert_eq!(next(&form, &report(4, true, None)), of("Continue", "6", ""));
+        assert_eq!(next(&form, &report(10, true, Some("b"))), None);
+        assert_eq!(next(&form, &report(4, false, None)), None);
     }
 }

@@ -235,10 +235,12 @@ pub(super) async fn change(
             frame: visit.frame("overview", format!("Change of {partition}/{offset}")),
             route,
             text: outcome_text(outcome),
-            is_good: matches!(
-                outcome,
-                ChangeOutcome::Cancelled | ChangeOutcome::Rescheduled
-            ),
+            is_good: match outcome {
+                ChangeOutcome::Cancelled | ChangeOutcome::Rescheduled => true,
+                // A fired message is delivered before the outcome is read, as a rule.
+                ChangeOutcome::Passed => action == "fire",
+                ChangeOutcome::Pending | ChangeOutcome::TooLate => false,
+            },
         })
     };
     visit.show(page.await)
@@ -253,7 +255,7 @@ fn outcome_text(outcome: ChangeOutcome) -> &'static str {
         }
         ChangeOutcome::TooLate => "Too late: the message was being sent, or was cancelled before.",
         ChangeOutcome::Passed => {
-            "The message became due meanwhile: it was delivered, or cancelled just before."
+            "The message, or its copy, became due meanwhile: it was delivered, or cancelled just before."
         }
     }
 }

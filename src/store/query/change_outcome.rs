@@ -35,7 +35,7 @@ pub(crate) enum ChangeOutcome {
     Rescheduled,
     /// The message was being sent, or an earlier record has cancelled it.
     TooLate,
-    /// The message has become due meanwhile: it was delivered, or cancelled just before.
+    /// The message, or its copy, has become due meanwhile: it was delivered, or cancelled just before.
     Passed,
 }
 
@@ -44,11 +44,14 @@ pub(super) async fn change_outcome(
     query: &dyn StoreQuery,
     change: &ChangeQuery,
 ) -> Result<ChangeOutcome, Error> {
-    let states = query.states(std::slice::from_ref(&change.shard)).await?;
-    let Some(Some(state)) = states.into_iter().next() else {
+    let state = async || {
+        let states = query.states(std::slice::from_ref(&change.shard)).await?;
+        Ok::<_, Error>(states.into_iter().next().flatten())
+    };
+    let Some(before) = state().await? else {
         return Ok(ChangeOutcome::Pending);
     };
-    if !state.watermark.covers(change.record) {
+    if !before.watermark.covers(change.record) {
         return Ok(ChangeOutcome::Pending);
     }
     let copy = match change.change {
@@ -60,17 +63,21 @@ pub(super) async fn change_outcome(
     let places: Vec<_> = places.map(|place| (change.shard.clone(), place)).collect();
     let found = query.changes(&places).await?;
     let found = |index: usize| found.get(index).copied().flatten();
-    // A copy that has taken no place is cancelled.
+    // Read after the marks: the mark of a place is removed when the delivered pair covers it.
+    let delivered = state().await?.unwrap_or(before).delivered;
+    let is_past = |place: &Cursor| delivered.covers(*place);
+    // A copy that has taken no place is cancelled. Once it is past, an absent mark does not tell.
     let is_dropped = found(1) == Some(PlaceChange::Cancelled);
+    let is_copy_past = copy.as_ref().is_some_and(is_past);
     Ok(match (change.change, found(0)) {
         (AskedChange::Cancel, Some(PlaceChange::Cancelled)) => ChangeOutcome::Cancelled,
-        (AskedChange::Copy(_), Some(PlaceChange::Cancelled)) if !is_dropped => {
+        (AskedChange::Copy(_), Some(PlaceChange::Cancelled)) if !is_dropped && !is_copy_past => {
             ChangeOutcome::Rescheduled
         }
         (AskedChange::Reschedule(due), Some(PlaceChange::Moved(found))) if due == found => {
             ChangeOutcome::Rescheduled
         }
-        _ if state.delivered.covers(change.place) => ChangeOutcome::Passed,
+        _ if is_copy_past || is_past(&change.place) => ChangeOutcome::Passed,
         _ => ChangeOutcome::TooLate,
     })
 }

@@ -5,6 +5,7 @@ use super::message_copy::{MessageCopy, text};
 use super::pending::shards_of_route;
 use super::search_position::{RunKey, SearchPosition};
 use super::{PlaceChange, QueryContext, StoreQuery};
+use crate::encryption::StoredId;
 use crate::limit::{
     LIST_RUNS_MAX, QUERY_SHARDS_PER_CALL_MAX, SEARCH_NAMES_MIN, SEARCH_PAGE_BYTES_MAX,
     SEARCH_RUNS_MAX, SEARCH_RUNS_PER_FETCH, SEARCH_TIMEOUT,
@@ -84,7 +85,7 @@ pub(crate) struct WaitingMessage {
     /// The due time that a reschedule has given the message. Absent: there was none.
     pub(crate) rescheduled_ms: Option<i64>,
     /// True if a record can cancel or move the message: it has an id, or the route has
-    /// `change_by_origin`.
+    /// `change_by_origin`, and no other message waits under its id.
     pub(crate) can_change: bool,
     /// True if the timer has claimed the message: it is being sent, and a cancel is too late.
     pub(crate) in_flight: bool,
@@ -175,6 +176,7 @@ pub(crate) async fn search(
         after: search.after.clone(),
         decoder: RunDecoder::new(context.keys.clone()),
         found: Vec::new(),
+        ids: Vec::new(),
         page: MessagePage {
             deployment: context.deployment.clone(),
             at_ms: now.as_millis(),
@@ -250,6 +252,8 @@ struct Scan<'a> {
     decoder: RunDecoder,
     /// The place of each item.
     found: Vec<(ShardId, Cursor)>,
+    /// The id of each item that has one.
+    ids: Vec<(ShardId, StoredId)>,
     page: MessagePage,
 }
 
@@ -402,6 +406,9 @@ impl Scan<'_> {
             self.bytes += item.bytes();
             self.page.items.push(item);
             self.found.push((key.shard.clone(), message.place));
+            let id = message.body.id;
+            let id = id.map(|id| self.context.keys.stored_id(&key.shard, id));
+            self.ids.extend(id.map(|id| (key.shard.clone(), id)));
             let (items, limit) = (self.page.items.len(), self.search.limit);
             if items >= limit || self.bytes >= SEARCH_PAGE_BYTES_MAX {
                 self.after = Some(SearchPosition {
@@ -457,6 +464,15 @@ impl Scan<'_> {
 
     /// Removes cancelled messages, adds the due times of rescheduled ones, and sorts the rest.
     async fn into_page(mut self) -> Result<MessagePage, Error> {
+        let named = match self.ids.as_slice() {
+            [] => Vec::new(),
+            ids => self.query.find_ids(ids).await?,
+        };
+        let mut named = named.into_iter();
+        for (item, (_, place)) in self.page.items.iter_mut().zip(&self.found) {
+            // A later message may have the id: a record would change that one.
+            item.can_change = item.can_change && named.next().flatten() == Some(*place);
+        }
         let changes = match self.found.as_slice() {
             [] => Vec::new(),
             found => self.query.changes(found).await?,

@@ -65,13 +65,17 @@ struct Scene {
 
 impl Scene {
     async fn new(partitions: i32) -> Self {
+        Self::with_delivered(partitions, Progress::START).await
+    }
+
+    async fn with_delivered(partitions: i32, delivered: Progress) -> Self {
         let store = MemoryStore::new(Rc::new(WallClock));
         let new = |partition| NewShard {
             shard: shard(partition),
             creates: true,
             identity: SourceIdentity("id".into()),
             watermark: Watermark(0),
-            delivered: Progress::START,
+            delivered,
             hold: Watermark(0),
             possibly_delivered: Progress::START,
         };
@@ -89,6 +93,32 @@ impl Scene {
         let changes = changes.collect();
         let runs = vec![run(&mut self.builder, &shard(partition), places)];
         self.change(partition, (from, to), runs, changes).await;
+    }
+
+    /// Appends a message that went back to its source, with this id.
+    async fn append_retry(&mut self, from: u64, place: Cursor, id: &str, changes: Vec<IdChange>) {
+        let retry = RetryState {
+            attempt: 0,
+            origin: "prod/orders/orders.delayed/0/5",
+            due: place.due,
+            error: None,
+        };
+        let body = Body {
+            id: Some(id),
+            disposition: Disposition::Retry(retry),
+            ..Body::default()
+        };
+        let mut record = Vec::new();
+        record::encode(&body, &mut record);
+        let slice = Slice::at(Level::Hour, place.due);
+        let mut messages = [EncodedMessage {
+            slice,
+            place,
+            record: &record,
+        }];
+        let runs = self.builder.build(&shard(0), &mut messages, None);
+        let to = place.offset.0 + 1;
+        self.change(0, (from, to), runs, changes).await;
     }
 
     async fn change(
@@ -275,27 +305,7 @@ async fn a_cancelled_message_is_not_found_and_a_payload_is_hidden() {
 async fn a_message_that_went_back_to_its_source_is_listed_by_its_first_origin() {
     let mut scene = Scene::new(1).await;
     let place = Cursor::new(Timestamp::from_millis(DAY), Offset(12));
-    let retry = RetryState {
-        attempt: 0,
-        origin: "prod/orders/orders.delayed/0/5",
-        due: place.due,
-        error: None,
-    };
-    let body = Body {
-        id: Some("/5"),
-        disposition: Disposition::Retry(retry),
-        ..Body::default()
-    };
-    let mut record = Vec::new();
-    record::encode(&body, &mut record);
-    let slice = Slice::at(Level::Hour, place.due);
-    let mut messages = [EncodedMessage {
-        slice,
-        place,
-        record: &record,
-    }];
-    let runs = scene.builder.build(&shard(0), &mut messages, None);
-    scene.change(0, (0, 13), runs, vec![]).await;
+    scene.append_retry(0, place, "/5", vec![]).await;
     let search = Search {
         filter: orders(),
         limit: 10,
@@ -305,7 +315,29 @@ async fn a_message_that_went_back_to_its_source_is_listed_by_its_first_origin() 
     };
     let page = scene.page(&search).await;
     let item = &page.items[0];
-    assert_eq!((item.offset, item.origin.as_str()), (12, retry.origin));
+    let origin = "prod/orders/orders.delayed/0/5";
+    assert_eq!((item.offset, item.origin.as_str()), (12, origin));
+}
+
+#[tokio::test]
+async fn a_message_whose_id_another_one_has_cannot_be_changed() {
+    let mut scene = Scene::new(1).await;
+    scene.append(0, (0, 1), &[(DAY, 0)]).await;
+    // It was claimed when the other one was scheduled, and comes back with the same id.
+    let place = Cursor::new(Timestamp::from_millis(DAY), Offset(12));
+    let change = IdChange::new("0", IdChangeKind::Retry(place));
+    scene.append_retry(1, place, "0", vec![change]).await;
+    let search = Search {
+        filter: orders(),
+        limit: 10,
+        after: None,
+        is_detailed: false,
+        with_copies: false,
+    };
+    let page = scene.page(&search).await;
+    let items = page.items.iter();
+    let items: Vec<_> = items.map(|item| (item.offset, item.can_change)).collect();
+    assert_eq!(items, [(0, true), (12, false)]);
 }
 
 #[tokio::test]
@@ -339,4 +371,32 @@ async fn the_outcome_of_a_cancel_is_known_once_its_record_is_read() {
     let moved = AskedChange::Reschedule(due);
     let found = outcome(&scene, 1, 3, moved).await;
     assert_eq!(found, ChangeOutcome::Rescheduled);
+}
+
+#[tokio::test]
+async fn the_outcome_of_a_copy_is_known_until_the_copy_is_past() {
+    let due = Timestamp::from_millis(HOUR);
+    let past = Progress::new(Cursor::new(due, Offset(1)), Watermark(2));
+    for (delivered, wanted) in [
+        (Progress::START, ChangeOutcome::Rescheduled),
+        // The copy may have been delivered, or dropped: then its mark is gone.
+        (past, ChangeOutcome::Passed),
+    ] {
+        let mut scene = Scene::with_delivered(1, delivered).await;
+        scene.append(0, (0, 1), &[(DAY, 0)]).await;
+        let (place, of) = (Cursor::new(due, Offset(1)), Offset(0));
+        let change = IdChange::new("0", IdChangeKind::TakePlace { place, of });
+        scene.change(0, (1, 2), vec![], vec![change]).await;
+        let query = ChangeQuery {
+            shard: shard(0),
+            place: Cursor::new(Timestamp::from_millis(DAY), Offset(0)),
+            record: Offset(1),
+            change: AskedChange::Copy(due),
+        };
+        let query = Query::Change(Box::new(query));
+        let (context, now) = (QueryContext::default(), Timestamp::from_millis(0));
+        let answer = query.answer(&scene.store, &context, now).await.unwrap();
+        let outcome: ChangeOutcome = serde_json::from_str(&answer).unwrap();
+        assert_eq!(outcome, wanted);
+    }
 }
