@@ -1,6 +1,6 @@
 //! The parts of a waiting message from which a copy is made (see docs/internals/protocol.md), and bytes as text.
 
-use crate::model::{Body, Disposition};
+use crate::model::{Body, DeadLetterReason, Disposition};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
@@ -59,5 +59,21 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     match str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
         Err(_) => format!("base64:{}", STANDARD.encode(bytes)),
+    }
+}
+
+/// The kind of a message, and the code of its dead letter or of its last failed attempt.
+pub(super) fn kind(body: &Body<'_>) -> (&'static str, Option<&'static str>) {
+    match body.disposition {
+        Disposition::Deliver => ("delay", None),
+        Disposition::Relay { .. } => ("relay", None),
+        Disposition::DeadLetter { reason, .. } => ("dead-letter", Some(reason.code())),
+        Disposition::Retry(retry) => match retry.error {
+            Some(error) => ("retry", Some(error.code())),
+            None => ("delay", None),
+        },
+        Disposition::Answer(_) => ("answer", None),
+        Disposition::RetriedAnswer(retry) => ("answer", retry.error.map(DeadLetterReason::code)),
+        Disposition::Occurrence(_) => ("occurrence", None),
     }
 }

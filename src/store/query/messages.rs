@@ -1,7 +1,7 @@
 //! The search for waiting messages: reads runs in the order of their least due times, within bounds
 //! of time, runs and memory. Each answer has the position at which the next call continues.
 
-use super::message_copy::{MessageCopy, text};
+use super::message_copy::{MessageCopy, kind, text};
 use super::pending::shards_of_route;
 use super::search_position::{RunKey, SearchPosition};
 use super::{PlaceChange, QueryContext, StoreQuery};
@@ -10,10 +10,7 @@ use crate::limit::{
     LIST_RUNS_MAX, QUERY_SHARDS_PER_CALL_MAX, SEARCH_NAMES_MIN, SEARCH_PAGE_BYTES_MAX,
     SEARCH_RUNS_MAX, SEARCH_RUNS_PER_FETCH, SEARCH_TIMEOUT,
 };
-use crate::model::{
-    Body, Cursor, DeadLetterReason, Disposition, Message, Progress, ShardId, Timestamp,
-    is_id_of_offset,
-};
+use crate::model::{Cursor, Disposition, Message, Progress, ShardId, Timestamp, is_id_of_offset};
 use crate::run::{LoadedRun, RunDecoder};
 use crate::store::{Error, Fetch, List, Listed, RunEntry};
 use serde::{Deserialize, Serialize};
@@ -492,20 +489,5 @@ impl Scan<'_> {
             self.page.after = self.after.map(|after| after.to_token());
         }
         Ok(self.page)
-    }
-}
-
-fn kind(body: &Body<'_>) -> (&'static str, Option<&'static str>) {
-    match body.disposition {
-        Disposition::Deliver => ("delay", None),
-        Disposition::Relay { .. } => ("relay", None),
-        Disposition::DeadLetter { reason, .. } => ("dead-letter", Some(reason.code())),
-        Disposition::Retry(retry) => match retry.error {
-            Some(error) => ("retry", Some(error.code())),
-            None => ("delay", None),
-        },
-        Disposition::Answer(_) => ("answer", None),
-        Disposition::RetriedAnswer(retry) => ("answer", retry.error.map(DeadLetterReason::code)),
-        Disposition::Occurrence(_) => ("occurrence", None),
     }
 }
