@@ -124,7 +124,7 @@ impl ClaimedBatch {
         }
     }
 
-    pub(super) fn claimed_at(&self) -> Instant {
+    pub(crate) fn claimed_at(&self) -> Instant {
         self.claimed_at
     }
 

@@ -1,7 +1,9 @@
 //! When a shard may claim, and the claim that the store has not answered yet.
 
-use crate::limit::{CLAIM_INTERVAL, CLAIM_MESSAGES_MAX, LATE_CLAIM_INTERVAL};
-use crate::model::{Cursor, Watermark};
+use crate::limit::{
+    CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MESSAGES_MAX, LATE_CLAIM_INTERVAL, TAIL_POLL_INTERVAL,
+};
+use crate::model::{Cursor, Timestamp, Watermark};
 use crate::schedule::{InFlightClaims, TakenBatch};
 use crate::timer::delivery::in_flight::ClaimedBatch;
 use crate::timer::load::ResidentRun;
@@ -73,6 +75,25 @@ impl ClaimState {
         let waiting: usize = in_flight.iter().map(ClaimedBatch::waiting_messages).sum();
         pending.map_or(0, |taken| taken.messages.len())
             + in_flight.open_messages().saturating_sub(waiting)
+    }
+
+    /// True if claimed messages should have been delivered by now.
+    pub(super) fn is_slow(
+        &self,
+        in_flight: &InFlightClaims<ClaimedBatch>,
+        wall: Timestamp,
+        now: Instant,
+    ) -> bool {
+        let pending = self.pending_place().map(|place| place.due);
+        let is_pending_overdue =
+            pending.is_some_and(|due| !due.is_at_once() && due.plus(TAIL_POLL_INTERVAL) <= wall);
+        // A batch with a message that waits for another one is not slow: that one may not be loaded yet.
+        let mut sending = in_flight
+            .iter()
+            .filter(|batch| batch.waiting_messages() == 0);
+        let is_old =
+            |batch: &ClaimedBatch| batch.claimed_at() + CLAIM_AHEAD + TAIL_POLL_INTERVAL <= now;
+        is_pending_overdue || sending.next().is_some_and(is_old)
     }
 
     /// True if a call with a delivered pair is not answered yet.

@@ -91,18 +91,18 @@ impl ShardLoad {
         self.generation += 1;
     }
 
-    /// True if messages in memory go out soon and free it: late or claimed ones, or some that should
-    /// have been claimed. `next_due` is the first due time in memory.
-    pub(super) fn frees_memory_soon(
-        &self,
-        claimed: usize,
-        next_due: Option<Timestamp>,
-        wall: Timestamp,
-    ) -> bool {
-        let enough = self.runs.memory.messages_per_part(64);
-        let to_send = (self.schedule().late_count() + claimed) as u64;
-        to_send >= enough.clamp(1, CLAIM_MESSAGES_MAX as u64)
-            || next_due.is_some_and(|due| due.plus(TAIL_POLL_INTERVAL) <= wall)
+    /// True if messages in memory should have been sent by now. They go out and free memory.
+    /// False while nothing may be claimed, because only the tail shows when that ends.
+    pub(super) fn frees_memory_soon(&self, is_claim_slow: bool, wall: Timestamp) -> bool {
+        let schedule = self.schedule();
+        let large = self.runs.memory.messages_per_part(64);
+        let late_max = large.clamp(1, CLAIM_MESSAGES_MAX as u64);
+        let next_due = schedule.next_due(Timestamp::AT_ONCE);
+        let may_claim = !self.is_held() && schedule.seen() >= schedule.taken().watermark;
+        may_claim
+            && (is_claim_slow
+                || schedule.late_count() as u64 >= late_max
+                || next_due.is_some_and(|due| due.plus(TAIL_POLL_INTERVAL) <= wall))
     }
 
     /// Returns the request of a tail poll if it is time.

@@ -134,8 +134,8 @@ impl ShardState {
         }
         let claimed = self.claim.messages_to_send(&self.in_flight);
         let load = self.next_prefetch_request(wall, claimed > 0);
-        let next_due = self.next_due();
-        let frees_memory = self.load.frees_memory_soon(claimed, next_due, wall);
+        let is_claim_slow = self.claim.is_slow(&self.in_flight, wall, now);
+        let frees_memory = self.load.frees_memory_soon(is_claim_slow, wall);
         load.or_else(|| self.load.next_tail_request(now, joins_batch, frees_memory))
     }
 
@@ -505,6 +505,7 @@ mod tests {
     use crate::store::{Ledger, Lineage, StoredShard};
     use crate::timer::lease::LeaseClock;
     use crate::timer::load::{BlockedRun, MemoryBudget, ReadOutcome};
+    use crate::timer::shard::load::ResidentRuns;
 
     const WALL: Timestamp = Timestamp::from_millis(1_000_000);
 
@@ -563,13 +564,21 @@ mod tests {
 
     /// A shard with one message, which is due `after` milliseconds after [`WALL`].
     fn loaded(after: i64, now: Instant) -> ShardState {
-        loaded_within(1 << 20, after, now)
+        loaded_within(1 << 20, Watermark(0), after, now)
     }
 
-    fn loaded_within(memory_bytes: usize, after: i64, now: Instant) -> ShardState {
+    /// The shard has claimed up to `claimed`, at the least due time.
+    fn loaded_within(
+        memory_bytes: usize,
+        claimed: Watermark,
+        after: i64,
+        now: Instant,
+    ) -> ShardState {
         let memory = MemoryBudget::new(memory_bytes);
         let watermark = Watermark(2);
         let mut state = ShardState::for_test(1, &memory, watermark);
+        let claimed = Progress::new(Progress::START.cursor, claimed);
+        state.load.runs = ResidentRuns::new(claimed, watermark, state.load.runs.memory.clone());
         let due = Timestamp::from_millis(WALL.as_millis() + after);
         let message = (Cursor::new(due, Offset(1)), &b""[..]);
         let (_, bytes) = RunEncoder::new().encode([message].into_iter());
@@ -608,26 +617,29 @@ mod tests {
     #[test]
     fn with_full_memory_nothing_is_loaded_until_due_messages_are_sent() {
         let now = Instant::now();
-        let loads_tail = |memory_bytes, after, is_claimed: bool| {
-            let mut state = loaded_within(memory_bytes, after, now);
-            if is_claimed {
+        let loads_tail = |memory_bytes, after, claimed, is_claiming: bool| {
+            let mut state = loaded_within(memory_bytes, Watermark(claimed), after, now);
+            if is_claiming {
                 state.claim_for_test(now);
             }
-            let claimed = state.claim.messages_to_send(&state.in_flight);
-            let next_due = state.next_due();
+            let is_claim_slow = state.claim.is_slow(&state.in_flight, WALL, now);
             let load = &mut state.load;
-            let frees_memory = load.frees_memory_soon(claimed, next_due, WALL);
+            let frees_memory = load.frees_memory_soon(is_claim_slow, WALL);
             load.next_tail_request(now + TAIL_POLL_INTERVAL, false, frees_memory)
                 .is_some()
         };
         let overdue = -(TAIL_POLL_INTERVAL.as_millis() as i64);
-        for (after, is_claimed) in [(0, true), (overdue, true), (overdue, false)] {
-            assert!(!loads_tail(1, after, is_claimed), "it goes out first");
-            assert!(loads_tail(1 << 20, after, is_claimed), "there is memory");
+        for is_claiming in [false, true] {
+            let loads = |memory_bytes, after| loads_tail(memory_bytes, after, 0, is_claiming);
+            assert!(!loads(1, overdue), "it goes out first");
+            assert!(loads(1 << 20, overdue), "there is memory");
+            assert!(loads(1, overdue + 1), "the tail may be due earlier");
         }
-        for after in [overdue + 1, 60_000] {
-            assert!(loads_tail(1, after, false), "the tail may be due earlier");
-        }
+        let store_is_behind = loads_tail(1, overdue, 3, false);
+        assert!(
+            store_is_behind,
+            "only the tail shows when it may be claimed"
+        );
     }
 
     #[test]
