@@ -52,6 +52,7 @@ mod nats_source;
 mod nats_target;
 mod outage;
 mod quota;
+mod rate;
 mod recurring;
 mod redis_cluster;
 mod redrive;

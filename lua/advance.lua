@@ -3,7 +3,8 @@
 -- - moves delivered to a pair that includes the old one;
 -- - deletes the named runs, and delivered ids that still name the same place;
 -- - removes cancelled places inside delivered, and the effects of requests whose answers are delivered;
--- - moves claimed forward, each component on its own, never back.
+-- - moves claimed forward, each component on its own, never back;
+-- - keeps how long the rate of the route has held the shard back.
 -- A claim is refused if the watermark is below the one that the timer has seen. It is also refused if
 -- its due time is too far ahead of the server's clock. The other steps are still done. A repeat
 -- changes nothing more: outcomes count only when delivered moves.
@@ -31,6 +32,7 @@
 --        16 number of names of each id
 --        17 number of answers inside the claim
 --        18 occurrences of schedules among the messages of arguments 10 to 13
+--        19 for how long the rate of the route has held the shard back in ms, or empty
 --        then for each run to delete: number of its index in KEYS, slice, member, messages
 --        then for each delivered id: names, place
 --        then the offset of the request of each answer inside the claim
@@ -70,7 +72,9 @@ if delivered ~= '' and delivered ~= s.delivered then
   end
 end
 
-local at, names = 19, tonumber(ARGV[16])
+if ARGV[19] ~= '' then redis.call('HSET', KEYS[1], 'rate_wait', ARGV[19]) end
+
+local at, names = 20, tonumber(ARGV[16])
 for _ = 1, deletes do
   local messages = tonumber(ARGV[at + 3])
   if remove(tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], messages) then l[6] = l[6] + messages end

@@ -235,6 +235,7 @@ mod tests {
             quarantined: 0,
             keys: Default::default(),
             ledger: crate::store::Ledger::default(),
+            rate_wait_ms: 0,
         }
     }
 

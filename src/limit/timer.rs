@@ -69,8 +69,15 @@ const _: () =
 const _: () = assert!(CLAIM_INTERVAL.as_millis() < DELIVERED_WRITE_DELAY.as_millis());
 /// Lateness from which on the catch-up rate applies. No claim, load or send takes so long.
 pub(crate) const CATCH_UP_LATENESS_MIN: Duration = Duration::from_secs(1);
-/// Late messages are claimed in portions that the catch-up rate allows for this time.
-pub(crate) const CATCH_UP_CLAIM_SPAN: Duration = Duration::from_millis(50);
+/// Messages are claimed in portions that the rate of their route allows for this time.
+pub(crate) const RATE_BURST_SPAN: Duration = Duration::from_millis(50);
+/// A message that is not sent this long after its claim gives its place in the rate to others. Messages
+/// are claimed less than this ahead of their due times, and no claim takes so long.
+pub(crate) const RATE_RESERVED_MAX: Duration = Duration::from_secs(1);
+const _: () = assert!(CLAIM_AHEAD.as_millis() < RATE_RESERVED_MAX.as_millis());
+/// A shard that its rate does not hold back for this time waits for something else. No claim, load or
+/// send takes so long.
+pub(crate) const RATE_WAIT_GAP_MAX: Duration = Duration::from_secs(1);
 /// First wait before a record is sent again to a dead-letter target or source that failed. Also the
 /// wait before a condition is checked again whose change sends no event.
 pub(crate) const RESEND_DELAY_MIN: Duration = Duration::from_millis(200);

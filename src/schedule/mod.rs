@@ -401,6 +401,18 @@ impl<R: Places> Schedule<R> {
             .min()
     }
 
+    /// True if a message is due at `now`. Only the first late message is considered.
+    pub(crate) fn is_due(&self, now: Timestamp) -> bool {
+        (self.first_dues().into_iter().flatten()).any(|due| due <= now)
+    }
+
+    /// The next late message, if it is loaded, as a run and an index into it.
+    pub(crate) fn next_late(&self) -> Option<(&R, usize)> {
+        let ((offset, _), late) = self.late.first_key_value()?;
+        let is_loaded = self.late_end().covers(*offset);
+        is_loaded.then(|| (&*late.run, late.index as usize))
+    }
+
     /// The due times of the next run in the wheel, and of the first late message.
     fn first_dues(&self) -> [Option<Timestamp>; 2] {
         [

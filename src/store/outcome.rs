@@ -31,6 +31,8 @@ pub(crate) struct StoredShard {
     /// The messages in stored runs by the name of the key that encrypts them. Plain ones are not included.
     pub(crate) keys: BTreeMap<Box<str>, u64>,
     pub(crate) ledger: Ledger,
+    /// For how long the rate of the route has held the shard back, as its owner has said last.
+    pub(crate) rate_wait_ms: u64,
 }
 
 impl StoredShard {

@@ -188,6 +188,8 @@ pub(crate) struct Advance {
     pub(crate) seen: Watermark,
     /// Limit for the due time of `claim` minus the clock of the store.
     pub(crate) clock_skew_max: Duration,
+    /// For how long the rate of the route has held the shard back. `None` leaves it unchanged.
+    pub(crate) rate_wait_ms: Option<u64>,
 }
 
 impl Advance {

@@ -166,6 +166,10 @@ pub(crate) enum InjectedFault {
     CountNothingAfterTakeover,
 
     // Delivery.
+    /// The rate of a route does not limit its claims.
+    ClaimBeyondRate,
+    /// A new owner does not continue the wait for the rate of the route.
+    ForgetRateWait,
     /// The due time is not checked again when a message is sent.
     NoDueCheckAtSend,
     /// The due time is not checked again when a message is sent a second time.

@@ -3,14 +3,16 @@
 
 use super::Options;
 use super::handover;
+use super::load::ResidentRun;
 use super::quota::InFlightQuota;
-use super::quota::catch_up_rate::{CatchUpRates, catch_up_before};
+use super::quota::route_rates::{RouteRates, catch_up_before};
 use super::shard::{PendingCall, ShardState, ShardStates};
 use crate::health::HealthPart;
 use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MESSAGES_MAX, CLOCK_SKEW_MARGIN_FRACTION};
 use crate::membership::StoreTime;
 use crate::model::{ShardId, Timestamp};
 use crate::retry::{PartsReadiness, until_store_answers};
+use crate::schedule::TakenBatch;
 use crate::store::{Advance, Advanced, Error, Store, StorePart};
 use futures_util::future::{FutureExt as _, LocalBoxFuture};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -32,7 +34,7 @@ pub(super) struct ClaimCalls {
     busy: BTreeSet<StorePart>,
     /// Ready while each part answers.
     readiness: PartsReadiness,
-    pub(super) catch_up_rates: CatchUpRates,
+    pub(super) rates: RouteRates,
     /// Messages are claimed this long before they are due: at most half of the allowed clock skew.
     pub(super) claim_ahead: Duration,
     /// The clock by which messages are claimed is at most this far ahead of the store's time.
@@ -43,12 +45,7 @@ pub(super) struct ClaimCalls {
 }
 
 impl ClaimCalls {
-    pub(super) fn new(
-        store: Rc<dyn Store>,
-        health: Rc<HealthPart>,
-        options: &Options,
-        now: Instant,
-    ) -> Self {
+    pub(super) fn new(store: Rc<dyn Store>, health: Rc<HealthPart>, options: &Options) -> Self {
         let skew_max = options.skew_max;
         let claim_ahead = CLAIM_AHEAD.min(skew_max / 2);
         Self {
@@ -56,7 +53,7 @@ impl ClaimCalls {
             running: FuturesUnordered::new(),
             busy: BTreeSet::new(),
             readiness: PartsReadiness::new(health),
-            catch_up_rates: CatchUpRates::new(&options.routes, now),
+            rates: RouteRates::new(&options.routes),
             claim_ahead,
             store_lead: skew_max - skew_max / CLOCK_SKEW_MARGIN_FRACTION - claim_ahead,
             first_shard: 0,
@@ -98,10 +95,14 @@ impl ClaimCalls {
             };
             shards.iter().filter(is_served).count()
         };
-        self.catch_up_rates.set_served(served, now);
+        self.rates.begin_plan(served, now);
         let mut quota = InFlightQuota::new(options.routes.keys().cloned());
         for (shard, state) in &*shards {
             quota.add(&shard.route, state.in_flight.open_messages());
+            let rate = self.rates.of(&shard.route);
+            if let Some(rate) = rate.filter(|rate| rate.limits_all()) {
+                rate.reserve(state.reserved_messages(now));
+            }
         }
         // If one shard claims, others whose claim is nearly due join the same call.
         let is_any_due = shards.iter().any(|(shard, state)| {
@@ -115,13 +116,17 @@ impl ClaimCalls {
         };
         let mut advances = Vec::new();
         self.first_shard = self.first_shard.wrapping_add(1) % shards.len().max(1);
-        for (shard, state) in round_robin(shards, self.first_shard) {
+        // The shards of a limited route take turns: a shard with a long backlog must not use up the rate.
+        let mut in_turn: Vec<_> = round_robin(shards, self.first_shard).collect();
+        in_turn.sort_by_key(|(_, state)| state.claim.limited_at);
+        for (shard, state) in in_turn {
             if !self.may_call(shard, state) {
                 continue;
             }
             let room = quota.room(&shard.route);
             let wall = state.claim_time(wall, now, self.store_lead);
             let limit = CLAIM_MESSAGES_MAX.min(self.limit_catch_up(state, room, wall, now));
+            let limit = self.limit_by_rate(state, limit, wall, now);
             let taken = if stopping || limit == 0 {
                 None
             } else {
@@ -129,15 +134,7 @@ impl ClaimCalls {
             };
             if let Some(taken) = &taken {
                 quota.add(&shard.route, taken.messages.len());
-                if let Some(bucket) = self.catch_up_rates.bucket(&shard.route) {
-                    let dues = taken
-                        .messages
-                        .iter()
-                        .map(|(run, at)| run.run.place(*at as usize).due);
-                    let behind =
-                        dues.filter(|due| !due.is_at_once() && *due < catch_up_before(wall));
-                    bucket.spend(behind.count());
-                }
+                self.count_taken(state, taken, wall, now);
             }
             let claim = taken.as_ref().map(|taken| taken.claim);
             let at_once = stopping || state.must_report_delivered();
@@ -161,18 +158,63 @@ impl ClaimCalls {
         wall: Timestamp,
         now: Instant,
     ) -> usize {
-        let bucket = self.catch_up_rates.bucket(&state.lease.shard.route);
+        let rate = self.rates.of(&state.lease.shard.route);
         let earliest_due = state.load.schedule().earliest_due(wall);
         let is_behind = earliest_due.is_some_and(|due| due < catch_up_before(wall));
-        match bucket.filter(|_| is_behind && room > 0) {
+        match rate.filter(|_| is_behind && room > 0) {
             None => room,
-            Some(bucket) => match bucket.room(now) {
+            Some(rate) => match rate.catch_up_room(now) {
                 Ok(most) => room.min(most),
                 Err(at) => {
                     state.claim.delay_until(at);
                     0
                 }
             },
+        }
+    }
+
+    /// Returns `limit`, or less while the rate of the route holds the shard back.
+    fn limit_by_rate(
+        &mut self,
+        state: &mut ShardState,
+        limit: usize,
+        wall: Timestamp,
+        now: Instant,
+    ) -> usize {
+        let rate = self.rates.of(&state.lease.shard.route);
+        let until = wall.plus(self.claim_ahead);
+        let room = || rate.map_or(Ok(usize::MAX), |rate| rate.room(now));
+        state.limit_by_rate(limit, until, wall, now, room)
+    }
+
+    /// Counts messages that are about to be claimed for the rates of their route.
+    fn count_taken(
+        &mut self,
+        state: &mut ShardState,
+        taken: &TakenBatch<ResidentRun>,
+        wall: Timestamp,
+        now: Instant,
+    ) {
+        let Some(rate) = self.rates.of(&state.lease.shard.route) else {
+            return;
+        };
+        let places = taken.messages.iter();
+        let dues = places.map(|(run, at)| run.run.place(*at as usize).due);
+        let behind = dues.filter(|due| !due.is_at_once() && *due < catch_up_before(wall));
+        rate.on_late_claimed(behind.count(), now);
+        rate.reserve(taken.messages.len());
+        state.claim.limited_at = rate.limits_all().then_some(now);
+    }
+
+    /// Counts the messages that were sent to targets for the rates of their routes.
+    pub(super) fn count_sent(&mut self, shards: &mut ShardStates, now: Instant) {
+        for (shard, state) in shards {
+            let sent = std::mem::take(&mut state.sent_to_targets);
+            if sent > 0
+                && let Some(rate) = self.rates.of(&shard.route)
+            {
+                rate.on_sent(sent, now);
+            }
         }
     }
 

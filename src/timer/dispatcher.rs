@@ -80,7 +80,7 @@ impl Dispatcher {
             memory: MemoryBudget::new(options.memory),
             shards: ShardStates::new(),
             slots: ShardSlots::default(),
-            claims: ClaimCalls::new(store, health, &options, now),
+            claims: ClaimCalls::new(store, health, &options),
             delivery: Delivery::new(producers),
             replacement: ReplacementCall::terminated(),
             last_reading: 0,
@@ -198,7 +198,7 @@ impl Dispatcher {
     fn on_lease_event(&mut self, event: LeaseEvent) {
         match event {
             LeaseEvent::ShardsCounted(shards) => {
-                self.claims.catch_up_rates.set_shard_counts(&shards);
+                self.claims.rates.set_shard_counts(&shards);
             }
             LeaseEvent::Granted(grant) => self.add_shard(*grant),
             LeaseEvent::Contested(shards) => {
@@ -314,6 +314,7 @@ impl Dispatcher {
         self.tick_wall = self.tick_wall.min(wall);
         self.delivery
             .deliver(&mut self.shards, &self.ports.metric, wall);
+        self.claims.count_sent(&mut self.shards, Instant::now());
         self.drive_transactions(stopping);
         self.update_metrics(wall);
         Ok(())

@@ -7,12 +7,14 @@ use crate::admin::problem::Problem;
 use crate::admin::queries::Queries;
 use crate::health::HealthProblem;
 use crate::model::Timestamp;
-use crate::model::readable::{count, size};
+use crate::model::readable::{count, length, size};
 use crate::store::query::{
-    Amount, LedgerReport, PendingReport, PendingShard, Query, ShardLedger, WorkersReport,
+    Amount, LedgerReport, PendingReport, PendingRoute, PendingShard, Query, ShardLedger,
+    WorkersReport,
 };
 use askama::Template;
 use axum::response::Response;
+use std::time::Duration;
 
 const HOUR_MS: i64 = 3_600_000;
 /// Shards that a page lists.
@@ -48,6 +50,8 @@ pub(super) struct Figures {
 struct RouteRow {
     name: String,
     is_configured: bool,
+    /// For how long its rate has held due messages back. `None`: it holds none back.
+    rate_wait: Option<String>,
     shards: String,
     waiting: String,
     stored: String,
@@ -77,6 +81,11 @@ fn quarantined(amount: &Amount) -> String {
     }
 }
 
+fn rate_wait(route: &PendingRoute) -> Option<String> {
+    let wait = Duration::from_millis(route.rate_wait_ms);
+    (!wait.is_zero()).then(|| length(wait))
+}
+
 pub(super) async fn overview(visit: Visit) -> Response {
     let health = &visit.console.health;
     visit.show(Ok(OverviewPage {
@@ -95,6 +104,7 @@ async fn fleet(queries: &Queries) -> Result<Fleet, Problem> {
     let routes = report.routes.iter().map(|route| RouteRow {
         name: route.route.clone(),
         is_configured: route.configured,
+        rate_wait: rate_wait(route),
         shards: count(route.shards),
         waiting: count(route.amount.messages),
         stored: size(route.amount.bytes),
@@ -119,6 +129,7 @@ struct RoutePage {
     frame: Frame,
     route: String,
     is_configured: bool,
+    rate_wait: Option<String>,
     figures: Figures,
     forecast: Option<String>,
     shards: Vec<ShardRow>,
@@ -188,6 +199,7 @@ async fn route_page(visit: &Visit, route: String) -> Result<RoutePage, Problem> 
     Ok(RoutePage {
         frame: visit.frame("overview", format!("Route {route}")),
         is_configured: report.routes.iter().all(|route| route.configured),
+        rate_wait: report.routes.iter().find_map(rate_wait),
         figures: Figures::new(&report),
         forecast: chart::forecast(&report.hours, Timestamp::from_millis(report.at_ms)),
         left_out: all - shards.len() as u64,

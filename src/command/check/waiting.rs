@@ -111,6 +111,7 @@ mod tests {
             configured,
             shards: 1,
             amount: amount(messages),
+            rate_wait_ms: 0,
         };
         let shard = |route: &str, topic: &str, partition, configured| PendingShard {
             route: route.into(),
@@ -119,6 +120,7 @@ mod tests {
             configured,
             amount: amount(2),
             first_hour_ms: None,
+            rate_wait_ms: 0,
         };
         let report = PendingReport {
             total: Amount {

@@ -2,8 +2,9 @@
 
 use crate::command::page::{Page, Table, Tone};
 use crate::model::Timestamp;
-use crate::model::readable::{count, moment, relative, several, size};
-use crate::store::query::{Amount, IdSearch, PendingReport, PendingShard};
+use crate::model::readable::{count, length, moment, relative, several, size};
+use crate::store::query::{Amount, IdSearch, PendingReport, PendingRoute, PendingShard};
+use std::time::Duration;
 
 const HOUR_MS: i64 = 3_600_000;
 /// Hours per line of the chart. The chart uses the first step that needs at most `LINES_MAX` lines.
@@ -23,6 +24,7 @@ pub(super) fn report(report: &PendingReport, page: &Page) -> String {
     }
     text += &table(report, page);
     text += &unconfigured(report, page);
+    text += &limited(report, page);
     if report.total.messages > 0 {
         let bound = page.paint(Tone::Faint, UPPER_BOUND);
         text += &format!("\n{}\n{bound}\n", chart(report, page));
@@ -141,6 +143,21 @@ fn unconfigured(report: &PendingReport, page: &Page) -> String {
     format!("\n{}\n", page.paint(Tone::Warning, &text))
 }
 
+/// Names the routes whose `rate` holds due messages back.
+fn limited(report: &PendingReport, page: &Page) -> String {
+    let is_limited = |route: &&PendingRoute| route.rate_wait_ms > 0;
+    let routes = report.routes.iter().filter(is_limited);
+    let line = |route: &PendingRoute| {
+        let wait = length(Duration::from_millis(route.rate_wait_ms));
+        let text = format!(
+            "route {}: its rate holds due messages back, for {wait} so far",
+            route.route
+        );
+        format!("\n{}\n", page.paint(Tone::Warning, &text))
+    };
+    routes.map(line).collect()
+}
+
 /// One line of the chart: label and number of messages.
 type Line = (String, u64);
 
@@ -247,7 +264,7 @@ pub(super) fn search(search: &IdSearch, page: &Page) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::query::{FoundMessage, PendingHour, PendingRoute};
+    use crate::store::query::{FoundMessage, PendingHour};
 
     /// This is 2026-11-21T23:00:05Z.
     const NOW: i64 = 1_795_302_005_000;
@@ -270,6 +287,7 @@ mod tests {
                 configured: route == "orders" && topic == "orders.delayed",
                 amount: amount(messages, 0),
                 first_hour_ms: first.map(|hour| THIS_HOUR + hour * HOUR_MS),
+                rate_wait_ms: 0,
             };
         let hour = |at: i64, messages| PendingHour {
             start_ms: THIS_HOUR + at * HOUR_MS,
@@ -282,6 +300,7 @@ mod tests {
             configured,
             shards,
             amount,
+            rate_wait_ms: 0,
         };
         PendingReport {
             deployment: "prod".into(),
@@ -336,6 +355,15 @@ mod tests {
         Upper bounds: messages are stored in batches, and a batch counts until its last message is delivered. Cancelled messages count, too.
         3 messages quarantined as unreadable, and not delivered: see PostdateQuarantined in docs/runbook.md.
         "#);
+    }
+
+    #[test]
+    fn a_route_that_its_rate_holds_back_is_named() {
+        let mut limited = example();
+        limited.routes[1].rate_wait_ms = 200_000;
+        let text = report(&limited, &Page::PLAIN);
+        let line = "\nroute orders: its rate holds due messages back, for 3m 20s so far\n";
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]

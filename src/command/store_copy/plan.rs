@@ -146,6 +146,7 @@ mod tests {
             quarantined: 0,
             keys: Default::default(),
             ledger: Ledger::default(),
+            rate_wait_ms: 0,
         }
     }
 

@@ -42,6 +42,7 @@ pub(crate) fn is_same(a: &StoredShard, b: &StoredShard) -> bool {
         (
             it.possibly_delivered,
             it.ledger,
+            it.rate_wait_ms,
             it.quarantined,
             it.pending(),
         )

@@ -18,7 +18,7 @@ impl Cursor {
         offset: Offset::MAX,
     };
 
-    pub(crate) fn new(due: Timestamp, offset: Offset) -> Self {
+    pub(crate) const fn new(due: Timestamp, offset: Offset) -> Self {
         Self { due, offset }
     }
 

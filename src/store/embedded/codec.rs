@@ -32,7 +32,7 @@ pub(super) fn meta(number: ShardNumber, meta: &ShardMeta) -> Vec<u8> {
     bytes
 }
 
-/// `None`: unreadable. Ledger, hold and possible deliveries have rows of their own. The lineage is not on disk, because it shows rollbacks, and a folder cannot
+/// `None`: unreadable. Ledger, hold, possible deliveries and the rate wait have rows of their own. The lineage is not on disk, because it shows rollbacks, and a folder cannot
 /// roll back while its process runs. After a restart every timer loads its shards again.
 pub(super) fn to_meta(bytes: &[u8]) -> Option<(ShardNumber, ShardMeta)> {
     let (fixed, identity) = bytes.split_first_chunk::<META_LENGTH>()?;
@@ -47,6 +47,7 @@ pub(super) fn to_meta(bytes: &[u8]) -> Option<(ShardNumber, ShardMeta)> {
         possibly_delivered: Progress::START,
         ledger: Ledger::default(),
         lineage: Lineage::default(),
+        rate_wait_ms: 0,
     };
     Some((ShardNumber::from_be_bytes(*number), meta))
 }
@@ -165,6 +166,16 @@ pub(super) fn hold(hold: Option<Watermark>) -> Vec<u8> {
 
 pub(super) fn to_hold(bytes: &[u8]) -> Option<Watermark> {
     to_numbers(bytes).map(|[until]| Watermark(until))
+}
+
+/// Milliseconds.
+pub(super) fn rate_wait(wait: u64) -> Vec<u8> {
+    numbers([wait])
+}
+
+/// An unreadable value counts as no wait: it decides only when a message is overdue.
+pub(super) fn to_rate_wait(bytes: &[u8]) -> u64 {
+    to_numbers(bytes).map_or(0, |[wait]| wait)
 }
 
 pub(super) fn pair(pair: Progress) -> Vec<u8> {

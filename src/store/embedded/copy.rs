@@ -206,6 +206,8 @@ impl Shards {
         shard.write_meta(self.deployment(), id, batch);
         shard.write_hold(batch);
         shard.write_possibly_delivered(batch);
+        let rate_wait = codec::rate_wait(shard.meta.rate_wait_ms);
+        batch.put(key::rate_wait(shard.number()), rate_wait);
         self.insert(id, Entry::Loaded(shard));
         true
     }

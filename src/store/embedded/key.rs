@@ -12,6 +12,7 @@
 //! | ledger | index | number | counts, watermark, delivered; a version without ledgers writes none |
 //! | hold | index | number | watermark up to which claims wait; empty: the hold has ended |
 //! | possibly delivered | index | number | pair: what may have been delivered before the folder was lost |
+//! | rate wait | index | number | for how long the rate of the route has held the shard back, in ms; a version without rates writes none |
 //! | count | index | number, slice; without slice: quarantine | runs, messages, bytes, least offset |
 //! | key use | index | number, name of a key | messages in slices that this key encrypts |
 //! | order | index | number, least due, least offset, name | slice; used to list runs |
@@ -41,6 +42,7 @@ const GARBAGE: u8 = b'g';
 const LEDGER: u8 = b'l';
 const HOLD: u8 = b'h';
 const POSSIBLY_DELIVERED: u8 = b'd';
+const RATE_WAIT: u8 = b'w';
 const COUNT: u8 = b'c';
 const KEY_USE: u8 = b'k';
 const ORDER: u8 = b'o';
@@ -104,6 +106,10 @@ pub(super) fn hold(number: ShardNumber) -> Vec<u8> {
 
 pub(super) fn possibly_delivered(number: ShardNumber) -> Vec<u8> {
     key(POSSIBLY_DELIVERED, number, &[])
+}
+
+pub(super) fn rate_wait(number: ShardNumber) -> Vec<u8> {
+    key(RATE_WAIT, number, &[])
 }
 
 /// Prefix of the count rows.
@@ -232,11 +238,12 @@ pub(super) fn to_quarantined(key: &[u8]) -> Option<RunName> {
 
 /// Prefixes of the rows of an erased shard. Each run row names a bytes row, see
 /// [`bytes_of_run`].
-pub(super) fn all_of_a_shard(number: ShardNumber) -> [Vec<u8>; 11] {
+pub(super) fn all_of_a_shard(number: ShardNumber) -> [Vec<u8>; 12] {
     let index = [
         LEDGER,
         HOLD,
         POSSIBLY_DELIVERED,
+        RATE_WAIT,
         COUNT,
         KEY_USE,
         ORDER,

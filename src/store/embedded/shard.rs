@@ -36,10 +36,7 @@ pub(super) struct Shard {
 /// Only a newer version may deliver a shard with such a slice.
 pub(super) const NEWER_SLICE: &str = "a slice of a newer version";
 
-const LAST: Cursor = Cursor {
-    due: Timestamp::MAX,
-    offset: Offset::MAX,
-};
+const LAST: Cursor = Cursor::new(Timestamp::MAX, Offset::MAX);
 
 impl Shard {
     pub(super) fn new(new: &NewShard, number: ShardNumber) -> Self {
@@ -88,6 +85,8 @@ impl Shard {
         let possibly_delivered = tables.index.get(key::possibly_delivered(number))?;
         let possibly_delivered = possibly_delivered.and_then(|value| codec::to_pair_row(&value));
         shard.meta.possibly_delivered = possibly_delivered.unwrap_or(Progress::START);
+        let rate_wait = tables.index.get(key::rate_wait(number))?;
+        shard.meta.rate_wait_ms = rate_wait.map_or(0, |value| codec::to_rate_wait(&value));
         let ledger = tables.index.get(key::ledger(number))?;
         shard.meta.ledger = ledger
             .and_then(|value| codec::to_ledger(&value, &shard.meta))

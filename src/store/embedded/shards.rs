@@ -125,6 +125,10 @@ impl Shards {
         if shard.meta.hold != before.hold {
             shard.write_hold(batch);
         }
+        if shard.meta.rate_wait_ms != before.rate_wait_ms {
+            let row = codec::rate_wait(shard.meta.rate_wait_ms);
+            batch.put(key::rate_wait(shard.number()), row);
+        }
         if shard.meta != before {
             shard.write_meta(&self.deployment, id, batch);
         }

@@ -62,6 +62,10 @@ pub(crate) struct PendingRoute {
     pub(crate) configured: bool,
     pub(crate) shards: u64,
     pub(crate) amount: Amount,
+    /// For how long `rate` has held back the due messages of a shard, in ms: the longest of its shards.
+    /// 0: it holds none back.
+    #[serde(default)]
+    pub(crate) rate_wait_ms: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -74,6 +78,9 @@ pub(crate) struct PendingShard {
     pub(crate) amount: Amount,
     /// Start of the first hour with messages, in epoch ms. 0: some were due when they were stored.
     pub(crate) first_hour_ms: Option<i64>,
+    /// For how long the `rate` of the route has held back due messages, in ms.
+    #[serde(default)]
+    pub(crate) rate_wait_ms: u64,
 }
 
 /// Messages that are due in one hour.
@@ -257,6 +264,7 @@ impl<'a> PendingTotals<'a> {
             .or_insert_with(|| PendingRoute::new(&shard.route, false));
         route.shards += 1;
         route.amount.add(amount);
+        route.rate_wait_ms = route.rate_wait_ms.max(state.rate_wait_ms);
         self.report.total.add(amount);
         if self.report.shards.len() >= REPORT_SHARDS_MAX {
             self.report.shards_left_out += 1;
@@ -273,6 +281,7 @@ impl<'a> PendingTotals<'a> {
                 .iter()
                 .map(|count| hour_start(count.slice))
                 .min(),
+            rate_wait_ms: state.rate_wait_ms,
         });
     }
 
@@ -398,6 +407,7 @@ mod tests {
             quarantined,
             keys: BTreeMap::new(),
             ledger: Ledger::default(),
+            rate_wait_ms: 0,
         }
     }
 

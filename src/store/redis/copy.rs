@@ -64,6 +64,7 @@ impl CopyStore for Redis {
             possibly_delivered: state.possibly_delivered,
             ledger: state.ledger,
             lineage: lineage.unwrap_or_default(),
+            rate_wait_ms: state.rate_wait_ms,
         });
         Ok(meta)
     }
@@ -267,7 +268,8 @@ impl Call {
             .arg(meta.delivered.to_hex())
             .arg(meta.hold.map_or_else(|| "-".to_owned(), watermark_hex))
             .arg(meta.possibly_delivered.to_hex())
-            .arg(codec::ledger_text(meta));
+            .arg(codec::ledger_text(meta))
+            .arg(meta.rate_wait_ms);
         call
     }
 

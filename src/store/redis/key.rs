@@ -14,6 +14,7 @@
 //! | | | `tail_from` | watermark from which the tail is complete | open, append |
 //! | | | `hold` | watermark up to which claims wait; `-`: the wait has ended | open, append, end hold |
 //! | | | `possibly_delivered` | pair: what may have been delivered before Redis lost writes | open |
+//! | | | `rate_wait` | for how long the rate of the route has held the shard back, in ms | advance |
 //! | | | `token` | lease token: `<session>.<tenure>` | acquire, release |
 //! | | | `ledger` | ledger | open, append, advance, replace, restore |
 //! | | | `history` | lineage | append, replace |

@@ -352,9 +352,10 @@ fn parse_state(value: Value) -> Option<StoredShard> {
         hold,
         possibly_delivered,
         ledger,
+        rate_wait,
         counts,
         keys,
-    ] = <[Value; 9]>::try_from(parts).ok()?;
+    ] = <[Value; 10]>::try_from(parts).ok()?;
     let watermark = codec::parse_watermark(&text(watermark)?)?;
     let mut shard = StoredShard {
         identity: SourceIdentity(text(identity)?.into()),
@@ -368,6 +369,8 @@ fn parse_state(value: Value) -> Option<StoredShard> {
         quarantined: 0,
         keys: BTreeMap::new(),
         ledger: Ledger::default(),
+        // It decides only when a message is overdue.
+        rate_wait_ms: text(rate_wait)?.parse().unwrap_or(0),
     };
     for field in texts(counts)?.chunks_exact(2) {
         let count = CountField::parse(&field[1]);

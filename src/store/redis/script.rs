@@ -284,9 +284,8 @@ impl Call {
             &[META, COUNTS, IDS, CANCELLED, EFFECTS],
             advance.deletes.iter().map(|(slice, _)| *slice),
         );
-        let claim_due = advance
-            .claim
-            .map_or(0, |claim| claim.cursor.due.as_millis());
+        let claim_due = (advance.claim).map_or(0, |claim| claim.cursor.due.as_millis());
+        let rate_wait = advance.rate_wait_ms;
         call.arg(advance.lease.token.to_string())
             .arg(optional_hex(advance.delivered))
             .arg(optional_hex(advance.claim))
@@ -303,7 +302,8 @@ impl Call {
             .arg(advance.delivered_ids.len())
             .arg(name_count(advance.delivered_ids.iter().map(|(id, _)| id)))
             .arg(advance.claimed_answers.len())
-            .arg(advance.occurrences);
+            .arg(advance.occurrences)
+            .arg(rate_wait.map_or_else(String::new, |wait| wait.to_string()));
         for (slice, name) in &advance.deletes {
             call.run_name_args(*slice, name);
         }

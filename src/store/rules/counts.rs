@@ -116,6 +116,7 @@ impl ShardCounts {
             quarantined: self.quarantined(),
             keys: self.keys.clone(),
             ledger: meta.ledger,
+            rate_wait_ms: meta.rate_wait_ms,
         }
     }
 }

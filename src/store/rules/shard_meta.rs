@@ -27,6 +27,8 @@ pub(crate) struct ShardMeta {
     pub(crate) possibly_delivered: Progress,
     pub(crate) ledger: Ledger,
     pub(crate) lineage: Lineage,
+    /// For how long the rate of the route has held the shard back.
+    pub(crate) rate_wait_ms: u64,
 }
 
 /// A message goes back to its source with a due time, which the record at offset `by` gave.
@@ -119,6 +121,7 @@ impl ShardMeta {
             possibly_delivered: new.possibly_delivered,
             ledger: Ledger::default(),
             lineage: Lineage::default(),
+            rate_wait_ms: 0,
         }
     }
 
@@ -274,8 +277,9 @@ impl ShardMeta {
     }
 
     /// Moves `delivered` to a pair that includes it, and to no other (I4). A repeat finds the pair
-    /// unchanged and counts nothing.
+    /// unchanged and counts nothing. Also keeps the rate wait, if the owner says it.
     pub(crate) fn move_delivered(&mut self, request: &Advance) {
+        self.rate_wait_ms = request.rate_wait_ms.unwrap_or(self.rate_wait_ms);
         let Some(delivered) = request
             .delivered
             .filter(|delivered| *delivered != self.delivered)

@@ -73,6 +73,7 @@ pub(crate) fn advance(topic: &str, claim: Progress) -> Advance {
         claim: Some(claim),
         seen: Watermark(0),
         clock_skew_max: Duration::ZERO,
+        rate_wait_ms: None,
     }
 }
 

@@ -9,10 +9,12 @@ use crate::model::{
 use crate::run::LoadedRun;
 use crate::store::{EffectKind, RequestEffect};
 use crate::timer::load::ResidentRun;
+use crate::timer::quota::rate_wait::HeldBack;
 use crate::trace::{BatchLinks, Tracer};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// The messages of one claim, in delivery order. A message goes to its target unless it has a
@@ -44,6 +46,7 @@ pub(crate) struct ClaimedBatch {
     /// Rerouted messages by index. There are few.
     pub(super) reroutes: BTreeMap<usize, Reroute>,
     claimed_at: Instant,
+    pub(crate) held_back: HeldBack,
     /// Links to the producers' traces of the sent messages that no earlier span has reported.
     pub(super) trace_links: BatchLinks,
     /// One of these messages names its own target.
@@ -76,6 +79,7 @@ impl ClaimedBatch {
             named: BTreeMap::new(),
             effects: BTreeMap::new(),
             claimed_at,
+            held_back: HeldBack::NOT,
             reroutes: BTreeMap::new(),
             trace_links: BatchLinks::default(),
             names_target: false,
@@ -124,7 +128,7 @@ impl ClaimedBatch {
         }
     }
 
-    pub(super) fn claimed_at(&self) -> Instant {
+    pub(crate) fn claimed_at(&self) -> Instant {
         self.claimed_at
     }
 
@@ -293,6 +297,11 @@ impl ClaimedBatch {
         } else {
             original_due(&self.message(index)?)
         }
+    }
+
+    /// The part of the lateness of this message that the rate of its route has caused.
+    pub(super) fn lateness_by_rate(&self, index: usize) -> Duration {
+        self.held_back.lateness(self.place(index).due)
     }
 
     /// True if the message has its own due time and is delivered for the first time.

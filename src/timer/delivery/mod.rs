@@ -103,6 +103,7 @@ impl Delivery {
         ];
         let until = ends.into_iter().flatten().min();
         sender.send_batches(&mut state.in_flight, state.txn.as_mut(), batches, until);
+        state.sent_to_targets += sender.sent_to_targets;
         if state.txn.is_some() {
             return;
         }
@@ -133,6 +134,7 @@ impl Delivery {
             wall,
             now: Instant::now(),
             room,
+            sent_to_targets: 0,
         }
     }
 
@@ -186,6 +188,7 @@ impl Delivery {
             true => SendOutcome::Cancelled,
             false => sender.send(claimed, batch, index),
         };
+        state.sent_to_targets += sender.sent_to_targets;
         match outcome {
             SendOutcome::Accepted => {
                 state.lane.on_resent();

@@ -32,6 +32,8 @@ pub(super) struct ShardSender<'a> {
     pub(super) now: Instant,
     /// Messages that may still be sent in this tick.
     pub(super) room: usize,
+    /// Messages that were sent to targets. Dead letters, retries and answers are not included.
+    pub(super) sent_to_targets: usize,
 }
 
 pub(super) enum SendOutcome {
@@ -197,22 +199,28 @@ impl ShardSender<'_> {
 
     /// Reroutes a message to the dead-letter topic if it is later than its route allows. Applies
     /// only to the first delivery of a message that had a due time. It must be late by the store's
-    /// time too, because a worker whose clock is ahead delivers late by its own clock.
+    /// time too, because a worker whose clock is ahead delivers late by its own clock. Lateness that the
+    /// rate of the route has caused does not count.
     fn dead_letter_if_overdue(&self, batch: &mut ClaimedBatch, index: usize, place: Cursor) {
         let ShardContext { shard, route, .. } = &*self.context;
         let Some(overdue_after) = route.overdue_after else {
             return;
         };
         let now = self.wall.min(self.lease_clock.store_time(self.now));
-        let lateness = now.since(place.due);
+        let by_rate = batch.lateness_by_rate(index);
+        let lateness = now.since(place.due).saturating_sub(by_rate);
         if lateness < overdue_after
             || !batch.has_not_failed(index)
             || batch.reroutes.contains_key(&index)
         {
             return;
         }
+        let of_rate = match by_rate.as_secs() {
+            0 => String::new(),
+            seconds => format!(", without {seconds} s by its rate"),
+        };
         let detail = format!(
-            "it was due {} and is {} s late; overdue_after is {} s",
+            "it was due {} and is {} s late{of_rate}; overdue_after is {} s",
             place.due.to_rfc3339(),
             lateness.as_secs(),
             overdue_after.as_secs()
@@ -263,12 +271,16 @@ impl ShardSender<'_> {
             },
         };
         let destination = reroute.map_or(Destination::Target, |reroute| reroute.destination);
+        let is_to_target = destination == Destination::Target && !message.body.is_answer();
         let mut added = AddedHeaders::default();
         let builder = &mut *self.record_builder;
         let record = builder.build(context, &target, &message, effect, reroute, &mut added);
         let ticket = Ticket::new(self.slot, number, index).pack();
         match (self.producers).send(route, destination, self.via, &record, ticket) {
-            SendResult::Accepted => SendOutcome::Accepted,
+            SendResult::Accepted => {
+                self.sent_to_targets += usize::from(is_to_target);
+                SendOutcome::Accepted
+            }
             SendResult::QueueFull => SendOutcome::MustWait,
             // The client is being replaced. Later messages must not overtake this one (G4).
             SendResult::Failed(failure) if failure.kind == FailureKind::ClientFailed => {

@@ -1,6 +1,8 @@
-//! Limits on claims: messages in flight for each route, and the catch-up rate after an outage.
+//! Limits on claims: messages in flight for each route, and the rates of routes.
 
-pub(super) mod catch_up_rate;
+mod rate_bucket;
+pub(super) mod rate_wait;
+pub(super) mod route_rates;
 
 use crate::limit::TIMER_IN_FLIGHT_MAX;
 use std::collections::BTreeMap;

@@ -24,7 +24,8 @@ use super::delivery::lanes::LaneState;
 use super::delivery::outcome::ShardContext;
 use super::lease::Grant;
 use super::load::{Load, LoadResult, MemoryAccount, ResidentRun};
-use crate::limit::{RESEND_DELAY_MIN, SHARD_IN_FLIGHT_MAX, TRANSACTIONAL_PRODUCER_OPEN_AHEAD};
+use super::quota::rate_wait::{HeldBack, RateWait};
+use crate::limit::{RESEND_DELAY_MIN, TRANSACTIONAL_PRODUCER_OPEN_AHEAD};
 use crate::membership::StoreTime;
 use crate::model::{
     Cursor, DeliveredMarker, Lease, OutcomeCounts, Progress, ShardId, SourceIdentity, Timestamp,
@@ -64,6 +65,9 @@ pub(crate) struct ShardState {
     /// The definitions of a recurring route. `None` before they are read.
     schedules: Option<ShardSchedules>,
     stall: StallTimer,
+    rate_wait: RateWait,
+    /// Messages that were sent to targets and do not count for the rate of the route yet.
+    pub(crate) sent_to_targets: usize,
     /// Cover messages that earlier owners may have delivered: the claims that the store has, and those
     /// that it may have lost.
     earlier: [Progress; 2],
@@ -94,6 +98,8 @@ impl ShardState {
             compaction: CompactionScan::new(now),
             schedules: None,
             stall: StallTimer::new(now, start),
+            rate_wait: RateWait::new(state.rate_wait_ms),
+            sent_to_targets: 0,
             earlier: [state.claimed, state.possibly_delivered],
         }
     }
@@ -139,6 +145,12 @@ impl ShardState {
 
     fn next_prefetch_request(&mut self, wall: Timestamp, has_claims: bool) -> Option<Load> {
         if self.load.is_held() {
+            return None;
+        }
+        // A limited route would keep the memory that all shards share for long.
+        let is_limited = self.context.route.rate.borrow().is_some();
+        let has_next = self.load.schedule().has_loaded_messages();
+        if is_limited && has_next && !self.load.runs.memory.is_within_part() {
             return None;
         }
         let ShardLoad { prefetch, runs, .. } = &mut self.load;
@@ -189,34 +201,6 @@ impl ShardState {
             && self.next_due().is_some_and(|due| due <= wall.plus(ahead))
     }
 
-    /// Takes messages that are due within `ahead`, up to `limit`, as far as there is room in
-    /// flight. May come `early_by` before its time.
-    pub(crate) fn take_due(
-        &mut self,
-        wall: Timestamp,
-        now: Instant,
-        limit: usize,
-        ahead: Duration,
-        early_by: Duration,
-    ) -> Option<TakenBatch<ResidentRun>> {
-        let until = wall.plus(ahead);
-        let late_due = self.load.schedule().next_late_due();
-        let is_late = late_due.is_some_and(|due| due <= until);
-        let used = self.in_flight.open_messages() + self.delivered.unreported_ids();
-        let limit = limit.min(SHARD_IN_FLIGHT_MAX.saturating_sub(used));
-        if limit == 0 || !self.claim.allows(is_late, early_by, now) || !self.may_claim(now) {
-            return None;
-        }
-        let taken = self.take_messages(until, wall, limit)?;
-        let first = taken.messages.first();
-        let is_behind = first.is_some_and(|(run, at)| run.run.place(*at as usize).due < wall);
-        let count = taken.messages.len();
-        let has_more = self.next_occurrence_due().is_some_and(|due| due <= until);
-        let limit = if has_more { count } else { limit };
-        self.claim.on_taken(count, limit, is_behind, ahead, now);
-        Some(taken)
-    }
-
     /// The next call to the store, with `claim` if there is one. `None` if there is nothing to say.
     /// `at_once`: report deliveries without waiting for a claim.
     pub(crate) fn next_advance(
@@ -253,6 +237,7 @@ impl ShardState {
             claim,
             seen: self.load.schedule().seen(),
             clock_skew_max,
+            rate_wait_ms: self.rate_wait.take_unstored(),
         };
         if reports {
             self.delivered.report(delivered, &mut advance);
@@ -289,6 +274,7 @@ impl ShardState {
             .filter(|place| self.earlier.iter().any(|pair| pair.covers(*place)))
             .count();
         let mut batch = ClaimedBatch::new(taken.messages, cancelled, effects, now);
+        batch.held_back = self.claim.held_back.unwrap_or(HeldBack::NOT);
         if self.context.route.rules.is_recurring {
             batch.set_start(taken.start);
         }
@@ -486,7 +472,8 @@ impl ShardState {
 
     /// Returns the time since the last progress of a shard that has due messages, or zero.
     pub(crate) fn stalled_for(&mut self, wall: Timestamp, now: Instant) -> Duration {
-        let has_work = self.has_work_until(wall);
+        let is_limited = self.rate_wait.holds(now) && !self.has_claims();
+        let has_work = self.has_work_until(wall) && !is_limited;
         let open_messages = self.in_flight.open_messages();
         self.stall
             .observe(self.in_flight.delivered(), open_messages, has_work, now)
@@ -529,6 +516,7 @@ mod tests {
                     quarantined: 0,
                     keys: Default::default(),
                     ledger: Ledger::default(),
+                    rate_wait_ms: 0,
                 },
                 start: Progress::START,
             };

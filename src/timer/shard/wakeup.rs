@@ -55,7 +55,8 @@ fn next_claim(state: &ShardState, input: &WakeupInput) -> Option<Instant> {
             now + due.since(until)
         } else {
             // This tick could not take it for lack of room. A report announces room.
-            let pause_end = state.claim.not_before.filter(|at| *at > now);
+            let pause_end = state.claim.not_before.max(state.claim.rate_until);
+            let pause_end = pause_end.filter(|at| *at > now);
             pause_end.unwrap_or(now + RESEND_DELAY_MIN)
         }
     });

@@ -110,6 +110,12 @@ const FAULTS: &[Fault] = &[
         "l[i] = l[i]",
     ),
     (
+        "the wait for the rate of the route is not kept",
+        Some(Script::Advance),
+        "redis.call('HSET', KEYS[1], 'rate_wait', ARGV[19])",
+        "",
+    ),
+    (
         "the trimmed tail does not say where it starts",
         Some(Script::Append),
         "redis.call('HSET', KEYS[1], 'tail_from', last:sub(1, 16))",
@@ -504,6 +510,12 @@ const FAULTS: &[Fault] = &[
         Some(Script::EndCopy),
         "if redis.call('HGET', KEYS[1], 'version') ~= ARGV[1] then",
         "if false then",
+    ),
+    (
+        "a copied shard forgets the wait for the rate of its route",
+        Some(Script::EndCopy),
+        "'rate_wait', ARGV[10]",
+        "'rate_wait', '0'",
     ),
     (
         "a copied shard has no tail",

@@ -90,6 +90,26 @@ pub(super) async fn an_old_token_changes_nothing(t: &Fixture<'_>) {
     );
 }
 
+pub(super) async fn the_wait_for_the_rate_is_kept_until_its_owner_changes_it(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    t.take_lease(1).await;
+    assert_eq!(t.state().await.rate_wait_ms, 0);
+    for (token, told, kept) in [
+        (1, Some(7_000), 7_000),
+        (1, None, 7_000),
+        (2, Some(5), 7_000),
+        (1, Some(7_040), 7_040),
+        (1, Some(0), 0),
+    ] {
+        let advance = Advance {
+            rate_wait_ms: told,
+            ..t.empty_advance(token)
+        };
+        t.advance(advance).await;
+        assert_eq!(t.state().await.rate_wait_ms, kept, "told {told:?}");
+    }
+}
+
 pub(super) async fn delivered_runs_are_deleted_by_name_and_subtracted_from_the_counts(
     t: &Fixture<'_>,
 ) {

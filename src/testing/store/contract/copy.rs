@@ -72,6 +72,11 @@ async fn fill(t: &Fixture<'_>) {
     t.append(0, 3, &runs, &ids).await;
     t.take_lease(1).await;
     t.claim(1, Progress::new(claimed, Watermark(3))).await;
+    t.advance(Advance {
+        rate_wait_ms: Some(7_000),
+        ..t.empty_advance(1)
+    })
+    .await;
     let delivered = Progress::new(done, Watermark(3));
     let counts = OutcomeCounts::from_array([1, 0, 0, 0]);
     t.acknowledge_outcomes((Progress::START, delivered), counts, &[&done_run])

@@ -389,6 +389,7 @@ impl Fixture<'_> {
             claim: None,
             seen: Watermark(0),
             clock_skew_max: Duration::from_secs(2),
+            rate_wait_ms: None,
         }
     }
 

@@ -137,6 +137,7 @@ cases! {
         the_delivered_pair_moves_only_to_a_pair_that_includes_it,
         the_claimed_pair_moves_forward_by_component,
         an_old_token_changes_nothing,
+        the_wait_for_the_rate_is_kept_until_its_owner_changes_it,
         delivered_runs_are_deleted_by_name_and_subtracted_from_the_counts,
         an_id_is_removed_only_if_it_names_the_delivered_place,
         a_claim_returns_the_cancelled_places_inside_it,

@@ -21,6 +21,7 @@ pub(super) async fn creating_a_shard_stores_identity_watermark_and_delivered(t: 
         quarantined: 0,
         keys: Default::default(),
         ledger: Ledger::default(),
+        rate_wait_ms: 0,
     };
     assert_eq!(
         t.open(t.new_shard(4, delivered)).await,

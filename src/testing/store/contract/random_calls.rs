@@ -409,6 +409,7 @@ async fn holder_outcome(
                 claim: next.map(claim),
                 seen: Watermark(*seen),
                 clock_skew_max: Duration::from_secs(2),
+                rate_wait_ms: None,
             };
             match store.advance(&[advance]).await.unwrap().remove(0) {
                 Advanced::ClockAhead { watermark, .. } => format!("ahead {watermark}"),
@@ -628,6 +629,7 @@ async fn hidden_state(store: &dyn Store, sequence: &Sequence) -> String {
         claim,
         seen: Watermark(0),
         clock_skew_max: skew_max,
+        rate_wait_ms: None,
     };
     format!(
         "{appended:?} {:?}",

@@ -805,6 +805,7 @@ mod tests {
                         claim,
                         seen: Watermark(0),
                         clock_skew_max: skew_max,
+                        rate_wait_ms: None,
                     };
                     store.advance(&[advance]).await.unwrap();
                 }
