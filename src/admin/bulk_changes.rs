@@ -131,10 +131,7 @@ impl BulkReport {
                 "Without an id (see change_by_origin), or another message has it, so no record can name them",
             ),
             (self.in_flight, "Being sent already"),
-            (
-                self.due_soon,
-                "Due within seconds, so they are delivered anyway",
-            ),
+            (self.due_soon, "Due within seconds, or about to be moved"),
             (self.unchanged, "With this due time already"),
         ];
         let counts = counts.into_iter().filter(|(number, _)| *number > 0);

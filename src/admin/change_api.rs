@@ -312,8 +312,8 @@ struct Written {
     offset: Option<u64>,
 }
 
-/// Waits for `ADMIN_OUTCOME_TIMEOUT` until the record was read. It was written, so an unknown outcome is
-/// a pending one.
+/// Waits for `ADMIN_OUTCOME_TIMEOUT` until the record was read. The record is written, so an outcome that
+/// is not known by then is pending.
 async fn outcome(
     queries: &Queries,
     route: &str,

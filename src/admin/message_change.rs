@@ -39,7 +39,7 @@ pub(crate) enum Obstacle {
     /// No record can name it: it has no id and its route has no `change_by_origin`, or another message
     /// has its id.
     WithoutId,
-    /// It is due within seconds anyway.
+    /// It is due within seconds, or was so before it was rescheduled. Then it is about to be moved.
     DueSoon,
     /// It has the due time already.
     Unchanged,
@@ -52,7 +52,9 @@ impl Obstacle {
             Self::WithoutId => {
                 "no record can name the message: it has no id and its route has no change_by_origin, or another message has its id"
             }
-            Self::DueSoon => "the message is due within seconds, so it is delivered anyway",
+            Self::DueSoon => {
+                "the message is due within seconds, or is about to be moved: it is too late"
+            }
             Self::Unchanged => "the message has this due time already",
         }
     }

@@ -100,7 +100,7 @@ impl Bulk {
             if !is_dry || report.found == 0 || as_json || !confirm(&question)? {
                 return Ok(Outcome::Done);
             }
-            // No more than the answer was for.
+            // At most the number that the user has confirmed.
             self.limit = report.found as usize;
             is_dry = false;
         }
@@ -209,7 +209,7 @@ mod tests {
         insta::assert_snapshot!(text(&report), @r"
         1,200 messages would be delivered now. Nothing was sent: --yes sends the records.
         Without an id (see change_by_origin), or another message has it, so no record can name them: 3.
-        Due within seconds, so they are delivered anyway: 1.
+        Due within seconds, or about to be moved: 1.
         Refused: 2. The last one: not sent
         More may follow.
         ");

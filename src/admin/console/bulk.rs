@@ -121,7 +121,7 @@ struct BulkPage {
     form: BulkForm,
     text: String,
     notes: Vec<String>,
-    /// What the button asks.
+    /// The question that the browser asks before the change.
     question: String,
     /// The text of the button that changes messages. `None`: there is nothing to change.
     button: Option<&'static str>,

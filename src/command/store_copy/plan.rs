@@ -28,7 +28,7 @@ pub(super) struct PlannedShard {
     pub(super) shard: ShardId,
     pub(super) messages: u64,
     pub(super) bytes: u64,
-    /// What the new store has under its name.
+    /// The state of the shard in the new store.
     pub(super) there: CopyState,
     pub(super) step: Step,
 }

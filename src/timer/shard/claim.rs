@@ -68,13 +68,11 @@ impl ClaimState {
             .is_some_and(|call| call.taken.is_some())
     }
 
-    /// Messages that are claimed or being claimed, without those that wait for another one: that one
-    /// may not be loaded yet. They go out without a further load, and free their memory.
-    pub(super) fn messages_to_send(&self, in_flight: &InFlightClaims<ClaimedBatch>) -> usize {
-        let pending = self.pending.as_ref().and_then(|call| call.taken.as_ref());
-        let waiting: usize = in_flight.iter().map(ClaimedBatch::waiting_messages).sum();
-        pending.map_or(0, |taken| taken.messages.len())
-            + in_flight.open_messages().saturating_sub(waiting)
+    /// True if claimed messages go out without a further load. A message that waits for another one
+    /// does not count: that one may not be loaded yet.
+    pub(super) fn is_sending(&self, in_flight: &InFlightClaims<ClaimedBatch>) -> bool {
+        let waiting = in_flight.iter().map(ClaimedBatch::waiting_messages);
+        self.is_claiming() || in_flight.open_messages() > waiting.sum()
     }
 
     /// True if claimed messages should have been delivered by now.

@@ -95,8 +95,8 @@ impl ShardLoad {
     /// False while nothing may be claimed, because only the tail shows when that ends.
     pub(super) fn frees_memory_soon(&self, is_claim_slow: bool, wall: Timestamp) -> bool {
         let schedule = self.schedule();
-        let large = self.runs.memory.messages_per_part(64);
-        let late_max = large.clamp(1, CLAIM_MESSAGES_MAX as u64);
+        let late_max = self.runs.memory.messages_per_part(64);
+        let late_max = late_max.clamp(1, CLAIM_MESSAGES_MAX as u64);
         let next_due = schedule.next_due(Timestamp::AT_ONCE);
         let may_claim = !self.is_held() && schedule.seen() >= schedule.taken().watermark;
         may_claim

@@ -132,8 +132,8 @@ impl ShardState {
         if !self.ownership.is_active() {
             return None;
         }
-        let claimed = self.claim.messages_to_send(&self.in_flight);
-        let load = self.next_prefetch_request(wall, claimed > 0);
+        let is_sending = self.claim.is_sending(&self.in_flight);
+        let load = self.next_prefetch_request(wall, is_sending);
         let is_claim_slow = self.claim.is_slow(&self.in_flight, wall, now);
         let frees_memory = self.load.frees_memory_soon(is_claim_slow, wall);
         load.or_else(|| self.load.next_tail_request(now, joins_batch, frees_memory))
