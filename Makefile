@@ -27,8 +27,8 @@ TESTS := --features test-support
 # simulation, which then runs three times as fast.
 PLAIN := --config profile.dev.package.postdate.opt-level=0
 INTEGRATION := cargo test $(TESTS) $(PLAIN) --test integration
-# Tests mostly wait for due times and for servers, so each of two cores runs two of them.
-AT_ONCE := --test-threads=4
+# Tests mostly wait for due times and for servers, so each of two cores runs three of them.
+AT_ONCE := --test-threads=6
 # A copy of OpenSSL takes minutes to compile.
 ifneq ($(shell pkg-config --exists 'openssl >= 3' 2>/dev/null && echo yes),)
 demo test test-all integration lint: export OPENSSL_NO_VENDOR ?= 1

@@ -51,6 +51,7 @@ mod nats_limits;
 mod nats_login;
 mod nats_source;
 mod nats_target;
+mod new_cluster;
 mod outage;
 mod quota;
 mod recurring;

@@ -19,15 +19,18 @@ const BROKEN_MAX: usize = 20;
 /// Panics with the trace of the first seed that breaks a promise.
 #[track_caller]
 pub(crate) fn assert_promises_kept(seeds: Range<u64>, run: impl Fn(u64) -> Outcome) {
-    let only = number::<u64>(ONLY);
-    let factor = number::<f64>(FACTOR).unwrap_or(1.0);
-    let count = ((seeds.end - seeds.start) as f64 * factor).ceil() as u64;
-    for seed in
-        (seeds.start..seeds.start + count).filter(|seed| only.is_none_or(|only| only == *seed))
-    {
+    for seed in chosen(seeds) {
         let outcome = run(seed);
         assert!(outcome.broken.is_empty(), "{}", failure(seed, &outcome));
     }
+}
+
+/// The seeds to run instead of this range, as the environment says.
+pub(crate) fn chosen(seeds: Range<u64>) -> impl Iterator<Item = u64> {
+    let only = number::<u64>(ONLY);
+    let factor = number::<f64>(FACTOR).unwrap_or(1.0);
+    let count = ((seeds.end - seeds.start) as f64 * factor).ceil() as u64;
+    (seeds.start..seeds.start + count).filter(move |seed| only.is_none_or(|only| only == *seed))
 }
 
 /// The number in an environment variable that is set.
