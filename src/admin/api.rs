@@ -11,6 +11,7 @@ use super::change_api;
 use super::dead_letters;
 use super::problem::Problem;
 use super::queries::Queries;
+use super::schedules;
 use crate::limit::{SEARCH_CALLS_MAX, SEARCH_PAGE_MAX};
 use crate::model::{Timestamp, parse_rfc3339};
 use crate::store::query::{
@@ -54,7 +55,8 @@ const PAGE_DEFAULT: usize = 100;
         bulk_changes::fire,
         bulk_changes::purge,
         dead_letters::list,
-        dead_letters::redrive
+        dead_letters::redrive,
+        schedules::list
     )
 )]
 struct Description;
@@ -443,7 +445,7 @@ mod tests {
         assert_eq!(description["openapi"], "3.1.0");
         let paths = description["paths"].as_object().unwrap();
         let described: Vec<_> = paths.keys().map(String::as_str).collect();
-        assert_eq!(described.len(), 16, "{described:?}");
+        assert_eq!(described.len(), 17, "{described:?}");
         let schemas = description["components"]["schemas"].as_object().unwrap();
         for name in ["MessagePage", "PendingReport", "LedgerReport", "Problem"] {
             assert!(schemas.contains_key(name), "{name}");

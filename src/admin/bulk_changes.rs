@@ -142,9 +142,6 @@ impl BulkReport {
             let refused = readable::count(self.refused);
             notes.push(format!("Refused: {refused}. The last one: {refusal}"));
         }
-        if self.more {
-            notes.push("More may follow.".to_owned());
-        }
         notes
     }
 

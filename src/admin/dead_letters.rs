@@ -22,9 +22,9 @@ use tokio::sync::{mpsc, oneshot};
 use utoipa::{IntoParams, ToSchema};
 
 /// Dead letters that one call redrives without `limit`.
-const LIMIT_DEFAULT: u64 = 1_000;
+pub(super) const LIMIT_DEFAULT: u64 = 1_000;
 /// Dead letters per second without `rate`.
-const RATE_DEFAULT: u32 = 100;
+pub(super) const RATE_DEFAULT: u32 = 100;
 
 /// Conditions on dead letters
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, IntoParams)]

@@ -12,6 +12,7 @@ pub(crate) mod dead_letters;
 pub(crate) mod message_change;
 mod problem;
 pub(crate) mod queries;
+pub(crate) mod schedules;
 mod server;
 mod tls;
 
@@ -32,7 +33,9 @@ pub(crate) use console::ConsoleOptions;
 use dead_letters::DeadLetters;
 use problem::Problem;
 use queries::Queries;
+use schedules::Schedules;
 use serde_json::json;
+use server::Admission;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 pub(crate) use tls::{Tls, TlsError};
@@ -89,6 +92,8 @@ pub(crate) struct Endpoint {
     pub(crate) changes: Changes,
     /// The queue of the thread that reads and redrives dead letters.
     pub(crate) dead_letters: DeadLetters,
+    /// The queue of the thread that reads schedules.
+    pub(crate) schedules: Schedules,
     pub(crate) console: ConsoleOptions,
 }
 
@@ -110,21 +115,23 @@ impl Endpoint {
             .merge(change_api::router(changes.clone()))
             .merge(bulk_changes::router(changes.clone()))
             .merge(dead_letters::router(self.dead_letters.clone()))
+            .merge(schedules::router(self.schedules.clone()))
             .merge(console::router(
                 self.console,
                 changes,
-                self.dead_letters,
+                (self.dead_letters, self.schedules),
                 self.health.clone(),
                 self.render_metrics.clone(),
             ))
-            .route("/metrics", get(metrics))
-            .fallback(|| async { Problem::not_found("unknown path: see /v1/openapi.json") });
+            .route("/metrics", get(metrics));
         let (alive, ready) = (self.health.clone(), self.health);
         let alive = async move || health_response("alive", &alive.not_alive(), &[]);
         let ready = async move || health_response("ready", &ready.not_ready(), &ready.degraded());
         let login = console::login_router(self.auth.clone(), self.tls.is_some());
-        // A login asks nothing of the store, so it needs no permit that others wait for.
-        let router = bound_requests(self.auth.protect(guarded))
+        // A stranger takes no permit. A login asks nothing of the store, so it needs none.
+        let router = self
+            .auth
+            .protect(bound_requests(guarded))
             .merge(login)
             .route("/healthz", get(alive))
             .route("/readyz", get(ready));
@@ -132,14 +139,19 @@ impl Endpoint {
     }
 }
 
-/// Answers 503 if too many requests are being answered.
+/// Admits requests. Answers 503 if too many are being answered.
 fn bound_requests(router: Router) -> Router {
     let requests = Arc::new(Semaphore::new(ADMIN_REQUESTS_MAX));
     let bound = move |request: Request, next: Next| {
         let requests = requests.clone();
         async move {
             match requests.try_acquire() {
-                Ok(_permit) => next.run(request).await,
+                Ok(_permit) => {
+                    if let Some(admission) = request.extensions().get::<Admission>() {
+                        admission.admit();
+                    }
+                    next.run(request).await
+                }
                 Err(_) => {
                     Problem::unavailable("too many requests at once: try again").into_response()
                 }
@@ -214,6 +226,7 @@ mod tests {
             let (queries, _unanswered) = queries::channel();
             let (changes, _unwritten) = changes::channel();
             let (dead_letters, _unread) = dead_letters::channel();
+            let (schedules, _unlisted) = schedules::channel();
             let endpoint = Endpoint {
                 auth: Auth::new(guard, None, false),
                 tls: None,
@@ -222,6 +235,7 @@ mod tests {
                 queries,
                 changes,
                 dead_letters,
+                schedules,
                 console: ConsoleOptions::default(),
             };
             let (served, ()) = tokio::join!(serve(listener, endpoint, stop.clone()), test);
@@ -440,6 +454,74 @@ mod tests {
             };
             let limit = crate::limit::ADMIN_HEADER_TIMEOUT * 2;
             assert!(tokio::time::timeout(limit, ends).await.is_ok());
+        });
+    }
+
+    /// Connections that send the head of a POST and then nothing.
+    async fn without_body(address: SocketAddr, path: &str, count: usize) -> Vec<TcpStream> {
+        let kind = "content-type: application/x-www-form-urlencoded";
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\n{kind}\r\ncontent-length: 10\r\n\r\n"
+        );
+        let mut open = Vec::new();
+        for _ in 0..count {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let _ = stream.write_all(head.as_bytes()).await;
+            open.push(stream);
+        }
+        open
+    }
+
+    #[test]
+    fn logins_that_never_end_delay_no_probe() {
+        let guard = Some("0123456789abcdef");
+        with_guarded_endpoint(guard, &Health::new(), async |address| {
+            let count = 2 * crate::limit::ADMIN_CONNECTIONS_MAX;
+            let _open = without_body(address, "/login", count).await;
+            assert_eq!(get(address, "/healthz").await.0, "200 OK");
+            let _open = without_body(address, "/v1/routes/r:purge", count).await;
+            assert_eq!(get(address, "/healthz").await.0, "200 OK");
+            let login = "authorization: Bearer 0123456789abcdef\r\n";
+            let (status, _) = get_with(address, "/v1/openapi.json", login).await;
+            assert_eq!(status, "200 OK", "a stranger takes no permit");
+        });
+    }
+
+    #[test]
+    fn above_the_bound_of_requests_only_probes_are_answered() {
+        with_endpoint(&Health::new(), async |address| {
+            let path = "/v1/routes/r/messages:cancel";
+            let _open = without_body(address, path, ADMIN_REQUESTS_MAX).await;
+            let refused = async {
+                loop {
+                    let (status, body) = get(address, "/v1/openapi.json").await;
+                    if status == "503 Service Unavailable" {
+                        return body;
+                    }
+                }
+            };
+            // The server may need a moment to read the heads.
+            let body = tokio::time::timeout(Duration::from_secs(20), refused).await;
+            assert!(body.unwrap().contains("too many requests at once"));
+            assert_eq!(get(address, "/healthz").await.0, "200 OK");
+            assert_eq!(get(address, "/login").await.0, "200 OK");
+        });
+    }
+
+    #[test]
+    fn a_browser_gets_pages_also_for_errors() {
+        with_endpoint(&Health::new(), async |address| {
+            let html = "accept: text/html\r\n";
+            for (path, status) in [
+                ("/other/path", "404 Not Found"),
+                ("/routes/r/messages/change", "405 Method Not Allowed"),
+            ] {
+                let (found, page) = get_with(address, path, html).await;
+                assert_eq!(found, status);
+                assert!(page.contains("<main"), "{page}");
+            }
+            let (_, body) = get(address, "/other").await;
+            assert!(body.starts_with('{'), "{body}");
         });
     }
 

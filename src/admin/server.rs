@@ -1,10 +1,12 @@
 //! The HTTP server. Each connection has a task, and the number of connections is bounded. A flood
-//! closes connections without a request, so probes are answered and no descriptors run out.
+//! closes the oldest connections, so probes are answered and no descriptors run out. It never closes
+//! one whose request was admitted.
 
 use super::problem::Problem;
 use crate::limit::{
     ADMIN_CONNECTION_TIMEOUT, ADMIN_CONNECTIONS_MAX, ADMIN_HANDSHAKE_TIMEOUT,
-    ADMIN_HEADER_BYTES_MAX, ADMIN_HEADER_TIMEOUT, ADMIN_REQUEST_TIMEOUT, ADMIN_STOP_TIMEOUT,
+    ADMIN_HEADER_BYTES_MAX, ADMIN_HEADER_TIMEOUT, ADMIN_REQUEST_TIMEOUT, ADMIN_REQUESTS_MAX,
+    ADMIN_STOP_TIMEOUT,
 };
 use crate::task::StopToken;
 use axum::Router;
@@ -35,6 +37,25 @@ pub(super) struct Client {
     pub(super) has_certificate: bool,
 }
 
+/// Admits a request: the server does not close its connection before the response. As an extension of
+/// the request.
+#[derive(Clone, Default)]
+pub(super) struct Admission(Arc<AtomicBool>);
+
+impl Admission {
+    pub(super) fn admit(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    fn is_admitted(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Serves requests until `stop` is cancelled.
 pub(super) async fn serve(
     mut listener: TcpListener,
@@ -49,21 +70,19 @@ pub(super) async fn serve(
         .await
     {
         while tasks.try_join_next().is_some() {}
-        if !make_room(&mut open) {
-            continue;
-        }
+        make_room(&mut open);
         let connection = Connection {
             client: Client {
                 address,
                 has_certificate: false,
             },
             router: router.clone(),
-            is_busy: Arc::default(),
+            admission: Admission::default(),
             stop: stop.clone(),
         };
-        let is_busy = connection.is_busy.clone();
+        let admission = connection.admission.clone();
         let task = tasks.spawn(connection.accept(stream, tls.clone()));
-        open.push_back(OpenConnection { is_busy, task });
+        open.push_back(OpenConnection { admission, task });
         // Closed connections free their descriptors before the next one is accepted.
         tokio::task::yield_now().await;
     }
@@ -74,28 +93,29 @@ pub(super) async fn serve(
 }
 
 struct OpenConnection {
-    is_busy: Arc<AtomicBool>,
+    admission: Admission,
     task: AbortHandle,
 }
 
-/// Closes the oldest connection without a request if there are too many. False if all of them have
-/// one.
-fn make_room(open: &mut VecDeque<OpenConnection>) -> bool {
+// So one can always be closed.
+const _: () = assert!(ADMIN_REQUESTS_MAX < ADMIN_CONNECTIONS_MAX);
+
+/// Closes the oldest connection without an admitted request if there are too many.
+fn make_room(open: &mut VecDeque<OpenConnection>) {
     open.retain(|open| !open.task.is_finished());
     if open.len() < ADMIN_CONNECTIONS_MAX {
-        return true;
+        return;
     }
-    let is_idle = |open: &OpenConnection| !open.is_busy.load(Ordering::Relaxed);
-    let oldest = open.iter().position(is_idle);
-    let closed = oldest.and_then(|index| open.remove(index));
-    closed.inspect(|open| open.task.abort()).is_some()
+    let oldest = open.iter().position(|open| !open.admission.is_admitted());
+    if let Some(closed) = oldest.and_then(|index| open.remove(index)) {
+        closed.task.abort();
+    }
 }
 
 struct Connection {
     client: Client,
     router: Router,
-    /// True from the header of a request until its response.
-    is_busy: Arc<AtomicBool>,
+    admission: Admission,
     stop: StopToken,
 }
 
@@ -115,14 +135,14 @@ impl Connection {
     /// hyper applies the timeout of a header to an idle connection too.
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let service = service_fn(|mut request| {
-            self.is_busy.store(true, Ordering::Relaxed);
             let service = TowerToHyperService::new(self.router.clone());
-            let (is_busy, client) = (&self.is_busy, self.client);
+            let (admission, client) = (&self.admission, self.client);
             async move {
                 let extensions: &mut http::Extensions = http::Request::extensions_mut(&mut request);
                 extensions.insert(client);
+                extensions.insert(admission.clone());
                 let response = timeout(ADMIN_REQUEST_TIMEOUT, service.call(request)).await;
-                is_busy.store(false, Ordering::Relaxed);
+                admission.end();
                 response.unwrap_or_else(|_| Ok::<Response, Infallible>(too_slow()))
             }
         });

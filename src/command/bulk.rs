@@ -188,6 +188,9 @@ fn text(report: &BulkReport) -> String {
     for note in report.notes() {
         text += &format!("{note}\n");
     }
+    if report.more {
+        text += "More may follow.\n";
+    }
     text
 }
 

@@ -34,6 +34,7 @@ pub use redrive::redrive;
 pub use reset::reset;
 #[cfg(test)]
 pub(crate) use reset::test_support;
+pub(crate) use schedules::answer_schedules;
 pub use schedules::schedules;
 pub use send::send;
 pub use store_copy::store_copy;

@@ -124,6 +124,10 @@ pub(crate) const REDRIVE_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30)
 pub(crate) const REDRIVE_CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Calls that wait for the thread that answers them, one after the other.
 pub(crate) const REDRIVE_CALLS_MAX: usize = 4;
+/// Calls about schedules that wait for the thread that answers them, one after the other.
+pub(crate) const SCHEDULES_CALLS_MAX: usize = 4;
+/// Schedules in an answer, and in memory while their topic is read.
+pub(crate) const SCHEDULES_PAGE_MAX: usize = 1_000;
 /// Records of the dead-letter topic that one call of the API reads.
 pub(crate) const DEAD_LETTERS_SCANNED_MAX: u64 = 20_000;
 /// Codes that a report counts one by one, more than there are.

@@ -1,17 +1,19 @@
-//! Starts the admin server, and the threads that answer its queries, write its changes, and redrive dead letters.
+//! Starts the admin server, and the threads that answer its queries, write its changes, redrive dead letters, and read
+//! schedules.
 
 use super::memory::resident_bytes;
 use super::query_context;
 use super::wiring::Wiring;
 use crate::admin::{self, Auth, ConsoleOptions, Endpoint};
 use crate::clock::{Clock, WallClock};
-use crate::command::{ChangeWriter, answer_dead_letters};
-use crate::config::{Colour, Secret};
+use crate::command::{ChangeWriter, answer_dead_letters, answer_schedules};
+use crate::config::{Colour, Config, Secret};
 use crate::metric;
 use crate::store::StoreQuery;
 use crate::task::TaskGroup;
 use crate::telemetry::Telemetry;
 use anyhow::Result;
+use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,6 +27,7 @@ pub(super) fn start(
     let (queries, queries_in) = admin::queries::channel();
     let (changes, changes_in) = admin::changes::channel();
     let (dead_letters, dead_letters_in) = admin::dead_letters::channel();
+    let (schedules, schedules_in) = admin::schedules::channel();
     let admin = &wiring.config.admin;
     let tls = admin.tls()?;
     let auth = Auth::new(
@@ -36,6 +39,7 @@ pub(super) fn start(
         deployment: wiring.config.deployment.clone(),
         environment: admin.environment.clone(),
         colour: admin.colour.map_or("", Colour::class),
+        recurring: recurring_routes(&wiring.config),
     };
     let health = wiring.health.clone();
     let render_metrics = render_metrics(wiring, telemetry);
@@ -48,6 +52,7 @@ pub(super) fn start(
             queries,
             changes,
             dead_letters,
+            schedules,
             console,
         };
         admin::serve(listener, endpoint, stop).await
@@ -63,8 +68,12 @@ pub(super) fn start(
     })?;
     let config = wiring.config.clone();
     group.spawn_thread("dead-letters", move |stop| async move {
-        let answer = async |request| answer_dead_letters(&config, request).await;
-        admin::dead_letters::serve(dead_letters_in, answer, stop.clone()).await;
+        let dead_letters = async |request| answer_dead_letters(&config, request).await;
+        let schedules = async |request| answer_schedules(&config, request).await;
+        tokio::join!(
+            admin::dead_letters::serve(dead_letters_in, dead_letters, stop.clone()),
+            admin::schedules::serve(schedules_in, schedules, stop.clone()),
+        );
         stop.cancelled().await;
         anyhow::Ok(())
     })?;
@@ -79,6 +88,11 @@ pub(super) fn start(
         anyhow::Ok(())
     })?;
     Ok(())
+}
+
+fn recurring_routes(config: &Config) -> BTreeSet<String> {
+    let routes = config.routes.iter().filter(|(_, route)| route.recurring);
+    routes.map(|(name, _)| name.clone()).collect()
 }
 
 /// Updates the metrics of the process, then renders all metrics.

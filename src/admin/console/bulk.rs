@@ -4,13 +4,15 @@ use super::frame::{Frame, Visit};
 use crate::admin::api::PathParams;
 use crate::admin::bulk_changes::{BulkAction, BulkBody, BulkReport};
 use crate::admin::problem::Problem;
-use crate::limit::{BULK_LIMIT_DEFAULT, SEARCH_CALLS_MAX};
-use crate::model::readable::{count, several};
+use crate::limit::{BULK_CALL_TIMEOUT, BULK_LIMIT_DEFAULT};
+use crate::model::readable::several;
 use askama::Template;
 use axum::extract::Form;
 use axum::extract::rejection::FormRejection;
 use axum::response::Response;
 use serde::Deserialize;
+use tokio::time::Instant;
+use url::form_urlencoded::Serializer;
 
 /// The form. An empty value is an absent one.
 #[derive(Clone, Default, Deserialize)]
@@ -28,6 +30,8 @@ pub(super) struct BulkForm {
     limit: String,
     rate: String,
     after: String,
+    /// Messages that earlier calls have changed.
+    done: String,
     dry_run: Option<bool>,
 }
 
@@ -49,25 +53,52 @@ impl BulkForm {
         ]
     }
 
-    /// The button after a call, and the form that it sends. Its limit is the previewed number, or what is
-    /// left of that.
-    fn next(&self, report: &BulkReport) -> Option<(&'static str, Self)> {
-        let (button, left, after) = match report.dry_run {
+    /// The fields that are shown, with their names for people.
+    fn facts(&self) -> Vec<(&'static str, &str)> {
+        let facts = [
+            ("Due from", self.due_from.as_str()),
+            ("Due to", &self.due_to),
+            ("Id", &self.id),
+            ("Key", &self.key),
+            ("Header", &self.header),
+            ("Topic", &self.topic),
+            ("Partition", &self.partition),
+            ("New due time", &self.at),
+            ("Per second", &self.rate),
+        ];
+        let facts = facts.into_iter();
+        facts.filter(|(_, value)| !value.is_empty()).collect()
+    }
+
+    fn limit(&self) -> u64 {
+        self.limit.parse().unwrap_or(BULK_LIMIT_DEFAULT as u64)
+    }
+
+    fn done(&self) -> u64 {
+        self.done.parse().unwrap_or_default()
+    }
+
+    /// The form after a call. Its limit is the previewed number, unless more may follow: then it is the limit
+    /// of the preview. After a change it is the rest.
+    fn next(&self, report: &BulkReport) -> Option<Self> {
+        let (left, after) = match report.dry_run {
             // The change starts where the dry run did.
-            true => ("Change them", report.found, self.after.clone()),
+            true if report.more => (self.limit(), self.after.clone()),
+            true => (report.found, self.after.clone()),
             false if report.more => {
-                let limit = self.limit.parse().unwrap_or(BULK_LIMIT_DEFAULT as u64);
                 let after = report.after.clone().unwrap_or_default();
-                ("Continue", limit.saturating_sub(report.changed), after)
+                (self.limit().saturating_sub(report.changed), after)
             }
             false => return None,
         };
         let form = Self {
             limit: left.to_string(),
             after,
+            done: (self.done() + report.changed).to_string(),
             ..self.clone()
         };
-        (left > 0).then_some((button, form))
+        let has_some = !report.dry_run || report.found > 0;
+        (left > 0 && has_some).then_some(form)
     }
 
     /// The action. A purge has no condition.
@@ -121,10 +152,18 @@ struct BulkPage {
     form: BulkForm,
     text: String,
     notes: Vec<String>,
-    /// The question that the browser asks before the change.
-    question: String,
-    /// The text of the button that changes messages. `None`: there is nothing to change.
-    button: Option<&'static str>,
+    is_preview: bool,
+    /// The button that changes messages.
+    next: Option<Next>,
+    /// The conditions, for the way back to the search.
+    search: String,
+}
+
+struct Next {
+    form: BulkForm,
+    button: String,
+    /// The question that the browser asks before the change. `None`: the script continues by itself.
+    question: Option<String>,
 }
 
 pub(super) async fn change(
@@ -141,25 +180,34 @@ pub(super) async fn change(
     visit.show(page.await)
 }
 
-/// One call of the API. A dry run continues, so that a reader sees the whole number.
+/// Calls the API until the limit, the end or a timeout is reached, so that few pages show a large change.
 async fn answer(visit: &Visit, route: &str, form: &BulkForm) -> Result<BulkReport, Problem> {
     let (action, mut body) = (form.action()?, form.body()?);
     let limit = body.limit.unwrap_or(BULK_LIMIT_DEFAULT);
     let api = &visit.console.changes;
+    let end = Instant::now() + BULK_CALL_TIMEOUT;
     let mut total = BulkReport::default();
-    for _ in 0..SEARCH_CALLS_MAX {
+    loop {
         let report = api.change_many(visit.actor, route, action, body.clone());
-        let report = report.await?;
-        let is_last = !report.dry_run || !report.more;
-        body.after.clone_from(&report.after);
+        let report = report.await.map_err(|problem| match total.changed {
+            0 => problem,
+            changed => {
+                let text = format!("{} (before this: {changed} changed)", problem.detail);
+                Problem::new(problem.status_code(), text)
+            }
+        })?;
         total = total.plus(report);
-        let left = limit.saturating_sub(total.found as usize);
-        if is_last || left == 0 {
-            break;
+        let used = match total.dry_run {
+            true => total.found,
+            false => total.changed,
+        };
+        let left = limit.saturating_sub(used as usize);
+        if !total.more || left == 0 || Instant::now() >= end {
+            return Ok(total);
         }
+        body.after.clone_from(&total.after);
         body.limit = Some(left);
     }
-    Ok(total)
 }
 
 fn page(
@@ -168,43 +216,102 @@ fn page(
     form: BulkForm,
     report: &BulkReport,
 ) -> Result<BulkPage, Problem> {
-    let verb = match report.action.as_str() {
-        "cancel" => "cancelled",
-        "fire" => "delivered now",
-        _ => "rescheduled",
-    };
-    let text = match report.dry_run {
-        true => format!(
-            "{} would be {verb}. Nothing was changed.",
-            several(report.found, "message")
-        ),
-        false => format!("Records written: {}.", count(report.changed)),
-    };
-    let is_purge = form.action()? == BulkAction::Purge;
-    let (title, question) = match is_purge {
-        true => (
-            format!("Cancel ALL waiting messages of {route}"),
-            format!("Cancel ALL waiting messages of {route}?"),
-        ),
-        false => (
-            format!("Change messages of {route}"),
-            "Change all messages that meet these conditions?".to_owned(),
-        ),
-    };
+    let words = Words::of(form.action()?);
+    let title = format!("{} of {route}{}", words.title, words.title_end);
     let next = form.next(report);
-    let (button, form) = match next {
-        Some((button, next)) => (Some(button), next),
-        None => (None, form),
+    let changed = several(form.done() + report.changed, "message");
+    let text = match (report.dry_run, report.more) {
+        (true, false) => format!("{} {}.", several(report.found, "message"), words.would),
+        (true, true) => {
+            let found = several(report.found, "message");
+            format!("At least {found} {}. There may be more.", words.would)
+        }
+        (false, _) if next.is_some() => format!("{} {changed} so far.", words.done),
+        (false, _) => format!("{} {changed}.", words.done),
     };
+    let mut notes = report.notes();
+    if !report.dry_run && report.more && next.is_none() {
+        let text = "This was the number of the preview. The search shows if more is left.";
+        notes.push(text.to_owned());
+    }
+    let next = next.map(|next| {
+        let (messages, end) = (several(next.limit(), "message"), words.button_end);
+        let up_to = if report.more { "up to " } else { "" };
+        let asked = format!("{} {up_to}{messages}{end}", words.button);
+        Next {
+            button: match report.dry_run {
+                true => asked.clone(),
+                false => "Continue".to_owned(),
+            },
+            question: (report.dry_run).then(|| format!("{asked}? {}", words.consequence)),
+            form: next,
+        }
+    });
+    let mut search = Serializer::new(String::new());
+    let conditions = &form.pairs()[..7];
+    for (name, value) in conditions.iter().filter(|(_, value)| !value.is_empty()) {
+        search.append_pair(name, value);
+    }
     Ok(BulkPage {
         frame: visit.frame("overview", title),
-        notes: report.notes(),
-        question,
-        button,
+        notes,
+        is_preview: report.dry_run,
+        search: search.finish(),
+        next,
         route,
         form,
         text,
     })
+}
+
+/// The texts about an action.
+struct Words {
+    title: &'static str,
+    title_end: &'static str,
+    would: &'static str,
+    done: &'static str,
+    button: &'static str,
+    button_end: &'static str,
+    consequence: &'static str,
+}
+
+impl Words {
+    fn of(action: BulkAction) -> Self {
+        let cancel = Self {
+            title: "Cancel messages",
+            title_end: "",
+            would: "would be cancelled",
+            done: "Cancel requested for",
+            button: "Cancel",
+            button_end: "",
+            consequence: "They will not be delivered.",
+        };
+        match action {
+            BulkAction::Cancel => cancel,
+            BulkAction::Purge => Self {
+                title: "Cancel ALL waiting messages",
+                consequence: "These are ALL waiting messages of the route. They will not be delivered.",
+                ..cancel
+            },
+            BulkAction::Reschedule => Self {
+                title: "Reschedule messages",
+                would: "would get the new due time",
+                done: "New due time requested for",
+                button: "Reschedule",
+                consequence: "They get the new due time.",
+                ..cancel
+            },
+            BulkAction::Fire => Self {
+                title: "Deliver messages",
+                title_end: " now",
+                would: "would be delivered now",
+                done: "Delivery now requested for",
+                button: "Deliver",
+                button_end: " now",
+                consequence: "They do not wait for their due time.",
+            },
+        }
+    }
 }
 
 #[cfg(test)]
@@ -220,30 +327,29 @@ mod tests {
         }
     }
 
-    fn next(form: &BulkForm, report: &BulkReport) -> Option<(&'static str, String, String)> {
+    fn next(form: &BulkForm, report: &BulkReport) -> Option<(String, String)> {
         let next = form.next(report);
-        next.map(|(button, form)| (button, form.limit, form.after))
+        next.map(|form| (form.limit, form.after))
     }
 
-    fn of(
-        button: &'static str,
-        limit: &str,
-        after: &str,
-    ) -> Option<(&'static str, String, String)> {
-        Some((button, limit.to_owned(), after.to_owned()))
+    fn of(limit: &str, after: &str) -> Option<(String, String)> {
+        Some((limit.to_owned(), after.to_owned()))
     }
 
     #[test]
     fn a_change_is_bounded_by_its_preview() {
-        let report = |found| BulkReport {
+        let report = |found, more| BulkReport {
             found,
-            more: true,
-            after: Some("b".to_owned()),
+            more,
+            after: more.then(|| "b".to_owned()),
             ..BulkReport::new("orders", Action::Cancel, true)
         };
-        let found = next(&form("1000", "a"), &report(7));
-        assert_eq!(found, of("Change them", "7", "a"));
-        assert_eq!(next(&form("1000", ""), &report(0)), None);
+        let found = next(&form("1000", "a"), &report(7, false));
+        assert_eq!(found, of("7", "a"));
+        assert_eq!(next(&form("1000", ""), &report(0, false)), None);
+        // The preview could not count all of them.
+        let found = next(&form("1000000", "a"), &report(20_000, true));
+        assert_eq!(found, of("1000000", "a"));
     }
 
     #[test]
@@ -256,9 +362,9 @@ mod tests {
         };
         let form = form("10", "a");
         let found = next(&form, &report(4, true, Some("b")));
-        assert_eq!(found, of("Continue", "6", "b"));
+        assert_eq!(found, of("6", "b"));
         // It has ended on its first page.
-        assert_eq!(next(&form, &report(4, true, None)), of("Continue", "6", ""));
+        assert_eq!(next(&form, &report(4, true, None)), of("6", ""));
         assert_eq!(next(&form, &report(10, true, Some("b"))), None);
         assert_eq!(next(&form, &report(4, false, None)), None);
     }

@@ -3,11 +3,12 @@
 use super::frame::{Frame, Moment, Visit};
 use crate::admin::api::{Params, PathParams};
 use crate::admin::dead_letters::{
-    DeadLetterGroup, DeadLetterSample, DeadLettersParams, DeadLettersReport,
+    DeadLetterGroup, DeadLetterSample, DeadLettersParams, DeadLettersReport, LIMIT_DEFAULT,
+    RATE_DEFAULT,
 };
 use crate::admin::problem::Problem;
-use crate::model::Timestamp;
 use crate::model::readable::{count, several};
+use crate::model::{DeadLetterReason, Timestamp};
 use askama::Template;
 use axum::extract::Form;
 use axum::extract::rejection::FormRejection;
@@ -31,6 +32,11 @@ struct DeadLettersPage {
     may_redrive: bool,
     /// The place from which the form continues.
     after: String,
+    limit: u64,
+    rate: u32,
+    /// True if the script sends the form again, because the redrive has not reached its limit.
+    continues: bool,
+    codes: Vec<&'static str>,
 }
 
 /// The values of the form. Empty: no condition.
@@ -100,11 +106,10 @@ pub(super) async fn list(
 ) -> Response {
     let page = async {
         let Params(params) = params?;
-        let filter = Filter::new(&params);
-        let after = params.after.clone().unwrap_or_default();
+        let form = RedriveForm::new(&params);
         let dead_letters = &visit.console.dead_letters;
         let report = dead_letters.list(visit.actor, route, params).await?;
-        Ok(page(&visit, (filter, after), report))
+        Ok(page(&visit, form, report))
     };
     visit.show(page.await)
 }
@@ -117,24 +122,52 @@ pub(super) async fn redrive(
     let page = async {
         let wrong = |error: FormRejection| Problem::bad_request(error.body_text());
         let Form(params) = params.map_err(wrong)?;
-        let filter = Filter::new(&params);
-        let mut after = params.after.clone().unwrap_or_default();
+        let form = RedriveForm::new(&params);
         let dead_letters = &visit.console.dead_letters;
         let report = dead_letters.redrive(visit.actor, route, params).await?;
-        let has_sent = report.redrive.as_ref().is_some_and(|it| !it.dry_run);
-        if has_sent {
-            after = report.after.clone().unwrap_or_default();
-        }
-        Ok(page(&visit, (filter, after), report))
+        Ok(page(&visit, form.after(&report), report))
     };
     visit.show(page.await)
 }
 
-fn page(
-    visit: &Visit,
-    (filter, start): (Filter, String),
-    report: DeadLettersReport,
-) -> DeadLettersPage {
+/// The form that redrives.
+struct RedriveForm {
+    filter: Filter,
+    after: String,
+    limit: u64,
+    rate: u32,
+    continues: bool,
+}
+
+impl RedriveForm {
+    fn new(params: &DeadLettersParams) -> Self {
+        Self {
+            filter: Filter::new(params),
+            after: params.after.clone().unwrap_or_default(),
+            limit: params.limit.unwrap_or(LIMIT_DEFAULT),
+            rate: params.rate.unwrap_or(RATE_DEFAULT),
+            continues: false,
+        }
+    }
+
+    /// The form after a redrive. A redrive that has ended before its limit continues with the rest.
+    fn after(self, report: &DeadLettersReport) -> Self {
+        let sent = report.redrive.as_ref().filter(|redrive| !redrive.dry_run);
+        let Some(sent) = sent else {
+            return self;
+        };
+        let left = self.limit.saturating_sub(sent.redriven);
+        let continues = report.more && left > 0;
+        Self {
+            after: report.after.clone().unwrap_or_default(),
+            limit: if continues { left } else { self.limit },
+            continues,
+            ..self
+        }
+    }
+}
+
+fn page(visit: &Visit, form: RedriveForm, report: DeadLettersReport) -> DeadLettersPage {
     let now = Timestamp::from_millis(report.at_ms);
     let outcome = report.redrive.as_ref().map(|redrive| {
         let messages = several(redrive.redriven, "message");
@@ -158,13 +191,20 @@ fn page(
         samples: samples.collect(),
         groups: report.codes.iter().map(Group::new).collect(),
         scanned: count(report.scanned),
-        next: after.map(|after| filter.line(&after)),
+        next: after.map(|after| form.filter.line(&after)),
         may_redrive: visit.actor.may_change(),
-        after: start,
+        after: form.after,
+        limit: form.limit,
+        rate: form.rate,
+        continues: form.continues,
+        codes: DeadLetterReason::ALL
+            .iter()
+            .map(|reason| reason.code())
+            .collect(),
         route: report.route,
         topic: report.topic,
         outcome,
-        filter,
+        filter: form.filter,
     }
 }
 
@@ -177,5 +217,33 @@ impl Group {
             by_reference: group.by_reference,
             refused: group.refused,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::dead_letters::RedriveReport;
+
+    #[test]
+    fn a_redrive_continues_until_its_limit() {
+        let params = DeadLettersParams {
+            limit: Some(10),
+            ..DeadLettersParams::default()
+        };
+        let after = |redriven, more, dry_run| {
+            let report = DeadLettersReport {
+                more,
+                after: more.then(|| "0-7".to_owned()),
+                redrive: Some(RedriveReport { dry_run, redriven }),
+                ..DeadLettersReport::default()
+            };
+            let form = RedriveForm::new(&params).after(&report);
+            (form.continues, form.limit, form.after)
+        };
+        assert_eq!(after(4, true, false), (true, 6, "0-7".to_owned()));
+        assert_eq!(after(10, true, false), (false, 10, "0-7".to_owned()));
+        assert_eq!(after(4, false, false), (false, 10, String::new()));
+        assert_eq!(after(4, true, true), (false, 10, String::new()));
     }
 }

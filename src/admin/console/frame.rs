@@ -5,11 +5,13 @@ use crate::admin::auth::Actor;
 use crate::admin::problem::Problem;
 use crate::model::Timestamp;
 use crate::model::readable::{moment, relative};
+use crate::store::query::FoundMessage;
 use askama::Template;
 use axum::Extension;
 use axum::extract::FromRequestParts;
-use axum::http::StatusCode;
+use axum::http::header::ACCEPT;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{Html, IntoResponse, Response};
 
 /// The request of a page.
@@ -56,6 +58,23 @@ pub(super) struct Frame {
     pub(super) offers_login: bool,
 }
 
+#[cfg(test)]
+impl Frame {
+    /// For tests of a page.
+    pub(super) fn example(title: &str) -> Self {
+        Self {
+            title: title.to_owned(),
+            section: "overview",
+            root: "./".to_owned(),
+            deployment: "prod".to_owned(),
+            environment: Some("production".to_owned()),
+            colour: "red",
+            actor: "operator",
+            offers_login: false,
+        }
+    }
+}
+
 impl Visit {
     pub(super) fn frame(&self, section: &'static str, title: impl Into<String>) -> Frame {
         let options = &self.console.options;
@@ -71,16 +90,66 @@ impl Visit {
         }
     }
 
+    /// The relative way to the page of a message.
+    pub(super) fn way_to(&self, message: &FoundMessage) -> String {
+        let FoundMessage {
+            route,
+            topic,
+            partition,
+            offset,
+            ..
+        } = message;
+        let root = &self.root;
+        format!("{root}routes/{route}/messages/{partition}/{offset}?topic={topic}")
+    }
+
     /// Renders a page, or the page of an error.
     pub(super) fn show(&self, page: Result<impl Template, Problem>) -> Response {
         match page {
             Ok(page) => render(&page, StatusCode::OK),
-            Err(problem) => {
-                let status = problem.status_code();
-                let frame = self.frame("", problem.title);
-                render(&ErrorPage { frame, problem }, status)
-            }
+            Err(problem) => self.show_problem(problem),
         }
+    }
+
+    fn show_problem(&self, problem: Problem) -> Response {
+        let status = problem.status_code();
+        let page = ErrorPage {
+            frame: self.frame("", title(status)),
+            detail: problem.detail,
+        };
+        render(&page, status)
+    }
+
+    fn refuse(&self, headers: &HeaderMap, problem: Problem) -> Response {
+        match accepts_pages(headers) {
+            true => self.show_problem(problem),
+            false => problem.into_response(),
+        }
+    }
+}
+
+/// True for a browser that opens a page, false for a program.
+pub(super) fn accepts_pages(headers: &HeaderMap) -> bool {
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+    accept.is_some_and(|kinds| kinds.contains("text/html"))
+}
+
+pub(super) async fn unknown_path(visit: Visit, headers: HeaderMap) -> Response {
+    let problem = Problem::not_found("unknown path: see /v1/openapi.json");
+    visit.refuse(&headers, problem)
+}
+
+pub(super) async fn wrong_method(visit: Visit, headers: HeaderMap) -> Response {
+    let text = "this path takes another method. In the console: use the form of its page";
+    let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, text);
+    visit.refuse(&headers, problem)
+}
+
+/// The start of a long text. A page must stay small, and the API has the whole text.
+pub(super) fn clipped(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
 }
 
@@ -97,7 +166,21 @@ pub(super) fn render(page: &impl Template, status: StatusCode) -> Response {
 #[template(path = "error.html")]
 struct ErrorPage {
     frame: Frame,
-    problem: Problem,
+    detail: String,
+}
+
+/// The name of an error for people.
+fn title(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::BAD_REQUEST => "Wrong input",
+        StatusCode::FORBIDDEN => "Not allowed",
+        StatusCode::NOT_FOUND => "Not found",
+        StatusCode::CONFLICT => "Not possible",
+        StatusCode::UNPROCESSABLE_ENTITY => "Refused",
+        StatusCode::SERVICE_UNAVAILABLE => "Not available now",
+        StatusCode::GATEWAY_TIMEOUT => "No answer in time",
+        _ => "This did not work",
+    }
 }
 
 /// A time for people: UTC, and how far it is away. The script shows it in the chosen zone.
@@ -132,5 +215,11 @@ mod tests {
         assert_eq!(root_of("/workers"), "./");
         assert_eq!(root_of("/routes/orders"), "../");
         assert_eq!(root_of("/routes/orders/messages/3/7"), "../../../../");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        assert_eq!(clipped("grüß", 4), "grüß");
+        assert_eq!(clipped("grüße", 4), "grüß…");
     }
 }

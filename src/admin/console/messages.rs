@@ -1,23 +1,32 @@
 //! The search for waiting messages, and the page of one message.
 
-use super::frame::{Frame, Moment, Visit};
+use super::frame::{Frame, Moment, Visit, clipped};
 use crate::admin::api::{MessageParams, MessagesParams, Params, PathParams};
 use crate::admin::change_api::{self, NewDue};
+use crate::admin::message_change::Obstacle;
 use crate::admin::problem::Problem;
 use crate::limit::SEARCH_CALLS_MAX;
 use crate::model::Timestamp;
 use crate::model::readable::{count, size};
-use crate::store::query::{ChangeOutcome, MessagePage, Query, SearchPosition, WaitingMessage};
+use crate::store::query::{
+    ChangeOutcome, FoundMessage, IdSearch, MessagePage, Query, SearchPosition, WaitingMessage,
+};
 use askama::Template;
 use axum::Json;
 use axum::extract::Form;
 use axum::extract::rejection::FormRejection;
-use axum::response::Response;
+use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
 use url::form_urlencoded::Serializer;
 
 /// Messages on one page.
 const PAGE_MAX: usize = 50;
+/// Characters of a key or a target in a list.
+const LISTED_TEXT_MAX: usize = 200;
+/// Characters of a header on the page of a message.
+const HEADER_TEXT_MAX: usize = 1_000;
+/// Characters of a payload on the page of a message.
+const PAYLOAD_TEXT_MAX: usize = 32 * 1024;
 
 #[derive(Template)]
 #[template(path = "messages.html")]
@@ -53,6 +62,13 @@ struct Row {
 }
 
 impl Row {
+    fn listed(mut message: WaitingMessage, now: Timestamp) -> Self {
+        for text in [&mut message.key, &mut message.target] {
+            *text = text.as_deref().map(|text| clipped(text, LISTED_TEXT_MAX));
+        }
+        Self::new(message, now)
+    }
+
     fn new(message: WaitingMessage, now: Timestamp) -> Self {
         Self {
             due: Moment::of(message.rescheduled_ms.or(message.due_ms), now),
@@ -125,7 +141,7 @@ async fn list_page(
             .after
             .filter(|_| page.more)
             .map(|after| filter.line(&after)),
-        rows: items.into_iter().map(|item| Row::new(item, now)).collect(),
+        rows: (items.into_iter().map(|item| Row::listed(item, now))).collect(),
         scanned: count(scanned),
         unreadable: page.unreadable,
         may_change: visit.actor.may_change() && filter.offset.is_empty(),
@@ -160,6 +176,47 @@ impl Filter {
     }
 }
 
+/// The messages that wait under one id, in all routes.
+#[derive(Template)]
+#[template(path = "find.html")]
+struct FindPage {
+    frame: Frame,
+    id: String,
+    found: Vec<(FoundMessage, Option<Moment>)>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct FindParams {
+    id: String,
+}
+
+/// Shows the only message that waits under the id, or a list.
+pub(super) async fn find(visit: Visit, params: Result<Params<FindParams>, Problem>) -> Response {
+    let search = async {
+        let Params(FindParams { id }) = params?;
+        let id = id.trim().to_owned();
+        let query = Query::Message { id, route: None };
+        visit.console.queries.report::<IdSearch>(query).await
+    };
+    let page = search.await.map(|search| {
+        let now = Timestamp::from_millis(search.at_ms);
+        let found = search.found.into_iter().map(|message| {
+            let due = Moment::of(message.due_ms, now);
+            (message, due)
+        });
+        FindPage {
+            frame: visit.frame("overview", "Find a message"),
+            found: found.collect(),
+            id: search.id,
+        }
+    });
+    match page.as_ref().map(|page| page.found.as_slice()) {
+        Ok([(only, _)]) => Redirect::to(&visit.way_to(only)).into_response(),
+        _ => visit.show(page),
+    }
+}
+
 #[derive(Template)]
 #[template(path = "message.html")]
 struct ShowPage {
@@ -167,6 +224,9 @@ struct ShowPage {
     route: String,
     row: Row,
     may_change: bool,
+    /// Why an operator cannot change the message.
+    obstacle: Option<&'static str>,
+    is_cut: bool,
 }
 
 pub(super) async fn show(
@@ -177,18 +237,41 @@ pub(super) async fn show(
     let page = async {
         let Params(MessageParams { topic }) = params?;
         let queries = &visit.console.queries;
-        let (now, message) = queries
+        let (now, mut message) = queries
             .message(&route, (partition, offset), topic, false)
             .await?;
         visit.actor.audit_payload(&message);
+        let obstacle = if message.in_flight {
+            Some(Obstacle::InFlight)
+        } else {
+            (!message.can_change).then_some(Obstacle::WithoutId)
+        };
         Ok(ShowPage {
             frame: visit.frame("overview", format!("Message {partition}/{offset}")),
-            may_change: visit.actor.may_change() && !message.in_flight && message.can_change,
+            may_change: visit.actor.may_change() && obstacle.is_none(),
+            obstacle: obstacle.map(Obstacle::text),
+            is_cut: cut(&mut message),
             row: Row::new(message, now),
             route,
         })
     };
     visit.show(page.await)
+}
+
+/// Cuts what would make the page large. True if the payload is one of them.
+fn cut(message: &mut WaitingMessage) -> bool {
+    for header in message.headers.iter_mut().flatten() {
+        header.name = clipped(&header.name, HEADER_TEXT_MAX);
+        let value = header.value.as_deref();
+        header.value = value.map(|value| clipped(value, HEADER_TEXT_MAX));
+    }
+    let Some(payload) = &mut message.payload else {
+        return false;
+    };
+    let cut = clipped(payload, PAYLOAD_TEXT_MAX);
+    let is_cut = cut != *payload;
+    *payload = cut;
+    is_cut
 }
 
 #[derive(Template)]
@@ -232,9 +315,9 @@ pub(super) async fn change(
         let (_, Json(receipt)) = changed?;
         let outcome = receipt.outcome;
         Ok(ChangedPage {
-            frame: visit.frame("overview", format!("Change of {partition}/{offset}")),
+            frame: visit.frame("overview", format!("Message {partition}/{offset}")),
             route,
-            text: outcome_text(outcome),
+            text: outcome_text(outcome, action == "fire"),
             is_good: match outcome {
                 ChangeOutcome::Cancelled | ChangeOutcome::Rescheduled => true,
                 // A fired message is delivered before the outcome is read, as a rule.
@@ -246,8 +329,12 @@ pub(super) async fn change(
     visit.show(page.await)
 }
 
-fn outcome_text(outcome: ChangeOutcome) -> &'static str {
+fn outcome_text(outcome: ChangeOutcome, is_fire: bool) -> &'static str {
     match outcome {
+        ChangeOutcome::Passed if is_fire => {
+            "Due now: it was delivered, unless another request has cancelled it just before."
+        }
+        ChangeOutcome::Rescheduled if is_fire => "Due now: it is about to be delivered.",
         ChangeOutcome::Cancelled => "Cancelled: it will not be delivered.",
         ChangeOutcome::Rescheduled => "Done: the message has its new due time.",
         ChangeOutcome::Pending => {

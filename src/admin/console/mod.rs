@@ -4,9 +4,10 @@
 //! | file | pages |
 //! |---|---|
 //! | `overview` | `/` and `/routes/{route}` |
-//! | `messages` | the search, and one message |
+//! | `messages` | the search, one message, and the search by id in all routes |
 //! | `bulk` | a change of many messages |
 //! | `dead_letters` | dead letters by code, and their redrive |
+//! | `schedules` | the schedules of a recurring route |
 //! | `fleet` | workers with shards, and the ledger |
 //! | `session` | the login page and its cookie |
 //! | `frame` | what all pages have in common |
@@ -20,12 +21,14 @@ mod frame;
 mod lateness;
 mod messages;
 mod overview;
+mod schedules;
 mod session;
 
 use super::RenderMetrics;
 use super::change_api::ChangeApi;
 use super::dead_letters::DeadLetters;
 use super::queries::Queries;
+use super::schedules::Schedules;
 use crate::health::Health;
 use axum::Router;
 use axum::extract::Request;
@@ -37,6 +40,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 pub(super) use session::{login_router, to_login};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const STYLE: &[u8] = include_bytes!("console.css");
@@ -53,6 +57,8 @@ pub(crate) struct ConsoleOptions {
     pub(crate) environment: Option<String>,
     /// A class of the style sheet.
     pub(crate) colour: &'static str,
+    /// The routes that have schedules.
+    pub(crate) recurring: BTreeSet<String>,
 }
 
 #[derive(Clone)]
@@ -61,6 +67,7 @@ struct Console {
     queries: Queries,
     changes: ChangeApi,
     dead_letters: DeadLetters,
+    schedules: Schedules,
     health: Health,
     render_metrics: RenderMetrics,
 }
@@ -68,7 +75,7 @@ struct Console {
 pub(super) fn router(
     options: ConsoleOptions,
     changes: ChangeApi,
-    dead_letters: DeadLetters,
+    (dead_letters, schedules): (DeadLetters, Schedules),
     health: Health,
     render_metrics: RenderMetrics,
 ) -> Router {
@@ -77,6 +84,7 @@ pub(super) fn router(
         queries: changes.queries.clone(),
         changes,
         dead_letters,
+        schedules,
         health,
         render_metrics,
     };
@@ -98,8 +106,12 @@ pub(super) fn router(
             "/routes/{route}/dead-letters/redrive",
             post(dead_letters::redrive),
         )
+        .route("/routes/{route}/schedules", get(schedules::list))
+        .route("/find", get(messages::find))
         .route("/workers", get(fleet::workers))
         .route("/ledgers", get(fleet::ledger))
+        .method_not_allowed_fallback(frame::wrong_method)
+        .fallback(frame::unknown_path)
         .with_state(console)
 }
 

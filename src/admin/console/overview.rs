@@ -9,14 +9,18 @@ use crate::health::HealthProblem;
 use crate::model::Timestamp;
 use crate::model::readable::{count, size};
 use crate::store::query::{
-    Amount, LedgerReport, PendingReport, PendingShard, Query, ShardLedger, WorkersReport,
+    Amount, LedgerReport, PendingReport, PendingRoute, PendingShard, Query, ShardLedger,
+    WorkersReport,
 };
 use askama::Template;
 use axum::response::Response;
+use std::collections::BTreeMap;
 
 const HOUR_MS: i64 = 3_600_000;
 /// Shards that a page lists.
 const SHARDS_SHOWN_MAX: usize = 200;
+/// Routes that a page lists.
+const ROUTES_SHOWN_MAX: usize = 200;
 
 #[derive(Template)]
 #[template(path = "overview.html")]
@@ -35,6 +39,7 @@ struct Fleet {
     balances: bool,
     forecast: Option<String>,
     routes: Vec<RouteRow>,
+    left_out: usize,
 }
 
 /// The numbers at the top of a page.
@@ -52,6 +57,22 @@ struct RouteRow {
     waiting: String,
     stored: String,
     quarantined: String,
+    dead_letters: String,
+}
+
+impl RouteRow {
+    /// `dead_letters`: the number since the start of the route.
+    fn new(route: &PendingRoute, dead_letters: u64) -> Self {
+        Self {
+            name: route.route.clone(),
+            is_configured: route.configured,
+            shards: count(route.shards),
+            waiting: count(route.amount.messages),
+            stored: size(route.amount.bytes),
+            quarantined: quarantined(&route.amount),
+            dead_letters: count(dead_letters),
+        }
+    }
 }
 
 impl Figures {
@@ -92,13 +113,13 @@ async fn fleet(queries: &Queries) -> Result<Fleet, Problem> {
     let report: PendingReport = queries.report(Query::Pending { route: None }).await?;
     let workers: WorkersReport = queries.report(Query::Workers).await?;
     let ledger: LedgerReport = queries.report(Query::Ledger { route: None }).await?;
-    let routes = report.routes.iter().map(|route| RouteRow {
-        name: route.route.clone(),
-        is_configured: route.configured,
-        shards: count(route.shards),
-        waiting: count(route.amount.messages),
-        stored: size(route.amount.bytes),
-        quarantined: quarantined(&route.amount),
+    let mut dead_letters: BTreeMap<&str, u64> = BTreeMap::new();
+    for shard in &ledger.shards {
+        *dead_letters.entry(&shard.route).or_default() += shard.sum.outcomes.dead_lettered;
+    }
+    let routes = report.routes.iter().take(ROUTES_SHOWN_MAX).map(|route| {
+        let dead_letters = dead_letters.get(route.route.as_str());
+        RouteRow::new(route, dead_letters.copied().unwrap_or_default())
     });
     let live = workers
         .workers
@@ -110,6 +131,7 @@ async fn fleet(queries: &Queries) -> Result<Fleet, Problem> {
         balances: ledger.balances,
         forecast: chart::forecast(&report.hours, Timestamp::from_millis(report.at_ms)),
         routes: routes.collect(),
+        left_out: report.routes.len().saturating_sub(ROUTES_SHOWN_MAX),
     })
 }
 
@@ -119,6 +141,7 @@ struct RoutePage {
     frame: Frame,
     route: String,
     is_configured: bool,
+    is_recurring: bool,
     figures: Figures,
     forecast: Option<String>,
     shards: Vec<ShardRow>,
@@ -188,6 +211,7 @@ async fn route_page(visit: &Visit, route: String) -> Result<RoutePage, Problem> 
     Ok(RoutePage {
         frame: visit.frame("overview", format!("Route {route}")),
         is_configured: report.routes.iter().all(|route| route.configured),
+        is_recurring: visit.console.options.recurring.contains(&route),
         figures: Figures::new(&report),
         forecast: chart::forecast(&report.hours, Timestamp::from_millis(report.at_ms)),
         left_out: all - shards.len() as u64,
@@ -195,4 +219,92 @@ async fn route_page(visit: &Visit, route: String) -> Result<RoutePage, Problem> 
         ledger,
         route,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::query::PendingHour;
+
+    const NOW: i64 = 1_795_302_005_000;
+
+    fn forecast() -> Option<String> {
+        let hour = |index| PendingHour {
+            start_ms: NOW + index * HOUR_MS,
+            start: String::new(),
+            messages: 10_000_000 - index as u64,
+            bytes: 0,
+        };
+        let hours: Vec<_> = (0..48).map(hour).collect();
+        chart::forecast(&hours, Timestamp::from_millis(NOW))
+    }
+
+    fn figures() -> Figures {
+        let amount = Amount {
+            messages: 123_456_789,
+            bytes: 12_345_678_901,
+            quarantined: 1_000,
+        };
+        let report = PendingReport {
+            total: amount,
+            ..PendingReport::default()
+        };
+        Figures::new(&report)
+    }
+
+    #[test]
+    fn the_first_page_stays_small_with_200_routes() {
+        let route = |index| PendingRoute {
+            route: format!("reminders_of_the_customers_{index}"),
+            configured: true,
+            shards: 1_000,
+            amount: Amount {
+                messages: 123_456_789,
+                bytes: 12_345_678_901,
+                quarantined: 1_000,
+            },
+        };
+        let routes = (0..ROUTES_SHOWN_MAX).map(|index| RouteRow::new(&route(index), 1_234_567));
+        let page = OverviewPage {
+            frame: Frame::example("Overview"),
+            not_ready: Vec::new(),
+            degraded: Vec::new(),
+            lateness: Some("≤ 25ms".to_owned()),
+            fleet: Ok(Fleet {
+                figures: figures(),
+                live_workers: 16,
+                balances: true,
+                forecast: forecast(),
+                routes: routes.collect(),
+                left_out: 100,
+            }),
+        };
+        let bytes = page.render().unwrap().len();
+        assert!(bytes <= 100 * 1024, "{bytes}");
+    }
+
+    #[test]
+    fn the_page_of_a_route_stays_small_with_many_shards() {
+        let shard = |index| ShardRow {
+            name: format!("reminders.of.the.customers.in.all.countries/{index}"),
+            waiting: "123,456,789".to_owned(),
+            stored: "123.4 MiB".to_owned(),
+            first_hour: "2027-01-31 09:00 UTC".to_owned(),
+            quarantined: "1,000".to_owned(),
+            difference: "-1000".to_owned(),
+        };
+        let page = RoutePage {
+            frame: Frame::example("Route reminders"),
+            route: "reminders".to_owned(),
+            is_configured: true,
+            is_recurring: true,
+            figures: figures(),
+            forecast: forecast(),
+            shards: (0..SHARDS_SHOWN_MAX).map(shard).collect(),
+            left_out: 800,
+            ledger: LedgerReport::default(),
+        };
+        let bytes = page.render().unwrap().len();
+        assert!(bytes <= 100 * 1024, "{bytes}");
+    }
 }

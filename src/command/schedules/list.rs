@@ -1,66 +1,55 @@
-//! `postdate schedules list`: the schedules of a recurring route, as its topic defines them.
+//! `postdate schedules list`, and the schedules of the HTTP API: the schedules of a recurring route, as its
+//! topic defines them.
 
 use super::definitions::read_definitions;
+use crate::admin::changes::ChangeError;
+use crate::admin::schedules::{Schedule, ScheduleState, SchedulesReport, SchedulesRequest};
 use crate::cli::ListSchedulesArgs;
+use crate::clock::{Clock as _, WallClock};
+use crate::command::Refused;
 use crate::command::page::{Page, Table, Tone};
-use crate::config::Config;
+use crate::config::{Config, Error as ConfigError};
 use crate::model::{ParsedDefinition, Partition, Record, Timestamp, as_id, parse_definition};
 use anyhow::Result;
-use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The document of `--json`. Fields are only added, never renamed or removed.
-#[derive(Debug, Serialize)]
-pub(super) struct Report {
-    deployment: String,
-    route: String,
-    pub(super) schedules: Vec<Listed>,
-}
-
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Listed {
-    id: String,
-    topic: String,
-    partition: i32,
-    /// The offset of the definition.
-    offset: u64,
-    state: State,
-    /// The schedule in words. `None` for a wrong definition.
-    schedule: Option<String>,
-    /// The next due time.
-    next_ms: Option<i64>,
-    next: Option<String>,
-    /// Why the definition is wrong.
-    error: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum State {
-    Active,
-    Paused,
-    /// It has no further occurrence.
-    Over,
-    /// The definition was rejected, and has ended the schedule.
-    Wrong,
-}
-
 /// The schedules by id and partition. An end removes the schedule of its partition.
-#[derive(Default)]
-struct Schedules(BTreeMap<(String, Partition), Listed>);
+struct Schedules {
+    request: SchedulesRequest,
+    found: BTreeMap<(String, Partition), Schedule>,
+    /// The least id that had no room. Ids from it on are incomplete.
+    end: Option<String>,
+}
 
 impl Schedules {
+    fn new(request: SchedulesRequest) -> Self {
+        Self {
+            request,
+            found: BTreeMap::new(),
+            end: None,
+        }
+    }
+
+    fn wants(&self, id: &str) -> bool {
+        let SchedulesRequest {
+            id: wanted, after, ..
+        } = &self.request;
+        wanted.as_deref().is_none_or(|wanted| wanted == id)
+            && after.as_deref().is_none_or(|after| after <= id)
+            && self.end.as_deref().is_none_or(|end| id < end)
+    }
+
     fn add(&mut self, partition: &Partition, record: &Record<'_>, now: Timestamp) {
-        let Some(id) = as_id(record.key) else {
+        let Some(id) = as_id(record.key).filter(|id| self.wants(id)) else {
             return;
         };
         let key = (id.to_owned(), partition.clone());
-        let mut listed = Listed {
+        let mut listed = Schedule {
             id: id.to_owned(),
             topic: partition.topic.to_string(),
             partition: partition.index,
             offset: record.offset.0,
-            state: State::Wrong,
+            state: ScheduleState::Wrong,
             schedule: None,
             next_ms: None,
             next: None,
@@ -68,7 +57,7 @@ impl Schedules {
         };
         match parse_definition(record, Some(id)) {
             ParsedDefinition::Ended => {
-                self.0.remove(&key);
+                self.found.remove(&key);
                 return;
             }
             ParsedDefinition::Rejected(rejection) => listed.error = Some(rejection.detail),
@@ -76,51 +65,92 @@ impl Schedules {
                 let next = definition.recurrence.next_after(now);
                 let next = next.filter(|_| !definition.is_paused);
                 listed.state = match next {
-                    _ if definition.is_paused => State::Paused,
-                    Some(_) => State::Active,
-                    None => State::Over,
+                    _ if definition.is_paused => ScheduleState::Paused,
+                    Some(_) => ScheduleState::Active,
+                    None => ScheduleState::Over,
                 };
                 listed.schedule = Some(definition.recurrence.timing().to_string());
                 listed.next_ms = next.map(|next| next.due.as_millis());
                 listed.next = next.map(|next| next.due.to_rfc3339());
             }
         }
-        self.0.insert(key, listed);
+        self.found.insert(key, listed);
+        if self.found.len() > self.request.limit
+            && let Some(((id, _), _)) = self.found.pop_last()
+        {
+            self.found.retain(|(kept, _), _| *kept < id);
+            self.end = Some(id);
+        }
+    }
+
+    fn into_report(self, config: &Config, now: Timestamp) -> SchedulesReport {
+        SchedulesReport {
+            deployment: config.deployment.clone(),
+            route: self.request.route,
+            at_ms: now.as_millis(),
+            more: self.end.is_some(),
+            after: self.end,
+            schedules: self.found.into_values().collect(),
+        }
     }
 }
 
-pub(super) async fn read(
+/// Answers a call of the API.
+pub(crate) async fn answer_schedules(
     config: &Config,
-    args: &ListSchedulesArgs,
-    now: Timestamp,
-) -> Result<Report> {
-    let route = config.route_named_or_only(args.route.as_deref())?;
-    let mut schedules = Schedules::default();
-    read_definitions(config, route, |partition, record| {
-        let is_wanted = |id: &String| record.key == Some(id.as_bytes());
-        if args.id.as_ref().is_none_or(is_wanted) {
-            schedules.add(partition, record, now);
+    request: SchedulesRequest,
+) -> Result<SchedulesReport, ChangeError> {
+    let report = read(config, request, WallClock.now()).await;
+    report.map_err(|error| {
+        let is_refused = error.is::<Refused>() || error.is::<ConfigError>();
+        let text = format!("{error:#}");
+        match is_refused {
+            true => ChangeError::Refused(text),
+            false => ChangeError::Failed(text),
         }
-    })
-    .await?;
-    Ok(Report {
-        deployment: config.deployment.clone(),
-        route: route.to_owned(),
-        schedules: schedules.0.into_values().collect(),
     })
 }
 
-pub(super) fn text(report: &Report, page: &Page) -> String {
+/// All schedules that the arguments want.
+pub(super) async fn list(
+    config: &Config,
+    args: &ListSchedulesArgs,
+    now: Timestamp,
+) -> Result<SchedulesReport> {
+    let route = config.route_named_or_only(args.route.as_deref())?;
+    let request = SchedulesRequest {
+        route: route.to_owned(),
+        id: args.id.clone(),
+        after: None,
+        limit: usize::MAX,
+    };
+    read(config, request, now).await
+}
+
+async fn read(
+    config: &Config,
+    request: SchedulesRequest,
+    now: Timestamp,
+) -> Result<SchedulesReport> {
+    let route = config.route_named_or_only(Some(&request.route))?;
+    let mut schedules = Schedules::new(request.clone());
+    read_definitions(config, route, |partition, record| {
+        schedules.add(partition, record, now);
+    })
+    .await?;
+    Ok(schedules.into_report(config, now))
+}
+
+pub(super) fn text(report: &SchedulesReport, page: &Page) -> String {
     if report.schedules.is_empty() {
         return format!("Route {} has no such schedule.\n", report.route);
     }
     let mut table = Table::new(&[0, 1, 2, 3], ["SCHEDULE", "STATE", "NEXT", "DUE"]);
     for listed in &report.schedules {
-        let (tone, state) = match listed.state {
-            State::Active => (Tone::Plain, "active"),
-            State::Paused => (Tone::Faint, "paused"),
-            State::Over => (Tone::Faint, "over"),
-            State::Wrong => (Tone::Bad, "wrong"),
+        let tone = match listed.state {
+            ScheduleState::Active => Tone::Plain,
+            ScheduleState::Paused | ScheduleState::Over => Tone::Faint,
+            ScheduleState::Wrong => Tone::Bad,
         };
         let meaning = listed.schedule.as_ref().or(listed.error.as_ref());
         let next = listed.next.as_deref().unwrap_or("-");
@@ -128,7 +158,7 @@ pub(super) fn text(report: &Report, page: &Page) -> String {
             tone,
             [
                 listed.id.clone(),
-                state.to_owned(),
+                listed.state.name().to_owned(),
                 next.to_owned(),
                 meaning.cloned().unwrap_or_default(),
             ],
@@ -146,10 +176,9 @@ mod tests {
     /// Key, headers, and whether there is a payload.
     type Sent<'a> = (&'a str, &'a [(&'a str, &'a str)], bool);
 
-    #[test]
-    fn the_last_record_of_an_id_tells_its_state() {
+    fn schedules_of(request: SchedulesRequest) -> Schedules {
         let now = parse_rfc3339("2027-01-31T09:00:00Z").unwrap();
-        let mut schedules = Schedules::default();
+        let mut schedules = Schedules::new(request);
         let every = ("postdate-every", "1h");
         let records: [Sent<'_>; 7] = [
             ("a", &[every], true),
@@ -178,10 +207,19 @@ mod tests {
             };
             schedules.add(&Partition::new("schedules", 0), &record, now);
         }
-        let report = Report {
-            deployment: "d".to_owned(),
-            route: "reports".to_owned(),
-            schedules: schedules.0.into_values().collect(),
+        schedules
+    }
+
+    #[test]
+    fn the_last_record_of_an_id_tells_its_state() {
+        let request = SchedulesRequest {
+            limit: usize::MAX,
+            ..SchedulesRequest::default()
+        };
+        let schedules = schedules_of(request);
+        let report = SchedulesReport {
+            schedules: schedules.found.into_values().collect(),
+            ..SchedulesReport::default()
         };
         let text = text(&report, &Page::PLAIN);
         let lines: Vec<Vec<&str>> = text
@@ -198,5 +236,23 @@ mod tests {
                 ["e", "wrong", "-"],
             ]
         );
+    }
+
+    #[test]
+    fn a_page_is_bounded_and_the_next_one_continues_it() {
+        let page = |after: Option<&str>, limit| {
+            let schedules = schedules_of(SchedulesRequest {
+                after: after.map(str::to_owned),
+                limit,
+                ..SchedulesRequest::default()
+            });
+            let ids = schedules.found.into_keys().map(|(id, _)| id);
+            (ids.collect::<String>(), schedules.end)
+        };
+        let end = |id: &str| Some(id.to_owned());
+        // The second one has ended after the third one had no room.
+        assert_eq!(page(None, 2), ("a".to_owned(), end("c")));
+        assert_eq!(page(Some("c"), 2), ("cd".to_owned(), end("e")));
+        assert_eq!(page(Some("e"), 2), ("e".to_owned(), None));
     }
 }

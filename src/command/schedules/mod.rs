@@ -4,6 +4,8 @@ mod definitions;
 mod list;
 mod preview;
 
+pub(crate) use list::answer_schedules;
+
 use super::page::print_document;
 use super::{Outcome, run};
 use crate::cli::{SchedulesAction, SchedulesArgs};
@@ -25,7 +27,7 @@ pub fn schedules(
         }
         SchedulesAction::List(args) => {
             let config = load(&args.config)?;
-            let report = run(list::read(&config, args, now))?;
+            let report = run(list::list(&config, args, now))?;
             print_document(&report, args.json, list::text)?;
             if args.id.is_some() && report.schedules.is_empty() {
                 return Ok(Outcome::Nothing);
