@@ -1,7 +1,9 @@
 //! Tests who may read the admin endpoint: a stranger learns only that the process lives.
 
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 
+use crate::changes::{READER, Service};
 use crate::env::{PATIENCE, Papers, Postdate, eventually, kafka, redis};
 use crate::verdict::Scene;
 
@@ -86,6 +88,45 @@ fn a_public_address_is_refused_without_a_token_and_accepted_with_one() {
             .then_some(())
     });
     assert!(guarded.runs(), "{}", guarded.logs());
+}
+
+#[test]
+fn a_flood_of_connections_leaves_descriptors_for_brokers_and_the_store() {
+    const FLOOD: usize = 500;
+    // The bound of connections, and what brokers and the store open meanwhile.
+    const MORE: usize = 128 + 72;
+    let scene = Scene::new(kafka(), "flood", 1);
+    let service = Service::start(&scene.config(redis()));
+    let sink = scene.sink();
+    let limit = service.0.descriptors() + MORE;
+    service.0.limit_descriptors(limit);
+    let halves = [
+        &b"GET /v1/routes HTTP/1.1\r\n"[..],
+        b"",
+        b"POST /login HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n",
+    ];
+    let open: Vec<_> = (0..FLOOD)
+        .filter_map(|index| {
+            let mut stream = TcpStream::connect(("127.0.0.1", service.0.port())).ok()?;
+            let _ = stream.write_all(halves[index % halves.len()]);
+            Some(stream)
+        })
+        .collect();
+    assert!(service.0.descriptors() <= limit);
+    // A change opens a producer, and a query a connection to the store.
+    service.publish("flood", "1s", "arrives");
+    let record = sink.wait_for(1, PATIENCE).remove(0);
+    assert_eq!(record.payload.as_deref(), Some(&b"arrives"[..]));
+    assert_eq!(service.curl(READER, "/v1/routes", &[]).0, 200);
+    assert!(service.0.ready());
+    for mut stream in open {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let ended = stream.read_to_end(&mut Vec::new());
+        let is_open = |error: &std::io::Error| {
+            matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+        };
+        assert!(!ended.as_ref().is_err_and(is_open), "{ended:?}");
+    }
 }
 
 /// Starts a process whose admin endpoint speaks TLS and accepts client certificates of `ca`.

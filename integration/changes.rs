@@ -51,7 +51,7 @@ impl Service {
     }
 
     /// The waiting messages, once there are `count`.
-    fn waiting(&self, count: usize) -> Vec<Value> {
+    pub(crate) fn waiting(&self, count: usize) -> Vec<Value> {
         eventually("so many messages wait", PATIENCE, || {
             let page = self.document(READER, "/v1/routes/r/messages", &[], 200);
             let items = page["items"].as_array().unwrap().clone();
@@ -59,7 +59,7 @@ impl Service {
         })
     }
 
-    fn publish(&self, id: &str, delay: &str, payload: &str) -> Value {
+    pub(crate) fn publish(&self, id: &str, delay: &str, payload: &str) -> Value {
         let (id, delay) = (
             format!("postdate-id: {id}"),
             format!("postdate-after: {delay}"),

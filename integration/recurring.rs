@@ -78,7 +78,7 @@ fn planned(records: &[Record]) -> BTreeMap<String, Vec<i64>> {
     planned
 }
 
-/// The schedules of the route: id and state.
+/// The schedules of the route, by the command and by the API: id and state.
 fn listed(postdate: &Postdate) -> Vec<(String, String)> {
     let output = Command::new(program())
         .current_dir(postdate.folder())
@@ -88,10 +88,17 @@ fn listed(postdate: &Postdate) -> Vec<(String, String)> {
     assert!(output.status.success(), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
-    let schedules = report["schedules"].as_array().unwrap().iter();
-    schedules
-        .map(|schedule| (text(&schedule["id"]), text(&schedule["state"])))
-        .collect()
+    let states = |report: &serde_json::Value| -> Vec<(String, String)> {
+        let schedules = report["schedules"].as_array().unwrap().iter();
+        schedules
+            .map(|schedule| (text(&schedule["id"]), text(&schedule["state"])))
+            .collect()
+    };
+    let (status, answer) = postdate.get("/v1/routes/reports/schedules").unwrap();
+    assert_eq!(status, 200, "{answer}");
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(states(&answer), states(&report));
+    states(&report)
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn codes(report: &Value) -> Vec<(&str, u64)> {
 }
 
 /// A dead letter of `route.r`, as the service writes it.
-fn bury(producer: &Producer, scene: &Scene, number: usize, code: &str) {
+pub(crate) fn bury(producer: &Producer, scene: &Scene, number: usize, code: &str) {
     let dead = format!("{}.dead", scene.deployment);
     let origin = format!("{}/r/{}/0/{number}", scene.deployment, scene.source);
     let letter = Outgoing::to(&dead)

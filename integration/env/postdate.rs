@@ -113,6 +113,17 @@ impl Postdate {
         self.process.cpu()
     }
 
+    /// Open file descriptors.
+    pub(crate) fn descriptors(&self) -> usize {
+        let folder = format!("/proc/{}/fd", self.process.id());
+        std::fs::read_dir(folder).expect("it runs").count()
+    }
+
+    /// Limits the open file descriptors of the process.
+    pub(crate) fn limit_descriptors(&self, count: usize) {
+        self.process.limit_descriptors(count as u64);
+    }
+
     /// Peak resident memory since the start, in bytes.
     pub(crate) fn peak_memory(&self) -> u64 {
         self.process.peak_memory()

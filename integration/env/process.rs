@@ -167,6 +167,16 @@ impl Process {
         rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
     }
 
+    pub(super) fn limit_descriptors(&self, count: u64) {
+        let child = self.child.as_ref().expect("it runs");
+        let limit = rustix::process::Rlimit {
+            current: Some(count),
+            maximum: Some(count),
+        };
+        let pid = rustix::process::Pid::from_child(child);
+        rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, limit).unwrap();
+    }
+
     /// Sends the signal and waits for the exit. Returns `None` if there is no child, as after an
     /// earlier `end`.
     pub(super) fn end(&mut self, signal: Signal) -> Option<(ExitStatus, Duration)> {
