@@ -54,6 +54,7 @@ mod nats_target;
 mod new_cluster;
 mod outage;
 mod quota;
+mod rate;
 mod recurring;
 mod redis_cluster;
 mod redrive;

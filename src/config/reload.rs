@@ -63,6 +63,7 @@ impl Config {
             if let Some(old) = self.routes.get(name) {
                 route.max_waiting = old.max_waiting;
                 route.over_quota = old.over_quota;
+                route.rate = old.rate;
                 route.catch_up_rate = old.catch_up_rate;
             }
         }
@@ -134,7 +135,7 @@ level = "info"
             ("messages = 10", "messages = 20, bytes = \"1GiB\""),
             (
                 "[log]",
-                "over_quota = \"dead-letter\"\ncatch_up_rate = 5\n[log]",
+                "over_quota = \"dead-letter\"\ncatch_up_rate = 5\nrate = 7\n[log]",
             ),
             ("\"info\"", "\"debug\""),
             ("\"old\"", "\"new\""),

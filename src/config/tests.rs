@@ -205,6 +205,7 @@ fn the_smallest_file_gives_the_documented_defaults() {
         overdue: Overdue::Deliver,
         overdue_after: None,
         expired: Expired::DeadLetter,
+        rate: None,
         catch_up_rate: None,
         max_waiting: None,
         over_quota: OverQuota::Wait,
@@ -298,6 +299,7 @@ fn every_option_can_be_set_by_the_environment() {
         ("POSTDATE_MEMORY", "1GiB"),
         ("POSTDATE_ROUTE__ORDERS__OVERDUE", "dead-letter"),
         ("POSTDATE_ROUTE__ORDERS__OVERDUE_AFTER", "90s"),
+        ("POSTDATE_ROUTE__ORDERS__RATE", "900"),
         ("POSTDATE_ROUTE__ORDERS__CATCH_UP_RATE", "700"),
         ("POSTDATE_ROUTE__ORDERS__MAX_WAITING__MESSAGES", "5000"),
         ("POSTDATE_ROUTE__ORDERS__MAX_WAITING__BYTES", "1GiB"),
@@ -380,6 +382,7 @@ fn every_option_can_be_set_by_the_environment() {
                 overdue: Overdue::DeadLetter,
                 overdue_after: Some(Duration::from_secs(90)),
                 expired: Expired::Drop,
+                rate: Some(900),
                 catch_up_rate: Some(700),
                 max_waiting: Some(MaxWaiting {
                     messages: Some(5_000),

@@ -65,7 +65,9 @@ instruments! {
     DELIVERED "postdate_delivered_total" Kind::Counter, ["route"]
         "Messages that their target has acknowledged."
     LATENESS_SECONDS "postdate_lateness_seconds" LATENESS, ["route"]
-        "Seconds from the due time to the acknowledgement, of messages that were stored before they were due."
+        "Seconds from the due time to the acknowledgement, of messages that were stored before they were due; without the wait for the route's rate."
+    RATE_LATENESS_SECONDS "postdate_rate_lateness_seconds" LATENESS, ["route"]
+        "Seconds for which only the route's rate kept a due message waiting. They are not part of postdate_lateness_seconds."
     EARLY "postdate_early_total" Kind::Counter, ["route"]
         "Messages acknowledged before their due time, by the worker's clock."
     LATE "postdate_late_total" Kind::Counter, ["route"]
@@ -247,6 +249,7 @@ pub(crate) struct RouteMetrics {
     pub(crate) stored: Counter,
     pub(crate) delivered: Counter,
     pub(crate) lateness_seconds: Histogram,
+    pub(crate) rate_lateness_seconds: Histogram,
     pub(crate) early: Counter,
     pub(crate) late: Counter,
     pub(crate) stalled_seconds: Gauge,
@@ -284,6 +287,7 @@ impl RouteMetrics {
             stored: counter(STORED),
             delivered: counter(DELIVERED),
             lateness_seconds: LATENESS_SECONDS.histogram(&[route]),
+            rate_lateness_seconds: RATE_LATENESS_SECONDS.histogram(&[route]),
             early: counter(EARLY),
             late: counter(LATE),
             stalled_seconds: STALLED.gauge(&[route]),

@@ -208,6 +208,7 @@ fn route_options(wiring: &Wiring, name: &str, route: &config::Route) -> RouteOpt
         },
         overdue_after: route.overdue_after.filter(|_| dead_letters_overdue),
         drops_expired: route.expired == config::Expired::Drop,
+        rate: wiring.limits[name].rate.subscribe(),
         catch_up_rate: wiring.limits[name].catch_up_rate.subscribe(),
         source_cluster: route.source.cluster.clone(),
         target_cluster: route.target_cluster().to_owned(),

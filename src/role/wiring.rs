@@ -47,6 +47,7 @@ pub(super) type Limits = BTreeMap<String, RouteLimits>;
 /// The limits of a route that may change while the process runs.
 pub(super) struct RouteLimits {
     pub(super) quota: watch::Sender<Quota>,
+    pub(super) rate: watch::Sender<Option<u32>>,
     pub(super) catch_up_rate: watch::Sender<Option<u32>>,
 }
 
@@ -54,12 +55,14 @@ impl RouteLimits {
     pub(super) fn of(route: &config::Route) -> Self {
         Self {
             quota: watch::Sender::new(quota(route)),
+            rate: watch::Sender::new(route.rate),
             catch_up_rate: watch::Sender::new(route.catch_up_rate),
         }
     }
 
     pub(super) fn set(&self, route: &config::Route) {
         self.quota.send_replace(quota(route));
+        self.rate.send_replace(route.rate);
         self.catch_up_rate.send_replace(route.catch_up_rate);
     }
 }

@@ -392,6 +392,14 @@ impl<R: Places> Schedule<R> {
             .min()
     }
 
+    /// Returns whether [`Schedule::take`] would take a message at `now`, as far as its offset allows.
+    pub(crate) fn has_due(&self, now: Timestamp) -> bool {
+        let is_fresh_due = |place: Cursor| place.due <= now && place < self.loaded;
+        self.late_end() >= self.taken.watermark
+            && (self.next_late_due().is_some_and(|due| due <= now)
+                || self.is_cursor_loaded() && self.next_fresh().is_some_and(is_fresh_due))
+    }
+
     /// When to call [`Schedule::take`] again, if it took nothing at `now` and no run is added.
     pub(crate) fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
         self.first_dues()

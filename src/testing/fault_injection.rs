@@ -168,6 +168,10 @@ pub(crate) enum InjectedFault {
     CountNothingAfterTakeover,
 
     // Delivery.
+    /// The rate of a route does not limit its claims.
+    ClaimBeyondRate,
+    /// With a rate, messages are claimed while the target acknowledges nothing.
+    ClaimDuringTargetOutage,
     /// The due time is not checked again when a message is sent.
     NoDueCheckAtSend,
     /// The due time is not checked again when a message is sent a second time.

@@ -3,14 +3,17 @@
 
 use super::Options;
 use super::handover;
+use super::load::ResidentRun;
 use super::quota::InFlightQuota;
-use super::quota::catch_up_rate::{CatchUpRates, catch_up_before};
+use super::quota::route_rates::{RouteRates, catch_up_before};
 use super::shard::{PendingCall, ShardState, ShardStates};
 use crate::health::HealthPart;
-use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MESSAGES_MAX, CLOCK_SKEW_MARGIN_FRACTION};
+use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MESSAGES_MAX};
+use crate::limit::{CLOCK_SKEW_MARGIN_FRACTION, RATE_BURST_SPAN};
 use crate::membership::StoreTime;
-use crate::model::{ShardId, Timestamp};
+use crate::model::{Cursor, ShardId, Timestamp};
 use crate::retry::{PartsReadiness, until_store_answers};
+use crate::schedule::TakenBatch;
 use crate::store::{Advance, Advanced, Error, Store, StorePart};
 use futures_util::future::{FutureExt as _, LocalBoxFuture};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -32,9 +35,9 @@ pub(super) struct ClaimCalls {
     busy: BTreeSet<StorePart>,
     /// Ready while each part answers.
     readiness: PartsReadiness,
-    pub(super) catch_up_rates: CatchUpRates,
+    pub(super) rates: RouteRates,
     /// Messages are claimed this long before they are due: at most half of the allowed clock skew.
-    pub(super) claim_ahead: Duration,
+    claim_ahead: Duration,
     /// The clock by which messages are claimed is at most this far ahead of the store's time.
     pub(super) store_lead: Duration,
     /// Index of the shard that comes first. It changes with each plan, so that every shard gets its
@@ -56,7 +59,7 @@ impl ClaimCalls {
             running: FuturesUnordered::new(),
             busy: BTreeSet::new(),
             readiness: PartsReadiness::new(health),
-            catch_up_rates: CatchUpRates::new(&options.routes, now),
+            rates: RouteRates::new(&options.routes, now),
             claim_ahead,
             store_lead: skew_max - skew_max / CLOCK_SKEW_MARGIN_FRACTION - claim_ahead,
             first_shard: 0,
@@ -69,6 +72,15 @@ impl ClaimCalls {
         let is_other_part = || !self.busy.contains(&self.store.part_of(shard));
         state.claim.pending.is_none()
             && (self.busy.is_empty() || is_other_part() && !fault!(ClaimInOnePartAtATime))
+    }
+
+    /// Messages of the route are claimed this long before they are due. With a rate, the messages that were
+    /// claimed ahead go out in addition to a burst, so there are only few of them.
+    pub(super) fn claim_ahead(&self, route: &str) -> Duration {
+        match self.rates.limits_all(route) {
+            true => self.claim_ahead.min(RATE_BURST_SPAN),
+            false => self.claim_ahead,
+        }
     }
 
     /// The replies of the next call that ends. Waits for ever if none runs.
@@ -98,15 +110,16 @@ impl ClaimCalls {
             };
             shards.iter().filter(is_served).count()
         };
-        self.catch_up_rates.set_served(served, now);
+        self.rates.set_served(served, now);
         let mut quota = InFlightQuota::new(options.routes.keys().cloned());
         for (shard, state) in &*shards {
-            quota.add(&shard.route, state.in_flight.open_messages());
+            quota.add(&shard.route, state.claimed_messages());
         }
         // If one shard claims, others whose claim is nearly due join the same call.
         let is_any_due = shards.iter().any(|(shard, state)| {
             let wall = state.claim_time(wall, now, self.store_lead);
-            state.is_claim_due(wall, now, self.claim_ahead) && self.may_call(shard, state)
+            state.is_claim_due(wall, now, self.claim_ahead(&shard.route))
+                && self.may_call(shard, state)
         });
         let early_by = if is_any_due {
             CLAIM_INTERVAL / 2
@@ -115,36 +128,31 @@ impl ClaimCalls {
         };
         let mut advances = Vec::new();
         self.first_shard = self.first_shard.wrapping_add(1) % shards.len().max(1);
-        for (shard, state) in round_robin(shards, self.first_shard) {
+        // The shards of a route share its rate: the one that has waited longest for a claim comes first.
+        let mut in_turn: Vec<_> = round_robin(shards, self.first_shard).collect();
+        in_turn.sort_by_key(|(_, state)| state.claim.rated_at);
+        for (shard, state) in in_turn {
             if !self.may_call(shard, state) {
                 continue;
             }
-            let room = quota.room(&shard.route);
             let wall = state.claim_time(wall, now, self.store_lead);
-            let limit = CLAIM_MESSAGES_MAX.min(self.limit_catch_up(state, room, wall, now));
+            let ahead = self.claim_ahead(&shard.route);
+            let limit = CLAIM_MESSAGES_MAX.min(quota.room(&shard.route));
+            let limit = self.limit_catch_up(state, limit, wall, now);
+            let limit = self.limit_by_rate(state, limit, quota.used(&shard.route), wall, now);
             let taken = if stopping || limit == 0 {
                 None
             } else {
-                state.take_due(wall, now, limit, self.claim_ahead, early_by)
+                state.take_due(wall, now, limit, ahead, early_by)
             };
             if let Some(taken) = &taken {
                 quota.add(&shard.route, taken.messages.len());
-                if let Some(bucket) = self.catch_up_rates.bucket(&shard.route) {
-                    let dues = taken
-                        .messages
-                        .iter()
-                        .map(|(run, at)| run.run.place(*at as usize).due);
-                    let behind =
-                        dues.filter(|due| !due.is_at_once() && *due < catch_up_before(wall));
-                    bucket.spend(behind.count());
-                }
+                self.count_taken(state, taken, wall, now);
             }
             let claim = taken.as_ref().map(|taken| taken.claim);
             let at_once = stopping || state.must_report_delivered();
             if let Some(mut advance) = state.next_advance(claim, options.skew_max, now, at_once) {
-                let messages = taken.iter().flat_map(|taken| &taken.messages);
-                let answers = messages.filter(|(run, at)| run.run.is_answer(*at as usize));
-                let requests = answers.map(|(run, at)| run.run.place(*at as usize).offset);
+                let requests = taken.iter().flat_map(answers).map(|place| place.offset);
                 advance.claimed_answers = requests.collect();
                 state.start_call(&advance, taken);
                 advances.push(advance);
@@ -161,7 +169,7 @@ impl ClaimCalls {
         wall: Timestamp,
         now: Instant,
     ) -> usize {
-        let bucket = self.catch_up_rates.bucket(&state.lease.shard.route);
+        let bucket = self.rates.of_late(&state.lease.shard.route);
         let earliest_due = state.load.schedule().earliest_due(wall);
         let is_behind = earliest_due.is_some_and(|due| due < catch_up_before(wall));
         match bucket.filter(|_| is_behind && room > 0) {
@@ -174,6 +182,69 @@ impl ClaimCalls {
                 }
             },
         }
+    }
+
+    /// Returns `limit`, or less because of the rate of the route. `unacknowledged`: messages of the route that
+    /// are claimed here.
+    fn limit_by_rate(
+        &mut self,
+        state: &mut ShardState,
+        limit: usize,
+        unacknowledged: usize,
+        wall: Timestamp,
+        now: Instant,
+    ) -> usize {
+        let route = state.lease.shard.route.clone();
+        let until = wall.plus(self.claim_ahead(&route));
+        let Some(bucket) = self.rates.of_all(&route) else {
+            state.rate_hold.end();
+            return limit;
+        };
+        if limit == 0 || !state.may_claim(now) {
+            state.rate_hold.end();
+            return limit;
+        }
+        if !state.load.schedule().has_due(until) || fault!(ClaimBeyondRate) {
+            return limit;
+        }
+        if bucket.is_backed_up(unacknowledged) && !fault!(ClaimDuringTargetOutage) {
+            // The target is slow or away, so lateness is not by the rate. A report announces room.
+            state.rate_hold.end();
+            return 0;
+        }
+        match bucket.room(now) {
+            Ok(room) => limit.min(room),
+            Err(at) => {
+                state.claim.delay_until(at);
+                if state.load.schedule().has_due(wall) {
+                    state.rate_hold.on_held(wall, now);
+                }
+                0
+            }
+        }
+    }
+
+    /// Counts messages that are about to be claimed for the rates of their route. Answers do not count for
+    /// `rate`, because they do not go to the target.
+    fn count_taken(
+        &mut self,
+        state: &mut ShardState,
+        taken: &TakenBatch<ResidentRun>,
+        wall: Timestamp,
+        now: Instant,
+    ) {
+        let route = &state.lease.shard.route;
+        if let Some(bucket) = self.rates.of_late(route) {
+            let dues = places(taken).map(|place| place.due);
+            let behind = dues.filter(|due| !due.is_at_once() && *due < catch_up_before(wall));
+            bucket.spend(behind.count());
+        }
+        if let Some(bucket) = self.rates.of_all(route) {
+            bucket.spend(taken.messages.len() - answers(taken).count());
+            state.claim.rated_at = Some(now);
+        }
+        // Also if the rate was just removed.
+        state.held_before_claim = state.rate_hold.at_claim(wall, now);
     }
 
     /// Starts a call for each part. It is repeated until the part answers. A repeat changes nothing
@@ -209,7 +280,12 @@ impl ClaimCalls {
     }
 }
 
-pub(super) fn apply_reply((advance, outcome): ClaimReply, shards: &mut ShardStates) {
+/// Cancelled messages are not sent, so they do not count for `rates`.
+pub(super) fn apply_reply(
+    (advance, outcome): ClaimReply,
+    shards: &mut ShardStates,
+    rates: &mut RouteRates,
+) {
     let now = Instant::now();
     let shard = &advance.lease.shard;
     // A reply for an earlier period of ownership says nothing about this one.
@@ -235,6 +311,11 @@ pub(super) fn apply_reply((advance, outcome): ClaimReply, shards: &mut ShardStat
                 let context = state.context.clone();
                 let metric = &context.route.metric;
                 metric.late.increment(taken.late_count as u64);
+                if let Some(bucket) = rates.of_all(&shard.route) {
+                    let cancelled: BTreeSet<_> = cancelled.iter().collect();
+                    let unsent = places(&taken).filter(|place| cancelled.contains(place));
+                    bucket.give_back(unsent.count());
+                }
                 let possible_duplicates = state.on_claimed(taken, cancelled, effects, now) as u64;
                 metric.possible_duplicates.increment(possible_duplicates);
             }
@@ -253,6 +334,17 @@ pub(super) fn apply_reply((advance, outcome): ClaimReply, shards: &mut ShardStat
         }
         Advanced::Fenced | Advanced::Unknown => handover::mark_lost(shards, shard),
     }
+}
+
+fn places(taken: &TakenBatch<ResidentRun>) -> impl Iterator<Item = Cursor> {
+    let messages = taken.messages.iter();
+    messages.map(|(run, at)| run.run.place(*at as usize))
+}
+
+/// The places of the answers among these messages.
+fn answers(taken: &TakenBatch<ResidentRun>) -> impl Iterator<Item = Cursor> {
+    let answers = (taken.messages.iter()).filter(|(run, at)| run.run.is_answer(*at as usize));
+    answers.map(|(run, at)| run.run.place(*at as usize))
 }
 
 /// All shards, beginning with the one at index `first`.

@@ -175,16 +175,16 @@ impl Dispatcher {
     /// due during that tick were not sent by it and must be sent at once.
     fn next_wakeup(&self, stopping: bool) -> Instant {
         let (wall, now) = (self.tick_wall, self.tick_at);
-        let input = |may_call_store| WakeupInput {
+        let input = |id: &ShardId, state: &ShardState| WakeupInput {
             wall,
             now,
-            claim_ahead: self.claims.claim_ahead,
+            claim_ahead: self.claims.claim_ahead(&id.route),
             store_lead: self.claims.store_lead,
             stopping,
-            may_call_store,
+            may_call_store: self.claims.may_call(id, state),
         };
-        let shards = (self.shards.iter())
-            .map(|(id, state)| shard::next_wakeup(state, &input(self.claims.may_call(id, state))));
+        let shards =
+            (self.shards.iter()).map(|(id, state)| shard::next_wakeup(state, &input(id, state)));
         let transactions = (self.shards.values())
             .filter_map(|state| exactly_once::next_wakeup(state, wall, now, stopping));
         let wakeup = shards
@@ -198,7 +198,7 @@ impl Dispatcher {
     fn on_lease_event(&mut self, event: LeaseEvent) {
         match event {
             LeaseEvent::ShardsCounted(shards) => {
-                self.claims.catch_up_rates.set_shard_counts(&shards);
+                self.claims.rates.set_shard_counts(&shards);
             }
             LeaseEvent::Granted(grant) => self.add_shard(*grant),
             LeaseEvent::Contested(shards) => {
@@ -277,7 +277,7 @@ impl Dispatcher {
 
     fn on_claim_replies(&mut self, replies: Vec<ClaimReply>) {
         for reply in replies {
-            claim_call::apply_reply(reply, &mut self.shards);
+            claim_call::apply_reply(reply, &mut self.shards, &mut self.claims.rates);
         }
     }
 

@@ -74,6 +74,8 @@ pub(crate) struct RouteOptions {
     pub(crate) overdue_after: Option<Duration>,
     /// A message whose `postdate-until` has passed is dropped instead of dead-lettered.
     pub(crate) drops_expired: bool,
+    /// Messages per second that all workers together claim. A reload of the configuration changes it.
+    pub(crate) rate: watch::Receiver<Option<u32>>,
     /// Messages per second that all workers together claim while they catch up after an outage. A
     /// reload of the configuration changes it.
     pub(crate) catch_up_rate: watch::Receiver<Option<u32>>,

@@ -54,6 +54,8 @@ pub(crate) struct Route {
     pub(crate) overdue_after: Option<Duration>,
     #[serde(default, deserialize_with = "choice")]
     pub(crate) expired: Expired,
+    /// Messages that are delivered in a second.
+    pub(crate) rate: Option<u32>,
     /// Late messages that are delivered in a second.
     pub(crate) catch_up_rate: Option<u32>,
     /// The most that may wait. `None`: no limit.
@@ -284,8 +286,10 @@ impl Route {
         // A due time after ten years is a mistake of the producer, such as microseconds for
         // milliseconds.
         at.key("max_delay").in_range(self.max_delay, "1ms", "3650d");
-        if let Some(rate) = self.catch_up_rate {
-            at.key("catch_up_rate").in_range(rate, "1", "10000000");
+        for (key, rate) in [("rate", self.rate), ("catch_up_rate", self.catch_up_rate)] {
+            if let Some(rate) = rate {
+                at.key(key).in_range(rate, "1", "10000000");
+            }
         }
         self.check_quota(at);
         self.check_overdue(at);
@@ -302,6 +306,12 @@ impl Route {
             let fix = "read the definitions from a compacted Kafka topic";
             at.key("recurring")
                 .refuse("its source is not a Kafka topic", fix);
+        }
+        if self.rate.is_some() {
+            at.key("rate").refuse(
+                "on a recurring route, occurrences that wait for it would count as missed",
+                "remove it",
+            );
         }
         for key in [
             "allow_replies",

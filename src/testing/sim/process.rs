@@ -540,6 +540,7 @@ fn timer_options(shared: &Shared<'_>) -> timer::Options {
         },
         overdue_after,
         drops_expired: false,
+        rate: watch::channel(world.rate()).1,
         catch_up_rate: watch::channel(catch_up_rate).1,
         source_cluster: CLUSTER.to_owned(),
         target_cluster: CLUSTER.to_owned(),
@@ -555,8 +556,8 @@ fn timer_options(shared: &Shared<'_>) -> timer::Options {
         keys: world.keys(),
         routes: BTreeMap::from([(ROUTE.into(), Rc::new(route))]),
         // A waiting transaction holds back more messages, and a backlog larger than the budget
-        // drains slowly.
-        memory: if world.is_exactly_once() {
+        // drains slowly. With a rate, such a backlog also delays new messages.
+        memory: if world.is_exactly_once() || world.rate().is_some() {
             8 * MEMORY
         } else {
             MEMORY

@@ -9,10 +9,12 @@ use crate::model::{
 use crate::run::LoadedRun;
 use crate::store::{EffectKind, RequestEffect};
 use crate::timer::load::ResidentRun;
+use crate::timer::quota::rate_hold::{HeldSpan, lateness_by_rate};
 use crate::trace::{BatchLinks, Tracer};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// The messages of one claim, in delivery order. A message goes to its target unless it has a
@@ -44,6 +46,8 @@ pub(crate) struct ClaimedBatch {
     /// Rerouted messages by index. There are few.
     pub(super) reroutes: BTreeMap<usize, Reroute>,
     claimed_at: Instant,
+    /// When only the rate of the route has kept messages of the shard waiting, before this claim.
+    pub(crate) held_by_rate: Vec<HeldSpan>,
     /// Links to the producers' traces of the sent messages that no earlier span has reported.
     pub(super) trace_links: BatchLinks,
     /// One of these messages names its own target.
@@ -76,6 +80,7 @@ impl ClaimedBatch {
             named: BTreeMap::new(),
             effects: BTreeMap::new(),
             claimed_at,
+            held_by_rate: Vec::new(),
             reroutes: BTreeMap::new(),
             trace_links: BatchLinks::default(),
             names_target: false,
@@ -293,6 +298,11 @@ impl ClaimedBatch {
         } else {
             original_due(&self.message(index)?)
         }
+    }
+
+    /// The part of the lateness of a message with this due time that the rate of its route has caused.
+    pub(super) fn lateness_by_rate(&self, due: Timestamp) -> Duration {
+        lateness_by_rate(&self.held_by_rate, due)
     }
 
     /// True if the message has its own due time and is delivered for the first time.

@@ -143,7 +143,12 @@ impl ShardContext {
             }
             metric.delivered.increment(1);
             if let Some(due) = batch.due_for_lateness(index) {
-                metric.lateness_seconds.record(now.since(due).as_secs_f64());
+                let by_rate = batch.lateness_by_rate(due);
+                let lateness = now.since(due).saturating_sub(by_rate);
+                metric.lateness_seconds.record(lateness.as_secs_f64());
+                if !by_rate.is_zero() {
+                    metric.rate_lateness_seconds.record(by_rate.as_secs_f64());
+                }
                 if now < due {
                     metric.early.increment(1);
                 }
@@ -323,6 +328,7 @@ impl ShardContext {
             },
             overdue_after: None,
             drops_expired: false,
+            rate: tokio::sync::watch::channel(None).1,
             catch_up_rate: tokio::sync::watch::channel(None).1,
             source_cluster: "main".to_owned(),
             target_cluster: "main".to_owned(),

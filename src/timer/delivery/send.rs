@@ -197,22 +197,28 @@ impl ShardSender<'_> {
 
     /// Reroutes a message to the dead-letter topic if it is later than its route allows. Applies
     /// only to the first delivery of a message that had a due time. It must be late by the store's
-    /// time too, because a worker whose clock is ahead delivers late by its own clock.
+    /// time too, because a worker whose clock is ahead delivers late by its own clock. Lateness by the
+    /// rate of the route does not count.
     fn dead_letter_if_overdue(&self, batch: &mut ClaimedBatch, index: usize, place: Cursor) {
         let ShardContext { shard, route, .. } = &*self.context;
         let Some(overdue_after) = route.overdue_after else {
             return;
         };
         let now = self.wall.min(self.lease_clock.store_time(self.now));
-        let lateness = now.since(place.due);
+        let by_rate = batch.lateness_by_rate(place.due);
+        let lateness = now.since(place.due).saturating_sub(by_rate);
         if lateness < overdue_after
             || !batch.has_not_failed(index)
             || batch.reroutes.contains_key(&index)
         {
             return;
         }
+        let without_rate = match by_rate.as_secs() {
+            0 => String::new(),
+            seconds => format!(", without {seconds} s by the rate of the route"),
+        };
         let detail = format!(
-            "it was due {} and is {} s late; overdue_after is {} s",
+            "it was due {} and is {} s late{without_rate}; overdue_after is {} s",
             place.due.to_rfc3339(),
             lateness.as_secs(),
             overdue_after.as_secs()

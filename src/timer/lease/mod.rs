@@ -92,6 +92,7 @@ impl LeaseLoop {
         // The dispatcher must not outlive this loop.
         let _finish = signals.finish.clone().drop_guard();
         tracing::info!("timer started");
+        self.send(self.table.count_shards()).await;
         loop {
             self.ports.lease_health.heartbeat();
             let stopped_during_tick = async {
@@ -205,8 +206,7 @@ impl LeaseLoop {
         self.table.update_view(view, Instant::now());
         self.stop_shards_of_other_sessions(session).await;
         if has_new_shards {
-            let counts = self.table.shard_counts();
-            self.send(LeaseEvent::ShardsCounted(counts)).await;
+            self.send(self.table.count_shards()).await;
         }
         match departure {
             Departure::NotAsked => {}

@@ -3,6 +3,7 @@
 
 use super::acquire_schedule::AcquireSchedule;
 use super::committed::LastKnown;
+use super::events::LeaseEvent;
 use crate::limit::{HANDOVER_RETRY_DELAY, HANDOVERS_MAX};
 use crate::membership::WorkView;
 use crate::metric;
@@ -86,11 +87,11 @@ impl LeaseTable {
         shards.into_iter().map(request).collect()
     }
 
-    pub(super) fn shard_counts(&self) -> BTreeMap<Arc<str>, usize> {
+    /// Tells how many shards each route has. Before that, a route with a rate delivers nothing.
+    pub(super) fn count_shards(&self) -> LeaseEvent {
         let routes = self.view.shards.chunk_by(|a, b| a.route == b.route);
-        routes
-            .map(|shards| (shards[0].route.clone(), shards.len()))
-            .collect()
+        let counts = routes.map(|shards| (shards[0].route.clone(), shards.len()));
+        LeaseEvent::ShardsCounted(counts.collect())
     }
 
     /// The shards to try to acquire now. `slow` is the usual interval between two tries.

@@ -202,6 +202,16 @@ impl MemoryAccount {
             .map_or(u64::MAX, |messages| messages as u64)
     }
 
+    /// The messages of this shard in memory.
+    pub(crate) fn messages(&self) -> usize {
+        self.messages.get()
+    }
+
+    /// Returns whether this shard holds no memory beyond its guaranteed part.
+    pub(crate) fn is_within_part(&self) -> bool {
+        self.beyond(self.budget.guaranteed()) == 0
+    }
+
     /// Returns whether this shard should load nothing more.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.available() == 0
@@ -360,6 +370,16 @@ mod tests {
         drop(kept);
         assert_eq!((first.available(), second.available()), (600, 600));
         assert!(second.reserve_definition(400).is_some());
+    }
+
+    #[test]
+    fn a_shard_is_within_its_part_up_to_an_equal_part_of_half_the_budget() {
+        let budget = MemoryBudget::new(800);
+        let (first, second) = (budget.open_account(), budget.open_account());
+        let _part = first.reserve(200);
+        assert!(first.is_within_part());
+        let _more = first.reserve(1);
+        assert!(!first.is_within_part() && second.is_within_part());
     }
 
     #[test]

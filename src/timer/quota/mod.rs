@@ -1,6 +1,8 @@
-//! Limits on claims: messages in flight for each route, and the catch-up rate after an outage.
+//! Limits on claims: messages in flight for each route, and the rates of a route.
 
-pub(super) mod catch_up_rate;
+mod rate_bucket;
+pub(super) mod rate_hold;
+pub(super) mod route_rates;
 
 use crate::limit::TIMER_IN_FLIGHT_MAX;
 use std::collections::BTreeMap;
@@ -25,6 +27,11 @@ impl InFlightQuota {
         if let Some(used) = self.used.get_mut(route) {
             *used += messages;
         }
+    }
+
+    /// The messages of the route that are claimed and not acknowledged.
+    pub(crate) fn used(&self, route: &str) -> usize {
+        self.used.get(route).copied().unwrap_or(0)
     }
 
     /// Returns the number of messages of the route that may still be claimed.

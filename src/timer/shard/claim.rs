@@ -1,7 +1,9 @@
-//! When a shard may claim, and the claim that the store has not answered yet.
+//! When a shard may claim and how much, and the claim that the store has not answered yet.
 
+use super::ShardState;
 use crate::limit::{
-    CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MESSAGES_MAX, LATE_CLAIM_INTERVAL, TAIL_POLL_INTERVAL,
+    CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MESSAGES_MAX, LATE_CLAIM_INTERVAL, SHARD_IN_FLIGHT_MAX,
+    TAIL_POLL_INTERVAL,
 };
 use crate::model::{Cursor, Timestamp, Watermark};
 use crate::schedule::{InFlightClaims, TakenBatch};
@@ -16,6 +18,8 @@ pub(crate) struct ClaimState {
     pub(super) not_before: Option<Instant>,
     /// Only late messages are claimed before this time: the others that are due soon already are.
     only_late_before: Option<Instant>,
+    /// The last claim that counted for the rate of the route.
+    pub(crate) rated_at: Option<Instant>,
     /// The call that the store has not answered.
     pub(crate) pending: Option<PendingCall>,
 }
@@ -55,7 +59,9 @@ impl ClaimState {
         self.not_before = is_small.then_some(now + LATE_CLAIM_INTERVAL);
         // No pause if the limit has cut the claim, or if the shard is behind and loads more.
         let has_all = taken < limit && !is_behind;
-        self.only_late_before = (is_small && has_all).then_some(now + CLAIM_INTERVAL.min(ahead));
+        // The next claim is answered before the messages behind this one are due.
+        let interval = CLAIM_INTERVAL.min(ahead - ahead / 6);
+        self.only_late_before = (is_small && has_all).then_some(now + interval);
     }
 
     pub(crate) fn delay_until(&mut self, at: Instant) {
@@ -63,9 +69,16 @@ impl ClaimState {
     }
 
     pub(super) fn is_claiming(&self) -> bool {
-        self.pending
-            .as_ref()
-            .is_some_and(|call| call.taken.is_some())
+        self.taken().is_some()
+    }
+
+    fn taken(&self) -> Option<&TakenBatch<ResidentRun>> {
+        self.pending.as_ref()?.taken.as_ref()
+    }
+
+    /// The messages of the claim that the store has not answered.
+    pub(super) fn pending_messages(&self) -> usize {
+        self.taken().map_or(0, |taken| taken.messages.len())
     }
 
     /// True if claimed messages go out without a further load. A message that waits for another one
@@ -112,5 +125,35 @@ impl ClaimState {
             call.taken = None;
             call.least_place = None;
         }
+    }
+}
+
+impl ShardState {
+    /// Takes messages that are due within `ahead`, up to `limit`, as far as there is room in
+    /// flight. May come `early_by` before its time.
+    pub(crate) fn take_due(
+        &mut self,
+        wall: Timestamp,
+        now: Instant,
+        limit: usize,
+        ahead: Duration,
+        early_by: Duration,
+    ) -> Option<TakenBatch<ResidentRun>> {
+        let until = wall.plus(ahead);
+        let late_due = self.load.schedule().next_late_due();
+        let is_late = late_due.is_some_and(|due| due <= until);
+        let used = self.in_flight.open_messages() + self.delivered.unreported_ids();
+        let limit = limit.min(SHARD_IN_FLIGHT_MAX.saturating_sub(used));
+        if limit == 0 || !self.claim.allows(is_late, early_by, now) || !self.may_claim(now) {
+            return None;
+        }
+        let taken = self.take_messages(until, wall, limit)?;
+        let first = taken.messages.first();
+        let is_behind = first.is_some_and(|(run, at)| run.run.place(*at as usize).due < wall);
+        let count = taken.messages.len();
+        let has_more = self.next_occurrence_due().is_some_and(|due| due <= until);
+        let limit = if has_more { count } else { limit };
+        self.claim.on_taken(count, limit, is_behind, ahead, now);
+        Some(taken)
     }
 }

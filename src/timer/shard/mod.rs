@@ -24,7 +24,8 @@ use super::delivery::lanes::LaneState;
 use super::delivery::outcome::ShardContext;
 use super::lease::Grant;
 use super::load::{Load, LoadResult, MemoryAccount, ResidentRun};
-use crate::limit::{RESEND_DELAY_MIN, SHARD_IN_FLIGHT_MAX, TRANSACTIONAL_PRODUCER_OPEN_AHEAD};
+use super::quota::rate_hold::{HeldSpan, RateHold};
+use crate::limit::{RATE_LOADED_AHEAD, RESEND_DELAY_MIN, TRANSACTIONAL_PRODUCER_OPEN_AHEAD};
 use crate::membership::StoreTime;
 use crate::model::{
     Cursor, DeliveredMarker, Lease, OutcomeCounts, Progress, ShardId, SourceIdentity, Timestamp,
@@ -64,6 +65,9 @@ pub(crate) struct ShardState {
     /// The definitions of a recurring route. `None` before they are read.
     schedules: Option<ShardSchedules>,
     stall: StallTimer,
+    pub(crate) rate_hold: RateHold,
+    /// The spans of `rate_hold` before the pending claim.
+    pub(crate) held_before_claim: Vec<HeldSpan>,
     /// Cover messages that earlier owners may have delivered: the claims that the store has, and those
     /// that it may have lost.
     earlier: [Progress; 2],
@@ -94,6 +98,8 @@ impl ShardState {
             compaction: CompactionScan::new(now),
             schedules: None,
             stall: StallTimer::new(now, start),
+            rate_hold: RateHold::default(),
+            held_before_claim: Vec::new(),
             earlier: [state.claimed, state.possibly_delivered],
         }
     }
@@ -140,11 +146,24 @@ impl ShardState {
     }
 
     fn next_prefetch_request(&mut self, wall: Timestamp, has_claims: bool) -> Option<Load> {
-        if self.load.is_held() {
+        if self.load.is_held() || self.has_enough_for_rate() {
             return None;
         }
         let ShardLoad { prefetch, runs, .. } = &mut self.load;
         prefetch.next_request(&self.lease.shard, runs, &self.compaction, wall, has_claims)
+    }
+
+    /// True if the rate of the route lets the messages in memory wait for long. A long backlog then leaves
+    /// the memory that all shards share to the others.
+    fn has_enough_for_rate(&self) -> bool {
+        let Some(rate) = *self.context.route.rate.borrow() else {
+            return false;
+        };
+        let memory = &self.load.runs.memory;
+        let enough = u64::from(rate) * RATE_LOADED_AHEAD.as_secs();
+        memory.messages() as u64 >= enough
+            && !memory.is_within_part()
+            && self.load.schedule().has_loaded_messages()
     }
 
     pub(crate) fn is_tail_poll_due(&self, now: Instant) -> bool {
@@ -170,7 +189,7 @@ impl ShardState {
         is_known
     }
 
-    fn may_claim(&self, now: Instant) -> bool {
+    pub(crate) fn may_claim(&self, now: Instant) -> bool {
         self.ownership.may_claim(now) && self.txn.as_ref().is_none_or(TxnState::may_claim)
     }
 
@@ -189,34 +208,6 @@ impl ShardState {
         self.may_claim(now)
             && self.claim.earliest().is_none_or(|at| at <= now)
             && self.next_due().is_some_and(|due| due <= wall.plus(ahead))
-    }
-
-    /// Takes messages that are due within `ahead`, up to `limit`, as far as there is room in
-    /// flight. May come `early_by` before its time.
-    pub(crate) fn take_due(
-        &mut self,
-        wall: Timestamp,
-        now: Instant,
-        limit: usize,
-        ahead: Duration,
-        early_by: Duration,
-    ) -> Option<TakenBatch<ResidentRun>> {
-        let until = wall.plus(ahead);
-        let late_due = self.load.schedule().next_late_due();
-        let is_late = late_due.is_some_and(|due| due <= until);
-        let used = self.in_flight.open_messages() + self.delivered.unreported_ids();
-        let limit = limit.min(SHARD_IN_FLIGHT_MAX.saturating_sub(used));
-        if limit == 0 || !self.claim.allows(is_late, early_by, now) || !self.may_claim(now) {
-            return None;
-        }
-        let taken = self.take_messages(until, wall, limit)?;
-        let first = taken.messages.first();
-        let is_behind = first.is_some_and(|(run, at)| run.run.place(*at as usize).due < wall);
-        let count = taken.messages.len();
-        let has_more = self.next_occurrence_due().is_some_and(|due| due <= until);
-        let limit = if has_more { count } else { limit };
-        self.claim.on_taken(count, limit, is_behind, ahead, now);
-        Some(taken)
     }
 
     /// The next call to the store, with `claim` if there is one. `None` if there is nothing to say.
@@ -291,6 +282,7 @@ impl ShardState {
             .filter(|place| self.earlier.iter().any(|pair| pair.covers(*place)))
             .count();
         let mut batch = ClaimedBatch::new(taken.messages, cancelled, effects, now);
+        batch.held_by_rate = std::mem::take(&mut self.held_before_claim);
         if self.context.route.rules.is_recurring {
             batch.set_start(taken.start);
         }
@@ -326,6 +318,11 @@ impl ShardState {
         if watermark < watermark_when_sent {
             self.change_load(now, |load| load.detect_rollback(watermark, None, now));
         }
+    }
+
+    /// Messages that are claimed or about to be, and not acknowledged.
+    pub(crate) fn claimed_messages(&self) -> usize {
+        self.in_flight.open_messages() + self.claim.pending_messages()
     }
 
     /// True if a message is claimed or about to be.
@@ -488,7 +485,8 @@ impl ShardState {
 
     /// Returns the time since the last progress of a shard that has due messages, or zero.
     pub(crate) fn stalled_for(&mut self, wall: Timestamp, now: Instant) -> Duration {
-        let has_work = self.has_work_until(wall);
+        let is_held_by_rate = self.rate_hold.is_active(now) && !self.has_claims();
+        let has_work = self.has_work_until(wall) && !is_held_by_rate;
         let open_messages = self.in_flight.open_messages();
         self.stall
             .observe(self.in_flight.delivered(), open_messages, has_work, now)

@@ -98,6 +98,7 @@ struct Inner {
     on_duplicate: Cell<OnDuplicate>,
     /// Options of the route for late messages.
     overdue_after: Cell<Option<Duration>>,
+    rate: Cell<Option<u32>>,
     catch_up_rate: Cell<Option<u32>>,
     quota: Cell<Quota>,
     /// The identity that each source partition had first.
@@ -198,6 +199,7 @@ impl World {
             max_delay: Cell::new(Duration::from_secs(7 * 24 * 3_600)),
             on_duplicate: Cell::new(OnDuplicate::Replace),
             overdue_after: Cell::new(None),
+            rate: Cell::new(None),
             catch_up_rate: Cell::new(None),
             quota: Cell::default(),
             first_identities: RefCell::default(),
@@ -354,6 +356,15 @@ impl World {
     pub(crate) fn set_overdue(&self, overdue_after: Option<Duration>, catch_up_rate: Option<u32>) {
         self.0.overdue_after.set(overdue_after);
         self.0.catch_up_rate.set(catch_up_rate);
+    }
+
+    /// Applies to processes that start later.
+    pub(crate) fn set_rate(&self, rate: Option<u32>) {
+        self.0.rate.set(rate);
+    }
+
+    pub(crate) fn rate(&self) -> Option<u32> {
+        self.0.rate.get()
     }
 
     /// Applies to processes that start later.
