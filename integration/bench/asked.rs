@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::workload::{self, Workload};
 
 /// The names that select measurements.
-pub(crate) const STAGES: [&str; 15] = [
+pub(crate) const STAGES: [&str; 16] = [
     "copy",
     "ingress",
     "drain",
@@ -14,6 +14,7 @@ pub(crate) const STAGES: [&str; 15] = [
     "embedded",
     "steady",
     "burst",
+    "answers",
     "exact",
     "fleet",
     "idle",
@@ -108,7 +109,7 @@ impl Asked {
             .iter()
             .max()
             .map_or(0, |rate| lasting(*rate, steady.lasts));
-        let is_timely = ["steady", "exact", "layout", "asynq", "nats"]
+        let is_timely = ["steady", "answers", "exact", "layout", "asynq", "nats"]
             .iter()
             .any(|stage| self.wants(stage));
         let is_deep = self.wants("deep");
@@ -161,9 +162,11 @@ impl Asked {
     /// Returns true if a Kafka measurement of lateness is selected. Such a measurement needs a warm
     /// broker.
     pub(crate) fn is_timely(&self) -> bool {
-        ["steady", "burst", "exact", "fleet", "many", "deep"]
-            .iter()
-            .any(|stage| self.wants(stage))
+        [
+            "steady", "burst", "answers", "exact", "fleet", "many", "deep",
+        ]
+        .iter()
+        .any(|stage| self.wants(stage))
     }
 
     /// Number of measurements in all runs together.
@@ -177,6 +180,7 @@ impl Asked {
             ("embedded", 2),
             ("steady", rates),
             ("burst", 1),
+            ("answers", 1),
             ("exact", 5),
             ("fleet", 2),
             ("idle", 1),

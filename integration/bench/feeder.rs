@@ -70,17 +70,23 @@ impl<'a> Feeder<'a> {
 
     /// Sends to a partition. `None` selects the partition by the key.
     pub(crate) fn send_to(&self, partition: Option<i32>, number: usize, (name, millis): Control) {
-        let (key, payload, millis) = (
-            self.message.key(number),
-            self.message.payload(number),
-            millis.to_string(),
-        );
-        let own = &self.message.headers;
-        let first = OwnedHeaders::new_with_capacity(1 + own.len()).insert(Header {
-            key: name,
-            value: Some(&millis),
-        });
-        let headers = own.iter().fold(first, |headers, (key, value)| {
+        self.send_headers(partition, number, &[(name, &millis.to_string())]);
+    }
+
+    /// Like [`Self::send_to`], with these control headers.
+    pub(crate) fn send_headers(
+        &self,
+        partition: Option<i32>,
+        number: usize,
+        controls: &[(&str, &str)],
+    ) {
+        let (key, payload) = (self.message.key(number), self.message.payload(number));
+        let own = self.message.headers.iter();
+        let own = own.map(|(name, value)| (name.as_str(), value.as_str()));
+        let capacity = controls.len() + own.len();
+        let headers = controls.iter().copied().chain(own);
+        let empty = OwnedHeaders::new_with_capacity(capacity);
+        let headers = headers.fold(empty, |headers, (key, value)| {
             headers.insert(Header {
                 key,
                 value: Some(value),

@@ -4,7 +4,7 @@
 //!
 //! A number as argument sets how many messages the rates are measured over.
 //! Words select the measurements: `copy`, `ingress`, `drain`, `encrypted`, `embedded`, `steady`,
-//! `burst`, `exact`, `fleet`, `idle`, `many`, `deep`, `layout`, `asynq`, `nats`.
+//! `burst`, `answers`, `exact`, `fleet`, `idle`, `many`, `deep`, `layout`, `asynq`, `nats`.
 //! Without such a word, all measurements run except `deep`, which takes minutes, and `nats`.
 //! `workload=FILE` sets the messages, `waiting=50000000` sets the depth, and `runs=3` reports the
 //! median of three runs.
@@ -20,6 +20,7 @@
     reason = "it measures real time, prints a table, and stops at what it cannot measure"
 )]
 
+mod answers;
 mod asked;
 mod asynq;
 mod burst;
@@ -228,6 +229,9 @@ fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>, note: &mut imp
     }
     if asked.wants("burst") && asked.load.partitions > 1 {
         note(bench.burst());
+    }
+    if asked.wants("answers") {
+        note(bench.answers());
     }
     if asked.wants("exact") {
         note(bench.exact());

@@ -26,6 +26,8 @@ pub(crate) struct Route<'a, E = Topics<'a>> {
     pub(crate) target: String,
     dead: String,
     delivery: &'static str,
+    /// Further lines of the route's configuration.
+    options: String,
 }
 
 impl<'a, E: Ends> Route<'a, E> {
@@ -52,11 +54,16 @@ impl<'a, E: Ends> Route<'a, E> {
             target,
             dead,
             delivery: "at-least-once",
+            options: String::new(),
         }
     }
 
     pub(crate) fn delivering(self, delivery: &'static str) -> Route<'a, E> {
         Route { delivery, ..self }
+    }
+
+    pub(crate) fn with_options(self, options: String) -> Route<'a, E> {
+        Route { options, ..self }
     }
 
     /// Starts the program as shipped, with these roles. The configuration sets only addresses,
@@ -69,6 +76,7 @@ impl<'a, E: Ends> Route<'a, E> {
             target,
             dead,
             delivery,
+            options,
             ..
         } = self;
         let route = self.ends.route(&Names {
@@ -78,7 +86,7 @@ impl<'a, E: Ends> Route<'a, E> {
             delivery,
         });
         Postdate::start(&format!(
-            "deployment = \"{deployment}\"\nroles = {roles:?}\n{store}\n{route}"
+            "deployment = \"{deployment}\"\nroles = {roles:?}\n{store}\n{route}\n{options}"
         ))
     }
 

@@ -45,6 +45,10 @@ pub(crate) enum Stage {
     Burst,
     /// Messages per second of a shard without the burst, measured during the burst.
     Meanwhile(usize),
+    /// Cancels per second. The lateness is the time from the cancel to its answer.
+    Answers(usize),
+    /// Messages per second of the load beside the cancels.
+    BesideCancels(usize),
     /// Number of long-waiting messages that are stored.
     Fill(usize),
     /// A steady load beside the waiting messages.
@@ -401,6 +405,8 @@ impl Stage {
             Stage::Steady(rate) => format!("steady: {rate}/s"),
             Stage::Burst => "burst: due in one millisecond".to_owned(),
             Stage::Meanwhile(rate) => format!("burst: {rate}/s of another shard, meanwhile"),
+            Stage::Answers(rate) => format!("answers: {rate}/s cancels, until the answer"),
+            Stage::BesideCancels(rate) => format!("answers: {rate}/s beside the cancels"),
             Stage::Fill(waiting) => format!("deep: {} into the store", rounded(waiting)),
             Stage::Beside(Depth {
                 rate, waiting: 0, ..

@@ -158,6 +158,8 @@ would count as theirs.
 - burst: all messages due in the same millisecond, in all partitions but the last, stored while the service runs; from that millisecond to the
   broker's stamp of the last of them. The last partition has 1000/s with the steady load's delays: of those that were due while the burst was
   delivered, their lateness.
+- answers: the greatest steady load, and a cancel with an answer for every fifth message of it; the cancelled messages were stored before. From
+  the cancel (this machine's clock) to the broker's stamp of its answer, and the lateness of the load beside it.
 - seen: by a consumer that reads only what is committed, when it has it, by this machine's clock.
 - timers (fleet): 1000/s, and a timer more, one that is asked to end (SIGTERM), one that is killed (kill -9; leases last 5 s), twelve seconds
   apart: of what was due in the twelve seconds after each, how late it is seen.

@@ -96,7 +96,11 @@ fn plot(title: &str, says: &str, drawn: Option<String>) -> String {
 fn at_full_speed(row: &Row) -> Option<f64> {
     (!matches!(
         row.stage,
-        Stage::Steady(_) | Stage::Beside(_) | Stage::Meanwhile(_)
+        Stage::Steady(_)
+            | Stage::Beside(_)
+            | Stage::Meanwhile(_)
+            | Stage::Answers(_)
+            | Stage::BesideCancels(_)
     ) && !RIVALS.contains(&row.system))
     .then_some(1.0)
 }
