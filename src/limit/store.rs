@@ -51,3 +51,5 @@ pub(crate) const STORE_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a subscription to hints looks whether another node of the cluster serves its channel.
 pub(crate) const CLUSTER_SWITCH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Cancelled and rescheduled places of a shard that a search looks at, to find the first rescheduled one.
+pub(crate) const CHANGED_PLACES_READ_MAX: usize = 1_000;

@@ -239,6 +239,14 @@ impl StoreQuery for NoMessages {
         Ok(Vec::new())
     }
 
+    async fn moved_from(
+        &self,
+        shards: &[ShardId],
+        _: Timestamp,
+    ) -> Result<Vec<Option<Timestamp>>, store::Error> {
+        Ok(vec![None; shards.len()])
+    }
+
     async fn count_ids(&self, _: &ShardId) -> Result<IdCounts, store::Error> {
         Ok(IdCounts::default())
     }

@@ -9,6 +9,7 @@
 //! | `data_dir` | folder: lock, format, damaged journal, free space |
 //! | `key`, `codec` | rows: keys and values |
 //! | `copy` | moves shards to and from another store |
+//! | `quarantine` | reads and restores quarantined runs |
 //! | `describe` | questions of people about the folder |
 //!
 //! Every change is on disk before its caller gets the answer. If a caller drops its call, the call
@@ -22,6 +23,7 @@ mod describe;
 mod error;
 mod gc;
 mod key;
+mod quarantine;
 mod reader;
 mod shard;
 mod shards;
@@ -33,16 +35,15 @@ mod writer;
 use super::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, FinishedIds, Heartbeat,
     IdPosition, LeaseStore, List, Listed, Membership, NewShard, Opened, Quarantine, ReplaceRuns,
-    Replaced, Restore, Restored, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore,
-    StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
+    Replaced, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin,
+    StoreQuery, StoredShard, Tail, Tailed,
 };
 use crate::client_thread::ClientThread;
 use crate::clock::Clock;
 use crate::encryption::{IdCounts, StoredId};
 use crate::limit::{self, EmbeddedMemory};
-use crate::model::{Cursor, Lease, LeaseToken, ShardId};
+use crate::model::{Cursor, Lease, LeaseToken, ShardId, Timestamp};
 use crate::run::RunName;
-use crate::store::QuarantineStore;
 use crate::store::query::PlaceChange;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -456,6 +457,14 @@ impl StoreQuery for Embedded {
         self.read_each(places, |view, (shard, place)| view.change(shard, *place))
     }
 
+    async fn moved_from(
+        &self,
+        shards: &[ShardId],
+        before: Timestamp,
+    ) -> Result<Vec<Option<Timestamp>>, Error> {
+        self.read_each(shards, |view, shard| view.moved_from(shard, before))
+    }
+
     async fn count_ids(&self, shard: &ShardId) -> Result<IdCounts, Error> {
         let counts = self.read_each(&[shard], |view, shard| view.count_ids(shard))?;
         Ok(counts.into_iter().next().unwrap_or_default())
@@ -477,25 +486,5 @@ impl StoreQuery for Embedded {
 
     async fn worker_sessions(&self) -> Result<Vec<Session>, Error> {
         self.sessions().await
-    }
-}
-
-#[async_trait(?Send)]
-impl QuarantineStore for Embedded {
-    async fn quarantined_bytes(
-        &self,
-        shard: &ShardId,
-        name: &RunName,
-    ) -> Result<Option<Bytes>, Error> {
-        let read = |view: &ReadView<'_>, shard: &&ShardId| view.quarantined_bytes(shard, name);
-        Ok(self.read_each(&[shard], read)?.pop().flatten())
-    }
-
-    async fn restore(&self, request: &Restore) -> Result<Restored, Error> {
-        let requests = std::slice::from_ref(request);
-        self.check_space(requests)?;
-        let gone = Restored::Gone;
-        let restored = self.change(requests, |request| &request.shard, gone, Shard::restore);
-        Ok(restored.await?.pop().unwrap_or(gone))
     }
 }

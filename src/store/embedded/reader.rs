@@ -6,7 +6,8 @@ use super::error::empty_if_damaged;
 use super::key::{self, ShardNumber};
 use super::tables::Tables;
 use crate::encryption::{IdCounts, StoredId};
-use crate::model::{Cursor, ShardId, Slice};
+use crate::limit::CHANGED_PLACES_READ_MAX;
+use crate::model::{Cursor, Offset, ShardId, Slice, Timestamp};
 use crate::run::RunName;
 use crate::store::query::PlaceChange;
 use crate::store::rules::ShardMeta;
@@ -54,6 +55,27 @@ impl<'a> ReadView<'a> {
         };
         let row = self.get(&key::cancelled(number, place))?;
         Ok(row.and_then(|row| codec::to_change(&row)).map(Into::into))
+    }
+
+    pub(super) fn moved_from(
+        &self,
+        shard: &ShardId,
+        before: Timestamp,
+    ) -> fjall::Result<Option<Timestamp>> {
+        let Some((number, _)) = self.meta(shard)? else {
+            return Ok(None);
+        };
+        let end = key::cancelled(number, Cursor::new(before, Offset(0)));
+        let range = key::all_cancelled(number)..end;
+        for (read, row) in self.snapshot.range(&self.tables.index, range).enumerate() {
+            let (key, row) = row.into_inner()?;
+            let is_moved = codec::to_change(&row).is_some_and(|change| change.moved.is_some());
+            // Reading more of them would take too long.
+            if is_moved || read >= CHANGED_PLACES_READ_MAX {
+                return Ok(key::to_cancelled(&key).map(|place| place.due));
+            }
+        }
+        Ok(None)
     }
 
     fn get(&self, key: &[u8]) -> fjall::Result<Option<Bytes>> {

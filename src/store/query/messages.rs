@@ -2,6 +2,7 @@
 //! of time, runs and memory. Each answer has the position at which the next call continues.
 
 use super::message_copy::{MessageCopy, kind, text};
+use super::message_filter::MessageFilter;
 use super::pending::shards_of_route;
 use super::search_position::{RunKey, SearchPosition};
 use super::{PlaceChange, QueryContext, StoreQuery};
@@ -17,23 +18,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tokio::time::Instant;
 use utoipa::ToSchema;
-
-/// The conditions that a message must meet. An absent one holds for every message.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct MessageFilter {
-    pub(crate) route: String,
-    pub(crate) topic: Option<String>,
-    pub(crate) partition: Option<i32>,
-    pub(crate) offset: Option<u64>,
-    /// The earliest due time.
-    pub(crate) due_from: Option<Timestamp>,
-    /// The latest due time.
-    pub(crate) due_to: Option<Timestamp>,
-    pub(crate) id: Option<String>,
-    pub(crate) key: Option<String>,
-    /// Name and value.
-    pub(crate) header: Option<(String, String)>,
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Search {
@@ -215,15 +199,19 @@ async fn targets(
                 Some(query.find_ids(&ids).await?)
             }
         };
+        let moved = match filter.due_from {
+            None => vec![None; shards.len()],
+            Some(from) => query.moved_from(shards, from).await?,
+        };
         for (index, state) in query.states(shards).await?.into_iter().enumerate() {
             let place = places.as_ref().map(|places| places[index]);
             let Some(state) = state.filter(|_| place != Some(None)) else {
                 continue;
             };
             let place = place.flatten();
-            let due = place.map_or((from, until), |place| {
-                (from.max(place.due), until.min(place.due))
-            });
+            // A rescheduled message waits at its first due time, until it goes back to its source.
+            let from = moved[index].map_or(from, |moved| moved.min(from));
+            let due = place.map_or((from, until), |place| (place.due, place.due));
             let target = Target {
                 claimed: state.claimed,
                 delivered: state.delivered,
@@ -474,13 +462,16 @@ impl Scan<'_> {
             [] => Vec::new(),
             found => self.query.changes(found).await?,
         };
-        let mut changes = changes.into_iter();
-        self.page.items.retain_mut(|item| {
-            let change = changes.next().flatten();
-            if let Some(PlaceChange::Moved(due)) = change {
+        let mut changes = self.found.iter().zip(changes);
+        let filter = &self.search.filter;
+        self.page.items.retain_mut(|item| match changes.next() {
+            Some((_, Some(PlaceChange::Cancelled))) => false,
+            Some((_, Some(PlaceChange::Moved(due)))) => {
                 item.rescheduled_ms = Some(due.as_millis());
+                filter.takes_due(due)
             }
-            change != Some(PlaceChange::Cancelled)
+            Some(((_, place), None)) => filter.takes_due(place.due),
+            None => true,
         });
         self.page
             .items

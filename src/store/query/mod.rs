@@ -5,6 +5,7 @@ mod change_outcome;
 mod keys;
 mod ledger;
 mod message_copy;
+mod message_filter;
 mod messages;
 mod pending;
 mod search_position;
@@ -22,7 +23,8 @@ pub(crate) use change_outcome::{AskedChange, ChangeOutcome, ChangeQuery};
 pub(crate) use keys::{KeyAmount, KeysReport};
 pub(crate) use ledger::{LedgerReport, ShardLedger};
 pub(crate) use message_copy::{MessageCopy, bytes_of_copy, text as text_of_bytes};
-pub(crate) use messages::{MessageFilter, MessageHeader, MessagePage, Search, WaitingMessage};
+pub(crate) use message_filter::MessageFilter;
+pub(crate) use messages::{MessageHeader, MessagePage, Search, WaitingMessage};
 pub(crate) use pending::{
     Amount, FoundMessage, IdSearch, PendingHour, PendingReport, PendingRoute, PendingShard,
     QueryContext,
@@ -117,6 +119,14 @@ pub(crate) trait StoreQuery {
         &self,
         places: &[(ShardId, Cursor)],
     ) -> Result<Vec<Option<PlaceChange>>, Error>;
+
+    /// A bound for each shard: no message that waits at a place with an earlier due time has been
+    /// rescheduled. `None`: none that is due before `before`.
+    async fn moved_from(
+        &self,
+        shards: &[ShardId],
+        before: Timestamp,
+    ) -> Result<Vec<Option<Timestamp>>, Error>;
 
     /// The stored ids of a shard by their keys. May take seconds for a million ids. None for an unknown
     /// shard.

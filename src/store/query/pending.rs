@@ -366,6 +366,14 @@ mod tests {
             Ok(Vec::new())
         }
 
+        async fn moved_from(
+            &self,
+            shards: &[ShardId],
+            _: Timestamp,
+        ) -> Result<Vec<Option<Timestamp>>, Error> {
+            Ok(vec![None; shards.len()])
+        }
+
         async fn count_ids(&self, _: &ShardId) -> Result<IdCounts, Error> {
             Ok(IdCounts::default())
         }

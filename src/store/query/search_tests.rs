@@ -302,6 +302,35 @@ async fn a_cancelled_message_is_not_found_and_a_payload_is_hidden() {
 }
 
 #[tokio::test]
+async fn a_rescheduled_message_is_found_by_its_new_due_time() {
+    let mut scene = Scene::new(1).await;
+    scene.append(0, (0, 2), &[(DAY, 0), (DAY + 1, 1)]).await;
+    let kind = IdChangeKind::Reschedule {
+        by: Offset(2),
+        due: Timestamp::from_millis(3 * DAY),
+    };
+    let change = IdChange::new("1", kind);
+    scene.change(0, (2, 3), vec![], vec![change]).await;
+    let between = |from: i64, to: i64, id: Option<&str>| MessageFilter {
+        due_from: Some(Timestamp::from_millis(from)),
+        due_to: Some(Timestamp::from_millis(to)),
+        id: id.map(str::to_owned),
+        ..orders()
+    };
+    for (filter, wanted) in [
+        (between(DAY, 2 * DAY, None), vec![(0, 0)]),
+        (between(DAY, 3 * DAY, None), vec![(0, 0), (0, 1)]),
+        (between(2 * DAY, 3 * DAY, None), vec![(0, 1)]),
+        (between(2 * DAY, 3 * DAY, Some("1")), vec![(0, 1)]),
+        (between(DAY, 2 * DAY, Some("1")), vec![]),
+        (between(DAY, 2 * DAY, Some("0")), vec![(0, 0)]),
+    ] {
+        let found = scene.offsets(filter.clone(), 10).await;
+        assert_eq!(found, wanted, "{filter:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_message_that_went_back_to_its_source_is_listed_by_its_first_origin() {
     let mut scene = Scene::new(1).await;
     let place = Cursor::new(Timestamp::from_millis(DAY), Offset(12));

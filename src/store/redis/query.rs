@@ -8,8 +8,8 @@ use super::reads;
 use super::reply::{Reply, text, texts};
 use super::script::Call;
 use crate::encryption::{IdCounts, StoredId};
-use crate::limit::{IDS_PER_STEP, SCAN_KEYS_PER_STEP};
-use crate::model::{Cursor, LeaseToken, ShardId};
+use crate::limit::{CHANGED_PLACES_READ_MAX, IDS_PER_STEP, SCAN_KEYS_PER_STEP};
+use crate::model::{Cursor, LeaseToken, Offset, ShardId, Timestamp};
 use crate::run::RunName;
 use crate::store::query::PlaceChange;
 use crate::store::{
@@ -28,6 +28,17 @@ fn place_change(members: Value) -> Option<PlaceChange> {
         Some(EffectKind::Moved(due)) => PlaceChange::Moved(due),
         _ => PlaceChange::Cancelled,
     })
+}
+
+/// The due time of the first place that is moved, or of the last one that was read if there may be more.
+fn first_moved(members: Value) -> Option<Timestamp> {
+    let members = texts(members)?;
+    let first = members
+        .iter()
+        .find(|member| codec::parse_moved(member).is_some());
+    let last = (members.last()).filter(|_| members.len() >= CHANGED_PLACES_READ_MAX);
+    let place = first.or(last)?.get(..32)?;
+    Some(Cursor::from_hex(place)?.due)
 }
 
 #[async_trait(?Send)]
@@ -94,6 +105,23 @@ impl StoreQuery for Redis {
         }
         let members = self.connections.send(&pipeline).await?.into_iter();
         Ok(members.map(place_change).collect())
+    }
+
+    async fn moved_from(
+        &self,
+        shards: &[ShardId],
+        before: Timestamp,
+    ) -> Result<Vec<Option<Timestamp>>, Error> {
+        let mut pipeline = Pipeline::new();
+        let end = Cursor::new(before, Offset(0)).to_hex();
+        for shard in shards {
+            let cancelled = self.keyspace.shard_keys(shard).name(key::CANCELLED);
+            let range = pipeline.cmd("ZRANGEBYLEX").arg(cancelled);
+            range.arg("-").arg(format!("({end}"));
+            range.arg("LIMIT").arg(0).arg(CHANGED_PLACES_READ_MAX);
+        }
+        let members = self.connections.send(&pipeline).await?.into_iter();
+        Ok(members.map(first_moved).collect())
     }
 
     async fn count_ids(&self, shard: &ShardId) -> Result<IdCounts, Error> {

@@ -4,6 +4,7 @@ use super::fixture::{Fixture, cancel, due, key_of, place, run_of, schedule};
 use crate::model::{Offset, Progress, Watermark};
 use crate::store::query::PlaceChange;
 use crate::store::{Advance, IdChange, IdChangeKind, Quarantine, SliceCount};
+use std::time::Duration;
 
 pub(super) async fn a_shard_is_listed_from_creation_to_erasure(t: &Fixture<'_>) {
     let listed = async || t.survey().shards().await.unwrap().contains(&t.shard);
@@ -126,4 +127,11 @@ pub(super) async fn cancelled_and_replaced_places_are_named(t: &Fixture<'_>) {
     t.append(5, 6, &[], &[moved]).await;
     let answers = t.survey().changes(&asked).await.unwrap();
     assert_eq!(answers[3], Some(PlaceChange::Moved(due)));
+    let moved_from = async |before| {
+        let shards = std::slice::from_ref(&t.shard);
+        t.survey().moved_from(shards, before).await.unwrap()
+    };
+    assert_eq!(moved_from(later.due).await, [None]);
+    let before = later.due.plus(Duration::from_millis(1));
+    assert_eq!(moved_from(before).await, [Some(later.due)]);
 }

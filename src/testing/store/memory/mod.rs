@@ -10,7 +10,7 @@ mod shard;
 
 use crate::clock::Clock;
 use crate::encryption::{IdCounts, StoredId};
-use crate::model::{Cursor, Lease, LeaseToken, ShardId, Watermark};
+use crate::model::{Cursor, Lease, LeaseToken, ShardId, Timestamp, Watermark};
 use crate::run::RunName;
 use crate::store::QuarantineStore;
 use crate::store::query::PlaceChange;
@@ -486,6 +486,19 @@ impl StoreQuery for MemoryStore {
         .await
     }
 
+    async fn moved_from(
+        &self,
+        shards: &[ShardId],
+        before: Timestamp,
+    ) -> Result<Vec<Option<Timestamp>>, Error> {
+        self.answer_each(
+            shards,
+            |shard| shard,
+            |_, shard| shard.and_then(|shard| shard.moved_from(before)),
+        )
+        .await
+    }
+
     async fn count_ids(&self, shard: &ShardId) -> Result<IdCounts, Error> {
         let count =
             |_: &ShardId, shard: Option<&mut MemoryShard>| shard.map(|shard| shard.count_ids());
@@ -538,7 +551,7 @@ impl QuarantineStore for MemoryStore {
 mod tests {
     use super::*;
     use crate::clock::WallClock;
-    use crate::model::{Offset, Partition, Progress, Slice, SourceIdentity, Timestamp};
+    use crate::model::{Offset, Partition, Progress, Slice, SourceIdentity};
     use crate::store::{AppendEpoch, OutcomeCounts, Store};
     use crate::testing::fault_injection::{self, InjectedFault};
     use crate::testing::store::contract::{self, StoreUnderTest, run_of};

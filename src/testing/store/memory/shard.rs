@@ -86,6 +86,12 @@ impl MemoryShard {
         self.changed.get(&place).copied().map(Into::into)
     }
 
+    pub(super) fn moved_from(&self, before: Timestamp) -> Option<Timestamp> {
+        let moved = (self.changed.iter()).filter(|(_, change)| change.moved.is_some());
+        let dues = moved.map(|(place, _)| place.due);
+        dues.filter(|due| *due < before).min()
+    }
+
     pub(super) fn cancelled(&self) -> impl Iterator<Item = Cursor> {
         let cancelled = (self.changed.iter()).filter(|(_, change)| change.moved.is_none());
         cancelled.map(|(place, _)| *place)
