@@ -152,7 +152,19 @@ fn sends_and_looks(postdate: &Postdate, scene: &Scene) {
     }
 
     let line = [
-        "send", "--route", "r", "--key", "k", "--header", "h=v", "--in", "500ms", "--json", "-",
+        "send",
+        "--route",
+        "r",
+        "--key",
+        "k",
+        "--header",
+        "h=v",
+        "--header",
+        "postdate-spread=2s",
+        "--in",
+        "500ms",
+        "--json",
+        "-",
     ];
     let sent = document(&run_with(postdate, "config.toml", &line, "from a pipe"), 0);
     let arrived = sink.wait_for(1, LIMIT).remove(0);

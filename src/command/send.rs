@@ -26,7 +26,7 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::io::Read;
 
-/// A message with this header gets its due time from the service.
+/// With this header, the due time depends on the offset.
 const SPREAD: &str = "postdate-spread=";
 
 /// The document of `--json`. Fields are only added, never renamed or removed.
@@ -63,6 +63,13 @@ impl Receipt {
             offset: position.map(|(_, offset)| offset.0),
             ..Self::default()
         }
+    }
+}
+
+impl Receipt {
+    fn set_due(&mut self, due: Option<Timestamp>) {
+        self.due_ms = due.map(Timestamp::as_millis);
+        self.due = due.map(Timestamp::to_rfc3339);
     }
 }
 
@@ -144,10 +151,9 @@ pub(super) async fn publish(
         target: (draft.due.filter(|_| !send.is_change()))
             .and(target.ok())
             .map(Cow::into_owned),
-        due_ms: draft.due.map(Timestamp::as_millis),
-        due: draft.due.map(Timestamp::to_rfc3339),
         ..Receipt::default()
     };
+    receipt.set_due(draft.due);
     let topic = subject.as_deref().unwrap_or(&receipt.topic);
     let partition = send.partition.filter(|_| subject.is_none());
     let producer = match producer {
@@ -160,8 +166,20 @@ pub(super) async fn publish(
         let origins = self::origins(config, send, &receipt.topic, partition);
         let mut origin = String::new();
         origins.append_origin(offset, &mut origin);
+        if has_spread(&send.headers) {
+            let record = Record {
+                offset,
+                timestamp: Some(now),
+                key,
+                payload: draft.payload.as_deref(),
+                headers: Headers::from_block(&draft.headers),
+            };
+            receipt.set_due(due_of(&parse_record(&record, &origins, &rules)));
+        }
         receipt.origin = Some(origin).filter(|_| !send.is_change());
         (receipt.partition, receipt.offset) = (Some(partition), Some(offset.0));
+    } else if has_spread(&send.headers) {
+        receipt.set_due(None);
     }
     Ok(receipt)
 }
@@ -300,6 +318,18 @@ pub(super) fn refused(rejection: &Rejection) -> Refused {
     ))
 }
 
+fn has_spread(headers: &[String]) -> bool {
+    headers.iter().any(|header| header.starts_with(SPREAD))
+}
+
+/// The due time of a message or a reschedule.
+fn due_of(parsed: &ParsedRecord<'_>) -> Option<Timestamp> {
+    match parsed {
+        ParsedRecord::Message { due, .. } | ParsedRecord::Reschedule { due, .. } => Some(*due),
+        _ => None,
+    }
+}
+
 /// Builds the record and parses it as the service does.
 fn draft(
     send: &SendArgs,
@@ -309,7 +339,7 @@ fn draft(
     payload: Option<Vec<u8>>,
     now: Timestamp,
 ) -> Result<Draft, Refused> {
-    let parse = |when: &[(ControlHeader, &str)]| {
+    let parse = |send: &SendArgs, when: &[(ControlHeader, &str)]| {
         let headers = headers(send, subject, when)?;
         let record = Record {
             offset: Offset(0),
@@ -318,11 +348,11 @@ fn draft(
             payload: payload.as_deref(),
             headers: Headers::from_block(&headers),
         };
-        let due = match parse_record(&record, origins, rules) {
-            ParsedRecord::Message { due, .. } | ParsedRecord::Reschedule { due, .. } => Some(due),
-            ParsedRecord::Definition | ParsedRecord::Cancel { .. } | ParsedRecord::Newer(_) => None,
-            ParsedRecord::Rejected(rejection) => return Err(refused(&rejection)),
-        };
+        let parsed = parse_record(&record, origins, rules);
+        if let ParsedRecord::Rejected(rejection) = &parsed {
+            return Err(refused(rejection));
+        }
+        let due = due_of(&parsed);
         parse_reply(record.headers, rules).map_err(|rejection| {
             Refused(format!(
                 "not sent, because the service would not answer it ({}): {}",
@@ -338,14 +368,18 @@ fn draft(
         .map(|delay| (ControlHeader::After, delay));
     let at = send.at.as_deref().map(|at| (ControlHeader::At, at));
     let when: Vec<_> = after.into_iter().chain(at).collect();
-    let mut parsed = parse(&when)?;
+    let mut parsed = parse(send, &when)?;
     // The service counts a delay from the record's timestamp, which the broker may set. An absolute
     // time keeps the printed due time true.
-    let is_spread = |header: &String| header.starts_with(SPREAD);
-    if let (Some(due), Some(_)) = (parsed.1, after)
-        && !send.headers.iter().any(is_spread)
-    {
-        parsed = parse(&[(ControlHeader::At, &due.as_millis().to_string())])?;
+    if after.is_some() {
+        let headers = send.headers.iter().filter(|it| !it.starts_with(SPREAD));
+        let unspread = SendArgs {
+            headers: headers.cloned().collect(),
+            ..send.clone()
+        };
+        if let Some(due) = parse(&unspread, &when)?.1 {
+            parsed = parse(send, &[(ControlHeader::At, &due.as_millis().to_string())])?;
+        }
     }
     let (headers, due) = parsed;
     Ok(Draft {
@@ -444,9 +478,7 @@ fn text(receipt: &Receipt, now: Timestamp, page: &Page) -> String {
 mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
-    use crate::model::{Dialects, Naming, RetryKeys, TargetRules, WithoutDelay};
     use clap::Parser;
-    use std::time::Duration;
 
     const NOW: i64 = 1_795_302_005_000;
 
@@ -465,23 +497,7 @@ mod tests {
     }
 
     fn drafted_by(send: &SendArgs) -> std::result::Result<Draft, String> {
-        let rules = RoutingRules {
-            targets: TargetRules::new(
-                Naming::Topic,
-                Some("orders"),
-                ["billing.*"],
-                ["orders.delayed"],
-            ),
-            replies: None,
-            max_delay: Duration::from_secs(3_600),
-            max_retry_wait: Duration::from_secs(60),
-            without_delay: WithoutDelay::Relay,
-            on_duplicate: crate::model::OnDuplicate::Replace,
-            change_by_origin: false,
-            dialects: Dialects::default(),
-            is_recurring: false,
-            retry_keys: RetryKeys::default(),
-        };
+        let rules = RoutingRules::for_test();
         let origins = OriginFormat::new(
             "prod",
             &ShardId::new("orders", Partition::new("orders.delayed", 0)),
@@ -530,6 +546,20 @@ mod tests {
             pairs(&draft),
             expected.map(|(name, value)| (name.to_owned(), value.to_owned()))
         );
+    }
+
+    #[test]
+    fn a_spread_counts_once_from_the_due_time_of_the_record() {
+        let line = ["--in", "30m", "--header", "postdate-spread=10m", "text"];
+        let draft = drafted(&line).unwrap();
+        let expected = [("postdate-spread", "10m"), ("postdate-at", "1795303805000")];
+        assert_eq!(
+            pairs(&draft),
+            expected.map(|(name, value)| (name.to_owned(), value.to_owned()))
+        );
+        let due = draft.due.map(Timestamp::as_millis);
+        let range = NOW + 1_800_000..=NOW + 2_400_000;
+        assert!(due.is_some_and(|due| range.contains(&due)), "{due:?}");
     }
 
     #[test]

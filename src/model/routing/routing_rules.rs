@@ -47,6 +47,29 @@ pub(crate) struct RoutingRules {
 }
 
 impl RoutingRules {
+    /// The rules of a route `orders` with an hour as the longest delay.
+    #[cfg(test)]
+    pub(crate) fn for_test() -> Self {
+        let targets = TargetRules::new(
+            Naming::Topic,
+            Some("orders"),
+            ["billing.*"],
+            ["orders.delayed"],
+        );
+        Self {
+            targets,
+            replies: None,
+            max_delay: Duration::from_hours(1),
+            max_retry_wait: Duration::from_mins(1),
+            without_delay: WithoutDelay::Relay,
+            on_duplicate: OnDuplicate::Replace,
+            change_by_origin: false,
+            dialects: Dialects::default(),
+            is_recurring: false,
+            retry_keys: RetryKeys::default(),
+        }
+    }
+
     /// These rules without a limit for delays and without a check of targets. They give the due
     /// time of every record that can be read.
     pub(crate) fn without_limits(&self) -> Self {
