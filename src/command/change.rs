@@ -9,6 +9,7 @@ use crate::cli::SendArgs;
 use crate::clock::{Clock as _, WallClock};
 use crate::config::Config;
 use crate::config::Error as ConfigError;
+use crate::limit::RECORD_BYTES_MAX;
 use crate::model::header::push_header;
 use crate::model::header_name::{ControlHeader, stays_on_retry};
 use crate::model::retry::RetryHeader;
@@ -110,6 +111,13 @@ impl<'a> Copy<'a> {
             payload: self.payload.as_deref(),
             headers: Headers::from_block(&headers),
         };
+        // The service would make a dead letter of it, without its payload.
+        if record.bytes() > RECORD_BYTES_MAX {
+            let bytes = record.bytes();
+            return Err(Refused(format!(
+                "not sent, because the copy has {bytes} bytes, and at most {RECORD_BYTES_MAX} can be stored"
+            )));
+        }
         if let ParsedRecord::Rejected(rejection) = parse_record(&record, origins, rules) {
             return Err(send::refused(&rejection));
         }
@@ -224,29 +232,13 @@ fn arguments(config: &Config, mut change: Change) -> (SendArgs, Option<Vec<u8>>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Dialects, Naming, OnDuplicate, TargetRules, WithoutDelay};
-    use std::time::Duration;
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
 
     const NOW: i64 = 1_795_302_005_000;
 
     fn drafted(copy: &MessageCopy, due: i64) -> Result<Draft, String> {
-        let rules = RoutingRules {
-            targets: TargetRules::new(
-                Naming::Topic,
-                Some("orders"),
-                ["billing.*"],
-                ["orders.delayed"],
-            ),
-            replies: None,
-            max_delay: Duration::from_hours(1),
-            max_retry_wait: Duration::from_mins(1),
-            without_delay: WithoutDelay::Relay,
-            on_duplicate: OnDuplicate::Replace,
-            change_by_origin: false,
-            dialects: Dialects::default(),
-            is_recurring: false,
-            retry_keys: RetryKeys::default(),
-        };
+        let rules = RoutingRules::for_test();
         let shard = ShardId::new("orders", Partition::new("orders.delayed", 3));
         let origins = OriginFormat::new("prod", &shard);
         let copy = Copy::new(copy, 5, Timestamp::from_millis(due));
@@ -265,6 +257,13 @@ mod tests {
         // The route had another `max_delay`.
         let refused = drafted(&copy, NOW + 7_200_000).err().unwrap();
         assert!(refused.contains("(invalid_retry)"), "{refused}");
+        // The headers of the copy are longer than those of its message.
+        let large = MessageCopy {
+            payload: Some(STANDARD.encode(vec![0; RECORD_BYTES_MAX - 10])),
+            ..copy.clone()
+        };
+        let refused = drafted(&large, NOW).err().unwrap();
+        assert!(refused.contains("bytes, and at most"), "{refused}");
         // The route allowed this target.
         let copy = MessageCopy {
             target: Some("billing".to_owned()),
