@@ -9,6 +9,7 @@
 use super::api::{MessagesParams, PathParams};
 use super::auth::Actor;
 use super::change_api::{ChangeApi, NewDue, json};
+use super::changes::ChangeKind;
 use super::message_change::{Action, Obstacle};
 use super::problem::Problem;
 use crate::clock::{Clock as _, WallClock};
@@ -268,6 +269,8 @@ struct Audit<'a> {
     actor: Actor,
     request: &'a BulkRequest,
     report: BulkReport,
+    /// A record is sent, and the broker has not answered. It may have arrived.
+    is_unconfirmed: bool,
     outcome: &'static str,
 }
 
@@ -286,8 +289,9 @@ impl Drop for Audit<'_> {
         let report = &self.report;
         tracing::info!(target: "postdate::audit", actor = self.actor.name, address = self.actor.address_text(),
             action = report.action, route = report.route, filter = ?search.filter,
-            due_ms = report.due_ms, limit, rate, after = start, found = report.found,
-            changed = report.changed, refused = report.refused, outcome = self.outcome,
+            due_ms = report.due_ms, limit, rate, after = start, next = report.after, found = report.found,
+            changed = report.changed, unconfirmed = u64::from(self.is_unconfirmed), refused = report.refused,
+            outcome = self.outcome,
             "change of many messages requested at the admin endpoint");
     }
 }
@@ -311,9 +315,10 @@ impl ChangeApi {
             actor,
             request: &request,
             report: BulkReport::new(route, request.action, request.dry_run),
+            is_unconfirmed: false,
             outcome: "interrupted",
         };
-        let done = self.search_and_change(&request, &mut audit.report).await;
+        let done = self.search_and_change(&request, &mut audit).await;
         audit.outcome = if done.is_ok() { "done" } else { "failed" };
         done.map_err(|problem| match audit.report.changed {
             0 => problem,
@@ -333,41 +338,55 @@ impl ChangeApi {
     async fn search_and_change(
         &self,
         request: &BulkRequest,
-        report: &mut BulkReport,
+        audit: &mut Audit<'_>,
     ) -> Result<(), Problem> {
         let search = Box::new(request.search.clone());
         let page: MessagePage = self.queries.report(Query::Messages(search)).await?;
         if page.items.is_empty() && !page.more {
             // Tells an unknown route from one in which nothing waits.
-            self.queries.route(&report.route).await?;
+            self.queries.route(&audit.report.route).await?;
         }
-        (report.scanned, report.more) = (page.scanned, page.more);
-        report.after = page.after;
-        self.change_page(request, &page.items, report).await
+        // Until the whole page is changed, the same place continues: the changed messages are not found again.
+        audit.report.scanned = page.scanned;
+        (audit.report.more, audit.report.after) = (true, request.start.clone());
+        if self.change_page(request, &page.items, audit).await? {
+            (audit.report.more, audit.report.after) = (page.more, page.after);
+        }
+        Ok(())
     }
 
+    /// False if the time was over before the last message.
     async fn change_page(
         &self,
         request: &BulkRequest,
         messages: &[WaitingMessage],
-        report: &mut BulkReport,
-    ) -> Result<(), Problem> {
+        audit: &mut Audit<'_>,
+    ) -> Result<bool, Problem> {
         let start = Instant::now();
+        let copies_refused = match request.search.with_copies {
+            true => self.refuses_copies().await?,
+            false => None,
+        };
         let interval = Duration::from_secs(1) / request.rate;
         for message in messages {
-            let now = WallClock.now();
+            let (now, report) = (WallClock.now(), &mut audit.report);
             if request.dry_run {
                 report.count(request.action.plan(message, now).err());
                 continue;
             }
-            // The messages that were changed are not found again.
             if start.elapsed() >= BULK_CALL_TIMEOUT {
-                (report.more, report.after) = (true, request.start.clone());
-                break;
+                return Ok(false);
             }
             let change = (request.action).change(&report.route, message, now);
             report.count(change.as_ref().err().copied());
             let Ok(change) = change else { continue };
+            if matches!(change.kind, ChangeKind::Copy { .. })
+                && let Some(why) = &copies_refused
+            {
+                report.count_refused(why.clone());
+                continue;
+            }
+            audit.is_unconfirmed = true;
             match self.changes.write_one_of_many(change).await {
                 Ok(_) => report.changed += 1,
                 Err(problem) if problem.status_code() == StatusCode::UNPROCESSABLE_ENTITY => {
@@ -375,10 +394,11 @@ impl ChangeApi {
                 }
                 Err(problem) => return Err(problem),
             }
+            audit.is_unconfirmed = false;
             let sent = u32::try_from(report.changed + report.refused).unwrap_or(u32::MAX);
             sleep_until(start + interval * sent).await;
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -473,7 +493,10 @@ pub(super) async fn purge(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::{changes, queries};
     use crate::testing::fuzz::fuzz;
+    use std::sync::Arc;
+    use tokio::sync::Semaphore;
 
     fn request(action: BulkAction, text: &str) -> Result<BulkRequest, String> {
         let body: BulkBody = json(text.as_bytes()).map_err(|problem| problem.detail)?;
@@ -524,6 +547,39 @@ mod tests {
             assert!(problem.contains(why), "{text}: {problem}");
         }
         assert!(request(BulkAction::Purge, "").is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_ends_during_a_record_tells_that_the_record_is_unconfirmed() {
+        let (queries, _queries) = queries::channel();
+        let (changes, mut calls) = changes::channel();
+        let api = ChangeApi {
+            queries,
+            changes,
+            bulk_permit: Arc::new(Semaphore::new(1)),
+        };
+        let request = request(BulkAction::Cancel, r#"{"key":"k","dry_run":false}"#).unwrap();
+        let mut audit = Audit {
+            actor: Actor {
+                name: "operator",
+                address: None,
+                may_log_in: false,
+            },
+            request: &request,
+            report: BulkReport::new("orders", request.action, false),
+            is_unconfirmed: false,
+            outcome: "interrupted",
+        };
+        let message = WaitingMessage {
+            id: Some("a".to_owned()),
+            can_change: true,
+            ..WaitingMessage::default()
+        };
+        let change = api.change_page(&request, std::slice::from_ref(&message), &mut audit);
+        let ended = tokio::time::timeout(Duration::from_secs(1), change).await;
+        assert!(ended.is_err() && calls.try_recv().is_ok(), "it is sent");
+        assert!(audit.is_unconfirmed);
+        assert_eq!((audit.report.found, audit.report.changed), (1, 0));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::model::header_name::ControlHeader;
 use crate::model::{Cursor, Offset, Partition, ShardId, Timestamp, parse_after};
 use crate::store::query::{
     AskedChange, ChangeOutcome, ChangeQuery, FoundMessage, IdSearch, Query, WaitingMessage,
+    WorkersReport,
 };
 use axum::body::Bytes;
 use axum::extract::{RawQuery, Request, State};
@@ -276,6 +277,12 @@ pub(super) async fn fire(
 }
 
 impl ChangeApi {
+    /// Why no copy may take the place of a message now. `None`: it may.
+    pub(super) async fn refuses_copies(&self) -> Result<Option<String>, Problem> {
+        let workers: WorkersReport = self.queries.report(Query::Workers).await?;
+        Ok(workers.refuses_copies())
+    }
+
     async fn change(
         &self,
         actor: Actor,
@@ -292,6 +299,11 @@ impl ChangeApi {
         let change = action.change(&route, &message, now);
         let change =
             change.map_err(|obstacle| Problem::new(StatusCode::CONFLICT, obstacle.text()))?;
+        if matches!(change.kind, ChangeKind::Copy { .. })
+            && let Some(why) = self.refuses_copies().await?
+        {
+            return Err(Problem::new(StatusCode::CONFLICT, why));
+        }
         let asked = change.kind.asked();
         let written = self.changes.write(actor, action.name(), change).await?;
         let Written { offset } = serde_json::from_str(&written).unwrap_or_default();

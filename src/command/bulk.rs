@@ -8,14 +8,14 @@ use super::pending::QueryClient;
 use super::{Outcome, Refused, run};
 use crate::admin::bulk_changes::{BulkReport, has_condition};
 use crate::admin::change_api::NewDue;
-use crate::admin::changes::ChangeError;
+use crate::admin::changes::{ChangeError, ChangeKind};
 use crate::admin::message_change::Action;
 use crate::cli::{ChangeArgs, FilterArgs, MoveArgs, Output, PurgeArgs};
 use crate::clock::{Clock as _, WallClock};
 use crate::config::Config;
 use crate::limit::{BULK_CALL_SECONDS, SEARCH_PAGE_MAX};
 use crate::model::readable::{count, several};
-use crate::store::query::{MessagePage, Query, Search, SearchPosition};
+use crate::store::query::{MessagePage, Query, Search, SearchPosition, WorkersReport};
 use anyhow::{Result, anyhow};
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -123,6 +123,10 @@ impl Bulk {
             true => SEARCH_PAGE_MAX,
             false => SEARCH_PAGE_MAX.min(BULK_CALL_SECONDS * self.rate as usize),
         };
+        let copies_refused = match search.with_copies {
+            true => (client.ask::<WorkersReport>(&Query::Workers).await?).refuses_copies(),
+            false => None,
+        };
         loop {
             let left = self.limit.saturating_sub(report.found as usize);
             search.limit = left.min(page_max);
@@ -130,7 +134,9 @@ impl Bulk {
             let page: MessagePage = client.ask(&query).await?;
             report.scanned += page.scanned;
             (report.more, report.after) = (page.more, None);
-            self.change_page(config, &page, writer, report).await?;
+            let refused = copies_refused.as_deref();
+            self.change_page(config, &page, refused, writer, report)
+                .await?;
             let after = page.after.filter(|_| page.more);
             let route = &search.filter.route;
             let after = after.and_then(|after| SearchPosition::from_token(route, &after));
@@ -145,6 +151,7 @@ impl Bulk {
         &self,
         config: &Config,
         page: &MessagePage,
+        copies_refused: Option<&str>,
         writer: &mut ChangeWriter,
         report: &mut BulkReport,
     ) -> Result<()> {
@@ -156,6 +163,12 @@ impl Bulk {
             let change = (self.action).change(&report.route, message, WallClock.now());
             report.count(change.as_ref().err().copied());
             let Ok(change) = change else { continue };
+            if matches!(change.kind, ChangeKind::Copy { .. })
+                && let Some(why) = copies_refused
+            {
+                report.count_refused(why.to_owned());
+                continue;
+            }
             match writer.write(config, change).await {
                 Ok(_) => report.changed += 1,
                 Err(ChangeError::Refused(why)) => report.count_refused(why),

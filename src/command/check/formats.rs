@@ -35,16 +35,10 @@ pub(super) fn judge(report: &Result<WorkersReport, String>, options: &[String]) 
             return vec![Finding::warn(SUBJECT, found, fix)];
         }
     };
-    let workers = report.workers.iter();
-    let live: Vec<_> = workers.filter(|it| it.expires_in_ms > 0).collect();
-    let names = |is_such: fn(u32) -> bool| {
-        let such = live.iter().filter(|it| is_such(it.format));
-        let names: Vec<&str> = such.map(|it| it.name.as_str()).collect();
-        names.join(", ")
-    };
-    let older = names(|level| level < FORMAT_LEVEL);
-    let newer = names(|level| level > FORMAT_LEVEL);
-    if live.is_empty() {
+    let live = report.live().count();
+    let older = report.names_of_level(|level| level < FORMAT_LEVEL);
+    let newer = report.names_of_level(|level| level > FORMAT_LEVEL);
+    if live == 0 {
         return Vec::new();
     }
     vec![if !newer.is_empty() {
@@ -69,7 +63,7 @@ pub(super) fn judge(report: &Result<WorkersReport, String>, options: &[String]) 
             "finish the upgrade before you set an option that writes a new format: see docs/upgrade.md",
         )
     } else {
-        let workers = several(live.len() as u64, "worker");
+        let workers = several(live as u64, "worker");
         Finding::ok(
             SUBJECT,
             format!("level {FORMAT_LEVEL}, in this version and in {workers}"),

@@ -3,7 +3,7 @@
 
 use super::{QueryContext, StoreQuery};
 use crate::limit::QUERY_SHARDS_PER_CALL_MAX;
-use crate::model::{Role, SessionId, Timestamp};
+use crate::model::{FORMAT_LEVEL, Role, SessionId, Timestamp};
 use crate::store::{Error, Session};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,6 +50,35 @@ pub(crate) struct WorkerReport {
     /// The shards whose lease it holds.
     #[serde(default)]
     pub(crate) delivers: ShardLoad,
+}
+
+impl WorkersReport {
+    /// The workers whose sessions have not expired.
+    pub(crate) fn live(&self) -> impl Iterator<Item = &WorkerReport> {
+        self.workers
+            .iter()
+            .filter(|worker| worker.expires_in_ms > 0)
+    }
+
+    /// The names of the live workers with such a format level.
+    pub(crate) fn names_of_level(&self, is_such: impl Fn(u32) -> bool) -> String {
+        let such = self.live().filter(|worker| is_such(worker.format));
+        such.map(|worker| worker.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+
+    /// Why no copy may take the place of a message now. `None`: it may. A worker of an older version would
+    /// deliver both.
+    pub(crate) fn refuses_copies(&self) -> Option<String> {
+        let older = self.names_of_level(|level| level < FORMAT_LEVEL);
+        (!older.is_empty()).then(|| {
+            format!(
+                "an older version runs, which would deliver the message twice: {older}. Finish the upgrade, then fire it, or \
+                 give it an earlier due time"
+            )
+        })
+    }
 }
 
 /// Reads the sessions, and which of them holds each shard.
@@ -121,5 +150,31 @@ fn report(session: Session, delivers: ShardLoad) -> WorkerReport {
         expires_in_ms: u64::try_from(session.expires_in.as_millis()).unwrap_or(u64::MAX),
         connected: session.is_connected,
         delivers,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_copy_is_written_while_a_worker_of_an_older_version_lives() {
+        let refused = |workers: &[(u32, u64)]| {
+            let worker = |(format, expires_in_ms): &(u32, u64)| WorkerReport {
+                name: format!("w{format}"),
+                format: *format,
+                expires_in_ms: *expires_in_ms,
+                ..WorkerReport::default()
+            };
+            let report = WorkersReport {
+                workers: workers.iter().map(worker).collect(),
+                ..WorkersReport::default()
+            };
+            report.refuses_copies()
+        };
+        assert_eq!(refused(&[]), None);
+        assert_eq!(refused(&[(FORMAT_LEVEL, 5), (FORMAT_LEVEL - 1, 0)]), None);
+        let why = refused(&[(FORMAT_LEVEL, 5), (FORMAT_LEVEL - 1, 5)]);
+        assert!(why.is_some_and(|why| why.contains("twice: w0. ")));
     }
 }
