@@ -68,7 +68,7 @@ impl Moved {
 
 /// Effects of the id changes of one append on the waiting messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ChangeOutcome {
+pub(crate) struct AppliedChanges {
     /// Messages that must not be delivered to their targets, in the order of their changes. The last
     /// change of a place counts.
     pub(crate) changed: Vec<(Cursor, Change)>,
@@ -80,7 +80,7 @@ pub(crate) struct ChangeOutcome {
     pub(crate) effects: Vec<RequestEffect>,
 }
 
-impl ChangeOutcome {
+impl AppliedChanges {
     /// Cancels the message at this place, because an earlier one keeps its id.
     fn drop_duplicate(&mut self, change: &IdChange, place: Cursor, first: Option<Cursor>) {
         let Some(first) = first else { return };
@@ -186,8 +186,8 @@ impl ShardMeta {
         &self,
         changes: &[IdChange],
         ids: &mut BTreeMap<Box<[u8]>, Cursor>,
-    ) -> ChangeOutcome {
-        let mut outcome = ChangeOutcome::default();
+    ) -> AppliedChanges {
+        let mut outcome = AppliedChanges::default();
         for change in changes {
             let (new_place, moved) = match change.kind {
                 IdChangeKind::Retry(place) => {
@@ -219,7 +219,7 @@ impl ShardMeta {
         change: &IdChange,
         (new_place, moved): (Option<Cursor>, Option<Moved>),
         ids: &mut BTreeMap<Box<[u8]>, Cursor>,
-        outcome: &mut ChangeOutcome,
+        outcome: &mut AppliedChanges,
     ) {
         let replaces = change.kind.replaces();
         let mut named: Option<(Cursor, EffectKind)> = None;
