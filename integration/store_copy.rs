@@ -117,10 +117,13 @@ fn redis_to_cluster(name: &str, delivery: &str) {
         refused.contains("live workers use the old store"),
         "{refused}"
     );
-    it.old.kill();
-    eventually("the killed worker has expired", PATIENCE, || {
+    it.old.pause();
+    eventually("the frozen worker has expired", PATIENCE, || {
         (!text(&it.run(&[]), 0).contains("live workers")).then_some(())
     });
+    let refused = text(&it.run(&["--apply"]), 1);
+    assert!(refused.contains("may be frozen or cut off"), "{refused}");
+    it.old.kill();
     let plan = text(&it.run(&[]), 0);
     assert!(plan.contains("Nothing was changed"), "{plan}");
     it.copy_with_kills(&["--apply"]);

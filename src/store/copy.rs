@@ -7,7 +7,9 @@
 //! Tails, lineages and leases are not copied. They concern only processes that have used the shard.
 
 use super::rules::{Change, ShardMeta};
-use super::{Error, IdPosition, QuarantineStore, RequestEffect, StoreAdmin, StoredShard};
+use super::{
+    Error, IdPosition, Membership, QuarantineStore, RequestEffect, StoreAdmin, StoredShard,
+};
 use crate::model::{Cursor, ShardId, Slice, Timestamp};
 use crate::run::RunName;
 use async_trait::async_trait;
@@ -71,7 +73,7 @@ pub(crate) struct PartCounts {
 /// A store from which shards are copied, or to which they are. Runs are listed and fetched by
 /// [`StoreQuery`](super::StoreQuery).
 #[async_trait(?Send)]
-pub(crate) trait CopyStore: QuarantineStore + StoreAdmin {
+pub(crate) trait CopyStore: QuarantineStore + StoreAdmin + Membership {
     async fn copy_state(&self, shard: &ShardId) -> Result<CopyState, Error>;
 
     /// Identity, positions, ledger and lineage. `None`: unknown shard.

@@ -16,7 +16,7 @@ use crate::model::ShardId;
 use crate::model::readable::{count, several, size};
 use crate::role::{StoreFactory, query_context};
 use crate::store::embedded::{FolderDescription, FolderUse};
-use crate::store::{self, CopyNumber, CopyStore, Session};
+use crate::store::{self, CopyNumber, CopyStore, Session, SessionEnd};
 use anyhow::{Context, Result, anyhow, bail};
 use plan::{PlannedShard, Step, plan, text};
 pub(crate) use shard::{Copied, ShardCopy, begin_shard_copy};
@@ -35,6 +35,9 @@ pub fn store_copy(config: &Config, to: &Config, args: &StoreCopyArgs) -> Result<
         let live = stores.live_workers(args.route.as_deref()).await?;
         if let Some(live) = live.as_ref().filter(|_| args.apply) {
             bail!("nothing was copied: {live}");
+        }
+        if args.apply {
+            stores.end_expired_sessions(args.route.as_deref()).await?;
         }
         let planned = plan(&*stores.source, stores.target.as_deref(), args).await?;
         if planned.is_empty() {
@@ -157,6 +160,24 @@ impl Stores {
         Ok(None)
     }
 
+    /// Ends expired sessions, so that no lease of a frozen worker is valid when it continues. A process
+    /// that may live must be ended too: it would begin another session.
+    async fn end_expired_sessions(&self, route: Option<&str>) -> Result<()> {
+        let target = self.target.as_ref();
+        for (name, store) in [("old", Some(&self.source)), ("new", target)] {
+            let Some(store) = store else { continue };
+            let unsure = end_expired_sessions(&**store, route).await?;
+            if !unsure.is_empty() {
+                bail!(
+                    "nothing was copied: these workers sent no heartbeat to the {name} store in time, but may be frozen or cut \
+                     off: {}. Their sessions are ended now. End their processes, and run the command again",
+                    unsure.join(", ")
+                );
+            }
+        }
+        Ok(())
+    }
+
     async fn copy_all(
         &self,
         target: &dyn CopyStore,
@@ -244,10 +265,33 @@ fn progress(shard: &ShardId, messages: u64) -> impl FnMut(Copied) -> Result<()> 
 
 /// True if the session has not expired and may serve the route, or any.
 fn is_in_use(session: &Session, route: Option<&str>) -> bool {
+    may_serve(session, route) && !session.expires_in.is_zero()
+}
+
+fn may_serve(session: &Session, route: Option<&str>) -> bool {
     let routes = &session.entry.routes;
     // A version that names no routes may serve any.
-    let serves = route.is_none_or(|route| routes.is_empty() || routes.contains(route));
-    serves && !session.expires_in.is_zero()
+    route.is_none_or(|route| routes.is_empty() || routes.contains(route))
+}
+
+/// Ends the expired sessions of the route, or of all. Returns the names of the workers whose processes
+/// are not known to have ended.
+async fn end_expired_sessions(store: &dyn CopyStore, route: Option<&str>) -> Result<Vec<String>> {
+    let sessions = store.worker_sessions().await?;
+    let expired = sessions
+        .into_iter()
+        .filter(|it| may_serve(it, route) && it.expires_in.is_zero());
+    let expired: Vec<Session> = expired.collect();
+    let ends = expired.iter().map(|it| SessionEnd {
+        session: it.id,
+        heartbeats: Some(it.heartbeats),
+    });
+    let ends: Vec<SessionEnd> = ends.collect();
+    if !ends.is_empty() {
+        store.end_sessions(&ends).await?;
+    }
+    let unsure = expired.into_iter().filter(|it| it.is_connected);
+    Ok(unsure.map(|it| it.entry.name).collect())
 }
 
 /// False for a folder without a store.
@@ -277,6 +321,33 @@ async fn connect(config: &Config) -> Result<Rc<dyn CopyStore>> {
 mod tests {
     use super::*;
     use crate::model::{SessionId, WorkerEntry};
+    use crate::store::{Heartbeat, Membership as _, SessionHeartbeat};
+    use crate::testing::store::memory::MemoryStore;
+
+    #[tokio::test]
+    async fn expired_sessions_are_ended_and_their_workers_named() {
+        let store = MemoryStore::new(Rc::new(WallClock));
+        for (name, seconds) in [("frozen", 0), ("live", 60)] {
+            let entry = WorkerEntry::for_test(name);
+            let heartbeat = SessionHeartbeat {
+                session: SessionId::first(entry.id(), 1),
+                heartbeats: 1,
+                answered: 0,
+                length: Duration::from_secs(seconds),
+                entry,
+            };
+            let renewed = store.heartbeat(&heartbeat).await.unwrap();
+            assert!(matches!(renewed, Heartbeat::Renewed { .. }), "{renewed:?}");
+        }
+        let mut named = Vec::new();
+        for route in [Some("none of them"), None, None] {
+            named.push(end_expired_sessions(&store, route).await.unwrap());
+        }
+        assert_eq!(named, [vec![], vec!["frozen".to_owned()], vec![]]);
+        let left = store.sessions().await.unwrap();
+        let left: Vec<_> = left.iter().map(|it| it.entry.name.as_str()).collect();
+        assert_eq!(left, ["live"]);
+    }
 
     #[test]
     fn only_an_error_of_a_store_promises_that_a_repeat_continues() {

@@ -104,8 +104,8 @@ impl ShardCopy<'_> {
         );
         if let Some(difference) = difference(left, right, self.copied) {
             bail!(
-                "the copy of {shard} is not equal, so it was not ended: {difference}. If the service was not stopped, stop \
-                 it, and run the command again"
+                "the copy of {shard} is not equal, so it was not ended: {difference}. {}",
+                repeat_or_give_up(shard)
             );
         }
         (self.on_step)(self.copied)?;
@@ -168,8 +168,10 @@ impl ShardCopy<'_> {
         for (run, bytes) in runs.iter().zip(fetched.unwrap_or_default()) {
             let bytes = bytes.with_context(|| {
                 format!(
-                    "the run {} of {} is gone: stop the service, and run the command again",
-                    run.name, self.shard
+                    "the run {} of {} is gone. {}",
+                    run.name,
+                    self.shard,
+                    repeat_or_give_up(self.shard)
                 )
             })?;
             bytes_of_part += bytes.len();
@@ -251,6 +253,16 @@ impl ShardCopy<'_> {
     }
 }
 
+/// The way out of an error that may come again: the other shards wait for this one.
+fn repeat_or_give_up(shard: &ShardId) -> String {
+    format!(
+        "If the service was not stopped, stop it, and run the command again. If it was stopped, a repeat fails too, because \
+         the old store is damaged there. Then start the service with the old store, wait until the messages of {shard} are \
+         delivered, and copy again. Or give it up: `postdate reset` with its --partition and both configuration files, after \
+         which it is read again from the position that you choose. --route copies the other routes before that"
+    )
+}
+
 /// Names the first kind of parts whose numbers differ, with both numbers.
 fn difference(old: PartCounts, new: PartCounts, copied: Copied) -> Option<String> {
     let kinds = [
@@ -275,6 +287,20 @@ fn difference(old: PartCounts, new: PartCounts, copied: Copied) -> Option<String
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Partition;
+
+    #[test]
+    fn an_error_that_comes_again_names_a_way_without_the_shard() {
+        let text = repeat_or_give_up(&ShardId::new("r", Partition::new("t", 3)));
+        for words in [
+            "run the command again",
+            "`postdate reset`",
+            "--route",
+            "r/t/3",
+        ] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
 
     #[test]
     fn the_parts_that_differ_are_named_with_both_numbers() {
