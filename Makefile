@@ -13,7 +13,7 @@
 #   RUNS                   runs of `make bench`, default 1; with several, medians are printed
 #   BROKER BROKERS MODE FAULTS RATE FAILOVERS SEED REPORT
 #                          for `make chaos`: kafka or nats; 1 or 3 brokers, default 3; at-least-once or exactly-once; the part that all
-#                          faults hit (timers, ingresses, redis or broker); messages per second; failovers of Redis, instead of FOR,
+#                          faults hit (timers, ingresses, redis, broker or none); messages per second; failovers of Redis, instead of FOR,
 #                          with REDIS=sentinel or REDIS=cluster; seed; report file
 #   DEPENDENCIES           `once`: `make image-check` compiles third-party crates for the first build only
 #   PROFILE                Cargo profile of the program for `make dist`, default release
@@ -80,6 +80,7 @@ nightly: servers ## run what takes hours: long simulation, fuzzing, chaos, Kuber
 	$(SUITE) simulation 36000 env POSTDATE_SEEDS=200 cargo test $(TESTS) --lib testing::sim::scenarios
 	$(SUITE) cron 3600 env POSTDATE_SEEDS=200 cargo test $(TESTS) --lib cron_oracle -- --ignored
 	$(SUITE) fuzz 43200 $(MAKE) --no-print-directory fuzz FOR=1h
+	$(SUITE) chaos-quiet 300 $(MAKE) --no-print-directory chaos FOR=2m FAULTS=none
 	$(SUITE) chaos-kafka 2700 $(MAKE) --no-print-directory chaos FOR=30m
 	$(SUITE) chaos-exactly-once 2700 $(MAKE) --no-print-directory chaos FOR=30m MODE=exactly-once
 	$(SUITE) chaos-nats 2700 $(MAKE) --no-print-directory chaos FOR=30m BROKER=nats

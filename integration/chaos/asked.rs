@@ -63,6 +63,7 @@ pub(crate) struct Asked {
     pub(crate) mode: Mode,
     /// Messages per second.
     pub(crate) rate: u32,
+    pub(crate) has_faults: bool,
     /// The part of the system that all faults hit. Without it, faults hit all parts.
     pub(crate) faults: Option<Subject>,
     pub(crate) redis: Topology,
@@ -80,6 +81,7 @@ impl Asked {
             brokers: 3,
             mode: Mode::AtLeastOnce,
             rate: 500,
+            has_faults: true,
             faults: None,
             redis: Topology::Single,
             failovers: None,
@@ -90,7 +92,7 @@ impl Asked {
         for word in words.filter(|word| word != "--bench") {
             let wrong = || {
                 format!(
-                    "{word}: write for=30m, broker=kafka or broker=nats, brokers=1 or brokers=3, mode=at-least-once or mode=exactly-once, rate=500, faults=broker, redis=single, \
+                    "{word}: write for=30m, broker=kafka or broker=nats, brokers=1 or brokers=3, mode=at-least-once or mode=exactly-once, rate=500, faults=broker or faults=none, redis=single, \
                      redis=sentinel or redis=cluster, failovers=50, seed=7, or report=FILE"
                 )
             };
@@ -115,6 +117,7 @@ impl Asked {
                         .filter(|rate| (1..=5_000).contains(rate))
                         .ok_or_else(wrong)?;
                 }
+                "faults" if value == "none" => asked.has_faults = false,
                 "faults" => {
                     asked.faults = Some(match value {
                         "timers" => Subject::Timers,
@@ -135,6 +138,9 @@ impl Asked {
         }
         if asked.failovers.is_some() && asked.redis == Topology::Single {
             return Err("failovers=50 needs redis=sentinel or redis=cluster".to_owned());
+        }
+        if asked.failovers.is_some() && !asked.has_faults {
+            return Err("failovers=50 needs faults".to_owned());
         }
         if (asked.broker, asked.mode) == (Broker::Nats, Mode::ExactlyOnce) {
             return Err("mode=exactly-once needs transactions, which NATS has not".to_owned());

@@ -7,7 +7,7 @@
 //!
 //! Arguments: `for=30m` (also `s`, `h`), `broker=kafka|nats`, `brokers=1|3`,
 //! `mode=at-least-once|exactly-once`, `rate=500` (messages per second), `faults=broker` (only faults of
-//! this part: timers, ingresses, redis or broker), `redis=single|sentinel|cluster`, `failovers=50`
+//! this part: timers, ingresses, redis or broker; or none at all), `redis=single|sentinel|cluster`, `failovers=50`
 //! (of Redis, instead of `for`), `seed=7`, `report=FILE`.
 //! The exit code is 1 if a promise was broken.
 //! The same seed injects the same faults, but they hit the processes at different points of their

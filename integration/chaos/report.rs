@@ -94,6 +94,10 @@ fn totals(page: &mut String, broker: Broker, outcome: &Outcome) {
             "possible duplicates, as the processes told",
             outcome.possible_duplicates,
         ),
+        (
+            "possible duplicates that the faults explain at most",
+            outcome.explained_duplicates(),
+        ),
         ("dead letters, where none belongs", outcome.arrived.dead),
         (foreign, outcome.foreign()),
         (
