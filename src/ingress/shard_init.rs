@@ -47,7 +47,10 @@ pub(super) fn new_shard(
         ),
         // The log may have changed since it was asked.
         None => (
-            Watermark(start.clamp(info.first_offset, info.end_offset).0),
+            match fault!(SkipLogWithoutCommit) {
+                true => end,
+                false => Watermark(start.clamp(info.first_offset, info.end_offset).0),
+            },
             Progress::START,
             Progress::START,
         ),

@@ -238,9 +238,9 @@ async fn read_states(
     // The log cannot be read further. Deliveries, which free memory, do not wait for that: G6 goes
     // before G5. A quota ends no hold without need: an ended hold protects no cancel until the next
     // append.
-    let ended = asked
-        .iter()
-        .filter(|asked| is_full && asked.is_behind || asked.ends_hold);
+    let ended = asked.iter().filter(|asked| {
+        is_full && asked.is_behind && !fault!(FullStoreKeepsHolds) || asked.ends_hold
+    });
     let ended: Vec<ShardId> = ended.map(|asked| asked.shard.clone()).collect();
     if !ended.is_empty() {
         store.end_holds(&ended).await?;

@@ -409,6 +409,16 @@ impl<R: Places> Schedule<R> {
             .min()
     }
 
+    /// The due time of the next message, if [`Schedule::take`] takes it when it is due. A message at or
+    /// after the watermark that was seen cannot be taken, and one after `loaded` neither.
+    pub(crate) fn next_ready_due(&self) -> Option<Timestamp> {
+        let is_ready = |place: &Cursor| *place < self.loaded && self.seen.covers(place.offset);
+        let fresh = self.next_fresh().filter(is_ready);
+        let fresh = fresh.filter(|_| self.is_cursor_loaded());
+        let dues = [fresh.map(|place| place.due), self.next_late_due()];
+        dues.into_iter().flatten().min()
+    }
+
     /// The due times of the next run in the wheel, and of the first late message.
     fn first_dues(&self) -> [Option<Timestamp>; 2] {
         [
@@ -444,6 +454,26 @@ mod tests {
 
     fn place(due: i64, offset: u64) -> Cursor {
         Cursor::new(Timestamp::from_millis(due), Offset(offset))
+    }
+
+    #[test]
+    fn a_message_is_ready_if_it_is_loaded_and_its_offset_was_seen() {
+        let mut schedule = Schedule::new(Progress::START, Watermark(4));
+        schedule.add_run(Rc::new(vec![place(10, 4)]));
+        assert_eq!(schedule.next_ready_due(), None);
+        schedule.set_loaded(place(20, 0));
+        assert_eq!(schedule.next_ready_due(), None, "it was not seen");
+        schedule.advance_seen(Watermark(5));
+        let due = Some(Timestamp::from_millis(10));
+        assert_eq!(schedule.next_ready_due(), due);
+        // The same for a message behind the cursor.
+        let taken = Progress::new(place(15, 9), Watermark(0));
+        let mut schedule = Schedule::new(taken, Watermark(4));
+        schedule.set_loaded(place(20, 0));
+        schedule.add_run(Rc::new(vec![place(10, 4)]));
+        assert_eq!(schedule.next_ready_due(), None, "it was not seen");
+        schedule.advance_seen(Watermark(5));
+        assert_eq!(schedule.next_ready_due(), due);
     }
 
     /// A step of a random test.

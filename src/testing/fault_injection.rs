@@ -38,6 +38,8 @@ pub(crate) enum InjectedFault {
     ReuseRunNames,
     /// The tail is read by the number of runs instead of by offset.
     TailByRunCount,
+    /// The runs and the watermark of an append are two writes, so a power loss can fall in between (I2).
+    AppendInTwoSteps,
     /// An append changes ids although messages of the shard use a key that the caller lacks.
     ChangeIdsWithoutKey,
 
@@ -75,6 +77,14 @@ pub(crate) enum InjectedFault {
     StoreRereadRecords,
     /// A recreated source is treated as the old one.
     IgnoreSourceRecreation,
+    /// A consumer gets records that no follower has copied, so they may be lost with their leader.
+    ReadUnreplicatedRecords,
+    /// A partition without a leader keeps the others from being opened.
+    WaitForAllLeaders,
+    /// A lost shard without a commit starts at the end of the log.
+    SkipLogWithoutCommit,
+    /// The hold of a shard does not end while the store is full.
+    FullStoreKeepsHolds,
     /// The offset that was committed for a deleted source is used for its successor.
     UseOldCommitAfterRecreation,
     /// Records that are read again are parsed by the rules of today.
@@ -126,6 +136,8 @@ pub(crate) enum InjectedFault {
     // Loading and claiming.
     /// The timer assumes that every shard is idle and never reads its tail.
     TimerAssumesIdleShard,
+    /// A timer whose memory is full reads no tail, although it may claim nothing.
+    FullMemoryStopsTail,
     /// The timer does not notice that the watermark went back.
     IgnoreRollback,
     /// The timer does not notice that the store went back and was filled again.

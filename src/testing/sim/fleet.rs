@@ -213,8 +213,10 @@ pub(crate) fn run_in(
             broken.extend(fleet.unexpected_duplicates(&world.deliveries()));
         }
         broken.extend(fleet.stop().await);
-        if world.store_lost_writes() {
-            // The store may hold delivered runs again. A new worker finds and deletes them.
+        let has_leftovers = world.may_have_duplicates() && !checker::leftovers(&world).is_empty();
+        if world.store_lost_writes() || has_leftovers {
+            // A new worker finds and deletes what earlier ones have left, and delivered runs that the
+            // store has again.
             fleet.join();
             tokio::time::sleep(TAKEOVER_TIME).await;
             world.check_ledgers();
@@ -222,6 +224,7 @@ pub(crate) fn run_in(
             broken.extend(checker::ledgers(&world, &sent));
             broken.extend(fleet.stop().await);
         }
+        broken.extend(checker::leftovers(&world));
         crate::testing::sim::Outcome {
             trace: world.take_trace(),
             broken,

@@ -66,6 +66,11 @@ pub(crate) struct Outcome {
 
 /// Runs a simulation in its own runtime.
 pub(crate) fn run(plan: Plan) -> Outcome {
+    run_in(plan, |world| world)
+}
+
+/// Like [`run`], in a prepared world.
+pub(crate) fn run_in(plan: Plan, prepare: impl FnOnce(World) -> World) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -84,21 +89,24 @@ pub(crate) fn run(plan: Plan) -> Outcome {
         } else {
             world
         };
+        let world = prepare(world);
         let mut process = process::Process::start(&world, &mut random);
         let sender =
             workload::Sender::new(&world, StdRng::seed_from_u64(plan.seed ^ 1), plan.delays);
         let sending = tokio::task::spawn_local(sender.send_for(plan.length));
         faults::single::inject(&world, &mut process, plan.faults, plan.length, &mut random).await;
         let sent = sending.await.expect("the sender does not panic");
+        let sent = world.acknowledged(sent);
         world.heal();
         process.ensure_running(&world, &mut random);
-        let broken = checker::check(&world, &sent).await;
-        let mut broken = broken;
+        let mut broken = checker::check(&world, &sent).await;
         if !process.stop().await {
             broken.push("a process did not stop in time".to_owned());
         }
-        if world.store_lost_writes() {
-            // The store may hold delivered runs again. A new owner finds and deletes them.
+        let has_leftovers = world.may_have_duplicates() && !checker::leftovers(&world).is_empty();
+        if world.store_lost_writes() || has_leftovers {
+            // A new owner finds and deletes what earlier ones have left, and delivered runs that the
+            // store has again.
             process.ensure_running(&world, &mut random);
             tokio::time::sleep(TAKEOVER_TIME).await;
             world.check_ledgers();
@@ -106,6 +114,7 @@ pub(crate) fn run(plan: Plan) -> Outcome {
             broken.extend(checker::ledgers(&world, &sent));
             process.stop().await;
         }
+        broken.extend(checker::leftovers(&world));
         Outcome {
             trace: world.take_trace(),
             broken,

@@ -55,7 +55,7 @@ const CLUSTER: &str = "main";
 pub(crate) const RETRY_KEY: &str = "the key of all simulated processes";
 
 /// Small, so that the simulation reaches the memory limit of the loader.
-const MEMORY: usize = 24 * 1024;
+pub(crate) const MEMORY: usize = 24 * 1024;
 
 /// Short, so that a takeover fits between two faults.
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
@@ -557,11 +557,10 @@ fn timer_options(shared: &Shared<'_>) -> timer::Options {
         routes: BTreeMap::from([(ROUTE.into(), Rc::new(route))]),
         // A waiting transaction holds back more messages, and a backlog larger than the budget
         // drains slowly. With a rate, such a backlog also delays new messages.
-        memory: if world.is_exactly_once() || world.rate().is_some() {
-            8 * MEMORY
-        } else {
-            MEMORY
-        },
+        memory: world.memory().unwrap_or_else(|| {
+            let is_large = world.is_exactly_once() || world.rate().is_some();
+            if is_large { 8 * MEMORY } else { MEMORY }
+        }),
         send_budgets: Vec::new(),
         skew_max: CLOCK_SKEW_MAX,
     }

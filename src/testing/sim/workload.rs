@@ -130,9 +130,8 @@ impl Sender {
                     + self.delays[self.random.random_range(0..self.delays.len())]
                     + self.random.random_range(0..30);
                 headers.push(("postdate-at", due.to_string()));
-                let id = self
-                    .random
-                    .random_bool(0.4)
+                let has_id = self.random.random_bool(0.4) && self.world.has_ids();
+                let id = has_id
                     .then(|| format!("id{}-{partition}", self.random.random_range(0..self.count)));
                 if let Some(id) = &id {
                     headers.push(("postdate-id", id.clone()));

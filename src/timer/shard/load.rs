@@ -92,17 +92,22 @@ impl ShardLoad {
     }
 
     /// True if messages in memory should have been sent by now. They go out and free memory.
-    /// False while nothing may be claimed, because only the tail shows when that ends.
-    pub(super) fn frees_memory_soon(&self, is_claim_slow: bool, wall: Timestamp) -> bool {
+    /// False while nothing can be claimed, because only the tail shows when that ends. This includes
+    /// messages of listed runs that the tail has not shown.
+    pub(super) fn frees_memory_soon(&self, is_claim_slow: bool, claim_time: Timestamp) -> bool {
         let schedule = self.schedule();
         let late_max = self.runs.memory.messages_per_part(64);
         let late_max = late_max.clamp(1, CLAIM_MESSAGES_MAX as u64);
-        let next_due = schedule.next_due(Timestamp::AT_ONCE);
         let may_claim = !self.is_held() && schedule.seen() >= schedule.taken().watermark;
-        may_claim
-            && (is_claim_slow
-                || schedule.late_count() as u64 >= late_max
-                || next_due.is_some_and(|due| due.plus(TAIL_POLL_INTERVAL) <= wall))
+        if fault!(FullMemoryStopsTail) {
+            let next_due = schedule.next_due(Timestamp::AT_ONCE);
+            return next_due.is_some_and(|due| due <= claim_time);
+        }
+        let next_due = schedule.next_ready_due().filter(|due| !due.is_at_once());
+        let is_overdue = next_due.is_some_and(|due| due.plus(TAIL_POLL_INTERVAL) <= claim_time);
+        let has_late = schedule.next_late_due().is_some();
+        let is_late_full = has_late && schedule.late_count() as u64 >= late_max;
+        may_claim && (is_claim_slow || is_late_full || is_overdue)
     }
 
     /// Returns the request of a tail poll if it is time.

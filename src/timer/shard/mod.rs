@@ -141,7 +141,9 @@ impl ShardState {
         let is_sending = self.claim.is_sending(&self.in_flight);
         let load = self.next_prefetch_request(wall, is_sending);
         let is_claim_slow = self.claim.is_slow(&self.in_flight, wall, now);
-        let frees_memory = self.load.frees_memory_soon(is_claim_slow, wall);
+        // A clock that is ahead of the store claims nothing earlier.
+        let claim_time = self.claim_time(wall, now, Duration::ZERO);
+        let frees_memory = self.load.frees_memory_soon(is_claim_slow, claim_time);
         load.or_else(|| self.load.next_tail_request(now, joins_batch, frees_memory))
     }
 
@@ -638,6 +640,26 @@ mod tests {
             store_is_behind,
             "only the tail shows when it may be claimed"
         );
+    }
+
+    /// The messages in memory are due by the worker's clock, but they cannot be claimed for an hour. The
+    /// tail may be due earlier.
+    #[test]
+    fn with_full_memory_a_worker_whose_clock_is_ahead_of_the_store_reads_on() {
+        let now = Instant::now();
+        for (store_time, reads) in [(WALL, false), (Timestamp::from_millis(0), true)] {
+            let overdue = -(TAIL_POLL_INTERVAL.as_millis() as i64);
+            let mut state = loaded_within(1, Watermark(0), overdue, now);
+            state.ownership.clock.set_store_time(StoreTime {
+                time: store_time,
+                answered: now,
+            });
+            let mut request = || state.next_request(WALL, now + TAIL_POLL_INTERVAL, false);
+            // The first one may list runs.
+            let requests = [request(), request()];
+            let is_tail = |it: &Option<Load>| matches!(it, Some(Load::Tail(_)));
+            assert_eq!(requests.iter().any(is_tail), reads);
+        }
     }
 
     #[test]

@@ -68,8 +68,10 @@ struct ClusterFaults {
     unknown_outcomes: Vec<bool>,
     /// The largest batch that a source returns, in records.
     batch_max: usize,
-    /// Partitions that can be neither described nor read.
+    /// Partitions that can be neither described nor read nor written.
     leaderless: BTreeSet<Partition>,
+    /// Partitions whose records are not acknowledged.
+    unreplicated: BTreeSet<Partition>,
     /// Commits are neither answered nor stored.
     coordinator_silent: bool,
 }
@@ -113,6 +115,7 @@ impl MemoryCluster {
             unknown_outcomes: Vec::new(),
             batch_max: 500,
             leaderless: BTreeSet::new(),
+            unreplicated: BTreeSet::new(),
             coordinator_silent: false,
         };
         let state = ClusterState {
@@ -307,8 +310,40 @@ impl MemoryCluster {
 
     /// Takes the leaders of these partitions away, and gives all others theirs back.
     pub(crate) fn set_leaderless(&self, partitions: &[Partition]) {
-        let partitions = partitions.iter().cloned();
-        self.update(|state| state.faults.leaderless = partitions.collect());
+        self.update(|state| {
+            state.faults.leaderless = partitions.iter().cloned().collect();
+            state.deliver();
+        });
+    }
+
+    /// Takes the followers of these partitions away, and gives all others theirs back. Records that
+    /// are written meanwhile are not acknowledged before.
+    pub(crate) fn set_unreplicated(&self, partitions: &[Partition]) {
+        self.update(|state| {
+            let before = std::mem::take(&mut state.faults.unreplicated);
+            state.faults.unreplicated = partitions.iter().cloned().collect();
+            for partition in before.iter().chain(partitions) {
+                let is_replicated = !partitions.contains(partition);
+                let log = state.log(partition).expect("a partition that exists");
+                log.set_replicated(is_replicated);
+            }
+            state.deliver();
+        });
+    }
+
+    /// A follower becomes the leader of the partition. Returns the first offset of the records that
+    /// were not acknowledged and are lost.
+    pub(crate) fn change_leader(&self, partition: &Partition) -> Offset {
+        self.update(|state| {
+            state.faults.unreplicated.remove(partition);
+            let log = state.log(partition).expect("a partition that exists");
+            Offset(log.change_leader())
+        })
+    }
+
+    /// The commits of a group expire, as they do after days without a commit.
+    pub(crate) fn expire_commits(&self, group: &str) {
+        self.update(|state| drop(state.groups.remove(group)));
     }
 
     /// Makes a topic reject every record (`None`: accept again).
@@ -389,7 +424,10 @@ impl MemoryCluster {
 
     /// Makes the coordinator of all groups silent: calls for commits wait until it answers again.
     pub(crate) fn silence_coordinator(&self, silent: bool) {
-        self.update(|state| state.faults.coordinator_silent = silent);
+        self.update(|state| {
+            state.faults.coordinator_silent = silent;
+            state.deliver();
+        });
     }
 
     /// Consumers of another program or version join a group, or leave it.

@@ -12,6 +12,9 @@ pub(super) struct PartitionLog {
     records: BTreeMap<u64, LogRecord>,
     /// The first offset of each open transaction, by its writer.
     open_transactions: BTreeMap<u64, u64>,
+    /// The high watermark while no follower copies the log. Later records are not acknowledged, and no
+    /// consumer gets them.
+    replicated_to: Option<u64>,
 }
 
 pub(super) struct LogRecord {
@@ -102,11 +105,8 @@ impl PartitionLog {
 
     /// The offset up to which no transaction is open. Consumers with `read_committed` stop here.
     pub(super) fn last_stable_offset(&self) -> u64 {
-        self.open_transactions
-            .values()
-            .min()
-            .copied()
-            .unwrap_or(self.end)
+        let open = self.open_transactions.values().min().copied();
+        open.unwrap_or(self.end).min(self.end())
     }
 
     pub(super) fn skip(&mut self, count: u64) {
@@ -134,8 +134,26 @@ impl PartitionLog {
         self.first
     }
 
+    /// The end that consumers see.
     pub(super) fn end(&self) -> u64 {
-        self.end
+        match self.replicated_to {
+            Some(end) if !fault!(ReadUnreplicatedRecords) => end,
+            _ => self.end,
+        }
+    }
+
+    /// Sets the high watermark, or removes it if followers copy the log.
+    pub(super) fn set_replicated(&mut self, is_replicated: bool) {
+        let end = (!is_replicated).then_some(self.end);
+        self.replicated_to = end.map(|end| self.replicated_to.unwrap_or(end));
+    }
+
+    /// A follower becomes the leader. Records that it has not copied are lost. Returns the offset at
+    /// which they began.
+    pub(super) fn change_leader(&mut self) -> u64 {
+        let end = self.replicated_to.take().unwrap_or(self.end);
+        self.truncate(end);
+        end
     }
 
     /// The records that a consumer with `read_committed` receives.

@@ -58,7 +58,11 @@ impl ClusterState {
         }
         let mut outboxes = std::mem::take(&mut self.producers);
         for outbox in outboxes.values_mut() {
-            while let Some(send) = outbox.sends.pop_front() {
+            for mut send in std::mem::take(&mut outbox.sends) {
+                if self.waits_for_brokers(&mut send) {
+                    outbox.sends.push_back(send);
+                    continue;
+                }
                 let report = self.arrive(send);
                 outbox.held_reports.push_back(report);
             }
@@ -69,6 +73,18 @@ impl ClusterState {
         outboxes.retain(|_, outbox| !outbox.is_dead);
         self.producers = outboxes;
         self.run_transaction_requests();
+    }
+
+    /// True if the partition of the record has no leader, or no follower that copies it. The client
+    /// then sends it again and again.
+    pub(super) fn waits_for_brokers(&mut self, send: &mut PendingSend) -> bool {
+        let Some(topic) = self.topics.get_mut(&send.topic) else {
+            return false;
+        };
+        let key = send.record.key.as_deref();
+        let index = *(send.partition).get_or_insert_with(|| topic.partition_of(key));
+        let partition = Partition::new(send.topic.clone(), index);
+        self.faults.leaderless.contains(&partition) || self.faults.unreplicated.contains(&partition)
     }
 
     fn arrive(&mut self, send: PendingSend) -> DeliveryReport {

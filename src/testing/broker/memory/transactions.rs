@@ -71,8 +71,12 @@ impl ClusterState {
                 producer.fail();
             }
             while !producer.is_lost
-                && let Some(request) = producer.requests.pop_front()
+                && let Some(mut request) = producer.requests.pop_front()
             {
+                if self.request_waits(&mut request) {
+                    producer.requests.push_front(request);
+                    break;
+                }
                 let happened = self.answer_request(producer, request);
                 producer.held_events.push_back(happened);
             }
@@ -82,6 +86,15 @@ impl ClusterState {
         }
         producers.retain(|_, producer| !producer.is_dead);
         self.transactions.producers = producers;
+    }
+
+    /// True while the partition of a record, or the coordinator of the marker, has no broker.
+    fn request_waits(&mut self, request: &mut QueuedRequest) -> bool {
+        match request {
+            QueuedRequest::Send(send) => self.waits_for_brokers(send),
+            QueuedRequest::Open | QueuedRequest::Commit(_) => self.faults.coordinator_silent,
+            QueuedRequest::Abort => false,
+        }
     }
 
     fn answer_request(

@@ -20,6 +20,12 @@ pub(crate) struct Faults {
     pub(crate) shards_go_back: bool,
     /// The store has no room for some seconds.
     pub(crate) store_fills: bool,
+    /// The store loses the writes since its last write to the disk.
+    pub(crate) power_loss: bool,
+    /// Brokers go away, and partitions change their leaders.
+    pub(crate) brokers: bool,
+    /// The process is down until its commits expire.
+    pub(crate) commits_expire: bool,
     /// Faults of a source stream.
     pub(crate) streams: StreamFault,
 }
@@ -33,6 +39,9 @@ impl Faults {
         outages: false,
         shards_go_back: false,
         store_fills: false,
+        power_loss: false,
+        brokers: false,
+        commits_expire: false,
         streams: StreamFault::None,
     };
     pub(crate) const ALL: Self = Self {
@@ -68,6 +77,28 @@ impl Faults {
         store_fills: true,
         ..Self::NONE
     };
+    /// Kills and power losses.
+    pub(crate) const POWER_LOSS: Self = Self {
+        kills: true,
+        power_loss: true,
+        ..Self::NONE
+    };
+    /// Only brokers that go away.
+    pub(crate) const BROKERS: Self = Self {
+        brokers: true,
+        ..Self::NONE
+    };
+    /// Brokers that go away, kills, and losses of the store.
+    pub(crate) const BROKERS_AND_LOSSES: Self = Self {
+        brokers: true,
+        ..Self::KILLS_AND_LOSSES
+    };
+    /// Kills, and commits that expire, also together with a loss of the store.
+    pub(crate) const COMMITS_EXPIRE: Self = Self {
+        kills: true,
+        commits_expire: true,
+        ..Self::NONE
+    };
     /// All faults except store rollbacks.
     pub(crate) const STORE_KEEPS: Self = Self {
         store_loses: false,
@@ -84,12 +115,24 @@ pub(crate) async fn inject(
     random: &mut StdRng,
 ) {
     let end = tokio::time::Instant::now() + length;
+    if faults.power_loss {
+        world.sync_store();
+    }
     while tokio::time::Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(random.random_range(20..1_500))).await;
         world.take_snapshot();
+        if faults.power_loss && random.random_bool(0.7) {
+            world.sync_store();
+        }
         match random.random_range(0..faults.streams.kinds()) {
             0..5 if faults.clock_jumps => world.jump_clocks(random).await,
             2..6 if faults.shards_go_back => world.roll_back_shard(random),
+            2..6 if faults.power_loss => world.lose_power(random).await,
+            2..6 if faults.commits_expire => world.expire_commits(process, random).await,
+            6..10 if faults.brokers => {
+                let is_killed = faults.kills && random.random_bool(0.3);
+                world.lose_broker(process, is_killed, random).await;
+            }
             2..6 if faults.store_fills => fill_store(world, process, random).await,
             0 | 1 if faults.kills => {
                 world.note("kill");
@@ -110,20 +153,7 @@ pub(crate) async fn inject(
                 tokio::time::sleep(Duration::from_millis(random.random_range(10..2_000))).await;
                 world.target_missing(false);
             }
-            7 if faults.outages => {
-                world.hold_reports(true);
-                tokio::time::sleep(Duration::from_millis(random.random_range(10..600))).await;
-                if faults.kills && random.random_bool(0.5) {
-                    world.note("kill, with sends in flight");
-                    process.kill(world).await;
-                    if faults.clock_steps {
-                        // The next owner sees fewer due messages than its predecessor claimed.
-                        world.step_clock(random.random_range(-1_500..0));
-                    }
-                    process.ensure_running(world, random);
-                }
-                world.hold_reports(false);
-            }
+            7 if faults.outages => hold_reports(world, process, faults, random).await,
             8 if faults.outages => {
                 // The worker does not learn the outcome of its commit.
                 let is_unheard = world.is_exactly_once() && random.random_bool(0.5);
@@ -139,15 +169,7 @@ pub(crate) async fn inject(
                 }
             }
             9 if faults.outages && world.is_exactly_once() => {
-                world.hold_sends(true);
-                tokio::time::sleep(Duration::from_millis(random.random_range(10..600))).await;
-                if faults.kills && random.random_bool(0.7) {
-                    world.note("kill, with sends in the network");
-                    process.kill(world).await;
-                    process.ensure_running(world, random);
-                    tokio::time::sleep(Duration::from_millis(random.random_range(10..3_000))).await;
-                }
-                world.hold_sends(false);
+                hold_sends(world, process, faults, random).await;
             }
             10.. => faults.streams.inject(world, process, random).await,
             _ => {}
@@ -166,4 +188,33 @@ async fn fill_store(world: &World, process: &mut Process, random: &mut StdRng) {
         tokio::time::sleep(Duration::from_millis(random.random_range(10..3_000))).await;
     }
     world.store_full(false);
+}
+
+/// Reports arrive late, and the process may be killed meanwhile.
+async fn hold_reports(world: &World, process: &mut Process, faults: Faults, random: &mut StdRng) {
+    world.hold_reports(true);
+    tokio::time::sleep(Duration::from_millis(random.random_range(10..600))).await;
+    if faults.kills && random.random_bool(0.5) {
+        world.note("kill, with sends in flight");
+        process.kill(world).await;
+        if faults.clock_steps {
+            // The next owner sees fewer due messages than its predecessor claimed.
+            world.step_clock(random.random_range(-1_500..0));
+        }
+        process.ensure_running(world, random);
+    }
+    world.hold_reports(false);
+}
+
+/// The network holds sent records, and the process may be killed meanwhile.
+async fn hold_sends(world: &World, process: &mut Process, faults: Faults, random: &mut StdRng) {
+    world.hold_sends(true);
+    tokio::time::sleep(Duration::from_millis(random.random_range(10..600))).await;
+    if faults.kills && random.random_bool(0.7) {
+        world.note("kill, with sends in the network");
+        process.kill(world).await;
+        process.ensure_running(world, random);
+        tokio::time::sleep(Duration::from_millis(random.random_range(10..3_000))).await;
+    }
+    world.hold_sends(false);
 }

@@ -23,6 +23,11 @@ impl Source for SourceFaults {
         partitions: &[Partition],
     ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
         let mut described = self.inner.describe(partitions).await?;
+        if fault!(WaitForAllLeaders)
+            && let Some(Err(error)) = described.iter().find(|info| info.is_err()).cloned()
+        {
+            described.fill(Err(error));
+        }
         if fault!(IgnoreSourceRecreation) {
             for (partition, info) in partitions.iter().zip(&mut described) {
                 let Ok(info) = info else { continue };

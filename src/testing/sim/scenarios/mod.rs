@@ -1,17 +1,18 @@
 //! Tests that run whole simulations.
 
+mod brokers;
 mod clocks;
 mod compaction_levels;
 mod compactor_stopped;
 mod fleet;
 mod idle_rollback;
+mod losses;
 mod many_partitions;
 mod nats;
 mod recurring;
 mod requests;
 mod rules_change;
 mod single;
-mod store_parts;
 mod takeover;
 mod truncation;
 mod two_clusters;

@@ -468,6 +468,15 @@ fn every_fault_injected_into_the_ledger_is_caught() {
     assert_eq!(uncaught(planted, SOON), [] as [&[InjectedFault]; 0]);
 }
 
+/// A timer that continues from the marker does not know which ids its predecessor has finished.
+#[test]
+fn ids_that_are_left_in_the_store_are_caught() {
+    let faults = [InjectedFault::KeepFinishedIds];
+    assert!(breaks_promises(&faults, 5_300..5_500, |seed| {
+        run(exactly_once(seed, Faults::STORE_KEEPS, SOON))
+    }));
+}
+
 #[test]
 fn every_fault_injected_into_compaction_is_caught() {
     let planted: [&[InjectedFault]; 4] = [

@@ -75,8 +75,28 @@ impl World {
         self.mark_store_lost();
     }
 
+    /// The store writes to its disk.
+    pub(crate) fn sync_store(&self) {
+        self.0.store.sync();
+        self.0.synced_at.set(self.elapsed());
+    }
+
+    /// The servers of the store lose their power, and start again. Each one has lost its last writes.
+    pub(crate) async fn lose_power(&self, random: &mut StdRng) {
+        self.store_down(true);
+        tokio::time::sleep(Duration::from_millis(random.random_range(10..2_000))).await;
+        self.note_stored();
+        self.forget_recent_cancels();
+        self.note_unknown_deliveries(self.0.synced_at.get());
+        let lost = (self.0.store).lose_power(|writes| random.random_range(0..=writes));
+        self.note(format!("the store has lost its last {lost} writes"));
+        self.sync_store();
+        self.mark_store_lost();
+        self.store_down(false);
+    }
+
     /// Deliveries since then may be repeated without being counted.
-    fn note_unknown_deliveries(&self, since: i64) {
+    pub(super) fn note_unknown_deliveries(&self, since: i64) {
         let deliveries = self.0.deliveries.borrow();
         let unknown = deliveries.iter().filter(|delivery| delivery.at >= since);
         let unknown = self.0.unknown_deliveries.get() + unknown.count();

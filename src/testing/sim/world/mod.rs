@@ -1,7 +1,10 @@
 //! The environment of simulated processes: one cluster, one store, one clock, and the record of
 //! events.
 
+mod broker_faults;
 mod faults;
+
+pub(crate) use broker_faults::{COORDINATOR, leader};
 
 use crate::broker::Catalog;
 use crate::clock::Clock as _;
@@ -81,6 +84,12 @@ struct Inner {
     duplicate_counter: DuplicateCounter,
     /// Deliveries of which neither the store nor a commit may know after a loss.
     unknown_deliveries: Cell<usize>,
+    /// Records that were lost with the leader of their partition, before they were acknowledged.
+    unacknowledged: RefCell<BTreeSet<String>>,
+    /// The commits have expired, and the deliveries are forgotten.
+    starts_again: Cell<bool>,
+    /// When all writes of the store were last on its disk, in milliseconds since the start.
+    synced_at: Cell<i64>,
     /// A producer failed, so the outcome of its sends is unknown.
     sends_failed: Cell<bool>,
     /// A clock of a worker was set back, or differs from the others.
@@ -90,6 +99,9 @@ struct Inner {
     keys: RefCell<KeyRing>,
     changes_rules: Cell<bool>,
     recurring: Cell<bool>,
+    without_ids: Cell<bool>,
+    /// The memory of each timer in bytes; `None`: the usual one.
+    memory: Cell<Option<usize>>,
     real_levels: Cell<bool>,
     compaction_trace: CompactionTrace,
     /// The time that each way of a store call takes; `None`: random.
@@ -187,12 +199,17 @@ impl World {
             duplicates_allowed: Cell::new(false),
             duplicate_counter: DuplicateCounter::default(),
             unknown_deliveries: Cell::new(0),
+            unacknowledged: RefCell::default(),
+            starts_again: Cell::new(false),
+            synced_at: Cell::new(0),
             sends_failed: Cell::new(false),
             clocks_differ: Cell::new(false),
             exactly_once: Cell::new(false),
             keys: RefCell::default(),
             changes_rules: Cell::new(false),
             recurring: Cell::new(false),
+            without_ids: Cell::new(false),
+            memory: Cell::new(None),
             real_levels: Cell::new(false),
             compaction_trace: CompactionTrace::default(),
             store_delay: Cell::new(None),
@@ -251,6 +268,26 @@ impl World {
 
     pub(crate) fn is_recurring(&self) -> bool {
         self.0.recurring.get()
+    }
+
+    /// No message has an id, so no shard waits for its source.
+    pub(crate) fn without_ids(self) -> Self {
+        self.0.without_ids.set(true);
+        self
+    }
+
+    pub(crate) fn has_ids(&self) -> bool {
+        !self.0.without_ids.get()
+    }
+
+    /// Gives each timer this memory.
+    pub(crate) fn with_memory(self, bytes: usize) -> Self {
+        self.0.memory.set(Some(bytes));
+        self
+    }
+
+    pub(crate) fn memory(&self) -> Option<usize> {
+        self.0.memory.get()
     }
 
     /// Uses the levels of the real service, which last hours. Simulated levels last half a minute.

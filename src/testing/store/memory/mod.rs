@@ -6,6 +6,7 @@
 //! answer, and so has a caller of a store that goes down in between.
 
 mod copy;
+mod power_loss;
 mod shard;
 
 use crate::clock::Clock;
@@ -24,6 +25,7 @@ use crate::store::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
+use power_loss::UnsyncedWrites;
 use shard::MemoryShard;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -41,6 +43,7 @@ struct StoreContents {
     /// Shards that are being copied from another store.
     copies: RefCell<BTreeMap<ShardId, (CopyNumber, MemoryShard)>>,
     sessions: RefCell<Sessions>,
+    unsynced: RefCell<UnsyncedWrites>,
     is_full: Cell<bool>,
     is_down: Cell<bool>,
     /// The number of its parts. Partitions are in them in turn.
@@ -62,6 +65,7 @@ impl MemoryStore {
                 shards: RefCell::default(),
                 copies: RefCell::default(),
                 sessions: RefCell::default(),
+                unsynced: RefCell::default(),
                 is_full,
                 is_down,
                 parts: Cell::new(1),
@@ -153,6 +157,19 @@ impl MemoryStore {
         shard.has_newer_slice = is_added;
     }
 
+    /// The rows of messages and workers. When all are done, there are none: only quarantined runs are
+    /// kept, and not listed here.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
+        let shards = self.inner.shards.borrow();
+        let rows = shards.iter().filter_map(|(id, shard)| {
+            let left = shard.leftovers()?;
+            Some(format!("{left} of shard {id}"))
+        });
+        let sessions = self.inner.sessions.borrow().list(self.inner.clock.now());
+        let sessions = sessions.iter().map(|it| format!("the session {:?}", it.id));
+        rows.chain(sessions).collect()
+    }
+
     /// The token that holds the shard, unless its session has ended.
     pub(crate) fn lease_holder(&self, shard: &ShardId) -> Option<LeaseToken> {
         let shards = self.inner.shards.borrow();
@@ -210,6 +227,25 @@ impl MemoryStore {
         }
     }
 
+    /// Like [`MemoryStore::answer_each`], for calls that write.
+    async fn change_each<Q, A>(
+        &self,
+        requests: &[Q],
+        shard: impl Fn(&Q) -> &ShardId,
+        change: impl Fn(&Q, Option<&mut MemoryShard>) -> A,
+    ) -> Result<Vec<A>, Error> {
+        let answer = |request: &Q, found: Option<&mut MemoryShard>| {
+            self.note_write(shard(request), found.as_deref());
+            change(request, found)
+        };
+        self.answer_each(requests, &shard, answer).await
+    }
+
+    fn part(&self, shard: &ShardId) -> StorePart {
+        let parts = i32::from(self.inner.parts.get());
+        StorePart(shard.partition.index.rem_euclid(parts) as u16)
+    }
+
     /// Answers all requests in one step; `None` is a shard that does not exist.
     async fn answer_each<Q, A>(
         &self,
@@ -235,8 +271,7 @@ impl MemoryStore {
 #[async_trait(?Send)]
 impl ShardStore for MemoryStore {
     fn part_of(&self, shard: &ShardId) -> StorePart {
-        let parts = i32::from(self.inner.parts.get());
-        StorePart(shard.partition.index.rem_euclid(parts) as u16)
+        self.part(shard)
     }
 
     async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error> {
@@ -250,6 +285,7 @@ impl ShardStore for MemoryStore {
             if self.inner.copies.borrow().contains_key(&birth.shard) {
                 return Opened::Incompatible(begun_copy(&birth.shard.to_string()));
             }
+            self.note_write(&birth.shard, shards.get(&birth.shard));
             match shards.get_mut(&birth.shard) {
                 Some(shard) if shard.has_newer_slice => {
                     Opened::Incompatible(shard::NEWER_SLICE.to_owned())
@@ -274,12 +310,18 @@ impl ShardStore for MemoryStore {
 
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
         self.check_space()?;
-        self.answer_each(
-            appends,
-            |append| &append.shard,
-            |append, shard| shard.map_or(Appended::Unknown, |shard| shard.append(append)),
-        )
-        .await
+        let append = |append: &Append, shard: Option<&mut MemoryShard>| {
+            let shard = shard?;
+            if fault!(AppendInTwoSteps) {
+                let mut torn = shard.clone();
+                torn.append_runs_only(append);
+                self.note_write(&append.shard, Some(&torn));
+            }
+            Some(shard.append(append))
+        };
+        let appended = self.change_each(appends, |append| &append.shard, append);
+        let appended = appended.await?.into_iter();
+        Ok(appended.map(|it| it.unwrap_or(Appended::Unknown)).collect())
     }
 
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
@@ -295,7 +337,7 @@ impl ShardStore for MemoryStore {
         let end = |_: &ShardId, shard: Option<&mut MemoryShard>| {
             shard.map(MemoryShard::end_hold);
         };
-        self.answer_each(shards, |shard| shard, end).await.map(drop)
+        self.change_each(shards, |shard| shard, end).await.map(drop)
     }
 
     async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
@@ -350,7 +392,7 @@ impl ShardStore for MemoryStore {
                 shard.advance(advance, self.inner.clock.now())
             })
         };
-        self.answer_each(requests, |advance| &advance.lease.shard, answer)
+        self.change_each(requests, |advance| &advance.lease.shard, answer)
             .await
     }
 
@@ -360,7 +402,7 @@ impl ShardStore for MemoryStore {
                 .filter(|shard| shard.is_held(request.lease.token))
                 .map_or(0, |shard| shard.quarantine(&request.runs))
         };
-        self.answer_each(requests, |request| &request.lease.shard, answer)
+        self.change_each(requests, |request| &request.lease.shard, answer)
             .await
     }
 
@@ -372,7 +414,7 @@ impl ShardStore for MemoryStore {
             shard.map(MemoryShard::remove_finished_ids);
             None
         };
-        self.answer_each(requests, |request| &request.shard, remove)
+        self.change_each(requests, |request| &request.shard, remove)
             .await
     }
 
@@ -381,7 +423,7 @@ impl ShardStore for MemoryStore {
         let answer = |request: &ReplaceRuns, shard: Option<&mut MemoryShard>| {
             shard.map_or(Replaced::Unknown, |shard| shard.rewrite(request))
         };
-        self.answer_each(requests, |request| &request.lease.shard, answer)
+        self.change_each(requests, |request| &request.lease.shard, answer)
             .await
     }
 }
@@ -392,7 +434,7 @@ impl LeaseStore for MemoryStore {
         let answer = |request: &Acquire, shard: Option<&mut MemoryShard>| {
             shard.map_or(Acquired::Unknown, |shard| shard.acquire(request))
         };
-        self.answer_each(requests, |request| &request.lease.shard, answer)
+        self.change_each(requests, |request| &request.lease.shard, answer)
             .await
     }
 
@@ -402,7 +444,7 @@ impl LeaseStore for MemoryStore {
                 .into_iter()
                 .for_each(|shard| shard.lease.release(lease.token));
         };
-        self.answer_each(leases, |lease| &lease.shard, answer)
+        self.change_each(leases, |lease| &lease.shard, answer)
             .await
             .map(drop)
     }
@@ -413,6 +455,7 @@ impl Membership for MemoryStore {
     async fn heartbeat(&self, request: &SessionHeartbeat) -> Result<Heartbeat, Error> {
         self.yield_as_network().await?;
         let now = self.inner.clock.now();
+        self.note_session_write();
         let heartbeat = self.inner.sessions.borrow_mut().heartbeat(request, now);
         self.yield_as_network().await?;
         Ok(heartbeat)
@@ -420,6 +463,7 @@ impl Membership for MemoryStore {
 
     async fn end_sessions(&self, ends: &[SessionEnd]) -> Result<(), Error> {
         self.yield_as_network().await?;
+        self.note_session_write();
         self.inner.sessions.borrow_mut().end(ends);
         self.yield_as_network().await
     }
@@ -438,6 +482,7 @@ impl StoreAdmin for MemoryStore {
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
         self.yield_as_network().await?;
         for shard in shards {
+            self.note_write(shard, self.inner.shards.borrow().get(shard));
             self.inner.shards.borrow_mut().remove(shard);
             self.inner.copies.borrow_mut().remove(shard);
         }

@@ -127,6 +127,28 @@ impl MemoryShard {
         }
     }
 
+    /// The first step of an append that is not one step.
+    pub(super) fn append_runs_only(&mut self, append: &Append) {
+        if self.positions.accepts(append) {
+            append.runs.iter().for_each(|run| self.add_run(run));
+        }
+    }
+
+    /// The rows of messages; `None`: there are none.
+    pub(super) fn leftovers(&self) -> Option<String> {
+        let rows = [
+            ("runs", self.runs.len()),
+            ("ids", self.ids.len()),
+            ("changed places", self.changed.len()),
+            ("effects", self.effects.len()),
+        ];
+        let rows = rows.into_iter().filter(|(_, count)| *count > 0);
+        let rows: Vec<_> = rows
+            .map(|(kind, count)| format!("{count} {kind}"))
+            .collect();
+        (!rows.is_empty()).then(|| rows.join(", "))
+    }
+
     pub(super) fn acquire(&mut self, request: &Acquire) -> Acquired {
         if !self.positions.identity.may_share_cluster(&request.identity) {
             return Acquired::OtherCluster(self.positions.identity.clone());

@@ -1,16 +1,14 @@
 //! A part of the store does not answer or loses writes, and the shards of the other parts are served as
 //! before. Also a store that is full from time to time.
 
-use super::block_on_paused;
+use super::super::block_on_paused;
+use super::{assert_kept, is_caught};
 use crate::model::Partition;
 use crate::store::StorePart;
 use crate::testing::fault_injection::{self, InjectedFault};
 use crate::testing::sim::faults::single::Faults;
 use crate::testing::sim::process::Process;
-use crate::testing::sim::seeds::assert_promises_kept;
-use crate::testing::sim::workload::SOON;
 use crate::testing::sim::world::{SOURCE, World};
-use crate::testing::sim::{Delivery, Plan, run};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::time::Duration;
@@ -86,30 +84,43 @@ fn a_part_of_the_store_that_does_not_answer_delays_only_its_shards() {
     }
 }
 
-fn assert_kept(first: u64, faults: Faults) {
-    for (first, delivery) in [
-        (first, Delivery::AtLeastOnce),
-        (first + 100, Delivery::ExactlyOnce),
-    ] {
-        assert_promises_kept(first..first + 30, |seed| {
-            run(Plan {
-                seed,
-                length: Duration::from_secs(20),
-                faults,
-                delays: SOON,
-                delivery,
-                changes_rules: false,
-            })
-        });
-    }
-}
-
 #[test]
 fn shards_that_go_back_one_by_one_lose_nothing() {
-    assert_kept(95_000, Faults::SHARDS_GO_BACK);
+    assert_kept(95_000, Faults::SHARDS_GO_BACK, |world| world);
 }
 
 #[test]
 fn a_store_that_is_full_while_processes_die_loses_nothing() {
-    assert_kept(95_400, Faults::STORE_FILLS);
+    assert_kept(95_400, Faults::STORE_FILLS, |world| world);
+}
+
+#[test]
+fn every_fault_injected_into_shards_that_go_back_or_a_full_store_is_caught() {
+    let planted: [(&[InjectedFault], u64, Faults); 4] = [
+        (
+            &[InjectedFault::ForgetLostDeliveries],
+            95_000,
+            Faults::SHARDS_GO_BACK,
+        ),
+        (
+            &[InjectedFault::DeleteRunsAtClaim],
+            95_000,
+            Faults::SHARDS_GO_BACK,
+        ),
+        (
+            &[InjectedFault::ReuseRunNames],
+            95_000,
+            Faults::SHARDS_GO_BACK,
+        ),
+        (
+            &[InjectedFault::DeleteRunsAtClaim],
+            95_400,
+            Faults::STORE_FILLS,
+        ),
+    ];
+    let missed: Vec<_> = planted
+        .into_iter()
+        .filter(|(injected, first, faults)| !is_caught(injected, *first, *faults))
+        .collect();
+    assert!(missed.is_empty(), "{missed:?}");
 }
