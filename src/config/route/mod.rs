@@ -291,6 +291,7 @@ impl Route {
                 at.key(key).in_range(rate, "1", "10000000");
             }
         }
+        self.check_rate(at);
         self.check_quota(at);
         self.check_overdue(at);
         self.check_recurring(at);
@@ -332,6 +333,20 @@ impl Route {
                 let what = "it has no meaning on a recurring route";
                 at.key(key).refuse(what, "remove it");
             }
+        }
+    }
+
+    /// With exactly-once delivery a changed message waits for the answer of its request, which would wait for
+    /// the rate behind others.
+    fn check_rate(&self, at: &At<'_>) {
+        if self.rate.is_some()
+            && self.delivery == Delivery::ExactlyOnce
+            && self.allow_replies.is_some()
+        {
+            at.key("rate").refuse(
+                "the route delivers exactly once with answers, and an answer that waits for the rate could undo a cancel",
+                "remove rate or allow_replies, or write delivery = \"at-least-once\"",
+            );
         }
     }
 
