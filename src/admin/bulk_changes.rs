@@ -10,7 +10,7 @@ use super::api::{MessagesParams, PathParams};
 use super::auth::Actor;
 use super::change_api::{ChangeApi, NewDue, json};
 use super::changes::ChangeKind;
-use super::message_change::{Action, Obstacle};
+use super::message_change::{Action, Obstacle, Plan};
 use super::problem::Problem;
 use crate::clock::{Clock as _, WallClock};
 use crate::limit::{
@@ -149,6 +149,20 @@ impl BulkReport {
     pub(crate) fn count_refused(&mut self, why: String) {
         self.refused += 1;
         self.refusal = Some(why);
+    }
+
+    /// Counts a message of a dry run. `copies_refused`: why no copy may take its place now.
+    pub(crate) fn count_plan(
+        &mut self,
+        plan: Result<Plan, Obstacle>,
+        copies_refused: Option<&str>,
+    ) {
+        self.count(plan.err());
+        if matches!(plan, Ok(Plan::Copy(_)))
+            && let Some(why) = copies_refused
+        {
+            self.count_refused(why.to_owned());
+        }
     }
 
     /// Counts a message. `None`: it can be changed.
@@ -363,7 +377,7 @@ impl ChangeApi {
         audit: &mut Audit<'_>,
     ) -> Result<bool, Problem> {
         let start = Instant::now();
-        let copies_refused = match request.search.with_copies {
+        let copies_refused = match request.action.needs_copies() {
             true => self.refuses_copies().await?,
             false => None,
         };
@@ -371,7 +385,7 @@ impl ChangeApi {
         for message in messages {
             let (now, report) = (WallClock.now(), &mut audit.report);
             if request.dry_run {
-                report.count(request.action.plan(message, now).err());
+                report.count_plan(request.action.plan(message, now), copies_refused.as_deref());
                 continue;
             }
             if start.elapsed() >= BULK_CALL_TIMEOUT {

@@ -123,10 +123,6 @@ impl Bulk {
             true => SEARCH_PAGE_MAX,
             false => SEARCH_PAGE_MAX.min(BULK_CALL_SECONDS * self.rate as usize),
         };
-        let copies_refused = match search.with_copies {
-            true => (client.ask::<WorkersReport>(&Query::Workers).await?).refuses_copies(),
-            false => None,
-        };
         loop {
             let left = self.limit.saturating_sub(report.found as usize);
             search.limit = left.min(page_max);
@@ -134,6 +130,11 @@ impl Bulk {
             let page: MessagePage = client.ask(&query).await?;
             report.scanned += page.scanned;
             (report.more, report.after) = (page.more, None);
+            // An older version may be started meanwhile.
+            let copies_refused = match self.action.needs_copies() {
+                true => (client.ask::<WorkersReport>(&Query::Workers).await?).refuses_copies(),
+                false => None,
+            };
             let refused = copies_refused.as_deref();
             self.change_page(config, &page, refused, writer, report)
                 .await?;
@@ -157,7 +158,8 @@ impl Bulk {
     ) -> Result<()> {
         for message in &page.items {
             if report.dry_run {
-                report.count(self.action.plan(message, WallClock.now()).err());
+                let plan = self.action.plan(message, WallClock.now());
+                report.count_plan(plan, copies_refused);
                 continue;
             }
             let change = (self.action).change(&report.route, message, WallClock.now());

@@ -48,7 +48,7 @@ pub(crate) use parsing::reply::{Reply, parse_reply};
 pub(crate) use parsing::time_grammar::{Delay, parse_after, parse_rfc3339};
 pub(crate) use protocol::commit_metadata::{CommitMetadata, UnreadableCommit};
 pub(crate) use protocol::delivered_marker::{DeliveredMarker, OutcomeCounts};
-pub(crate) use protocol::format_level::{FORMAT_LEVEL, readable_level};
+pub(crate) use protocol::format_level::{COPY_LEVEL, FORMAT_LEVEL, readable_level};
 pub(crate) use protocol::lease::{Lease, LeaseToken};
 pub(crate) use protocol::progress::{Cursor, Progress};
 pub(crate) use protocol::redrive_position::RedrivePosition;

@@ -199,7 +199,8 @@ async fn targets(
                 Some(query.find_ids(&ids).await?)
             }
         };
-        let moved = match filter.due_from {
+        // A search for an id knows the place.
+        let moved = match filter.due_from.filter(|_| places.is_none()) {
             None => vec![None; shards.len()],
             Some(from) => query.moved_from(shards, from).await?,
         };

@@ -3,7 +3,7 @@
 
 use super::{QueryContext, StoreQuery};
 use crate::limit::QUERY_SHARDS_PER_CALL_MAX;
-use crate::model::{FORMAT_LEVEL, Role, SessionId, Timestamp};
+use crate::model::{COPY_LEVEL, Role, SessionId, Timestamp};
 use crate::store::{Error, Session};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,7 +71,7 @@ impl WorkersReport {
     /// Why no copy may take the place of a message now. `None`: it may. A worker of an older version would
     /// deliver both.
     pub(crate) fn refuses_copies(&self) -> Option<String> {
-        let older = self.names_of_level(|level| level < FORMAT_LEVEL);
+        let older = self.names_of_level(|level| level < COPY_LEVEL);
         (!older.is_empty()).then(|| {
             format!(
                 "an older version runs, which would deliver the message twice: {older}. Finish the upgrade, then fire it, or \
@@ -173,8 +173,8 @@ mod tests {
             report.refuses_copies()
         };
         assert_eq!(refused(&[]), None);
-        assert_eq!(refused(&[(FORMAT_LEVEL, 5), (FORMAT_LEVEL - 1, 0)]), None);
-        let why = refused(&[(FORMAT_LEVEL, 5), (FORMAT_LEVEL - 1, 5)]);
+        assert_eq!(refused(&[(COPY_LEVEL, 5), (COPY_LEVEL - 1, 0)]), None);
+        let why = refused(&[(COPY_LEVEL, 5), (COPY_LEVEL - 1, 5)]);
         assert!(why.is_some_and(|why| why.contains("twice: w0. ")));
     }
 }
