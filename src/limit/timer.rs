@@ -74,6 +74,8 @@ pub(crate) const CATCH_UP_LATENESS_MIN: Duration = Duration::from_secs(1);
 pub(crate) const RATE_BURST_SPAN: Duration = Duration::from_millis(100);
 /// The least burst of a worker, in messages: one late message, and one that is due now.
 pub(crate) const RATE_BURST_MIN: f64 = 2.0;
+/// Shortest wait of a shard before it asks again for its part of a rate. It covers rounding.
+pub(crate) const RATE_ASK_INTERVAL_MIN: Duration = Duration::from_millis(1);
 /// Longest wait of a shard before it asks again for its part of a rate. The rate may have changed.
 pub(crate) const RATE_ASK_INTERVAL_MAX: Duration = Duration::from_millis(250);
 /// If a rate is not seen to hold a shard back for this time, something else did. It is longer than the
@@ -83,8 +85,6 @@ const _: () = assert!(RATE_ASK_INTERVAL_MAX.as_millis() < RATE_HOLD_GAP_MAX.as_m
 /// A shard of a route with a rate loads no more than the route may send in this time, unless it has memory
 /// of its own. A load takes much less.
 pub(crate) const RATE_LOADED_AHEAD: Duration = Duration::from_secs(5);
-/// Spans of time that a shard remembers, in which only the rate held it back. Older ones are joined.
-pub(crate) const RATE_HOLD_SPANS_MAX: usize = 16;
 /// First wait before a record is sent again to a dead-letter target or source that failed. Also the
 /// wait before a condition is checked again whose change sends no event.
 pub(crate) const RESEND_DELAY_MIN: Duration = Duration::from_millis(200);

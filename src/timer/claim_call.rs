@@ -14,7 +14,7 @@ use crate::membership::StoreTime;
 use crate::model::{Cursor, ShardId, Timestamp};
 use crate::retry::{PartsReadiness, until_store_answers};
 use crate::schedule::TakenBatch;
-use crate::store::{Advance, Advanced, Error, Store, StorePart};
+use crate::store::{Advance, Advanced, EffectKind, Error, Store, StorePart};
 use futures_util::future::{FutureExt as _, LocalBoxFuture};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,8 +76,8 @@ impl ClaimCalls {
 
     /// Messages of the route are claimed this long before they are due. With a rate, the messages that were
     /// claimed ahead go out in addition to a burst, so there are only few of them.
-    pub(super) fn claim_ahead(&self, route: &str) -> Duration {
-        match self.rates.limits_all(route) {
+    pub(super) fn claim_ahead_of(&self, route: &str) -> Duration {
+        match self.rates.has_rate(route) {
             true => self.claim_ahead.min(RATE_BURST_SPAN),
             false => self.claim_ahead,
         }
@@ -114,11 +114,12 @@ impl ClaimCalls {
         let mut quota = InFlightQuota::new(options.routes.keys().cloned());
         for (shard, state) in &*shards {
             quota.add(&shard.route, state.claimed_messages());
+            quota.add_waiting(&shard.route, state.waiting_messages());
         }
         // If one shard claims, others whose claim is nearly due join the same call.
         let is_any_due = shards.iter().any(|(shard, state)| {
             let wall = state.claim_time(wall, now, self.store_lead);
-            state.is_claim_due(wall, now, self.claim_ahead(&shard.route))
+            state.is_claim_due(wall, now, self.claim_ahead_of(&shard.route))
                 && self.may_call(shard, state)
         });
         let early_by = if is_any_due {
@@ -136,10 +137,11 @@ impl ClaimCalls {
                 continue;
             }
             let wall = state.claim_time(wall, now, self.store_lead);
-            let ahead = self.claim_ahead(&shard.route);
+            let ahead = self.claim_ahead_of(&shard.route);
             let limit = CLAIM_MESSAGES_MAX.min(quota.room(&shard.route));
+            let unacknowledged = quota.unacknowledged(&shard.route);
+            let limit = self.limit_by_rate(state, limit, unacknowledged, wall, now);
             let limit = self.limit_catch_up(state, limit, wall, now);
-            let limit = self.limit_by_rate(state, limit, quota.used(&shard.route), wall, now);
             let taken = if stopping || limit == 0 {
                 None
             } else {
@@ -169,7 +171,7 @@ impl ClaimCalls {
         wall: Timestamp,
         now: Instant,
     ) -> usize {
-        let bucket = self.rates.of_late(&state.lease.shard.route);
+        let bucket = self.rates.catch_up_rate(&state.lease.shard.route);
         let earliest_due = state.load.schedule().earliest_due(wall);
         let is_behind = earliest_due.is_some_and(|due| due < catch_up_before(wall));
         match bucket.filter(|_| is_behind && room > 0) {
@@ -178,6 +180,7 @@ impl ClaimCalls {
                 Ok(most) => room.min(most),
                 Err(at) => {
                     state.claim.delay_until(at);
+                    state.rate_hold.end();
                     0
                 }
             },
@@ -185,7 +188,7 @@ impl ClaimCalls {
     }
 
     /// Returns `limit`, or less because of the rate of the route. `unacknowledged`: messages of the route that
-    /// are claimed here.
+    /// are claimed here, and that wait for nothing but their target.
     fn limit_by_rate(
         &mut self,
         state: &mut ShardState,
@@ -195,8 +198,8 @@ impl ClaimCalls {
         now: Instant,
     ) -> usize {
         let route = state.lease.shard.route.clone();
-        let until = wall.plus(self.claim_ahead(&route));
-        let Some(bucket) = self.rates.of_all(&route) else {
+        let until = wall.plus(self.claim_ahead_of(&route));
+        let Some(bucket) = self.rates.rate(&route) else {
             state.rate_hold.end();
             return limit;
         };
@@ -205,6 +208,7 @@ impl ClaimCalls {
             return limit;
         }
         if !state.load.schedule().has_due(until) || fault!(ClaimBeyondRate) {
+            // The next messages may only be missing for a moment. So this does not end the hold.
             return limit;
         }
         if bucket.is_backed_up(unacknowledged) && !fault!(ClaimDuringTargetOutage) {
@@ -216,8 +220,13 @@ impl ClaimCalls {
             Ok(room) => limit.min(room),
             Err(at) => {
                 state.claim.delay_until(at);
-                if state.load.schedule().has_due(wall) {
-                    state.rate_hold.on_held(wall, now);
+                let schedule = state.load.schedule();
+                if !bucket.has_share() {
+                    state.rate_hold.end();
+                } else if schedule.has_due(wall) {
+                    let first_due = schedule.earliest_due(wall);
+                    let full_time = bucket.full_time();
+                    state.rate_hold.on_held(first_due, wall, now, full_time);
                 }
                 0
             }
@@ -234,17 +243,19 @@ impl ClaimCalls {
         now: Instant,
     ) {
         let route = &state.lease.shard.route;
-        if let Some(bucket) = self.rates.of_late(route) {
+        if let Some(bucket) = self.rates.catch_up_rate(route) {
             let dues = places(taken).map(|place| place.due);
             let behind = dues.filter(|due| !due.is_at_once() && *due < catch_up_before(wall));
             bucket.spend(behind.count());
         }
-        if let Some(bucket) = self.rates.of_all(route) {
-            bucket.spend(taken.messages.len() - answers(taken).count());
+        let mut full_time = Duration::ZERO;
+        if let Some(bucket) = self.rates.rate(route) {
+            bucket.spend(rated_messages(taken));
+            full_time = bucket.full_time();
             state.claim.rated_at = Some(now);
         }
         // Also if the rate was just removed.
-        state.held_before_claim = state.rate_hold.at_claim(wall, now);
+        state.held_before_claim = state.rate_hold.at_claim(wall, now, full_time);
     }
 
     /// Starts a call for each part. It is repeated until the part answers. A repeat changes nothing
@@ -280,7 +291,7 @@ impl ClaimCalls {
     }
 }
 
-/// Cancelled messages are not sent, so they do not count for `rates`.
+/// Cancelled and moved messages do not go to the target, so they do not count for `rates`.
 pub(super) fn apply_reply(
     (advance, outcome): ClaimReply,
     shards: &mut ShardStates,
@@ -301,6 +312,15 @@ pub(super) fn apply_reply(
         watermark_when_sent,
         ..
     } = call;
+    let is_refused = matches!(
+        outcome,
+        Advanced::ClockAhead { .. } | Advanced::RolledBack { .. }
+    );
+    if let Some(taken) = taken.as_ref().filter(|_| is_refused)
+        && let Some(bucket) = rates.rate(&shard.route)
+    {
+        bucket.give_back(rated_messages(taken));
+    }
     match outcome {
         Advanced::Done {
             watermark,
@@ -311,9 +331,13 @@ pub(super) fn apply_reply(
                 let context = state.context.clone();
                 let metric = &context.route.metric;
                 metric.late.increment(taken.late_count as u64);
-                if let Some(bucket) = rates.of_all(&shard.route) {
-                    let cancelled: BTreeSet<_> = cancelled.iter().collect();
-                    let unsent = places(&taken).filter(|place| cancelled.contains(place));
+                if let Some(bucket) = rates.rate(&shard.route) {
+                    let moved = effects
+                        .iter()
+                        .filter(|effect| matches!(effect.kind, EffectKind::Moved(_)));
+                    let moved = moved.map(|effect| effect.place);
+                    let unsent: BTreeSet<_> = cancelled.iter().copied().chain(moved).collect();
+                    let unsent = places(&taken).filter(|place| unsent.contains(place));
                     bucket.give_back(unsent.count());
                 }
                 let possible_duplicates = state.on_claimed(taken, cancelled, effects, now) as u64;
@@ -339,6 +363,11 @@ pub(super) fn apply_reply(
 fn places(taken: &TakenBatch<ResidentRun>) -> impl Iterator<Item = Cursor> {
     let messages = taken.messages.iter();
     messages.map(|(run, at)| run.run.place(*at as usize))
+}
+
+/// The number of these messages that count for `rate`.
+fn rated_messages(taken: &TakenBatch<ResidentRun>) -> usize {
+    taken.messages.len() - answers(taken).count()
 }
 
 /// The places of the answers among these messages.

@@ -178,7 +178,7 @@ impl Dispatcher {
         let input = |id: &ShardId, state: &ShardState| WakeupInput {
             wall,
             now,
-            claim_ahead: self.claims.claim_ahead(&id.route),
+            claim_ahead: self.claims.claim_ahead_of(&id.route),
             store_lead: self.claims.store_lead,
             stopping,
             may_call_store: self.claims.may_call(id, state),

@@ -9,7 +9,7 @@ use crate::model::{
 use crate::run::LoadedRun;
 use crate::store::{EffectKind, RequestEffect};
 use crate::timer::load::ResidentRun;
-use crate::timer::quota::rate_hold::{HeldSpan, lateness_by_rate};
+use crate::timer::quota::rate_hold::HeldTime;
 use crate::trace::{BatchLinks, Tracer};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -46,8 +46,8 @@ pub(crate) struct ClaimedBatch {
     /// Rerouted messages by index. There are few.
     pub(super) reroutes: BTreeMap<usize, Reroute>,
     claimed_at: Instant,
-    /// When only the rate of the route has kept messages of the shard waiting, before this claim.
-    pub(crate) held_by_rate: Vec<HeldSpan>,
+    /// For how long only the rate of the route has kept messages of the shard waiting, before this claim.
+    pub(crate) held_by_rate: HeldTime,
     /// Links to the producers' traces of the sent messages that no earlier span has reported.
     pub(super) trace_links: BatchLinks,
     /// One of these messages names its own target.
@@ -80,7 +80,7 @@ impl ClaimedBatch {
             named: BTreeMap::new(),
             effects: BTreeMap::new(),
             claimed_at,
-            held_by_rate: Vec::new(),
+            held_by_rate: HeldTime::default(),
             reroutes: BTreeMap::new(),
             trace_links: BatchLinks::default(),
             names_target: false,
@@ -302,7 +302,7 @@ impl ClaimedBatch {
 
     /// The part of the lateness of a message with this due time that the rate of its route has caused.
     pub(super) fn lateness_by_rate(&self, due: Timestamp) -> Duration {
-        lateness_by_rate(&self.held_by_rate, due)
+        self.held_by_rate.lateness(due)
     }
 
     /// True if the message has its own due time and is delivered for the first time.

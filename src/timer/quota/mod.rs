@@ -11,6 +11,8 @@ use std::sync::Arc;
 /// The messages in flight by route. A route whose target is down leaves room for the others.
 pub(crate) struct InFlightQuota {
     used: BTreeMap<Arc<str>, usize>,
+    /// Messages among them that wait for other messages.
+    waiting: BTreeMap<Arc<str>, usize>,
     /// Reserved for each route. All reservations together are half of the limit. Any route may use
     /// the other half, so that one busy route among idle ones is not limited to its reservation.
     reserved: usize,
@@ -20,7 +22,11 @@ impl InFlightQuota {
     pub(crate) fn new(routes: impl Iterator<Item = Arc<str>>) -> Self {
         let used: BTreeMap<_, _> = routes.map(|route| (route, 0)).collect();
         let reserved = TIMER_IN_FLIGHT_MAX / 2 / used.len().max(1);
-        Self { used, reserved }
+        Self {
+            used,
+            waiting: BTreeMap::new(),
+            reserved,
+        }
     }
 
     pub(crate) fn add(&mut self, route: &str, messages: usize) {
@@ -29,9 +35,17 @@ impl InFlightQuota {
         }
     }
 
-    /// The messages of the route that are claimed and not acknowledged.
-    pub(crate) fn used(&self, route: &str) -> usize {
-        self.used.get(route).copied().unwrap_or(0)
+    /// Claimed messages of the route wait for other messages, which may not be claimed yet.
+    pub(crate) fn add_waiting(&mut self, route: &Arc<str>, messages: usize) {
+        if messages > 0 {
+            *self.waiting.entry(route.clone()).or_default() += messages;
+        }
+    }
+
+    /// The messages of the route that are claimed and not acknowledged, except those that wait for others.
+    pub(crate) fn unacknowledged(&self, route: &str) -> usize {
+        let used = self.used.get(route).copied().unwrap_or(0);
+        used.saturating_sub(self.waiting.get(route).copied().unwrap_or(0))
     }
 
     /// Returns the number of messages of the route that may still be claimed.

@@ -1,6 +1,6 @@
 //! A token bucket: how many messages of a route this worker may claim now.
 
-use crate::limit::{RATE_ASK_INTERVAL_MAX, RATE_BURST_MIN, RATE_BURST_SPAN};
+use crate::limit::{RATE_ASK_INTERVAL_MAX, RATE_ASK_INTERVAL_MIN, RATE_BURST_MIN, RATE_BURST_SPAN};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -12,6 +12,8 @@ pub(crate) struct RateBucket {
     per_second: f64,
     tokens: f64,
     refilled_at: Instant,
+    /// For how long the bucket was full, in total.
+    full_time: Duration,
 }
 
 impl RateBucket {
@@ -21,6 +23,7 @@ impl RateBucket {
             per_second: 0.0,
             tokens: 0.0,
             refilled_at: now,
+            full_time: Duration::ZERO,
         }
     }
 
@@ -42,8 +45,23 @@ impl RateBucket {
     fn refill(&mut self, now: Instant) {
         let elapsed = now.saturating_duration_since(self.refilled_at);
         let earned = elapsed.as_secs_f64() * self.per_second;
+        let lost = self.tokens + earned - self.burst();
+        if lost > 0.0 && self.has_share() {
+            self.full_time += Duration::from_secs_f64(lost.min(earned) / self.per_second);
+        }
         self.tokens = (self.tokens + earned).min(self.burst());
         self.refilled_at = now;
+    }
+
+    /// Returns for how long the bucket was full, in total. During this time the rate was not what kept
+    /// messages waiting.
+    pub(crate) fn full_time(&self) -> Duration {
+        self.full_time
+    }
+
+    /// False while the number of shards is unknown, so that nothing may be claimed.
+    pub(crate) fn has_share(&self) -> bool {
+        self.per_second > 0.0
     }
 
     /// The greatest number of messages that may be claimed at once.
@@ -64,8 +82,8 @@ impl RateBucket {
         if missing > 0.0 {
             // Without a share this is infinite.
             let wait = missing / self.per_second;
-            let wait = wait.min(RATE_ASK_INTERVAL_MAX.as_secs_f64());
-            Err(now + Duration::from_secs_f64(wait))
+            let wait = Duration::from_secs_f64(wait.min(RATE_ASK_INTERVAL_MAX.as_secs_f64()));
+            Err(now + wait.max(RATE_ASK_INTERVAL_MIN))
         } else {
             Ok(self.tokens as usize)
         }
@@ -154,6 +172,22 @@ mod tests {
     }
 
     #[test]
+    fn the_time_in_which_tokens_are_lost_is_measured() {
+        let start = Instant::now();
+        let mut bucket = bucket(100, start);
+        let after = |millis| start + Duration::from_millis(millis);
+        let full_time = |bucket: &mut RateBucket, millis| {
+            let _ = bucket.room(after(millis));
+            (bucket.full_time().as_secs_f64() * 1_000.0).round() as u64
+        };
+        assert_eq!(full_time(&mut bucket, 100), 0, "it holds ten tokens");
+        assert_eq!(full_time(&mut bucket, 500), 400);
+        bucket.spend(10);
+        assert_eq!(full_time(&mut bucket, 590), 400);
+        assert_eq!(full_time(&mut bucket, 602), 402);
+    }
+
+    #[test]
     fn one_second_of_the_share_may_wait_for_its_acknowledgement() {
         let now = Instant::now();
         let mut bucket = bucket(100, now);
@@ -169,6 +203,8 @@ mod tests {
         let mut bucket = bucket(10, start);
         let after = |millis| start + Duration::from_millis(millis);
         assert_eq!(bucket.room(after(150)), Err(after(200)));
+        let almost = after(200) - Duration::from_nanos(1);
+        assert!(bucket.room(almost).is_err_and(|at| at > almost));
         assert_eq!(bucket.room(after(201)), Ok(2));
         assert_eq!(bucket.room(after(9_000)), Ok(2), "no more are kept");
     }

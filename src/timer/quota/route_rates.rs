@@ -64,17 +64,17 @@ impl RouteRates {
     }
 
     /// The bucket for all messages of the route, if it has a `rate`.
-    pub(crate) fn of_all(&mut self, route: &str) -> Option<&mut RateBucket> {
+    pub(crate) fn rate(&mut self, route: &str) -> Option<&mut RateBucket> {
         self.0.get_mut(route)?.all.bucket.as_mut()
     }
 
     /// The bucket for late messages of the route, if it has a `catch_up_rate`.
-    pub(crate) fn of_late(&mut self, route: &str) -> Option<&mut RateBucket> {
+    pub(crate) fn catch_up_rate(&mut self, route: &str) -> Option<&mut RateBucket> {
         self.0.get_mut(route)?.late.bucket.as_mut()
     }
 
     /// Returns whether the route has a `rate`.
-    pub(crate) fn limits_all(&self, route: &str) -> bool {
+    pub(crate) fn has_rate(&self, route: &str) -> bool {
         self.0
             .get(route)
             .is_some_and(|rate| rate.all.bucket.is_some())
@@ -128,7 +128,7 @@ mod tests {
     /// The messages that the worker may claim after a second.
     fn room_after_a_second(rates: &mut RouteRates, served: usize, start: Instant) -> Option<usize> {
         rates.set_served(|_| served, start);
-        let bucket = rates.of_all("orders")?;
+        let bucket = rates.rate("orders")?;
         Some(bucket.room(start + Duration::from_secs(1)).unwrap_or(0))
     }
 
@@ -148,7 +148,7 @@ mod tests {
                 let served = (0..SHARDS).filter(|shard| shard % live == me).count();
                 rates.set_served(|_| served, now);
                 if served > 0
-                    && let Some(bucket) = rates.of_all("orders")
+                    && let Some(bucket) = rates.rate("orders")
                     && let Ok(room) = bucket.room(now)
                 {
                     bucket.spend(room);

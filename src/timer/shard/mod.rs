@@ -24,7 +24,7 @@ use super::delivery::lanes::LaneState;
 use super::delivery::outcome::ShardContext;
 use super::lease::Grant;
 use super::load::{Load, LoadResult, MemoryAccount, ResidentRun};
-use super::quota::rate_hold::{HeldSpan, RateHold};
+use super::quota::rate_hold::{HeldTime, RateHold};
 use crate::limit::{RATE_LOADED_AHEAD, RESEND_DELAY_MIN, TRANSACTIONAL_PRODUCER_OPEN_AHEAD};
 use crate::membership::StoreTime;
 use crate::model::{
@@ -66,8 +66,8 @@ pub(crate) struct ShardState {
     schedules: Option<ShardSchedules>,
     stall: StallTimer,
     pub(crate) rate_hold: RateHold,
-    /// The spans of `rate_hold` before the pending claim.
-    pub(crate) held_before_claim: Vec<HeldSpan>,
+    /// The time that counts for the messages of the pending claim.
+    pub(crate) held_before_claim: HeldTime,
     /// Cover messages that earlier owners may have delivered: the claims that the store has, and those
     /// that it may have lost.
     earlier: [Progress; 2],
@@ -99,7 +99,7 @@ impl ShardState {
             schedules: None,
             stall: StallTimer::new(now, start),
             rate_hold: RateHold::default(),
-            held_before_claim: Vec::new(),
+            held_before_claim: HeldTime::default(),
             earlier: [state.claimed, state.possibly_delivered],
         }
     }
@@ -284,7 +284,7 @@ impl ShardState {
             .filter(|place| self.earlier.iter().any(|pair| pair.covers(*place)))
             .count();
         let mut batch = ClaimedBatch::new(taken.messages, cancelled, effects, now);
-        batch.held_by_rate = std::mem::take(&mut self.held_before_claim);
+        batch.held_by_rate = self.held_before_claim;
         if self.context.route.rules.is_recurring {
             batch.set_start(taken.start);
         }
@@ -325,6 +325,12 @@ impl ShardState {
     /// Messages that are claimed or about to be, and not acknowledged.
     pub(crate) fn claimed_messages(&self) -> usize {
         self.in_flight.open_messages() + self.claim.pending_messages()
+    }
+
+    /// Claimed messages that wait for another message. They go out one by one, as the other ones do.
+    pub(crate) fn waiting_messages(&self) -> usize {
+        let waiting = self.in_flight.iter().map(ClaimedBatch::waiting_messages);
+        waiting.sum()
     }
 
     /// True if a message is claimed or about to be.

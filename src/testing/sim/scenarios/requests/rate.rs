@@ -5,7 +5,7 @@ use crate::model::Partition;
 use crate::testing::fault_injection::{self, InjectedFault};
 use crate::testing::sim::process::{LEASE, Process};
 use crate::testing::sim::process_control::ProcessControl;
-use crate::testing::sim::world::{Arrival, SOURCE, World};
+use crate::testing::sim::world::{ANSWERS, Arrival, SOURCE, World};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::collections::BTreeSet;
@@ -187,4 +187,45 @@ fn a_backlog_starves_neither_another_shard_nor_messages_without_a_delay() {
     assert_eq!(late.len(), 80);
     let latest = late.iter().max();
     assert!(latest.is_some_and(|late| *late < 1_000), "{latest:?} ms");
+}
+
+#[test]
+fn answers_that_wait_for_messages_of_an_earlier_owner_do_not_stop_the_route() {
+    const MESSAGES: i32 = 200;
+    let world = block_on_paused(async {
+        let world = World::with_partitions(1);
+        let source = Partition::new(SOURCE, 0);
+        let mut random = StdRng::seed_from_u64(1);
+        let mut first = Process::start(&world, &mut random);
+        sleep_seconds(1).await;
+        world.hold_sends(true);
+        let due = world.now().as_millis() + 1_000;
+        for number in 0..MESSAGES {
+            let headers = [
+                ("postdate-at", due.to_string()),
+                ("postdate-id", format!("id-{number}")),
+            ];
+            world.produce(&source, &format!("{number:04}"), &headers);
+        }
+        sleep_seconds(3).await;
+        // The first owner has claimed all of them, so these cancels are too late.
+        for number in MESSAGES - 20..MESSAGES {
+            let headers = [
+                ("postdate-op", "cancel".to_owned()),
+                ("postdate-id", format!("id-{number}")),
+                ("postdate-reply-to", ANSWERS.to_owned()),
+            ];
+            world.produce(&source, &format!("cancel {number}"), &headers);
+        }
+        sleep_seconds(2).await;
+        first.kill(&world).await;
+        world.hold_sends(false);
+        world.set_rate(Some(5));
+        let mut second = Process::start(&world, &mut random);
+        sleep_seconds(120).await;
+        assert!(second.stop().await);
+        world
+    });
+    assert_eq!(world.cluster().records(ANSWERS).len(), 20);
+    assert!(world.balances().iter().all(|balance| balance.pending == 0));
 }
