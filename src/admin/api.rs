@@ -6,7 +6,7 @@
 )]
 
 use super::auth::Actor;
-use super::bulk_changes;
+use super::bulk_api;
 use super::change_api;
 use super::dead_letters;
 use super::problem::Problem;
@@ -50,10 +50,10 @@ const PAGE_DEFAULT: usize = 100;
         change_api::cancel,
         change_api::reschedule,
         change_api::fire,
-        bulk_changes::cancel,
-        bulk_changes::reschedule,
-        bulk_changes::fire,
-        bulk_changes::purge,
+        bulk_api::cancel,
+        bulk_api::reschedule,
+        bulk_api::fire,
+        bulk_api::purge,
         dead_letters::list,
         dead_letters::redrive,
         schedules::list

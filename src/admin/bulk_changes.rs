@@ -1,4 +1,4 @@
-//! Changes of many waiting messages under `/v1`. Each message gets a record on its own partition, as a
+//! Changes of many waiting messages. Each message gets a record on its own partition, as a
 //! producer would write it. A dry run by default. One call has one audit line.
 
 #![allow(
@@ -6,9 +6,9 @@
     reason = "the macros of utoipa write full paths"
 )]
 
-use super::api::{MessagesParams, PathParams};
+use super::api::MessagesParams;
 use super::auth::Actor;
-use super::change_api::{ChangeApi, NewDue, json};
+use super::change_api::{ChangeApi, NewDue};
 use super::changes::ChangeKind;
 use super::message_change::{Action, Obstacle, Plan};
 use super::problem::Problem;
@@ -18,11 +18,7 @@ use crate::limit::{
 };
 use crate::model::{Timestamp, readable};
 use crate::store::query::{MessageFilter, MessagePage, Query, Search, WaitingMessage};
-use axum::body::Bytes;
-use axum::extract::State;
 use axum::http::StatusCode;
-use axum::routing::post;
-use axum::{Extension, Json, Router};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -416,97 +412,10 @@ impl ChangeApi {
     }
 }
 
-pub(super) fn router(api: ChangeApi) -> Router {
-    Router::new()
-        .route("/v1/routes/{route}/messages:cancel", post(cancel))
-        .route("/v1/routes/{route}/messages:reschedule", post(reschedule))
-        .route("/v1/routes/{route}/messages:fire", post(fire))
-        .route("/v1/routes/{route}", post(route_action))
-        .with_state(api)
-}
-
-type Answer = Result<Json<BulkReport>, Problem>;
-
-/// Cancels the waiting messages that meet the conditions
-///
-/// A dry run unless `dry_run` is false. One call reads at most 2,000 stored batches for 200 ms, and writes for 10 seconds: repeat it
-/// with `after` while `more` is true. Needs a condition.
-#[utoipa::path(post, path = "/v1/routes/{route}/messages:cancel", params(("route" = String, Path)), request_body = BulkBody, responses((status = 200, body = BulkReport), (status = "default", body = Problem)))]
-pub(super) async fn cancel(
-    State(api): State<ChangeApi>,
-    Extension(actor): Extension<Actor>,
-    PathParams(route): PathParams<String>,
-    body: Bytes,
-) -> Answer {
-    let action = BulkAction::Cancel;
-    api.change_many(actor, &route, action, json(&body)?)
-        .await
-        .map(Json)
-}
-
-/// Gives the waiting messages that meet the conditions another due time
-///
-/// `at` or `in` is the new due time. Otherwise as a cancel.
-#[utoipa::path(post, path = "/v1/routes/{route}/messages:reschedule", params(("route" = String, Path)), request_body = BulkBody, responses((status = 200, body = BulkReport), (status = "default", body = Problem)))]
-pub(super) async fn reschedule(
-    State(api): State<ChangeApi>,
-    Extension(actor): Extension<Actor>,
-    PathParams(route): PathParams<String>,
-    body: Bytes,
-) -> Answer {
-    let action = BulkAction::Reschedule;
-    api.change_many(actor, &route, action, json(&body)?)
-        .await
-        .map(Json)
-}
-
-/// Delivers the waiting messages that meet the conditions now
-///
-/// Otherwise as a cancel.
-#[utoipa::path(post, path = "/v1/routes/{route}/messages:fire", params(("route" = String, Path)), request_body = BulkBody, responses((status = 200, body = BulkReport), (status = "default", body = Problem)))]
-pub(super) async fn fire(
-    State(api): State<ChangeApi>,
-    Extension(actor): Extension<Actor>,
-    PathParams(route): PathParams<String>,
-    body: Bytes,
-) -> Answer {
-    let action = BulkAction::Fire;
-    api.change_many(actor, &route, action, json(&body)?)
-        .await
-        .map(Json)
-}
-
-/// A path cannot have a parameter and a text in one part.
-async fn route_action(
-    api: State<ChangeApi>,
-    actor: Extension<Actor>,
-    PathParams(action): PathParams<String>,
-    body: Bytes,
-) -> Answer {
-    let route = action.strip_suffix(":purge");
-    let route = route.ok_or_else(|| Problem::not_found("unknown action: use ROUTE:purge"))?;
-    purge(api, actor, PathParams(route.to_owned()), body).await
-}
-
-/// Cancels all waiting messages of a route
-///
-/// The same as a cancel without a condition. The messages without an id stay, unless the route has `change_by_origin`.
-#[utoipa::path(post, path = "/v1/routes/{route}:purge", params(("route" = String, Path)), request_body = BulkBody, responses((status = 200, body = BulkReport), (status = "default", body = Problem)))]
-pub(super) async fn purge(
-    State(api): State<ChangeApi>,
-    Extension(actor): Extension<Actor>,
-    PathParams(route): PathParams<String>,
-    body: Bytes,
-) -> Answer {
-    let action = BulkAction::Purge;
-    api.change_many(actor, &route, action, json(&body)?)
-        .await
-        .map(Json)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::change_api::json;
     use crate::admin::{changes, queries};
     use crate::testing::fuzz::fuzz;
     use std::sync::Arc;

@@ -4,6 +4,7 @@
 
 pub(crate) mod api;
 mod auth;
+mod bulk_api;
 pub(crate) mod bulk_changes;
 pub(crate) mod change_api;
 pub(crate) mod changes;
@@ -113,7 +114,7 @@ impl Endpoint {
         };
         let guarded = api::router(self.queries)
             .merge(change_api::router(changes.clone()))
-            .merge(bulk_changes::router(changes.clone()))
+            .merge(bulk_api::router(changes.clone()))
             .merge(dead_letters::router(self.dead_letters.clone()))
             .merge(schedules::router(self.schedules.clone()))
             .merge(console::router(

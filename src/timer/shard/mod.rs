@@ -339,17 +339,13 @@ impl ShardState {
     }
 
     pub(crate) fn next_unsent_place(&self) -> Option<Cursor> {
-        self.in_flight
-            .iter()
-            .filter_map(ClaimedBatch::next_place)
-            .min()
+        let places = self.in_flight.iter().filter_map(ClaimedBatch::next_place);
+        places.min()
     }
 
     pub(crate) fn unsent_messages(&self) -> usize {
-        self.in_flight
-            .iter()
-            .map(ClaimedBatch::unsent_messages)
-            .sum()
+        let unsent = self.in_flight.iter().map(ClaimedBatch::unsent_messages);
+        unsent.sum()
     }
 
     pub(crate) fn unacknowledged_messages(&self) -> usize {
