@@ -87,10 +87,8 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         let delivered = "postdate_delivered_total";
         process.metrics().sum_where(delivered, &[("route", "r")])
     });
-    assert!(
-        parts.iter().all(|part| *part > MESSAGES as f64 / 4.0),
-        "{parts:?}: one of them sent almost all"
-    );
+    // Each sends in proportion to its shards.
+    assert!(parts.iter().all(|part| *part > 0.0), "{parts:?}");
     assert!(delayed(&processes, "r") > MESSAGES as f64 / 2.0);
     assert_eq!(delayed(&processes, "other"), 0.0);
 }
