@@ -17,10 +17,10 @@ const SETTLING: Duration = Duration::from_secs(120);
 /// In milliseconds: a message arrives within this time after its due time, and after the end of
 /// all faults. It covers a lease, the load of a shard, and a clock that is corrected forward.
 const LATENESS_MAX: i64 = 10_000;
-/// The same after the store lost writes. The runs of a shard that is filled again exceed the small
-/// memory budget of a simulation. Its messages can wait until the last ones of another shard are
-/// delivered, so the bound exceeds the longest delay.
-const LATENESS_MAX_AFTER_LOSS: i64 = 50_000;
+/// The same after the store lost writes, and with less memory than usual. The runs of a shard that is filled
+/// again exceed the small memory budget of a simulation. Its messages can wait until the last ones of
+/// another shard are delivered, so the bound exceeds the longest delay.
+const LATENESS_MAX_IN_FULL_MEMORY: i64 = 50_000;
 
 /// Waits until all messages are settled. Returns the broken promises.
 pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
@@ -178,8 +178,8 @@ fn early(world: &World, sent: &[Sent]) -> Vec<String> {
 /// Messages that arrived long after their due time, although no fault delayed them any more.
 fn late(world: &World, sent: &[Sent], arrivals: &BTreeMap<String, Vec<Arrival>>) -> Vec<String> {
     let healed_at = world.healed_at().expect("the faults have healed");
-    let most = if world.store_lost_writes() {
-        LATENESS_MAX_AFTER_LOSS
+    let most = if world.store_lost_writes() || world.memory().is_some() {
+        LATENESS_MAX_IN_FULL_MEMORY
     } else {
         LATENESS_MAX
     };

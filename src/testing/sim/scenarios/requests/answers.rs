@@ -6,6 +6,7 @@ use crate::testing::fault_injection::{self, InjectedFault};
 use crate::testing::sim::faults::single::{Faults, inject};
 use crate::testing::sim::process::Process;
 use crate::testing::sim::seeds::chosen;
+use crate::testing::sim::trace;
 use crate::testing::sim::world::{ANSWERS, SOURCE, World};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -179,7 +180,6 @@ fn violations(
             ));
         }
     }
-    let was_cancelled = answers.iter().any(is_cancel);
     for answer in answers {
         let is_cancelled = is_cancel(answer);
         let expected: &[&str] = match request.kind {
@@ -194,7 +194,9 @@ fn violations(
             !world.is_exactly_once() && world.may_have_duplicates() && answer.changed_retry;
         let arrived_although =
             is_cancelled && !arrived.is_empty() && !may_differ && !may_be_repeated;
-        let is_missing = is_expected && arrived.is_empty() && !(may_differ && was_cancelled);
+        // It was cancelled, and the loss has undone that before the answer went out.
+        let may_be_cancelled = may_differ && !matches!(request.kind, Kind::Reschedule(_));
+        let is_missing = is_expected && arrived.is_empty() && !may_be_cancelled;
         if arrived_although || is_missing {
             wrong.push(format!("{answer:?}, but it arrived at {arrived:?}"));
         }
@@ -268,6 +270,10 @@ fn run(seed: u64, is_exactly_once: bool, faults: Faults) -> (Vec<String>, BTreeM
             for answer in found {
                 *outcomes.entry(answer.outcome.clone()).or_default() += 1;
             }
+        }
+        if !wrong.is_empty() {
+            let trace = trace::render(&world.take_trace(), &wrong);
+            wrong.extend(trace.lines().map(str::to_owned));
         }
         (wrong, outcomes)
     })
