@@ -27,8 +27,8 @@ TESTS := --features test-support
 # simulation, which then runs three times as fast.
 PLAIN := --config profile.dev.package.postdate.opt-level=0
 INTEGRATION := cargo test $(TESTS) $(PLAIN) --test integration
-# Tests mostly wait for due times and for servers, so each of two cores runs three of them.
-AT_ONCE := --test-threads=6
+# Tests mostly wait for due times and for servers, so each of two cores runs two of them.
+AT_ONCE := --test-threads=4
 # A copy of OpenSSL takes minutes to compile.
 ifneq ($(shell pkg-config --exists 'openssl >= 3' 2>/dev/null && echo yes),)
 demo test test-all integration lint: export OPENSSL_NO_VENDOR ?= 1
@@ -64,6 +64,8 @@ test: LIB := $(PLAIN)
 test: UNIT := $(SLOW:%=--skip %)
 test: REAL := $(WITH_TOOLS:%=--skip %) $(LONG:%=--skip %)
 test: BUDGETS := 240 480
+# Without the clients of other languages and the browser, there is room for more.
+test: AT_ONCE := --test-threads=6
 test-all: BUDGETS := 400 900
 # A first build without incremental files takes a third less.
 test test-all: export CARGO_INCREMENTAL := 0
