@@ -8,6 +8,7 @@ use crate::model::Timestamp;
 use crate::store::query::MessageCopy;
 use crate::task::StopToken;
 use axum::http::StatusCode;
+use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 /// A record to write.
@@ -41,6 +42,12 @@ pub(crate) enum ChangeKind {
     Cancel,
     /// Puts that message off.
     Reschedule { due: Timestamp },
+    /// Pauses or resumes the delivery of the partition.
+    Control {
+        pauses: bool,
+        at: Timestamp,
+        note: Arc<str>,
+    },
     /// Sends that message, which waits at the offset `of`, again with this due time. The copy takes its
     /// place.
     Copy {
@@ -134,7 +141,9 @@ impl AuditEntry {
                 ChangeKind::Reschedule { due } | ChangeKind::Copy { due, .. } => {
                     Some(due.as_millis())
                 }
-                ChangeKind::Publish { .. } | ChangeKind::Cancel => None,
+                ChangeKind::Publish { .. } | ChangeKind::Cancel | ChangeKind::Control { .. } => {
+                    None
+                }
             },
             route: change.route.clone(),
             topic: change.topic.clone(),

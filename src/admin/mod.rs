@@ -11,6 +11,7 @@ pub(crate) mod changes;
 mod console;
 pub(crate) mod dead_letters;
 pub(crate) mod message_change;
+pub(crate) mod pause_api;
 mod problem;
 pub(crate) mod queries;
 pub(crate) mod schedules;
@@ -113,6 +114,7 @@ impl Endpoint {
             bulk_permit: Arc::new(Semaphore::new(1)),
         };
         let guarded = api::router(self.queries)
+            .merge(pause_api::router(changes.clone()))
             .merge(change_api::router(changes.clone()))
             .merge(bulk_api::router(changes.clone()))
             .merge(dead_letters::router(self.dead_letters.clone()))

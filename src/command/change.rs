@@ -1,4 +1,4 @@
-//! Changes that the HTTP API asks for: records that are written to the source of a route, as a producer
+//! Changes that the HTTP API and the commands ask for: records that are written to the source of a route, as a producer
 //! writes them. So they survive the loss of the store.
 
 use super::Refused;
@@ -14,13 +14,15 @@ use crate::model::header::push_header;
 use crate::model::header_name::{ControlHeader, stays_on_retry};
 use crate::model::retry::RetryHeader;
 use crate::model::{
-    DeadLetterReason, Dialect, Headers, Offset, OriginFormat, ParsedRecord, Partition, Record,
-    RetryKeys, RetryState, RoutingRules, ShardId, Timestamp, parse_record,
+    Control, DeadLetterReason, Dialect, Headers, Offset, OriginFormat, ParsedRecord, Partition,
+    Record, RetryKeys, RetryState, RoutingRules, ShardId, Timestamp, parse_record,
+    split_source_topic, subject_within,
 };
 use crate::role::routing_rules;
 use crate::store::query::{MessageCopy, bytes_of_copy};
 use anyhow::Result;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Producers by route. A failed one is replaced.
 #[derive(Default)]
@@ -39,6 +41,10 @@ impl ChangeWriter {
             ChangeKind::Copy { due, of, copy } => {
                 let copy = Copy::new(copy, *of, *due);
                 send_copy(config, &change, &copy, &mut producer).await
+            }
+            ChangeKind::Control { pauses, at, note } => {
+                let asked = (*pauses, *at, note.clone());
+                send_control(config, &change, asked, &mut producer).await
             }
             _ => {
                 let (args, payload) = arguments(config, change);
@@ -187,6 +193,55 @@ async fn send_copy(
     Ok(Receipt::new(&change.route, topic, position))
 }
 
+/// Writes a record that pauses or resumes the delivery of its partition.
+async fn send_control(
+    config: &Config,
+    change: &Change,
+    (pauses, at, note): (bool, Timestamp, Arc<str>),
+    producer: &mut Option<SourceProducer>,
+) -> Result<Receipt> {
+    let topic = change.topic.clone().unwrap_or_default();
+    config.check_source(&change.route, &topic)?;
+    let rules = routing_rules(config, &change.route);
+    if rules.is_recurring {
+        let text = "a recurring route is not paused: send `postdate-paused: true` in the definitions of its schedules";
+        return Err(Refused(text.to_owned()).into());
+    }
+    let partition = Partition::new(topic.as_str(), change.partition.unwrap_or(0));
+    let shard = ShardId::new(change.route.as_str(), partition);
+    let mut origin = String::new();
+    OriginFormat::new(&config.deployment, &shard).append_origin(Offset(0), &mut origin);
+    let control = Control {
+        pauses,
+        origin: &origin,
+        at,
+        note,
+    };
+    let line = control.signed_line(&rules.retry_keys).ok_or_else(|| {
+        let text = "to pause a route, set `retry_key_file` for all processes: it proves that no producer has paused it";
+        Refused(text.to_owned())
+    })?;
+    let mut headers = Vec::new();
+    let name = ControlHeader::Retry.name().as_bytes();
+    push_header(&mut headers, name, Some(line.as_bytes()));
+    let draft = Draft {
+        headers,
+        payload: None,
+        due: None,
+    };
+    let producer = match producer {
+        Some(producer) => producer,
+        None => producer.insert(SourceProducer::open(config, &change.route)?),
+    };
+    let subject = split_source_topic(&topic).map(|(_, filter)| subject_within(filter));
+    let (place, partition) = match &subject {
+        Some(subject) => (subject.as_str(), None),
+        None => (topic.as_str(), change.partition),
+    };
+    let position = producer.send(None, &draft, place, partition).await?;
+    Ok(Receipt::new(&change.route, topic, position))
+}
+
 /// The same change on the command line.
 fn arguments(config: &Config, mut change: Change) -> (SendArgs, Option<Vec<u8>>) {
     let route = config.routes.get(&change.route);
@@ -208,7 +263,9 @@ fn arguments(config: &Config, mut change: Change) -> (SendArgs, Option<Vec<u8>>)
             ref mut payload,
         } => (after.clone(), at.clone(), payload.take()),
         ChangeKind::Reschedule { due } => (None, Some(due.as_millis().to_string()), None),
-        ChangeKind::Cancel | ChangeKind::Copy { .. } => (None, None, None),
+        ChangeKind::Cancel | ChangeKind::Copy { .. } | ChangeKind::Control { .. } => {
+            (None, None, None)
+        }
     };
     let args = SendArgs {
         route: change.route,

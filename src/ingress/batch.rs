@@ -2,7 +2,7 @@
 
 use super::quota::Waiting;
 use crate::limit::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX};
-use crate::model::{Body, Cursor, ShardId, Slice};
+use crate::model::{Body, Cursor, Pause, ShardId, Slice};
 use crate::run::{EncodedMessage, FarTarget, Run, RunBuilder, record};
 use crate::store::IdChange;
 use std::ops::Range;
@@ -14,6 +14,8 @@ pub(crate) struct AppendBatch {
     entries: Vec<Entry>,
     /// With plain ids.
     pub(super) changes: Vec<IdChange<Box<str>>>,
+    /// Set by a control record.
+    pub(super) pause: Option<Pause>,
 }
 
 /// One message: its position, and the range of its body in `bodies`.
@@ -57,12 +59,13 @@ impl AppendBatch {
         self.bodies.clear();
         self.entries.clear();
         self.changes.clear();
+        self.pause = None;
         self.bodies.shrink_to(2 * BATCH_BYTES_MAX);
     }
 
     /// Frees the buffers if the batch is empty. They grow again with the next batch.
     pub(crate) fn free_if_empty(&mut self) {
-        if self.entries.is_empty() && self.changes.is_empty() {
+        if self.entries.is_empty() && self.changes.is_empty() && self.pause.is_none() {
             *self = Self::default();
         }
     }

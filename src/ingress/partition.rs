@@ -13,7 +13,7 @@ use crate::limit::{
 };
 use crate::metric;
 use crate::model::{
-    CommitMetadata, Offset, OriginFormat, PositionRules, Progress, RoutingRules, ShardId,
+    CommitMetadata, Offset, OriginFormat, Pause, PositionRules, Progress, RoutingRules, ShardId,
     SourceIdentity, Timestamp, Watermark,
 };
 use crate::run::{FarTarget, RunBuilder};
@@ -56,6 +56,8 @@ pub(super) struct AssignedPartition {
     /// The greatest delivered pair that was committed. A commit never moves it back, so it shows a
     /// rollback until the store has it again.
     pub(super) greatest_delivered: Progress,
+    /// The newest that the commit, the store or a record has shown.
+    pub(super) pause: Option<Pause>,
     pub(super) rules: ReadRules,
     /// Set while the last commit is not known. Until then, nothing is committed.
     pub(super) assumed: Option<AssumedRules>,
@@ -111,6 +113,7 @@ impl AssignedPartition {
             delivered: Progress::START,
             greatest_stored: Watermark(0),
             greatest_delivered: Progress::START,
+            pause: None,
             rules: ReadRules::default(),
             assumed: None,
             displaced_at: None,
@@ -148,6 +151,7 @@ impl AssignedPartition {
             let delivered = assumed.delivered(committed);
             self.greatest_delivered = self.greatest_delivered.greatest(delivered);
             self.rules = ReadRules::new(assumed.history(own, committed), today);
+            self.learn_pause(assumed.pause(committed));
         }
     }
 
@@ -299,6 +303,7 @@ impl AssignedPartition {
     }
 
     pub(super) fn build_append(&mut self, builder: &mut RunBuilder, far: FarTarget) -> AppendJob {
+        let pause = self.batch.pause.take();
         let (runs, changes) = self.batch.build_runs(&self.shard, builder, far);
         let append = Append {
             shard: self.shard.clone(),
@@ -311,6 +316,7 @@ impl AssignedPartition {
             to: self.read_to,
             runs,
             changes,
+            pause,
         };
         self.append_from = self.read_to;
         self.batch_started_at = None;
@@ -436,6 +442,7 @@ impl AssignedPartition {
             identity: Some(self.identity.clone()),
             end: is_end.then_some(state.watermark.offset()),
             rules: self.rules.history.clone(),
+            pause: self.needed_pause(state.lowest_pending),
         };
         let commit = OffsetCommit {
             offset: state.watermark.offset(),
@@ -460,7 +467,11 @@ impl AssignedPartition {
     fn report_state(&self, state: &StoredShard, now: Timestamp) {
         let balance = Balance::of(state);
         let difference = (!balance.is_uncertain).then_some(balance.difference);
-        let due_soon = due_by(&state.slices, now.plus(DUE_SOON_WITHIN), now);
+        // More workers deliver nothing of a paused shard.
+        let due_soon = match state.is_paused() {
+            true => 0,
+            false => due_by(&state.slices, now.plus(DUE_SOON_WITHIN), now),
+        };
         let (pending, bytes) = (state.pending(), state.stored_bytes());
         let gauges = [pending, due_soon, state.quarantined, bytes];
         self.metrics.set(gauges, balance.counts(), difference);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+/// Bytes of the note of a pause. It is part of the commit metadata.
+pub(crate) const PAUSE_NOTE_BYTES_MAX: usize = 200;
 /// Headers of one record; a record with more becomes a dead letter.
 pub(crate) const RECORD_HEADERS_MAX: usize = 1_000;
 /// Bytes of all headers of one record; a record with more becomes a dead letter.

@@ -356,6 +356,7 @@ pub(super) fn apply_reply(
         Advanced::RolledBack { watermark } => {
             state.on_claim_rolled_back(watermark, now);
         }
+        Advanced::Paused { watermark, pause } => state.on_claim_paused(watermark, pause, now),
         Advanced::Fenced | Advanced::Unknown => handover::mark_lost(shards, shard),
     }
 }

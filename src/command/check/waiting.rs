@@ -52,6 +52,7 @@ pub(super) fn judge(
         quota(route, waiting)
     });
     findings.extend(quotas);
+    findings.extend(report.routes.iter().filter_map(paused));
     findings.extend(removed_topics(report));
     if report.total.quarantined > 0 {
         let messages = several(report.total.quarantined, "message");
@@ -60,6 +61,14 @@ pub(super) fn judge(
         findings.push(Finding::warn("quarantined", found, fix));
     }
     findings
+}
+
+/// Warns of a paused route.
+fn paused(route: &PendingRoute) -> Option<Finding> {
+    let (name, shards) = (&route.route, several(route.shards, "shard"));
+    let found = format!("{} of {shards} paused: their messages wait", route.paused);
+    let fix = format!("`postdate resume --route {name}` ends the pause");
+    (route.paused > 0).then(|| Finding::warn(format!("route {name}"), found, fix))
 }
 
 /// Warns if the quota of a route is nearly used up.
@@ -107,6 +116,7 @@ mod tests {
             ..Amount::default()
         };
         let route = |name: &str, configured, messages| PendingRoute {
+            paused: u64::from(name == "orders"),
             route: name.into(),
             configured,
             shards: 1,
@@ -154,16 +164,17 @@ mod tests {
                 ("route empty", Fine),
                 ("route gone", Warn),
                 ("route orders", Warn),
+                ("route orders", Warn),
                 ("topic old", Warn),
                 ("quarantined", Warn)
             ]
         );
         assert!(
-            findings[4]
+            findings[5]
                 .found
                 .starts_with("4 messages of a topic that route orders no longer reads"),
             "{}",
-            findings[4].found
+            findings[5].found
         );
         assert_eq!(findings[3].found, "86 % of max_waiting is used");
         assert_eq!(judge(&Err("no answer".into()), &routes)[0].verdict, Warn);

@@ -1,8 +1,9 @@
-//! Parses a record that Postdate wrote to the source: a retry.
+//! Parses a record that Postdate wrote to the source: a retry, or a control record.
 
 use super::dead_letter_reason::DeadLetterReason;
 use super::parse_record::{ParsedRecord, delay_base, is_id};
 use super::rejection::{Quoted, Rejection};
+use crate::model::headers::control::Control;
 use crate::model::headers::origin::is_id_of_offset;
 use crate::model::headers::retry::{RetryHeader, RetryLine};
 use crate::model::headers::retry_keys::Proof;
@@ -29,6 +30,9 @@ pub(super) fn parse_retry<'a>(
     let is_earlier = |offset| offset < record.offset;
     let is_earlier = |origin| origins.parse_offset(origin).is_some_and(is_earlier);
     let proof = rules.retry_keys.check(&parsed, record);
+    if parsed.is_control() {
+        return parse_control(&parsed, proof, origins).ok_or_else(|| rejected(FORGED_TEXT));
+    }
     let Some(RetryHeader {
         retry,
         target,
@@ -90,8 +94,31 @@ pub(super) fn parse_retry<'a>(
 
 const FORGED: Disposition<'static> = Disposition::DeadLetter {
     reason: DeadLetterReason::InvalidRetry,
-    detail: "postdate-retry has no signature, or a wrong one: Postdate did not write it on this record",
+    detail: FORGED_TEXT,
 };
+
+const FORGED_TEXT: &str =
+    "postdate-retry has no signature, or a wrong one: Postdate did not write it on this record";
+
+/// The meaning of a control record. `None`: it has no right signature, which it always needs. Several
+/// routes may read one subject, and the record concerns one of them.
+fn parse_control<'a>(
+    line: &RetryLine<'a>,
+    proof: Proof,
+    origins: &OriginFormat,
+) -> Option<ParsedRecord<'a>> {
+    if proof != Proof::Genuine {
+        return None;
+    }
+    let unknown = ParsedRecord::Newer("its postdate-retry has an unknown format");
+    Some(match Control::parse(line) {
+        None => unknown,
+        Some(control) => {
+            let is_of_shard = origins.parse_offset(control.origin).is_some();
+            ParsedRecord::Control(is_of_shard.then_some(control))
+        }
+    })
+}
 
 /// A copy has an id, because it takes the place of a message under it.
 fn is_named(id: Option<&str>, replaces: Option<Offset>) -> bool {
@@ -101,4 +128,65 @@ fn is_named(id: Option<&str>, replaces: Option<Offset>) -> bool {
 
 fn of_retry(origin: &str, Rejection { reason, detail }: Rejection) -> Rejection {
     Rejection::new(reason, format!("retry of {origin}: {detail}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::header::push_header;
+    use crate::model::routing::position_rules::tests::routing_rules;
+    use crate::model::{Headers, ParsedRecord, Partition, RetryKeys, ShardId, parse_record};
+    use proptest::strategy::{Strategy as _, ValueTree as _};
+    use proptest::test_runner::TestRunner;
+
+    const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+    /// The meaning of a control record of the partition 3 in a partition.
+    fn parsed(line: &str, keys: &RetryKeys, partition: i32) -> Option<bool> {
+        let mut runner = TestRunner::deterministic();
+        let rules = routing_rules().new_tree(&mut runner).unwrap().current();
+        let rules = RoutingRules {
+            is_recurring: false,
+            retry_keys: keys.clone(),
+            ..rules
+        };
+        let mut block = Vec::new();
+        push_header(&mut block, b"postdate-retry", Some(line.as_bytes()));
+        let record = Record {
+            offset: Offset(0),
+            timestamp: None,
+            key: None,
+            payload: None,
+            headers: Headers::from_block(&block),
+        };
+        let shard = ShardId::new("r", Partition::new("in", partition));
+        match parse_record(&record, &OriginFormat::new("d", &shard), &rules) {
+            ParsedRecord::Control(control) => Some(control.is_some()),
+            ParsedRecord::Rejected(rejection) => {
+                assert_eq!(rejection.reason, DeadLetterReason::InvalidRetry);
+                None
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_control_record_always_needs_a_signature() {
+        let control = Control {
+            pauses: true,
+            origin: "d/r/in/3/0",
+            at: Timestamp::from_millis(5),
+            note: "why".into(),
+        };
+        let keys = RetryKeys::new(KEY, true);
+        let line = control.signed_line(&keys).unwrap();
+        assert_eq!(parsed(&line, &keys, 3), Some(true));
+        assert_eq!(parsed(&line, &keys, 4), Some(false), "of another partition");
+        let unsigned = format!("v3 mac=- {control}");
+        assert_eq!(parsed(&unsigned, &keys, 3), None);
+        assert_eq!(parsed(&unsigned, &RetryKeys::default(), 3), None);
+        let other = RetryKeys::new("another key of thirty-two letters", true);
+        assert_eq!(parsed(&line, &other, 3), None);
+        assert_eq!(parsed(&line.replace("at=5", "at=6"), &keys, 3), None);
+    }
 }

@@ -62,6 +62,9 @@ pub(crate) struct PendingRoute {
     pub(crate) configured: bool,
     pub(crate) shards: u64,
     pub(crate) amount: Amount,
+    /// Paused shards.
+    #[serde(default)]
+    pub(crate) paused: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -109,7 +112,7 @@ pub(crate) struct FoundMessage {
 }
 
 impl QueryContext {
-    fn serves(&self, shard: &ShardId) -> bool {
+    pub(super) fn serves(&self, shard: &ShardId) -> bool {
         self.routes
             .get(&*shard.route)
             .is_some_and(|topics| topics.contains(&*shard.partition.topic))
@@ -257,6 +260,7 @@ impl<'a> PendingTotals<'a> {
             .or_insert_with(|| PendingRoute::new(&shard.route, false));
         route.shards += 1;
         route.amount.add(amount);
+        route.paused += u64::from(state.is_paused());
         self.report.total.add(amount);
         if self.report.shards.len() >= REPORT_SHARDS_MAX {
             self.report.shards_left_out += 1;
@@ -405,6 +409,7 @@ mod tests {
             delivered: Progress::START,
             hold: Watermark(0),
             possibly_delivered: Progress::START,
+            pause: None,
             lowest_pending: Offset(0),
             slices,
             quarantined,

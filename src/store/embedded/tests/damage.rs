@@ -272,6 +272,7 @@ async fn damaged_bytes_on_disk_are_detected_and_quarantined() {
         runs: big.clone(),
         to: Watermark(40),
         changes: vec![],
+        pause: None,
         ..append("t", 0)
     };
     assert_eq!(test.store().append(&[batch]).await.unwrap(), [DONE]);

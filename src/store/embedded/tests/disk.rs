@@ -65,6 +65,7 @@ async fn fill(store: &Embedded, from: u64, batches: u64) {
             to,
             runs,
             changes: vec![],
+            pause: None,
         };
         assert_eq!(store.append(&[append]).await.unwrap(), [DONE]);
     }
