@@ -203,7 +203,7 @@ impl ClaimCalls {
             state.rate_hold.end();
             return limit;
         };
-        if limit == 0 || !state.may_claim(now) {
+        if limit == 0 || !state.may_claim(now) || state.load.is_paused() {
             state.rate_hold.end();
             return limit;
         }

@@ -485,6 +485,7 @@ mod tests {
     use super::*;
     use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, LATE_CLAIM_INTERVAL, USUAL_RUN_MEMORY_BYTES};
     use crate::limit::{CLAIM_MESSAGES_MAX, TAIL_POLL_INTERVAL};
+    use crate::membership::StoreTime;
     use crate::model::{LeaseToken, Level, Offset, Partition, Slice};
     use crate::run::{RunDecoder, RunEncoder, RunError, RunName};
     use crate::store::{Ledger, Lineage, StoredShard};
