@@ -628,6 +628,14 @@ impl World {
         Some((*first, uid))
     }
 
+    /// True if the store has cancelled a record at this place, even if it has forgotten that.
+    pub(crate) fn was_cancelled_at(&self, partition: i32, offset: Offset) -> bool {
+        let places = self.0.cancelled.borrow();
+        places
+            .keys()
+            .any(|(_, of, at)| (*of, *at) == (partition, offset))
+    }
+
     pub(crate) fn was_cancelled(&self, sent: &Sent) -> bool {
         self.0
             .cancelled

@@ -150,6 +150,13 @@ fn answers(world: &World) -> BTreeMap<String, Vec<Answer>> {
     answers
 }
 
+/// True if the store has cancelled the named message once, or its retry.
+fn was_cancelled(world: &World, request: &Request) -> bool {
+    let records = world.cluster().records(SOURCE).into_iter();
+    let mut named = records.filter(|it| it.payload.as_deref() == Some(request.named.as_bytes()));
+    named.any(|it| world.was_cancelled_at(it.partition, it.offset))
+}
+
 /// The faults of the answers to a request. `arrived`: when the named message arrived.
 fn violations(
     world: &World,
@@ -194,9 +201,9 @@ fn violations(
             !world.is_exactly_once() && world.may_have_duplicates() && answer.changed_retry;
         let arrived_although =
             is_cancelled && !arrived.is_empty() && !may_differ && !may_be_repeated;
-        // It was cancelled, and the loss has undone that before the answer went out.
-        let may_be_cancelled = may_differ && !matches!(request.kind, Kind::Reschedule(_));
-        let is_missing = is_expected && arrived.is_empty() && !may_be_cancelled;
+        // A loss may undo a cancel before its answer goes out.
+        let is_undone = || may_differ && was_cancelled(world, request);
+        let is_missing = is_expected && arrived.is_empty() && !is_undone();
         if arrived_although || is_missing {
             wrong.push(format!("{answer:?}, but it arrived at {arrived:?}"));
         }
