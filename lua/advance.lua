@@ -4,8 +4,8 @@
 -- - deletes the named runs, and delivered ids that still name the same place;
 -- - removes cancelled places inside delivered, and the effects of requests whose answers are delivered;
 -- - moves claimed forward, each component on its own, never back.
--- A claim is refused if the watermark is below the one that the timer has seen. It is also refused if
--- its due time is too far ahead of the server's clock. The other steps are still done. A repeat
+-- A claim is refused if the watermark is below the one that the timer has seen, or if the shard is paused. It
+-- is also refused if its due time is too far ahead of the server's clock. The other steps are still done. A repeat
 -- changes nothing more: outcomes count only when delivered moves.
 -- KEYS   1 meta
 --        2 counts
@@ -39,6 +39,7 @@
 --          effects of these answers, and of requests that changed these places: offset, place, letter
 --        clock_ahead, watermark, now in ms
 --        rolled_back, watermark
+--        paused, watermark, pause
 --        fenced
 --        unknown
 --        foreign, numbers of the KEYS with another type..
@@ -114,6 +115,7 @@ end
 
 if claim ~= '' then
   if before(s.watermark, ARGV[14]) then return { 'rolled_back', s.watermark } end
+  if s.pause:sub(17, 17) == 'p' then return { 'paused', s.watermark, s.pause } end
   if clock_ahead then return { 'clock_ahead', s.watermark, now } end
   local cursor = before(s.claimed:sub(1, 32), claim:sub(1, 32)) and claim:sub(1, 32) or s.claimed:sub(1, 32)
   local watermark = before(s.claimed:sub(33), claim:sub(33)) and claim:sub(33) or s.claimed:sub(33)

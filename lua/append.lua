@@ -1,6 +1,6 @@
 #!lua
 -- Appends the batch of the source offsets from..to: applies changes of ids in offset order, keeps the
--- effects of requests with answers, adds the runs, records the epoch, and moves the watermark. Refuses
+-- effects of requests with answers, adds the runs, records the epoch and a pause, and moves the watermark. Refuses
 -- if the watermark is not `from` (I2), or if another ingress has appended since the one that read the
 -- batch. A full Redis refuses the whole script. The repeat of a stored append finds the watermark at
 -- `to`. A claimed or delivered message cannot be changed any more; see `!` below.
@@ -20,6 +20,7 @@
 --        7 identity of the source that was read: a shard with another one is unknown
 --        8 number of names of each id, for each key of the caller; a shard that uses another key is
 --          unknown if ids change
+--        9 pause after the last control record of the batch, or empty
 --        then for each id change: names, change, `!` if it changes a claimed message too, followed by its
 --          offset if it asks for an answer. A change is a letter and its fields:
 --            s  schedule: place
@@ -45,7 +46,7 @@ local changes = tonumber(ARGV[6])
 local wrong_types = foreign({ false, 'hash', 'zset', changes > 0 and 'hash', changes > 0 and 'zset', changes > 0 and 'hash' })
 if wrong_types then return wrong_types end
 
-local cancelled, missed, names, at = 0, 0, tonumber(ARGV[8]), 9
+local cancelled, missed, names, at = 0, 0, tonumber(ARGV[8]), 10
 if changes > 0 and lacks_key(at, names) then return { 'unknown' } end
 for _ = 1, changes do
   local kind, fields, request = ARGV[at + names]:sub(1, 1), ARGV[at + names]:sub(2), ARGV[at + names + 1]
@@ -121,6 +122,7 @@ if h[2] ~= ARGV[4] then
   redis.call('HSET', KEYS[1], 'history', with_epoch(h, ARGV[4], ARGV[2]))
 end
 if s.hold == '-' then redis.call('HDEL', KEYS[1], 'hold') end
+if is_newer_pause(ARGV[9], s.pause) then redis.call('HSET', KEYS[1], 'pause', ARGV[9]) end
 s.watermark = ARGV[3]
 redis.call('HSET', KEYS[1], 'watermark', s.watermark, 'ledger', ledger_text(l, s))
 return { 'done', cancelled, missed }

@@ -3,7 +3,7 @@
 -- KEYS   1 meta
 --        2 counts
 -- ARGV   1 layout version
--- Reply  state, {identity, watermark, claimed, delivered, hold, possibly_delivered, ledger, {field of counts, its value}..}
+-- Reply  state, {identity, watermark, .., pause}: see `state` in include/shard.lua
 --        unknown
 local s = shard()
 if not s then return { 'unknown' } end

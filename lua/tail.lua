@@ -9,7 +9,7 @@
 --        2 after
 --        3 limit
 -- Reply  runs, watermark, watermark up to which the reply is complete, lineage, hold (or `no_ids`:
---          no later record can cancel a message), {members..}
+--          no later record can cancel a message), pause, {members..}
 --        out_of_range, watermark
 --        unknown
 local s = shard()
@@ -27,4 +27,4 @@ if #rows > limit then
 end
 local hold = s.hold
 if hold ~= '-' and before(s.watermark, hold) and redis.call('EXISTS', KEYS[3]) == 0 then hold = 'no_ids' end
-return { 'runs', s.watermark, complete_to, s.lineage, hold, rows }
+return { 'runs', s.watermark, complete_to, s.lineage, hold, s.pause, rows }

@@ -105,12 +105,13 @@ mod wheel;
 
 pub use cli::{
     CancelOneArgs, CheckArgs, Cli, Command, CompletionArgs, DemoArgs, InitArgs, LedgerArgs,
-    MessagesArgs, PendingArgs, PurgeArgs, QuarantineArgs, RedriveArgs, RescheduleArgs, ResetArgs,
-    RunArgs, SchedulesArgs, SendArgs, StoreAction, StoreArgs, StoreCopyArgs, WorkersArgs,
+    MessagesArgs, PauseArgs, PendingArgs, PurgeArgs, QuarantineArgs, RedriveArgs, RescheduleArgs,
+    ResetArgs, RunArgs, SchedulesArgs, SendArgs, StoreAction, StoreArgs, StoreCopyArgs,
+    WorkersArgs,
 };
 pub use command::{
-    Outcome, Refused, check, complete, demo, init, ledger, messages, pending, purge, quarantine,
-    redrive, reset, schedules, send, store_copy, workers,
+    Outcome, Refused, check, complete, demo, init, ledger, messages, pause, pending, purge,
+    quarantine, redrive, reset, resume, schedules, send, store_copy, workers,
 };
 pub use config::{Config, Error as ConfigError};
 pub use role::serve as run;

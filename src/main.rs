@@ -67,6 +67,8 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
             postdate::messages(&prepare_quietly(messages.config())?, &messages)
         }
         Command::Purge(purge) => postdate::purge(&prepare_quietly(&purge.config)?, &purge),
+        Command::Pause(pause) => postdate::pause(&prepare_quietly(&pause.config)?, &pause),
+        Command::Resume(resume) => postdate::resume(&prepare_quietly(&resume.config)?, &resume),
         Command::Ledger(ledger) => postdate::ledger(&prepare_quietly(&ledger.config)?, &ledger),
         Command::Workers(workers) => {
             postdate::workers(&prepare_quietly(&workers.config)?, &workers)

@@ -32,12 +32,19 @@ local function may_share_cluster(a, b)
     or (topic ~= '-' and topic == other_topic)
 end
 
--- The fields of meta; nil if there is no shard, or none that this layout version can read.
+-- Returns true for the text of a pause: 16 hex digits, p or r, four numbers, and base64.
+local function is_pause(text)
+  return hex(text:sub(1, 16), 16) and text:find('^[pr]%-?%d+:%-?%d+:%d+:%-?%d+:[%w+/]*$', 17)
+end
+
+-- The fields of meta; nil if there is no shard, or none that this layout version can read. A pause that this
+-- version cannot read may be one of a newer version, so the shard must not be delivered.
 local function shard()
   local m = redis.call('HMGET', KEYS[1], 'version', 'identity', 'watermark', 'claimed', 'delivered',
-    'tail_from', 'token', 'ledger', 'history', 'hold', 'possibly_delivered')
+    'tail_from', 'token', 'ledger', 'history', 'hold', 'possibly_delivered', 'pause')
   if m[1] ~= ARGV[1] or not m[2] then return nil end
   if not (hex(m[3], 16) and hex(m[4], 48) and hex(m[5], 48) and hex(m[6], 16)) then return nil end
+  if m[12] and m[12] ~= '' and not is_pause(m[12]) then return nil end
   return {
     identity = m[2],
     watermark = m[3],
@@ -48,9 +55,13 @@ local function shard()
     ledger = m[8],
     lineage = m[9] or '',
     hold = (m[10] == '-' or hex(m[10], 16)) and m[10] or string.rep('0', 16),
+    pause = m[12] or '',
     possibly_delivered = hex(m[11], 48) and m[11] or string.rep('0', 16) .. string.rep('f', 16) .. string.rep('0', 16),
   }
 end
+
+-- Returns true if pause text a is of a later control record than b; either may be empty.
+local function is_newer_pause(a, b) return a ~= '' and (b == '' or before(b:sub(1, 16), a:sub(1, 16))) end
 
 -- Returns true if a message at this place is claimed or delivered.
 local function is_claimed(s, place) return covers(s.claimed, place) or covers(s.delivered, place) end
@@ -62,7 +73,7 @@ local function is_slice(field)
 end
 
 -- The reply that describes a shard: identity, watermark, claimed, delivered, hold, possibly_delivered,
--- ledger, fields and values of counts, fields and values of the keys in meta. If this version does not know the level of a
+-- ledger, fields and values of counts, fields and values of the keys in meta, pause. If this version does not know the level of a
 -- slice, nil and that slice: a newer version wrote it, and only a newer one may deliver the shard.
 local function state(s)
   local counts = redis.call('HGETALL', KEYS[2])
@@ -73,7 +84,7 @@ local function state(s)
   for i = 1, #meta, 2 do
     if meta[i]:sub(1, 4) == 'key:' then keys[#keys + 1], keys[#keys + 2] = meta[i], meta[i + 1] end
   end
-  return { s.identity, s.watermark, s.claimed, s.delivered, s.hold, s.possibly_delivered, s.ledger or '', counts, keys }
+  return { s.identity, s.watermark, s.claimed, s.delivered, s.hold, s.possibly_delivered, s.ledger or '', counts, keys, s.pause }
 end
 
 -- The clock of the server in milliseconds: far below 2^53, so a double holds it.

@@ -9,6 +9,7 @@ use super::auth::Actor;
 use super::bulk_api;
 use super::change_api;
 use super::dead_letters;
+use super::pause_api;
 use super::problem::Problem;
 use super::queries::Queries;
 use super::schedules;
@@ -54,6 +55,9 @@ const PAGE_DEFAULT: usize = 100;
         bulk_api::reschedule,
         bulk_api::fire,
         bulk_api::purge,
+        pause_api::pause_of,
+        pause_api::pause,
+        pause_api::resume,
         dead_letters::list,
         dead_letters::redrive,
         schedules::list
@@ -445,7 +449,7 @@ mod tests {
         assert_eq!(description["openapi"], "3.1.0");
         let paths = description["paths"].as_object().unwrap();
         let described: Vec<_> = paths.keys().map(String::as_str).collect();
-        assert_eq!(described.len(), 17, "{described:?}");
+        assert_eq!(described.len(), 20, "{described:?}");
         let schemas = description["components"]["schemas"].as_object().unwrap();
         for name in ["MessagePage", "PendingReport", "LedgerReport", "Problem"] {
             assert!(schemas.contains_key(name), "{name}");

@@ -84,6 +84,14 @@ impl Actor {
         address.unwrap_or_default()
     }
 
+    /// Name and address.
+    pub(super) fn text(&self) -> String {
+        match self.address {
+            Some(address) => format!("{}, {}", self.name, address.ip()),
+            None => self.name.to_owned(),
+        }
+    }
+
     /// Writes an audit line if the message has a payload.
     pub(super) fn audit_payload(&self, message: &WaitingMessage) {
         if message.payload.is_some() {

@@ -20,7 +20,6 @@ pub(super) fn router(api: ChangeApi) -> Router {
         .route("/v1/routes/{route}/messages:cancel", post(cancel))
         .route("/v1/routes/{route}/messages:reschedule", post(reschedule))
         .route("/v1/routes/{route}/messages:fire", post(fire))
-        .route("/v1/routes/{route}", post(route_action))
         .with_state(api)
 }
 
@@ -75,18 +74,6 @@ pub(super) async fn fire(
     body: Bytes,
 ) -> Answer {
     change(api, actor, &route, BulkAction::Fire, &body).await
-}
-
-/// A path cannot have a parameter and a text in one part.
-async fn route_action(
-    api: State<ChangeApi>,
-    actor: Extension<Actor>,
-    PathParams(action): PathParams<String>,
-    body: Bytes,
-) -> Answer {
-    let route = action.strip_suffix(":purge");
-    let route = route.ok_or_else(|| Problem::not_found("unknown action: use ROUTE:purge"))?;
-    purge(api, actor, PathParams(route.to_owned()), body).await
 }
 
 /// Cancels all waiting messages of a route

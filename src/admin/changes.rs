@@ -8,6 +8,7 @@ use crate::model::Timestamp;
 use crate::store::query::MessageCopy;
 use crate::task::StopToken;
 use axum::http::StatusCode;
+use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 /// A record to write.
@@ -41,6 +42,12 @@ pub(crate) enum ChangeKind {
     Cancel,
     /// Puts that message off.
     Reschedule { due: Timestamp },
+    /// Pauses or resumes the delivery of all partitions of the route.
+    Control {
+        pauses: bool,
+        at: Timestamp,
+        note: Arc<str>,
+    },
     /// Sends that message, which waits at the offset `of`, again with this due time. The copy takes its
     /// place.
     Copy {
@@ -123,6 +130,8 @@ struct AuditEntry {
     /// The origin of a message without an id.
     of: Option<String>,
     due_ms: Option<i64>,
+    /// The note of a pause or a resume.
+    note: Option<Arc<str>>,
 }
 
 impl AuditEntry {
@@ -134,7 +143,13 @@ impl AuditEntry {
                 ChangeKind::Reschedule { due } | ChangeKind::Copy { due, .. } => {
                     Some(due.as_millis())
                 }
-                ChangeKind::Publish { .. } | ChangeKind::Cancel => None,
+                ChangeKind::Publish { .. } | ChangeKind::Cancel | ChangeKind::Control { .. } => {
+                    None
+                }
+            },
+            note: match &change.kind {
+                ChangeKind::Control { note, .. } => Some(note.clone()),
+                _ => None,
             },
             route: change.route.clone(),
             topic: change.topic.clone(),
@@ -153,7 +168,7 @@ impl AuditEntry {
         };
         tracing::info!(target: "postdate::audit", actor = self.actor.name, address = self.actor.address_text(),
             action = self.action, route = self.route, topic = self.topic, partition = self.partition,
-            offset = self.offset, id = self.id, of = self.of, due_ms = self.due_ms, outcome, "change requested at the admin endpoint");
+            offset = self.offset, id = self.id, of = self.of, due_ms = self.due_ms, note = self.note.as_deref(), outcome, "change requested at the admin endpoint");
     }
 }
 

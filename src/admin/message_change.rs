@@ -140,10 +140,10 @@ impl Action {
 }
 
 impl ChangeKind {
-    /// The question to the store about the outcome. `None` for a new message.
+    /// The question to the store about the outcome. `None` for a record that changes no message.
     pub(super) fn asked(&self) -> Option<AskedChange> {
         match self {
-            Self::Publish { .. } => None,
+            Self::Publish { .. } | Self::Control { .. } => None,
             Self::Cancel => Some(AskedChange::Cancel),
             Self::Reschedule { due } => Some(AskedChange::Reschedule(*due)),
             Self::Copy { due, .. } => Some(AskedChange::Copy(*due)),

@@ -11,11 +11,11 @@ pub(crate) mod changes;
 mod console;
 pub(crate) mod dead_letters;
 pub(crate) mod message_change;
+pub(crate) mod pause_api;
 mod problem;
 pub(crate) mod queries;
 pub(crate) mod schedules;
 mod server;
-mod tls;
 
 use crate::health::{Health, HealthProblem};
 use crate::limit::ADMIN_REQUESTS_MAX;
@@ -37,9 +37,9 @@ use queries::Queries;
 use schedules::Schedules;
 use serde_json::json;
 use server::Admission;
+pub(crate) use server::tls::{Tls, TlsError};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-pub(crate) use tls::{Tls, TlsError};
 use tokio::sync::Semaphore;
 
 /// Renders the metrics in the Prometheus text format.
@@ -113,6 +113,7 @@ impl Endpoint {
             bulk_permit: Arc::new(Semaphore::new(1)),
         };
         let guarded = api::router(self.queries)
+            .merge(pause_api::router(changes.clone()))
             .merge(change_api::router(changes.clone()))
             .merge(bulk_api::router(changes.clone()))
             .merge(dead_letters::router(self.dead_letters.clone()))

@@ -74,9 +74,12 @@ impl KeptReports {
         found.map(|(_, _, document)| document.clone())
     }
 
-    /// A search is not kept: two readers rarely have the same one.
+    /// A search is not kept: two readers rarely have the same one. Nor is what a change waits for.
     fn keep(&mut self, query: Query, document: &str) {
-        if matches!(query, Query::Messages(_) | Query::Change(_)) {
+        if matches!(
+            query,
+            Query::Messages(_) | Query::Change(_) | Query::Pause { .. }
+        ) {
             return;
         }
         self.0.truncate(ADMIN_REPORTS_KEPT_MAX - 1);

@@ -196,6 +196,35 @@ pub struct PurgeArgs {
     pub output: Output,
 }
 
+pub(super) const PAUSE_AFTER: &str = "Examples:
+  postdate pause --config postdate.toml --route orders --note \"incident 4711\" --yes
+  postdate resume --config postdate.toml --route orders --yes
+
+Exit codes:
+  0    all shards of the route are paused, or none
+  1    the store, the service or the broker does not answer, or some shards have not read the record yet
+  2    wrong usage or configuration, or the route cannot be paused";
+
+/// Flags of [`Command::Pause`](super::Command::Pause) and [`Command::Resume`](super::Command::Resume).
+#[derive(Clone, Debug, Args)]
+pub struct PauseArgs {
+    /// The configuration file (TOML) of the service
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// The route
+    #[arg(long)]
+    pub route: String,
+    /// Why, at most 150 bytes. The console and the logs show it
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub note: String,
+    /// Do it without a question at the terminal
+    #[arg(long)]
+    pub yes: bool,
+    /// Lines for people, or one JSON document
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     #[default]

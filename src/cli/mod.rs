@@ -12,7 +12,7 @@ pub(crate) use init::SizeArgs;
 pub(crate) use messages::{
     ChangeArgs, FilterArgs, ListArgs, MessagesAction, MoveArgs, Output, ShowArgs,
 };
-pub use messages::{MessagesArgs, PurgeArgs};
+pub use messages::{MessagesArgs, PauseArgs, PurgeArgs};
 pub use redrive::RedriveArgs;
 pub use schedules::SchedulesArgs;
 pub(crate) use schedules::{ListSchedulesArgs, PreviewArgs, SchedulesAction};
@@ -194,6 +194,19 @@ pub enum Command {
     /// the route has `change_by_origin`. Stop the producers first.
     #[command(after_long_help = messages::PURGE_AFTER)]
     Purge(PurgeArgs),
+    /// Pauses the delivery of a route
+    ///
+    /// Writes a record to each partition of its sources, so the pause survives the loss of the store. Records
+    /// are still read, and waiting messages can be changed. Messages that were claimed before still go
+    /// out. A repeat is safe. Needs `retry_key`.
+    #[command(after_long_help = messages::PAUSE_AFTER)]
+    Pause(PauseArgs),
+    /// Resumes the delivery of a route
+    ///
+    /// The messages that became due meanwhile are delivered at once, at most at the `catch_up_rate` of the
+    /// route. A repeat is safe.
+    #[command(after_long_help = messages::PAUSE_AFTER)]
+    Resume(PauseArgs),
     /// Sends dead letters through their source once more
     ///
     /// Counts the dead letters of a route by code. Sends them with --yes, or after a confirmation at a

@@ -1,9 +1,9 @@
-//! Changes that the HTTP API asks for: records that are written to the source of a route, as a producer
+//! Changes that the HTTP API and the commands ask for: records that are written to the source of a route, as a producer
 //! writes them. So they survive the loss of the store.
 
-use super::Refused;
 use super::send::{self, Draft, Receipt};
 use super::source_producer::{self, RejectedByBroker, SourceProducer};
+use super::{Refused, control};
 use crate::admin::changes::{Change, ChangeError, ChangeKind};
 use crate::cli::SendArgs;
 use crate::clock::{Clock as _, WallClock};
@@ -20,6 +20,7 @@ use crate::model::{
 use crate::role::routing_rules;
 use crate::store::query::{MessageCopy, bytes_of_copy};
 use anyhow::Result;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Producers by route. A failed one is replaced.
@@ -27,7 +28,8 @@ use std::collections::BTreeMap;
 pub(crate) struct ChangeWriter(BTreeMap<String, SourceProducer>);
 
 impl ChangeWriter {
-    /// Writes one record, and answers with the JSON of its receipt.
+    /// Writes one record, or the control records of a route. Answers with the JSON of the receipt, or of the
+    /// written partitions.
     pub(crate) async fn write(
         &mut self,
         config: &Config,
@@ -38,11 +40,17 @@ impl ChangeWriter {
         let written = match &change.kind {
             ChangeKind::Copy { due, of, copy } => {
                 let copy = Copy::new(copy, *of, *due);
-                send_copy(config, &change, &copy, &mut producer).await
+                let receipt = send_copy(config, &change, &copy, &mut producer).await;
+                receipt.map(|receipt| to_json(&receipt))
+            }
+            ChangeKind::Control { pauses, at, note } => {
+                let written = control::write(config, &route, *pauses, *at, note).await;
+                written.map(|places| to_json(&places))
             }
             _ => {
                 let (args, payload) = arguments(config, change);
-                send::publish(config, &args, payload, &mut producer).await
+                let receipt = send::publish(config, &args, payload, &mut producer).await;
+                receipt.map(|receipt| to_json(&receipt))
             }
         };
         let written = written.map_err(|error| {
@@ -60,8 +68,7 @@ impl ChangeWriter {
             (_, Some(producer)) => drop(self.0.insert(route, producer)),
             (_, None) => {}
         }
-        let receipt = written?;
-        Ok(serde_json::to_string(&receipt).expect("a receipt has numbers and texts"))
+        written
     }
 
     pub(crate) async fn close(self) {
@@ -69,6 +76,10 @@ impl ChangeWriter {
             source_producer::close(Some(producer)).await;
         }
     }
+}
+
+fn to_json(receipt: &impl Serialize) -> String {
+    serde_json::to_string(receipt).expect("a receipt has numbers and texts")
 }
 
 /// A message to send again, in place of the one that waits at the offset `of`.
@@ -208,7 +219,9 @@ fn arguments(config: &Config, mut change: Change) -> (SendArgs, Option<Vec<u8>>)
             ref mut payload,
         } => (after.clone(), at.clone(), payload.take()),
         ChangeKind::Reschedule { due } => (None, Some(due.as_millis().to_string()), None),
-        ChangeKind::Cancel | ChangeKind::Copy { .. } => (None, None, None),
+        ChangeKind::Cancel | ChangeKind::Copy { .. } | ChangeKind::Control { .. } => {
+            (None, None, None)
+        }
     };
     let args = SendArgs {
         route: change.route,

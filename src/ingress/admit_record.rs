@@ -11,17 +11,25 @@ use crate::model::{
 use crate::store::{IdChange, IdChangeKind};
 use std::time::Duration;
 
+/// Why the reading of a partition must stop in front of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Barrier {
+    /// Only a newer version can read it. The text names the unknown part.
+    Newer(&'static str),
+    /// It pauses or resumes the shard, which must be committed first.
+    Uncommitted,
+}
+
 /// Adds a record to the batch of its partition, and the answer that it asks for. Adds no message
 /// for a cancel or a reschedule, nor for a message that was delivered before the store was lost. A rejected record
-/// becomes a dead letter, usually at once. An error tells why the partition must wait in front of
-/// the record.
+/// becomes a dead letter, usually at once. An error tells why the reading must stop in front of the record.
 pub(super) fn admit_record(
     rules: &RoutingRules,
     metric: &metric::RouteMetrics,
     partition: &mut AssignedPartition,
     record: &Record<'_>,
     now: Timestamp,
-) -> Result<(), &'static str> {
+) -> Result<(), Barrier> {
     let (rejection, without_payload, own_id);
     let (parsed, due_if_rejected) =
         (partition.rules).parse(record, &partition.origin_format, rules);
@@ -37,7 +45,8 @@ pub(super) fn admit_record(
             requester.change_waiting(partition, id, kind, Request::Reschedule { due }, now);
             return Ok(());
         }
-        ParsedRecord::Newer(found) => return Err(found),
+        ParsedRecord::Newer(found) => return Err(Barrier::Newer(found)),
+        ParsedRecord::Control(control) => return partition.on_control(record.offset, control),
         _ if record.bytes() > RECORD_BYTES_MAX => {
             (without_payload, rejection) = reject_too_large(record);
             let body = Body::rejected(&without_payload, &rejection);

@@ -12,7 +12,7 @@ use super::{CallError, stopping, unless_stopped};
 use crate::broker::{self, PartitionInfo};
 use crate::limit::COORDINATOR_WAIT_MAX;
 use crate::model::{
-    CommitMetadata, Offset, Partition, PositionRules, Progress, RulesHistory, Watermark,
+    CommitMetadata, Offset, Partition, Pause, PositionRules, Progress, RulesHistory, Watermark,
 };
 use crate::store::StoredShard;
 use futures_util::future::LocalBoxFuture;
@@ -64,6 +64,10 @@ impl AssumedRules {
     pub(super) fn delivered(&self, committed: Option<&CommitMetadata>) -> Progress {
         let committed = self.usable(committed);
         committed.map_or(Progress::START, |it| it.delivered)
+    }
+
+    pub(super) fn pause(&self, committed: Option<&CommitMetadata>) -> Option<Pause> {
+        self.usable(committed).and_then(|it| it.pause.clone())
     }
 }
 

@@ -29,6 +29,7 @@ mod batch;
 mod open_shards;
 mod partition;
 mod partitions;
+mod pause;
 mod quota;
 mod read_loop;
 mod read_rules;

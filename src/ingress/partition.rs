@@ -13,7 +13,7 @@ use crate::limit::{
 };
 use crate::metric;
 use crate::model::{
-    CommitMetadata, Offset, OriginFormat, PositionRules, Progress, RoutingRules, ShardId,
+    CommitMetadata, Offset, OriginFormat, Pause, PositionRules, Progress, RoutingRules, ShardId,
     SourceIdentity, Timestamp, Watermark,
 };
 use crate::run::{FarTarget, RunBuilder};
@@ -56,6 +56,10 @@ pub(super) struct AssignedPartition {
     /// The greatest delivered pair that was committed. A commit never moves it back, so it shows a
     /// rollback until the store has it again.
     pub(super) greatest_delivered: Progress,
+    /// The newest that the commit, the store or a record has shown.
+    pub(super) pause: Option<Pause>,
+    /// The pause that the store had at the last look at it: the offset behind its control record.
+    pub(super) stored_pause: Watermark,
     pub(super) rules: ReadRules,
     /// Set while the last commit is not known. Until then, nothing is committed.
     pub(super) assumed: Option<AssumedRules>,
@@ -111,6 +115,8 @@ impl AssignedPartition {
             delivered: Progress::START,
             greatest_stored: Watermark(0),
             greatest_delivered: Progress::START,
+            pause: None,
+            stored_pause: Watermark(0),
             rules: ReadRules::default(),
             assumed: None,
             displaced_at: None,
@@ -148,6 +154,7 @@ impl AssignedPartition {
             let delivered = assumed.delivered(committed);
             self.greatest_delivered = self.greatest_delivered.greatest(delivered);
             self.rules = ReadRules::new(assumed.history(own, committed), today);
+            self.learn_pause(assumed.pause(committed));
         }
     }
 
@@ -246,12 +253,14 @@ impl AssignedPartition {
     pub(super) fn opened(&mut self, state: &StoredShard) {
         let stored = self.waiting.stored_by_worker();
         self.waiting.checked(Waiting::of(state), stored);
+        self.note_stored_pause(state);
         self.claimed = state.claimed;
     }
 
     /// A store check has found this state. `stored_by_worker`: what this worker had stored when it began.
     pub(super) fn checked(&mut self, state: &StoredShard, stored_by_worker: Waiting) {
         self.waiting.checked(Waiting::of(state), stored_by_worker);
+        self.note_stored_pause(state);
         let is_unchanged = state.claimed == self.claimed;
         self.waits_for_claim =
             is_unchanged && (self.waits_for_claim || !fault!(QuotaKeepsLaterHolds));
@@ -311,6 +320,7 @@ impl AssignedPartition {
             to: self.read_to,
             runs,
             changes,
+            pause: self.pause_to_append(self.read_to),
         };
         self.append_from = self.read_to;
         self.batch_started_at = None;
@@ -436,6 +446,7 @@ impl AssignedPartition {
             identity: Some(self.identity.clone()),
             end: is_end.then_some(state.watermark.offset()),
             rules: self.rules.history.clone(),
+            pause: self.needed_pause(state.lowest_pending),
         };
         let commit = OffsetCommit {
             offset: state.watermark.offset(),
@@ -460,7 +471,11 @@ impl AssignedPartition {
     fn report_state(&self, state: &StoredShard, now: Timestamp) {
         let balance = Balance::of(state);
         let difference = (!balance.is_uncertain).then_some(balance.difference);
-        let due_soon = due_by(&state.slices, now.plus(DUE_SOON_WITHIN), now);
+        // More workers deliver nothing of a paused shard.
+        let due_soon = match state.is_paused() {
+            true => 0,
+            false => due_by(&state.slices, now.plus(DUE_SOON_WITHIN), now),
+        };
         let (pending, bytes) = (state.pending(), state.stored_bytes());
         let gauges = [pending, due_soon, state.quarantined, bytes];
         self.metrics.set(gauges, balance.counts(), difference);

@@ -191,6 +191,11 @@ impl Partitions {
         self.index.waiting
     }
 
+    /// Returns `true` if one of the shards is paused, or waits for the record that resumes it.
+    pub(super) fn are_paused(&self) -> bool {
+        self.values().any(AssignedPartition::needs_reading)
+    }
+
     /// Returns `true` if the records of a partition were stored before the store lost them.
     pub(super) fn are_rebuilding(&self) -> bool {
         self.index.rebuilding > 0

@@ -146,10 +146,12 @@ impl Ingress {
         self.quota_used() >= 1.0
     }
 
-    /// Returns `true` if reading waits until messages are delivered.
+    /// Returns `true` if reading waits until messages are delivered. A paused shard delivers nothing, and
+    /// a record that is not read yet resumes it.
     pub(super) fn waits_for_quota(&self) -> bool {
         let is_rebuilding = self.partitions.are_rebuilding() && !fault!(QuotaStopsRebuild);
-        !self.quota().refuses && !is_rebuilding && self.is_over_quota()
+        let is_used_up = !self.quota().refuses && !is_rebuilding && self.is_over_quota();
+        is_used_up && !self.partitions.are_paused()
     }
 
     /// Returns `true` if new messages become dead letters.
@@ -165,6 +167,7 @@ impl Ingress {
         let Quota { refuses, .. } = self.quota();
         let effect = match refuses {
             true => "new messages become dead letters",
+            false if self.partitions.are_paused() => "reading goes on, because the route is paused",
             false => "reading waits until messages are delivered",
         };
         if level > self.quota_level {

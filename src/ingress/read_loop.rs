@@ -1,7 +1,7 @@
 //! The ingress loop: handles source events, sends batches to the appender, and commits stored
 //! offsets.
 
-use super::admit_record::admit_record;
+use super::admit_record::{Barrier, admit_record};
 use super::appender::AppendResult;
 use super::assumed_rules::CommitQuestion;
 use super::partition::{AssignedPartition, NextStep};
@@ -281,8 +281,8 @@ impl Ingress {
             if !partition.is_unread(record.offset) {
                 continue;
             }
-            if let Err(newer) = admit_record(rules, metric, &mut partition, &record, wall) {
-                found = Some((record.offset, newer));
+            if let Err(barrier) = admit_record(rules, metric, &mut partition, &record, wall) {
+                found = Some((record.offset, barrier));
                 break;
             }
             accepted += 1;
@@ -292,8 +292,17 @@ impl Ingress {
         }
         metric.accepted.increment(accepted);
         let was_stopped = partition.stop_reason.take().is_some();
-        if let Some((offset, newer)) = found {
-            partition.wait_for_newer(offset, newer);
+        match found {
+            Some((offset, Barrier::Newer(newer))) => partition.wait_for_newer(offset, newer),
+            // The opening commits the new state. The records that are not stored are read again.
+            Some((offset, Barrier::Uncommitted)) => {
+                let shard = &partition.shard;
+                tracing::info!(%shard, %offset, "a record pauses or resumes the delivery of the shard");
+                partition.stop_reading(now, None);
+            }
+            None => {}
+        }
+        if found.is_some() {
             self.ports.source.stop(id);
         }
         let is_changed = was_stopped || partition.waits_for_newer;

@@ -143,6 +143,7 @@ mod tests {
             ParsedRecord::Definition
             | ParsedRecord::Cancel { .. }
             | ParsedRecord::Reschedule { .. }
+            | ParsedRecord::Control(_)
             | ParsedRecord::Newer(_) => panic!("no message"),
         };
         let seconds = || due.since(Timestamp::YEAR_2000).as_secs();

@@ -69,6 +69,7 @@ pub(super) fn new_shard(
             true => Progress::START,
             false => lost,
         },
+        pause: usable_commit(committed, info).and_then(|committed| committed.pause.clone()),
     }
 }
 
@@ -233,6 +234,7 @@ mod tests {
             delivered: delivered(),
             hold: NO_HOLD,
             possibly_delivered: Progress::START,
+            pause: None,
             lowest_pending: Offset(0),
             slices: Vec::new(),
             quarantined: 0,
@@ -253,6 +255,7 @@ mod tests {
             identity: Some(SourceIdentity(identity.into())),
             end: None,
             rules: RulesHistory::default(),
+            pause: None,
         }
     }
 

@@ -90,6 +90,8 @@ pub(crate) const SPANS_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) const CHECK_TIMEOUT: Duration = Duration::from_secs(8);
 /// Timeout for the acknowledgement of the record that a command sends.
 pub(crate) const COMMAND_DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Records of a command that the broker may have to acknowledge at once.
+pub(crate) const COMMAND_IN_FLIGHT_MAX: usize = 1_000;
 /// Timeout for the client's report of the outcome.
 pub(crate) const COMMAND_REPORT_TIMEOUT: Duration =
     COMMAND_DELIVERY_TIMEOUT.saturating_add(Duration::from_secs(2));

@@ -39,7 +39,7 @@ pub(crate) const QUOTA_NOTE_TIME: Duration =
 /// Hints about appended shards, queued for the timer of a process, or for other processes.
 pub(crate) const HINT_QUEUE_MAX: usize = 1_024;
 /// Text of the rules history of a partition. It is part of the commit metadata, of which Kafka
-/// accepts 4,096 bytes by default; the other fields take some 150.
+/// accepts 4,096 bytes by default; the other fields take some 150, and a pause at most 380.
 pub(crate) const RULES_TEXT_BYTES_MAX: usize = 2_500;
 /// Bytes of a rules history before compression.
 pub(crate) const RULES_DECODED_BYTES_MAX: usize = 64 * 1024;

@@ -78,6 +78,8 @@ instruments! {
         "Recurring schedules with a next occurrence that this process delivers."
     UNREAD_DEFINITIONS "postdate_shards_without_definitions" Kind::Gauge, ["route"]
         "Shards of this process that deliver no recurring schedule, because their definitions are not read completely."
+    PAUSED_SHARDS "postdate_route_paused" Kind::Gauge, ["route"]
+        "Paused shards of the route that this process would deliver."
     DEAD_LETTERED "postdate_dead_lettered_total" Kind::Counter, ["route", "reason"]
         "Messages sent to the dead-letter topic, by the code in `postdate-error`."
     REDRIVEN "postdate_redriven_total" Kind::Counter, ["route"]
@@ -255,6 +257,7 @@ pub(crate) struct RouteMetrics {
     pub(crate) stalled_seconds: Gauge,
     pub(crate) schedules: Gauge,
     pub(crate) unread_definitions: Gauge,
+    pub(crate) paused_shards: Gauge,
     pub(crate) dead_lettered: ReasonCounters,
     pub(crate) retried: ReasonCounters,
     pub(crate) rescheduled: Counter,
@@ -293,6 +296,7 @@ impl RouteMetrics {
             stalled_seconds: STALLED.gauge(&[route]),
             schedules: SCHEDULES.gauge(&[route]),
             unread_definitions: UNREAD_DEFINITIONS.gauge(&[route]),
+            paused_shards: PAUSED_SHARDS.gauge(&[route]),
             dead_lettered: ReasonCounters::new(DEAD_LETTERED, route),
             retried: ReasonCounters::new(RETRIED, route),
             rescheduled: counter(RESCHEDULED),

@@ -191,12 +191,13 @@ fn parse(
             DeadLetterReason::InvalidSchedule,
             "the route is recurring: send the definition of the schedule again",
         )),
-        ParsedRecord::Cancel { .. } | ParsedRecord::Reschedule { .. } | ParsedRecord::Newer(_) => {
-            Err(Rejection::new(
-                DeadLetterReason::InvalidOp,
-                "the record is a cancel or a reschedule, which is not sent again",
-            ))
-        }
+        ParsedRecord::Cancel { .. }
+        | ParsedRecord::Reschedule { .. }
+        | ParsedRecord::Control(_)
+        | ParsedRecord::Newer(_) => Err(Rejection::new(
+            DeadLetterReason::InvalidOp,
+            "the record is a cancel or a reschedule, which is not sent again",
+        )),
     }
 }
 

@@ -34,6 +34,7 @@ mod time;
 pub(crate) use answer::{AnswerState, Effect, Request};
 pub(crate) use dead_letter::DeadLetter;
 pub(crate) use dialect::{Dialect, Dialects};
+pub(crate) use headers::control::Control;
 pub(crate) use headers::header::Headers;
 pub(crate) use headers::origin::{
     OriginFormat, id_of_offset, is_from_subject, is_id_of_offset, partition_of_origin,
@@ -50,6 +51,9 @@ pub(crate) use protocol::commit_metadata::{CommitMetadata, UnreadableCommit};
 pub(crate) use protocol::delivered_marker::{DeliveredMarker, OutcomeCounts};
 pub(crate) use protocol::format_level::{COPY_LEVEL, FORMAT_LEVEL, readable_level};
 pub(crate) use protocol::lease::{Lease, LeaseToken};
+pub(crate) use protocol::pause::Pause;
+#[cfg(test)]
+pub(crate) use protocol::pause::PauseState;
 pub(crate) use protocol::progress::{Cursor, Progress};
 pub(crate) use protocol::redrive_position::RedrivePosition;
 pub(crate) use protocol::rules_history::RulesHistory;
@@ -63,7 +67,7 @@ pub(crate) use routing::routing_rules::{
 };
 pub(crate) use routing::subject::{
     covering_filter, filter_covers, filters_overlap, is_filter, is_inbox, is_subject, is_template,
-    source_topic, split_source_topic, template_error,
+    source_topic, split_source_topic, subject_within, template_error,
 };
 pub(crate) use shard::{
     Hint, Offset, Partition, ShardId, SourceIdentity, Watermark, other_installation,

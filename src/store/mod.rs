@@ -80,7 +80,7 @@ pub(crate) trait ShardStore {
 
     /// Creates the shard if it is absent and the call `creates` it: writes identity, layout version,
     /// watermark and delivered pair in one step, with claimed equal to delivered. If the shard exists, it only extends the
-    /// pair `possibly_delivered`, each component on its own.
+    /// pair `possibly_delivered`, each component on its own, and takes a newer pause.
     ///
     /// Safe to repeat. On a full store: [`Error::Full`], or the pair of an existing shard is extended.
     async fn open(&self, shards: &[NewShard]) -> Result<Vec<Opened>, Error>;
@@ -123,7 +123,7 @@ pub(crate) trait ShardStore {
     ///    answers.
     ///
     /// Refuses a claim that is too far ahead of its clock, or while it is behind the watermark that
-    /// the caller has seen.
+    /// the caller has seen, or while the shard is paused.
     ///
     /// Safe to repeat. Works on a full store.
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error>;

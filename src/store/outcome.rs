@@ -2,8 +2,8 @@
 
 use super::{Ledger, Lineage};
 use crate::model::{
-    Cursor, LeaseToken, Offset, Progress, SessionId, Slice, SourceIdentity, Timestamp, Watermark,
-    WorkerEntry,
+    Cursor, LeaseToken, Offset, Pause, Progress, SessionId, Slice, SourceIdentity, Timestamp,
+    Watermark, WorkerEntry,
 };
 use crate::run::RunName;
 use bytes::Bytes;
@@ -22,6 +22,8 @@ pub(crate) struct StoredShard {
     /// Covers messages that may have been delivered before the store lost writes. Used only to count
     /// possible duplicates.
     pub(crate) possibly_delivered: Progress,
+    /// `None`: there was no control record.
+    pub(crate) pause: Option<Pause>,
     /// No message below this offset is pending. May be too low, never too high.
     pub(crate) lowest_pending: Offset,
     /// The slices with stored runs, ordered.
@@ -37,6 +39,10 @@ impl StoredShard {
     /// Messages in stored runs.
     pub(crate) fn pending(&self) -> u64 {
         self.slices.iter().map(|count| count.messages).sum()
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.pause.as_ref().is_some_and(|pause| pause.is_paused)
     }
 
     /// Compressed size of the stored runs.
@@ -143,6 +149,7 @@ pub(crate) enum Tailed {
         complete_to: Watermark,
         lineage: Lineage,
         hold: Hold,
+        pause: Option<Pause>,
         runs: Vec<TailRun>,
     },
     /// The tail starts after `after`, or the store rolled back behind `after`: load the shard
@@ -197,6 +204,11 @@ pub(crate) enum Advanced {
     /// was refused. The rest was done.
     RolledBack {
         watermark: Watermark,
+    },
+    /// The shard is paused. The claim was refused. The rest was done.
+    Paused {
+        watermark: Watermark,
+        pause: Pause,
     },
     /// The lease has another token, or none. The store wrote nothing.
     Fenced,

@@ -4,7 +4,7 @@ use super::{AppendEpoch, IdPosition};
 use crate::encryption::StoredId;
 use crate::limit;
 use crate::model::{
-    Cursor, Lease, LeaseToken, Offset, OutcomeCounts, Progress, SessionId, ShardId, Slice,
+    Cursor, Lease, LeaseToken, Offset, OutcomeCounts, Pause, Progress, SessionId, ShardId, Slice,
     SourceIdentity, Timestamp, Watermark, WorkerEntry,
 };
 use crate::run::{Run, RunName};
@@ -24,6 +24,8 @@ pub(crate) struct NewShard {
     /// Covers messages that may have been delivered before the store lost the shard, or its last
     /// writes.
     pub(crate) possibly_delivered: Progress,
+    /// An existing shard gets it if it is newer than its own.
+    pub(crate) pause: Option<Pause>,
 }
 
 /// A batch that covers the source offsets `from..to`. Without runs and changes it only moves the
@@ -41,6 +43,8 @@ pub(crate) struct Append {
     /// In offset order. A store does not know a shard that uses another key than those by which
     /// the ids are hashed.
     pub(crate) changes: Vec<IdChange>,
+    /// Set if the batch has a control record. The shard keeps the newest.
+    pub(crate) pause: Option<Pause>,
 }
 
 /// Takes a lease for a worker that reads this incarnation of the source.

@@ -36,6 +36,8 @@ pub(crate) enum InjectedFault {
     ClaimMovesBack,
     /// Runs with the same number of messages get the same name (I3).
     ReuseRunNames,
+    /// A paused shard accepts claims.
+    ClaimWhilePaused,
     /// The tail is read by the number of runs instead of by offset.
     TailByRunCount,
     /// The runs and the watermark of an append are two writes, so a power loss can fall in between (I2).
@@ -93,6 +95,14 @@ pub(crate) enum InjectedFault {
     RejectNewerRetry,
     /// A commit of a newer version counts as no commit.
     IgnoreNewerCommit,
+    /// The pause of a shard is not committed.
+    ForgetCommittedPause,
+    /// A control record takes effect before it is committed.
+    PauseBeforeCommit,
+    /// A used quota stops the reading in front of a record that resumes the shard.
+    QuotaStopsResume,
+    /// An append has the pause only if its control record is the last record.
+    RecordHidesPause,
     /// The rules history is not committed.
     CommitWithoutRules,
     /// After a crash, new rules begin at the watermark of the store instead of the end of the log.

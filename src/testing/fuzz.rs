@@ -116,6 +116,8 @@ mod targets {
     use crate::run::{RunDecoder, RunEncoder, RunName, decoded_size, record};
     use std::time::Duration;
 
+    const CONTROL: &str = "op=pause origin=d/r/in/0/0 at=1700000000000 note=aGk";
+
     const RETRY: &str = "attempt=2 origin=d/r/in/0/42 due=1700000000000 target=out error=unknown_target at=1700000060000 dialect=etf1";
 
     fn rules(retry_keys: RetryKeys) -> RoutingRules {
@@ -152,7 +154,7 @@ mod targets {
             block(&[("postdate-op", "cancel"), ("postdate-id", "a")]),
             block(&[("postdate-retry", RETRY)]),
             block(&[("postdate-retry", &format!("v2 mac=- {RETRY} more=1"))]),
-            block(&[("postdate-retry", &format!("v3 mac=00ff {RETRY}"))]),
+            block(&[("postdate-retry", &format!("v3 mac=00ff {CONTROL}"))]),
             block(&[("Nats-Schedule", "@at 2026-11-21T08:00:00Z")]),
             block(&[("x-delay", "5000"), ("scheduler-epoch", "1700000000")]),
         ];
@@ -191,6 +193,7 @@ mod targets {
             identity: Some(SourceIdentity("c:t".into())),
             end: Some(Offset(9)),
             rules: RulesHistory::default().followed_by(&rules, Offset(3)),
+            pause: None,
         };
         let done = Progress::START.to_hex();
         let seeds = [metadata.to_string(), format!("v1 low=1 done={done} id=-")];

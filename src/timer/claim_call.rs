@@ -203,7 +203,7 @@ impl ClaimCalls {
             state.rate_hold.end();
             return limit;
         };
-        if limit == 0 || !state.may_claim(now) {
+        if limit == 0 || !state.may_claim(now) || state.load.is_paused() {
             state.rate_hold.end();
             return limit;
         }
@@ -356,6 +356,7 @@ pub(super) fn apply_reply(
         Advanced::RolledBack { watermark } => {
             state.on_claim_rolled_back(watermark, now);
         }
+        Advanced::Paused { watermark, pause } => state.on_claim_paused(watermark, pause, now),
         Advanced::Fenced | Advanced::Unknown => handover::mark_lost(shards, shard),
     }
 }

@@ -436,15 +436,17 @@ impl Dispatcher {
         let mut shards = self.shards.iter_mut().peekable();
         for (route, options) in &self.options.routes {
             let mut longest = Duration::ZERO;
-            let (mut schedules, mut unread) = (0, 0);
+            let (mut schedules, mut unread, mut paused) = (0, 0, 0);
             while let Some((_, state)) = shards.next_if(|(shard, _)| shard.route == *route) {
                 longest = longest.max(state.stalled_for(wall, now));
+                paused += usize::from(state.load.is_paused());
                 if let Some((definitions, are_all_read)) = state.definitions() {
                     schedules += definitions;
                     unread += usize::from(!are_all_read);
                 }
             }
             options.metric.stalled_seconds.set(longest.as_secs_f64());
+            options.metric.paused_shards.set(paused as f64);
             options.metric.schedules.set(schedules as f64);
             options.metric.unread_definitions.set(unread as f64);
         }

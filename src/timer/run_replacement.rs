@@ -58,7 +58,9 @@ pub(super) fn next_task(
     now: Instant,
 ) -> Option<CompactionTask> {
     let horizon = state.load.prefetch.horizon;
-    if !state.ownership.is_active() || horizon.is_at_once() {
+    // A paused shard loads nothing, and its runs are merged nevertheless: it may wait for days.
+    let is_unknown = horizon.is_at_once() && !state.load.is_paused();
+    if !state.ownership.is_active() || is_unknown {
         return None;
     }
     let scan_from = state.compaction.start(state.load.schedule().seen(), now)?;

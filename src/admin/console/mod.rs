@@ -4,6 +4,7 @@
 //! | file | pages |
 //! |---|---|
 //! | `overview` | `/` and `/routes/{route}` |
+//! | `pause` | pause and resume of a route |
 //! | `messages` | the search, one message, and the search by id in all routes |
 //! | `bulk` | a change of many messages |
 //! | `dead_letters` | dead letters by code, and their redrive |
@@ -21,6 +22,7 @@ mod frame;
 mod lateness;
 mod messages;
 mod overview;
+mod pause;
 mod schedules;
 mod session;
 
@@ -91,6 +93,8 @@ pub(super) fn router(
     Router::new()
         .route("/", get(overview::overview))
         .route("/routes/{route}", get(overview::route))
+        .route("/routes/{route}/pause", post(pause::pause))
+        .route("/routes/{route}/resume", post(pause::resume))
         .route("/routes/{route}/messages", get(messages::list))
         .route(
             "/routes/{route}/messages/{partition}/{offset}",

@@ -1,6 +1,6 @@
 //! The first page, and the page of a route.
 
-use super::frame::{Frame, Visit};
+use super::frame::{Frame, Moment, Visit};
 use super::{chart, lateness};
 use crate::admin::api::PathParams;
 use crate::admin::problem::Problem;
@@ -53,6 +53,7 @@ pub(super) struct Figures {
 struct RouteRow {
     name: String,
     is_configured: bool,
+    paused: u64,
     shards: String,
     waiting: String,
     stored: String,
@@ -66,6 +67,7 @@ impl RouteRow {
         Self {
             name: route.route.clone(),
             is_configured: route.configured,
+            paused: route.paused,
             shards: count(route.shards),
             waiting: count(route.amount.messages),
             stored: size(route.amount.bytes),
@@ -142,11 +144,23 @@ struct RoutePage {
     route: String,
     is_configured: bool,
     is_recurring: bool,
+    paused: Option<PausedRoute>,
+    /// Each shard is.
+    is_paused: bool,
+    may_change: bool,
     figures: Figures,
     forecast: Option<String>,
     shards: Vec<ShardRow>,
     left_out: u64,
     ledger: LedgerReport,
+}
+
+/// A route with paused shards.
+struct PausedRoute {
+    paused: u64,
+    shards: u64,
+    since: Option<Moment>,
+    note: String,
 }
 
 /// A line of a table of shards.
@@ -203,6 +217,10 @@ async fn route_page(visit: &Visit, route: String) -> Result<RoutePage, Problem> 
         route: Some(route.clone()),
     };
     let ledger: LedgerReport = queries.report(ledger).await?;
+    let paused = match report.routes.iter().any(|route| route.paused > 0) {
+        true => Some(paused_route(queries, &route).await?),
+        false => None,
+    };
     let shards = report.shards.iter().take(SHARDS_SHOWN_MAX);
     let shards: Vec<_> = shards
         .map(|shard| ShardRow::new(shard, &ledger.shards, report.at_ms))
@@ -212,12 +230,25 @@ async fn route_page(visit: &Visit, route: String) -> Result<RoutePage, Problem> 
         frame: visit.frame("overview", format!("Route {route}")),
         is_configured: report.routes.iter().all(|route| route.configured),
         is_recurring: visit.console.options.recurring.contains(&route),
+        is_paused: paused.as_ref().is_some_and(|it| it.paused == it.shards),
+        paused,
+        may_change: visit.actor.may_change(),
         figures: Figures::new(&report),
         forecast: chart::forecast(&report.hours, Timestamp::from_millis(report.at_ms)),
         left_out: all - shards.len() as u64,
         shards,
         ledger,
         route,
+    })
+}
+
+async fn paused_route(queries: &Queries, route: &str) -> Result<PausedRoute, Problem> {
+    let report = queries.pause(route).await?;
+    Ok(PausedRoute {
+        paused: report.paused,
+        shards: report.shards,
+        since: Moment::of(report.since_ms, Timestamp::from_millis(report.at_ms)),
+        note: report.note.unwrap_or_default(),
     })
 }
 
@@ -257,6 +288,7 @@ mod tests {
         let route = |index| PendingRoute {
             route: format!("reminders_of_the_customers_{index}"),
             configured: true,
+            paused: 3,
             shards: 1_000,
             amount: Amount {
                 messages: 123_456_789,
@@ -298,6 +330,14 @@ mod tests {
             route: "reminders".to_owned(),
             is_configured: true,
             is_recurring: true,
+            paused: Some(PausedRoute {
+                paused: 999,
+                shards: 1_000,
+                since: Moment::of(Some(NOW), Timestamp::from_millis(NOW)),
+                note: "x".repeat(200),
+            }),
+            is_paused: false,
+            may_change: true,
             figures: figures(),
             forecast: forecast(),
             shards: (0..SHARDS_SHOWN_MAX).map(shard).collect(),

@@ -52,6 +52,7 @@ pub(super) fn judge(
         quota(route, waiting)
     });
     findings.extend(quotas);
+    findings.extend(report.routes.iter().filter_map(|it| paused(it, routes)));
     findings.extend(removed_topics(report));
     if report.total.quarantined > 0 {
         let messages = several(report.total.quarantined, "message");
@@ -60,6 +61,22 @@ pub(super) fn judge(
         findings.push(Finding::warn("quarantined", found, fix));
     }
     findings
+}
+
+/// Warns of a paused route. It reads on over its quota, because the record that resumes it is in the source.
+fn paused(found: &PendingRoute, routes: &BTreeMap<String, Route>) -> Option<Finding> {
+    let (name, shards) = (&found.route, several(found.shards, "shard"));
+    let has_quota = routes.get(name)?.max_waiting.is_some();
+    let quota = match has_quota {
+        true => ", and max_waiting is not kept meanwhile",
+        false => "",
+    };
+    let text = format!(
+        "{} of {shards} paused: their messages wait{quota}",
+        found.paused
+    );
+    let fix = format!("`postdate resume --route {name}` ends the pause");
+    (found.paused > 0).then(|| Finding::warn(format!("route {name}"), text, fix))
 }
 
 /// Warns if the quota of a route is nearly used up.
@@ -107,6 +124,7 @@ mod tests {
             ..Amount::default()
         };
         let route = |name: &str, configured, messages| PendingRoute {
+            paused: u64::from(name == "orders"),
             route: name.into(),
             configured,
             shards: 1,
@@ -154,18 +172,19 @@ mod tests {
                 ("route empty", Fine),
                 ("route gone", Warn),
                 ("route orders", Warn),
+                ("route orders", Warn),
                 ("topic old", Warn),
                 ("quarantined", Warn)
             ]
         );
-        assert!(
-            findings[4]
-                .found
-                .starts_with("4 messages of a topic that route orders no longer reads"),
-            "{}",
-            findings[4].found
-        );
+        let removed = &findings[5].found;
+        let expected = "4 messages of a topic that route orders no longer reads";
+        assert!(removed.starts_with(expected), "{removed}");
         assert_eq!(findings[3].found, "86 % of max_waiting is used");
+        assert_eq!(
+            findings[4].found,
+            "1 of 1 shard paused: their messages wait, and max_waiting is not kept meanwhile"
+        );
         assert_eq!(judge(&Err("no answer".into()), &routes)[0].verdict, Warn);
     }
 }

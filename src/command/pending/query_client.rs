@@ -131,6 +131,10 @@ fn path_of(query: &Query) -> String {
             "/v1/ledger".to_owned()
         }
         Query::Workers => "/v1/workers".to_owned(),
+        Query::Pause { route } => {
+            let route = utf8_percent_encode(route, NON_ALPHANUMERIC);
+            format!("/v1/routes/{route}/pause")
+        }
         Query::Keys => "/v1/keys".to_owned(),
         Query::Change(_) => unreachable!("only the API asks for it"),
         Query::Messages(search) => {

@@ -278,6 +278,7 @@ mod tests {
             bytes: 0,
         };
         let route = |name: &str, configured, shards, amount| PendingRoute {
+            paused: 0,
             route: name.into(),
             configured,
             shards,

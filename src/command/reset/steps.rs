@@ -112,6 +112,7 @@ fn committed(info: &PartitionInfo, offset: Offset) -> CommitMetadata {
         identity: info.identity.clone(),
         end: None,
         rules: RulesHistory::default(),
+        pause: None,
     }
 }
 

@@ -165,6 +165,7 @@ mod tests {
             delivered: pair,
             hold: Watermark(0),
             possibly_delivered: Progress::START,
+            pause: None,
             lowest_pending: Offset(0),
             slices: Vec::new(),
             quarantined: 0,

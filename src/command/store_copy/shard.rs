@@ -45,6 +45,7 @@ pub(crate) fn is_same(a: &StoredShard, b: &StoredShard) -> bool {
     let rest = |it: &StoredShard| {
         (
             it.possibly_delivered,
+            it.pause.clone(),
             it.ledger,
             it.quarantined,
             it.pending(),

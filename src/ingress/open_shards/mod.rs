@@ -216,11 +216,14 @@ impl Ingress {
                     // Offsets of another incarnation mean nothing in this one.
                     partition.greatest_stored = NO_HOLD;
                     partition.greatest_delivered = Progress::START;
+                    partition.pause = None;
                 }
                 let known = partition.greatest_delivered;
                 let committed = usable_commit(found.committed.as_ref(), info);
                 partition.greatest_delivered =
                     committed.map_or(known, |committed| known.greatest(committed.delivered));
+                partition.learn_pause(committed.and_then(|it| it.pause.clone()));
+                partition.learn_pause(state.pause.clone());
                 partition.report_keys(state.other_keys(&self.options.keys));
                 partition.opened(state);
             }
@@ -289,7 +292,9 @@ impl Ingress {
         let is_rebuilt = delivered.watermark > from;
         let (rules, assumed) = self.start_rules(&found, state);
         let committed = found.committed.as_ref();
-        let has_changed = committed.is_none_or(|committed| committed.rules != rules);
+        let pause = assigned.and_then(|it| it.needed_pause(state.lowest_pending));
+        let has_changed =
+            committed.is_none_or(|it| it.rules != rules || pause.is_some() && it.pause != pause);
         let stored = stored_before(&found.info, committed, state);
         let known = assigned.map_or(Progress::START, |assigned| assigned.greatest_delivered);
         let metadata = CommitMetadata {
@@ -299,6 +304,7 @@ impl Ingress {
             identity: Some(state.identity.clone()),
             end: None,
             rules,
+            pause,
         };
         let commit = has_changed.then(|| OffsetCommit {
             partition: shard.partition.clone(),
@@ -416,6 +422,7 @@ impl Ingress {
             to: offsets.end,
             runs: Vec::new(),
             changes: Vec::new(),
+            pause: assigned.and_then(|assigned| assigned.pause_to_append(offsets.end)),
         }
     }
 

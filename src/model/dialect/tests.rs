@@ -41,7 +41,9 @@ impl<'a> Is<'a> {
             ParsedRecord::Cancel { id } => Self::Cancelled(id),
             ParsedRecord::Reschedule { .. } => panic!("no dialect reschedules"),
             ParsedRecord::Rejected(rejection) => Self::DeadLetter(rejection.reason),
-            ParsedRecord::Definition | ParsedRecord::Newer(_) => unreachable!("no such record"),
+            ParsedRecord::Definition | ParsedRecord::Control(_) | ParsedRecord::Newer(_) => {
+                unreachable!("no such record")
+            }
             ParsedRecord::Message { body, .. }
                 if matches!(body.disposition, Disposition::Relay { .. }) =>
             {

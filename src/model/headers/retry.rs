@@ -21,15 +21,17 @@
 //! | `replaces` | offset of the message that this copy replaces, if that still waits under the id; the field is absent for others |
 //!
 //! More fields may follow; this version ignores them. A new code of `error` or `dialect` needs a new
-//! version. Each version keeps `v<number> mac=` in front, and the field `origin`. Version 0.1.0
+//! version. Version 3 is that of a control record: see `control`. Each version keeps `v<number> mac=` in front, and the field `origin`. Version 0.1.0
 //! wrote only the fields from `attempt` on.
 //!
 //! `parsing::parse_record` decides whether the value is genuine, by the record around it.
 
+use super::control::CONTROL_VERSION;
 use super::retry_keys::{RetryKeys, Signed, UNSIGNED};
 use crate::model::dialect::Dialect;
 use crate::model::message::RetryState;
 use crate::model::parsing::dead_letter_reason::DeadLetterReason;
+use crate::model::protocol::format_level::readable_level;
 use crate::model::protocol::text_version;
 use crate::model::shard::Offset;
 use crate::model::time::Timestamp;
@@ -72,7 +74,17 @@ impl<'a> RetryLine<'a> {
     }
 
     pub(in crate::model) fn is_newer(&self) -> bool {
-        self.version > VERSION
+        self.version > VERSION && !self.is_control()
+    }
+
+    /// True for the line of a control record.
+    pub(in crate::model) fn is_control(&self) -> bool {
+        self.version == CONTROL_VERSION && readable_level() > 0
+    }
+
+    /// The fields of a control record.
+    pub(super) fn control_fields(&self) -> Option<&'a str> {
+        self.is_control().then_some(self.fields)
     }
 
     /// The field `origin`, in any version.
@@ -329,14 +341,14 @@ mod tests {
             (format!("v2 mac=- {LINE} "), Some(false)),
             (format!("v2 mac=- {LINE} dialect=other"), Some(false)),
             (format!("{LINE} more=1"), Some(false)),
-            (format!("v3 mac=- {LINE}"), Some(false)),
+            (format!("v4 mac=- {LINE}"), Some(false)),
             (format!("v1 mac=- {LINE}"), None),
             (format!("v2 {LINE}"), None),
             ("v2 mac=-".to_owned(), None),
         ] {
             assert_eq!(header(&line), expected, "{line}");
         }
-        let newer = RetryLine::parse("v3 mac=- x=1 origin=a/b y").unwrap();
+        let newer = RetryLine::parse("v4 mac=- x=1 origin=a/b y").unwrap();
         assert!(newer.is_newer() && newer.origin() == Some("a/b"));
     }
 

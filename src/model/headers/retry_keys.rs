@@ -38,6 +38,10 @@ impl RetryKeys {
         }
     }
 
+    pub(super) fn can_sign(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
     /// Appends the signature of a line with these fields to `out`.
     pub(super) fn append_mac(&self, signed: Signed<'_>, out: &mut String) {
         match self.keys.first() {

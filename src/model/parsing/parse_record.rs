@@ -50,8 +50,8 @@ use crate::model::headers::header_lookup::HeaderLookup;
 use crate::model::headers::header_name::{ControlHeader, ScheduleHeader};
 use crate::model::headers::origin::is_id_of_offset;
 use crate::model::{
-    Body, Disposition, Headers, OriginFormat, ParsedDefinition, Record, RoutingRules, Timestamp,
-    WithoutDelay, parse_definition,
+    Body, Control, Disposition, Headers, OriginFormat, ParsedDefinition, Record, RoutingRules,
+    Timestamp, WithoutDelay, parse_definition,
 };
 use std::time::Duration;
 
@@ -69,6 +69,9 @@ pub(crate) enum ParsedRecord<'a> {
     Cancel { id: &'a str },
     /// Gives the waiting message of the id this due time. The record itself is not stored.
     Reschedule { id: &'a str, due: Timestamp },
+    /// Pauses or resumes the delivery of the partition. `None`: of another route. The record itself is not
+    /// stored.
+    Control(Option<Control<'a>>),
     /// Becomes a dead letter: see [`Body::rejected`].
     Rejected(Rejection),
     /// A newer version wrote the record: neither it nor any later record can be read. The text

@@ -84,7 +84,7 @@ fn short(parsed: &ParsedRecord<'_>) -> Is {
         ParsedRecord::Reschedule { due, .. } => Is::Rescheduled(due.as_millis()),
         ParsedRecord::Rejected(rejection) => Is::DeadLetter(rejection.reason),
         ParsedRecord::Newer(_) => Is::Newer,
-        ParsedRecord::Definition => panic!("the route is not recurring"),
+        ParsedRecord::Definition | ParsedRecord::Control(_) => panic!("no such record"),
         ParsedRecord::Message { due, body } => match body.disposition {
             Disposition::Relay { .. } => Is::Relayed,
             Disposition::Retry(_) => Is::Retried(due.as_millis()),
@@ -371,7 +371,7 @@ fn a_retry_of_a_newer_version_is_waited_for_unless_it_is_forged() {
             &rules,
         ))
     };
-    let newer = "postdate-retry: v3 mac=- origin=prod/orders/orders.delayed/0/42 new=1";
+    let newer = "postdate-retry: v4 mac=- origin=prod/orders/orders.delayed/0/42 new=1";
     let invalid = Is::DeadLetter(DeadLetterReason::InvalidRetry);
     assert_eq!(short(newer, RetryKeys::default()), Is::Newer);
     assert_eq!(short(newer, RetryKeys::new("a", true)), Is::Newer);
@@ -379,8 +379,8 @@ fn a_retry_of_a_newer_version_is_waited_for_unless_it_is_forged() {
     for line in [
         &newer.replace("/42", "/43"),
         &newer.replace("mac=- ", ""),
-        &newer.replace("v3", "v2"),
-        &newer.replace("v3", "v"),
+        &newer.replace("v4", "v2"),
+        &newer.replace("v4", "v"),
     ] {
         assert_eq!(short(line, RetryKeys::default()), invalid, "{line}");
     }

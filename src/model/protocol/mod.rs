@@ -4,6 +4,7 @@ pub(in crate::model) mod commit_metadata;
 pub(in crate::model) mod delivered_marker;
 pub(in crate::model) mod format_level;
 pub(in crate::model) mod lease;
+pub(in crate::model) mod pause;
 pub(in crate::model) mod progress;
 pub(in crate::model) mod redrive_position;
 pub(in crate::model) mod rules_history;

@@ -162,6 +162,7 @@ pub(in crate::model) mod tests {
             ParsedRecord::Definition
             | ParsedRecord::Cancel { .. }
             | ParsedRecord::Reschedule { .. }
+            | ParsedRecord::Control(_)
             | ParsedRecord::Newer(_) => None,
         }
     }

@@ -86,6 +86,11 @@ pub(crate) fn filters_overlap(one: &str, other: &str) -> bool {
     }
 }
 
+/// A subject that the filter matches, for a record that Postdate itself sends.
+pub(crate) fn subject_within(filter: &str) -> String {
+    filter.replace(['*', '>'], "postdate")
+}
+
 /// The parts of a subject that the wildcards of a filter match, in their order. `None` if the
 /// filter does not match.
 fn wildcard_values<'s>(filter: &str, subject: &'s str) -> Option<Vec<&'s str>> {

@@ -2,7 +2,9 @@
 //! sort like the values themselves. `key` lists the rows.
 
 use super::key::ShardNumber;
-use crate::model::{Cursor, Level, Offset, Progress, Slice, SourceIdentity, Timestamp, Watermark};
+use crate::model::{
+    Cursor, Level, Offset, Pause, Progress, Slice, SourceIdentity, Timestamp, Watermark,
+};
 use crate::store::rules::{Change, Moved, NO_HOLD, RunTotals, ShardMeta};
 use crate::store::{EffectKind, Ledger, Lineage, OutcomeCounts, RequestEffect};
 
@@ -32,7 +34,7 @@ pub(super) fn meta(number: ShardNumber, meta: &ShardMeta) -> Vec<u8> {
     bytes
 }
 
-/// `None`: unreadable. Ledger, hold and possible deliveries have rows of their own. The lineage is not on disk, because it shows rollbacks, and a folder cannot
+/// `None`: unreadable. Ledger, hold, possible deliveries and pause have rows of their own. The lineage is not on disk, because it shows rollbacks, and a folder cannot
 /// roll back while its process runs. After a restart every timer loads its shards again.
 pub(super) fn to_meta(bytes: &[u8]) -> Option<(ShardNumber, ShardMeta)> {
     let (fixed, identity) = bytes.split_first_chunk::<META_LENGTH>()?;
@@ -45,6 +47,7 @@ pub(super) fn to_meta(bytes: &[u8]) -> Option<(ShardNumber, ShardMeta)> {
         delivered: to_pair(delivered),
         hold: Some(NO_HOLD),
         possibly_delivered: Progress::START,
+        pause: None,
         ledger: Ledger::default(),
         lineage: Lineage::default(),
     };
@@ -165,6 +168,10 @@ pub(super) fn hold(hold: Option<Watermark>) -> Vec<u8> {
 
 pub(super) fn to_hold(bytes: &[u8]) -> Option<Watermark> {
     to_numbers(bytes).map(|[until]| Watermark(until))
+}
+
+pub(super) fn to_pause(bytes: &[u8]) -> Option<Pause> {
+    Pause::parse(std::str::from_utf8(bytes).ok()?)
 }
 
 pub(super) fn pair(pair: Progress) -> Vec<u8> {

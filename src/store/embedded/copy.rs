@@ -203,6 +203,7 @@ impl Shards {
             delivered: Progress::START,
             hold: NO_HOLD,
             possibly_delivered: Progress::START,
+            pause: None,
             creates: true,
         };
         let shard = Shard::new(&new, number);
@@ -228,6 +229,7 @@ impl Shards {
         shard.write_meta(self.deployment(), id, batch);
         shard.write_hold(batch);
         shard.write_possibly_delivered(batch);
+        shard.write_pause(batch);
         self.insert(id, Entry::Loaded(shard));
         true
     }

@@ -12,6 +12,7 @@
 //! | ledger | index | number | counts, watermark, delivered; a version without ledgers writes none |
 //! | hold | index | number | watermark up to which claims wait; empty: the hold has ended |
 //! | possibly delivered | index | number | pair: what may have been delivered before the folder was lost |
+//! | pause | index | number | text of the pause; none before the first control record |
 //! | count | index | number, slice; without slice: quarantine | runs, messages, bytes, least offset |
 //! | key use | index | number, name of a key | messages in slices that this key encrypts |
 //! | order | index | number, least due, least offset, name | slice; used to list runs |
@@ -41,6 +42,7 @@ const GARBAGE: u8 = b'g';
 const LEDGER: u8 = b'l';
 const HOLD: u8 = b'h';
 const POSSIBLY_DELIVERED: u8 = b'd';
+const PAUSE: u8 = b'z';
 const COUNT: u8 = b'c';
 const KEY_USE: u8 = b'k';
 const ORDER: u8 = b'o';
@@ -104,6 +106,10 @@ pub(super) fn hold(number: ShardNumber) -> Vec<u8> {
 
 pub(super) fn possibly_delivered(number: ShardNumber) -> Vec<u8> {
     key(POSSIBLY_DELIVERED, number, &[])
+}
+
+pub(super) fn pause(number: ShardNumber) -> Vec<u8> {
+    key(PAUSE, number, &[])
 }
 
 /// Prefix of the count rows.
@@ -232,11 +238,12 @@ pub(super) fn to_quarantined(key: &[u8]) -> Option<RunName> {
 
 /// Prefixes of the rows of an erased shard. Each run row names a bytes row, see
 /// [`bytes_of_run`].
-pub(super) fn all_of_a_shard(number: ShardNumber) -> [Vec<u8>; 11] {
+pub(super) fn all_of_a_shard(number: ShardNumber) -> [Vec<u8>; 12] {
     let index = [
         LEDGER,
         HOLD,
         POSSIBLY_DELIVERED,
+        PAUSE,
         COUNT,
         KEY_USE,
         ORDER,

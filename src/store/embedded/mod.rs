@@ -23,6 +23,7 @@ mod describe;
 mod error;
 mod gc;
 mod key;
+mod position_rows;
 mod quarantine;
 mod reader;
 mod shard;

@@ -88,6 +88,13 @@ impl Shard {
         let possibly_delivered = tables.index.get(key::possibly_delivered(number))?;
         let possibly_delivered = possibly_delivered.and_then(|value| codec::to_pair_row(&value));
         shard.meta.possibly_delivered = possibly_delivered.unwrap_or(Progress::START);
+        let pause = tables.index.get(key::pause(number))?;
+        if let Some(value) = pause {
+            let Some(pause) = codec::to_pause(&value) else {
+                return Ok(Err("a pause that cannot be read"));
+            };
+            shard.meta.pause = Some(pause);
+        }
         let ledger = tables.index.get(key::ledger(number))?;
         shard.meta.ledger = ledger
             .and_then(|value| codec::to_ledger(&value, &shard.meta))
@@ -126,30 +133,6 @@ impl Shard {
             ids.next().transpose()?.is_some()
         };
         Ok(self.tail.read(request, &self.meta, has_ids))
-    }
-
-    /// The caller writes the row of the hold.
-    pub(super) fn end_hold(&mut self) {
-        self.meta.hold = None;
-    }
-
-    /// Writes the row of the hold.
-    pub(super) fn write_hold(&self, batch: &mut WriteBatch<'_>) {
-        batch.put(key::hold(self.number), codec::hold(self.meta.hold));
-    }
-
-    /// Extends the pair of possible deliveries, and writes its row.
-    pub(super) fn extend_possibly_delivered(&mut self, pair: Progress, batch: &mut WriteBatch<'_>) {
-        let before = self.meta.possibly_delivered;
-        self.meta.extend_possibly_delivered(pair);
-        if self.meta.possibly_delivered != before {
-            self.write_possibly_delivered(batch);
-        }
-    }
-
-    pub(super) fn write_possibly_delivered(&self, batch: &mut WriteBatch<'_>) {
-        let key = key::possibly_delivered(self.number);
-        batch.put(key, codec::pair(self.meta.possibly_delivered));
     }
 
     /// Writes the rows for meta and ledger.

@@ -125,6 +125,9 @@ impl Shards {
         if shard.meta.hold != before.hold {
             shard.write_hold(batch);
         }
+        if shard.meta.pause != before.pause {
+            shard.write_pause(batch);
+        }
         if shard.meta != before {
             shard.write_meta(&self.deployment, id, batch);
         }
@@ -144,6 +147,7 @@ impl Shards {
         let opened = new.iter().map(|new| match self.shards.get_mut(&new.shard) {
             Some(Entry::Loaded(shard)) => {
                 shard.extend_possibly_delivered(new.possibly_delivered, batch);
+                shard.learn_pause(new.pause.as_ref(), batch);
                 Opened::Existing(shard.state())
             }
             Some(Entry::Incompatible { text, .. }) => Opened::Incompatible(text.clone()),
@@ -161,6 +165,7 @@ impl Shards {
         shard.write_meta(&self.deployment, &new.shard, batch);
         shard.write_hold(batch);
         shard.write_possibly_delivered(batch);
+        shard.write_pause(batch);
         let state = shard.state();
         self.shards
             .insert(new.shard.clone(), Entry::Loaded(Box::new(shard)));

@@ -7,6 +7,7 @@ mod ledger;
 mod message_copy;
 mod message_filter;
 mod messages;
+mod pause;
 mod pending;
 mod search_position;
 #[cfg(test)]
@@ -25,6 +26,7 @@ pub(crate) use ledger::{LedgerReport, ShardLedger};
 pub(crate) use message_copy::{MessageCopy, bytes_of_copy, text as text_of_bytes};
 pub(crate) use message_filter::MessageFilter;
 pub(crate) use messages::{MessageHeader, MessagePage, Search, WaitingMessage};
+pub(crate) use pause::PauseReport;
 pub(crate) use pending::{
     Amount, FoundMessage, IdSearch, PendingHour, PendingReport, PendingRoute, PendingShard,
     QueryContext,
@@ -47,6 +49,8 @@ pub(crate) enum Query {
     Messages(Box<Search>),
     /// The outcome of a change: [`ChangeOutcome`].
     Change(Box<ChangeQuery>),
+    /// The pause of a route: [`PauseReport`].
+    Pause { route: String },
     /// The workers of the deployment: [`WorkersReport`].
     Workers,
 }
@@ -79,6 +83,10 @@ impl Query {
             }
             Self::Change(change) => {
                 serde_json::to_string(&change_outcome::change_outcome(store, change).await?)
+            }
+            Self::Pause { route } => {
+                let report = pause::pause_report(store, context, route, now);
+                serde_json::to_string(&report.await?)
             }
             Self::Workers => {
                 serde_json::to_string(&workers::workers_report(store, context, now).await?)

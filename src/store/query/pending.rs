@@ -62,6 +62,9 @@ pub(crate) struct PendingRoute {
     pub(crate) configured: bool,
     pub(crate) shards: u64,
     pub(crate) amount: Amount,
+    /// Paused shards of the sources that the configuration has.
+    #[serde(default)]
+    pub(crate) paused: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -109,7 +112,7 @@ pub(crate) struct FoundMessage {
 }
 
 impl QueryContext {
-    fn serves(&self, shard: &ShardId) -> bool {
+    pub(super) fn serves(&self, shard: &ShardId) -> bool {
         self.routes
             .get(&*shard.route)
             .is_some_and(|topics| topics.contains(&*shard.partition.topic))
@@ -257,6 +260,7 @@ impl<'a> PendingTotals<'a> {
             .or_insert_with(|| PendingRoute::new(&shard.route, false));
         route.shards += 1;
         route.amount.add(amount);
+        route.paused += u64::from(state.is_paused() && self.context.serves(shard));
         self.report.total.add(amount);
         if self.report.shards.len() >= REPORT_SHARDS_MAX {
             self.report.shards_left_out += 1;
@@ -312,7 +316,7 @@ mod tests {
     use super::*;
     use crate::encryption::IdCounts;
     use crate::model::{
-        Cursor, LeaseToken, Offset, Partition, Progress, SourceIdentity, Watermark,
+        Cursor, LeaseToken, Offset, Partition, Pause, Progress, SourceIdentity, Watermark,
     };
     use crate::run::RunName;
     use crate::store::query::PlaceChange;
@@ -405,6 +409,7 @@ mod tests {
             delivered: Progress::START,
             hold: Watermark(0),
             possibly_delivered: Progress::START,
+            pause: None,
             lowest_pending: Offset(0),
             slices,
             quarantined,
@@ -514,6 +519,17 @@ mod tests {
                 (29 * HOUR, "1970-01-02T05:00:00Z", 2)
             ]
         );
+    }
+
+    #[tokio::test]
+    async fn a_paused_shard_of_a_removed_topic_does_not_count() {
+        let mut fake = fake();
+        for (_, state, _) in &mut fake.0 {
+            state.pause = Pause::parse("0000000000000001p1:1:0:1:");
+        }
+        let (known, now) = (known(), Timestamp::from_millis(0));
+        let report = pending_report(&fake, &known, Some("orders"), now).await;
+        assert_eq!(report.unwrap().routes[0].paused, 1);
     }
 
     #[tokio::test]

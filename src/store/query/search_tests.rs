@@ -78,6 +78,7 @@ impl Scene {
             delivered,
             hold: Watermark(0),
             possibly_delivered: Progress::START,
+            pause: None,
         };
         let shards: Vec<_> = (0..partitions).map(new).collect();
         store.open(&shards).await.unwrap();
@@ -139,6 +140,7 @@ impl Scene {
             to: Watermark(to),
             runs,
             changes,
+            pause: None,
         };
         self.store.append(&[append]).await.unwrap();
     }

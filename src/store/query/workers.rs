@@ -3,7 +3,7 @@
 
 use super::{QueryContext, StoreQuery};
 use crate::limit::QUERY_SHARDS_PER_CALL_MAX;
-use crate::model::{COPY_LEVEL, Role, SessionId, Timestamp};
+use crate::model::{COPY_LEVEL, FORMAT_LEVEL, Role, SessionId, Timestamp};
 use crate::store::{Error, Session};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,6 +66,19 @@ impl WorkersReport {
         such.map(|worker| worker.name.as_str())
             .collect::<Vec<_>>()
             .join(", ")
+    }
+
+    /// Why no route may be paused now. `None`: it may. A worker of an older version may deliver the messages of a
+    /// paused route. A session that has expired may still be one of a living worker.
+    pub(crate) fn refuses_pause(&self) -> Option<String> {
+        let older = self.workers.iter().filter(|it| it.format < FORMAT_LEVEL);
+        let older: Vec<_> = older.map(|worker| worker.name.as_str()).collect();
+        (!older.is_empty()).then(|| {
+            let names = older.join(", ");
+            format!(
+                "an older version runs, which may deliver the messages of a paused route: {names}. Finish the upgrade first"
+            )
+        })
     }
 
     /// Why no copy may take the place of a message now. `None`: it may. A worker of an older version would
@@ -176,5 +189,24 @@ mod tests {
         assert_eq!(refused(&[(COPY_LEVEL, 5), (COPY_LEVEL - 1, 0)]), None);
         let why = refused(&[(COPY_LEVEL, 5), (COPY_LEVEL - 1, 5)]);
         assert!(why.is_some_and(|why| why.contains("twice: w0. ")));
+    }
+
+    #[test]
+    fn no_route_is_paused_while_an_older_version_may_run() {
+        let refused = |format| {
+            let worker = WorkerReport {
+                name: "w".to_owned(),
+                format,
+                ..WorkerReport::default()
+            };
+            let report = WorkersReport {
+                workers: vec![worker],
+                ..WorkersReport::default()
+            };
+            report.refuses_pause()
+        };
+        assert_eq!(refused(FORMAT_LEVEL), None);
+        let why = refused(FORMAT_LEVEL - 1).expect("an expired session may be of a living worker");
+        assert!(why.contains(": w. "), "{why}");
     }
 }

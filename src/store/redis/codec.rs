@@ -1,6 +1,6 @@
 //! The values in Redis as Rust types, and back. The formats are listed in `key`.
 
-use crate::model::{Cursor, Offset, Slice, Timestamp, Watermark};
+use crate::model::{Cursor, Offset, Pause, Slice, Timestamp, Watermark};
 use crate::run::RunName;
 use crate::store::rules::{Moved, NO_HOLD, ShardMeta};
 use crate::store::{
@@ -148,6 +148,11 @@ pub(super) fn parse_hold(text: &str) -> Option<Watermark> {
         "-" => None,
         text => Some(parse_watermark(text).unwrap_or(NO_HOLD)),
     }
+}
+
+/// Empty: there was no control record.
+pub(super) fn pause_text(pause: Option<&Pause>) -> String {
+    pause.map(Pause::to_string).unwrap_or_default()
 }
 
 pub(super) fn epoch_text(epoch: AppendEpoch) -> String {

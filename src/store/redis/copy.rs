@@ -62,6 +62,7 @@ impl CopyStore for Redis {
             delivered: state.delivered,
             hold: codec::parse_hold(&hold.unwrap_or_default()),
             possibly_delivered: state.possibly_delivered,
+            pause: state.pause,
             ledger: state.ledger,
             lineage: lineage.unwrap_or_default(),
         });
@@ -299,7 +300,8 @@ impl Call {
             .arg(meta.delivered.to_hex())
             .arg(meta.hold.map_or_else(|| "-".to_owned(), watermark_hex))
             .arg(meta.possibly_delivered.to_hex())
-            .arg(codec::ledger_text(meta));
+            .arg(codec::ledger_text(meta))
+            .arg(codec::pause_text(meta.pause.as_ref()));
         call
     }
 

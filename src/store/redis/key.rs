@@ -15,6 +15,7 @@
 //! | | | `tail_from` | watermark from which the tail is complete | open, append |
 //! | | | `hold` | watermark up to which claims wait; `-`: the wait has ended | open, append, end hold |
 //! | | | `possibly_delivered` | pair: what may have been delivered before Redis lost writes | open |
+//! | | | `pause` | state after the last control record: `<watermark behind it><p if paused, or else r><since>:<until>:<earlier>:<at>:<note in base64>` | open, append |
 //! | | | `token` | lease token: `<session>.<tenure>` | acquire, release |
 //! | | | `ledger` | ledger | open, append, advance, replace, restore |
 //! | | | `history` | lineage | append, replace |

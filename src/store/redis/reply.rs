@@ -4,7 +4,7 @@
 use super::codec::{self, CountField};
 use super::key;
 use crate::model::{
-    Cursor, LeaseToken, Progress, SessionId, Slice, SourceIdentity, Timestamp, Watermark,
+    Cursor, LeaseToken, Pause, Progress, SessionId, Slice, SourceIdentity, Timestamp, Watermark,
 };
 use crate::store::rules::NO_HOLD;
 use crate::store::{
@@ -76,6 +76,10 @@ impl Reply {
 
     fn time(&mut self) -> Result<Timestamp, Error> {
         self.number().map(Timestamp::from_millis)
+    }
+
+    fn pause(&mut self) -> Result<Option<Pause>, Error> {
+        parse_pause(&self.text()?).ok_or_else(|| unexpected_reply(&self.tag))
     }
 
     fn state(&mut self) -> Result<StoredShard, Error> {
@@ -227,6 +231,11 @@ impl Reply {
             "rolled_back" => Advanced::RolledBack {
                 watermark: self.watermark()?,
             },
+            "paused" => {
+                let watermark = self.watermark()?;
+                let pause = self.pause()?.ok_or_else(|| unexpected_reply("paused"))?;
+                Advanced::Paused { watermark, pause }
+            }
             "fenced" => Advanced::Fenced,
             "unknown" => Advanced::Unknown,
             _ => return self.unexpected_tag(),
@@ -243,12 +252,14 @@ impl Reply {
                     "no_ids" => Hold::NoIds,
                     text => codec::parse_hold(text).map_or(Hold::Ended, Hold::Until),
                 };
+                let pause = self.pause()?;
                 let runs = self.tail_runs()?;
                 runs.map_or(Tailed::Unknown, |runs| Tailed::Runs {
                     watermark,
                     complete_to,
                     lineage,
                     hold,
+                    pause,
                     runs,
                 })
             }
@@ -340,6 +351,14 @@ impl Reply {
 }
 
 /// The parts of a state are listed in `lua/state.lua`.
+/// The inner `None`: there was no control record. The outer one: unreadable.
+fn parse_pause(text: &str) -> Option<Option<Pause>> {
+    match text {
+        "" => Some(None),
+        text => Pause::parse(text).map(Some),
+    }
+}
+
 fn parse_state(value: Value) -> Option<StoredShard> {
     let Value::Array(parts) = value else {
         return None;
@@ -354,7 +373,8 @@ fn parse_state(value: Value) -> Option<StoredShard> {
         ledger,
         counts,
         keys,
-    ] = <[Value; 9]>::try_from(parts).ok()?;
+        pause,
+    ] = <[Value; 10]>::try_from(parts).ok()?;
     let watermark = codec::parse_watermark(&text(watermark)?)?;
     let mut shard = StoredShard {
         identity: SourceIdentity(text(identity)?.into()),
@@ -363,6 +383,7 @@ fn parse_state(value: Value) -> Option<StoredShard> {
         delivered: Progress::from_hex(&text(delivered)?)?,
         hold: codec::parse_hold(&text(hold)?).unwrap_or(NO_HOLD),
         possibly_delivered: Progress::from_hex(&text(possibly_delivered)?)?,
+        pause: parse_pause(&text(pause)?)?,
         lowest_pending: watermark.offset(),
         slices: Vec::new(),
         quarantined: 0,

@@ -231,7 +231,8 @@ impl Call {
             .arg(new.delivered.to_hex())
             .arg(codec::watermark_hex(new.hold))
             .arg(new.possibly_delivered.to_hex())
-            .arg(u8::from(new.creates));
+            .arg(u8::from(new.creates))
+            .arg(codec::pause_text(new.pause.as_ref()));
         call
     }
 
@@ -249,7 +250,8 @@ impl Call {
             .arg(limit::TAIL_RUNS_MAX)
             .arg(append.changes.len())
             .arg(&*append.identity.0)
-            .arg(name_count(append.changes.iter().map(|change| &change.id)));
+            .arg(name_count(append.changes.iter().map(|change| &change.id)))
+            .arg(codec::pause_text(append.pause.as_ref()));
         for change in &append.changes {
             call.id_args(&change.id).arg(&codec::id_change(change)[..]);
         }

@@ -111,6 +111,7 @@ impl ShardCounts {
             delivered: meta.delivered,
             hold: meta.hold.unwrap_or(NO_HOLD),
             possibly_delivered: meta.possibly_delivered,
+            pause: meta.pause.clone(),
             lowest_pending: meta.watermark.offset().min(self.total().least_offset),
             slices: slices.collect(),
             quarantined: self.quarantined(),

@@ -2,7 +2,7 @@
 
 use super::{Ledger, Lineage, ShardCounts};
 use crate::limit::{CLAIM_AHEAD, OFFSET_COMMIT_INTERVAL};
-use crate::model::{Cursor, Offset, Progress, SourceIdentity, Timestamp, Watermark};
+use crate::model::{Cursor, Offset, Pause, Progress, SourceIdentity, Timestamp, Watermark};
 use crate::run::Run;
 use crate::store::query::PlaceChange;
 use crate::store::{
@@ -26,6 +26,7 @@ pub(crate) struct ShardMeta {
     pub(crate) hold: Option<Watermark>,
     /// Covers messages that may have been delivered before the store lost writes.
     pub(crate) possibly_delivered: Progress,
+    pub(crate) pause: Option<Pause>,
     pub(crate) ledger: Ledger,
     pub(crate) lineage: Lineage,
 }
@@ -132,6 +133,7 @@ impl ShardMeta {
             delivered: new.delivered,
             hold: Some(new.hold),
             possibly_delivered: new.possibly_delivered,
+            pause: new.pause.clone(),
             ledger: Ledger::default(),
             lineage: Lineage::default(),
         }
@@ -173,10 +175,18 @@ impl ShardMeta {
         self.possibly_delivered = self.possibly_delivered.union(pair);
     }
 
+    /// Keeps the newer of the two pauses.
+    pub(crate) fn learn_pause(&mut self, pause: Option<&Pause>) {
+        if pause.is_some() {
+            self.pause = Pause::newest(self.pause.take(), pause.cloned());
+        }
+    }
+
     /// Records that the batch was stored.
     pub(crate) fn appended(&mut self, append: &Append) {
         self.watermark = append.to;
         self.hold.get_or_insert(NO_HOLD);
+        self.learn_pause(append.pause.as_ref());
         self.lineage.appended(append.epoch, append.from);
         self.ledger.accepted += messages(&append.runs);
     }
@@ -362,7 +372,7 @@ impl ShardMeta {
     }
 
     /// Moves `claimed` forward, each component on its own and never back (I5). Refuses a claim whose
-    /// timer has seen a greater watermark, or that is too far ahead of `now`. `cancelled` and
+    /// timer has seen a greater watermark, of a paused shard, or that is too far ahead of `now`. `cancelled` and
     /// `effects` are passed on in the outcome.
     pub(crate) fn move_claimed(
         &mut self,
@@ -381,6 +391,12 @@ impl ShardMeta {
         };
         if watermark < request.seen && !fault!(ClaimFromRolledBackStore) {
             return Advanced::RolledBack { watermark };
+        }
+        if let Some(pause) = (self.pause.as_ref()).filter(|it| it.is_paused)
+            && !fault!(ClaimWhilePaused)
+        {
+            let pause = pause.clone();
+            return Advanced::Paused { watermark, pause };
         }
         if claim.cursor.due > now.plus(request.clock_skew_max) {
             return Advanced::ClockAhead { watermark, now };

@@ -76,6 +76,7 @@ impl ShardTail {
             complete_to,
             lineage: meta.lineage,
             hold: meta.hold(has_ids),
+            pause: meta.pause.clone(),
             runs: runs.collect(),
         }
     }

@@ -22,6 +22,7 @@ pub(crate) fn new_shard(topic: &str) -> NewShard {
         delivered: Progress::START,
         hold: Watermark(0),
         possibly_delivered: Progress::START,
+        pause: None,
     }
 }
 
@@ -43,6 +44,7 @@ pub(crate) fn append_at(topic: &str, place: Cursor) -> Append {
         to,
         runs: vec![run],
         changes: vec![change],
+        pause: None,
     }
 }
 

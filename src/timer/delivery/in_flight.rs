@@ -4,7 +4,7 @@ use super::outcome::ShardContext;
 use super::record::{Destination, Reroute, original_due};
 use crate::encryption::StoredId;
 use crate::model::{
-    Cursor, Disposition, Effect, Level, Message, Offset, OutcomeCounts, Request, Timestamp,
+    Cursor, Disposition, Effect, Level, Message, Offset, OutcomeCounts, Pause, Request, Timestamp,
 };
 use crate::run::LoadedRun;
 use crate::store::{EffectKind, RequestEffect};
@@ -27,6 +27,8 @@ pub(crate) struct ClaimedBatch {
     /// A transaction with a part of it ends at this place or later: there the claim has passed
     /// definitions. `None`: the route is not recurring.
     start: Option<Cursor>,
+    /// The last pause of the shard before the claim.
+    pause: Option<Pause>,
     next_unsent: usize,
     committed: usize,
     /// Positions that were cancelled before the claim, sorted. They are never sent.
@@ -69,6 +71,7 @@ impl ClaimedBatch {
         cancelled.sort_unstable();
         let mut batch = Self {
             acknowledged: vec![false; messages.len()],
+            pause: None,
             waiting: 0,
             messages,
             start: None,
@@ -119,6 +122,16 @@ impl ClaimedBatch {
 
     pub(crate) fn set_start(&mut self, start: Cursor) {
         self.start = Some(start);
+    }
+
+    pub(crate) fn set_pause(&mut self, pause: Option<&Pause>) {
+        self.pause = pause.cloned();
+    }
+
+    /// How late it is now for a message that was due then. The wait for the end of a pause is no lateness.
+    pub(super) fn lateness(&self, due: Timestamp, now: Timestamp) -> Duration {
+        let paused = (self.pause.as_ref()).map_or(Duration::ZERO, |it| it.within(due, now));
+        now.since(due).saturating_sub(paused)
     }
 
     /// The least place at which a transaction may end that has the message at `place`.

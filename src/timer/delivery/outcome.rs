@@ -144,7 +144,7 @@ impl ShardContext {
             metric.delivered.increment(1);
             if let Some(due) = batch.due_for_lateness(index) {
                 let by_rate = batch.lateness_by_rate(due);
-                let lateness = now.since(due).saturating_sub(by_rate);
+                let lateness = batch.lateness(due, now).saturating_sub(by_rate);
                 metric.lateness_seconds.record(lateness.as_secs_f64());
                 if !by_rate.is_zero() {
                     metric.rate_lateness_seconds.record(by_rate.as_secs_f64());

@@ -206,7 +206,7 @@ impl ShardSender<'_> {
         };
         let now = self.wall.min(self.lease_clock.store_time(self.now));
         let by_rate = batch.lateness_by_rate(place.due);
-        let lateness = now.since(place.due).saturating_sub(by_rate);
+        let lateness = batch.lateness(place.due, now).saturating_sub(by_rate);
         if lateness < overdue_after
             || !batch.has_not_failed(index)
             || batch.reroutes.contains_key(&index)

@@ -6,8 +6,8 @@ use crate::broker::Catalog;
 use crate::limit::COORDINATOR_WAIT_MAX;
 use crate::membership::{SessionClock, with_timeout};
 use crate::model::{
-    CommitMetadata, Partition, Progress, ShardId, SourceIdentity, Timestamp, UnreadableCommit,
-    Watermark,
+    CommitMetadata, Partition, Pause, Progress, ShardId, SourceIdentity, Timestamp,
+    UnreadableCommit, Watermark,
 };
 use crate::store::StoredShard;
 use crate::store::rules::{self, NO_HOLD};
@@ -104,9 +104,19 @@ impl LastKnown {
     }
 }
 
+/// Sets the hold and the pause as they were before the store lost writes, if it did.
+pub(super) fn restore_waits(
+    state: &mut StoredShard,
+    committed: Option<&CommitMetadata>,
+    own: Option<&LastKnown>,
+) {
+    state.hold = hold(state, committed, own);
+    state.pause = pause(state, committed);
+}
+
 /// The watermark up to which claims wait. A store that is behind the one in the commit, or the one
 /// that this process has seen, lost writes.
-pub(super) fn hold(
+fn hold(
     state: &StoredShard,
     committed: Option<&CommitMetadata>,
     own: Option<&LastKnown>,
@@ -118,6 +128,12 @@ pub(super) fn hold(
     let seen = seen.filter(|seen| state.watermark < *seen && !fault!(ForgetSeenWatermark));
     let known = stored.max(seen);
     state.hold.max(known.unwrap_or(NO_HOLD))
+}
+
+/// The newer pause of the store and the commit. A store that went back may have an older one.
+fn pause(state: &StoredShard, committed: Option<&CommitMetadata>) -> Option<Pause> {
+    let committed = of_same_source(state, committed).and_then(|it| it.pause.clone());
+    Pause::newest(state.pause.clone(), committed)
 }
 
 /// Covers messages that may have been delivered before the store lost writes. The reader of the shard
@@ -197,6 +213,7 @@ mod tests {
             identity: None,
             end: None,
             rules: RulesHistory::default(),
+            pause: None,
         }
     }
 

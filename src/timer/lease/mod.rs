@@ -377,7 +377,7 @@ impl LeaseLoop {
             };
             let own = self.table.last_known.get(shard);
             let start = committed::start_position(&state, committed, own);
-            state.hold = committed::hold(&state, committed, own);
+            committed::restore_waits(&mut state, committed, own);
             let now = self.ports.clock.now().max(clock.store_time(Instant::now()));
             state.possibly_delivered = committed::possibly_delivered(&state, committed, own, now);
             state.claimed = committed::claimed(&state, own);

@@ -8,7 +8,7 @@
 use crate::encryption::KeyRing;
 use crate::health::HealthPart;
 use crate::limit::LOADER_BATCH_MAX;
-use crate::model::{Progress, ShardId, Slice, Timestamp, Watermark};
+use crate::model::{Pause, Progress, ShardId, Slice, Timestamp, Watermark};
 use crate::retry::{PartReadiness, PartsReadiness, until_store_answers};
 use crate::run::{LoadedRun, RunDecoder, RunError, RunName, decoded_size};
 use crate::store::{
@@ -83,6 +83,8 @@ pub(crate) enum LoadResult {
         lineage: Lineage,
         /// `None`: the same as before.
         hold: Option<Hold>,
+        /// `None`: the same as before, or never paused.
+        pause: Option<Pause>,
         runs: Vec<ReadOutcome>,
     },
     /// The tail does not reach back far enough, or the store was rolled back: load all again.
@@ -280,6 +282,7 @@ impl PartLoader {
                 complete_to: after,
                 lineage: position.lineage,
                 hold: None,
+                pause: None,
                 runs: Vec::new(),
             };
             self.reply(&tail.call.shard, tag, result).await;
@@ -357,6 +360,7 @@ fn tail_result(answer: Tailed, tail: &TailLoad, decoder: &mut RunDecoder) -> Loa
             complete_to,
             lineage,
             hold,
+            pause,
             runs,
         } => {
             let mut reads = Vec::new();
@@ -379,6 +383,7 @@ fn tail_result(answer: Tailed, tail: &TailLoad, decoder: &mut RunDecoder) -> Loa
                 complete_to,
                 lineage,
                 hold: Some(hold),
+                pause,
                 runs: reads,
             }
         }
@@ -484,6 +489,7 @@ mod tests {
                 complete_to: Watermark(2),
                 lineage: Lineage::default(),
                 hold: Hold::NoIds,
+                pause: None,
                 runs: vec![TailRun {
                     entry,
                     bytes: Some(bytes.into()),

@@ -2,10 +2,11 @@
 
 use super::ShardState;
 use crate::limit::{
-    CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MESSAGES_MAX, LATE_CLAIM_INTERVAL, SHARD_IN_FLIGHT_MAX,
-    TAIL_POLL_INTERVAL,
+    CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MESSAGES_MAX, LATE_CLAIM_INTERVAL, RESEND_DELAY_MIN,
+    SHARD_IN_FLIGHT_MAX, TAIL_POLL_INTERVAL,
 };
-use crate::model::{Cursor, Timestamp, Watermark};
+use crate::membership::StoreTime;
+use crate::model::{Cursor, Pause, Timestamp, Watermark};
 use crate::schedule::{InFlightClaims, TakenBatch};
 use crate::timer::delivery::in_flight::ClaimedBatch;
 use crate::timer::load::ResidentRun;
@@ -155,5 +156,31 @@ impl ShardState {
         let limit = if has_more { count } else { limit };
         self.claim.on_taken(count, limit, is_behind, ahead, now);
         Some(taken)
+    }
+
+    /// The store has rejected a claim that was too far ahead of its time. The messages are taken
+    /// again after `RESEND_DELAY_MIN`.
+    pub(crate) fn on_claim_rejected(&mut self, watermark: Watermark, store: StoreTime) {
+        let now = store.answered;
+        self.ownership.clock.set_store_time(store);
+        self.reload(self.in_flight.claimed(), watermark, now);
+        self.claim.not_before = Some(now + RESEND_DELAY_MIN);
+    }
+
+    /// The store has refused a claim, because it is behind the watermark that this timer has seen. The
+    /// messages are taken again when the source is read again.
+    pub(crate) fn on_claim_rolled_back(&mut self, watermark: Watermark, now: Instant) {
+        tracing::warn!(shard = %self.lease.shard, %watermark,
+            "the store has lost messages: loading the shard again");
+        self.reload(self.in_flight.claimed(), watermark, now);
+    }
+
+    /// The store has refused a claim, because the shard is paused. The messages are taken again after the
+    /// pause.
+    pub(crate) fn on_claim_paused(&mut self, watermark: Watermark, pause: Pause, now: Instant) {
+        self.load.learn_pause(pause);
+        self.reload(self.in_flight.claimed(), watermark, now);
+        // The commit may have resumed it, and the store has not read the record yet.
+        self.claim.not_before = Some(now + RESEND_DELAY_MIN);
     }
 }

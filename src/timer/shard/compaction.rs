@@ -240,6 +240,7 @@ mod tests {
             complete_to: Watermark(9),
             lineage: Lineage::default(),
             hold: None,
+            pause: None,
             runs: vec![run.expect("this version wrote it")],
         }
     }

@@ -7,10 +7,10 @@ use super::hold::LoadHold;
 use super::prefetch::Prefetch;
 use super::tail_poll::TailPoll;
 use crate::limit::{CLAIM_MESSAGES_MAX, TAIL_POLL_INTERVAL};
-use crate::model::{Cursor, Offset, Progress, ShardId, Slice, Timestamp, Watermark};
+use crate::model::{Cursor, Offset, Pause, Progress, ShardId, Slice, Timestamp, Watermark};
 use crate::run::{LoadedRun, RunName};
 use crate::schedule::{RunIndex, Schedule};
-use crate::store::{Hold, Lineage, Listed, Tail};
+use crate::store::{Hold, Lineage, Listed, StoredShard, Tail};
 use crate::timer::load::{
     BlockedRun, Load, LoadResult, MemoryAccount, ReadOutcome, ResidentRun, TailLoad,
 };
@@ -33,6 +33,8 @@ pub(crate) struct ShardLoad {
     /// The run of a newer version that was just found. Loading has stopped in front of it.
     pub(super) newer: Option<BlockedRun>,
     pub(super) hold: LoadHold,
+    /// The newest that a reply, the state at the start or the commit has shown.
+    pause: Option<Pause>,
 }
 
 impl ShardLoad {
@@ -40,11 +42,11 @@ impl ShardLoad {
         shard: &ShardId,
         slot: u16,
         start: Progress,
-        watermark: Watermark,
-        hold: Watermark,
+        state: &StoredShard,
         memory: Rc<MemoryAccount>,
         now: Instant,
     ) -> Self {
+        let (watermark, hold) = (state.watermark, state.hold);
         if watermark < hold {
             tracing::info!(%shard, %watermark, until = %hold,
                 "delivery waits until the source is read up to `until`: a record there may cancel a waiting message");
@@ -60,6 +62,7 @@ impl ShardLoad {
             unreadable: Vec::new(),
             newer: None,
             hold: LoadHold::new(hold),
+            pause: state.pause.clone(),
         }
     }
 
@@ -69,7 +72,21 @@ impl ShardLoad {
 
     /// True while nothing may be loaded or claimed.
     pub(super) fn is_held(&self) -> bool {
-        self.hold.is_active(self.schedule().seen())
+        self.is_paused() || self.hold.is_active(self.schedule().seen())
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        let is_paused = self.pause.as_ref().is_some_and(|pause| pause.is_paused);
+        is_paused && !fault!(ClaimWhilePaused)
+    }
+
+    pub(crate) fn pause(&self) -> Option<&Pause> {
+        self.pause.as_ref()
+    }
+
+    /// A store that went back may have an older one.
+    pub(super) fn learn_pause(&mut self, pause: Pause) {
+        self.pause = Pause::newest(self.pause.take(), Some(pause));
     }
 
     /// The greatest watermark that this tenure has seen, also before a rollback.
@@ -161,12 +178,17 @@ impl ShardLoad {
                 complete_to,
                 lineage,
                 hold,
+                pause,
                 runs,
             } => {
                 if !self.detect_rollback(watermark, Some(lineage), now) {
                     let found = complete_to > self.schedule().seen();
                     self.tail.finish(found, complete_to < watermark, now);
-                    self.on_tail(complete_to, hold, runs, now);
+                    self.on_tail(complete_to, (hold, pause), runs, now);
+                    if self.is_paused() {
+                        // For the compactor.
+                        self.lineage = Some(lineage);
+                    }
                 }
             }
             LoadResult::List(Listed::Runs {
@@ -197,19 +219,28 @@ impl ShardLoad {
     fn on_tail(
         &mut self,
         complete_to: Watermark,
-        hold: Option<Hold>,
+        (hold, pause): (Option<Hold>, Option<Pause>),
         runs: Vec<ReadOutcome>,
         now: Instant,
     ) {
-        let was_held = self.is_held();
+        let (was_held, was_paused) = (self.is_held(), self.is_paused());
         if let Some(hold) = hold {
             self.hold.update(hold, self.schedule().seen());
         }
-        let is_held = self.hold.is_active(complete_to);
+        if let Some(pause) = pause {
+            self.learn_pause(pause);
+        }
+        let is_paused = self.is_paused();
+        if is_paused != was_paused {
+            let note = self.pause.as_ref().map_or("", |pause| &pause.note);
+            let change = if is_paused { "paused" } else { "resumed" };
+            tracing::info!(shard = %self.shard, note, "delivery of the shard is {change}");
+        }
+        let is_held = is_paused || self.hold.is_active(complete_to);
         if is_held && !was_held {
             return self.restart(self.schedule().claimed(), complete_to, now);
         }
-        if was_held && !is_held {
+        if was_held && !is_held && !was_paused {
             tracing::info!(shard = %self.shard, watermark = %complete_to, "the source is read again: delivery of the shard starts");
         }
         for run in runs.into_iter().filter(|_| !is_held) {
@@ -399,6 +430,7 @@ mod tests {
                 complete_to: watermark,
                 lineage,
                 hold: None,
+                pause: None,
                 runs: Vec::new(),
             }
         };

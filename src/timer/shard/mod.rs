@@ -25,8 +25,7 @@ use super::delivery::outcome::ShardContext;
 use super::lease::Grant;
 use super::load::{Load, LoadResult, MemoryAccount, ResidentRun};
 use super::quota::rate_hold::{HeldTime, RateHold};
-use crate::limit::{RATE_LOADED_AHEAD, RESEND_DELAY_MIN, TRANSACTIONAL_PRODUCER_OPEN_AHEAD};
-use crate::membership::StoreTime;
+use crate::limit::{RATE_LOADED_AHEAD, TRANSACTIONAL_PRODUCER_OPEN_AHEAD};
 use crate::model::{
     Cursor, DeliveredMarker, Lease, OutcomeCounts, Progress, ShardId, SourceIdentity, Timestamp,
     Watermark,
@@ -84,7 +83,7 @@ impl ShardState {
         let Grant { start, state, .. } = grant;
         let shard = &grant.lease.shard;
         Self {
-            load: ShardLoad::new(shard, slot, start, state.watermark, state.hold, memory, now),
+            load: ShardLoad::new(shard, slot, start, &state, memory, now),
             lease: grant.lease,
             slot,
             context,
@@ -285,28 +284,12 @@ impl ShardState {
             .count();
         let mut batch = ClaimedBatch::new(taken.messages, cancelled, effects, now);
         batch.held_by_rate = self.held_before_claim;
+        batch.set_pause(self.load.pause());
         if self.context.route.rules.is_recurring {
             batch.set_start(taken.start);
         }
         self.in_flight.push(taken.claim, count, batch);
         possible_duplicates
-    }
-
-    /// The store has rejected a claim that was too far ahead of its time. The messages are taken
-    /// again after a pause.
-    pub(crate) fn on_claim_rejected(&mut self, watermark: Watermark, store: StoreTime) {
-        let now = store.answered;
-        self.ownership.clock.set_store_time(store);
-        self.reload(self.in_flight.claimed(), watermark, now);
-        self.claim.not_before = Some(now + RESEND_DELAY_MIN);
-    }
-
-    /// The store has refused a claim, because it is behind the watermark that this timer has seen. The
-    /// messages are taken again when the source is read again.
-    pub(crate) fn on_claim_rolled_back(&mut self, watermark: Watermark, now: Instant) {
-        tracing::warn!(shard = %self.lease.shard, %watermark,
-            "the store has lost messages: loading the shard again");
-        self.reload(self.in_flight.claimed(), watermark, now);
     }
 
     /// Checks the watermark that came with the answer to a call. The loader may have seen a greater
@@ -502,6 +485,7 @@ mod tests {
     use super::*;
     use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, LATE_CLAIM_INTERVAL, USUAL_RUN_MEMORY_BYTES};
     use crate::limit::{CLAIM_MESSAGES_MAX, TAIL_POLL_INTERVAL};
+    use crate::membership::StoreTime;
     use crate::model::{LeaseToken, Level, Offset, Partition, Slice};
     use crate::run::{RunDecoder, RunEncoder, RunError, RunName};
     use crate::store::{Ledger, Lineage, StoredShard};
@@ -529,6 +513,7 @@ mod tests {
                     delivered: Progress::START,
                     hold: Watermark(0),
                     possibly_delivered: Progress::START,
+                    pause: None,
                     lowest_pending: Offset(0),
                     slices: Vec::new(),
                     quarantined: 0,
@@ -560,6 +545,7 @@ mod tests {
             complete_to: watermark,
             lineage: Lineage::default(),
             hold: None,
+            pause: None,
             runs,
         }
     }

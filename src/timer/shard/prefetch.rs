@@ -394,6 +394,7 @@ mod tests {
                     complete_to: watermark,
                     lineage: Lineage::default(),
                     hold: None,
+                    pause: None,
                     runs: Vec::new(),
                 },
                 Load::List(List { from, until, .. }) => {
@@ -502,6 +503,7 @@ mod tests {
             complete_to: watermark,
             lineage: Lineage::default(),
             hold: None,
+            pause: None,
             runs: vec![ReadOutcome::Loaded(Backlog::decode(name, bytes))],
         };
         state.on_load_reply(tail, now);

@@ -174,6 +174,27 @@ async fn unreadable_counts_affect_only_their_shard() {
 }
 
 #[tokio::test]
+async fn an_unreadable_pause_stops_only_its_shard() {
+    let mut test = two_shards().await;
+    with_tables(&mut test, |tables| {
+        tables
+            .index
+            .insert(key::pause(1), "of a newer version")
+            .unwrap();
+    });
+    let opened = test
+        .store()
+        .open(&[new_shard("bad"), new_shard("good")])
+        .await
+        .unwrap();
+    assert!(
+        matches!(&opened[0], Opened::Incompatible(text) if text.contains("a pause that cannot be read")),
+        "{opened:?}"
+    );
+    assert!(matches!(opened[1], Opened::Existing(_)));
+}
+
+#[tokio::test]
 async fn a_slice_of_a_newer_version_stops_only_its_shard() {
     let mut test = two_shards().await;
     let slice = append("bad", 0).runs[0].slice;
@@ -272,6 +293,7 @@ async fn damaged_bytes_on_disk_are_detected_and_quarantined() {
         runs: big.clone(),
         to: Watermark(40),
         changes: vec![],
+        pause: None,
         ..append("t", 0)
     };
     assert_eq!(test.store().append(&[batch]).await.unwrap(), [DONE]);

@@ -65,6 +65,7 @@ async fn fill(store: &Embedded, from: u64, batches: u64) {
             to,
             runs,
             changes: vec![],
+            pause: None,
         };
         assert_eq!(store.append(&[append]).await.unwrap(), [DONE]);
     }
@@ -201,6 +202,7 @@ async fn an_erased_shard_leaves_no_rows_even_after_a_restart() {
     let cancels = Append {
         runs: vec![],
         changes: vec![cancel],
+        pause: crate::model::Pause::parse("000000000000001fp1:1:0:1:"),
         ..append("gone", 30)
     };
     test.store().append(&[cancels]).await.unwrap();

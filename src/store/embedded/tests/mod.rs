@@ -283,6 +283,7 @@ async fn a_restart_ends_all_leases_and_starts_the_tail_at_the_watermark() {
             complete_to: Watermark(1),
             lineage: history,
             hold: Hold::Until(Watermark(0)),
+            pause: None,
             runs: Vec::new(),
         },
     ];

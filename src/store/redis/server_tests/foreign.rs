@@ -180,6 +180,8 @@ async fn a_meta_key_with_foreign_values_affects_only_its_shard() {
         "claimed 12",
         "delivered 0x",
         "tail_from gggggggggggggggg",
+        "pause 000000000000000ap1:1:1",
+        "pause p1:1:1:1:",
     ] {
         let real = two_shards().await;
         real.server

@@ -476,6 +476,36 @@ const FAULTS: &[Fault] = &[
         "false",
     ),
     (
+        "a paused shard accepts a claim",
+        Some(Script::Advance),
+        "if s.pause:sub(17, 17) == 'p' then",
+        "if false then",
+    ),
+    (
+        "an append forgets the pause of its control record",
+        Some(Script::Append),
+        "if is_newer_pause(ARGV[9], s.pause) then",
+        "if false then",
+    ),
+    (
+        "an older control record ends a pause",
+        Some(Script::Append),
+        "if is_newer_pause(ARGV[9], s.pause) then",
+        "if ARGV[9] ~= '' then",
+    ),
+    (
+        "a shard is created without the pause of its commit",
+        Some(Script::OpenShard),
+        "if is_newer_pause(ARGV[8], s.pause) then",
+        "if false then",
+    ),
+    (
+        "a copy of a shard forgets the pause",
+        Some(Script::EndCopy),
+        "'pause', ARGV[11]",
+        "'other', ARGV[11]",
+    ),
+    (
         "a record that was delivered before gets the id",
         Some(Script::Append),
         "if place and is_taken and not first then redis.call('HSET', KEYS[4], ARGV[at], place)",

@@ -98,6 +98,14 @@ impl Source for SourceFaults {
                 }
             }
         }
+        if fault!(ForgetCommittedPause) {
+            for commit in &mut commits {
+                if let Some(mut metadata) = known_commit(&commit.metadata) {
+                    metadata.pause = None;
+                    commit.metadata = metadata.to_string();
+                }
+            }
+        }
         self.inner.commit(commits)
     }
 

@@ -62,6 +62,7 @@ impl TailByRunCount {
             complete_to: watermark,
             lineage: history,
             hold: Hold::Until(Watermark(0)),
+            pause: None,
             runs,
         })
     }

@@ -1,9 +1,9 @@
-//! Cases for advance (I4, I5) and quarantine.
+//! Cases for advance (I4, I5), pauses and quarantine.
 
 use super::fixture::{Fixture, cancel, due, key_of, listing, place, run_of, schedule};
-use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
+use crate::model::{Cursor, Offset, Pause, PauseState, Progress, Timestamp, Watermark};
 use crate::run::Run;
-use crate::store::{Advance, Advanced, Appended, Restored};
+use crate::store::{Advance, Advanced, Append, Appended, NewShard, Opened, Restored, Tailed};
 use std::time::Duration;
 
 fn pair(due_millis: i64, offset: u64, watermark: u64) -> Progress {
@@ -436,4 +436,109 @@ pub(super) async fn a_restore_inside_the_claimed_pair_writes_nothing(t: &Fixture
     }
     assert_eq!((t.state().await, t.list_all().await), before);
     assert!(t.is_held_by(1).await);
+}
+
+/// The state after the control record at this offset.
+pub(super) fn pause(offset: u64, is_paused: bool) -> Pause {
+    let state = PauseState {
+        after: Watermark(offset + 1),
+        is_paused,
+        since: Timestamp::from_millis(-7),
+        until: Timestamp::from_millis(8),
+        earlier: Duration::from_millis(3),
+        at: Timestamp::from_millis(9),
+        note: "why: \"ö\" (who)".into(),
+    };
+    state.into()
+}
+
+async fn append(t: &Fixture<'_>, from: u64, pause: Pause) {
+    let append = Append {
+        pause: Some(pause),
+        ..t.append_request(from, from + 1, &[], &[])
+    };
+    let appended = t.store().append(&[append]).await.unwrap();
+    assert!(matches!(appended[0], Appended::Done { .. }), "{appended:?}");
+}
+
+async fn pause_in_tail(t: &Fixture<'_>) -> Option<Pause> {
+    let after = t.state().await.watermark.0;
+    match t.tail(after, Timestamp::AT_ONCE, 1).await {
+        Tailed::Runs { pause, .. } => pause,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(super) async fn a_paused_shard_refuses_claims_but_the_rest_is_stored(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    let (first, second) = (place(due(1, 0), 0), place(due(1, 0), 1));
+    t.append_runs(0, 2, &[&run_of("a", &[first, second])]).await;
+    t.take_lease(1).await;
+    let (before, next) = (
+        Progress::new(first, Watermark(2)),
+        Progress::new(second, Watermark(2)),
+    );
+    t.claim(1, before).await;
+    append(t, 2, pause(2, true)).await;
+    let advance = Advance {
+        delivered: Some(before),
+        claim: Some(next),
+        ..t.empty_advance(1)
+    };
+    for _ in 0..2 {
+        let refused = Advanced::Paused {
+            watermark: Watermark(3),
+            pause: pause(2, true),
+        };
+        assert_eq!(t.advance(advance.clone()).await, refused);
+        let state = t.state().await;
+        assert_eq!((state.delivered, state.claimed), (before, before));
+    }
+    append(t, 3, pause(3, false)).await;
+    t.claim(1, next).await;
+    assert_eq!(t.state().await.claimed, next);
+}
+
+pub(super) async fn a_shard_keeps_the_newest_pause(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    assert_eq!(t.state().await.pause, None);
+    assert_eq!(pause_in_tail(t).await, None);
+    append(t, 0, pause(0, true)).await;
+    append(t, 1, pause(10, false)).await;
+    // The reader had read it before the store lost writes.
+    append(t, 2, pause(2, true)).await;
+    assert_eq!(t.state().await.pause, Some(pause(10, false)));
+    t.append_runs(3, 4, &[]).await;
+    for newest in [pause(10, false), pause(12, true)] {
+        let opened = t
+            .open(NewShard {
+                pause: Some(newest.clone()),
+                ..t.new_shard(0, Progress::START)
+            })
+            .await;
+        assert!(
+            matches!(&opened, Opened::Existing(state) if state.pause.as_ref() == Some(&newest)),
+            "{opened:?}"
+        );
+        assert_eq!(t.state().await.pause, Some(newest.clone()));
+        assert_eq!(pause_in_tail(t).await, Some(newest));
+    }
+    t.open(t.new_shard(0, Progress::START)).await;
+    assert_eq!(t.state().await.pause, Some(pause(12, true)));
+}
+
+pub(super) async fn a_shard_is_created_with_the_pause_of_its_commit(t: &Fixture<'_>) {
+    let new = NewShard {
+        pause: Some(pause(17, true)),
+        ..t.new_shard(4, Progress::START)
+    };
+    t.open(new).await;
+    assert_eq!(t.state().await.pause, Some(pause(17, true)));
+    t.take_lease(1).await;
+    let advance = Advance {
+        claim: Some(Progress::new(place(due(1, 0), 4), Watermark(4))),
+        ..t.empty_advance(1)
+    };
+    let refused = t.advance(advance).await;
+    assert!(matches!(refused, Advanced::Paused { .. }), "{refused:?}");
 }

@@ -1,5 +1,6 @@
 //! Cases for copies of shards between this store and one in memory.
 
+use super::advance::pause;
 use super::fixture::{Fixture, cancel, due, key_of, place, run_of, schedule};
 use super::ids::keys::{a, encrypted};
 use crate::clock::WallClock;
@@ -60,6 +61,7 @@ async fn fill(t: &Fixture<'_>) {
         .open(NewShard {
             hold: Watermark(40),
             possibly_delivered: Progress::new(place(due(7, 7), 7), Watermark(77)),
+            pause: Some(pause(3, false)),
             ..t.new_shard(0, Progress::START)
         })
         .await;

@@ -114,6 +114,7 @@ impl Fixture<'_> {
             delivered,
             hold: Watermark(0),
             possibly_delivered: Progress::START,
+            pause: None,
         }
     }
 
@@ -145,6 +146,7 @@ impl Fixture<'_> {
             to: Watermark(to),
             runs: runs.iter().map(|&run| run.clone()).collect(),
             changes: changes.to_vec(),
+            pause: None,
         }
     }
 
@@ -220,6 +222,7 @@ impl Fixture<'_> {
                 complete_to: watermark,
                 lineage: history,
                 hold: Hold::Until(Watermark(0)),
+                pause: None,
                 runs: Vec::new()
             }
         );

@@ -151,7 +151,10 @@ cases! {
         a_quarantined_run_is_listed_with_its_bytes,
         a_restored_run_is_pending_again_and_its_shard_has_no_owner,
         a_repeated_restore_changes_nothing_more,
-        a_restore_inside_the_claimed_pair_writes_nothing;
+        a_restore_inside_the_claimed_pair_writes_nothing,
+        a_paused_shard_refuses_claims_but_the_rest_is_stored,
+        a_shard_keeps_the_newest_pause,
+        a_shard_is_created_with_the_pause_of_its_commit;
     keys:
         messages_are_counted_by_the_key_of_their_run,
         an_id_is_found_under_every_name_and_moves_to_the_first,

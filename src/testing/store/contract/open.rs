@@ -16,6 +16,7 @@ pub(super) async fn creating_a_shard_stores_identity_watermark_and_delivered(t: 
         delivered,
         hold: Watermark(0),
         possibly_delivered: Progress::START,
+        pause: None,
         lowest_pending: Offset(4),
         slices: Vec::new(),
         quarantined: 0,

@@ -6,8 +6,8 @@ use super::run_of;
 use crate::clock::WallClock;
 use crate::encryption::{KeyRing, StoredId, test_rings};
 use crate::model::{
-    Cursor, Lease, LeaseToken, Offset, Partition, Progress, SessionId, ShardId, Slice,
-    SourceIdentity, Timestamp, Watermark, WorkerEntry,
+    Cursor, Lease, LeaseToken, Offset, Partition, Pause, PauseState, Progress, SessionId, ShardId,
+    Slice, SourceIdentity, Timestamp, Watermark, WorkerEntry,
 };
 use crate::run::{Run, RunName};
 use crate::store::{
@@ -105,6 +105,21 @@ fn timestamp(due: Due, millis: i64) -> Timestamp {
         due if due < 0 => Timestamp::AT_ONCE,
         due => Timestamp::from_millis(due * 3_600_000 + millis),
     }
+}
+
+/// Some batches end with a control record, and few of these pause the shard.
+fn pause(to: u64) -> Option<Pause> {
+    let is_paused = to % 35 == 3;
+    let state = PauseState {
+        after: Watermark(to),
+        is_paused,
+        since: timestamp(0, 0),
+        until: timestamp(1, 0),
+        earlier: Duration::ZERO,
+        at: timestamp(1, 0),
+        note: "n".into(),
+    };
+    (is_paused || to.is_multiple_of(5)).then(|| state.into())
 }
 
 fn claim((due, offset, watermark): Pair) -> Progress {
@@ -277,6 +292,7 @@ impl Sequence {
             to: Watermark(to + gap),
             runs,
             changes,
+            pause: pause(to),
         }
     }
 
@@ -353,6 +369,7 @@ async fn outcome(
                 delivered: claim(*delivered),
                 hold: Watermark(*hold),
                 possibly_delivered: claim(*delivered),
+                pause: None,
             };
             format!("{:?}", store.open(&[birth]).await)
         }
@@ -610,6 +627,7 @@ async fn hidden_state(store: &dyn Store, sequence: &Sequence) -> String {
         to,
         runs: Vec::new(),
         changes,
+        pause: None,
     };
     let appended = store.append(&[cancels]).await.unwrap();
     for token in 1..3 {

@@ -70,6 +70,7 @@ impl CopyStore for MemoryStore {
             delivered: Progress::START,
             hold: NO_HOLD,
             possibly_delivered: Progress::START,
+            pause: None,
             creates: true,
         };
         copies.insert(shard.clone(), (copy, MemoryShard::new(&new)));

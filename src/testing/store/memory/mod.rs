@@ -292,6 +292,7 @@ impl ShardStore for MemoryStore {
                 }
                 Some(shard) => {
                     shard.extend_possibly_delivered(birth.possibly_delivered);
+                    shard.positions.learn_pause(birth.pause.as_ref());
                     Opened::Existing(shard.state())
                 }
                 None if !birth.creates => Opened::Absent,
@@ -634,6 +635,7 @@ mod tests {
             delivered: Progress::START,
             hold: Watermark(0),
             possibly_delivered: Progress::START,
+            pause: None,
         }
     }
 
@@ -650,6 +652,7 @@ mod tests {
             to: Watermark(to),
             runs: vec![run_of(&format!("w{from}"), &[place(from)])],
             changes: vec![],
+            pause: None,
         }
     }
 

@@ -28,8 +28,8 @@ enum Loss {
 }
 
 /// Records between a message and its cancel, and the size of each. They need several batches.
-const RECORDS_BETWEEN: usize = 500;
-const RECORD_BYTES: usize = 2 * BATCH_BYTES_MAX / RECORDS_BETWEEN;
+pub(super) const RECORDS_BETWEEN: usize = 500;
+pub(super) const RECORD_BYTES: usize = 2 * BATCH_BYTES_MAX / RECORDS_BETWEEN;
 
 struct Trial {
     world: World,

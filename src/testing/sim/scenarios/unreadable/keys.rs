@@ -147,6 +147,7 @@ async fn leave_id(world: &World, shard: &ShardId, text: &str) {
     let id = ring(text).stored_id(shard, "left");
     let change = IdChange::new(id, IdChangeKind::Schedule(state.delivered.cursor));
     let append = Append {
+        pause: None,
         shard: shard.clone(),
         epoch: AppendEpoch {
             process: 99,

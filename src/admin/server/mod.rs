@@ -2,6 +2,8 @@
 //! closes the oldest connections, so probes are answered and no descriptors run out. It never closes
 //! one whose request was admitted.
 
+pub(super) mod tls;
+
 use super::problem::Problem;
 use crate::limit::{
     ADMIN_CONNECTION_TIMEOUT, ADMIN_CONNECTIONS_MAX, ADMIN_HANDSHAKE_TIMEOUT,

@@ -13,7 +13,7 @@ use tokio_rustls::TlsAcceptor;
 
 /// The server's certificate, and the authorities of client certificates.
 #[derive(Clone)]
-pub(crate) struct Tls(pub(super) TlsAcceptor);
+pub(crate) struct Tls(pub(in crate::admin) TlsAcceptor);
 
 /// A wrong option, and the reason.
 #[derive(Debug, thiserror::Error)]

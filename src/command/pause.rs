@@ -1,0 +1,111 @@
+//! `postdate pause` and `postdate resume`: write a control record to each partition of a route.
+
+use super::change::ChangeWriter;
+use super::page::{Page, Tone, confirm, print_document};
+use super::pending::QueryClient;
+use super::{Outcome, Refused, run};
+use crate::admin::changes::ChangeError;
+use crate::admin::pause_api::control;
+use crate::cli::{Output, PauseArgs};
+use crate::config::Config;
+use crate::limit::{ADMIN_OUTCOME_INTERVAL, ADMIN_OUTCOME_TIMEOUT};
+use crate::model::Timestamp;
+use crate::model::readable::{moment, several};
+use crate::store::query::{PauseReport, Query, WorkersReport};
+use anyhow::{Result, anyhow};
+use tokio::time::Instant;
+
+pub fn pause(config: &Config, args: &PauseArgs) -> Result<Outcome> {
+    run(set_paused(config, args, true))
+}
+
+pub fn resume(config: &Config, args: &PauseArgs) -> Result<Outcome> {
+    run(set_paused(config, args, false))
+}
+
+async fn set_paused(config: &Config, args: &PauseArgs, pauses: bool) -> Result<Outcome> {
+    config.route_named_or_only(Some(&args.route))?;
+    let client = QueryClient::open(config).await?;
+    let route = args.route.clone();
+    let query = Query::Pause { route };
+    let report: PauseReport = client.ask(&query).await?;
+    let workers: WorkersReport = client.ask(&Query::Workers).await?;
+    if let Some(why) = workers.refuses_pause().filter(|_| pauses) {
+        return Err(Refused(why).into());
+    }
+    let (at, change) = control(&report, pauses, (&args.note, &user())).map_err(Refused)?;
+    let verb = if pauses { "Pause" } else { "Resume" };
+    let question = format!("{verb} the delivery of {}?", args.route);
+    if !args.yes && !confirm(&question)? {
+        let text = "nothing was written: confirm at a terminal, or use --yes";
+        return Err(Refused(text.to_owned()).into());
+    }
+    let mut writer = ChangeWriter::default();
+    let written = writer.write(config, change).await;
+    writer.close().await;
+    let written = written.map_err(|error| match error {
+        ChangeError::Refused(why) => Refused(why).into(),
+        ChangeError::Failed(why) => anyhow!(why),
+    })?;
+    let written: Vec<(String, i32)> = serde_json::from_str(&written)?;
+    let end = Instant::now() + ADMIN_OUTCOME_TIMEOUT;
+    let (report, is_reached) = loop {
+        let mut report: PauseReport = client.ask(&query).await?;
+        report.add_unknown(&written);
+        let is_reached = report.is_reached(pauses, at);
+        if is_reached || Instant::now() >= end {
+            break (report, is_reached);
+        }
+        tokio::time::sleep(ADMIN_OUTCOME_INTERVAL).await;
+    };
+    let as_json = args.output == Output::Json;
+    print_document(&report, as_json, |report, page| {
+        text(report, is_reached, page)
+    })?;
+    Ok(Outcome::failing_if(!is_reached))
+}
+
+/// For the note.
+fn user() -> String {
+    let user = std::env::var("USER").ok().filter(|user| user.len() <= 32);
+    user.map_or_else(|| "postdate".to_owned(), |user| format!("postdate, {user}"))
+}
+
+fn text(report: &PauseReport, is_reached: bool, page: &Page) -> String {
+    let (paused, shards) = (report.paused, report.shards);
+    let mut text = format!("{paused} of {} paused", several(shards, "shard"));
+    if let Some(since) = report.since_ms {
+        text += &format!(", since {}", moment(Timestamp::from_millis(since)));
+    }
+    text += ".\n";
+    if !is_reached {
+        let line = "Not all records were read yet: see `postdate workers`. A source over its `max_waiting` is not read: raise it.";
+        text += &format!("{}\n", page.paint(Tone::Warning, line));
+    }
+    if report.in_flight > 0 {
+        let shards = several(report.in_flight, "shard");
+        text += &format!("Messages that were claimed before may still go out: {shards}.\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_says_how_many_shards_are_paused() {
+        let report = PauseReport {
+            shards: 12,
+            paused: 11,
+            in_flight: 2,
+            since_ms: Some(1_795_302_005_000),
+            ..PauseReport::default()
+        };
+        insta::assert_snapshot!(text(&report, false, &Page::PLAIN), @r"
+        11 of 12 shards paused, since 2026-11-21 23:00:05 UTC.
+        Not all records were read yet: see `postdate workers`. A source over its `max_waiting` is not read: raise it.
+        Messages that were claimed before may still go out: 2 shards.
+        ");
+    }
+}
