@@ -7,6 +7,7 @@ use crate::testing::sim::faults::freeze::Freeze;
 use crate::testing::sim::faults::network::Network;
 use crate::testing::sim::lease_audit::LeaseAudit;
 use crate::testing::sim::world::World;
+use crate::testing::store::memory::MemoryStore;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
@@ -22,6 +23,8 @@ pub(crate) struct ProcessControl {
     steady: Rc<RefCell<SteadyClock<Rc<SimClock>>>>,
     /// True if it is cut off from the store.
     pub(crate) is_cut_from_store: Rc<Cell<bool>>,
+    /// The former server of the store, if the process still reaches it instead of the current one.
+    pub(crate) old_server: Rc<RefCell<Option<MemoryStore>>>,
     pub(crate) network: Rc<Network>,
     /// True if it reads all partitions, not only those that the membership assigns.
     pub(crate) reads_all: Rc<watch::Sender<bool>>,
@@ -47,6 +50,7 @@ impl ProcessControl {
             steady: Rc::new(RefCell::new(SteadyClock::new(clock.clone()))),
             clock,
             is_cut_from_store: Rc::default(),
+            old_server: Rc::default(),
             network: Rc::default(),
             reads_all: Rc::default(),
             leases: Rc::default(),

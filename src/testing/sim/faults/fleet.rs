@@ -18,10 +18,14 @@ pub(crate) enum FleetFaults {
     StoreLoses,
     /// The faults above, and consumers that are recreated. The source is a NATS stream.
     Streams,
+    /// The faults of `All`, and two servers that are both the store for a while.
+    TwoStores,
     /// Exactly-once delivery with all faults, and a network that holds sent records.
     ExactlyOnce,
     /// The faults above, and a store that rolls back or loses everything.
     ExactlyOnceStoreLoses,
+    /// The faults of `ExactlyOnce`, and two servers that are both the store for a while.
+    ExactlyOnceTwoStores,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +42,7 @@ enum Step {
     StoreOutage,
     RollBack,
     Wipe,
+    SplitStore,
     ReadAll,
     HoldCommits,
     RemakeConsumers,
@@ -60,12 +65,16 @@ const FAULTS: &[Step] = &[
     Step::HoldCommits,
 ];
 const STORE_LOSES: &[Step] = &[Step::RollBack, Step::Wipe];
+const TWO_STORES: &[Step] = &[Step::SplitStore, Step::SplitStore];
 const STREAMS: &[Step] = &[Step::RemakeConsumers];
 const NETWORK: &[Step] = &[Step::HoldSends, Step::FreezeUnheard];
 
 impl FleetFaults {
     pub(crate) fn is_exactly_once(self) -> bool {
-        matches!(self, Self::ExactlyOnce | Self::ExactlyOnceStoreLoses)
+        matches!(
+            self,
+            Self::ExactlyOnce | Self::ExactlyOnceStoreLoses | Self::ExactlyOnceTwoStores
+        )
     }
 
     fn steps(self) -> Vec<Step> {
@@ -74,6 +83,8 @@ impl FleetFaults {
             Self::All => &[PLANNED, FAULTS],
             Self::StoreLoses => &[PLANNED, FAULTS, STORE_LOSES],
             Self::Streams => &[PLANNED, FAULTS, STORE_LOSES, STREAMS],
+            Self::TwoStores => &[PLANNED, FAULTS, TWO_STORES],
+            Self::ExactlyOnceTwoStores => &[PLANNED, FAULTS, NETWORK, TWO_STORES],
             Self::ExactlyOnce => &[PLANNED, FAULTS, NETWORK],
             Self::ExactlyOnceStoreLoses => &[PLANNED, FAULTS, NETWORK, STORE_LOSES],
         };
@@ -109,6 +120,7 @@ impl Fleet {
             Step::RollBack => self.world.roll_back(&mut self.random),
             Step::Wipe if self.random.random_bool(0.4) => self.world.wipe(),
             Step::Wipe => {}
+            Step::SplitStore => self.split_store().await,
             Step::ReadAll => {
                 let at = self.random_index();
                 self.note(at, "reads all partitions beside the others");
@@ -256,6 +268,40 @@ impl Fleet {
         self.world.store_down(false);
         all.into_iter()
             .for_each(|process| self.allow_duplicates(process, from));
+    }
+
+    /// After a failover, some processes still reach the former primary, and others its replica. The
+    /// writes of the former one are lost.
+    async fn split_store(&mut self) {
+        let old_server = self.world.store().fork();
+        let left_behind: Vec<_> = self
+            .processes
+            .iter()
+            .filter(|_| self.random.random_bool(0.5))
+            .map(|process| process.control.clone())
+            .collect();
+        for control in &left_behind {
+            control.old_server.replace(Some(old_server.clone()));
+        }
+        let numbers: Vec<_> = left_behind.iter().map(|control| control.number).collect();
+        self.world
+            .note(format!("processes {numbers:?} stay with the old store"));
+        let since = self.world.elapsed();
+        self.world.note_second_store(since);
+        if self.random.random_bool(0.5) {
+            self.world.roll_back(&mut self.random);
+        }
+        self.pause(4_000).await;
+        if self.processes.len() > 1 && self.random.random_bool(0.3) {
+            let at = self.random_index();
+            self.kill(at, "is killed, while there are two stores").await;
+            self.pause(1_000).await;
+        }
+        self.world.note("the old store is gone");
+        self.world.note_second_store(since);
+        for control in &left_behind {
+            control.old_server.replace(None);
+        }
     }
 
     /// The commits of a process arrive after those of others, which may have its partitions by then.

@@ -30,7 +30,6 @@ pub(crate) const CLAIM_REFUSED: &str = "is refused a claim";
 pub(crate) struct SlowStore {
     world: World,
     control: ProcessControl,
-    store: MemoryStore,
     random: RefCell<StdRng>,
     tail_by_run_count: TailByRunCount,
     /// The outcomes that each shard has reported so far.
@@ -42,11 +41,16 @@ impl SlowStore {
         Self {
             world: world.clone(),
             control: control.clone(),
-            store: world.store().clone(),
             random: RefCell::new(StdRng::seed_from_u64(seed)),
             tail_by_run_count: TailByRunCount::default(),
             outcomes: RefCell::default(),
         }
+    }
+
+    /// The server that this process reaches.
+    fn store(&self) -> MemoryStore {
+        let old_server = self.control.old_server.borrow().clone();
+        old_server.unwrap_or_else(|| self.world.store().clone())
     }
 
     /// Adds all earlier outcomes to each request that moves the delivered pair.
@@ -100,11 +104,11 @@ impl SlowStore {
 #[async_trait(?Send)]
 impl ShardStore for SlowStore {
     fn part_of(&self, shard: &ShardId) -> StorePart {
-        self.store.part_of(shard)
+        self.store().part_of(shard)
     }
 
     async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error> {
-        let opened = self.slowly(self.store.open(births)).await?;
+        let opened = self.slowly(self.store().open(births)).await?;
         for (birth, _) in births
             .iter()
             .zip(&opened)
@@ -117,11 +121,12 @@ impl ShardStore for SlowStore {
 
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
         self.delay().await?;
-        let answer = self.store.append(appends).await;
+        let store = self.store();
+        let answer = store.append(appends).await;
         let appended = appends.iter().zip(answer.iter().flatten());
         let done = appended.filter(|(_, appended)| matches!(appended, Appended::Done { .. }));
         let done = done.map(|(append, _)| append);
-        self.world.note_cancelled(done.clone());
+        self.world.note_cancelled(&store, done.clone());
         done.for_each(|append| {
             self.world
                 .compaction_trace()
@@ -132,39 +137,40 @@ impl ShardStore for SlowStore {
     }
 
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
-        self.slowly(self.store.state(shards)).await
+        self.slowly(self.store().state(shards)).await
     }
 
     async fn end_holds(&self, shards: &[ShardId]) -> Result<(), Error> {
-        self.slowly(self.store.end_holds(shards)).await
+        self.slowly(self.store().end_holds(shards)).await
     }
 
     async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
-        self.slowly(self.store.positions(shards)).await
+        self.slowly(self.store().positions(shards)).await
     }
 
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
-        self.slowly(self.store.list(requests)).await
+        self.slowly(self.store().list(requests)).await
     }
 
     async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
-        self.slowly(self.store.fetch(requests)).await
+        self.slowly(self.store().fetch(requests)).await
     }
 
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
+        let store = self.store();
         if fault!(TailByRunCount) {
             let tails = requests
                 .iter()
-                .map(|request| self.tail_by_run_count.tail(&self.store, request));
+                .map(|request| self.tail_by_run_count.tail(&store, request));
             return self.slowly(try_join_all(tails)).await;
         }
-        self.slowly(self.store.tail(requests)).await
+        self.slowly(store.tail(requests)).await
     }
 
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
         let counted_twice = fault!(CountOutcomesTwice).then(|| self.count_again(requests));
         let requests = counted_twice.as_deref().unwrap_or(requests);
-        let advanced = self.slowly(self.store.advance(requests)).await?;
+        let advanced = self.slowly(self.store().advance(requests)).await?;
         for advanced in &advanced {
             if matches!(advanced, Advanced::ClockAhead { .. }) {
                 self.note(CLAIM_REFUSED);
@@ -181,14 +187,15 @@ impl ShardStore for SlowStore {
     }
 
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
-        self.slowly(self.store.quarantine(requests)).await
+        self.slowly(self.store().quarantine(requests)).await
     }
 
     async fn remove_finished_ids(
         &self,
         requests: &[FinishedIds],
     ) -> Result<Vec<Option<IdPosition>>, Error> {
-        self.slowly(self.store.remove_finished_ids(requests)).await
+        self.slowly(self.store().remove_finished_ids(requests))
+            .await
     }
 
     async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error> {
@@ -200,7 +207,7 @@ impl ShardStore for SlowStore {
                 .then(|| Duration::from_millis(random.random_range(200..3_000)))
         };
         tokio::time::sleep(long.unwrap_or_default()).await;
-        let outcomes = self.slowly(self.store.replace_runs(requests)).await?;
+        let outcomes = self.slowly(self.store().replace_runs(requests)).await?;
         for (request, _) in requests
             .iter()
             .zip(&outcomes)
@@ -227,11 +234,11 @@ impl LeaseStore for SlowStore {
         if fault!(TailByRunCount) {
             for lease in leases() {
                 self.tail_by_run_count
-                    .begin(&self.store, &lease.shard)
+                    .begin(&self.store(), &lease.shard)
                     .await?;
             }
         }
-        let acquired = self.slowly(self.store.acquire(requests)).await?;
+        let acquired = self.slowly(self.store().acquire(requests)).await?;
         for (lease, _) in leases()
             .zip(&acquired)
             .filter(|(_, acquired)| matches!(acquired, Acquired::Granted(_)))
@@ -248,7 +255,7 @@ impl LeaseStore for SlowStore {
             self.note(&format!("releases {}", lease.shard));
             self.control.leases.released(lease);
         }
-        self.slowly(self.store.release(leases)).await
+        self.slowly(self.store().release(leases)).await
     }
 }
 
@@ -257,7 +264,7 @@ impl Membership for SlowStore {
     async fn heartbeat(&self, request: &SessionHeartbeat) -> Result<Heartbeat, Error> {
         let asked = Instant::now();
         let leases = &self.control.leases;
-        let answer = self.slowly(self.store.heartbeat(request)).await;
+        let answer = self.slowly(self.store().heartbeat(request)).await;
         let mut heartbeat = answer.inspect_err(|_| leases.heartbeat_failed(request.length))?;
         match &heartbeat {
             Heartbeat::Renewed { .. } => leases.renewed(asked, request.length),
@@ -280,17 +287,17 @@ impl Membership for SlowStore {
                 self.world.check_end_of_session(self.control.number);
             }
         }
-        self.slowly(self.store.end_sessions(ends)).await
+        self.slowly(self.store().end_sessions(ends)).await
     }
 
     async fn sessions(&self) -> Result<Vec<Session>, Error> {
-        self.slowly(self.store.sessions()).await
+        self.slowly(self.store().sessions()).await
     }
 }
 
 #[async_trait(?Send)]
 impl StoreAdmin for SlowStore {
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
-        self.slowly(self.store.erase(shards)).await
+        self.slowly(self.store().erase(shards)).await
     }
 }

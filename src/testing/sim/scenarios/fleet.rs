@@ -73,6 +73,24 @@ fn exactly_once_a_fleet_delivers_nothing_twice_when_the_store_rolls_back() {
     });
 }
 
+/// After a failover the former primary may run on, and some workers still reach it.
+#[test]
+fn a_fleet_loses_nothing_while_two_servers_are_the_store() {
+    assert_promises_kept(6_000..6_010, |seed| {
+        run(seed, LENGTH, FleetFaults::TwoStores)
+    });
+    assert_promises_kept(80_000..80_060, |seed| {
+        run(seed, SHORT, FleetFaults::TwoStores)
+    });
+}
+
+#[test]
+fn exactly_once_a_fleet_delivers_nothing_twice_while_two_servers_are_the_store() {
+    let faults = FleetFaults::ExactlyOnceTwoStores;
+    assert_promises_kept(7_000..7_010, |seed| run(seed, LENGTH, faults));
+    assert_promises_kept(90_000..90_060, |seed| run(seed, SHORT, faults));
+}
+
 #[test]
 fn every_fault_injected_into_a_fleet_is_caught() {
     let planted = [
@@ -94,6 +112,10 @@ fn every_fault_injected_into_a_fleet_is_caught() {
         (
             InjectedFault::ContinueRolledBackSession,
             FleetFaults::StoreLoses,
+        ),
+        (
+            InjectedFault::RestartAtCommittedOffset,
+            FleetFaults::TwoStores,
         ),
     ];
     let is_caught =

@@ -67,6 +67,14 @@ impl World {
         self.mark_store_lost();
     }
 
+    /// Since this time there are two stores, and each has writes that the other lacks. Both deliver.
+    pub(crate) fn note_second_store(&self, since: i64) {
+        self.note_stored();
+        self.forget_recent_cancels();
+        self.note_unknown_deliveries(since - COMMITTED_AFTER);
+        self.mark_store_lost();
+    }
+
     pub(crate) fn wipe(&self) {
         self.note("the store loses everything");
         self.note_stored();

@@ -576,8 +576,14 @@ impl World {
         of(TARGET, false).chain(of(DEAD, true)).collect()
     }
 
-    /// Records which messages are cancelled in the store, after these appends were stored.
-    pub(crate) fn note_cancelled<'a>(&self, appends: impl Iterator<Item = &'a Append>) {
+    /// Records which messages are cancelled in a server of the store, after these appends were stored
+    /// there. A cancel in a former server may be lost with it.
+    pub(crate) fn note_cancelled<'a>(
+        &self,
+        server: &MemoryStore,
+        appends: impl Iterator<Item = &'a Append>,
+    ) {
+        let is_former = !server.is_same_as(&self.0.store);
         let make = self.0.streams.stored_generation();
         // `true`: the append continues where the last one ended. Otherwise it may store records again.
         let mut continues: BTreeMap<i32, bool> = BTreeMap::new();
@@ -585,10 +591,10 @@ impl World {
             let partition = append.shard.partition.index;
             let mut stored = self.0.stored_to.borrow_mut();
             let stored = stored.entry((make, partition)).or_insert(append.from);
-            *continues.entry(partition).or_insert(true) &= append.from == *stored;
+            *continues.entry(partition).or_insert(!is_former) &= append.from == *stored;
             *stored = append.to.max(*stored);
         }
-        for (shard, watermark, place) in self.0.store.cancelled_places() {
+        for (shard, watermark, place) in server.cancelled_places() {
             let Some(continues) = continues.get(&shard.partition.index) else {
                 continue;
             };

@@ -81,6 +81,17 @@ impl MemoryStore {
         )
     }
 
+    /// A second server with the same contents, as after a failover whose former primary runs on.
+    pub(crate) fn fork(&self) -> Self {
+        let other = Self::new(self.inner.clock.clone());
+        other.roll_back_to(&self.snapshot());
+        other
+    }
+
+    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Forgets the writes after the snapshot, as a failover may.
     pub(crate) fn roll_back_to(&self, snapshot: &StoreSnapshot) {
         self.inner.shards.replace(snapshot.0.clone());
