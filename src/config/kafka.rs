@@ -21,7 +21,8 @@ pub(crate) struct Kafka {
 const TOKEN_PREFIX: &str = "sasl.oauthbearer.";
 const TOKEN_METHOD: &str = "sasl.oauthbearer.method";
 const TOKEN_ENDPOINT: &str = "sasl.oauthbearer.token.endpoint.url";
-const TOKEN_SCOPE: &str = "sasl.oauthbearer.scope";
+const TOKEN_REGION: &str = "sasl.oauthbearer.aws.region";
+const TOKEN_OPTIONAL: [&str; 2] = ["sasl.oauthbearer.scope", "sasl.oauthbearer.extensions"];
 const TOKEN_REQUIRED: [&str; 3] = [
     "sasl.oauthbearer.client.id",
     "sasl.oauthbearer.client.secret",
@@ -49,27 +50,28 @@ impl Kafka {
         self.check_token_login(&properties);
     }
 
-    /// Postdate gets the tokens of `OAUTHBEARER`, by client credentials only.
+    /// Postdate gets the tokens of `OAUTHBEARER` by client credentials, or makes those of AWS IAM.
     fn check_token_login(&self, at: &At<'_>) {
         let value = |name: &str| self.properties.get(name).map(Secret::expose);
         let mechanism = value("sasl.mechanisms").or(value("sasl.mechanism"));
-        let is_oidc = value(TOKEN_METHOD) == Some("oidc");
         let has_own_tokens = value("enable.sasl.oauthbearer.unsecure.jwt") == Some("true");
-        if mechanism == Some("OAUTHBEARER") && !is_oidc && !has_own_tokens {
-            let fix = "add \"sasl.oauthbearer.method\" = \"oidc\"";
-            at.key(TOKEN_METHOD).refuse("missing", fix);
-        }
-        if !is_oidc {
-            return;
-        }
+        let (required, optional): (&[_], &[_]) = match value(TOKEN_METHOD) {
+            Some("oidc") => (&TOKEN_REQUIRED, &TOKEN_OPTIONAL),
+            Some("aws-iam") => (&[TOKEN_REGION], &[]),
+            _ if mechanism == Some("OAUTHBEARER") && !has_own_tokens => {
+                let fix = "add \"sasl.oauthbearer.method\" = \"oidc\" or \"aws-iam\"";
+                return at.key(TOKEN_METHOD).refuse("missing", fix);
+            }
+            _ => return,
+        };
         if mechanism != Some("OAUTHBEARER") {
             let fix = "add \"sasl.mechanisms\" = \"OAUTHBEARER\"";
             at.key("sasl.mechanisms").refuse("not OAUTHBEARER", fix);
         }
-        for name in TOKEN_REQUIRED {
+        for name in required {
             if value(name).is_none() {
                 let fix = format!("add \"{name}\", or \"{name}_file\" with the path of a file");
-                at.key(name).refuse("missing", fix);
+                at.key(*name).refuse("missing", fix);
             }
         }
         let endpoint = value(TOKEN_ENDPOINT).map(Url::parse);
@@ -79,11 +81,11 @@ impl Kafka {
             at.key(TOKEN_ENDPOINT).refuse("not an address", fix);
         }
         let known = |name: &str| {
-            TOKEN_REQUIRED.contains(&name) || name == TOKEN_METHOD || name == TOKEN_SCOPE
+            required.contains(&name) || optional.contains(&name) || name == TOKEN_METHOD
         };
         for name in self.properties.keys() {
             if name.starts_with(TOKEN_PREFIX) && !known(name) {
-                let fix = "remove it: tokens are fetched by client credentials";
+                let fix = "remove it: this login has no such option";
                 at.key(name).refuse("Postdate does not know it", fix);
             }
         }

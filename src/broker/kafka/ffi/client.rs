@@ -217,17 +217,23 @@ pub(crate) fn log_in<C: ClientContext>(
 fn set_token<C: ClientContext>(client: &Client<C>, token: &Token) -> Result<(), String> {
     let c_string = |text: &str| CString::new(text).map_err(|error| error.to_string());
     let (value, principal) = (c_string(&token.text)?, c_string(&token.principal)?);
+    let pairs = token
+        .extensions
+        .iter()
+        .flat_map(|(name, value)| [name, value]);
+    let texts: Vec<_> = pairs.map(|text| c_string(text)).collect::<Result<_, _>>()?;
+    let mut extensions: Vec<_> = texts.iter().map(|text| text.as_ptr()).collect();
     let mut reason: [c_char; 256] = [0; 256];
-    // SAFETY: the client and the texts are alive, there are no extensions, and librdkafka ends the
-    // reason with a zero within its length.
+    // SAFETY: the client and the texts are alive, and librdkafka copies them. It ends the reason
+    // with a zero within its length.
     unsafe {
         let code = sys::rd_kafka_oauthbearer_set_token(
             client.native_ptr(),
             value.as_ptr(),
             token.expires_at_ms,
             principal.as_ptr(),
-            std::ptr::null_mut(),
-            0,
+            extensions.as_mut_ptr(),
+            extensions.len(),
             reason.as_mut_ptr(),
             reason.len(),
         );

@@ -1,46 +1,39 @@
 //! Logins with tokens (SASL `OAUTHBEARER`). Gets tokens from an identity provider by client
-//! credentials, and renews each of them before it expires.
+//! credentials, or makes those of AWS IAM, and renews each of them before it expires.
 //!
 //! The librdkafka of this build has no HTTP client, so Postdate asks the provider itself. The options
 //! have librdkafka's names. All clients of the process with the same login share one keeper.
+
+mod aws_iam;
+mod client_credentials;
+mod http_client;
 
 use crate::broker::Error;
 use crate::client_thread::ClientThread;
 use crate::clock::{Clock as _, WallClock};
 use crate::limit::{
-    KAFKA_TOKEN_ANSWER_BYTES_MAX, KAFKA_TOKEN_CLOCK_INTERVAL, KAFKA_TOKEN_LIFETIME_MAX,
-    KAFKA_TOKEN_RETRY_DELAY, KAFKA_TOKEN_RETRY_DELAY_MAX, KAFKA_TOKEN_TIMEOUT,
+    KAFKA_TOKEN_CLOCK_INTERVAL, KAFKA_TOKEN_RETRY_DELAY, KAFKA_TOKEN_RETRY_DELAY_MAX,
+    KAFKA_TOKEN_TIMEOUT,
 };
 use crate::retry::backoff;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderValue, Request};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use aws_iam::AwsIam;
+use client_credentials::ClientCredentials;
 use rdkafka::config::ClientConfig;
-use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use url::Url;
-use url::form_urlencoded::{Serializer, byte_serialize};
 
 const METHOD: &str = "sasl.oauthbearer.method";
 const CLIENT_ID: &str = "sasl.oauthbearer.client.id";
 const CLIENT_SECRET: &str = "sasl.oauthbearer.client.secret";
 const SCOPE: &str = "sasl.oauthbearer.scope";
+const EXTENSIONS: &str = "sasl.oauthbearer.extensions";
 const ENDPOINT: &str = "sasl.oauthbearer.token.endpoint.url";
 const CA: &str = "https.ca.location";
+const REGION: &str = "sasl.oauthbearer.aws.region";
 
 /// The keepers of this process, one for each configured login.
 static KEEPERS: Mutex<Vec<Weak<TokenKeeper>>> = Mutex::new(Vec::new());
@@ -55,11 +48,13 @@ pub(super) struct Token {
     /// Names the client in the logs of librdkafka.
     pub(super) principal: String,
     pub(super) expires_at_ms: i64,
+    /// Names and values for the broker.
+    pub(super) extensions: Vec<(String, String)>,
 }
 
 struct TokenKeeper {
-    credentials: Credentials,
-    /// A reload of the configuration may have changed it.
+    method: Method,
+    /// A reload of the configuration may have changed it. Empty for AWS IAM.
     secret: watch::Sender<String>,
     state: Arc<SharedToken>,
     stop: CancellationToken,
@@ -67,13 +62,11 @@ struct TokenKeeper {
     _thread: Mutex<ClientThread>,
 }
 
+/// Where tokens come from.
 #[derive(Clone, PartialEq, Eq)]
-struct Credentials {
-    endpoint: String,
-    client_id: String,
-    scope: Option<String>,
-    /// A PEM file of authorities. `None`: those of the system.
-    ca: Option<String>,
+enum Method {
+    ClientCredentials(ClientCredentials),
+    AwsIam(AwsIam),
 }
 
 #[derive(Default)]
@@ -96,24 +89,22 @@ impl Login {
     /// Takes the options of the login out of a configuration, because librdkafka would refuse them.
     /// `None`: librdkafka logs in without Postdate.
     pub(super) fn take_from(config: &mut ClientConfig) -> Result<Option<Self>, Error> {
-        if config.get(METHOD) != Some("oidc") {
-            return Ok(None);
-        }
-        let mut take = |name: &str| {
-            let value = config.get(name).map(str::to_owned);
-            config.remove(name);
-            value
+        let method = config.get(METHOD).map(str::to_owned);
+        let mut options = Options(config);
+        let (method, secret) = match method.as_deref() {
+            Some("oidc") => {
+                let credentials = ClientCredentials::take_from(&mut options)?;
+                let secret = options.require(CLIENT_SECRET)?;
+                (Method::ClientCredentials(credentials), secret)
+            }
+            Some("aws-iam") => {
+                let iam = AwsIam::take_from(&mut options)?;
+                (Method::AwsIam(iam), String::new())
+            }
+            _ => return Ok(None),
         };
-        let missing = |name: &str| Error::Rejected(format!("the property `{name}` is missing"));
-        let credentials = Credentials {
-            endpoint: take(ENDPOINT).ok_or_else(|| missing(ENDPOINT))?,
-            client_id: take(CLIENT_ID).ok_or_else(|| missing(CLIENT_ID))?,
-            scope: take(SCOPE),
-            ca: take(CA),
-        };
-        let secret = take(CLIENT_SECRET).ok_or_else(|| missing(CLIENT_SECRET))?;
-        take(METHOD);
-        TokenKeeper::of(credentials, secret).map(|keeper| Some(Self(keeper)))
+        options.take(METHOD);
+        TokenKeeper::of(method, secret).map(|keeper| Some(Self(keeper)))
     }
 
     /// Changes the secret of the client. Another token is fetched at once.
@@ -161,25 +152,59 @@ impl Login {
     }
 }
 
+/// Options that are taken out of a configuration.
+struct Options<'a>(&'a mut ClientConfig);
+
+impl Options<'_> {
+    fn take(&mut self, name: &str) -> Option<String> {
+        let value = self.0.get(name).map(str::to_owned);
+        self.0.remove(name);
+        value
+    }
+
+    fn require(&mut self, name: &str) -> Result<String, Error> {
+        let missing = || Error::Rejected(format!("the property `{name}` is missing"));
+        self.take(name).ok_or_else(missing)
+    }
+}
+
+impl Method {
+    /// The host or service that gives the tokens.
+    fn source(&self) -> String {
+        match self {
+            Self::ClientCredentials(credentials) => credentials.host(),
+            Self::AwsIam(_) => "AWS IAM".to_owned(),
+        }
+    }
+
+    /// A token and its lifetime.
+    async fn grant(&self, secret: &str) -> Result<(Token, Duration), String> {
+        match self {
+            Self::ClientCredentials(credentials) => credentials.grant(secret).await,
+            Self::AwsIam(iam) => iam.grant().await,
+        }
+    }
+}
+
 impl TokenKeeper {
     /// The keeper of this login. A first one starts with `secret`.
-    fn of(credentials: Credentials, secret: String) -> Result<Arc<Self>, Error> {
+    fn of(method: Method, secret: String) -> Result<Arc<Self>, Error> {
         let mut keepers = KEEPERS.lock().unwrap_or_else(PoisonError::into_inner);
         keepers.retain(|keeper| keeper.strong_count() > 0);
         let mut known = keepers.iter().filter_map(Weak::upgrade);
-        if let Some(keeper) = known.find(|keeper| keeper.credentials == credentials) {
+        if let Some(keeper) = known.find(|keeper| keeper.method == method) {
             return Ok(keeper);
         }
-        let keeper = Arc::new(Self::start(credentials, secret)?);
+        let keeper = Arc::new(Self::start(method, secret)?);
         keepers.push(Arc::downgrade(&keeper));
         Ok(keeper)
     }
 
-    fn start(credentials: Credentials, secret: String) -> Result<Self, Error> {
+    fn start(method: Method, secret: String) -> Result<Self, Error> {
         let secret = watch::Sender::new(secret);
         let secrets = secret.subscribe();
         let (state, stop) = (Arc::<SharedToken>::default(), CancellationToken::new());
-        let (of_thread, shared, stopped) = (credentials.clone(), state.clone(), stop.clone());
+        let (of_thread, shared, stopped) = (method.clone(), state.clone(), stop.clone());
         let serve = move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -195,7 +220,7 @@ impl TokenKeeper {
         let thread = ClientThread::start("kafka-login", serve)
             .map_err(|error| Error::Fatal(error.to_string()))?;
         Ok(Self {
-            credentials,
+            method,
             secret,
             state,
             stop,
@@ -239,14 +264,14 @@ impl SharedToken {
 
 /// Renews the token until the future is dropped. Clients keep their token while the provider fails.
 async fn renew(
-    credentials: &Credentials,
+    method: &Method,
     mut secrets: watch::Receiver<String>,
     shared: &SharedToken,
 ) -> Infallible {
     let mut failures = 0;
     loop {
         let secret = secrets.borrow_and_update().clone();
-        let answer = tokio::time::timeout(KAFKA_TOKEN_TIMEOUT, grant(credentials, &secret)).await;
+        let answer = tokio::time::timeout(KAFKA_TOKEN_TIMEOUT, method.grant(&secret)).await;
         let silent = || Err(format!("no answer within {KAFKA_TOKEN_TIMEOUT:?}"));
         let answer = answer.unwrap_or_else(|_| silent());
         let wait = match &answer {
@@ -260,7 +285,7 @@ async fn renew(
                 backoff(first, max, failures - 1)
             }
         };
-        let failure = |reason: String| format!("no token from {}: {reason}", credentials.host());
+        let failure = |reason: String| format!("no token from {}: {reason}", method.source());
         shared.set(answer.map(|(token, _)| token).map_err(failure));
         wait_for_renewal(wait, &mut secrets).await;
     }
@@ -285,111 +310,11 @@ fn renewal_delay(lifetime: Duration) -> Duration {
     (lifetime * 3 / 5).max(KAFKA_TOKEN_RETRY_DELAY)
 }
 
-impl Credentials {
-    fn host(&self) -> String {
-        let url = Url::parse(&self.endpoint).ok();
-        let host = url.as_ref().and_then(Url::host_str);
-        host.unwrap_or_default().to_owned()
-    }
-
-    /// Reads the authorities again, because their file may have changed.
-    fn client(&self) -> Result<Client<HttpsConnector<HttpConnector>, Full<Bytes>>, String> {
-        let mut roots = RootCertStore::empty();
-        if let Some(path) = &self.ca {
-            let found = CertificateDer::pem_file_iter(path)
-                .and_then(|found| found.collect::<Result<Vec<_>, _>>())
-                .map_err(|error| format!("{CA}: {path}: {error}"))?;
-            roots.add_parsable_certificates(found);
-        } else if self.endpoint.starts_with("https:") {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-        let tls = rustls::ClientConfig::builder()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http()
-            .enable_http1()
-            .build();
-        Ok(Client::builder(TokioExecutor::new()).build(connector))
-    }
-}
-
-/// The token and its lifetime.
-async fn grant(credentials: &Credentials, secret: &str) -> Result<(Token, Duration), String> {
-    let asked_at = WallClock.now();
-    let client = credentials.client()?;
-    let response = client.request(request(credentials, secret)?).await;
-    let response = response.map_err(|error| root_cause(&error))?;
-    let status = response.status();
-    let body = Limited::new(response.into_body(), KAFKA_TOKEN_ANSWER_BYTES_MAX);
-    let body = body.collect().await.map_err(|error| error.to_string())?;
-    let answer = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
-    if !status.is_success() {
-        return Err(refusal(status.as_u16(), &answer));
-    }
-    let (text, lifetime) = parse_answer(&answer)?;
-    let expires_at = asked_at.plus(lifetime);
-    let token = Token {
-        text,
-        principal: credentials.client_id.clone(),
-        expires_at_ms: expires_at.as_millis(),
-    };
-    Ok((token, lifetime))
-}
-
-/// RFC 6749, section 4.4: the login is in the header, form-encoded before base64.
-fn request(credentials: &Credentials, secret: &str) -> Result<Request<Full<Bytes>>, String> {
-    let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
-    let login = format!("{}:{}", encoded(&credentials.client_id), encoded(secret));
-    let login = format!("Basic {}", STANDARD.encode(login));
-    let mut login = HeaderValue::try_from(login).map_err(|error| error.to_string())?;
-    login.set_sensitive(true);
-    let mut form = Serializer::new(String::new());
-    form.append_pair("grant_type", "client_credentials");
-    form.extend_pairs(credentials.scope.as_ref().map(|scope| ("scope", scope)));
-    Request::post(&credentials.endpoint)
-        .header(AUTHORIZATION, login)
-        .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
-        .body(Full::new(Bytes::from(form.finish())))
-        .map_err(|error| error.to_string())
-}
-
-/// The token and its lifetime in the answer of a provider. Some providers write the number as text.
-fn parse_answer(answer: &serde_json::Value) -> Result<(String, Duration), String> {
-    let token = answer["access_token"].as_str();
-    let token = token.ok_or("the answer has no access_token")?.to_owned();
-    let seconds = &answer["expires_in"];
-    let number = seconds.as_u64();
-    let number = number.or_else(|| seconds.as_str()?.parse().ok());
-    let seconds = number.filter(|seconds| *seconds > 0);
-    let seconds = seconds.ok_or("the answer has no expires_in, so the token cannot be renewed")?;
-    let lifetime = Duration::from_secs(seconds).min(KAFKA_TOKEN_LIFETIME_MAX);
-    Ok((token, lifetime))
-}
-
-/// Only the standard fields are shown: other parts of an answer may contain secrets.
-fn refusal(status: u16, answer: &serde_json::Value) -> String {
-    const SHOWN_MAX: usize = 200;
-    let field = |name: &str| answer[name].as_str().unwrap_or_default();
-    let text = format!("{} {}", field("error"), field("error_description"));
-    let text: String = text.trim().escape_debug().take(SHOWN_MAX).collect();
-    format!("it answers {status} {text}").trim_end().to_owned()
-}
-
-/// The innermost error. The outer ones only say that the request failed.
-fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
     use std::io::{BufRead as _, BufReader, Read as _, Write as _};
     use std::net::TcpListener;
     use std::sync::mpsc::{Receiver, sync_channel};
@@ -495,22 +420,6 @@ mod tests {
         changed.set(CLIENT_SECRET, "hunter3");
         Login::change_secret(&changed).unwrap();
         assert!(asked.recv().unwrap().contains(&login_of("hunter3")));
-    }
-
-    #[test]
-    fn an_answer_without_token_or_lifetime_is_refused() {
-        for (answer, part) in [
-            (json!({"expires_in": 60}), "access_token"),
-            (json!({"access_token": "a"}), "expires_in"),
-            (json!({"access_token": "a", "expires_in": 0}), "expires_in"),
-            (json!([]), "access_token"),
-        ] {
-            let refused = parse_answer(&answer).unwrap_err();
-            assert!(refused.contains(part), "{answer}: {refused}");
-        }
-        let endless = json!({"access_token": "a", "expires_in": i64::MAX});
-        let (_, lifetime) = parse_answer(&endless).unwrap();
-        assert_eq!(lifetime, KAFKA_TOKEN_LIFETIME_MAX);
     }
 
     #[test]

@@ -1,0 +1,57 @@
+//! The HTTP client of the logins.
+
+use crate::limit::KAFKA_TOKEN_ANSWER_BYTES_MAX;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+
+#[derive(Clone, Debug)]
+pub(super) struct HttpClient(Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
+
+impl HttpClient {
+    /// Trusts the authorities in this PEM file. `None`: those of the system.
+    pub(super) fn new(ca: Option<&str>) -> Result<Self, String> {
+        let mut roots = RootCertStore::empty();
+        let authorities = match ca {
+            Some(path) => CertificateDer::pem_file_iter(path)
+                .and_then(|found| found.collect::<Result<Vec<_>, _>>())
+                .map_err(|error| format!("{path}: {error}"))?,
+            None => rustls_native_certs::load_native_certs().certs,
+        };
+        roots.add_parsable_certificates(authorities);
+        let tls = rustls::ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .build();
+        Ok(Self(Client::builder(TokioExecutor::new()).build(connector)))
+    }
+
+    /// Answers of more than `KAFKA_TOKEN_ANSWER_BYTES_MAX` are refused.
+    pub(super) async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
+        let response = self.0.request(request.map(Full::new)).await;
+        let (head, body) = response.map_err(|error| root_cause(&error))?.into_parts();
+        let body = Limited::new(body, KAFKA_TOKEN_ANSWER_BYTES_MAX);
+        let body = body.collect().await.map_err(|error| error.to_string())?;
+        Ok(Response::from_parts(head, body.to_bytes()))
+    }
+}
+
+/// The innermost error. The outer ones only say that the request failed.
+fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
