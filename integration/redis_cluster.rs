@@ -160,8 +160,9 @@ fn a_lost_primary_without_replica_delays_only_its_own_shards() {
         .partition(|record| owners[number(record) % owners.len()] == lost);
     let away = Lateness::of("of the lost primary", away, since..until);
     let others = Lateness::of("of the others", others, since..until);
+    // A shard that waits for the lost primary waits for all of its absence.
     assert!(away.greatest() > 5_000, "the primary was away");
-    assert!(others.at(990) < 1_000 && others.greatest() < 3_000);
+    assert!(others.greatest() < away.greatest() / 2);
     deployment.is_ready_and_balanced();
 }
 
