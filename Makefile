@@ -59,7 +59,7 @@ build: packages ## build the release binary: target/release/postdate
 
 test: servers-core ## run unit tests, simulation and style, then every promise on real servers
 test-all: servers ## run `make test` with all its seeds, injected faults, charts, dashboards, clients and traces
-test: SEEDS := POSTDATE_SEEDS=0.1
+test: SEEDS := POSTDATE_SEEDS=0.05
 test: LIB := $(PLAIN)
 test: UNIT := $(SLOW:%=--skip %)
 test: REAL := $(WITH_TOOLS:%=--skip %) $(LONG:%=--skip %)

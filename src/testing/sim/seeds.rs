@@ -9,7 +9,7 @@ use std::str::FromStr;
 /// Environment variable: run only this seed, in all ranges that contain it.
 const ONLY: &str = "POSTDATE_SEED";
 
-/// Environment variable: run this many times as many seeds of each range. It is 0.1 for `make test`
+/// Environment variable: run this many times as many seeds of each range. It is 0.05 for `make test`
 /// and 200 for `make nightly`.
 const FACTOR: &str = "POSTDATE_SEEDS";
 

@@ -20,7 +20,7 @@ fn a_seed_repeats_a_fleet_exactly() {
         FleetFaults::Streams,
         FleetFaults::ExactlyOnceStoreLoses,
     ] {
-        let (first, second) = (run(5, LENGTH, faults), run(5, LENGTH, faults));
+        let (first, second) = (run(5, SHORT, faults), run(5, SHORT, faults));
         assert!(first.trace.len() > 50);
         assert_eq!(first, second);
     }
