@@ -151,10 +151,12 @@ impl HttpSend for HttpClient {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client_thread::ClientThread;
     use reqsign_core::StaticEnv;
     use std::collections::HashMap;
     use std::io::{Read as _, Write as _};
     use std::net::TcpListener;
+    use std::sync::mpsc::sync_channel;
 
     fn context(variables: &[(&str, String)]) -> Context {
         let variables = variables
@@ -217,7 +219,8 @@ mod tests {
 
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let container = std::thread::spawn(move || {
+        let (requests, asked) = sync_channel(1);
+        let container = ClientThread::start("container", move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut request = [0; 4_096];
             let length = stream.read(&mut request).unwrap();
@@ -228,8 +231,10 @@ mod tests {
                 "HTTP/1.1 200 OK\r\ncontent-length: {length_of}\r\n\r\n{answer}"
             )
             .unwrap();
-            String::from_utf8_lossy(&request[..length]).into_owned()
+            let request = String::from_utf8_lossy(&request[..length]).to_lowercase();
+            requests.send(request).unwrap();
         });
+        let _container = container.unwrap();
         let context = context(&[
             (
                 "AWS_CONTAINER_CREDENTIALS_FULL_URI",
@@ -241,7 +246,7 @@ mod tests {
         assert_eq!(found.access_key_id, "AKIDROLE");
         assert_eq!(found.session_token.as_deref(), Some("t"));
         assert!(found.expires_in.is_some());
-        let request = container.join().unwrap().to_lowercase();
+        let request = asked.recv().unwrap();
         assert!(request.contains("authorization: pod\r\n"), "{request}");
     }
 }
