@@ -91,6 +91,19 @@ fn exactly_once_a_fleet_delivers_nothing_twice_while_two_servers_are_the_store()
     assert_promises_kept(90_000..90_060, |seed| run(seed, SHORT, faults));
 }
 
+/// Without any of these three, a worker does not notice that it reaches another server.
+#[test]
+fn every_fault_injected_into_workers_of_two_servers_is_caught() {
+    let faults = [
+        InjectedFault::ContinueRolledBackSession,
+        InjectedFault::IgnoreRefilledRollback,
+        InjectedFault::IgnoreRollback,
+    ];
+    assert!(breaks_promises(&faults, 2_000..2_040, |seed| {
+        run(seed, LENGTH, FleetFaults::TwoStores)
+    }));
+}
+
 #[test]
 fn every_fault_injected_into_a_fleet_is_caught() {
     let planted = [
@@ -112,10 +125,6 @@ fn every_fault_injected_into_a_fleet_is_caught() {
         (
             InjectedFault::ContinueRolledBackSession,
             FleetFaults::StoreLoses,
-        ),
-        (
-            InjectedFault::RestartAtCommittedOffset,
-            FleetFaults::TwoStores,
         ),
     ];
     let is_caught =
