@@ -218,6 +218,29 @@ fn a_route_whose_shards_the_store_has_lost_is_paused_on_all_partitions() {
     sink.wait_for(2, PATIENCE);
 }
 
+#[test]
+fn a_route_is_paused_while_another_call_changes_many_messages() {
+    let scene = Scene::new(kafka(), "pause_bulk", 2);
+    let service = Service::start(&format!("{KEY}{}", scene.config(redis())));
+    for number in 0..10 {
+        service.publish(&format!("id-{number}"), "1h", "later");
+    }
+    service.waiting(10);
+    std::thread::scope(|scope| {
+        let purge = scope.spawn(|| {
+            let body = ["--data", r#"{"dry_run": false, "rate": 1}"#];
+            service.document(OPERATOR, "/v1/routes/r:purge", &body, 200)
+        });
+        eventually("the first message is cancelled", PATIENCE, || {
+            (metric(&service, "postdate_cancelled_total") >= 1.0).then_some(())
+        });
+        let (status, body) = service.curl(OPERATOR, "/v1/routes/r:pause", &POST);
+        assert!(matches!(status, 200 | 202), "{status} {body}");
+        wait_for_pause(&service, 2);
+        assert!(purge.join().unwrap()["changed"].as_u64() >= Some(1));
+    });
+}
+
 const ON_NATS: &str = r#"
 [nats.edge]
 url = "NATS"
