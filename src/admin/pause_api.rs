@@ -160,7 +160,9 @@ impl ChangeApi {
             self.queries.route(route).await?;
         }
         let workers: WorkersReport = self.queries.report(Query::Workers).await?;
-        if let Some(why) = workers.refuses_pause().filter(|_| pauses) {
+        // A route that is paused already may be resumed: no older version can read its shards.
+        let is_refused = pauses || report.paused == 0;
+        if let Some(why) = workers.refuses_pause().filter(|_| is_refused) {
             return Err(Problem::new(StatusCode::CONFLICT, why));
         }
         let control = control(&report, pauses, (&body.note, &actor.text()));
@@ -174,6 +176,9 @@ impl ChangeApi {
             report.add_unknown(&written);
             if report.is_reached(pauses, at) {
                 return Ok((StatusCode::OK, Json(report)));
+            }
+            if let Some(why) = report.overtaken(pauses, at) {
+                return Err(Problem::new(StatusCode::CONFLICT, why));
             }
             if Instant::now() >= end {
                 return Ok((StatusCode::ACCEPTED, Json(report)));

@@ -30,7 +30,9 @@ async fn set_paused(config: &Config, args: &PauseArgs, pauses: bool) -> Result<O
     let query = Query::Pause { route };
     let report: PauseReport = client.ask(&query).await?;
     let workers: WorkersReport = client.ask(&Query::Workers).await?;
-    if let Some(why) = workers.refuses_pause().filter(|_| pauses) {
+    // A route that is paused already may be resumed: no older version can read its shards.
+    let is_refused = pauses || report.paused == 0;
+    if let Some(why) = workers.refuses_pause().filter(|_| is_refused) {
         return Err(Refused(why).into());
     }
     let (at, change) = control(&report, pauses, (&args.note, &user())).map_err(Refused)?;
@@ -52,6 +54,9 @@ async fn set_paused(config: &Config, args: &PauseArgs, pauses: bool) -> Result<O
     let (report, is_reached) = loop {
         let mut report: PauseReport = client.ask(&query).await?;
         report.add_unknown(&written);
+        if let Some(why) = report.overtaken(pauses, at) {
+            return Err(Refused(why).into());
+        }
         let is_reached = report.is_reached(pauses, at);
         if is_reached || Instant::now() >= end {
             break (report, is_reached);

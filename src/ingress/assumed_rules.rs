@@ -10,7 +10,7 @@ use super::read_loop::Ingress;
 use super::shard_init::usable_commit;
 use super::{CallError, stopping, unless_stopped};
 use crate::broker::{self, PartitionInfo};
-use crate::limit::COORDINATOR_WAIT_MAX;
+use crate::limit::{CONTROL_COORDINATOR_WAIT_MAX, COORDINATOR_WAIT_MAX};
 use crate::model::{
     CommitMetadata, Offset, Partition, Pause, PositionRules, Progress, RulesHistory, Watermark,
 };
@@ -110,6 +110,7 @@ impl Ingress {
     /// The last commits. `None`: the group coordinator does not answer in time, and the store knows
     /// all shards (`are_known`). Without a shard in the store, only the commit tells where the reading
     /// starts. A store that may have gone back is not trusted either, so a new session waits as well.
+    /// A pause that was just read must be in the commit, so the answer is awaited for longer.
     pub(super) async fn read_commits(
         &mut self,
         partitions: &[Partition],
@@ -117,12 +118,18 @@ impl Ingress {
     ) -> Result<Option<Commits>, CallError> {
         let is_settled = self.ports.session_clock.is_settled(Instant::now());
         let may_assume = are_known && is_settled && !fault!(WaitForCoordinator);
+        let known = partitions.iter().filter_map(|id| self.partitions.get(id));
+        let has_unstored_pause = known.into_iter().any(AssignedPartition::has_unstored_pause);
         let answer = self.ports.source.committed_metadata(partitions);
         let answer = unless_stopped(&self.stop, answer);
         if !may_assume {
             return Ok(Some(answer.await.ok_or_else(stopping)??));
         }
-        match timeout(COORDINATOR_WAIT_MAX, answer).await {
+        let limit = match has_unstored_pause {
+            true => CONTROL_COORDINATOR_WAIT_MAX,
+            false => COORDINATOR_WAIT_MAX,
+        };
+        match timeout(limit, answer).await {
             Err(_) | Ok(Some(Err(broker::Error::Unavailable(_)))) => {
                 tracing::warn!(
                     route = %self.options.route,

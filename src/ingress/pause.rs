@@ -14,9 +14,13 @@ impl AssignedPartition {
     /// True while the shard is paused, or while the store has not taken the last control record, which may
     /// resume it.
     pub(super) fn needs_reading(&self) -> bool {
+        self.is_paused() || self.has_unstored_pause() && !fault!(QuotaStopsResume)
+    }
+
+    /// The store has not taken the last control record that was read. It is committed first.
+    pub(super) fn has_unstored_pause(&self) -> bool {
         let is_unstored = |pause: &Pause| pause.after > self.stored_pause;
-        let is_unstored = self.pause.as_ref().is_some_and(is_unstored);
-        self.is_paused() || is_unstored && !fault!(QuotaStopsResume)
+        self.pause.as_ref().is_some_and(is_unstored)
     }
 
     /// The pause that a commit with this lowest pending offset must have.

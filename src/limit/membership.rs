@@ -9,6 +9,8 @@ pub(crate) const MEMBERSHIP_INTERVAL: Duration = Duration::from_millis(500);
 /// A takeover waits this long for the last commits: the broker that coordinates the group may have
 /// died together with the previous worker.
 pub(crate) const COORDINATOR_WAIT_MAX: Duration = Duration::from_millis(50);
+/// The same for a partition with a control record that must be committed. Its reading waits meanwhile.
+pub(crate) const CONTROL_COORDINATOR_WAIT_MAX: Duration = Duration::from_secs(3);
 /// Processes of one deployment on one host that have a locked name.
 pub(crate) const WORKER_NAMES_MAX: u32 = 256;
 /// A worker whose sessions another process of its name replaces ends at this number. A store that

@@ -314,7 +314,7 @@ pub(super) fn apply_reply(
     } = call;
     let is_refused = matches!(
         outcome,
-        Advanced::ClockAhead { .. } | Advanced::RolledBack { .. }
+        Advanced::ClockAhead { .. } | Advanced::RolledBack { .. } | Advanced::Paused { .. }
     );
     if let Some(taken) = taken.as_ref().filter(|_| is_refused)
         && let Some(bucket) = rates.rate(&shard.route)

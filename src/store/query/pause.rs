@@ -80,11 +80,25 @@ impl PauseReport {
         self.shards = self.places.len() as u64;
     }
 
-    /// True if all shards have the wanted state, by a record of this time or later.
+    /// True if all shards have read the record of this time, and no other after it.
     pub(crate) fn is_reached(&self, pauses: bool, at: Timestamp) -> bool {
-        let is_read = |place: &PausePlace| place.changed_ms >= Some(at.as_millis());
+        let is_read = |place: &PausePlace| place.changed_ms == Some(at.as_millis());
         let mut places = self.places.iter();
         places.all(|place| place.paused == pauses && is_read(place))
+    }
+
+    /// Why the record of this time has no effect on some shards: they have read a record of a later
+    /// time, which another sender wrote. `None`: it may have one.
+    pub(crate) fn overtaken(&self, pauses: bool, at: Timestamp) -> Option<String> {
+        let at = at.as_millis();
+        let is_later = |place: &&PausePlace| {
+            place.changed_ms > Some(at) || place.changed_ms == Some(at) && place.paused != pauses
+        };
+        let place = self.places.iter().find(is_later)?;
+        let (topic, partition) = (&place.topic, place.partition);
+        Some(format!(
+            "{topic}/{partition} has read a pause or a resume of a later time, from another sender: look at the pause of the route, and repeat this request if it is still wanted"
+        ))
     }
 
     /// The time of the next control record. It is later than the last one, which other clocks may
@@ -143,10 +157,33 @@ mod tests {
             report.is_reached(pauses, Timestamp::from_millis(5))
         };
         let (read, earlier) = (place(0, true, Some(5)), place(1, true, Some(4)));
-        assert!(is_reached(&[read.clone(), place(1, true, Some(6))], true));
+        assert!(is_reached(&[read.clone(), place(1, true, Some(5))], true));
         assert!(!is_reached(std::slice::from_ref(&read), false));
         assert!(!is_reached(&[read, earlier], true), "by an earlier pause");
         assert!(!is_reached(&[place(0, false, None)], false), "no record");
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_time_than_the_last_one_is_overtaken() {
+        let overtaken = |places: &[PausePlace], pauses| {
+            let report = PauseReport {
+                places: places.to_vec(),
+                ..PauseReport::default()
+            };
+            let at = Timestamp::from_millis(5);
+            assert!(!report.is_reached(pauses, at));
+            report.overtaken(pauses, at)
+        };
+        let unread = place(0, false, Some(4));
+        assert_eq!(
+            overtaken(&[unread.clone(), place(1, false, None)], true),
+            None
+        );
+        let later = place(1, true, Some(6));
+        let why = overtaken(&[unread.clone(), later], true).unwrap();
+        assert!(why.starts_with("in/1 has read"), "{why}");
+        let same_time = place(1, false, Some(5));
+        assert!(overtaken(&[unread, same_time], true).is_some());
     }
 
     #[test]

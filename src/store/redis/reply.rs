@@ -350,7 +350,6 @@ impl Reply {
     }
 }
 
-/// The parts of a state are listed in `lua/state.lua`.
 /// The inner `None`: there was no control record. The outer one: unreadable.
 fn parse_pause(text: &str) -> Option<Option<Pause>> {
     match text {
@@ -359,6 +358,7 @@ fn parse_pause(text: &str) -> Option<Option<Pause>> {
     }
 }
 
+/// The parts of a state are listed in `lua/include/shard.lua`.
 fn parse_state(value: Value) -> Option<StoredShard> {
     let Value::Array(parts) = value else {
         return None;
