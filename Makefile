@@ -17,11 +17,16 @@
 #                          with REDIS=sentinel or REDIS=cluster; seed; report file
 #   DEPENDENCIES           `once`: `make image-check` compiles third-party crates for the first build only
 #   PROFILE                Cargo profile of the program for `make dist`, default release
+#   MACHINE                for `make dist`: x86_64 or aarch64, default this machine. The program of another machine is cross-compiled, and runs
+#                          under QEMU
 #   TEST                   part of a test name, for `make integration`
 #   OPENSSL_NO_VENDOR      1 links the OpenSSL of the system, 0 compiles a copy. Default of the demo and the tests: 1 if pkg-config finds one
 
 SERVERS := $(or $(POSTDATE_SERVERS),.servers)
 PROFILE := release
+MACHINE := $(shell uname -m)
+CARGO_FOR_MACHINE := cargo
+BUILT = target/$(PROFILE:dev=debug)/postdate
 TESTS := --features test-support
 # Compiles Postdate itself without optimisation, in a fifth of the time. Servers and delays take longer than its code. `make test-all` optimises the
 # simulation, which then runs three times as fast.
@@ -29,6 +34,13 @@ PLAIN := --config profile.dev.package.postdate.opt-level=0
 INTEGRATION := cargo test $(TESTS) $(PLAIN) --test integration
 # Tests mostly wait for due times and for servers, so each of two cores runs two of them.
 AT_ONCE := --test-threads=4
+# Compiles for another machine. The build of librdkafka reads CC and CXX, and build scripts are compiled for this machine.
+ifneq ($(MACHINE),$(shell uname -m))
+CARGO_FOR_MACHINE := env HOST_CC=cc HOST_CXX=c++ CC=$(MACHINE)-linux-gnu-gcc CXX=$(MACHINE)-linux-gnu-g++ \
+	CARGO_TARGET_$(shell echo $(MACHINE) | tr a-z A-Z)_UNKNOWN_LINUX_GNU_LINKER=$(MACHINE)-linux-gnu-gcc cargo
+TARGET := --target $(MACHINE)-unknown-linux-gnu
+BUILT = target/$(MACHINE)-unknown-linux-gnu/$(PROFILE:dev=debug)/postdate
+endif
 # A copy of OpenSSL takes minutes to compile.
 ifneq ($(shell pkg-config --exists 'openssl >= 3' 2>/dev/null && echo yes),)
 demo test test-all integration lint: export OPENSSL_NO_VENDOR ?= 1
@@ -129,19 +141,19 @@ $(SERVERS)/tools/bin/cargo-cyclonedx: | packages
 
 # PROFILE=dev packs the program of the tests' profile, which needs no release build.
 dist: sbom $(SERVERS)/tools/bin/cargo-about ## build tarball, Debian package and checksums: target/dist
-	@integration/env/servers.sh dist
+	@integration/env/servers.sh dist $(MACHINE)
 	rm -rf target/dist && mkdir -p target/dist/man
-	cargo build --locked --bin postdate --profile $(PROFILE) $(PLAIN)
+	$(CARGO_FOR_MACHINE) build --locked --bin postdate --profile $(PROFILE) $(PLAIN) $(TARGET)
 	cargo run --quiet $(TESTS) $(PLAIN) --example man -- target/dist/man
 	PATH="$(SERVERS)/tools/bin:$$PATH" deploy/dist/licenses.sh target/dist/third-party-licenses.txt
-	deploy/dist/build.sh target/$(PROFILE:dev=debug)/postdate target/dist
+	deploy/dist/build.sh $(BUILT) target/dist $(MACHINE)
 
 # A release build, because it compares every file of every crate with the texts of all licences. Its link-time optimisation takes minutes.
 $(SERVERS)/tools/bin/cargo-about: | packages
 	CARGO_PROFILE_RELEASE_LTO=off cargo install cargo-about --version 0.9.3 --locked --features cli --root $(SERVERS)/tools
 
 dist-check: dist servers ## install these packages into empty folders, and deliver messages with them
-	@deploy/dist/check.sh
+	@deploy/dist/check.sh target/dist $(MACHINE)
 
 # Uses the release build, without test features.
 bench: servers ## measure the service beside a plain copy and rivals, in one run; RUNS=3 WORKLOAD=file.toml

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs a built program for installation: `build.sh PROGRAM FOLDER`. `make dist` has written FOLDER/man and FOLDER/third-party-licenses.txt before.
+# Packs a built program for installation: `build.sh PROGRAM FOLDER [MACHINE]`. `make dist` has written FOLDER/man and FOLDER/third-party-licenses.txt before.
 # Both artefacts have the same files, below /usr/local or /usr:
 #   postdate-<version>-<machine>-linux-gnu.tar.gz
 #   postdate_<version>_<architecture>.deb     also /etc/postdate/postdate.toml, and the unit starts again after an upgrade
@@ -7,12 +7,23 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-program=${1:?usage: build.sh PROGRAM FOLDER}
-folder=${2:?usage: build.sh PROGRAM FOLDER}
+program=${1:?usage: build.sh PROGRAM FOLDER [MACHINE]}
+folder=${2:?usage: build.sh PROGRAM FOLDER [MACHINE]}
+machine=${3:-$(uname -m)}
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-0}
-version=$("$program" --version | cut -d' ' -f2)
-machine=$(uname -m)
-architecture=$(dpkg --print-architecture)
+run=("$program")
+# Libraries of another machine, in addition to those of this one.
+libraries=()
+if [[ $machine != "$(uname -m)" ]]; then
+    run=("qemu-$machine-static" -L "/usr/$machine-linux-gnu" "$program")
+    libraries=("-l/usr/$machine-linux-gnu/lib")
+fi
+case $machine in
+    x86_64) architecture=amd64 ;;
+    aarch64) architecture=arm64 ;;
+    *) echo "no Debian architecture is known for $machine" >&2 && exit 1 ;;
+esac
+version=$("${run[@]}" --version | cut -d' ' -f2)
 name=postdate-$version-$machine-linux-gnu
 umask 022
 
@@ -25,15 +36,15 @@ put() {
 fill() {
     local page
     put 755 "$program" bin/postdate
-    strip --strip-debug "$tree/bin/postdate"
+    "$machine-linux-gnu-strip" --strip-debug "$tree/bin/postdate"
     put 644 deploy/systemd/postdate.service lib/systemd/system/postdate.service
     for page in "$folder"/man/*.1; do
         put 644 "$page" "share/man/man1/${page##*/}"
     done
     gzip -9 -n "$tree"/share/man/man1/*
-    "$program" completion bash | put 644 /dev/stdin share/bash-completion/completions/postdate
-    "$program" completion zsh | put 644 /dev/stdin "share/zsh/$1/_postdate"
-    "$program" completion fish | put 644 /dev/stdin share/fish/vendor_completions.d/postdate.fish
+    "${run[@]}" completion bash | put 644 /dev/stdin share/bash-completion/completions/postdate
+    "${run[@]}" completion zsh | put 644 /dev/stdin "share/zsh/$1/_postdate"
+    "${run[@]}" completion fish | put 644 /dev/stdin share/fish/vendor_completions.d/postdate.fish
     put 644 "$folder/third-party-licenses.txt" share/doc/postdate/third-party-licenses.txt
     put 644 postdate.cdx.json share/doc/postdate/sbom.cdx.json
     gzip -9 -n "$tree"/share/doc/postdate/{third-party-licenses.txt,sbom.cdx.json}
@@ -58,7 +69,7 @@ package() {
     sed -i 's|/usr/local/|/usr/|g' "$tree/lib/systemd/system/postdate.service"
     install -D -m 644 config/kafka.toml "$root/etc/postdate/postdate.toml"
     # The versions of Debian's libraries that the program needs. The tool expects `debian/control` below the current folder.
-    depends=$(cd deploy/dist && dpkg-shlibdeps -O "$tree/bin/postdate" 2> >(grep -v 'should already be installed' >&2) | sed -n 's/^shlibs:Depends=//p')
+    depends=$(cd deploy/dist && dpkg-shlibdeps "${libraries[@]}" -O "$tree/bin/postdate" 2> >(grep -v 'should already be installed' >&2) | sed -n "s/^shlibs:Depends=//p" | sed "s/:$architecture//g; s/-$architecture-cross//g")
     mkdir "$root/DEBIAN"
     echo /etc/postdate/postdate.toml >"$root/DEBIAN/conffiles"
     install -m 755 deploy/dist/debian/{postinst,prerm,postrm} "$root/DEBIAN"

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Checks the artefacts of `make dist`: installs each in an empty folder, checks the files, and delivers a message with the installed program and
-# sample configuration, on a real Kafka and Redis. `check.sh [FOLDER]`, default target/dist.
+# sample configuration, on a real Kafka and Redis. `check.sh [FOLDER [MACHINE]]`, default target/dist. A program of another machine runs under QEMU.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=${1:-target/dist}
+machine=${2:-$(uname -m)}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
@@ -17,16 +18,28 @@ as_root() {
     if ((EUID == 0)); then "$@"; else unshare --map-root-user "$@"; fi
 }
 
+# Prints a command that runs the program below a prefix.
+runs() {
+    local program=$1/bin/postdate emulated=$scratch/emulated
+    if [[ $machine == "$(uname -m)" ]]; then
+        echo "$program"
+    else
+        printf '#!/bin/sh\nexec qemu-%s-static -L /usr/%s-linux-gnu %s "$@"\n' "$machine" "$machine" "$program" >"$emulated"
+        chmod +x "$emulated"
+        echo "$emulated"
+    fi
+}
+
 # Debian's package manager in an empty root. Its scripts see that no systemd runs there.
 package() {
     local said
-    said=$(as_root dpkg --root="$scratch/root" --force-script-chrootless --force-depends --log="$scratch/dpkg.log" "$@" 2>&1) || complain "$said"
+    said=$(as_root dpkg --root="$scratch/root" --force-script-chrootless --force-depends --force-architecture --log="$scratch/dpkg.log" "$@" 2>&1) || complain "$said"
 }
 
 # `look PREFIX UNIT_PREFIX ZSH`: checks the files below PREFIX. The unit names the program below UNIT_PREFIX.
 look() {
     local prefix=$1 unit=$1/lib/systemd/system/postdate.service page said
-    said=$("$prefix/bin/postdate" --version)
+    said=$("$(runs "$prefix")" --version)
     [[ $said == "postdate $version" ]] || complain "$prefix/bin/postdate is another version: $said"
     [[ $(ls "$prefix/bin") == postdate ]] || complain "$prefix/bin has more than the program"
     grep -q "^ExecStart=$2/bin/postdate run --config /etc/postdate/postdate.toml$" "$unit" || complain "$unit starts another program"
@@ -56,7 +69,7 @@ look() {
 # `deliver PREFIX CONFIGURATION`: delivers a message with the installed program and this configuration.
 deliver() {
     local said
-    said=$(TEST_PROGRAM=$1/bin/postdate TEST_CONFIG=$2 make --no-print-directory integration TEST="--exact deploy::package::the_sample_configuration_delivers_a_message" 2>&1) || complain "$said"
+    said=$(TEST_PROGRAM=$(runs "$1") TEST_CONFIG=$2 make --no-print-directory integration TEST="--exact deploy::package::the_sample_configuration_delivers_a_message" 2>&1) || complain "$said"
     grep -q "^test result: ok. 1 passed" <<<"$said" || complain "$said"
 }
 

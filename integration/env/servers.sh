@@ -3,7 +3,8 @@
 # libraries of docs/clients, a browser, an OpenTelemetry collector, and Helm. Safe to repeat.
 #   servers.sh packages   packages for building only
 #   servers.sh core       servers for the tests of the promises: Kafka, NATS, Redis
-#   servers.sh dist       packages for building and checking the packages of a release
+#   servers.sh dist [MACHINE]
+#                         packages for building and checking the packages of a release, for this or another machine
 #   servers.sh            also the servers and tools of the integration tests
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -12,6 +13,13 @@ servers=${POSTDATE_SERVERS:-$PWD/.servers}
 complain() {
     echo "$@" >&2
     exit 1
+}
+
+# Adds the packages that compile and run programs of another machine to `missing`.
+cross_compiler() {
+    local machine=${1/_/-}
+    command -v "$1-linux-gnu-g++" >/dev/null || missing+=("g++-$machine-linux-gnu")
+    command -v "qemu-$1-static" >/dev/null || missing+=(qemu-user-static)
 }
 
 # Debian packages, detected by their commands. Debian's base `perl` lacks modules that the OpenSSL build needs.
@@ -45,6 +53,7 @@ packages() {
         command -v man >/dev/null || missing+=(man-db)
         command -v zsh >/dev/null || missing+=(zsh)
         command -v fish >/dev/null || missing+=(fish)
+        [[ -z ${2:-} || $2 == "$(uname -m)" ]] || cross_compiler "$2"
     fi
     if ((${#missing[@]})); then
         local install="apt-get install -y --no-install-recommends ${missing[*]}"
@@ -133,7 +142,10 @@ case ${1:-all} in
         kafka
         nats
         ;;
-    dist) packages dist ;;
+    dist)
+        packages dist "${2:-}"
+        [[ -z ${2:-} || $2 == "$(uname -m)" ]] || rustup target add "$2-unknown-linux-gnu"
+        ;;
     all)
         packages all
         kafka
@@ -143,5 +155,5 @@ case ${1:-all} in
         collector
         integration/deploy/tools.sh
         ;;
-    *) complain "usage: ${BASH_SOURCE[0]} [packages | core | dist]" ;;
+    *) complain "usage: ${BASH_SOURCE[0]} [packages | core | dist [MACHINE]]" ;;
 esac
