@@ -158,7 +158,7 @@ fn a_transaction_that_stays_open_is_reported_until_it_ends() {
             (topics.iter().filter(is_named).count() == 2).then_some(())
         });
     };
-    wait_for_log("a transaction stays open on a partition");
+    wait_for_log("a hanging transaction");
     producer.abort();
     wait_for_log("the open transaction on a partition has ended");
     assert_eq!(scene.all_arrive(&sink), 0);

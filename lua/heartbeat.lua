@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Begins a session, or extends it to `length` from now, and answers all sessions that have not
 -- ended. The first heartbeat replaces sessions with the same name, if they have the same lock. Ends
--- a session that has lost an answered heartbeat: the store went back. A heartbeat that a later one
+-- a session that has lost an answered heartbeat: the store was rolled back. A heartbeat that a later one
 -- has overtaken changes nothing. Refuses every worker while workers of version 0.1.0 are alive, and
 -- a worker whose name belongs to a session with another lock. Also refuses a worker that shares no
 -- cluster with the others, if both sides name some. The key expires after a day without heartbeats.

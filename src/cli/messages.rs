@@ -217,7 +217,7 @@ pub struct PauseArgs {
     /// Why, at most 150 bytes. The console and the logs show it
     #[arg(long, default_value = "", hide_default_value = true)]
     pub note: String,
-    /// Do it without a question at the terminal
+    /// Do not ask for a confirmation
     #[arg(long)]
     pub yes: bool,
     /// Lines for people, or one JSON document

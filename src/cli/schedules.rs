@@ -39,7 +39,7 @@ pub struct PreviewArgs {
     /// A header of the definition; can be repeated
     #[arg(long = "header", value_name = "NAME=VALUE", required = true)]
     pub headers: Vec<String>,
-    /// The id of the schedule, which decides its place in a spread
+    /// The id of the schedule. With a spread, it determines when in the spread the schedule is due
     #[arg(long, default_value = "preview")]
     pub id: String,
     /// The number of times to print

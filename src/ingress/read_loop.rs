@@ -294,10 +294,11 @@ impl Ingress {
         let was_stopped = partition.stop_reason.take().is_some();
         match found {
             Some((offset, Barrier::Newer(newer))) => partition.wait_for_newer(offset, newer),
-            // The opening commits the new state. The records that are not stored are read again.
+            // The shard is opened again, which commits the new state. Records that are not stored
+            // are read again.
             Some((offset, Barrier::Uncommitted)) => {
                 let shard = &partition.shard;
-                tracing::info!(%shard, %offset, "a record pauses or resumes the delivery of the shard");
+                tracing::info!(%shard, %offset, "a control record pauses or resumes the shard: it is committed before the reading continues");
                 partition.stop_reading(now, None);
             }
             None => {}

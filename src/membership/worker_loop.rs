@@ -321,7 +321,7 @@ impl WorkerLoop {
     }
 
     /// Another process may have replaced the session: it has the same name and the same lock. A
-    /// store that went back shows a session of a dead predecessor, which does not replace another
+    /// store that was rolled back shows a session of a dead predecessor, which does not replace another
     /// session.
     fn check_not_replaced(&mut self, sessions: &[Session]) -> Result<(), Error> {
         let mine = self.session;

@@ -7,7 +7,7 @@ use crate::encryption::KeyRing;
 /// Numbers of waiting messages that are not encrypted with the key that writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OtherKeys {
-    /// The ring has their keys. Compaction encrypts them with the key that writes.
+    /// Messages whose key is in the key ring. Compaction encrypts the messages with the key that writes.
     pub(crate) known: u64,
     /// They wait for a key that the ring does not have.
     pub(crate) missing: u64,

@@ -122,8 +122,8 @@ pub(crate) trait ShardStore {
     /// 5. answers the cancelled and rescheduled places inside the claim, and the effects of requests with
     ///    answers.
     ///
-    /// Refuses a claim that is too far ahead of its clock, or while it is behind the watermark that
-    /// the caller has seen, or while the shard is paused.
+    /// Refuses a claim whose due time is too far ahead of the store's clock. Also if the watermark is
+    /// below the one that the caller has seen, and while the shard is paused.
     ///
     /// Safe to repeat. Works on a full store.
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error>;

@@ -104,7 +104,7 @@ fn targets(route: &Route, cluster: &str) -> Vec<String> {
 
 /// The permissions of a user, in the form of the server's configuration file.
 fn nats_lines(config: &Config, cluster: &str) -> Vec<String> {
-    // With a domain, the client library puts the keys of a bucket through the API, too.
+    // With a domain, the client publishes the keys of a bucket below the API, too.
     let (api, keys) = match &config.nats[cluster].domain {
         Some(domain) => (format!("$JS.{domain}.API"), format!("$JS.{domain}.API.$KV")),
         None => ("$JS.API".to_owned(), "$KV".to_owned()),

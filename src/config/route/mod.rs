@@ -44,7 +44,7 @@ pub(crate) struct Route {
     pub(crate) dialects: Dialects,
     #[serde(default, deserialize_with = "choice")]
     pub(crate) on_source_gap: OnSourceGap,
-    /// Where the reading of a partition without an offset commit starts.
+    /// Where the reading of a partition without a usable offset commit starts.
     #[serde(default, deserialize_with = "start_point")]
     pub(crate) start: StartPoint,
     #[serde(default, deserialize_with = "choice")]
@@ -56,7 +56,8 @@ pub(crate) struct Route {
     pub(crate) expired: Expired,
     /// Messages that are delivered in a second.
     pub(crate) rate: Option<u32>,
-    /// Late messages that are delivered in a second.
+    /// Messages that are delivered in a second although they are late by more than
+    /// `CATCH_UP_LATENESS_MIN`.
     pub(crate) catch_up_rate: Option<u32>,
     /// The most that may wait. `None`: no limit.
     pub(crate) max_waiting: Option<MaxWaiting>,

@@ -32,7 +32,7 @@ pub(crate) enum RecurrenceError {
     NeverDue,
 }
 
-/// When the occurrences of a schedule are planned, without bounds.
+/// The planned times of a schedule, before its `Bounds` apply.
 #[derive(Clone, Debug)]
 pub(crate) enum Timing {
     Cron(Box<Cron>),

@@ -32,7 +32,7 @@ impl StoredSession {
 
 impl Sessions {
     /// Begins or extends a session, unless another one forbids it. A session that has lost an
-    /// answered heartbeat ends: the store went back, and may have forgotten which leases it had.
+    /// answered heartbeat ends: the store was rolled back, and may have forgotten which leases it had.
     pub(crate) fn heartbeat(&mut self, request: &SessionHeartbeat, now: Timestamp) -> Heartbeat {
         let (id, entry) = (request.session, &request.entry);
         let stored = self.0.get(&id).map(|stored| stored.heartbeats);

@@ -194,7 +194,7 @@ impl DeliveryAlerts {
                 None => "go to the dead letters",
             };
             tracing::warn!(part = self.health.name(), topic = target, %reason,
-                "the target does not accept messages; they {action}: {detail}");
+                "the target does not accept messages; the messages {action}: {detail}");
         }
     }
 

@@ -130,7 +130,7 @@ fn hold(
     state.hold.max(known.unwrap_or(NO_HOLD))
 }
 
-/// The newer pause of the store and the commit. A store that went back may have an older one.
+/// The newer pause of the store and the commit. A store that was rolled back may have an older one.
 fn pause(state: &StoredShard, committed: Option<&CommitMetadata>) -> Option<Pause> {
     let committed = of_same_source(state, committed).and_then(|it| it.pause.clone());
     Pause::newest(state.pause.clone(), committed)

@@ -323,7 +323,7 @@ impl LeaseLoop {
     }
 
     /// Requests for the held shards whose holder has ended: an earlier tenure of this session, or a
-    /// session that is absent after the holder was read. A store that went back may show an earlier
+    /// session that is absent after the holder was read. A store that was rolled back may show an earlier
     /// tenure of a shard that was handed over: it is released again.
     async fn takeovers(
         &mut self,

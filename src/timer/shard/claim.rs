@@ -180,7 +180,7 @@ impl ShardState {
     pub(crate) fn on_claim_paused(&mut self, watermark: Watermark, pause: Pause, now: Instant) {
         self.load.learn_pause(pause);
         self.reload(self.in_flight.claimed(), watermark, now);
-        // The commit may have resumed it, and the store has not read the record yet.
+        // The commit may already have the resume, and the store not yet: try again soon.
         self.claim.not_before = Some(now + RESEND_DELAY_MIN);
     }
 }

@@ -84,7 +84,7 @@ impl ShardLoad {
         self.pause.as_ref()
     }
 
-    /// A store that went back may have an older one.
+    /// A store that was rolled back may have an older one.
     pub(super) fn learn_pause(&mut self, pause: Pause) {
         self.pause = Pause::newest(self.pause.take(), Some(pause));
     }
@@ -108,9 +108,9 @@ impl ShardLoad {
         self.generation += 1;
     }
 
-    /// True if messages in memory should have been sent by now. They go out and free memory.
-    /// False while nothing can be claimed, because only the tail shows when that ends. This includes
-    /// messages of listed runs that the tail has not shown.
+    /// True if a delivery will soon free memory. False while the shard cannot claim, because only a
+    /// poll of the tail ends that state. A shard also cannot claim messages of listed runs that the
+    /// tail has not shown.
     pub(super) fn frees_memory_soon(&self, is_claim_slow: bool, claim_time: Timestamp) -> bool {
         let schedule = self.schedule();
         let late_max = self.runs.memory.messages_per_part(64);
@@ -278,8 +278,8 @@ impl ShardLoad {
             }
             return;
         }
-        // Only this process may delete or replace runs, so the store was rolled back. It may hold
-        // the same messages in runs that are not known here.
+        // Only the lease holder deletes or replaces runs. So the store was rolled back, or the lease
+        // is lost. The store may hold the same messages in runs that are not known here.
         tracing::warn!(shard = %self.shard, runs = missing,
             "runs are missing in the store: loading the shard again");
         self.restart(self.schedule().claimed(), self.schedule().seen(), now);

@@ -126,8 +126,8 @@ impl StuckTransactions {
                     topic,
                     partition = index,
                     offset,
-                    "a transaction stays open on a partition, and read_committed consumers wait \
-                     behind it: see docs/runbook.md"
+                    "a hanging transaction: read_committed consumers cannot read past this offset. \
+                     See docs/runbook.md"
                 ),
                 Some(Change::Ended) => tracing::info!(
                     topic,
