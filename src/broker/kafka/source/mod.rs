@@ -442,7 +442,7 @@ mod tests {
         let batch = tokio::time::timeout(Duration::from_secs(20), next()).await;
         assert_eq!(batch.expect("a batch arrives").partition, other);
         let queued = sources[0].shared.queued_bytes.load(Ordering::Relaxed);
-assert!(queued < 2_000 * payload.len(), "{queued}");
+        assert!(queued < 2_000 * payload.len(), "{queued}");
         for mut source in sources {
             source.close().await;
         }

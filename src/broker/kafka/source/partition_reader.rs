@@ -114,12 +114,11 @@ impl PartitionReader {
                 removed.add_partition(&partition.topic, partition.index);
             }
             if let Some(start) = start {
-                consumer.forward(&partition.topic, partition.index, &self.queue);
                 partition_list::add(&mut added, &partition, start.from, None);
                 self.partitions.insert(partition, start);
             }
         }
-        change_assignment(consumer, &removed, &added)
+        self.change_assignment(consumer, &removed, &added)
     }
 
     /// Pauses failed partitions, because librdkafka may skip damaged records. Then reads
@@ -148,7 +147,32 @@ impl PartitionReader {
         if removed.count() + added.count() > 0 {
             self.partitions.forget_origins();
         }
-        change_assignment(consumer, &removed, &added)
+        self.change_assignment(consumer, &removed, &added)
+    }
+
+    /// The stop of a partition ends the forwarding of its records, but only after librdkafka's thread
+    /// has served it, which it does before an assignment that follows. So records are forwarded again
+    /// after the assignment. Before the first one, they would go to the queue of the whole consumer.
+    fn change_assignment(
+        &self,
+        consumer: &NativeConsumer,
+        removed: &TopicPartitionList,
+        added: &TopicPartitionList,
+    ) -> Result<(), Error> {
+        let forward = || {
+            for element in added.elements() {
+                consumer.forward(element.topic(), element.partition(), &self.queue);
+            }
+        };
+        if removed.count() > 0 {
+            consumer.unassign(removed).map_err(Error::Fatal)?;
+        }
+        if added.count() > 0 {
+            forward();
+            consumer.assign(added).map_err(Error::Fatal)?;
+            forward();
+        }
+        Ok(())
     }
 
     /// Stops all partitions of a recreated topic and reports them as out of range: their positions
@@ -195,20 +219,6 @@ impl PartitionReader {
         self.restart_failed(consumer)?;
         Ok(has_more)
     }
-}
-
-fn change_assignment(
-    consumer: &NativeConsumer,
-    removed: &TopicPartitionList,
-    added: &TopicPartitionList,
-) -> Result<(), Error> {
-    if removed.count() > 0 {
-        consumer.unassign(removed).map_err(Error::Fatal)?;
-    }
-    if added.count() > 0 {
-        consumer.assign(added).map_err(Error::Fatal)?;
-    }
-    Ok(())
 }
 
 /// A partition that is being read.
