@@ -53,7 +53,8 @@ LONG := exactly_once::a_clean_shutdown exactly_once::a_killed_broker exactly_onc
 	encryption::encryption_is_turned_on encryption::keys_are_rotated installations:: levels:: login::kafka \
 	memory::a_burst memory::bursts memory::messages_of_twenty nats_login::a_cluster upgrade::a_fleet upgrade::exactly_once
 # The first three test the tests: the simulation and the contract suites must catch each injected fault. The others are long without optimisation.
-SLOW := every_fault every_injected_fault opening_a_producer_without compaction_levels:: compactor_stopped::
+SLOW := every_fault every_injected_fault opening_a_producer_without compaction_levels:: compactor_stopped:: \
+	encryption_is_turned_on_while
 # Runs a suite: name, budget in seconds on two cores, command.
 SUITE := @integration/env/suite.sh
 .DEFAULT_GOAL := help
