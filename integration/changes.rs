@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::env::{PATIENCE, Postdate, Sink, eventually, kafka, redis};
+use crate::env::{PATIENCE, Postdate, Sink, eventually, kafka, program, redis};
 use crate::verdict::Scene;
 
 pub(crate) const READER: &str = "b4d0e9c1-of-a-reader";
@@ -14,6 +14,21 @@ pub(crate) const OPERATOR: &str = "7a6f2d35-of-an-operator";
 pub(crate) struct Service(pub(crate) Postdate);
 
 impl Service {
+    /// Runs `postdate` in the folder of the service, with its configuration. Returns what it prints.
+    pub(crate) fn run(&self, arguments: &[&str], code: i32) -> String {
+        let config = ["--config", "config.toml", "--route", "r"];
+        let mut command = Command::new(program());
+        let command = command.current_dir(self.0.folder());
+        let output = command
+            .args([arguments, &config].concat())
+            .output()
+            .unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{printed}{errors}");
+        printed + &errors
+    }
+
     pub(crate) fn start(config: &str) -> Service {
         let variables = [
             ("POSTDATE_ADMIN__TOKEN", READER),

@@ -1,12 +1,10 @@
 //! Tests changes of due times: an operator moves, fires and cancels messages through the API, the command line
 //! and the console, and a stock consumer checks what arrives.
 
-use std::process::Command;
-
 use serde_json::Value;
 
 use crate::changes::{OPERATOR, READER, Service};
-use crate::env::{Outgoing, PATIENCE, Record, Sink, eventually, kafka, now_ms, program, redis};
+use crate::env::{Outgoing, PATIENCE, Record, Sink, eventually, kafka, now_ms, redis};
 use crate::service::send_all;
 use crate::verdict::Scene;
 
@@ -47,21 +45,6 @@ fn payloads(records: &[Record]) -> Vec<String> {
     let mut all: Vec<_> = records.iter().map(text).collect();
     all.sort();
     all
-}
-
-/// Runs `postdate` in the folder of the service, with its configuration.
-fn run(service: &Service, arguments: &[&str], code: i32) -> String {
-    let config = ["--config", "config.toml", "--route", "r"];
-    let mut command = Command::new(program());
-    let command = command.current_dir(service.0.folder());
-    let output = command
-        .args([arguments, &config].concat())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{said}{errors}");
-    said
 }
 
 /// A copy that is due may be delivered before its outcome is read.
@@ -184,9 +167,9 @@ fn many_messages_are_changed_after_a_dry_run() {
     assert_eq!(report["changed"], 1);
     assert_eq!(payloads(&sink.wait_for(1, PATIENCE)), ["0"]);
 
-    let dry = run(&service, &["messages", "fire", "--id", "id-1"], 0);
+    let dry = service.run(&["messages", "fire", "--id", "id-1"], 0);
     assert!(dry.starts_with("1 message would be delivered now"), "{dry}");
-    let fired = run(&service, &["messages", "fire", "--id", "id-1", "--yes"], 0);
+    let fired = service.run(&["messages", "fire", "--id", "id-1", "--yes"], 0);
     assert_eq!(fired, "Records written: 1.\n");
     let moved = [
         "messages",
@@ -197,8 +180,8 @@ fn many_messages_are_changed_after_a_dry_run() {
         "2s",
         "--yes",
     ];
-    assert_eq!(run(&service, &moved, 0), "Records written: 1.\n");
-    run(&service, &["messages", "cancel"], 2);
+    assert_eq!(service.run(&moved, 0), "Records written: 1.\n");
+    service.run(&["messages", "cancel"], 2);
     assert_eq!(payloads(&sink.wait_for(3, PATIENCE)), ["0", "1", "2"]);
 
     waiting(&service, 4);
@@ -240,8 +223,8 @@ fn many_messages_are_changed_after_a_dry_run() {
         status == 200 && page.contains("These are ALL waiting messages of the route"),
         "{page}"
     );
-    run(&service, &["purge", "--limit", "0", "--yes"], 2);
-    let purge = run(&service, &["purge", "--yes"], 0);
+    service.run(&["purge", "--limit", "0", "--yes"], 2);
+    let purge = service.run(&["purge", "--yes"], 0);
     assert!(purge.starts_with("Records written: 2.\n"), "{purge}");
     let left = waiting(&service, 1);
     assert_eq!(left[0]["id"], Value::Null);

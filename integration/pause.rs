@@ -1,15 +1,13 @@
 //! Tests the pause of a route: by the API, the command line and the console, on Kafka and NATS. No message arrives
 //! during the pause, also after the loss of the store. All of them arrive after it.
 
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::changes::{OPERATOR, READER, Service};
 use crate::env::{
-    Outgoing, PATIENCE, Producer, Redis, Sink, eventually, kafka, nats, now_ms, program, redis,
-    unique,
+    Outgoing, PATIENCE, Producer, Redis, Sink, eventually, kafka, nats, now_ms, redis, unique,
 };
 use crate::nats::{config, create_streams};
 use crate::service::send_all;
@@ -60,21 +58,6 @@ fn wait_for_pause(service: &Service, paused: u64) -> Value {
     })
 }
 
-/// Runs `postdate` in the folder of the service, with its configuration.
-fn run(service: &Service, arguments: &[&str], code: i32) -> String {
-    let config = ["--config", "config.toml", "--route", "r"];
-    let mut command = Command::new(program());
-    let command = command.current_dir(service.0.folder());
-    let output = command
-        .args([arguments, &config].concat())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{said}{errors}");
-    said + &errors
-}
-
 fn survives_the_loss_of_the_store(name: &str, options: &str) {
     let mut own = Redis::start();
     let scene = Scene::new(kafka(), name, 2);
@@ -119,7 +102,7 @@ fn survives_the_loss_of_the_store(name: &str, options: &str) {
     assert_eq!(sink.records().len(), 2, "nothing arrives in the pause");
     assert_eq!(metric(&service, "postdate_stalled_seconds"), 0.0);
 
-    let said = run(&service, &["resume", "--yes"], 0);
+    let said = service.run(&["resume", "--yes"], 0);
     assert!(said.contains("0 of 2 shards paused"), "{said}");
     let records = sink.wait_for(4, PATIENCE);
     assert_eq!(records[3].payload.as_deref(), Some(&b"in the pause"[..]));
@@ -173,7 +156,7 @@ fn a_route_without_a_key_is_not_paused() {
         status == 422 && body.contains("retry_key"),
         "{status} {body}"
     );
-    let said = run(&service, &["pause", "--yes"], 2);
+    let said = service.run(&["pause", "--yes"], 2);
     assert!(said.contains("retry_key"), "{said}");
 }
 
@@ -193,9 +176,9 @@ fn the_console_and_the_command_line_pause_a_route() {
     let (status, _) = service.curl(OPERATOR, "/routes/r/resume", &form);
     assert_eq!(status, 200);
     wait_for_pause(&service, 0);
-    let said = run(&service, &["pause", "--note", "why"], 2);
+    let said = service.run(&["pause", "--note", "why"], 2);
     assert!(said.contains("--yes"), "{said}");
-    let said = run(&service, &["pause", "--note", "why", "--yes"], 0);
+    let said = service.run(&["pause", "--note", "why", "--yes"], 0);
     assert!(said.contains("2 of 2 shards paused, since"), "{said}");
     wait_for_pause(&service, 2);
 }
@@ -207,14 +190,14 @@ fn a_route_whose_shards_the_store_has_lost_is_paused_on_all_partitions() {
     let mut service = Service::start(&format!("{KEY}{}", scene.config(&own)));
     service.0.terminate();
     own.flush_all();
-    let said = run(&service, &["pause", "--yes"], 1);
+    let said = service.run(&["pause", "--yes"], 1);
     assert!(said.contains("0 of 2 shards paused"), "{said}");
     send(&scene, "in the pause", 0);
     service.0.restart();
     service.0.wait_until_ready();
     wait_for_pause(&service, 2);
     let sink = Sink::start(kafka().addr(), &[&scene.target]);
-    run(&service, &["resume", "--yes"], 0);
+    service.run(&["resume", "--yes"], 0);
     sink.wait_for(2, PATIENCE);
 }
 
@@ -275,6 +258,6 @@ fn a_route_on_nats_is_paused_on_each_of_its_subjects() {
     std::thread::sleep(Duration::from_secs(4));
     let out = format!("{name}_OUT");
     assert_eq!(nats().count(&out), 0, "nothing arrives in the pause");
-    run(&service, &["resume", "--yes"], 0);
+    service.run(&["resume", "--yes"], 0);
     nats().wait_for(&out, 2, PATIENCE);
 }

@@ -118,8 +118,8 @@ impl Ingress {
     ) -> Result<Option<Commits>, CallError> {
         let is_settled = self.ports.session_clock.is_settled(Instant::now());
         let may_assume = are_known && is_settled && !fault!(WaitForCoordinator);
-        let known = partitions.iter().filter_map(|id| self.partitions.get(id));
-        let has_unstored_pause = known.into_iter().any(AssignedPartition::has_unstored_pause);
+        let mut known = partitions.iter().filter_map(|id| self.partitions.get(id));
+        let has_unstored_pause = known.any(AssignedPartition::has_unstored_pause);
         let answer = self.ports.source.committed_metadata(partitions);
         let answer = unless_stopped(&self.stop, answer);
         if !may_assume {

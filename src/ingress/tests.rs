@@ -14,8 +14,8 @@ use crate::limit::{
 use crate::membership::{ReadAssignment, SessionClock, StoreTime};
 use crate::metric;
 use crate::model::{
-    CommitMetadata, Dialects, Naming, Offset, Partition, PositionRules, RetryKeys, RoutingRules,
-    SessionId, ShardId, StartPoint, TargetRules, Timestamp, WithoutDelay, WorkerId,
+    CommitMetadata, Control, Dialects, Naming, Offset, Partition, Pause, PositionRules, RetryKeys,
+    RoutingRules, SessionId, ShardId, StartPoint, TargetRules, Timestamp, WithoutDelay, WorkerId,
 };
 use crate::run::ThinHours;
 use crate::store::{ShardStore as _, StorePart};
@@ -249,6 +249,37 @@ async fn a_takeover_waits_for_the_group_coordinator_only_if_the_store_may_have_g
         opening.await.is_err(),
         "only the commit tells where to start"
     );
+}
+
+/// Otherwise a store loss would forget a pause that was reported.
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_was_read_is_committed_although_the_group_coordinator_answers_late() {
+    let (world, id) = (Environment::new(1), Partition::new("t", 0));
+    let mut ingress = world.ingress(rules(LONG), 1);
+    world.assign(&mut ingress, &[0]);
+    ingress.open_due_shards().await.unwrap();
+    world.settle_session().await;
+    let control = Control {
+        pauses: true,
+        origin: "d/r/t/0/0",
+        at: Timestamp::from_millis(1),
+        note: "why".into(),
+    };
+    let pause = Pause::followed_by(None, Offset(0), &control);
+    let mut partition = ingress.partitions.get_mut(&id).unwrap();
+    partition.pause.clone_from(&pause);
+    partition.stop_reading(Instant::now(), None);
+    drop(partition);
+    world.cluster.silence_coordinator(true);
+    let answer_late = async {
+        sleep(Duration::from_secs(1)).await;
+        world.cluster.silence_coordinator(false);
+    };
+    let (opened, ()) = tokio::join!(ingress.open_due_shards(), answer_late);
+    opened.unwrap();
+    assert!(is_reading(&ingress, &id));
+    let committed = CommitMetadata::parse(&world.committed(&id)).unwrap();
+    assert_eq!(committed.and_then(|it| it.pause), pause);
 }
 
 /// The rules in the commit, with their first offsets, after a takeover by other rules that the group

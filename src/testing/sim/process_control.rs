@@ -24,7 +24,7 @@ pub(crate) struct ProcessControl {
     /// True if it is cut off from the store.
     pub(crate) is_cut_from_store: Rc<Cell<bool>>,
     /// The former server of the store, if the process still reaches it instead of the current one.
-    pub(crate) old_server: Rc<RefCell<Option<MemoryStore>>>,
+    pub(crate) former_server: Rc<RefCell<Option<MemoryStore>>>,
     pub(crate) network: Rc<Network>,
     /// True if it reads all partitions, not only those that the membership assigns.
     pub(crate) reads_all: Rc<watch::Sender<bool>>,
@@ -50,7 +50,7 @@ impl ProcessControl {
             steady: Rc::new(RefCell::new(SteadyClock::new(clock.clone()))),
             clock,
             is_cut_from_store: Rc::default(),
-            old_server: Rc::default(),
+            former_server: Rc::default(),
             network: Rc::default(),
             reads_all: Rc::default(),
             leases: Rc::default(),

@@ -7,6 +7,7 @@
 use super::http_client::HttpClient;
 use super::{Options, REGION, Token};
 use crate::broker::Error;
+use crate::clock::{Clock as _, WallClock};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
@@ -47,7 +48,8 @@ impl AwsIam {
             .with_file_read(Files)
             .with_http_send(HttpClient::new(None)?);
         let credential = credential(&context).await?;
-        let now = Timestamp::now();
+        let now = Timestamp::from_millisecond(WallClock.now().as_millis());
+        let now = now.map_err(|error| error.to_string())?;
         let left = credential.expires_in.map(|end| {
             let seconds = end.as_second() - now.as_second();
             Duration::from_secs(u64::try_from(seconds).unwrap_or(0))

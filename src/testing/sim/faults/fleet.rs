@@ -273,7 +273,7 @@ impl Fleet {
     /// After a failover, some processes still reach the former primary, and others its replica. The
     /// writes of the former one are lost.
     async fn split_store(&mut self) {
-        let old_server = self.world.store().fork();
+        let former_server = self.world.store().fork();
         let left_behind: Vec<_> = self
             .processes
             .iter()
@@ -281,11 +281,11 @@ impl Fleet {
             .map(|process| process.control.clone())
             .collect();
         for control in &left_behind {
-            control.old_server.replace(Some(old_server.clone()));
+            control.former_server.replace(Some(former_server.clone()));
         }
         let numbers: Vec<_> = left_behind.iter().map(|control| control.number).collect();
         self.world
-            .note(format!("processes {numbers:?} stay with the old store"));
+            .note(format!("processes {numbers:?} stay with the former server"));
         let since = self.world.elapsed();
         self.world.note_second_store(since);
         if self.random.random_bool(0.5) {
@@ -297,10 +297,10 @@ impl Fleet {
             self.kill(at, "is killed, while there are two stores").await;
             self.pause(1_000).await;
         }
-        self.world.note("the old store is gone");
+        self.world.note("the former server is gone");
         self.world.note_second_store(since);
         for control in &left_behind {
-            control.old_server.replace(None);
+            control.former_server.replace(None);
         }
     }
 

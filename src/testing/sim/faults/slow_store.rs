@@ -49,8 +49,8 @@ impl SlowStore {
 
     /// The server that this process reaches.
     fn store(&self) -> MemoryStore {
-        let old_server = self.control.old_server.borrow().clone();
-        old_server.unwrap_or_else(|| self.world.store().clone())
+        let former_server = self.control.former_server.borrow().clone();
+        former_server.unwrap_or_else(|| self.world.store().clone())
     }
 
     /// Adds all earlier outcomes to each request that moves the delivered pair.
