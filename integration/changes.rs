@@ -154,6 +154,70 @@ fn a_message_is_published_and_cancelled_by_an_operator_only() {
     assert!(!audit.contains(OPERATOR));
 }
 
+/// Two processes share Redis. A folder has one, which starts again.
+#[test]
+fn the_last_changes_are_listed_by_every_process_and_after_a_restart() {
+    let scene = Scene::new(kafka(), "audit", 1);
+    for config in [scene.config(redis()), scene.config_stored("", "")] {
+        let is_shared = config.contains("[store.redis]");
+        let mut service = Service::start(&config);
+        service.publish("order-42", "1h", "x");
+        let found = service.waiting(1).remove(0);
+        let purge = ["--data", "{\"dry_run\": false}"];
+        service.document(OPERATOR, "/v1/routes/r:purge", &purge, 200);
+        let actions = |service: &Service| {
+            let report = service.document(READER, "/v1/audit", &[], 200);
+            let items = report["items"].as_array().unwrap().clone();
+            let named = items.iter().map(|line| line["action"].as_str().unwrap());
+            (named.map(str::to_owned).collect::<Vec<_>>(), items)
+        };
+        let lines = |service: &Service| {
+            eventually("the store has both lines", PATIENCE, || {
+                let (named, lines) = actions(service);
+                (named == ["cancel", "publish"]).then_some(lines)
+            })
+        };
+        let listed = lines(&service);
+        assert_eq!(listed[0]["changed"], 1);
+        assert_eq!(listed[0]["outcome"], "done");
+        assert_eq!(listed[1]["id"], found["id"]);
+        assert!(
+            listed[1]["address"]
+                .as_str()
+                .unwrap()
+                .starts_with("127.0.0.1:")
+        );
+        assert_eq!(
+            service.curl("of-a-stranger-of-nobody", "/v1/audit", &[]).0,
+            401
+        );
+        assert_eq!(service.curl(READER, "/v1/audit?after=x", &[]).0, 400);
+        let first = service.document(READER, "/v1/audit?limit=1", &[], 200);
+        let next = format!("/v1/audit?after={}", first["after"].as_str().unwrap());
+        let next = service.document(READER, &next, &[], 200);
+        assert_eq!(next["items"][0], listed[1]);
+        assert_eq!(
+            (&next["items"][1], &next["more"]),
+            (&Value::Null, &false.into())
+        );
+        let (status, page) = service.curl(READER, "/audit", &[]);
+        assert!(status == 200 && page.contains("id order-42"), "{page}");
+        if is_shared {
+            let other = Service::start(&config);
+            assert_eq!(lines(&other), listed);
+        } else {
+            service.0.terminate();
+            service.0.restart();
+            service.0.wait_until_ready();
+            assert_eq!(lines(&service), listed);
+        }
+        let printed = service.0.command(&["audit"]);
+        let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+        assert!(printed.contains("done, 1 changed"), "{printed}");
+        service.0.kill();
+    }
+}
+
 #[test]
 fn the_console_cancels_with_a_cookie_from_its_own_pages() {
     let scene = Scene::new(kafka(), "buttons", 1);

@@ -190,6 +190,7 @@ fn every_page_is_accessible_in_light_and_dark_wide_and_narrow() {
         message.as_str(),
         "/workers",
         "/ledgers",
+        "/audit",
         "/routes/unknown",
         "/routes/r/messages/change",
         "/find?id=none",

@@ -104,13 +104,13 @@ mod trace;
 mod wheel;
 
 pub use cli::{
-    CancelOneArgs, CheckArgs, Cli, Command, CompletionArgs, DemoArgs, InitArgs, LedgerArgs,
-    MessagesArgs, PauseArgs, PendingArgs, PurgeArgs, QuarantineArgs, RedriveArgs, RescheduleArgs,
-    ResetArgs, RunArgs, SchedulesArgs, SendArgs, StoreAction, StoreArgs, StoreCopyArgs,
-    WorkersArgs,
+    AuditArgs, CancelOneArgs, CheckArgs, Cli, Command, CompletionArgs, DemoArgs, InitArgs,
+    LedgerArgs, MessagesArgs, PauseArgs, PendingArgs, PurgeArgs, QuarantineArgs, RedriveArgs,
+    RescheduleArgs, ResetArgs, RunArgs, SchedulesArgs, SendArgs, StoreAction, StoreArgs,
+    StoreCopyArgs, WorkersArgs,
 };
 pub use command::{
-    Outcome, Refused, check, complete, demo, init, ledger, messages, pause, pending, purge,
+    Outcome, Refused, audit, check, complete, demo, init, ledger, messages, pause, pending, purge,
     quarantine, redrive, reset, resume, schedules, send, store_copy, workers,
 };
 pub use config::{Config, Error as ConfigError};

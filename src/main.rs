@@ -73,6 +73,7 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
         Command::Workers(workers) => {
             postdate::workers(&prepare_quietly(&workers.config)?, &workers)
         }
+        Command::Audit(audit) => postdate::audit(&prepare_quietly(&audit.config)?, &audit),
         Command::Quarantine(quarantine) => {
             postdate::quarantine(&prepare_quietly(&quarantine.config)?, &quarantine)
         }

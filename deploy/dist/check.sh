@@ -46,7 +46,7 @@ look() {
     page=$(sed -n "s|^Documentation=file:$2/||p" "$unit")
     [[ $page && -e $prefix/$page ]] || complain "$unit names documentation that is not there: $page"
 
-    for page in postdate postdate-{run,init,demo,reset,pending,ledger,workers,quarantine,send,check,completion}; do
+    for page in postdate postdate-{run,init,demo,reset,pending,ledger,workers,audit,quarantine,send,check,completion}; do
         said=$(man --warnings -l "$prefix/share/man/man1/$page.1.gz" 2>&1 >"$scratch/page") || complain "$page.1: $said"
         [[ -z $said ]] || complain "$page.1: $said"
         grep -q "^NAME" "$scratch/page" || complain "$page.1 is no man page"

@@ -5,6 +5,7 @@
     reason = "the macros of utoipa write full paths"
 )]
 
+use super::audit;
 use super::auth::Actor;
 use super::bulk_api;
 use super::change_api;
@@ -47,6 +48,7 @@ const PAGE_DEFAULT: usize = 100;
         workers,
         keys,
         ledger,
+        audit::list,
         change_api::publish,
         change_api::cancel,
         change_api::reschedule,
@@ -289,14 +291,13 @@ async fn messages(
     Params(params): Params<MessagesParams>,
 ) -> Result<Json<MessagePage>, Problem> {
     let search = Box::new(params.search(&route)?);
+    let filter = search.filter.clone();
     let page: MessagePage = queries.report(StoreQuestion::Messages(search)).await?;
     if page.items.is_empty() && !page.more {
         // Tells an unknown route from one in which nothing waits.
         queries.route(&route).await?;
     }
-    page.items
-        .iter()
-        .for_each(|message| actor.audit_payload(message));
+    actor.audit_payloads(&filter, &page.items);
     Ok(Json(page))
 }
 
@@ -319,7 +320,7 @@ async fn message(
 ) -> Result<Json<WaitingMessage>, Problem> {
     let message = queries.message(&route, (partition, offset), params.topic, false);
     let (_, message) = message.await?;
-    actor.audit_payload(&message);
+    actor.audit_payload(&route, &message);
     Ok(Json(message))
 }
 

@@ -2,10 +2,10 @@
 //! client certificate are required if they are configured. Only the operator token may change
 //! something. Probes are always answered.
 
+use super::audit::Audit;
 use super::console;
 use super::problem::Problem;
 use super::server::Client;
-use crate::store::query::WaitingMessage;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN, WWW_AUTHENTICATE};
@@ -28,6 +28,7 @@ pub(crate) struct Auth {
     reader: Option<Token>,
     operator: Option<Token>,
     by_certificate: bool,
+    audit: Audit,
 }
 
 /// A token, and the value of the cookie that proves it.
@@ -68,13 +69,14 @@ fn is_equal(sent: &[u8], expected: &str) -> bool {
 }
 
 /// The sender of a request, with its right.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Actor {
     /// For the audit log: `operator`, `reader`, or `anyone` without tokens.
     pub(super) name: &'static str,
     pub(super) address: Option<SocketAddr>,
     /// No token was needed to read, but one is needed to change something.
     pub(super) may_log_in: bool,
+    pub(super) audit: Audit,
 }
 
 impl Actor {
@@ -91,23 +93,20 @@ impl Actor {
             None => self.name.to_owned(),
         }
     }
-
-    /// Writes an audit line if the message has a payload.
-    pub(super) fn audit_payload(&self, message: &WaitingMessage) {
-        if message.payload.is_some() {
-            tracing::info!(target: "postdate::audit", actor = self.name, address = self.address_text(),
-                origin = message.origin, "payload shown");
-        }
-    }
 }
 
 impl Auth {
     /// Requires each credential that is set. An operator token gives the right to read, too.
-    pub(crate) fn new(reader: Option<&str>, operator: Option<&str>, by_certificate: bool) -> Self {
+    pub(crate) fn new(
+        (reader, operator): (Option<&str>, Option<&str>),
+        by_certificate: bool,
+        audit: Audit,
+    ) -> Self {
         Self {
             reader: reader.map(Token::new),
             operator: operator.map(Token::new),
             by_certificate,
+            audit,
         }
     }
 
@@ -186,6 +185,7 @@ impl Auth {
             name,
             address: client.map(|client| client.address),
             may_log_in: name == "anyone" && self.operator.is_some(),
+            audit: self.audit.clone(),
         })
     }
 }

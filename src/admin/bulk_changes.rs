@@ -17,7 +17,7 @@ use crate::limit::{
     BULK_CALL_SECONDS, BULK_CALL_TIMEOUT, BULK_LIMIT_DEFAULT, BULK_RATE_DEFAULT, SEARCH_PAGE_MAX,
 };
 use crate::model::{Timestamp, readable};
-use crate::store::query::{MessageFilter, MessagePage, Query, Search, WaitingMessage};
+use crate::store::query::{AuditLine, MessageFilter, MessagePage, Query, Search, WaitingMessage};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -297,12 +297,23 @@ impl Drop for Audit<'_> {
             ..
         } = self.request;
         let report = &self.report;
-        tracing::info!(target: "postdate::audit", actor = self.actor.name, address = self.actor.address_text(),
-            action = report.action, route = report.route, filter = ?search.filter,
-            due_ms = report.due_ms, limit, rate, after = start, next = report.after, found = report.found,
-            changed = report.changed, unconfirmed = u64::from(self.is_unconfirmed), refused = report.refused,
-            outcome = self.outcome,
-            "change of many messages requested at the admin endpoint");
+        let line = AuditLine {
+            route: Some(report.route.clone()),
+            filter: Some(search.filter.to_string()),
+            due_ms: report.due_ms,
+            limit: Some(*limit as u64),
+            rate: Some(*rate),
+            after: start.clone(),
+            next: report.after.clone(),
+            found: Some(report.found),
+            changed: Some(report.changed),
+            unconfirmed: Some(u64::from(self.is_unconfirmed)),
+            refused: Some(report.refused),
+            outcome: Some(self.outcome.to_owned()),
+            ..self.actor.line(&report.action)
+        };
+        let text = "change of many messages requested at the admin endpoint";
+        self.actor.audit.record(line, text);
     }
 }
 
@@ -416,7 +427,7 @@ impl ChangeApi {
 mod tests {
     use super::*;
     use crate::admin::change_api::json;
-    use crate::admin::{changes, queries};
+    use crate::admin::{audit, changes, queries};
     use crate::testing::fuzz::fuzz;
     use std::sync::Arc;
     use tokio::sync::Semaphore;
@@ -487,6 +498,7 @@ mod tests {
                 name: "operator",
                 address: None,
                 may_log_in: false,
+                audit: audit::channel().0,
             },
             request: &request,
             report: BulkReport::new("orders", request.action, false),

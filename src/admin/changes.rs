@@ -1,11 +1,12 @@
 //! Changes: records that the API writes to the source of a route. One thread writes them, one after
 //! the other. Each needs the right to change something, and is audited.
 
+use super::audit::Audit;
 use super::auth::Actor;
 use super::problem::Problem;
 use crate::limit::{ADMIN_CHANGE_TIMEOUT, ADMIN_CHANGES_MAX, ADMIN_STOP_TIMEOUT};
 use crate::model::Timestamp;
-use crate::store::query::MessageCopy;
+use crate::store::query::{AuditLine, MessageCopy};
 use crate::task::StopToken;
 use axum::http::StatusCode;
 use std::sync::Arc;
@@ -110,65 +111,55 @@ pub(crate) async fn serve(
             }
         };
         if let Some(entry) = call.entry {
-            entry.log(&written);
+            entry.record(&written);
         }
         // Fails if the client has left.
         let _ = call.reply.send(written);
     }
 }
 
-/// What the audit log says of a change.
+/// The audit line of a change, without its outcome.
 struct AuditEntry {
-    actor: Actor,
-    action: &'static str,
-    route: String,
-    topic: Option<String>,
-    partition: Option<i32>,
-    /// The offset of the message to change.
-    offset: Option<u64>,
-    id: Option<String>,
-    /// The origin of a message without an id.
-    of: Option<String>,
-    due_ms: Option<i64>,
-    /// The note of a pause or a resume.
-    note: Option<Arc<str>>,
+    audit: Audit,
+    line: AuditLine,
 }
 
 impl AuditEntry {
-    fn new(actor: Actor, action: &'static str, change: &Change) -> Self {
-        Self {
-            actor,
-            action,
-            due_ms: match &change.kind {
-                ChangeKind::Reschedule { due } | ChangeKind::Copy { due, .. } => {
-                    Some(due.as_millis())
-                }
-                ChangeKind::Publish { .. } | ChangeKind::Cancel | ChangeKind::Control { .. } => {
-                    None
-                }
-            },
-            note: match &change.kind {
-                ChangeKind::Control { note, .. } => Some(note.clone()),
-                _ => None,
-            },
-            route: change.route.clone(),
+    fn new(actor: &Actor, action: &str, change: &Change) -> Self {
+        let due = match &change.kind {
+            ChangeKind::Reschedule { due } | ChangeKind::Copy { due, .. } => Some(due),
+            ChangeKind::Publish { .. } | ChangeKind::Cancel | ChangeKind::Control { .. } => None,
+        };
+        let note = match &change.kind {
+            ChangeKind::Control { note, .. } => Some(note),
+            _ => None,
+        };
+        let line = AuditLine {
+            route: Some(change.route.clone()),
             topic: change.topic.clone(),
             partition: change.partition,
             offset: change.offset,
             id: change.id.clone(),
             of: change.of.clone(),
+            due_ms: due.map(|due| due.as_millis()),
+            note: note.map(|note| note.to_string()),
+            ..actor.line(action)
+        };
+        Self {
+            audit: actor.audit.clone(),
+            line,
         }
     }
 
-    fn log(self, written: &Result<String, ChangeError>) {
+    fn record(mut self, written: &Result<String, ChangeError>) {
         let outcome = match written {
             Ok(_) => "written",
             Err(ChangeError::Refused(_)) => "refused",
             Err(ChangeError::Failed(_)) => "failed",
         };
-        tracing::info!(target: "postdate::audit", actor = self.actor.name, address = self.actor.address_text(),
-            action = self.action, route = self.route, topic = self.topic, partition = self.partition,
-            offset = self.offset, id = self.id, of = self.of, due_ms = self.due_ms, note = self.note.as_deref(), outcome, "change requested at the admin endpoint");
+        self.line.outcome = Some(outcome.to_owned());
+        let text = "change requested at the admin endpoint";
+        self.audit.record(self.line, text);
     }
 }
 
@@ -197,7 +188,7 @@ impl Changes {
         change: Change,
     ) -> Result<String, Problem> {
         actor.require_change()?;
-        let entry = AuditEntry::new(actor, action, &change);
+        let entry = AuditEntry::new(&actor, action, &change);
         self.send(Some(entry), change).await
     }
 

@@ -12,12 +12,14 @@ use super::changes::ChangeError;
 use super::problem::Problem;
 use crate::limit::{ADMIN_REQUEST_TIMEOUT, REDRIVE_CALLS_MAX};
 use crate::model::{DeadLetterReason, Timestamp};
+use crate::store::query::{AuditLine, joined_conditions};
 use crate::task::StopToken;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use tokio::sync::{mpsc, oneshot};
 use utoipa::{IntoParams, ToSchema};
 
@@ -62,6 +64,25 @@ pub(crate) struct DeadLetterFilter {
     pub(crate) origin: Option<String>,
     pub(crate) from: Option<Timestamp>,
     pub(crate) to: Option<Timestamp>,
+}
+
+/// The conditions, for people. Empty if there are none.
+impl fmt::Display for DeadLetterFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = |time: Option<Timestamp>| time.map(Timestamp::to_rfc3339);
+        let header = self.header.as_ref();
+        f.write_str(&joined_conditions([
+            ("code", self.code.clone()),
+            ("key", self.key.clone()),
+            (
+                "header",
+                header.map(|(name, value)| format!("{name}:{value}")),
+            ),
+            ("origin", self.origin.clone()),
+            ("from", time(self.from)),
+            ("to", time(self.to)),
+        ]))
+    }
 }
 
 /// A call about the dead letters of a route.
@@ -221,7 +242,7 @@ pub(crate) async fn serve(
         let request = call.request.clone();
         // Safe to drop: a transaction that is not committed has no effect, and the position names the messages that were sent.
         let Some(answer) = stop.run_until_cancelled(answer(call.request)).await else {
-            audit(call.actor, &request, "interrupted", None);
+            audit(&call.actor, &request, "interrupted", None);
             return;
         };
         let outcome = match &answer {
@@ -229,7 +250,7 @@ pub(crate) async fn serve(
             Err(ChangeError::Refused(_)) => "refused",
             Err(ChangeError::Failed(_)) => "failed",
         };
-        audit(call.actor, &request, outcome, answer.as_ref().ok());
+        audit(&call.actor, &request, outcome, answer.as_ref().ok());
         // Fails if the client has left.
         let _ = call.reply.send(answer);
     }
@@ -237,7 +258,7 @@ pub(crate) async fn serve(
 
 /// A list changes nothing, so it has no audit line.
 fn audit(
-    actor: Actor,
+    actor: &Actor,
     request: &DeadLettersRequest,
     outcome: &str,
     report: Option<&DeadLettersReport>,
@@ -251,10 +272,19 @@ fn audit(
         return;
     };
     let redriven = report.and_then(|report| report.redrive.as_ref());
-    let redriven = redriven.map(|redrive| redrive.redriven);
-    tracing::info!(target: "postdate::audit", actor = actor.name, address = actor.address_text(), action = "redrive",
-        route = request.route, filter = ?request.filter, dry_run, limit, rate, redriven, outcome,
-        "redrive requested at the admin endpoint");
+    let line = AuditLine {
+        route: Some(request.route.clone()),
+        filter: Some(request.filter.to_string()),
+        dry_run: Some(dry_run),
+        limit: Some(limit),
+        rate: Some(rate),
+        changed: redriven.map(|redrive| redrive.redriven),
+        outcome: Some(outcome.to_owned()),
+        ..actor.line("redrive")
+    };
+    actor
+        .audit
+        .record(line, "redrive requested at the admin endpoint");
 }
 
 impl DeadLetters {

@@ -3,6 +3,7 @@
 //! probes and the login page need no token.
 
 pub(crate) mod api;
+pub(crate) mod audit;
 mod auth;
 mod bulk_api;
 pub(crate) mod bulk_changes;
@@ -112,7 +113,8 @@ impl Endpoint {
             changes: self.changes,
             bulk_permit: Arc::new(Semaphore::new(1)),
         };
-        let guarded = api::router(self.queries)
+        let guarded = api::router(self.queries.clone())
+            .merge(audit::router(self.queries))
             .merge(pause_api::router(changes.clone()))
             .merge(change_api::router(changes.clone()))
             .merge(bulk_api::router(changes.clone()))
@@ -230,7 +232,7 @@ mod tests {
             let (dead_letters, _unread) = dead_letters::channel();
             let (schedules, _unlisted) = schedules::channel();
             let endpoint = Endpoint {
-                auth: Auth::new(guard, None, false),
+                auth: Auth::new((guard, None), false, audit::channel().0),
                 tls: None,
                 health: health.clone(),
                 render_metrics: render,

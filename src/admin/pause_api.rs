@@ -191,6 +191,7 @@ impl ChangeApi {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::audit;
     use crate::limit::PAUSE_NOTE_BYTES_MAX;
     use std::net::{Ipv6Addr, SocketAddr};
 
@@ -206,6 +207,7 @@ mod tests {
             name: "operator",
             address: Some(SocketAddr::from((address, 1))),
             may_log_in: false,
+            audit: audit::channel().0,
         };
         let longest = "x".repeat(CONTROL_NOTE_BYTES_MAX);
         let (at, change) = control(&report, true, (&longest, &actor.text())).unwrap();

@@ -1,5 +1,6 @@
 //! Defines the command line: its commands, flags and help texts. It does not run commands.
 
+mod audit;
 mod init;
 mod messages;
 mod redrive;
@@ -7,6 +8,7 @@ mod schedules;
 mod send;
 mod store;
 
+pub use audit::AuditArgs;
 pub use init::InitArgs;
 pub(crate) use init::SizeArgs;
 pub(crate) use messages::{
@@ -226,6 +228,12 @@ pub enum Command {
     /// some seconds after its last heartbeat.
     #[command(after_long_help = WORKERS_AFTER)]
     Workers(WorkersArgs),
+    /// Lists the last changes that were requested, and payloads that were shown
+    ///
+    /// The store keeps 1,000 lines of the HTTP API and the console of all processes. The log is the record: it
+    /// has all of them, under the target `postdate::audit`.
+    #[command(after_long_help = audit::HELP_AFTER)]
+    Audit(AuditArgs),
     /// Lists unreadable runs in quarantine, or puts them back
     ///
     /// A run is a stored batch of messages. It is in quarantine if it could not be read. `restore` puts

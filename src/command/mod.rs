@@ -1,6 +1,7 @@
 //! The one-shot commands of `postdate`. Each command is one file or folder and ends by itself.
 
 mod answer;
+mod audit;
 mod bulk;
 mod change;
 mod check;
@@ -22,6 +23,7 @@ mod source_producer;
 mod store_copy;
 mod workers;
 
+pub use audit::audit;
 pub use bulk::purge;
 pub(crate) use change::ChangeWriter;
 pub use check::check;

@@ -1,4 +1,4 @@
-//! One key of the ring: seals runs, and hashes ids.
+//! One key of the ring: seals runs and other values, and hashes ids.
 //!
 //! Everything is derived from the 32 bytes of the key by HKDF-SHA256, separately for each
 //! deployment:
@@ -6,6 +6,7 @@
 //! | derived | from | use |
 //! |---|---|---|
 //! | run key | shard, run name | AES-256-GCM of one run, with a random nonce |
+//! | value key | kind and name of the value | AES-256-GCM of a value that is no run, with a random nonce |
 //! | id key | | HMAC-SHA256 of shard and id, cut to 128 bits |
 //! | fingerprint | not the deployment | 32 bits that tell a wrong key under a known id |
 //!
@@ -41,6 +42,7 @@ pub(super) struct Key {
     /// `<fingerprint>-<key id>`.
     pub(super) name: Arc<str>,
     runs: hkdf::Prk,
+    values: hkdf::Prk,
     ids: hmac::Key,
     random: SystemRandom,
 }
@@ -58,6 +60,7 @@ impl Key {
         Self {
             name: format!("{fingerprint:08x}-{id}").into(),
             runs: expand(&root, &[b"runs ", deployment], hkdf::HKDF_SHA256).into(),
+            values: expand(&root, &[b"values ", deployment], hkdf::HKDF_SHA256).into(),
             ids: expand(&root, &[b"ids ", deployment], hmac::HMAC_SHA256).into(),
             random: SystemRandom::new(),
         }
@@ -72,17 +75,34 @@ impl Key {
         run: &RunContext<'_>,
         content: &mut [u8],
     ) -> ([u8; NONCE_LENGTH], [u8; TAG_LENGTH]) {
+        let place = place(run);
+        let associated = [&place, run.header].concat();
+        self.seal_with(&value_key(&self.runs, &place), &associated, content)
+    }
+
+    /// Like [`Key::seal`], for a value that is no run. `place` is its kind and its name.
+    pub(super) fn seal_value(
+        &self,
+        place: &[u8],
+        content: &mut [u8],
+    ) -> ([u8; NONCE_LENGTH], [u8; TAG_LENGTH]) {
+        self.seal_with(&value_key(&self.values, place), place, content)
+    }
+
+    fn seal_with(
+        &self,
+        key: &LessSafeKey,
+        associated: &[u8],
+        content: &mut [u8],
+    ) -> ([u8; NONCE_LENGTH], [u8; TAG_LENGTH]) {
         let mut nonce = [0; NONCE_LENGTH];
         self.random
             .fill(&mut nonce)
             .expect("the operating system gives random bytes");
-        let place = place(run);
         let used = Nonce::assume_unique_for_key(nonce);
-        let associated = Aad::from([&place, run.header].concat());
-        let tag = self
-            .run_key(&place)
-            .seal_in_place_separate_tag(used, associated, content)
-            .expect("a run is far smaller than the limit of the cipher");
+        let tag = key
+            .seal_in_place_separate_tag(used, Aad::from(associated), content)
+            .expect("the content is far smaller than the limit of the cipher");
         let mut bytes = [0; TAG_LENGTH];
         bytes.copy_from_slice(tag.as_ref());
         (nonce, bytes)
@@ -99,14 +119,21 @@ impl Key {
         let place = place(run);
         let nonce = Nonce::assume_unique_for_key(nonce);
         let associated = Aad::from([&place, run.header].concat());
-        let opened = self
-            .run_key(&place)
-            .open_in_place(nonce, associated, sealed);
+        let opened = value_key(&self.runs, &place).open_in_place(nonce, associated, sealed);
         opened.ok().map(|content| &*content)
     }
 
-    fn run_key(&self, place: &[u8]) -> LessSafeKey {
-        LessSafeKey::new(UnboundKey::from(expand(&self.runs, &[place], &AES_256_GCM)))
+    /// Like [`Key::open`], for a value that is no run.
+    pub(super) fn open_value<'b>(
+        &self,
+        place: &[u8],
+        nonce: [u8; NONCE_LENGTH],
+        sealed: &'b mut [u8],
+    ) -> Option<&'b [u8]> {
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let key = value_key(&self.values, place);
+        let opened = key.open_in_place(nonce, Aad::from(place), sealed);
+        opened.ok().map(|content| &*content)
     }
 
     /// Marker, fingerprint as text, and hash. The append step reads the fingerprint.
@@ -137,6 +164,11 @@ fn expand<'a, L: hkdf::KeyType>(
     length: L,
 ) -> hkdf::Okm<'a, L> {
     key.expand(info, length).expect(FIXED)
+}
+
+/// The key of one value.
+fn value_key(values: &hkdf::Prk, place: &[u8]) -> LessSafeKey {
+    LessSafeKey::new(UnboundKey::from(expand(values, &[place], &AES_256_GCM)))
 }
 
 /// A number of derived bytes.

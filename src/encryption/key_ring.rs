@@ -16,6 +16,9 @@ const MEMBERS_MAX: usize = 8;
 
 const KEY_ID_LENGTH_MAX: usize = 24;
 
+/// Starts an encrypted value that is no run. Plain ones are JSON, which starts with another byte.
+const SEALED_VALUE: u8 = 1;
+
 /// The member for data that is not encrypted.
 const PLAIN: &str = "plain";
 
@@ -136,6 +139,34 @@ impl KeyRing {
         let mut keys = self.members.iter().flatten();
         keys.find(|known| &*known.name == key)?
             .open(run, nonce, sealed)
+    }
+
+    /// The stored form of a value that is no run: the content, if the ring writes plain data.
+    /// `place` is the kind and the name of the value.
+    pub(crate) fn seal_value(&self, place: &[u8], mut content: Vec<u8>) -> Vec<u8> {
+        let Some(key) = &self.members[self.writer] else {
+            return content;
+        };
+        let (nonce, tag) = key.seal_value(place, &mut content);
+        let name = key.name.as_bytes();
+        let head = [SEALED_VALUE, name.len() as u8];
+        [&head, name, &nonce, &content, &tag].concat()
+    }
+
+    /// The content of a stored value. `None`: it was changed, or it is at another place, or the ring
+    /// does not have its key.
+    pub(crate) fn open_value(&self, place: &[u8], stored: &[u8]) -> Option<Vec<u8>> {
+        let Some(rest) = stored.strip_prefix(&[SEALED_VALUE]) else {
+            return self.reads(None).then(|| stored.to_vec());
+        };
+        let (&length, rest) = rest.split_first()?;
+        let (name, rest) = rest.split_at_checked(usize::from(length))?;
+        let (nonce, sealed) = rest.split_first_chunk::<NONCE_LENGTH>()?;
+        let mut keys = self.members.iter().flatten();
+        let key = keys.find(|known| known.name.as_bytes() == name)?;
+        let mut sealed = sealed.to_vec();
+        let content = key.open_value(place, *nonce, &mut sealed)?;
+        Some(content.to_vec())
     }
 }
 
@@ -340,6 +371,31 @@ pub(crate) mod tests {
         fn no_text_makes_it_panic(text: String) {
             let _ = KeyRing::parse("prod", &text);
         }
+    }
+
+    #[test]
+    fn a_value_opens_only_at_its_place_and_with_its_key() {
+        let ring = ring(&format!("{}plain\n{}", line("a", 1), line("b", 2)));
+        let other = ring.with_writer(ring.names().nth(2).flatten());
+        let stored = other.seal_value(b"audit 1", b"{1}".to_vec());
+        assert_eq!(ring.open_value(b"audit 1", &stored).unwrap(), b"{1}");
+        assert_eq!(ring.open_value(b"audit 2", &stored), None);
+        assert_eq!(KeyRing::plain().open_value(b"audit 1", &stored), None);
+        for at in 0..stored.len() {
+            let mut changed = stored.clone();
+            changed[at] ^= 1;
+            let opened = ring.open_value(b"audit 1", &changed);
+            // Without the first byte, it is a plain value that is no JSON.
+            assert!(opened.is_none() || at == 0, "{at}");
+            assert_eq!(
+                ring.open_value(b"audit 1", &stored[..at]).is_some(),
+                at == 0
+            );
+        }
+        let plain = KeyRing::plain().seal_value(b"audit 1", b"{2}".to_vec());
+        assert_eq!(ring.open_value(b"audit 3", &plain).unwrap(), b"{2}");
+        let without_plain = KeyRing::parse("prod", &line("a", 1)).unwrap();
+        assert_eq!(without_plain.open_value(b"audit 1", &plain), None);
     }
 
     #[test]

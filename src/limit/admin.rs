@@ -51,6 +51,16 @@ pub(crate) const BULK_CALL_SECONDS: usize = 8;
 pub(crate) const BULK_LIMIT_DEFAULT: usize = 1_000;
 /// Changes per second without `rate`.
 pub(crate) const BULK_RATE_DEFAULT: u32 = 100;
+/// Lines that the store keeps of the audit list, and that wait for the store at most.
+pub(crate) const AUDIT_LINES_MAX: usize = 1_000;
+/// Bytes of a text in a line of the audit list. The log has the whole text.
+pub(crate) const AUDIT_TEXT_BYTES_MAX: usize = 500;
+/// Audit lines that are written to the store with one call.
+pub(crate) const AUDIT_LINES_PER_CALL_MAX: usize = 100;
+/// A failed write of audit lines is repeated after this time.
+pub(crate) const AUDIT_RETRY_DELAY: Duration = Duration::from_secs(2);
+/// A stopping process writes the last audit lines for this time: more than that of its last responses.
+pub(crate) const AUDIT_STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout of a query to the admin endpoint.
 pub(crate) const ADMIN_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of an admin response that a command reads: more than the largest report.

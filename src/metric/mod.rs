@@ -174,6 +174,8 @@ instruments! {
         "Seconds that a call to the store took, successful or not."
     STORE_ERRORS "postdate_store_errors_total" Kind::Counter, ["operation"]
         "Calls to the store that failed; each is repeated."
+    AUDIT_LINES_LOST "postdate_audit_lines_lost_total" Kind::Counter, []
+        "Audit lines that the list in the store misses, because the store did not take them. The log has them."
     SPANS_EXPORTED "postdate_spans_exported_total" Kind::Counter, []
         "Spans that the collector of `traces.endpoint` has accepted."
     SPANS_DROPPED "postdate_spans_dropped_total" Kind::Counter, []
@@ -326,6 +328,10 @@ impl RouteMetrics {
 /// Counts redriven dead letters of a configured route.
 pub(crate) fn redriven_counter(route: &str) -> Counter {
     REDRIVEN.counter(&[route])
+}
+
+pub(crate) fn audit_lines_lost() -> Counter {
+    AUDIT_LINES_LOST.counter(&[])
 }
 
 /// The metrics of the span exporter.

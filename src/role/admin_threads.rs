@@ -1,5 +1,5 @@
-//! Starts the admin server, and the threads that answer its queries, write its changes, redrive dead letters, and read
-//! schedules.
+//! Starts the admin server, and the threads that answer its queries, keep its audit lines, write its changes, redrive dead
+//! letters, and read schedules.
 
 use super::memory::resident_bytes;
 use super::query_context;
@@ -18,22 +18,26 @@ use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// `process` is a number that no other process has.
 pub(super) fn start(
     group: &mut TaskGroup,
     wiring: &Arc<Wiring>,
     listener: TcpListener,
     telemetry: &Telemetry,
+    process: u64,
 ) -> Result<()> {
+    let (audit, audit_in) = admin::audit::channel();
     let (queries, queries_in) = admin::queries::channel();
     let (changes, changes_in) = admin::changes::channel();
     let (dead_letters, dead_letters_in) = admin::dead_letters::channel();
     let (schedules, schedules_in) = admin::schedules::channel();
     let admin = &wiring.config.admin;
     let tls = admin.tls()?;
+    let token = |token| Option::as_ref(token).map(Secret::expose);
     let auth = Auth::new(
-        admin.token.as_ref().map(Secret::expose),
-        admin.operator_token.as_ref().map(Secret::expose),
+        (token(&admin.token), token(&admin.operator_token)),
         admin.client_ca.is_some(),
+        audit,
     );
     let console = ConsoleOptions {
         deployment: wiring.config.deployment.clone(),
@@ -80,8 +84,13 @@ pub(super) fn start(
     let wiring = wiring.clone();
     group.spawn_thread("queries", move |stop| async move {
         let context = query_context(&wiring.config);
+        let keys = context.keys.clone();
         let connect = async || Ok(wiring.store.connect_query().await? as Rc<dyn StoreQuery>);
-        admin::queries::serve(queries_in, context, WallClock, connect, stop.clone()).await;
+        let connect_admin = async || wiring.store.connect_admin().await;
+        tokio::join!(
+            admin::queries::serve(queries_in, context, WallClock, connect, stop.clone()),
+            admin::audit::serve(audit_in, (keys, process), connect_admin, stop.clone()),
+        );
         // The admin thread may end first and close the channel. A thread must not end before the
         // stop.
         stop.cancelled().await;

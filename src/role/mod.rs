@@ -133,7 +133,7 @@ impl Service {
             leases_released,
             give_up: give_up.clone(),
         });
-        admin_threads::start(&mut group, &wiring, listener, telemetry)?;
+        admin_threads::start(&mut group, &wiring, listener, telemetry, random.random())?;
         let worker = WorkerId::of_name(&wiring.worker.name);
         let session = SessionId::first(worker, random.random());
         let mut assignments = membership_thread::start(&mut group, &wiring, session)?;

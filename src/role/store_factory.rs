@@ -9,7 +9,7 @@ use crate::store::embedded::{self, Embedded};
 use crate::store::query::{QuarantineStore, QueryContext};
 use crate::store::redis::{self, Address, Certificates, Redis, RedisNotifier};
 use crate::store::with_metrics::WithMetrics;
-use crate::store::{self, CopyStore, Notifier, Store};
+use crate::store::{self, AdminStore, CopyStore, Notifier, Store};
 use anyhow::{Context, Result};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -71,6 +71,13 @@ impl StoreFactory {
     }
 
     pub(crate) async fn connect_copy(&self) -> Result<Rc<dyn CopyStore>, store::Error> {
+        Ok(match self {
+            Self::Redis(options) => Rc::new(Redis::connect(options).await?),
+            Self::Embedded(embedded) => Rc::new(embedded.clone()),
+        })
+    }
+
+    pub(crate) async fn connect_admin(&self) -> Result<Rc<dyn AdminStore>, store::Error> {
         Ok(match self {
             Self::Redis(options) => Rc::new(Redis::connect(options).await?),
             Self::Embedded(embedded) => Rc::new(embedded.clone()),

@@ -188,7 +188,7 @@ async fn answer(visit: &Visit, route: &str, form: &BulkForm) -> Result<BulkRepor
     let end = Instant::now() + BULK_CALL_TIMEOUT;
     let mut total = BulkReport::default();
     loop {
-        let report = api.change_many(visit.actor, route, action, body.clone());
+        let report = api.change_many(visit.actor.clone(), route, action, body.clone());
         let report = report.await.map_err(|problem| match total.changed {
             0 => problem,
             changed => {

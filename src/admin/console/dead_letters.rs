@@ -108,7 +108,9 @@ pub(super) async fn list(
         let Params(params) = params?;
         let form = RedriveForm::new(&params);
         let dead_letters = &visit.console.dead_letters;
-        let report = dead_letters.list(visit.actor, route, params).await?;
+        let report = dead_letters
+            .list(visit.actor.clone(), route, params)
+            .await?;
         Ok(page(&visit, form, report))
     };
     visit.show(page.await)
@@ -124,7 +126,9 @@ pub(super) async fn redrive(
         let Form(params) = params.map_err(wrong)?;
         let form = RedriveForm::new(&params);
         let dead_letters = &visit.console.dead_letters;
-        let report = dead_letters.redrive(visit.actor, route, params).await?;
+        let report = dead_letters
+            .redrive(visit.actor.clone(), route, params)
+            .await?;
         Ok(page(&visit, form.after(&report), report))
     };
     visit.show(page.await)

@@ -240,7 +240,7 @@ pub(super) async fn show(
         let (now, mut message) = queries
             .message(&route, (partition, offset), topic, false)
             .await?;
-        visit.actor.audit_payload(&message);
+        visit.actor.audit_payload(&route, &message);
         let obstacle = if message.in_flight {
             Some(Obstacle::InFlight)
         } else {
@@ -300,7 +300,7 @@ pub(super) async fn change(
     let page = async {
         let Params(params) = params?;
         let wrong = |error: FormRejection| Problem::bad_request(error.body_text());
-        let (api, actor) = (visit.console.changes.clone(), visit.actor);
+        let (api, actor) = (visit.console.changes.clone(), visit.actor.clone());
         let place = (route.clone(), partition, offset);
         let changed = match action.as_str() {
             "cancel" => change_api::cancel(api, actor, place, params).await,

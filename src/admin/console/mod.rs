@@ -10,10 +10,12 @@
 //! | `dead_letters` | dead letters by code, and their redrive |
 //! | `schedules` | the schedules of a recurring route |
 //! | `fleet` | workers with shards, and the ledger |
+//! | `audit` | the audit list |
 //! | `session` | the login page and its cookie |
 //! | `frame` | what all pages have in common |
 //! | `chart`, `lateness` | charts as SVG, and a figure from the metrics |
 
+mod audit;
 mod bulk;
 mod chart;
 mod dead_letters;
@@ -114,6 +116,7 @@ pub(super) fn router(
         .route("/find", get(messages::find))
         .route("/workers", get(fleet::workers))
         .route("/ledgers", get(fleet::ledger))
+        .route("/audit", get(audit::list))
         .method_not_allowed_fallback(frame::wrong_method)
         .fallback(frame::unknown_path)
         .with_state(console)

@@ -57,7 +57,7 @@ async fn page(
     let changes = &visit.console.changes;
     let body = PauseBody { note };
     let (status, Json(report)) = changes
-        .set_paused(visit.actor, &route, pauses, body)
+        .set_paused(visit.actor.clone(), &route, pauses, body)
         .await?;
     let is_reached = status == StatusCode::OK;
     let shards = several(report.shards, "shard");

@@ -9,7 +9,7 @@ use crate::role::{StoreFactory, query_context};
 use crate::run::RunName;
 use crate::store::embedded::{FolderDescription, FolderUse};
 use crate::store::query::{PlaceChange, Query, QueryContext, SearchPosition, StoreQuery};
-use crate::store::{self, Fetch, List, Listed, Session, StoredShard};
+use crate::store::{self, AuditPosition, AuditRow, Fetch, List, Listed, Session, StoredShard};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -131,6 +131,11 @@ fn path_of(query: &Query) -> String {
             "/v1/ledger".to_owned()
         }
         Query::Workers => "/v1/workers".to_owned(),
+        Query::Audit { after, limit } => {
+            add("after", after.as_ref().map(AuditPosition::as_str));
+            add("limit", Some(&limit.to_string()));
+            "/v1/audit".to_owned()
+        }
         Query::Pause { route } => {
             let route = utf8_percent_encode(route, NON_ALPHANUMERIC);
             format!("/v1/routes/{route}/pause")
@@ -268,6 +273,14 @@ impl StoreQuery for NoMessages {
     }
 
     async fn worker_sessions(&self) -> Result<Vec<Session>, store::Error> {
+        Ok(Vec::new())
+    }
+
+    async fn audit_rows(
+        &self,
+        _: Option<&AuditPosition>,
+        _: usize,
+    ) -> Result<Vec<AuditRow>, store::Error> {
         Ok(Vec::new())
     }
 }

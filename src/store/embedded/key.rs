@@ -20,6 +20,7 @@
 //! | id | index | number, id, or its hash | place of the message that waits under the id |
 //! | cancelled | index | number, place | the message must not be delivered: offset of the request, if it asks for an answer; then, if it is rescheduled, offset of the record that gave it its due time, and the due time |
 //! | effect | index | number, offset of a request | place of the message that it names, and 1 if it is changed |
+//! | audit | index | deployment (with its length), position of the line | a line of the audit list, or its encrypted form |
 //! | bytes | pool | slice, number, name | encoded run |
 //! | quarantined | pool | number, name | bytes of an unreadable run |
 //! | gc marker | pool | | empty; see `gc` |
@@ -50,6 +51,7 @@ const RUN: u8 = b'r';
 const ID: u8 = b'i';
 const CANCELLED: u8 = b'x';
 const EFFECT: u8 = b'e';
+const AUDIT: u8 = b'a';
 const BYTES: u8 = b'p';
 const QUARANTINED: u8 = b'q';
 
@@ -212,6 +214,26 @@ pub(super) fn to_request(key: &[u8]) -> Option<Offset> {
         return None;
     };
     bytes.try_into().ok().map(u64::from_be_bytes).map(Offset)
+}
+
+pub(super) fn audit(deployment: &str, position: &str) -> Vec<u8> {
+    let mut key = vec![AUDIT];
+    push_text(&mut key, deployment);
+    key.extend(position.as_bytes());
+    key
+}
+
+/// The audit rows of a deployment. No position starts with the byte at the end of the range.
+pub(super) fn all_audit(deployment: &str) -> RangeInclusive<Vec<u8>> {
+    let first = audit(deployment, "");
+    let last = [&first[..], &[0xff]].concat();
+    first..=last
+}
+
+/// The position of an audit row.
+pub(super) fn position_of_audit(key: &[u8]) -> Option<&str> {
+    let (_deployment, position) = split_text(key.get(1..)?)?;
+    from_utf8(position).ok()
 }
 
 pub(super) fn bytes(number: ShardNumber, slice: Slice, name: &RunName) -> Vec<u8> {

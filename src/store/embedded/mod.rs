@@ -9,6 +9,7 @@
 //! | `data_dir` | folder: lock, format, damaged journal, free space |
 //! | `key`, `codec` | rows: keys and values |
 //! | `copy` | moves shards to and from another store |
+//! | `admin` | the audit list |
 //! | `quarantine` | reads and restores quarantined runs |
 //! | `describe` | questions of people about the folder |
 //!
@@ -16,6 +17,7 @@
 //! takes effect completely or not at all. Leases, lineages, tails and sessions are not on disk,
 //! because their users end with this process.
 
+mod admin;
 mod codec;
 mod copy;
 mod data_dir;
@@ -34,10 +36,10 @@ mod tests;
 mod writer;
 
 use super::{
-    Acquire, Acquired, Advance, Advanced, Append, Appended, Error, Fetch, FinishedIds, Heartbeat,
-    IdPosition, LeaseStore, List, Listed, Membership, NewShard, Opened, Quarantine, ReplaceRuns,
-    Replaced, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin,
-    StoreQuery, StoredShard, Tail, Tailed,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, AuditPosition, AuditRow, Error, Fetch,
+    FinishedIds, Heartbeat, IdPosition, LeaseStore, List, Listed, Membership, NewShard, Opened,
+    Quarantine, ReplaceRuns, Replaced, Session, SessionEnd, SessionHeartbeat, ShardPosition,
+    ShardStore, StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
 };
 use crate::client_thread::ClientThread;
 use crate::clock::Clock;
@@ -487,5 +489,13 @@ impl StoreQuery for Embedded {
 
     async fn worker_sessions(&self) -> Result<Vec<Session>, Error> {
         self.sessions().await
+    }
+
+    async fn audit_rows(
+        &self,
+        before: Option<&AuditPosition>,
+        limit: usize,
+    ) -> Result<Vec<AuditRow>, Error> {
+        self.read_audit_rows(before, limit)
     }
 }

@@ -1,6 +1,7 @@
 //! The conditions of a search for waiting messages.
 
 use crate::model::Timestamp;
+use std::fmt;
 
 /// The conditions that a message must meet. An absent one holds for every message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,5 +24,54 @@ impl MessageFilter {
     /// The due time of a rescheduled message is its new one.
     pub(super) fn takes_due(&self, due: Timestamp) -> bool {
         self.due_from.is_none_or(|from| from <= due) && self.due_to.is_none_or(|to| due <= to)
+    }
+}
+
+/// The conditions, for people. Empty if there are none.
+impl fmt::Display for MessageFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = |time: Option<Timestamp>| time.map(Timestamp::to_rfc3339);
+        let header = self.header.as_ref();
+        let parts = [
+            ("topic", self.topic.clone()),
+            (
+                "partition",
+                self.partition.map(|partition| partition.to_string()),
+            ),
+            ("offset", self.offset.map(|offset| offset.to_string())),
+            ("due_from", time(self.due_from)),
+            ("due_to", time(self.due_to)),
+            ("id", self.id.clone()),
+            ("key", self.key.clone()),
+            (
+                "header",
+                header.map(|(name, value)| format!("{name}:{value}")),
+            ),
+        ];
+        f.write_str(&joined(parts))
+    }
+}
+
+/// Names and values of the conditions that are there.
+pub(crate) fn joined<const N: usize>(parts: [(&str, Option<String>); N]) -> String {
+    let parts = parts.into_iter();
+    let parts = parts.filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+    parts.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_is_written_as_its_conditions() {
+        let filter = MessageFilter {
+            route: "orders".to_owned(),
+            due_to: Some(Timestamp::from_millis(1_795_302_005_000)),
+            header: Some(("campaign".to_owned(), "black friday".to_owned())),
+            ..MessageFilter::default()
+        };
+        let text = "due_to=2026-11-21T23:00:05Z header=campaign:black friday";
+        assert_eq!(filter.to_string(), text);
     }
 }

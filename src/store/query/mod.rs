@@ -1,6 +1,7 @@
 //! Questions and repairs of people: the commands that read the store, and the admin server. The ingress and the timer never make these calls, so they may be slow. The modules build
 //! the reports.
 
+mod audit;
 mod change_outcome;
 mod keys;
 mod ledger;
@@ -14,17 +15,20 @@ mod search_position;
 mod search_tests;
 mod workers;
 
-use super::{Error, Fetch, List, Listed, Restore, Restored, Session, StoredShard};
+use super::{
+    AuditPosition, AuditRow, Error, Fetch, List, Listed, Restore, Restored, Session, StoredShard,
+};
 use crate::encryption::{IdCounts, StoredId};
 use crate::model::{Cursor, LeaseToken, ShardId, Timestamp};
 use crate::run::RunName;
 use async_trait::async_trait;
+pub(crate) use audit::{AuditLine, AuditReport};
 use bytes::Bytes;
 pub(crate) use change_outcome::{AskedChange, ChangeOutcome, ChangeQuery};
 pub(crate) use keys::{KeyAmount, KeysReport};
 pub(crate) use ledger::{LedgerReport, ShardLedger};
 pub(crate) use message_copy::{MessageCopy, bytes_of_copy, text as text_of_bytes};
-pub(crate) use message_filter::MessageFilter;
+pub(crate) use message_filter::{MessageFilter, joined as joined_conditions};
 pub(crate) use messages::{MessageHeader, MessagePage, Search, WaitingMessage};
 pub(crate) use pause::PauseReport;
 pub(crate) use pending::{
@@ -53,6 +57,11 @@ pub(crate) enum Query {
     Pause { route: String },
     /// The workers of the deployment: [`WorkersReport`].
     Workers,
+    /// The last audit lines, from the newest one or from `after` on: [`AuditReport`].
+    Audit {
+        after: Option<AuditPosition>,
+        limit: usize,
+    },
 }
 
 impl Query {
@@ -90,6 +99,10 @@ impl Query {
             }
             Self::Workers => {
                 serde_json::to_string(&workers::workers_report(store, context, now).await?)
+            }
+            Self::Audit { after, limit } => {
+                let report = audit::audit_report(store, context, after.as_ref(), *limit, now);
+                serde_json::to_string(&report.await?)
             }
         };
         Ok(document.expect("reports contain only numbers, texts and lists"))
@@ -151,6 +164,13 @@ pub(crate) trait StoreQuery {
 
     /// The same as [`Membership::sessions`](super::Membership::sessions).
     async fn worker_sessions(&self) -> Result<Vec<Session>, Error>;
+
+    /// The lines of the audit list, the newest first: those before `before`, at most `limit`.
+    async fn audit_rows(
+        &self,
+        before: Option<&AuditPosition>,
+        limit: usize,
+    ) -> Result<Vec<AuditRow>, Error>;
 }
 
 /// The repair of a quarantine by a person.

@@ -320,7 +320,7 @@ mod tests {
     };
     use crate::run::RunName;
     use crate::store::query::PlaceChange;
-    use crate::store::{Fetch, Ledger, List, Listed, Session, SliceCount};
+    use crate::store::{AuditPosition, AuditRow, Fetch, Ledger, List, Listed, Session, SliceCount};
     use async_trait::async_trait;
     use bytes::Bytes;
 
@@ -395,6 +395,14 @@ mod tests {
         }
 
         async fn worker_sessions(&self) -> Result<Vec<Session>, Error> {
+            Ok(Vec::new())
+        }
+
+        async fn audit_rows(
+            &self,
+            _: Option<&AuditPosition>,
+            _: usize,
+        ) -> Result<Vec<AuditRow>, Error> {
             Ok(Vec::new())
         }
     }

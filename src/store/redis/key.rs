@@ -51,6 +51,10 @@
 //! heartbeat, or 0, and the entry is the JSON of a `WorkerEntry`. The key expires after a day without
 //! heartbeats. Version 0.1.0 lists its live workers in the zset `pd:{<deployment>}:workers`. Its leases
 //! have `lease_end` and `lease_length` in `meta`, which the next acquire removes.
+//!
+//! `pd:{<deployment>}:audit` is a zset: the last lines of the audit list. The score of a member is 0. It is the position of
+//! the line in 40 hex digits, and then the line: JSON, or its encrypted form. The key does not expire.
+//!
 //! `pd:{<deployment>}:hints` and `pd:{<deployment>}:worker:<process>` are pub/sub channels, see
 //! `pubsub`.
 
@@ -112,6 +116,10 @@ impl Keyspace {
     /// Differs from every key of a shard: the hash tag of a shard contains slashes.
     pub(super) fn sessions_key(&self) -> String {
         format!("pd:{{{}}}:sessions", self.deployment)
+    }
+
+    pub(super) fn audit_key(&self) -> String {
+        format!("pd:{{{}}}:audit", self.deployment)
     }
 
     /// The channel to which the process of a session listens, as a sign that it lives.

@@ -10,6 +10,7 @@
 //! | `connection` | look-up of the primary, login, checks of the server, pipelines, meaning of errors |
 //! | `pubsub` | hints between processes |
 //! | `copy` | moves shards to and from another store |
+//! | `admin` | the audit list |
 //! | `query`, `describe` | questions of people about the messages and about the server |
 //!
 //! Foreign data under a key of Postdate affects one shard, or one of its slices. If it is under a
@@ -17,6 +18,7 @@
 //! `Incompatible` with the name of the key. If it is under a key of a slice, it is renamed to
 //! `<key>:foreign`, an error is logged, and the shard continues.
 
+mod admin;
 mod codec;
 mod connection;
 mod copy;

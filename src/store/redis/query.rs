@@ -13,8 +13,8 @@ use crate::model::{Cursor, LeaseToken, Offset, ShardId, Timestamp};
 use crate::run::RunName;
 use crate::store::query::PlaceChange;
 use crate::store::{
-    EffectKind, Error, Fetch, List, Listed, Membership, QuarantineStore, Restore, Restored,
-    Session, ShardStore, StoreQuery, StoredShard,
+    AuditPosition, AuditRow, EffectKind, Error, Fetch, List, Listed, Membership, QuarantineStore,
+    Restore, Restored, Session, ShardStore, StoreQuery, StoredShard,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -165,6 +165,14 @@ impl StoreQuery for Redis {
 
     async fn worker_sessions(&self) -> Result<Vec<Session>, Error> {
         self.sessions().await
+    }
+
+    async fn audit_rows(
+        &self,
+        before: Option<&AuditPosition>,
+        limit: usize,
+    ) -> Result<Vec<AuditRow>, Error> {
+        self.read_audit_rows(before, limit).await
     }
 }
 

@@ -11,8 +11,8 @@ use crate::clock::WallClock;
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
 use crate::run::{Run, RunName};
 use crate::store::{
-    AppendEpoch, CopyNumber, CopyState, CopyStore, Hold, IdChange, IdChangeKind, Lineage,
-    ShardPart, Store, StoredRun,
+    AdminStore, AppendEpoch, CopyNumber, CopyState, CopyStore, Hold, IdChange, IdChangeKind,
+    Lineage, ShardPart, Store, StoredRun,
 };
 use crate::testing::store::contract::random_calls::{ComparedStore, assert_same_as_memory};
 use crate::testing::store::contract::{self, StoreUnderTest, run_of};
@@ -110,6 +110,10 @@ impl StoreUnderTest for TestStore {
     }
 
     fn survey(&self) -> &dyn CopyStore {
+        self.store()
+    }
+
+    fn admin(&self) -> &dyn AdminStore {
         self.store()
     }
 

@@ -152,6 +152,10 @@ impl StoreUnderTest for RealCluster {
         &self.redis
     }
 
+    fn admin(&self) -> &dyn AdminStore {
+        &self.redis
+    }
+
     async fn set_full(&self, full: bool) {
         let limit = u8::from(full);
         for node in &self.nodes {

@@ -17,7 +17,7 @@ use crate::model::OutcomeCounts;
 use crate::model::{Cursor, Hint, Offset, Progress, Timestamp, Watermark};
 use crate::run::{Run, RunName};
 use crate::store::{
-    AppendEpoch, Balance, CopyStore, IdChange, IdChangeKind, Lineage, Store, StoreQuery,
+    AdminStore, AppendEpoch, Balance, CopyStore, IdChange, IdChangeKind, Lineage, Store, StoreQuery,
 };
 use crate::testing::store::contract::random_calls::{ComparedStore, assert_same_as_memory};
 use crate::testing::store::contract::{self, StoreUnderTest, run_of};
@@ -47,6 +47,10 @@ impl StoreUnderTest for RealRedis {
     }
 
     fn survey(&self) -> &dyn CopyStore {
+        &self.redis
+    }
+
+    fn admin(&self) -> &dyn AdminStore {
         &self.redis
     }
 

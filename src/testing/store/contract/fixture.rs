@@ -8,8 +8,8 @@ use crate::model::{
 };
 use crate::run::{Run, RunName, RunSummary};
 use crate::store::{
-    Acquire, Acquired, Advance, Advanced, Append, AppendEpoch, Appended, CopyStore, Fetch,
-    Heartbeat, Hold, IdChange, IdChangeKind, Lineage, List, Listed, NewShard, Opened,
+    Acquire, Acquired, AdminStore, Advance, Advanced, Append, AppendEpoch, Appended, CopyStore,
+    Fetch, Heartbeat, Hold, IdChange, IdChangeKind, Lineage, List, Listed, NewShard, Opened,
     OutcomeCounts, Quarantine, ReplaceRuns, Replaced, Restore, Restored, RunEntry, SessionEnd,
     SessionHeartbeat, ShardPosition, Store, StoredShard, Tail, TailRun, Tailed,
 };
@@ -98,6 +98,10 @@ impl Fixture<'_> {
 
     pub(super) fn survey(&self) -> &dyn CopyStore {
         self.subject.survey()
+    }
+
+    pub(super) fn admin(&self) -> &dyn AdminStore {
+        self.subject.admin()
     }
 
     pub(super) fn lease(&self, token: u64) -> Lease {

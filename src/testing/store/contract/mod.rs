@@ -3,6 +3,7 @@
 //! They run on the memory store, the embedded store and a real Redis. A case knows only the port
 //! and has its own shard.
 
+mod admin;
 mod advance;
 mod append;
 mod copy;
@@ -19,7 +20,7 @@ mod rewrite;
 mod tail;
 
 use crate::model::{Partition, ShardId};
-use crate::store::{CopyStore, Store};
+use crate::store::{AdminStore, CopyStore, Store};
 use async_trait::async_trait;
 pub(crate) use fixture::{Fixture, run_of};
 use ids::{keys, moves};
@@ -32,6 +33,8 @@ pub(crate) trait StoreUnderTest {
     fn store(&self) -> &dyn Store;
 
     fn survey(&self) -> &dyn CopyStore;
+
+    fn admin(&self) -> &dyn AdminStore;
 
     /// Takes away the space for new data, or gives it back.
     async fn set_full(&self, full: bool);
@@ -191,6 +194,8 @@ cases! {
         quarantined_messages_are_counted_separately,
         an_id_query_returns_the_waiting_place,
         cancelled_and_replaced_places_are_named;
+    admin:
+        the_audit_list_has_the_last_lines_in_their_order;
     copy:
         a_copy_from_memory_equals_its_source_and_continues_alike,
         a_copy_to_memory_equals_its_source_and_continues_alike,

@@ -5,6 +5,7 @@
 //! request and its reply on a network. A caller that is dropped in between has written without an
 //! answer, and so has a caller of a store that goes down in between.
 
+mod admin;
 mod copy;
 mod power_loss;
 mod shard;
@@ -17,11 +18,11 @@ use crate::store::QuarantineStore;
 use crate::store::query::PlaceChange;
 use crate::store::rules::Sessions;
 use crate::store::{
-    Acquire, Acquired, Advance, Advanced, Append, Appended, Balance, CopyNumber, Error, Fetch,
-    FinishedIds, Heartbeat, IdPosition, LeaseStore, List, Listed, Membership, NewShard, Opened,
-    Quarantine, ReplaceRuns, Replaced, Restore, Restored, Session, SessionEnd, SessionHeartbeat,
-    ShardPosition, ShardStore, StoreAdmin, StorePart, StoreQuery, StoredShard, Tail, Tailed,
-    begun_copy,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, AuditPosition, AuditRow, Balance,
+    CopyNumber, Error, Fetch, FinishedIds, Heartbeat, IdPosition, LeaseStore, List, Listed,
+    Membership, NewShard, Opened, Quarantine, ReplaceRuns, Replaced, Restore, Restored, Session,
+    SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin, StorePart, StoreQuery,
+    StoredShard, Tail, Tailed, begun_copy,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -43,6 +44,7 @@ struct StoreContents {
     /// Shards that are being copied from another store.
     copies: RefCell<BTreeMap<ShardId, (CopyNumber, MemoryShard)>>,
     sessions: RefCell<Sessions>,
+    audit: RefCell<BTreeMap<AuditPosition, Bytes>>,
     unsynced: RefCell<UnsyncedWrites>,
     is_full: Cell<bool>,
     is_down: Cell<bool>,
@@ -65,6 +67,7 @@ impl MemoryStore {
                 shards: RefCell::default(),
                 copies: RefCell::default(),
                 sessions: RefCell::default(),
+                audit: RefCell::default(),
                 unsynced: RefCell::default(),
                 is_full,
                 is_down,
@@ -111,6 +114,7 @@ impl MemoryStore {
     pub(crate) fn wipe(&self) {
         self.inner.shards.take();
         self.inner.sessions.take();
+        self.inner.audit.take();
     }
 
     /// While full, the store rejects new shards, appends and rewrites with [`Error::Full`].
@@ -582,6 +586,14 @@ impl StoreQuery for MemoryStore {
     async fn worker_sessions(&self) -> Result<Vec<Session>, Error> {
         self.sessions().await
     }
+
+    async fn audit_rows(
+        &self,
+        before: Option<&AuditPosition>,
+        limit: usize,
+    ) -> Result<Vec<AuditRow>, Error> {
+        self.read_audit_rows(before, limit).await
+    }
 }
 
 #[async_trait(?Send)]
@@ -621,6 +633,10 @@ mod tests {
         }
 
         fn survey(&self) -> &dyn crate::store::CopyStore {
+            self
+        }
+
+        fn admin(&self) -> &dyn crate::store::AdminStore {
             self
         }
 

@@ -1,0 +1,31 @@
+//! Flags of `postdate audit`.
+
+use super::Output;
+use clap::Args;
+use std::path::PathBuf;
+
+pub(super) const HELP_AFTER: &str =
+    "With the embedded store, the command asks a running service at `admin.listen`.
+
+Examples:
+  postdate audit --config postdate.toml
+  postdate audit --config postdate.toml --output json | jq '.items[] | select(.action == \"purge\")'
+
+Exit codes:
+  0    the lines were printed
+  1    the store, or the service that owns it, does not answer
+  2    wrong usage or configuration";
+
+/// Flags of [`Command::Audit`](super::Command::Audit).
+#[derive(Clone, Debug, Args)]
+pub struct AuditArgs {
+    /// The configuration file (TOML) of the service
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Print at most this many lines
+    #[arg(long, default_value_t = 100)]
+    pub limit: usize,
+    /// A table, or one JSON document
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
+}
