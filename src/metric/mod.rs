@@ -511,6 +511,7 @@ mod tests {
                 clock_steps(),
                 redriven_counter("orders"),
                 reload_refused(),
+                audit_lines_lost(),
             );
             let _gauges = (ShardGauges::new(&shard()), LeaseHeld::new(&shard()));
             store.record_call(

@@ -1,4 +1,4 @@
-//! What the admin server keeps in the store: the list of the last audit lines.
+//! The part of the store port for the admin server: the list of the last audit lines.
 
 use super::{Error, StoreQuery};
 use crate::model::Timestamp;
@@ -54,7 +54,7 @@ impl AuditRow {
     }
 }
 
-/// What the admin server writes. [`StoreQuery`] reads it.
+/// The writes of the admin server. [`StoreQuery`] has the reads.
 #[async_trait(?Send)]
 pub(crate) trait AdminStore: StoreQuery {
     /// Adds lines to the audit list, and keeps the last [`AUDIT_LINES_MAX`](crate::limit::AUDIT_LINES_MAX)

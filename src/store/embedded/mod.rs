@@ -240,10 +240,9 @@ impl Embedded {
 
     /// Fails if there are requests to add data and the disk is full.
     fn check_space<R>(&self, requests: &[R]) -> Result<(), Error> {
-        if requests.is_empty() || !self.disk.is_full() {
-            Ok(())
-        } else {
-            Err(Error::Full)
+        match requests.is_empty() || !self.disk.is_full() {
+            true => Ok(()),
+            false => Err(Error::Full),
         }
     }
 }

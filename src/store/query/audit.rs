@@ -9,7 +9,7 @@ use crate::store::{AuditPosition, AuditRow, Error};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A change that somebody has requested, or payloads that somebody has seen.
+/// A change that was requested, or payloads that were shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub(crate) struct AuditLine {
