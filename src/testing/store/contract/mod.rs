@@ -3,7 +3,6 @@
 //! They run on the memory store, the embedded store and a real Redis. A case knows only the port
 //! and has its own shard.
 
-mod admin;
 mod advance;
 mod append;
 mod copy;
@@ -24,6 +23,7 @@ use crate::store::{AdminStore, CopyStore, Store};
 use async_trait::async_trait;
 pub(crate) use fixture::{Fixture, run_of};
 use ids::{keys, moves};
+use query::admin;
 use std::future::Future;
 use std::pin::Pin;
 

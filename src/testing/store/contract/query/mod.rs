@@ -1,5 +1,7 @@
 //! Cases for queries.
 
+pub(super) mod admin;
+
 use super::fixture::{Fixture, cancel, due, key_of, place, run_of, schedule};
 use crate::model::{Offset, Progress, Watermark};
 use crate::store::query::PlaceChange;

@@ -1,6 +1,6 @@
 //! Cases for the audit list.
 
-use super::fixture::Fixture;
+use super::super::fixture::Fixture;
 use crate::limit::AUDIT_LINES_MAX;
 use crate::model::Timestamp;
 use crate::store::{AuditPosition, AuditRow, Error};
@@ -14,7 +14,7 @@ fn row(number: u32) -> AuditRow {
     }
 }
 
-pub(super) async fn the_audit_list_has_the_last_lines_in_their_order(t: &Fixture<'_>) {
+pub(in super::super) async fn the_audit_list_has_the_last_lines_in_their_order(t: &Fixture<'_>) {
     let listed = async |before: Option<u32>, limit| {
         let before = before.map(|number| row(number).position);
         let rows = t.admin().audit_rows(before.as_ref(), limit).await;
