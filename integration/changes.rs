@@ -154,6 +154,92 @@ fn a_message_is_published_and_cancelled_by_an_operator_only() {
     assert!(!audit.contains(OPERATOR));
 }
 
+#[test]
+fn a_repeat_with_an_idempotency_key_publishes_once() {
+    let scene = Scene::new(kafka(), "once", 1);
+    for (config, records) in [(scene.config(redis()), 2), (scene.config_stored("", ""), 4)] {
+        let is_shared = config.contains("[store.redis]");
+        let mut service = Service::start(&config);
+        let path = "/v1/routes/r/messages?key=k";
+        let publish = |service: &Service, key: &str, payload: &str| {
+            let key = format!(
+                "Idempotency-Key: \"{}-{key}\"",
+                if is_shared { "a" } else { "b" }
+            );
+            let headers = [
+                "--include",
+                "--header",
+                &key,
+                "--header",
+                "postdate-after: 1h",
+            ];
+            let body = ["--data-binary", payload];
+            service.curl(OPERATOR, path, &[&headers[..], &body].concat())
+        };
+        let is_replayed = |answer: &str| {
+            let answer = answer.to_ascii_lowercase();
+            answer.contains("idempotent-replayed: true")
+        };
+        let body = |answer: &str| answer.split_once("\r\n\r\n").unwrap().1.to_owned();
+        let (status, first) = publish(&service, "1", "x");
+        assert!(status == 201 && !is_replayed(&first), "{first}");
+        let (status, again) = publish(&service, "1", "x");
+        assert!(status == 201 && is_replayed(&again), "{again}");
+        assert_eq!(body(&again), body(&first));
+        let (status, other) = publish(&service, "1", "y");
+        assert!(
+            status == 422 && other.contains("idempotency_key_reused"),
+            "{other}"
+        );
+        assert_eq!(publish(&service, "2", "x").0, 201, "another key");
+        let wrong = [
+            "--header",
+            "Idempotency-Key: c",
+            "--header",
+            "postdate-after: 99999d",
+        ];
+        let wrong = [&wrong[..], &["--data", "x"]].concat();
+        for _ in 0..2 {
+            assert_eq!(
+                service.curl(OPERATOR, path, &wrong).0,
+                422,
+                "it is refused again"
+            );
+        }
+        let key = ["--header", "Idempotency-Key: d"];
+        assert_eq!(
+            service
+                .curl(READER, path, &[&key[..], &["--data", "x"]].concat())
+                .0,
+            403
+        );
+        // The answer outlives the process. Any process knows it.
+        if is_shared {
+            let other = Service::start(&config);
+            let (status, again) = publish(&other, "1", "x");
+            assert!(status == 201 && is_replayed(&again), "{again}");
+        } else {
+            service.0.kill();
+            service.0.restart();
+            service.0.wait_until_ready();
+            let (status, again) = publish(&service, "1", "x");
+            assert!(status == 201 && is_replayed(&again), "{again}");
+        }
+        let repeats = || {
+            let (_, audit) = service.curl(READER, "/v1/audit", &[]);
+            audit.matches("\"repeated\"").count()
+        };
+        eventually("the audit list has the repeats", PATIENCE, || {
+            (repeats() >= 2).then_some(())
+        });
+        service.0.kill();
+        assert_eq!(
+            Sink::read_to_end(kafka().addr(), &scene.source).len(),
+            records
+        );
+    }
+}
+
 /// Two processes share Redis. A folder has one, which starts again.
 #[test]
 fn the_last_changes_are_listed_by_every_process_and_after_a_restart() {

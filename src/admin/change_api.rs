@@ -7,7 +7,7 @@
 
 use super::api::{Document, MessageParams, Params, PathParams, instant};
 use super::auth::Actor;
-use super::changes::{Change, ChangeKind, Changes};
+use super::changes::{Change, ChangeKind, Changes, Written as Receipt, idempotency};
 use super::message_change::Action;
 use super::problem::Problem;
 use super::queries::Queries;
@@ -20,7 +20,7 @@ use crate::store::query::{
 };
 use axum::body::Bytes;
 use axum::extract::{RawQuery, Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
 use serde::de::DeserializeOwned;
@@ -52,16 +52,21 @@ pub(super) fn router(api: ChangeApi) -> Router {
 ///
 /// The body is the payload. `postdate-after`, `postdate-at`, `postdate-id` and `postdate-to` are the headers of the
 /// message contract. `content-type` and `ce-*` become headers of the message. Answers when the broker has acknowledged the record.
-#[utoipa::path(post, path = "/v1/routes/{route}/messages", params(("route" = String, Path), ("topic" = Option<String>, Query), ("subject" = Option<String>, Query), ("partition" = Option<i32>, Query), ("key" = Option<String>, Query), ("header" = Option<Vec<String>>, Query, description = "name:value, may be repeated")), responses((status = 201, description = "the place of the record, its origin and its due time"), (status = "default", body = Problem)))]
+/// With `Idempotency-Key`, a repeat within 24 hours gets the first answer with `Idempotent-Replayed: true`. 409: the first request has not ended.
+/// 422 with the code `idempotency_key_reused`: the key was used for another request.
+#[utoipa::path(post, path = "/v1/routes/{route}/messages", params(("route" = String, Path), ("topic" = Option<String>, Query), ("subject" = Option<String>, Query), ("partition" = Option<i32>, Query), ("key" = Option<String>, Query), ("header" = Option<Vec<String>>, Query, description = "name:value, may be repeated"), ("Idempotency-Key" = Option<String>, Header)), responses((status = 201, description = "the place of the record, its origin and its due time"), (status = "default", body = Problem)))]
 pub(super) async fn publish(
     State(api): State<ChangeApi>,
     Extension(actor): Extension<Actor>,
     PathParams(route): PathParams<String>,
     RawQuery(query): RawQuery,
     request: Request,
-) -> Result<(StatusCode, Document), Problem> {
+) -> Result<(StatusCode, HeaderMap, Document), Problem> {
     let (head, body) = request.into_parts();
-    let mut change = draft(route, &query.unwrap_or_default(), &head.headers)?;
+    let query = query.unwrap_or_default();
+    let name = idempotency::name_of(&head.headers, &route, &actor)?;
+    let mut request = None;
+    let mut change = draft(route, &query, &head.headers)?;
     // Only an operator makes the process hold a payload.
     if actor.may_change() {
         let payload = axum::body::to_bytes(body, ADMIN_PAYLOAD_BYTES_MAX).await;
@@ -71,15 +76,25 @@ pub(super) async fn publish(
             );
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, text)
         });
+        let payload = payload?;
+        request = name.map(|name| {
+            let digest = idempotency::digest(&query, &head.headers, &payload);
+            (name, digest)
+        });
         if let ChangeKind::Publish { payload: slot, .. } = &mut change.kind {
-            *slot = Some(payload?.to_vec());
+            *slot = Some(payload.to_vec());
         }
     }
     if change.partition.is_none() && actor.may_change() {
         change.partition = api.partition_of_id(&change).await?;
     }
-    let receipt = api.changes.write(actor, "publish", change).await?;
-    Ok((StatusCode::CREATED, Document(receipt)))
+    let written = api.changes.publish(&actor, change, request).await?;
+    let Receipt { receipt, is_repeat } = written;
+    let mut headers = HeaderMap::new();
+    if is_repeat {
+        headers.insert(idempotency::REPLAYED, HeaderValue::from_static("true"));
+    }
+    Ok((StatusCode::CREATED, headers, Document(receipt)))
 }
 
 impl ChangeApi {
@@ -356,7 +371,7 @@ async fn outcome(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::http::{HeaderName, HeaderValue};
+    use axum::http::HeaderName;
 
     fn drafted(query: &str, lines: &[(&'static str, &'static str)]) -> Result<Change, Problem> {
         let lines = lines.iter().map(|(name, value)| {

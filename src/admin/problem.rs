@@ -15,6 +15,9 @@ pub(crate) struct Problem {
     pub(super) title: &'static str,
     /// The reason. For a refused message it has the code of the dead letter.
     pub(crate) detail: String,
+    /// A word for programs, if the status has several reasons.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) code: Option<&'static str>,
 }
 
 impl Problem {
@@ -23,7 +26,13 @@ impl Problem {
             status: status.as_u16(),
             title: status.canonical_reason().unwrap_or_default(),
             detail: detail.into(),
+            code: None,
         }
+    }
+
+    pub(super) fn with_code(self, code: &'static str) -> Self {
+        let code = Some(code);
+        Self { code, ..self }
     }
 
     pub(super) fn bad_request(detail: impl Into<String>) -> Self {

@@ -59,6 +59,22 @@ pub(crate) const AUDIT_TEXT_BYTES_MAX: usize = 500;
 pub(crate) const AUDIT_LINES_PER_CALL_MAX: usize = 100;
 /// A failed write of audit lines is repeated after this time.
 pub(crate) const AUDIT_RETRY_DELAY: Duration = Duration::from_secs(2);
+/// The first answer to a request with an idempotency key is kept for this time.
+pub(crate) const IDEMPOTENCY_TIME: Duration = Duration::from_secs(24 * 3_600);
+/// A request that has not ended is forgotten after this time: more than it can last.
+pub(crate) const IDEMPOTENCY_RUNNING_TIME: Duration = Duration::from_secs(60);
+/// Requests with an idempotency key that the store keeps, of some 500 bytes each.
+pub(crate) const ENDED_REQUESTS_MAX: usize = 20_000;
+/// Old requests that the embedded store removes with one call.
+pub(crate) const ENDED_REQUESTS_REMOVED_MAX: usize = 16;
+/// Bytes of an idempotency key.
+pub(crate) const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+/// Timeout of the store for the state of a request. Other changes wait meanwhile.
+pub(crate) const IDEMPOTENCY_STORE_TIMEOUT: Duration = Duration::from_secs(2);
+const _: () = assert!(
+    ADMIN_CHANGE_TIMEOUT.as_millis() < IDEMPOTENCY_RUNNING_TIME.as_millis()
+        && COMMAND_REPORT_TIMEOUT.as_millis() < IDEMPOTENCY_RUNNING_TIME.as_millis()
+);
 /// A stopping process writes the last audit lines for this time: more than that of its last responses.
 pub(crate) const AUDIT_STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout of a query to the admin endpoint.

@@ -4,6 +4,7 @@
 use super::memory::resident_bytes;
 use super::query_context;
 use super::wiring::Wiring;
+use crate::admin::changes::idempotency::Requests;
 use crate::admin::{self, Auth, ConsoleOptions, Endpoint};
 use crate::clock::{Clock, WallClock};
 use crate::command::{ChangeWriter, answer_dead_letters, answer_schedules};
@@ -13,7 +14,6 @@ use crate::store::StoreQuery;
 use crate::task::TaskGroup;
 use crate::telemetry::Telemetry;
 use anyhow::Result;
-use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,12 +39,7 @@ pub(super) fn start(
         admin.client_ca.is_some(),
         audit,
     );
-    let console = ConsoleOptions {
-        deployment: wiring.config.deployment.clone(),
-        environment: admin.environment.clone(),
-        colour: admin.colour.map_or("", Colour::class),
-        recurring: recurring_routes(&wiring.config),
-    };
+    let console = console_options(&wiring.config);
     let health = wiring.health.clone();
     let render_metrics = render_metrics(wiring, telemetry);
     group.spawn_thread("admin", move |stop| async move {
@@ -61,11 +56,14 @@ pub(super) fn start(
         };
         admin::serve(listener, endpoint, stop).await
     })?;
-    let config = wiring.config.clone();
+    let for_changes = wiring.clone();
     group.spawn_thread("changes", move |stop| async move {
+        let config = &for_changes.config;
+        let connect = async || for_changes.store.connect_admin().await;
+        let requests = Requests::new(for_changes.keys.clone(), connect);
         let mut writer = ChangeWriter::default();
-        let write = async |change| writer.write(&config, change).await;
-        admin::changes::serve(changes_in, write, stop.clone()).await;
+        let write = async |change| writer.write(config, change).await;
+        admin::changes::serve(changes_in, write, requests, stop.clone()).await;
         writer.close().await;
         stop.cancelled().await;
         anyhow::Ok(())
@@ -99,9 +97,14 @@ pub(super) fn start(
     Ok(())
 }
 
-fn recurring_routes(config: &Config) -> BTreeSet<String> {
-    let routes = config.routes.iter().filter(|(_, route)| route.recurring);
-    routes.map(|(name, _)| name.clone()).collect()
+fn console_options(config: &Config) -> ConsoleOptions {
+    let recurring = config.routes.iter().filter(|(_, route)| route.recurring);
+    ConsoleOptions {
+        deployment: config.deployment.clone(),
+        environment: config.admin.environment.clone(),
+        colour: config.admin.colour.map_or("", Colour::class),
+        recurring: recurring.map(|(name, _)| name.clone()).collect(),
+    }
 }
 
 /// Updates the metrics of the process, then renders all metrics.

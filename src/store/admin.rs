@@ -1,4 +1,4 @@
-//! The part of the store port for the admin server: the list of the last audit lines.
+//! The part of the store port for the admin server: the list of the last audit lines, and requests with an idempotency key.
 
 use super::{Error, StoreQuery};
 use crate::model::Timestamp;
@@ -24,6 +24,21 @@ impl AuditPosition {
         let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         let is_position = text.len() == POSITION_LENGTH && text.bytes().all(is_digit);
         is_position.then(|| Self(text.into()))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The name of a request with an idempotency key: a hash, as lower-case hex digits.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RequestName(Box<str>);
+
+impl RequestName {
+    pub(crate) fn of_hash(hash: &[u8]) -> Self {
+        let digits = hash.iter().map(|byte| format!("{byte:02x}"));
+        Self(digits.collect::<String>().into())
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -62,6 +77,32 @@ pub(crate) trait AdminStore: StoreQuery {
     ///
     /// Safe to repeat. On a full store: [`Error::Full`].
     async fn add_audit_rows(&self, rows: &[AuditRow]) -> Result<(), Error>;
+
+    /// Keeps the state of a request until `until`, unless one of this name is kept: then it answers the kept state and
+    /// changes nothing. Only one of two concurrent calls answers `None`. A repeat finds its own state.
+    ///
+    /// On a full store: [`Error::Full`].
+    async fn begin_request(
+        &self,
+        name: &RequestName,
+        state: &Bytes,
+        until: Timestamp,
+    ) -> Result<Option<Bytes>, Error>;
+
+    /// Keeps another state of a request until `until`. If more than `kept_max` requests are kept, those that end first are
+    /// forgotten.
+    ///
+    /// Safe to repeat. On a full store: [`Error::Full`].
+    async fn end_request(
+        &self,
+        name: &RequestName,
+        state: &Bytes,
+        until: Timestamp,
+        kept_max: usize,
+    ) -> Result<(), Error>;
+
+    /// Forgets a request that has not ended. Safe to repeat. Works on a full store.
+    async fn forget_request(&self, name: &RequestName) -> Result<(), Error>;
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! | [`Membership`] | sessions of the workers | membership loop |
 //! | [`StoreAdmin`] | deletes shards | `postdate reset` |
 //! | [`StoreQuery`] | read-only questions of people | commands that show or find messages, admin server |
-//! | [`AdminStore`] | the audit list | admin server |
+//! | [`AdminStore`] | the audit list, requests with an idempotency key | admin server |
 //! | [`CopyStore`] | moves shards to another store | `postdate store copy` |
 //! | [`QuarantineStore`] | reads and restores quarantined runs | `postdate quarantine` |
 //! | [`Notifier`] | hints from one process to the others | hints loop |
@@ -49,7 +49,7 @@ pub(crate) mod with_metrics;
 
 pub(crate) use crate::model::OutcomeCounts;
 use crate::model::{Hint, Lease, ShardId};
-pub(crate) use admin::{AdminStore, AuditPosition, AuditRow};
+pub(crate) use admin::{AdminStore, AuditPosition, AuditRow, RequestName};
 use async_trait::async_trait;
 use bytes::Bytes;
 pub(crate) use copy::{

@@ -21,6 +21,8 @@
 //! | cancelled | index | number, place | the message must not be delivered: offset of the request, if it asks for an answer; then, if it is rescheduled, offset of the record that gave it its due time, and the due time |
 //! | effect | index | number, offset of a request | place of the message that it names, and 1 if it is changed |
 //! | audit | index | deployment (with its length), position of the line | a line of the audit list, or its encrypted form |
+//! | request | index | deployment (with its length), name of a request with an idempotency key | when it ends, and its state: JSON, or its encrypted form |
+//! | request order | index | deployment (with its length), end of a request, its name | empty |
 //! | bytes | pool | slice, number, name | encoded run |
 //! | quarantined | pool | number, name | bytes of an unreadable run |
 //! | gc marker | pool | | empty; see `gc` |
@@ -52,6 +54,8 @@ const ID: u8 = b'i';
 const CANCELLED: u8 = b'x';
 const EFFECT: u8 = b'e';
 const AUDIT: u8 = b'a';
+const REQUEST: u8 = b'y';
+const REQUEST_ORDER: u8 = b'w';
 const BYTES: u8 = b'p';
 const QUARANTINED: u8 = b'q';
 
@@ -217,10 +221,37 @@ pub(super) fn to_request(key: &[u8]) -> Option<Offset> {
 }
 
 pub(super) fn audit(deployment: &str, position: &str) -> Vec<u8> {
-    let mut key = vec![AUDIT];
+    of_deployment(AUDIT, deployment, &[position.as_bytes()])
+}
+
+fn of_deployment(letter: u8, deployment: &str, parts: &[&[u8]]) -> Vec<u8> {
+    let mut key = vec![letter];
     push_text(&mut key, deployment);
-    key.extend(position.as_bytes());
+    parts.iter().for_each(|part| key.extend_from_slice(part));
     key
+}
+
+pub(super) fn request(deployment: &str, name: &str) -> Vec<u8> {
+    of_deployment(REQUEST, deployment, &[name.as_bytes()])
+}
+
+pub(super) fn request_order(deployment: &str, end: Timestamp, name: &str) -> Vec<u8> {
+    let end = end.to_ordered_bits().to_be_bytes();
+    of_deployment(REQUEST_ORDER, deployment, &[&end, name.as_bytes()])
+}
+
+/// The request order rows of a deployment. No time of the next million years starts with the byte at the end of the range.
+pub(super) fn all_request_orders(deployment: &str) -> RangeInclusive<Vec<u8>> {
+    of_deployment(REQUEST_ORDER, deployment, &[])
+        ..=of_deployment(REQUEST_ORDER, deployment, &[&[0xff]])
+}
+
+/// End and name of a request order row.
+pub(super) fn to_request_order(key: &[u8]) -> Option<(Timestamp, &str)> {
+    let (_deployment, rest) = split_text(key.get(1..)?)?;
+    let (end, name) = rest.split_first_chunk::<8>()?;
+    let end = Timestamp::from_ordered_bits(u64::from_be_bytes(*end));
+    Some((end, from_utf8(name).ok()?))
 }
 
 /// The audit rows of a deployment. No position starts with the byte at the end of the range.

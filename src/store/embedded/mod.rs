@@ -9,7 +9,7 @@
 //! | `data_dir` | folder: lock, format, damaged journal, free space |
 //! | `key`, `codec` | rows: keys and values |
 //! | `copy` | moves shards to and from another store |
-//! | `admin` | the audit list |
+//! | `admin` | the audit list, and requests with an idempotency key |
 //! | `quarantine` | reads and restores quarantined runs |
 //! | `describe` | questions of people about the folder |
 //!

@@ -19,6 +19,8 @@ pub(super) struct Shards {
     next: ShardNumber,
     /// Not on disk: only this process has one.
     pub(super) sessions: Sessions,
+    /// The number of rows of requests with an idempotency key. `None`: not counted yet.
+    pub(super) requests: Option<usize>,
 }
 
 pub(super) enum Entry {
@@ -42,6 +44,7 @@ impl Shards {
             shards: BTreeMap::new(),
             next: 1,
             sessions: Sessions::default(),
+            requests: None,
         }
     }
 

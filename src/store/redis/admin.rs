@@ -1,11 +1,15 @@
-//! The audit list in Redis: one sorted set, whose members have the order of their positions.
+//! The audit list in Redis: one sorted set, whose members have the order of their positions. Requests with an idempotency key:
+//! a key each, and a sorted set of those that ended.
 
 use super::Redis;
 use super::connection::is_error;
 use super::reads;
+use super::reply::texts;
 use crate::limit::AUDIT_LINES_MAX;
-use crate::store::{AdminStore, AuditPosition, AuditRow, Error};
+use crate::model::Timestamp;
+use crate::store::{AdminStore, AuditPosition, AuditRow, Error, RequestName};
 use async_trait::async_trait;
+use bytes::Bytes;
 use redis::{Pipeline, Value};
 
 #[async_trait(?Send)]
@@ -25,6 +29,58 @@ impl AdminStore for Redis {
         trim.arg(0).arg(oldest);
         let values = self.connections.send(&pipeline).await?;
         check_type(&key, &values)
+    }
+
+    async fn begin_request(
+        &self,
+        name: &RequestName,
+        state: &Bytes,
+        until: Timestamp,
+    ) -> Result<Option<Bytes>, Error> {
+        let key = self.keyspace.request_key(name.as_str());
+        let mut pipeline = Pipeline::new();
+        let set = pipeline.cmd("SET").arg(&key).arg(&**state);
+        set.arg("NX").arg("GET").arg("PXAT").arg(until.as_millis());
+        let mut values = self.connections.send(&pipeline).await?;
+        check_type(&key, &values)?;
+        Ok(values.pop().and_then(reads::bytes))
+    }
+
+    async fn end_request(
+        &self,
+        name: &RequestName,
+        state: &Bytes,
+        until: Timestamp,
+        kept_max: usize,
+    ) -> Result<(), Error> {
+        let (key, until) = (self.keyspace.request_key(name.as_str()), until.as_millis());
+        let ended = self.keyspace.ended_requests_key();
+        let mut pipeline = Pipeline::new();
+        let set = pipeline.cmd("SET").arg(&key).arg(&**state);
+        set.arg("PXAT").arg(until);
+        let add = pipeline.cmd("ZADD").arg(&ended).arg(until);
+        add.arg(name.as_str());
+        pipeline.cmd("PEXPIREAT").arg(&ended).arg(until);
+        let oldest = -(kept_max as i64) - 1;
+        pipeline.cmd("ZRANGE").arg(&ended).arg(0).arg(oldest);
+        let mut values = self.connections.send(&pipeline).await?;
+        check_type(&ended, &values)?;
+        let names = values.pop().and_then(texts).unwrap_or_default();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let mut pipeline = Pipeline::new();
+        let keys = names.iter().map(|name| self.keyspace.request_key(name));
+        pipeline.cmd("UNLINK").arg(keys.collect::<Vec<_>>());
+        pipeline.cmd("ZREM").arg(&ended).arg(&names);
+        self.connections.send(&pipeline).await.map(drop)
+    }
+
+    async fn forget_request(&self, name: &RequestName) -> Result<(), Error> {
+        let mut pipeline = Pipeline::new();
+        let key = self.keyspace.request_key(name.as_str());
+        pipeline.cmd("UNLINK").arg(key);
+        self.connections.send(&pipeline).await.map(drop)
     }
 }
 

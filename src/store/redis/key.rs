@@ -55,6 +55,10 @@
 //! `pd:{<deployment>}:audit` is a zset: the last lines of the audit list. The score of a member is 0. It is the position of
 //! the line in 40 hex digits, and then the line: JSON, or its encrypted form. The key does not expire.
 //!
+//! `pd:{<deployment>}:request:<name>` is a string: the state of a request with an idempotency key, as JSON or in its encrypted form.
+//! It expires. `pd:{<deployment>}:requests` is a zset: the names of those that ended, with the end of their keys in epoch ms as score.
+//! It expires with its last member.
+//!
 //! `pd:{<deployment>}:hints` and `pd:{<deployment>}:worker:<process>` are pub/sub channels, see
 //! `pubsub`.
 
@@ -116,6 +120,14 @@ impl Keyspace {
     /// Differs from every key of a shard: the hash tag of a shard contains slashes.
     pub(super) fn sessions_key(&self) -> String {
         format!("pd:{{{}}}:sessions", self.deployment)
+    }
+
+    pub(super) fn request_key(&self, name: &str) -> String {
+        format!("pd:{{{}}}:request:{name}", self.deployment)
+    }
+
+    pub(super) fn ended_requests_key(&self) -> String {
+        format!("pd:{{{}}}:requests", self.deployment)
     }
 
     pub(super) fn audit_key(&self) -> String {

@@ -10,7 +10,7 @@
 //! | `connection` | look-up of the primary, login, checks of the server, pipelines, meaning of errors |
 //! | `pubsub` | hints between processes |
 //! | `copy` | moves shards to and from another store |
-//! | `admin` | the audit list |
+//! | `admin` | the audit list, and requests with an idempotency key |
 //! | `query`, `describe` | questions of people about the messages and about the server |
 //!
 //! Foreign data under a key of Postdate affects one shard, or one of its slices. If it is under a

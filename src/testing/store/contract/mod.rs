@@ -195,7 +195,9 @@ cases! {
         an_id_query_returns_the_waiting_place,
         cancelled_and_replaced_places_are_named;
     admin:
-        the_audit_list_has_the_last_lines_in_their_order;
+        the_audit_list_has_the_last_lines_in_their_order,
+        a_request_is_begun_once_until_it_is_forgotten_or_its_time_is_over,
+        the_last_requests_that_ended_are_kept;
     copy:
         a_copy_from_memory_equals_its_source_and_continues_alike,
         a_copy_to_memory_equals_its_source_and_continues_alike,

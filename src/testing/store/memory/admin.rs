@@ -1,9 +1,11 @@
-//! The audit list of the memory store.
+//! The audit list of the memory store, and its requests with an idempotency key.
 
 use super::MemoryStore;
 use crate::limit::AUDIT_LINES_MAX;
-use crate::store::{AdminStore, AuditPosition, AuditRow, Error};
+use crate::model::Timestamp;
+use crate::store::{AdminStore, AuditPosition, AuditRow, Error, RequestName};
 use async_trait::async_trait;
+use bytes::Bytes;
 
 #[async_trait(?Send)]
 impl AdminStore for MemoryStore {
@@ -18,6 +20,50 @@ impl AdminStore for MemoryStore {
         while audit.len() > AUDIT_LINES_MAX {
             audit.pop_first();
         }
+        Ok(())
+    }
+
+    async fn begin_request(
+        &self,
+        name: &RequestName,
+        state: &Bytes,
+        until: Timestamp,
+    ) -> Result<Option<Bytes>, Error> {
+        self.yield_as_network().await?;
+        self.check_space()?;
+        let mut requests = self.inner.requests.borrow_mut();
+        let kept = requests
+            .get(name)
+            .filter(|(end, _)| *end > self.inner.clock.now());
+        let kept = kept.map(|(_, state)| state.clone());
+        if kept.is_none() {
+            requests.insert(name.clone(), (until, state.clone()));
+        }
+        Ok(kept)
+    }
+
+    async fn end_request(
+        &self,
+        name: &RequestName,
+        state: &Bytes,
+        until: Timestamp,
+        kept_max: usize,
+    ) -> Result<(), Error> {
+        self.yield_as_network().await?;
+        self.check_space()?;
+        let mut requests = self.inner.requests.borrow_mut();
+        requests.insert(name.clone(), (until, state.clone()));
+        while requests.len() > kept_max {
+            let ends = requests.iter().map(|(name, (end, _))| (*end, name.clone()));
+            let (_, oldest) = ends.min().expect("there are some");
+            requests.remove(&oldest);
+        }
+        Ok(())
+    }
+
+    async fn forget_request(&self, name: &RequestName) -> Result<(), Error> {
+        self.yield_as_network().await?;
+        self.inner.requests.borrow_mut().remove(name);
         Ok(())
     }
 }

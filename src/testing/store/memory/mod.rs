@@ -20,9 +20,9 @@ use crate::store::rules::Sessions;
 use crate::store::{
     Acquire, Acquired, Advance, Advanced, Append, Appended, AuditPosition, AuditRow, Balance,
     CopyNumber, Error, Fetch, FinishedIds, Heartbeat, IdPosition, LeaseStore, List, Listed,
-    Membership, NewShard, Opened, Quarantine, ReplaceRuns, Replaced, Restore, Restored, Session,
-    SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin, StorePart, StoreQuery,
-    StoredShard, Tail, Tailed, begun_copy,
+    Membership, NewShard, Opened, Quarantine, ReplaceRuns, Replaced, RequestName, Restore,
+    Restored, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin,
+    StorePart, StoreQuery, StoredShard, Tail, Tailed, begun_copy,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -45,6 +45,8 @@ struct StoreContents {
     copies: RefCell<BTreeMap<ShardId, (CopyNumber, MemoryShard)>>,
     sessions: RefCell<Sessions>,
     audit: RefCell<BTreeMap<AuditPosition, Bytes>>,
+    /// By name: end and state.
+    requests: RefCell<BTreeMap<RequestName, (Timestamp, Bytes)>>,
     unsynced: RefCell<UnsyncedWrites>,
     is_full: Cell<bool>,
     is_down: Cell<bool>,
@@ -68,6 +70,7 @@ impl MemoryStore {
                 copies: RefCell::default(),
                 sessions: RefCell::default(),
                 audit: RefCell::default(),
+                requests: RefCell::default(),
                 unsynced: RefCell::default(),
                 is_full,
                 is_down,
@@ -115,6 +118,7 @@ impl MemoryStore {
         self.inner.shards.take();
         self.inner.sessions.take();
         self.inner.audit.take();
+        self.inner.requests.take();
     }
 
     /// While full, the store rejects new shards, appends and rewrites with [`Error::Full`].

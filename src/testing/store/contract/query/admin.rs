@@ -1,10 +1,12 @@
-//! Cases for the audit list.
+//! Cases for the audit list and for requests with an idempotency key.
 
 use super::super::fixture::Fixture;
+use crate::clock::{Clock as _, WallClock};
 use crate::limit::AUDIT_LINES_MAX;
 use crate::model::Timestamp;
-use crate::store::{AuditPosition, AuditRow, Error};
+use crate::store::{AuditPosition, AuditRow, Error, RequestName};
 use bytes::Bytes;
+use std::time::Duration;
 
 fn row(number: u32) -> AuditRow {
     let at = Timestamp::from_millis(1_000 + i64::from(number / 2));
@@ -42,4 +44,72 @@ pub(in super::super) async fn the_audit_list_has_the_last_lines_in_their_order(t
         (&all[0], &all[AUDIT_LINES_MAX - 1]),
         (&row(max + 1), &row(2))
     );
+}
+
+const KEPT_FOR: Duration = Duration::from_secs(3_600);
+
+fn name(number: usize) -> RequestName {
+    RequestName::of_hash(&number.to_be_bytes())
+}
+
+pub(in super::super) async fn a_request_is_begun_once_until_it_is_forgotten_or_its_time_is_over(
+    t: &Fixture<'_>,
+) {
+    let now = WallClock.now();
+    let (until, past) = (now.plus(KEPT_FOR), now.minus(KEPT_FOR));
+    let begin = async |state: &'static str, until| {
+        let state = Bytes::from_static(state.as_bytes());
+        t.admin()
+            .begin_request(&name(1), &state, until)
+            .await
+            .unwrap()
+    };
+    assert_eq!(begin("runs", until).await, None);
+    assert_eq!(begin("other", until).await, Some("runs".into()));
+    t.admin().forget_request(&name(1)).await.unwrap();
+    t.admin().forget_request(&name(1)).await.unwrap();
+    assert_eq!(begin("again", until).await, None, "it was forgotten");
+    let ended = Bytes::from_static(b"ended");
+    t.admin()
+        .end_request(&name(1), &ended, until, 9)
+        .await
+        .unwrap();
+    assert_eq!(begin("other", until).await, Some(ended.clone()));
+    t.admin()
+        .end_request(&name(1), &ended, past, 9)
+        .await
+        .unwrap();
+    assert_eq!(begin("new", until).await, None, "its time is over");
+    t.subject.set_full(true).await;
+    let full = t.admin().begin_request(&name(2), &ended, until).await;
+    assert!(matches!(full, Err(Error::Full)), "{full:?}");
+    let full = t.admin().end_request(&name(1), &ended, until, 9).await;
+    assert!(matches!(full, Err(Error::Full)), "{full:?}");
+    t.admin().forget_request(&name(1)).await.unwrap();
+    t.subject.set_full(false).await;
+    assert_eq!(begin("new", until).await, None);
+    t.admin().forget_request(&name(1)).await.unwrap();
+}
+
+pub(in super::super) async fn the_last_requests_that_ended_are_kept(t: &Fixture<'_>) {
+    const KEPT: usize = 3;
+    let start = WallClock.now().plus(KEPT_FOR);
+    let until = |number: usize| start.plus(Duration::from_millis(number as u64));
+    let state = Bytes::from_static(b"ended");
+    for number in 0..6 {
+        let (name, until) = (name(number), until(number));
+        let begun = t.admin().begin_request(&name, &state, until).await;
+        assert_eq!(begun.unwrap(), None, "{number}");
+        let ended = t.admin().end_request(&name, &state, until, KEPT).await;
+        ended.unwrap();
+    }
+    for number in (0..6).rev() {
+        let (name, until) = (name(number), until(number));
+        let begun = t.admin().begin_request(&name, &state, until).await;
+        let is_kept = begun.unwrap().is_some();
+        assert_eq!(is_kept, number >= 6 - KEPT, "{number}");
+    }
+    for number in 0..6 {
+        t.admin().forget_request(&name(number)).await.unwrap();
+    }
 }

@@ -1,14 +1,19 @@
 //! Changes: records that the API writes to the source of a route. One thread writes them, one after
 //! the other. Each needs the right to change something, and is audited.
 
+pub(crate) mod idempotency;
+
 use super::audit::Audit;
 use super::auth::Actor;
 use super::problem::Problem;
 use crate::limit::{ADMIN_CHANGE_TIMEOUT, ADMIN_CHANGES_MAX, ADMIN_STOP_TIMEOUT};
 use crate::model::Timestamp;
 use crate::store::query::{AuditLine, MessageCopy};
+use crate::store::{AdminStore, Error, RequestName};
 use crate::task::StopToken;
 use axum::http::StatusCode;
+use idempotency::{Once, Requests, RunningRequests};
+use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
@@ -74,47 +79,97 @@ pub(crate) struct ChangeCall {
     /// `None`: a line for many changes follows.
     entry: Option<AuditEntry>,
     change: Change,
-    reply: oneshot::Sender<Result<String, ChangeError>>,
+    /// The request has an idempotency key.
+    once: Option<Once>,
+    reply: oneshot::Sender<Result<Written, Problem>>,
+}
+
+/// The receipt of a change.
+pub(super) struct Written {
+    pub(super) receipt: String,
+    /// An earlier request with the same idempotency key has written the record.
+    pub(super) is_repeat: bool,
 }
 
 /// The sending side of the bounded queue to [`serve`].
 #[derive(Clone)]
-pub(crate) struct Changes(mpsc::Sender<ChangeCall>);
+pub(crate) struct Changes {
+    calls: mpsc::Sender<ChangeCall>,
+    running: RunningRequests,
+}
 
 pub(crate) fn channel() -> (Changes, mpsc::Receiver<ChangeCall>) {
     let (calls, calls_in) = mpsc::channel(ADMIN_CHANGES_MAX);
-    (Changes(calls), calls_in)
+    let running = RunningRequests::default();
+    (Changes { calls, running }, calls_in)
 }
 
 /// Writes one change after the other until `stop` is cancelled. A change whose client has left before
 /// its turn is not written, because the client may repeat it.
-pub(crate) async fn serve(
+pub(crate) async fn serve<C>(
     mut calls: mpsc::Receiver<ChangeCall>,
     mut write: impl AsyncFnMut(Change) -> Result<String, ChangeError>,
+    mut requests: Requests<C>,
     stop: StopToken,
-) {
+) where
+    C: AsyncFn() -> Result<Rc<dyn AdminStore>, Error>,
+{
     while let Some(Some(call)) = stop.run_until_cancelled(calls.recv()).await {
         if call.reply.is_closed() {
             continue;
         }
-        let stopped = async {
-            stop.cancelled().await;
-            tokio::time::sleep(ADMIN_STOP_TIMEOUT).await;
+        let first = match &call.once {
+            Some(once) => requests.begin(once).await,
+            None => Ok(None),
         };
-        // Safe to drop: the record may still arrive, as after any lost acknowledgement.
-        let written = tokio::select! {
-            biased;
-            written = write(call.change) => written,
-            () = stopped => {
-                let text = "the service is stopping. The record may have arrived: look for it before you repeat the request";
-                Err(ChangeError::Failed(text.to_owned()))
+        let (outcome, written) = match first {
+            Err(problem) => ("refused", Err(problem)),
+            Ok(Some(receipt)) => {
+                let is_repeat = true;
+                ("repeated", Ok(Written { receipt, is_repeat }))
+            }
+            Ok(None) => {
+                let stopped = async {
+                    stop.cancelled().await;
+                    tokio::time::sleep(ADMIN_STOP_TIMEOUT).await;
+                };
+                // Safe to drop: the record may still arrive, as after any lost acknowledgement.
+                let written = tokio::select! {
+                    biased;
+                    written = write(call.change) => Some(written),
+                    () = stopped => None,
+                };
+                // After a stop the record may still arrive: a repeat waits until the state ends.
+                if let (Some(once), Some(written)) = (&call.once, &written) {
+                    requests.end(once, written.as_deref().ok()).await;
+                }
+                answer(written)
             }
         };
         if let Some(entry) = call.entry {
-            entry.record(&written);
+            entry.record(outcome);
         }
         // Fails if the client has left.
         let _ = call.reply.send(written);
+    }
+}
+
+/// The outcome for the audit list, and the answer. `None`: the service stopped meanwhile.
+fn answer(
+    written: Option<Result<String, ChangeError>>,
+) -> (&'static str, Result<Written, Problem>) {
+    let is_repeat = false;
+    match written {
+        Some(Ok(receipt)) => ("written", Ok(Written { receipt, is_repeat })),
+        Some(Err(ChangeError::Refused(text))) => {
+            let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, text);
+            ("refused", Err(problem))
+        }
+        Some(Err(ChangeError::Failed(text))) => ("failed", Err(Problem::unavailable(text))),
+        None => {
+            let text = "the service is stopping. The record may have arrived: look for it before you repeat the request";
+            ("failed", Err(Problem::unavailable(text)))
+        }
     }
 }
 
@@ -151,12 +206,7 @@ impl AuditEntry {
         }
     }
 
-    fn record(mut self, written: &Result<String, ChangeError>) {
-        let outcome = match written {
-            Ok(_) => "written",
-            Err(ChangeError::Refused(_)) => "refused",
-            Err(ChangeError::Failed(_)) => "failed",
-        };
+    fn record(mut self, outcome: &str) {
         self.line.outcome = Some(outcome.to_owned());
         let text = "change requested at the admin endpoint";
         self.audit.record(self.line, text);
@@ -189,30 +239,47 @@ impl Changes {
     ) -> Result<String, Problem> {
         actor.require_change()?;
         let entry = AuditEntry::new(&actor, action, &change);
-        self.send(Some(entry), change).await
+        let written = self.send(Some(entry), change, None).await?;
+        Ok(written.receipt)
+    }
+
+    /// Writes a message. `request` is the name and the digest of a request with an idempotency key.
+    pub(super) async fn publish(
+        &self,
+        actor: &Actor,
+        change: Change,
+        request: Option<(RequestName, String)>,
+    ) -> Result<Written, Problem> {
+        actor.require_change()?;
+        let entry = AuditEntry::new(actor, "publish", &change);
+        let once = request.map(|(name, digest)| self.running.start(name, digest));
+        self.send(Some(entry), change, once.transpose()?).await
     }
 
     /// Writes one record of many. The caller has checked the right, and audits them together.
     pub(super) async fn write_one_of_many(&self, change: Change) -> Result<String, Problem> {
-        self.send(None, change).await
+        let written = self.send(None, change, None).await?;
+        Ok(written.receipt)
     }
 
-    async fn send(&self, entry: Option<AuditEntry>, change: Change) -> Result<String, Problem> {
+    async fn send(
+        &self,
+        entry: Option<AuditEntry>,
+        change: Change,
+        once: Option<Once>,
+    ) -> Result<Written, Problem> {
         let (reply, receipt) = oneshot::channel();
         let call = ChangeCall {
             entry,
             change,
+            once,
             reply,
         };
-        if self.0.try_send(call).is_err() {
+        if self.calls.try_send(call).is_err() {
             return Err(Problem::unavailable("too many changes at once: try again"));
         }
         match tokio::time::timeout(ADMIN_CHANGE_TIMEOUT, receipt).await {
-            Ok(Ok(Ok(receipt))) => Ok(receipt),
-            Ok(Ok(Err(ChangeError::Refused(text)))) => {
-                Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, text))
-            }
-            Ok(Ok(Err(ChangeError::Failed(text)))) => Err(Problem::unavailable(text)),
+            Ok(Ok(written)) => written,
             Ok(Err(_)) => Err(Problem::unavailable("the service is stopping")),
             Err(_) => {
                 let text = "the broker has not confirmed the record in time. It may have arrived: look for it before you repeat the request";
