@@ -240,6 +240,86 @@ fn a_repeat_with_an_idempotency_key_publishes_once() {
     }
 }
 
+#[test]
+fn commands_work_with_the_address_of_a_service_and_a_token() {
+    let scene = Scene::new(kafka(), "address", 1);
+    let key = "retry_key = \"0123456789abcdef0123456789abcdef\"\n";
+    let config = key.to_owned() + &scene.config_stored("", "");
+    let service = Service::start(&config);
+    for number in 0..5 {
+        service.publish(&format!("order-{number}"), "1h", "x");
+    }
+    service.waiting(5);
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("http://127.0.0.1:{}", service.0.port());
+    let token = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("{text}\n")).unwrap();
+        path.display().to_string()
+    };
+    let (reader, operator) = (token("reader", READER), token("operator", OPERATOR));
+    let run = |token: &str, line: &str, code: i32| {
+        let mut command = Command::new(program());
+        let command = command.current_dir(folder.path()).args(line.split(' '));
+        let command = command
+            .env("POSTDATE_URL", &url)
+            .args(["--token-file", token]);
+        let output = command.output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{line}: {printed}{errors}"
+        );
+        printed + &errors
+    };
+    assert!(run(&reader, "workers", 0).contains("ingress,timer"));
+    let list = run(&reader, "messages list --route r --output json", 0);
+    let list: Value = serde_json::from_str(&list).unwrap();
+    assert_eq!(list["items"].as_array().unwrap().len(), 5);
+    let place = &list["items"][0];
+    let show = format!(
+        "messages show --route r --partition {} --offset {}",
+        place["partition"], place["offset"]
+    );
+    assert!(run(&reader, &show, 0).contains("origin"));
+    run(
+        &reader,
+        "messages show --route r --partition 0 --offset 9999",
+        3,
+    );
+    let cancel = "messages cancel --route r --id order-1";
+    let wrong = token("wrong", "of-a-stranger-of-nobody");
+    assert!(run(&wrong, "workers", 1).contains("--token-file"));
+    let refused = run(&reader, &format!("{cancel} --yes"), 2);
+    assert!(refused.contains("admin.operator_token"), "{refused}");
+    let dry = run(&operator, cancel, 0);
+    assert!(dry.contains("1 message would be cancelled"), "{dry}");
+    service.waiting(5);
+    run(&operator, &format!("{cancel} --yes"), 0);
+    service.waiting(4);
+    let later = "messages reschedule --route r --id order-2 --in 2h --yes";
+    assert!(run(&operator, later, 0).contains("Records written: 1."));
+    run(&operator, "messages fire --route r --id order-3 --yes", 0);
+    service.waiting(3);
+    assert!(run(&operator, "pause --route r --note test --yes", 0).contains("1 of 1 shard paused"));
+    assert!(run(&operator, "resume --route r --yes", 0).contains("0 of 1 shard paused"));
+    assert!(run(&operator, "purge --route r --yes", 0).contains("Records written: 3."));
+    service.waiting(0);
+    eventually("the audit list has the purge", PATIENCE, || {
+        let audit = run(&reader, "audit --limit 1", 0);
+        audit.contains("done, 3 changed").then_some(())
+    });
+    let mut command = Command::new(program());
+    let output = command.current_dir(folder.path()).arg("workers").output();
+    assert_eq!(
+        output.unwrap().status.code(),
+        Some(2),
+        "no service is named"
+    );
+}
+
 /// Two processes share Redis. A folder has one, which starts again.
 #[test]
 fn the_last_changes_are_listed_by_every_process_and_after_a_restart() {

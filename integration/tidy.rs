@@ -25,6 +25,7 @@ const ROWS: [&[&str]; 7] = [
         "clock",
         "retry",
         "client_thread",
+        "http_client",
     ],
     &[
         "store/redis",

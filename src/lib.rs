@@ -52,7 +52,7 @@
 //! | roles | `ingress` `timer` `admin` |
 //! | membership | `membership` |
 //! | adapters | `store::redis` `store::embedded` `broker::kafka` `broker::nats` |
-//! | ports | `store` `broker` `task` `metric` `trace` `health` `clock` `client_thread` `retry` |
+//! | ports | `store` `broker` `task` `metric` `trace` `health` `clock` `client_thread` `http_client` `retry` |
 //! | algorithms | `encryption` `run` `wheel` `schedule` |
 //! | domain | `model` `limit` |
 //!
@@ -87,6 +87,7 @@ mod command;
 mod config;
 mod encryption;
 mod health;
+mod http_client;
 mod ingress;
 mod limit;
 mod membership;
@@ -106,12 +107,12 @@ mod wheel;
 pub use cli::{
     AuditArgs, CancelOneArgs, CheckArgs, Cli, Command, CompletionArgs, DemoArgs, InitArgs,
     LedgerArgs, MessagesArgs, PauseArgs, PendingArgs, PurgeArgs, QuarantineArgs, RedriveArgs,
-    RescheduleArgs, ResetArgs, RunArgs, SchedulesArgs, SendArgs, StoreAction, StoreArgs,
-    StoreCopyArgs, WorkersArgs,
+    RescheduleArgs, ResetArgs, RunArgs, SchedulesArgs, SendArgs, ServiceArgs, StoreAction,
+    StoreArgs, StoreCopyArgs, WorkersArgs,
 };
 pub use command::{
-    Outcome, Refused, audit, check, complete, demo, init, ledger, messages, pause, pending, purge,
-    quarantine, redrive, reset, resume, schedules, send, store_copy, workers,
+    Access, Outcome, Refused, audit, check, complete, demo, init, ledger, messages, pause, pending,
+    purge, quarantine, redrive, reset, resume, schedules, send, store_copy, workers,
 };
 pub use config::{Config, Error as ConfigError};
 pub use role::serve as run;

@@ -2,7 +2,10 @@
 //! its code.
 
 use clap::Parser;
-use postdate::{Cli, Command, Config, ConfigError, Outcome, Refused, StoreAction, Telemetry};
+use postdate::{
+    Access, Cli, Command, Config, ConfigError, Outcome, Refused, ServiceArgs, StoreAction,
+    Telemetry,
+};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -63,17 +66,13 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
         Command::Pending(pending) => {
             postdate::pending(&prepare_quietly(&pending.config)?, &pending)
         }
-        Command::Messages(messages) => {
-            postdate::messages(&prepare_quietly(messages.config())?, &messages)
-        }
-        Command::Purge(purge) => postdate::purge(&prepare_quietly(&purge.config)?, &purge),
-        Command::Pause(pause) => postdate::pause(&prepare_quietly(&pause.config)?, &pause),
-        Command::Resume(resume) => postdate::resume(&prepare_quietly(&resume.config)?, &resume),
+        Command::Messages(messages) => postdate::messages(&access(messages.service())?, &messages),
+        Command::Purge(purge) => postdate::purge(&access(&purge.service)?, &purge),
+        Command::Pause(pause) => postdate::pause(&access(&pause.service)?, &pause),
+        Command::Resume(resume) => postdate::resume(&access(&resume.service)?, &resume),
         Command::Ledger(ledger) => postdate::ledger(&prepare_quietly(&ledger.config)?, &ledger),
-        Command::Workers(workers) => {
-            postdate::workers(&prepare_quietly(&workers.config)?, &workers)
-        }
-        Command::Audit(audit) => postdate::audit(&prepare_quietly(&audit.config)?, &audit),
+        Command::Workers(workers) => postdate::workers(&access(&workers.service)?, &workers),
+        Command::Audit(audit) => postdate::audit(&access(&audit.service)?, &audit),
         Command::Quarantine(quarantine) => {
             postdate::quarantine(&prepare_quietly(&quarantine.config)?, &quarantine)
         }
@@ -95,6 +94,14 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
         }
         Command::Check(check) => postdate::check(&prepare_quietly(&check.config)?, &check),
         Command::Completion(completion) => postdate::complete(&completion),
+    }
+}
+
+/// The service of a command.
+fn access(service: &ServiceArgs) -> anyhow::Result<Access> {
+    match &service.config {
+        Some(file) => Ok(Access::Config(Box::new(prepare_quietly(file)?))),
+        None => Access::server(service),
     }
 }
 

@@ -1,8 +1,7 @@
 //! Flags of `postdate audit`.
 
-use super::Output;
+use super::{Output, ServiceArgs};
 use clap::Args;
-use std::path::PathBuf;
 
 pub(super) const HELP_AFTER: &str =
     "With the embedded store, the command asks a running service at `admin.listen`.
@@ -19,9 +18,8 @@ Exit codes:
 /// Flags of [`Command::Audit`](super::Command::Audit).
 #[derive(Clone, Debug, Args)]
 pub struct AuditArgs {
-    /// The configuration file (TOML) of the service
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
+    #[command(flatten)]
+    pub service: ServiceArgs,
     /// Print at most this many lines
     #[arg(long, default_value_t = 100)]
     pub limit: usize,

@@ -1,7 +1,7 @@
 //! Flags of `postdate messages`.
 
+use super::ServiceArgs;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
-use std::path::PathBuf;
 
 pub(super) const HELP_AFTER: &str =
     "Times are RFC 3339, or milliseconds since 1970. With the embedded store, the command asks a running service at `admin.listen`.
@@ -13,6 +13,7 @@ Examples:
   postdate messages cancel --config postdate.toml --route orders --header campaign:black-friday --yes --rate 500
   postdate messages fire --config postdate.toml --route orders --id order-42 --yes
   postdate messages reschedule --config postdate.toml --route orders --due-to 2027-01-31T09:00:00Z --in 2h --yes
+  postdate messages list --url https://postdate.example:8088 --token-file token --route orders
 
 Exit codes:
   0    the messages were printed or counted, or the records were sent
@@ -28,14 +29,13 @@ pub struct MessagesArgs {
 }
 
 impl MessagesArgs {
-    /// The configuration file.
     #[must_use]
-    pub fn config(&self) -> &PathBuf {
+    pub fn service(&self) -> &ServiceArgs {
         match &self.action {
-            MessagesAction::List(list) => &list.filter.config,
-            MessagesAction::Show(show) => &show.config,
-            MessagesAction::Cancel(change) | MessagesAction::Fire(change) => &change.filter.config,
-            MessagesAction::Reschedule(args) => &args.change.filter.config,
+            MessagesAction::List(list) => &list.filter.service,
+            MessagesAction::Show(show) => &show.service,
+            MessagesAction::Cancel(change) | MessagesAction::Fire(change) => &change.filter.service,
+            MessagesAction::Reschedule(args) => &args.change.filter.service,
         }
     }
 }
@@ -66,9 +66,8 @@ pub enum MessagesAction {
 /// Conditions of a search.
 #[derive(Clone, Debug, Default, Args)]
 pub struct FilterArgs {
-    /// The configuration file (TOML) of the service
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
+    #[command(flatten)]
+    pub service: ServiceArgs,
     /// The route of the messages
     #[arg(long)]
     pub route: String,
@@ -112,9 +111,8 @@ pub struct ListArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct ShowArgs {
-    /// The configuration file (TOML) of the service
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
+    #[command(flatten)]
+    pub service: ServiceArgs,
     /// The route of the message
     #[arg(long)]
     pub route: String,
@@ -176,9 +174,8 @@ Exit codes:
 /// Flags of [`Command::Purge`](super::Command::Purge).
 #[derive(Clone, Debug, Args)]
 pub struct PurgeArgs {
-    /// The configuration file (TOML) of the service
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
+    #[command(flatten)]
+    pub service: ServiceArgs,
     /// The route of the messages
     #[arg(long)]
     pub route: String,
@@ -208,9 +205,8 @@ Exit codes:
 /// Flags of [`Command::Pause`](super::Command::Pause) and [`Command::Resume`](super::Command::Resume).
 #[derive(Clone, Debug, Args)]
 pub struct PauseArgs {
-    /// The configuration file (TOML) of the service
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
+    #[command(flatten)]
+    pub service: ServiceArgs,
     /// The route
     #[arg(long)]
     pub route: String,

@@ -6,6 +6,7 @@ mod messages;
 mod redrive;
 mod schedules;
 mod send;
+mod service;
 mod store;
 
 pub use audit::AuditArgs;
@@ -19,6 +20,8 @@ pub use redrive::RedriveArgs;
 pub use schedules::SchedulesArgs;
 pub(crate) use schedules::{ListSchedulesArgs, PreviewArgs, SchedulesAction};
 pub use send::{CancelOneArgs, RescheduleArgs, SendArgs};
+pub use service::ServiceArgs;
+pub(crate) use service::URL_VARIABLE;
 pub use store::{StoreAction, StoreArgs, StoreCopyArgs};
 
 use crate::model::StartPoint;
@@ -398,9 +401,8 @@ pub struct LedgerArgs {
 /// Flags of [`Command::Workers`].
 #[derive(Debug, Args)]
 pub struct WorkersArgs {
-    /// The configuration file (TOML) of the service
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
+    #[command(flatten)]
+    pub service: ServiceArgs,
     /// Print one JSON document; docs/commands.md describes it
     #[arg(long)]
     pub json: bool,

@@ -2,9 +2,8 @@
 
 use super::page::{Page, Table, Tone, print_document};
 use super::pending::QueryClient;
-use super::{Outcome, run};
+use super::{Access, Outcome, run};
 use crate::cli::{AuditArgs, Output};
-use crate::config::Config;
 use crate::limit::AUDIT_LINES_MAX;
 use crate::model::Timestamp;
 use crate::model::readable::moment;
@@ -14,9 +13,9 @@ use anyhow::Result;
 const HEAD: [&str; 6] = ["WHEN", "WHO", "ACTION", "ROUTE", "MESSAGES", "RESULT"];
 
 /// Prints one row per line, the newest first.
-pub fn audit(config: &Config, args: &AuditArgs) -> Result<Outcome> {
+pub fn audit(access: &Access, args: &AuditArgs) -> Result<Outcome> {
     run(async {
-        let client = QueryClient::open(config).await?;
+        let client = QueryClient::of(access).await?;
         let query = Query::Audit {
             after: None,
             limit: args.limit.clamp(1, AUDIT_LINES_MAX),

@@ -4,8 +4,8 @@
 use super::change::ChangeWriter;
 use super::messages;
 use super::page::{confirm, print_document};
-use super::pending::QueryClient;
-use super::{Outcome, Refused, run};
+use super::pending::{QueryClient, Server};
+use super::{Access, Outcome, Refused, run};
 use crate::admin::bulk_changes::{BulkReport, has_condition};
 use crate::admin::change_api::NewDue;
 use crate::admin::changes::{ChangeError, ChangeKind};
@@ -14,16 +14,18 @@ use crate::cli::{ChangeArgs, FilterArgs, MoveArgs, Output, PurgeArgs};
 use crate::clock::{Clock as _, WallClock};
 use crate::config::Config;
 use crate::limit::{BULK_CALL_SECONDS, SEARCH_PAGE_MAX};
+use crate::model::Timestamp;
 use crate::model::readable::{count, several};
 use crate::store::query::{MessagePage, Query, Search, SearchPosition, WorkersReport};
 use anyhow::{Result, anyhow};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::json;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 /// Cancels all waiting messages of a route.
-pub fn purge(config: &Config, purge: &PurgeArgs) -> Result<Outcome> {
+pub fn purge(access: &Access, purge: &PurgeArgs) -> Result<Outcome> {
     let filter = FilterArgs {
-        config: purge.config.clone(),
         route: purge.route.clone(),
         ..FilterArgs::default()
     };
@@ -33,11 +35,11 @@ pub fn purge(config: &Config, purge: &PurgeArgs) -> Result<Outcome> {
         limit: purge.limit,
         rate: purge.rate,
     };
-    run(bulk.run(config, purge.yes, purge.output))
+    run(bulk.run(access, purge.yes, purge.output))
 }
 
 /// Changes the messages of a filter.
-pub(super) async fn change(config: &Config, action: Action, args: &ChangeArgs) -> Result<Outcome> {
+pub(super) async fn change(access: &Access, action: Action, args: &ChangeArgs) -> Result<Outcome> {
     let search = messages::search(&args.filter)?;
     if !has_condition(&search.filter) {
         let text = "name a condition; `postdate purge` cancels all messages of a route";
@@ -49,17 +51,17 @@ pub(super) async fn change(config: &Config, action: Action, args: &ChangeArgs) -
         limit: args.limit,
         rate: args.rate,
     };
-    bulk.run(config, args.yes, args.output).await
+    bulk.run(access, args.yes, args.output).await
 }
 
-pub(super) async fn reschedule(config: &Config, args: &MoveArgs) -> Result<Outcome> {
+pub(super) async fn reschedule(access: &Access, args: &MoveArgs) -> Result<Outcome> {
     let due = NewDue {
         at: args.at.clone(),
         delay: args.delay.clone(),
     };
     let due = due.due(WallClock.now());
     let due = due.map_err(|problem| Refused(problem.detail))?;
-    change(config, Action::Reschedule(due), &args.change).await
+    change(access, Action::Reschedule(due), &args.change).await
 }
 
 /// A change, its conditions and its bounds.
@@ -72,23 +74,29 @@ struct Bulk {
 }
 
 impl Bulk {
-    async fn run(mut self, config: &Config, yes: bool, output: Output) -> Result<Outcome> {
+    async fn run(mut self, access: &Access, yes: bool, output: Output) -> Result<Outcome> {
         if self.limit == 0 {
             return Err(Refused("--limit: write at least 1".to_owned()).into());
         }
         let as_json = output == Output::Json;
-        let client = QueryClient::open(config).await?;
+        let client = QueryClient::of(access).await?;
         if self.action.needs_copies() && matches!(client, QueryClient::Service(..)) {
-            let text = "the service uses the store alone, and it does not give payloads away: use its console, or \
-                        `POST /v1/routes/ROUTE/messages:fire` or `:reschedule` of its API";
+            let text = "the service uses the store alone, and it does not give payloads away: use --url and --token-file \
+                        instead of --config, or its console";
             return Err(Refused(text.to_owned()).into());
         }
         let mut is_dry = !yes;
         loop {
             let mut report = BulkReport::new(&self.search.filter.route, self.action, is_dry);
-            let mut writer = ChangeWriter::default();
-            let done = self.change(config, &client, &mut writer, &mut report).await;
-            writer.close().await;
+            let done = match access {
+                Access::Config(config) => {
+                    let mut writer = ChangeWriter::default();
+                    let done = self.change(config, &client, &mut writer, &mut report).await;
+                    writer.close().await;
+                    done
+                }
+                Access::Server(server) => self.request(server, &mut report).await,
+            };
             if !is_dry && std::io::stderr().is_terminal() {
                 let _ = writeln!(std::io::stderr());
             }
@@ -103,6 +111,44 @@ impl Bulk {
             // At most the number that the user has confirmed.
             self.limit = report.found as usize;
             is_dry = false;
+        }
+    }
+
+    /// Lets the service change the messages, call after call.
+    async fn request(&self, server: &Server, report: &mut BulkReport) -> Result<()> {
+        let filter = &self.search.filter;
+        if filter.offset.is_some() {
+            let text = "--offset needs --config; or `POST /v1/routes/ROUTE/messages/PARTITION/OFFSET:cancel` of the API";
+            return Err(Refused(text.to_owned()).into());
+        }
+        let route = utf8_percent_encode(&filter.route, NON_ALPHANUMERIC);
+        let path = match has_condition(filter) {
+            true => format!("/v1/routes/{route}/messages:{}", self.action.name()),
+            false => format!("/v1/routes/{route}:purge"),
+        };
+        let time = |time: Option<Timestamp>| time.map(|time| time.as_millis().to_string());
+        let header = filter.header.as_ref();
+        let header = header.map(|(name, value)| format!("{name}:{value}"));
+        loop {
+            let body = json!({
+                "due_from": time(filter.due_from),
+                "due_to": time(filter.due_to),
+                "id": filter.id,
+                "key": filter.key,
+                "header": header,
+                "topic": filter.topic,
+                "partition": filter.partition,
+                "at": report.due_ms.map(|due| due.to_string()),
+                "dry_run": report.dry_run,
+                "limit": self.limit.saturating_sub(report.found as usize),
+                "rate": self.rate,
+                "after": report.after,
+            });
+            let (_, answer) = server.post(&path, &body).await?;
+            *report = std::mem::take(report).plus(answer);
+            if !report.more || report.found as usize >= self.limit {
+                return Ok(());
+            }
         }
     }
 

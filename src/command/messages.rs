@@ -2,11 +2,10 @@
 
 use super::page::{Page, Table, Tone, print_document};
 use super::pending::QueryClient;
-use super::{Outcome, Refused, bulk, run};
+use super::{Access, Outcome, Refused, bulk, run};
 use crate::admin::api::MessagesParams;
 use crate::admin::message_change::Action;
 use crate::cli::{FilterArgs, ListArgs, MessagesAction, MessagesArgs, Output, ShowArgs};
-use crate::config::Config;
 use crate::limit::SEARCH_PAGE_MAX;
 use crate::model::Timestamp;
 use crate::model::readable::{moment, relative, size};
@@ -14,14 +13,14 @@ use crate::store::query::{MessagePage, Query, Search, SearchPosition, WaitingMes
 use anyhow::Result;
 
 /// Lists, shows or changes waiting messages.
-pub fn messages(config: &Config, messages: &MessagesArgs) -> Result<Outcome> {
+pub fn messages(access: &Access, messages: &MessagesArgs) -> Result<Outcome> {
     run(async {
         match &messages.action {
-            MessagesAction::List(list) => self::list(config, list).await,
-            MessagesAction::Show(show) => self::show(config, show).await,
-            MessagesAction::Cancel(change) => bulk::change(config, Action::Cancel, change).await,
-            MessagesAction::Fire(change) => bulk::change(config, Action::Fire, change).await,
-            MessagesAction::Reschedule(args) => bulk::reschedule(config, args).await,
+            MessagesAction::List(list) => self::list(access, list).await,
+            MessagesAction::Show(show) => self::show(access, show).await,
+            MessagesAction::Cancel(change) => bulk::change(access, Action::Cancel, change).await,
+            MessagesAction::Fire(change) => bulk::change(access, Action::Fire, change).await,
+            MessagesAction::Reschedule(args) => bulk::reschedule(access, args).await,
         }
     })
 }
@@ -44,8 +43,8 @@ pub(super) fn search(filter: &FilterArgs) -> Result<Search, Refused> {
 }
 
 /// The first messages, at most `limit`. `more` of the answer tells whether there are others.
-async fn find(config: &Config, mut search: Search, limit: usize) -> Result<MessagePage> {
-    let client = QueryClient::open(config).await?;
+async fn find(access: &Access, mut search: Search, limit: usize) -> Result<MessagePage> {
+    let client = QueryClient::of(access).await?;
     let mut items = Vec::new();
     loop {
         search.limit = (limit - items.len()).clamp(1, SEARCH_PAGE_MAX);
@@ -65,8 +64,8 @@ async fn find(config: &Config, mut search: Search, limit: usize) -> Result<Messa
     }
 }
 
-async fn list(config: &Config, list: &ListArgs) -> Result<Outcome> {
-    let page = find(config, search(&list.filter)?, list.limit.max(1)).await?;
+async fn list(access: &Access, list: &ListArgs) -> Result<Outcome> {
+    let page = find(access, search(&list.filter)?, list.limit.max(1)).await?;
     print_document(&page, list.output == Output::Json, table)?;
     Ok(Outcome::Done)
 }
@@ -114,7 +113,7 @@ fn due(item: &WaitingMessage, now: Timestamp) -> String {
     }
 }
 
-async fn show(config: &Config, show: &ShowArgs) -> Result<Outcome> {
+async fn show(access: &Access, show: &ShowArgs) -> Result<Outcome> {
     let params = MessagesParams {
         topic: show.topic.clone(),
         partition: Some(show.partition.to_string()),
@@ -125,7 +124,7 @@ async fn show(config: &Config, show: &ShowArgs) -> Result<Outcome> {
     let search = params
         .search(&show.route)
         .map_err(|problem| Refused(problem.detail))?;
-    let found = find(config, search, 1).await?;
+    let found = find(access, search, 1).await?;
     let Some(message) = found.items.first() else {
         super::page::print(
             "No such message waits: it was delivered, cancelled, replaced, or not stored yet.\n",

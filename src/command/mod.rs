@@ -32,7 +32,7 @@ pub use init::init;
 pub use ledger::ledger;
 pub use messages::messages;
 pub use pause::{pause, resume};
-pub use pending::pending;
+pub use pending::{Access, pending};
 pub use quarantine::quarantine;
 pub(crate) use redrive::answer_dead_letters;
 pub use redrive::redrive;

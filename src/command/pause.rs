@@ -2,28 +2,34 @@
 
 use super::change::ChangeWriter;
 use super::page::{Page, Tone, confirm, print_document};
-use super::pending::QueryClient;
-use super::{Outcome, Refused, run};
+use super::pending::{QueryClient, Server};
+use super::{Access, Outcome, Refused, run};
 use crate::admin::changes::ChangeError;
 use crate::admin::pause_api::control;
 use crate::cli::{Output, PauseArgs};
-use crate::config::Config;
 use crate::limit::{ADMIN_OUTCOME_INTERVAL, ADMIN_OUTCOME_TIMEOUT};
 use crate::model::Timestamp;
 use crate::model::readable::{moment, several};
 use crate::store::query::{PauseReport, Query, WorkersReport};
 use anyhow::{Result, anyhow};
+use http::StatusCode;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::json;
 use tokio::time::Instant;
 
-pub fn pause(config: &Config, args: &PauseArgs) -> Result<Outcome> {
-    run(set_paused(config, args, true))
+pub fn pause(access: &Access, args: &PauseArgs) -> Result<Outcome> {
+    run(set_paused(access, args, true))
 }
 
-pub fn resume(config: &Config, args: &PauseArgs) -> Result<Outcome> {
-    run(set_paused(config, args, false))
+pub fn resume(access: &Access, args: &PauseArgs) -> Result<Outcome> {
+    run(set_paused(access, args, false))
 }
 
-async fn set_paused(config: &Config, args: &PauseArgs, pauses: bool) -> Result<Outcome> {
+async fn set_paused(access: &Access, args: &PauseArgs, pauses: bool) -> Result<Outcome> {
+    let config = match access {
+        Access::Config(config) => config,
+        Access::Server(server) => return request(server, args, pauses).await,
+    };
     config.route_named_or_only(Some(&args.route))?;
     let client = QueryClient::open(config).await?;
     let route = args.route.clone();
@@ -36,12 +42,7 @@ async fn set_paused(config: &Config, args: &PauseArgs, pauses: bool) -> Result<O
         return Err(Refused(why).into());
     }
     let (at, change) = control(&report, pauses, (&args.note, &user())).map_err(Refused)?;
-    let verb = if pauses { "Pause" } else { "Resume" };
-    let question = format!("{verb} the delivery of {}?", args.route);
-    if !args.yes && !confirm(&question)? {
-        let text = "nothing was written: confirm at a terminal, or use --yes";
-        return Err(Refused(text.to_owned()).into());
-    }
+    confirm_pause(args, pauses)?;
     let mut writer = ChangeWriter::default();
     let written = writer.write(config, change).await;
     writer.close().await;
@@ -63,8 +64,33 @@ async fn set_paused(config: &Config, args: &PauseArgs, pauses: bool) -> Result<O
         }
         tokio::time::sleep(ADMIN_OUTCOME_INTERVAL).await;
     };
+    print_report(&report, is_reached, args)
+}
+
+/// Lets the service write the records.
+async fn request(server: &Server, args: &PauseArgs, pauses: bool) -> Result<Outcome> {
+    confirm_pause(args, pauses)?;
+    let route = utf8_percent_encode(&args.route, NON_ALPHANUMERIC);
+    let action = if pauses { "pause" } else { "resume" };
+    let path = format!("/v1/routes/{route}:{action}");
+    let body = json!({ "note": args.note });
+    let (status, report) = server.post::<PauseReport>(&path, &body).await?;
+    print_report(&report, status == StatusCode::OK, args)
+}
+
+fn confirm_pause(args: &PauseArgs, pauses: bool) -> Result<()> {
+    let verb = if pauses { "Pause" } else { "Resume" };
+    let question = format!("{verb} the delivery of {}?", args.route);
+    if !args.yes && !confirm(&question)? {
+        let text = "nothing was written: confirm at a terminal, or use --yes";
+        return Err(Refused(text.to_owned()).into());
+    }
+    Ok(())
+}
+
+fn print_report(report: &PauseReport, is_reached: bool, args: &PauseArgs) -> Result<Outcome> {
     let as_json = args.output == Output::Json;
-    print_document(&report, as_json, |report, page| {
+    print_document(report, as_json, |report, page| {
         text(report, is_reached, page)
     })?;
     Ok(Outcome::failing_if(!is_reached))

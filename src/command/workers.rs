@@ -2,9 +2,8 @@
 
 use super::page::{Page, Table, Tone, print_document};
 use super::pending::QueryClient;
-use super::{Outcome, run};
+use super::{Access, Outcome, run};
 use crate::cli::WorkersArgs;
-use crate::config::Config;
 use crate::model::readable::{count, length, several, size};
 use crate::store::query::{Query, ShardLoad, WorkerReport, WorkersReport};
 use anyhow::Result;
@@ -15,9 +14,9 @@ const HEAD: [&str; 8] = [
 ];
 
 /// Prints one row per session.
-pub fn workers(config: &Config, workers: &WorkersArgs) -> Result<Outcome> {
+pub fn workers(access: &Access, workers: &WorkersArgs) -> Result<Outcome> {
     run(async {
-        let client = QueryClient::open(config).await?;
+        let client = QueryClient::of(access).await?;
         let report: WorkersReport = client.ask(&Query::Workers).await?;
         print_document(&report, workers.json, text)?;
         Ok(Outcome::Done)

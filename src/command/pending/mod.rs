@@ -1,6 +1,7 @@
 //! `postdate pending`: shows the waiting messages, or finds one by its id.
 
 mod query_client;
+mod server;
 mod text;
 
 use super::page::print_document;
@@ -10,6 +11,8 @@ use crate::config::Config;
 use crate::store::query::{IdSearch, PendingReport, Query};
 use anyhow::Result;
 pub(super) use query_client::QueryClient;
+pub use server::Access;
+pub(in crate::command) use server::Server;
 pub(super) use text::shards_of_removed_topics;
 
 /// Prints a report of the waiting messages, or the place of one message.

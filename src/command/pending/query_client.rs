@@ -1,5 +1,6 @@
 //! Queries waiting messages in the store, or asks the service that owns an embedded store.
 
+use super::server::{Access, Server, error_of};
 use crate::clock::{Clock, WallClock};
 use crate::config::{self, Admin, Config, Secret};
 use crate::encryption::{IdCounts, StoredId};
@@ -30,9 +31,18 @@ pub(in crate::command) enum QueryClient {
     Store(Rc<dyn StoreQuery>, QueryContext),
     /// A service uses the folder, and answers at its admin address.
     Service(Admin, QueryContext),
+    /// A service at an address of the command line.
+    Server(Box<Server>),
 }
 
 impl QueryClient {
+    pub(in crate::command) async fn of(access: &Access) -> Result<Self> {
+        match access {
+            Access::Config(config) => Self::open(config).await,
+            Access::Server(server) => Ok(Self::Server(server.clone())),
+        }
+    }
+
     pub(in crate::command) async fn open(config: &Config) -> Result<Self> {
         let mut context = query_context(config);
         if let config::Store::Embedded(embedded) = &config.store.kind {
@@ -67,6 +77,7 @@ impl QueryClient {
                 Ok(serde_json::from_str(&answer)?)
             }
             Self::Service(admin, context) => ask_service(admin, context, query).await,
+            Self::Server(server) => server.get(&path_of(query)).await,
         }
     }
 }
@@ -207,14 +218,6 @@ async fn get(admin: &Admin, address: SocketAddr, query: &Query) -> Result<Vec<u8
         }
         _ => bail!("it answers {status}: {}", error_of(&body)),
     }
-}
-
-/// The service's error message, if the answer has one.
-fn error_of(body: &[u8]) -> String {
-    let document: Option<serde_json::Value> = serde_json::from_slice(body).ok();
-    document
-        .and_then(|document| Some(document.get("detail")?.as_str()?.to_owned()))
-        .unwrap_or_else(|| "it gives no reason".to_owned())
 }
 
 /// A store query for a folder that does not exist yet. It always finds nothing.

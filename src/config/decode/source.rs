@@ -12,9 +12,9 @@ use toml_edit::ImDocument;
 /// Prefix of the environment variables that set a key.
 pub(in crate::config) const PREFIX: &str = "POSTDATE_";
 
-/// Variables with our prefix that belong to the tools around the service: the tested program, and
-/// the folder of test servers.
-const TOOL_VARIABLES: [&str; 2] = ["BIN", "SERVERS"];
+/// Variables with our prefix that set no key: the tested program, the folder of test servers, and the
+/// address of a service for commands.
+const TOOL_VARIABLES: [&str; 3] = ["BIN", "SERVERS", "URL"];
 
 /// The values of a file with those of the environment over them.
 ///

@@ -4,10 +4,11 @@
 //! The AWS credentials come from the places where AWS's own tools look: environment variables, a
 //! profile, and the role of a pod, a container or a machine.
 
-use super::http_client::HttpClient;
 use super::{Options, REGION, Token};
 use crate::broker::Error;
 use crate::clock::{Clock as _, WallClock};
+use crate::http_client::HttpClient;
+use crate::limit::KAFKA_TOKEN_ANSWER_BYTES_MAX;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
@@ -145,7 +146,7 @@ impl FileRead for Files {
 
 impl HttpSend for HttpClient {
     async fn http_send(&self, request: Request<Bytes>) -> reqsign_core::Result<Response<Bytes>> {
-        let answer = self.send(request).await;
+        let answer = self.send(request, KAFKA_TOKEN_ANSWER_BYTES_MAX).await;
         answer.map_err(|error| reqsign_core::Error::unexpected(error).set_retryable(true))
     }
 }

@@ -1,9 +1,10 @@
 //! Tokens of an identity provider by client credentials (OpenID Connect).
 
-use super::http_client::HttpClient;
 use super::{CA, CLIENT_ID, ENDPOINT, EXTENSIONS, Options, SCOPE, Token};
 use crate::broker::Error;
 use crate::clock::{Clock as _, WallClock};
+use crate::http_client::HttpClient;
+use crate::limit::KAFKA_TOKEN_ANSWER_BYTES_MAX;
 use crate::limit::KAFKA_TOKEN_LIFETIME_MAX;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -46,7 +47,9 @@ impl ClientCredentials {
         // Reads the authorities again, because their file may have changed.
         let ca = self.ca.as_deref();
         let client = HttpClient::new(ca).map_err(|error| format!("{CA}: {error}"))?;
-        let response = client.send(request(self, secret)?).await?;
+        let response = client
+            .send(request(self, secret)?, KAFKA_TOKEN_ANSWER_BYTES_MAX)
+            .await?;
         let answer = serde_json::from_slice(response.body()).unwrap_or_default();
         if !response.status().is_success() {
             return Err(refusal(response.status().as_u16(), &answer));

@@ -6,7 +6,6 @@
 
 mod aws_iam;
 mod client_credentials;
-mod http_client;
 
 use crate::broker::Error;
 use crate::client_thread::ClientThread;

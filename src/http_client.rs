@@ -1,6 +1,5 @@
-//! The HTTP client of the logins.
+//! The HTTP client of the logins and of commands.
 
-use crate::limit::KAFKA_TOKEN_ANSWER_BYTES_MAX;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -13,11 +12,11 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
 #[derive(Clone, Debug)]
-pub(super) struct HttpClient(Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
+pub(crate) struct HttpClient(Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
 
 impl HttpClient {
     /// Trusts the authorities in this PEM file. `None`: those of the system.
-    pub(super) fn new(ca: Option<&str>) -> Result<Self, String> {
+    pub(crate) fn new(ca: Option<&str>) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         let authorities = match ca {
             Some(path) => CertificateDer::pem_file_iter(path)
@@ -37,11 +36,15 @@ impl HttpClient {
         Ok(Self(Client::builder(TokioExecutor::new()).build(connector)))
     }
 
-    /// Answers of more than `KAFKA_TOKEN_ANSWER_BYTES_MAX` are refused.
-    pub(super) async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
+    /// An answer of more than `bytes_max` is refused.
+    pub(crate) async fn send(
+        &self,
+        request: Request<Bytes>,
+        bytes_max: usize,
+    ) -> Result<Response<Bytes>, String> {
         let response = self.0.request(request.map(Full::new)).await;
         let (head, body) = response.map_err(|error| root_cause(&error))?.into_parts();
-        let body = Limited::new(body, KAFKA_TOKEN_ANSWER_BYTES_MAX);
+        let body = Limited::new(body, bytes_max);
         let body = body.collect().await.map_err(|error| error.to_string())?;
         Ok(Response::from_parts(head, body.to_bytes()))
     }

@@ -1,0 +1,174 @@
+//! The service that a command works with: its configuration, or its HTTP API.
+
+use crate::cli::{ServiceArgs, URL_VARIABLE};
+use crate::command::Refused;
+use crate::config::Config;
+use crate::http_client::HttpClient;
+use crate::limit::{ADMIN_REQUEST_TIMEOUT, ADMIN_RESPONSE_BYTES_MAX};
+use anyhow::{Context as _, Result, anyhow, bail};
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, StatusCode};
+use serde::de::DeserializeOwned;
+use std::path::Path;
+use std::time::Duration;
+use url::Url;
+
+/// How a command reaches the service.
+pub enum Access {
+    /// The command asks the store and writes to the brokers itself.
+    Config(Box<Config>),
+    /// A running service does it.
+    Server(Box<Server>),
+}
+
+impl Access {
+    /// The address of the flags, or of the environment.
+    ///
+    /// # Errors
+    /// If there is none, or if it, its token or its authorities cannot be used.
+    pub fn server(service: &ServiceArgs) -> Result<Self> {
+        let variable = || std::env::var(URL_VARIABLE).ok();
+        let url = service.url.clone().or_else(variable);
+        let url = url.filter(|url| !url.is_empty()).ok_or_else(|| {
+            let text = format!(
+                "name the service: --config FILE, --url URL, or the variable {URL_VARIABLE}"
+            );
+            Refused(text)
+        })?;
+        let (token, ca) = (service.token_file.as_deref(), service.ca.as_deref());
+        Ok(Self::Server(Box::new(Server::new(&url, token, ca)?)))
+    }
+}
+
+/// The HTTP API of a running service.
+#[derive(Clone)]
+pub struct Server {
+    /// Without a slash at its end.
+    base: String,
+    /// `Bearer` and the token. Never printed.
+    token: Option<HeaderValue>,
+    client: HttpClient,
+}
+
+impl Server {
+    fn new(url: &str, token_file: Option<&Path>, ca: Option<&Path>) -> Result<Self> {
+        let wrong = || {
+            Refused(format!(
+                "--url {url}: write it like https://postdate.example:8088"
+            ))
+        };
+        let parsed = Url::parse(url).map_err(|_| wrong())?;
+        let is_plain = parsed.query().is_none() && parsed.fragment().is_none();
+        if !matches!(parsed.scheme(), "http" | "https") || !parsed.has_host() || !is_plain {
+            return Err(wrong().into());
+        }
+        let token = token_file.map(|path| {
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
+            let value = HeaderValue::from_str(&format!("Bearer {}", text.trim()));
+            let mut value = value.map_err(|_| format!("{} holds no token", path.display()))?;
+            value.set_sensitive(true);
+            Ok(value)
+        });
+        let token = token.transpose();
+        let token = token.map_err(|text: String| Refused(format!("--token-file {text}")))?;
+        let ca = ca.map(|path| path.to_string_lossy());
+        let client = HttpClient::new(ca.as_deref());
+        Ok(Self {
+            base: parsed.as_str().trim_end_matches('/').to_owned(),
+            token,
+            client: client.map_err(|text| Refused(format!("--ca {text}")))?,
+        })
+    }
+
+    /// The JSON document at this path.
+    pub(in crate::command) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        let (_, answer) = self.send(Method::GET, path, Bytes::new()).await?;
+        Ok(answer)
+    }
+
+    /// The status and the JSON document of an answer to a change.
+    pub(in crate::command) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &serde_json::Value,
+    ) -> Result<(StatusCode, T)> {
+        self.send(Method::POST, path, body.to_string().into()).await
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(StatusCode, T)> {
+        let base = &self.base;
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{base}{path}"));
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, token);
+        }
+        let request = request
+            .header(CONTENT_TYPE, "application/json")
+            .body(body)?;
+        // Slightly longer than the service's own timeout, so that its error arrives first.
+        let patience = ADMIN_REQUEST_TIMEOUT + Duration::from_secs(2);
+        let answer = self.client.send(request, ADMIN_RESPONSE_BYTES_MAX);
+        let answer = tokio::time::timeout(patience, answer).await;
+        let answer = answer.map_err(|_| anyhow!("{base} does not answer in time"))?;
+        let answer = answer.map_err(|error| anyhow!("cannot ask {base}: {error}"))?;
+        let (status, body) = (answer.status(), answer.body());
+        if status.is_success() {
+            let other = || {
+                format!(
+                    "cannot read the answer of {base}: use the version of `postdate` that the service runs"
+                )
+            };
+            return Ok((status, serde_json::from_slice(body).with_context(other)?));
+        }
+        let reason = error_of(body);
+        match status {
+            StatusCode::UNAUTHORIZED => bail!(
+                "{base} requires another token: write it to a file, and name it with --token-file"
+            ),
+            status if status.is_client_error() => {
+                Err(Refused(format!("{base} refuses this: {reason}")).into())
+            }
+            status => bail!("{base} answers {}: {reason}", status.as_u16()),
+        }
+    }
+}
+
+/// The service's error message, if the answer has one.
+pub(super) fn error_of(body: &[u8]) -> String {
+    let document: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+    document
+        .and_then(|document| Some(document.get("detail")?.as_str()?.to_owned()))
+        .unwrap_or_else(|| "it gives no reason".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_needs_a_scheme_and_a_host_and_its_token_is_never_printed() {
+        let folder = tempfile::tempdir().unwrap();
+        let token = folder.path().join("token");
+        std::fs::write(&token, "0123456789abcdef\n").unwrap();
+        let server = Server::new("http://a:8088/prefix/", Some(&token), None).unwrap();
+        assert_eq!(server.base, "http://a:8088/prefix");
+        let value = server.token.unwrap();
+        assert_eq!(value, "Bearer 0123456789abcdef");
+        assert!(!format!("{value:?}").contains("0123"));
+        for url in ["a:8088", "ftp://a", "http://", "http://a/?b=c", ""] {
+            let error = Server::new(url, None, None).err().unwrap();
+            assert!(error.is::<Refused>(), "{url}");
+        }
+        let absent = folder.path().join("absent");
+        let error = Server::new("http://a", Some(&absent), None).err().unwrap();
+        assert!(error.to_string().starts_with("--token-file "), "{error}");
+    }
+}
