@@ -3,13 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::through;
 use crate::workload::{self, Workload};
 
 /// The names that select measurements.
-pub(crate) const STAGES: [&str; 16] = [
+pub(crate) const STAGES: [&str; 17] = [
     "copy",
     "ingress",
     "drain",
+    "through",
     "encrypted",
     "embedded",
     "steady",
@@ -115,6 +117,11 @@ impl Asked {
         let is_deep = self.wants("deep");
         let loads = [
             ("count", true, self.load.count),
+            (
+                "count",
+                self.wants("through"),
+                self.load.count * through::COUNTS,
+            ),
             ("steady", is_timely, most),
             ("deep.waiting", is_deep, deep.waiting),
             ("deep.rate", is_deep, lasting(deep.rate, deep.lasts)),
@@ -176,6 +183,7 @@ impl Asked {
             ("copy", 1),
             ("ingress", 1),
             ("drain", 1),
+            ("through", 2),
             ("encrypted", 2),
             ("embedded", 2),
             ("steady", rates),

@@ -1,6 +1,6 @@
 //! Compares a measurement with another one of the same run.
 //!
-//! The pairs are a load beside waiting messages and one on an empty store, burst and drain,
+//! The pairs are the start of a backlog and all of it, a load beside waiting messages and one on an empty store, burst and drain,
 //! exactly-once and at-least-once.
 
 use serde::Serialize;
@@ -31,6 +31,17 @@ pub(crate) fn held(rows: &[Row], runs: &[Vec<Row>]) -> Vec<Held> {
                     settled: false,
                 }),
                 |row| row.lateness_ms.map(|late| late.p99),
+            ),
+            Stage::Through {
+                backlog,
+                is_start: true,
+            } => (
+                "messages/s",
+                Stage::Through {
+                    backlog,
+                    is_start: false,
+                },
+                |row| row.rate,
             ),
             Stage::Burst => ("messages/s", Stage::Drain, |row| row.rate),
             Stage::SeenDrain(Delivery::ExactlyOnce) => (

@@ -99,6 +99,18 @@ impl Arrivals {
         lateness
     }
 
+    /// The number of messages that arrived before this broker timestamp.
+    pub(crate) fn count_until(&self, end: i64) -> usize {
+        let came = self.stamps.iter().filter(|stamp| **stamp != NEVER);
+        came.filter(|stamp| **stamp < end).count()
+    }
+
+    /// The earliest broker timestamp of these messages.
+    pub(crate) fn first(&self, numbers: Range<usize>) -> i64 {
+        let came = self.stamps[numbers].iter().copied();
+        came.filter(|stamp| *stamp != NEVER).min().unwrap_or(NEVER)
+    }
+
     /// The latest broker timestamp of these messages.
     pub(crate) fn last(&self, numbers: Range<usize>) -> i64 {
         self.stamps[numbers].iter().copied().max().unwrap_or(NEVER)

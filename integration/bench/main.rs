@@ -3,7 +3,7 @@
 //! The speed of a machine can vary by half between hours, so compare only figures of the same run.
 //!
 //! A number as argument sets how many messages the rates are measured over.
-//! Words select the measurements: `copy`, `ingress`, `drain`, `encrypted`, `embedded`, `steady`,
+//! Words select the measurements: `copy`, `ingress`, `drain`, `through`, `encrypted`, `embedded`, `steady`,
 //! `burst`, `answers`, `exact`, `fleet`, `idle`, `many`, `deep`, `layout`, `asynq`, `nats`.
 //! Without such a word, all measurements run except `deep`, which takes minutes, and `nats`.
 //! `workload=FILE` sets the messages, `waiting=50000000` sets the depth, and `runs=3` reports the
@@ -50,6 +50,7 @@ mod route;
 mod row;
 mod stage;
 mod table;
+mod through;
 mod topics;
 mod watch;
 mod workload;
@@ -204,6 +205,9 @@ fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>, note: &mut imp
         .zip(drain.as_ref())
         .map(|(ingress, drain)| ingress.and(drain));
     note(drain.into_iter().chain(both).collect());
+    if asked.wants("through") {
+        note(bench.through());
+    }
     if asked.wants("encrypted") {
         let bench = Bench {
             is_encrypted: true,

@@ -41,6 +41,11 @@ pub(crate) enum Stage {
     Both,
     /// Messages per second of a steady load.
     Steady(usize),
+    /// Reading and delivering a backlog at the same time: its first seconds, or all of it.
+    Through {
+        backlog: Backlog,
+        is_start: bool,
+    },
     /// All messages are due in one millisecond.
     Burst,
     /// Messages per second of a shard without the burst, measured during the burst.
@@ -69,6 +74,25 @@ pub(crate) enum Stage {
         partitions: usize,
         is_start: bool,
     },
+}
+
+/// What the messages of a backlog have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Backlog {
+    /// Their due time has passed when they are read.
+    Overdue,
+    /// They have a delay of zero.
+    Undelayed,
+}
+
+impl Backlog {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Backlog::Overdue => "overdue backlog",
+            Backlog::Undelayed => "backlog without delay",
+        }
+    }
 }
 
 /// A change in the set of timers.
@@ -403,6 +427,10 @@ impl Stage {
             Stage::Drain => "out of Redis, overdue".to_owned(),
             Stage::Both => "together".to_owned(),
             Stage::Steady(rate) => format!("steady: {rate}/s"),
+            Stage::Through { backlog, is_start } => {
+                let part = if is_start { ", first 5 s" } else { "" };
+                format!("through: {}{part}", backlog.name())
+            }
             Stage::Burst => "burst: due in one millisecond".to_owned(),
             Stage::Meanwhile(rate) => format!("burst: {rate}/s of another shard, meanwhile"),
             Stage::Answers(rate) => format!("answers: {rate}/s cancels, until the answer"),
