@@ -1,7 +1,8 @@
 //! The wheel: a priority queue of values by the places (due, offset) at which they are due next.
 //!
-//! A shard has one value for each loaded run, some thousands at most. So the wheel is a heap, not a
-//! timing wheel with slots for spans of time. It reads no clock.
+//! A schedule has one value for each loaded run, some thousands at most, and a sender one for each
+//! claim in flight. So the wheel is a heap, not a timing wheel with slots for spans of time. It reads
+//! no clock.
 
 use crate::model::Cursor;
 use std::cmp::Ordering;

@@ -412,27 +412,6 @@ impl ClaimedBatch {
     }
 }
 
-/// The batch to send from next: the one whose next message has the least place. Also returns the
-/// least next place among the other batches, up to which this batch may be sent (G4).
-pub(crate) fn next_batch<'a>(
-    batches: impl Iterator<Item = (u32, &'a ClaimedBatch)>,
-) -> Option<(u32, Option<Cursor>)> {
-    let mut first: Option<(Cursor, u32)> = None;
-    let mut second: Option<Cursor> = None;
-    for (number, batch) in batches {
-        let Some(place) = batch.next_place() else {
-            continue;
-        };
-        if first.is_none_or(|(least, _)| place < least) {
-            second = first.map(|(least, _)| least);
-            first = Some((place, number));
-        } else if second.is_none_or(|least| place < least) {
-            second = Some(place);
-        }
-    }
-    first.map(|(_, number)| (number, second))
-}
-
 /// Identifies one message in flight. Clients return it, packed into a number, in their reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {

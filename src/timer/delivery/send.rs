@@ -2,7 +2,7 @@
 
 use super::Resends;
 use super::answers::{self, Readiness};
-use super::in_flight::{ClaimedBatch, Ticket, next_batch};
+use super::in_flight::{ClaimedBatch, Ticket};
 use super::outcome::ShardContext;
 use super::producers::{Producers, Via};
 use super::record::{AddedHeaders, Destination, RecordBuilder, Reroute};
@@ -12,6 +12,7 @@ use crate::model::{Cursor, DeadLetterReason, Timestamp};
 use crate::schedule::InFlightClaims;
 use crate::timer::lease::LeaseClock;
 use crate::timer::shard::txn_state::TxnState;
+use crate::wheel::Wheel;
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::rc::Rc;
@@ -63,26 +64,48 @@ impl ShardSender<'_> {
             // It has no messages. The transaction commits its pair.
             txn.on_sent(claim.cursor, false, self.now);
         }
-        while (txn.as_deref()).is_none_or(|txn| txn.accepts_records(self.now))
-            && let Some((number, others)) = next_batch(in_flight.numbered().take(batches))
-        {
-            match self.prepare_next(in_flight, number, txn.as_deref_mut()) {
-                Readiness::Ready => {}
-                Readiness::Waits => continue,
-                Readiness::Blocks(_) => return,
-            }
-            let Some(batch) = in_flight.get_mut(number) else {
-                return;
-            };
-            let until = [others, until].into_iter().flatten().min();
-            let first = batch.next_unsent();
-            let (completed, must_wait) = self.send_batch(batch, number, until, txn.as_deref_mut());
-            let has_moved = batch.next_unsent() > first;
-            in_flight.complete(number, completed);
-            if must_wait || !has_moved {
-                return;
+        // The claims of a backlog overlap, so the next message is often that of another batch.
+        let mut unsent = Wheel::new();
+        for (number, batch) in in_flight.numbered().take(batches) {
+            if let Some(place) = batch.next_place() {
+                unsent.insert(place, number);
             }
         }
+        while (txn.as_deref()).is_none_or(|txn| txn.accepts_records(self.now))
+            && let Some(number) = unsent.turn(|number| (*number, None))
+        {
+            match self.prepare_next(in_flight, number, txn.as_deref_mut()) {
+                Readiness::Ready => {
+                    let until = [unsent.next_place(), until].into_iter().flatten().min();
+                    if !self.send_part(in_flight, number, until, txn.as_deref_mut()) {
+                        return;
+                    }
+                }
+                Readiness::Waits => {}
+                Readiness::Blocks(_) => return,
+            }
+            if let Some(place) = in_flight.get_mut(number).and_then(|it| it.next_place()) {
+                unsent.insert(place, number);
+            }
+        }
+    }
+
+    /// Sends messages of one batch up to `until`. Returns false if the next one must wait.
+    fn send_part(
+        &mut self,
+        in_flight: &mut InFlightClaims<ClaimedBatch>,
+        number: u32,
+        until: Option<Cursor>,
+        txn: Option<&mut TxnState>,
+    ) -> bool {
+        let Some(batch) = in_flight.get_mut(number) else {
+            return false;
+        };
+        let first = batch.next_unsent();
+        let (completed, must_wait) = self.send_batch(batch, number, until, txn);
+        let has_moved = batch.next_unsent() > first;
+        in_flight.complete(number, completed);
+        !must_wait && has_moved
     }
 
     /// Prepares the next message of a batch. Leaves out a message that waits for another one, and
