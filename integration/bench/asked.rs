@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::through;
 use crate::workload::{self, Workload};
 
 /// The names that select measurements.
@@ -120,7 +119,7 @@ impl Asked {
             (
                 "count",
                 self.wants("through"),
-                self.load.count * through::COUNTS,
+                self.load.count * workload::BACKLOG_COUNTS,
             ),
             ("steady", is_timely, most),
             ("deep.waiting", is_deep, deep.waiting),
@@ -186,7 +185,7 @@ impl Asked {
             ("through", 2),
             ("encrypted", 2),
             ("embedded", 2),
-            ("steady", rates),
+            ("steady", rates + 1),
             ("burst", 1),
             ("answers", 1),
             ("exact", 5),

@@ -30,16 +30,16 @@ pub(crate) struct Beside {
 /// Compares every figure that Postdate and at least one rival have.
 pub(crate) fn compare(rows: &[Row], runs: &[Vec<Row>]) -> Vec<Comparison> {
     let fixed: [(&str, Stage, Figure); 6] = [
-        ("bytes of Redis, a waiting message", Stage::Store, |row| {
+        ("bytes of Redis per waiting message", Stage::Store, |row| {
             row.bytes
         }),
-        ("Redis CPU us a message, in and out", Stage::Both, |row| {
+        ("Redis CPU us per message, in and out", Stage::Both, |row| {
             row.redis_cpu_us
         }),
-        ("Redis CPU us a message, in", Stage::Store, |row| {
+        ("Redis CPU us per message, in", Stage::Store, |row| {
             row.redis_cpu_us
         }),
-        ("Redis CPU us a message, out", Stage::Drain, |row| {
+        ("Redis CPU us per message, out", Stage::Drain, |row| {
             row.redis_cpu_us
         }),
         ("messages/s, in", Stage::Store, |row| row.rate),
@@ -60,15 +60,11 @@ pub(crate) fn compare(rows: &[Row], runs: &[Vec<Row>]) -> Vec<Comparison> {
         let late: Figure = |row| row.lateness_ms.map(|late| late.p99);
         [
             (
-                format!("Redis CPU us a message, steady {rate}/s"),
+                format!("Redis CPU us per message, steady {rate}/s"),
                 stage,
                 cpu,
             ),
-            (
-                format!("p99 ms after the due, steady {rate}/s"),
-                stage,
-                late,
-            ),
+            (format!("p99 lateness in ms, steady {rate}/s"), stage, late),
         ]
     });
     fixed

@@ -85,7 +85,7 @@ pub(crate) fn best(topics: &Topics<'_>, from: &str, to: &str, count: usize) {
 }
 
 /// The defaults hold 64 MiB, and a full queue pauses fetching for a second.
-fn consumer_config(addr: &str) -> ClientConfig {
+pub(crate) fn consumer_config(addr: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
     config
         .set("bootstrap.servers", addr)
@@ -97,7 +97,7 @@ fn consumer_config(addr: &str) -> ClientConfig {
     config
 }
 
-fn producer_config(addr: &str) -> ClientConfig {
+pub(crate) fn producer_config(addr: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
     config
         .set("bootstrap.servers", addr)

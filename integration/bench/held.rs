@@ -1,7 +1,8 @@
 //! Compares a measurement with another one of the same run.
 //!
-//! The pairs are the start of a backlog and all of it, a load beside waiting messages and one on an empty store, burst and drain,
-//! exactly-once and at-least-once.
+//! The pairs are a steady load and one that is held in memory, the start of a backlog and all of it,
+//! a load beside waiting messages and one on an empty store, burst and drain, exactly-once and
+//! at-least-once.
 
 use serde::Serialize;
 
@@ -20,7 +21,9 @@ pub(crate) struct Held {
 
 pub(crate) fn held(rows: &[Row], runs: &[Vec<Row>]) -> Vec<Held> {
     let pair = |row: &Row| -> Option<Held> {
+        let p99: Figure = |row| row.lateness_ms.map(|late| late.p99);
         let (unit, base, figure): (&str, Stage, Figure) = match row.stage {
+            Stage::Steady(_) if row.system == System::Postdate => ("p99 ms", row.stage, p99),
             Stage::Beside(Depth {
                 rate, waiting: 1.., ..
             }) => (
@@ -30,7 +33,7 @@ pub(crate) fn held(rows: &[Row], runs: &[Vec<Row>]) -> Vec<Held> {
                     waiting: 0,
                     settled: false,
                 }),
-                |row| row.lateness_ms.map(|late| late.p99),
+                p99,
             ),
             Stage::Through {
                 backlog,
@@ -52,15 +55,19 @@ pub(crate) fn held(rows: &[Row], runs: &[Vec<Row>]) -> Vec<Held> {
             Stage::SeenSteady(Delivery::ExactlyOnce, rate) => (
                 "p99 ms",
                 Stage::SeenSteady(Delivery::AtLeastOnce, rate),
-                |row| row.lateness_ms.map(|late| late.p99),
+                p99,
             ),
             _ => return None,
         };
-        let below = find(rows, System::Postdate, base)?;
-        let of = |run: &Vec<Row>, stage| figure(find(run, System::Postdate, stage)?);
+        let system = match row.stage {
+            Stage::Steady(_) => System::InMemory,
+            _ => System::Postdate,
+        };
+        let below = find(rows, system, base)?;
+        let of = |run: &Vec<Row>, system, stage| figure(find(run, system, stage)?);
         let times = runs
             .iter()
-            .filter_map(|run| Some(of(run, row.stage)? / of(run, base)?));
+            .filter_map(|run| Some(of(run, row.system, row.stage)? / of(run, system, base)?));
         Some(Held {
             what: format!("{unit}, {}", row.name()),
             value: figure(row)?,

@@ -37,6 +37,7 @@ mod fleet;
 mod fresh;
 mod held;
 mod idle;
+mod in_memory;
 mod layout;
 mod ledger;
 mod many;
@@ -220,6 +221,20 @@ fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>, note: &mut imp
         note(vec![bench.embedded_ingress()]);
         note(vec![bench.embedded_drain()]);
     }
+    run_timely(asked, bench, note);
+    if asked.wants("deep") {
+        note(bench.deep());
+    }
+    if asked.wants("layout") {
+        note(bench.layout());
+    }
+    asynq
+        .into_iter()
+        .for_each(|program| note(bench.asynq(program)));
+}
+
+/// Runs the measurements of lateness and of the idle service.
+fn run_timely(asked: &Asked, bench: &Bench<'_>, note: &mut impl FnMut(Vec<Row>)) {
     if asked.is_timely() {
         bench.warm_up();
     }
@@ -230,6 +245,13 @@ fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>, note: &mut imp
             .rates
             .iter()
             .for_each(|rate| note(vec![bench.steady(*rate)]));
+        let greatest = asked.load.steady.rates.iter().max();
+        note(
+            greatest
+                .map(|rate| bench.in_memory(*rate))
+                .into_iter()
+                .collect(),
+        );
     }
     if asked.wants("burst") && asked.load.partitions > 1 {
         note(bench.burst());
@@ -249,13 +271,4 @@ fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>, note: &mut imp
     if asked.wants("many") {
         note(bench.many());
     }
-    if asked.wants("deep") {
-        note(bench.deep());
-    }
-    if asked.wants("layout") {
-        note(bench.layout());
-    }
-    asynq
-        .into_iter()
-        .for_each(|program| note(bench.asynq(program)));
 }

@@ -13,7 +13,7 @@
     reason = "librdkafka is a C library; the rest of the measurements is safe because this module is"
 )]
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::time::Duration;
 
 use rdkafka::TopicPartitionList;
@@ -130,6 +130,48 @@ impl Taken<'_> {
         // SAFETY: the message is alive.
         unsafe { sys::rd_kafka_message_timestamp(self.0, &mut kind) }
     }
+
+    /// Copies the message, and takes its headers. Then it needs the consumer no longer.
+    pub(crate) fn detach(&mut self) -> Detached {
+        let mut headers = std::ptr::null_mut();
+        // SAFETY: the message is alive. Its headers now belong to the new value.
+        let detached = unsafe { sys::rd_kafka_message_detach_headers(self.0, &mut headers) };
+        assert_eq!(detached, OK, "every message of the load has headers");
+        Detached {
+            key: self.key().to_vec(),
+            payload: self.payload().to_vec(),
+            headers,
+        }
+    }
+}
+
+/// A message that is kept in memory. It owns its headers.
+pub(crate) struct Detached {
+    key: Vec<u8>,
+    payload: Vec<u8>,
+    headers: *mut sys::rd_kafka_headers_t,
+}
+
+impl Detached {
+    /// The number in a header.
+    pub(crate) fn number(&self, name: &CStr) -> Option<i64> {
+        let (mut value, mut length) = (std::ptr::null(), 0);
+        // SAFETY: the headers are alive, and so is the value as long as they do not change.
+        let text = unsafe {
+            sys::rd_kafka_header_get_last(self.headers, name.as_ptr(), &mut value, &mut length);
+            slice(value, length)
+        };
+        std::str::from_utf8(text).ok()?.parse().ok()
+    }
+}
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        if !self.headers.is_null() {
+            // SAFETY: the headers belong to `self`.
+            unsafe { sys::rd_kafka_headers_destroy(self.headers) };
+        }
+    }
 }
 
 /// SAFETY: `pointer` is null or points to `length` bytes that live for `'a`.
@@ -190,8 +232,18 @@ impl Sender {
         // send takes ownership of them.
         let detached = unsafe { sys::rd_kafka_message_detach_headers(message.0, &mut headers) };
         assert_eq!(detached, OK, "every message of the load has headers");
+        self.send_parts(message.key(), message.payload(), headers);
+    }
+
+    /// Sends a message that was kept in memory.
+    pub(crate) fn send(&self, mut message: Detached) {
+        let headers = std::mem::replace(&mut message.headers, std::ptr::null_mut());
+        self.send_parts(&message.key, &message.payload, headers);
+    }
+
+    fn send_parts(&self, key: &[u8], payload: &[u8], headers: *mut sys::rd_kafka_headers_t) {
         loop {
-            match self.produce(message, headers) {
+            match self.produce(key, payload, headers) {
                 OK => return,
                 RDKafkaRespErr::RD_KAFKA_RESP_ERR__QUEUE_FULL => {
                     self.serve(Duration::from_millis(10));
@@ -206,13 +258,14 @@ impl Sender {
 
     fn produce(
         &self,
-        message: &Taken<'_>,
+        key: &[u8],
+        payload: &[u8],
         headers: *mut sys::rd_kafka_headers_t,
     ) -> RDKafkaRespErr {
         use sys::rd_kafka_vtype_t as tag;
-        // SAFETY: client, topic and message are alive. MSG_F_COPY copies key and payload. A
-        // successful send takes ownership of the headers. Each tag has arguments of the types that
-        // librdkafka reads for it, and END ends the list.
+        // SAFETY: client and topic are alive. MSG_F_COPY copies key and payload. A successful send
+        // takes ownership of the headers. Each tag has arguments of the types that librdkafka reads
+        // for it, and END ends the list.
         unsafe {
             sys::rd_kafka_producev(
                 self.client.native_ptr(),
@@ -221,11 +274,11 @@ impl Sender {
                 tag::RD_KAFKA_VTYPE_MSGFLAGS,
                 sys::RD_KAFKA_MSG_F_COPY,
                 tag::RD_KAFKA_VTYPE_KEY,
-                message.0.key,
-                message.0.key_len,
+                key.as_ptr(),
+                key.len(),
                 tag::RD_KAFKA_VTYPE_VALUE,
-                message.0.payload,
-                message.0.len,
+                payload.as_ptr(),
+                payload.len(),
                 tag::RD_KAFKA_VTYPE_HEADERS,
                 headers,
                 tag::RD_KAFKA_VTYPE_END,

@@ -12,6 +12,8 @@ pub(crate) enum System {
     PlainCopy,
     /// The fast copy, the baseline of the measurements on Kafka.
     Floor,
+    /// Messages that this process holds in memory, the floor of the lateness.
+    InMemory,
     Postdate,
     Embedded,
     /// Postdate with encryption, on Redis.
@@ -358,7 +360,7 @@ impl Row {
             (System::Postdate, Stage::Both) => "ingress and drain, together".to_owned(),
             (System::Embedded, stage @ Stage::Steady(_)) => stage.name(),
             (System::Postdate, stage) => stage.name(),
-            (System::NatsReading, _) => "NATS: merely reading: the floor of ingress".to_owned(),
+            (System::NatsReading, _) => "NATS: reading: the floor of ingress".to_owned(),
             (System::NatsCopyOnce, _) => "NATS: copy, each with an id".to_owned(),
             (System::NatsFloor, _) => "NATS: copy: the floor".to_owned(),
             (System::Nats, Stage::Store) => "NATS: ingress, source to store".to_owned(),
@@ -404,12 +406,13 @@ impl System {
         match self {
             System::PlainCopy => "plain copy",
             System::Floor => "the floor",
+            System::InMemory => "held in memory",
             System::Postdate => "Postdate",
             System::Embedded => "embedded",
             System::Encrypted => "encrypted",
             System::Layout => "per-message layout",
             System::Asynq => "asynq",
-            System::NatsReading => "NATS, merely reading",
+            System::NatsReading => "NATS, reading",
             System::NatsCopyOnce => "NATS, copy with ids",
             System::NatsFloor => "NATS, the floor",
             System::Nats => "Postdate on NATS",

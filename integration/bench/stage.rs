@@ -288,17 +288,23 @@ impl<E: Ends> Bench<'_, E> {
         count: usize,
         due: impl Fn(usize) -> i64,
     ) -> Arrivals {
-        let mut arrivals = judge(
-            self.ends,
-            &route.target,
-            Sent {
-                count,
-                ..self.sent()
-            },
-            |number| Some(due(number)),
-        );
+        let mut arrivals = self.judge_target(&route.target, count, due);
         arrivals.verdict.dead = route.dead();
         arrivals
+    }
+
+    /// Checks a load by the target topic alone.
+    pub(crate) fn judge_target(
+        &self,
+        target: &str,
+        count: usize,
+        due: impl Fn(usize) -> i64,
+    ) -> Arrivals {
+        let sent = Sent {
+            count,
+            ..self.sent()
+        };
+        judge(self.ends, target, sent, |number| Some(due(number)))
     }
 }
 

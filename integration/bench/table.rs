@@ -40,7 +40,7 @@ pub(crate) fn print(rows: &[Row], runs: &[Vec<Row>]) {
 /// Prints the lateness of the rows that have one, in milliseconds.
 fn print_lateness(rows: &[Row]) {
     let head = [
-        "steady load: after the due",
+        "lateness",
         "p50",
         "p99",
         "p99.9",
@@ -70,7 +70,7 @@ fn print_lateness(rows: &[Row]) {
 /// Prints the processor time of idle services.
 pub(crate) fn print_idle(rows: &[Row]) {
     let head = [
-        "nothing to do: per cent of a core",
+        "idle: per cent of a core",
         "the service",
         "Redis",
         "the broker",
@@ -93,7 +93,7 @@ pub(crate) fn print_idle(rows: &[Row]) {
 /// Prints the figures of the rivals and their ratios to Postdate.
 pub(crate) fn print_comparisons(comparisons: &[Comparison]) {
     let head = [
-        "beside an entry a message in Redis",
+        "beside one Redis entry per message",
         "Postdate",
         "per-message layout",
         "times",
@@ -156,7 +156,7 @@ pub(crate) fn print_strained(rows: &[Row], held: &[Held]) {
     if lines.len() > 2 {
         print_aligned(&lines);
     }
-    let head = ["beside another stage", "", "held against", "", "times"];
+    let head = ["compared in one run", "", "with", "", "times"];
     let mut lines = vec![head.map(str::to_owned), head.map(|_| "---".to_owned())];
     lines.extend(held.iter().map(
         |Held {

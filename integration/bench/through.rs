@@ -9,11 +9,7 @@ use crate::fresh::find_memory;
 use crate::route::wait_for;
 use crate::row::{Backlog, Row, Stage, System};
 use crate::stage::{Bench, LOOK, OVERDUE_SPAN, millis, stop};
-use crate::workload::spread;
-
-/// Length of the backlog as a multiple of the configured count. A start of `START` must be short
-/// beside the whole.
-pub(crate) const COUNTS: usize = 3;
+use crate::workload::{BACKLOG_COUNTS, spread};
 
 /// The start of a backlog has a row of its own.
 const START: Duration = Duration::from_secs(5);
@@ -32,7 +28,7 @@ impl Bench<'_> {
     /// within `START` of the first arrival.
     fn backlog(&self, backlog: Backlog, control: impl Fn(usize) -> Control) -> Vec<Row> {
         self.progress.step(&format!("through: {}", backlog.name()));
-        let (route, count) = (self.route(), self.load.count * COUNTS);
+        let (route, count) = (self.route(), self.load.count * BACKLOG_COUNTS);
         self.fill(&route.source, count, control);
         self.progress
             .phase("through: from the source to the target");

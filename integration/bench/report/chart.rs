@@ -161,7 +161,7 @@ impl System {
     pub(super) fn class(self) -> &'static str {
         match self {
             System::PlainCopy => "plain",
-            System::Floor => "floor",
+            System::Floor | System::InMemory => "floor",
             System::Postdate | System::Encrypted => "postdate",
             System::Embedded => "embedded",
             System::Layout => "layout",

@@ -141,51 +141,47 @@ fn machine() -> String {
 }
 
 pub(crate) const LEGEND: &str = "\
-Speeds depend on the machine's day, and on what else it does: compare ratios, and only of one run. Before a copy, an ingress, a drain, a
-burst and what a rival stores a gigabyte of memory is taken and given back: on a virtual machine its host may have to find it first, and that
-would count as theirs.
-- copy: consume, produce, nothing else, as fast as the client's Rust crate lets (poll and send), and as fast as librdkafka can (batches from
-  its queue, a topic's handle, headers unparsed): the floor.
-- ingress: the service as `ingress` alone, dues spread as the workload says (usually over 24 hours); from the birth of the shards until the
-  store's watermarks stand at the source's end. Judged by what the store counts as pending, and by a target where nothing may be yet.
-- drain: the service as `timer` alone, started when everything is overdue; from its leases to the broker's stamp of the last record.
-- embedded: the same with the embedded store, by the whole service in one process; every batch is on the disk (fsync) before it counts. Its
-  bytes are those of the folder's files, journal and all.
-- steady: the whole service, delays as the workload says (usually 2 to 10 seconds); its processor time includes all waiting. After its due: by
-  the broker's stamp (LogAppendTime of the target) against the due that was sent. Before the first, half a minute of such a load goes
-  unmeasured: until a fresh JVM has compiled what serves it, it takes a core more. The same before the first exactly-once one. In its last
-  fifth: of what was due while the last fifth of the load was sent; far above the p50, the lateness grows.
-- burst: all messages due in the same millisecond, in all partitions but the last, stored while the service runs; from that millisecond to the
-  broker's stamp of the last of them. The last partition has 1000/s with the steady load's delays: of those that were due while the burst was
-  delivered, their lateness.
-- answers: the greatest steady load, and a cancel with an answer for every fifth message of it; the cancelled messages were stored before. From
-  the cancel (this machine's clock) to the broker's stamp of its answer, and the lateness of the load beside it.
-- seen: by a consumer that reads only what is committed, when it has it, by this machine's clock.
-- timers (fleet): 1000/s, and a timer more, one that is asked to end (SIGTERM), one that is killed (kill -9; leases last 5 s), twelve seconds
-  apart: of what was due in the twelve seconds after each, how late it is seen.
-- idle: the whole service, 64 partitions that nobody writes to; a minute, after ten seconds.
-- deep (only `STAGES=deep`): a steady load with nothing waiting; then messages that wait for days (usually 10 million over 30 days), through
-  the source as fast as they come, the service at work; when all of it is on the disk a restart, and at once the same load beside them, in
-  the same shards, while the rewriter merges what waits; and once more when it has nothing left to do. What waits is judged by the store's
-  own count, and by a target that has none of it. Start-up: until it is ready and holds the lease of every shard. Most memory: VmHWM of the process, whose budget bounds only
-  what messages that are loaded take of it.
-- per-message layout: what is built by hand in Redis, as cheaply as it can be: a member of a sorted set and a field of a hash for each message,
-  a queue for each partition, written in pipelines of 500 (HSET, ZADD), looked for by ZRANGEBYSCORE of 500 every 5 ms, fetched by HMGET, removed
-  by a script. It does less than Postdate: it reads and writes no Kafka, has no leases, no retries, no cancelling, and two of it deliver a
-  message twice. Its processor time is the load's, too, and not told.
-- asynq: the Go library, by a program of its own that gets the same messages (at most 100000 of the same for the first two stages), with
-  64 requests under way at once since it has none for several tasks, 64 workers, looks for what is due every 100 ms (usually 5 s) and for work
-  every 5 ms (usually 1 s). Its handler drops the message: no Kafka. It counts in whole seconds, so that a due is rounded up to the next. It
-  does what Postdate does not: tasks that are retried, timed out, prioritised and watched one by one.
-- both: the same Redis, in the same run. Their lateness is that of the hand-over, Postdate's that of the broker's stamp, after Kafka has it.
-  A rate that one of them cannot follow (less than in and out, one after the other, would take) is left out.
-- NATS (only `STAGES=nats`): from stream to stream of a NATS server, files on the disk as it keeps them by default, the same messages (their keys as headers), as many
-  filter subjects as there are partitions. Reading: one consumer of the whole stream that acknowledges nothing. Copy: that, and each message
-  published to another stream and confirmed, 8000 of them under way, by one thread; once with a `Nats-Msg-Id` on each, as Postdate's own have,
-  for which the server remembers two minutes of ids. Ingress is held against reading, all else against the copy without ids.
-- NATS schedules: the server's own, each message with `Nats-Schedule` on a subject of its own, to a subject of the same stream. Bytes are those of
-  the stream. They know no retries, dead letters or order; a rate that is more than could be stored is left out.
-- CPU: of the copy or the service, microseconds a message, user and system, from /proc/PID/stat; Redis likewise, without the child that
-  rewrites its file. Bytes: of Redis' used_memory with the messages less without, or of the folder, a waiting message. Others' CPU: the part of
-  all cores that went to programs which are not of this run.
-- arrived: by numbers in the payloads, none lost, doubled, changed, dead-lettered, or stamped before its due.";
+The speed of a machine changes within hours, and with its other work. Compare ratios of one run only. On a virtual machine, new memory may
+come from the host first. So each measurement at full speed first allocates a gigabyte and frees it again.
+- copy: consume and produce, nothing else. *poll and send* uses the API of the Rust crate. *in batches* uses the fastest API of librdkafka; it
+  is the floor of the ratios.
+- ingress: a process with the role `ingress`. It is measured from the creation of the shards until the store has all messages. The delays
+  are those of the workload, usually up to 24 hours.
+- drain: a process with the role `timer`, started when all messages are overdue. It is measured from its leases to the last message.
+- through: the whole service, started when the source has all messages. It reads and delivers at the same time. It is measured from the first
+  message to the last one. *overdue*: the due times passed before, and are shuffled. *without delay*: due when they were sent.
+- embedded: the same as ingress and drain, with the embedded store. Each batch is on the disk (fsync) before it counts. The bytes are those
+  of the folder's files, with the journal.
+- steady: the whole service. The delays are those of the workload, usually 2 to 10 seconds. Lateness is the broker's timestamp (LogAppendTime)
+  minus the due time. A load of 30 seconds before it is not measured, because a new JVM still compiles its code then. If the p50 of the
+  last fifth is much greater than the p50, the lateness grows.
+- held in memory: the same load. This process keeps the messages in memory until they are due: the floor of the lateness.
+- burst: all messages of all partitions but the last are due in one millisecond. They are stored while the service runs. The measurement lasts
+  from that millisecond to the last message. The last partition has a steady load of 1000/s; its lateness is that of the messages that
+  were due meanwhile.
+- answers: the greatest steady load, and one cancel with an answer for every fifth message of it. The time of an answer is from the cancel
+  to the broker's timestamp of the answer.
+- seen: measured by a consumer that reads only committed messages, when it receives them.
+- timers: 1000/s while a timer joins, one is stopped with SIGTERM, and one is killed with SIGKILL, twelve seconds apart. The row has the
+  messages that were due in the twelve seconds after it.
+- idle: the whole service with 64 partitions without messages: one minute, after ten seconds.
+- deep (only `STAGES=deep`): a steady load on an empty store. Then messages are stored that wait for days, usually 10 million over 30 days. Then
+  the service restarts, and the same load runs beside them: first while compaction works, and again when it has finished. Start-up lasts until
+  the service is ready and holds all leases. *most memory* is the peak of the process (VmHWM).
+- per-message layout: a scheduler as one would write it on Redis: one sorted-set member and one hash field for each message, a queue for
+  each partition. It writes pipelines of 500, and asks for 500 due messages every 5 ms. It has no Kafka, leases, retries or cancels, and two
+  processes would deliver a message twice. Its processor time includes the load and is not shown.
+- asynq: a Go library, in a process of its own, with the same messages (at most 100000 in the first two stages). It has 64 workers and 64
+  requests in flight. It asks for due messages every 100 ms (its default: 5 s) and for work every 5 ms (its default: 1 s). Its handler drops the
+  message, so it has no Kafka. It counts whole seconds, so due times are rounded up.
+- per-message layout and asynq use the same Redis in the same run. Their lateness ends at the handler, that of Postdate at the broker. A rate that
+  one of them cannot reach is left out.
+- NATS (only `STAGES=nats`): from stream to stream of one server, with files on the disk and the same messages. *reading*: one consumer
+  of the whole stream, without acknowledgements. *copy*: each message is also published and confirmed, with 8000 in flight. Postdate's own
+  messages have a `Nats-Msg-Id`; the copy *each with an id* has one, too. Ingress is compared with reading, everything else with the copy.
+- NATS schedules: those of the server. Each message has a subject of its own and the header `Nats-Schedule`. They have no retries, dead letters
+  or order. A rate that could not be stored is left out.
+- CPU: user and system time in microseconds for each message, of the copy or the service, from /proc/PID/stat. The time of Redis does not
+  include the child that rewrites its file. *bytes stored*: the growth of used_memory, or of the folder, for each waiting message.
+  *others' CPU*: the share of all cores that other programs used.
+- arrived: the check of each message: none lost, doubled, changed, dead-lettered, or before its due time.";

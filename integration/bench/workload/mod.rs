@@ -24,6 +24,9 @@ const DIGITS: usize = 7;
 /// Limit of messages per measurement, so that each number fits into its digits.
 pub(crate) const COUNT_MAX: usize = 9_999_999;
 
+/// A backlog has this many times the configured count, so that its start is a small part of it.
+pub(crate) const BACKLOG_COUNTS: usize = 3;
+
 /// Range of the long-waiting messages. Their numbers may repeat, because no measurement reads them
 /// back.
 pub(crate) const WAITING: RangeInclusive<usize> = 1_000..=200_000_000;
