@@ -27,8 +27,7 @@ use futures_util::future::LocalBoxFuture;
 #[async_trait(?Send)]
 pub(crate) trait Source {
     /// Waits for the next event. Events are in order, and their number is bounded: if the caller
-    /// does not call this, the client stops fetching. A transient error is one of the group, which an
-    /// operator must fix: reading continues.
+    /// does not call this, the client stops fetching. After an error, the source cannot be used.
     async fn next_event(&mut self) -> Result<Event, Error>;
 
     /// Asks the broker for the identity and the retained range of each partition. A partition that

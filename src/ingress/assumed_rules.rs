@@ -168,7 +168,6 @@ impl Ingress {
             }
             Err(error) => return Err(error.into()),
         };
-        self.group_error = None;
         for ((id, epoch), text) in answer.partitions.into_iter().zip(commits) {
             let Some(mut partition) = self.partitions.reading(&id, epoch) else {
                 continue;
@@ -190,13 +189,9 @@ impl Ingress {
         Ok(())
     }
 
-    /// The commits are ready, unless the group cannot be used, or its coordinator still has to tell
-    /// the last ones.
+    /// The commits are ready, unless the group coordinator still has to tell the last ones.
     pub(super) fn report_commits(&self) {
         let commits = &self.ports.health.commits;
-        if let Some(error) = &self.group_error {
-            return commits.set_not_ready(format!("offsets cannot be committed: {error}"));
-        }
         match &self.question {
             CommitQuestion::None => commits.set_ready(),
             CommitQuestion::Asked { partitions, .. } => commits.set_not_ready(format!(

@@ -43,8 +43,6 @@ pub(crate) struct Ingress {
     /// Partitions of the route, also those that other workers read.
     pub(super) route_partitions: usize,
     pub(super) quota_level: QuotaLevel,
-    /// Why the group cannot be used, by the broker. Until it accepts a request.
-    pub(super) group_error: Option<String>,
     pub(super) stop: CancellationToken,
 }
 
@@ -67,7 +65,6 @@ impl Ingress {
             question: CommitQuestion::None,
             route_partitions: 0,
             quota_level: QuotaLevel::default(),
-            group_error: None,
             stop: CancellationToken::new(),
         }
     }
@@ -86,6 +83,7 @@ impl Ingress {
             let room = self.options.memory.unstored.saturating_sub(unanswered);
             let has_room = self.partitions.has_buffer_room(room) && !self.waits_for_quota();
             self.report_memory();
+            let mut has_read = false;
             // Each arm is safe to drop: all keep everything that they have not returned.
             tokio::select! {
                 biased;
@@ -107,6 +105,7 @@ impl Ingress {
                 }
                 event = self.ports.source.next_event(), if has_room => {
                     self.on_source_event(event)?;
+                    has_read = true;
                 }
                 () = tokio::time::sleep_until(wake_at) => {}
             }
@@ -114,6 +113,10 @@ impl Ingress {
             self.send_appends();
             if Instant::now() >= self.next_check_at && !self.check.is_running() {
                 self.start_check(false);
+            }
+            if has_read {
+                // A route with a backlog does not keep the other routes of the thread from running.
+                tokio::task::yield_now().await;
             }
         }
         self.drain().await
@@ -198,10 +201,6 @@ impl Ingress {
                 if is_new {
                     self.report_shards();
                 }
-            }
-            Err(error) if error.is_transient() => {
-                self.group_error = Some(error.to_string());
-                self.report_commits();
             }
             Err(error) => return Err(self.fatal(error)),
         }

@@ -216,10 +216,7 @@ impl Ingress {
             }
         }
         match outcome {
-            Ok(()) => {
-                self.group_error = None;
-                self.report_commits();
-            }
+            Ok(()) => self.report_commits(),
             // After a store loss more records are read again. The next commit replaces this one.
             Err(error) => {
                 let reason = format!("cannot commit offsets: {error}");

@@ -34,6 +34,15 @@ pub(crate) const KAFKA_TOKEN_CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 pub(crate) const KAFKA_TOKEN_ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// Requests that wait for the admin client's thread; more are refused.
 pub(crate) const KAFKA_ADMIN_REQUESTS_MAX: usize = 16;
+/// Requests about the offsets of groups that are not answered; more are refused. Each route has two.
+pub(crate) const KAFKA_GROUP_REQUESTS_MAX: usize = 4_096;
+/// A broker that does not answer a question for committed offsets is left for another one after this
+/// time.
+pub(crate) const KAFKA_GROUP_CALL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout of an offset commit. The broker may still apply it later; repeating it is safe.
+pub(crate) const KAFKA_COMMIT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Wait before a coordinator that loads its groups, or all brokers, are asked again.
+pub(crate) const KAFKA_COORDINATOR_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// A partition that could not be read is read again after this time.
 pub(crate) const KAFKA_PARTITION_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Interval at which a client that receives nothing probes its brokers.

@@ -2,8 +2,9 @@
 
 use crate::broker::{Catalog, Error};
 use crate::health::HealthPart;
-use crate::model::{ShardId, SourceIdentity};
+use crate::model::{Partition, ShardId, SourceIdentity};
 use futures_util::future::join_all;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -28,6 +29,8 @@ pub(super) struct Discovered {
     pub(super) is_complete: bool,
 }
 
+const NO_ANSWER: &str = "no answer in time";
+
 /// Ends a request to a broker that does not answer within `limit`.
 pub(crate) async fn with_timeout<T>(
     limit: Duration,
@@ -35,7 +38,7 @@ pub(crate) async fn with_timeout<T>(
 ) -> Result<T, String> {
     timeout(limit, answer)
         .await
-        .map_err(|_| "no answer in time".to_owned())?
+        .map_err(|_| NO_ANSWER.to_owned())?
         .map_err(|error| error.to_string())
 }
 
@@ -53,21 +56,39 @@ pub(super) async fn list_shards(clusters: &mut [ClusterCatalog], limit: Duration
     all
 }
 
-/// One request for each route, so that a topic that the broker refuses affects its route only.
+/// One request for all routes. If the broker refuses it, one for each route, so that a topic that may
+/// not be described affects its route only.
 async fn list_cluster(cluster: &mut ClusterCatalog, limit: Duration) -> Discovered {
     let ClusterCatalog { catalog, routes } = cluster;
+    let topics: BTreeSet<&String> = routes.iter().flat_map(|route| &route.topics).collect();
+    let topics: Vec<String> = topics.into_iter().cloned().collect();
+    let together = match timeout(limit, catalog.partitions(&topics)).await {
+        Ok(Err(Error::Rejected(_))) => None,
+        Ok(answer) => Some(answer.map(by_topic).map_err(|error| error.to_string())),
+        Err(_) => Some(Err(NO_ANSWER.to_owned())),
+    };
     let mut found = Discovered {
         shards: Vec::new(),
         is_complete: true,
     };
     for route in routes {
-        match with_timeout(limit, catalog.partitions(&route.topics)).await {
-            Ok(partitions) => {
+        let alone = match &together {
+            Some(_) => Ok(Topics::new()),
+            None => {
+                let answer = with_timeout(limit, catalog.partitions(&route.topics)).await;
+                answer.map(by_topic)
+            }
+        };
+        match together.as_ref().unwrap_or(&alone) {
+            Ok(topics) => {
                 route.health.set_ready();
-                let shard = |(partition, identity)| {
-                    (ShardId::new(route.route.clone(), partition), identity)
-                };
-                found.shards.extend(partitions.into_iter().map(shard));
+                let of_route = route.topics.iter().filter_map(|topic| topics.get(&**topic));
+                found
+                    .shards
+                    .extend(of_route.flatten().map(|(partition, identity)| {
+                        let shard = ShardId::new(route.route.clone(), partition.clone());
+                        (shard, identity.clone())
+                    }));
             }
             Err(error) => {
                 found.is_complete = false;
@@ -77,4 +98,16 @@ async fn list_cluster(cluster: &mut ClusterCatalog, limit: Duration) -> Discover
         }
     }
     found
+}
+
+/// Partitions by topic.
+type Topics = BTreeMap<Arc<str>, Vec<(Partition, SourceIdentity)>>;
+
+fn by_topic(partitions: Vec<(Partition, SourceIdentity)>) -> Topics {
+    let mut topics = Topics::new();
+    for (partition, identity) in partitions {
+        let of_topic = topics.entry(partition.topic.clone()).or_default();
+        of_topic.push((partition, identity));
+    }
+    topics
 }

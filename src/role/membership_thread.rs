@@ -52,7 +52,7 @@ fn ports(wiring: &Wiring, store: Rc<dyn Store>, publisher: Publisher) -> Result<
         let cluster = Cluster::of(&wiring.config, cluster);
         let name = cluster.qualified_name();
         let health = wiring.health.register(format!("catalog client of {name}"));
-        let catalog = cluster.catalog(None, health).context(name)?;
+        let catalog = cluster.catalog(health).context(name)?;
         clusters.push(ClusterCatalog { catalog, routes });
     }
     Ok(Ports {

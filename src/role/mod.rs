@@ -8,8 +8,8 @@
 //! | `trace_thread` | `traces`, if traces are configured |
 //! | `hints` | `hints`, if other processes can share the store |
 //! | `membership_thread` | `membership` |
-//! | `ingress_threads` | `ingress-<route>`, `appender-<route>` |
-//! | `timer_threads` | `timer`, `loader`, `compactor` |
+//! | `ingress_threads` | `ingress`, `appender` |
+//! | `timer_threads` | `timer`, `loader`, `compactor`, and `definitions` for recurring routes |
 //!
 //! `brokers` and `store_factory` build the adapters, and `memory` divides the memory among them.
 //! `wiring` holds what all threads share. `reload` takes changed options at SIGHUP.
@@ -142,13 +142,17 @@ impl Service {
         if config.roles.contains(&Role::Ingress) {
             let timer = has_timer.then(|| hints_out.clone());
             let hint_receivers: Vec<_> = notifier.into_iter().chain(timer).collect();
-            for (route, assignment) in std::mem::take(&mut assignments.reads) {
-                let (hints, process) = (hint_receivers.clone(), random.random());
-                let session = assignments.session_clock.clone();
-                ingress_threads::start(
-                    &mut group, &wiring, &route, hints, assignment, session, process,
-                )?;
-            }
+            let reads = std::mem::take(&mut assignments.reads);
+            let session_clock = assignments.session_clock.clone();
+            let random = &mut random;
+            ingress_threads::start(
+                &mut group,
+                &wiring,
+                hint_receivers,
+                reads,
+                session_clock,
+                random,
+            )?;
         }
         if has_timer {
             let hints = (hints_out, hints_in);

@@ -3,11 +3,8 @@
 use super::worker::WorkerThread;
 use crate::broker::kafka::error::call_error;
 use crate::broker::kafka::ffi::{self, Isolation, TopicDescription};
-use crate::broker::kafka::partition_list;
-use crate::broker::kafka::source::commit_error;
-use crate::broker::{Error, OffsetCommit, PartitionInfo};
+use crate::broker::{Error, PartitionInfo};
 use crate::model::{Offset, Partition, SourceIdentity, Timestamp, is_topic_name};
-use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -95,28 +92,6 @@ impl WorkerThread {
         let or_end =
             found.map(|(offset, end)| u64::try_from(offset?).map_or(end, |it| Ok(Offset(it))));
         or_end.collect()
-    }
-
-    /// Commits offsets for a group without members.
-    pub(crate) fn commit(&mut self, group: &str, commits: &[OffsetCommit]) -> Result<(), Error> {
-        if commits.is_empty() {
-            return Ok(());
-        }
-        self.use_group(group)?;
-        let mut offsets = TopicPartitionList::with_capacity(commits.len());
-        for commit in commits {
-            let metadata = Some(&*commit.metadata);
-            partition_list::add(&mut offsets, &commit.partition, commit.offset, metadata);
-        }
-        let mut refused = None;
-        self.call(|call| match ffi::commit_offsets(call, &offsets) {
-            Err((code @ (Code::UnknownMemberId | Code::IllegalGeneration), _)) => {
-                refused = Some(code);
-                Ok(())
-            }
-            committed => committed,
-        })?;
-        refused.map_or(Ok(()), |code| Err(commit_error(group, code)))
     }
 
     fn offsets(

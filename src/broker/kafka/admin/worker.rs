@@ -8,10 +8,8 @@ use crate::broker::kafka::health::{ClusterHealth, ClusterProbe};
 use crate::broker::kafka::options::{ClientOptions, Cluster, NO_OPTIONS};
 use crate::client_thread::ClientThread;
 use crate::limit::{
-    KAFKA_ADMIN_REQUESTS_MAX, KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_REQUEST_TIMEOUT,
-    PARTITION_DISCOVERY_INTERVAL,
+    KAFKA_ADMIN_REQUESTS_MAX, KAFKA_CLIENT_WAKE_INTERVAL, PARTITION_DISCOVERY_INTERVAL,
 };
-use crate::model::Partition;
 use rdkafka::config::ClientConfig;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,16 +81,18 @@ impl AdminWorker {
             probe: ClusterProbe::new(),
             config,
         };
-        Self::start(Arc::new(native), health, Some(own), None)
+        let native = Arc::new(native);
+        Self::start(native, health, Some(own), None, KAFKA_ADMIN_REQUESTS_MAX)
     }
 
-    /// Starts with a client that another thread serves.
+    /// Starts with a client that another thread serves. Queues this number of requests at most.
     pub(crate) fn sharing(
         native: Arc<NativeClient>,
         health: ClusterHealth,
-        watch: Option<TopicWatch>,
+        watch: TopicWatch,
+        requests_max: usize,
     ) -> Result<Self, Error> {
-        Self::start(native, health, None, watch)
+        Self::start(native, health, None, Some(watch), requests_max)
     }
 
     fn start(
@@ -100,8 +100,9 @@ impl AdminWorker {
         health: ClusterHealth,
         own: Option<OwnedClient>,
         watch: Option<TopicWatch>,
+        requests_max: usize,
     ) -> Result<Self, Error> {
-        let (requests, receiver) = sync_channel(KAFKA_ADMIN_REQUESTS_MAX);
+        let (requests, receiver) = sync_channel(requests_max);
         let stop = Arc::<AtomicBool>::default();
         let worker_thread = WorkerThread {
             native,
@@ -139,17 +140,6 @@ impl AdminWorker {
             let ended = |_| Err(Error::Fatal("the admin thread has ended".into()));
             started?.await.unwrap_or_else(ended)
         }
-    }
-
-    pub(crate) fn committed_metadata(
-        &self,
-        group: &str,
-        partitions: &[Partition],
-    ) -> impl Future<Output = Result<Vec<Option<String>>, Error>> + use<> {
-        let (group, partitions) = (group.to_owned(), partitions.to_vec());
-        self.request(move |worker: &mut WorkerThread| {
-            worker.committed_metadata(&group, &partitions, KAFKA_REQUEST_TIMEOUT)
-        })
     }
 
     pub(crate) async fn close(&mut self) {

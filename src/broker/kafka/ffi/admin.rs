@@ -4,7 +4,6 @@
 //! Each call blocks until it is answered, times out, or the caller stops waiting.
 
 use super::client::NativeClient;
-use super::consumer::PendingCommit;
 use super::queue::{Event, Queue};
 use super::text;
 use super::{
@@ -179,8 +178,7 @@ pub(crate) fn list_offsets(
 /// The metadata that the client's group committed for each partition, in the order of `partitions`.
 /// With `read_committed`, it waits for open transactions that commit offsets of the group.
 ///
-/// Does not use the admin call for this: after a timeout, that call aborts the process when the
-/// coordinator comes back.
+/// Looks for the coordinator by itself, unlike [`GroupCall`](super::GroupCall), and blocks.
 pub(crate) fn committed_metadata(
     context: &mut CallContext<'_>,
     partitions: &[Partition],
@@ -208,25 +206,6 @@ pub(crate) fn committed_metadata(
         Ok((element.offset >= 0).then(text))
     };
     elements.iter().map(metadata).collect()
-}
-
-/// Commits offsets for the client's group, which must have no members.
-pub(crate) fn commit_offsets(
-    context: &mut CallContext<'_>,
-    offsets: &TopicPartitionList,
-) -> Result<(), CallError> {
-    let named = |code: Code| (code, code.to_string());
-    let deadline = Instant::now() + KAFKA_REQUEST_TIMEOUT;
-    let commit = PendingCommit::start(context.native.client(), offsets).map_err(named)?;
-    loop {
-        if let Some(result) = commit.try_take() {
-            return result.map_err(named);
-        }
-        if !(context.keep_waiting)() || Instant::now() >= deadline {
-            return Err((Code::OperationTimedOut, "no answer".to_owned()));
-        }
-        std::thread::park_timeout(POLL_INTERVAL);
-    }
 }
 
 /// Sets one setting of a topic and keeps the others. Brokers before 2.3 do not support it.
@@ -279,7 +258,7 @@ pub(crate) fn set_topic_config(
     }
 }
 
-fn partition_list(partitions: &[Partition]) -> TopicPartitionList {
+pub(super) fn partition_list(partitions: &[Partition]) -> TopicPartitionList {
     let mut list = TopicPartitionList::with_capacity(partitions.len());
     for partition in partitions {
         list.add_partition(&partition.topic, partition.index);
@@ -288,14 +267,14 @@ fn partition_list(partitions: &[Partition]) -> TopicPartitionList {
 }
 
 /// One admin call: its options, and a queue for its answer alone.
-struct AdminCall {
-    queue: Queue,
-    options: *mut sys::rd_kafka_AdminOptions_t,
-    client: *mut sys::rd_kafka_t,
+pub(super) struct AdminCall {
+    pub(super) queue: Queue,
+    pub(super) options: *mut sys::rd_kafka_AdminOptions_t,
+    pub(super) client: *mut sys::rd_kafka_t,
 }
 
 impl AdminCall {
-    fn new(native: &NativeClient, operation: AdminOperation, timeout: Duration) -> Self {
+    pub(super) fn new(native: &NativeClient, operation: AdminOperation, timeout: Duration) -> Self {
         let client = native.ptr();
         let (timeout, no_text) = (millis(timeout), std::ptr::null_mut());
         // SAFETY: the client is alive and outlives the call; this owns the queue and the options.

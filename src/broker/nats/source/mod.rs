@@ -30,7 +30,10 @@ pub(crate) struct SourceOptions {
 }
 
 pub(crate) struct NatsSource {
+    /// Shared by the sources of all routes. It is closed with the last of them.
     connection: Rc<Connection>,
+    /// Shows errors of readers. The connection has a part of its own.
+    part: HealthPart,
     bucket: Rc<KvBucket>,
     options: SourceOptions,
     /// The events of all readers, in turn.
@@ -57,22 +60,27 @@ impl Drop for Reading {
 }
 
 impl NatsSource {
-    pub(crate) fn new(
+    /// A source for each route, with the part that shows errors of its readers. All share a connection,
+    /// which `part` shows.
+    pub(crate) fn for_routes(
         cluster: &Cluster,
-        options: SourceOptions,
+        routes: Vec<(SourceOptions, HealthPart)>,
         part: HealthPart,
-    ) -> Result<Self, Error> {
+    ) -> Result<Vec<Self>, Error> {
         let connection = Rc::new(Connection::with_thread(cluster, part)?);
-        Ok(Self {
-            bucket: Rc::new(KvBucket::new(connection.clone())),
-            connection,
+        let bucket = Rc::new(KvBucket::new(connection.clone()));
+        let sources = routes.into_iter().map(|(options, part)| Self {
+            connection: connection.clone(),
+            part,
+            bucket: bucket.clone(),
             options,
             readers: SelectAll::new(),
             reading: BTreeMap::new(),
             stream_created: BTreeMap::new(),
             report_at: Instant::now(),
             reported_error: None,
-        })
+        });
+        Ok(sources.collect())
     }
 
     /// Shows the error of a reader, if one has failed for a while. The connection reports its own
@@ -82,8 +90,8 @@ impl NatsSource {
         let mut reading = self.reading.values();
         let error = reading.find_map(|reading| reading.status.error.borrow().clone());
         match &error {
-            Some(error) => self.connection.state.part.set_not_ready(error.clone()),
-            None if self.reported_error.is_some() => self.connection.state.part.set_ready(),
+            Some(error) => self.part.set_not_ready(error.clone()),
+            None if self.reported_error.is_some() => self.part.set_ready(),
             None => {}
         }
         self.reported_error = error;
@@ -196,6 +204,6 @@ impl Source for NatsSource {
 
     async fn close(&mut self) {
         self.readers.clear();
-        self.connection.close();
+        self.reading.clear();
     }
 }
