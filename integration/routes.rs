@@ -8,7 +8,7 @@ use crate::verdict::LIMIT;
 
 const ROUTES: usize = 200;
 
-/// The targets of the issue for one broker.
+/// For one broker.
 const THREADS_MAX: usize = 60;
 const DESCRIPTORS_MAX: usize = 300;
 

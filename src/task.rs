@@ -224,16 +224,18 @@ fn task_error<E: Into<Box<dyn StdError + Send + Sync>>>(
     }
 }
 
-/// Runs the loops of one thread in turn, until all have ended. When one fails, it cancels `stop`, so that
-/// the others finish their work. Returns the first error.
-pub(crate) async fn join_loops<E>(
+/// Runs the loops of one thread in turn, until all have ended. When one fails, it logs the error and
+/// cancels `stop`, so that the others finish their work. Returns the first error. The log comes first,
+/// because the others may not end in time.
+pub(crate) async fn join_loops<E: StdError>(
     loops: impl IntoIterator<Item = impl Future<Output = Result<(), E>>>,
     stop: &StopToken,
 ) -> Result<(), E> {
     let mut running: FuturesUnordered<_> = loops.into_iter().collect();
     let mut first = Ok(());
     while let Some(ended) = running.next().await {
-        if ended.is_err() && first.is_ok() {
+        if let (Err(error), true) = (&ended, first.is_ok()) {
+            error!(error = error_chain(error), "stopping: a loop failed");
             stop.cancel();
             first = ended;
         }
@@ -341,7 +343,7 @@ mod tests {
             let (stop, ended) = (&stop, &ended);
             async move {
                 if number == 1 {
-                    return Err("no more");
+                    return Err(std::io::Error::other("no more"));
                 }
                 stop.cancelled().await;
                 tokio::task::yield_now().await;
@@ -350,7 +352,8 @@ mod tests {
             }
         };
         let outcome = run(join_loops((0..3).map(serve), &stop));
-        assert_eq!((outcome, ended.get()), (Err("no more"), 2));
+        let error = outcome.map_err(|error| error.to_string());
+        assert_eq!((error, ended.get()), (Err("no more".to_owned()), 2));
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub(crate) const KAFKA_READ_MESSAGES_MAX: usize = 4_096;
 /// Bytes of one response of one broker: some milliseconds of reading. Decompression makes them more,
 /// by a factor that only the producer knows.
 pub(crate) const KAFKA_FETCH_BYTES_MAX: usize = 1024 * 1024;
+/// A response to a client of many routes has the parts of this number of routes. One of them may get all.
+pub(crate) const KAFKA_FETCH_ROUTES_MAX: usize = 4;
 /// Bytes of a consumed record beside its key, headers and payload. librdkafka requests no more while
 /// it holds one record for each kibibyte of its prefetch.
 pub(crate) const KAFKA_PREFETCHED_RECORD_BYTES: usize = 1024;
@@ -20,6 +22,9 @@ pub(crate) const KAFKA_SOURCE_WAKE_INTERVAL: Duration = Duration::from_millis(10
 pub(crate) const KAFKA_CLIENT_WAKE_INTERVAL: Duration = Duration::from_millis(500);
 /// Timeout of a request: a new controller needs some seconds.
 pub(crate) const KAFKA_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// A broker that does not tell a source the offsets of its partitions is left for this time. All routes
+/// wait for it.
+pub(crate) const KAFKA_LIST_OFFSETS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout of a request for a token.
 pub(crate) const KAFKA_TOKEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// First wait before a failed request for a token is repeated. Also the shortest time between two tokens.

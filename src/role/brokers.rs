@@ -14,6 +14,7 @@ use crate::broker::{
 use crate::config::{self, BrokerKind, Config};
 use crate::health::HealthPart;
 use crate::limit::{COMMAND_DELIVERY_TIMEOUT, SourceMemory};
+use crate::membership::{ClusterCatalog, SourceTopics};
 use crate::model::{Dialect, Dialects, Naming};
 use anyhow::{Result, bail};
 use std::sync::Arc;
@@ -93,8 +94,9 @@ impl Cluster {
                     group: route.group,
                     topics: route.topics,
                 });
+                let topics: Vec<_> = topics.collect();
                 let part = health(format!("of {}", self.qualified_name()));
-                let sources = KafkaSource::for_routes(cluster, topics.collect(), memory, part)?;
+                let sources = KafkaSource::for_routes(cluster, &topics, memory, part)?;
                 let boxed = sources
                     .into_iter()
                     .map(|source| Box::new(source) as Box<dyn Source>);
@@ -142,6 +144,30 @@ impl Cluster {
         Ok(match self {
             Self::Kafka(cluster) => Box::new(KafkaStoredRecords::new(cluster, group, health)?),
             Self::Nats(cluster) => Box::new(NatsStoredRecords::new(cluster, health)),
+        })
+    }
+
+    /// Catalogs that list the partitions of these routes. They share their clients. Kafka answers one
+    /// request for all topics. NATS needs a request for each stream, so each route has a catalog: a stream
+    /// that does not answer hides no other one.
+    pub(crate) fn catalogs(
+        &self,
+        routes: Vec<SourceTopics>,
+        health: HealthPart,
+    ) -> Result<Vec<ClusterCatalog>> {
+        Ok(match self {
+            Self::Kafka(cluster) => vec![ClusterCatalog {
+                catalog: Box::new(KafkaCatalog::new(cluster, None, health)?),
+                routes,
+            }],
+            Self::Nats(cluster) => {
+                let catalog = NatsCatalog::new(cluster, health);
+                let of_route = |route| ClusterCatalog {
+                    catalog: Box::new(catalog.clone()),
+                    routes: vec![route],
+                };
+                routes.into_iter().map(of_route).collect()
+            }
         })
     }
 

@@ -7,7 +7,7 @@ use crate::clock::Clock as _;
 use crate::config::OnSourceGap;
 use crate::ingress::{self, Appender, AppenderHandle, Ingress};
 use crate::limit::STORE_RESPONSE_TIMEOUT;
-use crate::membership::{ReadAssignment, SessionClock};
+use crate::membership::{Assignments, ReadAssignment, SessionClock};
 use crate::metric;
 use crate::model::{Hint, StartPoint, Timestamp};
 use crate::run::ThinHours;
@@ -34,12 +34,12 @@ pub(super) fn start(
     group: &mut TaskGroup,
     wiring: &Arc<Wiring>,
     hints: Vec<mpsc::Sender<Hint>>,
-    assignments: BTreeMap<Arc<str>, watch::Receiver<ReadAssignment>>,
-    session_clock: SessionClock,
+    assignments: &mut Assignments,
     random: &mut StdRng,
 ) -> Result<()> {
     let (mut routes, mut inboxes) = (Vec::new(), Vec::new());
-    for (route, assignment) in assignments {
+    let session_clock = assignments.session_clock.clone();
+    for (route, assignment) in std::mem::take(&mut assignments.reads) {
         let (appender, inbox) = ingress::appender_channels();
         inboxes.push((route.clone(), inbox));
         routes.push(RouteParts {
@@ -133,7 +133,7 @@ fn ingress(
     Ingress::new(options, ports, parts.process)
 }
 
-/// A source for each of these routes. Those of one cluster share their clients. `client` is the name of
+/// A source for each of these routes. The sources of one cluster share their clients. `client` is the name of
 /// the clients in the readiness of the process.
 pub(super) fn sources<'a>(
     wiring: &Wiring,

@@ -141,18 +141,9 @@ impl Service {
         let notifier = hints::start(&mut group, &wiring, &hints_out, session)?;
         if config.roles.contains(&Role::Ingress) {
             let timer = has_timer.then(|| hints_out.clone());
-            let hint_receivers: Vec<_> = notifier.into_iter().chain(timer).collect();
-            let reads = std::mem::take(&mut assignments.reads);
-            let session_clock = assignments.session_clock.clone();
-            let random = &mut random;
-            ingress_threads::start(
-                &mut group,
-                &wiring,
-                hint_receivers,
-                reads,
-                session_clock,
-                random,
-            )?;
+            let receivers = notifier.into_iter().chain(timer).collect();
+            let (random, assignments) = (&mut random, &mut assignments);
+            ingress_threads::start(&mut group, &wiring, receivers, assignments, random)?;
         }
         if has_timer {
             let hints = (hints_out, hints_in);

@@ -4,6 +4,7 @@
 //! that does not coordinate a group says so, and then the next broker is asked. So no request waits for
 //! librdkafka's own search for a coordinator, and a silent one delays the requests of its groups only.
 
+use super::broker_ids::BrokerIds;
 use super::error::call_error;
 use super::ffi::{self, GroupAnswer, GroupCall, NativeClient};
 use super::health::{ClusterHealth, ClusterProbe};
@@ -13,8 +14,7 @@ use crate::broker::{Error, OffsetCommit};
 use crate::client_thread::ClientThread;
 use crate::limit::{
     KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_COMMIT_TIMEOUT, KAFKA_COORDINATOR_RETRY_DELAY,
-    KAFKA_GROUP_CALL_TIMEOUT, KAFKA_GROUP_REQUESTS_MAX, KAFKA_PROBE_INTERVAL, KAFKA_PROBE_TIMEOUT,
-    KAFKA_REQUEST_TIMEOUT,
+    KAFKA_GROUP_CALL_TIMEOUT, KAFKA_GROUP_REQUESTS_MAX, KAFKA_REQUEST_TIMEOUT,
 };
 use crate::model::{Partition, is_topic_name};
 use futures_util::future::LocalBoxFuture;
@@ -96,8 +96,7 @@ impl GroupOffsets {
         let stop = Arc::<AtomicBool>::default();
         let group_thread = GroupThread {
             coordinators: BTreeMap::new(),
-            brokers: Vec::new(),
-            brokers_at: None,
+            brokers: BrokerIds::default(),
             native,
             health,
             probe,
@@ -186,10 +185,7 @@ fn thread_ended() -> Error {
 struct GroupThread {
     /// The broker that answered the last request of each group.
     coordinators: BTreeMap<String, i32>,
-    /// The ids of all brokers, as far as known.
-    brokers: Vec<i32>,
-    /// When the brokers were asked for.
-    brokers_at: Option<Instant>,
+    brokers: BrokerIds,
     native: Arc<NativeClient>,
     health: ClusterHealth,
     /// `None`: another thread serves the client.
@@ -217,6 +213,10 @@ impl GroupThread {
         let mut waiting: Vec<Pending> = Vec::new();
         while !self.stop.load(Ordering::Relaxed) {
             self.serve_client();
+            if self.brokers.take_answer() {
+                // They wait for a round.
+                waiting.iter_mut().for_each(Pending::ask_now);
+            }
             while waiting.len() < KAFKA_GROUP_REQUESTS_MAX
                 && let Ok(request) = requests.try_recv()
             {
@@ -295,6 +295,9 @@ impl GroupThread {
             Retry::OtherBroker => {
                 pending.last_error = text;
                 self.coordinators.remove(&pending.request.group);
+                if code != Code::NotCoordinator {
+                    self.brokers.ask_last(broker);
+                }
                 self.ask_next(pending)
             }
         }
@@ -329,17 +332,9 @@ impl GroupThread {
             return;
         }
         pending.next_round_at = now + KAFKA_COORDINATOR_RETRY_DELAY;
-        let is_old = self
-            .brokers_at
-            .is_none_or(|at| now >= at + KAFKA_PROBE_INTERVAL);
-        if is_old {
-            match ffi::broker_ids(&self.native, pending.request.topic(), KAFKA_PROBE_TIMEOUT) {
-                Ok(brokers) => self.brokers = brokers,
-                Err((_, text)) => pending.last_error = text,
-            }
-            self.brokers_at = Some(Instant::now());
-        }
-        pending.next.extend(&self.brokers);
+        self.brokers
+            .refresh(&self.native, pending.request.topic(), now);
+        pending.next.extend(self.brokers.ids());
     }
 
     /// The error of a request that has waited too long.
@@ -379,6 +374,14 @@ impl Pending {
             last_error: String::new(),
         }
     }
+
+    /// Asks the brokers without a wait, if none is asked.
+    fn ask_now(&mut self) {
+        if self.asked.is_none() && self.next.is_empty() {
+            let now = Instant::now();
+            (self.not_before, self.next_round_at) = (now, now);
+        }
+    }
 }
 
 impl Request {
@@ -413,14 +416,16 @@ impl Request {
         let mut found = answer?;
         match &self.call {
             Call::List(partitions) => {
-                let mut take = |partition| found.remove(partition).unwrap_or(Ok(None));
-                partitions.iter().map(&mut take).collect()
+                let lacks = || {
+                    let text = "the answer of the group coordinator lacks a partition";
+                    Err((Code::Fail, text.to_owned()))
+                };
+                let take = |partition| found.remove(partition).unwrap_or_else(lacks);
+                partitions.iter().map(take).collect()
             }
             Call::Commit(_) => {
-                let outcomes = found.into_values();
-                outcomes
-                    .map(|outcome| outcome.map(drop))
-                    .collect::<Result<(), _>>()?;
+                let mut outcomes = found.into_values();
+                outcomes.try_for_each(|outcome| outcome.map(drop))?;
                 Ok(Vec::new())
             }
         }
@@ -442,7 +447,7 @@ impl Request {
     }
 }
 
-/// What follows an error.
+/// The next step after an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Retry {
     Never,
@@ -457,6 +462,7 @@ fn retry_of(code: Code) -> Retry {
         | Code::CoordinatorNotAvailable
         | Code::BrokerTransportFailure
         | Code::OperationTimedOut
+        | Code::TimedOutQueue
         | Code::RequestTimedOut
         | Code::NetworkException
         | Code::BrokerDestroy => Retry::OtherBroker,
@@ -475,9 +481,27 @@ mod tests {
     fn only_errors_about_the_coordinator_or_the_connection_are_repeated() {
         assert_eq!(retry_of(Code::NotCoordinator), Retry::OtherBroker);
         assert_eq!(retry_of(Code::OperationTimedOut), Retry::OtherBroker);
+        assert_eq!(retry_of(Code::TimedOutQueue), Retry::OtherBroker);
         assert_eq!(retry_of(Code::UnstableOffsetCommit), Retry::SameBroker);
         assert_eq!(retry_of(Code::GroupAuthorizationFailed), Retry::Never);
         assert_eq!(retry_of(Code::UnknownMemberId), Retry::Never);
+    }
+
+    #[test]
+    fn an_answer_that_lacks_a_partition_is_no_missing_commit() {
+        let (reply, _answer) = oneshot::channel();
+        let partitions = vec![Partition::new("in", 0), Partition::new("in", 1)];
+        let request = Request {
+            group: "g".to_owned(),
+            call: Call::List(partitions.clone()),
+            reply,
+        };
+        let found = |partitions: &[Partition]| {
+            let found = partitions.iter().map(|it| (it.clone(), Ok(None)));
+            request.read(Ok(found.collect()))
+        };
+        assert_eq!(found(&partitions).unwrap(), [None, None]);
+        assert!(found(&partitions[..1]).is_err());
     }
 
     #[tokio::test]

@@ -8,6 +8,7 @@
 //! | `password` | Passwords, which a reload of the configuration changes. |
 //! | `health` | Tracks whether the cluster responds, for readiness. |
 //! | `group_offsets` | Offsets of many groups, by one client. |
+//! | `broker_ids` | The brokers that `group_offsets` asks. |
 //! | `end_reader` | Reads the new records of a topic, for a command. |
 //! | `producer_client` | The caller's side of a producer: sends, retires, closes. |
 //! | `partition_list` | Partition lists with offsets, as librdkafka takes them. |
@@ -20,6 +21,7 @@
 //! | `ffi/` | The librdkafka calls that the `rdkafka` crate has no safe form of. |
 
 mod admin;
+mod broker_ids;
 #[cfg(feature = "test-support")]
 mod contract;
 mod end_reader;

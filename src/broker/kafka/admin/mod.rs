@@ -16,6 +16,7 @@ use super::health::ClusterHealth;
 use super::options::Cluster;
 use crate::broker::{Catalog, Error, GroupAdmin, OffsetCommit, PartitionInfo};
 use crate::health::HealthPart;
+use crate::limit::KAFKA_REQUEST_TIMEOUT;
 use crate::model::{Offset, Partition, SourceIdentity, Timestamp};
 use async_trait::async_trait;
 use std::cell::OnceCell;
@@ -31,28 +32,27 @@ pub(crate) struct KafkaCatalog {
 
 /// Each client is started when it is used first.
 struct Clients {
-    cluster: Cluster,
     health: ClusterHealth,
     worker: OnceCell<AdminWorker>,
     groups: OnceCell<GroupOffsets>,
 }
 
 impl Clients {
-    fn worker(&self) -> Result<&AdminWorker, Error> {
+    fn worker(&self, cluster: &Cluster) -> Result<&AdminWorker, Error> {
         if let Some(worker) = self.worker.get() {
             return Ok(worker);
         }
-        let worker = AdminWorker::with_own_client(&self.cluster, None, self.health.clone())?;
+        let worker = AdminWorker::with_own_client(cluster, None, self.health.clone())?;
         Ok(self.worker.get_or_init(|| worker))
     }
 
     /// `group`: any group whose commits may be read.
-    fn groups(&self, group: &str) -> Result<&GroupOffsets, Error> {
+    fn groups(&self, cluster: &Cluster, group: &str) -> Result<&GroupOffsets, Error> {
         if let Some(groups) = self.groups.get() {
             return Ok(groups);
         }
         let health = self.health.clone();
-        let groups = GroupOffsets::with_own_client(&self.cluster, group, health)?;
+        let groups = GroupOffsets::with_own_client(cluster, group, health)?;
         Ok(self.groups.get_or_init(|| groups))
     }
 }
@@ -66,19 +66,17 @@ impl KafkaCatalog {
         part: HealthPart,
     ) -> Result<Self, Error> {
         let clients = Clients {
-            cluster: cluster.clone(),
             health: ClusterHealth::new(&cluster.name, part),
             worker: OnceCell::new(),
             groups: OnceCell::new(),
         };
         match group {
-            Some(group) => clients.groups(group).map(|_| ())?,
-            None => clients.worker().map(|_| ())?,
+            Some(group) => clients.groups(cluster, group).map(|_| ())?,
+            None => clients.worker(cluster).map(|_| ())?,
         }
-        Ok(Self {
-            cluster: cluster.clone(),
-            clients: Some(Rc::new(clients)),
-        })
+        let cluster = cluster.clone();
+        let clients = Some(Rc::new(clients));
+        Ok(Self { cluster, clients })
     }
 
     fn clients(&self) -> Result<&Clients, Error> {
@@ -91,7 +89,7 @@ impl KafkaCatalog {
         &self,
         call: impl FnOnce(&mut WorkerThread) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        self.clients()?.worker()?.request(call).await
+        self.clients()?.worker(&self.cluster)?.request(call).await
     }
 }
 
@@ -111,7 +109,7 @@ impl Catalog for KafkaCatalog {
         group: &str,
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error> {
-        let groups = self.clients()?.groups(group)?;
+        let groups = self.clients()?.groups(&self.cluster, group)?;
         groups.committed_metadata(group, partitions).await
     }
 
@@ -139,7 +137,9 @@ impl Catalog for KafkaCatalog {
 impl GroupAdmin for KafkaCatalog {
     async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
         let partitions = partitions.to_vec();
-        let request = move |worker: &mut WorkerThread| worker.describe_partitions(&partitions);
+        let request = move |worker: &mut WorkerThread| {
+            worker.describe_partitions(&partitions, KAFKA_REQUEST_TIMEOUT)
+        };
         self.request(request).await?.into_iter().collect()
     }
 
@@ -148,13 +148,14 @@ impl GroupAdmin for KafkaCatalog {
         partitions: &[Partition],
         time: Timestamp,
     ) -> Result<Vec<Offset>, Error> {
-        let partitions = partitions.to_vec();
-        self.request(move |worker: &mut WorkerThread| worker.offsets_at(&partitions, time))
-            .await
+        let times: Vec<_> = partitions.iter().map(|it| (it.clone(), time)).collect();
+        let request =
+            move |worker: &mut WorkerThread| worker.offsets_at(&times, KAFKA_REQUEST_TIMEOUT);
+        self.request(request).await?.into_iter().collect()
     }
 
     async fn commit_unused(&mut self, group: &str, commits: &[OffsetCommit]) -> Result<(), Error> {
-        let groups = self.clients()?.groups(group)?;
+        let groups = self.clients()?.groups(&self.cluster, group)?;
         groups.commit(group, commits.to_vec()).await
     }
 }

@@ -44,13 +44,15 @@ pub(crate) struct TopicDescription {
     pub(crate) permissions: Option<(bool, bool)>,
 }
 
-/// Describes topics, in any order. A topic that the cluster refuses to describe has an error
-/// instead.
+pub(crate) type DescribedTopics = Vec<(String, Result<TopicDescription, CallError>)>;
+
+/// Describes topics, in any order. Each name has its own outcome: the cluster may refuse to describe
+/// some of the topics.
 pub(crate) fn describe_topics(
     context: &mut CallContext<'_>,
     topics: &[&str],
     with_permissions: bool,
-) -> Result<Vec<Result<TopicDescription, CallError>>, CallError> {
+) -> Result<DescribedTopics, CallError> {
     let names = topics.iter().map(|topic| CString::new(*topic));
     let names: Vec<CString> = names.filter_map(Result::ok).collect();
     if let Some(name) = names.first() {
@@ -73,7 +75,11 @@ pub(crate) fn describe_topics(
         let result = sys::rd_kafka_event_DescribeTopics_result(event.ptr());
         let topics = sys::rd_kafka_DescribeTopics_result_topics(result, &mut count);
         let topics = slice(topics, count).iter();
-        Ok(topics.map(|topic| topic_description(*topic)).collect())
+        let described = topics.map(|topic| {
+            let name = text(sys::rd_kafka_TopicDescription_name(*topic));
+            (name, topic_description(*topic))
+        });
+        Ok(described.collect())
     }
 }
 
@@ -131,47 +137,61 @@ pub(crate) enum Isolation {
     Committed,
 }
 
-/// Lists one offset per partition: `Offset::Beginning` or `Offset::End`, which have the values of
-/// the admin call's own offset specs.
-pub(crate) fn list_offsets(
-    context: &mut CallContext<'_>,
-    partitions: &[Partition],
-    offset: rdkafka::Offset,
-    isolation: Isolation,
-) -> Result<BTreeMap<Partition, Result<i64, CallError>>, CallError> {
-    let mut list = partition_list(partitions);
-    list.set_all_offsets(offset)
-        .expect("every list accepts these offsets");
-    let operation = AdminOperation::RD_KAFKA_ADMIN_OP_LISTOFFSETS;
-    let call = AdminCall::new(context.native, operation, KAFKA_REQUEST_TIMEOUT);
-    let level = match isolation {
-        Isolation::Uncommitted => {
-            sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_UNCOMMITTED
+/// A request for one offset of each partition. Several may run at the same time.
+pub(crate) struct OffsetsCall(AdminCall);
+
+/// The offset of each partition. A broker that does not answer leaves -1.
+pub(crate) type ListedOffsets = BTreeMap<Partition, Result<i64, CallError>>;
+
+impl OffsetsCall {
+    /// Asks for `Offset::Beginning`, `Offset::End`, or a time as `Offset::Offset`: the values of the
+    /// admin call's own offset specs. No partition may repeat.
+    pub(crate) fn start<'a>(
+        native: &NativeClient,
+        offsets: impl Iterator<Item = (&'a Partition, rdkafka::Offset)>,
+        isolation: Isolation,
+        timeout: Duration,
+    ) -> Result<Self, CallError> {
+        let mut list = TopicPartitionList::new();
+        for (partition, offset) in offsets {
+            list.add_partition_offset(&partition.topic, partition.index, offset)
+                .expect("every list accepts these offsets");
         }
-        Isolation::Committed => {
-            sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_COMMITTED
+        let operation = AdminOperation::RD_KAFKA_ADMIN_OP_LISTOFFSETS;
+        let call = AdminCall::new(native, operation, timeout);
+        let level = match isolation {
+            Isolation::Uncommitted => {
+                sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_UNCOMMITTED
+            }
+            Isolation::Committed => {
+                sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_COMMITTED
+            }
+        };
+        // SAFETY: all handles are alive; librdkafka copies the list; this owns the error.
+        unsafe {
+            take_error(sys::rd_kafka_AdminOptions_set_isolation_level(
+                call.options,
+                level,
+            ))?;
+            sys::rd_kafka_ListOffsets(call.client, list.ptr(), call.options, call.queue.ptr());
         }
-    };
-    // SAFETY: all handles are alive; librdkafka copies the list; this owns the error.
-    unsafe {
-        take_error(sys::rd_kafka_AdminOptions_set_isolation_level(
-            call.options,
-            level,
-        ))?;
-        sys::rd_kafka_ListOffsets(call.client, list.ptr(), call.options, call.queue.ptr());
+        Ok(Self(call))
     }
-    let event = call.wait(context)?;
-    // SAFETY: the event is alive and answers the only call of its queue; it owns all that is read.
-    unsafe {
-        let mut count = 0;
-        let result = sys::rd_kafka_event_ListOffsets_result(event.ptr());
-        let infos = sys::rd_kafka_ListOffsets_result_infos(result, &mut count);
-        let found = slice(infos, count).iter().map(|info| {
-            let element = &*sys::rd_kafka_ListOffsetsResultInfo_topic_partition(*info);
-            let partition = Partition::new(text(element.topic), element.partition);
-            (partition, check_call(element.err).map(|()| element.offset))
-        });
-        Ok(found.collect())
+
+    pub(crate) fn wait(&self, context: &mut CallContext<'_>) -> Result<ListedOffsets, CallError> {
+        let event = self.0.wait(context)?;
+        // SAFETY: the event is alive and answers the only call of its queue; it owns all that is read.
+        unsafe {
+            let mut count = 0;
+            let result = sys::rd_kafka_event_ListOffsets_result(event.ptr());
+            let infos = sys::rd_kafka_ListOffsets_result_infos(result, &mut count);
+            let found = slice(infos, count).iter().map(|info| {
+                let element = &*sys::rd_kafka_ListOffsetsResultInfo_topic_partition(*info);
+                let partition = Partition::new(text(element.topic), element.partition);
+                (partition, check_call(element.err).map(|()| element.offset))
+            });
+            Ok(found.collect())
+        }
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Queue {
     waker: Option<Box<Waker>>,
 }
 
-/// What a queue does when it gets an event while it is empty.
+/// The action of an empty queue when it gets an event.
 struct Waker {
     thread: Thread,
     /// Set before the thread is unparked.

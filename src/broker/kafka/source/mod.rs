@@ -13,10 +13,11 @@
 //! | Bytes of records. | [`SourceMemory::queue`], then librdkafka's queue of the route |
 //! | Read commands. | One per partition: a later one replaces it. |
 
+mod lookups;
 mod partition_reader;
 mod reader_thread;
 
-use super::admin::{AdminWorker, TopicWatch, WorkerThread};
+use super::admin::{AdminWorker, TopicWatch};
 use super::error::invalid_topic_name;
 use super::ffi::NativeClient;
 use super::group_offsets::GroupOffsets;
@@ -25,10 +26,11 @@ use super::options::Cluster;
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
-use crate::limit::{KAFKA_ADMIN_REQUESTS_MAX, KAFKA_RECORD_QUEUE_BATCHES_MAX, SourceMemory};
+use crate::limit::{KAFKA_LIST_OFFSETS_TIMEOUT, KAFKA_RECORD_QUEUE_BATCHES_MAX, SourceMemory};
 use crate::model::{Offset, Partition, Timestamp, is_topic_name};
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
+use lookups::Lookups;
 use partition_reader::Start;
 use reader_thread::{ReaderThread, RouteReader};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +61,8 @@ struct SourceClient {
     /// `None` during the close: the last of the threads destroys it, which may take long.
     native: Option<Arc<NativeClient>>,
     admin: AdminWorker,
+    descriptions: Lookups<Partition, PartitionInfo>,
+    offsets_at: Lookups<(Partition, Timestamp), Offset>,
     groups: GroupOffsets,
     stop: Arc<AtomicBool>,
     thread: ClientThread,
@@ -103,10 +107,10 @@ impl RouteShared {
 
 impl KafkaSource {
     /// A source for each route, in the same order. Returns without waiting for a broker. `part` shows
-    /// connection problems. Each route has this memory, except for the bytes of a fetch.
+    /// connection problems. Each route has this memory.
     pub(crate) fn for_routes(
         cluster: &Cluster,
-        routes: Vec<RouteTopics>,
+        routes: &[RouteTopics],
         memory: SourceMemory,
         part: HealthPart,
     ) -> Result<Vec<Self>, Error> {
@@ -116,7 +120,7 @@ impl KafkaSource {
         }
         let health = ClusterHealth::new(&cluster.name, part);
         let mut sources = BTreeMap::new();
-        for indexes in by_client(&routes) {
+        for indexes in by_client(routes) {
             let of_client: Vec<_> = indexes.iter().map(|at| &routes[*at]).collect();
             let started = SourceClient::start(cluster, &of_client, memory, &health)?;
             sources.extend(indexes.into_iter().zip(started));
@@ -135,7 +139,7 @@ impl KafkaSource {
     ) -> Result<Self, Error> {
         let topics = topics.to_vec();
         let mut sources =
-            Self::for_routes(cluster, vec![RouteTopics { group, topics }], memory, part)?;
+            Self::for_routes(cluster, &[RouteTopics { group, topics }], memory, part)?;
         Ok(sources.remove(0))
     }
 
@@ -204,7 +208,7 @@ impl SourceClient {
         health: &ClusterHealth,
     ) -> Result<Vec<KafkaSource>, Error> {
         let group = routes.first().map_or("", |route| &route.group);
-        let consumer = partition_reader::consumer(cluster, group, memory)?;
+        let consumer = partition_reader::consumer(cluster, group, memory, routes.len())?;
         let native = consumer.native.clone();
         let (mut readers, mut sources, mut by_topic) = (Vec::new(), Vec::new(), BTreeMap::new());
         for route in routes {
@@ -226,9 +230,7 @@ impl SourceClient {
             }
         };
         let watch = TopicWatch::new(&topics, on_recreated);
-        // Each route has one request at most, but all may ask at the same time.
-        let requests_max = KAFKA_ADMIN_REQUESTS_MAX.max(routes.len());
-        let admin = AdminWorker::sharing(native.clone(), health.clone(), watch, requests_max)?;
+        let admin = AdminWorker::sharing(native.clone(), health.clone(), watch)?;
         let groups = GroupOffsets::sharing(native.clone(), health.clone())?;
         let stop = Arc::<AtomicBool>::default();
         let reader_thread = ReaderThread::new(readers, consumer, stop.clone(), health.clone());
@@ -237,6 +239,12 @@ impl SourceClient {
         let client = Rc::new(Self {
             native: Some(native),
             admin,
+            descriptions: Lookups::new(|worker, partitions| {
+                worker.describe_partitions(partitions, KAFKA_LIST_OFFSETS_TIMEOUT)
+            }),
+            offsets_at: Lookups::new(|worker, times| {
+                worker.offsets_at(times, KAFKA_LIST_OFFSETS_TIMEOUT)
+            }),
             groups,
             stop,
             thread,
@@ -304,13 +312,14 @@ impl Source for KafkaSource {
         }
     }
 
-    async fn describe(
+    fn describe(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
-        let partitions = partitions.to_vec();
-        let request = move |worker: &mut WorkerThread| worker.describe_partitions(&partitions);
-        self.client()?.admin.request(request).await
+    ) -> LocalBoxFuture<'static, Result<Vec<Result<PartitionInfo, Error>>, Error>> {
+        match self.client() {
+            Ok(client) => (client.descriptions).ask(&client.admin, partitions.to_vec()),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
     }
 
     fn committed_metadata(
@@ -323,14 +332,19 @@ impl Source for KafkaSource {
         }
     }
 
-    async fn offsets_at(
+    fn offsets_at(
         &mut self,
         partitions: &[Partition],
         time: Timestamp,
-    ) -> Result<Vec<Offset>, Error> {
-        let partitions = partitions.to_vec();
-        let request = move |worker: &mut WorkerThread| worker.offsets_at(&partitions, time);
-        self.client()?.admin.request(request).await
+    ) -> LocalBoxFuture<'static, Result<Vec<Offset>, Error>> {
+        let times = partitions.iter().map(|it| (it.clone(), time)).collect();
+        match self.client() {
+            Ok(client) => {
+                let offsets = client.offsets_at.ask(&client.admin, times);
+                Box::pin(async move { offsets.await?.into_iter().collect() })
+            }
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
     }
 
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {
@@ -378,6 +392,21 @@ mod tests {
     use crate::model::Headers;
     use std::time::Duration;
 
+    fn cluster(broker: &InProcessKafka) -> Cluster {
+        Cluster {
+            name: "demo".into(),
+            brokers: vec![broker.address()],
+            properties: BTreeMap::new(),
+        }
+    }
+
+    fn route(topic: &str) -> RouteTopics {
+        RouteTopics {
+            group: format!("group of {topic}"),
+            topics: vec![topic.to_owned()],
+        }
+    }
+
     #[test]
     fn routes_with_a_common_topic_have_different_clients() {
         let route = |topics: &[&str]| RouteTopics {
@@ -394,24 +423,55 @@ mod tests {
         assert_eq!(by_client(&routes), [vec![0, 1, 3], vec![2], vec![4]]);
     }
 
+    /// Otherwise each route would wait for a broker that does not answer the routes before it.
+    #[tokio::test]
+    async fn few_requests_describe_the_partitions_of_all_routes() {
+        const ROUTES: usize = 40;
+        let names: Vec<String> = (0..ROUTES).map(|number| format!("in{number}")).collect();
+        let topics: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
+        let broker = InProcessKafka::start(&topics).unwrap();
+        broker.refuse_topic(&names[7]);
+        let cluster = cluster(&broker);
+        let routes: Vec<_> = names.iter().map(|name| route(name)).collect();
+        let part = Health::new().register("source");
+        let memory = SourceMemory::of(1 << 20);
+        let mut sources = KafkaSource::for_routes(&cluster, &routes, memory, part).unwrap();
+        let partition = |at: usize| [Partition::new(names[at].as_str(), 0)];
+        sources[0].describe(&partition(0)).await.unwrap();
+        broker.count_requests();
+        let asked = sources.iter_mut().enumerate();
+        let asked: Vec<_> = asked.map(|(at, it)| it.describe(&partition(at))).collect();
+        let described = futures_util::future::join_all(asked).await;
+        for (at, found) in described.into_iter().enumerate() {
+            let found = found.unwrap().remove(0);
+            let is_refused = matches!(found, Err(Error::Rejected(_)));
+            assert_eq!((is_refused, found.is_ok()), (at == 7, at != 7), "{at}");
+        }
+        let (asked, time) = (sources.iter_mut().enumerate(), Timestamp::from_millis(1));
+        let asked: Vec<_> = asked
+            .map(|(at, it)| it.offsets_at(&partition(at), time))
+            .collect();
+        let offsets = futures_util::future::join_all(asked).await;
+        for (at, found) in offsets.into_iter().enumerate() {
+            match found {
+                Ok(found) => assert_eq!((at != 7, &found[..]), (true, &[Offset(0)][..])),
+                Err(error) => assert_eq!(at, 7, "{error}"),
+            }
+        }
+        let requests = broker.requests(rdkafka::types::RDKafkaApiKey::ListOffsets);
+        assert!(requests < ROUTES, "{requests}");
+        for mut source in sources {
+            source.close().await;
+        }
+    }
+
     #[tokio::test]
     async fn a_route_that_does_not_take_its_records_stops_no_other_route() {
         let broker = InProcessKafka::start(&[("full", 1), ("other", 1)]).unwrap();
-        let cluster = Cluster {
-            name: "demo".into(),
-            brokers: vec![broker.address()],
-            properties: BTreeMap::new(),
-        };
-        let route = |topic: &str| RouteTopics {
-            group: format!("group of {topic}"),
-            topics: vec![topic.to_owned()],
-        };
-        let (routes, memory) = (
-            vec![route("full"), route("other")],
-            SourceMemory::of(1 << 20),
-        );
+        let cluster = cluster(&broker);
+        let (routes, memory) = ([route("full"), route("other")], SourceMemory::of(1 << 20));
         let part = Health::new().register("source");
-        let mut sources = KafkaSource::for_routes(&cluster, routes, memory, part).unwrap();
+        let mut sources = KafkaSource::for_routes(&cluster, &routes, memory, part).unwrap();
         let [full, other] = ["full", "other"].map(|topic| Partition::new(topic, 0));
         sources[0].start(&full, Offset(0), 1);
         sources[1].start(&other, Offset(0), 1);

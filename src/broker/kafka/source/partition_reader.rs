@@ -18,30 +18,51 @@ use std::sync::atomic::AtomicBool;
 use std::thread::Thread;
 use tokio::time::Instant;
 
-const OPTIONS: ClientOptions = ClientOptions {
-    limits: &[
-        // librdkafka stops fetching for this time when its queue is full. Its default, a second,
-        // makes reading a backlog five times slower.
-        ("fetch.queue.backoff.ms", 10),
-        // A newly assigned partition waits for the current fetch.
-        ("fetch.wait.max.ms", 100),
-        // Any record that the broker accepts can be read.
-        ("receive.message.max.bytes", 1024 * 1024 * 1024),
-    ],
-    enforced: &[
-        ("auto.offset.reset", "error"),
-        ("enable.auto.commit", "false"),
-        ("enable.auto.offset.store", "false"),
-        ("enable.partition.eof", "true"),
-        ("isolation.level", "read_committed"),
-        // The consumer is no member. The end of the client waits this long for an absent coordinator.
-        ("session.timeout.ms", "100"),
-    ],
-    ..NO_OPTIONS
-};
+/// The limits of a client for one route.
+const ONE_ROUTE: &[(&str, u64)] = &[
+    FULL_QUEUE_BACKOFF,
+    // A newly assigned partition waits for the current fetch.
+    ("fetch.wait.max.ms", 100),
+    RECEIVED_BYTES_MAX,
+];
+
+/// The limits of a client for several routes. A fetch leaves out the partitions of a route whose queue is
+/// full. It is sent for the others, and nothing is fetched for the route before it is answered. So a
+/// fetch without records waits less, although it lists the partitions of all routes: `docs/sizing.md`
+/// has the cost.
+const MANY_ROUTES: &[(&str, u64)] = &[
+    FULL_QUEUE_BACKOFF,
+    ("fetch.wait.max.ms", 20),
+    RECEIVED_BYTES_MAX,
+];
+
+/// librdkafka stops fetching for this time when its queue is full. Its default, a second, makes reading
+/// a backlog five times slower.
+const FULL_QUEUE_BACKOFF: (&str, u64) = ("fetch.queue.backoff.ms", 10);
+
+/// Any record that the broker accepts can be read.
+const RECEIVED_BYTES_MAX: (&str, u64) = ("receive.message.max.bytes", 1024 * 1024 * 1024);
+
+const ENFORCED: &[(&str, &str)] = &[
+    ("auto.offset.reset", "error"),
+    ("enable.auto.commit", "false"),
+    ("enable.auto.offset.store", "false"),
+    ("enable.partition.eof", "true"),
+    ("isolation.level", "read_committed"),
+    // The consumer is no member. The end of the client waits this long for an absent coordinator.
+    ("session.timeout.ms", "100"),
+];
+
+fn options(routes: usize) -> ClientOptions {
+    ClientOptions {
+        limits: if routes > 1 { MANY_ROUTES } else { ONE_ROUTE },
+        enforced: ENFORCED,
+        ..NO_OPTIONS
+    }
+}
 
 /// Enforced, because the memory budget of the process relies on them (G6).
-fn memory_options(memory: SourceMemory) -> Vec<(&'static str, String)> {
+fn memory_options(memory: SourceMemory, routes: usize) -> Vec<(&'static str, String)> {
     let prefetch = memory.prefetch as u64;
     let records = memory.prefetch / KAFKA_PREFETCHED_RECORD_BYTES;
     vec![
@@ -50,8 +71,8 @@ fn memory_options(memory: SourceMemory) -> Vec<(&'static str, String)> {
             kbytes(prefetch).max(1).to_string(),
         ),
         ("queued.min.messages", records.max(1).to_string()),
-        ("fetch.max.bytes", memory.fetch.to_string()),
-        // For a consumer, it only is a lower bound of the former.
+        ("fetch.max.bytes", memory.fetch_bytes(routes).to_string()),
+        // For a consumer, it only is a lower bound of `fetch.max.bytes`.
         ("message.max.bytes", "1000".to_owned()),
     ]
 }
@@ -63,15 +84,17 @@ pub(super) struct Start {
     pub(super) epoch: u64,
 }
 
-/// A consumer for any number of routes. It joins no group: `group` is any that the user may read.
+/// A consumer for this number of routes, each with this memory. It joins no group: `group` is any that
+/// the user may read.
 pub(super) fn consumer(
     cluster: &Cluster,
     group: &str,
     memory: SourceMemory,
+    routes: usize,
 ) -> Result<NativeConsumer, Error> {
-    let mut enforced = memory_options(memory);
+    let mut enforced = memory_options(memory, routes);
     enforced.push(("group.id", group.to_owned()));
-    let config = cluster.config(&OPTIONS, &enforced);
+    let config = cluster.config(&options(routes), &enforced);
     NativeConsumer::new(&config, KAFKA_READ_MESSAGES_MAX)
 }
 
@@ -422,6 +445,7 @@ mod tests {
     use crate::limit::KAFKA_PARTITION_RETRY_DELAY;
     use crate::limit::SourceMemory;
     use crate::model::{Headers, Offset, Partition};
+    use std::collections::BTreeMap;
     use std::io::{Read as _, Write as _};
     use std::net::TcpStream;
     use std::sync::Arc;
@@ -496,6 +520,29 @@ mod tests {
         let topics = ["in".to_owned()];
         let memory = SourceMemory::of(1 << 28);
         KafkaSource::new(cluster, "g".to_owned(), &topics, memory, part).unwrap()
+    }
+
+    /// A fetch for an idle route keeps a route with a backlog from being fetched.
+    #[test]
+    fn a_client_of_several_routes_does_not_wait_long_for_its_idle_routes() {
+        let options = |routes| {
+            let broker = Cluster {
+                name: "demo".into(),
+                brokers: Vec::new(),
+                properties: BTreeMap::new(),
+            };
+            let enforced = super::memory_options(SourceMemory::of(1 << 20), routes);
+            let config = broker.config(&super::options(routes), &enforced);
+            let names = [
+                "fetch.queue.backoff.ms",
+                "fetch.wait.max.ms",
+                "fetch.max.bytes",
+            ];
+            names.map(|name| config.get(name).unwrap().to_owned())
+        };
+        assert_eq!(options(1), ["10", "100", "16384"]);
+        assert_eq!(options(2), ["10", "20", "32768"]);
+        assert_eq!(options(200), ["10", "20", "65536"]);
     }
 
     #[tokio::test]
