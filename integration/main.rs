@@ -64,6 +64,7 @@ mod reload;
 mod reschedule;
 mod restart;
 mod rights;
+mod routes;
 mod rules_change;
 mod secrets;
 mod sentinel;

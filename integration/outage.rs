@@ -243,7 +243,7 @@ fn a_silent_broker_is_noticed_soon_and_costs_no_partition() {
     wait_until_ready(&postdate);
     let logs = postdate.logs();
     assert!(!logs.contains("partition revoked"), "{logs}");
-    let part = "route r source client";
+    let part = "source client of kafka.main";
     let outages = logs.lines().filter(|line| {
         line.contains(part) && line.contains("not ready: kafka.main does not answer")
     });

@@ -4,6 +4,7 @@
 //! names threads that do not end in time. Adapters start their client threads with `client_thread`.
 //! The clippy bans in `.clippy.toml` hold all other code to this.
 
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as StdError;
@@ -223,6 +224,25 @@ fn task_error<E: Into<Box<dyn StdError + Send + Sync>>>(
     }
 }
 
+/// Runs the loops of one thread in turn, until all have ended. When one fails, it logs the error and
+/// cancels `stop`, so that the others finish their work. Returns the first error. The log comes first,
+/// because the others may not end in time.
+pub(crate) async fn join_loops<E: StdError>(
+    loops: impl IntoIterator<Item = impl Future<Output = Result<(), E>>>,
+    stop: &StopToken,
+) -> Result<(), E> {
+    let mut running: FuturesUnordered<_> = loops.into_iter().collect();
+    let mut first = Ok(());
+    while let Some(ended) = running.next().await {
+        if let (Err(error), true) = (&ended, first.is_ok()) {
+            error!(error = error_chain(error), "stopping: a loop failed");
+            stop.cancel();
+            first = ended;
+        }
+    }
+    first
+}
+
 /// Waits for SIGTERM or SIGINT. Returns its name.
 pub(crate) async fn stop_signal() -> std::io::Result<&'static str> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -314,6 +334,26 @@ mod tests {
             "second failed: no more"
         );
         assert!(token.is_cancelled());
+    }
+
+    #[test]
+    fn a_loop_that_fails_stops_the_others_of_its_thread_and_waits_for_them() {
+        let (stop, ended) = (StopToken::new(), std::cell::Cell::new(0));
+        let serve = |number| {
+            let (stop, ended) = (&stop, &ended);
+            async move {
+                if number == 1 {
+                    return Err(std::io::Error::other("no more"));
+                }
+                stop.cancelled().await;
+                tokio::task::yield_now().await;
+                ended.set(ended.get() + 1);
+                Ok(())
+            }
+        };
+        let outcome = run(join_loops((0..3).map(serve), &stop));
+        let error = outcome.map_err(|error| error.to_string());
+        assert_eq!((error, ended.get()), (Err("no more".to_owned()), 2));
     }
 
     #[test]

@@ -119,6 +119,15 @@ impl Postdate {
         std::fs::read_dir(folder).expect("it runs").count()
     }
 
+    /// The names of its threads.
+    pub(crate) fn threads(&self) -> Vec<String> {
+        let folder = format!("/proc/{}/task", self.process.id());
+        let threads = std::fs::read_dir(folder).expect("it runs");
+        let name = |path: PathBuf| std::fs::read_to_string(path.join("comm")).ok();
+        let names = threads.filter_map(|thread| name(thread.ok()?.path()));
+        names.map(|name| name.trim().to_owned()).collect()
+    }
+
     /// Limits the open file descriptors of the process.
     pub(crate) fn limit_descriptors(&self, count: usize) {
         self.process.limit_descriptors(count as u64);

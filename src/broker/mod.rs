@@ -27,16 +27,16 @@ use futures_util::future::LocalBoxFuture;
 #[async_trait(?Send)]
 pub(crate) trait Source {
     /// Waits for the next event. Events are in order, and their number is bounded: if the caller
-    /// does not call this, the client stops fetching. A transient error is one of the group, which an
-    /// operator must fix: reading continues.
+    /// does not call this, the client stops fetching. After an error, the source cannot be used.
     async fn next_event(&mut self) -> Result<Event, Error>;
 
     /// Asks the broker for the identity and the retained range of each partition. A partition that
-    /// cannot be described, for example without a leader, has its own error.
-    async fn describe(
+    /// cannot be described, for example without a leader, has its own error. Other calls may follow
+    /// before the answer.
+    fn describe(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<Result<PartitionInfo, Error>>, Error>;
+    ) -> LocalBoxFuture<'static, Result<Vec<Result<PartitionInfo, Error>>, Error>>;
 
     /// The metadata of the group's last commit of each partition; `None`: no commit. Other calls may
     /// follow before the answer. On Kafka only this call and a commit need the group coordinator.
@@ -45,12 +45,12 @@ pub(crate) trait Source {
         partitions: &[Partition],
     ) -> LocalBoxFuture<'static, Result<Vec<Option<String>>, Error>>;
 
-    /// Like [`GroupAdmin::offsets_at`].
-    async fn offsets_at(
+    /// Like [`GroupAdmin::offsets_at`]. Other calls may follow before the answer.
+    fn offsets_at(
         &mut self,
         partitions: &[Partition],
         time: Timestamp,
-    ) -> Result<Vec<Offset>, Error>;
+    ) -> LocalBoxFuture<'static, Result<Vec<Offset>, Error>>;
 
     /// Starts or restarts reading a partition at `from`. Later events of the partition
     /// have this `epoch`; the caller must drop events of another epoch.

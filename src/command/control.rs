@@ -71,7 +71,7 @@ pub(super) async fn write(
 async fn partitions(config: &Config, route: &str) -> Result<Vec<Partition>> {
     let source = &config.routes[route].source;
     let cluster = Cluster::of(config, &source.cluster);
-    let mut catalog = cluster.catalog(None, Health::new().register("control"))?;
+    let mut catalog = cluster.catalog(Health::new().register("control"))?;
     let found = timeout(COMMAND_DELIVERY_TIMEOUT, catalog.partitions(&source.topics)).await;
     catalog.close().await;
     let name = || cluster.qualified_name();

@@ -1,5 +1,6 @@
 //! The appender: stores the batches of one ingress, several in one call, and reports each result.
-//! It runs on a thread of its own, so that reading and encoding continue while the store answers.
+//! The appenders of all routes share a thread, so that reading and encoding continue while the store
+//! answers.
 
 use crate::health::HealthPart;
 use crate::limit::{APPEND_QUEUE_MAX, APPENDS_PER_PIPELINE_MAX};

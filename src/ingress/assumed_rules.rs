@@ -5,10 +5,10 @@
 //! stored. It commits nothing. Once the coordinator has told the history, the assumed rules are
 //! added to it, and the next commit has both.
 
+use super::CallError;
 use super::partition::AssignedPartition;
 use super::read_loop::Ingress;
 use super::shard_init::usable_commit;
-use super::{CallError, stopping, unless_stopped};
 use crate::broker::{self, PartitionInfo};
 use crate::limit::{CONTROL_COORDINATOR_WAIT_MAX, COORDINATOR_WAIT_MAX};
 use crate::model::{
@@ -121,16 +121,15 @@ impl Ingress {
         let mut known = partitions.iter().filter_map(|id| self.partitions.get(id));
         let has_unstored_pause = known.any(AssignedPartition::has_unstored_pause);
         let answer = self.ports.source.committed_metadata(partitions);
-        let answer = unless_stopped(&self.stop, answer);
         if !may_assume {
-            return Ok(Some(answer.await.ok_or_else(stopping)??));
+            return Ok(Some(self.answer_of(answer).await??));
         }
         let limit = match has_unstored_pause {
             true => CONTROL_COORDINATOR_WAIT_MAX,
             false => COORDINATOR_WAIT_MAX,
         };
-        match timeout(limit, answer).await {
-            Err(_) | Ok(Some(Err(broker::Error::Unavailable(_)))) => {
+        match self.answer_of(timeout(limit, answer)).await? {
+            Err(_) | Ok(Err(broker::Error::Unavailable(_))) => {
                 tracing::warn!(
                     route = %self.options.route,
                     partitions = partitions.len(),
@@ -138,7 +137,7 @@ impl Ingress {
                 );
                 Ok(None)
             }
-            Ok(answer) => Ok(Some(answer.ok_or_else(stopping)??)),
+            Ok(answer) => Ok(Some(answer?)),
         }
     }
 
@@ -168,7 +167,6 @@ impl Ingress {
             }
             Err(error) => return Err(error.into()),
         };
-        self.group_error = None;
         for ((id, epoch), text) in answer.partitions.into_iter().zip(commits) {
             let Some(mut partition) = self.partitions.reading(&id, epoch) else {
                 continue;
@@ -190,13 +188,9 @@ impl Ingress {
         Ok(())
     }
 
-    /// The commits are ready, unless the group cannot be used, or its coordinator still has to tell
-    /// the last ones.
+    /// The commits are ready, unless the group coordinator still has to tell the last ones.
     pub(super) fn report_commits(&self) {
         let commits = &self.ports.health.commits;
-        if let Some(error) = &self.group_error {
-            return commits.set_not_ready(format!("offsets cannot be committed: {error}"));
-        }
         match &self.question {
             CommitQuestion::None => commits.set_ready(),
             CommitQuestion::Asked { partitions, .. } => commits.set_not_ready(format!(

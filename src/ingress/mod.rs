@@ -143,18 +143,10 @@ fn stopping() -> broker::Error {
     broker::Error::Unavailable("the process is stopping".to_owned())
 }
 
-/// Waits for the answer of a broker, but only for a short time once the process is stopping. All
-/// calls of the [`Source`] port are safe to drop.
-async fn unless_stopped<T>(stop: &CancellationToken, answer: impl Future<Output = T>) -> Option<T> {
-    let timeout = async {
-        stop.cancelled().await;
-        tokio::time::sleep(FINAL_COMMIT_TIMEOUT).await;
-    };
-    tokio::select! {
-        biased;
-        answer = answer => Some(answer),
-        () = timeout => None,
-    }
+/// Waits until a process that stops does not wait for a broker any more.
+async fn stopped_for_long(stop: CancellationToken) {
+    stop.cancelled().await;
+    tokio::time::sleep(FINAL_COMMIT_TIMEOUT).await;
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::partition::{AssignedPartition, NextStep};
 use super::partitions::Partitions;
 use super::quota::{QuotaLevel, Waiting};
 use super::store_check::StoreCheck;
-use super::{CallError, Error, Options, Ports};
+use super::{CallError, Error, Options, Ports, stopped_for_long, stopping};
 use crate::broker::{self, Event, RecordBatch};
 use crate::limit::{
     APPEND_LINGER_MAX, FINAL_STORE_CALL_TIMEOUT, MEMBERSHIP_INTERVAL, OFFSET_COMMIT_INTERVAL,
@@ -20,7 +20,8 @@ use crate::run::{FarTarget, RunBuilder};
 use crate::store::{Appended, StorePart};
 use crate::trace::{Span, SpanOperation};
 use std::collections::BTreeMap;
-use tokio::time::Instant;
+use std::pin::pin;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) struct Ingress {
@@ -43,8 +44,6 @@ pub(crate) struct Ingress {
     /// Partitions of the route, also those that other workers read.
     pub(super) route_partitions: usize,
     pub(super) quota_level: QuotaLevel,
-    /// Why the group cannot be used, by the broker. Until it accepts a request.
-    pub(super) group_error: Option<String>,
     pub(super) stop: CancellationToken,
 }
 
@@ -67,7 +66,6 @@ impl Ingress {
             question: CommitQuestion::None,
             route_partitions: 0,
             quota_level: QuotaLevel::default(),
-            group_error: None,
             stop: CancellationToken::new(),
         }
     }
@@ -86,6 +84,7 @@ impl Ingress {
             let room = self.options.memory.unstored.saturating_sub(unanswered);
             let has_room = self.partitions.has_buffer_room(room) && !self.waits_for_quota();
             self.report_memory();
+            let mut has_read = false;
             // Each arm is safe to drop: all keep everything that they have not returned.
             tokio::select! {
                 biased;
@@ -107,13 +106,18 @@ impl Ingress {
                 }
                 event = self.ports.source.next_event(), if has_room => {
                     self.on_source_event(event)?;
+                    has_read = true;
                 }
-                () = tokio::time::sleep_until(wake_at) => {}
+                () = sleep_until(wake_at) => {}
             }
             self.open_due_shards().await?;
             self.send_appends();
             if Instant::now() >= self.next_check_at && !self.check.is_running() {
                 self.start_check(false);
+            }
+            if has_read {
+                // A route with a backlog does not keep the other routes of the thread from running.
+                tokio::task::yield_now().await;
             }
         }
         self.drain().await
@@ -127,20 +131,50 @@ impl Ingress {
         gauge.increment(bytes as f64 - before as f64);
     }
 
+    /// Waits for the answer of a broker, but only for a short time once the process is stopping. The
+    /// loop shows meanwhile that it moves, and stores its batches. All calls of the source port are
+    /// safe to drop.
+    pub(super) async fn answer_of<T>(
+        &mut self,
+        answer: impl Future<Output = T>,
+    ) -> Result<T, CallError> {
+        let mut answer = pin!(answer);
+        let mut stopped = pin!(stopped_for_long(self.stop.clone()));
+        loop {
+            self.ports.health.source.heartbeat();
+            let wake_at = self.next_append_or_heartbeat();
+            // Each arm is safe to drop: all keep everything that they have not returned.
+            tokio::select! {
+                biased;
+                answer = &mut answer => return Ok(answer),
+                () = &mut stopped => return Err(stopping().into()),
+                Some(result) = self.ports.appender.results.recv() => self.on_append_result(result),
+                () = sleep_until(wake_at) => {}
+            }
+            self.send_appends();
+        }
+    }
+
     fn next_wake(&self) -> Instant {
-        let appender_has_room = self.ports.appender.jobs.capacity() > 0;
-        let flush_at = self.partitions.next_flush_at();
         let check_at = Some(self.next_check_at).filter(|_| !self.check.is_running());
-        let times = [
-            self.partitions.next_open_at(),
-            flush_at.filter(|_| appender_has_room),
-            check_at,
-        ];
-        let latest = Instant::now() + OFFSET_COMMIT_INTERVAL;
+        let times = [self.partitions.next_open_at(), check_at];
+        let latest = self.next_append_or_heartbeat();
         times.into_iter().flatten().fold(latest, Instant::min)
     }
 
-    fn on_source_event(&mut self, event: Result<Event, broker::Error>) -> Result<(), Error> {
+    fn next_append_or_heartbeat(&self) -> Instant {
+        let appender_has_room = self.ports.appender.jobs.capacity() > 0;
+        let flush_at = self.partitions.next_flush_at();
+        let latest = Instant::now() + OFFSET_COMMIT_INTERVAL;
+        flush_at
+            .filter(|_| appender_has_room)
+            .map_or(latest, |at| at.min(latest))
+    }
+
+    pub(super) fn on_source_event(
+        &mut self,
+        event: Result<Event, broker::Error>,
+    ) -> Result<(), Error> {
         let now = Instant::now();
         match event {
             Ok(Event::Records(batch)) => self.on_records(&batch, now),
@@ -198,10 +232,6 @@ impl Ingress {
                 if is_new {
                     self.report_shards();
                 }
-            }
-            Err(error) if error.is_transient() => {
-                self.group_error = Some(error.to_string());
-                self.report_commits();
             }
             Err(error) => return Err(self.fatal(error)),
         }
@@ -373,7 +403,7 @@ impl Ingress {
         FarTarget::at(self.ports.clock.now(), self.options.thin)
     }
 
-    fn on_append_result(&mut self, result: AppendResult) {
+    pub(super) fn on_append_result(&mut self, result: AppendResult) {
         self.appending_bytes -= result.bytes;
         let id = &result.shard.partition;
         let Some(mut partition) = self.partitions.reading(id, result.epoch) else {

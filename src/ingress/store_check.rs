@@ -7,15 +7,16 @@
 use super::partition::{AssignedPartition, NextStep};
 use super::quota::Waiting;
 use super::read_loop::Ingress;
-use super::{CallError, unless_stopped};
+use super::{CallError, stopped_for_long};
 use crate::broker::{self, OffsetCommit};
 use crate::limit::{OFFSET_COMMIT_INTERVAL, OFFSET_COMMIT_REPEAT_INTERVAL};
 use crate::model::{Offset, Progress, ShardId, Watermark};
 use crate::store::{self, ShardPosition, Store, StoredShard};
 use futures_util::future::LocalBoxFuture;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 /// The check that is in progress. At most one is.
 #[derive(Default)]
@@ -142,12 +143,22 @@ impl Ingress {
         self.check = StoreCheck::Reading { states, kind };
     }
 
-    /// Waits until no check is in progress.
+    /// Waits until no check is in progress. A process that stops waits for each answer only for a short
+    /// time.
     pub(super) async fn finish_check(&mut self) -> Result<(), CallError> {
+        let mut stopped = pin!(stopped_for_long(self.stop.clone()));
         while self.check.is_running() {
-            match unless_stopped(&self.stop, self.check.answer()).await {
-                Some(answer) => self.on_check_answer(answer)?,
-                None => self.check = StoreCheck::None,
+            self.ports.health.source.heartbeat();
+            // Each arm is safe to drop: all keep everything that they have not returned.
+            tokio::select! {
+                biased;
+                answer = self.check.answer() => {
+                    self.on_check_answer(answer)?;
+                    stopped.set(stopped_for_long(self.stop.clone()));
+                }
+                () = &mut stopped => self.check = StoreCheck::None,
+                Some(result) = self.ports.appender.results.recv() => self.on_append_result(result),
+                () = sleep(OFFSET_COMMIT_INTERVAL) => {}
             }
         }
         Ok(())
@@ -216,10 +227,7 @@ impl Ingress {
             }
         }
         match outcome {
-            Ok(()) => {
-                self.group_error = None;
-                self.report_commits();
-            }
+            Ok(()) => self.report_commits(),
             // After a store loss more records are read again. The next commit replaces this one.
             Err(error) => {
                 let reason = format!("cannot commit offsets: {error}");

@@ -8,14 +8,16 @@ use crate::clock::WallClock;
 use crate::encryption::KeyRing;
 use crate::health::Health;
 use crate::limit::{
-    COORDINATOR_WAIT_MAX, DISPLACED_READER_DELAY, IngressMemory, MEMBERSHIP_INTERVAL,
-    OFFSET_COMMIT_INTERVAL, OFFSET_COMMIT_REPEAT_INTERVAL, SHARD_OPEN_RETRY_DELAY,
+    COORDINATOR_WAIT_MAX, DISPLACED_READER_DELAY, IngressMemory, LOOP_STALL_MAX,
+    MEMBERSHIP_INTERVAL, OFFSET_COMMIT_INTERVAL, OFFSET_COMMIT_REPEAT_INTERVAL,
+    SHARD_OPEN_RETRY_DELAY,
 };
 use crate::membership::{ReadAssignment, SessionClock, StoreTime};
 use crate::metric;
 use crate::model::{
     CommitMetadata, Control, Dialects, Naming, Offset, Partition, Pause, PositionRules, RetryKeys,
-    RoutingRules, SessionId, ShardId, StartPoint, TargetRules, Timestamp, WithoutDelay, WorkerId,
+    RoutingRules, SessionId, ShardId, StartPoint, TargetRules, Timestamp, Watermark, WithoutDelay,
+    WorkerId,
 };
 use crate::run::ThinHours;
 use crate::store::{ShardStore as _, StorePart};
@@ -249,6 +251,33 @@ async fn a_takeover_waits_for_the_group_coordinator_only_if_the_store_may_have_g
         opening.await.is_err(),
         "only the commit tells where to start"
     );
+}
+
+/// Otherwise the worker would lose its session, with all shards of all routes.
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_waits_for_the_broker_to_open_a_shard_moves_and_takes_append_results() {
+    let (world, id) = (Environment::new(2), Partition::new("t", 0));
+    let (mut ingress, appender) = world.worker(rules(LONG), 1, Quota::default());
+    world.assign(&mut ingress, &[0]);
+    ingress.open_due_shards().await.unwrap();
+    let produced = (None, Some(&b"m"[..]));
+    world.cluster.produce(&id, None, produced, []);
+    while !ingress.partitions.get(&id).unwrap().has_batch() {
+        let event = ingress.ports.source.next_event().await;
+        ingress.on_source_event(event).unwrap();
+    }
+    // The store does not know the other shard, so its opening waits for the coordinator.
+    world.cluster.silence_coordinator(true);
+    world.assign(&mut ingress, &[0, 1]);
+    ingress.ports.health.source.heartbeat();
+    tokio::select! {
+        opened = ingress.open_due_shards() => panic!("{opened:?}"),
+        ended = appender.serve(CancellationToken::new()) => panic!("{ended:?}"),
+        () = sleep(2 * LOOP_STALL_MAX) => {}
+    }
+    assert_eq!(world.health.not_moving(LOOP_STALL_MAX), []);
+    let stored = ingress.partitions.get(&id).unwrap().stored_to();
+    assert_eq!(stored, Some(Watermark(1)));
 }
 
 /// Otherwise a store loss would forget a pause that was reported.

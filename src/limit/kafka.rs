@@ -11,6 +11,8 @@ pub(crate) const KAFKA_READ_MESSAGES_MAX: usize = 4_096;
 /// Bytes of one response of one broker: some milliseconds of reading. Decompression makes them more,
 /// by a factor that only the producer knows.
 pub(crate) const KAFKA_FETCH_BYTES_MAX: usize = 1024 * 1024;
+/// A response to a client of many routes has the parts of this number of routes. One of them may get all.
+pub(crate) const KAFKA_FETCH_ROUTES_MAX: usize = 4;
 /// Bytes of a consumed record beside its key, headers and payload. librdkafka requests no more while
 /// it holds one record for each kibibyte of its prefetch.
 pub(crate) const KAFKA_PREFETCHED_RECORD_BYTES: usize = 1024;
@@ -20,6 +22,9 @@ pub(crate) const KAFKA_SOURCE_WAKE_INTERVAL: Duration = Duration::from_millis(10
 pub(crate) const KAFKA_CLIENT_WAKE_INTERVAL: Duration = Duration::from_millis(500);
 /// Timeout of a request: a new controller needs some seconds.
 pub(crate) const KAFKA_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// A broker that does not tell a source the offsets of its partitions is left for this time. All routes
+/// wait for it.
+pub(crate) const KAFKA_LIST_OFFSETS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout of a request for a token.
 pub(crate) const KAFKA_TOKEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// First wait before a failed request for a token is repeated. Also the shortest time between two tokens.
@@ -34,6 +39,15 @@ pub(crate) const KAFKA_TOKEN_CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 pub(crate) const KAFKA_TOKEN_ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// Requests that wait for the admin client's thread; more are refused.
 pub(crate) const KAFKA_ADMIN_REQUESTS_MAX: usize = 16;
+/// Requests about the offsets of groups that are not answered; more are refused. Each route has two.
+pub(crate) const KAFKA_GROUP_REQUESTS_MAX: usize = 4_096;
+/// A broker that does not answer a question for committed offsets is left for another one after this
+/// time.
+pub(crate) const KAFKA_GROUP_CALL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout of an offset commit. The broker may still apply it later; repeating it is safe.
+pub(crate) const KAFKA_COMMIT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Wait before a coordinator that loads its groups, or all brokers, are asked again.
+pub(crate) const KAFKA_COORDINATOR_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// A partition that could not be read is read again after this time.
 pub(crate) const KAFKA_PARTITION_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Interval at which a client that receives nothing probes its brokers.

@@ -10,7 +10,7 @@
 
 use super::{
     COMPACT_BYTES_MAX, EMBEDDED_CACHE_BYTES, EMBEDDED_INDEX_MEMTABLE_BYTES,
-    EMBEDDED_RUNS_MEMTABLE_BYTES, KAFKA_FETCH_BYTES_MAX,
+    EMBEDDED_RUNS_MEMTABLE_BYTES, KAFKA_FETCH_BYTES_MAX, KAFKA_FETCH_ROUTES_MAX,
 };
 
 /// Resident memory that a process may take beside its budget: code, threads, clients, and memory
@@ -50,7 +50,8 @@ pub(crate) struct MemoryPlan {
 pub(crate) struct SourceMemory {
     /// Records that the client holds in advance. With more it requests nothing.
     pub(crate) prefetch: usize,
-    /// One response of one broker, before decompression. Its first batch may exceed it.
+    /// Its part of the response of one broker, before decompression. The first batch of a response may
+    /// exceed it.
     pub(crate) fetch: usize,
     /// Records that wait for the ingress.
     pub(crate) queue: usize,
@@ -68,6 +69,14 @@ impl SourceMemory {
             },
             queue: bytes / 16,
         }
+    }
+
+    /// Bytes of one response to a client that reads this number of routes. A route gets all of it at
+    /// most, if its queue has room. The responses of three brokers still fit into the memory of the route
+    /// and its ingress.
+    pub(crate) fn fetch_bytes(self, routes: usize) -> usize {
+        let parts = self.fetch * routes.min(KAFKA_FETCH_ROUTES_MAX);
+        parts.min(KAFKA_FETCH_BYTES_MAX)
     }
 
     /// All of it, if three brokers answer at once.
@@ -191,6 +200,26 @@ mod tests {
                     assert!(total <= budget * MIB, "{budget} {sources} {plan:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_response_holds_the_parts_of_several_routes_and_fits_into_the_memory_of_one() {
+        let fetch = |routes, budget| {
+            let source = plan(budget * MIB, routes, true, false).source;
+            (source.fetch, source.fetch_bytes(routes))
+        };
+        assert_eq!(fetch(1, 512), (MIB, MIB));
+        assert_eq!(fetch(2, 512), (MIB, MIB));
+        let (part, bytes) = fetch(200, 512);
+        assert_eq!(bytes, KAFKA_FETCH_ROUTES_MAX * part);
+        for (routes, budget) in [(2, 96), (20, 128), (200, 512), (1_000, 4_096)] {
+            let plan = plan(budget * MIB, routes, true, false);
+            let response = plan.source.fetch_bytes(routes);
+            let source = plan.source.prefetch + 3 * response + plan.source.queue;
+            let ingress = plan.ingress.unstored + 3 * plan.ingress.call;
+            let route = budget * MIB / 8 * 3 / routes;
+            assert!(source + ingress <= route, "{routes} {budget} {plan:?}");
         }
     }
 

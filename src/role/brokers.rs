@@ -4,6 +4,7 @@
 use crate::broker::inspection::Inspector;
 use crate::broker::kafka::{
     self, KafkaCatalog, KafkaSource, KafkaStoredRecords, KafkaTarget, KafkaTransactionalProducers,
+    RouteTopics,
 };
 use crate::broker::nats::{self, NatsCatalog, NatsSource, NatsStoredRecords, NatsTarget};
 use crate::broker::send_budget::SendBudget;
@@ -13,9 +14,13 @@ use crate::broker::{
 use crate::config::{self, BrokerKind, Config};
 use crate::health::HealthPart;
 use crate::limit::{COMMAND_DELIVERY_TIMEOUT, SourceMemory};
+use crate::membership::{ClusterCatalog, SourceTopics};
 use crate::model::{Dialect, Dialects, Naming};
 use anyhow::{Result, bail};
 use std::sync::Arc;
+
+/// Makes catalogs that share their clients.
+pub(crate) type Catalogs = Box<dyn Fn() -> Box<dyn Catalog>>;
 
 /// A configured cluster, as its adapter takes it. It holds secrets: never print it.
 pub(crate) enum Cluster {
@@ -23,12 +28,12 @@ pub(crate) enum Cluster {
     Nats(nats::Cluster),
 }
 
-/// The topics of a source, and the group that keeps its commits.
+/// The source of a route: its topics, and the group that keeps its commits.
 pub(crate) struct SourceOptions {
+    pub(crate) route: String,
     pub(crate) group: String,
     pub(crate) topics: Vec<String>,
     pub(crate) dialects: Dialects,
-    pub(crate) memory: SourceMemory,
 }
 
 /// The purpose and bounds of a target.
@@ -75,31 +80,47 @@ impl Cluster {
         }
     }
 
-    pub(crate) fn source(
+    /// A source for each of these routes, in the same order. They share their clients. `health` makes a
+    /// part of the readiness for this route or cluster.
+    pub(crate) fn sources(
         &self,
-        options: SourceOptions,
-        health: HealthPart,
-    ) -> Result<Box<dyn Source>> {
-        Ok(match self {
+        routes: Vec<SourceOptions>,
+        memory: SourceMemory,
+        mut health: impl FnMut(String) -> HealthPart,
+    ) -> Result<Vec<Box<dyn Source>>> {
+        match self {
             Self::Kafka(cluster) => {
-                let (topics, memory) = (&options.topics, options.memory);
-                Box::new(KafkaSource::new(
-                    cluster,
-                    options.group,
-                    topics,
-                    memory,
-                    health,
-                )?)
+                let topics = routes.into_iter().map(|route| RouteTopics {
+                    group: route.group,
+                    topics: route.topics,
+                });
+                let topics: Vec<_> = topics.collect();
+                let part = health(format!("of {}", self.qualified_name()));
+                let sources = KafkaSource::for_routes(cluster, &topics, memory, part)?;
+                let boxed = sources
+                    .into_iter()
+                    .map(|source| Box::new(source) as Box<dyn Source>);
+                Ok(boxed.collect())
             }
             Self::Nats(cluster) => {
-                let options = nats::SourceOptions {
-                    group: options.group,
-                    reads_schedules: options.dialects.has(Dialect::Nats),
-                    fetch_bytes_max: options.memory.total() / 3 * 2 / options.topics.len().max(1),
-                };
-                Box::new(NatsSource::new(cluster, options, health)?)
+                let part = health(format!("of {}", self.qualified_name()));
+                let routes = routes.into_iter().map(|route| {
+                    let options = nats::SourceOptions {
+                        group: route.group,
+                        reads_schedules: route.dialects.has(Dialect::Nats),
+                        fetch_bytes_max: memory.total() / 3 * 2 / route.topics.len().max(1),
+                    };
+                    let part = health(format!("of route {}", route.route));
+                    part.set_ready();
+                    (options, part)
+                });
+                let sources = NatsSource::for_routes(cluster, routes.collect(), part)?;
+                let boxed = sources
+                    .into_iter()
+                    .map(|source| Box::new(source) as Box<dyn Source>);
+                Ok(boxed.collect())
             }
-        })
+        }
     }
 
     /// `group` is the consumer group whose position may be moved.
@@ -126,15 +147,48 @@ impl Cluster {
         })
     }
 
-    /// `group` is the consumer group whose commits are read, without waiting for a connection.
-    pub(crate) fn catalog(
+    /// Catalogs that list the partitions of these routes. They share their clients. Kafka answers one
+    /// request for all topics. NATS needs a request for each stream, so each route has a catalog: a stream
+    /// that does not answer hides no other one.
+    pub(crate) fn catalogs(
         &self,
-        group: Option<&str>,
+        routes: Vec<SourceTopics>,
         health: HealthPart,
-    ) -> Result<Box<dyn Catalog>> {
+    ) -> Result<Vec<ClusterCatalog>> {
         Ok(match self {
-            Self::Kafka(cluster) => Box::new(KafkaCatalog::new(cluster, group, health)?),
+            Self::Kafka(cluster) => vec![ClusterCatalog {
+                catalog: Box::new(KafkaCatalog::new(cluster, None, health)?),
+                routes,
+            }],
+            Self::Nats(cluster) => {
+                let catalog = NatsCatalog::new(cluster, health);
+                let of_route = |route| ClusterCatalog {
+                    catalog: Box::new(catalog.clone()),
+                    routes: vec![route],
+                };
+                routes.into_iter().map(of_route).collect()
+            }
+        })
+    }
+
+    pub(crate) fn catalog(&self, health: HealthPart) -> Result<Box<dyn Catalog>> {
+        Ok(match self {
+            Self::Kafka(cluster) => Box::new(KafkaCatalog::new(cluster, None, health)?),
             Self::Nats(cluster) => Box::new(NatsCatalog::new(cluster, health)),
+        })
+    }
+
+    /// Catalogs for the commits of any group, which share their clients. `group` is one of the groups.
+    pub(crate) fn commits(&self, group: &str, health: HealthPart) -> Result<Catalogs> {
+        Ok(match self {
+            Self::Kafka(cluster) => {
+                let catalog = KafkaCatalog::new(cluster, Some(group), health)?;
+                Box::new(move || Box::new(catalog.clone()) as Box<dyn Catalog>)
+            }
+            Self::Nats(cluster) => {
+                let catalog = NatsCatalog::new(cluster, health);
+                Box::new(move || Box::new(catalog.clone()) as Box<dyn Catalog>)
+            }
         })
     }
 

@@ -1,96 +1,165 @@
-//! Starts the two threads of each route's ingress.
+//! Starts the two threads of the ingress, which serve all routes: one reads, and one stores.
 
 use super::brokers::{Cluster, SourceOptions};
 use super::wiring::{StoreThread, Wiring, consumer_group, routing_rules};
 use crate::broker::Source;
 use crate::clock::Clock as _;
 use crate::config::OnSourceGap;
-use crate::ingress::{self, Appender, Ingress};
+use crate::ingress::{self, Appender, AppenderHandle, Ingress};
 use crate::limit::STORE_RESPONSE_TIMEOUT;
-use crate::membership::{ReadAssignment, SessionClock};
+use crate::membership::{Assignments, ReadAssignment, SessionClock};
 use crate::metric;
-use crate::model::{Hint, StartPoint};
+use crate::model::{Hint, StartPoint, Timestamp};
 use crate::run::ThinHours;
-use crate::task::TaskGroup;
+use crate::task::{TaskGroup, join_loops};
 use anyhow::{Context, Result};
+use rand::RngExt;
+use rand::rngs::StdRng;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
-/// `process` is a random number that no other process has. `hints` are the receivers of hints.
+/// The parts of one route's ingress that its appender or the membership share.
+struct RouteParts {
+    route: Arc<str>,
+    assignment: watch::Receiver<ReadAssignment>,
+    appender: AppenderHandle,
+    /// A random number that no other process has.
+    process: u64,
+}
+
+/// `hints` are the receivers of hints.
 pub(super) fn start(
     group: &mut TaskGroup,
     wiring: &Arc<Wiring>,
-    route: &str,
     hints: Vec<mpsc::Sender<Hint>>,
-    assignment: watch::Receiver<ReadAssignment>,
-    session_clock: SessionClock,
-    process: u64,
+    assignments: &mut Assignments,
+    random: &mut StdRng,
 ) -> Result<()> {
-    let (appender, inbox) = ingress::appender_channels();
-    let (name, started_at) = (route.to_owned(), wiring.clock.now());
-    let build_ingress = move |thread: StoreThread| {
-        let wiring = &thread.wiring;
-        let ports = ingress::Ports {
-            source: source(wiring, &name, "source client")?,
-            store: thread.store,
-            clock: Rc::new(wiring.clock.clone()),
-            health: ingress::HealthParts::new(&wiring.health, &name),
-            metric: metric::RouteMetrics::new(&name),
-            memory_metric: metric::MemoryGauges::new("unstored"),
-            tracer: wiring.tracer.clone(),
-            appender,
+    let (mut routes, mut inboxes) = (Vec::new(), Vec::new());
+    let session_clock = assignments.session_clock.clone();
+    for (route, assignment) in std::mem::take(&mut assignments.reads) {
+        let (appender, inbox) = ingress::appender_channels();
+        inboxes.push((route.clone(), inbox));
+        routes.push(RouteParts {
+            route,
             assignment,
-            session_clock,
-            timers_done: wiring.timers_done.clone(),
-        };
-        let options = ingress::Options {
-            deployment: wiring.config.deployment.as_str().into(),
-            route: name.as_str().into(),
-            rules: routing_rules(&wiring.config, &name),
-            start: match wiring.config.routes[&name].start {
-                // A partition that is created while the process runs is read from its first record.
-                StartPoint::End => StartPoint::Time(started_at),
-                start => start,
-            },
-            stops_at_gap: wiring.config.routes[&name].on_source_gap == OnSourceGap::Stop,
-            quota: wiring.limits[&name].quota.subscribe(),
-            thin: ThinHours::DEFAULT,
-            keys: wiring.keys.clone(),
-            memory: wiring.memory.ingress,
-        };
-        let ingress = Ingress::new(options, ports, process);
-        Ok(async move { Ok(ingress.serve(thread.stop).await?) })
+            appender,
+            process: random.random(),
+        });
+    }
+    let started_at = wiring.clock.now();
+    let build_ingress = move |thread: StoreThread| {
+        let names = routes.iter().map(|parts| &*parts.route);
+        let mut sources = sources(&thread.wiring, names, "source client")?;
+        let mut ingresses = Vec::new();
+        for parts in routes {
+            let source = sources
+                .remove(&*parts.route)
+                .expect("a source for each route");
+            let session_clock = session_clock.clone();
+            ingresses.push(ingress(&thread, parts, source, session_clock, started_at));
+        }
+        let stop = thread.stop;
+        Ok(async move {
+            let loops = ingresses.into_iter().map(|it| it.serve(stop.clone()));
+            Ok(join_loops(loops, &stop).await?)
+        })
     };
-    let health = format!("route {route} appender");
-    let build_appender = move |thread: StoreThread| {
-        let appender = Appender {
-            store: thread.store,
+    let build_appenders = move |thread: StoreThread| {
+        let StoreThread {
+            wiring,
+            store,
+            stop,
+        } = thread;
+        // Not `stop`: the ingress ends first, and closes the channels when everything is stored.
+        let give_up = wiring.give_up.clone();
+        let appenders = inboxes.into_iter().map(|(route, inbox)| Appender {
+            store: store.clone(),
             inbox,
-            hints,
-            health: thread.wiring.ready_part(&health),
-            call_bytes_max: thread.wiring.memory.ingress.call,
-        };
-        // Not `stop`: the ingress ends first, and closes the channel when everything is stored.
-        let give_up = thread.wiring.give_up.clone();
-        Ok(async move { Ok(appender.serve(give_up).await?) })
+            hints: hints.clone(),
+            health: wiring.ready_part(&format!("route {route} appender")),
+            call_bytes_max: wiring.memory.ingress.call,
+        });
+        let appenders: Vec<_> = appenders.collect();
+        Ok(async move {
+            let loops = appenders.into_iter().map(|it| it.serve(give_up.clone()));
+            Ok(join_loops(loops, &stop).await?)
+        })
     };
     let timeout = STORE_RESPONSE_TIMEOUT;
-    wiring.spawn_with_store(group, &format!("ingress-{route}"), timeout, build_ingress)?;
-    wiring.spawn_with_store(group, &format!("appender-{route}"), timeout, build_appender)
+    wiring.spawn_with_store(group, "ingress", timeout, build_ingress)?;
+    wiring.spawn_with_store(group, "appender", timeout, build_appenders)
 }
 
-/// `client` is the name of the client in the readiness of the process.
-pub(super) fn source(wiring: &Wiring, name: &str, client: &str) -> Result<Box<dyn Source>> {
-    let route = &wiring.config.routes[name];
-    let options = SourceOptions {
-        group: consumer_group(&wiring.config, name),
-        topics: route.source.topics.clone(),
-        dialects: route.dialects,
-        memory: wiring.memory.source,
+/// `started_at`: when this process started.
+fn ingress(
+    thread: &StoreThread,
+    parts: RouteParts,
+    source: Box<dyn Source>,
+    session_clock: SessionClock,
+    started_at: Timestamp,
+) -> Ingress {
+    let (wiring, name) = (&thread.wiring, &*parts.route);
+    let ports = ingress::Ports {
+        source,
+        store: thread.store.clone(),
+        clock: Rc::new(wiring.clock.clone()),
+        health: ingress::HealthParts::new(&wiring.health, name),
+        metric: metric::RouteMetrics::new(name),
+        memory_metric: metric::MemoryGauges::new("unstored"),
+        tracer: wiring.tracer.clone(),
+        appender: parts.appender,
+        assignment: parts.assignment,
+        session_clock,
+        timers_done: wiring.timers_done.clone(),
     };
-    let health = wiring.health.register(format!("route {name} {client}"));
-    Cluster::of(&wiring.config, &route.source.cluster)
-        .source(options, health)
-        .with_context(|| format!("route.{name}.source"))
+    let options = ingress::Options {
+        deployment: wiring.config.deployment.as_str().into(),
+        route: parts.route.clone(),
+        rules: routing_rules(&wiring.config, name),
+        start: match wiring.config.routes[name].start {
+            // A partition that is created while the process runs is read from its first record.
+            StartPoint::End => StartPoint::Time(started_at),
+            start => start,
+        },
+        stops_at_gap: wiring.config.routes[name].on_source_gap == OnSourceGap::Stop,
+        quota: wiring.limits[name].quota.subscribe(),
+        thin: ThinHours::DEFAULT,
+        keys: wiring.keys.clone(),
+        memory: wiring.memory.ingress,
+    };
+    Ingress::new(options, ports, parts.process)
+}
+
+/// A source for each of these routes. The sources of one cluster share their clients. `client` is the name of
+/// the clients in the readiness of the process.
+pub(super) fn sources<'a>(
+    wiring: &Wiring,
+    routes: impl Iterator<Item = &'a str>,
+    client: &str,
+) -> Result<BTreeMap<String, Box<dyn Source>>> {
+    let mut by_cluster: BTreeMap<&str, Vec<SourceOptions>> = BTreeMap::new();
+    for name in routes {
+        let route = &wiring.config.routes[name];
+        let options = SourceOptions {
+            route: name.to_owned(),
+            group: consumer_group(&wiring.config, name),
+            topics: route.source.topics.clone(),
+            dialects: route.dialects,
+        };
+        let of_cluster = by_cluster.entry(&route.source.cluster).or_default();
+        of_cluster.push(options);
+    }
+    let mut found = BTreeMap::new();
+    for (cluster, options) in by_cluster {
+        let names: Vec<String> = options.iter().map(|it| it.route.clone()).collect();
+        let cluster = Cluster::of(&wiring.config, cluster);
+        let health = |of: String| wiring.health.register(format!("{client} {of}"));
+        let sources = cluster.sources(options, wiring.memory.source, health);
+        let sources = sources.with_context(|| cluster.qualified_name())?;
+        found.extend(names.into_iter().zip(sources));
+    }
+    Ok(found)
 }

@@ -3,8 +3,7 @@
 use super::brokers::Cluster;
 use super::wiring::{StoreThread, Wiring};
 use crate::membership::{
-    self, Assignments, ClusterCatalog, Ports, Publisher, SourceTopics, WorkerLoop,
-    heartbeat_timeout,
+    self, Assignments, Ports, Publisher, SourceTopics, WorkerLoop, heartbeat_timeout,
 };
 use crate::metric;
 use crate::model::{SessionId, WorkerEntry, readable_level};
@@ -52,8 +51,7 @@ fn ports(wiring: &Wiring, store: Rc<dyn Store>, publisher: Publisher) -> Result<
         let cluster = Cluster::of(&wiring.config, cluster);
         let name = cluster.qualified_name();
         let health = wiring.health.register(format!("catalog client of {name}"));
-        let catalog = cluster.catalog(None, health).context(name)?;
-        clusters.push(ClusterCatalog { catalog, routes });
+        clusters.extend(cluster.catalogs(routes, health).context(name)?);
     }
     Ok(Ports {
         clusters,

@@ -8,8 +8,8 @@
 //! | `trace_thread` | `traces`, if traces are configured |
 //! | `hints` | `hints`, if other processes can share the store |
 //! | `membership_thread` | `membership` |
-//! | `ingress_threads` | `ingress-<route>`, `appender-<route>` |
-//! | `timer_threads` | `timer`, `loader`, `compactor` |
+//! | `ingress_threads` | `ingress`, `appender` |
+//! | `timer_threads` | `timer`, `loader`, `compactor`, and `definitions` for recurring routes |
 //!
 //! `brokers` and `store_factory` build the adapters, and `memory` divides the memory among them.
 //! `wiring` holds what all threads share. `reload` takes changed options at SIGHUP.
@@ -141,14 +141,9 @@ impl Service {
         let notifier = hints::start(&mut group, &wiring, &hints_out, session)?;
         if config.roles.contains(&Role::Ingress) {
             let timer = has_timer.then(|| hints_out.clone());
-            let hint_receivers: Vec<_> = notifier.into_iter().chain(timer).collect();
-            for (route, assignment) in std::mem::take(&mut assignments.reads) {
-                let (hints, process) = (hint_receivers.clone(), random.random());
-                let session = assignments.session_clock.clone();
-                ingress_threads::start(
-                    &mut group, &wiring, &route, hints, assignment, session, process,
-                )?;
-            }
+            let receivers = notifier.into_iter().chain(timer).collect();
+            let (random, assignments) = (&mut random, &mut assignments);
+            ingress_threads::start(&mut group, &wiring, receivers, assignments, random)?;
         }
         if has_timer {
             let hints = (hints_out, hints_in);

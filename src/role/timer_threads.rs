@@ -1,8 +1,9 @@
-//! Starts the three threads of the timer: leases and dispatcher, loader, compactor.
+//! Starts the threads of the timer: leases and dispatcher, loader, compactor, and the readers of
+//! definitions.
 
-use super::brokers::{Cluster, TargetOptions, TargetPurpose};
-use super::ingress_threads::source;
-use super::wiring::{StoreThread, Wiring, catalog, consumer_group, marker_group, routing_rules};
+use super::brokers::{Catalogs, Cluster, TargetOptions, TargetPurpose};
+use super::ingress_threads::sources;
+use super::wiring::{StoreThread, Wiring, consumer_group, marker_group, routing_rules};
 use crate::broker::send_budget::SendBudget;
 use crate::broker::{Target, TransactionalProducers};
 use crate::config;
@@ -16,7 +17,7 @@ use crate::metric;
 use crate::model::Hint;
 use crate::run::RunBuilder;
 use crate::store::Store;
-use crate::task::{self, TaskGroup};
+use crate::task::{self, TaskGroup, join_loops};
 use crate::timer::{
     self, CompactionPolicy, CompactionReply, CompactionTask, Compactor, DefinitionBatch,
     DefinitionReader, DefinitionReadings, DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper,
@@ -26,6 +27,7 @@ use crate::timer::{
 use anyhow::{Context, Result};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -97,30 +99,40 @@ pub(super) fn start(
     start_compactor(group, wiring, jobs_in, results_out, run_writer)
 }
 
-/// Starts a thread for each recurring route, which reads its definitions.
+/// Starts a thread that reads the definitions of the recurring routes, if there are any.
 fn start_definition_readers(
     group: &mut TaskGroup,
     wiring: &Arc<Wiring>,
 ) -> Result<(ReadingsByRoute, mpsc::Receiver<DefinitionBatch>)> {
     let (batches, definitions) = mpsc::channel(DEFINITION_QUEUE_MAX);
     let mut wanted_by_route = ReadingsByRoute::new();
+    let mut wanted_of = BTreeMap::new();
     let routes = wiring.config.routes.iter();
     for (name, _) in routes.filter(|(_, route)| route.recurring) {
-        let route: Arc<str> = name.as_str().into();
         let (sender, wanted) = watch::channel(DefinitionReadings::new());
-        wanted_by_route.insert(route.clone(), sender);
-        let (wiring, name, batches) = (wiring.clone(), name.clone(), batches.clone());
-        group.spawn_thread(&format!("definitions-{route}"), move |stop| async move {
-            let reader = DefinitionReader {
-                route,
-                source: source(&wiring, &name, "definitions client")?,
-                wanted,
-                batches,
-                health: wiring.ready_part(&format!("route {name} definitions")),
-            };
-            reader.serve(stop).await.map_err(anyhow::Error::from)
-        })?;
+        wanted_by_route.insert(name.as_str().into(), sender);
+        wanted_of.insert(name.clone(), wanted);
     }
+    if wanted_of.is_empty() {
+        return Ok((wanted_by_route, definitions));
+    }
+    let wiring = wiring.clone();
+    group.spawn_thread("definitions", move |stop| async move {
+        let names = wanted_of.keys().map(String::as_str);
+        let sources = sources(&wiring, names, "definitions client")?;
+        let routes = sources.into_iter().zip(wanted_of.into_values());
+        let readers = routes.map(|((name, source), wanted)| DefinitionReader {
+            health: wiring.ready_part(&format!("route {name} definitions")),
+            route: name.into(),
+            source,
+            wanted,
+            batches: batches.clone(),
+        });
+        let readers: Vec<_> = readers.collect();
+        drop(batches);
+        let loops = readers.into_iter().map(|it| it.serve(stop.clone()));
+        join_loops(loops, &stop).await.map_err(anyhow::Error::from)
+    })?;
     Ok((wanted_by_route, definitions))
 }
 
@@ -155,15 +167,23 @@ fn lease_keeper(
     assignments: Assignments,
     (events, release_results): (mpsc::Sender<LeaseEvent>, mpsc::Receiver<ReleaseResult>),
 ) -> Result<LeaseKeeper> {
+    let mut catalogs: BTreeMap<&str, Catalogs> = BTreeMap::new();
     let mut routes = Vec::new();
-    for name in wiring.config.routes.keys() {
-        let client = wiring
-            .health
-            .register(format!("route {name} commits client"));
+    for (name, route) in &wiring.config.routes {
+        let group = consumer_group(&wiring.config, name);
+        let catalog = match catalogs.entry(&route.source.cluster) {
+            Entry::Occupied(known) => known.get()(),
+            Entry::Vacant(new) => {
+                let cluster = Cluster::of(&wiring.config, &route.source.cluster);
+                let part = format!("commits client of {}", cluster.qualified_name());
+                let health = wiring.health.register(part);
+                new.insert(cluster.commits(&group, health)?)()
+            }
+        };
         routes.push(RouteCatalog {
             route: name.as_str().into(),
-            group: consumer_group(&wiring.config, name),
-            catalog: catalog(&wiring.config, name, client)?,
+            group,
+            catalog,
         });
     }
     Ok(LeaseKeeper {

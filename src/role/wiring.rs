@@ -3,7 +3,7 @@
 use super::StoreFactory;
 use super::brokers::{Cluster, naming};
 use super::worker_name::WorkerName;
-use crate::broker::{Catalog, GroupAdmin};
+use crate::broker::GroupAdmin;
 use crate::clock::{SteadyClock, WallClock};
 use crate::config::{self, Config};
 use crate::encryption::KeyRing;
@@ -156,17 +156,6 @@ pub(super) fn marker_group(config: &Config, route: &str) -> String {
 /// The group in which redrives of a route commit their positions in the dead-letter topic.
 pub(crate) fn redrive_group(config: &Config, route: &str) -> String {
     format!("{}.redrive", consumer_group(config, route))
-}
-
-/// A catalog of the route's source, and of the commits of its ingress.
-pub(super) fn catalog(
-    config: &Config,
-    route: &str,
-    health: HealthPart,
-) -> Result<Box<dyn Catalog>> {
-    let source = &config.routes[route].source;
-    let group = consumer_group(config, route);
-    Cluster::of(config, &source.cluster).catalog(Some(&group), health)
 }
 
 /// Moves the position of the route's source.

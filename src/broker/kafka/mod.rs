@@ -7,10 +7,12 @@
 //! | `login` | Logins with tokens, which it renews. |
 //! | `password` | Passwords, which a reload of the configuration changes. |
 //! | `health` | Tracks whether the cluster responds, for readiness. |
+//! | `group_offsets` | Offsets of many groups, by one client. |
+//! | `broker_ids` | The brokers that `group_offsets` asks. |
 //! | `end_reader` | Reads the new records of a topic, for a command. |
 //! | `producer_client` | The caller's side of a producer: sends, retires, closes. |
 //! | `partition_list` | Partition lists with offsets, as librdkafka takes them. |
-//! | `source/` | The [`Source`](super::Source) port: two consumers on one thread. |
+//! | `source/` | The [`Source`](super::Source) port: one consumer for many routes. |
 //! | `stored_records` | The [`StoredRecords`](super::StoredRecords) port. |
 //! | `producer/` | The [`Target`](super::Target) port, with failover after a fatal error. |
 //! | `transactions/` | The [`TransactionalProducers`](super::TransactionalProducers) port. |
@@ -19,11 +21,13 @@
 //! | `ffi/` | The librdkafka calls that the `rdkafka` crate has no safe form of. |
 
 mod admin;
+mod broker_ids;
 #[cfg(feature = "test-support")]
 mod contract;
 mod end_reader;
 mod error;
 mod ffi;
+mod group_offsets;
 mod health;
 mod login;
 mod options;
@@ -42,6 +46,6 @@ pub(crate) use end_reader::EndReader;
 pub(crate) use ffi::InProcessKafka;
 pub(crate) use options::Cluster;
 pub(crate) use producer::KafkaTarget;
-pub(crate) use source::KafkaSource;
+pub(crate) use source::{KafkaSource, RouteTopics};
 pub(crate) use stored_records::KafkaStoredRecords;
 pub(crate) use transactions::KafkaTransactionalProducers;

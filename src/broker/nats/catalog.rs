@@ -9,16 +9,18 @@ use crate::model::{Offset, Partition, SourceIdentity, Timestamp, split_source_to
 use async_trait::async_trait;
 use std::rc::Rc;
 
+/// Clones share the connection. The first close closes it for all.
+#[derive(Clone)]
 pub(crate) struct NatsCatalog {
     pub(super) connection: Rc<Connection>,
-    pub(super) bucket: KvBucket,
+    pub(super) bucket: Rc<KvBucket>,
 }
 
 impl NatsCatalog {
     pub(crate) fn new(cluster: &Cluster, part: HealthPart) -> Self {
         let connection = Rc::new(Connection::new(cluster, part));
         Self {
-            bucket: KvBucket::new(connection.clone()),
+            bucket: Rc::new(KvBucket::new(connection.clone())),
             connection,
         }
     }

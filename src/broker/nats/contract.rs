@@ -119,7 +119,8 @@ impl BrokerUnderTest for NatsUnderTest {
             reads_schedules: false,
             fetch_bytes_max: 1 << 24,
         };
-        Box::new(NatsSource::new(&self.cluster, options, part()).expect("the thread starts"))
+        let sources = NatsSource::for_routes(&self.cluster, vec![(options, part())], part());
+        Box::new(sources.expect("the thread starts").remove(0))
     }
 
     fn target(&self, in_flight_max: usize) -> Box<dyn Target> {

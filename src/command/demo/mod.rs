@@ -105,14 +105,16 @@ impl Traffic<'_> {
         let cluster = Cluster::of(config, &route.source.cluster);
         let mut target = cluster.target(options, part("demo sender"))?;
         let options = SourceOptions {
+            route: self.run.clone(),
             group: format!("{}.demo.{}", config.deployment, self.run),
             topics: self.scene.watched.clone(),
             dialects: Dialects::default(),
-            memory: memory_plan(config).source,
         };
+        let memory = memory_plan(config).source;
         let cluster = Cluster::of(config, route.target_cluster());
-        let mut source = cluster.source(options, part("demo watcher"))?;
-        let mut catalog = cluster.catalog(None, part("demo catalog"))?;
+        let health = |_| part("demo watcher");
+        let mut source = cluster.sources(vec![options], memory, health)?.remove(0);
+        let mut catalog = cluster.catalog(part("demo catalog"))?;
         let mut tick = interval(DEMO_TICK_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut quit = Box::pin(quit_signal());

@@ -10,7 +10,7 @@ use super::read_rules::ReadRules;
 use super::shard_init::{
     StartDecision, decide_start, new_shard, rules_history, stored_before, usable_commit,
 };
-use super::{CallError, Error, stopping, unless_stopped};
+use super::{CallError, Error};
 use crate::broker::{self, OffsetCommit, PartitionInfo};
 use crate::encryption::waits_for_key;
 use crate::limit::{SHARD_OPEN_RETRY_DELAY, STOPPED_SHARD_RETRY_DELAY};
@@ -138,10 +138,8 @@ impl Ingress {
             return Ok(Vec::new());
         }
         let asked_at = Instant::now();
-        let source = &mut self.ports.source;
-        let described = unless_stopped(&self.stop, source.describe(due))
-            .await
-            .ok_or_else(stopping)??;
+        let described = self.ports.source.describe(due);
+        let described = self.answer_of(described).await??;
         // A slow answer is not asked for again soon, because all partitions wait for it.
         let retry_at = Instant::now() + SHARD_OPEN_RETRY_DELAY + 2 * asked_at.elapsed();
         let (due, infos) = self.postpone_undescribed(due, described, retry_at)?;
@@ -251,9 +249,8 @@ impl Ingress {
         if new.is_empty() {
             return Ok(HashMap::new());
         }
-        let offsets = unless_stopped(&self.stop, self.ports.source.offsets_at(&new, time))
-            .await
-            .ok_or_else(stopping)??;
+        let offsets = self.ports.source.offsets_at(&new, time);
+        let offsets = self.answer_of(offsets).await??;
         Ok(new.into_iter().zip(offsets).collect())
     }
 
@@ -374,9 +371,8 @@ impl Ingress {
         if !commits.is_empty() {
             // The commit of a check may have the rules of before.
             self.finish_check().await?;
-            unless_stopped(&self.stop, self.ports.source.commit(commits))
-                .await
-                .ok_or_else(stopping)??;
+            let commit = self.ports.source.commit(commits);
+            self.answer_of(commit).await??;
         }
         Ok(())
     }

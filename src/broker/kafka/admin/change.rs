@@ -25,7 +25,7 @@ impl KafkaCatalog {
                 let request = move |worker: &mut WorkerThread| {
                     worker.call(|call| ffi::set_topic_config(call, &name, RETENTION, &millis))
                 };
-                self.worker.request(request).await
+                self.request(request).await
             }
         }
     }

@@ -63,7 +63,7 @@ impl KafkaCatalog {
             let topics = worker.topics_by_name(&names, true)?;
             Ok((brokers, topics, worker.cluster_id()))
         };
-        let (brokers, topics, cluster_id) = self.worker.request(request).await?;
+        let (brokers, topics, cluster_id) = self.request(request).await?;
         let mut options = self.cluster.config(&NO_OPTIONS, &[]);
         let login = Login::take_from(&mut options)?;
         let client: AdminClient<DefaultClientContext> = options

@@ -2,17 +2,15 @@
 
 use super::worker::WorkerThread;
 use crate::broker::kafka::error::call_error;
-use crate::broker::kafka::ffi::{self, Isolation, TopicDescription};
-use crate::broker::kafka::partition_list;
-use crate::broker::kafka::source::commit_error;
-use crate::broker::{Error, OffsetCommit, PartitionInfo};
+use crate::broker::kafka::ffi::{self, Isolation, ListedOffsets, OffsetsCall, TopicDescription};
+use crate::broker::{Error, PartitionInfo};
 use crate::model::{Offset, Partition, SourceIdentity, Timestamp, is_topic_name};
-use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// `None`: the topic does not exist, or its name is invalid. `Err`: the cluster does not describe it.
 pub(super) type TopicsByName = BTreeMap<String, Result<Option<TopicDescription>, Error>>;
 
 impl WorkerThread {
@@ -21,10 +19,11 @@ impl WorkerThread {
         &mut self,
         names: &[String],
     ) -> Result<Vec<(Partition, SourceIdentity)>, Error> {
+        let names = names.iter().map(String::as_str).collect();
         let mut found = Vec::new();
-        for topic in self.topics(names.iter().map(String::as_str), false)? {
-            let identity = self.identity(&topic)?;
-            let name: Arc<str> = topic.name.into();
+        for (name, topic) in self.topics_by_name(&names, false)? {
+            let Some(topic) = topic? else { continue };
+            let (name, identity) = (Arc::<str>::from(name), self.identity(&topic)?);
             let indexes = topic.partitions.into_iter();
             found.extend(
                 indexes.map(|index| (Partition::new(name.clone(), index), identity.clone())),
@@ -44,9 +43,12 @@ impl WorkerThread {
         Ok(SourceIdentity::new(cluster.as_deref(), topic.id.as_deref()))
     }
 
+    /// `timeout`: for a broker that does not tell the offsets of its partitions. These then have an
+    /// error, and the others do not.
     pub(crate) fn describe_partitions(
         &mut self,
         partitions: &[Partition],
+        timeout: Duration,
     ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
         let names = partitions.iter().map(|it| &*it.topic).collect();
         let topics = self.topics_by_name(&names, false)?;
@@ -65,93 +67,62 @@ impl WorkerThread {
         let identities: Vec<Result<_, Error>> = partitions.iter().map(identity).collect();
         let existing = partitions.iter().zip(&identities);
         let existing = existing.filter(|(_, identity)| identity.is_ok());
-        let existing: Vec<Partition> = existing.map(|(partition, _)| partition.clone()).collect();
-        let first_offsets = self.offsets(&existing, rdkafka::Offset::Beginning)?;
-        let end_offsets = self.offsets(&existing, rdkafka::Offset::End)?;
-        let mut offsets = first_offsets.into_iter().zip(end_offsets);
-        let described = identities.into_iter().map(|identity| {
-            let identity = identity?;
-            let (first, end) = offsets.next().expect("every partition has an answer");
-            Ok(PartitionInfo {
-                identity,
-                first_offset: first?,
-                end_offset: end?,
-            })
-        });
+        let at = |offset| existing.clone().map(move |(it, _)| (it, offset)).collect();
+        let (first, end) = (at(rdkafka::Offset::Beginning), at(rdkafka::Offset::End));
+        let [first, end] = self.list_offsets([first, end], timeout)?;
+        let described = partitions
+            .iter()
+            .zip(identities)
+            .map(|(partition, identity)| {
+                Ok(PartitionInfo {
+                    identity: identity?,
+                    first_offset: known_offset(&first, partition)?,
+                    end_offset: known_offset(&end, partition)?,
+                })
+            });
         Ok(described.collect())
     }
 
-    /// The offset of the first record that is not older than `time`, or else the end.
+    /// The offset of the first record of each partition that is not older than the time, or else the
+    /// end. `timeout` as for [`WorkerThread::describe_partitions`].
     pub(crate) fn offsets_at(
         &mut self,
-        partitions: &[Partition],
-        time: Timestamp,
-    ) -> Result<Vec<Offset>, Error> {
-        let ends = self.offsets(partitions, rdkafka::Offset::End)?;
-        // The client passes an offset on as a time, and a negative time would have another meaning.
-        let millis = time.as_millis().max(0);
-        let found = self.listed_offsets(partitions, rdkafka::Offset::Offset(millis))?;
-        let found = found.into_iter().zip(ends);
-        let or_end =
-            found.map(|(offset, end)| u64::try_from(offset?).map_or(end, |it| Ok(Offset(it))));
-        or_end.collect()
-    }
-
-    /// Commits offsets for a group without members.
-    pub(crate) fn commit(&mut self, group: &str, commits: &[OffsetCommit]) -> Result<(), Error> {
-        if commits.is_empty() {
-            return Ok(());
-        }
-        self.use_group(group)?;
-        let mut offsets = TopicPartitionList::with_capacity(commits.len());
-        for commit in commits {
-            let metadata = Some(&*commit.metadata);
-            partition_list::add(&mut offsets, &commit.partition, commit.offset, metadata);
-        }
-        let mut refused = None;
-        self.call(|call| match ffi::commit_offsets(call, &offsets) {
-            Err((code @ (Code::UnknownMemberId | Code::IllegalGeneration), _)) => {
-                refused = Some(code);
-                Ok(())
-            }
-            committed => committed,
-        })?;
-        refused.map_or(Ok(()), |code| Err(commit_error(group, code)))
-    }
-
-    fn offsets(
-        &mut self,
-        partitions: &[Partition],
-        offset: rdkafka::Offset,
+        times: &[(Partition, Timestamp)],
+        timeout: Duration,
     ) -> Result<Vec<Result<Offset, Error>>, Error> {
-        let listed = self.listed_offsets(partitions, offset)?.into_iter();
-        let checked = listed.map(|offset| {
-            let offset = offset?;
-            u64::try_from(offset)
-                .map(Offset)
-                .map_err(|_| Error::Unavailable(format!("the broker returned the offset {offset}")))
+        let at_time = times.iter().map(|(partition, time)| {
+            // The client passes an offset on as a time, and a negative time would have another meaning.
+            let millis = time.as_millis().max(0);
+            (partition, rdkafka::Offset::Offset(millis))
         });
-        Ok(checked.collect())
+        let at_end = times.iter().map(|(it, _)| (it, rdkafka::Offset::End));
+        let (at_time, at_end) = (at_time.collect(), at_end.collect());
+        let [found, ends] = self.list_offsets([at_time, at_end], timeout)?;
+        let or_end = times.iter().map(|(partition, _)| {
+            let end = known_offset(&ends, partition)?;
+            let found = listed_offset(&found, partition)?;
+            Ok(u64::try_from(found).map_or(end, Offset))
+        });
+        Ok(or_end.collect())
     }
 
-    fn listed_offsets(
+    /// Both requests run at the same time. No partition may repeat in one of them.
+    fn list_offsets(
         &mut self,
-        partitions: &[Partition],
-        offset: rdkafka::Offset,
-    ) -> Result<Vec<Result<i64, Error>>, Error> {
-        if partitions.is_empty() {
-            return Ok(Vec::new());
+        requests: [Vec<(&Partition, rdkafka::Offset)>; 2],
+        timeout: Duration,
+    ) -> Result<[ListedOffsets; 2], Error> {
+        if requests.iter().all(Vec::is_empty) {
+            return Ok(Default::default());
         }
-        let found =
-            self.call(|call| ffi::list_offsets(call, partitions, offset, Isolation::Committed))?;
-        let offset_of = |partition| {
-            let answer = found.get(partition).cloned().unwrap_or_else(|| {
-                let text = "the broker's answer lacks the partition";
-                Err((Code::Fail, text.to_owned()))
+        self.call(|call| {
+            let [first, second] = requests.map(|offsets| {
+                let offsets = offsets.into_iter();
+                OffsetsCall::start(call.native, offsets, Isolation::Committed, timeout)
             });
-            answer.map_err(call_error)
-        };
-        Ok(partitions.iter().map(offset_of).collect())
+            let (first, second) = (first?, second?);
+            Ok([first.wait(call)?, second.wait(call)?])
+        })
     }
 
     /// The metadata that `group` committed, within about `timeout`. A topic with an invalid name
@@ -179,54 +150,46 @@ impl WorkerThread {
         Ok(partitions.iter().map(metadata_of).collect())
     }
 
-    /// Describes topics. `None`: the topic does not exist, or its name is invalid. `Err`: the cluster
-    /// did not answer.
+    /// Describes topics with one request. The watch for recreations learns their ids.
     pub(crate) fn topics_by_name(
         &mut self,
         names: &BTreeSet<&str>,
         with_permissions: bool,
     ) -> Result<TopicsByName, Error> {
-        let together = match self.topics(names.iter().copied(), with_permissions) {
-            Ok(found) => Some(found),
-            // The error of a common request does not name its topic, so ask for each topic alone.
-            Err(Error::Rejected(_)) => None,
-            Err(error) => return Err(error),
-        };
-        let topics = names.iter().map(|name| {
-            let topic = match &together {
-                Some(found) => Ok(found.iter().find(|topic| topic.name == *name).cloned()),
-                None => {
-                    let alone = self.topics(std::iter::once(*name), false);
-                    alone.map(|found| found.into_iter().next())
-                }
-            };
-            ((*name).to_owned(), topic)
-        });
-        Ok(topics.collect())
-    }
-
-    /// Describes topics. Omits those that do not exist and those with invalid names.
-    pub(super) fn topics<'a>(
-        &mut self,
-        names: impl Iterator<Item = &'a str>,
-        with_permissions: bool,
-    ) -> Result<Vec<TopicDescription>, Error> {
-        let names: BTreeSet<&str> = names.filter(|name| is_topic_name(name)).collect();
-        if names.is_empty() {
-            return Ok(Vec::new());
+        let valid = names.iter().copied().filter(|name| is_topic_name(name));
+        let valid: Vec<&str> = valid.collect();
+        let all = names.iter().map(|name| ((*name).to_owned(), Ok(None)));
+        let mut topics: TopicsByName = all.collect();
+        if valid.is_empty() {
+            return Ok(topics);
         }
-        let names: Vec<&str> = names.into_iter().collect();
-        let mut found = Vec::with_capacity(names.len());
-        for topic in self.call(|call| ffi::describe_topics(call, &names, with_permissions))? {
-            match topic {
-                Ok(topic) => found.push(topic),
-                Err((Code::UnknownTopicOrPartition | Code::UnknownTopic, _)) => {}
-                Err(error) => return Err(call_error(error)),
-            }
+        for (name, topic) in
+            self.call(|call| ffi::describe_topics(call, &valid, with_permissions))?
+        {
+            let topic = match topic {
+                Ok(topic) => Ok(Some(topic)),
+                Err((Code::UnknownTopicOrPartition | Code::UnknownTopic, _)) => Ok(None),
+                Err(error) => Err(call_error(error)),
+            };
+            topics.insert(name, topic);
         }
         if let Some(watch) = &mut self.watch {
-            watch.update(&found);
+            watch.update(topics.values().flatten().flatten());
         }
-        Ok(found)
+        Ok(topics)
     }
+}
+
+fn listed_offset(listed: &ListedOffsets, partition: &Partition) -> Result<i64, Error> {
+    let answer = listed.get(partition).cloned().unwrap_or_else(|| {
+        let text = "the broker's answer lacks the partition";
+        Err((Code::Fail, text.to_owned()))
+    });
+    answer.map_err(call_error)
+}
+
+fn known_offset(listed: &ListedOffsets, partition: &Partition) -> Result<Offset, Error> {
+    let offset = listed_offset(listed, partition)?;
+    let known = u64::try_from(offset).map(Offset);
+    known.map_err(|_| Error::Unavailable(format!("no answer from the leader of {partition}")))
 }

@@ -8,10 +8,8 @@ use crate::broker::kafka::health::{ClusterHealth, ClusterProbe};
 use crate::broker::kafka::options::{ClientOptions, Cluster, NO_OPTIONS};
 use crate::client_thread::ClientThread;
 use crate::limit::{
-    KAFKA_ADMIN_REQUESTS_MAX, KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_REQUEST_TIMEOUT,
-    PARTITION_DISCOVERY_INTERVAL,
+    KAFKA_ADMIN_REQUESTS_MAX, KAFKA_CLIENT_WAKE_INTERVAL, PARTITION_DISCOVERY_INTERVAL,
 };
-use crate::model::Partition;
 use rdkafka::config::ClientConfig;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,18 +49,26 @@ impl AdminHandle {
         call: impl FnOnce(&mut WorkerThread) -> Result<T, Error> + Send + 'static,
     ) -> Result<oneshot::Receiver<Result<T, Error>>, Error> {
         let (reply, answer) = oneshot::channel();
-        let request = Box::new(move |worker: &mut WorkerThread| {
+        self.run(move |worker| {
             if !reply.is_closed() {
                 drop(reply.send(call(worker)));
             }
-        });
-        self.0.try_send(request).map_err(|error| match error {
+        })?;
+        Ok(answer)
+    }
+
+    /// Queues a request that sends its own answer.
+    pub(crate) fn run(
+        &self,
+        request: impl FnOnce(&mut WorkerThread) + Send + 'static,
+    ) -> Result<(), Error> {
+        let queued = self.0.try_send(Box::new(request));
+        queued.map_err(|error| match error {
             TrySendError::Full(_) => {
                 Error::Unavailable("earlier requests are not answered yet".into())
             }
             TrySendError::Disconnected(_) => Error::Fatal("the admin thread has ended".into()),
-        })?;
-        Ok(answer)
+        })
     }
 }
 
@@ -83,16 +89,17 @@ impl AdminWorker {
             probe: ClusterProbe::new(),
             config,
         };
-        Self::start(Arc::new(native), health, Some(own), None)
+        let native = Arc::new(native);
+        Self::start(native, health, Some(own), None)
     }
 
     /// Starts with a client that another thread serves.
     pub(crate) fn sharing(
         native: Arc<NativeClient>,
         health: ClusterHealth,
-        watch: Option<TopicWatch>,
+        watch: TopicWatch,
     ) -> Result<Self, Error> {
-        Self::start(native, health, None, watch)
+        Self::start(native, health, None, Some(watch))
     }
 
     fn start(
@@ -141,17 +148,6 @@ impl AdminWorker {
         }
     }
 
-    pub(crate) fn committed_metadata(
-        &self,
-        group: &str,
-        partitions: &[Partition],
-    ) -> impl Future<Output = Result<Vec<Option<String>>, Error>> + use<> {
-        let (group, partitions) = (group.to_owned(), partitions.to_vec());
-        self.request(move |worker: &mut WorkerThread| {
-            worker.committed_metadata(&group, &partitions, KAFKA_REQUEST_TIMEOUT)
-        })
-    }
-
     pub(crate) async fn close(&mut self) {
         self.stop();
         self.thread.join().await;
@@ -191,13 +187,15 @@ impl WorkerThread {
             let request = requests.recv_timeout(KAFKA_CLIENT_WAKE_INTERVAL);
             self.serve_client();
             match request {
+                // The caller has gone.
+                Ok(_) if self.stop.load(Ordering::Relaxed) => {}
                 Ok(request) => request(&mut self),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             if let Some(names) = self.watch.as_mut().and_then(TopicWatch::due_names) {
                 // Readiness reports a cluster that does not answer.
-                drop(self.topics(names.iter().map(String::as_str), false));
+                drop(self.topics_by_name(&names.iter().map(String::as_str).collect(), false));
             }
         }
     }
@@ -287,8 +285,8 @@ impl TopicWatch {
         })
     }
 
-    pub(super) fn update(&mut self, found: &[TopicDescription]) {
-        for topic in found.iter().filter(|topic| topic.id.is_some()) {
+    pub(super) fn update<'a>(&mut self, found: impl Iterator<Item = &'a TopicDescription>) {
+        for topic in found.filter(|topic| topic.id.is_some()) {
             let Some(known) = self.ids.get_mut(&topic.name) else {
                 continue;
             };
@@ -297,5 +295,43 @@ impl TopicWatch {
             }
             known.clone_from(&topic.id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::kafka::InProcessKafka;
+    use crate::health::Health;
+    use std::collections::BTreeSet;
+
+    #[tokio::test]
+    async fn a_topic_that_may_not_be_described_hides_no_recreation_of_another() {
+        let broker = InProcessKafka::start(&[("a", 1), ("b", 1)]).unwrap();
+        broker.refuse_topic("a");
+        let cluster = Cluster {
+            name: "demo".into(),
+            brokers: vec![broker.address()],
+            properties: BTreeMap::new(),
+        };
+        let health = ClusterHealth::new(&cluster.name, Health::new().register("admin"));
+        let mut admin = AdminWorker::with_own_client(&cluster, None, health).unwrap();
+        let seen = admin.request(|worker| {
+            let (sender, recreated) = sync_channel(2);
+            let mut watch =
+                TopicWatch::new(&["a".to_owned(), "b".to_owned()], move |topic: &str| {
+                    sender.send(topic.to_owned()).unwrap();
+                });
+            watch
+                .ids
+                .insert("b".to_owned(), Some("an earlier id".to_owned()));
+            worker.watch = Some(watch);
+            let topics = worker.topics_by_name(&BTreeSet::from(["a", "b"]), false)?;
+            assert!(matches!(topics["a"], Err(Error::Rejected(_))), "{topics:?}");
+            assert!(matches!(topics["b"], Ok(Some(_))), "{topics:?}");
+            Ok(recreated.try_iter().collect::<Vec<String>>())
+        });
+        assert_eq!(seen.await.unwrap(), ["b"]);
+        admin.close().await;
     }
 }

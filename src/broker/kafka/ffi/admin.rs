@@ -4,7 +4,6 @@
 //! Each call blocks until it is answered, times out, or the caller stops waiting.
 
 use super::client::NativeClient;
-use super::consumer::PendingCommit;
 use super::queue::{Event, Queue};
 use super::text;
 use super::{
@@ -45,13 +44,15 @@ pub(crate) struct TopicDescription {
     pub(crate) permissions: Option<(bool, bool)>,
 }
 
-/// Describes topics, in any order. A topic that the cluster refuses to describe has an error
-/// instead.
+pub(crate) type DescribedTopics = Vec<(String, Result<TopicDescription, CallError>)>;
+
+/// Describes topics, in any order. Each name has its own outcome: the cluster may refuse to describe
+/// some of the topics.
 pub(crate) fn describe_topics(
     context: &mut CallContext<'_>,
     topics: &[&str],
     with_permissions: bool,
-) -> Result<Vec<Result<TopicDescription, CallError>>, CallError> {
+) -> Result<DescribedTopics, CallError> {
     let names = topics.iter().map(|topic| CString::new(*topic));
     let names: Vec<CString> = names.filter_map(Result::ok).collect();
     if let Some(name) = names.first() {
@@ -74,7 +75,11 @@ pub(crate) fn describe_topics(
         let result = sys::rd_kafka_event_DescribeTopics_result(event.ptr());
         let topics = sys::rd_kafka_DescribeTopics_result_topics(result, &mut count);
         let topics = slice(topics, count).iter();
-        Ok(topics.map(|topic| topic_description(*topic)).collect())
+        let described = topics.map(|topic| {
+            let name = text(sys::rd_kafka_TopicDescription_name(*topic));
+            (name, topic_description(*topic))
+        });
+        Ok(described.collect())
     }
 }
 
@@ -132,55 +137,68 @@ pub(crate) enum Isolation {
     Committed,
 }
 
-/// Lists one offset per partition: `Offset::Beginning` or `Offset::End`, which have the values of
-/// the admin call's own offset specs.
-pub(crate) fn list_offsets(
-    context: &mut CallContext<'_>,
-    partitions: &[Partition],
-    offset: rdkafka::Offset,
-    isolation: Isolation,
-) -> Result<BTreeMap<Partition, Result<i64, CallError>>, CallError> {
-    let mut list = partition_list(partitions);
-    list.set_all_offsets(offset)
-        .expect("every list accepts these offsets");
-    let operation = AdminOperation::RD_KAFKA_ADMIN_OP_LISTOFFSETS;
-    let call = AdminCall::new(context.native, operation, KAFKA_REQUEST_TIMEOUT);
-    let level = match isolation {
-        Isolation::Uncommitted => {
-            sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_UNCOMMITTED
+/// A request for one offset of each partition. Several may run at the same time.
+pub(crate) struct OffsetsCall(AdminCall);
+
+/// The offset of each partition. A broker that does not answer leaves -1.
+pub(crate) type ListedOffsets = BTreeMap<Partition, Result<i64, CallError>>;
+
+impl OffsetsCall {
+    /// Asks for `Offset::Beginning`, `Offset::End`, or a time as `Offset::Offset`: the values of the
+    /// admin call's own offset specs. No partition may repeat.
+    pub(crate) fn start<'a>(
+        native: &NativeClient,
+        offsets: impl Iterator<Item = (&'a Partition, rdkafka::Offset)>,
+        isolation: Isolation,
+        timeout: Duration,
+    ) -> Result<Self, CallError> {
+        let mut list = TopicPartitionList::new();
+        for (partition, offset) in offsets {
+            list.add_partition_offset(&partition.topic, partition.index, offset)
+                .expect("every list accepts these offsets");
         }
-        Isolation::Committed => {
-            sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_COMMITTED
+        let operation = AdminOperation::RD_KAFKA_ADMIN_OP_LISTOFFSETS;
+        let call = AdminCall::new(native, operation, timeout);
+        let level = match isolation {
+            Isolation::Uncommitted => {
+                sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_UNCOMMITTED
+            }
+            Isolation::Committed => {
+                sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_COMMITTED
+            }
+        };
+        // SAFETY: all handles are alive; librdkafka copies the list; this owns the error.
+        unsafe {
+            take_error(sys::rd_kafka_AdminOptions_set_isolation_level(
+                call.options,
+                level,
+            ))?;
+            sys::rd_kafka_ListOffsets(call.client, list.ptr(), call.options, call.queue.ptr());
         }
-    };
-    // SAFETY: all handles are alive; librdkafka copies the list; this owns the error.
-    unsafe {
-        take_error(sys::rd_kafka_AdminOptions_set_isolation_level(
-            call.options,
-            level,
-        ))?;
-        sys::rd_kafka_ListOffsets(call.client, list.ptr(), call.options, call.queue.ptr());
+        Ok(Self(call))
     }
-    let event = call.wait(context)?;
-    // SAFETY: the event is alive and answers the only call of its queue; it owns all that is read.
-    unsafe {
-        let mut count = 0;
-        let result = sys::rd_kafka_event_ListOffsets_result(event.ptr());
-        let infos = sys::rd_kafka_ListOffsets_result_infos(result, &mut count);
-        let found = slice(infos, count).iter().map(|info| {
-            let element = &*sys::rd_kafka_ListOffsetsResultInfo_topic_partition(*info);
-            let partition = Partition::new(text(element.topic), element.partition);
-            (partition, check_call(element.err).map(|()| element.offset))
-        });
-        Ok(found.collect())
+
+    pub(crate) fn wait(&self, context: &mut CallContext<'_>) -> Result<ListedOffsets, CallError> {
+        let event = self.0.wait(context)?;
+        // SAFETY: the event is alive and answers the only call of its queue; it owns all that is read.
+        unsafe {
+            let mut count = 0;
+            let result = sys::rd_kafka_event_ListOffsets_result(event.ptr());
+            let infos = sys::rd_kafka_ListOffsets_result_infos(result, &mut count);
+            let found = slice(infos, count).iter().map(|info| {
+                let element = &*sys::rd_kafka_ListOffsetsResultInfo_topic_partition(*info);
+                let partition = Partition::new(text(element.topic), element.partition);
+                (partition, check_call(element.err).map(|()| element.offset))
+            });
+            Ok(found.collect())
+        }
     }
 }
 
 /// The metadata that the client's group committed for each partition, in the order of `partitions`.
 /// With `read_committed`, it waits for open transactions that commit offsets of the group.
 ///
-/// Does not use the admin call for this: after a timeout, that call aborts the process when the
-/// coordinator comes back.
+/// Looks for the coordinator by itself, unlike [`GroupCall`](super::GroupCall), and blocks.
 pub(crate) fn committed_metadata(
     context: &mut CallContext<'_>,
     partitions: &[Partition],
@@ -208,25 +226,6 @@ pub(crate) fn committed_metadata(
         Ok((element.offset >= 0).then(text))
     };
     elements.iter().map(metadata).collect()
-}
-
-/// Commits offsets for the client's group, which must have no members.
-pub(crate) fn commit_offsets(
-    context: &mut CallContext<'_>,
-    offsets: &TopicPartitionList,
-) -> Result<(), CallError> {
-    let named = |code: Code| (code, code.to_string());
-    let deadline = Instant::now() + KAFKA_REQUEST_TIMEOUT;
-    let commit = PendingCommit::start(context.native.client(), offsets).map_err(named)?;
-    loop {
-        if let Some(result) = commit.try_take() {
-            return result.map_err(named);
-        }
-        if !(context.keep_waiting)() || Instant::now() >= deadline {
-            return Err((Code::OperationTimedOut, "no answer".to_owned()));
-        }
-        std::thread::park_timeout(POLL_INTERVAL);
-    }
 }
 
 /// Sets one setting of a topic and keeps the others. Brokers before 2.3 do not support it.
@@ -279,7 +278,7 @@ pub(crate) fn set_topic_config(
     }
 }
 
-fn partition_list(partitions: &[Partition]) -> TopicPartitionList {
+pub(super) fn partition_list(partitions: &[Partition]) -> TopicPartitionList {
     let mut list = TopicPartitionList::with_capacity(partitions.len());
     for partition in partitions {
         list.add_partition(&partition.topic, partition.index);
@@ -288,14 +287,14 @@ fn partition_list(partitions: &[Partition]) -> TopicPartitionList {
 }
 
 /// One admin call: its options, and a queue for its answer alone.
-struct AdminCall {
-    queue: Queue,
-    options: *mut sys::rd_kafka_AdminOptions_t,
-    client: *mut sys::rd_kafka_t,
+pub(super) struct AdminCall {
+    pub(super) queue: Queue,
+    pub(super) options: *mut sys::rd_kafka_AdminOptions_t,
+    pub(super) client: *mut sys::rd_kafka_t,
 }
 
 impl AdminCall {
-    fn new(native: &NativeClient, operation: AdminOperation, timeout: Duration) -> Self {
+    pub(super) fn new(native: &NativeClient, operation: AdminOperation, timeout: Duration) -> Self {
         let client = native.ptr();
         let (timeout, no_text) = (millis(timeout), std::ptr::null_mut());
         // SAFETY: the client is alive and outlives the call; this owns the queue and the options.

@@ -1,20 +1,19 @@
 //! A consumer of explicitly assigned partitions that returns messages in batches. It joins no group
-//! and stores no position. Also offset commits that do not block.
+//! and stores no position. Each partition may have its own queue.
 
 use super::client::NativeClient;
 use super::queue::Queue;
-use super::{bytes, check, list_elements, take_error, text};
+use super::{bytes, check, take_error, text};
 use crate::broker::Error;
 use crate::model::header::Header;
 use rdkafka::TopicPartitionList;
-use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::ClientConfig;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaType};
 use rdkafka_sys as sys;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::Thread;
-use std::time::Duration;
 
 pub(crate) struct NativeConsumer {
     /// Room for the messages of one read. Empty between two reads.
@@ -44,7 +43,31 @@ impl NativeConsumer {
 
     /// Unparks `thread` whenever the empty queue gets a message.
     pub(crate) fn set_waker(&mut self, thread: Thread) {
-        self.queue.set_waker(thread);
+        self.queue.set_waker(thread, None);
+    }
+
+    /// A queue of its own for some partitions. librdkafka bounds each queue by itself, so a full one
+    /// does not stop the others. Must not outlive the consumer.
+    pub(crate) fn record_queue(&self) -> RecordQueue {
+        // SAFETY: the client is alive, and the caller destroys the queue first.
+        RecordQueue(unsafe { Queue::create(self.native.ptr()) })
+    }
+
+    /// The messages of the partition go to `queue`. Call it before [`NativeConsumer::assign`].
+    pub(crate) fn forward(&self, topic: &str, partition: i32, queue: &RecordQueue) {
+        let Ok(topic) = CString::new(topic) else {
+            return;
+        };
+        // SAFETY: the client and the queues are alive; this owns the reference to the partition's
+        // queue.
+        unsafe {
+            let (client, topic) = (self.native.ptr(), topic.as_ptr());
+            let of_partition = sys::rd_kafka_queue_get_partition(client, topic, partition);
+            if !of_partition.is_null() {
+                sys::rd_kafka_queue_forward(of_partition, queue.0.ptr());
+                sys::rd_kafka_queue_destroy(of_partition);
+            }
+        }
     }
 
     /// Adds partitions, each at its own offset.
@@ -69,24 +92,51 @@ impl NativeConsumer {
 
     /// Passes the fetched messages to `each`, without waiting. Returns whether the batch was full,
     /// so that more may be waiting.
-    pub(crate) fn read(&mut self, mut each: impl FnMut(&Message<'_>)) -> bool {
-        let (buffer, size) = (self.room.as_mut_ptr(), self.room.capacity());
-        // SAFETY: the queue is alive, and the buffer has room for `size` messages. librdkafka
-        // writes `count` of them, which this owns.
-        let count = unsafe {
-            let count = sys::rd_kafka_consume_batch_queue(self.queue.ptr(), 0, buffer, size);
-            let count = usize::try_from(count).unwrap_or(0);
-            self.room.set_len(count);
-            count
-        };
-        for message in self.room.drain(..) {
-            // SAFETY: the message is destroyed once, after the borrow.
-            unsafe {
-                each(&Message(&*message));
-                sys::rd_kafka_message_destroy(message);
-            }
+    pub(crate) fn read(&mut self, each: impl FnMut(&Message<'_>)) -> bool {
+        read_queue(&mut self.room, &self.queue, each)
+    }
+
+    /// The same for the partitions of one queue.
+    pub(crate) fn read_from(
+        &mut self,
+        queue: &RecordQueue,
+        each: impl FnMut(&Message<'_>),
+    ) -> bool {
+        read_queue(&mut self.room, &queue.0, each)
+    }
+}
+
+fn read_queue(
+    room: &mut Vec<*mut sys::rd_kafka_message_t>,
+    queue: &Queue,
+    mut each: impl FnMut(&Message<'_>),
+) -> bool {
+    let (buffer, size) = (room.as_mut_ptr(), room.capacity());
+    // SAFETY: the queue is alive, and the buffer has room for `size` messages. librdkafka writes
+    // `count` of them, which this owns.
+    let count = unsafe {
+        let count = sys::rd_kafka_consume_batch_queue(queue.ptr(), 0, buffer, size);
+        let count = usize::try_from(count).unwrap_or(0);
+        room.set_len(count);
+        count
+    };
+    for message in room.drain(..) {
+        // SAFETY: the message is destroyed once, after the borrow.
+        unsafe {
+            each(&Message(&*message));
+            sys::rd_kafka_message_destroy(message);
         }
-        count == size
+    }
+    count == size
+}
+
+/// The messages of some partitions of a consumer.
+pub(crate) struct RecordQueue(Queue);
+
+impl RecordQueue {
+    /// Sets `is_ready` and unparks `thread` whenever the empty queue gets a message.
+    pub(crate) fn set_waker(&mut self, thread: Thread, is_ready: Arc<AtomicBool>) {
+        self.0.set_waker(thread, Some(is_ready));
     }
 }
 
@@ -165,47 +215,4 @@ unsafe fn header<'a>(headers: *const sys::rd_kafka_headers_t, index: usize) -> O
     let code = sys::rd_kafka_header_get_all(headers, index, &mut name, &mut value, &mut length);
     check(code).ok()?;
     Some((CStr::from_ptr(name).to_bytes(), bytes(value, length)))
-}
-
-/// A started offset commit. Must not outlive its client.
-///
-/// librdkafka does not call the crate's commit callback for commits with explicit offsets.
-pub(crate) struct PendingCommit(Queue);
-
-impl PendingCommit {
-    /// Unparks this thread when the result arrives.
-    pub(crate) fn start<C: ClientContext>(
-        client: &Client<C>,
-        offsets: &TopicPartitionList,
-    ) -> Result<Self, RDKafkaErrorCode> {
-        let client = client.native_ptr();
-        let null = std::ptr::null_mut();
-        // SAFETY: client, list and queue are alive; librdkafka copies the list. It drops a result
-        // that arrives after the queue is gone.
-        unsafe {
-            let mut queue = Queue::create(client);
-            queue.set_waker(std::thread::current());
-            check(sys::rd_kafka_commit_queue(
-                client,
-                offsets.ptr(),
-                queue.ptr(),
-                None,
-                null,
-            ))?;
-            Ok(Self(queue))
-        }
-    }
-
-    /// The result, once it has arrived.
-    pub(crate) fn try_take(&self) -> Option<Result<(), RDKafkaErrorCode>> {
-        let event = self.0.poll(Duration::ZERO)?;
-        if let Err((code, _)) = event.check() {
-            return Some(Err(code));
-        }
-        // SAFETY: the event is alive and owns the list.
-        let elements =
-            unsafe { list_elements(sys::rd_kafka_event_topic_partition_list(event.ptr())) };
-        // The event's own error does not cover the errors of partitions.
-        Some(elements.iter().try_for_each(|element| check(element.err)))
-    }
 }

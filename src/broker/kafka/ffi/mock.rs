@@ -44,6 +44,41 @@ impl InProcessKafka {
         cluster.map_or(String::new(), |cluster| cluster.bootstrap_servers())
     }
 
+    /// From now on, requests for metadata of the topic are refused.
+    #[cfg(test)]
+    pub(crate) fn refuse_topic(&self, topic: &str) {
+        let cluster = self.0.mock_cluster().expect("this is the cluster");
+        let error = sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+        cluster.topic_error(topic, error).expect("the topic exists");
+    }
+
+    /// Counts requests from now on.
+    #[cfg(test)]
+    pub(crate) fn count_requests(&self) {
+        // SAFETY: the client is alive and owns the cluster.
+        unsafe {
+            let cluster = sys::rd_kafka_handle_mock_cluster(self.0.native_ptr());
+            sys::rd_kafka_mock_start_request_tracking(cluster);
+        }
+    }
+
+    /// The requests of this kind that were counted.
+    #[cfg(test)]
+    pub(crate) fn requests(&self, kind: rdkafka::types::RDKafkaApiKey) -> usize {
+        // SAFETY: the client is alive and owns the cluster; this owns the requests.
+        unsafe {
+            let cluster = sys::rd_kafka_handle_mock_cluster(self.0.native_ptr());
+            let mut count = 0;
+            let all = sys::rd_kafka_mock_get_requests(cluster, &mut count);
+            let requests = super::slice(all, count).iter();
+            let is_kind =
+                |it: &&*mut _| sys::rd_kafka_mock_request_api_key(**it) == i16::from(kind);
+            let found = requests.filter(is_kind).count();
+            sys::rd_kafka_mock_request_destroy_array(all, count);
+            found
+        }
+    }
+
     /// Answers the next fetch request with an error, as if the log was corrupt.
     #[cfg(test)]
     pub(crate) fn fail_next_fetch(&self) {

@@ -7,7 +7,8 @@
 //! |---|---|
 //! | `client` | A client whose events are polled. Probes. Tokens without a callback. |
 //! | `queue` | Event queues that unpark a thread. |
-//! | `consumer` | Batches from a consumer's queue. Header names as bytes. Non-blocking commits. |
+//! | `consumer` | Batches from the queues of a consumer. Header names as bytes. |
+//! | `group` | Offsets of any group, without a client for each group. |
 //! | `producer` | Header names as bytes. Reports in batches. Transactions with offsets of any group. |
 //! | `admin` | Topic ids and permissions. Offsets of many partitions. Commit metadata as bytes. One setting of a topic. |
 //! | `mock` | A controller of the mock cluster, for the demo. |
@@ -29,16 +30,18 @@
 mod admin;
 mod client;
 mod consumer;
+mod group;
 mod mock;
 mod producer;
 mod queue;
 
 pub(super) use admin::{
-    CallContext, Isolation, TopicDescription, commit_offsets, committed_metadata, describe_topics,
-    list_offsets, set_topic_config,
+    CallContext, Isolation, ListedOffsets, OffsetsCall, TopicDescription, committed_metadata,
+    describe_topics, set_topic_config,
 };
 pub(super) use client::{ClientEvent, NativeClient, ProbeTarget, log_in};
-pub(super) use consumer::{Message, NativeConsumer, PendingCommit};
+pub(super) use consumer::{Message, NativeConsumer, RecordQueue};
+pub(super) use group::{GroupAnswer, GroupCall, broker_ids};
 pub(crate) use mock::InProcessKafka;
 pub(super) use producer::{
     Delivery, NativeProducer, NextStep, ProduceRequest, TopicHandle, TxnError,

@@ -5,13 +5,22 @@ use super::{CallError, check, millis, text};
 use rdkafka_sys as sys;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Thread;
 use std::time::Duration;
 
 pub(super) struct Queue {
     pointer: NonNull<sys::rd_kafka_queue_t>,
     /// Boxed, because librdkafka keeps its address.
-    waker: Option<Box<Thread>>,
+    waker: Option<Box<Waker>>,
+}
+
+/// The action of an empty queue when it gets an event.
+struct Waker {
+    thread: Thread,
+    /// Set before the thread is unparked.
+    is_ready: Option<Arc<AtomicBool>>,
 }
 
 // SAFETY: librdkafka locks its queues.
@@ -47,14 +56,14 @@ impl Queue {
         unsafe { sys::rd_kafka_queue_yield(self.ptr()) }
     }
 
-    /// Unparks `thread` whenever the empty queue gets an event.
-    pub(super) fn set_waker(&mut self, thread: Thread) {
-        let thread = Box::new(thread);
-        let address = std::ptr::from_ref(&*thread) as *mut c_void;
+    /// Sets `is_ready` and unparks `thread` whenever the empty queue gets an event.
+    pub(super) fn set_waker(&mut self, thread: Thread, is_ready: Option<Arc<AtomicBool>>) {
+        let waker = Box::new(Waker { thread, is_ready });
+        let address = std::ptr::from_ref(&*waker) as *mut c_void;
         // SAFETY: the queue is alive. The callback's pointer stays valid until it is replaced or
         // removed, which happens under the same queue lock as the callback.
         unsafe { sys::rd_kafka_queue_cb_event_enable(self.ptr(), Some(unpark), address) }
-        self.waker = Some(thread);
+        self.waker = Some(waker);
     }
 }
 
@@ -74,8 +83,12 @@ impl Drop for Queue {
 /// Called by librdkafka's threads under the queue's lock.
 ///
 /// SAFETY: see [`Queue::set_waker`].
-unsafe extern "C" fn unpark(_: *mut sys::rd_kafka_t, thread: *mut c_void) {
-    (*thread.cast::<Thread>()).unpark();
+unsafe extern "C" fn unpark(_: *mut sys::rd_kafka_t, waker: *mut c_void) {
+    let waker = &*waker.cast::<Waker>();
+    if let Some(is_ready) = &waker.is_ready {
+        is_ready.store(true, Ordering::Release);
+    }
+    waker.thread.unpark();
 }
 
 /// One event that was taken from a queue.

@@ -1,63 +1,80 @@
 //! The [`Source`] port on Kafka: a consumer of explicit partitions and offsets, served by one thread.
 //!
-//! The consumer joins no group. The group of the route keeps only its commits.
+//! All routes of a cluster share the consumer, but each has its own queue of records. So a route that
+//! does not take its records stops no other route. The consumer joins no group: the group of a route
+//! keeps only its commits.
 //!
-//! | from thread to caller, or back | bound |
+//! A client reads a partition once, from one position. Routes with a common topic have their own
+//! positions and speeds, so they have different clients: as many as there are routes with the topic.
+//!
+//! | from thread to caller, or back, for each route | bound |
 //! |---|---|
 //! | Batches of records. | [`KAFKA_RECORD_QUEUE_BATCHES_MAX`] |
-//! | Bytes of records. | [`SourceMemory::queue`], then librdkafka's own queue |
+//! | Bytes of records. | [`SourceMemory::queue`], then librdkafka's queue of the route |
 //! | Read commands. | One per partition: a later one replaces it. |
-//! | Commits. | One in flight, and one waiting. |
 
-mod offset_commits;
-mod partition_consumer;
+mod lookups;
+mod partition_reader;
+mod reader_thread;
 
-pub(super) use offset_commits::commit_error;
-
-use super::admin::{AdminWorker, TopicWatch, WorkerThread};
+use super::admin::{AdminWorker, TopicWatch};
 use super::error::invalid_topic_name;
 use super::ffi::NativeClient;
-use super::health::{ClusterHealth, ClusterProbe};
+use super::group_offsets::GroupOffsets;
+use super::health::ClusterHealth;
 use super::options::Cluster;
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
-use crate::limit::{KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_SOURCE_WAKE_INTERVAL, SourceMemory};
+use crate::limit::{KAFKA_LIST_OFFSETS_TIMEOUT, KAFKA_RECORD_QUEUE_BATCHES_MAX, SourceMemory};
 use crate::model::{Offset, Partition, Timestamp, is_topic_name};
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
-use offset_commits::{CommitRequest, OffsetCommits};
-use partition_consumer::{PartitionConsumer, ReadResult, Start};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use lookups::Lookups;
+use partition_reader::Start;
+use reader_thread::{ReaderThread, RouteReader};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
-/// The source port for one group on one cluster.
+/// The topics that a route reads, and the group that keeps its commits.
+pub(crate) struct RouteTopics {
+    pub(crate) group: String,
+    pub(crate) topics: Vec<String>,
+}
+
+/// The source port for one route.
 pub(crate) struct KafkaSource {
     group: String,
     events: mpsc::Receiver<Result<Event, Error>>,
-    commits: mpsc::Sender<CommitRequest>,
     /// The current epoch of each partition that is read. Events of other epochs are dropped.
     epochs: BTreeMap<Partition, u64>,
-    shared: Arc<Shared>,
-    /// The partition consumer's client. `None` after the close: the last of its threads destroys it,
-    /// which may take long.
+    shared: Arc<RouteShared>,
+    /// Shared by the routes of the client. `None` once closed.
+    client: Option<Rc<SourceClient>>,
+}
+
+/// A client and its threads.
+struct SourceClient {
+    /// `None` during the close: the last of the threads destroys it, which may take long.
     native: Option<Arc<NativeClient>>,
     admin: AdminWorker,
-    /// Reads commits. It waits for the group coordinator, for which nothing else has to wait.
-    commit_reader: AdminWorker,
+    descriptions: Lookups<Partition, PartitionInfo>,
+    offsets_at: Lookups<(Partition, Timestamp), Offset>,
+    groups: GroupOffsets,
+    stop: Arc<AtomicBool>,
     thread: ClientThread,
 }
 
-/// State that the caller and the thread share.
-#[derive(Default)]
-struct Shared {
+/// State that the caller and the thread share, for one route.
+struct RouteShared {
     commands: Mutex<ReadCommands>,
     /// Payload bytes in the record queue.
     queued_bytes: AtomicUsize,
-    stop: AtomicBool,
+    /// The thread must look at the route: it has records, commands, or room for records.
+    is_ready: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -68,14 +85,51 @@ struct ReadCommands {
     recreated_topics: BTreeSet<String>,
 }
 
-impl Shared {
+impl RouteShared {
+    fn new() -> Self {
+        Self {
+            commands: Mutex::default(),
+            queued_bytes: AtomicUsize::default(),
+            is_ready: Arc::new(AtomicBool::new(true)),
+        }
+    }
+
+    /// Changes the commands. The thread takes them in its next turn.
+    fn command(&self, change: impl FnOnce(&mut ReadCommands)) {
+        change(&mut self.commands());
+        self.is_ready.store(true, Ordering::Release);
+    }
+
     fn commands(&self) -> MutexGuard<'_, ReadCommands> {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl KafkaSource {
-    /// Returns without waiting for a broker. `part` shows connection problems.
+    /// A source for each route, in the same order. Returns without waiting for a broker. `part` shows
+    /// connection problems. Each route has this memory.
+    pub(crate) fn for_routes(
+        cluster: &Cluster,
+        routes: &[RouteTopics],
+        memory: SourceMemory,
+        part: HealthPart,
+    ) -> Result<Vec<Self>, Error> {
+        let mut topics = routes.iter().flat_map(|route| &route.topics);
+        if let Some(invalid) = topics.find(|topic| !is_topic_name(topic)) {
+            return Err(Error::Rejected(invalid_topic_name(invalid)));
+        }
+        let health = ClusterHealth::new(&cluster.name, part);
+        let mut sources = BTreeMap::new();
+        for indexes in by_client(routes) {
+            let of_client: Vec<_> = indexes.iter().map(|at| &routes[*at]).collect();
+            let started = SourceClient::start(cluster, &of_client, memory, &health)?;
+            sources.extend(indexes.into_iter().zip(started));
+        }
+        Ok(sources.into_values().collect())
+    }
+
+    /// A source for one route.
+    #[cfg(any(test, feature = "test-support"))]
     pub(crate) fn new(
         cluster: &Cluster,
         group: String,
@@ -83,56 +137,28 @@ impl KafkaSource {
         memory: SourceMemory,
         part: HealthPart,
     ) -> Result<Self, Error> {
-        if let Some(invalid) = topics.iter().find(|topic| !is_topic_name(topic)) {
-            return Err(Error::Rejected(invalid_topic_name(invalid)));
-        }
-        let health = ClusterHealth::new(&cluster.name, part);
-        let partition_consumer = PartitionConsumer::new(cluster, &group, memory, health.clone())?;
-        let native = partition_consumer.consumer.native.clone();
-        let shared = Arc::new(Shared::default());
-        let watcher = shared.clone();
-        let on_recreated = move |topic: &str| {
-            let topic = topic.to_owned();
-            watcher.commands().recreated_topics.insert(topic);
-        };
-        let watch = TopicWatch::new(topics, on_recreated);
-        let admin = AdminWorker::sharing(native.clone(), health.clone(), Some(watch))?;
-        let commit_reader = AdminWorker::sharing(native.clone(), health.clone(), None)?;
-        let commits_in_flight = OffsetCommits::new(native.clone(), group.clone(), health.clone());
-        let (channel, events) = mpsc::channel(KAFKA_RECORD_QUEUE_BATCHES_MAX);
-        let (commits, commit_requests) = mpsc::channel(1);
-        let source_thread = SourceThread {
-            commits_in_flight,
-            partition_consumer,
-            shared: shared.clone(),
-            commits: commit_requests,
-            events: EventSender {
-                channel,
-                waiting: VecDeque::new(),
-            },
-            queued_bytes_max: memory.queue,
-            health,
-        };
-        let thread = ClientThread::start("kafka-source", move || source_thread.serve())
-            .map_err(|error| Error::Fatal(error.to_string()))?;
-        Ok(Self {
-            group,
-            events,
-            commits,
-            epochs: BTreeMap::new(),
-            shared,
-            native: Some(native),
-            admin,
-            commit_reader,
-            thread,
-        })
+        let topics = topics.to_vec();
+        let mut sources =
+            Self::for_routes(cluster, &[RouteTopics { group, topics }], memory, part)?;
+        Ok(sources.remove(0))
+    }
+
+    fn client(&self) -> Result<&SourceClient, Error> {
+        let closed = || Error::Fatal("the Kafka source is closed".to_owned());
+        self.client.as_deref().ok_or_else(closed)
     }
 
     fn command(&mut self, partition: &Partition, start: Option<Start>) {
-        let mut commands = self.shared.commands();
-        commands.starts.insert(partition.clone(), start);
-        drop(commands);
-        self.thread.unpark();
+        self.shared.command(|commands| {
+            commands.starts.insert(partition.clone(), start);
+        });
+        self.unpark();
+    }
+
+    fn unpark(&self) {
+        if let Some(client) = &self.client {
+            client.thread.unpark();
+        }
     }
 
     fn is_current(&self, event: &Event) -> bool {
@@ -150,6 +176,107 @@ impl KafkaSource {
             | Event::OutOfRange { partition, epoch } => (partition, *epoch),
         };
         self.epochs.get(partition) == Some(&epoch)
+    }
+}
+
+/// Divides the routes among clients, so that the routes of one client have no topic in common. Returns
+/// the indexes of the routes of each client.
+fn by_client(routes: &[RouteTopics]) -> Vec<Vec<usize>> {
+    let mut clients: Vec<(BTreeSet<&str>, Vec<usize>)> = Vec::new();
+    for (at, route) in routes.iter().enumerate() {
+        let topics: BTreeSet<&str> = route.topics.iter().map(String::as_str).collect();
+        match clients
+            .iter_mut()
+            .find(|(read, _)| read.is_disjoint(&topics))
+        {
+            Some((read, routes)) => {
+                read.extend(topics);
+                routes.push(at);
+            }
+            None => clients.push((topics, vec![at])),
+        }
+    }
+    clients.into_iter().map(|(_, routes)| routes).collect()
+}
+
+impl SourceClient {
+    /// Starts a client. Returns a source for each route.
+    fn start(
+        cluster: &Cluster,
+        routes: &[&RouteTopics],
+        memory: SourceMemory,
+        health: &ClusterHealth,
+    ) -> Result<Vec<KafkaSource>, Error> {
+        let group = routes.first().map_or("", |route| &route.group);
+        let consumer = partition_reader::consumer(cluster, group, memory, routes.len())?;
+        let native = consumer.native.clone();
+        let (mut readers, mut sources, mut by_topic) = (Vec::new(), Vec::new(), BTreeMap::new());
+        for route in routes {
+            let (sender, events) = mpsc::channel(KAFKA_RECORD_QUEUE_BATCHES_MAX);
+            let shared = Arc::new(RouteShared::new());
+            let topics = route.topics.iter().cloned();
+            by_topic.extend(topics.map(|topic| (topic, shared.clone())));
+            let queue = consumer.record_queue();
+            let reader = RouteReader::new(queue, shared.clone(), sender, memory.queue, health);
+            readers.push(reader);
+            sources.push((route.group.clone(), events, shared));
+        }
+        let topics: Vec<String> = by_topic.keys().cloned().collect();
+        let on_recreated = move |topic: &str| {
+            if let Some(shared) = by_topic.get(topic) {
+                shared.command(|commands| {
+                    commands.recreated_topics.insert(topic.to_owned());
+                });
+            }
+        };
+        let watch = TopicWatch::new(&topics, on_recreated);
+        let admin = AdminWorker::sharing(native.clone(), health.clone(), watch)?;
+        let groups = GroupOffsets::sharing(native.clone(), health.clone())?;
+        let stop = Arc::<AtomicBool>::default();
+        let reader_thread = ReaderThread::new(readers, consumer, stop.clone(), health.clone());
+        let thread = ClientThread::start("kafka-source", move || reader_thread.serve())
+            .map_err(|error| Error::Fatal(error.to_string()))?;
+        let client = Rc::new(Self {
+            native: Some(native),
+            admin,
+            descriptions: Lookups::new(|worker, partitions| {
+                worker.describe_partitions(partitions, KAFKA_LIST_OFFSETS_TIMEOUT)
+            }),
+            offsets_at: Lookups::new(|worker, times| {
+                worker.offsets_at(times, KAFKA_LIST_OFFSETS_TIMEOUT)
+            }),
+            groups,
+            stop,
+            thread,
+        });
+        let sources = sources
+            .into_iter()
+            .map(|(group, events, shared)| KafkaSource {
+                group,
+                events,
+                epochs: BTreeMap::new(),
+                shared,
+                client: Some(client.clone()),
+            });
+        Ok(sources.collect())
+    }
+
+    async fn close(mut self) {
+        self.native = None;
+        self.stop();
+        // Concurrently, because each may wait for an unreachable broker.
+        tokio::join!(self.admin.close(), self.groups.close(), self.thread.join());
+    }
+
+    fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.unpark();
+    }
+}
+
+impl Drop for SourceClient {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
@@ -177,40 +304,47 @@ impl Source for KafkaSource {
                 .unwrap_or_else(|| Err(thread_ended()))?;
             let bytes = batch_bytes(&event);
             self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            self.thread.unpark();
+            self.shared.is_ready.store(true, Ordering::Release);
+            self.unpark();
             if self.is_current(&event) {
                 return Ok(event);
             }
         }
     }
 
-    async fn describe(
+    fn describe(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
-        let partitions = partitions.to_vec();
-        let request = move |worker: &mut WorkerThread| worker.describe_partitions(&partitions);
-        self.admin.request(request).await
+    ) -> LocalBoxFuture<'static, Result<Vec<Result<PartitionInfo, Error>>, Error>> {
+        match self.client() {
+            Ok(client) => (client.descriptions).ask(&client.admin, partitions.to_vec()),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
     }
 
     fn committed_metadata(
         &mut self,
         partitions: &[Partition],
     ) -> LocalBoxFuture<'static, Result<Vec<Option<String>>, Error>> {
-        let committed = self
-            .commit_reader
-            .committed_metadata(&self.group, partitions);
-        Box::pin(committed)
+        match self.client() {
+            Ok(client) => client.groups.committed_metadata(&self.group, partitions),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
     }
 
-    async fn offsets_at(
+    fn offsets_at(
         &mut self,
         partitions: &[Partition],
         time: Timestamp,
-    ) -> Result<Vec<Offset>, Error> {
-        let partitions = partitions.to_vec();
-        let request = move |worker: &mut WorkerThread| worker.offsets_at(&partitions, time);
-        self.admin.request(request).await
+    ) -> LocalBoxFuture<'static, Result<Vec<Offset>, Error>> {
+        let times = partitions.iter().map(|it| (it.clone(), time)).collect();
+        match self.client() {
+            Ok(client) => {
+                let offsets = client.offsets_at.ask(&client.admin, times);
+                Box::pin(async move { offsets.await?.into_iter().collect() })
+            }
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
     }
 
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {
@@ -225,164 +359,155 @@ impl Source for KafkaSource {
     }
 
     fn known_end(&self, partition: &Partition) -> Option<Offset> {
-        let native = self.native.as_ref()?;
+        let native = self.client.as_ref()?.native.as_ref()?;
         let end = native.end_offset(&partition.topic, partition.index);
         end.map(Offset)
     }
 
     fn commit(&mut self, commits: Vec<OffsetCommit>) -> LocalBoxFuture<'static, Result<(), Error>> {
-        let (reply, answer) = oneshot::channel();
-        let sent = self.commits.try_send(CommitRequest { commits, reply });
-        self.thread.unpark();
-        Box::pin(async move {
-            match sent {
-                Err(TrySendError::Full(_)) => Err(Error::Unavailable(
-                    "earlier commits are not answered yet".into(),
-                )),
-                Err(TrySendError::Closed(_)) => Err(thread_ended()),
-                Ok(()) => answer.await.unwrap_or_else(|_| Err(thread_ended())),
-            }
-        })
+        match self.client() {
+            Ok(client) => client.groups.commit(&self.group, commits),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
     }
 
+    /// The last source of a client closes it.
     async fn close(&mut self) {
-        self.native = None;
-        self.shared.stop.store(true, Ordering::Relaxed);
-        self.thread.unpark();
-        // Concurrently, because each may wait for an unreachable broker.
-        tokio::join!(
-            self.admin.close(),
-            self.commit_reader.close(),
-            self.thread.join()
-        );
-    }
-}
-
-impl Drop for KafkaSource {
-    fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-    }
-}
-
-/// The state of the source's thread.
-struct SourceThread {
-    /// Declared before the consumer, whose client must outlive it.
-    commits_in_flight: OffsetCommits,
-    partition_consumer: PartitionConsumer,
-    shared: Arc<Shared>,
-    commits: mpsc::Receiver<CommitRequest>,
-    events: EventSender,
-    /// Bytes in the record queue at which nothing is read; one read may exceed it.
-    queued_bytes_max: usize,
-    health: ClusterHealth,
-}
-
-/// The channel to the caller, and the events that wait for room in it. While events wait, the
-/// thread reads no records.
-struct EventSender {
-    channel: mpsc::Sender<Result<Event, Error>>,
-    waiting: VecDeque<Result<Event, Error>>,
-}
-
-impl EventSender {
-    fn push(&mut self, events: impl IntoIterator<Item = Event>) {
-        self.waiting.extend(events.into_iter().map(Ok));
-    }
-
-    fn push_error(&mut self, outcome: Result<(), Error>) {
-        self.waiting.extend(outcome.err().map(Err));
-    }
-
-    /// Moves waiting events into the channel. Returns whether none is left.
-    fn flush(&mut self) -> bool {
-        while let Ok(permit) = self.channel.try_reserve() {
-            let Some(event) = self.waiting.pop_front() else {
-                return true;
-            };
-            permit.send(event);
+        for partition in std::mem::take(&mut self.epochs).into_keys() {
+            self.command(&partition, None);
         }
-        self.waiting.is_empty()
-    }
-}
-
-impl SourceThread {
-    fn serve(mut self) {
-        let records = &mut self.partition_consumer.consumer;
-        records.set_waker(std::thread::current());
-        let mut probe = ClusterProbe::new();
-        while !self.shared.stop.load(Ordering::Relaxed) {
-            self.serve_commands();
-            self.serve_commits();
-            let native = &self.partition_consumer.consumer.native;
-            native.serve_events(|event| self.health.on_client_event(event));
-            probe.serve(&self.health, |target| native.probe(target));
-            if !self.serve_records() {
-                std::thread::park_timeout(KAFKA_SOURCE_WAKE_INTERVAL);
-            }
+        if let Some(client) = self.client.take().and_then(Rc::into_inner) {
+            client.close().await;
         }
-        if self.health.outage_reason().is_some() {
-            // The process ends now. librdkafka repeats a commit until the broker is back, and the
-            // destruction of the client would wait for it.
-            std::mem::forget(self.partition_consumer.consumer.native.clone());
-        }
-    }
-
-    fn serve_commits(&mut self) {
-        self.commits_in_flight.serve();
-        if self.commits_in_flight.can_start()
-            && let Ok(request) = self.commits.try_recv()
-        {
-            self.commits_in_flight.start(request);
-        }
-    }
-
-    fn serve_commands(&mut self) {
-        let mut commands = self.shared.commands();
-        let starts = std::mem::take(&mut commands.starts);
-        let recreated_topics = std::mem::take(&mut commands.recreated_topics);
-        drop(commands);
-        let mut read = ReadResult::default();
-        for topic in recreated_topics {
-            tracing::error!(
-                topic,
-                "the source topic was recreated. To read the new one, stop all processes of the deployment. Then run \
-                 postdate reset --config FILE --route ROUTE --topic {topic}, and start them again"
-            );
-            let abandoned = self.partition_consumer.abandon_topic(&topic, &mut read);
-            self.events.push_error(abandoned);
-        }
-        self.events.push(read.events);
-        if !starts.is_empty() {
-            let applied = self.partition_consumer.apply(starts);
-            self.events.push_error(applied);
-        }
-    }
-
-    /// Reads a batch of records. Returns whether more are available at once.
-    fn serve_records(&mut self) -> bool {
-        let queued_bytes = &self.shared.queued_bytes;
-        if !self.events.flush() || queued_bytes.load(Ordering::Relaxed) >= self.queued_bytes_max {
-            return false;
-        }
-        let mut read = ReadResult::default();
-        let result = self.partition_consumer.read(&mut read);
-        let bytes = read.events.iter().map(batch_bytes).sum();
-        queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.events.push(read.events);
-        let errors = read.group_errors.into_iter();
-        errors.for_each(|error| self.events.push_error(Err(error)));
-        let has_more = result.unwrap_or_else(|error| {
-            self.events.push_error(Err(error));
-            false
-        });
-        self.events.flush();
-        has_more
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::broker::kafka::{InProcessKafka, KafkaTarget};
+    use crate::broker::send_budget::SendBudget;
+    use crate::broker::{OutgoingRecord, SendResult, Target as _};
+    use crate::health::Health;
+    use crate::model::Headers;
+    use std::time::Duration;
+
+    fn cluster(broker: &InProcessKafka) -> Cluster {
+        Cluster {
+            name: "demo".into(),
+            brokers: vec![broker.address()],
+            properties: BTreeMap::new(),
+        }
+    }
+
+    fn route(topic: &str) -> RouteTopics {
+        RouteTopics {
+            group: format!("group of {topic}"),
+            topics: vec![topic.to_owned()],
+        }
+    }
+
+    #[test]
+    fn routes_with_a_common_topic_have_different_clients() {
+        let route = |topics: &[&str]| RouteTopics {
+            group: "group".to_owned(),
+            topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
+        };
+        let routes = [
+            route(&["a", "b"]),
+            route(&["c"]),
+            route(&["b", "c"]),
+            route(&["d"]),
+            route(&["c", "e"]),
+        ];
+        assert_eq!(by_client(&routes), [vec![0, 1, 3], vec![2], vec![4]]);
+    }
+
+    /// Otherwise each route would wait for a broker that does not answer the routes before it.
+    #[tokio::test]
+    async fn few_requests_describe_the_partitions_of_all_routes() {
+        const ROUTES: usize = 40;
+        let names: Vec<String> = (0..ROUTES).map(|number| format!("in{number}")).collect();
+        let topics: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
+        let broker = InProcessKafka::start(&topics).unwrap();
+        broker.refuse_topic(&names[7]);
+        let cluster = cluster(&broker);
+        let routes: Vec<_> = names.iter().map(|name| route(name)).collect();
+        let part = Health::new().register("source");
+        let memory = SourceMemory::of(1 << 20);
+        let mut sources = KafkaSource::for_routes(&cluster, &routes, memory, part).unwrap();
+        let partition = |at: usize| [Partition::new(names[at].as_str(), 0)];
+        sources[0].describe(&partition(0)).await.unwrap();
+        broker.count_requests();
+        let asked = sources.iter_mut().enumerate();
+        let asked: Vec<_> = asked.map(|(at, it)| it.describe(&partition(at))).collect();
+        let described = futures_util::future::join_all(asked).await;
+        for (at, found) in described.into_iter().enumerate() {
+            let found = found.unwrap().remove(0);
+            let is_refused = matches!(found, Err(Error::Rejected(_)));
+            assert_eq!((is_refused, found.is_ok()), (at == 7, at != 7), "{at}");
+        }
+        let (asked, time) = (sources.iter_mut().enumerate(), Timestamp::from_millis(1));
+        let asked: Vec<_> = asked
+            .map(|(at, it)| it.offsets_at(&partition(at), time))
+            .collect();
+        let offsets = futures_util::future::join_all(asked).await;
+        for (at, found) in offsets.into_iter().enumerate() {
+            match found {
+                Ok(found) => assert_eq!((at != 7, &found[..]), (true, &[Offset(0)][..])),
+                Err(error) => assert_eq!(at, 7, "{error}"),
+            }
+        }
+        let requests = broker.requests(rdkafka::types::RDKafkaApiKey::ListOffsets);
+        assert!(requests < ROUTES, "{requests}");
+        for mut source in sources {
+            source.close().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_route_that_does_not_take_its_records_stops_no_other_route() {
+        let broker = InProcessKafka::start(&[("full", 1), ("other", 1)]).unwrap();
+        let cluster = cluster(&broker);
+        let (routes, memory) = ([route("full"), route("other")], SourceMemory::of(1 << 20));
+        let part = Health::new().register("source");
+        let mut sources = KafkaSource::for_routes(&cluster, &routes, memory, part).unwrap();
+        let [full, other] = ["full", "other"].map(|topic| Partition::new(topic, 0));
+        sources[0].start(&full, Offset(0), 1);
+        sources[1].start(&other, Offset(0), 1);
+        let part = Health::new().register("target");
+        let budget = Arc::new(SendBudget::new(10_000, usize::MAX));
+        let mut target = KafkaTarget::new(&cluster, budget, part).unwrap();
+        let payload = vec![0; 1_000];
+        let topics = std::iter::repeat_n("full", 2_000).chain(["other"]);
+        for (ticket, topic) in (1..).zip(topics) {
+            let record = OutgoingRecord {
+                topic,
+                partition: Some(0),
+                key: None,
+                payload: Some(&payload),
+                headers: Headers::default(),
+                keep_header: |_| true,
+                extra_headers: &[],
+            };
+            assert_eq!(target.send(&record, ticket), SendResult::Accepted);
+        }
+        let mut next = async || {
+            loop {
+                if let Event::Records(batch) = sources[1].next_event().await.unwrap() {
+                    return batch;
+                }
+            }
+        };
+        let batch = tokio::time::timeout(Duration::from_secs(20), next()).await;
+        assert_eq!(batch.expect("a batch arrives").partition, other);
+        let queued = sources[0].shared.queued_bytes.load(Ordering::Relaxed);
+        assert!(queued < 2_000 * payload.len(), "{queued}");
+        for mut source in sources {
+            source.close().await;
+        }
+        target.close().await;
+    }
 
     #[test]
     fn an_invalid_topic_name_is_rejected_by_name() {
@@ -392,7 +517,7 @@ mod tests {
             properties: BTreeMap::new(),
         };
         for topic in ["^orders.*", "no spaces", "a\0b", ""] {
-            let part = crate::health::Health::new().register("source");
+            let part = Health::new().register("source");
             match KafkaSource::new(
                 &cluster,
                 "group".to_owned(),

@@ -5,11 +5,13 @@
 //! behind it, and only an operator can end it.
 
 use crate::broker::kafka::admin::{AdminWorker, WorkerThread};
-use crate::broker::kafka::ffi::{self, Isolation};
+use crate::broker::kafka::ffi::{Isolation, OffsetsCall};
 use crate::broker::kafka::health::ClusterHealth;
 use crate::broker::kafka::options::Cluster;
 use crate::broker::{Error, ProducerIdentity};
-use crate::limit::{KAFKA_OPEN_TXN_CHECK_INTERVAL, KAFKA_TRANSACTION_TIMEOUT};
+use crate::limit::{
+    KAFKA_OPEN_TXN_CHECK_INTERVAL, KAFKA_REQUEST_TIMEOUT, KAFKA_TRANSACTION_TIMEOUT,
+};
 use crate::model::Partition;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -110,8 +112,11 @@ impl StuckTransactions {
             return Ok(());
         }
         let mut ends = |isolation| {
-            let end = rdkafka::Offset::End;
-            worker.call(|call| ffi::list_offsets(call, &partitions, end, isolation))
+            let ends = partitions.iter().map(|it| (it, rdkafka::Offset::End));
+            worker.call(|call| {
+                let timeout = KAFKA_REQUEST_TIMEOUT;
+                OffsetsCall::start(call.native, ends, isolation, timeout)?.wait(call)
+            })
         };
         let high_watermarks = ends(Isolation::Uncommitted)?;
         for (partition, last_stable) in ends(Isolation::Committed)? {

@@ -16,6 +16,7 @@ use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::future::{LocalBoxFuture, join_all};
 use futures_util::stream::{self, AbortHandle, LocalBoxStream, SelectAll};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use tokio::time::{Instant, sleep_until};
@@ -30,14 +31,17 @@ pub(crate) struct SourceOptions {
 }
 
 pub(crate) struct NatsSource {
+    /// Shared by the sources of all routes. It is closed with the last of them.
     connection: Rc<Connection>,
+    /// Shows errors of readers. The connection has a part of its own.
+    part: HealthPart,
     bucket: Rc<KvBucket>,
     options: SourceOptions,
     /// The events of all readers, in turn.
     readers: SelectAll<LocalBoxStream<'static, Event>>,
     reading: BTreeMap<Partition, Reading>,
     /// Creation times of the streams when they were last described.
-    stream_created: BTreeMap<Partition, i128>,
+    stream_created: Rc<RefCell<BTreeMap<Partition, i128>>>,
     /// When the readiness is reported next.
     report_at: Instant,
     /// The error of a reader that readiness shows.
@@ -57,22 +61,27 @@ impl Drop for Reading {
 }
 
 impl NatsSource {
-    pub(crate) fn new(
+    /// A source for each route, with the part that shows errors of its readers. All share a connection,
+    /// which `part` shows.
+    pub(crate) fn for_routes(
         cluster: &Cluster,
-        options: SourceOptions,
+        routes: Vec<(SourceOptions, HealthPart)>,
         part: HealthPart,
-    ) -> Result<Self, Error> {
+    ) -> Result<Vec<Self>, Error> {
         let connection = Rc::new(Connection::with_thread(cluster, part)?);
-        Ok(Self {
-            bucket: Rc::new(KvBucket::new(connection.clone())),
-            connection,
+        let bucket = Rc::new(KvBucket::new(connection.clone()));
+        let sources = routes.into_iter().map(|(options, part)| Self {
+            connection: connection.clone(),
+            part,
+            bucket: bucket.clone(),
             options,
             readers: SelectAll::new(),
             reading: BTreeMap::new(),
-            stream_created: BTreeMap::new(),
+            stream_created: Rc::default(),
             report_at: Instant::now(),
             reported_error: None,
-        })
+        });
+        Ok(sources.collect())
     }
 
     /// Shows the error of a reader, if one has failed for a while. The connection reports its own
@@ -82,8 +91,8 @@ impl NatsSource {
         let mut reading = self.reading.values();
         let error = reading.find_map(|reading| reading.status.error.borrow().clone());
         match &error {
-            Some(error) => self.connection.state.part.set_not_ready(error.clone()),
-            None if self.reported_error.is_some() => self.connection.state.part.set_ready(),
+            Some(error) => self.part.set_not_ready(error.clone()),
+            None if self.reported_error.is_some() => self.part.set_ready(),
             None => {}
         }
         self.reported_error = error;
@@ -114,31 +123,37 @@ impl Source for NatsSource {
         }
     }
 
-    async fn describe(
+    fn describe(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
-        let installation = self.bucket.installation().await?;
-        let connection = &*self.connection;
-        let infos = join_all(partitions.iter().map(|partition| async move {
-            let missing = || Error::Rejected(format!("the partition {partition} does not exist"));
-            let (stream, _) = split_source_topic(&partition.topic).ok_or_else(missing)?;
-            let info = stream_info::fetch(connection, stream).await?;
-            info.ok_or_else(missing)
-        }));
-        let mut described = Vec::with_capacity(partitions.len());
-        for (partition, info) in partitions.iter().zip(infos.await) {
-            described.push(info.and_then(|info| {
-                let conflict = info.schedule_conflict();
-                let conflict = conflict.filter(|_| self.options.reads_schedules);
-                if let Some(problem) = info.unusable_reason().or(conflict) {
-                    return Err(Error::Rejected(problem));
-                }
-                self.stream_created.insert(partition.clone(), info.created);
-                Ok(info.describe(&installation))
+    ) -> LocalBoxFuture<'static, Result<Vec<Result<PartitionInfo, Error>>, Error>> {
+        let (connection, bucket) = (self.connection.clone(), self.bucket.clone());
+        let (partitions, created) = (partitions.to_vec(), self.stream_created.clone());
+        let reads_schedules = self.options.reads_schedules;
+        Box::pin(async move {
+            let installation = bucket.installation().await?;
+            let connection = &*connection;
+            let infos = join_all(partitions.iter().map(|partition| async move {
+                let missing =
+                    || Error::Rejected(format!("the partition {partition} does not exist"));
+                let (stream, _) = split_source_topic(&partition.topic).ok_or_else(missing)?;
+                let info = stream_info::fetch(connection, stream).await?;
+                info.ok_or_else(missing)
             }));
-        }
-        Ok(described)
+            let mut described = Vec::with_capacity(partitions.len());
+            for (partition, info) in partitions.iter().zip(infos.await) {
+                described.push(info.and_then(|info| {
+                    let conflict = info.schedule_conflict().filter(|_| reads_schedules);
+                    if let Some(problem) = info.unusable_reason().or(conflict) {
+                        return Err(Error::Rejected(problem));
+                    }
+                    let mut created = created.borrow_mut();
+                    created.insert(partition.clone(), info.created);
+                    Ok(info.describe(&installation))
+                }));
+            }
+            Ok(described)
+        })
     }
 
     fn committed_metadata(
@@ -150,12 +165,13 @@ impl Source for NatsSource {
         Box::pin(async move { bucket.committed(&group, &partitions).await })
     }
 
-    async fn offsets_at(
+    fn offsets_at(
         &mut self,
         partitions: &[Partition],
         time: Timestamp,
-    ) -> Result<Vec<Offset>, Error> {
-        stream_info::offsets_at(&self.connection, partitions, time).await
+    ) -> LocalBoxFuture<'static, Result<Vec<Offset>, Error>> {
+        let (connection, partitions) = (self.connection.clone(), partitions.to_vec());
+        Box::pin(async move { stream_info::offsets_at(&connection, &partitions, time).await })
     }
 
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {
@@ -167,7 +183,7 @@ impl Source for NatsSource {
             stream: stream.to_owned(),
             filter: filter.to_owned(),
             epoch,
-            created: self.stream_created.get(partition).copied(),
+            created: self.stream_created.borrow().get(partition).copied(),
             reads_schedules: self.options.reads_schedules,
             fetch_bytes_max: self.options.fetch_bytes_max,
             status: Rc::default(),
@@ -182,7 +198,7 @@ impl Source for NatsSource {
 
     fn stop(&mut self, partition: &Partition) {
         self.reading.remove(partition);
-        self.stream_created.remove(partition);
+        self.stream_created.borrow_mut().remove(partition);
     }
 
     fn known_end(&self, partition: &Partition) -> Option<Offset> {
@@ -196,6 +212,6 @@ impl Source for NatsSource {
 
     async fn close(&mut self) {
         self.readers.clear();
-        self.connection.close();
+        self.reading.clear();
     }
 }

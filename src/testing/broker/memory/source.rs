@@ -139,11 +139,12 @@ impl Source for MemorySource {
         cluster.wait_for(|state| next_event(self, state)).await
     }
 
-    async fn describe(
+    fn describe(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
-        self.cluster.update(|state| state.describe(partitions))
+    ) -> LocalBoxFuture<'static, Result<Vec<Result<PartitionInfo, Error>>, Error>> {
+        let (cluster, partitions) = (self.cluster.clone(), partitions.to_vec());
+        Box::pin(async move { cluster.update(|state| state.describe(&partitions)) })
     }
 
     fn committed_metadata(
@@ -155,12 +156,13 @@ impl Source for MemorySource {
         Box::pin(async move { cluster.committed(&group, &partitions).await })
     }
 
-    async fn offsets_at(
+    fn offsets_at(
         &mut self,
         partitions: &[Partition],
         time: Timestamp,
-    ) -> Result<Vec<Offset>, Error> {
-        self.cluster.offsets_at(partitions, time)
+    ) -> LocalBoxFuture<'static, Result<Vec<Offset>, Error>> {
+        let (cluster, partitions) = (self.cluster.clone(), partitions.to_vec());
+        Box::pin(async move { cluster.offsets_at(&partitions, time) })
     }
 
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {

@@ -108,11 +108,12 @@ impl Source for OverNetwork<dyn Source> {
         }
     }
 
-    async fn describe(
+    fn describe(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
-        self.network.ask(self.port.describe(partitions)).await
+    ) -> LocalBoxFuture<'static, Result<Vec<Result<PartitionInfo, Error>>, Error>> {
+        let (network, answer) = (self.network.clone(), self.port.describe(partitions));
+        Box::pin(async move { network.ask(answer).await })
     }
 
     fn committed_metadata(
@@ -126,14 +127,13 @@ impl Source for OverNetwork<dyn Source> {
         Box::pin(async move { network.ask(answer).await })
     }
 
-    async fn offsets_at(
+    fn offsets_at(
         &mut self,
         partitions: &[Partition],
         time: Timestamp,
-    ) -> Result<Vec<Offset>, Error> {
-        self.network
-            .ask(self.port.offsets_at(partitions, time))
-            .await
+    ) -> LocalBoxFuture<'static, Result<Vec<Offset>, Error>> {
+        let (network, answer) = (self.network.clone(), self.port.offsets_at(partitions, time));
+        Box::pin(async move { network.ask(answer).await })
     }
 
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {

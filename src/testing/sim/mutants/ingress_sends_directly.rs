@@ -60,11 +60,11 @@ impl Source for IngressSendsDirectly {
         }
     }
 
-    async fn describe(
+    fn describe(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
-        self.source.describe(partitions).await
+    ) -> LocalBoxFuture<'static, Result<Vec<Result<PartitionInfo, Error>>, Error>> {
+        self.source.describe(partitions)
     }
 
     fn committed_metadata(
@@ -74,12 +74,12 @@ impl Source for IngressSendsDirectly {
         self.source.committed_metadata(partitions)
     }
 
-    async fn offsets_at(
+    fn offsets_at(
         &mut self,
         partitions: &[Partition],
         time: Timestamp,
-    ) -> Result<Vec<Offset>, Error> {
-        self.source.offsets_at(partitions, time).await
+    ) -> LocalBoxFuture<'static, Result<Vec<Offset>, Error>> {
+        self.source.offsets_at(partitions, time)
     }
 
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {

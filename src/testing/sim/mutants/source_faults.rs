@@ -18,23 +18,27 @@ impl Source for SourceFaults {
         self.inner.next_event().await
     }
 
-    async fn describe(
+    fn describe(
         &mut self,
         partitions: &[Partition],
-    ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
-        let mut described = self.inner.describe(partitions).await?;
-        if fault!(WaitForAllLeaders)
-            && let Some(Err(error)) = described.iter().find(|info| info.is_err()).cloned()
-        {
-            described.fill(Err(error));
-        }
-        if fault!(IgnoreSourceRecreation) {
-            for (partition, info) in partitions.iter().zip(&mut described) {
-                let Ok(info) = info else { continue };
-                info.identity = self.world.first_identity(partition, info.identity.take());
+    ) -> LocalBoxFuture<'static, Result<Vec<Result<PartitionInfo, Error>>, Error>> {
+        let answer = self.inner.describe(partitions);
+        let (world, partitions) = (self.world.clone(), partitions.to_vec());
+        Box::pin(async move {
+            let mut described = answer.await?;
+            if fault!(WaitForAllLeaders)
+                && let Some(Err(error)) = described.iter().find(|info| info.is_err()).cloned()
+            {
+                described.fill(Err(error));
             }
-        }
-        Ok(described)
+            if fault!(IgnoreSourceRecreation) {
+                for (partition, info) in partitions.iter().zip(&mut described) {
+                    let Ok(info) = info else { continue };
+                    info.identity = world.first_identity(partition, info.identity.take());
+                }
+            }
+            Ok(described)
+        })
     }
 
     fn committed_metadata(
@@ -58,12 +62,12 @@ impl Source for SourceFaults {
         })
     }
 
-    async fn offsets_at(
+    fn offsets_at(
         &mut self,
         partitions: &[Partition],
         time: Timestamp,
-    ) -> Result<Vec<Offset>, Error> {
-        self.inner.offsets_at(partitions, time).await
+    ) -> LocalBoxFuture<'static, Result<Vec<Offset>, Error>> {
+        self.inner.offsets_at(partitions, time)
     }
 
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {

@@ -1,7 +1,6 @@
-//! The consumer that reads partitions from explicit offsets and batches their records.
+//! Reads the partitions of one route from explicit offsets, and batches their records.
 
-use crate::broker::kafka::error::needs_operator;
-use crate::broker::kafka::ffi::{Message, NativeConsumer};
+use crate::broker::kafka::ffi::{Message, NativeConsumer, RecordQueue};
 use crate::broker::kafka::health::{ClusterHealth, is_connection_error};
 use crate::broker::kafka::options::{ClientOptions, Cluster, NO_OPTIONS, kbytes};
 use crate::broker::kafka::partition_list;
@@ -14,33 +13,56 @@ use crate::model::{Offset, Partition, Timestamp};
 use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::Thread;
 use tokio::time::Instant;
 
-const OPTIONS: ClientOptions = ClientOptions {
-    limits: &[
-        // librdkafka stops fetching for this time when its queue is full. Its default, a second,
-        // makes reading a backlog five times slower.
-        ("fetch.queue.backoff.ms", 10),
-        // A newly assigned partition waits for the current fetch.
-        ("fetch.wait.max.ms", 100),
-        // Any record that the broker accepts can be read.
-        ("receive.message.max.bytes", 1024 * 1024 * 1024),
-    ],
-    enforced: &[
-        ("auto.offset.reset", "error"),
-        ("enable.auto.commit", "false"),
-        ("enable.auto.offset.store", "false"),
-        ("enable.partition.eof", "true"),
-        ("isolation.level", "read_committed"),
-        // The consumer is no member. A commit, and the end of the client with it, waits this long for
-        // an absent coordinator.
-        ("session.timeout.ms", "100"),
-    ],
-    ..NO_OPTIONS
-};
+/// The limits of a client for one route.
+const ONE_ROUTE: &[(&str, u64)] = &[
+    FULL_QUEUE_BACKOFF,
+    // A newly assigned partition waits for the current fetch.
+    ("fetch.wait.max.ms", 100),
+    RECEIVED_BYTES_MAX,
+];
+
+/// The limits of a client for several routes. A fetch leaves out the partitions of a route whose queue is
+/// full. It is sent for the others, and nothing is fetched for the route before it is answered. So a
+/// fetch without records waits less, although it lists the partitions of all routes: `docs/sizing.md`
+/// has the cost.
+const MANY_ROUTES: &[(&str, u64)] = &[
+    FULL_QUEUE_BACKOFF,
+    ("fetch.wait.max.ms", 20),
+    RECEIVED_BYTES_MAX,
+];
+
+/// librdkafka stops fetching for this time when its queue is full. Its default, a second, makes reading
+/// a backlog five times slower.
+const FULL_QUEUE_BACKOFF: (&str, u64) = ("fetch.queue.backoff.ms", 10);
+
+/// Any record that the broker accepts can be read.
+const RECEIVED_BYTES_MAX: (&str, u64) = ("receive.message.max.bytes", 1024 * 1024 * 1024);
+
+const ENFORCED: &[(&str, &str)] = &[
+    ("auto.offset.reset", "error"),
+    ("enable.auto.commit", "false"),
+    ("enable.auto.offset.store", "false"),
+    ("enable.partition.eof", "true"),
+    ("isolation.level", "read_committed"),
+    // The consumer is no member. The end of the client waits this long for an absent coordinator.
+    ("session.timeout.ms", "100"),
+];
+
+fn options(routes: usize) -> ClientOptions {
+    ClientOptions {
+        limits: if routes > 1 { MANY_ROUTES } else { ONE_ROUTE },
+        enforced: ENFORCED,
+        ..NO_OPTIONS
+    }
+}
 
 /// Enforced, because the memory budget of the process relies on them (G6).
-fn memory_options(memory: SourceMemory) -> Vec<(&'static str, String)> {
+fn memory_options(memory: SourceMemory, routes: usize) -> Vec<(&'static str, String)> {
     let prefetch = memory.prefetch as u64;
     let records = memory.prefetch / KAFKA_PREFETCHED_RECORD_BYTES;
     vec![
@@ -49,8 +71,8 @@ fn memory_options(memory: SourceMemory) -> Vec<(&'static str, String)> {
             kbytes(prefetch).max(1).to_string(),
         ),
         ("queued.min.messages", records.max(1).to_string()),
-        ("fetch.max.bytes", memory.fetch.to_string()),
-        // For a consumer, it only is a lower bound of the former.
+        ("fetch.max.bytes", memory.fetch_bytes(routes).to_string()),
+        // For a consumer, it only is a lower bound of `fetch.max.bytes`.
         ("message.max.bytes", "1000".to_owned()),
     ]
 }
@@ -62,33 +84,50 @@ pub(super) struct Start {
     pub(super) epoch: u64,
 }
 
-pub(super) struct PartitionConsumer {
-    pub(super) consumer: NativeConsumer,
+/// A consumer for this number of routes, each with this memory. It joins no group: `group` is any that
+/// the user may read.
+pub(super) fn consumer(
+    cluster: &Cluster,
+    group: &str,
+    memory: SourceMemory,
+    routes: usize,
+) -> Result<NativeConsumer, Error> {
+    let mut enforced = memory_options(memory, routes);
+    enforced.push(("group.id", group.to_owned()));
+    let config = cluster.config(&options(routes), &enforced);
+    NativeConsumer::new(&config, KAFKA_READ_MESSAGES_MAX)
+}
+
+/// The partitions of one route. A client reads each partition for one route only.
+pub(super) struct PartitionReader {
+    queue: RecordQueue,
     partitions: Partitions,
     health: ClusterHealth,
 }
 
-impl PartitionConsumer {
-    /// Does not join `group`, but commits for it.
-    pub(super) fn new(
-        cluster: &Cluster,
-        group: &str,
-        memory: SourceMemory,
-        health: ClusterHealth,
-    ) -> Result<Self, Error> {
-        let mut enforced = memory_options(memory);
-        enforced.push(("group.id", group.to_owned()));
-        let config = cluster.config(&OPTIONS, &enforced);
-        Ok(Self {
-            consumer: NativeConsumer::new(&config, KAFKA_READ_MESSAGES_MAX)?,
+impl PartitionReader {
+    pub(super) fn new(queue: RecordQueue, health: ClusterHealth) -> Self {
+        Self {
+            queue,
             partitions: Partitions::default(),
             health,
-        })
+        }
+    }
+
+    /// Sets `is_ready` and unparks `thread` whenever records arrive in the empty queue.
+    pub(super) fn set_waker(&mut self, thread: Thread, is_ready: Arc<AtomicBool>) {
+        self.queue.set_waker(thread, is_ready);
+    }
+
+    /// Returns true if a partition waits to be read again.
+    pub(super) fn has_failed_partitions(&self) -> bool {
+        self.partitions.failed > 0
     }
 
     /// Starts or restarts partitions at their positions, and stops those with `None`.
     pub(super) fn apply(
         &mut self,
+        consumer: &NativeConsumer,
         starts: BTreeMap<Partition, Option<Start>>,
     ) -> Result<(), Error> {
         let mut removed = TopicPartitionList::new();
@@ -102,26 +141,12 @@ impl PartitionConsumer {
                 self.partitions.insert(partition, start);
             }
         }
-        self.change_assignment(&removed, &added)
-    }
-
-    fn change_assignment(
-        &self,
-        removed: &TopicPartitionList,
-        added: &TopicPartitionList,
-    ) -> Result<(), Error> {
-        if removed.count() > 0 {
-            self.consumer.unassign(removed).map_err(Error::Fatal)?;
-        }
-        if added.count() > 0 {
-            self.consumer.assign(added).map_err(Error::Fatal)?;
-        }
-        Ok(())
+        self.change_assignment(consumer, &removed, &added)
     }
 
     /// Pauses failed partitions, because librdkafka may skip damaged records. Then reads
     /// them again from the same position.
-    fn restart_failed(&mut self) -> Result<(), Error> {
+    fn restart_failed(&mut self, consumer: &NativeConsumer) -> Result<(), Error> {
         if self.partitions.failed == 0 {
             return Ok(());
         }
@@ -145,55 +170,78 @@ impl PartitionConsumer {
         if removed.count() + added.count() > 0 {
             self.partitions.forget_origins();
         }
-        self.change_assignment(&removed, &added)
+        self.change_assignment(consumer, &removed, &added)
+    }
+
+    /// The stop of a partition ends the forwarding of its records, but only after librdkafka's thread
+    /// has served it, which it does before an assignment that follows. So records are forwarded again
+    /// after the assignment. Before the first one, they would go to the queue of the whole consumer.
+    fn change_assignment(
+        &self,
+        consumer: &NativeConsumer,
+        removed: &TopicPartitionList,
+        added: &TopicPartitionList,
+    ) -> Result<(), Error> {
+        let forward = || {
+            for element in added.elements() {
+                consumer.forward(element.topic(), element.partition(), &self.queue);
+            }
+        };
+        if removed.count() > 0 {
+            consumer.unassign(removed).map_err(Error::Fatal)?;
+        }
+        if added.count() > 0 {
+            forward();
+            consumer.assign(added).map_err(Error::Fatal)?;
+            forward();
+        }
+        Ok(())
     }
 
     /// Stops all partitions of a recreated topic and reports them as out of range: their positions
     /// have no meaning in the new topic.
     pub(super) fn abandon_topic(
         &mut self,
+        consumer: &NativeConsumer,
         topic: &str,
-        read: &mut ReadResult,
+        events: &mut VecDeque<Event>,
     ) -> Result<(), Error> {
         let all = self.partitions.all.iter();
         let abandoned = all.filter(|state| &*state.partition.topic == topic);
         let stops = abandoned
             .map(|state| {
-                read.events.push_back(state.out_of_range());
+                events.push_back(state.out_of_range());
                 (state.partition.clone(), None)
             })
             .collect();
-        self.apply(stops)
+        self.apply(consumer, stops)
     }
 
-    /// Adds the fetched records to `read`, without waiting. Returns whether more are available.
-    pub(super) fn read(&mut self, read: &mut ReadResult) -> Result<bool, Error> {
+    /// Adds the fetched records to `events`, without waiting. Returns whether more are available.
+    pub(super) fn read(
+        &mut self,
+        consumer: &mut NativeConsumer,
+        events: &mut VecDeque<Event>,
+    ) -> Result<bool, Error> {
         let Self {
-            consumer,
+            queue,
             partitions,
             health,
         } = self;
         let mut is_empty = true;
-        let has_more = consumer.read(|message| {
+        let has_more = consumer.read_from(queue, |message| {
             is_empty = false;
-            partitions.add(message, read, health);
+            partitions.add(message, events, health);
         });
         if !is_empty {
             health.record_response();
         }
         for at in partitions.filled.drain(..) {
-            partitions.all[at].flush(&mut read.events);
+            partitions.all[at].flush(events);
         }
-        self.restart_failed()?;
+        self.restart_failed(consumer)?;
         Ok(has_more)
     }
-}
-
-#[derive(Default)]
-pub(super) struct ReadResult {
-    pub(super) events: VecDeque<Event>,
-    /// Errors of the group that an operator must fix.
-    pub(super) group_errors: Vec<Error>,
 }
 
 /// A partition that is being read.
@@ -321,9 +369,9 @@ impl Partitions {
         Some(at)
     }
 
-    fn add(&mut self, message: &Message<'_>, read: &mut ReadResult, health: &ClusterHealth) {
+    fn add(&mut self, message: &Message<'_>, events: &mut VecDeque<Event>, health: &ClusterHealth) {
         if let Some((code, text)) = message.error() {
-            return self.add_error(message, code, text, read, health);
+            return self.add_error(message, code, text, events, health);
         }
         // librdkafka drops records of a stopped partition; this check does not rely on it.
         let Some(at) = self.find(message) else {
@@ -342,7 +390,7 @@ impl Partitions {
         }
         state.push(Offset(offset), message);
         if state.batch.bytes() >= SOURCE_BATCH_BYTES_MAX {
-            state.flush(&mut read.events);
+            state.flush(events);
         }
     }
 
@@ -351,14 +399,10 @@ impl Partitions {
         message: &Message<'_>,
         code: Code,
         text: String,
-        read: &mut ReadResult,
+        events: &mut VecDeque<Event>,
         health: &ClusterHealth,
     ) {
         let Some(at) = self.find(message) else {
-            // An error of the group belongs to no topic.
-            if message.topic().is_empty() && needs_operator(code) {
-                read.group_errors.push(Error::Rejected(text.clone()));
-            }
             return health.record_error(code, text);
         };
         let state = &mut self.all[at];
@@ -366,23 +410,23 @@ impl Partitions {
             Code::PartitionEOF => {
                 let end = u64::try_from(message.offset()).unwrap_or(0);
                 state.next = end.max(state.next);
-                state.flush(&mut read.events);
-                read.events.push_back(Event::EndReached {
+                state.flush(events);
+                events.push_back(Event::EndReached {
                     partition: state.partition.clone(),
                     epoch: state.epoch,
                     at: Offset(state.next),
                 });
             }
             Code::AutoOffsetReset | Code::OffsetOutOfRange => {
-                state.flush(&mut read.events);
-                read.events.push_back(state.out_of_range());
+                state.flush(events);
+                events.push_back(state.out_of_range());
             }
             _ if is_connection_error(code) => health.record_error(code, text),
             _ => {
-                state.flush(&mut read.events);
+                state.flush(events);
                 state.reading = Reading::Failed;
                 self.failed += 1;
-                read.events.push_back(Event::Unreadable {
+                events.push_back(Event::Unreadable {
                     partition: state.partition.clone(),
                     epoch: state.epoch,
                     reason: format!("{} cannot be read: {text}", state.partition),
@@ -401,6 +445,7 @@ mod tests {
     use crate::limit::KAFKA_PARTITION_RETRY_DELAY;
     use crate::limit::SourceMemory;
     use crate::model::{Headers, Offset, Partition};
+    use std::collections::BTreeMap;
     use std::io::{Read as _, Write as _};
     use std::net::TcpStream;
     use std::sync::Arc;
@@ -475,6 +520,29 @@ mod tests {
         let topics = ["in".to_owned()];
         let memory = SourceMemory::of(1 << 28);
         KafkaSource::new(cluster, "g".to_owned(), &topics, memory, part).unwrap()
+    }
+
+    /// A fetch for an idle route keeps a route with a backlog from being fetched.
+    #[test]
+    fn a_client_of_several_routes_does_not_wait_long_for_its_idle_routes() {
+        let options = |routes| {
+            let broker = Cluster {
+                name: "demo".into(),
+                brokers: Vec::new(),
+                properties: BTreeMap::new(),
+            };
+            let enforced = super::memory_options(SourceMemory::of(1 << 20), routes);
+            let config = broker.config(&super::options(routes), &enforced);
+            let names = [
+                "fetch.queue.backoff.ms",
+                "fetch.wait.max.ms",
+                "fetch.max.bytes",
+            ];
+            names.map(|name| config.get(name).unwrap().to_owned())
+        };
+        assert_eq!(options(1), ["10", "100", "16384"]);
+        assert_eq!(options(2), ["10", "20", "32768"]);
+        assert_eq!(options(200), ["10", "20", "65536"]);
     }
 
     #[tokio::test]
