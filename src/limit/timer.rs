@@ -100,8 +100,8 @@ pub(crate) const OUTCOME_RECORD_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Messages of one shard that may wait for their outcome records. The others in flight are for
 /// messages that are not delivered.
 pub(crate) const OUTCOME_RECORDS_OPEN_MAX: usize = SHARD_IN_FLIGHT_MAX / 2;
-/// With exactly-once delivery a shard sends no outcome records for this time after their topic has held up
-/// a transaction.
+/// With exactly-once delivery a shard sends no outcome records for this time after one of them has held up or
+/// aborted a transaction.
 pub(crate) const OUTCOME_RECORDS_PAUSE: Duration = Duration::from_secs(60);
 /// A retry or a reschedule looks forged if the clocks of timer, broker and producer differ by more
 /// than this.

@@ -16,6 +16,7 @@ use crate::limit::{
 };
 use crate::model::{DeadLetterReason, DeliveredMarker, Timestamp};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tokio::time::Instant;
 
 pub(super) struct TxnDriver<'a> {
@@ -103,7 +104,7 @@ impl TxnDriver<'_> {
             }
             (TxnAction::Abort, Some(number)) => {
                 if !txn.must_abort() && owed_records > 0 && txn.unreported() == owed_records {
-                    context.pause_records(now);
+                    context.pause_records("it does not answer", now);
                 }
                 self.producers.transactional(route).abort(number);
                 txn.on_aborting(now);
@@ -190,10 +191,11 @@ impl TxnDriver<'_> {
                 }
                 continue;
             };
-            // An outcome record must not hold up the messages, so it is rerouted after any failure.
             let wait = match (batch, ticket.record_key()) {
-                (Some(batch), Some(key)) if failure.kind != FailureKind::ClientFailed => {
-                    context.on_record_failed(batch, key, failure, self.wall)
+                // The next transactions have no records, because they must not hold up messages.
+                (_, Some(_)) if failure.kind != FailureKind::ClientFailed => {
+                    context.pause_records(&failure.detail, now);
+                    Duration::ZERO
                 }
                 (Some(batch), None) if is_about_the_record(failure) => {
                     context.on_failed(batch, ticket.index.into(), failure, self.wall)

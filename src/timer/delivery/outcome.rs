@@ -229,7 +229,8 @@ impl ShardContext {
             missing.increment(count as u64);
             return 0;
         }
-        batch.records.owe(index, count, now)
+        batch.records.owe(index, count, now);
+        count
     }
 
     /// The same with at-least-once delivery. True if the message is complete: it owes no record.
@@ -242,17 +243,17 @@ impl ShardContext {
         is_complete
     }
 
-    /// Sends no outcome records for a while, because their topic has held up a transaction.
-    pub(crate) fn pause_records(&self, now: Instant) {
-        tracing::warn!(shard = %self.shard, topic = self.outcomes(), seconds = OUTCOME_RECORDS_PAUSE.as_secs(),
-            "the outcome topic does not answer, and has held up a transaction: sending no outcome records for a while");
+    /// Sends no outcome records for a while, because one of them has held up or aborted a transaction.
+    pub(crate) fn pause_records(&self, why: &str, now: Instant) {
+        tracing::warn!(shard = %self.shard, topic = self.outcomes(), why, seconds = OUTCOME_RECORDS_PAUSE.as_secs(),
+            "the outcome topic takes no records: repeating the transaction without them, and sending none for a while");
         self.records_paused_until
             .set(Some(now + OUTCOME_RECORDS_PAUSE));
     }
 
-    /// Decides where an outcome record goes that failed: like an answer, or nowhere. Returns how long to
-    /// wait before it is sent again.
-    pub(crate) fn on_record_failed(
+    /// Decides where an outcome record goes that failed with at-least-once delivery: like an answer, or
+    /// nowhere. Returns how long to wait before it is sent again.
+    pub(super) fn on_record_failed(
         &self,
         batch: &mut ClaimedBatch,
         key: RecordKey,

@@ -5,7 +5,8 @@
 //! acknowledged. So the delivered pair covers no message whose record a crash may lose. A topic that does not
 //! answer must not stop the shard, so no message waits for long.
 //!
-//! **Exactly-once**: the records are part of the transaction of their message.
+//! **Exactly-once**: the records are part of the transaction of their message. One that fails aborts it, so the
+//! shard then sends no records for a while.
 
 use super::in_flight::ClaimedBatch;
 use super::record::{Destination, Reroute};
@@ -33,22 +34,17 @@ pub(crate) struct OwedRecords {
 }
 
 impl OwedRecords {
-    /// The message at this index owes its first `count` records. Returns how many of them are to be sent.
-    pub(super) fn owe(&mut self, index: usize, count: usize, now: Instant) -> usize {
-        let mut owed = 0;
+    /// The message at this index owes `count` records.
+    pub(super) fn owe(&mut self, index: usize, count: usize, now: Instant) {
         for number in 0..count {
             let key = RecordKey {
                 index: index as u16,
                 number: number as u8,
             };
-            if self.destination(key) != Destination::Dropped {
-                self.open.insert(key, false);
-                self.unsent.push_back(key);
-                self.since.get_or_insert(now);
-                owed += 1;
-            }
+            self.open.insert(key, false);
+            self.unsent.push_back(key);
+            self.since.get_or_insert(now);
         }
-        owed
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -162,7 +158,7 @@ pub(super) fn release_late(in_flight: &mut InFlightClaims<ClaimedBatch>, now: In
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Cursor, DeadLetterReason, Offset, Progress, Timestamp, Watermark};
+    use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
 
     fn key(index: u16, number: u8) -> RecordKey {
         RecordKey { index, number }
@@ -171,7 +167,7 @@ mod tests {
     #[test]
     fn a_message_is_complete_when_its_last_record_is_closed() {
         let mut records = OwedRecords::default();
-        assert_eq!(records.owe(3, 2, Instant::now()), 2);
+        records.owe(3, 2, Instant::now());
         assert_eq!(records.next_unsent(), Some(key(3, 0)));
         records.on_accepted();
         assert!(!records.close(key(3, 0)), "the other one is open");
@@ -195,23 +191,6 @@ mod tests {
         records.close(key(0, 0));
         records.send_again(key(0, 0));
         assert_eq!(records.next_unsent(), None);
-    }
-
-    #[test]
-    fn a_dropped_record_is_not_owed_again_after_an_abort() {
-        let mut records = OwedRecords::default();
-        let now = Instant::now();
-        records.owe(0, 2, now);
-        let dropped = Reroute::new(
-            Destination::Dropped,
-            DeadLetterReason::TooLarge,
-            String::new(),
-        );
-        records.set_reroute(key(0, 0), dropped);
-        records.on_aborted();
-        assert_eq!((records.len(), records.next_unsent()), (0, None));
-        assert_eq!(records.owe(0, 2, now), 1);
-        assert_eq!(records.next_unsent(), Some(key(0, 1)));
     }
 
     /// Claims with this many messages each. None has a run: only their records count.
@@ -248,7 +227,7 @@ mod tests {
         let mut in_flight = claims(&[half, half, 1]);
         for (number, count) in [(0, half), (1, half)] {
             let batch = in_flight.get_mut(number).unwrap();
-            (0..count).for_each(|index| _ = batch.records.owe(index, 1, now));
+            (0..count).for_each(|index| batch.records.owe(index, 1, now));
         }
         release_late(&mut in_flight, now);
         assert_eq!(in_flight.open_messages(), 2 * half + 1);

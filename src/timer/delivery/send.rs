@@ -228,10 +228,10 @@ impl ShardSender<'_> {
                             in_flight.complete(number, 1);
                         }
                     }
-                    (SendOutcome::RetryAfter(Duration::ZERO), _) => {}
                     (SendOutcome::RetryAfter(wait), Some(txn)) => {
                         txn.abort_and_pause(self.now + wait);
                     }
+                    (SendOutcome::RetryAfter(Duration::ZERO), None) => {}
                     (SendOutcome::RetryAfter(wait), None) => {
                         batch.records.leave_out();
                         let ticket = self.record_ticket(number, key);
@@ -296,6 +296,10 @@ impl ShardSender<'_> {
             SendResult::QueueFull => SendOutcome::MustWait,
             SendResult::Failed(failure) if failure.kind == FailureKind::ClientFailed => {
                 SendOutcome::MustWait
+            }
+            SendResult::Failed(failure) if matches!(self.via, Via::Transaction(_)) => {
+                context.pause_records(&failure.detail, self.now);
+                SendOutcome::RetryAfter(Duration::ZERO)
             }
             SendResult::Failed(failure) => {
                 SendOutcome::RetryAfter(context.on_record_failed(batch, key, &failure, self.wall))

@@ -2,7 +2,7 @@
 
 use super::super::block_on_paused;
 use crate::broker::{DeliveryFailure, FailureKind};
-use crate::model::{DeadLetterReason, OnDuplicate};
+use crate::model::{DeadLetterReason, OnDuplicate, Partition};
 use crate::testing::fault_injection::{self, InjectedFault};
 use crate::testing::sim::faults::single::{Faults, inject};
 use crate::testing::sim::process::Process;
@@ -217,16 +217,52 @@ fn at_least_once_each_fate_has_a_record_after_kills_and_losses() {
     assert_kept(chosen(300..340), at_least_once, Faults::KILLS_AND_LOSSES);
 }
 
+/// A process is killed while the outcome topic does not answer. Returns the number of records of each outcome
+/// after a restart.
+fn after_a_kill(is_exactly_once: bool) -> BTreeMap<String, usize> {
+    block_on_paused(async {
+        let mut random = StdRng::seed_from_u64(1);
+        let world = match is_exactly_once {
+            true => exactly_once(),
+            false => at_least_once(),
+        };
+        let world = world.with_outcomes();
+        world.allow_duplicates();
+        let cluster = world.cluster();
+        let mut process = Process::start(&world, &mut random);
+        let source = Partition::new(SOURCE, 0);
+        let due = world.now().as_millis() + 3_000;
+        for number in 0..20 {
+            let at = [("postdate-at", due.to_string())];
+            world.produce(&source, &format!("u{number}"), &at);
+        }
+        // The schedules have their records before the topic fails.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        cluster.set_leaderless(&cluster.partitions(OUTCOMES));
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        process.kill(&world).await;
+        cluster.drop_sends_of_dead_producers();
+        cluster.set_leaderless(&[]);
+        process.ensure_running(&world, &mut random);
+        tokio::time::sleep(SETTLING).await;
+        process.stop().await;
+        let mut totals = BTreeMap::new();
+        for (outcome, count) in outcomes(&world).values().flatten() {
+            *totals.entry(outcome.clone()).or_default() += count;
+        }
+        totals
+    })
+}
+
 #[test]
-fn a_message_that_does_not_wait_for_its_record_is_caught() {
+fn a_record_that_was_not_acknowledged_at_a_kill_is_sent_again() {
+    for is_exactly_once in [false, true] {
+        let totals = after_a_kill(is_exactly_once);
+        assert_eq!((totals["scheduled"], totals["delivered"]), (20, 20));
+    }
     let injected = [InjectedFault::NoWaitForOutcomeRecords];
-    let is_missed = |seed| {
-        run(seed, at_least_once, Faults::KILLS_AND_LOSSES)
-            .wrong
-            .is_empty()
-    };
-    let is_missed = fault_injection::with(injected, || (500..700).all(is_missed));
-    assert!(!is_missed);
+    let totals = fault_injection::with(injected, || after_a_kill(false));
+    assert!(!totals.contains_key("delivered"), "the fault is caught");
 }
 
 /// A run in which the outcome topic takes no records for some time, or never answers. Returns the greatest
@@ -242,7 +278,7 @@ fn with_broken_topic(world: World, failure: Option<DeliveryFailure>) -> (i64, Ou
             cluster.set_leaderless(&cluster.partitions(OUTCOMES));
         }
         let mut process = Process::start(&world, &mut random);
-        let source = crate::model::Partition::new(SOURCE, 0);
+        let source = Partition::new(SOURCE, 0);
         let start = world.now().as_millis();
         let mut dues = BTreeMap::new();
         for number in 0..300 {
@@ -284,12 +320,14 @@ fn records_that_their_topic_rejects_are_dropped_and_delay_no_message() {
 
 #[test]
 fn records_whose_topic_is_missing_are_sent_later() {
-    for world in [at_least_once, exactly_once] {
-        let missing = failure(FailureKind::NotDelivered, DeadLetterReason::UnknownTarget);
-        let (lateness, outcomes, records) = with_broken_topic(world(), missing);
-        assert_eq!((outcomes.len(), records), (300, 600));
-        assert!(lateness < 1_000, "{lateness}");
-    }
+    let missing = || failure(FailureKind::NotDelivered, DeadLetterReason::UnknownTarget);
+    let (lateness, outcomes, records) = with_broken_topic(at_least_once(), missing());
+    assert_eq!((outcomes.len(), records), (300, 600));
+    assert!(lateness < 1_000, "{lateness}");
+    // A transaction cannot wait for them.
+    let (lateness, _, records) = with_broken_topic(exactly_once(), missing());
+    assert_eq!(records, 0);
+    assert!(lateness < 1_000, "{lateness}");
 }
 
 #[test]
