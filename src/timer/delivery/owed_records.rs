@@ -79,13 +79,17 @@ impl OwedRecords {
 
     /// The record is acknowledged or dropped. True if its message owes no other one, and waited for it.
     pub(crate) fn close(&mut self, key: RecordKey) -> bool {
-        let was_open = self.open.remove(&key).is_some();
-        self.unsent.retain(|unsent| *unsent != key);
+        let Some(is_sent) = self.open.remove(&key) else {
+            return false;
+        };
+        if !is_sent {
+            self.unsent.retain(|unsent| *unsent != key);
+        }
         if self.open.is_empty() {
             self.since = None;
         }
-        let is_of_message = |other: &RecordKey| other.index == key.index;
-        was_open && !self.open.keys().any(is_of_message)
+        let [first, last] = [0, u8::MAX].map(|number| RecordKey { number, ..key });
+        self.open.range(first..=last).next().is_none()
     }
 
     /// Where the record goes.
