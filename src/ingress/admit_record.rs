@@ -149,7 +149,7 @@ fn change_id(partition: &mut AssignedPartition, change: IdChange<Box<str>>, wait
 struct Requester<'a> {
     record: &'a Record<'a>,
     reply: Option<Reply<'a>>,
-    /// The request has outcome records, so it gets an answer even if nobody asked for one.
+    /// The request has outcome records, so it gets an answer even without a reply target.
     is_recorded: bool,
     /// A request is answered once. Its effect on the named message is applied again.
     is_answered: bool,
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn with_outcome_records_each_accepted_request_has_an_answer_to_nobody() {
+    fn with_outcome_records_each_accepted_request_has_an_answer() {
         let rules = |outcomes| RoutingRules {
             replies: Some(ReplyRules {
                 targets: TargetRules::replies(Naming::Topic, ["replies"], [""; 0]),
@@ -548,10 +548,10 @@ mod tests {
                 for run in admitted(rules, b"key", b"", headers) {
                     for index in 0..run.len() {
                         let body = run.message(index).unwrap().body;
-                        let is_to_nobody = body.is_answer_to_nobody();
-                        unasked += usize::from(is_to_nobody);
-                        asked += usize::from(body.is_answer() && !is_to_nobody);
-                        assert!(!is_to_nobody || body.key.is_none());
+                        let has_only_records = body.has_only_records();
+                        unasked += usize::from(has_only_records);
+                        asked += usize::from(body.is_answer() && !has_only_records);
+                        assert!(!has_only_records || body.key.is_none());
                     }
                 }
                 (asked, unasked)

@@ -99,8 +99,8 @@ impl<'a> Body<'a> {
         )
     }
 
-    /// True for an answer that nobody asked for. Only its outcome records are sent.
-    pub(crate) fn is_answer_to_nobody(&self) -> bool {
+    /// True for an answer without a reply target. Only the outcome records of its request are sent.
+    pub(crate) fn has_only_records(&self) -> bool {
         matches!(self.disposition, Disposition::Answer(_)) && self.target.is_none()
     }
 
@@ -137,8 +137,8 @@ pub(crate) enum Disposition<'a> {
     },
     /// Came back through the source after a failed delivery, or with a new due time.
     Retry(RetryState<'a>),
-    /// The answer to the record, delivered at once. Its payload is made at delivery. Without a target
-    /// nobody asked for it, and only the outcome records of the request are sent.
+    /// The answer to the record, delivered at once. Its payload is made at delivery. Without a target, only
+    /// the outcome records of the request are sent.
     Answer(AnswerState<'a>),
     /// An answer that came back through the source after a failed delivery. Its payload is the
     /// answer.

@@ -15,7 +15,7 @@
 //! | `routing` | where a message may go: targets, allow-lists, NATS subjects |
 //! | `protocol` | the values of the shard protocol, and their text forms |
 //! | `answer` | the answer to a request |
-//! | `outcome_record` | what became of a message, for an audit |
+//! | `outcome_record` | the fate of a message |
 //! | `readable` | numbers, sizes and times as people read them |
 
 mod answer;

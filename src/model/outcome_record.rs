@@ -1,4 +1,4 @@
-//! The outcome record of a message: what became of it, as a small JSON record for an audit.
+//! The outcome record of a message: its fate, as a small JSON record for an audit.
 
 use crate::model::answer::{AnswerState, DUPLICATE, Effect, Request};
 use crate::model::headers::origin::{OriginFormat, is_id_of_offset, offset_of_id};
@@ -7,7 +7,7 @@ use crate::model::shard::Offset;
 use crate::model::time::Timestamp;
 use serde::Serialize;
 
-/// What became of a message. The names are never changed or removed.
+/// The fate of a message. The names are never changed or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Fate {
@@ -25,7 +25,7 @@ pub(crate) enum Fate {
     /// It failed, and waits for the next attempt.
     Retried,
     DeadLettered,
-    /// It was too late for its `postdate-until`.
+    /// Its `postdate-until` had passed.
     Expired,
 }
 

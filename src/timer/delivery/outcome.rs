@@ -329,7 +329,7 @@ impl ShardContext {
                 let message = batch.message(index);
                 if self.is_retried_record(batch, index) {
                     metric.outcome_records.increment(1);
-                } else if !message.is_some_and(|it| it.body.is_answer_to_nobody()) {
+                } else if !message.is_some_and(|it| it.body.has_only_records()) {
                     metric.answers.increment(1);
                 }
                 return;

@@ -1,12 +1,12 @@
-//! The outcome records that a claim owes: which of them are to be sent, where those go that failed, and
-//! when their messages stop waiting for them.
+//! The outcome records that a claim owes: the unsent ones, those that failed, and the time at which their
+//! messages stop waiting for them.
 //!
 //! **At-least-once**: a message owes its records once its fate is known, and is complete when they are
 //! acknowledged. So the delivered pair covers no message whose record a crash may lose. A topic that does not
 //! answer must not stop the shard, so no message waits for long.
 //!
-//! **Exactly-once**: the records are part of the transaction of their message. One that fails aborts it, so the
-//! shard then sends no records for a while.
+//! **Exactly-once**: the records are part of the transaction of their message. A record that fails
+//! aborts it, so the shard then sends no records for a while.
 
 use super::in_flight::ClaimedBatch;
 use super::record::{Destination, Reroute};

@@ -375,7 +375,7 @@ impl ShardSender<'_> {
             route.alerts.on_newer_message(&context.shard, offset);
             return SendOutcome::RetryAfter(RESEND_DELAY_MAX);
         };
-        if message.body.is_answer_to_nobody() {
+        if message.body.has_only_records() {
             return SendOutcome::Cancelled;
         }
         let is_expired = message.body.until.is_some_and(|until| until < self.wall);

@@ -64,7 +64,7 @@ fn outcomes(world: &World) -> Outcomes {
     outcomes
 }
 
-/// What the records of a message say wrongly. `arrived`: how often it arrived, and how often as a dead letter.
+/// The faults of the records of a message. `arrived`: how often it arrived, and how often as a dead letter.
 fn violations(
     world: &World,
     sent: &Sent,
