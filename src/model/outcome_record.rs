@@ -40,6 +40,8 @@ pub(crate) struct OutcomeRecord {
     pub(crate) partition: i32,
     /// In milliseconds since 1970. `None`: the message has no due time.
     pub(crate) due: Option<i64>,
+    /// The number of failed attempts of a message that is retried.
+    pub(crate) attempt: Option<u32>,
     /// The record that changed the message, or the message that keeps the id.
     pub(crate) by: Option<String>,
 }
@@ -60,6 +62,7 @@ impl OutcomeRecord {
             id: id.filter(|id| !is_id_of_offset(id)).map(str::to_owned),
             partition,
             due: due.map(Timestamp::as_millis),
+            attempt: None,
             by: None,
         }
     }
@@ -143,7 +146,7 @@ mod tests {
         let origin = |offset| format!("d/r/in/3/{offset}");
         serde_json::json!({
             "outcome": outcome, "code": null, "origin": origin(offset), "id": "a",
-            "partition": 3, "due": due, "by": by.map(origin),
+            "partition": 3, "due": due, "attempt": null, "by": by.map(origin),
         })
     }
 

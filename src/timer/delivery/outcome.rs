@@ -192,10 +192,15 @@ impl ShardContext {
             Some((Destination::Dropped, code)) => (Fate::Expired, Some(code)),
             Some((_, code)) => (Fate::DeadLettered, Some(code)),
         };
+        let attempt = match reroute.map(|it| it.destination) {
+            Some(Destination::RetryViaSource { attempt, .. }) => Some(attempt),
+            _ => None,
+        };
         let mut origin = String::new();
         self.append_origin(&message, &mut origin);
         let record = OutcomeRecord {
             code,
+            attempt,
             ..OutcomeRecord::new(fate, origin, message.body.id, partition, due)
         };
         [Some(record), None]
