@@ -112,8 +112,10 @@ fn each_fate_of_a_message_has_a_record() {
             cancel("a").header("postdate-reply-to", &replies),
             cancel("a"),
             with_id("b"),
-            with_id("b")
+            Outgoing::to(&to)
+                .partition(0)
                 .header("postdate-op", "reschedule")
+                .header("postdate-id", "b")
                 .header("postdate-at", (due + 1).to_string()),
             Outgoing::to(&to).partition(0).payload("at once"),
             Outgoing::to(&to)
