@@ -21,7 +21,7 @@ use crate::model::{
 };
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
-use xxhash_rust::xxh3::xxh3_64;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Reads partitions. The caller says which ones and where reading starts: the membership assigns
 /// partitions, and positions come from the store's watermark. A consumer group only keeps commits.
@@ -315,7 +315,12 @@ impl<'a> OutgoingRecord<'a> {
     /// dead letter, an answer and each retry are messages of their own. Answers and outcome records of one
     /// origin differ in their payloads. `None`: the record has no origin.
     pub(crate) fn message_id(&self) -> Option<String> {
-        let hash = || xxh3_64(self.payload.unwrap_or_default());
+        // All processes of one build compute the same hash.
+        let hash = || {
+            let mut hasher = DefaultHasher::new();
+            self.payload.hash(&mut hasher);
+            hasher.finish()
+        };
         if let Some(origin) = self.extra_header(ANSWER) {
             return Some(format!("{origin}/answer/{:016x}", hash()));
         }
