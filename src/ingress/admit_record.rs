@@ -71,11 +71,7 @@ pub(super) fn admit_record(
     if record.timestamp > Some(now.plus(CLOCK_SKEW_MAX)) {
         metric.timestamp_ahead.increment(1);
     }
-    // The message of a retry has its record already, and a dead letter gets another one.
-    requester.is_recorded &= matches!(
-        body.disposition,
-        Disposition::Deliver | Disposition::Relay { .. }
-    );
+    requester.set_recorded(&body.disposition);
     let id_rules = partition.rules.id_rules(record.offset, rules);
     if is_named_by_origin(id_rules, due, &body) {
         own_id = id_of_offset(record.offset);
@@ -175,6 +171,15 @@ impl<'a> Requester<'a> {
             is_answered: partition.delivered.covers(Cursor::of_answer(record.offset)),
             is_exactly_once: replies.is_some_and(|it| it.is_exactly_once),
         }
+    }
+
+    /// The message of a retry has its outcome record already, and a dead letter gets another one.
+    fn set_recorded(&mut self, disposition: &Disposition<'_>) {
+        let is_accepted = matches!(
+            disposition,
+            Disposition::Deliver | Disposition::Relay { .. }
+        );
+        self.is_recorded &= is_accepted;
     }
 
     fn has_answer(&self) -> bool {

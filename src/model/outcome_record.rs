@@ -161,7 +161,10 @@ mod tests {
         let request = Request::Schedule { due: DUE };
         let scheduled = record("scheduled", 9, 90, None);
         for effect in [Effect::None, Effect::TooLate(named())] {
-            assert_eq!(records_of("a", request, effect), [scheduled.clone()]);
+            assert_eq!(
+                records_of("a", request, effect),
+                std::slice::from_ref(&scheduled)
+            );
         }
         let replaced = record("replaced", 5, 70, Some(9));
         assert_eq!(
