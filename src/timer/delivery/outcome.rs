@@ -160,8 +160,8 @@ impl ShardContext {
     }
 
     fn is_retried_record(&self, batch: &ClaimedBatch, index: usize) -> bool {
-        let message = batch.message(index);
-        message.is_some_and(|message| self.is_record(&message.body))
+        let is_record = || Some(self.is_record(&batch.message(index)?.body));
+        self.outcomes().is_some() && is_record() == Some(true)
     }
 
     /// The outcome records of a message whose fate is known, or of a request.
