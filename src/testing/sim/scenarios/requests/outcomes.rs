@@ -1,0 +1,342 @@
+//! The outcome records agree with the messages that the consumer sees, and no message waits for them.
+
+use super::super::block_on_paused;
+use crate::broker::{DeliveryFailure, FailureKind};
+use crate::model::{DeadLetterReason, OnDuplicate, Partition};
+use crate::testing::fault_injection::{self, InjectedFault};
+use crate::testing::sim::faults::single::{Faults, inject};
+use crate::testing::sim::process::Process;
+use crate::testing::sim::seeds::chosen;
+use crate::testing::sim::trace;
+use crate::testing::sim::workload::{SOON, Sender, Sent, SentKind};
+use crate::testing::sim::world::{OUTCOMES, SOURCE, World};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The time in which messages are sent, and the time until all are settled.
+const LENGTH: Duration = Duration::from_secs(10);
+const SETTLING: Duration = Duration::from_secs(150);
+
+/// The records of each message, by its origin: how many there are of each outcome.
+type Outcomes = BTreeMap<String, BTreeMap<String, usize>>;
+
+fn origin(partition: i32, offset: u64) -> String {
+    format!("sim/r/{SOURCE}/{partition}/{offset}")
+}
+
+/// The first origin of each message that was sent back to its source, by the origin of that record.
+fn first_origins(world: &World) -> BTreeMap<String, String> {
+    let mut firsts = BTreeMap::new();
+    for record in world.cluster().records(SOURCE) {
+        let is_retry = |(name, _): &&(Vec<u8>, _)| name == b"postdate-retry";
+        let Some((_, Some(line))) = record.headers.iter().find(is_retry) else {
+            continue;
+        };
+        let line = String::from_utf8_lossy(line);
+        let first = line
+            .split("origin=")
+            .nth(1)
+            .and_then(|it| it.split(' ').next());
+        let first = first.expect("a retry names its origin").to_owned();
+        firsts.insert(origin(record.partition, record.offset.0), first);
+    }
+    firsts
+}
+
+fn outcomes(world: &World) -> Outcomes {
+    let firsts = first_origins(world);
+    let mut outcomes = Outcomes::new();
+    for record in world.cluster().records(OUTCOMES) {
+        let payload = record.payload.expect("an outcome record has a payload");
+        let json: serde_json::Value = serde_json::from_slice(&payload).expect("it is JSON");
+        let origin = json["origin"]
+            .as_str()
+            .expect("it has an origin")
+            .to_owned();
+        assert_eq!(record.key.as_deref(), Some(origin.as_bytes()));
+        let origin = firsts.get(&origin).cloned().unwrap_or(origin);
+        let outcome = json["outcome"].as_str().expect("it has an outcome");
+        let of_message = outcomes.entry(origin).or_default();
+        *of_message.entry(outcome.to_owned()).or_default() += 1;
+    }
+    outcomes
+}
+
+/// The faults of the records of a message. `arrived`: how often it arrived, and how often as a dead letter.
+fn violations(
+    world: &World,
+    sent: &Sent,
+    outcomes: &BTreeMap<String, usize>,
+    arrived: [usize; 2],
+) -> Vec<String> {
+    let count = |outcome: &str| outcomes.get(outcome).copied().unwrap_or(0);
+    let ends = ["delivered", "dead_lettered"].map(count);
+    let others: usize = ["cancelled", "replaced", "dropped", "expired"]
+        .map(count)
+        .iter()
+        .sum();
+    let is_exact = world.is_exactly_once() || !world.may_have_duplicates();
+    let scheduled = usize::from(sent.kind != SentKind::Refused);
+    let begun = count("scheduled") + count("dropped");
+    let mut wrong = Vec::new();
+    if begun < scheduled || is_exact && begun > scheduled {
+        wrong.push(format!("{begun} records of its schedule"));
+    }
+    for (told, arrived) in ends.into_iter().zip(arrived) {
+        if arrived > 0 && told == 0 || is_exact && told != arrived {
+            wrong.push(format!(
+                "{ends:?} records of its end, and it arrived {arrived} times"
+            ));
+        }
+    }
+    let all = ends[0] + ends[1] + others;
+    if all == 0 || is_exact && all != 1 {
+        wrong.push(format!("{all} ends: {outcomes:?}"));
+    }
+    wrong
+}
+
+struct Run {
+    wrong: Vec<String>,
+    /// The number of records of each outcome.
+    totals: BTreeMap<String, usize>,
+}
+
+fn run(seed: u64, world: impl FnOnce() -> World, faults: Faults) -> Run {
+    block_on_paused(async {
+        let mut random = StdRng::seed_from_u64(seed);
+        let world = world().with_outcomes();
+        if faults != Faults::NONE {
+            world.allow_duplicates();
+        }
+        let mut process = Process::start(&world, &mut random);
+        let sender = Sender::new(&world, StdRng::seed_from_u64(random.random()), SOON);
+        let inject = async {
+            match faults == Faults::NONE {
+                true => {}
+                false => inject(&world, &mut process, faults, LENGTH, &mut random).await,
+            }
+        };
+        let (sent, ()) = tokio::join!(sender.send_for(LENGTH), inject);
+        world.heal();
+        process.ensure_running(&world, &mut random);
+        tokio::time::sleep(SETTLING).await;
+        process.stop().await;
+        let mut arrivals: BTreeMap<String, [usize; 2]> = BTreeMap::new();
+        for arrival in world.arrivals() {
+            arrivals.entry(arrival.uid).or_default()[usize::from(arrival.is_dead)] += 1;
+        }
+        let outcomes = outcomes(&world);
+        let mut wrong = world.take_violations();
+        let mut totals: BTreeMap<String, usize> = BTreeMap::new();
+        for (outcome, count) in outcomes.values().flatten() {
+            *totals.entry(outcome.clone()).or_default() += count;
+        }
+        let none = BTreeMap::new();
+        for sent in sent {
+            if matches!(sent.kind, SentKind::Cancel { .. }) {
+                continue;
+            }
+            let found = outcomes.get(&origin(sent.partition, sent.offset.0));
+            let arrived = arrivals.get(&sent.uid).copied().unwrap_or_default();
+            let found = violations(&world, &sent, found.unwrap_or(&none), arrived);
+            let text = |what| format!("{} at {}: {what}", sent.uid, sent.offset);
+            wrong.extend(found.into_iter().map(text));
+        }
+        if !wrong.is_empty() {
+            let trace = trace::render(&world.take_trace(), &wrong);
+            wrong.extend(trace.lines().map(str::to_owned));
+        }
+        Run { wrong, totals }
+    })
+}
+
+fn assert_kept(
+    seeds: impl IntoIterator<Item = u64>,
+    world: fn() -> World,
+    faults: Faults,
+) -> BTreeMap<String, usize> {
+    let mut all = BTreeMap::new();
+    for seed in seeds {
+        let Run { wrong, totals } = run(seed, world, faults);
+        assert!(wrong.is_empty(), "seed {seed}: {wrong:#?}");
+        for (outcome, count) in totals {
+            *all.entry(outcome).or_default() += count;
+        }
+    }
+    all
+}
+
+fn at_least_once() -> World {
+    World::new()
+}
+
+fn exactly_once() -> World {
+    World::new().with_exactly_once()
+}
+
+fn keeps_first() -> World {
+    let world = World::new();
+    world.set_on_duplicate(OnDuplicate::KeepFirst);
+    world
+}
+
+#[test]
+fn without_faults_each_fate_has_one_record() {
+    for world in [at_least_once, exactly_once] {
+        let totals = assert_kept(0..3, world, Faults::NONE);
+        for outcome in [
+            "scheduled",
+            "replaced",
+            "cancelled",
+            "delivered",
+            "dead_lettered",
+        ] {
+            assert!(totals.contains_key(outcome), "{outcome}: {totals:?}");
+        }
+    }
+    let totals = assert_kept(0..3, keeps_first, Faults::NONE);
+    assert!(totals.contains_key("dropped"), "{totals:?}");
+}
+
+#[test]
+fn exactly_once_each_fate_has_one_record_through_all_faults() {
+    let mut totals = assert_kept(chosen(100..140), exactly_once, Faults::ALL);
+    totals.extend(assert_kept(
+        chosen(200..220),
+        exactly_once,
+        Faults::STORE_KEEPS,
+    ));
+    assert!(totals.contains_key("retried"), "{totals:?}");
+}
+
+#[test]
+fn at_least_once_each_fate_has_a_record_after_kills_and_losses() {
+    assert_kept(chosen(300..340), at_least_once, Faults::KILLS_AND_LOSSES);
+}
+
+/// A process is killed while the outcome topic does not answer. Returns the number of records of each outcome
+/// after a restart.
+fn after_a_kill(is_exactly_once: bool) -> BTreeMap<String, usize> {
+    block_on_paused(async {
+        let mut random = StdRng::seed_from_u64(1);
+        let world = match is_exactly_once {
+            true => exactly_once(),
+            false => at_least_once(),
+        };
+        let world = world.with_outcomes();
+        world.allow_duplicates();
+        let cluster = world.cluster();
+        let mut process = Process::start(&world, &mut random);
+        let source = Partition::new(SOURCE, 0);
+        let due = world.now().as_millis() + 3_000;
+        for number in 0..20 {
+            let at = [("postdate-at", due.to_string())];
+            world.produce(&source, &format!("u{number}"), &at);
+        }
+        // The schedules have their records before the topic fails.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        cluster.set_leaderless(&cluster.partitions(OUTCOMES));
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        process.kill(&world).await;
+        cluster.drop_sends_of_dead_producers();
+        cluster.set_leaderless(&[]);
+        process.ensure_running(&world, &mut random);
+        tokio::time::sleep(SETTLING).await;
+        process.stop().await;
+        let mut totals = BTreeMap::new();
+        for (outcome, count) in outcomes(&world).values().flatten() {
+            *totals.entry(outcome.clone()).or_default() += count;
+        }
+        totals
+    })
+}
+
+#[test]
+fn a_record_that_was_not_acknowledged_at_a_kill_is_sent_again() {
+    for is_exactly_once in [false, true] {
+        let totals = after_a_kill(is_exactly_once);
+        assert_eq!((totals["scheduled"], totals["delivered"]), (20, 20));
+    }
+    let injected = [InjectedFault::NoWaitForOutcomeRecords];
+    let totals = fault_injection::with(injected, || after_a_kill(false));
+    assert!(!totals.contains_key("delivered"), "the fault is caught");
+}
+
+/// A run in which the outcome topic takes no records for some time, or never answers. Returns the greatest
+/// lateness of a message in milliseconds, and the records.
+fn with_broken_topic(world: World, failure: Option<DeliveryFailure>) -> (i64, Outcomes, usize) {
+    block_on_paused(async {
+        let mut random = StdRng::seed_from_u64(1);
+        let world = world.with_outcomes();
+        let cluster = world.cluster();
+        let is_hanging = failure.is_none();
+        cluster.refuse_records(OUTCOMES, failure);
+        if is_hanging {
+            cluster.set_leaderless(&cluster.partitions(OUTCOMES));
+        }
+        let mut process = Process::start(&world, &mut random);
+        let source = Partition::new(SOURCE, 0);
+        let start = world.now().as_millis();
+        let mut dues = BTreeMap::new();
+        for number in 0..300 {
+            let (uid, due) = (format!("u{number}"), start + 1_000 + number * 100);
+            world.produce(&source, &uid, &[("postdate-at", due.to_string())]);
+            dues.insert(uid, due);
+        }
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        cluster.refuse_records(OUTCOMES, None);
+        cluster.set_leaderless(&[]);
+        tokio::time::sleep(SETTLING).await;
+        process.stop().await;
+        let arrivals = world.arrivals();
+        assert_eq!(arrivals.len(), dues.len());
+        let latest = arrivals.iter().map(|it| it.at - dues[&it.uid]).max();
+        let outcomes = outcomes(&world);
+        let records = outcomes.values().flatten().map(|(_, count)| count).sum();
+        (latest.expect("messages arrived"), outcomes, records)
+    })
+}
+
+fn failure(kind: FailureKind, reason: DeadLetterReason) -> Option<DeliveryFailure> {
+    Some(DeliveryFailure {
+        kind,
+        reason,
+        detail: "said the broker".into(),
+    })
+}
+
+#[test]
+fn records_that_their_topic_rejects_are_dropped_and_delay_no_message() {
+    for world in [at_least_once, exactly_once] {
+        let rejected = failure(FailureKind::Rejected, DeadLetterReason::Unauthorized);
+        let (lateness, _, records) = with_broken_topic(world(), rejected);
+        assert_eq!(records, 0);
+        assert!(lateness < 1_000, "{lateness}");
+    }
+}
+
+#[test]
+fn records_whose_topic_is_missing_are_sent_later() {
+    let missing = || failure(FailureKind::NotDelivered, DeadLetterReason::UnknownTarget);
+    let (lateness, outcomes, records) = with_broken_topic(at_least_once(), missing());
+    assert_eq!((outcomes.len(), records), (300, 600));
+    // The retries of the records take a part of the small memory.
+    assert!(lateness < 5_000, "{lateness}");
+    // A transaction cannot wait for them.
+    let (lateness, _, records) = with_broken_topic(exactly_once(), missing());
+    assert_eq!(records, 0);
+    assert!(lateness < 1_000, "{lateness}");
+}
+
+#[test]
+fn a_topic_that_does_not_answer_holds_up_at_most_one_transaction() {
+    let (lateness, ..) = with_broken_topic(at_least_once(), None);
+    assert!(lateness < 1_000, "{lateness}");
+    // The silence is noticed after 20 seconds. The simulated abort waits for the broker too, so the producer is
+    // replaced 45 seconds later.
+    let (lateness, ..) = with_broken_topic(exactly_once(), None);
+    assert!(lateness < 70_000, "{lateness}");
+}
