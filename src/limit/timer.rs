@@ -30,9 +30,9 @@ pub(crate) const PREFETCH_AHEAD_MIN: Duration = Duration::from_secs(10);
 pub(crate) const URGENT_HINT_WITHIN: Duration = Duration::from_secs(1);
 /// Interval of tail polls without a hint.
 pub(crate) const TAIL_POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Messages in one claim. A delivery ticket numbers them with 14 bits.
+/// Messages in one claim. A delivery ticket numbers them with 16 bits.
 pub(crate) const CLAIM_MESSAGES_MAX: usize = 4_096;
-const _: () = assert!(CLAIM_MESSAGES_MAX <= 1 << 14);
+const _: () = assert!(CLAIM_MESSAGES_MAX <= u16::MAX as usize);
 /// Unacknowledged claimed messages of one shard: the duplicates that a crash may cause.
 pub(crate) const SHARD_IN_FLIGHT_MAX: usize = 16_384;
 /// Claimed messages of all shards of a timer that are not acknowledged.
@@ -94,15 +94,6 @@ pub(crate) const RESEND_DELAY_MAX: Duration = Duration::from_secs(10);
 /// cancel. The answer is in the store already, so it is usually claimed at the same moment. A stop waits
 /// this long, too.
 pub(crate) const ANSWER_WAIT_MAX: Duration = Duration::from_secs(3);
-/// A message waits this long for its outcome records. A target that works takes milliseconds, and no
-/// message may be delayed by a topic for audits. A handover waits this long, too.
-pub(crate) const OUTCOME_RECORD_WAIT_MAX: Duration = Duration::from_secs(5);
-/// Messages of one shard that may wait for their outcome records. The others in flight are for
-/// messages that are not delivered.
-pub(crate) const OUTCOME_RECORDS_OPEN_MAX: usize = SHARD_IN_FLIGHT_MAX / 2;
-/// With exactly-once delivery a shard sends no outcome records for this time after one of them has held up or
-/// aborted a transaction.
-pub(crate) const OUTCOME_RECORDS_PAUSE: Duration = Duration::from_secs(60);
 /// A retry or a reschedule looks forged if the clocks of timer, broker and producer differ by more
 /// than this.
 pub(crate) const RETRY_CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);

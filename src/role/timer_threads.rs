@@ -242,14 +242,13 @@ fn route_options(wiring: &Wiring, name: &str, route: &config::Route) -> RouteOpt
 }
 
 /// The topics to which the route can send, as far as the configuration names them: default target,
-/// dead letters, outcome records, and the allow-lists without patterns.
+/// dead letters, and the allow-lists without patterns.
 fn known_topics(route: &config::Route) -> BTreeSet<String> {
     let allowed = route.allow.iter().chain(&route.allow_replies).flatten();
     let allowed = allowed.filter(|entry| !entry.contains('*'));
     let default_target = route.target.iter().map(|target| &target.name);
     default_target
         .chain([&route.dead_letter.name])
-        .chain(&route.outcomes)
         .chain(allowed)
         .cloned()
         .collect()

@@ -121,9 +121,6 @@ pub(crate) enum InjectedFault {
     /// A copy is delivered although its message does not wait under the id any more.
     CopyTakesAnyPlace,
 
-    // Outcome records.
-    /// At-least-once: a message is complete before its outcome record is acknowledged.
-    NoWaitForOutcomeRecords,
     // Answers.
     /// At-least-once: an answer that a cancel was too late does not wait for the message.
     AnswerBeforeDelivery,

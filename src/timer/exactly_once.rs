@@ -16,7 +16,6 @@ use crate::limit::{
 };
 use crate::model::{DeadLetterReason, DeliveredMarker, Timestamp};
 use std::collections::BTreeMap;
-use std::time::Duration;
 use tokio::time::Instant;
 
 pub(super) struct TxnDriver<'a> {
@@ -73,7 +72,6 @@ impl TxnDriver<'_> {
             !has_no_more_work(state, self.stopping) && !state.ownership.clock.may_be_taken(now);
         let context = state.context.clone();
         let route = &*context.route;
-        let owed_records: usize = state.in_flight.iter().map(|it| it.records.len()).sum();
         let (Some(txn), Some(producer)) = (&mut state.txn, &context.producer) else {
             return;
         };
@@ -103,9 +101,6 @@ impl TxnDriver<'_> {
                 self.producers.transactional(route).commit(number, offset);
             }
             (TxnAction::Abort, Some(number)) => {
-                if !txn.must_abort() && owed_records > 0 && txn.unreported() == owed_records {
-                    context.pause_records("it does not answer", now);
-                }
                 self.producers.transactional(route).abort(number);
                 txn.on_aborting(now);
             }
@@ -180,27 +175,15 @@ impl TxnDriver<'_> {
         let now = Instant::now();
         let Some(txn) = &mut state.txn else { return };
         for report in reports {
-            let ticket = Ticket::unpack(report.ticket);
-            let context = &state.context;
+            let Ticket { batch, index, .. } = Ticket::unpack(report.ticket);
             txn.on_report(now);
-            let batch = state.in_flight.get_mut(ticket.batch);
             let Err(failure) = &report.outcome else {
-                if let (Some(key), Some(batch)) = (ticket.record_key(), batch) {
-                    batch.records.close(key);
-                    context.route.metric.outcome_records.increment(1);
-                }
                 continue;
             };
-            let wait = match (batch, ticket.record_key()) {
-                // The next transactions have no records, because they must not hold up messages.
-                (_, Some(_)) if failure.kind != FailureKind::ClientFailed => {
-                    context.pause_records(&failure.detail, now);
-                    Duration::ZERO
-                }
-                (Some(batch), None) if is_about_the_record(failure) => {
-                    context.on_failed(batch, ticket.index.into(), failure, self.wall)
-                }
-                _ => RESEND_DELAY_MIN,
+            let batch = state.in_flight.get_mut(batch);
+            let wait = match batch.filter(|_| is_about_the_record(failure)) {
+                Some(batch) => (state.context).on_failed(batch, index.into(), failure, self.wall),
+                None => RESEND_DELAY_MIN,
             };
             txn.abort_and_pause(now + wait);
         }

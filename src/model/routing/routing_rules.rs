@@ -26,7 +26,7 @@ const PATTERNS_SHOWN_MAX: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RoutingRules {
     pub(crate) targets: TargetRules,
-    /// Where answers and outcome records go. `None`: the route has none. They never decide a position.
+    /// Where answers may go. `None`: the route gives no answers. They never decide a position.
     pub(crate) replies: Option<ReplyRules>,
     /// The longest delay, measured from the record's own timestamp.
     pub(crate) max_delay: Duration,
@@ -80,13 +80,10 @@ impl RoutingRules {
     }
 }
 
-/// The answers and outcome records of a route.
+/// The answers of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReplyRules {
-    /// Where answers may go.
     pub(crate) targets: TargetRules,
-    /// Where outcome records go. `None`: there are none.
-    pub(crate) outcomes: Option<String>,
     /// The transactions of the timer decide the outcomes.
     pub(crate) is_exactly_once: bool,
 }

@@ -30,9 +30,7 @@ use crate::testing::sim::mutants::ingress_sends_directly::IngressSendsDirectly;
 use crate::testing::sim::mutants::marker_faults::MarkerFaults;
 use crate::testing::sim::mutants::source_faults::SourceFaults;
 use crate::testing::sim::process_control::ProcessControl;
-use crate::testing::sim::world::{
-    ANSWERS, DEAD, GROUP, MARKERS, OUTCOMES, ROUTE, SOURCE, TARGET, World,
-};
+use crate::testing::sim::world::{ANSWERS, DEAD, GROUP, MARKERS, ROUTE, SOURCE, TARGET, World};
 use crate::timer::{
     self, CompactionPolicy, Compactor, DefinitionBatch, DefinitionReader, DefinitionReadings,
     DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper, Loader, Producers, ReadingsByRoute,
@@ -476,7 +474,6 @@ fn rules(world: &World, random: &mut StdRng) -> RoutingRules {
         },
         replies: (!world.is_recurring()).then(|| ReplyRules {
             targets: TargetRules::replies(Naming::Topic, [ANSWERS], [SOURCE]),
-            outcomes: world.has_outcomes().then(|| OUTCOMES.to_owned()),
             is_exactly_once: world.is_exactly_once(),
         }),
         is_recurring: world.is_recurring(),

@@ -133,15 +133,6 @@ impl DeliveryAlerts {
 
     /// A message is retried or dead-lettered. Logs one such message per interval, as an example.
     pub(crate) fn on_rerouted(&self, shard: &ShardId, offset: Offset, reroute: &Reroute) {
-        self.log_reroute("a message", shard, offset, reroute);
-    }
-
-    /// The same for an outcome record of the message.
-    pub(crate) fn on_record_rerouted(&self, shard: &ShardId, offset: Offset, reroute: &Reroute) {
-        self.log_reroute("an outcome record", shard, offset, reroute);
-    }
-
-    fn log_reroute(&self, what: &str, shard: &ShardId, offset: Offset, reroute: &Reroute) {
         if !is_log_due(&self.next_reroute_log) {
             return;
         }
@@ -154,7 +145,7 @@ impl DeliveryAlerts {
         };
         let interval = DELIVERY_ALERT_INTERVAL.as_secs();
         tracing::warn!(%shard, %offset, %reason,
-            "{what} {action}: {detail} (others within {interval} s are only counted)");
+            "a message {action}: {detail} (others within {interval} s are only counted)");
     }
 
     /// A message was acknowledged. This clears its alert, but not that of other blocked messages.

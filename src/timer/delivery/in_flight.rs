@@ -1,7 +1,6 @@
 //! Batches of claimed messages in flight: how far each was sent, and which messages were rerouted.
 
 use super::outcome::ShardContext;
-use super::owed_records::{OwedRecords, RecordKey};
 use super::record::{Destination, Reroute, original_due};
 use crate::encryption::StoredId;
 use crate::model::{
@@ -46,8 +45,6 @@ pub(crate) struct ClaimedBatch {
     acknowledged: Vec<bool>,
     /// At-least-once: messages that wait for other messages.
     waiting: usize,
-    /// The outcome records of its messages.
-    pub(crate) records: OwedRecords,
     /// Rerouted messages by index. There are few.
     pub(super) reroutes: BTreeMap<usize, Reroute>,
     claimed_at: Instant,
@@ -87,7 +84,6 @@ impl ClaimedBatch {
             effects: BTreeMap::new(),
             claimed_at,
             held_by_rate: HeldTime::default(),
-            records: OwedRecords::default(),
             reroutes: BTreeMap::new(),
             trace_links: BatchLinks::default(),
             names_target: false,
@@ -365,7 +361,6 @@ impl ClaimedBatch {
     pub(crate) fn rewind_uncommitted(&mut self) {
         self.next_unsent = self.committed;
         self.effects.split_off(&self.committed);
-        self.records.on_aborted();
         self.trace_links = BatchLinks::default();
     }
 
@@ -417,83 +412,38 @@ impl ClaimedBatch {
     }
 }
 
-/// Identifies one message in flight, or one of its outcome records. Clients return it, packed into a
-/// number, in their reports.
+/// Identifies one message in flight. Clients return it, packed into a number, in their reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
     /// Slot of the shard (see `shard_slots`).
     pub(crate) slot: u16,
     pub(crate) batch: u32,
     pub(crate) index: u16,
-    /// Which of the outcome records of the message; `None`: the message itself.
-    pub(crate) record: Option<u8>,
 }
-
-/// Bits of a packed ticket for the index.
-const INDEX_BITS: u32 = 14;
 
 impl Ticket {
     pub(crate) fn new(slot: u16, batch: u32, index: usize) -> Self {
-        let index = u16::try_from(index).expect("a claim holds fewer than 16,384 messages");
-        let record = None;
-        Self {
-            slot,
-            batch,
-            index,
-            record,
-        }
-    }
-
-    pub(crate) fn record_key(self) -> Option<RecordKey> {
-        let index = self.index;
-        self.record.map(|number| RecordKey { index, number })
+        let index = u16::try_from(index).expect("a claim holds fewer than 65,536 messages");
+        Self { slot, batch, index }
     }
 
     pub(crate) fn pack(self) -> u64 {
-        let record = self.record.map_or(0, |record| u64::from(record) + 1);
-        u64::from(self.slot) << 48
-            | u64::from(self.batch) << 16
-            | record << INDEX_BITS
-            | u64::from(self.index)
+        u64::from(self.slot) << 48 | u64::from(self.batch) << 16 | u64::from(self.index)
     }
 
     pub(crate) fn unpack(packed: u64) -> Self {
-        let record = (packed as u16 >> INDEX_BITS) as u8;
         Self {
             slot: (packed >> 48) as u16,
             batch: (packed >> 16) as u32,
-            index: packed as u16 & ((1 << INDEX_BITS) - 1),
-            record: record.checked_sub(1),
+            index: packed as u16,
         }
-    }
-}
-
-#[cfg(test)]
-impl ClaimedBatch {
-    /// A batch that only counts its messages.
-    pub(super) fn for_test(messages: usize) -> Self {
-        let mut batch = Self::new(Vec::new(), Vec::new(), Vec::new(), Instant::now());
-        batch.acknowledged = vec![false; messages];
-        batch
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::CLAIM_MESSAGES_MAX;
     use crate::testing::fault_injection::{self, InjectedFault};
-
-    #[test]
-    fn a_ticket_reads_back() {
-        for record in [None, Some(0), Some(1)] {
-            let ticket = Ticket {
-                record,
-                ..Ticket::new(u16::MAX, u32::MAX, CLAIM_MESSAGES_MAX - 1)
-            };
-            assert_eq!(Ticket::unpack(ticket.pack()), ticket);
-        }
-    }
 
     #[test]
     fn a_transaction_with_a_late_message_ends_at_the_start_of_its_claim_or_later() {

@@ -6,7 +6,6 @@ mod answers;
 pub(crate) mod in_flight;
 pub(crate) mod lanes;
 pub(crate) mod outcome;
-pub(crate) mod owed_records;
 pub(crate) mod producers;
 mod record;
 pub(crate) mod retry;
@@ -24,7 +23,6 @@ use crate::timer::shard_slots::ShardSlots;
 use answers::Readiness;
 use in_flight::Ticket;
 use lanes::Lane;
-use owed_records::release_late;
 use producers::{Producers, Via};
 use record::RecordBuilder;
 use send::{SendOutcome, ShardSender};
@@ -105,16 +103,11 @@ impl Delivery {
         ];
         let until = ends.into_iter().flatten().min();
         sender.send_batches(&mut state.in_flight, state.txn.as_mut(), batches, until);
-        let records = sender.send_records(&mut state.in_flight, state.txn.as_mut());
         if state.txn.is_some() {
             return;
         }
         let sent = room - sender.room;
         let context = sender.context;
-        let lost = release_late(&mut state.in_flight, Instant::now());
-        let missing = &context.route.metric.outcome_records_missing;
-        missing.increment(lost as u64);
-        (0..records).for_each(|_| state.lane.on_resent());
         let next = state.next_unsent_place();
         let has_more_due = next.is_some_and(|place| place.due <= wall);
         state.lane.on_sent(sent, quota, has_more_due);
@@ -168,15 +161,8 @@ impl Delivery {
         wall: Timestamp,
         ticket: u64,
     ) -> Option<Duration> {
-        let unpacked = Ticket::unpack(ticket);
-        let Ticket {
-            slot, batch, index, ..
-        } = unpacked;
+        let Ticket { slot, batch, index } = Ticket::unpack(ticket);
         let state = slots.state(shards, slot)?;
-        if let Some(key) = unpacked.record_key() {
-            state.in_flight.get_mut(batch)?.records.send_again(key);
-            return None;
-        }
         if !state.ownership.may_deliver(Instant::now()) {
             // If another worker holds the lease, it delivers this message itself.
             return Some(RESEND_DELAY_MIN);
@@ -206,10 +192,9 @@ impl Delivery {
                 None
             }
             SendOutcome::Cancelled => {
+                claimed.acknowledge(index);
+                state.in_flight.complete(batch, 1);
                 let context = state.context.clone();
-                if context.settle(claimed, index, Instant::now()) {
-                    state.in_flight.complete(batch, 1);
-                }
                 state.finish_batches(|batch, outcomes| {
                     context.trace_delivery(batch, outcomes, wall);
                 });
@@ -240,26 +225,16 @@ impl Delivery {
             state.lane.on_reports(reports.len());
             let context = state.context.clone();
             let Some(batch) = state.in_flight.get_mut(number) else {
-                context.on_late_records(reports);
                 continue;
             };
             let mut completed = 0;
             for report in reports {
-                let ticket = Ticket::unpack(report.ticket);
-                let index = usize::from(ticket.index);
-                if let Some(key) = ticket.record_key() {
-                    let (is_complete, wait) = context.on_record_report(batch, key, report, wall);
-                    completed += usize::from(is_complete);
-                    if let Some(wait) = wait {
-                        self.resends
-                            .push(Reverse((Instant::now() + wait, report.ticket)));
-                    }
-                    continue;
-                }
+                let index = usize::from(Ticket::unpack(report.ticket).index);
                 match &report.outcome {
                     Ok(()) => {
                         context.on_delivered(batch, index, wall);
-                        completed += usize::from(context.settle(batch, index, Instant::now()));
+                        batch.acknowledge(index);
+                        completed += 1;
                     }
                     Err(failure) => {
                         let at = Instant::now() + context.on_failed(batch, index, failure, wall);

@@ -1,33 +1,27 @@
 //! A shard with its route: resolves the targets of its messages, counts deliveries, and reroutes
 //! failed messages.
 
-use super::in_flight::{ClaimedBatch, Ticket};
-use super::owed_records::RecordKey;
-use super::record::{Destination, Reroute, original_due};
-use crate::broker::{DeliveryFailure, DeliveryReport, FailureKind, ProducerIdentity};
+use super::in_flight::ClaimedBatch;
+use super::record::{Destination, Reroute};
+use crate::broker::{DeliveryFailure, FailureKind, ProducerIdentity};
 use crate::encryption::KeyRing;
-use crate::limit::{OUTCOME_RECORDS_PAUSE, RESEND_DELAY_MAX, RESEND_DELAY_MIN};
+use crate::limit::{RESEND_DELAY_MAX, RESEND_DELAY_MIN};
 use crate::model::{
-    AnswerState, Body, DeadLetterReason, Disposition, Effect, Fate, Message, Offset, OriginFormat,
-    OutcomeCounts, OutcomeRecord, OutcomeRecords, Partition, Rejection, RetryState, ScheduleState,
-    ShardId, Timestamp, records_of_request,
+    AnswerState, Body, DeadLetterReason, Disposition, Effect, Message, Offset, OriginFormat,
+    OutcomeCounts, Partition, Rejection, ScheduleState, ShardId, Timestamp,
 };
 use crate::retry::backoff;
 use crate::timer::RouteOptions;
 use crate::trace::{Span, SpanOperation};
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 pub(crate) struct ShardContext {
     pub(crate) shard: ShardId,
     /// Hashes ids.
     pub(super) keys: KeyRing,
     origins: OriginFormat,
-    /// Before this time no outcome records are sent.
-    records_paused_until: Cell<Option<Instant>>,
     /// The transactional producer, if the route is exactly-once.
     pub(crate) producer: Option<ProducerIdentity>,
     pub(crate) route: Rc<RouteOptions>,
@@ -49,7 +43,6 @@ impl ShardContext {
         });
         Self {
             origins: OriginFormat::new(deployment, &shard),
-            records_paused_until: Cell::new(None),
             producer,
             keys,
             shard,
@@ -82,10 +75,7 @@ impl ShardContext {
         let metric = &self.route.metric;
         match (reroute.destination, reroute.reason) {
             (Destination::Dropped, DeadLetterReason::Expired) => metric.expired.increment(1),
-            (Destination::Dropped, _) => match self.is_retried_record(batch, index) {
-                true => metric.outcome_records_missing.increment(1),
-                false => metric.answers_missing.increment(1),
-            },
+            (Destination::Dropped, _) => metric.answers_missing.increment(1),
             _ => {}
         }
         batch.reroutes.insert(index, reroute);
@@ -107,9 +97,6 @@ impl ShardContext {
             target, headers, ..
         } = message.body;
         let rules = &self.route.rules;
-        if let Some(topic) = self.outcomes().filter(|_| self.is_record(&message.body)) {
-            return Ok(Cow::Borrowed(topic));
-        }
         let targets = match (&rules.replies, message.body.is_answer()) {
             (_, false) => &rules.targets,
             (Some(replies), true) => &replies.targets,
@@ -146,197 +133,12 @@ impl ShardContext {
         }
     }
 
-    /// Where the outcome records of the route go, if it has them.
-    fn outcomes(&self) -> Option<&str> {
-        self.route.rules.replies.as_ref()?.outcomes.as_deref()
-    }
-
-    /// True for an outcome record that failed, and has come back through the source.
-    fn is_record(&self, body: &Body<'_>) -> bool {
-        matches!(body.disposition, Disposition::RetriedAnswer(_))
-            && body
-                .target
-                .is_some_and(|topic| self.outcomes() == Some(topic))
-    }
-
-    fn is_retried_record(&self, batch: &ClaimedBatch, index: usize) -> bool {
-        let is_record = || Some(self.is_record(&batch.message(index)?.body));
-        self.outcomes().is_some() && is_record() == Some(true)
-    }
-
-    /// The outcome records of a message whose fate is known, or of a request.
-    fn outcome_records(&self, batch: &ClaimedBatch, index: usize) -> OutcomeRecords {
-        let Some(message) = batch.message(index) else {
-            return [None, None];
-        };
-        if batch.is_cancelled(message.place) {
-            return [None, None];
-        }
-        let partition = self.shard.partition.index;
-        let due = match message.body.disposition {
-            Disposition::Answer(answer) => {
-                let effect = batch.effect(index).unwrap_or(Effect::None);
-                let offset = message.place.offset;
-                return records_of_request(&answer, effect, offset, partition, &self.origins);
-            }
-            Disposition::RetriedAnswer(_) => return [None, None],
-            Disposition::Relay { .. } => None,
-            _ => original_due(&message),
-        };
-        let reroute = batch.reroutes.get(&index);
-        let (fate, code) = match reroute.map(|it| (it.destination, it.reason.code())) {
-            None | Some((Destination::Target, _)) => (Fate::Delivered, None),
-            Some((Destination::RetryViaSource { .. }, code)) => (Fate::Retried, Some(code)),
-            // The request has told it.
-            Some((Destination::Reschedule { .. }, _)) => return [None, None],
-            Some((Destination::Dropped, code)) => (Fate::Expired, Some(code)),
-            Some((_, code)) => (Fate::DeadLettered, Some(code)),
-        };
-        let attempt = match reroute.map(|it| it.destination) {
-            Some(Destination::RetryViaSource { attempt, .. }) => Some(attempt),
-            _ => None,
-        };
-        let mut origin = String::new();
-        self.append_origin(&message, &mut origin);
-        let record = OutcomeRecord {
-            code,
-            attempt,
-            ..OutcomeRecord::new(fate, origin, message.body.id, partition, due)
-        };
-        [Some(record), None]
-    }
-
-    /// One of the outcome records of a message, and its topic. `None`: it is not sent.
-    pub(super) fn outcome_record(
-        &self,
-        batch: &ClaimedBatch,
-        key: RecordKey,
-    ) -> Option<(&str, OutcomeRecord)> {
-        let topic = self.outcomes()?;
-        let mut records = self.outcome_records(batch, usize::from(key.index));
-        Some((topic, records[usize::from(key.number)].take()?))
-    }
-
-    /// The fate of the message is known. Returns how many outcome records it owes.
-    pub(super) fn owe_records(
-        &self,
-        batch: &mut ClaimedBatch,
-        index: usize,
-        now: Instant,
-    ) -> usize {
-        if self.outcomes().is_none() {
-            return 0;
-        }
-        let records = self.outcome_records(batch, index);
-        let count = records.iter().flatten().count();
-        if self.records_paused_until.get() > Some(now) {
-            let missing = &self.route.metric.outcome_records_missing;
-            missing.increment(count as u64);
-            return 0;
-        }
-        batch.records.owe(index, count, now);
-        count
-    }
-
-    /// The same with at-least-once delivery. True if the message is complete: it owes no record.
-    pub(super) fn settle(&self, batch: &mut ClaimedBatch, index: usize, now: Instant) -> bool {
-        let is_complete = self.owe_records(batch, index, now) == 0;
-        // A message that an answer has cancelled waits for the records of the answer too.
-        if is_complete || !batch.is_answer(index) {
-            batch.acknowledge(index);
-        }
-        is_complete
-    }
-
-    /// Sends no outcome records for a while, because one of them has held up or aborted a transaction.
-    pub(crate) fn pause_records(&self, why: &str, now: Instant) {
-        tracing::warn!(shard = %self.shard, topic = self.outcomes(), why, seconds = OUTCOME_RECORDS_PAUSE.as_secs(),
-            "the outcome topic takes no records: repeating the transaction without them, and sending none for a while");
-        self.records_paused_until
-            .set(Some(now + OUTCOME_RECORDS_PAUSE));
-    }
-
-    /// Decides where an outcome record goes that failed with at-least-once delivery: like an answer, or
-    /// nowhere. Returns how long to wait before it is sent again.
-    pub(super) fn on_record_failed(
-        &self,
-        batch: &mut ClaimedBatch,
-        key: RecordKey,
-        failure: &DeliveryFailure,
-        now: Timestamp,
-    ) -> Duration {
-        let failed = batch.records.destination(key);
-        let disposition = Disposition::RetriedAnswer(RetryState {
-            attempt: 0,
-            origin: "",
-            due: now,
-            error: None,
-        });
-        let next = (self.route.retry).next_destination(&disposition, failed, failure, now);
-        let Some(next) = next else {
-            let failures = batch.records.on_failed(key);
-            return backoff(RESEND_DELAY_MIN, RESEND_DELAY_MAX, failures);
-        };
-        if next == Destination::Dropped {
-            self.route.metric.outcome_records_missing.increment(1);
-        }
-        let reroute = Reroute::new(next, failure.reason, failure.detail.clone());
-        let offset = batch.place(usize::from(key.index)).offset;
-        (self.route.alerts).on_record_rerouted(&self.shard, offset, &reroute);
-        batch.records.set_reroute(key, reroute);
-        Duration::ZERO
-    }
-
-    /// Handles the report on an outcome record with at-least-once delivery. Returns whether its message is
-    /// complete, and how long to wait before the record is sent again.
-    pub(super) fn on_record_report(
-        &self,
-        batch: &mut ClaimedBatch,
-        key: RecordKey,
-        report: &DeliveryReport,
-        now: Timestamp,
-    ) -> (bool, Option<Duration>) {
-        let metric = &self.route.metric;
-        match &report.outcome {
-            Ok(()) => metric.outcome_records.increment(1),
-            Err(_) if !batch.records.is_open(key) => metric.outcome_records_missing.increment(1),
-            Err(failure) => {
-                let wait = self.on_record_failed(batch, key, failure, now);
-                if batch.records.destination(key) != Destination::Dropped {
-                    return (false, Some(wait));
-                }
-            }
-        }
-        let is_complete = batch.records.close(key);
-        if is_complete {
-            batch.acknowledge(usize::from(key.index));
-        }
-        (is_complete, None)
-    }
-
-    /// Counts the outcome records that failed after their messages had stopped to wait for them.
-    pub(super) fn on_late_records(&self, reports: &[DeliveryReport]) {
-        let is_record = |report: &&DeliveryReport| Ticket::unpack(report.ticket).record.is_some();
-        for report in reports.iter().filter(is_record) {
-            let metric = &self.route.metric;
-            match report.outcome {
-                Ok(()) => metric.outcome_records.increment(1),
-                Err(_) => metric.outcome_records_missing.increment(1),
-            }
-        }
-    }
-
     pub(crate) fn on_delivered(&self, batch: &ClaimedBatch, index: usize, now: Timestamp) {
         let RouteOptions { metric, alerts, .. } = &*self.route;
         alerts.on_delivered(&self.shard, batch.place(index).offset);
         let Some(reroute) = batch.reroutes.get(&index) else {
             if batch.is_answer(index) {
-                let message = batch.message(index);
-                if self.is_retried_record(batch, index) {
-                    metric.outcome_records.increment(1);
-                } else if !message.is_some_and(|it| it.body.has_only_records()) {
-                    metric.answers.increment(1);
-                }
+                metric.answers.increment(1);
                 return;
             }
             metric.delivered.increment(1);
@@ -548,6 +350,7 @@ mod tests {
     use metrics::Counter;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use tokio::time::Instant;
 
     #[test]
     fn a_dropped_message_is_counted_when_it_gets_its_reroute() {

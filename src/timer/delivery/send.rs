@@ -4,12 +4,11 @@ use super::Resends;
 use super::answers::{self, Readiness};
 use super::in_flight::{ClaimedBatch, Ticket};
 use super::outcome::ShardContext;
-use super::owed_records::RecordKey;
 use super::producers::{Producers, Via};
 use super::record::{AddedHeaders, Destination, RecordBuilder, Reroute};
 use crate::broker::{FailureKind, SendResult};
 use crate::limit::{RESEND_DELAY_MAX, RESEND_DELAY_MIN};
-use crate::model::{Body, Cursor, DeadLetterReason, Disposition, Message, RetryState, Timestamp};
+use crate::model::{Cursor, DeadLetterReason, Timestamp};
 use crate::schedule::InFlightClaims;
 use crate::timer::lease::LeaseClock;
 use crate::timer::shard::txn_state::TxnState;
@@ -172,19 +171,19 @@ impl ShardSender<'_> {
                 (SendOutcome::MustWait, _) => return (completed, true),
                 (SendOutcome::Accepted, None) => {}
                 (SendOutcome::Cancelled, None) => {
-                    let index = batch.next_unsent();
-                    completed += usize::from(self.context.settle(batch, index, self.now));
+                    batch.acknowledge(batch.next_unsent());
+                    completed += 1;
                 }
                 (SendOutcome::RetryAfter(wait), None) => {
                     let ticket = Ticket::new(self.slot, number, batch.next_unsent()).pack();
                     self.resends.push(Reverse((Instant::now() + wait, ticket)));
                 }
-                // A passed message is completed when the transaction is committed.
-                (outcome @ (SendOutcome::Accepted | SendOutcome::Cancelled), Some(txn)) => {
-                    let is_sent = matches!(outcome, SendOutcome::Accepted);
-                    txn.on_sent(batch.end_with(place), is_sent, self.now);
-                    let index = batch.next_unsent();
-                    txn.on_owed(self.context.owe_records(batch, index, self.now));
+                (SendOutcome::Accepted, Some(txn)) => {
+                    txn.on_sent(batch.end_with(place), true, self.now);
+                }
+                // Completed when the transaction is committed.
+                (SendOutcome::Cancelled, Some(txn)) => {
+                    txn.on_sent(batch.end_with(place), false, self.now);
                 }
                 // A rerouted message goes to its new destination in the same transaction.
                 (SendOutcome::RetryAfter(Duration::ZERO), Some(_)) => continue,
@@ -196,115 +195,6 @@ impl ShardSender<'_> {
             batch.advance();
         }
         (completed, false)
-    }
-
-    /// Sends the outcome records that the batches owe, after the messages that are due. Returns how many the
-    /// client has accepted.
-    pub(super) fn send_records(
-        &mut self,
-        in_flight: &mut InFlightClaims<ClaimedBatch>,
-        mut txn: Option<&mut TxnState>,
-    ) -> usize {
-        let mut accepted = 0;
-        for number in in_flight.numbers() {
-            while let Some(batch) = in_flight.get_mut(number)
-                && let Some(key) = batch.records.next_unsent()
-                && (txn.as_deref()).is_none_or(|txn| txn.accepts_records(self.now))
-            {
-                match (self.send_record(batch, number, key), txn.as_deref_mut()) {
-                    (SendOutcome::MustWait, _) => return accepted,
-                    (SendOutcome::Accepted, _) => {
-                        batch.records.on_accepted();
-                        accepted += 1;
-                    }
-                    // It is dropped.
-                    (SendOutcome::Cancelled, Some(txn)) => {
-                        batch.records.close(key);
-                        txn.on_report(self.now);
-                    }
-                    (SendOutcome::Cancelled, None) => {
-                        if batch.records.close(key) {
-                            batch.acknowledge(usize::from(key.index));
-                            in_flight.complete(number, 1);
-                        }
-                    }
-                    (SendOutcome::RetryAfter(wait), Some(txn)) => {
-                        txn.abort_and_pause(self.now + wait);
-                    }
-                    (SendOutcome::RetryAfter(Duration::ZERO), None) => {}
-                    (SendOutcome::RetryAfter(wait), None) => {
-                        batch.records.leave_out();
-                        let ticket = self.record_ticket(number, key);
-                        self.resends.push(Reverse((Instant::now() + wait, ticket)));
-                    }
-                }
-            }
-        }
-        accepted
-    }
-
-    fn record_ticket(&self, batch: u32, key: RecordKey) -> u64 {
-        let ticket = Ticket {
-            record: Some(key.number),
-            ..Ticket::new(self.slot, batch, usize::from(key.index))
-        };
-        ticket.pack()
-    }
-
-    fn send_record(
-        &mut self,
-        batch: &mut ClaimedBatch,
-        number: u32,
-        key: RecordKey,
-    ) -> SendOutcome {
-        if self.lease_clock.may_be_taken(Instant::now()) {
-            return SendOutcome::MustWait;
-        }
-        let context = &*self.context;
-        let ticket = self.record_ticket(number, key);
-        let reroute = batch.records.reroute(key);
-        let destination = batch.records.destination(key);
-        let Some((topic, record)) =
-            (context.outcome_record(batch, key)).filter(|_| destination != Destination::Dropped)
-        else {
-            return SendOutcome::Cancelled;
-        };
-        let json = record.to_json();
-        // If it fails, it goes back to the source as an answer that has its payload.
-        let retry = RetryState {
-            attempt: 0,
-            origin: &record.origin,
-            due: record.due.map_or(self.wall, Timestamp::from_millis),
-            error: None,
-        };
-        let message = Message {
-            place: batch.place(usize::from(key.index)),
-            body: Body {
-                key: Some(record.origin.as_bytes()),
-                payload: Some(&json),
-                target: Some(topic),
-                disposition: Disposition::RetriedAnswer(retry),
-                ..Body::default()
-            },
-        };
-        let mut added = AddedHeaders::default();
-        let builder = &mut *self.record_builder;
-        let record = builder.build(context, topic, &message, None, reroute, &mut added);
-        let route = &*context.route;
-        match (self.producers).send(route, destination, self.via, &record, ticket) {
-            SendResult::Accepted => SendOutcome::Accepted,
-            SendResult::QueueFull => SendOutcome::MustWait,
-            SendResult::Failed(failure) if failure.kind == FailureKind::ClientFailed => {
-                SendOutcome::MustWait
-            }
-            SendResult::Failed(failure) if matches!(self.via, Via::Transaction(_)) => {
-                context.pause_records(&failure.detail, self.now);
-                SendOutcome::RetryAfter(Duration::ZERO)
-            }
-            SendResult::Failed(failure) => {
-                SendOutcome::RetryAfter(context.on_record_failed(batch, key, &failure, self.wall))
-            }
-        }
     }
 
     fn send_next(&mut self, batch: &mut ClaimedBatch, number: u32) -> SendOutcome {
@@ -375,9 +265,6 @@ impl ShardSender<'_> {
             route.alerts.on_newer_message(&context.shard, offset);
             return SendOutcome::RetryAfter(RESEND_DELAY_MAX);
         };
-        if message.body.has_only_records() {
-            return SendOutcome::Cancelled;
-        }
         let is_expired = message.body.until.is_some_and(|until| until < self.wall);
         if is_expired && !batch.reroutes.contains_key(&index) {
             let expired = context.expired(&message);

@@ -318,16 +318,6 @@ impl TxnState {
         self.current.sent += usize::from(is_sent);
     }
 
-    /// The transaction must have this many more records before its commit.
-    pub(crate) fn on_owed(&mut self, records: usize) {
-        self.current.sent += records;
-    }
-
-    /// True if the transaction is aborted because a record failed.
-    pub(crate) fn must_abort(&self) -> bool {
-        self.current.must_abort
-    }
-
     /// Aborts the transaction and sends its messages again at `again` or later.
     pub(crate) fn abort_and_pause(&mut self, again: Instant) {
         self.current.must_abort = true;

@@ -94,21 +94,15 @@ fn next_phase_change(state: &ShardState, input: &WakeupInput) -> Option<Instant>
 /// A client with a full queue need not announce that it accepts messages again.
 fn next_send(state: &ShardState, input: &WakeupInput) -> Option<Instant> {
     let now = input.now;
+    let place = state.next_unsent_place()?;
     if !state.ownership.may_deliver(now) {
         return None;
     }
-    // Outcome records may have to be sent again, or their messages stop waiting for them.
-    let owes_records = state.in_flight.iter().any(|batch| batch.records.len() > 0);
-    let next_record = owes_records.then(|| now + RESEND_DELAY_MIN);
-    let Some(place) = state.next_unsent_place() else {
-        return next_record;
-    };
-    let next_message = if place.due > input.wall {
+    Some(if place.due > input.wall {
         now + place.due.since(input.wall)
     } else if state.lane.hit_tick_limit() {
         now
     } else {
         now + RESEND_DELAY_MIN
-    };
-    Some(next_record.map_or(next_message, |at| at.min(next_message)))
+    })
 }
