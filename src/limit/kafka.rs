@@ -22,9 +22,9 @@ pub(crate) const KAFKA_SOURCE_WAKE_INTERVAL: Duration = Duration::from_millis(10
 pub(crate) const KAFKA_CLIENT_WAKE_INTERVAL: Duration = Duration::from_millis(500);
 /// Timeout of a request: a new controller needs some seconds.
 pub(crate) const KAFKA_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// A broker that does not tell a source the offsets of its partitions is left for this time. All routes
-/// wait for it.
-pub(crate) const KAFKA_LIST_OFFSETS_TIMEOUT: Duration = Duration::from_secs(2);
+/// Timeout of a request of a source about its partitions. Short, because all routes of the cluster wait
+/// for the slowest broker. They ask again.
+pub(crate) const KAFKA_SOURCE_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout of a request for a token.
 pub(crate) const KAFKA_TOKEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// First wait before a failed request for a token is repeated. Also the shortest time between two tokens.

@@ -25,6 +25,8 @@ pub(super) struct Connection {
     pub(super) cluster: Cluster,
     pub(super) state: Arc<ConnectionState>,
     context: RefCell<Option<Context>>,
+    /// Held while a caller connects, so that all callers share one connection.
+    connecting: tokio::sync::Mutex<()>,
     /// Runs the client's tasks. `None`: the runtime of the first caller runs them.
     runtime: Option<ClientRuntime>,
 }
@@ -115,6 +117,7 @@ impl Connection {
                 server_errors: Mutex::default(),
             }),
             context: RefCell::default(),
+            connecting: tokio::sync::Mutex::default(),
             runtime: None,
         }
     }
@@ -137,8 +140,12 @@ impl Connection {
         reason = "the client library runs its tasks where `connect` is polled"
     )]
     pub(super) async fn context(&self) -> Result<Context, Error> {
-        if let Some(context) = &*self.context.borrow() {
-            return Ok(context.clone());
+        if let Some(context) = self.connected() {
+            return Ok(context);
+        }
+        let _connecting = self.connecting.lock().await;
+        if let Some(context) = self.connected() {
+            return Ok(context);
         }
         let state = self.state.clone();
         let options = connect_options(&self.cluster)?
@@ -172,6 +179,10 @@ impl Connection {
         context.set_timeout(NATS_REQUEST_TIMEOUT);
         *self.context.borrow_mut() = Some(context.clone());
         Ok(context)
+    }
+
+    fn connected(&self) -> Option<Context> {
+        self.context.borrow().clone()
     }
 
     /// The error of a request without a reply. If the server reported an error recently, that is

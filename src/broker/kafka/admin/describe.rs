@@ -60,7 +60,7 @@ impl KafkaCatalog {
         let request = move |worker: &mut WorkerThread| {
             let brokers = worker.broker_ids()?;
             let names = names.iter().map(String::as_str).collect();
-            let topics = worker.topics_by_name(&names, true)?;
+            let topics = worker.topics_by_name(&names, true, KAFKA_REQUEST_TIMEOUT)?;
             Ok((brokers, topics, worker.cluster_id()))
         };
         let (brokers, topics, cluster_id) = self.request(request).await?;

@@ -4,6 +4,7 @@ use super::worker::WorkerThread;
 use crate::broker::kafka::error::call_error;
 use crate::broker::kafka::ffi::{self, Isolation, ListedOffsets, OffsetsCall, TopicDescription};
 use crate::broker::{Error, PartitionInfo};
+use crate::limit::KAFKA_REQUEST_TIMEOUT;
 use crate::model::{Offset, Partition, SourceIdentity, Timestamp, is_topic_name};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +22,7 @@ impl WorkerThread {
     ) -> Result<Vec<(Partition, SourceIdentity)>, Error> {
         let names = names.iter().map(String::as_str).collect();
         let mut found = Vec::new();
-        for (name, topic) in self.topics_by_name(&names, false)? {
+        for (name, topic) in self.topics_by_name(&names, false, KAFKA_REQUEST_TIMEOUT)? {
             let Some(topic) = topic? else { continue };
             let (name, identity) = (Arc::<str>::from(name), self.identity(&topic)?);
             let indexes = topic.partitions.into_iter();
@@ -43,15 +44,15 @@ impl WorkerThread {
         Ok(SourceIdentity::new(cluster.as_deref(), topic.id.as_deref()))
     }
 
-    /// `timeout`: for a broker that does not tell the offsets of its partitions. These then have an
-    /// error, and the others do not.
+    /// `timeout`: of each of the two requests. The partitions whose broker does not tell their offsets have
+    /// an error, and the others do not.
     pub(crate) fn describe_partitions(
         &mut self,
         partitions: &[Partition],
         timeout: Duration,
     ) -> Result<Vec<Result<PartitionInfo, Error>>, Error> {
         let names = partitions.iter().map(|it| &*it.topic).collect();
-        let topics = self.topics_by_name(&names, false)?;
+        let topics = self.topics_by_name(&names, false, timeout)?;
         let identity = |partition: &Partition| {
             let topic = match topics.get(&*partition.topic) {
                 Some(Err(error)) => return Err(error.clone()),
@@ -84,7 +85,7 @@ impl WorkerThread {
     }
 
     /// The offset of the first record of each partition that is not older than the time, or else the
-    /// end. `timeout` as for [`WorkerThread::describe_partitions`].
+    /// end. The partitions whose broker does not answer within `timeout` have an error.
     pub(crate) fn offsets_at(
         &mut self,
         times: &[(Partition, Timestamp)],
@@ -155,6 +156,7 @@ impl WorkerThread {
         &mut self,
         names: &BTreeSet<&str>,
         with_permissions: bool,
+        timeout: Duration,
     ) -> Result<TopicsByName, Error> {
         let valid = names.iter().copied().filter(|name| is_topic_name(name));
         let valid: Vec<&str> = valid.collect();
@@ -164,7 +166,7 @@ impl WorkerThread {
             return Ok(topics);
         }
         for (name, topic) in
-            self.call(|call| ffi::describe_topics(call, &valid, with_permissions))?
+            self.call(|call| ffi::describe_topics(call, &valid, with_permissions, timeout))?
         {
             let topic = match topic {
                 Ok(topic) => Ok(Some(topic)),

@@ -8,7 +8,8 @@ use crate::broker::kafka::health::{ClusterHealth, ClusterProbe};
 use crate::broker::kafka::options::{ClientOptions, Cluster, NO_OPTIONS};
 use crate::client_thread::ClientThread;
 use crate::limit::{
-    KAFKA_ADMIN_REQUESTS_MAX, KAFKA_CLIENT_WAKE_INTERVAL, PARTITION_DISCOVERY_INTERVAL,
+    KAFKA_ADMIN_REQUESTS_MAX, KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_SOURCE_REQUEST_TIMEOUT,
+    PARTITION_DISCOVERY_INTERVAL,
 };
 use rdkafka::config::ClientConfig;
 use std::collections::BTreeMap;
@@ -195,7 +196,8 @@ impl WorkerThread {
             }
             if let Some(names) = self.watch.as_mut().and_then(TopicWatch::due_names) {
                 // Readiness reports a cluster that does not answer.
-                drop(self.topics_by_name(&names.iter().map(String::as_str).collect(), false));
+                let names = names.iter().map(String::as_str).collect();
+                drop(self.topics_by_name(&names, false, KAFKA_SOURCE_REQUEST_TIMEOUT));
             }
         }
     }
@@ -326,7 +328,11 @@ mod tests {
                 .ids
                 .insert("b".to_owned(), Some("an earlier id".to_owned()));
             worker.watch = Some(watch);
-            let topics = worker.topics_by_name(&BTreeSet::from(["a", "b"]), false)?;
+            let topics = worker.topics_by_name(
+                &BTreeSet::from(["a", "b"]),
+                false,
+                KAFKA_SOURCE_REQUEST_TIMEOUT,
+            )?;
             assert!(matches!(topics["a"], Err(Error::Rejected(_))), "{topics:?}");
             assert!(matches!(topics["b"], Ok(Some(_))), "{topics:?}");
             Ok(recreated.try_iter().collect::<Vec<String>>())

@@ -52,6 +52,7 @@ pub(crate) fn describe_topics(
     context: &mut CallContext<'_>,
     topics: &[&str],
     with_permissions: bool,
+    timeout: Duration,
 ) -> Result<DescribedTopics, CallError> {
     let names = topics.iter().map(|topic| CString::new(*topic));
     let names: Vec<CString> = names.filter_map(Result::ok).collect();
@@ -59,7 +60,7 @@ pub(crate) fn describe_topics(
         context.native.probe_topic.get_or_init(|| name.clone());
     }
     let operation = AdminOperation::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
-    let call = AdminCall::new(context.native, operation, KAFKA_REQUEST_TIMEOUT);
+    let call = AdminCall::new(context.native, operation, timeout);
     if with_permissions {
         let options = call.options;
         // SAFETY: the options are alive; this owns the error.

@@ -26,7 +26,10 @@ use super::options::Cluster;
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
-use crate::limit::{KAFKA_LIST_OFFSETS_TIMEOUT, KAFKA_RECORD_QUEUE_BATCHES_MAX, SourceMemory};
+use crate::limit::{
+    KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_REQUEST_TIMEOUT, KAFKA_SOURCE_REQUEST_TIMEOUT,
+    SourceMemory,
+};
 use crate::model::{Offset, Partition, Timestamp, is_topic_name};
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
@@ -240,10 +243,11 @@ impl SourceClient {
             native: Some(native),
             admin,
             descriptions: Lookups::new(|worker, partitions| {
-                worker.describe_partitions(partitions, KAFKA_LIST_OFFSETS_TIMEOUT)
+                worker.describe_partitions(partitions, KAFKA_SOURCE_REQUEST_TIMEOUT)
             }),
             offsets_at: Lookups::new(|worker, times| {
-                worker.offsets_at(times, KAFKA_LIST_OFFSETS_TIMEOUT)
+                // A broker may have to read many files. Only partitions without a commit ask.
+                worker.offsets_at(times, KAFKA_REQUEST_TIMEOUT)
             }),
             groups,
             stop,

@@ -95,7 +95,7 @@ impl StuckTransactions {
     fn check(&mut self, worker: &mut WorkerThread, topics: &BTreeSet<String>) -> Result<(), Error> {
         let names = topics.iter().map(String::as_str).collect();
         let (mut partitions, mut errors) = (Vec::new(), BTreeSet::new());
-        for (topic, described) in worker.topics_by_name(&names, false)? {
+        for (topic, described) in worker.topics_by_name(&names, false, KAFKA_REQUEST_TIMEOUT)? {
             match described {
                 Ok(found) => {
                     let indexes = found.into_iter().flat_map(|found| found.partitions);
