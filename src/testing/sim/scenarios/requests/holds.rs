@@ -148,7 +148,8 @@ fn arrivals_before_and_after_room(loss: Loss) -> [Vec<String>; 2] {
         process.ensure_running(&world, &mut trial.random);
         match loss {
             Loss::EverythingAndFull => {
-                trial.wait_until_stored(1).await;
+                // What the committed pair covers is stored again, and the cancel is not.
+                trial.wait_until_stored(RECORDS_BETWEEN + 10).await;
                 world.store_full(true);
             }
             Loss::Everything => {
