@@ -15,13 +15,12 @@ mod transactions;
 pub(crate) use transactions::{ProducerEvent, ProducerIdentity, TransactionalProducers, TxnOffset};
 
 use crate::model::header::{Header, push_header};
-use crate::model::header_name::{ANSWER, ControlHeader, ERROR, ORIGIN};
+use crate::model::header_name::{ANSWER, ControlHeader, ERROR, ORIGIN, OUTCOME};
 use crate::model::{
     DeadLetterReason, Headers, Offset, Partition, Record, SourceIdentity, Timestamp,
 };
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Reads partitions. The caller says which ones and where reading starts: the membership assigns
 /// partitions, and positions come from the store's watermark. A consumer group only keeps commits.
@@ -312,21 +311,18 @@ impl<'a> OutgoingRecord<'a> {
     }
 
     /// The id by which a broker recognises a resend as a duplicate. It comes from the origin. A
-    /// dead letter, an answer and each retry are messages of their own. Answers and outcome records of one
-    /// origin differ in their payloads. `None`: the record has no origin.
+    /// dead letter, an answer, an outcome record and each retry are messages of their own. `None`: the
+    /// record has no origin.
     pub(crate) fn message_id(&self) -> Option<String> {
-        // All processes of one build compute the same hash.
-        let hash = || {
-            let mut hasher = DefaultHasher::new();
-            self.payload.hash(&mut hasher);
-            hasher.finish()
-        };
-        if let Some(origin) = self.extra_header(ANSWER) {
-            return Some(format!("{origin}/answer/{:016x}", hash()));
+        if let Some(id) = self.extra_header(OUTCOME) {
+            return Some(id.to_owned());
+        }
+        if let Some(request) = self.extra_header(ANSWER) {
+            return Some(format!("{request}/answer"));
         }
         let Some(origin) = self.extra_header(ORIGIN) else {
             let retry = self.extra_header(ControlHeader::Retry.name());
-            return retry.map(|line| format!("{line}/{:016x}", hash()));
+            return retry.map(str::to_owned);
         };
         let is_dead_letter = self.extra_header(ERROR).is_some();
         Some(if is_dead_letter {

@@ -156,7 +156,9 @@ fn check_outcomes(config: &Config, route: &Route, at: &At<'_>) {
     let is_used = |other: &Destination| {
         other.name == *name && config.is_same_cluster(&other.cluster, cluster)
     };
-    if route.target.iter().chain([&route.dead_letter]).any(is_used) {
+    let routes = config.routes.values();
+    let mut others = routes.flat_map(|route| route.target.iter().chain([&route.dead_letter]));
+    if others.any(is_used) {
         at.refuse(
             format!("messages or dead letters go to this {name_key}, and their consumers would take the records for messages"),
             format!("choose another {name_key} for the outcome records"),

@@ -71,7 +71,7 @@ pub(super) fn admit_record(
     if record.timestamp > Some(now.plus(CLOCK_SKEW_MAX)) {
         metric.timestamp_ahead.increment(1);
     }
-    requester.set_recorded(&body.disposition);
+    requester.forget_record_unless_accepted(&body.disposition);
     let id_rules = partition.rules.id_rules(record.offset, rules);
     if is_named_by_origin(id_rules, due, &body) {
         own_id = id_of_offset(record.offset);
@@ -174,7 +174,7 @@ impl<'a> Requester<'a> {
     }
 
     /// The message of a retry has its outcome record already, and a dead letter gets another one.
-    fn set_recorded(&mut self, disposition: &Disposition<'_>) {
+    fn forget_record_unless_accepted(&mut self, disposition: &Disposition<'_>) {
         let is_accepted = matches!(
             disposition,
             Disposition::Deliver | Disposition::Relay { .. }

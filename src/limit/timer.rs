@@ -1,6 +1,6 @@
 //! Loading, claiming, sending and retrying in a timer.
 
-use super::BATCH_BYTES_MAX;
+use super::{BATCH_BYTES_MAX, HANDOVER_TIMEOUT};
 use std::time::Duration;
 
 /// Requests that the loader handles in one batch.
@@ -94,15 +94,21 @@ pub(crate) const RESEND_DELAY_MAX: Duration = Duration::from_secs(10);
 /// cancel. The answer is in the store already, so it is usually claimed at the same moment. A stop waits
 /// this long, too.
 pub(crate) const ANSWER_WAIT_MAX: Duration = Duration::from_secs(3);
-/// A message waits this long for its outcome records. A target that works takes milliseconds, and no
-/// message may be delayed by a topic for audits. A handover waits this long, too.
+/// A message waits this long for its outcome records. A topic that works takes milliseconds, and a stream of NATS
+/// elects a leader within seconds. If the shard is handed over, it waits only for `RESEND_DELAY_MIN`.
 pub(crate) const OUTCOME_RECORD_WAIT_MAX: Duration = Duration::from_secs(5);
-/// Messages of one shard that may wait for their outcome records. The others in flight are for
-/// messages that are not delivered.
-pub(crate) const OUTCOME_RECORDS_OPEN_MAX: usize = SHARD_IN_FLIGHT_MAX / 2;
-/// With exactly-once delivery a shard sends no outcome records for this time after one of them has held up or
-/// aborted a transaction.
-pub(crate) const OUTCOME_RECORDS_PAUSE: Duration = Duration::from_secs(60);
+const _: () = assert!(4 * RESEND_DELAY_MIN.as_millis() < HANDOVER_TIMEOUT.as_millis());
+/// Outcome records of one shard for which messages may wait: those of the answers of a full shard.
+pub(crate) const OUTCOME_RECORDS_OPEN_MAX: usize = SHARD_IN_FLIGHT_MAX;
+/// Outcome records of one route in a producer queue. A topic that does not answer keeps them there for minutes,
+/// and they must leave the bytes of the queue to messages.
+pub(crate) const OUTCOME_RECORDS_SENT_MAX: usize = 2_048;
+/// Outcome records that each shard may have in a producer queue, however many the others have.
+pub(crate) const OUTCOME_RECORDS_SENT_PER_SHARD_MIN: usize = 4;
+/// With exactly-once delivery a route sends no outcome records for this time after one of them has held up or
+/// aborted a transaction. The time doubles with each pause until a record is acknowledged.
+pub(crate) const OUTCOME_RECORDS_PAUSE_MIN: Duration = Duration::from_secs(60);
+pub(crate) const OUTCOME_RECORDS_PAUSE_MAX: Duration = Duration::from_secs(3_600);
 /// A retry or a reschedule looks forged if the clocks of timer, broker and producer differ by more
 /// than this.
 pub(crate) const RETRY_CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);

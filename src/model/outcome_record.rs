@@ -5,11 +5,10 @@ use crate::model::headers::origin::{OriginFormat, is_id_of_offset, offset_of_id}
 use crate::model::protocol::progress::Cursor;
 use crate::model::shard::Offset;
 use crate::model::time::Timestamp;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-/// The fate of a message. The names are never changed or removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+/// The fate of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It waits for its due time.
     Scheduled,
@@ -27,6 +26,29 @@ pub(crate) enum Fate {
     DeadLettered,
     /// Its `postdate-until` had passed.
     Expired,
+}
+
+impl Fate {
+    /// The names are never changed or removed.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Rescheduled => "rescheduled",
+            Self::Replaced => "replaced",
+            Self::Cancelled => "cancelled",
+            Self::Dropped => "dropped",
+            Self::Delivered => "delivered",
+            Self::Retried => "retried",
+            Self::DeadLettered => "dead_lettered",
+            Self::Expired => "expired",
+        }
+    }
+}
+
+impl Serialize for Fate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
 }
 
 /// The fields of the record. They are never renamed or removed.
@@ -65,6 +87,19 @@ impl OutcomeRecord {
             attempt: None,
             by: None,
         }
+    }
+
+    /// Another id than that of any other record with the same origin.
+    pub(crate) fn record_id(&self) -> String {
+        let mut id = format!("{}/outcome/{}", self.origin, self.outcome.name());
+        if let Some(attempt) = self.attempt {
+            id.push_str(&format!("/{attempt}"));
+        }
+        if let Some(by) = &self.by {
+            id.push('/');
+            id.push_str(by);
+        }
+        id
     }
 
     pub(crate) fn to_json(&self) -> Vec<u8> {
@@ -210,6 +245,40 @@ mod tests {
         cancelled["id"] = serde_json::Value::Null;
         let records = records_of("/5", Request::Cancel, Effect::Changed(place));
         assert_eq!(records, [cancelled]);
+    }
+
+    #[test]
+    fn the_records_of_one_message_have_different_ids() {
+        let due = Some(DUE);
+        let delivered = OutcomeRecord::new(Fate::Delivered, "d/r/in/3/5".to_owned(), None, 3, due);
+        let retried = |attempt| OutcomeRecord {
+            outcome: Fate::Retried,
+            attempt: Some(attempt),
+            ..delivered.clone()
+        };
+        let moved = |by: &str| OutcomeRecord {
+            outcome: Fate::Rescheduled,
+            by: Some(by.to_owned()),
+            ..delivered.clone()
+        };
+        let records = [
+            delivered.clone(),
+            retried(1),
+            retried(2),
+            moved("d/r/in/3/8"),
+            moved("d/r/in/3/9"),
+        ];
+        let ids = records.map(|it| it.record_id());
+        assert_eq!(
+            ids,
+            [
+                "d/r/in/3/5/outcome/delivered",
+                "d/r/in/3/5/outcome/retried/1",
+                "d/r/in/3/5/outcome/retried/2",
+                "d/r/in/3/5/outcome/rescheduled/d/r/in/3/8",
+                "d/r/in/3/5/outcome/rescheduled/d/r/in/3/9",
+            ]
+        );
     }
 
     #[test]

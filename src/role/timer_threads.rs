@@ -21,8 +21,8 @@ use crate::task::{self, TaskGroup, join_loops};
 use crate::timer::{
     self, CompactionPolicy, CompactionReply, CompactionTask, Compactor, DefinitionBatch,
     DefinitionReader, DefinitionReadings, DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper,
-    Loader, MemoryBudget, Producers, ReadingsByRoute, ReleaseResult, RetryPolicy, RouteCatalog,
-    RouteOptions,
+    Loader, MemoryBudget, OutcomeTopic, Producers, ReadingsByRoute, ReleaseResult, RetryPolicy,
+    RouteCatalog, RouteOptions,
 };
 use anyhow::{Context, Result};
 use rand::rngs::StdRng;
@@ -238,6 +238,7 @@ fn route_options(wiring: &Wiring, name: &str, route: &config::Route) -> RouteOpt
         metric: metric::RouteMetrics::new(name),
         tracer: wiring.tracer.clone(),
         alerts: DeliveryAlerts::new(wiring.health.register(format!("route {name} deliveries"))),
+        outcome_topic: OutcomeTopic::default(),
     }
 }
 

@@ -313,7 +313,7 @@ impl Dispatcher {
         // The clock may have stepped back.
         self.tick_wall = self.tick_wall.min(wall);
         self.delivery
-            .deliver(&mut self.shards, &self.ports.metric, wall);
+            .deliver(&mut self.shards, &self.ports.metric, wall, stopping);
         self.drive_transactions(stopping);
         self.update_metrics(wall);
         Ok(())

@@ -73,7 +73,6 @@ impl TxnDriver<'_> {
             !has_no_more_work(state, self.stopping) && !state.ownership.clock.may_be_taken(now);
         let context = state.context.clone();
         let route = &*context.route;
-        let owed_records: usize = state.in_flight.iter().map(|it| it.records.len()).sum();
         let (Some(txn), Some(producer)) = (&mut state.txn, &context.producer) else {
             return;
         };
@@ -103,7 +102,8 @@ impl TxnDriver<'_> {
                 self.producers.transactional(route).commit(number, offset);
             }
             (TxnAction::Abort, Some(number)) => {
-                if !txn.must_abort() && owed_records > 0 && txn.unreported() == owed_records {
+                let owed: usize = state.in_flight.iter().map(|it| it.records.len()).sum();
+                if !txn.must_abort() && owed > 0 && txn.unreported() == owed {
                     context.pause_records("it does not answer", now);
                 }
                 self.producers.transactional(route).abort(number);
@@ -187,14 +187,17 @@ impl TxnDriver<'_> {
             let Err(failure) = &report.outcome else {
                 if let (Some(key), Some(batch)) = (ticket.record_key(), batch) {
                     batch.records.close(key);
-                    context.route.metric.outcome_records.increment(1);
+                    context.on_record_acknowledged();
                 }
                 continue;
             };
             let wait = match (batch, ticket.record_key()) {
-                // The next transactions have no records, because they must not hold up messages.
-                (_, Some(_)) if failure.kind != FailureKind::ClientFailed => {
-                    context.pause_records(&failure.detail, now);
+                // The next transactions have no records, because they must not hold up messages. An abort fails all
+                // records that the client has, so only the first failure is about the topic.
+                (_, Some(_)) if is_about_the_record(failure) => {
+                    if !txn.must_abort() {
+                        context.pause_records(&failure.detail, now);
+                    }
                     Duration::ZERO
                 }
                 (Some(batch), None) if is_about_the_record(failure) => {

@@ -65,8 +65,8 @@ pub(super) fn finish_shards(
         } else if let Some(state) = shards.remove(&shard) {
             let route = &state.context.route;
             if state.txn.is_none() {
-                let unacknowledged = state.unacknowledged_messages() as u64;
-                route.metric.possible_duplicates.increment(unacknowledged);
+                let repeated = state.unacknowledged_messages() + state.owing_messages();
+                route.metric.possible_duplicates.increment(repeated as u64);
             }
             route.alerts.forget_shard(&shard);
             let delivered = state.in_flight.delivered();

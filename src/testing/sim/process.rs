@@ -35,8 +35,8 @@ use crate::testing::sim::world::{
 };
 use crate::timer::{
     self, CompactionPolicy, Compactor, DefinitionBatch, DefinitionReader, DefinitionReadings,
-    DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper, Loader, Producers, ReadingsByRoute,
-    ReleaseResult, RetryPolicy, RouteCatalog, RouteOptions,
+    DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper, Loader, OutcomeTopic, Producers,
+    ReadingsByRoute, ReleaseResult, RetryPolicy, RouteCatalog, RouteOptions,
 };
 use crate::trace::Tracer;
 use rand::RngExt;
@@ -553,6 +553,7 @@ fn timer_options(shared: &Shared<'_>) -> timer::Options {
         metric: world.duplicate_counter().route_metrics(),
         tracer: Tracer::default(),
         alerts: DeliveryAlerts::new(health.register("outlets")),
+        outcome_topic: OutcomeTopic::default(),
     };
     timer::Options {
         deployment: "sim".to_owned(),

@@ -34,6 +34,7 @@ pub(crate) struct DeliveryAlerts {
     blocked: RefCell<BTreeSet<(ShardId, Blocker)>>,
     next_blocked_log: Cell<Option<Instant>>,
     next_reroute_log: Cell<Option<Instant>>,
+    next_record_log: Cell<Option<Instant>>,
     next_target_log: Cell<Option<Instant>>,
     /// Why a target does not accept messages, and how long `/readyz` shows it: until the last known
     /// message has been retried.
@@ -48,6 +49,7 @@ impl DeliveryAlerts {
             blocked: RefCell::default(),
             next_blocked_log: Cell::default(),
             next_reroute_log: Cell::default(),
+            next_record_log: Cell::default(),
             next_target_log: Cell::default(),
             failing_targets: RefCell::default(),
         }
@@ -133,15 +135,6 @@ impl DeliveryAlerts {
 
     /// A message is retried or dead-lettered. Logs one such message per interval, as an example.
     pub(crate) fn on_rerouted(&self, shard: &ShardId, offset: Offset, reroute: &Reroute) {
-        self.log_reroute("a message", shard, offset, reroute);
-    }
-
-    /// The same for an outcome record of the message.
-    pub(crate) fn on_record_rerouted(&self, shard: &ShardId, offset: Offset, reroute: &Reroute) {
-        self.log_reroute("an outcome record", shard, offset, reroute);
-    }
-
-    fn log_reroute(&self, what: &str, shard: &ShardId, offset: Offset, reroute: &Reroute) {
         if !is_log_due(&self.next_reroute_log) {
             return;
         }
@@ -154,7 +147,22 @@ impl DeliveryAlerts {
         };
         let interval = DELIVERY_ALERT_INTERVAL.as_secs();
         tracing::warn!(%shard, %offset, %reason,
-            "{what} {action}: {detail} (others within {interval} s are only counted)");
+            "a message {action}: {detail} (others within {interval} s are only counted)");
+    }
+
+    /// The outcome topic did not take a record. Logs one such record per interval, as an example.
+    pub(crate) fn on_record_failed(
+        &self,
+        shard: &ShardId,
+        topic: Option<&str>,
+        failure: &DeliveryFailure,
+    ) {
+        if is_log_due(&self.next_record_log) {
+            let DeliveryFailure { reason, detail, .. } = failure;
+            let interval = DELIVERY_ALERT_INTERVAL.as_secs();
+            tracing::warn!(%shard, topic, %reason,
+                "the outcome topic did not take a record: {detail} (others within {interval} s are only counted)");
+        }
     }
 
     /// A message was acknowledged. This clears its alert, but not that of other blocked messages.

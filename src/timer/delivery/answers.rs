@@ -109,7 +109,9 @@ fn is_answered(in_flight: &InFlight, request: Offset, is_exactly_once: bool) -> 
 
 /// True if the shard has room for more claims.
 fn has_room(in_flight: &InFlight) -> bool {
-    in_flight.open_messages() < SHARD_IN_FLIGHT_MAX
+    let open = in_flight.open_messages();
+    let owing = || -> usize { in_flight.iter().map(ClaimedBatch::owing_messages).sum() };
+    open < SHARD_IN_FLIGHT_MAX || open.saturating_sub(owing()) < SHARD_IN_FLIGHT_MAX
 }
 
 /// Decides the outcome that the answer at this index tells.

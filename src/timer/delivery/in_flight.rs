@@ -3,6 +3,7 @@
 use super::outcome::ShardContext;
 use super::owed_records::{OwedRecords, RecordKey};
 use super::record::{Destination, Reroute, original_due};
+use crate::broker::DeliveryReport;
 use crate::encryption::StoredId;
 use crate::model::{
     Cursor, Disposition, Effect, Level, Message, Offset, OutcomeCounts, Pause, Request, Timestamp,
@@ -174,8 +175,14 @@ impl ClaimedBatch {
         self.waiting -= 1;
     }
 
+    /// Messages that wait for other messages.
     pub(crate) fn waiting_messages(&self) -> usize {
         self.waiting
+    }
+
+    /// At-least-once: messages that wait for nothing but their outcome records. They use up no limit.
+    pub(crate) fn owing_messages(&self) -> usize {
+        self.records.waiting_messages()
     }
 
     pub(crate) fn unsent_messages(&self) -> usize {
@@ -434,13 +441,12 @@ const INDEX_BITS: u32 = 14;
 
 impl Ticket {
     pub(crate) fn new(slot: u16, batch: u32, index: usize) -> Self {
-        let index = u16::try_from(index).expect("a claim holds fewer than 16,384 messages");
-        let record = None;
+        assert!(index < 1 << INDEX_BITS, "a claim holds fewer messages");
         Self {
             slot,
             batch,
-            index,
-            record,
+            index: index as u16,
+            record: None,
         }
     }
 
@@ -466,6 +472,11 @@ impl Ticket {
             record: record.checked_sub(1),
         }
     }
+}
+
+/// True if the report is about an outcome record.
+pub(super) fn is_about_record(report: &DeliveryReport) -> bool {
+    Ticket::unpack(report.ticket).record.is_some()
 }
 
 #[cfg(test)]

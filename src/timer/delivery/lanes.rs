@@ -5,11 +5,14 @@
 //! others. A shard changes its lane only when it has no unreported message, because otherwise its
 //! messages could overtake each other (G4).
 //!
+//! Outcome records go by the bulk lane and have a quota of their own. So no message of the fast lane waits behind
+//! them, and a topic that does not acknowledge them takes no room from messages.
+//!
 //! The benchmarks `drain` and `burst` show the gain of two lanes.
 
 use crate::limit::{
     BULK_LANE_MESSAGES_MAX, FAST_LANE_MESSAGES_MAX, LANE_MESSAGES_PER_SHARD_MIN,
-    SHARD_SENDS_PER_TICK_MAX,
+    OUTCOME_RECORDS_SENT_MAX, OUTCOME_RECORDS_SENT_PER_SHARD_MIN, SHARD_SENDS_PER_TICK_MAX,
 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +39,8 @@ pub(crate) struct LaneState {
     lane: Lane,
     /// Messages that were sent and not reported on.
     unreported: usize,
+    /// Outcome records that were sent and not reported on.
+    unreported_records: usize,
     /// The last tick could not send all due messages.
     has_more_due: bool,
     /// The quota kept it from sending them. In the fast lane, the shard then sends nothing until
@@ -91,6 +96,27 @@ impl LaneState {
     pub(crate) fn on_reports(&mut self, count: usize) {
         self.unreported = self
             .unreported
+            .checked_sub(count)
+            .expect("a record is reported on once");
+    }
+
+    pub(crate) fn unreported_records(&self) -> usize {
+        self.unreported_records
+    }
+
+    /// How many outcome records the shard may send now. All shards of the route have `sent` unreported ones.
+    pub(crate) fn record_room(&self, sent: usize) -> usize {
+        let least = OUTCOME_RECORDS_SENT_PER_SHARD_MIN.saturating_sub(self.unreported_records);
+        OUTCOME_RECORDS_SENT_MAX.saturating_sub(sent).max(least)
+    }
+
+    pub(crate) fn on_records_sent(&mut self, count: usize) {
+        self.unreported_records += count;
+    }
+
+    pub(crate) fn on_record_reports(&mut self, count: usize) {
+        self.unreported_records = self
+            .unreported_records
             .checked_sub(count)
             .expect("a record is reported on once");
     }
@@ -157,6 +183,27 @@ mod tests {
         assert!(!state.hit_tick_limit());
         state.on_sent(3, 50_000, true);
         assert!(!state.hit_tick_limit(), "the client accepted no more");
+    }
+
+    #[test]
+    fn outcome_records_take_no_room_from_messages() {
+        let mut state = LaneState::default();
+        let room = state.record_room(0);
+        assert_eq!(room, OUTCOME_RECORDS_SENT_MAX);
+        state.on_records_sent(room);
+        assert_eq!(state.record_room(room), 0);
+        let other = LaneState::default().record_room(room);
+        assert_eq!(other, OUTCOME_RECORDS_SENT_PER_SHARD_MIN);
+        for _ in 0..3 {
+            assert_eq!(tick(&mut state, 250, 300), (250, Lane::Fast));
+            state.on_reports(250);
+        }
+        assert_eq!(tick(&mut state, 5_000, 300), (300, Lane::Fast));
+        state.on_reports(300);
+        let (_, lane) = tick(&mut state, 4_700, 5_000);
+        assert_eq!(lane, Lane::Bulk, "no record keeps the shard in its lane");
+        state.on_record_reports(room);
+        assert_eq!(state.unreported_records(), 0);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod answers;
 pub(crate) mod in_flight;
 pub(crate) mod lanes;
 pub(crate) mod outcome;
+pub(crate) mod outcome_topic;
 pub(crate) mod owed_records;
 pub(crate) mod producers;
 mod record;
@@ -22,14 +23,14 @@ use crate::timer::shard::txn_state::TxnState;
 use crate::timer::shard::{ShardState, ShardStates};
 use crate::timer::shard_slots::ShardSlots;
 use answers::Readiness;
-use in_flight::Ticket;
+use in_flight::{Ticket, is_about_record};
 use lanes::Lane;
-use owed_records::release_late;
 use producers::{Producers, Via};
 use record::RecordBuilder;
 use send::{SendOutcome, ShardSender};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -56,12 +57,13 @@ impl Delivery {
     }
 
     /// Sends due messages of all shards as far as the clients have room. Shards with many due
-    /// messages come last.
+    /// messages come last. Then sends the outcome records that messages owe.
     pub(crate) fn deliver(
         &mut self,
         shards: &mut ShardStates,
         metric: &TimerMetrics,
         wall: Timestamp,
+        stopping: bool,
     ) {
         for state in shards.values_mut() {
             state.lane.choose_lane();
@@ -87,6 +89,45 @@ impl Delivery {
                 }
             }
         }
+        self.send_records(shards, wall, stopping);
+    }
+
+    /// Sends outcome records of at-least-once routes. A transaction has its records already.
+    fn send_records(&mut self, shards: &mut ShardStates, wall: Timestamp, stopping: bool) {
+        let has_records = |state: &ShardState| state.context.has_outcomes() && state.txn.is_none();
+        // The records of each route that are in the queue of the client.
+        let mut sent: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+        for (shard, state) in shards.iter().filter(|(_, state)| has_records(state)) {
+            *sent.entry(shard.route.clone()).or_default() += state.lane.unreported_records();
+        }
+        for (shard, state) in shards.iter_mut().filter(|(_, state)| has_records(state)) {
+            if let Some(sent) = sent.get_mut(&shard.route)
+                && state.ownership.may_deliver(Instant::now())
+            {
+                *sent += self.send_records_of(state, *sent, wall, stopping);
+            }
+        }
+    }
+
+    /// Sends outcome records of one shard, and completes messages that have waited too long for them. Returns how
+    /// many were sent.
+    fn send_records_of(
+        &mut self,
+        state: &mut ShardState,
+        sent: usize,
+        wall: Timestamp,
+        stopping: bool,
+    ) -> usize {
+        let room = state.lane.record_room(sent);
+        let mut sender = self.sender(state, Via::Lane(Lane::Bulk), room, wall);
+        sender.send_records(&mut state.in_flight, None);
+        let (context, now) = (sender.context.clone(), sender.now);
+        let count = room - sender.room;
+        state.lane.on_records_sent(count);
+        let is_ending = stopping || !state.ownership.is_active();
+        context.release_late(&mut state.in_flight, is_ending, now);
+        state.finish_batches(|batch, outcomes| context.trace_delivery(batch, outcomes, wall));
+        count
     }
 
     fn deliver_shard(&mut self, state: &mut ShardState, via: Via, quota: usize, wall: Timestamp) {
@@ -105,16 +146,14 @@ impl Delivery {
         ];
         let until = ends.into_iter().flatten().min();
         sender.send_batches(&mut state.in_flight, state.txn.as_mut(), batches, until);
-        let records = sender.send_records(&mut state.in_flight, state.txn.as_mut());
-        if state.txn.is_some() {
+        if let Some(txn) = &mut state.txn {
+            // The transaction has its records too, and waits for them anyway.
+            sender.room = usize::MAX;
+            sender.send_records(&mut state.in_flight, Some(txn));
             return;
         }
         let sent = room - sender.room;
         let context = sender.context;
-        let lost = release_late(&mut state.in_flight, Instant::now());
-        let missing = &context.route.metric.outcome_records_missing;
-        missing.increment(lost as u64);
-        (0..records).for_each(|_| state.lane.on_resent());
         let next = state.next_unsent_place();
         let has_more_due = next.is_some_and(|place| place.due <= wall);
         state.lane.on_sent(sent, quota, has_more_due);
@@ -237,8 +276,10 @@ impl Delivery {
             let Some(state) = slots.state(shards, slot) else {
                 continue;
             };
-            state.lane.on_reports(reports.len());
-            let context = state.context.clone();
+            let records = reports.iter().filter(|it| is_about_record(it)).count();
+            state.lane.on_reports(reports.len() - records);
+            state.lane.on_record_reports(records);
+            let (context, now) = (state.context.clone(), Instant::now());
             let Some(batch) = state.in_flight.get_mut(number) else {
                 context.on_late_records(reports);
                 continue;
@@ -248,21 +289,20 @@ impl Delivery {
                 let ticket = Ticket::unpack(report.ticket);
                 let index = usize::from(ticket.index);
                 if let Some(key) = ticket.record_key() {
-                    let (is_complete, wait) = context.on_record_report(batch, key, report, wall);
+                    let (is_complete, wait) = context.on_record_report(batch, key, report);
                     completed += usize::from(is_complete);
                     if let Some(wait) = wait {
-                        self.resends
-                            .push(Reverse((Instant::now() + wait, report.ticket)));
+                        self.resends.push(Reverse((now + wait, report.ticket)));
                     }
                     continue;
                 }
                 match &report.outcome {
                     Ok(()) => {
                         context.on_delivered(batch, index, wall);
-                        completed += usize::from(context.settle(batch, index, Instant::now()));
+                        completed += usize::from(context.settle(batch, index, now));
                     }
                     Err(failure) => {
-                        let at = Instant::now() + context.on_failed(batch, index, failure, wall);
+                        let at = now + context.on_failed(batch, index, failure, wall);
                         self.resends.push(Reverse((at, report.ticket)));
                     }
                 }

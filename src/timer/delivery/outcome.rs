@@ -1,22 +1,22 @@
 //! A shard with its route: resolves the targets of its messages, counts deliveries, and reroutes
 //! failed messages.
 
-use super::in_flight::{ClaimedBatch, Ticket};
-use super::owed_records::RecordKey;
+use super::in_flight::{ClaimedBatch, is_about_record};
+use super::owed_records::{RecordKey, Released, release_late};
 use super::record::{Destination, Reroute, original_due};
 use crate::broker::{DeliveryFailure, DeliveryReport, FailureKind, ProducerIdentity};
 use crate::encryption::KeyRing;
-use crate::limit::{OUTCOME_RECORDS_PAUSE, RESEND_DELAY_MAX, RESEND_DELAY_MIN};
+use crate::limit::{OUTCOME_RECORD_WAIT_MAX, RESEND_DELAY_MAX, RESEND_DELAY_MIN};
 use crate::model::{
     AnswerState, Body, DeadLetterReason, Disposition, Effect, Fate, Message, Offset, OriginFormat,
-    OutcomeCounts, OutcomeRecord, OutcomeRecords, Partition, Rejection, RetryState, ScheduleState,
-    ShardId, Timestamp, records_of_request,
+    OutcomeCounts, OutcomeRecord, OutcomeRecords, Partition, Rejection, ScheduleState, ShardId,
+    Timestamp, records_of_request,
 };
 use crate::retry::backoff;
+use crate::schedule::InFlightClaims;
 use crate::timer::RouteOptions;
 use crate::trace::{Span, SpanOperation};
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -26,8 +26,6 @@ pub(crate) struct ShardContext {
     /// Hashes ids.
     pub(super) keys: KeyRing,
     origins: OriginFormat,
-    /// Before this time no outcome records are sent.
-    records_paused_until: Cell<Option<Instant>>,
     /// The transactional producer, if the route is exactly-once.
     pub(crate) producer: Option<ProducerIdentity>,
     pub(crate) route: Rc<RouteOptions>,
@@ -49,7 +47,6 @@ impl ShardContext {
         });
         Self {
             origins: OriginFormat::new(deployment, &shard),
-            records_paused_until: Cell::new(None),
             producer,
             keys,
             shard,
@@ -82,10 +79,7 @@ impl ShardContext {
         let metric = &self.route.metric;
         match (reroute.destination, reroute.reason) {
             (Destination::Dropped, DeadLetterReason::Expired) => metric.expired.increment(1),
-            (Destination::Dropped, _) => match self.is_retried_record(batch, index) {
-                true => metric.outcome_records_missing.increment(1),
-                false => metric.answers_missing.increment(1),
-            },
+            (Destination::Dropped, _) => metric.answers_missing.increment(1),
             _ => {}
         }
         batch.reroutes.insert(index, reroute);
@@ -107,9 +101,6 @@ impl ShardContext {
             target, headers, ..
         } = message.body;
         let rules = &self.route.rules;
-        if let Some(topic) = self.outcomes().filter(|_| self.is_record(&message.body)) {
-            return Ok(Cow::Borrowed(topic));
-        }
         let targets = match (&rules.replies, message.body.is_answer()) {
             (_, false) => &rules.targets,
             (Some(replies), true) => &replies.targets,
@@ -151,17 +142,8 @@ impl ShardContext {
         self.route.rules.replies.as_ref()?.outcomes.as_deref()
     }
 
-    /// True for an outcome record that failed, and has come back through the source.
-    fn is_record(&self, body: &Body<'_>) -> bool {
-        matches!(body.disposition, Disposition::RetriedAnswer(_))
-            && body
-                .target
-                .is_some_and(|topic| self.outcomes() == Some(topic))
-    }
-
-    fn is_retried_record(&self, batch: &ClaimedBatch, index: usize) -> bool {
-        let is_record = || Some(self.is_record(&batch.message(index)?.body));
-        self.outcomes().is_some() && is_record() == Some(true)
+    pub(crate) fn has_outcomes(&self) -> bool {
+        self.outcomes().is_some()
     }
 
     /// The outcome records of a message whose fate is known, or of a request.
@@ -224,14 +206,13 @@ impl ShardContext {
         index: usize,
         now: Instant,
     ) -> usize {
-        if self.outcomes().is_none() {
+        if !self.has_outcomes() {
             return 0;
         }
         let records = self.outcome_records(batch, index);
         let count = records.iter().flatten().count();
-        if self.records_paused_until.get() > Some(now) {
-            let missing = &self.route.metric.outcome_records_missing;
-            missing.increment(count as u64);
+        if self.route.outcome_topic.is_paused(now) {
+            self.on_records_lost(count);
             return 0;
         }
         batch.records.owe(index, count, now);
@@ -241,7 +222,10 @@ impl ShardContext {
     /// The same with at-least-once delivery. True if the message is complete: it owes no record.
     pub(super) fn settle(&self, batch: &mut ClaimedBatch, index: usize, now: Instant) -> bool {
         let is_complete = self.owe_records(batch, index, now) == 0;
-        // A message that an answer has cancelled waits for the records of the answer too.
+        if !is_complete {
+            batch.records.begin_wait();
+        }
+        // A cancelled message waits for the answer of its cancel, and so for the records of the answer too.
         if is_complete || !batch.is_answer(index) {
             batch.acknowledge(index);
         }
@@ -250,41 +234,42 @@ impl ShardContext {
 
     /// Sends no outcome records for a while, because one of them has held up or aborted a transaction.
     pub(crate) fn pause_records(&self, why: &str, now: Instant) {
-        tracing::warn!(shard = %self.shard, topic = self.outcomes(), why, seconds = OUTCOME_RECORDS_PAUSE.as_secs(),
-            "the outcome topic takes no records: repeating the transaction without them, and sending none for a while");
-        self.records_paused_until
-            .set(Some(now + OUTCOME_RECORDS_PAUSE));
+        if let Some(length) = self.route.outcome_topic.pause(now) {
+            tracing::warn!(shard = %self.shard, topic = self.outcomes(), why, seconds = length.as_secs(),
+                "the outcome topic takes no records: repeating the transaction without them, and sending none for a while");
+        }
     }
 
-    /// Decides where an outcome record goes that failed with at-least-once delivery: like an answer, or
-    /// nowhere. Returns how long to wait before it is sent again.
+    pub(crate) fn on_record_acknowledged(&self) {
+        self.route.metric.outcome_records.increment(1);
+        self.route.outcome_topic.on_acknowledged();
+    }
+
+    fn on_records_lost(&self, count: usize) {
+        let missing = &self.route.metric.outcome_records_missing;
+        missing.increment(count as u64);
+    }
+
+    fn alert_record_failed(&self, failure: &DeliveryFailure) {
+        let alerts = &self.route.alerts;
+        alerts.on_record_failed(&self.shard, self.outcomes(), failure);
+    }
+
+    /// With at-least-once delivery, an outcome record was not delivered. Returns how long to wait before it is sent
+    /// again. `None`: it is dropped.
     pub(super) fn on_record_failed(
         &self,
         batch: &mut ClaimedBatch,
         key: RecordKey,
         failure: &DeliveryFailure,
-        now: Timestamp,
-    ) -> Duration {
-        let failed = batch.records.destination(key);
-        let disposition = Disposition::RetriedAnswer(RetryState {
-            attempt: 0,
-            origin: "",
-            due: now,
-            error: None,
-        });
-        let next = (self.route.retry).next_destination(&disposition, failed, failure, now);
-        let Some(next) = next else {
-            let failures = batch.records.on_failed(key);
-            return backoff(RESEND_DELAY_MIN, RESEND_DELAY_MAX, failures);
-        };
-        if next == Destination::Dropped {
-            self.route.metric.outcome_records_missing.increment(1);
+    ) -> Option<Duration> {
+        self.alert_record_failed(failure);
+        let failures = batch.records.on_failed(key);
+        let failures = failures.filter(|_| failure.kind != FailureKind::Rejected);
+        if failures.is_none() {
+            self.on_records_lost(1);
         }
-        let reroute = Reroute::new(next, failure.reason, failure.detail.clone());
-        let offset = batch.place(usize::from(key.index)).offset;
-        (self.route.alerts).on_record_rerouted(&self.shard, offset, &reroute);
-        batch.records.set_reroute(key, reroute);
-        Duration::ZERO
+        failures.map(|failures| backoff(RESEND_DELAY_MIN, OUTCOME_RECORD_WAIT_MAX / 5, failures))
     }
 
     /// Handles the report on an outcome record with at-least-once delivery. Returns whether its message is
@@ -294,15 +279,11 @@ impl ShardContext {
         batch: &mut ClaimedBatch,
         key: RecordKey,
         report: &DeliveryReport,
-        now: Timestamp,
     ) -> (bool, Option<Duration>) {
-        let metric = &self.route.metric;
         match &report.outcome {
-            Ok(()) => metric.outcome_records.increment(1),
-            Err(_) if !batch.records.is_open(key) => metric.outcome_records_missing.increment(1),
+            Ok(()) => self.on_record_acknowledged(),
             Err(failure) => {
-                let wait = self.on_record_failed(batch, key, failure, now);
-                if batch.records.destination(key) != Destination::Dropped {
+                if let Some(wait) = self.on_record_failed(batch, key, failure) {
                     return (false, Some(wait));
                 }
             }
@@ -314,15 +295,33 @@ impl ShardContext {
         (is_complete, None)
     }
 
-    /// Counts the outcome records that failed after their messages had stopped to wait for them.
+    /// Handles reports on outcome records whose claim is complete, because its messages wait for them no longer.
     pub(super) fn on_late_records(&self, reports: &[DeliveryReport]) {
-        let is_record = |report: &&DeliveryReport| Ticket::unpack(report.ticket).record.is_some();
-        for report in reports.iter().filter(is_record) {
-            let metric = &self.route.metric;
-            match report.outcome {
-                Ok(()) => metric.outcome_records.increment(1),
-                Err(_) => metric.outcome_records_missing.increment(1),
+        for report in reports.iter().filter(|report| is_about_record(report)) {
+            match &report.outcome {
+                Ok(()) => self.on_record_acknowledged(),
+                Err(failure) => {
+                    self.alert_record_failed(failure);
+                    self.on_records_lost(1);
+                }
             }
+        }
+    }
+
+    /// Completes the messages that have waited too long for their outcome records. `is_ending`: the shard is
+    /// handed over, or the timer stops.
+    pub(super) fn release_late(
+        &self,
+        in_flight: &mut InFlightClaims<ClaimedBatch>,
+        is_ending: bool,
+        now: Instant,
+    ) {
+        let topic = &self.route.outcome_topic;
+        let Released { lost, has_late } = release_late(in_flight, topic.wait_max(is_ending), now);
+        self.on_records_lost(lost);
+        if has_late && !is_ending && topic.set_silent() {
+            tracing::warn!(shard = %self.shard, topic = self.outcomes(),
+                "the outcome topic does not acknowledge records: sending each only once, and no message waits for it");
         }
     }
 
@@ -332,9 +331,7 @@ impl ShardContext {
         let Some(reroute) = batch.reroutes.get(&index) else {
             if batch.is_answer(index) {
                 let message = batch.message(index);
-                if self.is_retried_record(batch, index) {
-                    metric.outcome_records.increment(1);
-                } else if !message.is_some_and(|it| it.body.has_only_records()) {
+                if !message.is_some_and(|it| it.body.has_only_records()) {
                     metric.answers.increment(1);
                 }
                 return;
@@ -536,6 +533,7 @@ impl ShardContext {
             metric,
             tracer: crate::trace::Tracer::default(),
             alerts: crate::timer::DeliveryAlerts::new(health),
+            outcome_topic: crate::timer::OutcomeTopic::default(),
         };
         Self::new("d", KeyRing::plain(), shard, Rc::new(route))
     }

@@ -7,9 +7,9 @@ use super::outcome::ShardContext;
 use super::owed_records::RecordKey;
 use super::producers::{Producers, Via};
 use super::record::{AddedHeaders, Destination, RecordBuilder, Reroute};
-use crate::broker::{FailureKind, SendResult};
+use crate::broker::{FailureKind, OutgoingRecord, SendResult};
 use crate::limit::{RESEND_DELAY_MAX, RESEND_DELAY_MIN};
-use crate::model::{Body, Cursor, DeadLetterReason, Disposition, Message, RetryState, Timestamp};
+use crate::model::{Cursor, DeadLetterReason, Headers, Timestamp, header_name};
 use crate::schedule::InFlightClaims;
 use crate::timer::lease::LeaseClock;
 use crate::timer::shard::txn_state::TxnState;
@@ -198,24 +198,23 @@ impl ShardSender<'_> {
         (completed, false)
     }
 
-    /// Sends the outcome records that the batches owe, after the messages that are due. Returns how many the
-    /// client has accepted.
+    /// Sends the outcome records that the batches owe, as far as there is room.
     pub(super) fn send_records(
         &mut self,
         in_flight: &mut InFlightClaims<ClaimedBatch>,
         mut txn: Option<&mut TxnState>,
-    ) -> usize {
-        let mut accepted = 0;
+    ) {
         for number in in_flight.numbers() {
-            while let Some(batch) = in_flight.get_mut(number)
+            while self.room > 0
+                && let Some(batch) = in_flight.get_mut(number)
                 && let Some(key) = batch.records.next_unsent()
                 && (txn.as_deref()).is_none_or(|txn| txn.accepts_records(self.now))
             {
                 match (self.send_record(batch, number, key), txn.as_deref_mut()) {
-                    (SendOutcome::MustWait, _) => return accepted,
+                    (SendOutcome::MustWait, _) => return,
                     (SendOutcome::Accepted, _) => {
-                        batch.records.on_accepted();
-                        accepted += 1;
+                        batch.records.on_sent(key);
+                        self.room -= 1;
                     }
                     // It is dropped.
                     (SendOutcome::Cancelled, Some(txn)) => {
@@ -231,16 +230,13 @@ impl ShardSender<'_> {
                     (SendOutcome::RetryAfter(wait), Some(txn)) => {
                         txn.abort_and_pause(self.now + wait);
                     }
-                    (SendOutcome::RetryAfter(Duration::ZERO), None) => {}
                     (SendOutcome::RetryAfter(wait), None) => {
-                        batch.records.leave_out();
                         let ticket = self.record_ticket(number, key);
                         self.resends.push(Reverse((Instant::now() + wait, ticket)));
                     }
                 }
             }
         }
-        accepted
     }
 
     fn record_ticket(&self, batch: u32, key: RecordKey) -> u64 {
@@ -262,36 +258,21 @@ impl ShardSender<'_> {
         }
         let context = &*self.context;
         let ticket = self.record_ticket(number, key);
-        let reroute = batch.records.reroute(key);
-        let destination = batch.records.destination(key);
-        let Some((topic, record)) =
-            (context.outcome_record(batch, key)).filter(|_| destination != Destination::Dropped)
-        else {
+        let Some((topic, record)) = context.outcome_record(batch, key) else {
             return SendOutcome::Cancelled;
         };
-        let json = record.to_json();
-        // If it fails, it goes back to the source as an answer that has its payload.
-        let retry = RetryState {
-            attempt: 0,
-            origin: &record.origin,
-            due: record.due.map_or(self.wall, Timestamp::from_millis),
-            error: None,
+        let (id, json) = (record.record_id(), record.to_json());
+        let outgoing = OutgoingRecord {
+            topic,
+            partition: None,
+            key: Some(record.origin.as_bytes()),
+            payload: Some(&json),
+            headers: Headers::default(),
+            keep_header: |_| false,
+            extra_headers: &[(header_name::OUTCOME, id.as_bytes())],
         };
-        let message = Message {
-            place: batch.place(usize::from(key.index)),
-            body: Body {
-                key: Some(record.origin.as_bytes()),
-                payload: Some(&json),
-                target: Some(topic),
-                disposition: Disposition::RetriedAnswer(retry),
-                ..Body::default()
-            },
-        };
-        let mut added = AddedHeaders::default();
-        let builder = &mut *self.record_builder;
-        let record = builder.build(context, topic, &message, None, reroute, &mut added);
-        let route = &*context.route;
-        match (self.producers).send(route, destination, self.via, &record, ticket) {
+        let destination = Destination::Target;
+        match (self.producers).send(&context.route, destination, self.via, &outgoing, ticket) {
             SendResult::Accepted => SendOutcome::Accepted,
             SendResult::QueueFull => SendOutcome::MustWait,
             SendResult::Failed(failure) if failure.kind == FailureKind::ClientFailed => {
@@ -301,9 +282,10 @@ impl ShardSender<'_> {
                 context.pause_records(&failure.detail, self.now);
                 SendOutcome::RetryAfter(Duration::ZERO)
             }
-            SendResult::Failed(failure) => {
-                SendOutcome::RetryAfter(context.on_record_failed(batch, key, &failure, self.wall))
-            }
+            SendResult::Failed(failure) => match context.on_record_failed(batch, key, &failure) {
+                Some(wait) => SendOutcome::RetryAfter(wait),
+                None => SendOutcome::Cancelled,
+            },
         }
     }
 

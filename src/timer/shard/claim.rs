@@ -83,10 +83,10 @@ impl ClaimState {
     }
 
     /// True if claimed messages go out without a further load. A message that waits for another one
-    /// does not count: that one may not be loaded yet.
+    /// does not count: that one may not be loaded yet. Nor does one that waits for its outcome records.
     pub(super) fn is_sending(&self, in_flight: &InFlightClaims<ClaimedBatch>) -> bool {
-        let waiting = in_flight.iter().map(ClaimedBatch::waiting_messages);
-        self.is_claiming() || in_flight.open_messages() > waiting.sum()
+        let waiting = |batch: &ClaimedBatch| batch.waiting_messages() + batch.owing_messages();
+        self.is_claiming() || in_flight.open_messages() > in_flight.iter().map(waiting).sum()
     }
 
     /// True if claimed messages should have been delivered by now.
@@ -99,10 +99,11 @@ impl ClaimState {
         let pending = self.pending_place().map(|place| place.due);
         let is_pending_overdue =
             pending.is_some_and(|due| !due.is_at_once() && due.plus(TAIL_POLL_INTERVAL) <= wall);
-        // A batch with a message that waits for another one is not slow: that one may not be loaded yet.
+        // A batch with a message that waits for another one is not slow: that one may not be loaded yet. Nor is
+        // one that waits for outcome records.
         let mut sending = in_flight
             .iter()
-            .filter(|batch| batch.waiting_messages() == 0);
+            .filter(|batch| batch.waiting_messages() + batch.owing_messages() == 0);
         let is_old =
             |batch: &ClaimedBatch| batch.claimed_at() + CLAIM_AHEAD + TAIL_POLL_INTERVAL <= now;
         is_pending_overdue || sending.next().is_some_and(is_old)
@@ -143,7 +144,7 @@ impl ShardState {
         let until = wall.plus(ahead);
         let late_due = self.load.schedule().next_late_due();
         let is_late = late_due.is_some_and(|due| due <= until);
-        let used = self.in_flight.open_messages() + self.delivered.unreported_ids();
+        let used = self.undelivered_messages() + self.delivered.unreported_ids();
         let limit = limit.min(SHARD_IN_FLIGHT_MAX.saturating_sub(used));
         if limit == 0 || !self.claim.allows(is_late, early_by, now) || !self.may_claim(now) {
             return None;

@@ -307,7 +307,19 @@ impl ShardState {
 
     /// Messages that are claimed or about to be, and not acknowledged.
     pub(crate) fn claimed_messages(&self) -> usize {
-        self.in_flight.open_messages() + self.claim.pending_messages()
+        self.undelivered_messages() + self.claim.pending_messages()
+    }
+
+    /// Messages that are delivered, and wait only for their outcome records. No limit counts them, so that a topic
+    /// for audits holds nothing up.
+    pub(crate) fn owing_messages(&self) -> usize {
+        let owing = self.in_flight.iter().map(ClaimedBatch::owing_messages);
+        owing.sum()
+    }
+
+    /// Claimed messages that are not complete, without those that wait only for their outcome records.
+    pub(crate) fn undelivered_messages(&self) -> usize {
+        self.in_flight.open_messages() - self.owing_messages()
     }
 
     /// Claimed messages that wait for another message. They go out one by one, as the other ones do.
@@ -331,8 +343,9 @@ impl ShardState {
         unsent.sum()
     }
 
+    /// Messages that were sent, and whose delivery is unknown.
     pub(crate) fn unacknowledged_messages(&self) -> usize {
-        self.in_flight.open_messages() - self.unsent_messages()
+        self.undelivered_messages() - self.unsent_messages()
     }
 
     /// Removes complete batches from the front and counts their outcomes. Calls `on_finished` for

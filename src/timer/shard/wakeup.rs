@@ -98,7 +98,8 @@ fn next_send(state: &ShardState, input: &WakeupInput) -> Option<Instant> {
         return None;
     }
     // Outcome records may have to be sent again, or their messages stop waiting for them.
-    let owes_records = state.in_flight.iter().any(|batch| batch.records.len() > 0);
+    let owes_records =
+        state.context.has_outcomes() && state.in_flight.iter().any(|batch| batch.records.len() > 0);
     let next_record = owes_records.then(|| now + RESEND_DELAY_MIN);
     let Some(place) = state.next_unsent_place() else {
         return next_record;

@@ -174,7 +174,12 @@ impl ClusterState {
     ) -> DeliveryReport {
         let ticket = send.ticket;
         let outcome = if producer.has_failed {
-            Err(closed("its transaction is to be aborted"))
+            // As a client that purges its queue at the abort.
+            Err(failure(
+                FailureKind::NotDelivered,
+                DeadLetterReason::TimedOut,
+                "its transaction is to be aborted",
+            ))
         } else {
             self.store(send, Some(epoch))
         };

@@ -265,78 +265,122 @@ fn a_record_that_was_not_acknowledged_at_a_kill_is_sent_again() {
     assert!(!totals.contains_key("delivered"), "the fault is caught");
 }
 
-/// A run in which the outcome topic takes no records for some time, or never answers. Returns the greatest
-/// lateness of a message in milliseconds, and the records.
-fn with_broken_topic(world: World, failure: Option<DeliveryFailure>) -> (i64, Outcomes, usize) {
+/// How the outcome topic is broken, from the start of a run.
+#[derive(Clone, Copy)]
+enum Fault {
+    Fails(FailureKind, DeadLetterReason),
+    DoesNotAnswer,
+}
+
+const MISSING: Fault = Fault::Fails(FailureKind::NotDelivered, DeadLetterReason::UnknownTarget);
+
+/// The messages of a run: their number, and the milliseconds from one due time to the next.
+const FEW: (i64, i64) = (300, 100);
+const MANY: (i64, i64) = (6_000, 10);
+
+struct Broken {
+    /// The greatest lateness of a message, in milliseconds.
+    lateness: i64,
+    records: usize,
+    /// The number of records in the source.
+    sources: usize,
+}
+
+/// A run in which the outcome topic is broken for this time.
+fn with_broken_topic(
+    world: World,
+    (messages, interval): (i64, i64),
+    fault: Fault,
+    outage: Duration,
+) -> Broken {
     block_on_paused(async {
         let mut random = StdRng::seed_from_u64(1);
         let world = world.with_outcomes();
         let cluster = world.cluster();
-        let is_hanging = failure.is_none();
-        cluster.refuse_records(OUTCOMES, failure);
-        if is_hanging {
-            cluster.set_leaderless(&cluster.partitions(OUTCOMES));
+        match fault {
+            Fault::Fails(kind, reason) => {
+                let failure = DeliveryFailure::new(kind, reason, "said the broker");
+                cluster.refuse_records(OUTCOMES, Some(failure));
+            }
+            Fault::DoesNotAnswer => cluster.set_leaderless(&cluster.partitions(OUTCOMES)),
         }
         let mut process = Process::start(&world, &mut random);
         let source = Partition::new(SOURCE, 0);
         let start = world.now().as_millis();
         let mut dues = BTreeMap::new();
-        for number in 0..300 {
-            let (uid, due) = (format!("u{number}"), start + 1_000 + number * 100);
+        for number in 0..messages {
+            let (uid, due) = (format!("u{number}"), start + 1_000 + number * interval);
             world.produce(&source, &uid, &[("postdate-at", due.to_string())]);
             dues.insert(uid, due);
         }
-        tokio::time::sleep(Duration::from_secs(120)).await;
+        tokio::time::sleep(outage).await;
         cluster.refuse_records(OUTCOMES, None);
         cluster.set_leaderless(&[]);
         tokio::time::sleep(SETTLING).await;
         process.stop().await;
         let arrivals = world.arrivals();
         assert_eq!(arrivals.len(), dues.len());
-        let latest = arrivals.iter().map(|it| it.at - dues[&it.uid]).max();
+        let lateness = arrivals.iter().map(|it| it.at - dues[&it.uid]).max();
         let outcomes = outcomes(&world);
-        let records = outcomes.values().flatten().map(|(_, count)| count).sum();
-        (latest.expect("messages arrived"), outcomes, records)
+        Broken {
+            lateness: lateness.expect("messages arrived"),
+            records: outcomes.values().flatten().map(|(_, count)| count).sum(),
+            sources: cluster.records(SOURCE).len(),
+        }
     })
 }
 
-fn failure(kind: FailureKind, reason: DeadLetterReason) -> Option<DeliveryFailure> {
-    Some(DeliveryFailure {
-        kind,
-        reason,
-        detail: "said the broker".into(),
-    })
-}
+const LONG: Duration = Duration::from_secs(120);
 
 #[test]
 fn records_that_their_topic_rejects_are_dropped_and_delay_no_message() {
     for world in [at_least_once, exactly_once] {
-        let rejected = failure(FailureKind::Rejected, DeadLetterReason::Unauthorized);
-        let (lateness, _, records) = with_broken_topic(world(), rejected);
+        let rejects = Fault::Fails(FailureKind::Rejected, DeadLetterReason::Unauthorized);
+        let Broken {
+            lateness, records, ..
+        } = with_broken_topic(world(), FEW, rejects, LONG);
         assert_eq!(records, 0);
         assert!(lateness < 1_000, "{lateness}");
     }
 }
 
 #[test]
-fn records_whose_topic_is_missing_are_sent_later() {
-    let missing = || failure(FailureKind::NotDelivered, DeadLetterReason::UnknownTarget);
-    let (lateness, outcomes, records) = with_broken_topic(at_least_once(), missing());
-    assert_eq!((outcomes.len(), records), (300, 600));
-    // The retries of the records take a part of the small memory.
-    assert!(lateness < 5_000, "{lateness}");
-    // A transaction cannot wait for them.
-    let (lateness, _, records) = with_broken_topic(exactly_once(), missing());
-    assert_eq!(records, 0);
-    assert!(lateness < 1_000, "{lateness}");
+fn records_whose_topic_is_missing_are_sent_again_for_some_seconds_and_then_dropped() {
+    let short = Duration::from_secs(3);
+    let broken = with_broken_topic(at_least_once(), FEW, MISSING, short);
+    assert_eq!(broken.records, 600, "the topic is created in time");
+    for world in [at_least_once, exactly_once] {
+        let broken = with_broken_topic(world(), FEW, MISSING, LONG);
+        assert_eq!(broken.records, 0);
+        assert_eq!(broken.sources, 300, "no record goes through the source");
+        assert!(broken.lateness < 1_000, "{}", broken.lateness);
+    }
 }
 
 #[test]
-fn a_topic_that_does_not_answer_holds_up_at_most_one_transaction() {
-    let (lateness, ..) = with_broken_topic(at_least_once(), None);
-    assert!(lateness < 1_000, "{lateness}");
+fn a_topic_that_does_not_answer_delays_no_message_and_gets_its_records_later() {
+    let hangs = Fault::DoesNotAnswer;
+    let broken = with_broken_topic(at_least_once(), FEW, hangs, LONG);
+    assert!(broken.lateness < 1_000, "{}", broken.lateness);
+    assert_eq!(broken.records, 600, "the client has kept them");
     // The silence is noticed after 20 seconds. The simulated abort waits for the broker too, so the producer is
-    // replaced 45 seconds later.
-    let (lateness, ..) = with_broken_topic(exactly_once(), None);
-    assert!(lateness < 70_000, "{lateness}");
+    // replaced 45 seconds later. The next attempt is more than a minute later.
+    let broken = with_broken_topic(exactly_once(), FEW, hangs, LONG);
+    assert!(broken.lateness < 70_000, "{}", broken.lateness);
+}
+
+/// There are more records than a shard may have in a producer queue, in flight, or in a second of its rate.
+#[test]
+fn thousands_of_messages_are_prompt_while_their_outcome_topic_is_broken() {
+    for fault in [Fault::DoesNotAnswer, MISSING] {
+        // The rate is more than the input: 100 messages in a second.
+        for rate in [None, Some(150)] {
+            // No message waits for memory.
+            let world = at_least_once().with_memory(16 << 20);
+            world.set_rate(rate);
+            let broken = with_broken_topic(world, MANY, fault, LONG);
+            assert!(broken.lateness < 1_000, "{rate:?}: {}", broken.lateness);
+            assert_eq!(broken.sources, 6_000);
+        }
+    }
 }
