@@ -25,14 +25,7 @@ impl HttpClient {
             None => rustls_native_certs::load_native_certs().certs,
         };
         roots.add_parsable_certificates(authorities);
-        let tls = rustls::ClientConfig::builder()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http()
-            .enable_http1()
-            .build();
+        let connector = connector(roots);
         Ok(Self(Client::builder(TokioExecutor::new()).build(connector)))
     }
 
@@ -48,6 +41,18 @@ impl HttpClient {
         let body = body.collect().await.map_err(|error| error.to_string())?;
         Ok(Response::from_parts(head, body.to_bytes()))
     }
+}
+
+/// Connects with `http` and `https`. Trusts these authorities.
+pub(crate) fn connector(authorities: RootCertStore) -> HttpsConnector<HttpConnector> {
+    let tls = rustls::ClientConfig::builder()
+        .with_root_certificates(authorities)
+        .with_no_client_auth();
+    HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_or_http()
+        .enable_http1()
+        .build()
 }
 
 /// The innermost error. The outer ones only say that the request failed.

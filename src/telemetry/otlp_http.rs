@@ -1,14 +1,15 @@
 //! The HTTP client of OpenTelemetry's exporter. It keeps the reason of the last failed request,
 //! which the exporter does not return.
 
+use crate::http_client::connector;
 use crate::limit::SPANS_REQUEST_TIMEOUT;
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use opentelemetry_http::hyper::HyperClient;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::RootCertStore;
 use std::error::Error;
 use std::sync::{Mutex, PoisonError};
 use url::Url;
@@ -30,20 +31,12 @@ impl OtlpHttpClient {
                  install ca-certificates"
             );
         }
-        let tls = ClientConfig::builder()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http()
-            .enable_http1()
-            .build();
         let authorization = authorization
             .map(sensitive_value)
             .transpose()
             .context("traces.authorization")?;
         Ok(Self {
-            client: HyperClient::new(connector, SPANS_REQUEST_TIMEOUT, authorization),
+            client: HyperClient::new(connector(roots), SPANS_REQUEST_TIMEOUT, authorization),
             last_error: Mutex::default(),
         })
     }
