@@ -71,6 +71,11 @@ impl<T> Wheel<T> {
         Some(result)
     }
 
+    /// Removes the value with the least place.
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        self.entries.pop().map(|entry| entry.value)
+    }
+
     /// Changes every value, and removes those for which `change` returns false. It must not change
     /// the next place of a value that stays.
     pub(crate) fn retain_mut(&mut self, mut change: impl FnMut(&mut T) -> bool) {

@@ -72,7 +72,7 @@ impl ShardSender<'_> {
             }
         }
         while (txn.as_deref()).is_none_or(|txn| txn.accepts_records(self.now))
-            && let Some(number) = unsent.turn(|number| (*number, None))
+            && let Some(number) = unsent.pop()
         {
             match self.prepare_next(in_flight, number, txn.as_deref_mut()) {
                 Readiness::Ready => {
