@@ -1,8 +1,12 @@
 //! Compares a measurement with another one of the same run.
 //!
-//! The pairs are a steady load and one that is held in memory, the start of a backlog and all of it,
-//! a load beside waiting messages and one on an empty store, burst and drain, exactly-once and
-//! at-least-once.
+//! | measurement | compared with |
+//! |---|---|
+//! | a steady load | the same load held in memory |
+//! | the start of a backlog | the whole backlog |
+//! | a load beside waiting messages | the same load on an empty store |
+//! | burst | drain |
+//! | exactly-once | at-least-once |
 
 use serde::Serialize;
 

@@ -78,7 +78,7 @@ pub(crate) enum Stage {
     },
 }
 
-/// What the messages of a backlog have in common.
+/// The kind of messages in a backlog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Backlog {

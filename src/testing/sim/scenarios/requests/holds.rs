@@ -148,7 +148,7 @@ fn arrivals_before_and_after_room(loss: Loss) -> [Vec<String>; 2] {
         process.ensure_running(&world, &mut trial.random);
         match loss {
             Loss::EverythingAndFull => {
-                // What the committed pair covers is stored again, and the cancel is not.
+                // By then the store has all offsets of the committed pair, but not the cancel.
                 trial.wait_until_stored(RECORDS_BETWEEN + 10).await;
                 world.store_full(true);
             }
