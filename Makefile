@@ -51,7 +51,7 @@ WITH_TOOLS := clients:: console:: deploy:: env:: secrets:: traces::
 # They take most of a minute each, and shorter tests or the simulation cover the same promises.
 LONG := exactly_once::a_clean_shutdown exactly_once::a_killed_broker exactly_once::a_process_stops exactly_once::a_transaction_that_stays_open \
 	encryption::encryption_is_turned_on encryption::keys_are_rotated installations:: levels:: login::kafka \
-	memory::a_burst memory::bursts memory::messages_of_twenty nats_login::a_cluster store_copy::messages_of_an upgrade::a_fleet upgrade::exactly_once
+	memory::a_burst memory::bursts memory::messages_of_twenty nats_login::a_cluster redis_cluster::slots_move store_copy::encrypted_messages store_copy::messages_of_an upgrade::a_fleet upgrade::exactly_once
 # The first four test the tests: the simulation and the contract suites must catch each injected fault. The others are long without optimisation.
 SLOW := every_fault every_injected_fault every_broken_rule opening_a_producer_without compaction_levels:: compactor_stopped:: \
 	a_cancel_holds_before_during encryption_is_turned_on_while random_calls_have

@@ -1,4 +1,5 @@
-//! Tests that SIGHUP takes changed options without a restart, and refuses others by name.
+//! Tests that a running service takes a changed configuration: by itself, with other roles, or not at
+//! all.
 
 use std::time::Duration;
 
@@ -44,18 +45,137 @@ fn a_reload_under_load_changes_limits_and_the_log_level_and_repeats_nothing() {
     assert_eq!(postdate.metrics().sum("postdate_reload_refused"), 0.0);
 }
 
+/// Waits until the service has said this so many times.
+fn wait_for_log(postdate: &Postdate, said: &str, times: usize) {
+    eventually(said, LIMIT, || {
+        (postdate.logs().matches(said).count() >= times).then_some(())
+    });
+}
+
+const RESTARTED: &str = "the roles are ready with it";
+
+/// Lets the roles begin again and again while messages are read and delivered. Returns the duplicates.
+fn reload_under_load(scene: &mut Scene, postdate: &mut Postdate) -> usize {
+    let sink = scene.sink();
+    let started = postdate.metrics().sum("postdate_start_time_seconds");
+    for (round, days) in (31..34).enumerate() {
+        let arrived = sink.records().len();
+        scene.load(1_500, 0..3_000);
+        sink.wait_until("the load arrives", LIMIT, |records| records.len() > arrived);
+        reload(postdate, |text| {
+            let kept = text.lines().filter(|line| !line.starts_with("max_delay"));
+            let kept: Vec<_> = kept.collect();
+            let longer = format!("max_delay = \"{days}d\"\nsource =");
+            kept.join("\n").replace("source =", &longer)
+        });
+        wait_for_log(postdate, RESTARTED, round + 1);
+    }
+    scene.flush();
+    let repeated = scene.all_arrive(&sink);
+    let metrics = postdate.metrics();
+    assert_eq!(metrics.sum("postdate_start_time_seconds"), started);
+    assert_eq!(metrics.sum("postdate_reload_refused"), 0.0);
+    repeated
+}
+
+#[test]
+fn roles_that_begin_again_under_load_lose_nothing_and_count_what_they_repeat() {
+    let mut scene = Scene::new(kafka(), "rolesagain", 4);
+    let mut postdate = Postdate::ready_with(&scene.config(redis()));
+    let repeated = reload_under_load(&mut scene, &mut postdate) as f64;
+    let counted = postdate.metrics().sum("postdate_possible_duplicates_total");
+    assert!(repeated <= counted, "{repeated} of {counted}");
+    scene.ledger_says_all_once(&postdate);
+}
+
+#[test]
+fn exactly_once_roles_that_begin_again_under_load_lose_and_repeat_nothing() {
+    let mut scene = Scene::new(kafka(), "exactroles", 4);
+    let config = scene.config_with(redis(), "delivery = \"exactly-once\"");
+    let mut postdate = Postdate::ready_with(&config);
+    assert_eq!(reload_under_load(&mut scene, &mut postdate), 0);
+}
+
+#[test]
+fn roles_with_the_embedded_store_begin_again_with_its_folder() {
+    let mut scene = Scene::new(kafka(), "folderroles", 1);
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("[store.embedded]\npath = \"{}\"", folder.path().display());
+    let mut postdate = Postdate::ready_with(&scene.config_stored(&store, ""));
+    let repeated = reload_under_load(&mut scene, &mut postdate) as f64;
+    let counted = postdate.metrics().sum("postdate_possible_duplicates_total");
+    assert!(repeated <= counted, "{repeated} of {counted}");
+}
+
+#[test]
+fn a_reload_adds_and_removes_routes_and_lists_what_waits_of_a_removed_one() {
+    let (mut first, mut second) = (
+        Scene::new(kafka(), "kept", 1),
+        Scene::new(kafka(), "added", 1),
+    );
+    let sinks = (first.sink(), second.sink());
+    let alone = first.config_with(redis(), "[worker]\nwatch_config = true");
+    let postdate = Postdate::ready_with(&alone);
+    let route = format!(
+        "\n[route.added]\nsource = {{ kafka = \"main\", topics = [\"{}\"] }}\n\
+         target = {{ kafka = \"main\", topic = \"{}\" }}\n\
+         dead_letter = {{ kafka = \"main\", topic = \"{}.dead\" }}\n",
+        second.source, second.target, second.deployment
+    );
+    let file = postdate.folder().join("config.toml");
+    let before = std::fs::read_to_string(&file).unwrap();
+    // Nobody sends a signal: the service watches its file.
+    std::fs::write(&file, before.clone() + &route).unwrap();
+    wait_for_log(&postdate, RESTARTED, 1);
+    second.send(50, 60_000..61_000);
+    first.send(50, 0..9_000);
+    second.wait_until_stored(&postdate, 100);
+
+    std::fs::write(&file, &before).unwrap();
+    postdate.hang_up();
+    wait_for_log(&postdate, RESTARTED, 2);
+    wait_for_log(&postdate, "messages wait for a route that the configuration does not have", 1);
+    let listed = postdate.logs();
+    assert!(listed.contains("\"messages\":50"), "{listed}");
+    let of_added = "postdate_pending_messages{route=\"added\"";
+    let page = postdate.get("/metrics").expect("it answers").1;
+    for line in page.lines().filter(|line| line.starts_with(of_added)) {
+        assert!(line.ends_with(" 0"), "nobody reads the removed route: {line}");
+    }
+    first.all_arrive(&sinks.0);
+
+    std::fs::write(&file, before + &route).unwrap();
+    postdate.hang_up();
+    second.all_arrive(&sinks.1);
+}
+
+#[test]
+fn roles_that_fail_at_their_start_give_way_to_the_ones_before() {
+    let mut scene = Scene::new(kafka(), "givesway", 1);
+    let sink = scene.sink();
+    let postdate = Postdate::ready_with(&scene.config(redis()));
+    reload(&postdate, |text| {
+        let broken = "[kafka.main]\nproperties = { \"ssl.ca.location\" = \"/nowhere.pem\", \"security.protocol\" = \"SSL\" }";
+        text.replace("[kafka.main]", broken)
+    });
+    wait_for_log(&postdate, "the roles have failed with it", 1);
+    scene.send(20, 0..500);
+    assert_eq!(scene.all_arrive(&sink), 0);
+    assert_eq!(postdate.metrics().sum("postdate_reload_refused"), 1.0);
+}
+
 #[test]
 fn a_reload_that_needs_a_restart_is_refused_by_name_and_changes_nothing() {
     let mut scene = Scene::new(kafka(), "unreloaded", 1);
     let sink = scene.sink();
     let postdate = Postdate::ready_with(&scene.config(redis()));
     let refused = |postdate: &Postdate| postdate.metrics().sum("postdate_reload_refused");
-    let longer = "max_delay = \"31d\"\nsource =";
-    reload(&postdate, |text| text.replace("source =", longer));
+    let exact = "delivery = \"exactly-once\"\nsource =";
+    reload(&postdate, |text| text.replace("source =", exact));
     eventually("the reload is refused", LIMIT, || {
         (refused(&postdate) == 1.0).then_some(())
     });
-    let said = "a change of these options needs a restart: route.r";
+    let said = "a change of these options needs a restart: route.r.delivery";
     assert!(postdate.logs().contains(said), "{}", postdate.logs());
     scene.send(20, 0..500);
     assert_eq!(

@@ -142,7 +142,7 @@ impl TaskGroup {
     /// and gives all tasks `deadline` to end. Returns the first error. An error that may be a
     /// consequence of another one counts last.
     pub(crate) async fn join(
-        mut self,
+        &mut self,
         stop: impl Future<Output = ()>,
         deadline: Duration,
     ) -> Result<(), Error> {
@@ -176,6 +176,11 @@ impl TaskGroup {
             matches!(error, Error::EndedEarly { .. } | Error::StillRunning { .. })
         });
         errors.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Whether all tasks have ended.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.running.is_empty()
     }
 
     fn on_end(&mut self, end: Option<TaskEnd>) -> Option<Error> {
@@ -243,17 +248,19 @@ pub(crate) async fn join_loops<E: StdError>(
     first
 }
 
-/// Waits for SIGTERM or SIGINT. Returns its name.
-pub(crate) async fn stop_signal() -> std::io::Result<&'static str> {
+/// Waits for SIGTERM or SIGINT, from now on. Returns the name.
+pub(crate) fn stop_signal() -> std::io::Result<impl Future<Output = &'static str>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    // Both arms are safe to drop: the first signal ends the wait.
-    tokio::select! {
-        biased;
-        _ = terminate.recv() => Ok("SIGTERM"),
-        _ = interrupt.recv() => Ok("SIGINT"),
-    }
+    Ok(async move {
+        // Both arms are safe to drop: the first signal ends the wait.
+        tokio::select! {
+            biased;
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        }
+    })
 }
 
 /// The text of an error and of its sources.

@@ -1,6 +1,6 @@
 //! The checked configuration, its defaults, and how it is loaded.
 //!
-//! The environment overrides the file. `source` reads both, `decode` decodes them with serde, each
+//! The environment overrides the file and the files that it includes. `source` reads them, `decode` decodes them with serde, each
 //! section checks its values, and `cross_checks` compares sections. `reload` compares two
 //! configurations. No later code reads the environment.
 
@@ -23,6 +23,7 @@ pub(crate) use {
     decode::secret::Secret,
     kafka::Kafka,
     nats::Nats,
+    reload::Change,
     route::{
         BrokerKind, Delivery, Expired, OnDuplicate, OnSourceGap, OverQuota, Overdue, Route, Source,
         WithoutDelay,
@@ -42,7 +43,7 @@ use serde::Deserialize;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use traces::Traces;
 
@@ -52,6 +53,9 @@ use traces::Traces;
 pub struct Config {
     /// Prefix of the store's keys and of consumer groups.
     pub(crate) deployment: String,
+    /// The folder with files of routes and clusters.
+    #[serde(default)]
+    include: Option<PathBuf>,
     /// The roles of this process.
     #[serde(default = "all_roles", deserialize_with = "choices")]
     pub(crate) roles: BTreeSet<Role>,
@@ -96,6 +100,8 @@ fn default_memory() -> u64 {
 pub(crate) struct Worker {
     /// `None`: the name of the host and a number.
     pub(crate) name: Option<String>,
+    /// Changes of the configuration are taken without SIGHUP.
+    pub(crate) watch_config: bool,
 }
 
 impl Worker {
@@ -186,7 +192,8 @@ impl Config {
     /// Loads the file and the environment.
     pub fn load(file: &Path) -> Result<Self, Error> {
         let text = decode::source::read_file(file)?;
-        let sources = Sources::new(file, &text, std::env::vars_os())?;
+        let mut sources = Sources::new(file, &text, std::env::vars_os())?;
+        sources.include_files()?;
         if sources.is_set(&["store", "encryption"].map(str::to_owned)) {
             exclude_from_core_dumps(file)?;
         }

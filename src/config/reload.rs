@@ -1,64 +1,78 @@
-//! Compares a changed configuration with the one of a running process: which options it can take.
+//! Compares a changed configuration with the one of a running process: what the process must do to take
+//! it.
 
 use super::{Config, Log};
-use std::collections::{BTreeMap, BTreeSet};
 
-/// The properties of a Kafka cluster that a running process can change. Both are secrets.
+/// The properties of a Kafka cluster that running clients can change. Both are secrets.
 const LIVE_PROPERTIES: [&str; 2] = ["sasl.password", "sasl.oauthbearer.client.secret"];
 
+/// What a process must do to take a changed configuration.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    None,
+    /// It changes only `log.level`, the limits of routes, the secrets of Kafka logins, and what no role
+    /// reads.
+    Live,
+    /// The roles must end, and begin again.
+    Restart,
+    /// The names of the options that need a restart of the process.
+    Refused(Vec<String>),
+}
+
 impl Config {
-    /// The names of the options that differ and that need a restart. All other options can be taken
-    /// by a running process: `log.level`, the limits of a route, and the secrets of Kafka logins.
-    pub(crate) fn changes_for_restart(&self, changed: &Self) -> Vec<String> {
-        let new = self.with_live_options(changed);
-        // A new option must be named here.
-        let Self {
-            deployment,
-            roles,
-            retry_key,
-            accept_unsigned_retries,
-            memory,
-            store,
-            kafka,
-            nats,
-            routes,
-            worker,
-            timer,
-            admin,
-            log,
-            traces,
-        } = self;
+    /// What a process with this configuration must do to take the `changed` one.
+    pub(crate) fn change_to(&self, changed: &Self) -> Change {
+        let refused = self.changes_for_restart(changed);
+        if !refused.is_empty() {
+            Change::Refused(refused)
+        } else if *self != self.with_live_options(changed) {
+            Change::Restart
+        } else if self != changed {
+            Change::Live
+        } else {
+            Change::None
+        }
+    }
+
+    /// The names of the options that differ, and that say which shards the process has, or that belong to
+    /// the process and not to its roles.
+    fn changes_for_restart(&self, changed: &Self) -> Vec<String> {
         let options = [
-            ("deployment", *deployment == new.deployment),
-            ("roles", *roles == new.roles),
-            ("retry_key", *retry_key == new.retry_key),
+            ("deployment", self.deployment == changed.deployment),
+            ("roles", self.roles == changed.roles),
             (
-                "accept_unsigned_retries",
-                *accept_unsigned_retries == new.accept_unsigned_retries,
+                "store",
+                self.store.without_logins() == changed.store.without_logins(),
             ),
-            ("memory", *memory == new.memory),
-            ("store", *store == new.store),
-            ("worker", *worker == new.worker),
-            ("timer", *timer == new.timer),
-            ("admin", *admin == new.admin),
-            ("log.format", *log == new.log),
-            ("traces", *traces == new.traces),
+            ("admin.listen", self.admin.listen == changed.admin.listen),
+            ("log.format", self.log.format == changed.log.format),
         ];
         let options = options.into_iter().filter(|(_, is_same)| !is_same);
         let mut names: Vec<_> = options.map(|(name, _)| name.to_owned()).collect();
-        names.extend(changed_tables("kafka", kafka, &new.kafka));
-        names.extend(changed_tables("nats", nats, &new.nats));
-        names.extend(changed_tables("route", routes, &new.routes));
+        for (route, old) in &self.routes {
+            let Some(new) = changed.routes.get(route) else {
+                continue;
+            };
+            let options = [
+                ("source", old.source == new.source),
+                ("delivery", old.delivery == new.delivery),
+                ("recurring", old.recurring == new.recurring),
+            ];
+            let options = options.into_iter().filter(|(_, is_same)| !is_same);
+            names.extend(options.map(|(name, _)| format!("route.{route}.{name}")));
+        }
         names
     }
 
-    /// The changed configuration, with the live options of this one.
+    /// The changed configuration, with the options of this one that running roles can change.
     fn with_live_options(&self, changed: &Self) -> Self {
         let mut new = changed.clone();
         new.log = Log {
             level: self.log.level.clone(),
             ..new.log
         };
+        new.include.clone_from(&self.include);
+        new.worker.watch_config = self.worker.watch_config;
         for (name, route) in &mut new.routes {
             if let Some(old) = self.routes.get(name) {
                 route.max_waiting = old.max_waiting;
@@ -82,19 +96,6 @@ impl Config {
     }
 }
 
-/// The names of the tables that were added, removed or changed.
-fn changed_tables<T: PartialEq>(
-    section: &str,
-    old: &BTreeMap<String, T>,
-    new: &BTreeMap<String, T>,
-) -> Vec<String> {
-    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-    let changed = names
-        .into_iter()
-        .filter(|name| old.get(*name) != new.get(*name));
-    changed.map(|name| format!("{section}.{name}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,6 +104,8 @@ mod tests {
 deployment = "test"
 [store.redis]
 url = "redis://127.0.0.1:1"
+username = "postdate"
+password = "hidden"
 [kafka.main]
 brokers = ["127.0.0.1:1"]
 properties = { "sasl.mechanisms" = "PLAIN", "sasl.username" = "u", "sasl.password" = "old" }
@@ -115,8 +118,8 @@ max_waiting = { messages = 10 }
 level = "info"
 "#;
 
-    /// The names after these replacements.
-    fn changes(replacements: &[(&str, &str)]) -> Vec<String> {
+    /// What the running process does after these replacements.
+    fn change(replacements: &[(&str, &str)]) -> Change {
         let running = Config::parse_builtin(RUNNING).unwrap();
         let text = replacements
             .iter()
@@ -124,13 +127,12 @@ level = "info"
                 assert!(text.contains(old), "{old}");
                 text.replace(old, new)
             });
-        running.changes_for_restart(&Config::parse_builtin(&text).unwrap())
+        running.change_to(&Config::parse_builtin(&text).unwrap())
     }
 
     #[test]
-    fn limits_the_log_level_and_secrets_of_kafka_need_no_restart() {
-        let none = Vec::<String>::new();
-        assert_eq!(changes(&[]), none);
+    fn running_roles_take_limits_the_log_level_and_secrets_of_kafka() {
+        assert_eq!(change(&[]), Change::None);
         let all = [
             ("messages = 10", "messages = 20, bytes = \"1GiB\""),
             (
@@ -139,39 +141,51 @@ level = "info"
             ),
             ("\"info\"", "\"debug\""),
             ("\"old\"", "\"new\""),
+            ("[log]", "[worker]\nwatch_config = true\n[log]"),
         ];
-        assert_eq!(changes(&all), none);
-        assert_eq!(changes(&[("max_waiting = { messages = 10 }", "")]), none);
+        assert_eq!(change(&all), Change::Live);
+        let no_quota = change(&[("max_waiting = { messages = 10 }", "")]);
+        assert_eq!(no_quota, Change::Live);
     }
 
     #[test]
-    fn each_other_option_is_named() {
-        for (old, new, expected) in [
+    fn roles_begin_again_with_all_other_options() {
+        for (old, new) in [
+            ("topic = \"b\"", "topic = \"other\""),
+            ("topic = \"c\"", "topic = \"other\""),
+            ("[route.orders]", "[route.renamed]"),
+            ("[log]", "max_delay = \"31d\"\n[log]"),
+            ("[log]", "[timer]\nlease = \"9s\"\n[log]"),
+            ("[log]", "[worker]\nname = \"w\"\n[log]"),
+            ("[log]", "[admin]\ntoken = \"0123456789abcdef\"\n[log]"),
+            ("\"u\"", "\"another\""),
+            ("\"hidden\"", "\"changed\""),
+        ] {
+            assert_eq!(change(&[(old, new)]), Change::Restart, "{new}");
+        }
+    }
+
+    #[test]
+    fn an_option_that_names_the_shards_or_belongs_to_the_process_needs_a_restart() {
+        for (old, new, option) in [
             ("\"test\"", "\"other\"", "deployment"),
             ("[store", "roles = [\"timer\"]\n[store", "roles"),
-            ("redis://127.0.0.1:1", "redis://127.0.0.1:2", "store"),
-            ("\"u\"", "\"v\"", "kafka.main"),
-            (", \"sasl.password\" = \"old\"", "", "kafka.main"),
+            ("redis://127.0.0.1:1\"", "redis://127.0.0.1:2\"", "store"),
             (
-                "topics = [\"a\"]",
-                "topics = [\"a\", \"d\"]",
-                "route.orders",
+                "[log]",
+                "[admin]\nlisten = \"127.0.0.1:2\"\n[log]",
+                "admin.listen",
             ),
-            (
-                "max_waiting",
-                "max_delay = \"1d\"\nmax_waiting",
-                "route.orders",
-            ),
-            ("[route.orders]", "[route.renamed]", "route.orders"),
             ("level", "format = \"json\"\nlevel", "log.format"),
-            ("[log]", "[timer]\nlease = \"9s\"\n[log]", "timer"),
+            ("[\"a\"]", "[\"a\", \"d\"]", "route.orders.source"),
+            (
+                "[log]",
+                "delivery = \"exactly-once\"\n[log]",
+                "route.orders.delivery",
+            ),
         ] {
-            let names = changes(&[(old, new)]);
-            assert_eq!(names.first().map(String::as_str), Some(expected), "{new}");
+            let refused = Change::Refused(vec![option.to_owned()]);
+            assert_eq!(change(&[(old, new)]), refused, "{new}");
         }
-        assert_eq!(
-            changes(&[("[route.orders]", "[route.renamed]")]),
-            ["route.orders", "route.renamed"]
-        );
     }
 }

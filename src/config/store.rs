@@ -129,6 +129,24 @@ impl TryFrom<StoreTable> for StoreOptions {
 }
 
 impl StoreOptions {
+    /// Says which store it is, and whether it is encrypted.
+    pub(super) fn without_logins(&self) -> Self {
+        let mut public = self.clone();
+        if let Some(encryption) = &mut public.encryption {
+            encryption.keys = None;
+        }
+        if let Store::Redis(redis) = &mut public.kind {
+            redis.username = None;
+            redis.password = None;
+            redis.url = redis.url.as_ref().map(|url| without_login(url));
+            if let Some(sentinel) = &mut redis.sentinel {
+                sentinel.username = None;
+                sentinel.password = None;
+            }
+        }
+        public
+    }
+
     pub(super) fn check(&self, deployment: &str, at: &At<'_>) {
         self.kind.check(at);
         let at = at.key("encryption").key("keys");
@@ -143,6 +161,16 @@ impl StoreOptions {
             None => {}
         }
     }
+}
+
+fn without_login(url: &Secret) -> Secret {
+    let Ok(mut address) = Url::parse(url.expose()) else {
+        return url.clone();
+    };
+    // Both fail only for addresses that have no host.
+    let _ = address.set_username("");
+    let _ = address.set_password(None);
+    Secret::new(String::from(address))
 }
 
 const URL_FORM: &str = "write redis://host:port or rediss://host:port (TLS) with the address of a single server, and append /<number> for another database than 0";

@@ -217,6 +217,7 @@ fn the_smallest_file_gives_the_documented_defaults() {
     };
     let expected = Config {
         deployment: "local".to_owned(),
+        include: None,
         roles: all_roles(),
         retry_key: None,
         accept_unsigned_retries: false,
@@ -330,6 +331,7 @@ fn every_option_can_be_set_by_the_environment() {
     };
     let expected = Config {
         deployment: "prod-eu".to_owned(),
+        include: None,
         roles: [Role::Timer].into(),
         retry_key: None,
         accept_unsigned_retries: false,
@@ -399,6 +401,7 @@ fn every_option_can_be_set_by_the_environment() {
         memory: 1 << 30,
         worker: Worker {
             name: Some("w-0".to_owned()),
+            watch_config: false,
         },
         timer: Timer {
             memory: None,

@@ -1,4 +1,5 @@
-//! Timeouts of the steps of a shutdown, which ends within ten seconds.
+//! Timeouts of the steps of a shutdown, which ends within ten seconds, and intervals of a changed
+//! configuration.
 
 use super::{CLIENT_CLOSE_TIMEOUT, HANDOVER_TIMEOUT, MEMBERSHIP_INTERVAL};
 use std::time::Duration;
@@ -15,6 +16,10 @@ pub(crate) const FINAL_COMMIT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) const FINAL_STORE_CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// After this time a process that has not stopped exits with an error: one of its loops hangs.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(9_500);
+/// Interval of reading the configuration with `worker.watch_config`.
+pub(crate) const CONFIG_WATCH_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval of looking whether the roles that began with a changed configuration are ready.
+pub(crate) const READY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Draining, the last store call and the end of the broker clients fit into the shutdown, and that
 /// into the promised ten seconds.
 const _: () = assert!(

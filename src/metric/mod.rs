@@ -325,6 +325,15 @@ impl RouteMetrics {
     }
 }
 
+/// Sets the gauges of a route that this process serves no more to 0. Its counters stay.
+pub(crate) fn end_route(route: &str) {
+    for instrument in ALL {
+        if instrument.kind == Kind::Gauge && instrument.labels == ["route"] {
+            instrument.gauge(&[route]).set(0.0);
+        }
+    }
+}
+
 /// Counts redriven dead letters of a configured route.
 pub(crate) fn redriven_counter(route: &str) -> Counter {
     REDRIVEN.counter(&[route])

@@ -5,18 +5,22 @@ use super::memory::resident_bytes;
 use super::query_context;
 use super::wiring::Wiring;
 use crate::admin::changes::idempotency::Requests;
+use crate::admin::queries::QueryCall;
 use crate::admin::{self, Auth, ConsoleOptions, Endpoint};
 use crate::clock::{Clock, WallClock};
 use crate::command::{ChangeWriter, answer_dead_letters, answer_schedules};
 use crate::config::{Colour, Config, Secret};
+use crate::limit::STORE_RETRY_DELAY_MAX;
 use crate::metric;
 use crate::store::StoreQuery;
+use crate::store::query::{AuditLine, PendingRoute, QueryContext, pending_report};
 use crate::task::TaskGroup;
 use crate::telemetry::Telemetry;
 use anyhow::Result;
 use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
+use tokio::sync::mpsc::Receiver;
 
 /// `process` is a number that no other process has.
 pub(super) fn start(
@@ -79,15 +83,26 @@ pub(super) fn start(
         stop.cancelled().await;
         anyhow::Ok(())
     })?;
-    let wiring = wiring.clone();
+    start_queries(group, wiring.clone(), queries_in, audit_in, process)
+}
+
+fn start_queries(
+    group: &mut TaskGroup,
+    wiring: Arc<Wiring>,
+    queries: Receiver<QueryCall>,
+    audit: Receiver<AuditLine>,
+    process: u64,
+) -> Result<()> {
     group.spawn_thread("queries", move |stop| async move {
         let context = query_context(&wiring.config);
         let keys = context.keys.clone();
         let connect = async || Ok(wiring.store.connect_query().await? as Rc<dyn StoreQuery>);
         let connect_admin = async || wiring.store.connect_admin().await;
+        let removed = log_removed_routes(&wiring, &context);
         tokio::join!(
-            admin::queries::serve(queries_in, context, WallClock, connect, stop.clone()),
-            admin::audit::serve(audit_in, (keys, process), connect_admin, stop.clone()),
+            async { _ = stop.run_until_cancelled(removed).await },
+            admin::queries::serve(queries, context.clone(), WallClock, connect, stop.clone()),
+            admin::audit::serve(audit, (keys, process), connect_admin, stop.clone()),
         );
         // The admin thread may end first and close the channel. A thread must not end before the
         // stop.
@@ -95,6 +110,27 @@ pub(super) fn start(
         anyhow::Ok(())
     })?;
     Ok(())
+}
+
+/// Lists the routes that messages wait for and that the configuration does not have.
+async fn log_removed_routes(wiring: &Wiring, context: &QueryContext) {
+    let report = loop {
+        if let Ok(store) = wiring.store.connect_query().await
+            && let Ok(report) = pending_report(&*store, context, None, WallClock.now()).await
+        {
+            break report;
+        }
+        tokio::time::sleep(STORE_RETRY_DELAY_MAX).await;
+    };
+    let is_removed = |route: &&PendingRoute| !route.configured && route.amount.messages > 0;
+    for route in report.routes.iter().filter(is_removed) {
+        tracing::warn!(
+            route = route.route,
+            messages = route.amount.messages,
+            "messages wait for a route that the configuration does not have: they are delivered when it has the route \
+             again, with the same source"
+        );
+    }
 }
 
 fn console_options(config: &Config) -> ConsoleOptions {
@@ -109,7 +145,8 @@ fn console_options(config: &Config) -> ConsoleOptions {
 
 /// Updates the metrics of the process, then renders all metrics.
 fn render_metrics(wiring: &Wiring, telemetry: &Telemetry) -> admin::RenderMetrics {
-    let process = metric::ProcessMetrics::new(WallClock.now(), wiring.config.memory_budget());
+    let process =
+        metric::ProcessMetrics::new(wiring.started.process, wiring.config.memory_budget());
     let health = wiring.health.clone();
     let telemetry = telemetry.clone();
     Arc::new(move || {

@@ -3,13 +3,12 @@
 use super::brokers::{Cluster, SourceOptions};
 use super::wiring::{StoreThread, Wiring, consumer_group, routing_rules};
 use crate::broker::Source;
-use crate::clock::Clock as _;
 use crate::config::OnSourceGap;
 use crate::ingress::{self, Appender, AppenderHandle, Ingress};
 use crate::limit::STORE_RESPONSE_TIMEOUT;
 use crate::membership::{Assignments, ReadAssignment, SessionClock};
 use crate::metric;
-use crate::model::{Hint, StartPoint, Timestamp};
+use crate::model::{Hint, StartPoint};
 use crate::run::ThinHours;
 use crate::task::{TaskGroup, join_loops};
 use anyhow::{Context, Result};
@@ -49,7 +48,6 @@ pub(super) fn start(
             process: random.random(),
         });
     }
-    let started_at = wiring.clock.now();
     let build_ingress = move |thread: StoreThread| {
         let names = routes.iter().map(|parts| &*parts.route);
         let mut sources = sources(&thread.wiring, names, "source client")?;
@@ -59,7 +57,7 @@ pub(super) fn start(
                 .remove(&*parts.route)
                 .expect("a source for each route");
             let session_clock = session_clock.clone();
-            ingresses.push(ingress(&thread, parts, source, session_clock, started_at));
+            ingresses.push(ingress(&thread, parts, source, session_clock));
         }
         let stop = thread.stop;
         Ok(async move {
@@ -93,13 +91,11 @@ pub(super) fn start(
     wiring.spawn_with_store(group, "appender", timeout, build_appenders)
 }
 
-/// `started_at`: when this process started.
 fn ingress(
     thread: &StoreThread,
     parts: RouteParts,
     source: Box<dyn Source>,
     session_clock: SessionClock,
-    started_at: Timestamp,
 ) -> Ingress {
     let (wiring, name) = (&thread.wiring, &*parts.route);
     let ports = ingress::Ports {
@@ -120,8 +116,8 @@ fn ingress(
         route: parts.route.clone(),
         rules: routing_rules(&wiring.config, name),
         start: match wiring.config.routes[name].start {
-            // A partition that is created while the process runs is read from its first record.
-            StartPoint::End => StartPoint::Time(started_at),
+            // A partition that is created while the process serves the route is read from its first record.
+            StartPoint::End => StartPoint::Time(wiring.started.routes[name]),
             start => start,
         },
         stops_at_gap: wiring.config.routes[name].on_source_gap == OnSourceGap::Stop,

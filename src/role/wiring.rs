@@ -4,13 +4,13 @@ use super::StoreFactory;
 use super::brokers::{Cluster, naming};
 use super::worker_name::WorkerName;
 use crate::broker::GroupAdmin;
-use crate::clock::{SteadyClock, WallClock};
+use crate::clock::{Clock as _, SteadyClock, WallClock};
 use crate::config::{self, Config};
 use crate::encryption::KeyRing;
 use crate::health::{Health, HealthPart};
 use crate::ingress::Quota;
 use crate::limit::{MemoryPlan, RETRY_CLOCK_SKEW_MAX, STORE_RETRY_DELAY_MAX};
-use crate::model::{OnDuplicate, ReplyRules, RoutingRules, TargetRules, WithoutDelay};
+use crate::model::{OnDuplicate, ReplyRules, RoutingRules, TargetRules, Timestamp, WithoutDelay};
 use crate::store::Store;
 use crate::task::{StopToken, TaskGroup};
 use crate::trace::Tracer;
@@ -24,6 +24,7 @@ use tokio::sync::watch;
 pub(super) struct Wiring {
     pub(super) worker: WorkerName,
     pub(super) config: Config,
+    pub(super) started: StartTimes,
     pub(super) limits: Arc<Limits>,
     pub(super) keys: KeyRing,
     pub(super) memory: MemoryPlan,
@@ -39,6 +40,35 @@ pub(super) struct Wiring {
     pub(super) timers_done: StopToken,
     /// Cancelled when the timer has released its leases, so that the session is not needed.
     pub(super) leases_released: StopToken,
+}
+
+/// When the process, and the service of each route in it, began. Roles that begin again change neither.
+#[derive(Clone)]
+pub(crate) struct StartTimes {
+    pub(super) process: Timestamp,
+    pub(super) routes: BTreeMap<String, Timestamp>,
+}
+
+impl StartTimes {
+    pub(crate) fn new(config: &Config) -> Self {
+        let mut started = Self {
+            process: WallClock.now(),
+            routes: BTreeMap::new(),
+        };
+        started.update(config);
+        started
+    }
+
+    /// Takes the routes that are added or removed.
+    pub(super) fn update(&mut self, config: &Config) {
+        self.routes
+            .retain(|name, _| config.routes.contains_key(name));
+        for name in config.routes.keys() {
+            self.routes
+                .entry(name.clone())
+                .or_insert_with(|| WallClock.now());
+        }
+    }
 }
 
 /// By route. A reload of the configuration changes them.

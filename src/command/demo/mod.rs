@@ -5,6 +5,7 @@ mod scene;
 mod screen;
 mod text;
 
+use crate::admin;
 use crate::broker::send_budget::SendBudget;
 use crate::broker::{Catalog, Error, Event, OutgoingRecord, SendResult, Source, Target};
 use crate::cli::DemoArgs;
@@ -13,7 +14,10 @@ use crate::health::Health;
 use crate::limit::{DEMO_IN_FLIGHT_MAX, DEMO_TEXT_BYTES_MAX, DEMO_TICK_INTERVAL};
 use crate::model::header_name::{DUE, ERROR_DETAIL};
 use crate::model::{Dialects, Headers, Partition, Record, Timestamp};
-use crate::role::{Cluster, Service, SourceOptions, TargetOptions, TargetPurpose, memory_plan};
+use crate::role::{
+    Cluster, Service, ServiceStart, SourceOptions, StartTimes, TargetOptions, TargetPurpose,
+    main_runtime, memory_plan,
+};
 use crate::telemetry::Telemetry;
 use anyhow::{Context, Result, ensure};
 use board::{Arrival, Board, Phase};
@@ -63,10 +67,20 @@ fn show(demo: &DemoArgs, traffic: &mut Traffic<'_>) -> Result<()> {
         "warn".clone_into(&mut config.log.level);
     }
     let telemetry = Telemetry::install(&config)?;
-    let service = Service::start(&config, &telemetry, scene.lock_folder())?;
-    say(&format!("See what waits: {}\n\n", service.console()))?;
     let mut ended = Ok(());
-    let served = service.run_until(async { ended = traffic.serve(draws).await });
+    let served = main_runtime()?.block_on(async {
+        let start = ServiceStart {
+            config: &config,
+            telemetry: &telemetry,
+            listener: admin::bind(config.admin.listen)?,
+            lock_folder: scene.lock_folder(),
+            started: &StartTimes::new(&config),
+        };
+        let mut service = Service::start(start).await?;
+        say(&format!("See what waits: {}\n\n", service.console()))?;
+        let traffic = async { ended = traffic.serve(draws).await };
+        service.run_until(traffic).await
+    });
     served.and(ended)?;
     let board = &traffic.board;
     say(&text::summary(board))?;
@@ -297,11 +311,11 @@ fn short(bytes: Option<&[u8]>) -> Cow<'_, str> {
 
 /// Waits for a stop signal, or for the SIGHUP of a terminal that closes.
 async fn quit_signal() -> std::io::Result<()> {
-    let mut hangup = signal(SignalKind::hangup())?;
+    let (mut hangup, stopped) = (signal(SignalKind::hangup())?, crate::task::stop_signal()?);
     tokio::select! {
         biased;
         _ = hangup.recv() => Ok(()),
-        stopped = crate::task::stop_signal() => stopped.map(|_| ()),
+        _ = stopped => Ok(()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Decodes the values with serde, and explains the first value that does not decode.
 
+mod include;
 pub(super) mod quantity;
 pub(super) mod secret;
 pub(super) mod source;

@@ -24,8 +24,13 @@ const TOOL_VARIABLES: [&str; 3] = ["BIN", "SERVERS", "URL"];
 pub(in crate::config) struct Sources {
     pub(in crate::config) values: Value,
     variables: Vec<Variable>,
-    document: ImDocument<String>,
-    file: PathBuf,
+    /// The configuration file, then those that it includes.
+    pub(super) files: Vec<SourceFile>,
+}
+
+pub(super) struct SourceFile {
+    pub(super) path: PathBuf,
+    pub(super) document: ImDocument<String>,
 }
 
 /// One environment variable that sets a key, and its value below its keys.
@@ -40,28 +45,39 @@ impl Sources {
         text: &str,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, Problem> {
-        let document =
-            ImDocument::parse(text.to_owned()).map_err(|error| invalid_toml(file, text, &error))?;
         let mut sources = Self {
             values: Value::from(Dict::new()),
             variables: variables(environment)?,
-            document,
-            file: file.to_owned(),
+            files: Vec::new(),
         };
         let mut from_environment = Dict::new();
         for variable in &sources.variables {
             merge(&mut from_environment, variable.values.clone());
         }
-        let mut values = Dict::new();
-        for (source, is_file) in [(toml_values(text), true), (from_environment, false)] {
-            let mut normal = Dict::new();
-            normalize(source, is_file, &[], "", &mut normal).map_err(|path| {
-                sources.problem(&path, "the option is set twice", "keep one of the two")
-            })?;
-            merge(&mut values, normal.into());
-        }
+        let mut values = sources.values_of_file(file, text)?;
+        merge(&mut values, sources.normal(from_environment, false)?.into());
         sources.values = values.into();
         Ok(sources)
+    }
+
+    /// Adds a file to the list. Returns its values.
+    pub(super) fn values_of_file(&mut self, file: &Path, text: &str) -> Result<Dict, Problem> {
+        let document =
+            ImDocument::parse(text.to_owned()).map_err(|error| invalid_toml(file, text, &error))?;
+        self.files.push(SourceFile {
+            path: file.to_owned(),
+            document,
+        });
+        self.normal(toml_values(text), true)
+    }
+
+    fn normal(&self, values: Dict, is_file: bool) -> Result<Dict, Problem> {
+        let mut normal = Dict::new();
+        let result = normalize(values, is_file, &[], "", &mut normal);
+        result.map_err(|path| {
+            self.problem(&path, "the option is set twice", "keep one of the two")
+        })?;
+        Ok(normal)
     }
 
     pub(in crate::config) fn is_set(&self, path: &[String]) -> bool {
@@ -76,8 +92,8 @@ impl Sources {
     ) -> Problem {
         let place = match (self.variable(path), self.line(path)) {
             (Some(name), _) => format!("environment variable {name}"),
-            (None, Some(line)) => format!("{}, line {line}", self.file.display()),
-            (None, None) => self.file.display().to_string(),
+            (None, Some((file, line))) => format!("{}, line {line}", file.display()),
+            (None, None) => self.files[0].path.display().to_string(),
         };
         Problem {
             key: Some(name(path)),
@@ -92,20 +108,35 @@ impl Sources {
         Some(&variable.name)
     }
 
-    /// The line of the value at `path`, or of the innermost table around it.
-    fn line(&self, path: &[String]) -> Option<usize> {
+    /// The file and the line of the value at `path`, or of the innermost table around it.
+    fn line(&self, path: &[String]) -> Option<(&Path, usize)> {
+        let places = self.files.iter().filter_map(|file| {
+            let (depth, line) = file.line(path)?;
+            Some((depth, &*file.path, line))
+        });
+        // Of equal ones the first, which is the configuration file.
+        let (_, file, line) = places.rev().max_by_key(|(depth, ..)| *depth)?;
+        Some((file, line))
+    }
+}
+
+impl SourceFile {
+    /// The depth of the last key of the path that the file has, from 0, and its line.
+    pub(super) fn line(&self, path: &[String]) -> Option<(usize, usize)> {
         let mut item = self.document.as_item();
-        let mut start = None;
-        for key in path {
+        let mut found = None;
+        for (depth, key) in path.iter().enumerate() {
             let index = || item.get(key.parse::<usize>().ok()?);
             let file = || item.get(format!("{key}_file"));
             let Some(below) = item.get(key).or_else(index).or_else(file) else {
                 break;
             };
             item = below;
-            start = item.span().map(|span| span.start).or(start);
+            if let Some(span) = item.span() {
+                found = Some((depth, line_of(self.document.raw(), span.start)));
+            }
         }
-        start.map(|start| line_of(self.document.raw(), start))
+        found
     }
 }
 
@@ -208,7 +239,7 @@ fn property_text(value: Value, is_file: bool) -> Value {
 }
 
 /// Puts `over` over `under`. Tables are merged key by key.
-fn merge(under: &mut Dict, over: Value) {
+pub(super) fn merge(under: &mut Dict, over: Value) {
     let Value::Dict(_, over) = over else { return };
     for (key, value) in over {
         match under.get_mut(&key) {
@@ -368,7 +399,7 @@ mod tests {
     fn every_value_knows_where_it_was_written() {
         let text = "\n[route.orders]\nsource = { kafka = \"main\", topics = [\"a\",\n \"b\"] }\n[admin]\nlisten = \"b\"\n[kafka.main.properties]\na.b = 1";
         let sources = sources(text, &[("POSTDATE_ADMIN__LISTEN", "c")]);
-        let line = |keys: &[&str]| sources.line(&path(keys));
+        let line = |keys: &[&str]| Some(sources.line(&path(keys))?.1);
         assert_eq!(line(&["route", "orders"]), Some(2));
         assert_eq!(line(&["route", "orders", "source", "kafka"]), Some(3));
         assert_eq!(

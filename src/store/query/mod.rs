@@ -33,7 +33,7 @@ pub(crate) use messages::{MessageHeader, MessagePage, Search, WaitingMessage};
 pub(crate) use pause::PauseReport;
 pub(crate) use pending::{
     Amount, FoundMessage, IdSearch, PendingHour, PendingReport, PendingRoute, PendingShard,
-    QueryContext,
+    QueryContext, pending_report,
 };
 pub(crate) use search_position::SearchPosition;
 pub(crate) use workers::{ShardLoad, WorkerReport, WorkersReport};
@@ -74,7 +74,7 @@ impl Query {
     ) -> Result<String, Error> {
         let document = match self {
             Self::Pending { route } => {
-                let report = pending::pending_report(store, context, route.as_deref(), now);
+                let report = pending_report(store, context, route.as_deref(), now);
                 serde_json::to_string(&report.await?)
             }
             Self::Message { id, route } => {
