@@ -19,7 +19,7 @@ use crate::model::{
     RoutingRules, SessionId, ShardId, StartPoint, TargetRules, Timestamp, Watermark, WithoutDelay,
     WorkerId,
 };
-use crate::run::ThinHours;
+use crate::run::{FarTarget, RunBuilder, ThinHours};
 use crate::store::{ShardStore as _, StorePart};
 use crate::testing::broker::memory::MemoryCluster;
 use crate::testing::fault_injection::{self, InjectedFault};
@@ -498,4 +498,78 @@ fn a_displaced_reader_waits_until_the_membership_names_it_again() {
     assert_eq!(run(&[], reads_again()), [false, true]);
     let faults = [InjectedFault::DisplacedReaderContinues];
     assert_eq!(run(&faults, reads_again()), [true, true]);
+}
+
+/// A worker opens the shard. Between its questions to the broker and to the store, the worker before it
+/// appends and commits five new records, and the store loses all if `is_lost`. Returns where the reading
+/// starts. `None`: the worker does not read.
+async fn start_beside_an_append(is_lost: bool) -> Option<Watermark> {
+    let (world, id) = (Environment::new(1), Partition::new("t", 0));
+    let mut first = world.ingress(rules(LONG), 1);
+    world.assign(&mut first, &[0]);
+    first.open_due_shards().await.unwrap();
+    let mut second = world.ingress(rules(LONG), 2);
+    world.assign(&mut second, &[0]);
+    world.cluster.silence_coordinator(true);
+    let append = async {
+        // The opening has asked for the end, and waits for the last commit.
+        sleep(Duration::from_millis(1)).await;
+        for _ in 0..5 {
+            let produced = (None, Some(&b"m"[..]));
+            world.cluster.produce(&id, None, produced, []);
+        }
+        let mut partition = first.partitions.get_mut(&id).unwrap();
+        partition.reached_end(Offset(5), Instant::now());
+        let far = FarTarget::at(Timestamp::from_millis(0), ThinHours::DEFAULT);
+        let job = partition.build_append(&mut RunBuilder::plain(1), far);
+        let shards = [partition.shard.clone()];
+        drop(partition);
+        world.store.append(&[job.append]).await.unwrap();
+        let state = world.store.state(&shards).await.unwrap().remove(0).unwrap();
+        let mut partition = first.partitions.get_mut(&id).unwrap();
+        let commit = partition.next_commit(&state, true, false, Instant::now());
+        drop(partition);
+        world.cluster.silence_coordinator(false);
+        let committed = first.ports.source.commit(vec![commit.unwrap()]);
+        committed.await.unwrap();
+        if is_lost {
+            world.store.wipe();
+        }
+    };
+    let (opened, ()) = tokio::join!(second.open_due_shards(), append);
+    opened.unwrap();
+    let partition = second.partitions.get(&id).unwrap();
+    partition.is_reading().then(|| partition.stored_to())?
+}
+
+#[test]
+fn an_append_while_a_shard_is_opened_does_not_look_like_a_truncation() {
+    for is_lost in [false, true] {
+        let expected = Some(Watermark(5));
+        assert_eq!(run(&[], start_beside_an_append(is_lost)), expected);
+    }
+    let faults = [InjectedFault::JudgeByEarlierEnd];
+    assert_eq!(run(&faults, start_beside_an_append(false)), None);
+    let repeats_all = Some(Watermark(0));
+    assert_eq!(run(&faults, start_beside_an_append(true)), repeats_all);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_truncation_is_found_when_the_shard_is_opened() {
+    let (world, id) = (Environment::new(1), Partition::new("t", 0));
+    for _ in 0..5 {
+        let produced = (None, Some(&b"m"[..]));
+        world.cluster.produce(&id, None, produced, []);
+    }
+    positions_after_reading(&world, 1, Quota::default()).await;
+    world.cluster.truncate(&id, Offset(3));
+    let mut ingress = world.ingress(rules(LONG), 2);
+    world.assign(&mut ingress, &[0]);
+    ingress.open_due_shards().await.unwrap();
+    let reason = ingress.partitions.get(&id).unwrap().stop_reason.clone();
+    let reason = reason.expect("the shard is stopped");
+    assert!(
+        reason.contains("ends at offset 3, but was read up to 5"),
+        "{reason}"
+    );
 }

@@ -77,6 +77,8 @@ pub(crate) enum InjectedFault {
     IngressSendsDirectly,
     /// Records that a consumer reads a second time are stored a second time.
     StoreRereadRecords,
+    /// The end of a partition is compared with positions that were read after it.
+    JudgeByEarlierEnd,
     /// A recreated source is treated as the old one.
     IgnoreSourceRecreation,
     /// A consumer gets records that no follower has copied, so they may be lost with their leader.

@@ -1,6 +1,7 @@
 //! Opens the shards of assigned partitions: asks the broker and the store about them, creates the
 //! shards that the store does not have, and moves over gaps of the source.
 
+mod newer_ends;
 mod shard_creation;
 
 use super::assumed_rules::AssumedRules;
@@ -159,6 +160,7 @@ impl Ingress {
                 Err(error) => self.stop(&shard.partition, format!("shard {shard} waits: {error}")),
             }
         }
+        self.ask_ends_behind_commits(&mut known).await?;
         let starts = self.start_offsets(&known).await?;
         let store_time = self.ports.session_clock.store_time(Instant::now());
         let now = self.ports.clock.now().max(store_time);
@@ -181,8 +183,9 @@ impl Ingress {
                 opened: opened?,
             })
         });
-        let found: Vec<Found> = found.collect();
+        let mut found: Vec<Found> = found.collect();
         self.record_opened(&found);
+        self.ask_ends_behind_watermarks(&mut found).await?;
         Ok(found)
     }
 
