@@ -124,7 +124,7 @@ fn a_reload_adds_and_removes_routes_and_lists_what_waits_of_a_removed_one() {
     );
     let file = postdate.folder().join("config.toml");
     let before = std::fs::read_to_string(&file).unwrap();
-    // Nobody sends a signal: the service watches its file.
+    // There is no signal: the service watches its file.
     std::fs::write(&file, before.clone() + &route).unwrap();
     wait_for_log(&postdate, RESTARTED, 1);
     second.send(50, 60_000..61_000);
@@ -134,13 +134,20 @@ fn a_reload_adds_and_removes_routes_and_lists_what_waits_of_a_removed_one() {
     std::fs::write(&file, &before).unwrap();
     postdate.hang_up();
     wait_for_log(&postdate, RESTARTED, 2);
-    wait_for_log(&postdate, "messages wait for a route that the configuration does not have", 1);
+    wait_for_log(
+        &postdate,
+        "messages wait for a route that the configuration does not have",
+        1,
+    );
     let listed = postdate.logs();
     assert!(listed.contains("\"messages\":50"), "{listed}");
     let of_added = "postdate_pending_messages{route=\"added\"";
     let page = postdate.get("/metrics").expect("it answers").1;
     for line in page.lines().filter(|line| line.starts_with(of_added)) {
-        assert!(line.ends_with(" 0"), "nobody reads the removed route: {line}");
+        assert!(
+            line.ends_with(" 0"),
+            "nobody reads the removed route: {line}"
+        );
     }
     first.all_arrive(&sinks.0);
 

@@ -178,7 +178,7 @@ impl TaskGroup {
         errors.into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// Whether all tasks have ended.
+    /// True if all tasks have ended.
     pub(crate) fn is_empty(&self) -> bool {
         self.running.is_empty()
     }

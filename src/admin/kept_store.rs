@@ -22,10 +22,10 @@ impl<C: AsyncFn() -> Result<Rc<dyn AdminStore>, Error>> KeptStore<C> {
         call: &impl AsyncFn(&dyn AdminStore) -> Result<T, Error>,
     ) -> Result<T, Error> {
         if let Some(store) = self.store.take()
-            && let Ok(answer) = call(&*store).await
+            && let result @ (Ok(_) | Err(Error::Full)) = call(&*store).await
         {
             self.store = Some(store);
-            return Ok(answer);
+            return result;
         }
         let store = (self.connect)().await?;
         let answer = call(&*store).await?;

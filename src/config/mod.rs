@@ -191,8 +191,15 @@ pub(crate) enum LogFormat {
 impl Config {
     /// Loads the file and the environment.
     pub fn load(file: &Path) -> Result<Self, Error> {
+        Self::load_with(file, std::env::vars_os())
+    }
+
+    fn load_with(
+        file: &Path,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, Error> {
         let text = decode::source::read_file(file)?;
-        let mut sources = Sources::new(file, &text, std::env::vars_os())?;
+        let mut sources = Sources::new(file, &text, environment)?;
         sources.include_files()?;
         if sources.is_set(&["store", "encryption"].map(str::to_owned)) {
             exclude_from_core_dumps(file)?;

@@ -1,4 +1,4 @@
-//! Compares a changed configuration with the one of a running process: what the process must do to take
+//! Compares a changed configuration with the one of a running process: how the process applies
 //! it.
 
 use super::{Config, Log};
@@ -6,7 +6,7 @@ use super::{Config, Log};
 /// The properties of a Kafka cluster that running clients can change. Both are secrets.
 const LIVE_PROPERTIES: [&str; 2] = ["sasl.password", "sasl.oauthbearer.client.secret"];
 
-/// What a process must do to take a changed configuration.
+/// How a process applies a changed configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     None,
@@ -20,7 +20,7 @@ pub(crate) enum Change {
 }
 
 impl Config {
-    /// What a process with this configuration must do to take the `changed` one.
+    /// How a process with this configuration applies the `changed` one.
     pub(crate) fn change_to(&self, changed: &Self) -> Change {
         let refused = self.changes_for_restart(changed);
         if !refused.is_empty() {
@@ -118,7 +118,7 @@ max_waiting = { messages = 10 }
 level = "info"
 "#;
 
-    /// What the running process does after these replacements.
+    /// The change by these replacements.
     fn change(replacements: &[(&str, &str)]) -> Change {
         let running = Config::parse_builtin(RUNNING).unwrap();
         let text = replacements

@@ -138,7 +138,7 @@ impl StoreOptions {
         if let Store::Redis(redis) = &mut public.kind {
             redis.username = None;
             redis.password = None;
-            redis.url = redis.url.as_ref().map(|url| without_login(url));
+            redis.url = redis.url.as_ref().map(without_login);
             if let Some(sentinel) = &mut redis.sentinel {
                 sentinel.username = None;
                 sentinel.password = None;

@@ -72,7 +72,7 @@ pub(crate) struct Service {
     console: String,
 }
 
-/// What a service begins with.
+/// The arguments of [`Service::start`].
 pub(crate) struct ServiceStart<'a> {
     pub(crate) config: &'a Config,
     pub(crate) telemetry: &'a Telemetry,

@@ -54,10 +54,11 @@ struct Process {
     last_ready: Option<Config>,
     /// The configuration whose roles have failed. Only an operator can ask for it again.
     failed: Option<Config>,
-    /// What the watcher has read last. It applies what it has read twice: a file may be half written.
+    /// The last configuration that the watcher has read. It applies one that it has read twice: a file
+    /// may be half written.
     watched: Option<Config>,
     telemetry: Telemetry,
-    /// Of the admin endpoint. `None`: the process stops.
+    /// The listener of the admin endpoint. `None`: the process stops.
     listener: Option<TcpListener>,
     signals: Signals,
     refusal: Refusal,
@@ -71,7 +72,7 @@ enum End {
     Restart(Box<Config>),
 }
 
-/// Who asks for a reload.
+/// The one that asks for a reload.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asker {
     Operator,
@@ -97,7 +98,7 @@ impl Process {
         Ok(())
     }
 
-    /// Whether a signal has asked the process to stop.
+    /// True if a signal has asked the process to stop.
     async fn stops(&mut self) -> bool {
         tokio::select! {
             biased;

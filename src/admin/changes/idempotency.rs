@@ -156,7 +156,9 @@ fn unreadable() -> Problem {
 #[derive(Serialize, Deserialize)]
 struct RequestState {
     digest: String,
-    /// The request that wrote it. Tells a repeated call of the store from another request.
+    /// The request that wrote it. Tells a repeated call of the store from another request. 0 in states
+    /// without it.
+    #[serde(default)]
     owner: u64,
     /// `None`: it has not ended.
     receipt: Option<String>,
@@ -243,7 +245,7 @@ impl<C: AsyncFn() -> Result<Rc<dyn AdminStore>, Error>> Requests<C> {
         self.keys.seal_value(&place(&request.name), json).into()
     }
 
-    /// Repeats the call until `IDEMPOTENCY_STORE_TIMEOUT`, unless a repeat cannot help.
+    /// Repeats the call until `IDEMPOTENCY_STORE_TIMEOUT` while the store does not answer.
     async fn call<T>(
         &mut self,
         call: &impl AsyncFn(&dyn AdminStore) -> Result<T, Error>,
@@ -255,8 +257,8 @@ impl<C: AsyncFn() -> Result<Rc<dyn AdminStore>, Error>> Requests<C> {
                 let attempt = timeout(IDEMPOTENCY_ATTEMPT_TIMEOUT, self.store.call(call));
                 match attempt.await {
                     Ok(Ok(answer)) => return Ok(answer),
-                    Ok(Err(error @ Error::Full)) => return Err(error.to_string()),
-                    Ok(Err(error)) => last = error.to_string(),
+                    Ok(Err(error @ Error::Unavailable(_))) => last = error.to_string(),
+                    Ok(Err(error)) => return Err(error.to_string()),
                     Err(_) => {}
                 }
                 sleep(IDEMPOTENCY_RETRY_DELAY).await;

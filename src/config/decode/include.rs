@@ -117,7 +117,7 @@ dead_letter = { kafka = "main", topic = "orders.dead" }
         for (name, text) in teams {
             std::fs::write(folder.path().join("teams").join(name), text).unwrap();
         }
-        match Config::load(&file) {
+        match Config::load_with(&file, []) {
             Ok(config) => Ok(config.routes.into_keys().collect()),
             Err(error) => {
                 let folder = format!("{}/", folder.path().display());
@@ -183,7 +183,7 @@ dead_letter = { kafka = "main", topic = "orders.dead" }
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("postdate.toml");
         std::fs::write(&file, MAIN).unwrap();
-        let error = Config::load(&file).unwrap_err().to_string();
+        let error = Config::load_with(&file, []).unwrap_err().to_string();
         assert!(error.contains("postdate.toml, line 3"), "{error}");
     }
 }

@@ -114,7 +114,7 @@ impl Sources {
             let (depth, line) = file.line(path)?;
             Some((depth, &*file.path, line))
         });
-        // Of equal ones the first, which is the configuration file.
+        // The first one of equals is the configuration file.
         let (_, file, line) = places.rev().max_by_key(|(depth, ..)| *depth)?;
         Some((file, line))
     }
