@@ -33,7 +33,7 @@ pub(super) fn admit_record(
     let (rejection, without_payload, own_id);
     let (parsed, due_if_rejected) =
         (partition.rules).parse(record, &partition.origin_format, rules);
-    let requester = Requester::of(rules, metric, partition, record);
+    let mut requester = Requester::of(rules, metric, partition, record);
     let (due, mut body) = match parsed {
         ParsedRecord::Cancel { id } => {
             requester.change_waiting(partition, id, IdChangeKind::Cancel, Request::Cancel, now);
@@ -71,6 +71,7 @@ pub(super) fn admit_record(
     if record.timestamp > Some(now.plus(CLOCK_SKEW_MAX)) {
         metric.timestamp_ahead.increment(1);
     }
+    requester.forget_record_unless_accepted(&body.disposition);
     let id_rules = partition.rules.id_rules(record.offset, rules);
     if is_named_by_origin(id_rules, due, &body) {
         own_id = id_of_offset(record.offset);
@@ -144,9 +145,11 @@ fn change_id(partition: &mut AssignedPartition, change: IdChange<Box<str>>, wait
 struct Requester<'a> {
     record: &'a Record<'a>,
     reply: Option<Reply<'a>>,
+    /// The request has outcome records, so it gets an answer even without a reply target.
+    is_recorded: bool,
     /// A request is answered once. Its effect on the named message is applied again.
     is_answered: bool,
-    changes_claimed: bool,
+    is_exactly_once: bool,
 }
 
 impl<'a> Requester<'a> {
@@ -160,20 +163,36 @@ impl<'a> Requester<'a> {
             metric.answers_missing.increment(1);
             None
         });
-        let is_exactly_once = (rules.replies.as_ref()).is_some_and(|it| it.is_exactly_once);
+        let replies = rules.replies.as_ref();
         Self {
             record,
             reply,
+            is_recorded: replies.is_some_and(|it| it.outcomes.is_some()),
             is_answered: partition.delivered.covers(Cursor::of_answer(record.offset)),
-            changes_claimed: is_exactly_once && reply.is_some() && !fault!(ChangeUnclaimedOnly),
+            is_exactly_once: replies.is_some_and(|it| it.is_exactly_once),
         }
     }
 
+    /// The message of a retry has its outcome record already, and a dead letter gets another one.
+    fn forget_record_unless_accepted(&mut self, disposition: &Disposition<'_>) {
+        let is_accepted = matches!(
+            disposition,
+            Disposition::Deliver | Disposition::Relay { .. }
+        );
+        self.is_recorded &= is_accepted;
+    }
+
+    fn has_answer(&self) -> bool {
+        self.reply.is_some() || self.is_recorded
+    }
+
     fn change(&self, id: &str, kind: IdChangeKind) -> IdChange<Box<str>> {
-        let is_open = self.reply.is_some() && !self.is_answered;
+        let is_open = self.has_answer() && !self.is_answered;
         IdChange {
             request: is_open.then_some(self.record.offset),
-            changes_claimed: self.changes_claimed,
+            changes_claimed: self.is_exactly_once
+                && self.has_answer()
+                && !fault!(ChangeUnclaimedOnly),
             ..IdChange::new(id, kind)
         }
     }
@@ -212,14 +231,17 @@ impl<'a> Requester<'a> {
         id: Option<&str>,
         now: Timestamp,
     ) {
-        let Some(reply) = self.reply.filter(|_| !self.is_answered) else {
+        if self.is_answered || !self.has_answer() {
             return;
-        };
+        }
         let place = Cursor::of_answer(self.record.offset);
+        let is_awaited = self.reply.is_some();
         let key = self.record.key;
-        let key = key.filter(|key| key.len() <= ANSWER_KEY_BYTES_MAX);
-        let body = Body::answer(key, reply, request, id);
-        partition.flush_within(Duration::ZERO);
+        let key = key.filter(|key| is_awaited && key.len() <= ANSWER_KEY_BYTES_MAX);
+        let body = Body::answer(key, self.reply, request, id);
+        if is_awaited {
+            partition.flush_within(Duration::ZERO);
+        }
         partition.batch.add(Slice::of(place.due, now), place, &body);
     }
 }
@@ -472,6 +494,7 @@ mod tests {
         let rules = RoutingRules {
             replies: Some(ReplyRules {
                 targets,
+                outcomes: None,
                 is_exactly_once: false,
             }),
             ..rules()
@@ -493,5 +516,53 @@ mod tests {
         }
         let foreign = [cancel[0], cancel[1], ("postdate-reply-to", "orders")];
         assert!(admitted(&rules, b"key", b"", &foreign).is_empty());
+    }
+
+    #[test]
+    fn with_outcome_records_each_accepted_request_has_an_answer() {
+        let rules = |outcomes| RoutingRules {
+            replies: Some(ReplyRules {
+                targets: TargetRules::replies(Naming::Topic, ["replies"], [""; 0]),
+                outcomes,
+                is_exactly_once: false,
+            }),
+            retry_keys: RetryKeys::new("key", true),
+            ..rules()
+        };
+        let (on, off) = (rules(Some("audit".to_owned())), rules(None));
+        let retry = "v2 mac=- attempt=1 origin=prod/r/orders.delayed/0/5 due=1 target= \
+                     error=timed_out at=946684800001";
+        let id = ("postdate-id", "a");
+        let reply = ("postdate-reply-to", "replies");
+        // The number of answers with a target, and of those without one.
+        for (headers, asked, unasked) in [
+            (&[("postdate-after", "1m")][..], 0, 1),
+            (&[], 0, 1),
+            (&[("postdate-after", "1m"), reply], 1, 0),
+            (&[("postdate-op", "cancel"), id], 0, 1),
+            (
+                &[("postdate-op", "reschedule"), id, ("postdate-after", "1m")],
+                0,
+                1,
+            ),
+            (&[("postdate-after", "never")], 0, 0),
+            (&[("postdate-retry", retry)], 0, 0),
+        ] {
+            let count = |rules: &RoutingRules| {
+                let (mut asked, mut unasked) = (0, 0);
+                for run in admitted(rules, b"key", b"", headers) {
+                    for index in 0..run.len() {
+                        let body = run.message(index).unwrap().body;
+                        let has_only_records = body.has_only_records();
+                        unasked += usize::from(has_only_records);
+                        asked += usize::from(body.is_answer() && !has_only_records);
+                        assert!(!has_only_records || body.key.is_none());
+                    }
+                }
+                (asked, unasked)
+            };
+            assert_eq!(count(&on), (asked, unasked), "{headers:?}");
+            assert_eq!(count(&off), (asked, 0), "{headers:?}");
+        }
     }
 }

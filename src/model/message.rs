@@ -72,17 +72,17 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// The answer to a record with this key.
+    /// The answer to a record with this key. Without `reply` only its outcome records are sent.
     pub(crate) fn answer(
         key: Option<&'a [u8]>,
-        reply: Reply<'a>,
+        reply: Option<Reply<'a>>,
         request: Request,
         id: Option<&'a str>,
     ) -> Self {
-        let request_id = reply.request_id;
+        let request_id = reply.and_then(|reply| reply.request_id);
         Self {
             key,
-            target: Some(reply.target),
+            target: reply.map(|reply| reply.target),
             disposition: Disposition::Answer(AnswerState {
                 request,
                 request_id,
@@ -97,6 +97,11 @@ impl<'a> Body<'a> {
             self.disposition,
             Disposition::Answer(_) | Disposition::RetriedAnswer(_)
         )
+    }
+
+    /// True for an answer without a reply target. Only the outcome records of its request are sent.
+    pub(crate) fn has_only_records(&self) -> bool {
+        matches!(self.disposition, Disposition::Answer(_)) && self.target.is_none()
     }
 
     /// Returns `true` if no message was accepted before for the same record: it is no retry.
@@ -132,7 +137,8 @@ pub(crate) enum Disposition<'a> {
     },
     /// Came back through the source after a failed delivery, or with a new due time.
     Retry(RetryState<'a>),
-    /// The answer to the record, delivered at once. Its payload is made at delivery.
+    /// The answer to the record, delivered at once. Its payload is made at delivery. Without a target, only
+    /// the outcome records of the request are sent.
     Answer(AnswerState<'a>),
     /// An answer that came back through the source after a failed delivery. Its payload is the
     /// answer.

@@ -50,6 +50,8 @@ pub(crate) enum TargetPurpose {
     Fast,
     /// The producer of the bulk lane, which favours throughput over latency.
     Bulk,
+    /// The producer of outcome records.
+    Outcomes,
     /// A single record of a command: it fails soon, because a person waits.
     Command,
 }
@@ -211,7 +213,9 @@ impl Cluster {
         Ok(match self {
             Self::Kafka(cluster) => Box::new(match options.purpose {
                 TargetPurpose::Fast => KafkaTarget::new(cluster, budget, health)?,
-                TargetPurpose::Bulk => KafkaTarget::for_bulk(cluster, budget, health)?,
+                TargetPurpose::Bulk | TargetPurpose::Outcomes => {
+                    KafkaTarget::for_bulk(cluster, budget, health)?
+                }
                 TargetPurpose::Command => {
                     let cluster = with_command_timeout(cluster);
                     KafkaTarget::new(&cluster, budget, health)?

@@ -23,9 +23,10 @@ pub(crate) fn memory_plan(config: &Config) -> MemoryPlan {
 }
 
 /// A fast and a bulk producer for each cluster of an at-least-once route, and one set of
-/// transactional producers for each cluster of an exactly-once route.
+/// transactional producers for each cluster of an exactly-once route. A cluster with outcome records
+/// has one more.
 fn producers(config: &Config) -> usize {
-    let (mut plain, mut transactional) = (BTreeSet::new(), BTreeSet::new());
+    let [mut plain, mut transactional, mut outcomes] = [const { BTreeSet::new() }; 3];
     for route in config.routes.values() {
         let source = route.source.cluster.as_str();
         if route.delivery == Delivery::ExactlyOnce {
@@ -33,8 +34,9 @@ fn producers(config: &Config) -> usize {
         } else {
             plain.extend([source, route.target_cluster(), &route.dead_letter.cluster]);
         }
+        outcomes.extend(route.outcomes.as_ref().map(|_| route.target_cluster()));
     }
-    2 * plain.len() + transactional.len()
+    2 * plain.len() + transactional.len() + outcomes.len()
 }
 
 /// Resident memory of this process. `None` on systems without `/proc`.

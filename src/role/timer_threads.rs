@@ -10,7 +10,7 @@ use crate::config;
 use crate::limit::{
     BULK_LANE_MESSAGES_MAX, COMPACT_REQUEST_QUEUE_MAX, COMPACT_RESULT_QUEUE_MAX,
     DEFINITION_QUEUE_MAX, LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX, LOADER_REPLIES_MAX,
-    STORE_RESPONSE_TIMEOUT, TIMER_IN_FLIGHT_MAX,
+    OUTCOME_RECORD_BYTES, OUTCOME_RECORDS_MAX, STORE_RESPONSE_TIMEOUT, TIMER_IN_FLIGHT_MAX,
 };
 use crate::membership::{Assignments, heartbeat_timeout};
 use crate::metric;
@@ -21,8 +21,8 @@ use crate::task::{self, TaskGroup, join_loops};
 use crate::timer::{
     self, CompactionPolicy, CompactionReply, CompactionTask, Compactor, DefinitionBatch,
     DefinitionReader, DefinitionReadings, DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper,
-    Loader, MemoryBudget, Producers, ReadingsByRoute, ReleaseResult, RetryPolicy, RouteCatalog,
-    RouteOptions,
+    Loader, MemoryBudget, OutcomeRecords, Producers, ReadingsByRoute, ReleaseResult, RetryPolicy,
+    RouteCatalog, RouteOptions,
 };
 use anyhow::{Context, Result};
 use rand::rngs::StdRng;
@@ -201,8 +201,9 @@ fn lease_keeper(
 }
 
 fn options(wiring: &Wiring, send_budgets: Vec<Arc<SendBudget>>) -> timer::Options {
-    let routes = wiring.config.routes.iter().map(|(name, route)| {
-        let options = route_options(wiring, name, route);
+    let routes = (0..).zip(&wiring.config.routes);
+    let routes = routes.map(|(number, (name, route))| {
+        let options = route_options(wiring, number, name, route);
         (Arc::from(name.as_str()), Rc::new(options))
     });
     timer::Options {
@@ -215,7 +216,7 @@ fn options(wiring: &Wiring, send_budgets: Vec<Arc<SendBudget>>) -> timer::Option
     }
 }
 
-fn route_options(wiring: &Wiring, name: &str, route: &config::Route) -> RouteOptions {
+fn route_options(wiring: &Wiring, number: u16, name: &str, route: &config::Route) -> RouteOptions {
     let is_exactly_once = route.delivery == config::Delivery::ExactlyOnce;
     let dead_letters_overdue = route.overdue == config::Overdue::DeadLetter;
     RouteOptions {
@@ -238,6 +239,7 @@ fn route_options(wiring: &Wiring, name: &str, route: &config::Route) -> RouteOpt
         metric: metric::RouteMetrics::new(name),
         tracer: wiring.tracer.clone(),
         alerts: DeliveryAlerts::new(wiring.health.register(format!("route {name} deliveries"))),
+        number,
     }
 }
 
@@ -255,8 +257,8 @@ fn known_topics(route: &config::Route) -> BTreeSet<String> {
 }
 
 /// Producers for every cluster to which messages go: targets, dead letters and, for retries,
-/// sources. Exactly-once routes send with transactional producers only. `sender` is a number that
-/// no other process has.
+/// sources. Exactly-once routes send with transactional producers only. Outcome records have a
+/// producer of their own on each cluster. `sender` is a number that no other process has.
 /// Also returns the budget of each.
 fn producers(wiring: &Wiring, sender: u64) -> Result<(Producers, Vec<Arc<SendBudget>>)> {
     let mut clusters = BTreeSet::new();
@@ -292,13 +294,27 @@ fn producers(wiring: &Wiring, sender: u64) -> Result<(Producers, Vec<Arc<SendBud
         let (fast, bulk) = (fast?, bulk?);
         targets.insert(cluster.to_owned(), [fast, bulk]);
     }
+    let outcome_records_max =
+        OUTCOME_RECORDS_MAX.min(wiring.memory.producer / OUTCOME_RECORD_BYTES);
+    let mut outcome_targets = BTreeMap::new();
+    let with_outcomes = wiring.config.routes.values();
+    for route in with_outcomes.filter(|route| route.outcomes.is_some()) {
+        if let Entry::Vacant(new) = outcome_targets.entry(route.target_cluster().to_owned()) {
+            let budget = budget(outcome_records_max);
+            let purpose = TargetPurpose::Outcomes;
+            let target = target(wiring, new.key(), purpose, budget, sender)?;
+            new.insert(target);
+        }
+    }
     let mut transactional = BTreeMap::new();
     for (cluster, marker_group) in exactly_once {
         let budget = budget(BULK_LANE_MESSAGES_MAX);
         let producers = transactional_producers(wiring, cluster, budget, &marker_group)?;
         transactional.insert(cluster.to_owned(), producers);
     }
-    Ok((Producers::new(targets, transactional), budgets))
+    let outcome_records = OutcomeRecords::new(outcome_targets, outcome_records_max);
+    let producers = Producers::new(targets, transactional, outcome_records);
+    Ok((producers, budgets))
 }
 
 fn target(
@@ -310,6 +326,7 @@ fn target(
 ) -> Result<Box<dyn Target>> {
     let client = match purpose {
         TargetPurpose::Bulk => "bulk target client",
+        TargetPurpose::Outcomes => "outcomes client",
         TargetPurpose::Fast | TargetPurpose::Command => "target client",
     };
     let cluster = Cluster::of(&wiring.config, cluster);

@@ -186,10 +186,12 @@ pub(crate) fn routing_rules(config: &Config, name: &str) -> RoutingRules {
             route.allow.clone().unwrap_or_default(),
             config.source_topics_of(route.target_cluster()),
         ),
-        replies: route.allow_replies.as_ref().map(|allowed| {
+        replies: route.has_answers().then(|| {
             let sources = config.source_topics_of(route.target_cluster());
+            let allowed = route.allow_replies.iter().flatten();
             ReplyRules {
                 targets: TargetRules::replies(naming(route.target_kind()), allowed, sources),
+                outcomes: route.outcomes.clone(),
                 is_exactly_once: route.delivery == config::Delivery::ExactlyOnce,
             }
         }),

@@ -121,6 +121,9 @@ pub(crate) enum InjectedFault {
     /// A copy is delivered although its message does not wait under the id any more.
     CopyTakesAnyPlace,
 
+    // Outcome records.
+    /// The outcome record of a message that was retried or dead-lettered says that it was delivered.
+    TellAllAsDelivered,
     // Answers.
     /// At-least-once: an answer that a cancel was too late does not wait for the message.
     AnswerBeforeDelivery,

@@ -114,7 +114,15 @@ impl Dispatcher {
                 "stopped before all claimed messages were acknowledged: they may be delivered twice"
             );
         }
-        self.delivery.producers.close().await;
+        let mut producers = self.delivery.producers;
+        // The leases are released meanwhile.
+        drop(self.ports);
+        tokio::select! {
+            () = producers.finish_outcome_records() => {}
+            () = give_up.cancelled() => {}
+        }
+        producers.outcome_records.drop_unreported();
+        producers.close().await;
         tracing::info!("timer drained");
         Ok(())
     }
@@ -242,6 +250,8 @@ impl Dispatcher {
         let wall = self.ports.clock.now();
         self.delivery
             .on_reports(&mut self.shards, &self.slots, &events.reports, wall);
+        let records = &mut self.delivery.producers.outcome_records;
+        records.on_reports(&events.outcome_records);
         TxnDriver {
             producers: &mut self.delivery.producers,
             wall: self.ports.clock.now(),

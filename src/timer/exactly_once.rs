@@ -2,7 +2,8 @@
 //!
 //! Claimed messages are sent in transactions. Each commit includes the marker, the pair that covers
 //! all delivered messages. After an unknown result the shard restarts after the last committed
-//! marker. A message is delivered only when its transaction is committed (I4).
+//! marker. A message is delivered only when its transaction is committed (I4). Its outcome records are sent after
+//! that, and are not part of the transaction.
 
 use super::delivery::in_flight::Ticket;
 use super::delivery::producers::Producers;
@@ -203,6 +204,8 @@ impl TxnDriver<'_> {
             for index in batch.in_transaction() {
                 if !batch.is_cancelled(batch.place(index)) {
                     context.on_delivered(batch, index, self.wall);
+                    let records = &mut self.producers.outcome_records;
+                    records.send(&context, batch, index);
                 }
             }
         }

@@ -41,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use compactor::{CompactionPolicy, CompactionReply, CompactionTask, Compactor};
 pub(crate) use delivery::alerts::DeliveryAlerts;
+pub(crate) use delivery::outcome_records::OutcomeRecords;
 pub(crate) use delivery::producers::Producers;
 pub(crate) use delivery::retry::RetryPolicy;
 pub(crate) use dispatcher::{Dispatcher, Ports};
@@ -89,6 +90,8 @@ pub(crate) struct RouteOptions {
     pub(crate) metric: metric::RouteMetrics,
     pub(crate) tracer: Tracer,
     pub(crate) alerts: DeliveryAlerts,
+    /// Its place among the routes.
+    pub(crate) number: u16,
 }
 
 /// The tokens that stop a timer, and the tokens with which it reports its shutdown.

@@ -14,10 +14,14 @@ const SUBJECT: &str = "formats";
 pub(super) fn options_of_new_formats(config: &Config) -> Vec<String> {
     let encryption = config.store.encryption.as_ref();
     let encryption = encryption.map(|_| "store.encryption".to_owned());
-    let replies = config.routes.iter();
-    let replies = replies
-        .filter(|(_, route)| route.allow_replies.is_some())
-        .map(|(name, _)| format!("route.{name}.allow_replies"));
+    let replies = config.routes.iter().flat_map(|(name, route)| {
+        let set = [
+            ("allow_replies", route.allow_replies.is_some()),
+            ("outcomes", route.outcomes.is_some()),
+        ];
+        let set = set.into_iter().filter(|(_, is_set)| *is_set);
+        set.map(move |(key, _)| format!("route.{name}.{key}"))
+    });
     let rules = config.routes.keys();
     let rules = rules
         .filter(|name| PositionRules::of(&routing_rules(config, name)).format_level() > 0)
@@ -139,6 +143,7 @@ mod tests {
         assert_eq!(options(""), [""; 0]);
         for (option, name) in [
             (r#"allow_replies = ["a"]"#, "route.r.allow_replies"),
+            (r#"outcomes = "audit""#, "route.r.outcomes"),
             (r#"on_duplicate = "keep-first""#, "route.r (recurring"),
             ("change_by_origin = true", "route.r (recurring"),
             ("recurring = true", "route.r (recurring"),

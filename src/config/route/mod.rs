@@ -25,6 +25,8 @@ pub(crate) struct Route {
     pub(crate) allow: Option<Vec<String>>,
     /// Patterns of the targets that `postdate-reply-to` may name; `None`: the route gives no answers.
     pub(crate) allow_replies: Option<Vec<String>>,
+    /// The topic or subject of outcome records, on the target's cluster; `None`: there are none.
+    pub(crate) outcomes: Option<String>,
     pub(crate) dead_letter: Destination,
     #[serde(default, deserialize_with = "choice")]
     pub(crate) delivery: Delivery,
@@ -299,6 +301,11 @@ impl Route {
         self.retry.check(&at.key("retry"));
     }
 
+    /// Requests have answers, or outcome records, which are made as answers are.
+    pub(crate) fn has_answers(&self) -> bool {
+        self.allow_replies.is_some() || self.outcomes.is_some()
+    }
+
     /// A recurring route reads a compacted topic as a whole, and has no retries.
     fn check_recurring(&self, at: &At<'_>) {
         if !self.recurring {
@@ -317,6 +324,7 @@ impl Route {
         }
         for key in [
             "allow_replies",
+            "outcomes",
             "max_delay",
             "without_delay",
             "on_duplicate",
@@ -340,13 +348,10 @@ impl Route {
     /// With exactly-once delivery a changed message waits for the answer of its request, which would wait for
     /// the rate behind others.
     fn check_rate(&self, at: &At<'_>) {
-        if self.rate.is_some()
-            && self.delivery == Delivery::ExactlyOnce
-            && self.allow_replies.is_some()
-        {
+        if self.rate.is_some() && self.delivery == Delivery::ExactlyOnce && self.has_answers() {
             at.key("rate").refuse(
-                "the route delivers exactly once with answers, and an answer that waits for the rate could undo a cancel",
-                "remove rate or allow_replies, or write delivery = \"at-least-once\"",
+                "the route delivers exactly once with answers or outcomes, and an answer that waits for the rate could undo a cancel",
+                "remove rate, or allow_replies and outcomes, or write delivery = \"at-least-once\"",
             );
         }
     }

@@ -75,6 +75,7 @@ mod tests {
             targets: TargetRules::new(naming, Some("orders"), [""; 0], [sources]),
             replies: Some(ReplyRules {
                 targets: TargetRules::replies(naming, [allowed], [sources]),
+                outcomes: None,
                 is_exactly_once: false,
             }),
             max_delay: Duration::from_secs(1),

@@ -26,7 +26,7 @@ const PATTERNS_SHOWN_MAX: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RoutingRules {
     pub(crate) targets: TargetRules,
-    /// Where answers may go. `None`: the route gives no answers. They never decide a position.
+    /// Where answers and outcome records go. `None`: the route has none. They never decide a position.
     pub(crate) replies: Option<ReplyRules>,
     /// The longest delay, measured from the record's own timestamp.
     pub(crate) max_delay: Duration,
@@ -70,6 +70,11 @@ impl RoutingRules {
         }
     }
 
+    /// Where outcome records go. `None`: there are none.
+    pub(crate) fn outcomes(&self) -> Option<&str> {
+        self.replies.as_ref()?.outcomes.as_deref()
+    }
+
     /// These rules without a limit for delays and without a check of targets. They give the due
     /// time of every record that can be read.
     pub(crate) fn without_limits(&self) -> Self {
@@ -80,10 +85,13 @@ impl RoutingRules {
     }
 }
 
-/// The answers of a route.
+/// The answers and outcome records of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReplyRules {
+    /// Where answers may go.
     pub(crate) targets: TargetRules,
+    /// Where outcome records go. `None`: there are none.
+    pub(crate) outcomes: Option<String>,
     /// The transactions of the timer decide the outcomes.
     pub(crate) is_exactly_once: bool,
 }

@@ -9,7 +9,7 @@ use crate::ingress::{self, Appender, Ingress};
 use crate::limit::{
     CLOCK_SKEW_MAX, COMPACT_BYTES_MAX, COMPACT_REQUEST_QUEUE_MAX, COMPACT_RESULT_QUEUE_MAX,
     DEFINITION_QUEUE_MAX, FETCH_BYTES_MAX, HINT_QUEUE_MAX, IngressMemory, LEASE_EVENT_QUEUE_MAX,
-    LOADER_QUEUE_MAX, LOADER_REPLIES_MAX,
+    LOADER_QUEUE_MAX, LOADER_REPLIES_MAX, OUTCOME_RECORDS_MAX,
 };
 use crate::membership::{
     self, Assignments, ClusterCatalog, ReadAssignment, SourceTopics, WorkerLoop,
@@ -30,11 +30,13 @@ use crate::testing::sim::mutants::ingress_sends_directly::IngressSendsDirectly;
 use crate::testing::sim::mutants::marker_faults::MarkerFaults;
 use crate::testing::sim::mutants::source_faults::SourceFaults;
 use crate::testing::sim::process_control::ProcessControl;
-use crate::testing::sim::world::{ANSWERS, DEAD, GROUP, MARKERS, ROUTE, SOURCE, TARGET, World};
+use crate::testing::sim::world::{
+    ANSWERS, DEAD, GROUP, MARKERS, OUTCOMES, ROUTE, SOURCE, TARGET, World,
+};
 use crate::timer::{
     self, CompactionPolicy, Compactor, DefinitionBatch, DefinitionReader, DefinitionReadings,
-    DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper, Loader, Producers, ReadingsByRoute,
-    ReleaseResult, RetryPolicy, RouteCatalog, RouteOptions,
+    DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper, Loader, OutcomeRecords, Producers,
+    ReadingsByRoute, ReleaseResult, RetryPolicy, RouteCatalog, RouteOptions,
 };
 use crate::trace::Tracer;
 use rand::RngExt;
@@ -188,7 +190,13 @@ impl Process {
             Box::new(DeliveryObserver::new(world, &self.control, transactors));
         let clients = BTreeMap::from([(CLUSTER.to_owned(), [client(), client()])]);
         let transactors = BTreeMap::from([(CLUSTER.to_owned(), transactors)]);
-        Producers::new(clients, transactors)
+        let outcome_client = world.has_outcomes().then(|| {
+            let target = NetworkProducer::new(world, &self.control.network);
+            (CLUSTER.to_owned(), Box::new(target) as Box<dyn Target>)
+        });
+        let outcome_records =
+            OutcomeRecords::new(outcome_client.into_iter().collect(), OUTCOME_RECORDS_MAX);
+        Producers::new(clients, transactors, outcome_records)
     }
 
     /// Starts the roles. The order of the draws from `random` and of the tasks is part of what a
@@ -474,6 +482,7 @@ fn rules(world: &World, random: &mut StdRng) -> RoutingRules {
         },
         replies: (!world.is_recurring()).then(|| ReplyRules {
             targets: TargetRules::replies(Naming::Topic, [ANSWERS], [SOURCE]),
+            outcomes: world.has_outcomes().then(|| OUTCOMES.to_owned()),
             is_exactly_once: world.is_exactly_once(),
         }),
         is_recurring: world.is_recurring(),
@@ -550,6 +559,7 @@ fn timer_options(shared: &Shared<'_>) -> timer::Options {
         metric: world.duplicate_counter().route_metrics(),
         tracer: Tracer::default(),
         alerts: DeliveryAlerts::new(health.register("outlets")),
+        number: 0,
     };
     timer::Options {
         deployment: "sim".to_owned(),

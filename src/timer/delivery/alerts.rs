@@ -34,6 +34,7 @@ pub(crate) struct DeliveryAlerts {
     blocked: RefCell<BTreeSet<(ShardId, Blocker)>>,
     next_blocked_log: Cell<Option<Instant>>,
     next_reroute_log: Cell<Option<Instant>>,
+    next_record_log: Cell<Option<Instant>>,
     next_target_log: Cell<Option<Instant>>,
     /// Why a target does not accept messages, and how long `/readyz` shows it: until the last known
     /// message has been retried.
@@ -48,6 +49,7 @@ impl DeliveryAlerts {
             blocked: RefCell::default(),
             next_blocked_log: Cell::default(),
             next_reroute_log: Cell::default(),
+            next_record_log: Cell::default(),
             next_target_log: Cell::default(),
             failing_targets: RefCell::default(),
         }
@@ -146,6 +148,18 @@ impl DeliveryAlerts {
         let interval = DELIVERY_ALERT_INTERVAL.as_secs();
         tracing::warn!(%shard, %offset, %reason,
             "a message {action}: {detail} (others within {interval} s are only counted)");
+    }
+
+    /// An outcome record was dropped. Logs one such record per interval, as an example.
+    pub(crate) fn on_record_dropped(&self, topic: &str, why: &str) {
+        if is_log_due(&self.next_record_log) {
+            let (part, interval) = (self.health.name(), DELIVERY_ALERT_INTERVAL.as_secs());
+            tracing::warn!(
+                part,
+                topic,
+                "an outcome record is dropped: {why} (others within {interval} s are only counted)"
+            );
+        }
     }
 
     /// A message was acknowledged. This clears its alert, but not that of other blocked messages.

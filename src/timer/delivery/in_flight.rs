@@ -388,10 +388,11 @@ impl ClaimedBatch {
         messages.filter(|(run, _)| run.run.is_computed).count() as u64
     }
 
-    /// The requests of the answers among these messages.
+    /// The requests of the answers among these messages, if the store has their effects.
     pub(crate) fn delivered_answers(&self, indexes: Range<usize>) -> impl Iterator<Item = Offset> {
         let answers = indexes.filter(|index| self.is_answer(*index));
-        answers.map(|index| self.place(index).offset)
+        let requests = answers.map(|index| self.place(index).offset);
+        requests.filter(|request| self.named.contains_key(request))
     }
 
     /// The message ids that become free once these messages are delivered. Most messages have no id

@@ -6,6 +6,7 @@ mod answers;
 pub(crate) mod in_flight;
 pub(crate) mod lanes;
 pub(crate) mod outcome;
+pub(crate) mod outcome_records;
 pub(crate) mod producers;
 mod record;
 pub(crate) mod retry;
@@ -192,9 +193,9 @@ impl Delivery {
                 None
             }
             SendOutcome::Cancelled => {
-                claimed.acknowledge(index);
-                state.in_flight.complete(batch, 1);
                 let context = state.context.clone();
+                sender.on_passed(claimed, index);
+                state.in_flight.complete(batch, 1);
                 state.finish_batches(|batch, outcomes| {
                     context.trace_delivery(batch, outcomes, wall);
                 });
@@ -233,6 +234,8 @@ impl Delivery {
                 match &report.outcome {
                     Ok(()) => {
                         context.on_delivered(batch, index, wall);
+                        let records = &mut self.producers.outcome_records;
+                        records.send(&context, batch, index);
                         batch.acknowledge(index);
                         completed += 1;
                     }

@@ -21,7 +21,7 @@ pub(crate) struct ShardContext {
     pub(crate) shard: ShardId,
     /// Hashes ids.
     pub(super) keys: KeyRing,
-    origins: OriginFormat,
+    pub(super) origins: OriginFormat,
     /// The transactional producer, if the route is exactly-once.
     pub(crate) producer: Option<ProducerIdentity>,
     pub(crate) route: Rc<RouteOptions>,
@@ -138,7 +138,9 @@ impl ShardContext {
         alerts.on_delivered(&self.shard, batch.place(index).offset);
         let Some(reroute) = batch.reroutes.get(&index) else {
             if batch.is_answer(index) {
-                metric.answers.increment(1);
+                let message = batch.message(index);
+                let is_sent = !message.is_some_and(|it| it.body.has_only_records());
+                metric.answers.increment(u64::from(is_sent));
                 return;
             }
             metric.delivered.increment(1);
@@ -338,6 +340,7 @@ impl ShardContext {
             metric,
             tracer: crate::trace::Tracer::default(),
             alerts: crate::timer::DeliveryAlerts::new(health),
+            number: 0,
         };
         Self::new("d", KeyRing::plain(), shard, Rc::new(route))
     }

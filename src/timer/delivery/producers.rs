@@ -1,18 +1,22 @@
-//! The producers of a timer: two plain clients for each cluster, and one transactional producer for
-//! each exactly-once shard.
+//! The producers of a timer: two plain clients for each cluster, a third one for its outcome records, and one
+//! transactional producer for each exactly-once shard.
 
 use super::lanes::Lane;
+use super::outcome_records::OutcomeRecords;
 use super::record::Destination;
 use crate::broker::{
     DeliveryReport, OutgoingRecord, ProducerEvent, SendResult, Target, TransactionalProducers,
 };
+use crate::limit::OUTCOME_RECORDS_FINISH_TIMEOUT;
 use crate::timer::RouteOptions;
 use futures_util::future::{FutureExt, join, join_all, pending, select_all};
 use std::collections::BTreeMap;
+use tokio::time::{Instant, timeout_at};
 
 pub(crate) struct Producers {
     targets: BTreeMap<String, ClusterProducers>,
     transactional: BTreeMap<String, Box<dyn TransactionalProducers>>,
+    pub(crate) outcome_records: OutcomeRecords,
     /// Number of transactional producers opened so far.
     pub(crate) opened: u64,
 }
@@ -29,6 +33,7 @@ pub(super) enum Via {
 #[derive(Debug, Default)]
 pub(crate) struct DeliveryEvents {
     pub(crate) reports: Vec<DeliveryReport>,
+    pub(crate) outcome_records: Vec<DeliveryReport>,
     /// Events of transactional producers, each with the producer's number.
     pub(crate) transactions: Vec<(u64, ProducerEvent)>,
 }
@@ -39,10 +44,12 @@ impl Producers {
     pub(crate) fn new(
         targets: BTreeMap<String, ClusterProducers>,
         transactional: BTreeMap<String, Box<dyn TransactionalProducers>>,
+        outcome_records: OutcomeRecords,
     ) -> Self {
         Self {
             targets,
             transactional,
+            outcome_records,
             opened: 0,
         }
     }
@@ -100,6 +107,14 @@ impl Producers {
             });
             events.boxed_local()
         });
+        let outcome_targets = self.outcome_records.targets.values_mut();
+        let outcome_records = outcome_targets.map(|target| {
+            let events = target.next_reports().map(|reports| DeliveryEvents {
+                outcome_records: reports,
+                ..DeliveryEvents::default()
+            });
+            events.boxed_local()
+        });
         let transactional = self.transactional.values_mut().map(|producers| {
             let events = producers.next_events().map(|transactions| DeliveryEvents {
                 transactions,
@@ -107,21 +122,35 @@ impl Producers {
             });
             events.boxed_local()
         });
-        let all: Vec<_> = targets.chain(transactional).collect();
+        let all = targets.chain(outcome_records).chain(transactional);
+        let all: Vec<_> = all.collect();
         if all.is_empty() {
             return pending().await;
         }
         let (mut events, _, others) = select_all(all).await;
         for other in others.into_iter().filter_map(FutureExt::now_or_never) {
             events.reports.extend(other.reports);
+            events.outcome_records.extend(other.outcome_records);
             events.transactions.extend(other.transactions);
         }
         events
     }
 
+    /// Waits for the reports on outcome records, but not for a topic that does not answer.
+    pub(crate) async fn finish_outcome_records(&mut self) {
+        let end = Instant::now() + OUTCOME_RECORDS_FINISH_TIMEOUT;
+        while self.outcome_records.are_unreported() {
+            let Ok(events) = timeout_at(end, self.next_events()).await else {
+                break;
+            };
+            self.outcome_records.on_reports(&events.outcome_records);
+        }
+    }
+
     /// Closes all producers concurrently, because one whose broker is down takes longer.
     pub(crate) async fn close(&mut self) {
         let targets = self.targets.values_mut().flatten();
+        let targets = targets.chain(self.outcome_records.targets.values_mut());
         let transactional = self.transactional.values_mut();
         join(
             join_all(targets.map(|target| target.close())),
@@ -169,7 +198,11 @@ mod tests {
             ("busy".to_owned(), producers(Some(1), None)),
             ("other".to_owned(), producers(None, Some(2))),
         ];
-        let mut producers = Producers::new(BTreeMap::from(targets), BTreeMap::new());
+        let mut producers = Producers::new(
+            BTreeMap::from(targets),
+            BTreeMap::new(),
+            OutcomeRecords::default(),
+        );
         let events = producers.next_events().await;
         let tickets: Vec<_> = events.reports.iter().map(|report| report.ticket).collect();
         assert_eq!(tickets, [1, 2]);

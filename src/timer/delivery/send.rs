@@ -171,7 +171,7 @@ impl ShardSender<'_> {
                 (SendOutcome::MustWait, _) => return (completed, true),
                 (SendOutcome::Accepted, None) => {}
                 (SendOutcome::Cancelled, None) => {
-                    batch.acknowledge(batch.next_unsent());
+                    self.on_passed(batch, batch.next_unsent());
                     completed += 1;
                 }
                 (SendOutcome::RetryAfter(wait), None) => {
@@ -195,6 +195,13 @@ impl ShardSender<'_> {
             batch.advance();
         }
         (completed, false)
+    }
+
+    /// With at-least-once delivery, a message is complete although it was not sent.
+    pub(super) fn on_passed(&mut self, batch: &mut ClaimedBatch, index: usize) {
+        let records = &mut self.producers.outcome_records;
+        records.send(&self.context, batch, index);
+        batch.acknowledge(index);
     }
 
     fn send_next(&mut self, batch: &mut ClaimedBatch, number: u32) -> SendOutcome {
@@ -265,6 +272,9 @@ impl ShardSender<'_> {
             route.alerts.on_newer_message(&context.shard, offset);
             return SendOutcome::RetryAfter(RESEND_DELAY_MAX);
         };
+        if message.body.has_only_records() {
+            return SendOutcome::Cancelled;
+        }
         let is_expired = message.body.until.is_some_and(|until| until < self.wall);
         if is_expired && !batch.reroutes.contains_key(&index) {
             let expired = context.expired(&message);
