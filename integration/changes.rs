@@ -1,6 +1,7 @@
 //! Tests changes: publish and cancel through the API, the console and the command line, each with and
 //! without the right to do it.
 
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -207,6 +208,9 @@ fn a_repeat_with_an_idempotency_key_publishes_once() {
             );
         }
         let key = ["--header", "Idempotency-Key: d"];
+        let long = format!("/v1/routes/r/messages?key={}", "k".repeat(2_000));
+        let refused = service.curl(OPERATOR, &long, &[&key[..], &["--data", "x"]].concat());
+        assert_eq!(refused.0, 400, "its answer would be long: {}", refused.1);
         assert_eq!(
             service
                 .curl(READER, path, &[&key[..], &["--data", "x"]].concat())
@@ -240,6 +244,18 @@ fn a_repeat_with_an_idempotency_key_publishes_once() {
     }
 }
 
+/// Runs `postdate` in a folder without a configuration, with the address of a service. Returns what it prints.
+pub(crate) fn run_at(url: &str, folder: &Path, arguments: &[&str], code: i32) -> String {
+    let mut command = Command::new(program());
+    let command = command.current_dir(folder).args(arguments);
+    let output = command.env("POSTDATE_URL", url).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let found = output.status.code();
+    assert_eq!(found, Some(code), "{arguments:?}: {printed}{errors}");
+    printed + &errors
+}
+
 #[test]
 fn commands_work_with_the_address_of_a_service_and_a_token() {
     let scene = Scene::new(kafka(), "address", 1);
@@ -259,20 +275,13 @@ fn commands_work_with_the_address_of_a_service_and_a_token() {
     };
     let (reader, operator) = (token("reader", READER), token("operator", OPERATOR));
     let run = |token: &str, line: &str, code: i32| {
-        let mut command = Command::new(program());
-        let command = command.current_dir(folder.path()).args(line.split(' '));
-        let command = command
-            .env("POSTDATE_URL", &url)
-            .args(["--token-file", token]);
-        let output = command.output().unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(
-            output.status.code(),
-            Some(code),
-            "{line}: {printed}{errors}"
-        );
-        printed + &errors
+        let line: Vec<_> = line.split(' ').collect();
+        run_at(
+            &url,
+            folder.path(),
+            &[&line[..], &["--token-file", token]].concat(),
+            code,
+        )
     };
     assert!(run(&reader, "workers", 0).contains("ingress,timer"));
     let list = run(&reader, "messages list --route r --output json", 0);

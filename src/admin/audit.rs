@@ -8,6 +8,7 @@
 
 use super::api::{Document, Params};
 use super::auth::Actor;
+use super::kept_store::KeptStore;
 use super::problem::Problem;
 use super::queries::Queries;
 use crate::clock::{Clock as _, WallClock};
@@ -18,7 +19,7 @@ use crate::limit::{
 use crate::metric::{self, Counter};
 use crate::model::Timestamp;
 use crate::store::query::{AuditLine, AuditReport, MessageFilter, Query, WaitingMessage};
-use crate::store::{AdminStore, AuditPosition, AuditRow, Error};
+use crate::store::{AdminStore, AuditPart, AuditPosition, AuditRow, Error};
 use crate::task::StopToken;
 use axum::Router;
 use axum::extract::State;
@@ -55,7 +56,10 @@ impl Audit {
     fn keep(&self, mut line: AuditLine) {
         line.at_ms = WallClock.now().as_millis();
         line.cut();
-        if self.lines.try_send(line).is_err() {
+        // The other half of the queue is for changes.
+        let has_room =
+            line.part() == AuditPart::Changes || self.lines.capacity() > AUDIT_LINES_MAX / 2;
+        if !has_room || self.lines.try_send(line).is_err() {
             self.lost.increment(1);
         }
     }
@@ -120,6 +124,7 @@ pub(crate) async fn serve(
     stop: StopToken,
 ) {
     let mut writer = Writer {
+        store: KeptStore::new(connect),
         keys,
         process,
         number: 0,
@@ -132,7 +137,7 @@ pub(crate) async fn serve(
             if writer.unwritten.is_empty() && !is_open {
                 return;
             }
-            if !writer.write(&connect).await {
+            if !writer.write().await {
                 sleep(AUDIT_RETRY_DELAY).await;
             }
         }
@@ -152,7 +157,8 @@ pub(crate) async fn serve(
 }
 
 /// The lines that the store does not have yet.
-struct Writer {
+struct Writer<C> {
+    store: KeptStore<C>,
     keys: KeyRing,
     process: u64,
     number: u32,
@@ -161,7 +167,7 @@ struct Writer {
     has_failed: bool,
 }
 
-impl Writer {
+impl<C: AsyncFn() -> Result<Rc<dyn AdminStore>, Error>> Writer<C> {
     /// Waits for lines, unless there are some. False: no more will come.
     async fn take(&mut self, lines: &mut mpsc::Receiver<AuditLine>) -> bool {
         let room = AUDIT_LINES_PER_CALL_MAX - self.unwritten.len();
@@ -185,12 +191,10 @@ impl Writer {
     }
 
     /// False: the write has failed, and may be repeated.
-    async fn write(
-        &mut self,
-        connect: &impl AsyncFn() -> Result<Rc<dyn AdminStore>, Error>,
-    ) -> bool {
-        let written = async { connect().await?.add_audit_rows(&self.unwritten).await };
-        let written = written.await;
+    async fn write(&mut self) -> bool {
+        let rows = &self.unwritten;
+        let add = async |store: &dyn AdminStore| store.add_audit_rows(rows).await;
+        let written = self.store.call(&add).await;
         match &written {
             Ok(()) => self.unwritten.clear(),
             Err(error) if !self.has_failed => tracing::warn!(
@@ -239,7 +243,8 @@ pub(super) fn router(queries: Queries) -> Router {
 
 /// The last changes and shown payloads, the newest first
 ///
-/// The store keeps 1,000 lines. The log has all of them. If `more` is true, `after` continues.
+/// The store keeps 1,000 lines of changes, and 1,000 of publishes, shown payloads, dry runs and calls that continue a change. The
+/// log has all of them. If `more` is true, `after` continues.
 #[utoipa::path(get, path = "/v1/audit", params(AuditParams), responses((status = 200, body = AuditReport), (status = "default", body = Problem)))]
 pub(super) async fn list(
     State(queries): State<Queries>,
@@ -291,6 +296,45 @@ mod tests {
         };
         tokio::join!(serve, test);
         assert_eq!(listed().await as u64, count + 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn publishes_leave_room_for_changes_while_the_store_is_away() {
+        let (audit, mut lines) = channel();
+        let publish = AuditLine {
+            action: "publish".to_owned(),
+            ..AuditLine::default()
+        };
+        (0..2 * AUDIT_LINES_MAX).for_each(|_| audit.record(publish.clone(), "test"));
+        audit.record(line(7), "a change");
+        let mut waiting = Vec::new();
+        lines.recv_many(&mut waiting, 2 * AUDIT_LINES_MAX).await;
+        assert_eq!(waiting.len(), AUDIT_LINES_MAX / 2 + 1);
+        assert_eq!(waiting.last().unwrap().found, Some(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lines_are_written_with_one_connection_until_it_fails() {
+        let store = MemoryStore::new(Rc::new(WallClock));
+        let (audit, lines) = channel();
+        let stop = StopToken::new();
+        let connections = std::cell::Cell::new(0);
+        let connect = async || {
+            connections.set(connections.get() + 1);
+            Ok(Rc::new(store.clone()) as Rc<dyn AdminStore>)
+        };
+        let serve = serve(lines, (KeyRing::plain(), 1), connect, stop.clone());
+        let test = async {
+            for number in 0..5 {
+                audit.record(line(number), "test");
+                sleep(AUDIT_RETRY_DELAY).await;
+            }
+            assert_eq!(connections.get(), 1);
+            stop.cancel();
+            drop(audit);
+        };
+        tokio::join!(serve, test);
+        assert_eq!(store.audit_rows(None, 9).await.unwrap().len(), 5);
     }
 
     #[tokio::test(start_paused = true)]

@@ -330,7 +330,7 @@ impl ChangeApi {
         let request = body.request(route, action, WallClock.now())?;
         let permit = (!request.dry_run).then(|| self.bulk_permit.try_acquire());
         let _permit = permit.transpose().map_err(|_| {
-            Problem::unavailable("another call changes many messages: try again when it has ended")
+            Problem::busy("another call changes many messages: try again when it has ended")
         })?;
         let mut audit = Audit {
             actor,

@@ -7,7 +7,7 @@
 
 use super::api::{Document, MessageParams, Params, PathParams, instant};
 use super::auth::Actor;
-use super::changes::{Change, ChangeKind, Changes, Written as Receipt, idempotency};
+use super::changes::{Change, ChangeKind, Changes, Place, PublishAnswer, idempotency};
 use super::message_change::Action;
 use super::problem::Problem;
 use super::queries::Queries;
@@ -52,7 +52,8 @@ pub(super) fn router(api: ChangeApi) -> Router {
 ///
 /// The body is the payload. `postdate-after`, `postdate-at`, `postdate-id` and `postdate-to` are the headers of the
 /// message contract. `content-type` and `ce-*` become headers of the message. Answers when the broker has acknowledged the record.
-/// With `Idempotency-Key`, a repeat within 24 hours gets the first answer with `Idempotent-Replayed: true`. 409: the first request has not ended.
+/// With `Idempotency-Key`, a repeat within 24 hours gets the first answer with `Idempotent-Replayed: true`. 409: the first request has not ended, or
+/// its answer cannot be read (code `idempotency_key_unreadable`).
 /// 422 with the code `idempotency_key_reused`: the key was used for another request.
 #[utoipa::path(post, path = "/v1/routes/{route}/messages", params(("route" = String, Path), ("topic" = Option<String>, Query), ("subject" = Option<String>, Query), ("partition" = Option<i32>, Query), ("key" = Option<String>, Query), ("header" = Option<Vec<String>>, Query, description = "name:value, may be repeated"), ("Idempotency-Key" = Option<String>, Header)), responses((status = 201, description = "the place of the record, its origin and its due time"), (status = "default", body = Problem)))]
 pub(super) async fn publish(
@@ -67,6 +68,17 @@ pub(super) async fn publish(
     let name = idempotency::name_of(&head.headers, &route, &actor)?;
     let mut request = None;
     let mut change = draft(route, &query, &head.headers)?;
+    if name.is_some() {
+        let Change {
+            topic,
+            subject,
+            key,
+            id,
+            to,
+            ..
+        } = &change;
+        idempotency::check_texts(&[topic, subject, key, id, to])?;
+    }
     // Only an operator makes the process hold a payload.
     if actor.may_change() {
         let payload = axum::body::to_bytes(body, ADMIN_PAYLOAD_BYTES_MAX).await;
@@ -89,7 +101,7 @@ pub(super) async fn publish(
         change.partition = api.partition_of_id(&change).await?;
     }
     let written = api.changes.publish(&actor, change, request).await?;
-    let Receipt { receipt, is_repeat } = written;
+    let PublishAnswer { receipt, is_repeat } = written;
     let mut headers = HeaderMap::new();
     if is_repeat {
         headers.insert(idempotency::REPLAYED, HeaderValue::from_static("true"));
@@ -321,7 +333,7 @@ impl ChangeApi {
         }
         let asked = change.kind.asked();
         let written = self.changes.write(actor, action.name(), change).await?;
-        let Written { offset } = serde_json::from_str(&written).unwrap_or_default();
+        let Place { offset, .. } = serde_json::from_str(&written).unwrap_or_default();
         let outcome = match asked.zip(offset) {
             Some(record) => outcome(&self.queries, &route, &message, record).await,
             None => ChangeOutcome::Pending,
@@ -332,11 +344,6 @@ impl ChangeApi {
         };
         Ok((status, Json(ChangeReceipt { outcome, offset })))
     }
-}
-
-#[derive(Default, Deserialize)]
-struct Written {
-    offset: Option<u64>,
 }
 
 /// Waits for `ADMIN_OUTCOME_TIMEOUT` until the record was read. The record is written, so an outcome that

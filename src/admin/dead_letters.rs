@@ -278,6 +278,8 @@ fn audit(
         dry_run: Some(dry_run),
         limit: Some(limit),
         rate: Some(rate),
+        after: (request.after).map(|(partition, offset)| format!("{partition}-{offset}")),
+        next: report.and_then(|report| report.after.clone()),
         changed: redriven.map(|redrive| redrive.redriven),
         outcome: Some(outcome.to_owned()),
         ..actor.line("redrive")
@@ -303,7 +305,7 @@ impl DeadLetters {
             reply,
         };
         if self.0.try_send(call).is_err() {
-            return Err(Problem::unavailable("too many requests at once: try again"));
+            return Err(Problem::busy("too many requests at once: try again"));
         }
         match tokio::time::timeout(ADMIN_REQUEST_TIMEOUT, report).await {
             Ok(Ok(Ok(report))) => Ok(report),

@@ -11,9 +11,10 @@ pub(crate) mod change_api;
 pub(crate) mod changes;
 mod console;
 pub(crate) mod dead_letters;
+mod kept_store;
 pub(crate) mod message_change;
 pub(crate) mod pause_api;
-mod problem;
+pub(crate) mod problem;
 pub(crate) mod queries;
 pub(crate) mod schedules;
 mod server;
@@ -156,9 +157,7 @@ fn bound_requests(router: Router) -> Router {
                     }
                     next.run(request).await
                 }
-                Err(_) => {
-                    Problem::unavailable("too many requests at once: try again").into_response()
-                }
+                Err(_) => Problem::busy("too many requests at once: try again").into_response(),
             }
         }
     };

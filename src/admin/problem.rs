@@ -6,6 +6,9 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+/// The code of [`Problem::busy`].
+pub(crate) const BUSY: &str = "busy";
+
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Problem {
@@ -45,6 +48,11 @@ impl Problem {
 
     pub(super) fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+
+    /// Too many requests run, so this one was not done, or not to its end. A repeat is safe.
+    pub(super) fn busy(detail: impl Into<String>) -> Self {
+        Self::unavailable(detail).with_code(BUSY)
     }
 
     pub(super) fn status_code(&self) -> StatusCode {

@@ -102,7 +102,7 @@ impl Queries {
     pub(super) async fn document(&self, query: Query) -> Result<String, Problem> {
         let (reply, answer) = oneshot::channel();
         if self.0.try_send(QueryCall { query, reply }).is_err() {
-            return Err(Problem::unavailable("too many queries at once: try again"));
+            return Err(Problem::busy("too many queries at once: try again"));
         }
         match tokio::time::timeout(ADMIN_QUERY_TIMEOUT, answer).await {
             Ok(Ok(Ok(document))) => Ok(document),

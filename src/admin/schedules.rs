@@ -153,7 +153,7 @@ impl Schedules {
         let (reply, report) = oneshot::channel();
         let request = params.request(route);
         if self.0.try_send(SchedulesCall { request, reply }).is_err() {
-            return Err(Problem::unavailable("too many requests at once: try again"));
+            return Err(Problem::busy("too many requests at once: try again"));
         }
         match tokio::time::timeout(ADMIN_REQUEST_TIMEOUT, report).await {
             Ok(Ok(Ok(report))) => Ok(report),

@@ -51,7 +51,7 @@ pub(crate) const BULK_CALL_SECONDS: usize = 8;
 pub(crate) const BULK_LIMIT_DEFAULT: usize = 1_000;
 /// Changes per second without `rate`.
 pub(crate) const BULK_RATE_DEFAULT: u32 = 100;
-/// Lines that the store keeps of the audit list, and that wait for the store at most.
+/// Lines that the store keeps of each part of the audit list, and that wait for the store at most.
 pub(crate) const AUDIT_LINES_MAX: usize = 1_000;
 /// Bytes of a text in a line of the audit list. The log has the whole text.
 pub(crate) const AUDIT_TEXT_BYTES_MAX: usize = 500;
@@ -63,22 +63,36 @@ pub(crate) const AUDIT_RETRY_DELAY: Duration = Duration::from_secs(2);
 pub(crate) const IDEMPOTENCY_TIME: Duration = Duration::from_secs(24 * 3_600);
 /// A request that has not ended is forgotten after this time: more than it can last.
 pub(crate) const IDEMPOTENCY_RUNNING_TIME: Duration = Duration::from_secs(60);
-/// Requests with an idempotency key that the store keeps, of some 500 bytes each.
+/// Answers to requests with an idempotency key that the store keeps: some 500 bytes each, and some 4 KiB with the longest texts.
 pub(crate) const ENDED_REQUESTS_MAX: usize = 20_000;
+/// Bytes that the texts of a request with an idempotency key may have in its answer.
+pub(crate) const IDEMPOTENCY_TEXTS_BYTES_MAX: usize = 1024;
 /// Old requests that the embedded store removes with one call.
 pub(crate) const ENDED_REQUESTS_REMOVED_MAX: usize = 16;
 /// Bytes of an idempotency key.
 pub(crate) const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
-/// Timeout of the store for the state of a request. Other changes wait meanwhile.
+/// Timeout of the store for the state of a request, with all repeats. Other changes wait meanwhile.
 pub(crate) const IDEMPOTENCY_STORE_TIMEOUT: Duration = Duration::from_secs(2);
-const _: () = assert!(
-    ADMIN_CHANGE_TIMEOUT.as_millis() < IDEMPOTENCY_RUNNING_TIME.as_millis()
-        && COMMAND_REPORT_TIMEOUT.as_millis() < IDEMPOTENCY_RUNNING_TIME.as_millis()
-);
+/// Timeout of one attempt: a connection that was cut without a sign leaves time for a new one.
+pub(crate) const IDEMPOTENCY_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+/// A failed attempt is repeated after this time.
+pub(crate) const IDEMPOTENCY_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// After the store has failed, requests with an idempotency key are refused for this time without a call, so that other
+/// changes do not wait for each of them.
+pub(crate) const IDEMPOTENCY_AWAY_TIME: Duration = Duration::from_secs(5);
+/// Begin and end at the store, a producer that is closed and opened, and the record.
+const IDEMPOTENCY_DURATION_MAX: Duration = IDEMPOTENCY_STORE_TIMEOUT
+    .saturating_mul(2)
+    .saturating_add(COMMAND_REPORT_TIMEOUT.saturating_mul(2));
+const _: () = assert!(IDEMPOTENCY_DURATION_MAX.as_millis() < IDEMPOTENCY_RUNNING_TIME.as_millis());
 /// A stopping process writes the last audit lines for this time: more than that of its last responses.
 pub(crate) const AUDIT_STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout of a query to the admin endpoint.
 pub(crate) const ADMIN_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
+/// A command repeats a request to a busy service this often: for longer than a call of [`BULK_CALL_TIMEOUT`] lasts.
+pub(crate) const ADMIN_BUSY_REPEATS_MAX: u32 = 10;
+/// The time before each of these repeats.
+pub(crate) const ADMIN_BUSY_DELAY: Duration = Duration::from_secs(2);
 /// Bytes of an admin response that a command reads: more than the largest report.
 pub(crate) const ADMIN_RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Connections to the admin server. A further one closes the oldest without a request.

@@ -4,6 +4,7 @@ use super::{Error, StoreQuery};
 use crate::model::Timestamp;
 use async_trait::async_trait;
 use bytes::Bytes;
+use std::time::Duration;
 
 /// Time in 16 hex digits, the number of the process in 16, and the number of the line in 8.
 const POSITION_LENGTH: usize = 40;
@@ -46,9 +47,22 @@ impl RequestName {
     }
 }
 
+/// A part of the audit list. Each part has a bound of its own, so the lines of frequent requests never remove those of changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AuditPart {
+    Changes,
+    /// Lines that programs may cause many times a second, like those of publishes.
+    Frequent,
+}
+
+impl AuditPart {
+    pub(crate) const ALL: [Self; 2] = [Self::Changes, Self::Frequent];
+}
+
 /// A line of the audit list as the store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AuditRow {
+    pub(crate) part: AuditPart,
     pub(crate) position: AuditPosition,
     /// Encrypted, if the store encrypts payloads.
     pub(crate) bytes: Bytes,
@@ -61,11 +75,22 @@ impl AuditRow {
     }
 
     /// `None`: no row.
-    pub(super) fn from_joined(joined: &Bytes) -> Option<Self> {
+    pub(super) fn from_joined(part: AuditPart, joined: &Bytes) -> Option<Self> {
         let (position, _) = joined.split_at_checked(POSITION_LENGTH)?;
         let position = AuditPosition::parse(std::str::from_utf8(position).ok()?)?;
         let bytes = joined.slice(POSITION_LENGTH..);
-        Some(Self { position, bytes })
+        Some(Self {
+            part,
+            position,
+            bytes,
+        })
+    }
+
+    /// The newest rows of all parts, at most `limit`.
+    pub(super) fn newest(mut rows: Vec<Self>, limit: usize) -> Vec<Self> {
+        rows.sort_by(|a, b| a.position.cmp(&b.position).reverse());
+        rows.truncate(limit);
+        rows
     }
 }
 
@@ -73,24 +98,24 @@ impl AuditRow {
 #[async_trait(?Send)]
 pub(crate) trait AdminStore: StoreQuery {
     /// Adds lines to the audit list, and keeps the last [`AUDIT_LINES_MAX`](crate::limit::AUDIT_LINES_MAX)
-    /// lines of it.
+    /// lines of each part of it.
     ///
     /// Safe to repeat. On a full store: [`Error::Full`].
     async fn add_audit_rows(&self, rows: &[AuditRow]) -> Result<(), Error>;
 
-    /// Keeps the state of a request until `until`, unless one of this name is kept: then it answers the kept state and
-    /// changes nothing. Only one of two concurrent calls answers `None`. A repeat finds its own state.
+    /// Keeps the state of a request for this time by the clock of the store, unless one of this name is kept: then it answers
+    /// the kept state and changes nothing. Only one of two concurrent calls answers `None`. A repeat finds its own state.
     ///
     /// On a full store: [`Error::Full`].
     async fn begin_request(
         &self,
         name: &RequestName,
         state: &Bytes,
-        until: Timestamp,
+        kept_for: Duration,
     ) -> Result<Option<Bytes>, Error>;
 
     /// Keeps another state of a request until `until`. If more than `kept_max` requests are kept, those that end first are
-    /// forgotten.
+    /// forgotten. A store of one process may count requests that have not ended, too.
     ///
     /// Safe to repeat. On a full store: [`Error::Full`].
     async fn end_request(
@@ -125,11 +150,14 @@ mod tests {
         ] {
             assert_eq!(AuditPosition::parse(text), None, "{text}");
         }
+        let part = AuditPart::Frequent;
         let row = AuditRow {
+            part,
             position: later,
             bytes: Bytes::from_static(b"\xff"),
         };
-        assert_eq!(AuditRow::from_joined(&row.joined().into()), Some(row));
-        assert_eq!(AuditRow::from_joined(&Bytes::from_static(b"foreign")), None);
+        assert_eq!(AuditRow::from_joined(part, &row.joined().into()), Some(row));
+        let foreign = Bytes::from_static(b"foreign");
+        assert_eq!(AuditRow::from_joined(part, &foreign), None);
     }
 }

@@ -49,7 +49,7 @@ pub(crate) mod with_metrics;
 
 pub(crate) use crate::model::OutcomeCounts;
 use crate::model::{Hint, Lease, ShardId};
-pub(crate) use admin::{AdminStore, AuditPosition, AuditRow, RequestName};
+pub(crate) use admin::{AdminStore, AuditPart, AuditPosition, AuditRow, RequestName};
 use async_trait::async_trait;
 use bytes::Bytes;
 pub(crate) use copy::{

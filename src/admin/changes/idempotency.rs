@@ -2,12 +2,14 @@
 //! first answer for a day.
 
 use crate::admin::auth::Actor;
+use crate::admin::kept_store::KeptStore;
 use crate::admin::problem::Problem;
 use crate::clock::{Clock as _, WallClock};
 use crate::encryption::KeyRing;
 use crate::limit::{
-    ENDED_REQUESTS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, IDEMPOTENCY_RUNNING_TIME,
-    IDEMPOTENCY_STORE_TIMEOUT, IDEMPOTENCY_TIME,
+    ENDED_REQUESTS_MAX, IDEMPOTENCY_ATTEMPT_TIMEOUT, IDEMPOTENCY_AWAY_TIME,
+    IDEMPOTENCY_KEY_BYTES_MAX, IDEMPOTENCY_RETRY_DELAY, IDEMPOTENCY_RUNNING_TIME,
+    IDEMPOTENCY_STORE_TIMEOUT, IDEMPOTENCY_TEXTS_BYTES_MAX, IDEMPOTENCY_TIME,
 };
 use crate::store::{AdminStore, Error, RequestName};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
@@ -17,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Marks the answer to a repeat.
@@ -50,6 +52,18 @@ pub(in crate::admin) fn name_of(
     }
     let hash = hash(&[route.as_bytes(), actor.name.as_bytes(), key.as_bytes()]);
     Ok(Some(RequestName::of_hash(&hash[..NAME_LENGTH])))
+}
+
+/// Bounds the answer, which the store keeps: it repeats these texts of the request. JSON makes some characters longer.
+pub(in crate::admin) fn check_texts(texts: &[&Option<String>]) -> Result<(), Problem> {
+    let json = serde_json::to_string(texts).expect("they are only texts");
+    if json.len() > IDEMPOTENCY_TEXTS_BYTES_MAX {
+        let text = format!(
+            "with Idempotency-Key, key, id, target, topic and subject have together at most {IDEMPOTENCY_TEXTS_BYTES_MAX} bytes"
+        );
+        return Err(Problem::bad_request(text));
+    }
+    Ok(())
 }
 
 /// A hash of everything that decides which record is published.
@@ -87,12 +101,16 @@ pub(super) struct RunningRequests(Arc<Mutex<BTreeSet<RequestName>>>);
 
 impl RunningRequests {
     /// Fails while another request of this name waits or runs.
-    pub(super) fn start(&self, name: RequestName, digest: String) -> Result<Once, Problem> {
+    pub(super) fn start(&self, name: RequestName, digest: String) -> Result<KeyedRequest, Problem> {
         if !self.names().insert(name.clone()) {
             return Err(running());
         }
-        let all = self.clone();
-        Ok(Once { name, digest, all })
+        Ok(KeyedRequest {
+            name,
+            digest,
+            owner: rand::random(),
+            all: self.clone(),
+        })
     }
 
     fn names(&self) -> MutexGuard<'_, BTreeSet<RequestName>> {
@@ -101,13 +119,15 @@ impl RunningRequests {
 }
 
 /// A request with a key, which waits or runs until this is dropped.
-pub(super) struct Once {
+pub(super) struct KeyedRequest {
     name: RequestName,
     digest: String,
+    /// A number that no other request has.
+    owner: u64,
     all: RunningRequests,
 }
 
-impl Drop for Once {
+impl Drop for KeyedRequest {
     fn drop(&mut self) {
         self.all.names().remove(&self.name);
     }
@@ -125,10 +145,19 @@ fn store_away(error: &str) -> Problem {
     Problem::unavailable(text)
 }
 
+/// The store has a state under a key that this process does not have, or that was changed.
+fn unreadable() -> Problem {
+    let text = "an earlier request used this Idempotency-Key, and this process cannot read its answer, for example because its \
+                encryption key was removed. Look for the message before you publish it with another Idempotency-Key";
+    Problem::new(StatusCode::CONFLICT, text).with_code("idempotency_key_unreadable")
+}
+
 /// The state of a request in the store.
 #[derive(Serialize, Deserialize)]
 struct RequestState {
     digest: String,
+    /// The request that wrote it. Tells a repeated call of the store from another request.
+    owner: u64,
     /// `None`: it has not ended.
     receipt: Option<String>,
 }
@@ -136,33 +165,50 @@ struct RequestState {
 /// The requests in the store. Connects with the first one.
 pub(crate) struct Requests<C> {
     keys: KeyRing,
-    connect: C,
-    store: Option<Rc<dyn AdminStore>>,
+    store: KeptStore<C>,
+    /// The store has failed, so it is not called before this time.
+    away_until: Option<Instant>,
 }
 
 impl<C: AsyncFn() -> Result<Rc<dyn AdminStore>, Error>> Requests<C> {
     pub(crate) fn new(keys: KeyRing, connect: C) -> Self {
         Self {
             keys,
-            connect,
-            store: None,
+            store: KeptStore::new(connect),
+            away_until: None,
         }
     }
 
     /// The receipt of the first request. `None`: this is the first one, and it may run.
-    pub(super) async fn begin(&mut self, once: &Once) -> Result<Option<String>, Problem> {
-        let state = self.state(once, None);
-        let until = WallClock.now().plus(IDEMPOTENCY_RUNNING_TIME);
-        let kept = self.call(async |store| store.begin_request(&once.name, &state, until).await);
-        let Some(kept) = kept.await.map_err(|error| store_away(&error))? else {
+    pub(super) async fn begin(
+        &mut self,
+        request: &KeyedRequest,
+    ) -> Result<Option<String>, Problem> {
+        if self.away_until.is_some_and(|end| Instant::now() < end) {
+            return Err(store_away("it has just failed"));
+        }
+        let state = self.state(request, None);
+        let begin = async |store: &dyn AdminStore| {
+            store
+                .begin_request(&request.name, &state, IDEMPOTENCY_RUNNING_TIME)
+                .await
+        };
+        let kept = self.call(&begin).await;
+        let Some(kept) = kept.map_err(|error| store_away(&error))? else {
             return Ok(None);
         };
-        let json = self.keys.open_value(&place(&once.name), &kept);
+        let json = self.keys.open_value(&place(&request.name), &kept);
         let kept = json.and_then(|json| serde_json::from_slice::<RequestState>(&json).ok());
-        let unreadable =
-            || store_away("it has an answer that this process cannot read. Use another key");
-        let RequestState { digest, receipt } = kept.ok_or_else(unreadable)?;
-        if digest != once.digest {
+        let RequestState {
+            digest,
+            owner,
+            receipt,
+        } = kept.ok_or_else(unreadable)?;
+        if owner == request.owner && receipt.is_none() {
+            // The reply to an earlier attempt was lost.
+            return Ok(None);
+        }
+        if digest != request.digest {
             let text = "another request was sent with this Idempotency-Key: use a new key for each message";
             let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, text);
             return Err(problem.with_code("idempotency_key_reused"));
@@ -171,50 +217,58 @@ impl<C: AsyncFn() -> Result<Rc<dyn AdminStore>, Error>> Requests<C> {
     }
 
     /// Keeps the receipt of a request. Without one, a repeat may run.
-    pub(super) async fn end(&mut self, once: &Once, receipt: Option<&str>) {
-        let (name, until) = (&once.name, WallClock.now().plus(IDEMPOTENCY_TIME));
-        let state = self.state(once, receipt);
-        let ended = self.call(async |store| match receipt {
+    pub(super) async fn end(&mut self, request: &KeyedRequest, receipt: Option<&str>) {
+        let (name, until) = (&request.name, WallClock.now().plus(IDEMPOTENCY_TIME));
+        let state = self.state(request, receipt);
+        let end = async |store: &dyn AdminStore| match receipt {
             Some(_) => {
                 store
                     .end_request(name, &state, until, ENDED_REQUESTS_MAX)
                     .await
             }
             None => store.forget_request(name).await,
-        });
-        if let Err(error) = ended.await {
+        };
+        if let Err(error) = self.call(&end).await {
             tracing::warn!(%error, "the store did not keep the answer to a request with an Idempotency-Key: a repeat publishes again");
         }
     }
 
-    fn state(&self, once: &Once, receipt: Option<&str>) -> Bytes {
+    fn state(&self, request: &KeyedRequest, receipt: Option<&str>) -> Bytes {
         let state = RequestState {
-            digest: once.digest.clone(),
+            digest: request.digest.clone(),
+            owner: request.owner,
             receipt: receipt.map(str::to_owned),
         };
         let json = serde_json::to_vec(&state).expect("a state has only texts");
-        self.keys.seal_value(&place(&once.name), json).into()
+        self.keys.seal_value(&place(&request.name), json).into()
     }
 
-    /// Connects again after an error.
+    /// Repeats the call until `IDEMPOTENCY_STORE_TIMEOUT`, unless a repeat cannot help.
     async fn call<T>(
         &mut self,
-        call: impl AsyncFnOnce(&dyn AdminStore) -> Result<T, Error>,
+        call: &impl AsyncFn(&dyn AdminStore) -> Result<T, Error>,
     ) -> Result<T, String> {
-        let answer = async {
-            let store = match self.store.take() {
-                Some(store) => store,
-                None => (self.connect)().await?,
-            };
-            let answer = call(&*store).await?;
-            self.store = Some(store);
-            Ok(answer)
+        let end = Instant::now() + IDEMPOTENCY_STORE_TIMEOUT;
+        let mut last = "it did not answer in time".to_owned();
+        let attempts = async {
+            loop {
+                let attempt = timeout(IDEMPOTENCY_ATTEMPT_TIMEOUT, self.store.call(call));
+                match attempt.await {
+                    Ok(Ok(answer)) => return Ok(answer),
+                    Ok(Err(error @ Error::Full)) => return Err(error.to_string()),
+                    Ok(Err(error)) => last = error.to_string(),
+                    Err(_) => {}
+                }
+                sleep(IDEMPOTENCY_RETRY_DELAY).await;
+            }
         };
-        // Safe to drop: the state has another end, or the repeat finds it.
-        match timeout(IDEMPOTENCY_STORE_TIMEOUT, answer).await {
-            Ok(answer) => answer.map_err(|error: Error| error.to_string()),
-            Err(_) => Err("the store did not answer in time".to_owned()),
-        }
+        // Safe to drop: if the state was written, it expires, or a repeat finds it.
+        let ended = timeout_at(end, attempts).await;
+        self.away_until = match ended {
+            Ok(_) => None,
+            Err(_) => Some(Instant::now() + IDEMPOTENCY_AWAY_TIME),
+        };
+        ended.unwrap_or(Err(last))
     }
 }
 
@@ -227,7 +281,7 @@ mod tests {
     use super::*;
     use crate::admin::audit;
     use crate::encryption::test_rings::{line, ring};
-    use crate::testing::store::memory::MemoryStore;
+    use crate::testing::store::memory::{MemoryStore, RequestFault};
     use axum::http::HeaderValue;
 
     fn actor(name: &'static str) -> Actor {
@@ -340,5 +394,104 @@ mod tests {
         let once = start("1").unwrap();
         let away = requests.begin(&once).await.unwrap_err();
         assert_eq!(away.status_code(), StatusCode::SERVICE_UNAVAILABLE);
+    }
+
+    fn keyed(running: &RunningRequests) -> KeyedRequest {
+        let name = name("a", "orders", "operator").unwrap();
+        running.start(name, "1".to_owned()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_whose_reply_is_lost_is_repeated_with_a_new_connection() {
+        let store = MemoryStore::new(Rc::new(WallClock));
+        let connect = async || {
+            store.set_request_fault(RequestFault::None);
+            Ok(Rc::new(store.clone()) as Rc<dyn AdminStore>)
+        };
+        let mut requests = Requests::new(KeyRing::plain(), connect);
+        let running = RunningRequests::default();
+        for fault in [RequestFault::LostReply, RequestFault::NoReply] {
+            let first = keyed(&running);
+            // A call before has left its connection.
+            requests.end(&first, None).await;
+            store.set_request_fault(fault);
+            assert_eq!(requests.begin(&first).await, Ok(None), "{fault:?}");
+            store.set_request_fault(fault);
+            requests.end(&first, Some("receipt")).await;
+            drop(first);
+            let again = keyed(&running);
+            let kept = requests.begin(&again).await;
+            assert_eq!(kept, Ok(Some("receipt".to_owned())), "{fault:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_is_away_holds_up_one_request_and_not_the_next_ones() {
+        let store = MemoryStore::new(Rc::new(WallClock));
+        let connections = std::cell::Cell::new(0);
+        let connect = async || {
+            connections.set(connections.get() + 1);
+            Ok(Rc::new(store.clone()) as Rc<dyn AdminStore>)
+        };
+        let mut requests = Requests::new(KeyRing::plain(), connect);
+        let running = RunningRequests::default();
+        let request = keyed(&running);
+        store.set_request_fault(RequestFault::NoReply);
+        assert!(requests.begin(&request).await.is_err());
+        let connected = connections.get();
+        store.set_request_fault(RequestFault::None);
+        let away = requests.begin(&request).await.unwrap_err();
+        assert_eq!(away.status_code(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(connections.get(), connected, "the store is not called");
+        sleep(IDEMPOTENCY_AWAY_TIME).await;
+        assert_eq!(requests.begin(&request).await, Ok(None));
+        store.set_full(true);
+        drop(request);
+        let other = name("b", "orders", "operator").unwrap();
+        let other = running.start(other, "1".to_owned()).unwrap();
+        assert!(requests.begin(&other).await.is_err());
+        store.set_full(false);
+        assert_eq!(
+            requests.begin(&other).await,
+            Ok(None),
+            "a full store answers"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_state_of_a_removed_key_does_not_invite_to_publish_again() {
+        let store = MemoryStore::new(Rc::new(WallClock));
+        let connect = async || Ok(Rc::new(store.clone()) as Rc<dyn AdminStore>);
+        let running = RunningRequests::default();
+        let first = keyed(&running);
+        let mut requests = Requests::new(ring(&line("a", 1)), connect);
+        requests.end(&first, Some("receipt")).await;
+        drop(first);
+        let connect = async || Ok(Rc::new(store.clone()) as Rc<dyn AdminStore>);
+        let mut rotated = Requests::new(ring(&line("b", 2)), connect);
+        let problem = rotated.begin(&keyed(&running)).await.unwrap_err();
+        assert_eq!(problem.status_code(), StatusCode::CONFLICT);
+        assert!(
+            problem.detail.contains("Look for the message"),
+            "{problem:?}"
+        );
+        let json = serde_json::to_value(&problem).unwrap();
+        assert_eq!(json["code"], "idempotency_key_unreadable");
+    }
+
+    #[test]
+    fn the_texts_that_an_answer_repeats_are_bounded() {
+        let text = |text: &str, count: usize| Some(text.repeat(count));
+        let check = |key, id| check_texts(&[&key, &None, &id]);
+        assert_eq!(check(text("k", 500), text("i", 500)), Ok(()));
+        for (key, id) in [
+            (text("k", 1_100), None),
+            (text("k", 600), text("i", 600)),
+            (text("\"", 600), None),
+            (text("\u{1}", 200), None),
+        ] {
+            let problem = check(key, id).unwrap_err();
+            assert_eq!(problem.status_code(), StatusCode::BAD_REQUEST);
+        }
     }
 }

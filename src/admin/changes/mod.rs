@@ -12,7 +12,8 @@ use crate::store::query::{AuditLine, MessageCopy};
 use crate::store::{AdminStore, Error, RequestName};
 use crate::task::StopToken;
 use axum::http::StatusCode;
-use idempotency::{Once, Requests, RunningRequests};
+use idempotency::{KeyedRequest, Requests, RunningRequests};
+use serde::Deserialize;
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
@@ -80,12 +81,12 @@ pub(crate) struct ChangeCall {
     entry: Option<AuditEntry>,
     change: Change,
     /// The request has an idempotency key.
-    once: Option<Once>,
-    reply: oneshot::Sender<Result<Written, Problem>>,
+    request: Option<KeyedRequest>,
+    reply: oneshot::Sender<Result<PublishAnswer, Problem>>,
 }
 
-/// The receipt of a change.
-pub(super) struct Written {
+/// The answer to a change.
+pub(super) struct PublishAnswer {
     pub(super) receipt: String,
     /// An earlier request with the same idempotency key has written the record.
     pub(super) is_repeat: bool,
@@ -118,15 +119,15 @@ pub(crate) async fn serve<C>(
         if call.reply.is_closed() {
             continue;
         }
-        let first = match &call.once {
-            Some(once) => requests.begin(once).await,
+        let first = match &call.request {
+            Some(request) => requests.begin(request).await,
             None => Ok(None),
         };
         let (outcome, written) = match first {
-            Err(problem) => ("refused", Err(problem)),
+            Err(problem) => (outcome_of(&problem), Err(problem)),
             Ok(Some(receipt)) => {
                 let is_repeat = true;
-                ("repeated", Ok(Written { receipt, is_repeat }))
+                ("repeated", Ok(PublishAnswer { receipt, is_repeat }))
             }
             Ok(None) => {
                 let stopped = async {
@@ -139,28 +140,37 @@ pub(crate) async fn serve<C>(
                     written = write(call.change) => Some(written),
                     () = stopped => None,
                 };
-                // After a stop the record may still arrive: a repeat waits until the state ends.
-                if let (Some(once), Some(written)) = (&call.once, &written) {
-                    requests.end(once, written.as_deref().ok()).await;
+                // After a stop the record may still arrive. A repeat gets 409 until the state expires, and publishes then.
+                if let (Some(request), Some(written)) = (&call.request, &written) {
+                    requests.end(request, written.as_deref().ok()).await;
                 }
                 answer(written)
             }
         };
         if let Some(entry) = call.entry {
-            entry.record(outcome);
+            let receipt = written.as_ref().ok().map(|answer| answer.receipt.as_str());
+            entry.at(receipt).record(outcome);
         }
         // Fails if the client has left.
         let _ = call.reply.send(written);
     }
 }
 
+/// The outcome of a request that wrote nothing, for the audit list.
+fn outcome_of(problem: &Problem) -> &'static str {
+    match problem.status_code() {
+        StatusCode::SERVICE_UNAVAILABLE => "failed",
+        _ => "refused",
+    }
+}
+
 /// The outcome for the audit list, and the answer. `None`: the service stopped meanwhile.
 fn answer(
     written: Option<Result<String, ChangeError>>,
-) -> (&'static str, Result<Written, Problem>) {
+) -> (&'static str, Result<PublishAnswer, Problem>) {
     let is_repeat = false;
     match written {
-        Some(Ok(receipt)) => ("written", Ok(Written { receipt, is_repeat })),
+        Some(Ok(receipt)) => ("written", Ok(PublishAnswer { receipt, is_repeat })),
         Some(Err(ChangeError::Refused(text))) => {
             let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, text);
             ("refused", Err(problem))
@@ -171,6 +181,13 @@ fn answer(
             ("failed", Err(Problem::unavailable(text)))
         }
     }
+}
+
+/// The place in a receipt, if the broker reports it.
+#[derive(Default, Deserialize)]
+pub(super) struct Place {
+    partition: Option<i32>,
+    pub(super) offset: Option<u64>,
 }
 
 /// The audit line of a change, without its outcome.
@@ -204,6 +221,17 @@ impl AuditEntry {
             audit: actor.audit.clone(),
             line,
         }
+    }
+
+    /// A message that is published has its place in the receipt.
+    fn at(mut self, receipt: Option<&str>) -> Self {
+        if self.line.action == "publish"
+            && let Some(receipt) = receipt
+        {
+            let Place { partition, offset } = serde_json::from_str(receipt).unwrap_or_default();
+            (self.line.partition, self.line.offset) = (partition, offset);
+        }
+        self
     }
 
     fn record(mut self, outcome: &str) {
@@ -249,11 +277,17 @@ impl Changes {
         actor: &Actor,
         change: Change,
         request: Option<(RequestName, String)>,
-    ) -> Result<Written, Problem> {
+    ) -> Result<PublishAnswer, Problem> {
         actor.require_change()?;
         let entry = AuditEntry::new(actor, "publish", &change);
-        let once = request.map(|(name, digest)| self.running.start(name, digest));
-        self.send(Some(entry), change, once.transpose()?).await
+        let request = request.map(|(name, digest)| self.running.start(name, digest));
+        match request.transpose() {
+            Ok(request) => self.send(Some(entry), change, request).await,
+            Err(problem) => {
+                entry.record(outcome_of(&problem));
+                Err(problem)
+            }
+        }
     }
 
     /// Writes one record of many. The caller has checked the right, and audits them together.
@@ -266,17 +300,17 @@ impl Changes {
         &self,
         entry: Option<AuditEntry>,
         change: Change,
-        once: Option<Once>,
-    ) -> Result<Written, Problem> {
+        request: Option<KeyedRequest>,
+    ) -> Result<PublishAnswer, Problem> {
         let (reply, receipt) = oneshot::channel();
         let call = ChangeCall {
             entry,
             change,
-            once,
+            request,
             reply,
         };
         if self.calls.try_send(call).is_err() {
-            return Err(Problem::unavailable("too many changes at once: try again"));
+            return Err(Problem::busy("too many changes at once: try again"));
         }
         match tokio::time::timeout(ADMIN_CHANGE_TIMEOUT, receipt).await {
             Ok(Ok(written)) => written,

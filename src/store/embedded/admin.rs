@@ -7,10 +7,11 @@ use super::shards::Shards;
 use super::tables::WriteBatch;
 use crate::limit::{AUDIT_LINES_MAX, ENDED_REQUESTS_REMOVED_MAX};
 use crate::model::Timestamp;
-use crate::store::{AdminStore, AuditPosition, AuditRow, Error, RequestName};
+use crate::store::{AdminStore, AuditPart, AuditPosition, AuditRow, Error, RequestName};
 use async_trait::async_trait;
 use bytes::Bytes;
 use fjall::Readable as _;
+use std::time::Duration;
 
 #[async_trait(?Send)]
 impl AdminStore for Embedded {
@@ -25,7 +26,7 @@ impl AdminStore for Embedded {
         &self,
         name: &RequestName,
         state: &Bytes,
-        until: Timestamp,
+        kept_for: Duration,
     ) -> Result<Option<Bytes>, Error> {
         self.check_space(&[name])?;
         let (name, state) = (name.clone(), state.clone());
@@ -33,6 +34,7 @@ impl AdminStore for Embedded {
             let kept = shards.request(&name, batch)?;
             let kept = kept.filter(|(end, _)| *end > batch.now);
             if kept.is_none() {
+                let until = batch.now.plus(kept_for);
                 shards.put_request(&name, &state, until, batch)?;
             }
             Ok(kept.map(|(_, state)| state))
@@ -141,14 +143,19 @@ impl Shards {
 
 fn add(deployment: &str, rows: &[AuditRow], batch: &mut WriteBatch<'_>) -> fjall::Result<()> {
     for row in rows {
-        let key = key::audit(deployment, row.position.as_str());
+        let key = key::audit(row.part, deployment, row.position.as_str());
         batch.put(key, row.bytes.clone());
     }
-    let keys = batch.index_keys(key::all_audit(deployment));
-    let keys = keys.collect::<fjall::Result<Vec<Bytes>>>()?;
-    let removed = keys.len().saturating_sub(AUDIT_LINES_MAX);
-    for key in &keys[..removed] {
-        batch.remove(key.to_vec());
+    for part in AuditPart::ALL {
+        if rows.iter().all(|row| row.part != part) {
+            continue;
+        }
+        let keys = batch.index_keys(key::all_audit(part, deployment));
+        let keys = keys.collect::<fjall::Result<Vec<Bytes>>>()?;
+        let removed = keys.len().saturating_sub(AUDIT_LINES_MAX);
+        for key in &keys[..removed] {
+            batch.remove(key.to_vec());
+        }
     }
     Ok(())
 }
@@ -160,19 +167,25 @@ impl Embedded {
         limit: usize,
     ) -> Result<Vec<AuditRow>, Error> {
         self.shared.with(|tables| {
-            let all = key::all_audit(&self.deployment);
-            let end = before.map(|before| key::audit(&self.deployment, before.as_str()));
-            let end = end.unwrap_or_else(|| all.end().clone());
             let snapshot = tables.db.read_tx();
-            let rows = snapshot.range(&tables.index, all.start().clone()..end);
             let mut found = Vec::new();
-            for row in rows.rev().take(limit) {
-                let (key, bytes) = row.into_inner()?;
-                let position = key::position_of_audit(&key).and_then(AuditPosition::parse);
-                let bytes = Bytes::from(bytes);
-                found.extend(position.map(|position| AuditRow { position, bytes }));
+            for part in AuditPart::ALL {
+                let all = key::all_audit(part, &self.deployment);
+                let end = before.map(|before| key::audit(part, &self.deployment, before.as_str()));
+                let end = end.unwrap_or_else(|| all.end().clone());
+                let rows = snapshot.range(&tables.index, all.start().clone()..end);
+                for row in rows.rev().take(limit) {
+                    let (key, bytes) = row.into_inner()?;
+                    let position = key::position_of_audit(&key).and_then(AuditPosition::parse);
+                    let bytes = Bytes::from(bytes);
+                    found.extend(position.map(|position| AuditRow {
+                        part,
+                        position,
+                        bytes,
+                    }));
+                }
             }
-            Ok(found)
+            Ok(AuditRow::newest(found, limit))
         })
     }
 }

@@ -20,7 +20,7 @@
 //! | id | index | number, id, or its hash | place of the message that waits under the id |
 //! | cancelled | index | number, place | the message must not be delivered: offset of the request, if it asks for an answer; then, if it is rescheduled, offset of the record that gave it its due time, and the due time |
 //! | effect | index | number, offset of a request | place of the message that it names, and 1 if it is changed |
-//! | audit | index | deployment (with its length), position of the line | a line of the audit list, or its encrypted form |
+//! | audit, frequent audit | index | deployment (with its length), position of the line | a line of a part of the audit list, or its encrypted form |
 //! | request | index | deployment (with its length), name of a request with an idempotency key | when it ends, and its state: JSON, or its encrypted form |
 //! | request order | index | deployment (with its length), end of a request, its name | empty |
 //! | bytes | pool | slice, number, name | encoded run |
@@ -32,7 +32,7 @@
 use super::codec;
 use crate::model::{Cursor, Offset, Partition, ShardId, Slice, Timestamp};
 use crate::run::RunName;
-use crate::store::ShardEntry;
+use crate::store::{AuditPart, ShardEntry};
 use std::ops::RangeInclusive;
 use std::str::from_utf8;
 
@@ -54,6 +54,7 @@ const ID: u8 = b'i';
 const CANCELLED: u8 = b'x';
 const EFFECT: u8 = b'e';
 const AUDIT: u8 = b'a';
+const FREQUENT_AUDIT: u8 = b'f';
 const REQUEST: u8 = b'y';
 const REQUEST_ORDER: u8 = b'w';
 const BYTES: u8 = b'p';
@@ -220,8 +221,12 @@ pub(super) fn to_request(key: &[u8]) -> Option<Offset> {
     bytes.try_into().ok().map(u64::from_be_bytes).map(Offset)
 }
 
-pub(super) fn audit(deployment: &str, position: &str) -> Vec<u8> {
-    of_deployment(AUDIT, deployment, &[position.as_bytes()])
+pub(super) fn audit(part: AuditPart, deployment: &str, position: &str) -> Vec<u8> {
+    let letter = match part {
+        AuditPart::Changes => AUDIT,
+        AuditPart::Frequent => FREQUENT_AUDIT,
+    };
+    of_deployment(letter, deployment, &[position.as_bytes()])
 }
 
 fn of_deployment(letter: u8, deployment: &str, parts: &[&[u8]]) -> Vec<u8> {
@@ -254,9 +259,9 @@ pub(super) fn to_request_order(key: &[u8]) -> Option<(Timestamp, &str)> {
     Some((end, from_utf8(name).ok()?))
 }
 
-/// The audit rows of a deployment. No position starts with the byte at the end of the range.
-pub(super) fn all_audit(deployment: &str) -> RangeInclusive<Vec<u8>> {
-    let first = audit(deployment, "");
+/// The audit rows of a deployment in this part. No position starts with the byte at the end of the range.
+pub(super) fn all_audit(part: AuditPart, deployment: &str) -> RangeInclusive<Vec<u8>> {
+    let first = audit(part, deployment, "");
     let last = [&first[..], &[0xff]].concat();
     first..=last
 }

@@ -5,7 +5,7 @@ use super::{QueryContext, StoreQuery};
 use crate::encryption::KeyRing;
 use crate::limit::AUDIT_TEXT_BYTES_MAX;
 use crate::model::Timestamp;
-use crate::store::{AuditPosition, AuditRow, Error};
+use crate::store::{AuditPart, AuditPosition, AuditRow, Error};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -49,11 +49,22 @@ pub(crate) struct AuditLine {
     pub(crate) unconfirmed: Option<u64>,
     /// Messages whose payloads were shown.
     pub(crate) shown: Option<u64>,
-    /// `written`, `refused`, `failed`, `done` or `interrupted`; absent for `show`.
+    /// `written`, `repeated`, `refused`, `failed`, `done` or `interrupted`; absent for `show`.
     pub(crate) outcome: Option<String>,
 }
 
 impl AuditLine {
+    /// The first line of a call for many messages is a change. A call that continues it, and a dry run, are frequent.
+    pub(crate) fn part(&self) -> AuditPart {
+        let is_frequent = matches!(&*self.action, "publish" | "show")
+            || self.after.is_some()
+            || self.dry_run == Some(true);
+        match is_frequent {
+            true => AuditPart::Frequent,
+            false => AuditPart::Changes,
+        }
+    }
+
     /// Cuts long texts, so that a line is small.
     pub(crate) fn cut(&mut self) {
         let texts = [
@@ -67,8 +78,11 @@ impl AuditLine {
             &mut self.next,
         ];
         for text in texts.into_iter().flatten() {
-            let end = text.floor_char_boundary(AUDIT_TEXT_BYTES_MAX);
-            text.truncate(end);
+            if text.len() > AUDIT_TEXT_BYTES_MAX {
+                text.truncate(text.floor_char_boundary(AUDIT_TEXT_BYTES_MAX));
+                text.push('…');
+                text.shrink_to_fit();
+            }
         }
     }
 
@@ -76,7 +90,11 @@ impl AuditLine {
     pub(crate) fn row(&self, position: AuditPosition, keys: &KeyRing) -> AuditRow {
         let json = serde_json::to_vec(self).expect("a line has only numbers and texts");
         let bytes = keys.seal_value(&place(&position), json).into();
-        AuditRow { position, bytes }
+        AuditRow {
+            part: self.part(),
+            position,
+            bytes,
+        }
     }
 
     /// `None`: no line of this ring.
@@ -212,6 +230,42 @@ mod tests {
             after = AuditPosition::parse(&next);
         }
         assert_eq!(pages, [(vec![4], 1), (vec![2, 1], 0), (vec![0], 0)]);
+    }
+
+    #[test]
+    fn lines_that_programs_cause_often_are_in_a_part_of_their_own() {
+        let line = |action: &str| AuditLine {
+            action: action.to_owned(),
+            ..AuditLine::default()
+        };
+        for change in ["cancel", "purge", "pause", "redrive"] {
+            assert_eq!(line(change).part(), AuditPart::Changes, "{change}");
+            let next = AuditLine {
+                after: Some("place".to_owned()),
+                ..line(change)
+            };
+            let dry = AuditLine {
+                dry_run: Some(true),
+                ..line(change)
+            };
+            for frequent in [next, dry, line("publish"), line("show")] {
+                assert_eq!(frequent.part(), AuditPart::Frequent, "{frequent:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_cut_with_a_mark_and_frees_its_memory() {
+        let mut line = AuditLine {
+            id: Some("é".repeat(AUDIT_TEXT_BYTES_MAX)),
+            of: Some("short".to_owned()),
+            ..AuditLine::default()
+        };
+        line.cut();
+        let id = line.id.unwrap();
+        assert!(id.ends_with("é…") && id.len() <= AUDIT_TEXT_BYTES_MAX + 3);
+        assert!(id.capacity() < 2 * AUDIT_TEXT_BYTES_MAX);
+        assert_eq!(line.of.as_deref(), Some("short"));
     }
 
     #[test]

@@ -52,10 +52,14 @@ impl fmt::Display for MessageFilter {
     }
 }
 
-/// Names and values of the conditions that are there.
+/// Names and values of the conditions that are there. A value that could be read as a further condition is quoted.
 pub(crate) fn joined<const N: usize>(parts: [(&str, Option<String>); N]) -> String {
+    let is_ambiguous = |value: &str| value.contains([' ', '"', '=']);
     let parts = parts.into_iter();
-    let parts = parts.filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+    let parts = parts.filter_map(|(name, value)| match value? {
+        value if is_ambiguous(&value) => Some(format!("{name}={value:?}")),
+        value => Some(format!("{name}={value}")),
+    });
     parts.collect::<Vec<_>>().join(" ")
 }
 
@@ -71,7 +75,12 @@ mod tests {
             header: Some(("campaign".to_owned(), "black friday".to_owned())),
             ..MessageFilter::default()
         };
-        let text = "due_to=2026-11-21T23:00:05Z header=campaign:black friday";
+        let text = "due_to=2026-11-21T23:00:05Z header=\"campaign:black friday\"";
         assert_eq!(filter.to_string(), text);
+        let hostile = MessageFilter {
+            id: Some("a key=b".to_owned()),
+            ..MessageFilter::default()
+        };
+        assert_eq!(hostile.to_string(), "id=\"a key=b\"");
     }
 }

@@ -1,4 +1,4 @@
-//! The audit list in Redis: one sorted set, whose members have the order of their positions. Requests with an idempotency key:
+//! The audit list in Redis: a sorted set for each part, whose members have the order of their positions. Requests with an idempotency key:
 //! a key each, and a sorted set of those that ended.
 
 use super::Redis;
@@ -7,40 +7,46 @@ use super::reads;
 use super::reply::texts;
 use crate::limit::AUDIT_LINES_MAX;
 use crate::model::Timestamp;
-use crate::store::{AdminStore, AuditPosition, AuditRow, Error, RequestName};
+use crate::store::{AdminStore, AuditPart, AuditPosition, AuditRow, Error, RequestName};
 use async_trait::async_trait;
 use bytes::Bytes;
 use redis::{Pipeline, Value};
+use std::time::Duration;
 
 #[async_trait(?Send)]
 impl AdminStore for Redis {
     async fn add_audit_rows(&self, rows: &[AuditRow]) -> Result<(), Error> {
-        if rows.is_empty() {
-            return Ok(());
+        for part in AuditPart::ALL {
+            let mut rows = rows.iter().filter(|row| row.part == part).peekable();
+            if rows.peek().is_none() {
+                continue;
+            }
+            let key = self.keyspace.audit_key(part);
+            let mut pipeline = Pipeline::new();
+            let add = pipeline.cmd("ZADD").arg(&key);
+            for row in rows {
+                add.arg(0).arg(row.joined());
+            }
+            let oldest = -(AUDIT_LINES_MAX as i64) - 1;
+            let trim = pipeline.cmd("ZREMRANGEBYRANK").arg(&key);
+            trim.arg(0).arg(oldest);
+            let values = self.connections.send(&pipeline).await?;
+            check_type(&key, &values)?;
         }
-        let key = self.keyspace.audit_key();
-        let mut pipeline = Pipeline::new();
-        let add = pipeline.cmd("ZADD").arg(&key);
-        for row in rows {
-            add.arg(0).arg(row.joined());
-        }
-        let oldest = -(AUDIT_LINES_MAX as i64) - 1;
-        let trim = pipeline.cmd("ZREMRANGEBYRANK").arg(&key);
-        trim.arg(0).arg(oldest);
-        let values = self.connections.send(&pipeline).await?;
-        check_type(&key, &values)
+        Ok(())
     }
 
     async fn begin_request(
         &self,
         name: &RequestName,
         state: &Bytes,
-        until: Timestamp,
+        kept_for: Duration,
     ) -> Result<Option<Bytes>, Error> {
         let key = self.keyspace.request_key(name.as_str());
         let mut pipeline = Pipeline::new();
         let set = pipeline.cmd("SET").arg(&key).arg(&**state);
-        set.arg("NX").arg("GET").arg("PXAT").arg(until.as_millis());
+        let kept_for = kept_for.as_millis() as u64;
+        set.arg("NX").arg("GET").arg("PX").arg(kept_for);
         let mut values = self.connections.send(&pipeline).await?;
         check_type(&key, &values)?;
         Ok(values.pop().and_then(reads::bytes))
@@ -90,7 +96,20 @@ impl Redis {
         before: Option<&AuditPosition>,
         limit: usize,
     ) -> Result<Vec<AuditRow>, Error> {
-        let key = self.keyspace.audit_key();
+        let mut rows = Vec::new();
+        for part in AuditPart::ALL {
+            rows.extend(self.read_audit_part(part, before, limit).await?);
+        }
+        Ok(AuditRow::newest(rows, limit))
+    }
+
+    async fn read_audit_part(
+        &self,
+        part: AuditPart,
+        before: Option<&AuditPosition>,
+        limit: usize,
+    ) -> Result<Vec<AuditRow>, Error> {
+        let key = self.keyspace.audit_key(part);
         let mut pipeline = Pipeline::new();
         let range = pipeline.cmd("ZRANGE").arg(&key);
         match before {
@@ -107,7 +126,7 @@ impl Redis {
         };
         let members = members.into_iter().filter_map(reads::bytes);
         Ok(members
-            .filter_map(|member| AuditRow::from_joined(&member))
+            .filter_map(|member| AuditRow::from_joined(part, &member))
             .collect())
     }
 }

@@ -52,8 +52,9 @@
 //! heartbeats. Version 0.1.0 lists its live workers in the zset `pd:{<deployment>}:workers`. Its leases
 //! have `lease_end` and `lease_length` in `meta`, which the next acquire removes.
 //!
-//! `pd:{<deployment>}:audit` is a zset: the last lines of the audit list. The score of a member is 0. It is the position of
-//! the line in 40 hex digits, and then the line: JSON, or its encrypted form. The key does not expire.
+//! `pd:{<deployment>}:audit` and `pd:{<deployment>}:audit:frequent` are zsets: the last lines of the parts of the audit list. The
+//! score of a member is 0. It is the position of the line in 40 hex digits, and then the line: JSON, or its encrypted form. The
+//! keys do not expire.
 //!
 //! `pd:{<deployment>}:request:<name>` is a string: the state of a request with an idempotency key, as JSON or in its encrypted form.
 //! It expires. `pd:{<deployment>}:requests` is a zset: the names of those that ended, with the end of their keys in epoch ms as score.
@@ -63,6 +64,7 @@
 //! `pubsub`.
 
 use crate::model::{Partition, SessionId, ShardId};
+use crate::store::AuditPart;
 use std::fmt::{Display, Write};
 
 // The keys of a shard. A change of a name, a type or a format needs a new `LAYOUT_VERSION`.
@@ -130,8 +132,12 @@ impl Keyspace {
         format!("pd:{{{}}}:requests", self.deployment)
     }
 
-    pub(super) fn audit_key(&self) -> String {
-        format!("pd:{{{}}}:audit", self.deployment)
+    pub(super) fn audit_key(&self, part: AuditPart) -> String {
+        let name = match part {
+            AuditPart::Changes => "audit",
+            AuditPart::Frequent => "audit:frequent",
+        };
+        format!("pd:{{{}}}:{name}", self.deployment)
     }
 
     /// The channel to which the process of a session listens, as a sign that it lives.

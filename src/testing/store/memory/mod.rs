@@ -24,6 +24,7 @@ use crate::store::{
     Restored, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin,
     StorePart, StoreQuery, StoredShard, Tail, Tailed, begun_copy,
 };
+pub(crate) use admin::RequestFault;
 use async_trait::async_trait;
 use bytes::Bytes;
 use power_loss::UnsyncedWrites;
@@ -44,9 +45,10 @@ struct StoreContents {
     /// Shards that are being copied from another store.
     copies: RefCell<BTreeMap<ShardId, (CopyNumber, MemoryShard)>>,
     sessions: RefCell<Sessions>,
-    audit: RefCell<BTreeMap<AuditPosition, Bytes>>,
+    audit: RefCell<BTreeMap<AuditPosition, AuditRow>>,
     /// By name: end and state.
     requests: RefCell<BTreeMap<RequestName, (Timestamp, Bytes)>>,
+    request_fault: Cell<RequestFault>,
     unsynced: RefCell<UnsyncedWrites>,
     is_full: Cell<bool>,
     is_down: Cell<bool>,
@@ -71,6 +73,7 @@ impl MemoryStore {
                 sessions: RefCell::default(),
                 audit: RefCell::default(),
                 requests: RefCell::default(),
+                request_fault: Cell::default(),
                 unsynced: RefCell::default(),
                 is_full,
                 is_down,

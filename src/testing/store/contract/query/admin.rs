@@ -4,13 +4,18 @@ use super::super::fixture::Fixture;
 use crate::clock::{Clock as _, WallClock};
 use crate::limit::AUDIT_LINES_MAX;
 use crate::model::Timestamp;
-use crate::store::{AuditPosition, AuditRow, Error, RequestName};
+use crate::store::{AuditPart, AuditPosition, AuditRow, Error, RequestName};
 use bytes::Bytes;
 use std::time::Duration;
 
 fn row(number: u32) -> AuditRow {
+    row_of(AuditPart::Changes, number)
+}
+
+fn row_of(part: AuditPart, number: u32) -> AuditRow {
     let at = Timestamp::from_millis(1_000 + i64::from(number / 2));
     AuditRow {
+        part,
         position: AuditPosition::new(at, 7, number),
         bytes: Bytes::from(format!("\u{0}line {number}\r\n")),
     }
@@ -44,6 +49,25 @@ pub(in super::super) async fn the_audit_list_has_the_last_lines_in_their_order(t
         (&all[0], &all[AUDIT_LINES_MAX - 1]),
         (&row(max + 1), &row(2))
     );
+    // Frequent lines have a bound of their own, and the order of time.
+    let frequent = |number| row_of(AuditPart::Frequent, number);
+    let more: Vec<_> = (max + 2..2 * max + 5).map(frequent).collect();
+    t.admin().add_audit_rows(&more).await.unwrap();
+    let late = [row(2 * max + 5), frequent(2 * max + 6)];
+    t.admin().add_audit_rows(&late).await.unwrap();
+    let all = listed(None, 4 * AUDIT_LINES_MAX).await;
+    assert_eq!(all.len(), 2 * AUDIT_LINES_MAX);
+    let newest = [
+        frequent(2 * max + 6),
+        row(2 * max + 5),
+        frequent(2 * max + 4),
+    ];
+    assert_eq!(all[..3], newest);
+    assert_eq!(listed(None, 3).await, newest);
+    let end = &all[2 * AUDIT_LINES_MAX - 1];
+    assert_eq!(end, &row(3), "publishes remove no line of a change");
+    let page = listed(Some(2 * max + 5), 2).await;
+    assert_eq!(page, [frequent(2 * max + 4), frequent(2 * max + 3)]);
 }
 
 const KEPT_FOR: Duration = Duration::from_secs(3_600);
@@ -57,37 +81,37 @@ pub(in super::super) async fn a_request_is_begun_once_until_it_is_forgotten_or_i
 ) {
     let now = WallClock.now();
     let (until, past) = (now.plus(KEPT_FOR), now.minus(KEPT_FOR));
-    let begin = async |state: &'static str, until| {
+    let begin = async |state: &'static str| {
         let state = Bytes::from_static(state.as_bytes());
         t.admin()
-            .begin_request(&name(1), &state, until)
+            .begin_request(&name(1), &state, KEPT_FOR)
             .await
             .unwrap()
     };
-    assert_eq!(begin("runs", until).await, None);
-    assert_eq!(begin("other", until).await, Some("runs".into()));
+    assert_eq!(begin("runs").await, None);
+    assert_eq!(begin("other").await, Some("runs".into()));
     t.admin().forget_request(&name(1)).await.unwrap();
     t.admin().forget_request(&name(1)).await.unwrap();
-    assert_eq!(begin("again", until).await, None, "it was forgotten");
+    assert_eq!(begin("again").await, None, "it was forgotten");
     let ended = Bytes::from_static(b"ended");
     t.admin()
         .end_request(&name(1), &ended, until, 9)
         .await
         .unwrap();
-    assert_eq!(begin("other", until).await, Some(ended.clone()));
+    assert_eq!(begin("other").await, Some(ended.clone()));
     t.admin()
         .end_request(&name(1), &ended, past, 9)
         .await
         .unwrap();
-    assert_eq!(begin("new", until).await, None, "its time is over");
+    assert_eq!(begin("new").await, None, "its time is over");
     t.subject.set_full(true).await;
-    let full = t.admin().begin_request(&name(2), &ended, until).await;
+    let full = t.admin().begin_request(&name(2), &ended, KEPT_FOR).await;
     assert!(matches!(full, Err(Error::Full)), "{full:?}");
     let full = t.admin().end_request(&name(1), &ended, until, 9).await;
     assert!(matches!(full, Err(Error::Full)), "{full:?}");
     t.admin().forget_request(&name(1)).await.unwrap();
     t.subject.set_full(false).await;
-    assert_eq!(begin("new", until).await, None);
+    assert_eq!(begin("new").await, None);
     t.admin().forget_request(&name(1)).await.unwrap();
 }
 
@@ -98,14 +122,16 @@ pub(in super::super) async fn the_last_requests_that_ended_are_kept(t: &Fixture<
     let state = Bytes::from_static(b"ended");
     for number in 0..6 {
         let (name, until) = (name(number), until(number));
-        let begun = t.admin().begin_request(&name, &state, until).await;
+        let begun = t.admin().begin_request(&name, &state, KEPT_FOR).await;
         assert_eq!(begun.unwrap(), None, "{number}");
         let ended = t.admin().end_request(&name, &state, until, KEPT).await;
         ended.unwrap();
     }
     for number in (0..6).rev() {
-        let (name, until) = (name(number), until(number));
-        let begun = t.admin().begin_request(&name, &state, until).await;
+        let begun = t
+            .admin()
+            .begin_request(&name(number), &state, KEPT_FOR)
+            .await;
         let is_kept = begun.unwrap().is_some();
         assert_eq!(is_kept, number >= 6 - KEPT, "{number}");
     }
