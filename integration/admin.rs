@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 
-use crate::changes::{READER, Service};
+use crate::changes::{READER, Service, run_at};
 use crate::env::{PATIENCE, Papers, Postdate, eventually, kafka, redis};
 use crate::verdict::Scene;
 
@@ -268,4 +268,36 @@ fn a_public_address_is_accepted_with_a_client_ca_and_unusable_files_are_refused(
             "{key}={file}: {said}"
         );
     }
+}
+
+#[test]
+fn a_command_trusts_only_the_authorities_that_it_is_given() {
+    let (papers, scene) = (Papers::new(), Scene::new(kafka(), "trusted", 1));
+    let certificate = (papers.path("service.crt"), papers.path("service.key"));
+    let variables = [
+        ("POSTDATE_ADMIN__CERTIFICATE", certificate.0.as_str()),
+        ("POSTDATE_ADMIN__CERTIFICATE_KEY", certificate.1.as_str()),
+        ("POSTDATE_ADMIN__TOKEN", TOKEN),
+    ];
+    let service = Postdate::start_with(&scene.config_stored("", ""), &variables);
+    let url = format!("https://127.0.0.1:{}", service.port());
+    eventually("it is ready", PATIENCE, || {
+        (papers.curl(&PROBE, &format!("{url}/readyz")).0 == 200).then_some(())
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, TOKEN).unwrap();
+    let token = token.display().to_string();
+    let run = |more: &[&str], code: i32| {
+        let arguments = [&["workers", "--token-file", &token][..], more].concat();
+        run_at(&url, folder.path(), &arguments, code)
+    };
+    assert!(run(&["--ca", &papers.path("ca.crt")], 0).contains("ingress,timer"));
+    for stranger in [&["--ca", &papers.path("other.crt")][..], &[]] {
+        let said = run(stranger, 1);
+        assert!(said.contains("cannot ask https://127.0.0.1:"), "{said}");
+        assert!(!said.contains(TOKEN), "{said}");
+    }
+    let said = run(&["--ca", &papers.path("none.crt")], 2);
+    assert!(said.contains("--ca "), "{said}");
 }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::changes::{OPERATOR, READER, Service};
+use crate::changes::{OPERATOR, READER, Service, run_at};
 use crate::env::{
     Outgoing, PATIENCE, Postdate, Producer, Record, Sink, eventually, kafka, nats, now_ms, redis,
     unique,
@@ -153,6 +153,54 @@ fn what_failed_is_listed_for_readers_and_redriven_by_an_operator_only() {
         .lines()
         .filter(|line| line.contains("\"action\":\"redrive\""));
     assert_eq!(lines.count(), 4, "each allowed request is audited: {audit}");
+}
+
+/// At this rate one call of the API does not send all of them.
+#[test]
+fn a_command_with_the_address_of_a_service_redrives_call_after_call() {
+    const COUNT: usize = 14;
+    let scene = Scene::new(kafka(), "redrive-address", 1);
+    let service = Service::start(&scene.config_stored("", ""));
+    let producer = Producer::start(kafka().addr());
+    (0..COUNT).for_each(|number| bury(&producer, &scene, number, "unknown_target"));
+    bury(&producer, &scene, COUNT, "timed_out");
+    producer.flush();
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("http://127.0.0.1:{}", service.0.port());
+    let run = |token: &str, more: &[&str], code: i32| {
+        let file = folder.path().join("token");
+        std::fs::write(&file, token).unwrap();
+        let fixed = ["redrive", "--route", "r", "--token-file", "token"];
+        run_at(&url, folder.path(), &[&fixed[..], more].concat(), code)
+    };
+    let code = ["--code", "unknown_target"];
+    let refused = run(READER, &code, 2);
+    assert!(refused.contains("admin.operator_token"), "{refused}");
+    let dry = run(OPERATOR, &code, 0);
+    assert!(dry.contains("14 messages would be sent."), "{dry}");
+    assert!(Sink::read_to_end(kafka().addr(), &scene.source).is_empty());
+    let sends = [&code[..], &["--rate", "1", "--yes", "--output", "json"]].concat();
+    let few = run(OPERATOR, &[&sends[..], &["--limit", "2"]].concat(), 0);
+    let few: Value = serde_json::from_str(&few).unwrap();
+    assert_eq!(few["redrive"]["redriven"], 2);
+    let rest = run(OPERATOR, &sends, 0);
+    let rest: Value = serde_json::from_str(&rest).unwrap();
+    assert_eq!(rest["redrive"]["redriven"], 12);
+    assert_eq!(
+        (codes(&rest), &rest["more"]),
+        (vec![("unknown_target", 12)], &false.into())
+    );
+    let calls = service.0.logs();
+    let calls = calls.matches("\"action\":\"redrive\"").count();
+    assert!(
+        calls > 3,
+        "the last command takes more than one call: {calls}"
+    );
+    let sent = copies(&Sink::read_to_end(kafka().addr(), &scene.source));
+    assert_eq!(sent.len(), COUNT);
+    assert!(sent.values().all(|times| *times == 1), "{sent:?}");
+    let left = service.document(READER, PATH, &[], 200);
+    assert_eq!(codes(&left), [("timed_out", 1)]);
 }
 
 #[test]

@@ -81,9 +81,7 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
             let config = prepare_quietly(&copy.config)?;
             postdate::store_copy(&config, &Config::load(&copy.to)?, &copy)
         }
-        Command::Redrive(redrive) => {
-            postdate::redrive(&prepare_quietly(&redrive.config)?, &redrive)
-        }
+        Command::Redrive(redrive) => postdate::redrive(&access(&redrive.service)?, &redrive),
         Command::Schedules(schedules) => postdate::schedules(&schedules, prepare_quietly),
         Command::Send(send) => postdate::send(&prepare_quietly(&send.config)?, &send),
         Command::Cancel(cancel) => {

@@ -1,8 +1,8 @@
 //! Flags of `postdate redrive`.
 
 use super::messages::Output;
+use super::service::ServiceArgs;
 use clap::Args;
-use std::path::PathBuf;
 
 pub(super) const HELP_AFTER: &str =
     "Times are RFC 3339, or milliseconds since 1970. Remove the cause first: the messages fail again otherwise.
@@ -10,20 +10,19 @@ pub(super) const HELP_AFTER: &str =
 Examples:
   postdate redrive --config postdate.toml --route orders
   postdate redrive --config postdate.toml --route orders --code unknown_target --from 2027-01-31T09:00:00Z --yes --rate 500
-  postdate redrive --config postdate.toml --route orders --key order-42 --yes
+  postdate redrive --url https://postdate.example:8088 --token-file token --route orders --key order-42 --yes
   postdate redrive --config postdate.toml --route orders --output json | jq '.codes[] | [.code, .count]'
 
 Exit codes:
   0    the dead letters were counted, or sent
-  1    a broker does not answer, or does not take a message; a repeat continues
+  1    a broker or the service does not answer, or does not take a message; a repeat continues
   2    wrong usage or configuration";
 
 /// Flags of [`Command::Redrive`](super::Command::Redrive).
 #[derive(Clone, Debug, Args)]
 pub struct RedriveArgs {
-    /// The configuration file (TOML) of the service
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
+    #[command(flatten)]
+    pub service: ServiceArgs,
     /// The route whose dead letters are sent again
     #[arg(long)]
     pub route: String,

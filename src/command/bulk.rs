@@ -101,10 +101,17 @@ impl Bulk {
                 let _ = writeln!(std::io::stderr());
             }
             print_document(&report, as_json, |report, _| text(report))?;
-            done.map_err(|error| {
-                error.context("a change was not sent, so the command ended early")
+            done.map_err(|error| match access {
+                _ if is_dry || error.is::<Refused>() => error,
+                Access::Config(_) => {
+                    error.context("a change was not sent, so the command ended early")
+                }
+                Access::Server(_) => error.context(
+                    "a call failed, so the command ended early. The call may have changed messages: see `postdate audit`",
+                ),
             })?;
-            let question = format!("Change {}?", several(report.found, "message"));
+            let (found, place) = (several(report.found, "message"), access.place());
+            let question = format!("Change {found}{place}?");
             if !is_dry || report.found == 0 || as_json || !confirm(&question)? {
                 return Ok(Outcome::Done);
             }
@@ -146,9 +153,18 @@ impl Bulk {
             });
             let (_, answer) = server.post(&path, &body).await?;
             *report = std::mem::take(report).plus(answer);
+            self.show_progress(report);
             if !report.more || report.found as usize >= self.limit {
                 return Ok(());
             }
+        }
+    }
+
+    /// Only a hint: the report follows.
+    fn show_progress(&self, report: &BulkReport) {
+        if !report.dry_run && std::io::stderr().is_terminal() {
+            let (changed, limit) = (report.changed, self.limit);
+            let _ = write!(std::io::stderr(), "\rwritten {changed} of at most {limit} ");
         }
     }
 
@@ -222,11 +238,7 @@ impl Bulk {
                 Err(ChangeError::Refused(why)) => report.count_refused(why),
                 Err(ChangeError::Failed(why)) => return Err(anyhow!(why)),
             }
-            if std::io::stderr().is_terminal() {
-                // Only a hint: the report follows.
-                let (changed, limit) = (report.changed, self.limit);
-                let _ = write!(std::io::stderr(), "\rwritten {changed} of at most {limit} ");
-            }
+            self.show_progress(report);
             tokio::time::sleep(Duration::from_secs(1) / self.rate).await;
         }
         Ok(())

@@ -28,7 +28,10 @@ pub fn resume(access: &Access, args: &PauseArgs) -> Result<Outcome> {
 async fn set_paused(access: &Access, args: &PauseArgs, pauses: bool) -> Result<Outcome> {
     let config = match access {
         Access::Config(config) => config,
-        Access::Server(server) => return request(server, args, pauses).await,
+        Access::Server(server) => {
+            confirm_pause(access, args, pauses)?;
+            return request(server, args, pauses).await;
+        }
     };
     config.route_named_or_only(Some(&args.route))?;
     let client = QueryClient::open(config).await?;
@@ -42,7 +45,7 @@ async fn set_paused(access: &Access, args: &PauseArgs, pauses: bool) -> Result<O
         return Err(Refused(why).into());
     }
     let (at, change) = control(&report, pauses, (&args.note, &user())).map_err(Refused)?;
-    confirm_pause(args, pauses)?;
+    confirm_pause(access, args, pauses)?;
     let mut writer = ChangeWriter::default();
     let written = writer.write(config, change).await;
     writer.close().await;
@@ -69,7 +72,6 @@ async fn set_paused(access: &Access, args: &PauseArgs, pauses: bool) -> Result<O
 
 /// Lets the service write the records.
 async fn request(server: &Server, args: &PauseArgs, pauses: bool) -> Result<Outcome> {
-    confirm_pause(args, pauses)?;
     let route = utf8_percent_encode(&args.route, NON_ALPHANUMERIC);
     let action = if pauses { "pause" } else { "resume" };
     let path = format!("/v1/routes/{route}:{action}");
@@ -78,9 +80,9 @@ async fn request(server: &Server, args: &PauseArgs, pauses: bool) -> Result<Outc
     print_report(&report, status == StatusCode::OK, args)
 }
 
-fn confirm_pause(args: &PauseArgs, pauses: bool) -> Result<()> {
+fn confirm_pause(access: &Access, args: &PauseArgs, pauses: bool) -> Result<()> {
     let verb = if pauses { "Pause" } else { "Resume" };
-    let question = format!("{verb} the delivery of {}?", args.route);
+    let question = format!("{verb} the delivery of {}{}?", args.route, access.place());
     if !args.yes && !confirm(&question)? {
         let text = "nothing was written: confirm at a terminal, or use --yes";
         return Err(Refused(text.to_owned()).into());

@@ -1,14 +1,17 @@
 //! The service that a command works with: its configuration, or its HTTP API.
 
+use crate::admin::problem::BUSY;
 use crate::cli::{ServiceArgs, URL_VARIABLE};
 use crate::command::Refused;
 use crate::config::Config;
 use crate::http_client::HttpClient;
-use crate::limit::{ADMIN_REQUEST_TIMEOUT, ADMIN_RESPONSE_BYTES_MAX};
+use crate::limit::{
+    ADMIN_BUSY_DELAY, ADMIN_BUSY_REPEATS_MAX, ADMIN_REQUEST_TIMEOUT, ADMIN_RESPONSE_BYTES_MAX,
+};
 use anyhow::{Context as _, Result, anyhow, bail};
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use std::path::Path;
 use std::time::Duration;
@@ -39,6 +42,14 @@ impl Access {
         let (token, ca) = (service.token_file.as_deref(), service.ca.as_deref());
         Ok(Self::Server(Box::new(Server::new(&url, token, ca)?)))
     }
+
+    /// For a question: the address of the service, if it is not the one of a configuration file.
+    pub(in crate::command) fn place(&self) -> String {
+        match self {
+            Self::Config(_) => String::new(),
+            Self::Server(server) => format!(" at {}", server.base),
+        }
+    }
 }
 
 /// The HTTP API of a running service.
@@ -59,6 +70,10 @@ impl Server {
             ))
         };
         let parsed = Url::parse(url).map_err(|_| wrong())?;
+        if !parsed.username().is_empty() || parsed.password().is_some() {
+            let text = "--url: it has a user or a password, which is not sent: use --token-file";
+            return Err(Refused(text.to_owned()).into());
+        }
         let is_plain = parsed.query().is_none() && parsed.fragment().is_none();
         if !matches!(parsed.scheme(), "http" | "https") || !parsed.has_host() || !is_plain {
             return Err(wrong().into());
@@ -103,6 +118,19 @@ impl Server {
         path: &str,
         body: Bytes,
     ) -> Result<(StatusCode, T)> {
+        let mut repeats = 0;
+        let answer = loop {
+            let answer = self.send_once(method.clone(), path, body.clone()).await?;
+            if !is_busy(&answer) || repeats == ADMIN_BUSY_REPEATS_MAX {
+                break answer;
+            }
+            repeats += 1;
+            tokio::time::sleep(ADMIN_BUSY_DELAY).await;
+        };
+        self.read(&answer)
+    }
+
+    async fn send_once(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Bytes>> {
         let base = &self.base;
         let mut request = Request::builder()
             .method(method)
@@ -118,7 +146,11 @@ impl Server {
         let answer = self.client.send(request, ADMIN_RESPONSE_BYTES_MAX);
         let answer = tokio::time::timeout(patience, answer).await;
         let answer = answer.map_err(|_| anyhow!("{base} does not answer in time"))?;
-        let answer = answer.map_err(|error| anyhow!("cannot ask {base}: {error}"))?;
+        answer.map_err(|error| anyhow!("cannot ask {base}: {error}"))
+    }
+
+    fn read<T: DeserializeOwned>(&self, answer: &Response<Bytes>) -> Result<(StatusCode, T)> {
+        let base = &self.base;
         let (status, body) = (answer.status(), answer.body());
         if status.is_success() {
             let other = || {
@@ -139,6 +171,13 @@ impl Server {
             status => bail!("{base} answers {}: {reason}", status.as_u16()),
         }
     }
+}
+
+/// True if a repeat of the request is safe, and may succeed soon.
+fn is_busy(answer: &Response<Bytes>) -> bool {
+    let document: Option<serde_json::Value> = serde_json::from_slice(answer.body()).ok();
+    answer.status() == StatusCode::SERVICE_UNAVAILABLE
+        && document.is_some_and(|document| document["code"] == BUSY)
 }
 
 /// The service's error message, if the answer has one.
@@ -167,8 +206,26 @@ mod tests {
             let error = Server::new(url, None, None).err().unwrap();
             assert!(error.is::<Refused>(), "{url}");
         }
+        let error = Server::new("https://u:secret@a", None, None).err().unwrap();
+        assert!(error.is::<Refused>() && !error.to_string().contains("secret"));
         let absent = folder.path().join("absent");
         let error = Server::new("http://a", Some(&absent), None).err().unwrap();
         assert!(error.to_string().starts_with("--token-file "), "{error}");
+    }
+
+    #[test]
+    fn only_a_request_that_may_be_repeated_is_repeated() {
+        let answer = |status: StatusCode, body: &'static str| {
+            let answer = Response::builder().status(status);
+            answer.body(Bytes::from_static(body.as_bytes())).unwrap()
+        };
+        let unavailable = StatusCode::SERVICE_UNAVAILABLE;
+        assert!(is_busy(&answer(unavailable, r#"{"code":"busy"}"#)));
+        assert!(!is_busy(&answer(unavailable, r#"{"detail":"busy"}"#)));
+        assert!(!is_busy(&answer(unavailable, "<html>")));
+        assert!(!is_busy(&answer(
+            StatusCode::CONFLICT,
+            r#"{"code":"busy"}"#
+        )));
     }
 }

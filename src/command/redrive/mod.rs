@@ -4,11 +4,12 @@
 mod report;
 mod scan;
 mod sender;
+mod service_calls;
 #[cfg(test)]
 mod tests;
 
 use super::page::{confirm, print_document};
-use super::{Outcome, Refused, run};
+use super::{Access, Outcome, Refused, run};
 use crate::admin::changes::ChangeError;
 use crate::admin::dead_letters::{
     DeadLetterFilter, DeadLettersParams, DeadLettersReport, DeadLettersRequest, RedriveOptions,
@@ -151,7 +152,7 @@ fn open_sender(config: &Config, route: &Route, group: &str, health: &Health) -> 
 }
 
 /// Counts dead letters, and redrives them with `--yes` or after a confirmation.
-pub fn redrive(config: &Config, args: &RedriveArgs) -> Result<Outcome> {
+pub fn redrive(access: &Access, args: &RedriveArgs) -> Result<Outcome> {
     let filter = filter(args)?;
     let as_json = args.output == Output::Json;
     let request = |dry_run| DeadLettersRequest {
@@ -166,18 +167,15 @@ pub fn redrive(config: &Config, args: &RedriveArgs) -> Result<Outcome> {
     };
     run(async {
         if args.yes {
-            return send(config, &request(false), as_json).await;
+            return send(access, &request(false), as_json).await;
         }
         let mut found = DeadLettersReport::default();
-        scan(config, &request(true), UNBOUNDED, &mut found, &mut |_| {}).await?;
+        answer(access, &request(true), &mut found, &mut |_| {}).await?;
         print_document(&found, as_json, report::text)?;
         let count = found.redrive.as_ref().map_or(0, |it| it.redriven);
-        match count > 0
-            && !args.dry_run
-            && !as_json
-            && confirm(&format!("Send {count} messages again?"))?
-        {
-            true => send(config, &request(false), as_json).await,
+        let question = format!("Send {count} messages again{}?", access.place());
+        match count > 0 && !args.dry_run && !as_json && confirm(&question)? {
+            true => send(access, &request(false), as_json).await,
             false => Ok(Outcome::Done),
         }
     })
@@ -202,7 +200,21 @@ fn filter(args: &RedriveArgs) -> Result<DeadLetterFilter, Refused> {
     params.filter().map_err(|problem| Refused(problem.detail))
 }
 
-async fn send(config: &Config, request: &DeadLettersRequest, as_json: bool) -> Result<Outcome> {
+async fn answer(
+    access: &Access,
+    request: &DeadLettersRequest,
+    report: &mut DeadLettersReport,
+    on_progress: &mut dyn FnMut(&DeadLettersReport),
+) -> Result<()> {
+    match access {
+        Access::Config(config) => scan(config, request, UNBOUNDED, report, on_progress).await,
+        Access::Server(server) => {
+            service_calls::redrive(server, request, report, on_progress).await
+        }
+    }
+}
+
+async fn send(access: &Access, request: &DeadLettersRequest, as_json: bool) -> Result<Outcome> {
     let shows_progress = std::io::stderr().is_terminal();
     let limit = request.redrive.map_or(0, |redrive| redrive.limit);
     let mut on_progress = |report: &DeadLettersReport| {
@@ -216,7 +228,7 @@ async fn send(config: &Config, request: &DeadLettersRequest, as_json: bool) -> R
         }
     };
     let mut report = DeadLettersReport::default();
-    let sent = scan(config, request, UNBOUNDED, &mut report, &mut on_progress).await;
+    let sent = answer(access, request, &mut report, &mut on_progress).await;
     if shows_progress {
         let _ = writeln!(std::io::stderr());
     }

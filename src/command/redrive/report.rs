@@ -95,6 +95,36 @@ pub(super) fn count(
     }
 }
 
+/// Adds the answer to the next call. The samples are those of the first answers.
+pub(super) fn add(report: &mut DeadLettersReport, answer: DeadLettersReport) {
+    let earlier = std::mem::replace(report, answer);
+    let later = std::mem::replace(&mut report.codes, earlier.codes);
+    report.scanned += earlier.scanned;
+    if let Some(redrive) = &mut report.redrive {
+        redrive.redriven += earlier.redrive.map_or(0, |earlier| earlier.redriven);
+    }
+    for group in later {
+        add_group(&mut report.codes, group);
+    }
+}
+
+fn add_group(codes: &mut Vec<DeadLetterGroup>, mut group: DeadLetterGroup) {
+    let is_known = codes.iter().any(|known| known.code == group.code);
+    if !is_known && codes.len() >= DEAD_LETTER_CODES_MAX {
+        OTHER_CODES.clone_into(&mut group.code);
+    }
+    let Some(index) = codes.iter().position(|known| known.code == group.code) else {
+        codes.push(group);
+        return;
+    };
+    let known = &mut codes[index];
+    known.count += group.count;
+    known.by_reference += group.by_reference;
+    known.refused += group.refused;
+    known.samples.extend(group.samples);
+    known.samples.truncate(DEAD_LETTER_SAMPLES_MAX);
+}
+
 fn cut(mut text: String) -> String {
     if text.len() > DEAD_LETTER_TEXT_BYTES_MAX {
         text.truncate(text.floor_char_boundary(DEAD_LETTER_TEXT_BYTES_MAX));
@@ -157,5 +187,51 @@ fn obstacles(codes: &[DeadLetterGroup]) -> String {
     match lines.is_empty() {
         true => String::new(),
         false => format!("\nNot sent again:\n{}", lines.concat()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::dead_letters::RedriveReport;
+
+    #[test]
+    fn the_answers_of_several_calls_are_added() {
+        let answer = |code: &str, count: u64, more| DeadLettersReport {
+            codes: vec![DeadLetterGroup {
+                code: code.to_owned(),
+                count,
+                refused: 1,
+                samples: vec![DeadLetterSample::default(); 3],
+                ..DeadLetterGroup::default()
+            }],
+            scanned: 10,
+            more,
+            after: Some(format!("0-{count}")),
+            redrive: Some(RedriveReport {
+                dry_run: false,
+                redriven: count - 1,
+            }),
+            ..DeadLettersReport::default()
+        };
+        let mut report = DeadLettersReport::default();
+        add(&mut report, answer("a", 4, true));
+        add(&mut report, answer("b", 2, true));
+        add(&mut report, answer("a", 3, false));
+        let groups = report.codes.iter();
+        let groups = groups.map(|it| (&*it.code, it.count, it.refused, it.samples.len()));
+        let groups: Vec<_> = groups.collect();
+        assert_eq!(
+            groups,
+            [("a", 7, 2, DEAD_LETTER_SAMPLES_MAX), ("b", 2, 1, 3)]
+        );
+        assert_eq!((report.scanned, report.more), (30, false));
+        assert_eq!(report.after.as_deref(), Some("0-3"));
+        assert_eq!(report.redrive.unwrap().redriven, 3 + 1 + 2);
+        report.redrive = None;
+        for number in 0..2 * DEAD_LETTER_CODES_MAX {
+            add(&mut report, answer(&format!("x{number}"), 1, true));
+        }
+        assert_eq!(report.codes.len(), DEAD_LETTER_CODES_MAX + 1);
     }
 }
