@@ -320,6 +320,17 @@ fn commands_work_with_the_address_of_a_service_and_a_token() {
         let audit = run(&reader, "audit --limit 1", 0);
         audit.contains("done, 3 changed").then_some(())
     });
+    for number in 0..4 {
+        service.publish(&format!("late-{number}"), "1h", "x");
+    }
+    service.waiting(4);
+    // One call at a time changes many messages. The other command repeats its call.
+    let slow = "purge --route r --rate 1 --yes";
+    std::thread::scope(|scope| {
+        scope.spawn(|| run(&operator, slow, 0));
+        run(&operator, slow, 0);
+    });
+    service.waiting(0);
     let mut command = Command::new(program());
     let output = command.current_dir(folder.path()).arg("workers").output();
     assert_eq!(
