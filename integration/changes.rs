@@ -386,6 +386,10 @@ fn the_last_changes_are_listed_by_every_process_and_after_a_restart() {
             (&next["items"][1], &next["more"]),
             (&Value::Null, &false.into())
         );
+        let changes = service.document(READER, "/v1/audit?changes=true", &[], 200);
+        assert_eq!(changes["items"].as_array().unwrap()[..], listed[..1]);
+        let (status, page) = service.curl(READER, "/audit?changes=true", &[]);
+        assert!(status == 200 && !page.contains("publish</th>"), "{page}");
         let (status, page) = service.curl(READER, "/audit", &[]);
         assert!(status == 200 && page.contains("id order-42"), "{page}");
         if is_shared {
@@ -399,7 +403,10 @@ fn the_last_changes_are_listed_by_every_process_and_after_a_restart() {
         }
         let printed = service.0.command(&["audit"]);
         let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
-        assert!(printed.contains("done, 1 changed"), "{printed}");
+        assert!(printed.contains("done, 1 changed") && printed.contains("publish"));
+        let printed = service.0.command(&["audit", "--changes"]);
+        let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+        assert!(printed.contains("done, 1 changed") && !printed.contains("publish"));
         service.0.kill();
     }
 }

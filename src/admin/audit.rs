@@ -213,6 +213,8 @@ impl<C: AsyncFn() -> Result<Rc<dyn AdminStore>, Error>> Writer<C> {
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct AuditParams {
+    /// Without publishes, shown payloads, dry runs and calls that continue a change
+    pub(super) changes: bool,
     /// Lines in the answer, 1 to 1,000; default 100
     pub(super) limit: Option<usize>,
     /// The `after` of the answer before
@@ -229,6 +231,7 @@ impl AuditParams {
         });
         let limit = self.limit.unwrap_or(PAGE_DEFAULT);
         Ok(Query::Audit {
+            changes_only: self.changes,
             after: after.transpose()?,
             limit: limit.clamp(1, AUDIT_LINES_MAX),
         })
@@ -276,7 +279,7 @@ mod tests {
         let serve = serve(lines, (KeyRing::plain(), 1), connect, stop.clone());
         let listed = async || {
             store
-                .audit_rows(None, 2 * AUDIT_LINES_MAX)
+                .audit_rows(AuditPart::Changes, None, 2 * AUDIT_LINES_MAX)
                 .await
                 .unwrap()
                 .len()
@@ -334,7 +337,8 @@ mod tests {
             drop(audit);
         };
         tokio::join!(serve, test);
-        assert_eq!(store.audit_rows(None, 9).await.unwrap().len(), 5);
+        let rows = store.audit_rows(AuditPart::Changes, None, 9).await;
+        assert_eq!(rows.unwrap().len(), 5);
     }
 
     #[tokio::test(start_paused = true)]

@@ -20,6 +20,9 @@ Exit codes:
 pub struct AuditArgs {
     #[command(flatten)]
     pub service: ServiceArgs,
+    /// Without publishes, shown payloads, dry runs and calls that continue a change
+    #[arg(long)]
+    pub changes: bool,
     /// Print at most this many lines
     #[arg(long, default_value_t = 100)]
     pub limit: usize,

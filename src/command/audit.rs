@@ -17,6 +17,7 @@ pub fn audit(access: &Access, args: &AuditArgs) -> Result<Outcome> {
     run(async {
         let client = QueryClient::of(access).await?;
         let query = Query::Audit {
+            changes_only: args.changes,
             after: None,
             limit: args.limit.clamp(1, AUDIT_LINES_MAX),
         };

@@ -20,6 +20,7 @@ struct AuditPage {
     frame: Frame,
     rows: Vec<AuditRow>,
     unreadable: u64,
+    changes_only: bool,
     /// The `after` of the next page.
     next: Option<String>,
 }
@@ -53,9 +54,13 @@ impl AuditRow {
 
 pub(super) async fn list(visit: Visit, params: Result<Params<AuditParams>, Problem>) -> Response {
     let page = async {
-        let Params(AuditParams { after, .. }) = params?;
-        let limit = Some(LINES_SHOWN);
-        let query = AuditParams { limit, after }.query()?;
+        let Params(params) = params?;
+        let changes_only = params.changes;
+        let params = AuditParams {
+            limit: Some(LINES_SHOWN),
+            ..params
+        };
+        let query = params.query()?;
         let report: AuditReport = visit.console.queries.report(query).await?;
         let now = Timestamp::from_millis(report.at_ms);
         let rows = report.items.iter().map(|line| AuditRow::new(line, now));
@@ -63,6 +68,7 @@ pub(super) async fn list(visit: Visit, params: Result<Params<AuditParams>, Probl
             frame: visit.frame("audit", "Audit"),
             rows: rows.collect(),
             unreadable: report.unreadable,
+            changes_only,
             next: report.after,
         })
     };
@@ -91,10 +97,11 @@ mod tests {
                 .map(|_| AuditRow::new(&line, now))
                 .collect(),
             unreadable: 3,
+            changes_only: true,
             next: Some("a".repeat(40)),
         };
         let page = page.render().unwrap();
         assert!(page.len() <= 100 * 1024, "{}", page.len());
-        assert!(page.contains("audit?after=aaaa"));
+        assert!(page.contains("audit?changes=true&amp;after=aaaa"));
     }
 }

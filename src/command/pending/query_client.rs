@@ -10,7 +10,9 @@ use crate::role::{StoreFactory, query_context};
 use crate::run::RunName;
 use crate::store::embedded::{FolderDescription, FolderUse};
 use crate::store::query::{PlaceChange, Query, QueryContext, SearchPosition, StoreQuery};
-use crate::store::{self, AuditPosition, AuditRow, Fetch, List, Listed, Session, StoredShard};
+use crate::store::{
+    self, AuditPart, AuditPosition, AuditRow, Fetch, List, Listed, Session, StoredShard,
+};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -142,7 +144,12 @@ fn path_of(query: &Query) -> String {
             "/v1/ledger".to_owned()
         }
         Query::Workers => "/v1/workers".to_owned(),
-        Query::Audit { after, limit } => {
+        Query::Audit {
+            changes_only,
+            after,
+            limit,
+        } => {
+            add("changes", changes_only.then_some("true"));
             add("after", after.as_ref().map(AuditPosition::as_str));
             add("limit", Some(&limit.to_string()));
             "/v1/audit".to_owned()
@@ -281,6 +288,7 @@ impl StoreQuery for NoMessages {
 
     async fn audit_rows(
         &self,
+        _: AuditPart,
         _: Option<&AuditPosition>,
         _: usize,
     ) -> Result<Vec<AuditRow>, store::Error> {

@@ -163,29 +163,28 @@ fn add(deployment: &str, rows: &[AuditRow], batch: &mut WriteBatch<'_>) -> fjall
 impl Embedded {
     pub(super) fn read_audit_rows(
         &self,
+        part: AuditPart,
         before: Option<&AuditPosition>,
         limit: usize,
     ) -> Result<Vec<AuditRow>, Error> {
         self.shared.with(|tables| {
+            let all = key::all_audit(part, &self.deployment);
+            let end = before.map(|before| key::audit(part, &self.deployment, before.as_str()));
+            let end = end.unwrap_or_else(|| all.end().clone());
             let snapshot = tables.db.read_tx();
+            let rows = snapshot.range(&tables.index, all.start().clone()..end);
             let mut found = Vec::new();
-            for part in AuditPart::ALL {
-                let all = key::all_audit(part, &self.deployment);
-                let end = before.map(|before| key::audit(part, &self.deployment, before.as_str()));
-                let end = end.unwrap_or_else(|| all.end().clone());
-                let rows = snapshot.range(&tables.index, all.start().clone()..end);
-                for row in rows.rev().take(limit) {
-                    let (key, bytes) = row.into_inner()?;
-                    let position = key::position_of_audit(&key).and_then(AuditPosition::parse);
-                    let bytes = Bytes::from(bytes);
-                    found.extend(position.map(|position| AuditRow {
-                        part,
-                        position,
-                        bytes,
-                    }));
-                }
+            for row in rows.rev().take(limit) {
+                let (key, bytes) = row.into_inner()?;
+                let position = key::position_of_audit(&key).and_then(AuditPosition::parse);
+                let bytes = Bytes::from(bytes);
+                found.extend(position.map(|position| AuditRow {
+                    part,
+                    position,
+                    bytes,
+                }));
             }
-            Ok(AuditRow::newest(found, limit))
+            Ok(found)
         })
     }
 }

@@ -36,10 +36,10 @@ mod tests;
 mod writer;
 
 use super::{
-    Acquire, Acquired, Advance, Advanced, Append, Appended, AuditPosition, AuditRow, Error, Fetch,
-    FinishedIds, Heartbeat, IdPosition, LeaseStore, List, Listed, Membership, NewShard, Opened,
-    Quarantine, ReplaceRuns, Replaced, Session, SessionEnd, SessionHeartbeat, ShardPosition,
-    ShardStore, StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, AuditPart, AuditPosition, AuditRow,
+    Error, Fetch, FinishedIds, Heartbeat, IdPosition, LeaseStore, List, Listed, Membership,
+    NewShard, Opened, Quarantine, ReplaceRuns, Replaced, Session, SessionEnd, SessionHeartbeat,
+    ShardPosition, ShardStore, StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
 };
 use crate::client_thread::ClientThread;
 use crate::clock::Clock;
@@ -492,9 +492,10 @@ impl StoreQuery for Embedded {
 
     async fn audit_rows(
         &self,
+        part: AuditPart,
         before: Option<&AuditPosition>,
         limit: usize,
     ) -> Result<Vec<AuditRow>, Error> {
-        self.read_audit_rows(before, limit)
+        self.read_audit_rows(part, before, limit)
     }
 }

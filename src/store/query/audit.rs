@@ -163,12 +163,16 @@ pub(crate) struct AuditReport {
 pub(super) async fn audit_report(
     store: &dyn StoreQuery,
     context: &QueryContext,
-    after: Option<&AuditPosition>,
-    limit: usize,
+    parts: &[AuditPart],
+    (after, limit): (Option<&AuditPosition>, usize),
     now: Timestamp,
 ) -> Result<AuditReport, Error> {
     // One row more than the limit shows that there are more.
-    let mut rows = store.audit_rows(after, limit + 1).await?;
+    let mut rows = Vec::new();
+    for part in parts {
+        rows.extend(store.audit_rows(*part, after, limit + 1).await?);
+    }
+    let mut rows = AuditRow::newest(rows, limit + 1);
     let more = rows.len() > limit;
     rows.truncate(limit);
     let last = rows.last().filter(|_| more);
@@ -221,7 +225,8 @@ mod tests {
         let mut pages = Vec::new();
         loop {
             let now = Timestamp::from_millis(9);
-            let report = audit_report(&store, &context, after.as_ref(), 2, now).await;
+            let page = (after.as_ref(), 2);
+            let report = audit_report(&store, &context, &AuditPart::ALL, page, now).await;
             let report = report.unwrap();
             let times: Vec<_> = report.items.iter().map(|line| line.at_ms).collect();
             pages.push((times, report.unreadable));
@@ -230,6 +235,28 @@ mod tests {
             after = AuditPosition::parse(&next);
         }
         assert_eq!(pages, [(vec![4], 1), (vec![2, 1], 0), (vec![0], 0)]);
+    }
+
+    #[tokio::test]
+    async fn a_report_has_the_parts_in_the_order_of_time_or_only_the_changes() {
+        let store = MemoryStore::new(Rc::new(WallClock));
+        let context = QueryContext::default();
+        let row = |number: u32| AuditRow {
+            part: AuditPart::ALL[number as usize % 2],
+            ..row(number, &context.keys)
+        };
+        let rows: Vec<_> = (0..6).map(row).collect();
+        store.add_audit_rows(&rows).await.unwrap();
+        for (parts, expected) in [
+            (&AuditPart::ALL[..], [5, 4, 3]),
+            (&[AuditPart::Changes], [4, 2, 0]),
+        ] {
+            let now = Timestamp::from_millis(9);
+            let report = audit_report(&store, &context, parts, (None, 3), now).await;
+            let report = report.unwrap();
+            let times: Vec<_> = report.items.iter().map(|line| line.at_ms).collect();
+            assert_eq!((times, report.more), (expected.into(), parts.len() > 1));
+        }
     }
 
     #[test]

@@ -16,7 +16,8 @@ mod search_tests;
 mod workers;
 
 use super::{
-    AuditPosition, AuditRow, Error, Fetch, List, Listed, Restore, Restored, Session, StoredShard,
+    AuditPart, AuditPosition, AuditRow, Error, Fetch, List, Listed, Restore, Restored, Session,
+    StoredShard,
 };
 use crate::encryption::{IdCounts, StoredId};
 use crate::model::{Cursor, LeaseToken, ShardId, Timestamp};
@@ -59,6 +60,8 @@ pub(crate) enum Query {
     Workers,
     /// The last audit lines, from the newest one or from `after` on: [`AuditReport`].
     Audit {
+        /// Without the lines of frequent requests.
+        changes_only: bool,
         after: Option<AuditPosition>,
         limit: usize,
     },
@@ -100,8 +103,18 @@ impl Query {
             Self::Workers => {
                 serde_json::to_string(&workers::workers_report(store, context, now).await?)
             }
-            Self::Audit { after, limit } => {
-                let report = audit::audit_report(store, context, after.as_ref(), *limit, now);
+            Self::Audit {
+                changes_only,
+                after,
+                limit,
+            } => {
+                let parts = if *changes_only {
+                    &[AuditPart::Changes][..]
+                } else {
+                    &AuditPart::ALL
+                };
+                let page = (after.as_ref(), *limit);
+                let report = audit::audit_report(store, context, parts, page, now);
                 serde_json::to_string(&report.await?)
             }
         };
@@ -165,9 +178,10 @@ pub(crate) trait StoreQuery {
     /// The same as [`Membership::sessions`](super::Membership::sessions).
     async fn worker_sessions(&self) -> Result<Vec<Session>, Error>;
 
-    /// The lines of the audit list, the newest first: those before `before`, at most `limit`.
+    /// The lines in this part of the audit list, the newest first: those before `before`, at most `limit`.
     async fn audit_rows(
         &self,
+        part: AuditPart,
         before: Option<&AuditPosition>,
         limit: usize,
     ) -> Result<Vec<AuditRow>, Error>;

@@ -320,7 +320,9 @@ mod tests {
     };
     use crate::run::RunName;
     use crate::store::query::PlaceChange;
-    use crate::store::{AuditPosition, AuditRow, Fetch, Ledger, List, Listed, Session, SliceCount};
+    use crate::store::{
+        AuditPart, AuditPosition, AuditRow, Fetch, Ledger, List, Listed, Session, SliceCount,
+    };
     use async_trait::async_trait;
     use bytes::Bytes;
 
@@ -400,6 +402,7 @@ mod tests {
 
         async fn audit_rows(
             &self,
+            _: AuditPart,
             _: Option<&AuditPosition>,
             _: usize,
         ) -> Result<Vec<AuditRow>, Error> {

@@ -93,18 +93,6 @@ impl AdminStore for Redis {
 impl Redis {
     pub(super) async fn read_audit_rows(
         &self,
-        before: Option<&AuditPosition>,
-        limit: usize,
-    ) -> Result<Vec<AuditRow>, Error> {
-        let mut rows = Vec::new();
-        for part in AuditPart::ALL {
-            rows.extend(self.read_audit_part(part, before, limit).await?);
-        }
-        Ok(AuditRow::newest(rows, limit))
-    }
-
-    async fn read_audit_part(
-        &self,
         part: AuditPart,
         before: Option<&AuditPosition>,
         limit: usize,

@@ -13,8 +13,8 @@ use crate::model::{Cursor, LeaseToken, Offset, ShardId, Timestamp};
 use crate::run::RunName;
 use crate::store::query::PlaceChange;
 use crate::store::{
-    AuditPosition, AuditRow, EffectKind, Error, Fetch, List, Listed, Membership, QuarantineStore,
-    Restore, Restored, Session, ShardStore, StoreQuery, StoredShard,
+    AuditPart, AuditPosition, AuditRow, EffectKind, Error, Fetch, List, Listed, Membership,
+    QuarantineStore, Restore, Restored, Session, ShardStore, StoreQuery, StoredShard,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -169,10 +169,11 @@ impl StoreQuery for Redis {
 
     async fn audit_rows(
         &self,
+        part: AuditPart,
         before: Option<&AuditPosition>,
         limit: usize,
     ) -> Result<Vec<AuditRow>, Error> {
-        self.read_audit_rows(before, limit).await
+        self.read_audit_rows(part, before, limit).await
     }
 }
 

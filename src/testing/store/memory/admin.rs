@@ -107,12 +107,13 @@ impl MemoryStore {
 
     pub(super) async fn read_audit_rows(
         &self,
+        part: AuditPart,
         before: Option<&AuditPosition>,
         limit: usize,
     ) -> Result<Vec<AuditRow>, Error> {
         self.yield_as_network().await?;
         let audit = self.inner.audit.borrow();
-        let rows = audit.values().rev();
+        let rows = audit.values().rev().filter(|row| row.part == part);
         let rows = rows.filter(|row| before.is_none_or(|before| row.position < *before));
         Ok(rows.take(limit).cloned().collect())
     }

@@ -18,9 +18,9 @@ use crate::store::QuarantineStore;
 use crate::store::query::PlaceChange;
 use crate::store::rules::Sessions;
 use crate::store::{
-    Acquire, Acquired, Advance, Advanced, Append, Appended, AuditPosition, AuditRow, Balance,
-    CopyNumber, Error, Fetch, FinishedIds, Heartbeat, IdPosition, LeaseStore, List, Listed,
-    Membership, NewShard, Opened, Quarantine, ReplaceRuns, Replaced, RequestName, Restore,
+    Acquire, Acquired, Advance, Advanced, Append, Appended, AuditPart, AuditPosition, AuditRow,
+    Balance, CopyNumber, Error, Fetch, FinishedIds, Heartbeat, IdPosition, LeaseStore, List,
+    Listed, Membership, NewShard, Opened, Quarantine, ReplaceRuns, Replaced, RequestName, Restore,
     Restored, Session, SessionEnd, SessionHeartbeat, ShardPosition, ShardStore, StoreAdmin,
     StorePart, StoreQuery, StoredShard, Tail, Tailed, begun_copy,
 };
@@ -596,10 +596,11 @@ impl StoreQuery for MemoryStore {
 
     async fn audit_rows(
         &self,
+        part: AuditPart,
         before: Option<&AuditPosition>,
         limit: usize,
     ) -> Result<Vec<AuditRow>, Error> {
-        self.read_audit_rows(before, limit).await
+        self.read_audit_rows(part, before, limit).await
     }
 }
 
