@@ -164,7 +164,8 @@ pub(super) async fn audit_report(
     store: &dyn StoreQuery,
     context: &QueryContext,
     parts: &[AuditPart],
-    (after, limit): (Option<&AuditPosition>, usize),
+    after: Option<&AuditPosition>,
+    limit: usize,
     now: Timestamp,
 ) -> Result<AuditReport, Error> {
     // One row more than the limit shows that there are more.
@@ -225,8 +226,8 @@ mod tests {
         let mut pages = Vec::new();
         loop {
             let now = Timestamp::from_millis(9);
-            let page = (after.as_ref(), 2);
-            let report = audit_report(&store, &context, &AuditPart::ALL, page, now).await;
+            let after_this = after.as_ref();
+            let report = audit_report(&store, &context, &AuditPart::ALL, after_this, 2, now).await;
             let report = report.unwrap();
             let times: Vec<_> = report.items.iter().map(|line| line.at_ms).collect();
             pages.push((times, report.unreadable));
@@ -252,7 +253,7 @@ mod tests {
             (&[AuditPart::Changes], [4, 2, 0]),
         ] {
             let now = Timestamp::from_millis(9);
-            let report = audit_report(&store, &context, parts, (None, 3), now).await;
+            let report = audit_report(&store, &context, parts, None, 3, now).await;
             let report = report.unwrap();
             let times: Vec<_> = report.items.iter().map(|line| line.at_ms).collect();
             assert_eq!((times, report.more), (expected.into(), parts.len() > 1));

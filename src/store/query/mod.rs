@@ -113,8 +113,8 @@ impl Query {
                 } else {
                     &AuditPart::ALL
                 };
-                let page = (after.as_ref(), *limit);
-                let report = audit::audit_report(store, context, parts, page, now);
+                let after = after.as_ref();
+                let report = audit::audit_report(store, context, parts, after, *limit, now);
                 serde_json::to_string(&report.await?)
             }
         };

@@ -5,6 +5,7 @@ use super::Redis;
 use super::connection::is_error;
 use super::reads;
 use super::reply::texts;
+use crate::clock::{Clock as _, WallClock};
 use crate::limit::AUDIT_LINES_MAX;
 use crate::model::Timestamp;
 use crate::store::{AdminStore, AuditPart, AuditPosition, AuditRow, Error, RequestName};
@@ -12,6 +13,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use redis::{Pipeline, Value};
 use std::time::Duration;
+
+/// Requests that are over, and that one call removes from the sorted set.
+const OVER_MAX: usize = 100;
 
 #[async_trait(?Send)]
 impl AdminStore for Redis {
@@ -67,18 +71,27 @@ impl AdminStore for Redis {
         let add = pipeline.cmd("ZADD").arg(&ended).arg(until);
         add.arg(name.as_str());
         pipeline.cmd("PEXPIREAT").arg(&ended).arg(until);
+        let now = WallClock.now().as_millis();
+        let over = pipeline.cmd("ZRANGEBYSCORE").arg(&ended).arg("-inf");
+        over.arg(now).arg("LIMIT").arg(0).arg(OVER_MAX);
         let oldest = -(kept_max as i64) - 1;
         pipeline.cmd("ZRANGE").arg(&ended).arg(0).arg(oldest);
         let mut values = self.connections.send(&pipeline).await?;
         check_type(&ended, &values)?;
-        let names = values.pop().and_then(texts).unwrap_or_default();
-        if names.is_empty() {
+        let mut names = || values.pop().and_then(texts).unwrap_or_default();
+        let (mut surplus, over) = (names(), names());
+        // The key of a request that is over has expired, or belongs to a new request of this name.
+        surplus.retain(|name| !over.contains(name));
+        let mut pipeline = Pipeline::new();
+        if !surplus.is_empty() {
+            let keys = surplus.iter().map(|name| self.keyspace.request_key(name));
+            pipeline.cmd("UNLINK").arg(keys.collect::<Vec<_>>());
+        }
+        surplus.extend(over);
+        if surplus.is_empty() {
             return Ok(());
         }
-        let mut pipeline = Pipeline::new();
-        let keys = names.iter().map(|name| self.keyspace.request_key(name));
-        pipeline.cmd("UNLINK").arg(keys.collect::<Vec<_>>());
-        pipeline.cmd("ZREM").arg(&ended).arg(&names);
+        pipeline.cmd("ZREM").arg(&ended).arg(&surplus);
         self.connections.send(&pipeline).await.map(drop)
     }
 

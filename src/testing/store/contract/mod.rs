@@ -197,7 +197,8 @@ cases! {
     admin:
         the_audit_list_has_the_last_lines_in_their_order,
         a_request_is_begun_once_until_it_is_forgotten_or_its_time_is_over,
-        the_last_requests_that_ended_are_kept;
+        the_last_requests_that_ended_are_kept,
+        a_name_that_is_used_again_is_not_forgotten_as_an_old_one;
     copy:
         a_copy_from_memory_equals_its_source_and_continues_alike,
         a_copy_to_memory_equals_its_source_and_continues_alike,

@@ -139,3 +139,34 @@ pub(in super::super) async fn the_last_requests_that_ended_are_kept(t: &Fixture<
         t.admin().forget_request(&name(number)).await.unwrap();
     }
 }
+
+pub(in super::super) async fn a_name_that_is_used_again_is_not_forgotten_as_an_old_one(
+    t: &Fixture<'_>,
+) {
+    const KEPT: usize = 9;
+    let (again, others) = (name(10), 11..=11 + KEPT);
+    let soon = WallClock.now().plus(Duration::from_millis(50));
+    let later = WallClock.now().plus(KEPT_FOR);
+    let ended = Bytes::from_static(b"ended");
+    let end = async |name: &RequestName, until| {
+        let ended = t.admin().end_request(name, &ended, until, KEPT).await;
+        ended.unwrap();
+    };
+    end(&again, soon).await;
+    end(&name(11), later).await;
+    let runs = Bytes::from_static(b"runs");
+    let begin = async || {
+        let begun = t.admin().begin_request(&again, &runs, 2 * KEPT_FOR).await;
+        begun.unwrap()
+    };
+    while begin().await.is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for number in others.clone() {
+        end(&name(number), later).await;
+    }
+    assert_eq!(begin().await, Some(runs.clone()));
+    for number in others.chain([10]) {
+        t.admin().forget_request(&name(number)).await.unwrap();
+    }
+}
