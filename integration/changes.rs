@@ -284,6 +284,21 @@ fn commands_work_with_the_address_of_a_service_and_a_token() {
         )
     };
     assert!(run(&reader, "workers", 0).contains("ingress,timer"));
+    let pending = run(&reader, "pending --route r --json", 0);
+    let pending: Value = serde_json::from_str(&pending).unwrap();
+    assert_eq!(pending["total"]["messages"], 5);
+    assert!(run(&reader, "pending --id order-1", 0).contains("order-1"));
+    run(&reader, "pending --id order-99", 3);
+    let ledger = run(&reader, "ledger --route r --output json", 0);
+    let ledger: Value = serde_json::from_str(&ledger).unwrap();
+    assert_eq!(ledger["total"]["accepted"], 5);
+    for command in ["pending", "ledger"] {
+        let unknown = run(&reader, &format!("{command} --route other"), 2);
+        assert!(unknown.contains("choose from r"), "{unknown}");
+    }
+    run(&reader, "schedules list", 2);
+    let refused = run(&reader, "schedules list --route r", 2);
+    assert!(refused.contains("refuses this"), "{refused}");
     let list = run(&reader, "messages list --route r --output json", 0);
     let list: Value = serde_json::from_str(&list).unwrap();
     assert_eq!(list["items"].as_array().unwrap().len(), 5);

@@ -80,13 +80,15 @@ fn planned(records: &[Record]) -> BTreeMap<String, Vec<i64>> {
 
 /// The schedules of the route, by the command and by the API: id and state.
 fn listed(postdate: &Postdate) -> Vec<(String, String)> {
-    let output = Command::new(program())
-        .current_dir(postdate.folder())
-        .args(["schedules", "list", "--config", "config.toml", "--json"])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let list = |service: &[&str]| -> serde_json::Value {
+        let mut command = Command::new(program());
+        let command = command.current_dir(postdate.folder());
+        let command = command.args(["schedules", "list", "--json"]).args(service);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let report = list(&["--config", "config.toml"]);
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
     let states = |report: &serde_json::Value| -> Vec<(String, String)> {
         let schedules = report["schedules"].as_array().unwrap().iter();
@@ -98,6 +100,9 @@ fn listed(postdate: &Postdate) -> Vec<(String, String)> {
     assert_eq!(status, 200, "{answer}");
     let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
     assert_eq!(states(&answer), states(&report));
+    let url = format!("http://127.0.0.1:{}", postdate.port());
+    let asked = list(&["--url", &url, "--route", "reports"]);
+    assert_eq!(states(&asked), states(&report));
     states(&report)
 }
 

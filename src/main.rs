@@ -63,14 +63,12 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
             config.check_source(&reset.route, &reset.topic)?;
             postdate::reset(&config, &reset).map(|()| Outcome::Done)
         }
-        Command::Pending(pending) => {
-            postdate::pending(&prepare_quietly(&pending.config)?, &pending)
-        }
+        Command::Pending(pending) => postdate::pending(&access(&pending.service)?, &pending),
         Command::Messages(messages) => postdate::messages(&access(messages.service())?, &messages),
         Command::Purge(purge) => postdate::purge(&access(&purge.service)?, &purge),
         Command::Pause(pause) => postdate::pause(&access(&pause.service)?, &pause),
         Command::Resume(resume) => postdate::resume(&access(&resume.service)?, &resume),
-        Command::Ledger(ledger) => postdate::ledger(&prepare_quietly(&ledger.config)?, &ledger),
+        Command::Ledger(ledger) => postdate::ledger(&access(&ledger.service)?, &ledger),
         Command::Workers(workers) => postdate::workers(&access(&workers.service)?, &workers),
         Command::Audit(audit) => postdate::audit(&access(&audit.service)?, &audit),
         Command::Quarantine(quarantine) => {
@@ -82,7 +80,7 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
             postdate::store_copy(&config, &Config::load(&copy.to)?, &copy)
         }
         Command::Redrive(redrive) => postdate::redrive(&access(&redrive.service)?, &redrive),
-        Command::Schedules(schedules) => postdate::schedules(&schedules, prepare_quietly),
+        Command::Schedules(schedules) => postdate::schedules(&schedules, access),
         Command::Send(send) => postdate::send(&prepare_quietly(&send.config)?, &send),
         Command::Cancel(cancel) => {
             postdate::send(&prepare_quietly(&cancel.config)?, &(*cancel).into())

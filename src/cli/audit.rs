@@ -1,6 +1,6 @@
 //! Flags of `postdate audit`.
 
-use super::{Output, ServiceArgs};
+use super::{OutputArgs, ServiceArgs};
 use clap::Args;
 
 pub(super) const HELP_AFTER: &str =
@@ -26,7 +26,6 @@ pub struct AuditArgs {
     /// Print at most this many lines
     #[arg(long, default_value_t = 100)]
     pub limit: usize,
-    /// A table, or one JSON document
-    #[arg(long, value_enum, default_value_t)]
-    pub output: Output,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }

@@ -1,6 +1,6 @@
 //! Defines the flags of `postdate init`, and those that it shares with `postdate check`.
 
-use super::CheckArgs;
+use super::{CheckArgs, OutputArgs};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -82,7 +82,7 @@ impl InitArgs {
             fix: true,
             apply: self.apply,
             size: self.size.clone(),
-            json: false,
+            output: OutputArgs::default(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Flags of `postdate messages`.
 
-use super::ServiceArgs;
-use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use super::{OutputArgs, ServiceArgs};
+use clap::{ArgGroup, Args, Subcommand};
 
 pub(super) const HELP_AFTER: &str =
     "Times are RFC 3339, or milliseconds since 1970. With the embedded store, the command asks a running service at `admin.listen`.
@@ -104,9 +104,8 @@ pub struct ListArgs {
     /// Print at most this many messages
     #[arg(long, default_value_t = 100)]
     pub limit: usize,
-    /// A table, or one JSON document
-    #[arg(long, value_enum, default_value_t)]
-    pub output: Output,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -125,9 +124,8 @@ pub struct ShowArgs {
     /// The source offset
     #[arg(long, value_name = "N")]
     pub offset: u64,
-    /// Lines for people, or one JSON document
-    #[arg(long, value_enum, default_value_t)]
-    pub output: Output,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -143,9 +141,8 @@ pub struct ChangeArgs {
     /// Send the records, instead of a dry run
     #[arg(long)]
     pub yes: bool,
-    /// Lines for people, or one JSON document
-    #[arg(long, value_enum, default_value_t)]
-    pub output: Output,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// Flags of `postdate messages reschedule`.
@@ -188,9 +185,8 @@ pub struct PurgeArgs {
     /// Send the records, instead of a dry run
     #[arg(long)]
     pub yes: bool,
-    /// Lines for people, or one JSON document
-    #[arg(long, value_enum, default_value_t)]
-    pub output: Output,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 pub(super) const PAUSE_AFTER: &str = "Examples:
@@ -216,14 +212,6 @@ pub struct PauseArgs {
     /// Do not ask for a confirmation
     #[arg(long)]
     pub yes: bool,
-    /// Lines for people, or one JSON document
-    #[arg(long, value_enum, default_value_t)]
-    pub output: Output,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    #[default]
-    Table,
-    Json,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }

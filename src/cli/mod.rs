@@ -3,6 +3,7 @@
 mod audit;
 mod init;
 mod messages;
+mod output;
 mod redrive;
 mod schedules;
 mod send;
@@ -12,10 +13,9 @@ mod store;
 pub use audit::AuditArgs;
 pub use init::InitArgs;
 pub(crate) use init::SizeArgs;
-pub(crate) use messages::{
-    ChangeArgs, FilterArgs, ListArgs, MessagesAction, MoveArgs, Output, ShowArgs,
-};
+pub(crate) use messages::{ChangeArgs, FilterArgs, ListArgs, MessagesAction, MoveArgs, ShowArgs};
 pub use messages::{MessagesArgs, PauseArgs, PurgeArgs};
+pub(crate) use output::OutputArgs;
 pub use redrive::RedriveArgs;
 pub use schedules::SchedulesArgs;
 pub(crate) use schedules::{ListSchedulesArgs, PreviewArgs, SchedulesAction};
@@ -60,10 +60,11 @@ Examples:
   postdate pending --config postdate.toml
   postdate pending --config postdate.toml --route orders --json | jq '.hours[] | [.start, .messages]'
   postdate pending --config postdate.toml --id order-42 || echo 'no longer waiting'
+  postdate pending --url https://postdate.example:8088 --token-file token
 
 Exit codes:
   0    the counts were printed; with --id: a message with this id waits
-  1    the store, or the service that owns it, does not answer
+  1    the store or the service does not answer
   2    wrong usage or configuration
   3    with --id: no message with this id waits";
 
@@ -74,10 +75,11 @@ With the embedded store, the command asks a running service at `admin.listen`.
 Examples:
   postdate ledger --config postdate.toml
   postdate ledger --config postdate.toml --json | jq '.shards[] | select(.balances | not)'
+  postdate ledger --url https://postdate.example:8088 --token-file token
 
 Exit codes:
   0    every ledger balances; a ledger that a store loss made uncertain counts as balanced
-  1    a ledger does not balance; or the store, or the service that owns it, does not answer
+  1    a ledger does not balance; or the store or the service does not answer
   2    wrong usage or configuration";
 
 const WORKERS_AFTER: &str =
@@ -370,32 +372,28 @@ pub struct ResetArgs {
 /// Flags of [`Command::Pending`].
 #[derive(Debug, Args)]
 pub struct PendingArgs {
-    /// The configuration file (TOML) of the service
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
+    #[command(flatten)]
+    pub service: ServiceArgs,
     /// Count only this route, which the configuration need not have; default: all routes
     #[arg(long)]
     pub route: Option<String>,
     /// Find the message that waits with this `postdate-id`
     #[arg(long)]
     pub id: Option<String>,
-    /// Print one JSON document; docs/commands.md describes it
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// Flags of [`Command::Ledger`].
 #[derive(Debug, Args)]
 pub struct LedgerArgs {
-    /// The configuration file (TOML) of the service
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
+    #[command(flatten)]
+    pub service: ServiceArgs,
     /// Count only this route, which the configuration need not have; default: all routes
     #[arg(long)]
     pub route: Option<String>,
-    /// Print one JSON document; docs/commands.md describes it
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// Flags of [`Command::Workers`].
@@ -403,9 +401,8 @@ pub struct LedgerArgs {
 pub struct WorkersArgs {
     #[command(flatten)]
     pub service: ServiceArgs,
-    /// Print one JSON document; docs/commands.md describes it
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// Flags of [`Command::Quarantine`].
@@ -445,9 +442,8 @@ pub struct CheckArgs {
     pub apply: bool,
     #[command(flatten)]
     pub size: SizeArgs,
-    /// Print one JSON document; docs/commands.md describes it
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// Flags of [`Command::Completion`].

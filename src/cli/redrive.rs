@@ -1,7 +1,6 @@
 //! Flags of `postdate redrive`.
 
-use super::messages::Output;
-use super::service::ServiceArgs;
+use super::{OutputArgs, ServiceArgs};
 use clap::Args;
 
 pub(super) const HELP_AFTER: &str =
@@ -56,7 +55,6 @@ pub struct RedriveArgs {
     /// Only count, and do not ask at a terminal
     #[arg(long, conflicts_with = "yes")]
     pub dry_run: bool,
-    /// Lines for people, or one JSON document
-    #[arg(long, value_enum, default_value_t)]
-    pub output: Output,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }

@@ -1,8 +1,8 @@
 //! Flags of `postdate schedules`.
 
+use super::{OutputArgs, ServiceArgs};
 use crate::model::{Timestamp, parse_rfc3339};
 use clap::{Args, Subcommand};
-use std::path::PathBuf;
 
 pub(super) const HELP_AFTER: &str =
     "`preview` needs no server and no configuration. It reads the headers as the service does. `list` reads the topic of definitions.
@@ -11,10 +11,11 @@ Examples:
   postdate schedules preview --header 'postdate-cron=0 9 * * MON-FRI' --header postdate-zone=Europe/Berlin
   postdate schedules preview --header postdate-every=15m --next 10 --json
   postdate schedules list --config postdate.toml --route reports
+  postdate schedules list --url https://postdate.example:8088 --token-file token --route reports
 
 Exit codes:
   0    the times or the schedules were printed
-  1    list: the broker does not answer
+  1    list: the broker or the service does not answer
   2    wrong usage or configuration, or the definition is wrong
   3    list --id: no such schedule";
 
@@ -48,26 +49,23 @@ pub struct PreviewArgs {
     /// The timestamp of the definition (RFC 3339); default: now
     #[arg(long, value_name = "TIME", value_parser = instant)]
     pub(crate) now: Option<Timestamp>,
-    /// Print one JSON document; docs/commands.md describes it
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// Flags of [`SchedulesAction::List`].
 #[derive(Debug, Args)]
 pub struct ListSchedulesArgs {
-    /// The configuration file (TOML) of the service
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
-    /// The recurring route; not needed if there is only one route
+    #[command(flatten)]
+    pub service: ServiceArgs,
+    /// The recurring route; not needed with --config if there is only one route
     #[arg(long)]
     pub route: Option<String>,
     /// Only the schedule with this id
     #[arg(long)]
     pub id: Option<String>,
-    /// Print one JSON document; docs/commands.md describes it
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 fn instant(text: &str) -> Result<Timestamp, String> {

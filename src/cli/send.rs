@@ -1,5 +1,6 @@
 //! Flags of `postdate send`, `postdate cancel` and `postdate reschedule`.
 
+use super::OutputArgs;
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 
@@ -106,9 +107,8 @@ pub struct SendArgs {
     /// the route; default: its first name without a pattern, or an inbox on NATS
     #[arg(long, value_name = "TOPIC", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub reply: Option<String>,
-    /// Print one JSON document; docs/commands.md describes it
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// Flags of [`Command::Cancel`](super::Command::Cancel).
@@ -143,9 +143,8 @@ pub struct CancelOneArgs {
     /// Wait for the answer, and print the outcome; as in `postdate send`
     #[arg(long, value_name = "TOPIC", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub reply: Option<String>,
-    /// Print one JSON document; docs/commands.md describes it
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// Flags of [`Command::Reschedule`](super::Command::Reschedule).
@@ -194,7 +193,7 @@ impl From<CancelOneArgs> for SendArgs {
             of: cancel.of,
             cancel: true,
             reply: cancel.reply,
-            json: cancel.json,
+            output: cancel.output,
             ..Self::default()
         }
     }

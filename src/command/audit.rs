@@ -3,7 +3,7 @@
 use super::page::{Page, Table, Tone, print_document};
 use super::pending::QueryClient;
 use super::{Access, Outcome, run};
-use crate::cli::{AuditArgs, Output};
+use crate::cli::AuditArgs;
 use crate::limit::AUDIT_LINES_MAX;
 use crate::model::Timestamp;
 use crate::model::readable::moment;
@@ -22,7 +22,7 @@ pub fn audit(access: &Access, args: &AuditArgs) -> Result<Outcome> {
             limit: args.limit.clamp(1, AUDIT_LINES_MAX),
         };
         let report: AuditReport = client.ask(&query).await?;
-        print_document(&report, args.output == Output::Json, text)?;
+        print_document(&report, args.output, text)?;
         Ok(Outcome::Done)
     })
 }

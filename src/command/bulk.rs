@@ -10,7 +10,7 @@ use crate::admin::bulk_changes::{BulkReport, has_condition};
 use crate::admin::change_api::NewDue;
 use crate::admin::changes::{ChangeError, ChangeKind};
 use crate::admin::message_change::Action;
-use crate::cli::{ChangeArgs, FilterArgs, MoveArgs, Output, PurgeArgs};
+use crate::cli::{ChangeArgs, FilterArgs, MoveArgs, OutputArgs, PurgeArgs};
 use crate::clock::{Clock as _, WallClock};
 use crate::config::Config;
 use crate::limit::{BULK_CALL_SECONDS, SEARCH_PAGE_MAX};
@@ -74,11 +74,10 @@ struct Bulk {
 }
 
 impl Bulk {
-    async fn run(mut self, access: &Access, yes: bool, output: Output) -> Result<Outcome> {
+    async fn run(mut self, access: &Access, yes: bool, output: OutputArgs) -> Result<Outcome> {
         if self.limit == 0 {
             return Err(Refused("--limit: write at least 1".to_owned()).into());
         }
-        let as_json = output == Output::Json;
         let client = QueryClient::of(access).await?;
         if self.action.needs_copies() && matches!(client, QueryClient::Service(..)) {
             let text = "the service uses the store alone, and it does not give payloads away: use --url and --token-file \
@@ -100,7 +99,7 @@ impl Bulk {
             if !is_dry && std::io::stderr().is_terminal() {
                 let _ = writeln!(std::io::stderr());
             }
-            print_document(&report, as_json, |report, _| text(report))?;
+            print_document(&report, output, |report, _| text(report))?;
             done.map_err(|error| match access {
                 _ if is_dry || error.is::<Refused>() => error,
                 Access::Config(_) => {
@@ -112,7 +111,7 @@ impl Bulk {
             })?;
             let (found, place) = (several(report.found, "message"), access.place());
             let question = format!("Change {found}{place}?");
-            if !is_dry || report.found == 0 || as_json || !confirm(&question)? {
+            if !is_dry || report.found == 0 || output.is_json() || !confirm(&question)? {
                 return Ok(Outcome::Done);
             }
             // At most the number that the user has confirmed.

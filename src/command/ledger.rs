@@ -2,10 +2,9 @@
 //! balance.
 
 use super::page::{Page, Table, Tone, print_document};
-use super::pending::{QueryClient, unknown_route};
-use super::{Outcome, run};
+use super::pending::QueryClient;
+use super::{Access, Outcome, run};
 use crate::cli::LedgerArgs;
-use crate::config::Config;
 use crate::model::readable::{count, several};
 use crate::store::Balance;
 use crate::store::query::{LedgerReport, Query, ShardLedger};
@@ -28,17 +27,15 @@ const SURPLUS: &str = "too many: more were finished than accepted. See PostdateL
 const UNSURE: &str = "(?) The store lost data, a timer lost its lease, or another version wrote to the shard. The ledger is exact again when no message is pending.";
 
 /// Prints the ledger of each shard. Fails if a ledger does not balance.
-pub fn ledger(config: &Config, ledger: &LedgerArgs) -> Result<Outcome> {
+pub fn ledger(access: &Access, ledger: &LedgerArgs) -> Result<Outcome> {
     run(async {
         let route = ledger.route.clone();
-        let client = QueryClient::open(config).await?;
+        let client = QueryClient::of(access).await?;
         let report: LedgerReport = client.ask(&Query::Ledger { route }).await?;
-        if let Some(route) = ledger.route.as_ref().filter(|_| report.shards.is_empty())
-            && !config.routes.contains_key(route)
-        {
-            return Err(unknown_route(config, route, "the store knows none"));
+        if let Some(route) = ledger.route.as_ref().filter(|_| report.shards.is_empty()) {
+            client.require_route(route).await?;
         }
-        print_document(&report, ledger.json, text)?;
+        print_document(&report, ledger.output, text)?;
         Ok(Outcome::failing_if(!report.balances))
     })
 }

@@ -5,7 +5,7 @@ use super::pending::QueryClient;
 use super::{Access, Outcome, Refused, bulk, run};
 use crate::admin::api::MessagesParams;
 use crate::admin::message_change::Action;
-use crate::cli::{FilterArgs, ListArgs, MessagesAction, MessagesArgs, Output, ShowArgs};
+use crate::cli::{FilterArgs, ListArgs, MessagesAction, MessagesArgs, ShowArgs};
 use crate::limit::SEARCH_PAGE_MAX;
 use crate::model::Timestamp;
 use crate::model::readable::{moment, relative, size};
@@ -66,7 +66,7 @@ async fn find(access: &Access, mut search: Search, limit: usize) -> Result<Messa
 
 async fn list(access: &Access, list: &ListArgs) -> Result<Outcome> {
     let page = find(access, search(&list.filter)?, list.limit.max(1)).await?;
-    print_document(&page, list.output == Output::Json, table)?;
+    print_document(&page, list.output, table)?;
     Ok(Outcome::Done)
 }
 
@@ -132,7 +132,7 @@ async fn show(access: &Access, show: &ShowArgs) -> Result<Outcome> {
         return Ok(Outcome::Nothing);
     };
     let now = Timestamp::from_millis(found.at_ms);
-    print_document(message, show.output == Output::Json, |message, page| {
+    print_document(message, show.output, |message, page| {
         fields(message, now, page)
     })?;
     Ok(Outcome::Done)

@@ -2,6 +2,7 @@
 //!
 //! Colours and block characters appear only on a terminal.
 
+use crate::cli::OutputArgs;
 use crate::model::Timestamp;
 use crate::model::readable::moment;
 use anyhow::Result;
@@ -128,10 +129,10 @@ pub(crate) fn confirm(question: &str) -> Result<bool> {
 /// Prints a document as JSON, or as text for people.
 pub(crate) fn print_document<D: Serialize>(
     document: &D,
-    as_json: bool,
+    output: OutputArgs,
     text: impl FnOnce(&D, &Page) -> String,
 ) -> Result<()> {
-    print(&match as_json {
+    print(&match output.is_json() {
         true => serde_json::to_string_pretty(document)? + "\n",
         false => text(document, &Page::of_stdout()),
     })

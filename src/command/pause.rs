@@ -6,7 +6,7 @@ use super::pending::{QueryClient, Server};
 use super::{Access, Outcome, Refused, run};
 use crate::admin::changes::ChangeError;
 use crate::admin::pause_api::control;
-use crate::cli::{Output, PauseArgs};
+use crate::cli::PauseArgs;
 use crate::limit::{ADMIN_OUTCOME_INTERVAL, ADMIN_OUTCOME_TIMEOUT};
 use crate::model::Timestamp;
 use crate::model::readable::{moment, several};
@@ -91,8 +91,7 @@ fn confirm_pause(access: &Access, args: &PauseArgs, pauses: bool) -> Result<()> 
 }
 
 fn print_report(report: &PauseReport, is_reached: bool, args: &PauseArgs) -> Result<Outcome> {
-    let as_json = args.output == Output::Json;
-    print_document(report, as_json, |report, page| {
+    print_document(report, args.output, |report, page| {
         text(report, is_reached, page)
     })?;
     Ok(Outcome::failing_if(!is_reached))

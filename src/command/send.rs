@@ -111,7 +111,7 @@ pub fn send(config: &Config, send: &SendArgs) -> Result<Outcome> {
         }
         Ok(receipt)
     })?;
-    print_document(&receipt, send.json, |receipt, page| {
+    print_document(&receipt, send.output, |receipt, page| {
         text(receipt, now, page)
     })?;
     Ok(match &receipt.answer {

@@ -18,7 +18,7 @@ pub fn workers(access: &Access, workers: &WorkersArgs) -> Result<Outcome> {
     run(async {
         let client = QueryClient::of(access).await?;
         let report: WorkersReport = client.ask(&Query::Workers).await?;
-        print_document(&report, workers.json, text)?;
+        print_document(&report, workers.output, text)?;
         Ok(Outcome::Done)
     })
 }

@@ -116,7 +116,7 @@ pub fn check(config: &Config, check: &CheckArgs) -> Result<Outcome> {
     areas.extend(store);
     let plan = check.fix.then(|| Plan::new(config, is_complete, steps));
     let document = Document::new(&config.deployment, areas, plan);
-    print_document(&document, check.json, text::document)?;
+    print_document(&document, check.output, text::document)?;
     Ok(document.outcome())
 }
 

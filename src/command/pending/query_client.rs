@@ -2,30 +2,27 @@
 
 use super::server::{Access, Server, error_of};
 use crate::clock::{Clock, WallClock};
+use crate::command::Refused;
 use crate::config::{self, Admin, Config, Secret};
 use crate::encryption::{IdCounts, StoredId};
-use crate::limit::{ADMIN_QUERY_TIMEOUT, ADMIN_RESPONSE_BYTES_MAX};
 use crate::model::{Cursor, LeaseToken, ShardId, Timestamp};
 use crate::role::{StoreFactory, query_context};
 use crate::run::RunName;
 use crate::store::embedded::{FolderDescription, FolderUse};
-use crate::store::query::{PlaceChange, Query, QueryContext, SearchPosition, StoreQuery};
+use crate::store::query::{
+    PendingReport, PlaceChange, Query, QueryContext, SearchPosition, StoreQuery,
+};
 use crate::store::{
     self, AuditPart, AuditPosition, AuditRow, Fetch, List, Listed, Session, StoredShard,
 };
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::Request;
-use http::header::AUTHORIZATION;
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
+use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
-use std::time::Duration;
 use url::form_urlencoded::Serializer;
 
 /// Answers queries.
@@ -81,6 +78,22 @@ impl QueryClient {
             Self::Service(admin, context) => ask_service(admin, context, query).await,
             Self::Server(server) => server.get(&path_of(query)).await,
         }
+    }
+}
+
+impl QueryClient {
+    /// Fails if neither the configuration nor the store has the route.
+    pub(in crate::command) async fn require_route(&self, route: &str) -> Result<()> {
+        let all: PendingReport = self.ask(&Query::Pending { route: None }).await?;
+        let known: Vec<_> = all.routes.iter().map(|route| &*route.route).collect();
+        if known.contains(&route) {
+            return Ok(());
+        }
+        let known = known.join(", ");
+        Err(Refused(format!(
+            "neither the configuration nor the store has a route {route:?}: choose from {known}"
+        ))
+        .into())
     }
 }
 
@@ -195,28 +208,16 @@ fn path_of(query: &Query) -> String {
 }
 
 /// Sends one request and returns the body of a 200 answer.
-async fn get(admin: &Admin, address: SocketAddr, query: &Query) -> Result<Vec<u8>> {
+async fn get(admin: &Admin, address: SocketAddr, query: &Query) -> Result<Bytes> {
     let path = path_of(query);
     ensure!(
         admin.certificate.is_none(),
         "it speaks TLS (admin.certificate), and this command does not: use curl with https://{address}{path}"
     );
-    let mut request = Request::get(format!("http://{address}{path}"));
-    if let Some(token) = admin.token.as_ref().map(Secret::expose) {
-        request = request.header(AUTHORIZATION, format!("Bearer {token}"));
-    }
-    let request = request.body(Empty::<&[u8]>::new())?;
-    let answer = async {
-        let client = Client::builder(TokioExecutor::new()).build_http();
-        let response = client.request(request).await?;
-        let status = response.status().as_u16();
-        let body = Limited::new(response.into_body(), ADMIN_RESPONSE_BYTES_MAX);
-        let body = body.collect().await.map_err(|error| anyhow!(error))?;
-        anyhow::Ok((status, body.to_bytes().to_vec()))
-    };
-    // Slightly longer than the service's own timeout, so that its error arrives first.
-    let timeout = ADMIN_QUERY_TIMEOUT + Duration::from_secs(2);
-    let (status, body) = tokio::time::timeout(timeout, answer).await??;
+    let token = admin.token.as_ref().map(Secret::expose);
+    let server = Server::unencrypted(address, token)?;
+    let answer = server.answer(Method::GET, &path, Bytes::new()).await?;
+    let (status, body) = (answer.status().as_u16(), answer.into_body());
     match status {
         200 => Ok(body),
         401 => bail!("it requires another token than admin.token of this configuration"),

@@ -8,11 +8,12 @@ use crate::http_client::HttpClient;
 use crate::limit::{
     ADMIN_BUSY_DELAY, ADMIN_BUSY_REPEATS_MAX, ADMIN_REQUEST_TIMEOUT, ADMIN_RESPONSE_BYTES_MAX,
 };
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Error, Result, anyhow, bail};
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use serde::de::DeserializeOwned;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 use url::Url;
@@ -81,10 +82,7 @@ impl Server {
         let token = token_file.map(|path| {
             let text = std::fs::read_to_string(path);
             let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
-            let value = HeaderValue::from_str(&format!("Bearer {}", text.trim()));
-            let mut value = value.map_err(|_| format!("{} holds no token", path.display()))?;
-            value.set_sensitive(true);
-            Ok(value)
+            bearer(text.trim()).ok_or_else(|| format!("{} holds no token", path.display()))
         });
         let token = token.transpose();
         let token = token.map_err(|text: String| Refused(format!("--token-file {text}")))?;
@@ -94,6 +92,15 @@ impl Server {
             base: parsed.as_str().trim_end_matches('/').to_owned(),
             token,
             client: client.map_err(|text| Refused(format!("--ca {text}")))?,
+        })
+    }
+
+    /// The service of a configuration, on this machine.
+    pub(super) fn unencrypted(address: SocketAddr, token: Option<&str>) -> Result<Self> {
+        Ok(Self {
+            base: format!("http://{address}"),
+            token: token.and_then(bearer),
+            client: HttpClient::new(None).map_err(Error::msg)?,
         })
     }
 
@@ -118,16 +125,26 @@ impl Server {
         path: &str,
         body: Bytes,
     ) -> Result<(StatusCode, T)> {
+        let answer = self.answer(method, path, body).await?;
+        self.read(&answer)
+    }
+
+    /// Asks a busy service again.
+    pub(super) async fn answer(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Response<Bytes>> {
         let mut repeats = 0;
-        let answer = loop {
+        loop {
             let answer = self.send_once(method.clone(), path, body.clone()).await?;
             if !is_busy(&answer) || repeats == ADMIN_BUSY_REPEATS_MAX {
-                break answer;
+                return Ok(answer);
             }
             repeats += 1;
             tokio::time::sleep(ADMIN_BUSY_DELAY).await;
-        };
-        self.read(&answer)
+        }
     }
 
     async fn send_once(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Bytes>> {
@@ -171,6 +188,13 @@ impl Server {
             status => bail!("{base} answers {}: {reason}", status.as_u16()),
         }
     }
+}
+
+/// `None`: no token has these characters.
+fn bearer(token: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 /// True if a repeat of the request is safe, and may succeed soon.

@@ -16,7 +16,7 @@ use crate::admin::dead_letters::{
     RedriveReport,
 };
 use crate::broker::send_budget::SendBudget;
-use crate::cli::{Output, RedriveArgs};
+use crate::cli::{OutputArgs, RedriveArgs};
 use crate::clock::{Clock as _, WallClock};
 use crate::config::{BrokerKind, Config, Error as ConfigError, Route};
 use crate::health::Health;
@@ -154,7 +154,7 @@ fn open_sender(config: &Config, route: &Route, group: &str, health: &Health) -> 
 /// Counts dead letters, and redrives them with `--yes` or after a confirmation.
 pub fn redrive(access: &Access, args: &RedriveArgs) -> Result<Outcome> {
     let filter = filter(args)?;
-    let as_json = args.output == Output::Json;
+    let output = args.output;
     let request = |dry_run| DeadLettersRequest {
         route: args.route.clone(),
         filter: filter.clone(),
@@ -167,15 +167,15 @@ pub fn redrive(access: &Access, args: &RedriveArgs) -> Result<Outcome> {
     };
     run(async {
         if args.yes {
-            return send(access, &request(false), as_json).await;
+            return send(access, &request(false), output).await;
         }
         let mut found = DeadLettersReport::default();
         answer(access, &request(true), &mut found, &mut |_| {}).await?;
-        print_document(&found, as_json, report::text)?;
+        print_document(&found, output, report::text)?;
         let count = found.redrive.as_ref().map_or(0, |it| it.redriven);
         let question = format!("Send {count} messages again{}?", access.place());
-        match count > 0 && !args.dry_run && !as_json && confirm(&question)? {
-            true => send(access, &request(false), as_json).await,
+        match count > 0 && !args.dry_run && !output.is_json() && confirm(&question)? {
+            true => send(access, &request(false), output).await,
             false => Ok(Outcome::Done),
         }
     })
@@ -214,7 +214,11 @@ async fn answer(
     }
 }
 
-async fn send(access: &Access, request: &DeadLettersRequest, as_json: bool) -> Result<Outcome> {
+async fn send(
+    access: &Access,
+    request: &DeadLettersRequest,
+    output: OutputArgs,
+) -> Result<Outcome> {
     let shows_progress = std::io::stderr().is_terminal();
     let limit = request.redrive.map_or(0, |redrive| redrive.limit);
     let mut on_progress = |report: &DeadLettersReport| {
@@ -233,7 +237,7 @@ async fn send(access: &Access, request: &DeadLettersRequest, as_json: bool) -> R
         let _ = writeln!(std::io::stderr());
     }
     if sent.is_ok() || report.redrive.is_some() {
-        print_document(&report, as_json, report::text)?;
+        print_document(&report, output, report::text)?;
     }
     match sent {
         Ok(()) => Ok(Outcome::Done),

@@ -6,12 +6,16 @@ use crate::admin::changes::ChangeError;
 use crate::admin::schedules::{Schedule, ScheduleState, SchedulesReport, SchedulesRequest};
 use crate::cli::ListSchedulesArgs;
 use crate::clock::{Clock as _, WallClock};
-use crate::command::Refused;
 use crate::command::page::{Page, Table, Tone};
+use crate::command::pending::Server;
+use crate::command::{Access, Refused};
 use crate::config::{Config, Error as ConfigError};
+use crate::limit::SCHEDULES_PAGE_MAX;
 use crate::model::{ParsedDefinition, Partition, Record, Timestamp, as_id, parse_definition};
 use anyhow::Result;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use std::collections::BTreeMap;
+use url::form_urlencoded::Serializer;
 
 /// The schedules by id and partition. An end removes the schedule of its partition.
 struct Schedules {
@@ -113,10 +117,14 @@ pub(crate) async fn answer_schedules(
 
 /// All schedules that the arguments want.
 pub(super) async fn list(
-    config: &Config,
+    access: &Access,
     args: &ListSchedulesArgs,
     now: Timestamp,
 ) -> Result<SchedulesReport> {
+    let config = match access {
+        Access::Config(config) => config,
+        Access::Server(server) => return ask(server, args).await,
+    };
     let route = config.route_named_or_only(args.route.as_deref())?;
     let request = SchedulesRequest {
         route: route.to_owned(),
@@ -125,6 +133,36 @@ pub(super) async fn list(
         limit: usize::MAX,
     };
     read(config, request, now).await
+}
+
+/// Asks the service for page after page.
+async fn ask(server: &Server, args: &ListSchedulesArgs) -> Result<SchedulesReport> {
+    let Some(route) = &args.route else {
+        let text = "--route: name the recurring route of the service";
+        return Err(Refused(text.to_owned()).into());
+    };
+    let route = utf8_percent_encode(route, NON_ALPHANUMERIC);
+    let limit = SCHEDULES_PAGE_MAX.to_string();
+    let mut schedules = Vec::new();
+    let mut after = None;
+    loop {
+        let given = [("id", args.id.as_ref()), ("after", after.as_ref())];
+        let given = given.into_iter();
+        let given = given.filter_map(|(name, value)| Some((name, value?)));
+        let mut line = Serializer::new(String::new());
+        let line = line.append_pair("limit", &limit).extend_pairs(given);
+        let path = format!("/v1/routes/{route}/schedules?{}", line.finish());
+        let mut page: SchedulesReport = server.get(&path).await?;
+        schedules.append(&mut page.schedules);
+        after = page.after.take().filter(|_| page.more);
+        if after.is_none() {
+            return Ok(SchedulesReport {
+                schedules,
+                more: false,
+                ..page
+            });
+        }
+    }
 }
 
 async fn read(

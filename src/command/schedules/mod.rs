@@ -7,28 +7,26 @@ mod preview;
 pub(crate) use list::answer_schedules;
 
 use super::page::print_document;
-use super::{Outcome, run};
-use crate::cli::{SchedulesAction, SchedulesArgs};
+use super::{Access, Outcome, run};
+use crate::cli::{SchedulesAction, SchedulesArgs, ServiceArgs};
 use crate::clock::{Clock as _, WallClock};
-use crate::config::Config;
 use anyhow::Result;
-use std::path::Path;
 
-/// Prints times or schedules. `load` reads a configuration file.
+/// Prints times or schedules. `access` reads a configuration file, or the address of a service.
 pub fn schedules(
     schedules: &SchedulesArgs,
-    load: impl FnOnce(&Path) -> Result<Config>,
+    access: impl FnOnce(&ServiceArgs) -> Result<Access>,
 ) -> Result<Outcome> {
     let now = WallClock.now();
     match &schedules.action {
         SchedulesAction::Preview(args) => {
             let preview = preview::preview(args, args.now.unwrap_or(now))?;
-            print_document(&preview, args.json, preview::text)?;
+            print_document(&preview, args.output, preview::text)?;
         }
         SchedulesAction::List(args) => {
-            let config = load(&args.config)?;
-            let report = run(list::list(&config, args, now))?;
-            print_document(&report, args.json, list::text)?;
+            let access = access(&args.service)?;
+            let report = run(list::list(&access, args, now))?;
+            print_document(&report, args.output, list::text)?;
             if args.id.is_some() && report.schedules.is_empty() {
                 return Ok(Outcome::Nothing);
             }

@@ -126,6 +126,7 @@ pub(super) fn text(preview: &Preview, page: &Page) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::OutputArgs;
     use crate::model::parse_rfc3339;
 
     fn args(headers: &[&str], next: u16) -> PreviewArgs {
@@ -134,7 +135,7 @@ mod tests {
             id: "preview".to_owned(),
             next,
             now: None,
-            json: false,
+            output: OutputArgs::default(),
         }
     }
 
