@@ -138,7 +138,10 @@ fn a_message_is_published_and_cancelled_by_an_operator_only() {
         items[0]["partition"], items[0]["offset"]
     );
     assert_eq!(service.curl(READER, &cancel, &["--request", "POST"]).0, 403);
-    let receipt = service.document(OPERATOR, &cancel, &["--request", "POST"], 200);
+    let long = format!("{cancel}?wait=1h");
+    assert_eq!(service.curl(OPERATOR, &long, &["--request", "POST"]).0, 400);
+    let waits = format!("{cancel}?wait=10s");
+    let receipt = service.document(OPERATOR, &waits, &["--request", "POST"], 200);
     assert_eq!(receipt["outcome"], "cancelled");
     service.waiting(0);
     assert_eq!(
@@ -244,7 +247,7 @@ fn a_repeat_with_an_idempotency_key_publishes_once() {
     }
 }
 
-/// Runs `postdate` in a folder without a configuration, with the address of a service. Returns what it prints.
+/// Runs `postdate` in a folder without a configuration, with the address of a service. Returns its output.
 pub(crate) fn run_at(url: &str, folder: &Path, arguments: &[&str], code: i32) -> String {
     let mut command = Command::new(program());
     let command = command.current_dir(folder).args(arguments);

@@ -5,15 +5,18 @@
     reason = "the macros of utoipa write full paths"
 )]
 
-use super::api::{Document, MessageParams, Params, PathParams, instant};
+use super::api::{Document, Params, PathParams, instant};
 use super::auth::Actor;
 use super::changes::{Change, ChangeKind, Changes, Place, PublishAnswer, idempotency};
 use super::message_change::Action;
 use super::problem::Problem;
 use super::queries::Queries;
-use crate::limit::{ADMIN_OUTCOME_INTERVAL, ADMIN_OUTCOME_TIMEOUT, ADMIN_PAYLOAD_BYTES_MAX};
+use crate::limit::{
+    ADMIN_OUTCOME_INTERVAL, ADMIN_OUTCOME_TIMEOUT, ADMIN_OUTCOME_TIMEOUT_MAX,
+    ADMIN_PAYLOAD_BYTES_MAX,
+};
 use crate::model::header_name::ControlHeader;
-use crate::model::{Cursor, Offset, Partition, ShardId, Timestamp, parse_after};
+use crate::model::{Cursor, Delay, Offset, Partition, ShardId, Timestamp, parse_after};
 use crate::store::query::{
     AskedChange, ChangeOutcome, ChangeQuery, FoundMessage, IdSearch, Query, WaitingMessage,
     WorkersReport,
@@ -26,9 +29,10 @@ use axum::{Extension, Json, Router};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 #[derive(Clone)]
 pub(super) struct ChangeApi {
@@ -243,7 +247,7 @@ async fn post_action(
     State(api): State<ChangeApi>,
     Extension(actor): Extension<Actor>,
     PathParams((route, partition, action)): PathParams<(String, i32, String)>,
-    Params(params): Params<MessageParams>,
+    Params(params): Params<ChangeParams>,
     body: Bytes,
 ) -> Changed {
     let unknown = || {
@@ -260,16 +264,38 @@ async fn post_action(
     }
 }
 
+/// The topic of a message, and how long to wait for the outcome
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ChangeParams {
+    /// The source topic, for a route with several
+    pub(super) topic: Option<String>,
+    /// The longest time to wait for the outcome, from `0s` to `10s`; default `5s`
+    pub(super) wait: Option<String>,
+}
+
+impl ChangeParams {
+    fn wait(&self) -> Result<Duration, Problem> {
+        let Some(text) = &self.wait else {
+            return Ok(ADMIN_OUTCOME_TIMEOUT);
+        };
+        let wait = parse_after(text).map(Delay::as_duration);
+        wait.filter(|wait| *wait <= ADMIN_OUTCOME_TIMEOUT_MAX)
+            .ok_or_else(|| Problem::bad_request("wait: write a time from 0s to 10s"))
+    }
+}
+
 /// Cancels a waiting message
 ///
 /// Writes a record to the partition of the message, and waits some seconds for the outcome. 202: the record is in
 /// the source, and was not read yet. A message without an id needs `change_by_origin` of its route.
-#[utoipa::path(post, path = "/v1/routes/{route}/messages/{partition}/{offset}:cancel", params(("route" = String, Path), ("partition" = i32, Path), ("offset" = u64, Path), MessageParams), responses((status = 200, body = ChangeReceipt), (status = 202, body = ChangeReceipt), (status = "default", body = Problem)))]
+#[utoipa::path(post, path = "/v1/routes/{route}/messages/{partition}/{offset}:cancel", params(("route" = String, Path), ("partition" = i32, Path), ("offset" = u64, Path), ChangeParams), responses((status = 200, body = ChangeReceipt), (status = 202, body = ChangeReceipt), (status = "default", body = Problem)))]
 pub(super) async fn cancel(
     api: ChangeApi,
     actor: Actor,
     place: (String, i32, u64),
-    params: MessageParams,
+    params: ChangeParams,
 ) -> Changed {
     api.change(actor, place, params, |_| Ok(Action::Cancel))
         .await
@@ -278,12 +304,12 @@ pub(super) async fn cancel(
 /// Gives a waiting message another due time
 ///
 /// The message keeps its payload, headers and first origin. Otherwise as a cancel. 409: the message is due within seconds.
-#[utoipa::path(post, path = "/v1/routes/{route}/messages/{partition}/{offset}:reschedule", params(("route" = String, Path), ("partition" = i32, Path), ("offset" = u64, Path), MessageParams), request_body = NewDue, responses((status = 200, body = ChangeReceipt), (status = 202, body = ChangeReceipt), (status = "default", body = Problem)))]
+#[utoipa::path(post, path = "/v1/routes/{route}/messages/{partition}/{offset}:reschedule", params(("route" = String, Path), ("partition" = i32, Path), ("offset" = u64, Path), ChangeParams), request_body = NewDue, responses((status = 200, body = ChangeReceipt), (status = 202, body = ChangeReceipt), (status = "default", body = Problem)))]
 pub(super) async fn reschedule(
     api: ChangeApi,
     actor: Actor,
     place: (String, i32, u64),
-    params: MessageParams,
+    params: ChangeParams,
     due: NewDue,
 ) -> Changed {
     let action = |now| due.due(now).map(Action::Reschedule);
@@ -293,12 +319,12 @@ pub(super) async fn reschedule(
 /// Delivers a waiting message now
 ///
 /// Otherwise as a reschedule.
-#[utoipa::path(post, path = "/v1/routes/{route}/messages/{partition}/{offset}:fire", params(("route" = String, Path), ("partition" = i32, Path), ("offset" = u64, Path), MessageParams), responses((status = 200, body = ChangeReceipt), (status = 202, body = ChangeReceipt), (status = "default", body = Problem)))]
+#[utoipa::path(post, path = "/v1/routes/{route}/messages/{partition}/{offset}:fire", params(("route" = String, Path), ("partition" = i32, Path), ("offset" = u64, Path), ChangeParams), responses((status = 200, body = ChangeReceipt), (status = 202, body = ChangeReceipt), (status = "default", body = Problem)))]
 pub(super) async fn fire(
     api: ChangeApi,
     actor: Actor,
     place: (String, i32, u64),
-    params: MessageParams,
+    params: ChangeParams,
 ) -> Changed {
     api.change(actor, place, params, |_| Ok(Action::Fire)).await
 }
@@ -314,12 +340,12 @@ impl ChangeApi {
         &self,
         actor: Actor,
         (route, partition, offset): (String, i32, u64),
-        params: MessageParams,
+        params: ChangeParams,
         action: impl FnOnce(Timestamp) -> Result<Action, Problem>,
     ) -> Changed {
         // Only an operator makes the process hold a payload.
         actor.require_change()?;
-        let place = (partition, offset);
+        let (wait, place) = (params.wait()?, (partition, offset));
         let message = self.queries.message(&route, place, params.topic, true);
         let (now, message) = message.await?;
         let action = action(now)?;
@@ -335,7 +361,7 @@ impl ChangeApi {
         let written = self.changes.write(actor, action.name(), change).await?;
         let Place { offset, .. } = serde_json::from_str(&written).unwrap_or_default();
         let outcome = match asked.zip(offset) {
-            Some(record) => outcome(&self.queries, &route, &message, record).await,
+            Some(record) => outcome(&self.queries, &route, &message, record, wait).await,
             None => ChangeOutcome::Pending,
         };
         let status = match outcome {
@@ -346,13 +372,13 @@ impl ChangeApi {
     }
 }
 
-/// Waits for `ADMIN_OUTCOME_TIMEOUT` until the record was read. The record is written, so an outcome that
-/// is not known by then is pending.
+/// Waits until the record was read. It is written, so an outcome that is not known after `wait` is pending.
 async fn outcome(
     queries: &Queries,
     route: &str,
     message: &WaitingMessage,
     (change, record): (AskedChange, u64),
+    wait: Duration,
 ) -> ChangeOutcome {
     let due = message
         .due_ms
@@ -364,7 +390,7 @@ async fn outcome(
         record: Offset(record),
         change,
     };
-    let end = Instant::now() + ADMIN_OUTCOME_TIMEOUT;
+    let end = Instant::now() + wait;
     loop {
         let asked = Query::Change(Box::new(query.clone()));
         let outcome: ChangeOutcome = queries.report(asked).await.unwrap_or_default();
@@ -414,6 +440,23 @@ mod tests {
         assert_eq!(change.headers, headers);
         let (after, at, payload) = (text("30m"), None, None);
         assert_eq!(change.kind, ChangeKind::Publish { after, at, payload });
+    }
+
+    #[test]
+    fn a_change_waits_for_at_most_ten_seconds() {
+        let wait = |text: Option<&str>| {
+            let params = ChangeParams {
+                topic: None,
+                wait: text.map(str::to_owned),
+            };
+            params.wait().map_err(|problem| problem.status)
+        };
+        assert_eq!(wait(None), Ok(ADMIN_OUTCOME_TIMEOUT));
+        assert_eq!(wait(Some("0s")), Ok(Duration::ZERO));
+        assert_eq!(wait(Some("10s")), Ok(ADMIN_OUTCOME_TIMEOUT_MAX));
+        for wrong in ["11s", "soon", ""] {
+            assert_eq!(wait(Some(wrong)), Err(400), "{wrong}");
+        }
     }
 
     #[test]

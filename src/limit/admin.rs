@@ -37,8 +37,10 @@ pub(crate) const ADMIN_CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) const ADMIN_PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
 /// Interval at which the API looks for the outcome of a cancel.
 pub(crate) const ADMIN_OUTCOME_INTERVAL: Duration = Duration::from_millis(500);
-/// Longest wait for the outcome of a cancel.
+/// Longest wait for the outcome of a change, without `wait`.
 pub(crate) const ADMIN_OUTCOME_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest `wait`.
+pub(crate) const ADMIN_OUTCOME_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 /// A message that is due within this time is not copied to an earlier one: the copy would come too late, or
 /// hardly earlier.
 pub(crate) const COPY_MARGIN: Duration = Duration::from_secs(5);

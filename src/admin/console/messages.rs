@@ -2,7 +2,7 @@
 
 use super::frame::{Frame, Moment, Visit, clipped};
 use crate::admin::api::{MessageParams, MessagesParams, Params, PathParams};
-use crate::admin::change_api::{self, NewDue};
+use crate::admin::change_api::{self, ChangeParams, NewDue};
 use crate::admin::message_change::Obstacle;
 use crate::admin::problem::Problem;
 use crate::limit::SEARCH_CALLS_MAX;
@@ -294,7 +294,7 @@ pub(super) struct ActionForm {
 pub(super) async fn change(
     visit: Visit,
     PathParams((route, partition, offset, action)): PathParams<(String, i32, u64, String)>,
-    params: Result<Params<MessageParams>, Problem>,
+    params: Result<Params<ChangeParams>, Problem>,
     form: Result<Form<ActionForm>, FormRejection>,
 ) -> Response {
     let page = async {
