@@ -20,7 +20,8 @@
 //! | id | index | number, id, or its hash | place of the message that waits under the id |
 //! | cancelled | index | number, place | the message must not be delivered: offset of the request, if it asks for an answer; then, if it is rescheduled, offset of the record that gave it its due time, and the due time |
 //! | effect | index | number, offset of a request | place of the message that it names, and 1 if it is changed |
-//! | audit, frequent audit | index | deployment (with its length), position of the line | a line of a part of the audit list, or its encrypted form |
+//! | audit | index | deployment (with its length), position of the line | a line of the audit list about a change, or its encrypted form |
+//! | frequent audit | index | deployment (with its length), position of the line | another line of the audit list, or its encrypted form |
 //! | request | index | deployment (with its length), name of a request with an idempotency key | when it ends, and its state: JSON, or its encrypted form |
 //! | request order | index | deployment (with its length), end of a request, its name | empty |
 //! | bytes | pool | slice, number, name | encoded run |
