@@ -41,6 +41,7 @@ mod foreign;
 mod hints;
 mod init;
 mod installations;
+mod interface_load;
 mod levels;
 mod login;
 mod memory;
