@@ -15,7 +15,7 @@ pub(crate) const OPERATOR: &str = "7a6f2d35-of-an-operator";
 pub(crate) struct Service(pub(crate) Postdate);
 
 impl Service {
-    /// Runs `postdate` in the folder of the service, with its configuration. Returns what it prints.
+    /// Runs `postdate` in the folder of the service, with its configuration. Returns the output.
     pub(crate) fn run(&self, arguments: &[&str], code: i32) -> String {
         let config = ["--config", "config.toml", "--route", "r"];
         let mut command = Command::new(program());

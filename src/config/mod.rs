@@ -1,8 +1,8 @@
 //! The checked configuration, its defaults, and how it is loaded.
 //!
-//! The environment overrides the file and the files that it includes. `source` reads them, `decode` decodes them with serde, each
-//! section checks its values, and `cross_checks` compares sections. `reload` compares two
-//! configurations. No later code reads the environment.
+//! The environment overrides the file and the files that it includes. `source` and `include` read
+//! them, `decode` decodes the values with serde, each section checks its values, and `cross_checks`
+//! compares sections. `reload` compares two configurations. No later code reads the environment.
 
 mod admin;
 mod check;

@@ -58,7 +58,7 @@ struct Process {
     /// may be half written.
     watched: Option<Config>,
     telemetry: Telemetry,
-    /// The listener of the admin endpoint. `None`: the process stops.
+    /// The listener of the admin endpoint. `None`: the process stops, so there are no further roles.
     listener: Option<TcpListener>,
     signals: Signals,
     refusal: Refusal,

@@ -71,6 +71,7 @@ impl Sources {
         self.normal(toml_values(text), true)
     }
 
+    /// The values in the form that [`Sources`] describes.
     fn normal(&self, values: Dict, is_file: bool) -> Result<Dict, Problem> {
         let mut normal = Dict::new();
         let result = normalize(values, is_file, &[], "", &mut normal);

@@ -1,7 +1,7 @@
-//! Asks the broker a second time where a partition ends, if it seems to be shorter than what was read of it.
+//! Reads the end of a partition again if a position of the commit or of the store is behind it.
 //!
-//! The end is asked for before the positions are read. Meanwhile another worker may read new records,
-//! append them and commit. Only an end that is asked for after a position can show that a partition was
+//! The broker answers the end before the positions are read. Meanwhile another worker may append new
+//! records and commit. Only an end that is read after a position can show that a partition was
 //! truncated.
 
 use super::{CallError, Found, Ingress, KnownPartition};
@@ -32,7 +32,7 @@ impl Ingress {
         self.ask_newer_ends(stored).await
     }
 
-    /// Describes the partitions again that end before the offset, which was read after the end.
+    /// Describes those partitions again whose end is before the position.
     async fn ask_newer_ends<'p>(
         &mut self,
         positions: impl Iterator<Item = (&'p Partition, Offset, &'p mut PartitionInfo)>,

@@ -10,7 +10,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::time::Duration;
 
-/// What happens to the store while messages wait.
+/// An event of the store while messages wait.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     /// It loses everything, and the process is killed. The cancel is sent after that.
