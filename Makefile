@@ -6,7 +6,7 @@
 #                          Redis Cluster of three primaries and three replicas
 #   FOR                    duration of `make demo` (default 30s), `make chaos` (default 60s), and of each target of `make fuzz` (default 1m)
 #   COUNT                  messages per stage of `make bench`, default 1000000
-#   STAGES                 stages of `make bench`: copy, ingress, drain, through, encrypted, embedded, steady, burst, answers, exact, fleet, idle, layout, asynq.
+#   STAGES                 stages of `make bench`: copy, ingress, drain, through, encrypted, embedded, steady, burst, answers, exact, fleet, idle, many, routes, layout, asynq.
 #                          Only on request: deep (minutes, and gigabytes of disk) and nats (from stream to stream)
 #   WAITING                waiting messages of `make bench STAGES=deep`, default 10000000
 #   WORKLOAD               file that describes your messages for `make bench`; example: integration/bench/workload.toml
@@ -49,7 +49,7 @@ endif
 # test servers themselves, and their tools take minutes to build.
 WITH_TOOLS := clients:: console:: deploy:: env:: secrets:: traces::
 # They take most of a minute each, and shorter tests or the simulation cover the same promises.
-LONG := exactly_once::a_clean_shutdown exactly_once::a_killed_broker exactly_once::a_process_stops exactly_once::a_transaction_that_stays_open \
+LONG := coordinator:: exactly_once::a_clean_shutdown exactly_once::a_killed_broker exactly_once::a_process_stops exactly_once::a_transaction_that_stays_open \
 	encryption::encryption_is_turned_on encryption::keys_are_rotated installations:: levels:: login::kafka \
 	memory::a_burst memory::bursts memory::messages_of_twenty nats_login::a_cluster redis_cluster::slots_move store_copy::encrypted_messages store_copy::messages_of_an upgrade::a_fleet upgrade::exactly_once
 # The first four test the tests: the simulation and the contract suites must catch each injected fault. The others are long without optimisation.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::workload::{self, Workload};
 
 /// The names that select measurements.
-pub(crate) const STAGES: [&str; 17] = [
+pub(crate) const STAGES: [&str; 18] = [
     "copy",
     "ingress",
     "drain",
@@ -20,6 +20,7 @@ pub(crate) const STAGES: [&str; 17] = [
     "fleet",
     "idle",
     "many",
+    "routes",
     "deep",
     "layout",
     "asynq",
@@ -169,7 +170,7 @@ impl Asked {
     /// broker.
     pub(crate) fn is_timely(&self) -> bool {
         [
-            "steady", "burst", "answers", "exact", "fleet", "many", "deep",
+            "steady", "burst", "answers", "exact", "fleet", "many", "routes", "deep",
         ]
         .iter()
         .any(|stage| self.wants(stage))
@@ -192,6 +193,7 @@ impl Asked {
             ("fleet", 2),
             ("idle", 1),
             ("many", 4),
+            ("routes", 4),
             ("deep", 4),
             ("layout", 2 + rates),
             ("asynq", 2 + rates),

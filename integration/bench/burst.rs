@@ -138,6 +138,8 @@ impl Process {
             start_up_s: start_up.map(|start_up| start_up.as_secs_f64()),
             peak_bytes: service.peak_memory() as f64,
             budget_bytes: metrics.sum_where("postdate_memory_budget_bytes", &[("part", "process")]),
+            threads: service.threads().len() as f64,
+            descriptors: service.descriptors() as f64,
             rewritten_runs: metrics.sum("postdate_rewritten_runs_total"),
         }
     }

@@ -24,10 +24,11 @@ const TOGETHER: usize = 256;
 
 const QUEUE_MAX: &str = "20000";
 
-/// An idempotent producer for one topic. It records only failed deliveries.
+/// An idempotent producer. It records only failed deliveries.
 pub(crate) struct Feeder<'a> {
     client: BaseProducer<Refusals>,
-    topic: String,
+    /// The messages go to the topics in turn.
+    topics: Vec<String>,
     message: &'a Message,
 }
 
@@ -47,6 +48,10 @@ impl ProducerContext for Refusals {
 
 impl<'a> Feeder<'a> {
     pub(crate) fn new(addr: &str, topic: &str, message: &'a Message) -> Feeder<'a> {
+        Feeder::over(addr, vec![topic.to_owned()], message)
+    }
+
+    pub(crate) fn over(addr: &str, topics: Vec<String>, message: &'a Message) -> Feeder<'a> {
         let mut config = ClientConfig::new();
         config
             .set("bootstrap.servers", addr)
@@ -63,7 +68,7 @@ impl<'a> Feeder<'a> {
             .expect("a producer of a valid configuration");
         Feeder {
             client,
-            topic: topic.to_owned(),
+            topics,
             message,
         }
     }
@@ -92,7 +97,7 @@ impl<'a> Feeder<'a> {
                 value: Some(value),
             })
         });
-        let mut record = BaseRecord::to(&self.topic)
+        let mut record = BaseRecord::to(&self.topics[number % self.topics.len()])
             .key(&key)
             .payload(&payload)
             .headers(headers);

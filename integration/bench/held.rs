@@ -6,6 +6,7 @@
 //! | the start of a backlog | the whole backlog |
 //! | a load beside waiting messages | the same load on an empty store |
 //! | burst | drain |
+//! | the backlog of one of many routes | that of a route alone |
 //! | exactly-once | at-least-once |
 
 use serde::Serialize;
@@ -51,6 +52,7 @@ pub(crate) fn held(rows: &[Row], runs: &[Vec<Row>]) -> Vec<Held> {
                 |row| row.rate,
             ),
             Stage::Burst => ("messages/s", Stage::Drain, |row| row.rate),
+            Stage::RouteBacklog(2..) => ("messages/s", Stage::RouteBacklog(1), |row| row.rate),
             Stage::SeenDrain(Delivery::ExactlyOnce) => (
                 "messages/s",
                 Stage::SeenDrain(Delivery::AtLeastOnce),

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use crate::env::Postdate;
+use crate::meter::Usage;
 use crate::row::{Row, Stage};
 use crate::stage::{Bench, judge_waiting, stop};
 
 /// The usual number of shards of one process.
 pub(crate) const SHARDS: i32 = 64;
 
-/// Time for the work that follows a start, such as acquiring leases and the first commits.
+/// Time for the work that follows a start or a load, such as acquiring leases and commits.
 const SETTLING: Duration = Duration::from_secs(10);
 
 const MEASURED: Duration = Duration::from_secs(60);
@@ -29,10 +31,7 @@ impl Bench<'_> {
         let route = self.route();
         let mut service = route.serve(&["ingress", "timer"]);
         service.wait_until_ready();
-        std::thread::sleep(SETTLING);
-        let start = self.meter.read(service.cpu());
-        self.rest(MEASURED);
-        let usage = start.until(self.meter.read(service.cpu()));
+        let usage = self.resting(&service);
         let pending = route.stored(self.redis).pending();
         stop(service);
         Row::at_rest(
@@ -40,6 +39,14 @@ impl Bench<'_> {
             &usage,
             judge_waiting(&route, 0, pending),
         )
+    }
+
+    /// Measures a service that has nothing to do.
+    pub(crate) fn resting(&self, service: &Postdate) -> Usage {
+        std::thread::sleep(SETTLING);
+        let start = self.meter.read(service.cpu());
+        self.rest(MEASURED);
+        start.until(self.meter.read(service.cpu()))
     }
 
     fn rest(&self, time: Duration) {

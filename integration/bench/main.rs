@@ -4,7 +4,7 @@
 //!
 //! A number as argument sets how many messages the rates are measured over.
 //! Words select the measurements: `copy`, `ingress`, `drain`, `through`, `encrypted`, `embedded`, `steady`,
-//! `burst`, `answers`, `exact`, `fleet`, `idle`, `many`, `deep`, `layout`, `asynq`, `nats`.
+//! `burst`, `answers`, `exact`, `fleet`, `idle`, `many`, `routes`, `deep`, `layout`, `asynq`, `nats`.
 //! Without such a word, all measurements run except `deep`, which takes minutes, and `nats`.
 //! `workload=FILE` sets the messages, `waiting=50000000` sets the depth, and `runs=3` reports the
 //! median of three runs.
@@ -48,6 +48,7 @@ mod raw;
 mod report;
 mod rival;
 mod route;
+mod routes;
 mod row;
 mod stage;
 mod table;
@@ -270,5 +271,8 @@ fn run_timely(asked: &Asked, bench: &Bench<'_>, note: &mut impl FnMut(Vec<Row>))
     }
     if asked.wants("many") {
         note(bench.many());
+    }
+    if asked.wants("routes") {
+        note(bench.routes());
     }
 }

@@ -3,13 +3,15 @@
 
 use std::time::{Duration, Instant};
 
+use crate::ledger::Arrivals;
+use crate::meter::Usage;
 use crate::route::begun;
 use crate::row::{Lateness, Process, Row, Stage, System};
 use crate::stage::{Bench, stop};
 use crate::workload::{Delay, Steady};
 
 const PARTITIONS: [i32; 2] = [256, 1_024];
-const RATE: usize = 1_000;
+pub(crate) const RATE: usize = 1_000;
 const LASTS: Duration = Duration::from_secs(40);
 const DELAY: Delay = Delay::Uniform {
     min: Duration::from_millis(500),
@@ -45,13 +47,8 @@ impl Bench<'_> {
             service.ready() && stored.records().is_some() && stored.is_leased()
         });
         let (start_up, mut dues) = (began.elapsed(), Vec::new());
-        let steady = Steady {
-            lasts: LASTS,
-            delay: DELAY,
-            ..self.load.steady.clone()
-        };
         let usage = self
-            .flow(RATE, &steady, (&route, &service), &mut dues)
+            .flow(RATE, &self.short_delays(), (&route, &service), &mut dues)
             .usage;
         let process = Process::of(&service, Some(start_up));
         stop(service);
@@ -59,25 +56,40 @@ impl Bench<'_> {
         [&route.source, &route.target]
             .into_iter()
             .for_each(|topic| self.ends.remove(topic));
-        let first = RATE * START.as_secs() as usize;
-        let late = |is_start: bool| {
-            let is_in = |number| (number < first) == is_start;
-            Lateness::of(&arrivals.lateness(|number| is_in(number).then(|| dues[number])))
+        let stage = |is_start| Stage::Spread {
+            rate: RATE,
+            partitions,
+            is_start,
         };
-        let row = |is_start: bool| Row {
-            lateness_ms: late(is_start),
-            process: Some(process).filter(|_| !is_start),
-            ..Row::service(
-                System::Postdate,
-                Stage::Spread {
-                    rate: RATE,
-                    partitions,
-                    is_start,
-                },
-                &usage,
-                arrivals.verdict,
-            )
-        };
-        vec![row(true), row(false)]
+        start_and_rest(&arrivals, &dues, &usage, process, stage)
     }
+
+    pub(crate) fn short_delays(&self) -> Steady {
+        Steady {
+            lasts: LASTS,
+            delay: DELAY,
+            ..self.load.steady.clone()
+        }
+    }
+}
+
+/// The rows of the start of a load, and of the rest.
+pub(crate) fn start_and_rest(
+    arrivals: &Arrivals,
+    dues: &[i64],
+    usage: &Usage,
+    process: Process,
+    stage: impl Fn(bool) -> Stage,
+) -> Vec<Row> {
+    let first = RATE * START.as_secs() as usize;
+    let late = |is_start: bool| {
+        let is_in = |number| (number < first) == is_start;
+        Lateness::of(&arrivals.lateness(|number| is_in(number).then(|| dues[number])))
+    };
+    let row = |is_start: bool| Row {
+        lateness_ms: late(is_start),
+        process: Some(process).filter(|_| !is_start),
+        ..Row::service(System::Postdate, stage(is_start), usage, arrivals.verdict)
+    };
+    vec![row(true), row(false)]
 }

@@ -24,8 +24,8 @@ pub(crate) struct Route<'a, E = Topics<'a>> {
     deployment: String,
     pub(crate) source: String,
     pub(crate) target: String,
-    dead: String,
-    delivery: &'static str,
+    pub(crate) dead: String,
+    pub(crate) delivery: &'static str,
     /// Further lines of the route's configuration.
     options: String,
 }

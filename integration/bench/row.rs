@@ -76,6 +76,16 @@ pub(crate) enum Stage {
         partitions: usize,
         is_start: bool,
     },
+    /// The same over many routes.
+    Routes {
+        rate: usize,
+        routes: usize,
+        is_start: bool,
+    },
+    /// Number of routes without messages.
+    IdleRoutes(usize),
+    /// Reading the backlog of one of these routes, while the others have no messages.
+    RouteBacklog(usize),
 }
 
 /// The kind of messages in a backlog.
@@ -154,6 +164,9 @@ pub(crate) struct Process {
     /// Peak memory, and the budget for loaded messages, in bytes.
     pub(crate) peak_bytes: f64,
     pub(crate) budget_bytes: f64,
+    pub(crate) threads: f64,
+    /// Open file descriptors.
+    pub(crate) descriptors: f64,
     /// Runs that compaction rewrote.
     pub(crate) rewritten_runs: f64,
 }
@@ -176,6 +189,8 @@ impl Process {
             start_up_s: of(|process| process.start_up_s),
             peak_bytes: of(|process| Some(process.peak_bytes))?,
             budget_bytes: of(|process| Some(process.budget_bytes))?,
+            threads: of(|process| Some(process.threads))?,
+            descriptors: of(|process| Some(process.descriptors))?,
             rewritten_runs: of(|process| Some(process.rewritten_runs))?,
         })
     }
@@ -465,6 +480,17 @@ impl Stage {
                 let part = if is_start { "the start" } else { "then" };
                 format!("many: {rate}/s in {partitions} partitions, {part}")
             }
+            Stage::Routes {
+                rate,
+                routes,
+                is_start,
+            } => {
+                let part = if is_start { "the start" } else { "then" };
+                format!("routes: {rate}/s over {routes} routes, {part}")
+            }
+            Stage::IdleRoutes(routes) => format!("idle: {routes} routes"),
+            Stage::RouteBacklog(1) => "routes: backlog of a route alone".to_owned(),
+            Stage::RouteBacklog(routes) => format!("routes: backlog of one of {routes}"),
             Stage::Moved(delivery, event) => {
                 format!("timers: {}, {}", event.name(), delivery.name())
             }

@@ -133,6 +133,8 @@ pub(crate) fn print_strained(rows: &[Row], held: &[Held]) {
         "start-up",
         "most memory",
         "budget for messages",
+        "threads",
+        "descriptors",
         "runs rewritten",
     ];
     let mut lines = vec![head.map(str::to_owned), head.map(|_| "---".to_owned())];
@@ -141,6 +143,8 @@ pub(crate) fn print_strained(rows: &[Row], held: &[Held]) {
             start_up_s,
             peak_bytes,
             budget_bytes,
+            threads,
+            descriptors,
             rewritten_runs,
         } = row.process?;
         let mib = |bytes: f64| format!("{:.0} MiB", bytes / f64::from(1 << 20));
@@ -150,6 +154,8 @@ pub(crate) fn print_strained(rows: &[Row], held: &[Held]) {
             start_up,
             mib(peak_bytes),
             mib(budget_bytes),
+            format!("{threads:.0}"),
+            format!("{descriptors:.0}"),
             format!("{rewritten_runs:.0}"),
         ])
     }));

@@ -65,6 +65,25 @@ impl<'a> Topics<'a> {
     }
 }
 
+/// The lines of the configuration that define a route on the cluster `main`.
+pub(crate) fn route(name: &str, names: &Names<'_>) -> String {
+    let Names {
+        source,
+        target,
+        dead,
+        delivery,
+    } = names;
+    format!(
+        r#"
+[route.{name}]
+source = {{ kafka = "main", topics = ["{source}"] }}
+target = {{ kafka = "main", topic = "{target}" }}
+dead_letter = {{ kafka = "main", topic = "{dead}" }}
+delivery = "{delivery}"
+"#
+    )
+}
+
 impl Ends for Topics<'_> {
     const SYSTEM: System = System::Postdate;
 
@@ -123,24 +142,8 @@ impl Ends for Topics<'_> {
     }
 
     fn route(&self, names: &Names<'_>) -> String {
-        let Names {
-            source,
-            target,
-            dead,
-            delivery,
-        } = names;
-        format!(
-            r#"
-[kafka.main]
-brokers = ["{}"]
-[route.bench]
-source = {{ kafka = "main", topics = ["{source}"] }}
-target = {{ kafka = "main", topic = "{target}" }}
-dead_letter = {{ kafka = "main", topic = "{dead}" }}
-delivery = "{delivery}"
-"#,
-            self.addr()
-        )
+        let (addr, route) = (self.addr(), route("bench", names));
+        format!("\n[kafka.main]\nbrokers = [\"{addr}\"]\n{route}")
     }
 
     fn shards(&self, source: &str) -> Vec<String> {

@@ -212,13 +212,15 @@ fn strained(results: &Results) -> String {
         "<section><h2>Depth and bursts</h2><p>The service's process; its budget bounds its memory.</p>",
     );
     text += "<div class=\"wide\"><table><thead><tr><th></th><th>start-up, s</th><th>most memory, MiB</th><th>budget, MiB</th>";
-    text += "<th>runs rewritten</th></tr></thead><tbody>";
+    text += "<th>threads</th><th>descriptors</th><th>runs rewritten</th></tr></thead><tbody>";
     for (
         name,
         Process {
             start_up_s,
             peak_bytes,
             budget_bytes,
+            threads,
+            descriptors,
             rewritten_runs,
         },
     ) in rows()
@@ -231,7 +233,11 @@ fn strained(results: &Results) -> String {
             "<tr><td>{}</td><td>{start_up}</td><td>{peak}</td><td>{budget}</td>",
             escaped(&name)
         );
-        let _ = write!(text, "<td>{}</td></tr>", short(rewritten_runs));
+        let _ = write!(
+            text,
+            "<td>{threads:.0}</td><td>{descriptors:.0}</td><td>{}</td></tr>",
+            short(rewritten_runs)
+        );
     }
     text += "</tbody></table></div>";
     if !results.held.is_empty() {
