@@ -28,6 +28,7 @@ mod cluster;
 mod command;
 mod console;
 mod contract;
+mod coordinator;
 mod delivery;
 mod demo;
 mod deploy;

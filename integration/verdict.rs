@@ -52,6 +52,18 @@ impl Scene {
         })
     }
 
+    /// With topics of which this node has no replica.
+    pub(crate) fn without_node(
+        kafka: &KafkaCluster,
+        node: usize,
+        name: &str,
+        partitions: i32,
+    ) -> Scene {
+        Self::with(kafka.addr(), name, partitions, |topic, count, config| {
+            kafka.create_topic_without(node, topic, count, config);
+        })
+    }
+
     fn with(
         addr: String,
         name: &str,

@@ -16,6 +16,7 @@ use rdkafka::admin::{
 };
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
 
 use super::process::{Process, Signal, folder, free_port};
@@ -183,8 +184,13 @@ impl Kafka {
     }
 
     fn create_topic_with(&self, name: &str, partitions: i32, copies: i32, config: &[(&str, &str)]) {
-        let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(copies));
+        let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(copies));
+        self.create(topic, config);
+    }
+
+    fn create<'a>(&self, mut topic: NewTopic<'a>, config: &[(&'a str, &'a str)]) {
         topic.config = config.to_vec();
+        let (name, partitions) = (topic.name, topic.num_partitions);
         settled(block_on(
             self.admin().create_topics([&topic], &AdminOptions::new()),
         ));
@@ -304,6 +310,11 @@ pub(crate) struct KafkaCluster {
 impl KafkaCluster {
     /// Starts the brokers for one test. Waits for a `Turn` for each.
     pub(crate) fn start(count: usize) -> KafkaCluster {
+        KafkaCluster::start_with(count, &[])
+    }
+
+    /// As `start`. The last one of several values of a property counts.
+    pub(crate) fn start_with(count: usize, more: &[(&str, &str)]) -> KafkaCluster {
         let turn = Turn::take(count);
         let controllers: Vec<String> = (0..count).map(|_| controller()).collect();
         let (copies, in_sync) = (count.to_string(), in_sync(count).to_string());
@@ -313,6 +324,7 @@ impl KafkaCluster {
             ("transaction.state.log.min.isr", &in_sync),
             ("min.insync.replicas", &in_sync),
         ];
+        let properties = [&properties, more].concat();
         let extra = Extra {
             properties: &properties,
             ..Extra::default()
@@ -354,6 +366,51 @@ impl KafkaCluster {
         let copies = i32::try_from(self.nodes.len()).expect("a few brokers");
         self.nodes[0].create_topic_with(name, partitions, copies, config);
     }
+
+    /// Creates a topic of which this node has no replica. The others lead its partitions in turn.
+    pub(crate) fn create_topic_without(
+        &self,
+        node: usize,
+        name: &str,
+        partitions: i32,
+        config: &[(&str, &str)],
+    ) {
+        let ids = (1..).take(self.nodes.len());
+        let others: Vec<i32> = ids.filter(|id| *id != broker_id(node)).collect();
+        let replicas = |partition: i32| {
+            let mut replicas = others.clone();
+            replicas.rotate_left(partition.unsigned_abs() as usize % others.len());
+            replicas
+        };
+        let replicas: Vec<Vec<i32>> = (0..partitions).map(replicas).collect();
+        let replicas: Vec<&[i32]> = replicas.iter().map(Vec::as_slice).collect();
+        let topic = NewTopic::new(name, partitions, TopicReplication::Variable(&replicas));
+        self.nodes[0].create(topic, config);
+    }
+
+    /// The node that leads the only partition of the group offsets: the coordinator of all groups.
+    pub(crate) fn coordinator(&self) -> usize {
+        let consumer: BaseConsumer = ClientConfig::new()
+            .set("bootstrap.servers", self.addr())
+            .set("group.id", "any")
+            .create()
+            .expect("a client of a valid configuration");
+        let mut any = TopicPartitionList::new();
+        any.add_partition("any", 0);
+        // The first question for a coordinator creates the topic. Its answer does not matter.
+        drop(consumer.committed_offsets(any, PATIENCE));
+        eventually("the group offsets have a leader", PATIENCE, || {
+            let topic = Some("__consumer_offsets");
+            let metadata = consumer.fetch_metadata(topic, PATIENCE).ok()?;
+            let leader = metadata.topics().first()?.partitions().first()?.leader();
+            (0..self.nodes.len()).find(|node| broker_id(*node) == leader)
+        })
+    }
+}
+
+/// Nodes are counted from 0, and their ids from 1.
+fn broker_id(node: usize) -> i32 {
+    i32::try_from(node).expect("a few brokers") + 1
 }
 
 /// Number of replicas that must have a record before the broker acknowledges it.

@@ -16,7 +16,7 @@ use crate::model::{
 };
 use crate::store::StoredShard;
 use futures_util::future::LocalBoxFuture;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 /// The metadata of the last commit of each asked partition.
 type Commits = Vec<Option<String>>;
@@ -109,27 +109,32 @@ impl CommitQuestion {
 impl Ingress {
     /// The last commits. `None`: the group coordinator does not answer in time, and the store knows
     /// all shards (`are_known`). Without a shard in the store, only the commit tells where the reading
-    /// starts. A store that may have gone back is not trusted either, so a new session waits as well.
-    /// A pause that was just read must be in the commit, so the answer is awaited for longer.
+    /// starts. A store that may have gone back is not trusted either, so a new session waits until it is
+    /// settled. A pause that was just read must be in the commit, so the answer is awaited for longer.
     pub(super) async fn read_commits(
         &mut self,
         partitions: &[Partition],
         are_known: bool,
     ) -> Result<Option<Commits>, CallError> {
-        let is_settled = self.ports.session_clock.is_settled(Instant::now());
-        let may_assume = are_known && is_settled && !fault!(WaitForCoordinator);
+        let settles_at = self.ports.session_clock.settles_at();
+        let settles_at = settles_at.filter(|_| are_known && !fault!(WaitForCoordinator));
         let mut known = partitions.iter().filter_map(|id| self.partitions.get(id));
         let has_unstored_pause = known.any(AssignedPartition::has_unstored_pause);
-        let answer = self.ports.source.committed_metadata(partitions);
-        if !may_assume {
-            return Ok(Some(self.answer_of(answer).await??));
-        }
+        let mut answer = self.ports.source.committed_metadata(partitions);
         let limit = match has_unstored_pause {
             true => CONTROL_COORDINATOR_WAIT_MAX,
             false => COORDINATOR_WAIT_MAX,
         };
-        match self.answer_of(timeout(limit, answer)).await? {
-            Err(_) | Ok(Err(broker::Error::Unavailable(_))) => {
+        let mut early = None;
+        if let Some(settles_at) = settles_at {
+            let end = settles_at.max(Instant::now() + limit);
+            early = self.answer_of(timeout_at(end, &mut answer)).await?.ok();
+        }
+        let is_settled = self.ports.session_clock.is_settled(Instant::now());
+        match early {
+            None | Some(Err(broker::Error::Unavailable(_)))
+                if is_settled && settles_at.is_some() =>
+            {
                 tracing::warn!(
                     route = %self.options.route,
                     partitions = partitions.len(),
@@ -137,7 +142,8 @@ impl Ingress {
                 );
                 Ok(None)
             }
-            Ok(answer) => Ok(Some(answer?)),
+            Some(commits) => Ok(Some(commits?)),
+            None => Ok(Some(self.answer_of(answer).await??)),
         }
     }
 

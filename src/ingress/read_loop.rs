@@ -162,7 +162,7 @@ impl Ingress {
         times.into_iter().flatten().fold(latest, Instant::min)
     }
 
-    fn next_append_or_heartbeat(&self) -> Instant {
+    pub(super) fn next_append_or_heartbeat(&self) -> Instant {
         let appender_has_room = self.ports.appender.jobs.capacity() > 0;
         let flush_at = self.partitions.next_flush_at();
         let latest = Instant::now() + OFFSET_COMMIT_INTERVAL;
@@ -289,6 +289,9 @@ impl Ingress {
             parts.entry(part).or_default().push(id);
         }
         for due in parts.values() {
+            if self.stop.is_cancelled() {
+                break;
+            }
             self.open_part(due).await?;
         }
         Ok(())
@@ -381,7 +384,7 @@ impl Ingress {
     }
 
     /// Sends the batches that are due to the appender, as far as its queue has room.
-    fn send_appends(&mut self) {
+    pub(super) fn send_appends(&mut self) {
         let now = Instant::now();
         if self.partitions.next_flush_at().is_none_or(|at| at > now) {
             return;

@@ -16,7 +16,7 @@ use futures_util::future::LocalBoxFuture;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 /// The check that is in progress. At most one is.
 #[derive(Default)]
@@ -144,11 +144,12 @@ impl Ingress {
     }
 
     /// Waits until no check is in progress. A process that stops waits for each answer only for a short
-    /// time.
+    /// time. The loop shows meanwhile that it moves, and stores its batches.
     pub(super) async fn finish_check(&mut self) -> Result<(), CallError> {
         let mut stopped = pin!(stopped_for_long(self.stop.clone()));
         while self.check.is_running() {
             self.ports.health.source.heartbeat();
+            let wake_at = self.next_append_or_heartbeat();
             // Each arm is safe to drop: all keep everything that they have not returned.
             tokio::select! {
                 biased;
@@ -158,8 +159,9 @@ impl Ingress {
                 }
                 () = &mut stopped => self.check = StoreCheck::None,
                 Some(result) = self.ports.appender.results.recv() => self.on_append_result(result),
-                () = sleep(OFFSET_COMMIT_INTERVAL) => {}
+                () = sleep_until(wake_at) => {}
             }
+            self.send_appends();
         }
         Ok(())
     }

@@ -253,6 +253,29 @@ async fn a_takeover_waits_for_the_group_coordinator_only_if_the_store_may_have_g
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_new_session_waits_for_the_group_coordinator_until_it_is_settled() {
+    let (world, id) = (Environment::new(1), Partition::new("t", 0));
+    let mut first = world.ingress(rules(LONG), 1);
+    world.assign(&mut first, &[0]);
+    first.open_due_shards().await.unwrap();
+    drop(first);
+
+    world.cluster.silence_coordinator(true);
+    let mut second = world.ingress(rules(LONG), 2);
+    world.assign(&mut second, &[0]);
+    world.renew_session();
+    let began = Instant::now();
+    let heartbeat = async {
+        sleep(SESSION / 2).await;
+        world.renew_session();
+    };
+    let (opened, ()) = tokio::join!(second.open_due_shards(), heartbeat);
+    opened.unwrap();
+    assert!(is_reading(&second, &id));
+    assert_eq!(began.elapsed().as_secs(), SESSION.as_secs());
+}
+
 /// Otherwise the worker would lose its session, with all shards of all routes.
 #[tokio::test(start_paused = true)]
 async fn a_loop_that_waits_for_the_broker_to_open_a_shard_moves_and_takes_append_results() {

@@ -117,6 +117,11 @@ impl SessionClock {
         self.lock().is_some_and(settled)
     }
 
+    /// When the session is old enough to be settled. `None`: there is none.
+    pub(crate) fn settles_at(&self) -> Option<Instant> {
+        self.lock().map(|beat| beat.began + beat.length)
+    }
+
     /// A heartbeat that was sent at `at` or later is answered, so the assignment is newer.
     pub(crate) fn is_renewed_since(&self, at: Instant) -> bool {
         self.lock().is_some_and(|beat| beat.asked >= at)

@@ -151,7 +151,8 @@ impl WorkerThread {
         Ok(partitions.iter().map(metadata_of).collect())
     }
 
-    /// Describes topics with one request. The watch for recreations learns their ids.
+    /// Describes topics with one request. The watch for recreations learns their ids. Any broker can
+    /// answer it. After a request without an answer, the next one goes to another broker.
     pub(crate) fn topics_by_name(
         &mut self,
         names: &BTreeSet<&str>,
@@ -165,9 +166,15 @@ impl WorkerThread {
         if valid.is_empty() {
             return Ok(topics);
         }
-        for (name, topic) in
-            self.call(|call| ffi::describe_topics(call, &valid, with_permissions, timeout))?
-        {
+        self.brokers.take_answer();
+        let broker = self.brokers.ids().first().copied();
+        let described =
+            self.call(|call| ffi::describe_topics(call, &valid, with_permissions, broker, timeout));
+        if described.is_err() {
+            broker.into_iter().for_each(|id| self.brokers.ask_last(id));
+            self.refresh_brokers(valid[0]);
+        }
+        for (name, topic) in described? {
             let topic = match topic {
                 Ok(topic) => Ok(Some(topic)),
                 Err((Code::UnknownTopicOrPartition | Code::UnknownTopic, _)) => Ok(None),

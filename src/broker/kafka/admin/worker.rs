@@ -2,6 +2,7 @@
 //! watches topics for a recreation, and probes the cluster if it owns the client.
 
 use crate::broker::Error;
+use crate::broker::kafka::broker_ids::BrokerIds;
 use crate::broker::kafka::error::call_error;
 use crate::broker::kafka::ffi::{CallContext, CallError, NativeClient, TopicDescription};
 use crate::broker::kafka::health::{ClusterHealth, ClusterProbe};
@@ -44,15 +45,24 @@ pub(crate) struct AdminHandle(SyncSender<AdminRequest>);
 type AdminRequest = Box<dyn FnOnce(&mut WorkerThread) + Send>;
 
 impl AdminHandle {
-    /// Queues a request. The thread skips it if the receiver is dropped before.
+    /// Queues a request. The thread skips it if the receiver is dropped before, and cancels it if the
+    /// receiver is dropped meanwhile.
     pub(crate) fn start<T: Send + 'static>(
         &self,
         call: impl FnOnce(&mut WorkerThread) -> Result<T, Error> + Send + 'static,
     ) -> Result<oneshot::Receiver<Result<T, Error>>, Error> {
         let (reply, answer) = oneshot::channel();
         self.run(move |worker| {
-            if !reply.is_closed() {
-                drop(reply.send(call(worker)));
+            if reply.is_closed() {
+                return;
+            }
+            let reply = Arc::new(reply);
+            let caller = reply.clone();
+            worker.is_wanted = Box::new(move || !caller.is_closed());
+            let answer = call(worker);
+            worker.is_wanted = Box::new(|| true);
+            if let Some(reply) = Arc::into_inner(reply) {
+                drop(reply.send(answer));
             }
         })?;
         Ok(answer)
@@ -112,11 +122,13 @@ impl AdminWorker {
         let (requests, receiver) = sync_channel(KAFKA_ADMIN_REQUESTS_MAX);
         let stop = Arc::<AtomicBool>::default();
         let worker_thread = WorkerThread {
+            brokers: BrokerIds::default(),
             native,
             health,
             stop: stop.clone(),
             own,
             watch,
+            is_wanted: Box::new(|| true),
         };
         let thread = ClientThread::start("kafka-catalog", move || worker_thread.serve(&receiver))
             .map_err(|error| Error::Fatal(error.to_string()))?;
@@ -168,12 +180,17 @@ impl Drop for AdminWorker {
 
 /// The state of the worker's thread.
 pub(crate) struct WorkerThread {
+    /// Unknown until the controller has not answered. Then these are asked instead. Dropped before the
+    /// client.
+    pub(super) brokers: BrokerIds,
     native: Arc<NativeClient>,
     health: ClusterHealth,
     stop: Arc<AtomicBool>,
     /// `None`: another thread serves the client.
     own: Option<OwnedClient>,
     pub(super) watch: Option<TopicWatch>,
+    /// The caller of the current request waits for its answer.
+    is_wanted: Box<dyn Fn() -> bool + Send>,
 }
 
 struct OwnedClient {
@@ -229,12 +246,16 @@ impl WorkerThread {
         Ok(())
     }
 
+    pub(super) fn refresh_brokers(&mut self, topic: &str) {
+        self.brokers.refresh(&self.native, topic, Instant::now());
+    }
+
     pub(super) fn cluster_id(&self) -> Option<String> {
         self.native.cluster_id()
     }
 
-    /// Makes a call, unless the cluster is down. Cancels it when the cluster goes down or the
-    /// worker stops.
+    /// Makes a call, unless the cluster is down. Cancels it when the cluster goes down, the caller is
+    /// gone, or the worker stops.
     pub(crate) fn call<T>(
         &mut self,
         call: impl FnOnce(&mut CallContext<'_>) -> Result<T, CallError>,
@@ -245,7 +266,8 @@ impl WorkerThread {
         let native = self.native.clone();
         let mut keep_waiting = || {
             self.serve_client();
-            !self.stop.load(Ordering::Relaxed) && self.health.outage_reason().is_none()
+            let is_stopped = self.stop.load(Ordering::Relaxed);
+            !is_stopped && (self.is_wanted)() && self.health.outage_reason().is_none()
         };
         let answer = call(&mut CallContext {
             native: &native,

@@ -47,11 +47,12 @@ pub(crate) struct TopicDescription {
 pub(crate) type DescribedTopics = Vec<(String, Result<TopicDescription, CallError>)>;
 
 /// Describes topics, in any order. Each name has its own outcome: the cluster may refuse to describe
-/// some of the topics.
+/// some of the topics. `broker`: `None` asks the controller.
 pub(crate) fn describe_topics(
     context: &mut CallContext<'_>,
     topics: &[&str],
     with_permissions: bool,
+    broker: Option<i32>,
     timeout: Duration,
 ) -> Result<DescribedTopics, CallError> {
     let names = topics.iter().map(|topic| CString::new(*topic));
@@ -61,6 +62,9 @@ pub(crate) fn describe_topics(
     }
     let operation = AdminOperation::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
     let call = AdminCall::new(context.native, operation, timeout);
+    if let Some(broker) = broker {
+        call.set_broker(broker)?;
+    }
     if with_permissions {
         let options = call.options;
         // SAFETY: the options are alive; this owns the error.
@@ -307,6 +311,16 @@ impl AdminCall {
                 options,
                 client,
             }
+        }
+    }
+
+    pub(super) fn set_broker(&self, broker: i32) -> Result<(), CallError> {
+        let mut reason: [c_char; 256] = [0; 256];
+        let (start, size) = (reason.as_mut_ptr(), reason.len());
+        // SAFETY: the options are alive, and librdkafka ends the reason with a zero within its size.
+        unsafe {
+            let set = sys::rd_kafka_AdminOptions_set_broker(self.options, broker, start, size);
+            check(set).map_err(|code| (code, text(start)))
         }
     }
 

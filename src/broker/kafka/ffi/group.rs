@@ -6,14 +6,14 @@
 use super::admin::{AdminCall, partition_list};
 use super::client::NativeClient;
 use super::queue::Event;
-use super::{CallError, bytes, check, check_call, check_error, list_elements, millis, slice};
+use super::{CallError, bytes, check_call, check_error, list_elements, millis, slice};
 use super::{take_error, text};
 use crate::model::Partition;
 use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka_sys as sys;
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_char};
+use std::ffi::CString;
 use std::time::Duration;
 use sys::rd_kafka_admin_op_t as AdminOperation;
 
@@ -86,13 +86,7 @@ impl GroupCall {
     ) -> Result<Self, CallError> {
         let mut call = AdminCall::new(native, operation, timeout);
         call.queue.set_waker(std::thread::current(), None);
-        let mut reason: [c_char; 256] = [0; 256];
-        let (start, size) = (reason.as_mut_ptr(), reason.len());
-        // SAFETY: the options are alive, and librdkafka ends the reason with a zero within its size.
-        unsafe {
-            let set = sys::rd_kafka_AdminOptions_set_broker(call.options, broker, start, size);
-            check(set).map_err(|code| (code, text(start)))?;
-        }
+        call.set_broker(broker)?;
         let is_commit = matches!(
             operation,
             AdminOperation::RD_KAFKA_ADMIN_OP_ALTERCONSUMERGROUPOFFSETS

@@ -13,6 +13,10 @@ use rdkafka_sys as sys;
 /// The cluster names this broker as its controller, but starts its own brokers from id 1.
 const CONTROLLER: i32 = 0;
 
+/// Leads the partitions with even numbers, and the controller leads the others.
+#[cfg(test)]
+const FIRST_BROKER: i32 = 1;
+
 /// Two brokers on loopback ports, served by a thread of librdkafka. Close their clients first.
 pub(crate) struct InProcessKafka(Client<DefaultClientContext>);
 
@@ -50,6 +54,19 @@ impl InProcessKafka {
         let cluster = self.0.mock_cluster().expect("this is the cluster");
         let error = sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
         cluster.topic_error(topic, error).expect("the topic exists");
+    }
+
+    /// From now on, the answers of the controller, or of the other broker, come this late.
+    #[cfg(test)]
+    pub(crate) fn delay_answers(&self, is_controller: bool, delay: std::time::Duration) {
+        let cluster = self.0.mock_cluster().expect("this is the cluster");
+        let broker = if is_controller {
+            CONTROLLER
+        } else {
+            FIRST_BROKER
+        };
+        let delayed = cluster.broker_round_trip_time(broker, delay);
+        delayed.expect("the broker exists");
     }
 
     /// Counts requests from now on.

@@ -404,6 +404,13 @@ mod tests {
         }
     }
 
+    fn source_of(broker: &InProcessKafka, topic: &str) -> KafkaSource {
+        let (cluster, part) = (cluster(broker), Health::new().register("source"));
+        let memory = SourceMemory::of(1 << 20);
+        let sources = KafkaSource::for_routes(&cluster, &[route(topic)], memory, part);
+        sources.unwrap().remove(0)
+    }
+
     fn route(topic: &str) -> RouteTopics {
         RouteTopics {
             group: format!("group of {topic}"),
@@ -467,6 +474,35 @@ mod tests {
         for mut source in sources {
             source.close().await;
         }
+    }
+
+    /// A worker may fail to reach a controller that all others reach.
+    #[tokio::test]
+    async fn another_broker_describes_partitions_if_the_controller_does_not_answer() {
+        let broker = InProcessKafka::start(&[("in", 1)]).unwrap();
+        let mut source = source_of(&broker, "in");
+        let partition = [Partition::new("in", 0)];
+        source.describe(&partition).await.unwrap();
+        broker.delay_answers(true, Duration::from_secs(3_600));
+        let described =
+            async { while !matches!(source.describe(&partition).await.as_deref(), Ok([Ok(_)])) {} };
+        let answered = tokio::time::timeout(Duration::from_secs(60), described).await;
+        answered.expect("the other broker answers");
+        source.close().await;
+    }
+
+    /// A broker may have to read many files.
+    #[tokio::test]
+    async fn a_lookup_by_time_waits_longer_than_other_requests_of_a_source() {
+        let broker = InProcessKafka::start(&[("in", 1)]).unwrap();
+        let mut source = source_of(&broker, "in");
+        let partition = [Partition::new("in", 0)];
+        source.describe(&partition).await.unwrap();
+        let delay = KAFKA_SOURCE_REQUEST_TIMEOUT + Duration::from_millis(500);
+        broker.delay_answers(false, delay);
+        let found = source.offsets_at(&partition, Timestamp::from_millis(1));
+        assert_eq!(found.await.unwrap(), [Offset(0)]);
+        source.close().await;
     }
 
     #[tokio::test]
