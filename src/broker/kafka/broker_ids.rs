@@ -54,19 +54,19 @@ impl BrokerIds {
         });
     }
 
-    /// Returns whether an answer has come, or there will be none.
+    /// Returns whether the ids have come.
     pub(super) fn take_answer(&mut self) -> bool {
         let answer = match &self.question {
             Some(question) => question.answer.try_recv(),
             None => return false,
         };
-        match answer {
-            Ok(ids) => self.learn(ids),
-            Err(TryRecvError::Disconnected) => {}
-            Err(TryRecvError::Empty) => return false,
+        if matches!(answer, Err(TryRecvError::Empty)) {
+            return false;
         }
         self.question = None;
-        true
+        let has_come = answer.is_ok();
+        answer.into_iter().for_each(|ids| self.learn(ids));
+        has_come
     }
 
     fn learn(&mut self, ids: Vec<i32>) {

@@ -414,18 +414,17 @@ impl Request {
         answer: Result<GroupAnswer, ffi::CallError>,
     ) -> Result<Vec<Option<String>>, ffi::CallError> {
         let mut found = answer?;
+        let mut take = |partition| {
+            found.remove(partition).unwrap_or_else(|| {
+                let text = "the answer of the group coordinator lacks a partition";
+                Err((Code::Fail, text.to_owned()))
+            })
+        };
         match &self.call {
-            Call::List(partitions) => {
-                let lacks = || {
-                    let text = "the answer of the group coordinator lacks a partition";
-                    Err((Code::Fail, text.to_owned()))
-                };
-                let take = |partition| found.remove(partition).unwrap_or_else(lacks);
-                partitions.iter().map(take).collect()
-            }
-            Call::Commit(_) => {
-                let mut outcomes = found.into_values();
-                outcomes.try_for_each(|outcome| outcome.map(drop))?;
+            Call::List(partitions) => partitions.iter().map(take).collect(),
+            Call::Commit(commits) => {
+                let mut commits = commits.iter();
+                commits.try_for_each(|commit| take(&commit.partition).map(drop))?;
                 Ok(Vec::new())
             }
         }
@@ -488,20 +487,31 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_lacks_a_partition_is_no_missing_commit() {
-        let (reply, _answer) = oneshot::channel();
+    fn an_answer_that_lacks_a_partition_is_no_answer() {
         let partitions = vec![Partition::new("in", 0), Partition::new("in", 1)];
-        let request = Request {
-            group: "g".to_owned(),
-            call: Call::List(partitions.clone()),
-            reply,
+        let commit = |partition: &Partition| OffsetCommit {
+            partition: partition.clone(),
+            offset: Offset(7),
+            metadata: String::new(),
         };
-        let found = |partitions: &[Partition]| {
-            let found = partitions.iter().map(|it| (it.clone(), Ok(None)));
-            request.read(Ok(found.collect()))
-        };
-        assert_eq!(found(&partitions).unwrap(), [None, None]);
-        assert!(found(&partitions[..1]).is_err());
+        let calls = [
+            Call::List(partitions.clone()),
+            Call::Commit(partitions.iter().map(commit).collect()),
+        ];
+        for call in calls {
+            let (reply, _answer) = oneshot::channel();
+            let request = Request {
+                group: "g".to_owned(),
+                call,
+                reply,
+            };
+            let found = |partitions: &[Partition]| {
+                let found = partitions.iter().map(|it| (it.clone(), Ok(None)));
+                request.read(Ok(found.collect()))
+            };
+            assert!(found(&partitions).is_ok());
+            assert!(found(&partitions[..1]).is_err());
+        }
     }
 
     #[tokio::test]

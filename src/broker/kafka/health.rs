@@ -9,7 +9,7 @@ use super::ffi::{ClientEvent, ProbeTarget};
 use crate::health::HealthPart;
 use crate::limit::{KAFKA_DELIVERY_TIMEOUT, KAFKA_PROBE_INTERVAL, KAFKA_SILENCE_TIMEOUT};
 use rdkafka::types::RDKafkaErrorCode as Code;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
@@ -21,8 +21,8 @@ struct Shared {
     cluster: Arc<str>,
     part: HealthPart,
     is_up: AtomicBool,
-    /// A broker responded since the probe checked last.
-    responded: AtomicBool,
+    /// Counts the responses. Each probe knows how many it has seen.
+    responses: AtomicU64,
     reasons: Mutex<Reasons>,
 }
 
@@ -42,7 +42,7 @@ impl ClusterHealth {
             cluster: cluster.clone(),
             part,
             is_up: AtomicBool::new(false),
-            responded: AtomicBool::new(false),
+            responses: AtomicU64::new(0),
             reasons: Mutex::default(),
         }))
     }
@@ -73,7 +73,7 @@ impl ClusterHealth {
 
     /// Records that a broker responded. Cheap: called for every batch.
     pub(super) fn record_response(&self) {
-        self.0.responded.store(true, Ordering::Relaxed);
+        self.0.responses.fetch_add(1, Ordering::Relaxed);
         if self.0.is_up.load(Ordering::Relaxed) || self.0.is_up.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -135,8 +135,10 @@ impl ClusterHealth {
     }
 }
 
-/// The probe schedule of all clients that share a [`ClusterHealth`].
+/// The probe schedule of one of the clients that share a [`ClusterHealth`]. A response to any of them
+/// counts.
 pub(super) struct ClusterProbe {
+    seen: u64,
     last_response: Instant,
     next_at: Instant,
 }
@@ -145,6 +147,7 @@ impl ClusterProbe {
     pub(super) fn new() -> Self {
         let now = Instant::now();
         Self {
+            seen: 0,
             last_response: now,
             next_at: now,
         }
@@ -158,7 +161,8 @@ impl ClusterProbe {
         mut probe: impl FnMut(ProbeTarget) -> bool,
     ) {
         let now = Instant::now();
-        if health.0.responded.swap(false, Ordering::Relaxed) {
+        let responses = health.0.responses.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.seen, responses) != responses {
             self.last_response = now;
             self.next_at = now + KAFKA_PROBE_INTERVAL;
         }
@@ -307,6 +311,19 @@ mod tests {
             health.record_response();
             tokio::time::advance(KAFKA_PROBE_INTERVAL).await;
             probe.serve(&health, |_| panic!("a broker responded by itself"));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_counts_for_the_probes_of_all_clients() {
+        let (_process, health, mut first) = new();
+        let mut second = ClusterProbe::new();
+        for _ in 0..100 {
+            health.record_response();
+            tokio::time::advance(KAFKA_PROBE_INTERVAL).await;
+            for probe in [&mut first, &mut second] {
+                probe.serve(&health, |_| panic!("a broker responded by itself"));
+            }
         }
     }
 

@@ -264,3 +264,55 @@ pub(super) fn error_chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::Health;
+    use futures_util::future::join_all;
+    use std::cell::Cell;
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+    use tokio::net::TcpListener;
+
+    const INFO: &[u8] = b"INFO {\"server_id\":\"a\",\"server_name\":\"a\",\"version\":\"2.12.0\",\"host\":\"127.0.0.1\",\"port\":4222,\"headers\":true,\"max_payload\":1048576,\"proto\":1}\r\n";
+
+    /// Otherwise a late one that fails would report a connection that works as not ready.
+    #[tokio::test]
+    async fn calls_at_the_same_time_share_one_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let cluster = Cluster {
+            name: "main".into(),
+            deployment: "d".into(),
+            urls: vec![format!("nats://{}", listener.local_addr().unwrap())],
+            domain: None,
+            login: Login::Anonymous,
+            ca: None,
+            client_certificate: None,
+        };
+        let (accepted, mut open) = (Cell::new(0), Vec::new());
+        let serve = async {
+            loop {
+                let mut stream = BufReader::new(listener.accept().await.unwrap().0);
+                accepted.set(accepted.get() + 1);
+                stream.get_mut().write_all(INFO).await.unwrap();
+                let mut line = String::new();
+                while line != "PING\r\n" {
+                    line.clear();
+                    assert!(stream.read_line(&mut line).await.unwrap() > 0);
+                }
+                stream.get_mut().write_all(b"PONG\r\n").await.unwrap();
+                open.push(stream);
+            }
+        };
+        let health = Health::new();
+        let connection = Connection::new(&cluster, health.register("nats"));
+        tokio::select! {
+            () = serve => {}
+            contexts = join_all((0..20).map(|_| connection.context())) => {
+                assert!(contexts.iter().all(Result::is_ok));
+            }
+        }
+        assert_eq!(accepted.get(), 1);
+        assert_eq!(health.not_ready(), []);
+    }
+}
