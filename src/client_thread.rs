@@ -5,7 +5,7 @@
 
 use crate::limit::CLIENT_CLOSE_TIMEOUT;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::thread::{Builder, JoinHandle};
+use std::thread::{Builder, JoinHandle, Thread};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -39,9 +39,12 @@ impl ClientThread {
     }
 
     pub(crate) fn unpark(&self) {
-        if let Some(handle) = &self.handle {
-            handle.thread().unpark();
-        }
+        self.thread().into_iter().for_each(Thread::unpark);
+    }
+
+    /// `None` once joined or abandoned.
+    pub(crate) fn thread(&self) -> Option<&Thread> {
+        self.handle.as_ref().map(JoinHandle::thread)
     }
 
     pub(crate) fn is_finished(&self) -> bool {

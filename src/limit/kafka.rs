@@ -22,8 +22,8 @@ pub(crate) const KAFKA_SOURCE_WAKE_INTERVAL: Duration = Duration::from_millis(10
 pub(crate) const KAFKA_CLIENT_WAKE_INTERVAL: Duration = Duration::from_millis(500);
 /// Timeout of a request: a new controller needs some seconds.
 pub(crate) const KAFKA_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout of a request of a source about its partitions. Short, because all routes of the cluster wait
-/// for the slowest broker. They ask again.
+/// Timeout of a request of a source about its partitions. Short, because all partitions of the request wait
+/// for the slowest broker. The route asks again.
 pub(crate) const KAFKA_SOURCE_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout of a request for a token.
 pub(crate) const KAFKA_TOKEN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,8 +37,8 @@ pub(crate) const KAFKA_TOKEN_LIFETIME_MAX: Duration = Duration::from_secs(24 * 3
 pub(crate) const KAFKA_TOKEN_CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 /// Bytes of the answer of an identity provider. Tokens have some kilobytes.
 pub(crate) const KAFKA_TOKEN_ANSWER_BYTES_MAX: usize = 256 * 1024;
-/// Requests that wait for the admin client's thread; more are refused.
-pub(crate) const KAFKA_ADMIN_REQUESTS_MAX: usize = 16;
+/// Requests that wait for the admin client's thread; more are refused. Each route has two.
+pub(crate) const KAFKA_ADMIN_REQUESTS_MAX: usize = 4_096;
 /// Requests about the offsets of groups that are not answered; more are refused. Each route has two.
 pub(crate) const KAFKA_GROUP_REQUESTS_MAX: usize = 4_096;
 /// A broker that does not answer a question for committed offsets is left for another one after this

@@ -6,9 +6,11 @@
 mod change;
 mod describe;
 mod inspection;
+mod partition_requests;
 mod requests;
 mod worker;
 
+pub(super) use partition_requests::{Description, OffsetsAt};
 pub(super) use worker::{AdminHandle, AdminWorker, TopicWatch, WorkerThread};
 
 use super::group_offsets::GroupOffsets;
@@ -137,10 +139,11 @@ impl Catalog for KafkaCatalog {
 impl GroupAdmin for KafkaCatalog {
     async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
         let partitions = partitions.to_vec();
-        let request = move |worker: &mut WorkerThread| {
-            worker.describe_partitions(&partitions, KAFKA_REQUEST_TIMEOUT)
-        };
-        self.request(request).await?.into_iter().collect()
+        let worker = self.clients()?.worker(&self.cluster)?;
+        let described = worker.polled_request(move |worker| {
+            Description::start(worker, partitions, KAFKA_REQUEST_TIMEOUT)
+        });
+        described.await?.into_iter().collect()
     }
 
     async fn offsets_at(
@@ -148,10 +151,11 @@ impl GroupAdmin for KafkaCatalog {
         partitions: &[Partition],
         time: Timestamp,
     ) -> Result<Vec<Offset>, Error> {
-        let times: Vec<_> = partitions.iter().map(|it| (it.clone(), time)).collect();
-        let request =
-            move |worker: &mut WorkerThread| worker.offsets_at(&times, KAFKA_REQUEST_TIMEOUT);
-        self.request(request).await?.into_iter().collect()
+        let times = partitions.iter().map(|it| (it.clone(), time)).collect();
+        let worker = self.clients()?.worker(&self.cluster)?;
+        let offsets = worker
+            .polled_request(move |worker| OffsetsAt::start(worker, times, KAFKA_REQUEST_TIMEOUT));
+        offsets.await?.into_iter().collect()
     }
 
     async fn commit_unused(&mut self, group: &str, commits: &[OffsetCommit]) -> Result<(), Error> {

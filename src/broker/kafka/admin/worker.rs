@@ -1,5 +1,5 @@
-//! A thread that sends admin requests to a cluster, one after the other. Between requests it
-//! watches topics for a recreation, and probes the cluster if it owns the client.
+//! A thread that sends admin requests to a cluster. Some block it, and others are polled. Between requests
+//! it watches topics for a recreation, and probes the cluster if it owns the client.
 
 use crate::broker::Error;
 use crate::broker::kafka::broker_ids::BrokerIds;
@@ -16,7 +16,8 @@ use rdkafka::config::ClientConfig;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::Thread;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -30,7 +31,7 @@ const OPTIONS: ClientOptions = ClientOptions {
 
 /// The caller's side of the thread.
 pub(crate) struct AdminWorker {
-    /// `None` once closed: the thread ends when no handle is left.
+    /// `None` once closed.
     handle: Option<AdminHandle>,
     /// Cancels the request in flight.
     stop: Arc<AtomicBool>,
@@ -39,10 +40,25 @@ pub(crate) struct AdminWorker {
 
 /// Queues requests. Another thread may have a copy.
 #[derive(Clone)]
-pub(crate) struct AdminHandle(SyncSender<AdminRequest>);
+pub(crate) struct AdminHandle {
+    requests: SyncSender<AdminRequest>,
+    thread: Option<Thread>,
+}
 
-/// A request to run on the worker's thread. It sends its own answer.
-type AdminRequest = Box<dyn FnOnce(&mut WorkerThread) + Send>;
+/// A request to run on the worker's thread. It sends its own answer, or returns what sends it later.
+type AdminRequest = Box<dyn FnOnce(&mut WorkerThread) -> Option<OpenRequest> + Send>;
+
+/// Returns whether the request has ended.
+type OpenRequest = Box<dyn FnMut(&mut WorkerThread) -> bool>;
+
+/// A request that waits for brokers while the thread serves others. Each answer of a broker unparks the
+/// thread.
+pub(crate) trait PolledRequest: 'static {
+    type Answer: Send + 'static;
+
+    /// `None`: a broker has not answered.
+    fn poll(&mut self, worker: &mut WorkerThread) -> Result<Option<Self::Answer>, Error>;
+}
 
 impl AdminHandle {
     /// Queues a request. The thread skips it if the receiver is dropped before, and cancels it if the
@@ -52,9 +68,9 @@ impl AdminHandle {
         call: impl FnOnce(&mut WorkerThread) -> Result<T, Error> + Send + 'static,
     ) -> Result<oneshot::Receiver<Result<T, Error>>, Error> {
         let (reply, answer) = oneshot::channel();
-        self.run(move |worker| {
+        self.queue(Box::new(move |worker| {
             if reply.is_closed() {
-                return;
+                return None;
             }
             let reply = Arc::new(reply);
             let caller = reply.clone();
@@ -64,16 +80,46 @@ impl AdminHandle {
             if let Some(reply) = Arc::into_inner(reply) {
                 drop(reply.send(answer));
             }
-        })?;
+            None
+        }))?;
         Ok(answer)
     }
 
-    /// Queues a request that sends its own answer.
-    pub(crate) fn run(
+    /// Queues a request that does not block the thread. `start` sends the first questions to brokers.
+    fn start_polled<R: PolledRequest>(
         &self,
-        request: impl FnOnce(&mut WorkerThread) + Send + 'static,
-    ) -> Result<(), Error> {
-        let queued = self.0.try_send(Box::new(request));
+        start: impl FnOnce(&mut WorkerThread) -> Result<R, Error> + Send + 'static,
+    ) -> Result<oneshot::Receiver<Result<R::Answer, Error>>, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.queue(Box::new(move |worker| {
+            if reply.is_closed() {
+                return None;
+            }
+            let mut request = match start(worker) {
+                Ok(request) => request,
+                Err(error) => {
+                    drop(reply.send(Err(error)));
+                    return None;
+                }
+            };
+            let mut reply = Some(reply);
+            Some(Box::new(move |worker| {
+                if reply.as_ref().is_none_or(oneshot::Sender::is_closed) {
+                    return true;
+                }
+                let answer = worker.client().and_then(|_| request.poll(worker));
+                let Some(answer) = answer.transpose() else {
+                    return false;
+                };
+                reply.take().map(|reply| reply.send(answer)).is_some()
+            }))
+        }))?;
+        Ok(answer)
+    }
+
+    fn queue(&self, request: AdminRequest) -> Result<(), Error> {
+        let queued = self.requests.try_send(request);
+        self.thread.iter().for_each(Thread::unpark);
         queued.map_err(|error| match error {
             TrySendError::Full(_) => {
                 Error::Unavailable("earlier requests are not answered yet".into())
@@ -133,13 +179,16 @@ impl AdminWorker {
         let thread = ClientThread::start("kafka-catalog", move || worker_thread.serve(&receiver))
             .map_err(|error| Error::Fatal(error.to_string()))?;
         Ok(Self {
-            handle: Some(AdminHandle(requests)),
+            handle: Some(AdminHandle {
+                requests,
+                thread: thread.thread().cloned(),
+            }),
             stop,
             thread,
         })
     }
 
-    /// A handle for another thread. The worker's thread ends only when all handles are dropped.
+    /// A handle for another thread. Its requests end without an answer once the worker is closed.
     pub(crate) fn handle(&self) -> Result<AdminHandle, Error> {
         let handle = self.handle.clone();
         handle.ok_or_else(|| Error::Fatal("the Kafka adapter is closed".to_owned()))
@@ -161,6 +210,22 @@ impl AdminWorker {
         }
     }
 
+    /// Queues a request that does not block the thread. The answer may be dropped.
+    pub(crate) fn polled_request<R, F>(
+        &self,
+        start: F,
+    ) -> impl Future<Output = Result<R::Answer, Error>> + use<R, F>
+    where
+        R: PolledRequest,
+        F: FnOnce(&mut WorkerThread) -> Result<R, Error> + Send + 'static,
+    {
+        let started = self.handle().and_then(|handle| handle.start_polled(start));
+        async move {
+            let ended = |_| Err(Error::Fatal("the admin thread has ended".into()));
+            started?.await.unwrap_or_else(ended)
+        }
+    }
+
     pub(crate) async fn close(&mut self) {
         self.stop();
         self.thread.join().await;
@@ -169,6 +234,7 @@ impl AdminWorker {
     fn stop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.handle = None;
+        self.thread.unpark();
     }
 }
 
@@ -201,21 +267,22 @@ struct OwnedClient {
 
 impl WorkerThread {
     fn serve(mut self, requests: &Receiver<AdminRequest>) {
-        loop {
-            let request = requests.recv_timeout(KAFKA_CLIENT_WAKE_INTERVAL);
+        // Dropped before the client, which must outlive its calls.
+        let mut open: Vec<OpenRequest> = Vec::new();
+        while !self.stop.load(Ordering::Relaxed) {
             self.serve_client();
-            match request {
-                // The caller has gone.
-                Ok(_) if self.stop.load(Ordering::Relaxed) => {}
-                Ok(request) => request(&mut self),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+            open.retain_mut(|poll| !poll(&mut self));
+            if let Ok(request) = requests.try_recv() {
+                open.extend(request(&mut self));
+                continue;
             }
             if let Some(names) = self.watch.as_mut().and_then(TopicWatch::due_names) {
                 // Readiness reports a cluster that does not answer.
                 let names = names.iter().map(String::as_str).collect();
                 drop(self.topics_by_name(&names, false, KAFKA_SOURCE_REQUEST_TIMEOUT));
+                continue;
             }
+            std::thread::park_timeout(KAFKA_CLIENT_WAKE_INTERVAL);
         }
     }
 
@@ -254,16 +321,32 @@ impl WorkerThread {
         self.native.cluster_id()
     }
 
+    /// Notes the answer of a broker to a polled request, or explains its error.
+    pub(super) fn record<T>(&self, answer: Result<T, CallError>) -> Result<T, Error> {
+        if answer.is_ok() {
+            self.health.record_response();
+        }
+        answer.map_err(|error| match self.health.outage_reason() {
+            Some(reason) => Error::Unavailable(reason),
+            None => call_error(error),
+        })
+    }
+
+    /// The client, unless the cluster is down.
+    pub(super) fn client(&self) -> Result<Arc<NativeClient>, Error> {
+        match self.health.outage_reason() {
+            Some(reason) => Err(Error::Unavailable(reason)),
+            None => Ok(self.native.clone()),
+        }
+    }
+
     /// Makes a call, unless the cluster is down. Cancels it when the cluster goes down, the caller is
     /// gone, or the worker stops.
     pub(crate) fn call<T>(
         &mut self,
         call: impl FnOnce(&mut CallContext<'_>) -> Result<T, CallError>,
     ) -> Result<T, Error> {
-        if let Some(reason) = self.health.outage_reason() {
-            return Err(Error::Unavailable(reason));
-        }
-        let native = self.native.clone();
+        let native = self.client()?;
         let mut keep_waiting = || {
             self.serve_client();
             let is_stopped = self.stop.load(Ordering::Relaxed);
@@ -273,13 +356,7 @@ impl WorkerThread {
             native: &native,
             keep_waiting: &mut keep_waiting,
         });
-        if answer.is_ok() {
-            self.health.record_response();
-        }
-        answer.map_err(|error| match self.health.outage_reason() {
-            Some(reason) => Error::Unavailable(reason),
-            None => call_error(error),
-        })
+        self.record(answer)
     }
 }
 

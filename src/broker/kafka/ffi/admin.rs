@@ -1,7 +1,7 @@
 //! Requests for topics with their ids, offsets of many partitions, commit metadata as bytes, and
 //! single settings.
 //!
-//! Each call blocks until it is answered, times out, or the caller stops waiting.
+//! A call blocks until it is answered, times out, or the caller stops waiting. Some can be polled instead.
 
 use super::client::NativeClient;
 use super::queue::{Event, Queue};
@@ -46,34 +46,54 @@ pub(crate) struct TopicDescription {
 
 pub(crate) type DescribedTopics = Vec<(String, Result<TopicDescription, CallError>)>;
 
-/// Describes topics, in any order. Each name has its own outcome: the cluster may refuse to describe
-/// some of the topics. `broker`: `None` asks the controller.
-pub(crate) fn describe_topics(
-    context: &mut CallContext<'_>,
-    topics: &[&str],
-    with_permissions: bool,
-    broker: Option<i32>,
-    timeout: Duration,
-) -> Result<DescribedTopics, CallError> {
-    let names = topics.iter().map(|topic| CString::new(*topic));
-    let names: Vec<CString> = names.filter_map(Result::ok).collect();
-    if let Some(name) = names.first() {
-        context.native.probe_topic.get_or_init(|| name.clone());
-    }
-    let operation = AdminOperation::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
-    let call = AdminCall::new(context.native, operation, timeout);
-    if let Some(broker) = broker {
-        call.set_broker(broker)?;
-    }
-    if with_permissions {
-        let options = call.options;
-        // SAFETY: the options are alive; this owns the error.
-        unsafe {
-            take_error(sys::rd_kafka_AdminOptions_set_include_authorized_operations(options, 1))?;
+/// A request for the descriptions of topics, in any order. Each name has its own outcome: the cluster may
+/// refuse to describe some of the topics.
+pub(crate) struct TopicsCall(AdminCall);
+
+impl TopicsCall {
+    /// `broker`: `None` asks the controller.
+    pub(crate) fn start(
+        native: &NativeClient,
+        topics: &[&str],
+        with_permissions: bool,
+        broker: Option<i32>,
+        timeout: Duration,
+    ) -> Result<Self, CallError> {
+        let names = topics.iter().map(|topic| CString::new(*topic));
+        let names: Vec<CString> = names.filter_map(Result::ok).collect();
+        if let Some(name) = names.first() {
+            native.probe_topic.get_or_init(|| name.clone());
         }
+        let operation = AdminOperation::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
+        let call = AdminCall::new(native, operation, timeout);
+        if let Some(broker) = broker {
+            call.set_broker(broker)?;
+        }
+        if with_permissions {
+            let options = call.options;
+            // SAFETY: the options are alive; this owns the error.
+            unsafe {
+                take_error(
+                    sys::rd_kafka_AdminOptions_set_include_authorized_operations(options, 1),
+                )?;
+            }
+        }
+        call.send_describe_topics(names.iter().map(CString::as_c_str));
+        Ok(Self(call))
     }
-    call.send_describe_topics(names.iter().map(CString::as_c_str));
-    let event = call.wait(context)?;
+
+    pub(crate) fn wait(&self, context: &mut CallContext<'_>) -> Result<DescribedTopics, CallError> {
+        self.0.wait(context).map(|event| described_topics(&event))
+    }
+
+    /// The answer, once it has arrived. It unparks the thread that has started the call.
+    pub(crate) fn try_take(&self) -> Option<Result<DescribedTopics, CallError>> {
+        let answer = self.0.try_take(Duration::ZERO)?;
+        Some(answer.map(|event| described_topics(&event)))
+    }
+}
+
+fn described_topics(event: &Event) -> DescribedTopics {
     // SAFETY: the event is alive and answers the only call of its queue; it owns all that is read.
     unsafe {
         let mut count = 0;
@@ -84,7 +104,7 @@ pub(crate) fn describe_topics(
             let name = text(sys::rd_kafka_TopicDescription_name(*topic));
             (name, topic_description(*topic))
         });
-        Ok(described.collect())
+        described.collect()
     }
 }
 
@@ -184,19 +204,28 @@ impl OffsetsCall {
     }
 
     pub(crate) fn wait(&self, context: &mut CallContext<'_>) -> Result<ListedOffsets, CallError> {
-        let event = self.0.wait(context)?;
-        // SAFETY: the event is alive and answers the only call of its queue; it owns all that is read.
-        unsafe {
-            let mut count = 0;
-            let result = sys::rd_kafka_event_ListOffsets_result(event.ptr());
-            let infos = sys::rd_kafka_ListOffsets_result_infos(result, &mut count);
-            let found = slice(infos, count).iter().map(|info| {
-                let element = &*sys::rd_kafka_ListOffsetsResultInfo_topic_partition(*info);
-                let partition = Partition::new(text(element.topic), element.partition);
-                (partition, check_call(element.err).map(|()| element.offset))
-            });
-            Ok(found.collect())
-        }
+        self.0.wait(context).map(|event| listed_offsets(&event))
+    }
+
+    /// The answer, once it has arrived. It unparks the thread that has started the call.
+    pub(crate) fn try_take(&self) -> Option<Result<ListedOffsets, CallError>> {
+        let answer = self.0.try_take(Duration::ZERO)?;
+        Some(answer.map(|event| listed_offsets(&event)))
+    }
+}
+
+fn listed_offsets(event: &Event) -> ListedOffsets {
+    // SAFETY: the event is alive and answers the only call of its queue; it owns all that is read.
+    unsafe {
+        let mut count = 0;
+        let result = sys::rd_kafka_event_ListOffsets_result(event.ptr());
+        let infos = sys::rd_kafka_ListOffsets_result_infos(result, &mut count);
+        let found = slice(infos, count).iter().map(|info| {
+            let element = &*sys::rd_kafka_ListOffsetsResultInfo_topic_partition(*info);
+            let partition = Partition::new(text(element.topic), element.partition);
+            (partition, check_call(element.err).map(|()| element.offset))
+        });
+        found.collect()
     }
 }
 
@@ -291,9 +320,12 @@ pub(super) fn partition_list(partitions: &[Partition]) -> TopicPartitionList {
     list
 }
 
-/// One admin call: its options, and a queue for its answer alone.
+/// One admin call: its options, and a queue for its answer alone. The answer unparks the thread that has
+/// made the call.
 pub(super) struct AdminCall {
     pub(super) queue: Queue,
+    /// librdkafka ends the call at its timeout, and gets a second more to report that.
+    ends_at: Instant,
     pub(super) options: *mut sys::rd_kafka_AdminOptions_t,
     pub(super) client: *mut sys::rd_kafka_t,
 }
@@ -301,13 +333,17 @@ pub(super) struct AdminCall {
 impl AdminCall {
     pub(super) fn new(native: &NativeClient, operation: AdminOperation, timeout: Duration) -> Self {
         let client = native.ptr();
+        let ends_at = Instant::now() + timeout + Duration::from_secs(1);
         let (timeout, no_text) = (millis(timeout), std::ptr::null_mut());
         // SAFETY: the client is alive and outlives the call; this owns the queue and the options.
         unsafe {
             let options = sys::rd_kafka_AdminOptions_new(client, operation);
             sys::rd_kafka_AdminOptions_set_request_timeout(options, timeout, no_text, 0);
+            let mut queue = Queue::create(client);
+            queue.set_waker(std::thread::current(), None);
             Self {
-                queue: Queue::create(client),
+                queue,
+                ends_at,
                 options,
                 client,
             }
@@ -336,19 +372,29 @@ impl AdminCall {
         }
     }
 
-    /// Waits for the answer. librdkafka ends the call at its timeout, and gets a second more to
-    /// report that. It drops an answer that arrives after the queue is gone.
+    /// Waits for the answer. librdkafka drops an answer that arrives after the queue is gone.
     fn wait(&self, context: &mut CallContext<'_>) -> Result<Event, CallError> {
-        let deadline = Instant::now() + KAFKA_REQUEST_TIMEOUT + Duration::from_secs(1);
         loop {
-            if let Some(event) = self.queue.poll(POLL_INTERVAL) {
-                return event.check().map(|()| event);
+            if let Some(answer) = self.try_take(POLL_INTERVAL) {
+                return answer;
             }
-            if !(context.keep_waiting)() || Instant::now() >= deadline {
-                return Err((Code::OperationTimedOut, "no answer".to_owned()));
+            if !(context.keep_waiting)() {
+                return Err(no_answer());
             }
         }
     }
+
+    /// `None`: no answer within this time.
+    pub(super) fn try_take(&self, within: Duration) -> Option<Result<Event, CallError>> {
+        match self.queue.poll(within) {
+            Some(event) => Some(event.check().map(|()| event)),
+            None => (Instant::now() >= self.ends_at).then(|| Err(no_answer())),
+        }
+    }
+}
+
+fn no_answer() -> CallError {
+    (Code::OperationTimedOut, "no answer".to_owned())
 }
 
 impl Drop for AdminCall {

@@ -84,8 +84,7 @@ impl GroupCall {
         broker: i32,
         timeout: Duration,
     ) -> Result<Self, CallError> {
-        let mut call = AdminCall::new(native, operation, timeout);
-        call.queue.set_waker(std::thread::current(), None);
+        let call = AdminCall::new(native, operation, timeout);
         call.set_broker(broker)?;
         let is_commit = matches!(
             operation,
@@ -96,8 +95,8 @@ impl GroupCall {
 
     /// The answer, once it has arrived.
     pub(crate) fn try_take(&self) -> Option<Result<GroupAnswer, CallError>> {
-        let event = self.call.queue.poll(Duration::ZERO)?;
-        Some(event.check().and_then(|()| self.answer(&event)))
+        let answer = self.call.try_take(Duration::ZERO)?;
+        Some(answer.and_then(|event| self.answer(&event)))
     }
 
     fn answer(&self, event: &Event) -> Result<GroupAnswer, CallError> {

@@ -69,33 +69,6 @@ impl InProcessKafka {
         delayed.expect("the broker exists");
     }
 
-    /// Counts requests from now on.
-    #[cfg(test)]
-    pub(crate) fn count_requests(&self) {
-        // SAFETY: the client is alive and owns the cluster.
-        unsafe {
-            let cluster = sys::rd_kafka_handle_mock_cluster(self.0.native_ptr());
-            sys::rd_kafka_mock_start_request_tracking(cluster);
-        }
-    }
-
-    /// The requests of this kind that were counted.
-    #[cfg(test)]
-    pub(crate) fn requests(&self, kind: rdkafka::types::RDKafkaApiKey) -> usize {
-        // SAFETY: the client is alive and owns the cluster; this owns the requests.
-        unsafe {
-            let cluster = sys::rd_kafka_handle_mock_cluster(self.0.native_ptr());
-            let mut count = 0;
-            let all = sys::rd_kafka_mock_get_requests(cluster, &mut count);
-            let requests = super::slice(all, count).iter();
-            let is_kind =
-                |it: &&*mut _| sys::rd_kafka_mock_request_api_key(**it) == i16::from(kind);
-            let found = requests.filter(is_kind).count();
-            sys::rd_kafka_mock_request_destroy_array(all, count);
-            found
-        }
-    }
-
     /// Answers the next fetch request with an error, as if the log was corrupt.
     #[cfg(test)]
     pub(crate) fn fail_next_fetch(&self) {

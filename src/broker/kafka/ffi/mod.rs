@@ -36,8 +36,8 @@ mod producer;
 mod queue;
 
 pub(super) use admin::{
-    CallContext, Isolation, ListedOffsets, OffsetsCall, TopicDescription, committed_metadata,
-    describe_topics, set_topic_config,
+    CallContext, DescribedTopics, Isolation, ListedOffsets, OffsetsCall, TopicDescription,
+    TopicsCall, committed_metadata, set_topic_config,
 };
 pub(super) use client::{ClientEvent, NativeClient, ProbeTarget, log_in};
 pub(super) use consumer::{Message, NativeConsumer, RecordQueue};

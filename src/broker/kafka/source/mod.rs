@@ -13,11 +13,10 @@
 //! | Bytes of records. | [`SourceMemory::queue`], then librdkafka's queue of the route |
 //! | Read commands. | One per partition: a later one replaces it. |
 
-mod lookups;
 mod partition_reader;
 mod reader_thread;
 
-use super::admin::{AdminWorker, TopicWatch};
+use super::admin::{AdminWorker, Description, OffsetsAt, TopicWatch};
 use super::error::invalid_topic_name;
 use super::ffi::NativeClient;
 use super::group_offsets::GroupOffsets;
@@ -33,7 +32,6 @@ use crate::limit::{
 use crate::model::{Offset, Partition, Timestamp, is_topic_name};
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
-use lookups::Lookups;
 use partition_reader::Start;
 use reader_thread::{ReaderThread, RouteReader};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,8 +62,6 @@ struct SourceClient {
     /// `None` during the close: the last of the threads destroys it, which may take long.
     native: Option<Arc<NativeClient>>,
     admin: AdminWorker,
-    descriptions: Lookups<Partition, PartitionInfo>,
-    offsets_at: Lookups<(Partition, Timestamp), Offset>,
     groups: GroupOffsets,
     stop: Arc<AtomicBool>,
     thread: ClientThread,
@@ -242,13 +238,6 @@ impl SourceClient {
         let client = Rc::new(Self {
             native: Some(native),
             admin,
-            descriptions: Lookups::new(|worker, partitions| {
-                worker.describe_partitions(partitions, KAFKA_SOURCE_REQUEST_TIMEOUT)
-            }),
-            offsets_at: Lookups::new(|worker, times| {
-                // A broker may have to read many files. Only partitions without a commit ask.
-                worker.offsets_at(times, KAFKA_REQUEST_TIMEOUT)
-            }),
             groups,
             stop,
             thread,
@@ -320,8 +309,11 @@ impl Source for KafkaSource {
         &mut self,
         partitions: &[Partition],
     ) -> LocalBoxFuture<'static, Result<Vec<Result<PartitionInfo, Error>>, Error>> {
+        let partitions = partitions.to_vec();
         match self.client() {
-            Ok(client) => (client.descriptions).ask(&client.admin, partitions.to_vec()),
+            Ok(client) => Box::pin(client.admin.polled_request(move |worker| {
+                Description::start(worker, partitions, KAFKA_SOURCE_REQUEST_TIMEOUT)
+            })),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
     }
@@ -344,7 +336,10 @@ impl Source for KafkaSource {
         let times = partitions.iter().map(|it| (it.clone(), time)).collect();
         match self.client() {
             Ok(client) => {
-                let offsets = client.offsets_at.ask(&client.admin, times);
+                let offsets = client.admin.polled_request(move |worker| {
+                    // A broker may have to read many files. Only partitions without a commit ask.
+                    OffsetsAt::start(worker, times, KAFKA_REQUEST_TIMEOUT)
+                });
                 Box::pin(async move { offsets.await?.into_iter().collect() })
             }
             Err(error) => Box::pin(std::future::ready(Err(error))),
@@ -434,43 +429,32 @@ mod tests {
         assert_eq!(by_client(&routes), [vec![0, 1, 3], vec![2], vec![4]]);
     }
 
-    /// Otherwise each route would wait for a broker that does not answer the routes before it.
     #[tokio::test]
-    async fn few_requests_describe_the_partitions_of_all_routes() {
-        const ROUTES: usize = 40;
-        let names: Vec<String> = (0..ROUTES).map(|number| format!("in{number}")).collect();
-        let topics: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
+    async fn a_route_whose_broker_does_not_answer_delays_no_other_route() {
+        let topics = [("silent", 1), ("refused", 1), ("other", 2)];
         let broker = InProcessKafka::start(&topics).unwrap();
-        broker.refuse_topic(&names[7]);
-        let cluster = cluster(&broker);
-        let routes: Vec<_> = names.iter().map(|name| route(name)).collect();
-        let part = Health::new().register("source");
-        let memory = SourceMemory::of(1 << 20);
+        broker.refuse_topic("refused");
+        let (cluster, routes) = (cluster(&broker), topics.map(|(topic, _)| route(topic)));
+        let (part, memory) = (Health::new().register("source"), SourceMemory::of(1 << 20));
         let mut sources = KafkaSource::for_routes(&cluster, &routes, memory, part).unwrap();
-        let partition = |at: usize| [Partition::new(names[at].as_str(), 0)];
-        sources[0].describe(&partition(0)).await.unwrap();
-        broker.count_requests();
-        let asked = sources.iter_mut().enumerate();
-        let asked: Vec<_> = asked.map(|(at, it)| it.describe(&partition(at))).collect();
-        let described = futures_util::future::join_all(asked).await;
-        for (at, found) in described.into_iter().enumerate() {
-            let found = found.unwrap().remove(0);
-            let is_refused = matches!(found, Err(Error::Rejected(_)));
-            assert_eq!((is_refused, found.is_ok()), (at == 7, at != 7), "{at}");
-        }
-        let (asked, time) = (sources.iter_mut().enumerate(), Timestamp::from_millis(1));
-        let asked: Vec<_> = asked
-            .map(|(at, it)| it.offsets_at(&partition(at), time))
-            .collect();
-        let offsets = futures_util::future::join_all(asked).await;
-        for (at, found) in offsets.into_iter().enumerate() {
-            match found {
-                Ok(found) => assert_eq!((at != 7, &found[..]), (true, &[Offset(0)][..])),
-                Err(error) => assert_eq!(at, 7, "{error}"),
+        // The controller leads the second partition, and the other broker leads the first ones.
+        let other = [Partition::new("other", 1)];
+        sources[2].describe(&other).await.unwrap();
+        broker.delay_answers(false, Duration::from_secs(3_600));
+        let mut silent = sources[0].describe(&[Partition::new("silent", 0)]);
+        tokio::select! {
+            biased;
+            found = &mut silent => panic!("{found:?}"),
+            found = sources[2].describe(&other) => {
+                assert!(matches!(found.as_deref(), Ok([Ok(_)])), "{found:?}");
             }
         }
-        let requests = broker.requests(rdkafka::types::RDKafkaApiKey::ListOffsets);
-        assert!(requests < ROUTES, "{requests}");
+        let refused = sources[1].describe(&[Partition::new("refused", 0)]).await;
+        let is_refused = matches!(refused.as_deref(), Ok([Err(Error::Rejected(_))]));
+        assert!(is_refused, "{refused:?}");
+        let silent = silent.await;
+        let is_unanswered = matches!(silent.as_deref(), Ok([Err(Error::Unavailable(_))]));
+        assert!(is_unanswered, "{silent:?}");
         for mut source in sources {
             source.close().await;
         }
