@@ -15,7 +15,7 @@ use crate::topics;
 
 const ROUTES: usize = 200;
 
-/// Of each route.
+/// Each route has this number of partitions.
 const PARTITIONS: i32 = 2;
 
 /// It is read in parts of a second by a process that has no other route. Sending it takes less time than

@@ -269,7 +269,7 @@ async fn requests_during_an_outage_fail_and_do_no_harm_later(
         .expect("the requests end in time");
     assert!(
         described.is_err() && found.is_err() && one.is_err() && other.is_err(),
-        "no broker responds"
+        "no broker responds: {described:?}, {found:?}, {one:?}, {other:?}"
     );
     tokio::time::sleep_until(paused + KAFKA_REQUEST_TIMEOUT + Duration::from_secs(2)).await;
     pause(false);

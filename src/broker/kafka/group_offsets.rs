@@ -8,7 +8,7 @@ use super::broker_ids::BrokerIds;
 use super::error::call_error;
 use super::ffi::{self, GroupAnswer, GroupCall, NativeClient};
 use super::health::{ClusterHealth, ClusterProbe};
-use super::options::{Cluster, NO_OPTIONS};
+use super::options::{ASKING_LIMITS, ClientOptions, Cluster, NO_OPTIONS};
 use super::partition_list;
 use crate::broker::{Error, OffsetCommit};
 use crate::client_thread::ClientThread;
@@ -82,7 +82,11 @@ impl GroupOffsets {
             ("enable.auto.commit", "false".to_owned()),
             ("group.id", group.to_owned()),
         ];
-        let config = cluster.config(&NO_OPTIONS, &enforced);
+        let options = ClientOptions {
+            limits: ASKING_LIMITS,
+            ..NO_OPTIONS
+        };
+        let config = cluster.config(&options, &enforced);
         let native = Arc::new(NativeClient::admin_client(&config)?);
         Self::start(native, health, Some(ClusterProbe::new()))
     }

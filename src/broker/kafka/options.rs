@@ -3,7 +3,9 @@
 use super::login::Login;
 use super::password;
 use crate::broker::Error;
-use crate::limit::{KAFKA_PRODUCER_QUEUE_BYTES_MAX, PARTITION_DISCOVERY_INTERVAL};
+use crate::limit::{
+    KAFKA_PRODUCER_QUEUE_BYTES_MAX, KAFKA_REQUEST_TIMEOUT, PARTITION_DISCOVERY_INTERVAL,
+};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -56,6 +58,14 @@ const ALL_CLIENTS: ClientOptions = ClientOptions {
     ],
     ..NO_OPTIONS
 };
+
+/// Limits of a client for requests.
+pub(super) const ASKING_LIMITS: &[(&str, u64)] = &[SOCKET_TIMEOUT];
+
+/// A broker that leaves a request without an answer for this time is disconnected. librdkafka sends a
+/// request for any broker to the one that it has used last. With its default, a minute, one frozen broker
+/// would make an idle client believe that the whole cluster does not answer.
+pub(super) const SOCKET_TIMEOUT: (&str, u64) = ("socket.timeout.ms", millis(KAFKA_REQUEST_TIMEOUT));
 
 /// Defaults of every client that sends.
 pub(super) const PRODUCER_DEFAULTS: &[(&str, &str)] = &[

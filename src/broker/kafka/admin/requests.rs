@@ -112,6 +112,7 @@ impl WorkerThread {
     }
 
     /// Any broker can answer it. After a request without an answer, the next one goes to another broker.
+    /// The first request of a client goes to the controller.
     pub(super) fn ask_topics(
         &mut self,
         names: &BTreeSet<&str>,
@@ -124,13 +125,14 @@ impl WorkerThread {
         let all = names.iter().map(|name| ((*name).to_owned(), Ok(None)));
         let valid = names.iter().copied().filter(|name| is_topic_name(name));
         let valid: Vec<&str> = valid.collect();
-        let call = match valid.is_empty() {
-            true => None,
-            false => Some(
-                TopicsCall::start(&native, &valid, with_permissions, broker, timeout)
-                    .map_err(call_error)?,
-            ),
-        };
+        let mut call = None;
+        if let Some(name) = valid.first() {
+            if broker.is_none() {
+                self.refresh_brokers(name);
+            }
+            let started = TopicsCall::start(&native, &valid, with_permissions, broker, timeout);
+            call = Some(started.map_err(call_error)?);
+        }
         Ok(TopicsRequest {
             call,
             broker,
@@ -166,10 +168,9 @@ impl WorkerThread {
         if described.is_err() {
             broker.into_iter().for_each(|id| self.brokers.ask_last(id));
             let mut valid = topics.keys().filter(|name| is_topic_name(name));
-            valid
-                .next()
-                .into_iter()
-                .for_each(|name| self.refresh_brokers(name));
+            if let Some(name) = valid.next() {
+                self.refresh_brokers(name);
+            }
         }
         for (name, topic) in described? {
             let topic = match topic {

@@ -6,7 +6,7 @@ use crate::broker::kafka::broker_ids::BrokerIds;
 use crate::broker::kafka::error::call_error;
 use crate::broker::kafka::ffi::{CallContext, CallError, NativeClient, TopicDescription};
 use crate::broker::kafka::health::{ClusterHealth, ClusterProbe};
-use crate::broker::kafka::options::{ClientOptions, Cluster, NO_OPTIONS};
+use crate::broker::kafka::options::{ASKING_LIMITS, ClientOptions, Cluster, NO_OPTIONS};
 use crate::client_thread::ClientThread;
 use crate::limit::{
     KAFKA_ADMIN_REQUESTS_MAX, KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_SOURCE_REQUEST_TIMEOUT,
@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 const OPTIONS: ClientOptions = ClientOptions {
+    limits: ASKING_LIMITS,
     enforced: &[
         ("enable.auto.commit", "false"),
         ("isolation.level", "read_committed"),
@@ -246,8 +247,7 @@ impl Drop for AdminWorker {
 
 /// The state of the worker's thread.
 pub(crate) struct WorkerThread {
-    /// Unknown until the controller has not answered. Then these are asked instead. Dropped before the
-    /// client.
+    /// Describe topics. The controller does until they are known. Dropped before the client.
     pub(super) brokers: BrokerIds,
     native: Arc<NativeClient>,
     health: ClusterHealth,

@@ -399,10 +399,20 @@ mod tests {
         }
     }
 
-    fn source_of(broker: &InProcessKafka, topic: &str) -> KafkaSource {
-        let (cluster, part) = (cluster(broker), Health::new().register("source"));
+    async fn wait_for_description(source: &mut KafkaSource, partition: &[Partition]) {
+        let described = async {
+            while !matches!(source.describe(partition).await.as_deref(), Ok([Ok(_)])) {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let answered = tokio::time::timeout(Duration::from_secs(60), described).await;
+        answered.expect("the other broker answers");
+    }
+
+    fn source_of(cluster: &Cluster, topic: &str) -> KafkaSource {
+        let part = Health::new().register("source");
         let memory = SourceMemory::of(1 << 20);
-        let sources = KafkaSource::for_routes(&cluster, &[route(topic)], memory, part);
+        let sources = KafkaSource::for_routes(cluster, &[route(topic)], memory, part);
         sources.unwrap().remove(0)
     }
 
@@ -441,6 +451,8 @@ mod tests {
         let other = [Partition::new("other", 1)];
         sources[2].describe(&other).await.unwrap();
         broker.delay_answers(false, Duration::from_secs(3_600));
+        // The silent broker may be the first that is asked about topics.
+        wait_for_description(&mut sources[2], &other).await;
         let mut silent = sources[0].describe(&[Partition::new("silent", 0)]);
         tokio::select! {
             biased;
@@ -464,14 +476,14 @@ mod tests {
     #[tokio::test]
     async fn another_broker_describes_partitions_if_the_controller_does_not_answer() {
         let broker = InProcessKafka::start(&[("in", 1)]).unwrap();
-        let mut source = source_of(&broker, "in");
+        let mut cluster = cluster(&broker);
+        let timeout = ("socket.timeout.ms".to_owned(), "2000".to_owned());
+        cluster.properties.extend([timeout]);
+        let mut source = source_of(&cluster, "in");
         let partition = [Partition::new("in", 0)];
         source.describe(&partition).await.unwrap();
         broker.delay_answers(true, Duration::from_secs(3_600));
-        let described =
-            async { while !matches!(source.describe(&partition).await.as_deref(), Ok([Ok(_)])) {} };
-        let answered = tokio::time::timeout(Duration::from_secs(60), described).await;
-        answered.expect("the other broker answers");
+        wait_for_description(&mut source, &partition).await;
         source.close().await;
     }
 
@@ -479,7 +491,7 @@ mod tests {
     #[tokio::test]
     async fn a_lookup_by_time_waits_longer_than_other_requests_of_a_source() {
         let broker = InProcessKafka::start(&[("in", 1)]).unwrap();
-        let mut source = source_of(&broker, "in");
+        let mut source = source_of(&cluster(&broker), "in");
         let partition = [Partition::new("in", 0)];
         source.describe(&partition).await.unwrap();
         let delay = KAFKA_SOURCE_REQUEST_TIMEOUT + Duration::from_millis(500);
