@@ -12,7 +12,7 @@ pub(crate) const KAFKA_READ_MESSAGES_MAX: usize = 4_096;
 /// by a factor that only the producer knows.
 pub(crate) const KAFKA_FETCH_BYTES_MAX: usize = 1024 * 1024;
 /// A response to a client of many routes has the parts of this number of routes. One of them may get all.
-pub(crate) const KAFKA_FETCH_ROUTES_MAX: usize = 4;
+pub(crate) const KAFKA_FETCH_ROUTES_MAX: usize = 2;
 /// Bytes of a consumed record beside its key, headers and payload. librdkafka requests no more while
 /// it holds one record for each kibibyte of its prefetch.
 pub(crate) const KAFKA_PREFETCHED_RECORD_BYTES: usize = 1024;

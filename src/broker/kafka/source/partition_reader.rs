@@ -2,7 +2,7 @@
 
 use crate::broker::kafka::ffi::{Message, NativeConsumer, RecordQueue};
 use crate::broker::kafka::health::{ClusterHealth, is_connection_error};
-use crate::broker::kafka::options::{ClientOptions, Cluster, NO_OPTIONS, kbytes};
+use crate::broker::kafka::options::{ClientOptions, Cluster, NO_OPTIONS, SOCKET_TIMEOUT, kbytes};
 use crate::broker::kafka::partition_list;
 use crate::broker::{Error, Event, RecordBatch};
 use crate::limit::{
@@ -24,6 +24,7 @@ const ONE_ROUTE: &[(&str, u64)] = &[
     // A newly assigned partition waits for the current fetch.
     ("fetch.wait.max.ms", 100),
     RECEIVED_BYTES_MAX,
+    SOCKET_TIMEOUT,
 ];
 
 /// The limits of a client for several routes. A fetch leaves out the partitions of a route whose queue is
@@ -34,6 +35,7 @@ const MANY_ROUTES: &[(&str, u64)] = &[
     FULL_QUEUE_BACKOFF,
     ("fetch.wait.max.ms", 20),
     RECEIVED_BYTES_MAX,
+    SOCKET_TIMEOUT,
 ];
 
 /// librdkafka stops fetching for this time when its queue is full. Its default, a second, makes reading
@@ -63,12 +65,12 @@ fn options(routes: usize) -> ClientOptions {
 
 /// Enforced, because the memory budget of the process relies on them (G6).
 fn memory_options(memory: SourceMemory, routes: usize) -> Vec<(&'static str, String)> {
-    let prefetch = memory.prefetch as u64;
-    let records = memory.prefetch / KAFKA_PREFETCHED_RECORD_BYTES;
+    let prefetch = memory.prefetch_bytes(routes);
+    let records = prefetch / KAFKA_PREFETCHED_RECORD_BYTES;
     vec![
         (
             "queued.max.messages.kbytes",
-            kbytes(prefetch).max(1).to_string(),
+            kbytes(prefetch as u64).max(1).to_string(),
         ),
         ("queued.min.messages", records.max(1).to_string()),
         ("fetch.max.bytes", memory.fetch_bytes(routes).to_string()),
@@ -542,7 +544,7 @@ mod tests {
         };
         assert_eq!(options(1), ["10", "100", "16384"]);
         assert_eq!(options(2), ["10", "20", "32768"]);
-        assert_eq!(options(200), ["10", "20", "65536"]);
+        assert_eq!(options(200), ["10", "20", "32768"]);
     }
 
     #[tokio::test]
