@@ -78,9 +78,8 @@ impl BrokerIds {
     }
 
     pub(super) fn ask_last(&mut self, broker: i32) {
-        if let Some(at) = self.ids.iter().position(|id| *id == broker) {
-            self.ids[at..].rotate_left(1);
-        }
+        self.ids.retain(|id| *id != broker);
+        self.ids.push(broker);
     }
 }
 
@@ -97,6 +96,12 @@ mod tests {
         brokers.learn(vec![1, 3, 4]);
         assert_eq!(brokers.ids(), [4, 3, 1]);
         brokers.ask_last(7);
-        assert_eq!(brokers.ids(), [4, 3, 1]);
+        assert_eq!(brokers.ids(), [4, 3, 1, 7]);
+        brokers.learn(vec![1, 3, 4]);
+        assert_eq!(brokers.ids(), [4, 3, 1], "it is no broker any more");
+        let mut brokers = BrokerIds::default();
+        brokers.ask_last(1);
+        brokers.learn(vec![1, 2]);
+        assert_eq!(brokers.ids(), [2, 1], "it was known before the others");
     }
 }

@@ -3,7 +3,7 @@
 use super::worker::WorkerThread;
 use crate::broker::Error;
 use crate::broker::kafka::error::call_error;
-use crate::broker::kafka::ffi::{self, DescribedTopics, TopicDescription, TopicsCall};
+use crate::broker::kafka::ffi::{self, DescribedTopics, NativeClient, TopicDescription, TopicsCall};
 use crate::limit::KAFKA_REQUEST_TIMEOUT;
 use crate::model::{Partition, SourceIdentity, is_topic_name};
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -15,7 +15,6 @@ use std::time::Duration;
 pub(super) type TopicsByName = BTreeMap<String, Result<Option<TopicDescription>, Error>>;
 
 /// A question for topics that was sent.
-#[derive(Default)]
 pub(super) struct TopicsRequest {
     /// `None`: no name is valid.
     call: Option<TopicsCall>,
@@ -23,6 +22,8 @@ pub(super) struct TopicsRequest {
     broker: Option<i32>,
     /// All names, without descriptions.
     topics: TopicsByName,
+    /// Dropped after the call, which it must outlive.
+    pub(super) native: Arc<NativeClient>,
 }
 
 impl WorkerThread {
@@ -108,11 +109,11 @@ impl WorkerThread {
             return Ok(request.topics);
         };
         let described = self.call(|context| call.wait(context));
-        self.learn_topics(request, described)
+        self.learn_topics(request.broker, request.topics, described)
     }
 
-    /// Any broker can answer it. After a request without an answer, the next one goes to another broker.
-    /// The first request of a client goes to the controller.
+    /// Any broker can answer it, although its answer may be old. After a request without an answer, the
+    /// next one goes to another broker. The first request of a client goes to the controller.
     pub(super) fn ask_topics(
         &mut self,
         names: &BTreeSet<&str>,
@@ -137,6 +138,7 @@ impl WorkerThread {
             call,
             broker,
             topics: all.collect(),
+            native,
         })
     }
 
@@ -152,24 +154,24 @@ impl WorkerThread {
             },
             None => Ok(Vec::new()),
         };
-        let request = std::mem::take(request);
-        self.learn_topics(request, described).map(Some)
+        let topics = std::mem::take(&mut request.topics);
+        self.learn_topics(request.broker, topics, described).map(Some)
     }
 
     /// The watch for recreations learns the ids of the topics.
     fn learn_topics(
         &mut self,
-        request: TopicsRequest,
+        asked: Option<i32>,
+        mut topics: TopicsByName,
         described: Result<DescribedTopics, Error>,
     ) -> Result<TopicsByName, Error> {
-        let TopicsRequest {
-            broker, mut topics, ..
-        } = request;
         if described.is_err() {
-            broker.into_iter().for_each(|id| self.brokers.ask_last(id));
             let mut valid = topics.keys().filter(|name| is_topic_name(name));
             if let Some(name) = valid.next() {
                 self.refresh_brokers(name);
+            }
+            if let Some(broker) = asked.or_else(|| self.controller()) {
+                self.brokers.ask_last(broker);
             }
         }
         for (name, topic) in described? {

@@ -1,5 +1,8 @@
-//! A thread that sends admin requests to a cluster. Some block it, and others are polled. Between requests
-//! it watches topics for a recreation, and probes the cluster if it owns the client.
+//! A thread that sends admin requests to a cluster. It also watches topics for a recreation, and probes the
+//! cluster if it owns the client.
+//!
+//! A request is polled if others must not wait for it: those of routes, and the watch. The others block the
+//! thread of a client that reads no records.
 
 use crate::broker::Error;
 use crate::broker::kafka::broker_ids::BrokerIds;
@@ -247,7 +250,8 @@ impl Drop for AdminWorker {
 
 /// The state of the worker's thread.
 pub(crate) struct WorkerThread {
-    /// Describe topics. The controller does until they are known. Dropped before the client.
+    /// The first of them is asked to describe topics. Without any, the controller is. Dropped before the
+    /// client.
     pub(super) brokers: BrokerIds,
     native: Arc<NativeClient>,
     health: ClusterHealth,
@@ -267,7 +271,7 @@ struct OwnedClient {
 
 impl WorkerThread {
     fn serve(mut self, requests: &Receiver<AdminRequest>) {
-        // Dropped before the client, which must outlive its calls.
+        // Dropped before the client, which must outlive its calls. Each route has one question at most.
         let mut open: Vec<OpenRequest> = Vec::new();
         while !self.stop.load(Ordering::Relaxed) {
             self.serve_client();
@@ -277,10 +281,13 @@ impl WorkerThread {
                 continue;
             }
             if let Some(names) = self.watch.as_mut().and_then(TopicWatch::due_names) {
-                // Readiness reports a cluster that does not answer.
                 let names = names.iter().map(String::as_str).collect();
-                drop(self.topics_by_name(&names, false, KAFKA_SOURCE_REQUEST_TIMEOUT));
-                continue;
+                let asked = self.ask_topics(&names, false, KAFKA_SOURCE_REQUEST_TIMEOUT);
+                // Readiness reports a cluster that does not answer.
+                let answered = asked.ok().map(|mut topics| -> OpenRequest {
+                    Box::new(move |worker| !matches!(worker.take_topics(&mut topics), Ok(None)))
+                });
+                open.extend(answered);
             }
             std::thread::park_timeout(KAFKA_CLIENT_WAKE_INTERVAL);
         }
@@ -315,6 +322,10 @@ impl WorkerThread {
 
     pub(super) fn refresh_brokers(&mut self, topic: &str) {
         self.brokers.refresh(&self.native, topic, Instant::now());
+    }
+
+    pub(super) fn controller(&self) -> Option<i32> {
+        self.native.controller()
     }
 
     pub(super) fn cluster_id(&self) -> Option<String> {

@@ -185,6 +185,13 @@ impl NativeClient {
         }
     }
 
+    /// The controller in the last metadata. `None`: there was no metadata yet.
+    pub(crate) fn controller(&self) -> Option<i32> {
+        // SAFETY: the client is alive.
+        let id = unsafe { sys::rd_kafka_controllerid(self.ptr(), 0) };
+        (id >= 0).then_some(id)
+    }
+
     /// The end offset that the last fetch of a partition returned; `None` without a fetch. Sends no
     /// request.
     pub(crate) fn end_offset(&self, topic: &str, partition: i32) -> Option<u64> {
