@@ -151,10 +151,11 @@ impl GroupAdmin for KafkaCatalog {
         partitions: &[Partition],
         time: Timestamp,
     ) -> Result<Vec<Offset>, Error> {
-        let times = partitions.iter().map(|it| (it.clone(), time)).collect();
+        let partitions = partitions.to_vec();
         let worker = self.clients()?.worker(&self.cluster)?;
-        let offsets = worker
-            .polled_request(move |worker| OffsetsAt::start(worker, times, KAFKA_REQUEST_TIMEOUT));
+        let offsets = worker.polled_request(move |worker| {
+            OffsetsAt::start(worker, partitions, time, KAFKA_REQUEST_TIMEOUT)
+        });
         offsets.await?.into_iter().collect()
     }
 

@@ -42,8 +42,8 @@ impl Description {
         Ok(Self {
             partitions,
             timeout,
+            native: topics.native.clone(),
             step: Step::Topics(topics),
-            native: worker.client()?,
         })
     }
 
@@ -100,33 +100,36 @@ impl PolledRequest for Description {
 
 /// Asks for the offset of the first record of each partition that is not older than the time, or else the
 /// end. The partitions whose broker does not answer have an error.
+///
+/// The first question is for the end: a record that arrives between both answers must not be before it.
 pub(crate) struct OffsetsAt {
-    times: Vec<(Partition, Timestamp)>,
-    at_time: OffsetsRequest,
+    partitions: Vec<Partition>,
+    time: Timestamp,
+    timeout: Duration,
     end: OffsetsRequest,
+    /// `None`: the ends are not known.
+    at_time: Option<OffsetsRequest>,
     /// Dropped after the calls, which it must outlive.
-    _native: Arc<NativeClient>,
+    native: Arc<NativeClient>,
 }
 
 impl OffsetsAt {
+    /// `timeout`: of the question for the ends, and of the one for the time.
     pub(crate) fn start(
-        worker: &mut WorkerThread,
-        times: Vec<(Partition, Timestamp)>,
+        worker: &WorkerThread,
+        partitions: Vec<Partition>,
+        time: Timestamp,
         timeout: Duration,
     ) -> Result<Self, Error> {
         let native = worker.client()?;
-        let at_time = times.iter().map(|(partition, time)| {
-            // The client passes an offset on as a time, and a negative time would have another meaning.
-            let millis = time.as_millis().max(0);
-            (partition, rdkafka::Offset::Offset(millis))
-        });
-        let at_end = times.iter().map(|(it, _)| (it, rdkafka::Offset::End));
-        let (at_time, end) = (at_time.collect(), at_end.collect());
+        let at_end = partitions.iter().map(|it| (it, rdkafka::Offset::End));
         Ok(Self {
-            at_time: OffsetsRequest::start(&native, at_time, timeout)?,
-            end: OffsetsRequest::start(&native, end, timeout)?,
-            times,
-            _native: native,
+            end: OffsetsRequest::start(&native, at_end.collect(), timeout)?,
+            partitions,
+            time,
+            timeout,
+            at_time: None,
+            native,
         })
     }
 }
@@ -135,14 +138,27 @@ impl PolledRequest for OffsetsAt {
     type Answer = Vec<Result<Offset, Error>>;
 
     fn poll(&mut self, worker: &mut WorkerThread) -> Result<Option<Self::Answer>, Error> {
-        let (at_time, end) = (self.at_time.take(worker)?, self.end.take(worker)?);
-        let (Some(at_time), Some(end)) = (at_time, end) else {
+        let Some(ends) = self.end.take(worker)? else {
             return Ok(None);
         };
-        let or_end = self.times.iter().map(|(partition, _)| {
-            let end = known_offset(end, partition)?;
-            let found = listed_offset(at_time, partition)?;
-            Ok(u64::try_from(found).map_or(end, Offset))
+        let at_time = match &mut self.at_time {
+            Some(request) => request,
+            none => {
+                // The client passes an offset on as a time, and a negative time would have another
+                // meaning.
+                let time = rdkafka::Offset::Offset(self.time.as_millis().max(0));
+                let answered = self.partitions.iter();
+                let answered = answered.filter(|it| known_offset(ends, it).is_ok());
+                let times = answered.map(|it| (it, time)).collect();
+                none.insert(OffsetsRequest::start(&self.native, times, self.timeout)?)
+            }
+        };
+        let Some(found) = at_time.take(worker)? else {
+            return Ok(None);
+        };
+        let or_end = self.partitions.iter().map(|partition| {
+            let end = known_offset(ends, partition)?;
+            Ok(listed_offset(found, partition)?.unwrap_or(end))
         });
         Ok(Some(or_end.collect()))
     }
@@ -188,7 +204,8 @@ impl OffsetsRequest {
     }
 }
 
-fn listed_offset(listed: &ListedOffsets, partition: &Partition) -> Result<i64, Error> {
+/// `None`: no record has the asked time or a later one.
+fn listed_offset(listed: &ListedOffsets, partition: &Partition) -> Result<Option<Offset>, Error> {
     let answer = listed.get(partition).cloned().unwrap_or_else(|| {
         let text = "the broker's answer lacks the partition";
         Err((Code::Fail, text.to_owned()))
@@ -196,8 +213,8 @@ fn listed_offset(listed: &ListedOffsets, partition: &Partition) -> Result<i64, E
     answer.map_err(call_error)
 }
 
+/// For a first offset or an end, which each partition has.
 fn known_offset(listed: &ListedOffsets, partition: &Partition) -> Result<Offset, Error> {
-    let offset = listed_offset(listed, partition)?;
-    let known = u64::try_from(offset).map(Offset);
-    known.map_err(|_| Error::Unavailable(format!("no answer from the leader of {partition}")))
+    let unknown = || Error::Unavailable(format!("the leader of {partition} told no offset"));
+    listed_offset(listed, partition)?.ok_or_else(unknown)
 }

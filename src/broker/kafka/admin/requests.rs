@@ -3,7 +3,9 @@
 use super::worker::WorkerThread;
 use crate::broker::Error;
 use crate::broker::kafka::error::call_error;
-use crate::broker::kafka::ffi::{self, DescribedTopics, NativeClient, TopicDescription, TopicsCall};
+use crate::broker::kafka::ffi::{
+    self, DescribedTopics, NativeClient, TopicDescription, TopicsCall,
+};
 use crate::limit::KAFKA_REQUEST_TIMEOUT;
 use crate::model::{Partition, SourceIdentity, is_topic_name};
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -155,7 +157,8 @@ impl WorkerThread {
             None => Ok(Vec::new()),
         };
         let topics = std::mem::take(&mut request.topics);
-        self.learn_topics(request.broker, topics, described).map(Some)
+        self.learn_topics(request.broker, topics, described)
+            .map(Some)
     }
 
     /// The watch for recreations learns the ids of the topics.

@@ -10,7 +10,7 @@ use super::{
     CallError, bytes, check, check_call, check_error, list_elements, millis, slice, take_error,
 };
 use crate::limit::{KAFKA_PROBE_TIMEOUT, KAFKA_REQUEST_TIMEOUT};
-use crate::model::Partition;
+use crate::model::{Offset, Partition};
 use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka_sys as sys;
@@ -155,6 +155,9 @@ pub(super) fn controller_responds(native: &NativeClient, topic: &CStr) -> bool {
     answer.is_some_and(|event| event.check().is_ok())
 }
 
+/// A broker's answer if no record has the asked time or a later one.
+const NO_RECORD: i64 = -1;
+
 /// The end of a partition is past its last record, or at the start of its first open transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Isolation {
@@ -165,8 +168,8 @@ pub(crate) enum Isolation {
 /// A request for one offset of each partition. Several may run at the same time.
 pub(crate) struct OffsetsCall(AdminCall);
 
-/// The offset of each partition. A broker that does not answer leaves -1.
-pub(crate) type ListedOffsets = BTreeMap<Partition, Result<i64, CallError>>;
+/// The offset of each partition. `None`: no record has that time or a later one.
+pub(crate) type ListedOffsets = BTreeMap<Partition, Result<Option<Offset>, CallError>>;
 
 impl OffsetsCall {
     /// Asks for `Offset::Beginning`, `Offset::End`, or a time as `Offset::Offset`: the values of the
@@ -223,9 +226,23 @@ fn listed_offsets(event: &Event) -> ListedOffsets {
         let found = slice(infos, count).iter().map(|info| {
             let element = &*sys::rd_kafka_ListOffsetsResultInfo_topic_partition(*info);
             let partition = Partition::new(text(element.topic), element.partition);
-            (partition, check_call(element.err).map(|()| element.offset))
+            let offset = check_call(element.err);
+            let offset = offset.and_then(|()| listed_offset(element.offset, &partition));
+            (partition, offset)
         });
         found.collect()
+    }
+}
+
+/// The client leaves `RD_KAFKA_OFFSET_INVALID`, and no error, at a partition whose broker has not answered.
+fn listed_offset(offset: i64, partition: &Partition) -> Result<Option<Offset>, CallError> {
+    match u64::try_from(offset) {
+        Ok(offset) => Ok(Some(Offset(offset))),
+        Err(_) if offset == NO_RECORD => Ok(None),
+        Err(_) => {
+            let text = format!("no answer from the leader of {partition}");
+            Err((Code::OperationTimedOut, text))
+        }
     }
 }
 
@@ -401,5 +418,19 @@ impl Drop for AdminCall {
     fn drop(&mut self) {
         // SAFETY: this owns the options, and no call keeps them.
         unsafe { sys::rd_kafka_AdminOptions_destroy(self.options) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_without_an_answer_is_not_one_without_records() {
+        let listed = |offset| listed_offset(offset, &Partition::new("in", 0));
+        assert_eq!(listed(7), Ok(Some(Offset(7))));
+        assert_eq!(listed(-1), Ok(None));
+        assert!(listed(i64::from(sys::RD_KAFKA_OFFSET_INVALID)).is_err());
+        assert!(listed(-2).is_err());
     }
 }

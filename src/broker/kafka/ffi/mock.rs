@@ -69,6 +69,18 @@ impl InProcessKafka {
         delayed.expect("the broker exists");
     }
 
+    /// Answers the next request for offsets, and closes the connection at the one after it.
+    #[cfg(test)]
+    pub(crate) fn lose_second_offsets(&self) {
+        use sys::rd_kafka_resp_err_t as Error;
+        let cluster = self.0.mock_cluster().expect("this is the cluster");
+        let errors = [
+            Error::RD_KAFKA_RESP_ERR_NO_ERROR,
+            Error::RD_KAFKA_RESP_ERR__TRANSPORT,
+        ];
+        cluster.request_errors(rdkafka::types::RDKafkaApiKey::ListOffsets, &errors);
+    }
+
     /// Answers the next fetch request with an error, as if the log was corrupt.
     #[cfg(test)]
     pub(crate) fn fail_next_fetch(&self) {

@@ -333,12 +333,12 @@ impl Source for KafkaSource {
         partitions: &[Partition],
         time: Timestamp,
     ) -> LocalBoxFuture<'static, Result<Vec<Offset>, Error>> {
-        let times = partitions.iter().map(|it| (it.clone(), time)).collect();
+        let partitions = partitions.to_vec();
         match self.client() {
             Ok(client) => {
                 let offsets = client.admin.polled_request(move |worker| {
                     // A broker may have to read many files. Only partitions without a commit ask.
-                    OffsetsAt::start(worker, times, KAFKA_REQUEST_TIMEOUT)
+                    OffsetsAt::start(worker, partitions, time, KAFKA_REQUEST_TIMEOUT)
                 });
                 Box::pin(async move { offsets.await?.into_iter().collect() })
             }
@@ -456,11 +456,15 @@ mod tests {
         let mut silent = sources[0].describe(&[Partition::new("silent", 0)]);
         tokio::select! {
             biased;
-            found = &mut silent => panic!("{found:?}"),
             found = sources[2].describe(&other) => {
                 assert!(matches!(found.as_deref(), Ok([Ok(_)])), "{found:?}");
             }
+            found = &mut silent => panic!("{found:?}"),
         }
+        let both = [Partition::new("other", 0), other[0].clone()];
+        let both = sources[2].describe(&both).await;
+        let one_is_unanswered = matches!(both.as_deref(), Ok([Err(Error::Unavailable(_)), Ok(_)]));
+        assert!(one_is_unanswered, "{both:?}");
         let refused = sources[1].describe(&[Partition::new("refused", 0)]).await;
         let is_refused = matches!(refused.as_deref(), Ok([Err(Error::Rejected(_))]));
         assert!(is_refused, "{refused:?}");
@@ -498,6 +502,24 @@ mod tests {
         broker.delay_answers(false, delay);
         let found = source.offsets_at(&partition, Timestamp::from_millis(1));
         assert_eq!(found.await.unwrap(), [Offset(0)]);
+        source.close().await;
+    }
+
+    /// Otherwise the reading would start at the end, and skip the records since the time.
+    #[tokio::test]
+    async fn without_an_answer_about_a_time_a_partition_has_no_start() {
+        let broker = InProcessKafka::start(&[("in", 1)]).unwrap();
+        let mut source = source_of(&cluster(&broker), "in");
+        let partition = [Partition::new("in", 0)];
+        source.describe(&partition).await.unwrap();
+        broker.lose_second_offsets();
+        let time = Timestamp::from_millis(1);
+        let found = source.offsets_at(&partition, time).await;
+        assert!(matches!(found, Err(Error::Unavailable(_))), "{found:?}");
+        assert_eq!(
+            source.offsets_at(&partition, time).await.unwrap(),
+            [Offset(0)]
+        );
         source.close().await;
     }
 

@@ -12,7 +12,7 @@ use crate::broker::{Error, ProducerIdentity};
 use crate::limit::{
     KAFKA_OPEN_TXN_CHECK_INTERVAL, KAFKA_REQUEST_TIMEOUT, KAFKA_TRANSACTION_TIMEOUT,
 };
-use crate::model::Partition;
+use crate::model::{Offset, Partition};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot::{Receiver, error::TryRecvError};
@@ -75,7 +75,7 @@ impl StuckTransactionCheck {
 struct StuckTransactions {
     /// The partitions with open transactions: the last stable offset, before which no transaction
     /// is open, and since when it has not moved.
-    open: BTreeMap<Partition, (i64, Instant)>,
+    open: BTreeMap<Partition, (Offset, Instant)>,
     reported: BTreeSet<Partition>,
     /// The errors of topics that could not be checked the last time.
     errors: BTreeSet<String>,
@@ -120,12 +120,14 @@ impl StuckTransactions {
         };
         let high_watermarks = ends(Isolation::Uncommitted)?;
         for (partition, last_stable) in ends(Isolation::Committed)? {
-            // A partition without leader is checked the next time.
-            let (Ok(offset), Some(Ok(end))) = (last_stable, high_watermarks.get(&partition)) else {
+            // A partition without an answer is checked the next time.
+            let (Ok(Some(offset)), Some(Ok(Some(end)))) =
+                (last_stable, high_watermarks.get(&partition))
+            else {
                 continue;
             };
             let change = self.observe(&partition, offset, *end, Instant::now());
-            let (topic, index) = (&*partition.topic, partition.index);
+            let (topic, index, offset) = (&*partition.topic, partition.index, offset.0);
             match change {
                 Some(Change::Stuck) => tracing::warn!(
                     topic,
@@ -149,8 +151,8 @@ impl StuckTransactions {
     fn observe(
         &mut self,
         partition: &Partition,
-        last_stable: i64,
-        high_watermark: i64,
+        last_stable: Offset,
+        high_watermark: Offset,
         now: Instant,
     ) -> Option<Change> {
         let is_open = last_stable < high_watermark;
@@ -182,7 +184,7 @@ mod tests {
         let start = Instant::now();
         let mut observe = |seconds, last_stable, high_watermark| {
             let now = start + Duration::from_secs(seconds);
-            stuck.observe(&partition, last_stable, high_watermark, now)
+            stuck.observe(&partition, Offset(last_stable), Offset(high_watermark), now)
         };
         let timeout = KAFKA_TRANSACTION_TIMEOUT.as_secs();
         assert_eq!(observe(0, 10, 15), None);
@@ -210,8 +212,8 @@ mod tests {
         let start = Instant::now();
         for second in 0..300 {
             let now = start + Duration::from_secs(second);
-            let offset = i64::try_from(second).unwrap();
-            let change = stuck.observe(&Partition::new("orders", 0), offset, offset + 5, now);
+            let (offset, end) = (Offset(second), Offset(second + 5));
+            let change = stuck.observe(&Partition::new("orders", 0), offset, end, now);
             assert_eq!(
                 change, None,
                 "there is always an open transaction, but not the same"
