@@ -116,8 +116,7 @@ impl Ingress {
         partitions: &[Partition],
         are_known: bool,
     ) -> Result<Option<Commits>, CallError> {
-        let settles_at = self.ports.session_clock.settles_at();
-        let settles_at = settles_at.filter(|_| are_known && !fault!(WaitForCoordinator));
+        let may_assume = are_known && !fault!(WaitForCoordinator);
         let mut known = partitions.iter().filter_map(|id| self.partitions.get(id));
         let has_unstored_pause = known.any(AssignedPartition::has_unstored_pause);
         let mut answer = self.ports.source.committed_metadata(partitions);
@@ -125,26 +124,27 @@ impl Ingress {
             true => CONTROL_COORDINATOR_WAIT_MAX,
             false => COORDINATOR_WAIT_MAX,
         };
-        let mut early = None;
-        if let Some(settles_at) = settles_at {
+        // More than once if a heartbeat has failed, or if the worker has another session.
+        while let Some(settles_at) = self.ports.session_clock.settles_at()
+            && may_assume
+        {
             let end = settles_at.max(Instant::now() + limit);
-            early = self.answer_of(timeout_at(end, &mut answer)).await?.ok();
-        }
-        let is_settled = self.ports.session_clock.is_settled(Instant::now());
-        match early {
-            None | Some(Err(broker::Error::Unavailable(_)))
-                if is_settled && settles_at.is_some() =>
-            {
-                tracing::warn!(
-                    route = %self.options.route,
-                    partitions = partitions.len(),
-                    "the group coordinator does not answer: reading starts at the watermark of the store, by the rules of this worker"
-                );
-                Ok(None)
+            let early = self.answer_of(timeout_at(end, &mut answer)).await?.ok();
+            let is_settled = self.ports.session_clock.is_settled(Instant::now());
+            match early {
+                None | Some(Err(broker::Error::Unavailable(_))) if is_settled => {
+                    tracing::warn!(
+                        route = %self.options.route,
+                        partitions = partitions.len(),
+                        "the group coordinator does not answer: reading starts at the watermark of the store, by the rules of this worker"
+                    );
+                    return Ok(None);
+                }
+                Some(commits) => return Ok(Some(commits?)),
+                None => {}
             }
-            Some(commits) => Ok(Some(commits?)),
-            None => Ok(Some(self.answer_of(answer).await??)),
         }
+        Ok(Some(self.answer_of(answer).await??))
     }
 
     /// Asks for the commits of the partitions with assumed rules. The epochs of their readings follow

@@ -253,8 +253,9 @@ async fn a_takeover_waits_for_the_group_coordinator_only_if_the_store_may_have_g
     );
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_new_session_waits_for_the_group_coordinator_until_it_is_settled() {
+/// Returns the time that a worker with a new session waits for the group coordinator, which is silent.
+/// `heartbeat_fails`: when the session is old enough, its last heartbeat has failed.
+async fn wait_of_a_new_session(heartbeat_fails: bool) -> Duration {
     let (world, id) = (Environment::new(1), Partition::new("t", 0));
     let mut first = world.ingress(rules(LONG), 1);
     world.assign(&mut first, &[0]);
@@ -266,14 +267,26 @@ async fn a_new_session_waits_for_the_group_coordinator_until_it_is_settled() {
     world.assign(&mut second, &[0]);
     world.renew_session();
     let began = Instant::now();
-    let heartbeat = async {
+    let heartbeats = async {
         sleep(SESSION / 2).await;
         world.renew_session();
+        if heartbeat_fails {
+            world.session_clock.on_failed_heartbeat();
+            sleep(SESSION).await;
+            world.renew_session();
+        }
     };
-    let (opened, ()) = tokio::join!(second.open_due_shards(), heartbeat);
+    let (opened, ()) = tokio::join!(second.open_due_shards(), heartbeats);
     opened.unwrap();
     assert!(is_reading(&second, &id));
-    assert_eq!(began.elapsed().as_secs(), SESSION.as_secs());
+    began.elapsed()
+}
+
+#[test]
+fn a_new_session_waits_for_the_group_coordinator_until_it_is_settled() {
+    let waited = |heartbeat_fails| run(&[], wait_of_a_new_session(heartbeat_fails)).as_secs();
+    assert_eq!(waited(false), SESSION.as_secs());
+    assert_eq!(waited(true), (SESSION + SESSION / 2).as_secs());
 }
 
 /// Otherwise the worker would lose its session, with all shards of all routes.
