@@ -1,5 +1,7 @@
 //! Tests a broker that freezes and coordinates the consumer groups. It leads no partition of the route, so
 //! only the group coordinator is missing.
+//!
+//! It asserts that all messages arrive, and no time. The unit tests of the ingress have the time that a start waits.
 
 use crate::env::{KafkaCluster, Postdate, eventually, now_ms, redis};
 use crate::verdict::{LIMIT, Lateness, Scene, wait_for_complaint, wait_until_ready};

@@ -14,6 +14,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 pub(super) use rustix::process::Signal;
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::{PATIENCE, eventually, unique};
 
@@ -164,7 +165,15 @@ impl Process {
             .child
             .as_ref()
             .unwrap_or_else(|| panic!("{} runs", self.name));
-        rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
+        let pid = rustix::process::Pid::from_child(child);
+        rustix::process::kill_process(pid, signal).unwrap();
+        if signal == Signal::STOP {
+            // A busy machine lets the threads run for a while.
+            let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            eventually(&format!("{} has stopped", self.name), PATIENCE, || {
+                waitid(WaitId::Pid(pid), stopped).unwrap()
+            });
+        }
     }
 
     pub(super) fn limit_descriptors(&self, count: u64) {

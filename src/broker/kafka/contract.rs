@@ -201,14 +201,18 @@ impl BrokerUnderTest for KafkaWorld {
     }
 
     async fn abort_transaction(&self, partition: &Partition) {
-        let producer: BaseProducer = self
-            .config()
-            .set("transactional.id", format!("{}-aborts", self.run))
-            .create()
-            .expect("the configuration is valid");
-        producer
-            .init_transactions(PATIENCE)
-            .expect("the coordinator answers");
+        let started = || {
+            let producer: BaseProducer = self
+                .config()
+                .set("transactional.id", format!("{}-aborts", self.run))
+                .create()
+                .expect("the configuration is valid");
+            producer
+                .init_transactions(PATIENCE)
+                .expect("the coordinator answers");
+            producer
+        };
+        let producer = started();
         producer
             .begin_transaction()
             .expect("no transaction is open");
@@ -224,6 +228,9 @@ impl BrokerUnderTest for KafkaWorld {
         producer
             .abort_transaction(PATIENCE)
             .expect("a transaction is open");
+        // The coordinator answers before it marks the end of the transaction in the partition. The next
+        // producer waits for the mark.
+        started();
     }
 
     async fn outage(&self) -> bool {
