@@ -18,9 +18,9 @@ const ROUTES: usize = 200;
 /// Each route has this number of partitions.
 const PARTITIONS: i32 = 2;
 
-/// It is read in parts of a second by a process that has no other route. Sending it takes less time than
-/// a session lasts.
-const BACKLOG: usize = 500_000;
+/// A backlog is sent for this time, while the process is frozen. Its session lasts longer, so it only has to
+/// read afterwards.
+const FREEZE: Duration = Duration::from_secs(3);
 
 /// No message of the backlog is due.
 const BACKLOG_DELAY: Duration = Duration::from_secs(3_600);
@@ -34,10 +34,12 @@ impl Bench<'_> {
         };
         let mut rows = bench.over_routes();
         self.progress.step("routes: backlog of a route alone");
-        let (route, _) = bench.with_routes(1);
+        let (route, sources) = bench.with_routes(1);
         let service = serve(&route, 1);
         rows.push(bench.route_backlog(&route, &service, 1));
         stop(service);
+        topics.remove(&sources[0]);
+        self.empty_redis();
         rows
     }
 
@@ -48,7 +50,7 @@ impl Bench<'_> {
         let began = Instant::now();
         let service = serve(&route, ROUTES);
         let start_up = began.elapsed();
-        let feeder = Feeder::over(self.ends.addr(), sources, &self.load.message);
+        let feeder = Feeder::over(self.ends.addr(), sources.clone(), &self.load.message);
         let (start, steady) = (self.meter.read(service.cpu()), self.short_delays());
         let all = RATE * steady.lasts.as_secs() as usize;
         let send = |number, due| feeder.send(number, ("postdate-at", due));
@@ -78,6 +80,7 @@ impl Bench<'_> {
             .step(&format!("routes: backlog of one of {ROUTES}"));
         rows.push(self.route_backlog(&route, &service, ROUTES));
         stop(service);
+        sources.iter().for_each(|topic| self.ends.remove(topic));
         rows
     }
 
@@ -109,15 +112,19 @@ impl Bench<'_> {
         service.pause();
         let feeder = self.ends.feeder(&route.source, &self.load.message);
         let delay = millis(BACKLOG_DELAY);
-        (0..BACKLOG).for_each(|number| feeder.send(number, ("postdate-after", delay)));
+        let (began, mut count) = (Instant::now(), 0);
+        while began.elapsed() < FREEZE {
+            feeder.send(count, ("postdate-after", delay));
+            count += 1;
+        }
         feeder.finish();
         service.resume();
         let start = self.meter.read(service.cpu());
-        let goal = before + BACKLOG;
+        let goal = before + count;
         let now = wait_for(self.progress, goal, Duration::from_millis(5), records);
         let usage = start.until(self.meter.read(service.cpu()));
         let verdict = Verdict {
-            count: BACKLOG,
+            count,
             lost: goal.saturating_sub(now),
             doubled: now.saturating_sub(goal),
             early: route.delivered() - delivered,

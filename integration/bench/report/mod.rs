@@ -167,8 +167,8 @@ come from the host first. So each measurement at full speed first allocates a gi
 - idle: the whole service with 64 partitions without messages: one minute, after ten seconds.
 - many: the whole service with 256 and 1024 partitions, and 1000/s with delays of 0.5 to 5 seconds. The load begins as soon as the service is
   ready. *the start*: the messages of the first 8 seconds.
-- routes: the same load over 200 routes of two partitions in one process, and the same process without messages. *backlog*: 500000 messages
-  arrive for one route while the process is frozen, and are due in an hour. It is measured from the end of the freeze until all are stored:
+- routes: the same load over 200 routes of two partitions in one process, and the same process without messages. *backlog*: messages arrive for
+  one route while the process is frozen for three seconds, and are due in an hour. It is measured from the end of the freeze until all are stored:
   with the 200 routes, and in a process with one route.
 - deep (only `STAGES=deep`): a steady load on an empty store. Then messages are stored that wait for days, usually 10 million over 30 days. Then
   the service restarts, and the same load runs beside them: first while compaction works, and again when it has finished. Start-up lasts until
