@@ -471,9 +471,12 @@ mod tests {
         let silent = silent.await;
         let is_unanswered = matches!(silent.as_deref(), Ok([Err(Error::Unavailable(_))]));
         assert!(is_unanswered, "{silent:?}");
+        drop(sources[0].describe(&[Partition::new("silent", 0)]));
+        let open = sources[0].describe(&[Partition::new("silent", 0)]);
         for mut source in sources {
             source.close().await;
         }
+        assert!(open.await.is_err(), "the close ends a question");
     }
 
     /// A worker may fail to reach a controller that all others reach.
