@@ -77,7 +77,7 @@ impl Actor {
     /// A line of this actor.
     pub(super) fn line(&self, action: &str) -> AuditLine {
         AuditLine {
-            actor: self.name.to_owned(),
+            actor: self.name.to_string(),
             address: self.address_text(),
             action: action.to_owned(),
             ..AuditLine::default()

@@ -1,19 +1,22 @@
-//! Rights of requests. A token (`Authorization: Bearer ...`, or the cookie of the console) and a
-//! client certificate are required if they are configured. Only the operator token may change
-//! something. Probes are always answered.
+//! Rights of requests. A token (`Authorization: Bearer ...`, or the cookie of the console), a user whom
+//! a trusted proxy names, and a client certificate are required if they are configured. The operator
+//! token, and the names in `admin.operators`, may change something. Probes are always answered.
 
 use super::audit::Audit;
 use super::console;
 use super::problem::Problem;
 use super::server::Client;
+use crate::config::Secret;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::IntoResponse;
+use ipnet::IpNet;
 use ring::hmac;
+use rustls::pki_types::{CertificateDer, ServerName};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
@@ -22,12 +25,32 @@ use subtle::ConstantTimeEq;
 pub(super) const COOKIE_NAME: &str = "postdate";
 const FETCH_SITE: &str = "sec-fetch-site";
 
+/// The longest name of a user.
+const USER_BYTES_MAX: usize = 256;
+
+/// The configured credentials.
+#[derive(Clone, Default)]
+pub(crate) struct Credentials {
+    /// The token that may read.
+    pub(crate) token: Option<Secret>,
+    /// The token that may read and change something.
+    pub(crate) operator_token: Option<Secret>,
+    /// Requests must have a client certificate.
+    pub(crate) by_certificate: bool,
+    /// The header in which a proxy names the user that it has authenticated.
+    pub(crate) user_header: Option<HeaderName>,
+    /// The addresses of these proxies. The header of others is ignored.
+    pub(crate) proxies: Vec<IpNet>,
+    /// Users and DNS names of client certificates that may change something.
+    pub(crate) operators: Vec<String>,
+}
+
 /// The required credentials. Never printed.
 #[derive(Clone)]
 pub(crate) struct Auth {
     reader: Option<Token>,
     operator: Option<Token>,
-    by_certificate: bool,
+    credentials: Arc<Credentials>,
     audit: Audit,
 }
 
@@ -71,8 +94,10 @@ fn is_equal(sent: &[u8], expected: &str) -> bool {
 /// The sender of a request, with its right.
 #[derive(Clone, Debug)]
 pub(super) struct Actor {
-    /// For the audit log: `operator`, `reader`, or `anyone` without tokens.
-    pub(super) name: &'static str,
+    /// For the audit log: the name of a user or of a certificate, `operator` or `reader` by a token, or
+    /// `anyone`.
+    pub(super) name: Arc<str>,
+    pub(super) may_change: bool,
     pub(super) address: Option<SocketAddr>,
     /// No token was needed to read, but one is needed to change something.
     pub(super) may_log_in: bool,
@@ -90,24 +115,26 @@ impl Actor {
     pub(super) fn text(&self) -> String {
         match self.address {
             Some(address) => format!("{}, {}", self.name, address.ip()),
-            None => self.name.to_owned(),
+            None => self.name.to_string(),
         }
     }
 }
 
 impl Auth {
-    /// Requires each credential that is set. An operator token gives the right to read, too.
-    pub(crate) fn new(
-        (reader, operator): (Option<&str>, Option<&str>),
-        by_certificate: bool,
-        audit: Audit,
-    ) -> Self {
+    /// Requires each credential that is set. The right to change something is a right to read, too.
+    pub(crate) fn new(credentials: Credentials, audit: Audit) -> Self {
+        let token = |token: &Option<Secret>| token.as_ref().map(|token| Token::new(token.expose()));
         Self {
-            reader: reader.map(Token::new),
-            operator: operator.map(Token::new),
-            by_certificate,
+            reader: token(&credentials.token),
+            operator: token(&credentials.operator_token),
+            credentials: Arc::new(credentials),
             audit,
         }
+    }
+
+    /// Without a login anyone may read.
+    fn needs_login(&self) -> bool {
+        self.reader.is_some() || self.credentials.user_header.is_some()
     }
 
     /// Checks requests before all routes of `router`, unknown paths included, so that an
@@ -147,13 +174,14 @@ impl Auth {
     pub(super) fn check_sender(&self, request: &Request) -> Result<(), Problem> {
         let forbidden = |text: &str| Err(Problem::new(StatusCode::FORBIDDEN, text));
         let client = request.extensions().get::<Client>();
-        if self.by_certificate && !client.is_some_and(|client| client.has_certificate) {
+        let by_certificate = self.credentials.by_certificate;
+        if by_certificate && client.is_none_or(|client| client.certificate.is_none()) {
             return forbidden(
                 "a client certificate is required, signed by an authority of admin.client_ca",
             );
         }
         let headers = request.headers();
-        if self.reader.is_none() && !self.by_certificate && !is_local_name(headers) {
+        if !self.needs_login() && !by_certificate && !is_local_name(headers) {
             return forbidden(
                 "without admin.token, only an IP address or localhost may name the server: use one of them, or set admin.token",
             );
@@ -170,24 +198,71 @@ impl Auth {
         let headers = request.headers();
         let proves =
             |token: &Option<Token>| token.as_ref().is_some_and(|token| token.is_in(headers));
-        let name = if proves(&self.operator) {
-            "operator"
-        } else if proves(&self.reader) {
-            "reader"
-        } else if self.reader.is_none() {
-            "anyone"
-        } else {
-            let text = "the token of admin.token is required: send the header `Authorization: Bearer <token>`";
-            return Err(Problem::new(StatusCode::UNAUTHORIZED, text));
-        };
         let client = request.extensions().get::<Client>();
+        let operators = &self.credentials.operators;
+        let certified = client.and_then(|client| client.certificate.as_ref());
+        let certified = certified
+            .and_then(|certificate| operators.iter().find(|name| has_name(certificate, name)));
+        let user = client.and_then(|client| self.user(headers, client.address.ip()));
+        let (name, may_change) = if proves(&self.operator) {
+            ("operator", true)
+        } else if let Some(name) = certified {
+            (name.as_str(), true)
+        } else if let Some(user) = user {
+            (user, operators.iter().any(|name| name == user))
+        } else if proves(&self.reader) {
+            ("reader", false)
+        } else if self.needs_login() {
+            let text = match &self.reader {
+                Some(_) => {
+                    "the token of admin.token is required: send the header `Authorization: Bearer <token>`"
+                }
+                None => {
+                    "a login is required: open this address through the proxy that names its users in admin.user_header"
+                }
+            };
+            return Err(Problem::new(StatusCode::UNAUTHORIZED, text));
+        } else {
+            ("anyone", false)
+        };
         Ok(Actor {
-            name,
+            name: name.into(),
+            may_change,
             address: client.map(|client| client.address),
             may_log_in: name == "anyone" && self.operator.is_some(),
             audit: self.audit.clone(),
         })
     }
+
+    /// The user that a trusted proxy names.
+    fn user<'h>(&self, headers: &'h HeaderMap, sender: IpAddr) -> Option<&'h str> {
+        let header = self.credentials.user_header.as_ref()?;
+        let sender = sender.to_canonical();
+        let is_trusted = self
+            .credentials
+            .proxies
+            .iter()
+            .any(|proxy| proxy.contains(&sender));
+        let mut values = headers.get_all(header).iter();
+        // A proxy that appends to the header of its client would give two.
+        let (value, None) = (values.next()?, values.next()) else {
+            return None;
+        };
+        let user = value.to_str().ok()?;
+        let is_name = !user.is_empty() && user.len() <= USER_BYTES_MAX;
+        (is_trusted && is_name).then_some(user)
+    }
+}
+
+/// Returns whether a valid certificate has this DNS name.
+fn has_name(certificate: &CertificateDer<'_>, name: &str) -> bool {
+    let (Ok(certificate), Ok(name)) = (
+        webpki::EndEntityCert::try_from(certificate),
+        ServerName::try_from(name),
+    ) else {
+        return false;
+    };
+    certificate.verify_is_valid_for_subject_name(&name).is_ok()
 }
 
 /// False if the request names the endpoint by a name that anyone can register.
@@ -222,7 +297,7 @@ fn is_same_origin(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::http::HeaderName;
+    use crate::admin::audit;
 
     #[test]
     fn only_the_whole_token_is_accepted() {
@@ -278,5 +353,60 @@ mod tests {
         ] {
             assert_eq!(is_same_origin(&of(&lines)), is_allowed, "{lines:?}");
         }
+    }
+
+    /// The actor of a request with these values of the user header. `None`: it needs a login.
+    fn actor(credentials: &Credentials, sender: &str, users: &[&str]) -> Option<(String, bool)> {
+        let auth = Auth::new(credentials.clone(), audit::channel().0);
+        let mut request = axum::http::Request::get("/v1/routes");
+        for user in users {
+            request = request.header("x-user", *user);
+        }
+        let mut request = request.body(axum::body::Body::empty()).unwrap();
+        request.extensions_mut().insert(Client {
+            address: SocketAddr::new(sender.parse().unwrap(), 1),
+            certificate: None,
+        });
+        let actor = auth.actor(&request).ok()?;
+        Some((actor.name.to_string(), actor.may_change))
+    }
+
+    #[test]
+    fn only_a_trusted_proxy_names_its_users() {
+        let credentials = Credentials {
+            user_header: Some(HeaderName::from_static("x-user")),
+            proxies: vec!["10.1.0.0/16".parse().unwrap()],
+            operators: vec!["ada@example.com".to_owned()],
+            ..Credentials::default()
+        };
+        let named = |name: &str, may_change| Some((name.to_owned(), may_change));
+        for (sender, users, expected) in [
+            (
+                "10.1.2.3",
+                &["ada@example.com"][..],
+                named("ada@example.com", true),
+            ),
+            (
+                "::ffff:10.1.2.3",
+                &["bob@example.com"],
+                named("bob@example.com", false),
+            ),
+            ("10.2.2.3", &["ada@example.com"], None),
+            ("10.1.2.3", &[], None),
+            ("10.1.2.3", &[""], None),
+            ("10.1.2.3", &["bob@example.com", "ada@example.com"], None),
+        ] {
+            assert_eq!(
+                actor(&credentials, sender, users),
+                expected,
+                "{sender} {users:?}"
+            );
+        }
+        let without_header = Credentials {
+            user_header: None,
+            ..credentials
+        };
+        let ignored = actor(&without_header, "10.1.2.3", &["ada@example.com"]);
+        assert_eq!(ignored, named("anyone", false));
     }
 }

@@ -495,7 +495,8 @@ mod tests {
         let request = request(BulkAction::Cancel, r#"{"key":"k","dry_run":false}"#).unwrap();
         let mut audit = Audit {
             actor: Actor {
-                name: "operator",
+                name: "operator".into(),
+                may_change: true,
                 address: None,
                 may_log_in: false,
                 audit: audit::channel().0,

@@ -22,7 +22,7 @@ mod server;
 use crate::health::{Health, HealthProblem};
 use crate::limit::ADMIN_REQUESTS_MAX;
 use crate::task::StopToken;
-pub(crate) use auth::Auth;
+pub(crate) use auth::{Auth, Credentials};
 use axum::Router;
 use axum::extract::Request;
 use axum::http::StatusCode;
@@ -199,6 +199,7 @@ pub(crate) async fn serve(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Secret;
     use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
@@ -230,8 +231,12 @@ mod tests {
             let (changes, _unwritten) = changes::channel();
             let (dead_letters, _unread) = dead_letters::channel();
             let (schedules, _unlisted) = schedules::channel();
+            let credentials = Credentials {
+                token: guard.map(Secret::new),
+                ..Credentials::default()
+            };
             let endpoint = Endpoint {
-                auth: Auth::new((guard, None), false, audit::channel().0),
+                auth: Auth::new(credentials, audit::channel().0),
                 tls: None,
                 health: health.clone(),
                 render_metrics: render,

@@ -204,7 +204,8 @@ mod tests {
         };
         let address = Ipv6Addr::from(u128::MAX);
         let actor = Actor {
-            name: "operator",
+            name: "operator".into(),
+            may_change: true,
             address: Some(SocketAddr::from((address, 1))),
             may_log_in: false,
             audit: audit::channel().0,

@@ -3,9 +3,12 @@
 
 use super::check::At;
 use super::decode::secret::Secret;
-use crate::admin::{Tls, TlsError};
+use crate::admin::{Credentials, Tls, TlsError};
+use http::HeaderName;
+use http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN};
+use ipnet::IpNet;
 use serde::Deserialize;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 /// Payloads of messages in answers.
@@ -59,6 +62,12 @@ pub(crate) struct Admin {
     pub(crate) certificate_key: Option<PathBuf>,
     /// Authorities that must have signed the client certificates of requests, except probes.
     pub(crate) client_ca: Option<PathBuf>,
+    /// The header in which a proxy names the user that it has authenticated.
+    pub(crate) user_header: Option<String>,
+    /// Networks of these proxies.
+    pub(crate) proxies: Vec<String>,
+    /// Users of the header, and DNS names of client certificates, that may change something.
+    pub(crate) operators: Vec<String>,
 }
 
 impl Default for Admin {
@@ -73,6 +82,9 @@ impl Default for Admin {
             certificate: None,
             certificate_key: None,
             client_ca: None,
+            user_header: None,
+            proxies: vec!["127.0.0.1".to_owned(), "::1".to_owned()],
+            operators: Vec::new(),
         }
     }
 }
@@ -86,8 +98,49 @@ impl Admin {
         Tls::new(certificate, key, self.client_ca.as_deref()).map(Some)
     }
 
+    pub(crate) fn credentials(&self) -> Credentials {
+        Credentials {
+            token: self.token.clone(),
+            operator_token: self.operator_token.clone(),
+            by_certificate: self.client_ca.is_some(),
+            user_header: self.user_header.as_deref().and_then(user_header),
+            proxies: self
+                .proxies
+                .iter()
+                .filter_map(|text| network(text))
+                .collect(),
+            operators: self.operators.clone(),
+        }
+    }
+
+    fn check_users(&self, at: &At<'_>) {
+        let header = self.user_header.as_deref();
+        if header.is_some_and(|name| user_header(name).is_none()) {
+            at.key("user_header").refuse(
+                "no proxy may name a user in this header",
+                "write the name of a header of its own, such as \"X-Forwarded-Email\"",
+            );
+        }
+        for (index, text) in self.proxies.iter().enumerate() {
+            if network(text).is_none() {
+                at.key("proxies").key(index).refuse(
+                    format!("{text:?} is no address and no network"),
+                    "write an address such as \"10.1.2.3\", or a network such as \"10.1.0.0/16\"",
+                );
+            }
+        }
+        if !self.operators.is_empty() && header.is_none() && self.client_ca.is_none() {
+            at.key("operators").refuse(
+                "nothing names a user",
+                "add user_header or client_ca, or use operator_token_file instead",
+            );
+        }
+    }
+
     pub(super) fn check(&self, at: &At<'_>) {
-        let is_guarded = self.token.is_some() || self.client_ca.is_some();
+        self.check_users(at);
+        let is_guarded =
+            self.token.is_some() || self.client_ca.is_some() || self.user_header.is_some();
         if !self.listen.ip().to_canonical().is_loopback() && !is_guarded {
             at.key("listen").refuse(
                 "other machines can reach this address and could read the waiting messages",
@@ -120,6 +173,19 @@ impl Admin {
             at.key(error.key).refuse(error.what, fix);
         }
     }
+}
+
+/// `None`: the name is invalid, or the header has another meaning.
+fn user_header(name: &str) -> Option<HeaderName> {
+    let name: HeaderName = name.parse().ok()?;
+    let is_taken = [AUTHORIZATION, COOKIE, HOST, ORIGIN].contains(&name);
+    (!is_taken).then_some(name)
+}
+
+/// A network, or a single address.
+fn network(text: &str) -> Option<IpNet> {
+    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    text.parse().ok().or_else(address)
 }
 
 /// A token must be a valid header value, or no request could send it. Sixteen random characters

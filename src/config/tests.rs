@@ -172,6 +172,9 @@ fn documented_admin() -> Admin {
         certificate: None,
         certificate_key: None,
         client_ca: None,
+        user_header: None,
+        proxies: vec!["127.0.0.1".to_owned(), "::1".to_owned()],
+        operators: Vec::new(),
     }
 }
 
@@ -418,6 +421,9 @@ fn every_option_can_be_set_by_the_environment() {
             certificate: None,
             certificate_key: None,
             client_ca: None,
+            user_header: None,
+            proxies: vec!["127.0.0.1".to_owned(), "::1".to_owned()],
+            operators: Vec::new(),
         },
         log: Log {
             format: LogFormat::Json,

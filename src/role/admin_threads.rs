@@ -9,7 +9,7 @@ use crate::admin::queries::QueryCall;
 use crate::admin::{self, Auth, ConsoleOptions, Endpoint};
 use crate::clock::{Clock, WallClock};
 use crate::command::{ChangeWriter, answer_dead_letters, answer_schedules};
-use crate::config::{Colour, Config, Secret};
+use crate::config::{Colour, Config};
 use crate::limit::STORE_RETRY_DELAY_MAX;
 use crate::metric;
 use crate::store::StoreQuery;
@@ -37,12 +37,7 @@ pub(super) fn start(
     let (schedules, schedules_in) = admin::schedules::channel();
     let admin = &wiring.config.admin;
     let tls = admin.tls()?;
-    let token = |token| Option::as_ref(token).map(Secret::expose);
-    let auth = Auth::new(
-        (token(&admin.token), token(&admin.operator_token)),
-        admin.client_ca.is_some(),
-        audit,
-    );
+    let auth = Auth::new(admin.credentials(), audit);
     let console = console_options(&wiring.config);
     let health = wiring.health.clone();
     let render_metrics = render_metrics(wiring, telemetry);

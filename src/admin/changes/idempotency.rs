@@ -288,7 +288,8 @@ mod tests {
 
     fn actor(name: &'static str) -> Actor {
         Actor {
-            name,
+            name: name.into(),
+            may_change: true,
             address: None,
             may_log_in: false,
             audit: audit::channel().0,

@@ -242,16 +242,12 @@ impl AuditEntry {
 }
 
 impl Actor {
-    /// The right to change something.
-    pub(super) fn may_change(&self) -> bool {
-        self.name == "operator"
-    }
-
+    /// Requires the right to change something.
     pub(super) fn require_change(&self) -> Result<(), Problem> {
-        if self.may_change() {
+        if self.may_change {
             return Ok(());
         }
-        let text = "this needs the token of admin.operator_token";
+        let text = "this needs the right of an operator: the token of admin.operator_token, or a name in admin.operators";
         Err(Problem::new(StatusCode::FORBIDDEN, text))
     }
 }

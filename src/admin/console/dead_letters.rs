@@ -196,7 +196,7 @@ fn page(visit: &Visit, form: RedriveForm, report: DeadLettersReport) -> DeadLett
         groups: report.codes.iter().map(Group::new).collect(),
         scanned: count(report.scanned),
         next: after.map(|after| form.filter.line(&after)),
-        may_redrive: visit.actor.may_change(),
+        may_redrive: visit.actor.may_change,
         after: form.after,
         limit: form.limit,
         rate: form.rate,

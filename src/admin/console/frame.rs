@@ -13,6 +13,7 @@ use axum::http::header::ACCEPT;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{Html, IntoResponse, Response};
+use std::sync::Arc;
 
 /// The request of a page.
 pub(super) struct Visit {
@@ -54,7 +55,7 @@ pub(super) struct Frame {
     pub(super) deployment: String,
     pub(super) environment: Option<String>,
     pub(super) colour: &'static str,
-    pub(super) actor: &'static str,
+    pub(super) actor: Arc<str>,
     pub(super) offers_login: bool,
 }
 
@@ -69,7 +70,7 @@ impl Frame {
             deployment: "prod".to_owned(),
             environment: Some("production".to_owned()),
             colour: "red",
-            actor: "operator",
+            actor: "operator".into(),
             offers_login: false,
         }
     }
@@ -85,7 +86,7 @@ impl Visit {
             deployment: options.deployment.clone(),
             environment: options.environment.clone(),
             colour: options.colour,
-            actor: self.actor.name,
+            actor: self.actor.name.clone(),
             offers_login: self.actor.may_log_in,
         }
     }

@@ -144,7 +144,7 @@ async fn list_page(
         rows: (items.into_iter().map(|item| Row::listed(item, now))).collect(),
         scanned: count(scanned),
         unreadable: page.unreadable,
-        may_change: visit.actor.may_change() && filter.offset.is_empty(),
+        may_change: visit.actor.may_change && filter.offset.is_empty(),
         filter,
         route,
     })
@@ -248,7 +248,7 @@ pub(super) async fn show(
         };
         Ok(ShowPage {
             frame: visit.frame("overview", format!("Message {partition}/{offset}")),
-            may_change: visit.actor.may_change() && obstacle.is_none(),
+            may_change: visit.actor.may_change && obstacle.is_none(),
             obstacle: obstacle.map(Obstacle::text),
             is_cut: cut(&mut message),
             row: Row::new(message, now),

@@ -232,7 +232,7 @@ async fn route_page(visit: &Visit, route: String) -> Result<RoutePage, Problem> 
         is_recurring: visit.console.options.recurring.contains(&route),
         is_paused: paused.as_ref().is_some_and(|it| it.paused == it.shards),
         paused,
-        may_change: visit.actor.may_change(),
+        may_change: visit.actor.may_change,
         figures: Figures::new(&report),
         forecast: chart::forecast(&report.hours, Timestamp::from_millis(report.at_ms)),
         left_out: all - shards.len() as u64,

@@ -19,6 +19,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustls::pki_types::CertificateDer;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -32,11 +33,11 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 /// The sender of a request, as an extension of the request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Client {
     pub(super) address: SocketAddr,
-    /// True if an authority of `admin.client_ca` signed the certificate of the client.
-    pub(super) has_certificate: bool,
+    /// The certificate of the client, which an authority of `admin.client_ca` has signed.
+    pub(super) certificate: Option<CertificateDer<'static>>,
 }
 
 /// Admits a request: the server does not close its connection before the response. As an extension of
@@ -76,7 +77,7 @@ pub(super) async fn serve(
         let connection = Connection {
             client: Client {
                 address,
-                has_certificate: false,
+                certificate: None,
             },
             router: router.clone(),
             admission: Admission::default(),
@@ -129,7 +130,10 @@ impl Connection {
         };
         if let Ok(Ok(stream)) = timeout(ADMIN_HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
             // The handshake fails with an invalid certificate, so a present one is valid.
-            self.client.has_certificate = stream.get_ref().1.peer_certificates().is_some();
+            let sent = stream.get_ref().1.peer_certificates();
+            let certificate = sent.and_then(|chain| chain.first());
+            self.client.certificate =
+                certificate.map(|certificate| certificate.clone().into_owned());
             self.serve(stream).await;
         }
     }
@@ -138,7 +142,7 @@ impl Connection {
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let service = service_fn(|mut request| {
             let service = TowerToHyperService::new(self.router.clone());
-            let (admission, client) = (&self.admission, self.client);
+            let (admission, client) = (&self.admission, self.client.clone());
             async move {
                 let extensions: &mut http::Extensions = http::Request::extensions_mut(&mut request);
                 extensions.insert(client);

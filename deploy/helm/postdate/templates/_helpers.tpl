@@ -78,6 +78,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- range $key := list "environment" "colour" }}
 {{- with get $.Values.console $key }}{{ $_ := set $admin $key . }}{{ end }}
 {{- end }}
+{{- with .Values.console.userHeader }}{{ $_ := set $admin "user_header" . }}{{ end }}
+{{- range $key := list "proxies" "operators" }}
+{{- with get $.Values.console $key }}{{ $_ := set $admin $key . }}{{ end }}
+{{- end }}
 {{- if ne .Values.console.payloads "hidden" }}{{ $_ := set $admin "payloads" .Values.console.payloads }}{{ end }}
 {{- if .Values.adminToken.secretName }}{{ $_ := set $admin "token_file" "/run/secrets/postdate-admin/token" }}{{ end }}
 {{- if .Values.operatorToken.secretName }}{{ $_ := set $admin "operator_token_file" "/run/secrets/postdate-operator/token" }}{{ end }}
