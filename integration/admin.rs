@@ -239,6 +239,82 @@ fn a_token_and_a_certificate_are_both_required_if_both_are_configured() {
     assert_eq!(status(&[&SCRAPER[..], &["--header", &login]].concat()), 200);
 }
 
+/// Publishes a message due tomorrow with these arguments of curl. Returns the status.
+fn publish(papers: &Papers, postdate: &Postdate, scheme: &str, arguments: &[&str]) -> u16 {
+    let url = format!(
+        "{scheme}://127.0.0.1:{}/v1/routes/r/messages",
+        postdate.port()
+    );
+    let message = ["--header", "postdate-after: 24h", "--data", "x"];
+    papers.curl(&[arguments, &message].concat(), &url).0
+}
+
+#[test]
+fn a_client_certificate_with_the_name_of_an_operator_may_change_something() {
+    let (papers, scene) = (Papers::new(), Scene::new(kafka(), "deployer", 1));
+    let operators = ("POSTDATE_ADMIN__OPERATORS", "[\"deploy.example.com\"]");
+    let postdate = start(&papers, &scene.config_stored("", ""), &[operators]);
+    eventually("it is ready", PATIENCE, || {
+        let url = format!("https://127.0.0.1:{}/readyz", postdate.port());
+        (papers.curl(&PROBE, &url).0 == 200).then_some(())
+    });
+    let deployer = SCRAPER.map(|argument| match argument {
+        "scraper.crt" => "deployer.crt",
+        "scraper.key" => "deployer.key",
+        other => other,
+    });
+    assert_eq!(publish(&papers, &postdate, "https", &SCRAPER), 403);
+    assert_eq!(publish(&papers, &postdate, "https", &deployer), 201);
+    let logs = postdate.logs();
+    assert!(logs.contains("\"actor\":\"deploy.example.com\""), "{logs}");
+}
+
+#[test]
+fn the_users_of_a_proxy_may_read_and_only_operators_may_change_something() {
+    let (papers, scene) = (Papers::new(), Scene::new(kafka(), "signedon", 1));
+    let config = scene.config_stored("", "");
+    let users = [
+        ("POSTDATE_ADMIN__USER_HEADER", "X-Forwarded-Email"),
+        ("POSTDATE_ADMIN__OPERATORS", "[\"ada@example.com\"]"),
+    ];
+    let mut postdate = Postdate::start_with(&config, &users);
+    postdate.wait_until_ready();
+    let url = format!("http://127.0.0.1:{}/v1/routes", postdate.port());
+    let named = |name: &str| ["--header".to_owned(), format!("X-Forwarded-Email: {name}")];
+    let (ada, bob) = (named("ada@example.com"), named("bob@example.com"));
+    let (ada, bob) = (
+        ada.each_ref().map(|it| &**it),
+        bob.each_ref().map(|it| &**it),
+    );
+    assert_eq!(papers.curl(&[], &url).0, 401, "nobody is named");
+    assert_eq!(
+        papers.curl(&[bob, ada].concat(), &url).0,
+        401,
+        "two are named"
+    );
+    assert_eq!(papers.curl(&bob, &url).0, 200);
+    assert_eq!(publish(&papers, &postdate, "http", &bob), 403);
+    assert_eq!(publish(&papers, &postdate, "http", &ada), 201);
+    let audit = url.replace("routes", "audit");
+    let list = papers.curl(&bob, &audit).1;
+    assert!(list.contains("ada@example.com"), "{list}");
+
+    let elsewhere = [
+        users[0],
+        users[1],
+        ("POSTDATE_ADMIN__PROXIES", "[\"10.1.0.0/16\"]"),
+    ];
+    let other = Scene::new(kafka(), "unsigned", 1);
+    let mut postdate = Postdate::start_with(&other.config_stored("", ""), &elsewhere);
+    postdate.wait_until_ready();
+    let url = format!("http://127.0.0.1:{}/v1/routes", postdate.port());
+    assert_eq!(
+        papers.curl(&ada, &url).0,
+        401,
+        "the sender is no trusted proxy"
+    );
+}
+
 #[test]
 fn a_public_address_is_accepted_with_a_client_ca_and_unusable_files_are_refused() {
     let (papers, scene) = (Papers::new(), Scene::new(kafka(), "files", 1));

@@ -3,18 +3,19 @@
 
 use std::process::Command;
 
-/// The authority `ca` signed `service` and `scraper`. The authority `other` signed `stranger`. Each
-/// has a `.crt` and a `.key` file.
+/// The authority `ca` signed `service`, `scraper`, and `deployer` with a DNS name. The authority `other`
+/// signed `stranger`. Each has a `.crt` and a `.key` file.
 pub(crate) struct Papers(tempfile::TempDir);
 
 impl Papers {
     pub(crate) fn new() -> Papers {
         let papers = Papers(tempfile::tempdir().unwrap());
         let kinds = "[req]\ndistinguished_name = name\n[name]\n[authority]\nbasicConstraints = critical, CA:TRUE\n\
-                     [holder]\nbasicConstraints = CA:FALSE\nsubjectAltName = IP:127.0.0.1\n";
+                     [holder]\nbasicConstraints = CA:FALSE\nsubjectAltName = IP:127.0.0.1\n\
+                     [deployer]\nbasicConstraints = CA:FALSE\nsubjectAltName = DNS:deploy.example.com\n";
         std::fs::write(papers.0.path().join("openssl.cnf"), kinds).unwrap();
         for (authority, holders) in [
-            ("ca", &["service", "scraper"][..]),
+            ("ca", &["service", "scraper", "deployer"][..]),
             ("other", &["stranger"]),
         ] {
             papers.issue(authority, "authority", &[]);
@@ -24,9 +25,11 @@ impl Papers {
                 "-CAkey",
                 &format!("{authority}.key"),
             ];
-            holders
-                .iter()
-                .for_each(|holder| papers.issue(holder, "holder", &by));
+            for holder in holders {
+                let is_deployer = *holder == "deployer";
+                let kind = if is_deployer { "deployer" } else { "holder" };
+                papers.issue(holder, kind, &by);
+            }
         }
         papers
     }
