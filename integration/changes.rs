@@ -142,6 +142,10 @@ fn a_message_is_published_and_cancelled_by_an_operator_only() {
     assert_eq!(service.curl(OPERATOR, &long, &["--request", "POST"]).0, 400);
     let waits = format!("{cancel}?wait=10s");
     let receipt = service.document(OPERATOR, &waits, &["--request", "POST"], 200);
+    let id = receipt["request_id"].as_str().unwrap();
+    let again = service.document(READER, &format!("/v1/routes/r/changes/{id}"), &[], 200);
+    assert_eq!(again, receipt, "the outcome can be read later");
+    assert_eq!(service.curl(READER, "/v1/routes/r/changes/e30", &[]).0, 404);
     assert_eq!(receipt["outcome"], "cancelled");
     service.waiting(0);
     assert_eq!(

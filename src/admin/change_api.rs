@@ -18,14 +18,15 @@ use crate::limit::{
 use crate::model::header_name::ControlHeader;
 use crate::model::{Cursor, Delay, Offset, Partition, ShardId, Timestamp, parse_after};
 use crate::store::query::{
-    AskedChange, ChangeOutcome, ChangeQuery, FoundMessage, IdSearch, Query, WaitingMessage,
-    WorkersReport,
+    AskedChange, ChangeOutcome, ChangeQuery, FoundMessage, IdSearch, Query, WorkersReport,
 };
 use axum::body::Bytes;
 use axum::extract::{RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use axum::routing::post;
+use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -49,6 +50,7 @@ pub(super) fn router(api: ChangeApi) -> Router {
             "/v1/routes/{route}/messages/{partition}/{offset}",
             post(post_action),
         )
+        .route("/v1/routes/{route}/changes/{request_id}", get(change_of))
         .with_state(api)
 }
 
@@ -203,6 +205,55 @@ pub(super) struct ChangeReceipt {
     pub(super) outcome: ChangeOutcome,
     /// The offset of the record in the source. Absent if the broker reports none.
     offset: Option<u64>,
+    /// Asks for the outcome again. Absent if the broker reports no offset.
+    request_id: Option<String>,
+}
+
+impl ChangeReceipt {
+    fn status(&self) -> StatusCode {
+        match self.outcome {
+            ChangeOutcome::Pending => StatusCode::ACCEPTED,
+            _ => StatusCode::OK,
+        }
+    }
+}
+
+/// A change that was asked for. The id of a request is this document: the server keeps nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ChangeRequest {
+    topic: String,
+    partition: i32,
+    /// The message.
+    offset: u64,
+    /// `None`: at once.
+    due_ms: Option<i64>,
+    /// The offset of the record.
+    record: u64,
+    change: AskedChange,
+}
+
+impl ChangeRequest {
+    fn id(&self) -> String {
+        let json = serde_json::to_vec(self).expect("it has only texts and numbers");
+        BASE64_URL_SAFE_NO_PAD.encode(json)
+    }
+
+    fn of_id(id: &str) -> Option<Self> {
+        serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(id).ok()?).ok()
+    }
+
+    fn query(&self, route: &str) -> ChangeQuery {
+        let due = self
+            .due_ms
+            .map_or(Timestamp::AT_ONCE, Timestamp::from_millis);
+        let partition = Partition::new(self.topic.as_str(), self.partition);
+        ChangeQuery {
+            shard: ShardId::new(route, partition),
+            place: Cursor::new(due, Offset(self.offset)),
+            record: Offset(self.record),
+            change: self.change,
+        }
+    }
 }
 
 /// A new due time. One of the two
@@ -275,15 +326,43 @@ pub(super) struct ChangeParams {
     pub(super) wait: Option<String>,
 }
 
-impl ChangeParams {
-    fn wait(&self) -> Result<Duration, Problem> {
-        let Some(text) = &self.wait else {
-            return Ok(ADMIN_OUTCOME_TIMEOUT);
-        };
-        let wait = parse_after(text).map(Delay::as_duration);
-        wait.filter(|wait| *wait <= ADMIN_OUTCOME_TIMEOUT_MAX)
-            .ok_or_else(|| Problem::bad_request("wait: write a time from 0s to 10s"))
-    }
+/// How long to wait for the outcome
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WaitParams {
+    /// The longest time to wait for the outcome, from `0s` to `10s`; default `5s`
+    pub(super) wait: Option<String>,
+}
+
+/// The time of `wait`.
+pub(super) fn wait_time(wait: Option<&str>) -> Result<Duration, Problem> {
+    let Some(text) = wait else {
+        return Ok(ADMIN_OUTCOME_TIMEOUT);
+    };
+    let wait = parse_after(text).map(Delay::as_duration);
+    wait.filter(|wait| *wait <= ADMIN_OUTCOME_TIMEOUT_MAX)
+        .ok_or_else(|| Problem::bad_request("wait: write a time from 0s to 10s"))
+}
+
+/// The outcome of a change that was pending
+///
+/// 202: no worker has read the record yet. A read.
+#[utoipa::path(get, path = "/v1/routes/{route}/changes/{request_id}", params(("route" = String, Path), ("request_id" = String, Path), WaitParams), responses((status = 200, body = ChangeReceipt), (status = 202, body = ChangeReceipt), (status = "default", body = Problem)))]
+pub(super) async fn change_of(
+    State(api): State<ChangeApi>,
+    PathParams((route, id)): PathParams<(String, String)>,
+    Params(params): Params<WaitParams>,
+) -> Changed {
+    let wait = wait_time(params.wait.as_deref())?;
+    let unknown = || Problem::not_found("request_id: use the one of an answer to a change");
+    let request = ChangeRequest::of_id(&id).ok_or_else(unknown)?;
+    let receipt = ChangeReceipt {
+        outcome: outcome(&api.queries, request.query(&route), wait).await,
+        offset: Some(request.record),
+        request_id: Some(id),
+    };
+    Ok((receipt.status(), Json(receipt)))
 }
 
 /// Cancels a waiting message
@@ -345,7 +424,7 @@ impl ChangeApi {
     ) -> Changed {
         // Only an operator makes the process hold a payload.
         actor.require_change()?;
-        let (wait, place) = (params.wait()?, (partition, offset));
+        let (wait, place) = (wait_time(params.wait.as_deref())?, (partition, offset));
         let message = self.queries.message(&route, place, params.topic, true);
         let (now, message) = message.await?;
         let action = action(now)?;
@@ -360,36 +439,29 @@ impl ChangeApi {
         let asked = change.kind.asked();
         let written = self.changes.write(actor, action.name(), change).await?;
         let Place { offset, .. } = serde_json::from_str(&written).unwrap_or_default();
-        let outcome = match asked.zip(offset) {
-            Some(record) => outcome(&self.queries, &route, &message, record, wait).await,
+        let request = asked.zip(offset).map(|(change, record)| ChangeRequest {
+            topic: message.topic,
+            partition: message.partition,
+            offset: message.offset,
+            due_ms: message.due_ms,
+            record,
+            change,
+        });
+        let outcome = match &request {
+            Some(request) => outcome(&self.queries, request.query(&route), wait).await,
             None => ChangeOutcome::Pending,
         };
-        let status = match outcome {
-            ChangeOutcome::Pending => StatusCode::ACCEPTED,
-            _ => StatusCode::OK,
+        let receipt = ChangeReceipt {
+            outcome,
+            offset,
+            request_id: request.map(|request| request.id()),
         };
-        Ok((status, Json(ChangeReceipt { outcome, offset })))
+        Ok((receipt.status(), Json(receipt)))
     }
 }
 
 /// Waits until the record was read. It is written, so an outcome that is not known after `wait` is pending.
-async fn outcome(
-    queries: &Queries,
-    route: &str,
-    message: &WaitingMessage,
-    (change, record): (AskedChange, u64),
-    wait: Duration,
-) -> ChangeOutcome {
-    let due = message
-        .due_ms
-        .map_or(Timestamp::AT_ONCE, Timestamp::from_millis);
-    let partition = Partition::new(message.topic.as_str(), message.partition);
-    let query = ChangeQuery {
-        shard: ShardId::new(route, partition),
-        place: Cursor::new(due, Offset(message.offset)),
-        record: Offset(record),
-        change,
-    };
+async fn outcome(queries: &Queries, query: ChangeQuery, wait: Duration) -> ChangeOutcome {
     let end = Instant::now() + wait;
     loop {
         let asked = Query::Change(Box::new(query.clone()));
@@ -444,18 +516,28 @@ mod tests {
 
     #[test]
     fn a_change_waits_for_at_most_ten_seconds() {
-        let wait = |text: Option<&str>| {
-            let params = ChangeParams {
-                topic: None,
-                wait: text.map(str::to_owned),
-            };
-            params.wait().map_err(|problem| problem.status)
-        };
+        let wait = |text: Option<&str>| wait_time(text).map_err(|problem| problem.status);
         assert_eq!(wait(None), Ok(ADMIN_OUTCOME_TIMEOUT));
         assert_eq!(wait(Some("0s")), Ok(Duration::ZERO));
         assert_eq!(wait(Some("10s")), Ok(ADMIN_OUTCOME_TIMEOUT_MAX));
         for wrong in ["11s", "soon", ""] {
             assert_eq!(wait(Some(wrong)), Err(400), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_id_of_a_request_is_its_document() {
+        let request = ChangeRequest {
+            topic: "orders.delayed".to_owned(),
+            partition: 3,
+            offset: 4_711,
+            due_ms: None,
+            record: 5_000,
+            change: AskedChange::Reschedule(Timestamp::from_millis(7)),
+        };
+        assert_eq!(ChangeRequest::of_id(&request.id()), Some(request));
+        for wrong in ["", "e30", "4711", "%"] {
+            assert_eq!(ChangeRequest::of_id(wrong), None, "{wrong}");
         }
     }
 

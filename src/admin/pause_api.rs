@@ -5,15 +5,15 @@
     reason = "the macros of utoipa write full paths"
 )]
 
-use super::api::PathParams;
+use super::api::{Params, PathParams};
 use super::auth::Actor;
 use super::bulk_api;
-use super::change_api::{ChangeApi, json};
+use super::change_api::{ChangeApi, WaitParams, json, wait_time};
 use super::changes::{Change, ChangeKind};
 use super::problem::Problem;
 use super::queries::Queries;
 use crate::clock::{Clock as _, WallClock};
-use crate::limit::{ADMIN_OUTCOME_INTERVAL, ADMIN_OUTCOME_TIMEOUT, CONTROL_NOTE_BYTES_MAX};
+use crate::limit::{ADMIN_OUTCOME_INTERVAL, CONTROL_NOTE_BYTES_MAX};
 use crate::model::Timestamp;
 use crate::store::query::{PauseReport, Query, WorkersReport};
 use axum::body::Bytes;
@@ -23,6 +23,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
+use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use utoipa::ToSchema;
 
@@ -49,6 +50,7 @@ async fn route_action(
     State(api): State<ChangeApi>,
     Extension(actor): Extension<Actor>,
     PathParams(action): PathParams<String>,
+    Params(params): Params<WaitParams>,
     body: Bytes,
 ) -> Result<Response, Problem> {
     match action.rsplit_once(':') {
@@ -62,11 +64,11 @@ async fn route_action(
             answer.await.map(IntoResponse::into_response)
         }
         Some((route, "pause")) => {
-            let answer = pause(api, actor, route, &body).await;
+            let answer = pause(api, actor, route, params, &body).await;
             answer.map(IntoResponse::into_response)
         }
         Some((route, "resume")) => {
-            let answer = resume(api, actor, route, &body).await;
+            let answer = resume(api, actor, route, params, &body).await;
             answer.map(IntoResponse::into_response)
         }
         _ => {
@@ -104,17 +106,31 @@ type Answer = Result<(StatusCode, Json<PauseReport>), Problem>;
 /// Writes a record to each partition of its sources, and waits some seconds until all shards are paused. 202: the records are
 /// in the source, and not all were read yet. 503: some partitions did not take their record. Messages that were claimed before
 /// still go out: see `in_flight`. A repeat is safe.
-#[utoipa::path(post, path = "/v1/routes/{route}:pause", params(("route" = String, Path)), request_body = PauseBody, responses((status = 200, body = PauseReport), (status = 202, body = PauseReport), (status = "default", body = Problem)))]
-pub(super) async fn pause(api: ChangeApi, actor: Actor, route: &str, body: &Bytes) -> Answer {
-    api.set_paused(actor, route, true, json(body)?).await
+#[utoipa::path(post, path = "/v1/routes/{route}:pause", params(("route" = String, Path), WaitParams), request_body = PauseBody, responses((status = 200, body = PauseReport), (status = 202, body = PauseReport), (status = "default", body = Problem)))]
+pub(super) async fn pause(
+    api: ChangeApi,
+    actor: Actor,
+    route: &str,
+    params: WaitParams,
+    body: &Bytes,
+) -> Answer {
+    let wait = wait_time(params.wait.as_deref())?;
+    api.set_paused(actor, route, true, json(body)?, wait).await
 }
 
 /// Resumes the delivery of a route
 ///
 /// Otherwise as a pause.
-#[utoipa::path(post, path = "/v1/routes/{route}:resume", params(("route" = String, Path)), request_body = PauseBody, responses((status = 200, body = PauseReport), (status = 202, body = PauseReport), (status = "default", body = Problem)))]
-pub(super) async fn resume(api: ChangeApi, actor: Actor, route: &str, body: &Bytes) -> Answer {
-    api.set_paused(actor, route, false, json(body)?).await
+#[utoipa::path(post, path = "/v1/routes/{route}:resume", params(("route" = String, Path), WaitParams), request_body = PauseBody, responses((status = 200, body = PauseReport), (status = 202, body = PauseReport), (status = "default", body = Problem)))]
+pub(super) async fn resume(
+    api: ChangeApi,
+    actor: Actor,
+    route: &str,
+    params: WaitParams,
+    body: &Bytes,
+) -> Answer {
+    let wait = wait_time(params.wait.as_deref())?;
+    api.set_paused(actor, route, false, json(body)?, wait).await
 }
 
 /// The records that pause or resume a route. Fails if the note is too long.
@@ -153,6 +169,7 @@ impl ChangeApi {
         route: &str,
         pauses: bool,
         body: PauseBody,
+        wait: Duration,
     ) -> Answer {
         actor.require_change()?;
         let report = self.queries.pause(route).await?;
@@ -170,7 +187,7 @@ impl ChangeApi {
         let action = if pauses { "pause" } else { "resume" };
         let written = self.changes.write(actor, action, change).await?;
         let written: Vec<(String, i32)> = serde_json::from_str(&written).unwrap_or_default();
-        let end = Instant::now() + ADMIN_OUTCOME_TIMEOUT;
+        let end = Instant::now() + wait;
         loop {
             let mut report = self.queries.pause(route).await?;
             report.add_unknown(&written);

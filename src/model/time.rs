@@ -1,12 +1,14 @@
 //! Instants, and the slices of time in which a shard keeps its messages.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 /// An instant in milliseconds since the Unix epoch; may be negative.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub(crate) struct Timestamp(i64);
 
 impl Timestamp {

@@ -4,6 +4,7 @@ use super::frame::{Frame, Visit};
 use crate::admin::api::PathParams;
 use crate::admin::pause_api::PauseBody;
 use crate::admin::problem::Problem;
+use crate::limit::ADMIN_OUTCOME_TIMEOUT;
 use crate::model::readable::several;
 use askama::Template;
 use axum::Json;
@@ -57,7 +58,13 @@ async fn page(
     let changes = &visit.console.changes;
     let body = PauseBody { note };
     let (status, Json(report)) = changes
-        .set_paused(visit.actor.clone(), &route, pauses, body)
+        .set_paused(
+            visit.actor.clone(),
+            &route,
+            pauses,
+            body,
+            ADMIN_OUTCOME_TIMEOUT,
+        )
         .await?;
     let is_reached = status == StatusCode::OK;
     let shards = several(report.shards, "shard");

@@ -16,7 +16,8 @@ pub(crate) struct ChangeQuery {
 }
 
 /// The content of the record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum AskedChange {
     Cancel,
     Reschedule(Timestamp),
