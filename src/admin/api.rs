@@ -451,7 +451,7 @@ mod tests {
         assert_eq!(description["openapi"], "3.1.0");
         let paths = description["paths"].as_object().unwrap();
         let described: Vec<_> = paths.keys().map(String::as_str).collect();
-        assert_eq!(described.len(), 21, "{described:?}");
+        assert_eq!(described.len(), 22, "{described:?}");
         let schemas = description["components"]["schemas"].as_object().unwrap();
         for name in ["MessagePage", "PendingReport", "AuditReport", "Problem"] {
             assert!(schemas.contains_key(name), "{name}");

@@ -6,7 +6,6 @@ use super::audit::Audit;
 use super::console;
 use super::problem::Problem;
 use super::server::Client;
-use crate::config::Secret;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN, WWW_AUTHENTICATE};
@@ -32,9 +31,9 @@ const USER_BYTES_MAX: usize = 256;
 #[derive(Clone, Default)]
 pub(crate) struct Credentials {
     /// The token that may read.
-    pub(crate) token: Option<Secret>,
+    pub(crate) token: Option<Arc<str>>,
     /// The token that may read and change something.
-    pub(crate) operator_token: Option<Secret>,
+    pub(crate) operator_token: Option<Arc<str>>,
     /// Requests must have a client certificate.
     pub(crate) by_certificate: bool,
     /// The header in which a proxy names the user that it has authenticated.
@@ -123,10 +122,9 @@ impl Actor {
 impl Auth {
     /// Requires each credential that is set. The right to change something is a right to read, too.
     pub(crate) fn new(credentials: Credentials, audit: Audit) -> Self {
-        let token = |token: &Option<Secret>| token.as_ref().map(|token| Token::new(token.expose()));
         Self {
-            reader: token(&credentials.token),
-            operator: token(&credentials.operator_token),
+            reader: credentials.token.as_deref().map(Token::new),
+            operator: credentials.operator_token.as_deref().map(Token::new),
             credentials: Arc::new(credentials),
             audit,
         }
@@ -298,6 +296,7 @@ fn is_same_origin(headers: &HeaderMap) -> bool {
 mod tests {
     use super::*;
     use crate::admin::audit;
+    use axum::body::Body;
 
     #[test]
     fn only_the_whole_token_is_accepted() {
@@ -358,11 +357,11 @@ mod tests {
     /// The actor of a request with these values of the user header. `None`: it needs a login.
     fn actor(credentials: &Credentials, sender: &str, users: &[&str]) -> Option<(String, bool)> {
         let auth = Auth::new(credentials.clone(), audit::channel().0);
-        let mut request = axum::http::Request::get("/v1/routes");
+        let mut request = Request::builder().uri("/v1/routes");
         for user in users {
             request = request.header("x-user", *user);
         }
-        let mut request = request.body(axum::body::Body::empty()).unwrap();
+        let mut request = request.body(Body::empty()).unwrap();
         request.extensions_mut().insert(Client {
             address: SocketAddr::new(sender.parse().unwrap(), 1),
             certificate: None,

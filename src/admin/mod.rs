@@ -199,7 +199,6 @@ pub(crate) async fn serve(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Secret;
     use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
@@ -232,7 +231,7 @@ mod tests {
             let (dead_letters, _unread) = dead_letters::channel();
             let (schedules, _unlisted) = schedules::channel();
             let credentials = Credentials {
-                token: guard.map(Secret::new),
+                token: guard.map(Arc::from),
                 ..Credentials::default()
             };
             let endpoint = Endpoint {

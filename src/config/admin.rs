@@ -99,9 +99,10 @@ impl Admin {
     }
 
     pub(crate) fn credentials(&self) -> Credentials {
+        let text = |secret: &Option<Secret>| secret.as_ref().map(|secret| secret.expose().into());
         Credentials {
-            token: self.token.clone(),
-            operator_token: self.operator_token.clone(),
+            token: text(&self.token),
+            operator_token: text(&self.operator_token),
             by_certificate: self.client_ca.is_some(),
             user_header: self.user_header.as_deref().and_then(user_header),
             proxies: self

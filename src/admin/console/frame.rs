@@ -13,7 +13,6 @@ use axum::http::header::ACCEPT;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{Html, IntoResponse, Response};
-use std::sync::Arc;
 
 /// The request of a page.
 pub(super) struct Visit {
@@ -55,7 +54,8 @@ pub(super) struct Frame {
     pub(super) deployment: String,
     pub(super) environment: Option<String>,
     pub(super) colour: &'static str,
-    pub(super) actor: Arc<str>,
+    pub(super) actor: String,
+    pub(super) may_change: bool,
     pub(super) offers_login: bool,
 }
 
@@ -70,7 +70,8 @@ impl Frame {
             deployment: "prod".to_owned(),
             environment: Some("production".to_owned()),
             colour: "red",
-            actor: "operator".into(),
+            actor: "operator".to_owned(),
+            may_change: true,
             offers_login: false,
         }
     }
@@ -86,7 +87,8 @@ impl Visit {
             deployment: options.deployment.clone(),
             environment: options.environment.clone(),
             colour: options.colour,
-            actor: self.actor.name.clone(),
+            actor: self.actor.name.to_string(),
+            may_change: self.actor.may_change,
             offers_login: self.actor.may_log_in,
         }
     }

@@ -29,7 +29,7 @@ use url::form_urlencoded::Serializer;
 pub(in crate::command) enum QueryClient {
     Store(Rc<dyn StoreQuery>, QueryContext),
     /// A service uses the folder, and answers at its admin address.
-    Service(Admin, QueryContext),
+    Service(Box<Admin>, QueryContext),
     /// A service at an address of the command line.
     Server(Box<Server>),
 }
@@ -51,11 +51,13 @@ impl QueryClient {
                     context.store += ", not there yet";
                     return Ok(Self::Store(Rc::new(NoMessages), context));
                 }
-                FolderUse::InUse(_) => return Ok(Self::Service(config.admin.clone(), context)),
+                FolderUse::InUse(_) => {
+                    return Ok(Self::Service(Box::new(config.admin.clone()), context));
+                }
                 // A running service can still answer through its admin endpoint.
                 FolderUse::Unreadable(why) => {
                     context.store += &format!(", closed to this user: {why}");
-                    return Ok(Self::Service(config.admin.clone(), context));
+                    return Ok(Self::Service(Box::new(config.admin.clone()), context));
                 }
                 FolderUse::OwnedByOther(owner) => bail!(
                     "{} belongs to user {owner}, and no service uses it: run this as that user, because files of \
