@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::workload::{self, Workload};
 
 /// The names that select measurements.
-pub(crate) const STAGES: [&str; 18] = [
+pub(crate) const STAGES: [&str; 19] = [
     "copy",
     "ingress",
     "drain",
@@ -21,6 +21,7 @@ pub(crate) const STAGES: [&str; 18] = [
     "idle",
     "many",
     "routes",
+    "flood",
     "deep",
     "layout",
     "asynq",

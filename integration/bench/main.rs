@@ -4,7 +4,8 @@
 //!
 //! A number as argument sets how many messages the rates are measured over.
 //! Words select the measurements: `copy`, `ingress`, `drain`, `through`, `encrypted`, `embedded`, `steady`,
-//! `burst`, `answers`, `exact`, `fleet`, `idle`, `many`, `routes`, `deep`, `layout`, `asynq`, `nats`.
+//! `burst`, `answers`, `exact`, `fleet`, `idle`, `many`, `routes`, `flood`,
+//! `deep`, `layout`, `asynq`, `nats`.
 //! Without such a word, all measurements run except `deep`, which takes minutes, and `nats`.
 //! `workload=FILE` sets the messages, `waiting=50000000` sets the depth, and `runs=3` reports the
 //! median of three runs.
@@ -34,6 +35,7 @@ mod env;
 mod exact;
 mod feeder;
 mod fleet;
+mod flood;
 mod fresh;
 mod held;
 mod idle;
@@ -274,5 +276,8 @@ fn run_timely(asked: &Asked, bench: &Bench<'_>, note: &mut impl FnMut(Vec<Row>))
     }
     if asked.wants("routes") {
         note(bench.routes());
+    }
+    if asked.wants("flood") {
+        note(bench.flood());
     }
 }

@@ -13,7 +13,7 @@ use crate::workload::{Delay, Steady};
 const PARTITIONS: [i32; 2] = [256, 1_024];
 pub(crate) const RATE: usize = 1_000;
 const LASTS: Duration = Duration::from_secs(40);
-const DELAY: Delay = Delay::Uniform {
+pub(crate) const DELAY: Delay = Delay::Uniform {
     min: Duration::from_millis(500),
     max: Duration::from_secs(5),
 };

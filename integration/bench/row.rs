@@ -52,6 +52,13 @@ pub(crate) enum Stage {
     Burst,
     /// Messages per second of a shard without the burst, measured during the burst.
     Meanwhile(usize),
+    /// All messages of another route arrive at once.
+    Flood,
+    /// Messages per second of a route during the flood of another.
+    BesideFlood {
+        rate: usize,
+        is_worst: bool,
+    },
     /// Cancels per second. The lateness is the time from the cancel to its answer.
     Answers(usize),
     /// Messages per second of the load beside the cancels.
@@ -451,6 +458,11 @@ impl Stage {
             }
             Stage::Burst => "burst: due in one millisecond".to_owned(),
             Stage::Meanwhile(rate) => format!("burst: {rate}/s of another shard, meanwhile"),
+            Stage::Flood => "flood: into one route and out".to_owned(),
+            Stage::BesideFlood { rate, is_worst } => {
+                let part = if is_worst { "worst 3 s" } else { "meanwhile" };
+                format!("flood: {rate}/s of another route, {part}")
+            }
             Stage::Answers(rate) => format!("answers: {rate}/s cancels, until the answer"),
             Stage::BesideCancels(rate) => format!("answers: {rate}/s beside the cancels"),
             Stage::Fill(waiting) => format!("deep: {} into the store", rounded(waiting)),

@@ -170,6 +170,8 @@ come from the host first. So each measurement at full speed first allocates a gi
 - routes: the same load over 200 routes of two partitions in one process, and the same process without messages. *backlog*: messages arrive for
   one route while the process is frozen for three seconds, and are due in an hour. It is measured from the end of the freeze until all are stored:
   with the 200 routes, and in a process with one route.
+- flood: one route gets as many messages as one producer can send, with delays of 0.5 to 5 seconds. Another route of the same process has a
+  steady load. Its rows have the messages that were due while the flood was delivered, and the three seconds with the greatest p99 of them.
 - deep (only `STAGES=deep`): a steady load on an empty store. Then messages are stored that wait for days, usually 10 million over 30 days. Then
   the service restarts, and the same load runs beside them: first while compaction works, and again when it has finished. Start-up lasts until
   the service is ready and holds all leases. *most memory* is the peak of the process (VmHWM).
