@@ -88,6 +88,14 @@ fn the_chart_contains_alerts_and_dashboard_unchanged() {
     );
 }
 
+/// The file of a team.
+const TEAM: &str = r#"
+[route.invoices]
+source = { kafka = "main", topics = ["invoices.delayed"] }
+target = { kafka = "main", topic = "invoices" }
+dead_letter = { kafka = "main", topic = "invoices.dead" }
+"#;
+
 #[test]
 fn the_service_accepts_each_configuration_of_the_chart() {
     for example in EXAMPLES {
@@ -100,6 +108,9 @@ fn the_service_accepts_each_configuration_of_the_chart() {
         let keys = format!("2025-01:{}=\n", "A".repeat(43));
         std::fs::write(folder.path().join("keys"), keys).unwrap();
         std::fs::write(folder.path().join("token"), "of-sixteen-characters").unwrap();
+        let teams = folder.path().join("teams");
+        std::fs::create_dir(&teams).unwrap();
+        std::fs::write(teams.join("billing.toml"), TEAM).unwrap();
         let papers = Papers::new();
         let mut text = configuration(&output(&mut helm("template", example, &[])));
         for (file, paper) in [
@@ -122,6 +133,7 @@ fn the_service_accepts_each_configuration_of_the_chart() {
         );
         text = text
             .replace("/run/secrets/postdate", secrets.to_str().unwrap())
+            .replace("/etc/postdate-teams", teams.to_str().unwrap())
             .replace("/var/lib/postdate", folder.path().to_str().unwrap());
         // Use addresses without a listener: the test only checks whether the configuration is
         // accepted.

@@ -63,6 +63,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $log := default dict $config.log }}
 {{- $_ := set $config "log" (merge (dict "format" "json") $log) }}
 {{- if .Values.persistence.enabled }}{{ $_ := set $config "store" (dict "embedded" (dict "path" "/var/lib/postdate/store")) }}{{ end }}
+{{- if .Values.teams }}{{ $_ := set $config "include" "/etc/postdate-teams" }}{{ end }}
 {{- if .Values.encryptionKeys.secretName }}
 {{- $_ := set $config "store" (merge (dict "encryption" (dict "keys_file" "/run/secrets/postdate-keys/keys")) (default dict $config.store)) }}
 {{- end }}
@@ -118,6 +119,11 @@ capabilities:
 - name: config
   mountPath: /etc/postdate
   readOnly: true
+{{- if .Values.teams }}
+- name: teams
+  mountPath: /etc/postdate-teams
+  readOnly: true
+{{- end }}
 # The lock of the worker's name outlasts a restart of the container, so the next process takes the shards back at once.
 - name: tmp
   mountPath: /tmp
@@ -156,6 +162,15 @@ capabilities:
 - name: config
   configMap:
     name: {{ include "postdate.name" . }}
+{{- with .Values.teams }}
+- name: teams
+  projected:
+    sources:
+      {{- range . }}
+      - configMap:
+          name: {{ . }}
+      {{- end }}
+{{- end }}
 - name: tmp
   emptyDir:
     sizeLimit: 1Mi
