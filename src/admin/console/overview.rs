@@ -57,13 +57,15 @@ struct RouteRow {
     shards: String,
     waiting: String,
     stored: String,
+    first_hour: String,
+    last_hour: String,
     quarantined: String,
     dead_letters: String,
 }
 
 impl RouteRow {
     /// `dead_letters`: the number since the start of the route.
-    fn new(route: &PendingRoute, dead_letters: u64) -> Self {
+    fn new(route: &PendingRoute, dead_letters: u64, at_ms: i64) -> Self {
         Self {
             name: route.route.clone(),
             is_configured: route.configured,
@@ -71,6 +73,11 @@ impl RouteRow {
             shards: count(route.shards),
             waiting: count(route.amount.messages),
             stored: size(route.amount.bytes),
+            first_hour: hour_text(route.first_hour_ms, at_ms),
+            last_hour: match route.first_hour_ms.is_some() && route.last_hour_ms.is_none() {
+                true => "not known yet".to_owned(),
+                false => hour_text(route.last_hour_ms, at_ms),
+            },
             quarantined: quarantined(&route.amount),
             dead_letters: count(dead_letters),
         }
@@ -121,7 +128,7 @@ async fn fleet(queries: &Queries) -> Result<Fleet, Problem> {
     }
     let routes = report.routes.iter().take(ROUTES_SHOWN_MAX).map(|route| {
         let dead_letters = dead_letters.get(route.route.as_str());
-        RouteRow::new(route, dead_letters.copied().unwrap_or_default())
+        RouteRow::new(route, dead_letters.copied().unwrap_or_default(), report.at_ms)
     });
     let live = workers
         .workers
@@ -185,7 +192,7 @@ impl ShardRow {
             name: format!("{}/{}", shard.topic, shard.partition),
             waiting: count(shard.amount.messages),
             stored: size(shard.amount.bytes),
-            first_hour: first_hour(shard.first_hour_ms, at_ms),
+            first_hour: hour_text(shard.first_hour_ms, at_ms),
             quarantined: quarantined(&shard.amount),
             difference: difference
                 .map_or_else(String::new, |ledger| ledger.sum.difference.to_string()),
@@ -193,8 +200,8 @@ impl ShardRow {
     }
 }
 
-/// The hour of the first message. Finer times would need the messages themselves.
-fn first_hour(hour_ms: Option<i64>, at_ms: i64) -> String {
+/// The hour of a route's or shard's first or last message. Finer times would need the messages themselves.
+fn hour_text(hour_ms: Option<i64>, at_ms: i64) -> String {
     match hour_ms {
         None => "–".to_owned(),
         Some(hour) if hour + HOUR_MS <= at_ms => "due".to_owned(),
@@ -286,6 +293,8 @@ mod tests {
     #[test]
     fn the_first_page_stays_small_with_200_routes() {
         let route = |index| PendingRoute {
+            first_hour_ms: Some(NOW + HOUR_MS),
+            last_hour_ms: Some(NOW + 2 * HOUR_MS),
             route: format!("reminders_of_the_customers_{index}"),
             configured: true,
             paused: 3,
@@ -296,7 +305,7 @@ mod tests {
                 quarantined: 1_000,
             },
         };
-        let routes = (0..ROUTES_SHOWN_MAX).map(|index| RouteRow::new(&route(index), 1_234_567));
+        let routes = (0..ROUTES_SHOWN_MAX).map(|index| RouteRow::new(&route(index), 1_234_567, NOW));
         let page = OverviewPage {
             frame: Frame::example("Overview"),
             not_ready: Vec::new(),

@@ -124,6 +124,8 @@ mod tests {
             ..Amount::default()
         };
         let route = |name: &str, configured, messages| PendingRoute {
+            first_hour_ms: None,
+            last_hour_ms: None,
             paused: u64::from(name == "orders"),
             route: name.into(),
             configured,

@@ -8,6 +8,7 @@ use crate::model::{Level, ShardId, Slice, Timestamp};
 use crate::store::{Error, StoredShard};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use utoipa::ToSchema;
 
 /// The configuration, as far as reports show it.
@@ -62,6 +63,14 @@ pub(crate) struct PendingRoute {
     pub(crate) configured: bool,
     pub(crate) shards: u64,
     pub(crate) amount: Amount,
+    /// Start of the first hour in which messages are due, in epoch ms. 0: some were due when they were
+    /// stored. `None`: no message waits.
+    #[serde(default)]
+    pub(crate) first_hour_ms: Option<i64>,
+    /// Start of the last hour in which messages are due, as `first_hour_ms`. `None` also if messages wait
+    /// that are not counted by hour yet.
+    #[serde(default)]
+    pub(crate) last_hour_ms: Option<i64>,
     /// Paused shards of the sources that the configuration has.
     #[serde(default)]
     pub(crate) paused: u64,
@@ -216,6 +225,8 @@ struct PendingTotals<'a> {
     report: PendingReport,
     routes: BTreeMap<String, PendingRoute>,
     hours: BTreeMap<i64, Amount>,
+    /// Routes with messages that are not counted by hour yet.
+    routes_with_far: BTreeSet<String>,
 }
 
 impl<'a> PendingTotals<'a> {
@@ -235,6 +246,7 @@ impl<'a> PendingTotals<'a> {
             },
             routes: routes.collect(),
             hours: BTreeMap::new(),
+            routes_with_far: BTreeSet::new(),
         }
     }
 
@@ -261,6 +273,14 @@ impl<'a> PendingTotals<'a> {
         route.shards += 1;
         route.amount.add(amount);
         route.paused += u64::from(state.is_paused() && self.context.serves(shard));
+        for slice in state.slices.iter().map(|count| count.slice) {
+            let first = hour_start(slice);
+            route.first_hour_ms = Some(route.first_hour_ms.map_or(first, |hour| hour.min(first)));
+            match last_hour(slice) {
+                Some(last) => route.last_hour_ms = route.last_hour_ms.max(Some(last)),
+                None => _ = self.routes_with_far.insert(shard.route.to_string()),
+            }
+        }
         self.report.total.add(amount);
         if self.report.shards.len() >= REPORT_SHARDS_MAX {
             self.report.shards_left_out += 1;
@@ -283,6 +303,10 @@ impl<'a> PendingTotals<'a> {
     fn into_report(self) -> PendingReport {
         let mut report = self.report;
         report.routes = self.routes.into_values().collect();
+        for route in &mut report.routes {
+            let has_far = self.routes_with_far.contains(&route.route);
+            route.last_hour_ms = route.last_hour_ms.filter(|_| !has_far);
+        }
         for (start_ms, amount) in self.hours {
             if report.hours.len() >= REPORT_HOURS_MAX {
                 report.later.add(amount);
@@ -308,6 +332,18 @@ fn hour_start(slice: Slice) -> i64 {
                 .least_due()
                 .as_millis()
         }
+    }
+}
+
+/// Start of the last hour of the slice, as `hour_start`. `None` if the slice has no end.
+fn last_hour(slice: Slice) -> Option<i64> {
+    match slice.level {
+        Level::Now => Some(0),
+        Level::Far => None,
+        Level::Day | Level::Hour | Level::Minute => slice.end().map(|end| {
+            let last = end.minus(Duration::from_millis(1));
+            Slice::at(Level::Hour, last).least_due().as_millis()
+        }),
     }
 }
 
@@ -503,6 +539,20 @@ mod tests {
                 ("gone", false, 1, amount(7, 2)),
                 ("mail", true, 0, amount(0, 0)),
                 ("orders", true, 2, amount(11, 0))
+            ]
+        );
+        let hours: Vec<_> = report
+            .routes
+            .iter()
+            .map(|route| (route.first_hour_ms, route.last_hour_ms))
+            .collect();
+        assert_eq!(
+            hours,
+            [
+                (Some(5 * HOUR), Some(5 * HOUR)),
+                (None, None),
+                // Messages that are far ahead may be due after all others.
+                (Some(0), None)
             ]
         );
         let shards: Vec<_> = report
