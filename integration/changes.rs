@@ -145,7 +145,10 @@ fn a_message_is_published_and_cancelled_by_an_operator_only() {
     let id = receipt["request_id"].as_str().unwrap();
     let again = service.document(READER, &format!("/v1/routes/r/changes/{id}"), &[], 200);
     assert_eq!(again, receipt, "the outcome can be read later");
-    assert_eq!(service.curl(READER, "/v1/routes/r/changes/e30", &[]).0, 404);
+    for unknown in ["r/changes/e30", &format!("other/changes/{id}")] {
+        let path = format!("/v1/routes/{unknown}");
+        assert_eq!(service.curl(READER, &path, &[]).0, 404, "{path}");
+    }
     assert_eq!(receipt["outcome"], "cancelled");
     service.waiting(0);
     assert_eq!(

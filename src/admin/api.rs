@@ -53,7 +53,7 @@ const PAGE_DEFAULT: usize = 100;
         change_api::cancel,
         change_api::reschedule,
         change_api::fire,
-        change_api::change_of,
+        change_api::outcome_of_change,
         bulk_api::cancel,
         bulk_api::reschedule,
         bulk_api::fire,

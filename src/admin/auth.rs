@@ -1,6 +1,7 @@
 //! Rights of requests. A token (`Authorization: Bearer ...`, or the cookie of the console), a user whom
 //! a trusted proxy names, and a client certificate are required if they are configured. The operator
-//! token, and the names in `admin.operators`, may change something. Probes are always answered.
+//! token, the users in `admin.operators`, and the certificates in `admin.operator_certificates` may
+//! change something. Probes are always answered.
 
 use super::audit::Audit;
 use super::console;
@@ -15,7 +16,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::IntoResponse;
 use ipnet::IpNet;
 use ring::hmac;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::CertificateDer;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
@@ -27,7 +28,13 @@ const FETCH_SITE: &str = "sec-fetch-site";
 /// The longest name of a user.
 const USER_BYTES_MAX: usize = 256;
 
-/// The configured credentials.
+/// Who sent a request with the operator token, with the reader's, and without a login. No user has
+/// such a name.
+const OPERATOR: &str = "operator";
+const READER: &str = "reader";
+const ANYONE: &str = "anyone";
+
+/// The configured credentials. Never printed.
 #[derive(Clone, Default)]
 pub(crate) struct Credentials {
     /// The token that may read.
@@ -40,11 +47,13 @@ pub(crate) struct Credentials {
     pub(crate) user_header: Option<HeaderName>,
     /// The addresses of these proxies. The header of others is ignored.
     pub(crate) proxies: Vec<IpNet>,
-    /// Users and DNS names of client certificates that may change something.
+    /// Users of the header that may change something.
     pub(crate) operators: Vec<String>,
+    /// DNS names of client certificates that may change something.
+    pub(crate) operator_certificates: Vec<String>,
 }
 
-/// The required credentials. Never printed.
+/// The required credentials.
 #[derive(Clone)]
 pub(crate) struct Auth {
     reader: Option<Token>,
@@ -96,10 +105,13 @@ pub(super) struct Actor {
     /// For the audit log: the name of a user or of a certificate, `operator` or `reader` by a token, or
     /// `anyone`.
     pub(super) name: Arc<str>,
+    /// Has the right to change something.
     pub(super) may_change: bool,
     pub(super) address: Option<SocketAddr>,
     /// No token was needed to read, but one is needed to change something.
     pub(super) may_log_in: bool,
+    /// The right comes from a token, which the browser may have in a cookie.
+    pub(super) may_log_out: bool,
     pub(super) audit: Audit,
 }
 
@@ -138,6 +150,7 @@ impl Auth {
     /// Checks requests before all routes of `router`, unknown paths included, so that an
     /// unauthenticated client does not learn which paths exist.
     pub(super) fn protect(self, router: Router) -> Router {
+        let has_token = self.reader.is_some();
         let check = move |mut request: Request, next: Next| {
             let actor = self.actor(&request);
             async move {
@@ -147,8 +160,9 @@ impl Auth {
                         next.run(request).await
                     }
                     Err(problem) if problem.status_code() == StatusCode::UNAUTHORIZED => {
-                        let login = console::to_login(&request);
-                        login.unwrap_or_else(|| {
+                        // Without a token, only the proxy can log a user in.
+                        let login = has_token.then(|| console::to_login(&request));
+                        login.flatten().unwrap_or_else(|| {
                             ([(WWW_AUTHENTICATE, "Bearer")], problem).into_response()
                         })
                     }
@@ -197,19 +211,26 @@ impl Auth {
         let proves =
             |token: &Option<Token>| token.as_ref().is_some_and(|token| token.is_in(headers));
         let client = request.extensions().get::<Client>();
-        let operators = &self.credentials.operators;
-        let certified = client.and_then(|client| client.certificate.as_ref());
-        let certified = certified
-            .and_then(|certificate| operators.iter().find(|name| has_name(certificate, name)));
+        let Credentials {
+            operators,
+            operator_certificates,
+            ..
+        } = &*self.credentials;
         let user = client.and_then(|client| self.user(headers, client.address.ip()));
+        let certificate = client.and_then(|client| client.certificate.as_ref());
+        let certificate_name = certificate.and_then(|certificate| {
+            let mut names = operator_certificates.iter();
+            names.find(|name| has_dns_name(certificate, name))
+        });
         let (name, may_change) = if proves(&self.operator) {
-            ("operator", true)
-        } else if let Some(name) = certified {
-            (name.as_str(), true)
+            (OPERATOR, true)
         } else if let Some(user) = user {
+            // The certificate is that of the proxy.
             (user, operators.iter().any(|name| name == user))
+        } else if let Some(name) = certificate_name {
+            (name.as_str(), true)
         } else if proves(&self.reader) {
-            ("reader", false)
+            (READER, false)
         } else if self.needs_login() {
             let text = match &self.reader {
                 Some(_) => {
@@ -221,13 +242,14 @@ impl Auth {
             };
             return Err(Problem::new(StatusCode::UNAUTHORIZED, text));
         } else {
-            ("anyone", false)
+            (ANYONE, false)
         };
         Ok(Actor {
             name: name.into(),
             may_change,
             address: client.map(|client| client.address),
-            may_log_in: name == "anyone" && self.operator.is_some(),
+            may_log_in: name == ANYONE && self.operator.is_some(),
+            may_log_out: [OPERATOR, READER].contains(&name),
             audit: self.audit.clone(),
         })
     }
@@ -242,25 +264,30 @@ impl Auth {
             .iter()
             .any(|proxy| proxy.contains(&sender));
         let mut values = headers.get_all(header).iter();
-        // A proxy that appends to the header of its client would give two.
+        // A proxy that appends to the header of its client would give two, or a comma.
         let (value, None) = (values.next()?, values.next()) else {
             return None;
         };
         let user = value.to_str().ok()?;
-        let is_name = !user.is_empty() && user.len() <= USER_BYTES_MAX;
-        (is_trusted && is_name).then_some(user)
+        (is_trusted && is_user_name(user)).then_some(user)
     }
 }
 
-/// Returns whether a valid certificate has this DNS name.
-fn has_name(certificate: &CertificateDer<'_>, name: &str) -> bool {
-    let (Ok(certificate), Ok(name)) = (
-        webpki::EndEntityCert::try_from(certificate),
-        ServerName::try_from(name),
-    ) else {
-        return false;
-    };
-    certificate.verify_is_valid_for_subject_name(&name).is_ok()
+/// Returns whether a user may have this name.
+pub(crate) fn is_user_name(name: &str) -> bool {
+    let is_reserved = [OPERATOR, READER, ANYONE].contains(&name);
+    let is_text = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
+    let is_valid = |byte: u8| is_text(byte) && byte != b',';
+    !name.is_empty() && name.len() <= USER_BYTES_MAX && !is_reserved && name.bytes().all(is_valid)
+}
+
+/// Returns whether a valid certificate has exactly this DNS name. A wildcard is no name.
+fn has_dns_name(certificate: &CertificateDer<'_>, name: &str) -> bool {
+    let certificate = webpki::EndEntityCert::try_from(certificate);
+    certificate.is_ok_and(|certificate| {
+        let mut names = certificate.valid_dns_names();
+        names.any(|found| !found.contains('*') && found.eq_ignore_ascii_case(name))
+    })
 }
 
 /// False if the request names the endpoint by a name that anyone can register.
@@ -394,6 +421,8 @@ mod tests {
             ("10.1.2.3", &[], None),
             ("10.1.2.3", &[""], None),
             ("10.1.2.3", &["bob@example.com", "ada@example.com"], None),
+            ("10.1.2.3", &["bob@example.com,ada@example.com"], None),
+            ("10.1.2.3", &["operator"], None),
         ] {
             assert_eq!(
                 actor(&credentials, sender, users),

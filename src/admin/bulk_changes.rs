@@ -499,6 +499,7 @@ mod tests {
                 may_change: true,
                 address: None,
                 may_log_in: false,
+                may_log_out: false,
                 audit: audit::channel().0,
             },
             request: &request,

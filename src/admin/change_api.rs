@@ -50,7 +50,7 @@ pub(super) fn router(api: ChangeApi) -> Router {
             "/v1/routes/{route}/messages/{partition}/{offset}",
             post(post_action),
         )
-        .route("/v1/routes/{route}/changes/{request_id}", get(change_of))
+        .route("/v1/routes/{route}/changes/{request_id}", get(outcome_of_change))
         .with_state(api)
 }
 
@@ -203,9 +203,9 @@ fn not_published(name: &str) -> Problem {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct ChangeReceipt {
     pub(super) outcome: ChangeOutcome,
-    /// The offset of the record in the source. Absent if the broker reports none.
+    /// The offset of the record in the source. Null if the broker reports none.
     offset: Option<u64>,
-    /// Asks for the outcome again. Absent if the broker reports no offset.
+    /// Asks for the outcome again. Null if the broker reports no offset.
     request_id: Option<String>,
 }
 
@@ -221,6 +221,7 @@ impl ChangeReceipt {
 /// A change that was asked for. The id of a request is this document: the server keeps nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ChangeRequest {
+    route: String,
     topic: String,
     partition: i32,
     /// The message.
@@ -242,13 +243,13 @@ impl ChangeRequest {
         serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(id).ok()?).ok()
     }
 
-    fn query(&self, route: &str) -> ChangeQuery {
+    fn query(&self) -> ChangeQuery {
         let due = self
             .due_ms
             .map_or(Timestamp::AT_ONCE, Timestamp::from_millis);
         let partition = Partition::new(self.topic.as_str(), self.partition);
         ChangeQuery {
-            shard: ShardId::new(route, partition),
+            shard: ShardId::new(&*self.route, partition),
             place: Cursor::new(due, Offset(self.offset)),
             record: Offset(self.record),
             change: self.change,
@@ -347,18 +348,21 @@ pub(super) fn wait_time(wait: Option<&str>) -> Result<Duration, Problem> {
 
 /// The outcome of a change that was pending
 ///
-/// 202: no worker has read the record yet. A read.
-#[utoipa::path(get, path = "/v1/routes/{route}/changes/{request_id}", params(("route" = String, Path), ("request_id" = String, Path), WaitParams), responses((status = 200, body = ChangeReceipt), (status = 202, body = ChangeReceipt), (status = "default", body = Problem)))]
-pub(super) async fn change_of(
+/// 202: no worker has read the record yet. A reader may ask.
+#[utoipa::path(get, path = "/v1/routes/{route}/changes/{request_id}", params(("route" = String, Path), ("request_id" = String, Path)), responses((status = 200, body = ChangeReceipt), (status = 202, body = ChangeReceipt), (status = "default", body = Problem)))]
+pub(super) async fn outcome_of_change(
     State(api): State<ChangeApi>,
     PathParams((route, id)): PathParams<(String, String)>,
-    Params(params): Params<WaitParams>,
 ) -> Changed {
-    let wait = wait_time(params.wait.as_deref())?;
-    let unknown = || Problem::not_found("request_id: use the one of an answer to a change");
-    let request = ChangeRequest::of_id(&id).ok_or_else(unknown)?;
+    let unknown = || {
+        let text = "request_id: use the one of an answer to a change of this route";
+        Problem::not_found(text)
+    };
+    let request = ChangeRequest::of_id(&id).filter(|request| request.route == route);
+    let request = request.ok_or_else(unknown)?;
+    let asked = Query::Change(Box::new(request.query()));
     let receipt = ChangeReceipt {
-        outcome: outcome(&api.queries, request.query(&route), wait).await,
+        outcome: api.queries.report(asked).await?,
         offset: Some(request.record),
         request_id: Some(id),
     };
@@ -440,6 +444,7 @@ impl ChangeApi {
         let written = self.changes.write(actor, action.name(), change).await?;
         let Place { offset, .. } = serde_json::from_str(&written).unwrap_or_default();
         let request = asked.zip(offset).map(|(change, record)| ChangeRequest {
+            route,
             topic: message.topic,
             partition: message.partition,
             offset: message.offset,
@@ -448,7 +453,7 @@ impl ChangeApi {
             change,
         });
         let outcome = match &request {
-            Some(request) => outcome(&self.queries, request.query(&route), wait).await,
+            Some(request) => outcome(&self.queries, request.query(), wait).await,
             None => ChangeOutcome::Pending,
         };
         let receipt = ChangeReceipt {
@@ -528,6 +533,7 @@ mod tests {
     #[test]
     fn the_id_of_a_request_is_its_document() {
         let request = ChangeRequest {
+            route: "orders".to_owned(),
             topic: "orders.delayed".to_owned(),
             partition: 3,
             offset: 4_711,
@@ -535,6 +541,9 @@ mod tests {
             record: 5_000,
             change: AskedChange::Reschedule(Timestamp::from_millis(7)),
         };
+        // Clients keep ids, also over an upgrade.
+        let json = r#"{"route":"orders","topic":"orders.delayed","partition":3,"offset":4711,"due_ms":null,"record":5000,"change":{"reschedule":7}}"#;
+        assert_eq!(request.id(), BASE64_URL_SAFE_NO_PAD.encode(json));
         assert_eq!(ChangeRequest::of_id(&request.id()), Some(request));
         for wrong in ["", "e30", "4711", "%"] {
             assert_eq!(ChangeRequest::of_id(wrong), None, "{wrong}");

@@ -22,7 +22,7 @@ mod server;
 use crate::health::{Health, HealthProblem};
 use crate::limit::ADMIN_REQUESTS_MAX;
 use crate::task::StopToken;
-pub(crate) use auth::{Auth, Credentials};
+pub(crate) use auth::{Auth, Credentials, is_user_name};
 use axum::Router;
 use axum::extract::Request;
 use axum::http::StatusCode;

@@ -13,7 +13,7 @@ use super::changes::{Change, ChangeKind};
 use super::problem::Problem;
 use super::queries::Queries;
 use crate::clock::{Clock as _, WallClock};
-use crate::limit::{ADMIN_OUTCOME_INTERVAL, CONTROL_NOTE_BYTES_MAX};
+use crate::limit::{ADMIN_OUTCOME_INTERVAL, CONTROL_NOTE_BYTES_MAX, PAUSE_NOTE_BYTES_MAX};
 use crate::model::Timestamp;
 use crate::store::query::{PauseReport, Query, WorkersReport};
 use axum::body::Bytes;
@@ -50,7 +50,7 @@ async fn route_action(
     State(api): State<ChangeApi>,
     Extension(actor): Extension<Actor>,
     PathParams(action): PathParams<String>,
-    Params(params): Params<WaitParams>,
+    params: Result<Params<WaitParams>, Problem>,
     body: Bytes,
 ) -> Result<Response, Problem> {
     match action.rsplit_once(':') {
@@ -64,10 +64,12 @@ async fn route_action(
             answer.await.map(IntoResponse::into_response)
         }
         Some((route, "pause")) => {
+            let Params(params) = params?;
             let answer = pause(api, actor, route, params, &body).await;
             answer.map(IntoResponse::into_response)
         }
         Some((route, "resume")) => {
+            let Params(params) = params?;
             let answer = resume(api, actor, route, params, &body).await;
             answer.map(IntoResponse::into_response)
         }
@@ -145,8 +147,10 @@ pub(crate) fn control(
             "note: write at most {CONTROL_NOTE_BYTES_MAX} bytes"
         ));
     }
+    let room = PAUSE_NOTE_BYTES_MAX - note.len() - " ()".len();
+    let who = shortened(who, room);
     let note = match note {
-        "" => who.to_owned(),
+        "" => who,
         note => format!("{note} ({who})"),
     };
     let at = report.next_time(WallClock.now());
@@ -160,6 +164,16 @@ pub(crate) fn control(
         ..Change::default()
     };
     Ok((at, change))
+}
+
+/// Cuts the name of a sender, and keeps the address behind it. The audit list has the whole name.
+fn shortened(who: &str, bytes_max: usize) -> String {
+    if who.len() <= bytes_max {
+        return who.to_owned();
+    }
+    let (name, address) = who.rsplit_once(", ").unwrap_or((who, ""));
+    let room = bytes_max.saturating_sub("..., ".len() + address.len());
+    format!("{}..., {address}", &name[..name.floor_char_boundary(room)])
 }
 
 impl ChangeApi {
@@ -209,7 +223,6 @@ impl ChangeApi {
 mod tests {
     use super::*;
     use crate::admin::audit;
-    use crate::limit::PAUSE_NOTE_BYTES_MAX;
     use std::net::{Ipv6Addr, SocketAddr};
 
     #[test]
@@ -220,21 +233,30 @@ mod tests {
             ..PauseReport::default()
         };
         let address = Ipv6Addr::from(u128::MAX);
-        let actor = Actor {
-            name: "operator".into(),
+        let actor = |name: &str| Actor {
+            name: name.into(),
             may_change: true,
             address: Some(SocketAddr::from((address, 1))),
             may_log_in: false,
+            may_log_out: false,
             audit: audit::channel().0,
         };
         let longest = "x".repeat(CONTROL_NOTE_BYTES_MAX);
-        let (at, change) = control(&report, true, (&longest, &actor.text())).unwrap();
-        assert_eq!(at.as_millis(), i64::MAX, "later than the last one");
-        let ChangeKind::Control { pauses, note, .. } = change.kind else {
-            panic!("{change:?}")
-        };
-        assert!(pauses && note.len() <= PAUSE_NOTE_BYTES_MAX, "{note}");
-        assert!(note.ends_with(" (operator, ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff)"));
+        let long_name = "ada.lovelace@".to_owned() + &"example.".repeat(30);
+        for (note, name, expected) in [
+            (&*longest, "operator", "(operator, ffff:"),
+            (&*longest, &*long_name, "(ada.lovelace..., ffff:"),
+            ("", &*long_name, "...., ffff:"),
+        ] {
+            let who = actor(name).text();
+            let (at, change) = control(&report, true, (note, &who)).unwrap();
+            assert_eq!(at.as_millis(), i64::MAX, "later than the last one");
+            let ChangeKind::Control { pauses, note, .. } = change.kind else {
+                panic!("{change:?}")
+            };
+            assert!(pauses && note.len() <= PAUSE_NOTE_BYTES_MAX, "{note}");
+            assert!(note.contains(expected), "{note}");
+        }
         assert!(control(&report, true, (&format!("{longest}x"), "")).is_err());
     }
 }

@@ -1,11 +1,11 @@
 //! `[admin]`: the address of the endpoint, and what requests must prove. An address that other
-//! machines can reach requires a token or client certificates.
+//! machines can reach requires a token, client certificates, or a proxy that names its users.
 
 use super::check::At;
 use super::decode::secret::Secret;
-use crate::admin::{Credentials, Tls, TlsError};
+use crate::admin::{Credentials, Tls, TlsError, is_user_name};
 use http::HeaderName;
-use http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN};
+use http::header::{AUTHORIZATION, COOKIE, FORWARDED, HOST, ORIGIN, REFERER, USER_AGENT};
 use ipnet::IpNet;
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -66,8 +66,10 @@ pub(crate) struct Admin {
     pub(crate) user_header: Option<String>,
     /// Networks of these proxies.
     pub(crate) proxies: Vec<String>,
-    /// Users of the header, and DNS names of client certificates, that may change something.
+    /// Users of the header that may change something.
     pub(crate) operators: Vec<String>,
+    /// DNS names of client certificates that may change something.
+    pub(crate) operator_certificates: Vec<String>,
 }
 
 impl Default for Admin {
@@ -83,8 +85,9 @@ impl Default for Admin {
             certificate_key: None,
             client_ca: None,
             user_header: None,
-            proxies: vec!["127.0.0.1".to_owned(), "::1".to_owned()],
+            proxies: Vec::new(),
             operators: Vec::new(),
+            operator_certificates: Vec::new(),
         }
     }
 }
@@ -111,6 +114,7 @@ impl Admin {
                 .filter_map(|text| network(text))
                 .collect(),
             operators: self.operators.clone(),
+            operator_certificates: self.operator_certificates.clone(),
         }
     }
 
@@ -122,19 +126,41 @@ impl Admin {
                 "write the name of a header of its own, such as \"X-Forwarded-Email\"",
             );
         }
+        if header.is_some() && self.proxies.is_empty() {
+            at.key("proxies").refuse(
+                "missing, so nobody may name a user",
+                "add the addresses of the proxies that set user_header",
+            );
+        }
         for (index, text) in self.proxies.iter().enumerate() {
             if network(text).is_none() {
                 at.key("proxies").key(index).refuse(
-                    format!("{text:?} is no address and no network"),
-                    "write an address such as \"10.1.2.3\", or a network such as \"10.1.0.0/16\"",
+                    format!("{text:?} is no address and no network of proxies"),
+                    "write an address such as \"10.1.2.3\", or a network such as \"10.1.2.0/24\"",
                 );
             }
         }
-        if !self.operators.is_empty() && header.is_none() && self.client_ca.is_none() {
-            at.key("operators").refuse(
-                "nothing names a user",
-                "add user_header or client_ca, or use operator_token_file instead",
-            );
+        for (key, names, given, other) in [
+            ("operators", &self.operators, header.is_some(), "user_header"),
+            (
+                "operator_certificates",
+                &self.operator_certificates,
+                self.client_ca.is_some(),
+                "client_ca",
+            ),
+        ] {
+            if !names.is_empty() && !given {
+                let fix = format!("add {other}, or use operator_token_file instead");
+                at.key(key).refuse(format!("it needs {other}"), fix);
+            }
+            for (index, name) in names.iter().enumerate() {
+                if !is_user_name(name) {
+                    at.key(key).key(index).refuse(
+                        format!("{name:?} names nobody"),
+                        "write 1 to 256 ASCII characters without a comma, and not operator, reader or anyone",
+                    );
+                }
+            }
         }
     }
 
@@ -179,14 +205,29 @@ impl Admin {
 /// `None`: the name is invalid, or the header has another meaning.
 fn user_header(name: &str) -> Option<HeaderName> {
     let name: HeaderName = name.parse().ok()?;
-    let is_taken = [AUTHORIZATION, COOKIE, HOST, ORIGIN].contains(&name);
-    (!is_taken).then_some(name)
+    let is_standard = [
+        AUTHORIZATION,
+        COOKIE,
+        FORWARDED,
+        HOST,
+        ORIGIN,
+        REFERER,
+        USER_AGENT,
+    ]
+    .contains(&name);
+    let prefixes = ["accept", "content-", "sec-", "postdate-", "ce-", "x-forwarded-for"];
+    let is_other = |prefix: &&str| name.as_str().starts_with(prefix);
+    (!is_standard && !prefixes.iter().any(|prefix| is_other(&prefix))).then_some(name)
 }
 
-/// A network, or a single address.
+/// A network, or a single address. `None` also for all addresses, for an address with the mask of a
+/// network, and for IPv4 addresses that are written as IPv6: no sender matches them.
 fn network(text: &str) -> Option<IpNet> {
     let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
-    text.parse().ok().or_else(address)
+    let network: IpNet = text.parse().ok().or_else(address)?;
+    let is_canonical = network.addr().to_canonical() == network.addr();
+    let is_network = network.prefix_len() > 0 && network.trunc() == network;
+    (is_canonical && is_network).then_some(network)
 }
 
 /// A token must be a valid header value, or no request could send it. Sixteen random characters

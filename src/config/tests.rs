@@ -173,8 +173,9 @@ fn documented_admin() -> Admin {
         certificate_key: None,
         client_ca: None,
         user_header: None,
-        proxies: vec!["127.0.0.1".to_owned(), "::1".to_owned()],
+        proxies: Vec::new(),
         operators: Vec::new(),
+        operator_certificates: Vec::new(),
     }
 }
 
@@ -313,6 +314,9 @@ fn every_option_can_be_set_by_the_environment() {
         ("POSTDATE_TIMER__MAX_CLOCK_SKEW", "500ms"),
         ("POSTDATE_ADMIN__LISTEN", "[::]:9000"),
         ("POSTDATE_ADMIN__TOKEN", "sixteen-or-more-characters"),
+        ("POSTDATE_ADMIN__USER_HEADER", "X-Forwarded-Email"),
+        ("POSTDATE_ADMIN__PROXIES", "[\"10.1.2.3\"]"),
+        ("POSTDATE_ADMIN__OPERATORS", "[\"ada@example.com\"]"),
         ("POSTDATE_LOG__FORMAT", "json"),
         ("POSTDATE_LOG__LEVEL", "warn,postdate::timer=debug"),
         (
@@ -421,9 +425,10 @@ fn every_option_can_be_set_by_the_environment() {
             certificate: None,
             certificate_key: None,
             client_ca: None,
-            user_header: None,
-            proxies: vec!["127.0.0.1".to_owned(), "::1".to_owned()],
-            operators: Vec::new(),
+            user_header: Some("X-Forwarded-Email".to_owned()),
+            proxies: vec!["10.1.2.3".to_owned()],
+            operators: vec!["ada@example.com".to_owned()],
+            operator_certificates: Vec::new(),
         },
         log: Log {
             format: LogFormat::Json,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Bytes of the note that an operator gives to a pause or a resume.
 pub(crate) const CONTROL_NOTE_BYTES_MAX: usize = 150;
-/// The same with the name of the sender: at most `operator`, and an IPv6 address. It is part of the commit metadata.
+/// The same with the sender: a name, which may be cut, and an IPv6 address. It is part of the commit metadata.
 pub(crate) const PAUSE_NOTE_BYTES_MAX: usize = 210;
 /// Headers of one record; a record with more becomes a dead letter.
 pub(crate) const RECORD_HEADERS_MAX: usize = 1_000;

@@ -57,6 +57,7 @@ pub(super) struct Frame {
     pub(super) actor: String,
     pub(super) may_change: bool,
     pub(super) offers_login: bool,
+    pub(super) may_log_out: bool,
 }
 
 #[cfg(test)]
@@ -73,6 +74,7 @@ impl Frame {
             actor: "operator".to_owned(),
             may_change: true,
             offers_login: false,
+            may_log_out: true,
         }
     }
 }
@@ -90,6 +92,7 @@ impl Visit {
             actor: self.actor.name.to_string(),
             may_change: self.actor.may_change,
             offers_login: self.actor.may_log_in,
+            may_log_out: self.actor.may_log_out,
         }
     }
 

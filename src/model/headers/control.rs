@@ -53,7 +53,7 @@ impl<'a> Control<'a> {
         Some(line)
     }
 
-    /// `None`: the fields are malformed, or of a newer version.
+    /// `None`: the fields are malformed, or of a newer version. A note that is too long is cut.
     pub(in crate::model) fn parse(line: &RetryLine<'a>) -> Option<Self> {
         let mut fields = line.control_fields()?.split(' ');
         let mut value = |key: &str| fields.next()?.strip_prefix(key)?.strip_prefix('=');
@@ -65,11 +65,12 @@ impl<'a> Control<'a> {
         let (origin, at) = (value("origin")?, value("at")?.parse().ok()?);
         let note = STANDARD_NO_PAD.decode(value("note")?).ok()?;
         let note = String::from_utf8(note).ok()?;
-        (note.len() <= PAUSE_NOTE_BYTES_MAX).then(|| Self {
+        let end = note.floor_char_boundary(PAUSE_NOTE_BYTES_MAX);
+        Some(Self {
             pauses,
             origin,
             at: Timestamp::from_millis(at),
-            note: note.into(),
+            note: note[..end].into(),
         })
     }
 }
@@ -112,6 +113,15 @@ mod tests {
     }
 
     #[test]
+    fn a_note_that_is_too_long_stops_no_partition() {
+        let note = STANDARD_NO_PAD.encode("x".repeat(PAUSE_NOTE_BYTES_MAX + 1));
+        let line = format!("v3 mac=- {}", LINE.replace("aW5jaWRlbnQ", &note));
+        let line = RetryLine::parse(&line).unwrap();
+        let control = Control::parse(&line).unwrap();
+        assert_eq!(control.note.len(), PAUSE_NOTE_BYTES_MAX);
+    }
+
+    #[test]
     fn another_line_is_no_control() {
         let parse = |line: &str| {
             let line = RetryLine::parse(line).unwrap();
@@ -120,13 +130,11 @@ mod tests {
         assert!(parse(&format!("v3 mac=- {LINE}")));
         assert!(parse(&format!("v3 mac=- {LINE} more=1")));
         assert!(!parse(&format!("v2 mac=- {LINE}")));
-        let note = STANDARD_NO_PAD.encode("x".repeat(PAUSE_NOTE_BYTES_MAX + 1));
         for (from, to) in [
             ("op=pause", "op=stop"),
             ("at=1700000000000", "at=soon"),
             (" note=aW5jaWRlbnQ", ""),
             ("aW5jaWRlbnQ", "%"),
-            ("aW5jaWRlbnQ", &note),
         ] {
             assert!(
                 !parse(&format!("v3 mac=- {}", LINE.replace(from, to))),

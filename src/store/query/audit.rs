@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 #[serde(default)]
 pub(crate) struct AuditLine {
     pub(crate) at_ms: i64,
-    /// `operator`, `reader`, or `anyone` without tokens.
+    /// The name of a user or of a certificate, `operator` or `reader` by a token, or `anyone`.
     pub(crate) actor: String,
     /// The address of the client. Empty: unknown.
     pub(crate) address: String,

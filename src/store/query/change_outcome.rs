@@ -34,9 +34,11 @@ pub(crate) enum ChangeOutcome {
     Cancelled,
     /// The message has the new due time.
     Rescheduled,
-    /// The message was being sent, or an earlier record has cancelled it.
+    /// The change has no effect: the message was being sent, or an earlier record has cancelled it. Asked
+    /// later: or a later change has replaced this one.
     TooLate,
-    /// The message, or its copy, has become due meanwhile: it was delivered, or cancelled just before.
+    /// The due time that the message had before the change, or that of its copy, has passed, and the store
+    /// has no outcome any more: the message was delivered, or the change was in time.
     Passed,
 }
 

@@ -83,6 +83,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- range $key := list "proxies" "operators" }}
 {{- with get $.Values.console $key }}{{ $_ := set $admin $key . }}{{ end }}
 {{- end }}
+{{- with .Values.console.operatorCertificates }}{{ $_ := set $admin "operator_certificates" . }}{{ end }}
 {{- if ne .Values.console.payloads "hidden" }}{{ $_ := set $admin "payloads" .Values.console.payloads }}{{ end }}
 {{- if .Values.adminToken.secretName }}{{ $_ := set $admin "token_file" "/run/secrets/postdate-admin/token" }}{{ end }}
 {{- if .Values.operatorToken.secretName }}{{ $_ := set $admin "operator_token_file" "/run/secrets/postdate-operator/token" }}{{ end }}
