@@ -252,7 +252,10 @@ fn publish(papers: &Papers, postdate: &Postdate, scheme: &str, arguments: &[&str
 #[test]
 fn a_client_certificate_with_the_name_of_an_operator_may_change_something() {
     let (papers, scene) = (Papers::new(), Scene::new(kafka(), "deployer", 1));
-    let operators = ("POSTDATE_ADMIN__OPERATOR_CERTIFICATES", "[\"deploy.example.com\"]");
+    let operators = (
+        "POSTDATE_ADMIN__OPERATOR_CERTIFICATES",
+        "[\"deploy.example.com\"]",
+    );
     let postdate = start(&papers, &scene.config_stored("", ""), &[operators]);
     eventually("it is ready", PATIENCE, || {
         let url = format!("https://127.0.0.1:{}/readyz", postdate.port());

@@ -13,7 +13,7 @@ use crate::route::{begun, wait_for};
 use crate::row::{Lateness, Row, Stage, System};
 use crate::stage::{Bench, LOOK, millis, stop};
 use crate::topics;
-use crate::workload::Steady;
+use crate::workload::{Steady, Workload};
 
 /// Messages per second of the other route.
 const BESIDE: usize = 500;
@@ -50,8 +50,9 @@ impl Bench<'_> {
             service.ready() && service.metrics().sum("postdate_leases_held") >= leases
         });
         let start = self.meter.read(service.cpu());
+        let (addr, load) = (self.ends.addr(), self.load);
         let (dues, flood_dues) = std::thread::scope(|scope| {
-            let flood = scope.spawn(|| self.send_flood(&source));
+            let flood = scope.spawn(|| send_flood(addr, &source, load));
             let feeder = Feeder::new(self.ends.addr(), &route.source, &self.load.message);
             let steady = Steady {
                 lasts: LASTS,
@@ -94,21 +95,20 @@ impl Bench<'_> {
             beside(worst(&other, &dues, &meanwhile), true),
         ]
     }
+}
 
-    /// Sends the messages of the flood as fast as the client takes them. Returns their due times.
-    fn send_flood(&self, source: &str) -> Vec<i64> {
-        std::thread::sleep(LEAD);
-        self.progress.phase("flood: the flood begins");
-        let feeder = Feeder::new(self.ends.addr(), source, &self.load.message);
-        let dues = (0..self.load.count).map(|number| {
-            let due = now_ms() + DELAY.of(number);
-            feeder.send(number, ("postdate-at", due));
-            due
-        });
-        let dues = dues.collect();
-        feeder.finish();
-        dues
-    }
+/// Sends the messages of the flood as fast as the client takes them. Returns their due times.
+fn send_flood(addr: &str, source: &str, load: &Workload) -> Vec<i64> {
+    std::thread::sleep(LEAD);
+    let feeder = Feeder::new(addr, source, &load.message);
+    let dues = (0..load.count).map(|number| {
+        let due = now_ms() + DELAY.of(number);
+        feeder.send(number, ("postdate-at", due));
+        due
+    });
+    let dues = dues.collect();
+    feeder.finish();
+    dues
 }
 
 /// The lateness of the messages that were due in this time.

@@ -50,7 +50,10 @@ pub(super) fn router(api: ChangeApi) -> Router {
             "/v1/routes/{route}/messages/{partition}/{offset}",
             post(post_action),
         )
-        .route("/v1/routes/{route}/changes/{request_id}", get(outcome_of_change))
+        .route(
+            "/v1/routes/{route}/changes/{request_id}",
+            get(outcome_of_change),
+        )
         .with_state(api)
 }
 

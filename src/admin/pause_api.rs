@@ -245,7 +245,7 @@ mod tests {
         let long_name = "ada.lovelace@".to_owned() + &"example.".repeat(30);
         for (note, name, expected) in [
             (&*longest, "operator", "(operator, ffff:"),
-            (&*longest, &*long_name, "(ada.lovelace..., ffff:"),
+            (&*longest, &*long_name, "(ada.lovelace@..., ffff:"),
             ("", &*long_name, "...., ffff:"),
         ] {
             let who = actor(name).text();

@@ -141,7 +141,12 @@ impl Admin {
             }
         }
         for (key, names, given, other) in [
-            ("operators", &self.operators, header.is_some(), "user_header"),
+            (
+                "operators",
+                &self.operators,
+                header.is_some(),
+                "user_header",
+            ),
             (
                 "operator_certificates",
                 &self.operator_certificates,
@@ -215,9 +220,16 @@ fn user_header(name: &str) -> Option<HeaderName> {
         USER_AGENT,
     ]
     .contains(&name);
-    let prefixes = ["accept", "content-", "sec-", "postdate-", "ce-", "x-forwarded-for"];
-    let is_other = |prefix: &&str| name.as_str().starts_with(prefix);
-    (!is_standard && !prefixes.iter().any(|prefix| is_other(&prefix))).then_some(name)
+    let others = [
+        "accept",
+        "content-",
+        "sec-",
+        "postdate-",
+        "ce-",
+        "x-forwarded-for",
+    ];
+    let is_other = others.iter().any(|start| name.as_str().starts_with(start));
+    (!is_standard && !is_other).then_some(name)
 }
 
 /// A network, or a single address. `None` also for all addresses, for an address with the mask of a

@@ -292,7 +292,7 @@ mod tests {
             may_change: true,
             address: None,
             may_log_in: false,
-                may_log_out: false,
+            may_log_out: false,
             audit: audit::channel().0,
         }
     }

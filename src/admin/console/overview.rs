@@ -128,7 +128,11 @@ async fn fleet(queries: &Queries) -> Result<Fleet, Problem> {
     }
     let routes = report.routes.iter().take(ROUTES_SHOWN_MAX).map(|route| {
         let dead_letters = dead_letters.get(route.route.as_str());
-        RouteRow::new(route, dead_letters.copied().unwrap_or_default(), report.at_ms)
+        RouteRow::new(
+            route,
+            dead_letters.copied().unwrap_or_default(),
+            report.at_ms,
+        )
     });
     let live = workers
         .workers
@@ -305,7 +309,8 @@ mod tests {
                 quarantined: 1_000,
             },
         };
-        let routes = (0..ROUTES_SHOWN_MAX).map(|index| RouteRow::new(&route(index), 1_234_567, NOW));
+        let routes =
+            (0..ROUTES_SHOWN_MAX).map(|index| RouteRow::new(&route(index), 1_234_567, NOW));
         let page = OverviewPage {
             frame: Frame::example("Overview"),
             not_ready: Vec::new(),
