@@ -42,6 +42,7 @@ mod foreign;
 mod hints;
 mod init;
 mod installations;
+mod interface_load;
 mod levels;
 mod login;
 mod memory;
